@@ -1,0 +1,61 @@
+r"""The contract of every calibrator.
+
+A calibrator is a :class:`torch.nn.Module` that maps logits to log-probabilities of the same shape,
+``(batch, classes, *space)``. A subclass writes :meth:`Calibrator.scores`: unnormalised log-probabilities,
+in which decisions are compared; this class checks the input and normalises. Its promises are attributes,
+and one contract test proves them for every member of the registry.
+
+Parameters are kept in float64, the precision they are fitted in, and are cast to the type of the input when used:
+half types are computed in float32, float32 in float32, float64 in float64.
+"""
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from segcal.checks import check_forward, check_num_classes
+from segcal.numerics import compute_dtype
+from segcal.types import LogProbs, Logits, Preserves
+
+
+class Calibrator(nn.Module, ABC):
+    """Maps logits to calibrated log-probabilities.
+
+    Attributes:
+        translation_invariant: adding a constant to all logits of a voxel does not change the result.
+        preserves: "argmax" if the winning class of a voxel never changes, "order" if no two classes ever change
+            places, None if nothing is promised. A change means *strictly* another class above.
+        pointwise: a voxel's result depends on that voxel alone.
+        fitted_by: which method of :mod:`segcal.fitting` fits it.
+        num_classes: C.
+        options: the arguments, besides `num_classes`, that make it again; plain data, written to artefacts.
+    """
+
+    translation_invariant: bool
+    preserves: Preserves
+    pointwise: bool = True
+    fitted_by: str
+
+    def __init__(self, num_classes: int, **options: Any) -> None:
+        super().__init__()
+        self.num_classes = check_num_classes(num_classes)
+        self.options: dict[str, Any] = options
+
+    @abstractmethod
+    def scores(self, logits: Logits, image: Tensor | None = None) -> Tensor:
+        """Return unnormalised log-probabilities of float32 or float64 logits ``(batch, classes, *space)``."""
+
+    @abstractmethod
+    def num_identifiable(self) -> int:
+        """Return how many directions of parameter space change the output (Table 2)."""
+
+    def num_parameters(self) -> int:
+        """Return how many scalars are fitted (Table 2)."""
+        return sum(parameter.numel() for parameter in self.parameters())
+
+    def forward(self, logits: Logits, image: Tensor | None = None) -> LogProbs:
+        """Return calibrated log-probabilities in the shape of `logits`; half types come back as float32."""
+        check_forward(logits, self.num_classes)
+        return torch.log_softmax(self.scores(logits.to(compute_dtype(logits.dtype)), image), dim=1)

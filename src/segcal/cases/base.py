@@ -1,0 +1,140 @@
+"""What a case is, and the interface through which every source of cases is read.
+
+A :class:`Cases` is an ordered collection of ids that reads one case at a time; it never holds more than the one
+it was asked for. Everything that fits, evaluates or applies takes a ``Cases`` and nothing else.
+"""
+
+import copy
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Self
+
+import numpy as np
+from torch import Tensor
+
+from segcal.errors import InputError
+from segcal.types import Kind
+
+
+@dataclass(frozen=True)
+class Case:
+    """One image or volume with everything that is known about it.
+
+    Attributes:
+        id: its name, unique within a collection.
+        logits: ``(classes, *space)``; pooled over members. Log-probabilities where only probabilities exist.
+        labels: ``(*space)`` int64 with :data:`segcal.types.IGNORED` where a voxel does not count (the ignore label,
+            or outside `mask`); None for a case that is only to be calibrated.
+        mask: ``(*space)`` bool, True where the prediction is real (inside the crop or the field of view), or None.
+        spacing: the voxel size along each axis of space, or None.
+        image: ``(channels, *space)`` or None.
+        group: what must stay in one split (patient, video, site), or None.
+    """
+
+    id: str
+    logits: Tensor
+    labels: Tensor | None = None
+    mask: Tensor | None = None
+    spacing: tuple[float, ...] | None = None
+    image: Tensor | None = None
+    group: str | None = None
+
+
+class Split(NamedTuple):
+    """Three disjoint collections of cases."""
+
+    cal: "Cases"
+    val: "Cases"
+    test: "Cases"
+
+
+class Cases(ABC):
+    """An ordered collection of cases, read one at a time.
+
+    Attributes:
+        ids: the names of the cases, in order.
+        num_classes: C.
+        kind: what the numbers on disk are; `Case.logits` is always in the log domain.
+        pooling: the name of the pooling that made `Case.logits`, or None if it is not known.
+        class_names: one name a class, or None.
+        groups: the group of each case that has one, by id.
+    """
+
+    def __init__(
+        self,
+        ids: Sequence[str],
+        num_classes: int,
+        kind: Kind,
+        pooling: str | None = None,
+        class_names: Sequence[str] | None = None,
+        groups: Mapping[str, str] | None = None,
+    ) -> None:
+        self.ids: tuple[str, ...] = tuple(ids)
+        self.num_classes = num_classes
+        self.kind = kind
+        self.pooling = pooling
+        self.class_names = None if class_names is None else tuple(class_names)
+        self.groups: dict[str, str] = dict(groups or {})
+
+    @abstractmethod
+    def read(self, case_id: str) -> Case:
+        """Read one case."""
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __iter__(self) -> Iterator[Case]:
+        for case_id in self.ids:
+            yield self.read(case_id)
+
+    def subset(self, ids: Iterable[str]) -> Self:
+        """Return the cases with these ids, in the order of this collection."""
+        wanted = set(ids)
+        missing = sorted(wanted - set(self.ids))
+        if missing:
+            raise InputError(f"ids contains {missing[0]!r}, but there is no such case among {len(self)}. Check `.ids`.")
+        chosen = copy.copy(self)
+        chosen.ids = tuple(case_id for case_id in self.ids if case_id in wanted)
+        return chosen
+
+    def split(self, cal: int, val: int = 0, seed: int = 0, group: Mapping[str, str] | None = None) -> Split:
+        """Draw calibration, validation and test cases at random.
+
+        Cases of one group (`group`, or the groups the collection knows) stay together; a group is drawn whole, so
+        with groups `cal` and `val` are filled as far as whole groups allow and never exceeded.
+
+        Args:
+            cal: number of calibration cases.
+            val: number of validation cases.
+            seed: seed of the permutation.
+            group: case id -> group name.
+        """
+        if cal < 1 or val < 0 or cal + val > len(self):
+            raise InputError(
+                f"cal + val is {cal} + {val}, but there are {len(self)} cases. "
+                "Ask for at least 1 calibration case and no more cases than there are."
+            )
+        names = self.groups if group is None else group
+        members: dict[str, list[str]] = {}
+        for case_id in self.ids:
+            members.setdefault(names.get(case_id, f"\0{case_id}"), []).append(case_id)
+        order = [list(members)[i] for i in np.random.default_rng(seed).permutation(len(members))]
+        parts: tuple[list[str], list[str], list[str]] = ([], [], [])
+        room = [cal, val, len(self)]
+        for name in order:
+            part = next(k for k in range(3) if room[k] >= len(members[name]))
+            room[part] -= len(members[name])
+            parts[part].extend(members[name])
+        if not parts[0]:
+            raise InputError(
+                f"cal is {cal}, but the smallest group has {min(map(len, members.values()))} cases. "
+                "Groups are kept whole: ask for more calibration cases."
+            )
+        return Split(*(self.subset(part) for part in parts))
+
+    def fingerprint(self) -> str:
+        """Return a short digest of the ids and the class count, by which an artefact names the data it saw."""
+        text = "\n".join([str(self.num_classes), self.kind, str(self.pooling), *sorted(self.ids)])
+        return hashlib.sha256(text.encode()).hexdigest()[:16]

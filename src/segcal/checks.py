@@ -1,0 +1,165 @@
+"""The only validation of arrays that come from outside.
+
+Every message has the form of :mod:`segcal.errors`: the name the user typed, what was found with shapes and
+counts, what is needed, and what to do.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from segcal.errors import InputError
+from segcal.types import IGNORED
+
+
+def check_num_classes(num_classes: object) -> int:
+    """Return `num_classes` if it is a whole number of at least 2."""
+    if isinstance(num_classes, bool) or not isinstance(num_classes, int | np.integer) or num_classes < 2:
+        raise InputError(
+            f"num_classes is {num_classes!r}, but a whole number of at least 2 is needed. "
+            "A single sigmoid output is two classes: declare kind='sigmoid'."
+        )
+    return int(num_classes)
+
+
+def as_tensor(array: object, name: str) -> Tensor:
+    """Return a tensor that shares memory with a numpy array or tensor."""
+    if isinstance(array, Tensor):
+        return array
+    try:
+        values = np.asarray(array)
+        if not values.dtype.isnative:  # such as the big-endian arrays of some NIfTI files
+            values = values.astype(values.dtype.newbyteorder("="))
+        if not values.flags.writeable or any(stride < 0 for stride in values.strides):
+            values = values.copy()
+        return torch.from_numpy(values)
+    except (TypeError, ValueError):
+        raise InputError(
+            f"{name} is {type(array).__name__}, but a numeric array is needed. Pass a numpy array or a torch tensor."
+        ) from None
+
+
+def check_floating(logits: Tensor, name: str) -> None:
+    """Refuse integer, boolean and complex scores."""
+    if not logits.is_floating_point():
+        raise InputError(
+            f"{name} has dtype {_dtype(logits)}, but floating-point values are needed. "
+            f"Convert with {_argument(name)}.float() if these really are scores and not labels."
+        )
+
+
+def check_finite(logits: Tensor, name: str) -> None:
+    """Refuse NaN and infinite values, and say how many there are."""
+    finite = torch.isfinite(logits)
+    if not bool(finite.all()):
+        bad = int(logits.numel() - finite.sum())
+        raise InputError(
+            f"{name} has {bad} values that are NaN or infinite, but all must be finite. "
+            "Zero probabilities give -inf: declare kind='probs' instead of taking the log yourself."
+        )
+
+
+def check_batch_shape(logits: Tensor, num_classes: int, name: str = "logits") -> None:
+    """Require ``(batch, num_classes, *space)``."""
+    shape = tuple(logits.shape)
+    if len(shape) >= 2 and shape[1] == num_classes:
+        return
+    repair = "Add the batch axis with logits[None]."
+    if len(shape) < 2 or shape[0] != num_classes:
+        repair = "Use the calibrator that was fitted for this number of classes."
+    if len(shape) >= 2 and shape[-1] == num_classes:
+        repair = "If classes are the last axis, call logits.movedim(-1, 1) first."
+    raise InputError(
+        f"{name} has shape {shape}, but this calibrator has {num_classes} classes and needs "
+        f"(batch, {num_classes}, *space). {repair}"
+    )
+
+
+def check_forward(logits: Tensor, num_classes: int) -> None:
+    """Check what a calibrator is called with; while exporting, only what does not depend on values."""
+    if not isinstance(logits, Tensor):
+        raise InputError(
+            f"logits is {type(logits).__name__}, but a tensor is needed. Convert with torch.as_tensor(logits)."
+        )
+    check_batch_shape(logits, num_classes)
+    check_floating(logits, "logits")
+    if not torch.compiler.is_compiling():
+        check_finite(logits, "logits")
+
+
+def check_case_logits(logits: Tensor, name: str, num_classes: int | None) -> None:
+    """Check the scores ``(classes, *space)`` of one case."""
+    shape = tuple(logits.shape)
+    if logits.ndim < 1 or shape[0] < 2 or (num_classes is not None and shape[0] != num_classes):
+        needed = "(classes, *space) with at least 2 classes"
+        if num_classes is not None:
+            needed = f"({num_classes}, *space) like the cases before it"
+        raise InputError(f"{name} has shape {shape}, but {needed} is needed. {_axis_repair(shape, num_classes)}")
+    check_floating(logits, name)
+    check_finite(logits, name)
+
+
+def check_labels(labels: Tensor, name: str, space: Sequence[int], num_classes: int, ignore: int | None) -> Tensor:
+    """Check a label map against its logits and return it as int64 with :data:`IGNORED` for the ignore label."""
+    if tuple(labels.shape) != tuple(space):
+        raise InputError(
+            f"{name} has space {tuple(labels.shape)}, but its logits have {tuple(space)}. "
+            f"{_space_repair(tuple(labels.shape), tuple(space), num_classes)}"
+        )
+    if labels.is_floating_point() or labels.is_complex():
+        raise InputError(
+            f"{name} has dtype {_dtype(labels)}, but whole numbers are needed. "
+            f"Convert with {_argument(name)}.astype('int64') after checking that they are class indices."
+        )
+    labels = labels.to(torch.int64)
+    if ignore is not None:
+        labels = torch.where(labels == ignore, IGNORED, labels)
+        outside = ((labels < 0) & (labels != IGNORED)) | (labels >= num_classes)
+    else:
+        outside = (labels < 0) | (labels >= num_classes)
+    if bool(outside.any()):
+        found = labels[outside].unique()
+        listed = ", ".join(str(int(value)) for value in found[:5]) + (", ..." if len(found) > 5 else "")
+        raise InputError(
+            f"{name} contains {listed}, but there are {num_classes} classes (0 to {num_classes - 1}) and "
+            f"ignore = {ignore}. Map these labels, or pass ignore={int(found[-1])}."
+        )
+    return labels
+
+
+def check_mask(mask: Tensor, name: str, space: Sequence[int]) -> Tensor:
+    """Check a valid mask and return it as bool."""
+    if tuple(mask.shape) != tuple(space):
+        raise InputError(
+            f"{name} has space {tuple(mask.shape)}, but its logits have {tuple(space)}. "
+            "Give one mask value a voxel."
+        )
+    if mask.dtype != torch.bool and not bool(((mask == 0) | (mask == 1)).all()):
+        raise InputError(f"{name} has values other than 0 and 1, but a mask is needed. Threshold it first.")
+    return mask.to(torch.bool)
+
+
+def _dtype(tensor: Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def _argument(name: str) -> str:
+    return name.split(" ", 1)[0]
+
+
+def _axis_repair(shape: tuple[int, ...], num_classes: int | None) -> str:
+    if num_classes is not None and len(shape) > 1 and shape[-1] == num_classes:
+        return "If classes are the last axis, move them first with numpy.moveaxis(logits, -1, 0)."
+    return "Classes are the first axis of a case; a single sigmoid output is declared with kind='sigmoid'."
+
+
+def _space_repair(labels: tuple[int, ...], space: tuple[int, ...], num_classes: int) -> str:
+    if len(labels) == len(space) and sorted(labels) == sorted(space):
+        return "The axes are in another order: transpose one of them."
+    if labels and labels[0] == num_classes and labels[1:] == space:
+        return "One-hot labels are not label maps: take argmax over the first axis."
+    if len(space) and (space[-1] == num_classes or len(labels) == len(space)) and labels[:-1] == space[1:]:
+        return "If classes are the last axis, move them first with numpy.moveaxis(logits, -1, 0)."
+    return "Save logits at label resolution."

@@ -1,0 +1,1 @@
+"""The hot loops: a torch reference, and fused versions that must agree with it."""

@@ -1,0 +1,65 @@
+r"""Small exact pieces of arithmetic that the rest of the package agrees on.
+
+- free energy :math:`F(z) = \log \sum_c e^{z_c}` (Eq. 9) and canonical logits :math:`z - F(z)` (Eq. 8);
+- the mean of probabilities in the log domain;
+- the tie rule: of equal scores the lowest class index wins, and sorting is stable.
+"""
+
+import math
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from segcal.types import LogProbs, Logits
+
+
+def compute_dtype(dtype: torch.dtype) -> torch.dtype:
+    """Return the type in which numbers of `dtype` are computed: half types in float32, others in their own.
+
+    >>> compute_dtype(torch.float16), compute_dtype(torch.float64)
+    (torch.float32, torch.float64)
+    """
+    return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+
+
+def free_energy(logits: Logits, axis: int = 1) -> Tensor:
+    """Return ``logsumexp`` of the logits over the class axis.
+
+    >>> free_energy(torch.zeros(1, 4)).exp().round()
+    tensor([4.])
+    """
+    return torch.logsumexp(logits, dim=axis)
+
+
+def canonical_logits(logits: Logits, axis: int = 1) -> LogProbs:
+    """Return the representative of the logits that does not depend on their offset: the log-softmax."""
+    return torch.log_softmax(logits, dim=axis)
+
+
+def winner(scores: Tensor, axis: int = 1) -> Tensor:
+    """Return the index of the largest score; of equal ones, the lowest index.
+
+    >>> winner(torch.tensor([[1.0, 3.0, 3.0]]))
+    tensor([1])
+    """
+    # torch.argmax promises no rule for ties; comparing with the maximum and taking the first True does.
+    if torch.compiler.is_exporting():
+        return scores.argmax(dim=axis)
+    return (scores == scores.amax(dim=axis, keepdim=True)).to(torch.uint8).argmax(dim=axis)
+
+
+def log_mean_exp(log_values: Iterable[Tensor]) -> Tensor:
+    r"""Return :math:`\log \frac1M \sum_m e^{x_m}`, holding one term at a time and losing nothing to underflow.
+
+    >>> log_mean_exp([torch.tensor([0.0, -200.0]), torch.tensor([0.0, -150.0])])
+    tensor([   0.0000, -150.6931])
+    """
+    total: Tensor | None = None
+    count = 0
+    for value in log_values:
+        total = value if total is None else torch.logaddexp(total, value)
+        count += 1
+    if total is None:
+        raise ValueError("log_mean_exp of nothing")
+    return total - math.log(count)

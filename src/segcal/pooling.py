@@ -1,0 +1,92 @@
+r"""Pooling of an ensemble's members into one set of logits (Sec. 3.3).
+
+- ``single``: the only member, unchanged.
+- ``mean_logits``: :math:`\bar z = \frac1M \sum_m z_m`.
+- ``mean_probs``: :math:`\log \bar p = \log \frac1M \sum_m S(z_m)`, computed in the log domain, so that no
+  probability underflows and nothing is clipped.
+
+Members are consumed one at a time: two of them are in memory at most, however many there are.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+
+from torch import Tensor
+
+from segcal.checks import as_tensor, check_finite, check_floating
+from segcal.errors import InputError
+from segcal.numerics import canonical_logits, compute_dtype, log_mean_exp
+from segcal.types import Logits
+
+
+def single(members: Iterable[Tensor]) -> Tensor:
+    """Return the only member."""
+    iterator = iter(members)
+    first = next(iterator)
+    if next(iterator, None) is not None:
+        raise InputError(
+            "members has more than one member, but pooling 'single' takes one. Choose mean_logits or mean_probs."
+        )
+    return first
+
+
+def mean_logits(members: Iterable[Tensor]) -> Tensor:
+    """Return the mean of the members' logits."""
+    total: Tensor | None = None
+    count = 0
+    for member in members:
+        total = member.clone() if total is None else total.add_(member)
+        count += 1
+    assert total is not None
+    return total / count
+
+
+def mean_probs(members: Iterable[Tensor]) -> Tensor:
+    """Return the log of the mean of the members' probabilities."""
+    return log_mean_exp(canonical_logits(member, axis=0) for member in members)
+
+
+POOLINGS: dict[str, Callable[[Iterable[Tensor]], Tensor]] = {
+    "single": single,
+    "mean_logits": mean_logits,
+    "mean_probs": mean_probs,
+}
+
+
+def check_pooling(how: str) -> str:
+    """Return `how` if it names a pooling."""
+    if how not in POOLINGS:
+        raise InputError(f"no pooling is named {how!r}. Choose one of: {', '.join(POOLINGS)}.")
+    return how
+
+
+def pool(members: Iterable[Logits], how: str) -> Logits:
+    """Pool members ``(classes, *space)`` into one tensor of that shape.
+
+    Args:
+        members: an iterable of logits (or log-probabilities), one a member; a generator is read lazily.
+        how: a name from :data:`POOLINGS`.
+
+    >>> import torch
+    >>> pool([torch.zeros(2, 3), torch.ones(2, 3)], "mean_logits").unique()
+    tensor([0.5000])
+    """
+    return POOLINGS[check_pooling(how)](_checked(members))
+
+
+def _checked(members: Iterable[Logits]) -> Iterator[Tensor]:
+    shape: tuple[int, ...] | None = None
+    for number, raw in enumerate(members):
+        name = f"member {number}"
+        member = as_tensor(raw, name)
+        check_floating(member, name)
+        check_finite(member, name)
+        if shape is not None and tuple(member.shape) != shape:
+            what = "classes" if member.ndim == len(shape) and member.shape[1:] == shape[1:] else "shape"
+            raise InputError(
+                f"{name} has shape {tuple(member.shape)}, but member 0 has {shape}. "
+                f"Members of one ensemble must agree in {what}; leave this one out or export it again."
+            )
+        shape = tuple(member.shape)
+        yield member.to(compute_dtype(member.dtype))
+    if shape is None:
+        raise InputError("members is empty, but at least one member is needed. Pass the logits of each network.")
