@@ -1,0 +1,105 @@
+r"""Class-conditional affine scaling that keeps the decision (CMS_ap, CMS_op).
+
+Bring the logits of a voxel into canonical order: swap the winner into first place to keep the *argmax*, sort all
+classes to keep the *order*. The winner i selects its own affine map :math:`h_i(z) = W_i z + b_i`. Written in gaps
+:math:`x = G z`, with :math:`x_1 = z_1` and, for k >= 2,
+
+.. math:: x_k = z_1 - z_k \ \text{(argmax)}, \qquad x_k = z_{k-1} - z_k \ \text{(order)},
+
+a decision is kept if and only if non-negative gaps stay non-negative (Sec. 3.2.1, Eq. 12):
+
+.. math:: G W G^{-1} = \begin{pmatrix} a & r^\top \\ 0 & A \end{pmatrix}, \qquad A \ge 0, \qquad (G b)_k \ge 0 .
+
+`weight` is A per expert, `bias` the drops :math:`(G b)_{k \ge 2}`, `gauge` is :math:`(a, r, b_1)`, which shifts all
+outputs of a voxel alike: no probability depends on it, but the penalty (Eq. 15) reads all of W and b. Gaps do not see
+an offset, so the map is translation-invariant. C (C^2 + 1) parameters, C^2 (C - 1) identifiable.
+
+Departures from the paper: A and the drops are parameters with bounds instead of softplus, so that a new calibrator
+is exactly the identity and the problem stays convex; the diagonal of A is at least 1e-3, because an expert that is
+wrong more often than right would otherwise shrink its gaps to zero and give every voxel away to a tie.
+
+The scores stay in gaps with the winner at zero: every score is zero minus a sum of non-negative terms, so the
+promise holds in floating point, where the dense W reverses near ties.
+"""
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from segcal.calibrators.affine import LARGEST, SMALLEST_SCALE, AffineCalibrator, Frame
+from segcal.calibrators.matrix import without_diagonal
+from segcal.numerics import winner
+
+
+class ConditionalAffine(AffineCalibrator):
+    """One constrained affine map per predicted class.
+
+    Args:
+        num_classes: number of classes C.
+        preserves: "argmax" for CMS_ap, "order" for CMS_op.
+    """
+
+    translation_invariant = True
+
+    def __init__(self, num_classes: int, preserves: Literal["argmax", "order"]) -> None:
+        super().__init__(num_classes, preserves=preserves)
+        self.preserves = preserves
+        self.outputs = "drops" if preserves == "argmax" else "stacked_drops"
+        gaps = num_classes - 1
+        self.weight = nn.Parameter(torch.eye(gaps, dtype=torch.float64).repeat(num_classes, 1, 1))
+        self.bias = nn.Parameter(torch.zeros(num_classes, gaps, dtype=torch.float64))
+        gauge = torch.zeros(num_classes, num_classes + 1, dtype=torch.float64)
+        gauge[:, 0] = 1
+        self.gauge = nn.Parameter(gauge)
+
+    def frame(self, logits: Tensor) -> Frame:
+        """Return the gaps in canonical order, the winner, and that order."""
+        order = self._canonical_order(logits)
+        canonical = logits.gather(-1, order)
+        above = canonical[:, :1] if self.preserves == "argmax" else canonical[:, :-1]
+        return Frame(above - canonical[:, 1:], expert=order[:, 0], order=order)
+
+    def weight_bounds(self) -> tuple[Tensor, Tensor]:
+        """Return the cone: non-negative, with a floor on the diagonal."""
+        gaps = self.num_classes - 1
+        low = torch.zeros(gaps, gaps, dtype=torch.float64).fill_diagonal_(SMALLEST_SCALE)
+        return low, torch.full((gaps, gaps), LARGEST, dtype=torch.float64)
+
+    def bias_bounds(self) -> tuple[float, float]:
+        """Return the cone of the drops."""
+        return 0.0, LARGEST
+
+    def penalised(self, weight: Tensor, bias: Tensor, gauge: Tensor) -> tuple[Tensor, Tensor]:
+        """Return W = G^-1 (a, r; 0, A) G without its diagonal, and b = G^-1 (b_1, drops)."""
+        first_row, first_bias = gauge[..., :-1], gauge[..., -1:]
+        lower = torch.cat([torch.zeros_like(weight[..., :1]), weight], dim=-1)
+        in_gaps = torch.cat([first_row[..., None, :], lower], dim=-2)
+        to_gaps = self._gap_matrix(weight)
+        # G is its own inverse for argmax; for order the inverse is lower triangular. Solving covers both.
+        matrix = torch.linalg.solve(to_gaps, in_gaps @ to_gaps)
+        offsets = torch.linalg.solve(to_gaps, torch.cat([first_bias, bias], dim=-1)[..., None])[..., 0]
+        return without_diagonal(matrix), offsets
+
+    def num_identifiable(self) -> int:
+        """Return C^2 (C - 1)."""
+        return self.num_classes**2 * (self.num_classes - 1)
+
+    def _canonical_order(self, logits: Tensor) -> Tensor:
+        if self.preserves == "order":
+            return logits.argsort(dim=-1, descending=True, stable=True)
+        first = winner(logits)[:, None]
+        order = torch.arange(self.num_classes, device=logits.device).expand(logits.shape).clone()
+        order = order.scatter(-1, first, 0)  # class 1 goes to the winner's place ...
+        return torch.cat([first, order[:, 1:]], dim=-1)  # ... and the winner to the first
+
+    def _gap_matrix(self, like: Tensor) -> Tensor:
+        """Return G of Eq. 12."""
+        classes = self.num_classes
+        matrix = -torch.eye(classes, dtype=like.dtype, device=like.device)
+        matrix[0, 0] = 1
+        if self.preserves == "argmax":
+            matrix[:, 0] = 1
+        else:
+            matrix[torch.arange(1, classes), torch.arange(classes - 1)] = 1
+        return matrix

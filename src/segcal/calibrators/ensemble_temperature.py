@@ -1,0 +1,45 @@
+r"""Ensemble temperature scaling (ETS): a mixture of tempered, original and uniform probabilities.
+
+.. math:: q = w_1 S(\beta z) + w_2 S(z) + w_3 / C, \qquad w \ge 0,\ \textstyle\sum_k w_k = 1 \quad\text{(Eq. 6)}
+
+`inverse_temperature` is :math:`\beta`, `mixture` is w. Each term keeps the order of the classes and does not see an
+offset: translation-invariant, order-preserving. The sum is taken in the log domain. Rounding of exponentials
+need not be monotone, so the scores are computed in descending order of the logits and cut by a running minimum:
+no two classes change places in floating point. 4 parameters, 3 identifiable (the scale of w is lost).
+"""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from segcal.calibrators.base import Calibrator
+from segcal.types import Logits
+
+
+class EnsembleTemperatureScaling(Calibrator):
+    """Mix tempered probabilities with the original and the uniform ones."""
+
+    translation_invariant = True
+    preserves = "order"
+    fitted_by = "mixture"
+
+    def __init__(self, num_classes: int) -> None:
+        super().__init__(num_classes)
+        self.inverse_temperature = nn.Parameter(torch.ones((), dtype=torch.float64))
+        self.mixture = nn.Parameter(torch.tensor([1.0, 0.0, 0.0], dtype=torch.float64))
+
+    def scores(self, logits: Logits, image: Tensor | None = None) -> Tensor:
+        """Return the log of the mixture."""
+        descending, order = logits.sort(dim=1, descending=True, stable=True)
+        gaps = descending - descending[:, :1]
+        tempered = torch.log_softmax(gaps * self.inverse_temperature.to(logits.dtype), dim=1)
+        original = torch.log_softmax(gaps, dim=1)
+        log_w = self.mixture.to(logits.dtype).log()
+        log_q = torch.logaddexp(tempered + log_w[0], original + log_w[1])
+        log_q = torch.logaddexp(log_q, (log_w[2] - math.log(self.num_classes)).expand_as(log_q))
+        return torch.zeros_like(log_q).scatter(1, order, log_q.cummin(dim=1).values)
+
+    def num_identifiable(self) -> int:
+        """Return 3: the temperature and two of the three weights."""
+        return 3
