@@ -14,7 +14,7 @@ class ArrayCases(Cases):
     """Cases held as numpy arrays or tensors.
 
     Args:
-        logits: one array ``(classes, *space)`` a case; or, with `pooling`, possibly a list of such arrays, one a member.
+        logits: one array ``(classes, *space)`` a case; or, with `pooling`, a list of such arrays, one a member.
         labels: one integer array ``(*space)`` a case, or None for cases that are only to be calibrated.
         ignore: the label that does not count.
         ids: one name a case; "0", "1", ... if not given.
@@ -49,7 +49,14 @@ class ArrayCases(Cases):
         if len(logits) == 0:
             raise InputError("logits is empty, but at least one case is needed. Pass a list with one array a case.")
         names = [str(i) for i in range(len(logits))] if ids is None else [str(name) for name in ids]
-        columns = {"labels": labels, "ids": names, "masks": masks, "spacing": spacing, "images": images, "groups": groups}
+        columns = {
+            "labels": labels,
+            "ids": names,
+            "masks": masks,
+            "spacing": spacing,
+            "images": images,
+            "groups": groups,
+        }
         for argument, column in columns.items():
             if column is not None and len(column) != len(logits):
                 raise InputError(

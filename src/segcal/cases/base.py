@@ -9,13 +9,31 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple, Self
 
-import numpy as np
 from torch import Tensor
 
+from segcal.cases.grouping import draw_groups, resolve_groups
 from segcal.errors import InputError
 from segcal.types import Kind
+
+
+class CaseError(InputError):
+    """One case is not usable; the others may be.
+
+    Attributes:
+        case_id: which one.
+        reason: why, with the file's name.
+    """
+
+    def __init__(self, case_id: str, reason: str) -> None:
+        super().__init__(f"case {case_id!r}: {reason}")
+        self.case_id = case_id
+        self.reason = reason
+
+    def __reduce__(self) -> tuple[type["CaseError"], tuple[str, str]]:  # so that it survives a worker process
+        return CaseError, (self.case_id, self.reason)
 
 
 @dataclass(frozen=True)
@@ -99,7 +117,14 @@ class Cases(ABC):
         chosen.ids = tuple(case_id for case_id in self.ids if case_id in wanted)
         return chosen
 
-    def split(self, cal: int, val: int = 0, seed: int = 0, group: Mapping[str, str] | None = None) -> Split:
+    @property
+    def has_offset(self) -> bool:
+        """Whether `Case.logits` still carry the network's offset; a softmax, or a mean of softmaxes, removes it."""
+        return self.kind == "logits" and self.pooling != "mean_probs"
+
+    def split(
+        self, cal: int, val: int = 0, seed: int = 0, group: Mapping[str, str] | str | Path | None = None
+    ) -> Split:
         """Draw calibration, validation and test cases at random.
 
         Cases of one group (`group`, or the groups the collection knows) stay together; a group is drawn whole, so
@@ -109,32 +134,23 @@ class Cases(ABC):
             cal: number of calibration cases.
             val: number of validation cases.
             seed: seed of the permutation.
-            group: case id -> group name.
+            group: case id -> group name; or a regular expression whose one group finds it in the id; or the path of a
+                CSV file with the columns id, group.
         """
         if cal < 1 or val < 0 or cal + val > len(self):
             raise InputError(
                 f"cal + val is {cal} + {val}, but there are {len(self)} cases. "
                 "Ask for at least 1 calibration case and no more cases than there are."
             )
-        names = self.groups if group is None else group
-        members: dict[str, list[str]] = {}
-        for case_id in self.ids:
-            members.setdefault(names.get(case_id, f"\0{case_id}"), []).append(case_id)
-        order = [list(members)[i] for i in np.random.default_rng(seed).permutation(len(members))]
-        parts: tuple[list[str], list[str], list[str]] = ([], [], [])
-        room = [cal, val, len(self)]
-        for name in order:
-            part = next(k for k in range(3) if room[k] >= len(members[name]))
-            room[part] -= len(members[name])
-            parts[part].extend(members[name])
-        if not parts[0]:
-            raise InputError(
-                f"cal is {cal}, but the smallest group has {min(map(len, members.values()))} cases. "
-                "Groups are kept whole: ask for more calibration cases."
-            )
-        return Split(*(self.subset(part) for part in parts))
+        names = self.groups if group is None else resolve_groups(group, self.ids)
+        return Split(*(self.subset(part) for part in draw_groups(self.ids, names, cal, val, seed)))
 
     def fingerprint(self) -> str:
-        """Return a short digest of the ids and the class count, by which an artefact names the data it saw."""
-        text = "\n".join([str(self.num_classes), self.kind, str(self.pooling), *sorted(self.ids)])
+        """Return a short digest of the ids, the class count and the files' sizes: how an artefact names its data."""
+        lines = [f"{case_id}{self.size_note(case_id)}" for case_id in sorted(self.ids)]
+        text = "\n".join([str(self.num_classes), self.kind, str(self.pooling), *lines])
         return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def size_note(self, case_id: str) -> str:
+        """Return the sizes of the case's files as text; empty for cases that have no files."""
+        return ""

@@ -5,11 +5,14 @@ r"""From what is on disk to the log domain, by the declared kind; never guessed 
   and logged (definitions: 1e-7 for float32 and float16, whose next value below 1 is 1 - 6e-8; 1e-15 for float64).
 - ``sigmoid``: one foreground probability a voxel, with or without a channel axis of length one;
   it becomes two classes :math:`(\log(1 - p), \log p)`.
+
+Clipping, dividing by the sum and the logarithm round; the winning class of every voxel stays that of the stored values.
 """
 
 import torch
 from torch import Tensor
 
+from segcal.cases.decision import keep_decision
 from segcal.checks import as_tensor, check_case_logits, check_finite, check_floating
 from segcal.errors import InputError
 from segcal.numerics import compute_dtype
@@ -46,6 +49,7 @@ def to_log_domain(raw: object, kind: Kind, name: str, num_classes: int | None = 
     if kind == "logits":
         return values
     _check_range(values, name)
+    decision = values.numpy().argmax(axis=0)
     probs = values.to(compute_dtype(values.dtype))
     total = probs.sum(dim=0)
     worst = float((total - 1).abs().max()) if total.numel() else 0.0
@@ -55,7 +59,9 @@ def to_log_domain(raw: object, kind: Kind, name: str, num_classes: int | None = 
             "Several independent sigmoid outputs are not a distribution; logits are declared with kind='logits'."
         )
     probs = probs.clamp(min=CLIP[probs.dtype])
-    return (probs / probs.sum(dim=0, keepdim=True)).log()
+    logits = (probs / probs.sum(dim=0, keepdim=True)).log()
+    keep_decision(logits.numpy(), decision, name)
+    return logits
 
 
 def _from_sigmoid(values: Tensor, name: str) -> Tensor:
@@ -64,10 +70,13 @@ def _from_sigmoid(values: Tensor, name: str) -> Tensor:
     _check_range(values, name)
     if values.ndim > 1 and values.shape[0] == 1:
         values = values[0]
+    decision = (values > 0.5).numpy()
     foreground = values.to(compute_dtype(values.dtype))
     clip = CLIP[foreground.dtype]
     foreground = foreground.clamp(clip, 1 - clip)
-    return torch.stack([torch.log1p(-foreground), foreground.log()])
+    logits = torch.stack([torch.log1p(-foreground), foreground.log()])
+    keep_decision(logits.numpy(), decision, name)
+    return logits
 
 
 def _check_range(values: Tensor, name: str) -> None:

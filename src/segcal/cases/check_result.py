@@ -1,0 +1,77 @@
+"""What a check of a collection returns: problems, and one row a case."""
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+Severity = Literal["error", "warning", "note"]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing to know: which case (None for the whole folder), how bad, and a sentence."""
+
+    case_id: str | None
+    severity: Severity
+    text: str
+
+
+@dataclass(frozen=True)
+class CaseRow:
+    """What one case holds; shares are of its voxels, None where they cannot be had.
+
+    Attributes:
+        id: its name.
+        shape: ``(classes, *space)`` of the scores.
+        dtype: as stored.
+        valid: share of voxels inside the mask.
+        labelled: share of voxels that count.
+        accuracy: share of the counting voxels whose winner is the label.
+        predicted: voxels a class wins, inside the mask.
+        labels: counting voxels a class.
+    """
+
+    id: str
+    shape: tuple[int, ...]
+    dtype: str
+    valid: float
+    labelled: float | None
+    accuracy: float | None
+    predicted: tuple[int, ...]
+    labels: tuple[int, ...] | None
+
+
+@dataclass
+class CheckResult:
+    """All problems and one row a readable case."""
+
+    format: str
+    kind: str
+    pooling: str | None
+    members: int
+    num_classes: int
+    class_names: tuple[str, ...] | None
+    cases: int
+    rows: list[CaseRow] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+
+    @property
+    def usable(self) -> bool:
+        """Whether there is no error."""
+        return not any(problem.severity == "error" for problem in self.problems)
+
+    def class_table(self) -> list[dict[str, Any]]:
+        """Return one line a class: its name, and its share of the predicted and of the labelled voxels."""
+        predicted = np.sum([row.predicted for row in self.rows], axis=0) if self.rows else np.zeros(self.num_classes)
+        counted = [row.labels for row in self.rows if row.labels is not None]
+        labels = np.sum(counted, axis=0) if counted else None
+        return [
+            {
+                "class": index,
+                "name": None if self.class_names is None else self.class_names[index],
+                "predicted": float(predicted[index] / max(predicted.sum(), 1)),
+                "labels": None if labels is None else float(labels[index] / max(labels.sum(), 1)),
+            }
+            for index in range(self.num_classes)
+        ]

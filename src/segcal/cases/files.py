@@ -1,0 +1,127 @@
+"""Cases from files: the members of an ensemble, each a folder, read one case and one member at a time."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from segcal.cases.base import Case, CaseError, Cases
+from segcal.cases.formats import Format, Stored
+from segcal.cases.images import ImageFolder
+from segcal.cases.kinds import to_log_domain
+from segcal.cases.labels import LabelFolder
+from segcal.checks import as_tensor, check_labels, check_mask
+from segcal.errors import InputError
+from segcal.pooling import check_pooling, pool
+from segcal.types import IGNORED, Kind
+
+
+class FileCases(Cases):
+    """Cases in folders; made by :func:`segcal.open_cases`.
+
+    Attributes:
+        members: one format a member, each bound to its folder.
+        label_folder: where label maps are, or None.
+        image_folder: where images are, or None.
+        ignore: the label that does not count.
+    """
+
+    def __init__(
+        self,
+        ids: Sequence[str],
+        members: Sequence[Format],
+        num_classes: int,
+        kind: Kind,
+        pooling: str,
+        stored_pooling: str | None = None,
+        label_folder: LabelFolder | None = None,
+        image_folder: ImageFolder | None = None,
+        ignore: int | None = None,
+        class_names: Sequence[str] | None = None,
+        groups: Mapping[str, str] | None = None,
+    ) -> None:
+        self.members = tuple(members)
+        self.label_folder = label_folder
+        self.image_folder = image_folder
+        self.ignore = ignore
+        self._pooling_rule = check_pooling(pooling)
+        super().__init__(ids, num_classes, kind, stored_pooling or pooling, class_names, groups)
+
+    def read(self, case_id: str) -> Case:
+        """Read, pool and check one case; a failure is a :class:`CaseError` with the file's name."""
+        with self._naming(case_id):
+            facts: list[Stored] = []
+            logits = pool(self._member_logits(case_id, facts), self._pooling_rule)
+            space = tuple(logits.shape[1:])
+            mask = self._mask(facts, case_id, space)
+            labels, spacing = self.read_labels(case_id, space, facts[0], mask)
+            image = None
+            if self.image_folder is not None:
+                image = torch.from_numpy(self.image_folder.read(case_id, space))
+        return Case(case_id, logits, labels, mask, spacing, image, self.groups.get(case_id))
+
+    def read_member(self, case_id: str, member: int = 0) -> Stored:
+        """Read one member's scores as they are stored."""
+        with self._naming(case_id):
+            return self.members[member].read(case_id)
+
+    def read_labels(
+        self, case_id: str, space: tuple[int, ...], stored: Stored, mask: Tensor | None = None
+    ) -> tuple[Tensor | None, tuple[float, ...] | None]:
+        """Return the labels, with voxels that do not count marked, and the voxel size."""
+        spacing = stored.spacing
+        if self.label_folder is None:
+            if stored.labels is None:
+                return None, spacing
+            name = f"labels in {self.members[0].path(case_id)}"
+            labels = check_labels(torch.from_numpy(stored.labels), name, space, self.num_classes, IGNORED)
+        else:
+            found = self.label_folder.read(case_id, space)
+            if stored.orientation and found.orientation and stored.orientation != found.orientation:
+                raise InputError(
+                    f"{found.path} has the orientation {found.orientation}, but its scores have {stored.orientation}. "
+                    "Reorient one of them; the voxels do not lie on each other."
+                )
+            labels = check_labels(
+                as_tensor(found.values, str(found.path)), str(found.path), space, self.num_classes, self.ignore
+            )
+            spacing = spacing or found.spacing
+        if mask is not None:
+            labels = labels.where(mask, IGNORED)
+        return labels, spacing if spacing is not None and len(spacing) == len(space) else None
+
+    def size_note(self, case_id: str) -> str:
+        """Return the sizes of the case's files; a changed file changes the fingerprint."""
+        paths = [path for member in self.members for path in member.files.get(case_id, ())[:1]]
+        if self.label_folder is not None and case_id in self.label_folder.files:
+            paths.append(self.label_folder.files[case_id])
+        return "".join(f" {path.stat().st_size if path.is_file() else 0}" for path in paths)
+
+    def _member_logits(self, case_id: str, facts: list[Stored]) -> Iterator[Tensor]:
+        for member in self.members:
+            stored = member.read(case_id)
+            name = str(member.path(case_id))
+            yield to_log_domain(stored.values, member.values_kind or self.kind, name, self.num_classes)
+            # The scores themselves are let go: one member is in memory at a time.
+            facts.append(replace(stored, values=np.empty(0)))
+
+    def _mask(self, facts: Sequence[Stored], case_id: str, space: tuple[int, ...]) -> Tensor | None:
+        masks = [stored.mask for stored in facts if stored.mask is not None]
+        if not masks:
+            return None
+        combined = masks[0]
+        for mask in masks[1:]:
+            combined = combined & mask
+        return check_mask(as_tensor(combined, "mask"), f"mask of case {case_id!r}", space)
+
+    @contextmanager
+    def _naming(self, case_id: str) -> Iterator[None]:
+        try:
+            yield
+        except CaseError:
+            raise
+        except InputError as error:
+            raise CaseError(case_id, str(error)) from None

@@ -1,0 +1,24 @@
+"""The file formats that segcal reads and writes, by the name a user declares."""
+
+from segcal.cases.formats.base import Facts, Format, Header, Options, Stored
+from segcal.cases.formats.nifti import Nifti
+from segcal.cases.formats.nifti_classes import NiftiClasses
+from segcal.cases.formats.nnunet import Nnunet
+from segcal.cases.formats.npy import Npy
+from segcal.cases.formats.npz import Npz
+from segcal.cases.formats.safetensors import Safetensors
+from segcal.cases.formats.store import Store
+from segcal.cases.formats.zarr import Zarr
+
+FORMATS: dict[str, type[Format]] = {
+    "npy": Npy,
+    "npz": Npz,
+    "nifti": Nifti,
+    "nifti_classes": NiftiClasses,
+    "zarr": Zarr,
+    "safetensors": Safetensors,
+    "nnunet": Nnunet,
+    "store": Store,
+}
+
+__all__ = ["FORMATS", "Facts", "Format", "Header", "Options", "Stored"]

@@ -1,0 +1,176 @@
+"""The contract of a file format: one folder of scores, listed, looked at, read and written case by case.
+
+A format knows files and axes and nothing else: what the numbers mean is declared by the user (`kind`), pooling and
+labels belong to :mod:`segcal.cases.files`, and keeping a decision through rounding to :mod:`segcal.cases.writing`.
+"""
+
+import copy
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from torch import Tensor
+
+from segcal.cases.labels import Axes, find_files
+from segcal.errors import InputError
+from segcal.types import Kind
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a user may declare about the files of a folder.
+
+    Attributes:
+        key: the array to read from files that hold several.
+        class_axis: the axis of the classes; None is the format's own convention (first; last for NIfTI).
+        class_pattern: how the name of a file of one class is read: a regular expression with the groups id and cls.
+        properties: another folder with nnU-Net's ``CASE.pkl``, for predictions that have none.
+        calibration: the cases are to be fitted or judged on, so data that a network was trained on is refused.
+    """
+
+    key: str | None = None
+    class_axis: int | None = None
+    class_pattern: str = r"(?P<id>.+)_(?P<cls>\d+)"
+    properties: Path | None = None
+    calibration: bool = False
+
+
+@dataclass(frozen=True)
+class Header:
+    """What is known of a stored array before its values are read: shape with classes first, and dtype."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+
+@dataclass(frozen=True)
+class Stored:
+    """What one file of scores holds.
+
+    Attributes:
+        values: the scores, classes first, as stored.
+        mask: True where the prediction is real, or None.
+        spacing: the voxel size along each axis of space, or None.
+        orientation: where the axes point ("RAS"), or "".
+        labels: for formats that keep them with the scores, with -1 where a voxel does not count.
+        group: the case's group, where the file says so.
+    """
+
+    values: np.ndarray | Tensor
+    mask: np.ndarray | None = None
+    spacing: tuple[float, ...] | None = None
+    orientation: str = ""
+    labels: np.ndarray | None = None
+    group: str | None = None
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a folder as a whole says about its cases."""
+
+    kind: Kind | None = None
+    pooling: str | None = None
+    class_names: tuple[str, ...] | None = None
+    num_classes: int | None = None
+    ignore: int | None = None
+    label_axes: Axes | None = None
+    groups: Mapping[str, str] = field(default_factory=dict)
+
+
+class Format(ABC):
+    """One folder of scores.
+
+    Attributes:
+        name: its name in the registry.
+        extensions: how its files end.
+        folder: where they are.
+        options: what the user declared.
+        files: case id -> the files of the case; the first is the one that completes it.
+        has_mask: whether its cases may have voxels that were never predicted.
+        values_kind: how `Stored.values` are to be understood where that differs from the declared kind.
+    """
+
+    name: ClassVar[str]
+    extensions: ClassVar[tuple[str, ...]]
+    has_mask: ClassVar[bool] = False
+    values_kind: ClassVar[Kind | None] = None
+
+    def __init__(self, folder: Path, options: Options) -> None:
+        self.folder = folder
+        self.options = options
+        self.files: dict[str, tuple[Path, ...]] = self.find()
+        if not self.files:
+            raise InputError(
+                f"predictions {folder} has no {self.name} files, but files ending in {', '.join(self.extensions)} are "
+                "needed. Check the path, or declare another format."
+            )
+
+    def find(self) -> dict[str, tuple[Path, ...]]:
+        """List the cases of the folder."""
+        return {case_id: (path,) for case_id, path in find_files(self.folder, self.extensions).items()}
+
+    def facts(self) -> Facts:
+        """Return what the folder as a whole says."""
+        return Facts()
+
+    @abstractmethod
+    def header(self, case_id: str) -> Header:
+        """Look at a case without reading its values."""
+
+    @abstractmethod
+    def read(self, case_id: str) -> Stored:
+        """Read one case."""
+
+    @abstractmethod
+    def write(self, case_id: str, values: np.ndarray, folder: Path, decision: np.ndarray | None) -> Sequence[str]:
+        """Write a case like the one that was read, with other values.
+
+        Args:
+            case_id: which case to follow in name, key, axis order and header.
+            values: the scores, classes first, in the dtype to be stored.
+            folder: an empty folder.
+            decision: the winning class of each voxel where it is not the one the input's own label map shows.
+
+        Returns:
+            the names written, the one that completes the case last.
+        """
+
+    def write_shared(self, folder: Path) -> None:
+        """Write what belongs to the folder and not to a case; most formats have nothing of the kind."""
+        return
+
+    def open_copy(self, folder: Path) -> Self:
+        """Return this format on another folder that was written by it."""
+        other = copy.copy(self)
+        other.folder = folder
+        other.files = other.find()
+        return other
+
+    def stored_label(self, case_id: str, space: tuple[int, ...]) -> np.ndarray | None:
+        """Return the label map that was stored with the prediction, or None."""
+        return None
+
+    def path(self, case_id: str) -> Path:
+        """Return the file that holds the scores."""
+        if case_id not in self.files:
+            raise InputError(f"{self.folder} has no scores for it, but every member needs them. Add the file.")
+        return self.files[case_id][0]
+
+    def class_axis(self, ndim: int, default: int = 0) -> int:
+        """Return the declared class axis of an array of `ndim` axes."""
+        axis = default if self.options.class_axis is None else self.options.class_axis
+        if not -ndim <= axis < max(ndim, 1):
+            raise InputError(f"class_axis is {axis}, but the array has {ndim} axes. Declare an axis that is there.")
+        return axis % ndim if ndim else 0
+
+
+def classes_first(shape: tuple[int, ...], axis: int) -> tuple[int, ...]:
+    """Return a shape with one axis moved to the front.
+
+    >>> classes_first((5, 6, 3), 2)
+    (3, 5, 6)
+    """
+    return (*shape[axis : axis + 1], *shape[:axis], *shape[axis + 1 :])

@@ -1,0 +1,77 @@
+"""``CASE.safetensors``: the declared tensor of each file, or the only one."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from segcal.cases.bounded import check_size, reading
+from segcal.cases.formats.base import Format, Header, Stored, classes_first
+from segcal.errors import InputError
+
+
+class Safetensors(Format):
+    """Files of named tensors."""
+
+    name = "safetensors"
+    extensions = (".safetensors",)
+
+    def header(self, case_id: str) -> Header:
+        """Look at the tensor's entry in the header."""
+        path = self.path(case_id)
+        with reading(path), safe_open(path, framework="pt") as file:
+            entry = file.get_slice(self._key(list(file.keys()), path))
+            shape = tuple(int(size) for size in entry.get_shape())
+            dtype = numpy_dtype(entry.get_dtype())
+        return Header(classes_first(shape, self.class_axis(len(shape))), dtype)
+
+    def read(self, case_id: str) -> Stored:
+        """Read the tensor."""
+        path = self.path(case_id)
+        with reading(path), safe_open(path, framework="pt") as file:
+            check_size(path, path.stat().st_size, path.stat().st_size)
+            values: Tensor = file.get_tensor(self._key(list(file.keys()), path))
+        return Stored(values.movedim(self.class_axis(values.ndim), 0) if values.ndim else values)
+
+    def write(self, case_id: str, values: np.ndarray, folder: Path, decision: np.ndarray | None) -> Sequence[str]:
+        """Write under the same name, with the other tensors and the metadata as they were."""
+        path = self.path(case_id)
+        with reading(path), safe_open(path, framework="pt") as file:
+            chosen = self._key(list(file.keys()), path)
+            tensors = {key: file.get_tensor(key) for key in file.keys() if key != chosen}  # noqa: SIM118
+            dtype = file.get_tensor(chosen).dtype
+            metadata = file.metadata()
+        ordered = np.ascontiguousarray(np.moveaxis(values, 0, self.class_axis(values.ndim)))
+        tensors[chosen] = torch.from_numpy(ordered).to(dtype)
+        save_file(tensors, folder / path.name, metadata)
+        return [path.name]
+
+    def _key(self, keys: list[str], path: Path) -> str:
+        listed = ", ".join(keys[:10]) or "none"
+        if self.options.key is None and len(keys) != 1:
+            raise InputError(f"{path} has {len(keys)} tensors ({listed}), but one is needed. Choose it with key=.")
+        chosen = keys[0] if self.options.key is None else self.options.key
+        if chosen not in keys:
+            raise InputError(f"{path} has the tensors {listed}, but {chosen!r} is needed. Pass the right key.")
+        return chosen
+
+
+def numpy_dtype(name: str) -> np.dtype[np.generic]:
+    """Return the numpy type for a name of the format; bfloat16, which numpy lacks, is read as float32.
+
+    >>> numpy_dtype("F16"), numpy_dtype("BF16")
+    (dtype('float16'), dtype('float32'))
+    """
+    letters = {"F": "float", "I": "int", "U": "uint"}
+    if name in ("BF16", "BOOL"):
+        return np.dtype("float32" if name == "BF16" else "bool")
+    try:
+        return np.dtype(letters[name[0]] + name[1:])
+    except (KeyError, TypeError, IndexError):
+        raise InputError(
+            f"dtype {name} is not supported, but plain numbers are needed. Save float16 or float32."
+        ) from None

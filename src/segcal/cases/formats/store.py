@@ -1,0 +1,182 @@
+r"""segcal's own store: ``dataset.json`` and one ``CASE.safetensors`` a case.
+
+Scores are kept as float16 :math:`\log S(z)`, which loses nine times fewer decisions than float16 logits, with the free
+energy :math:`F(z)` in float32 beside them, so that :math:`z = \log S(z) + F(z)` keeps its offset, and the winning class
+as an integer, so that near ties keep their decision. ``docs/data-format.md`` describes every field.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from segcal.cases.base import Case
+from segcal.cases.bounded import check_size, read_json, reading
+from segcal.cases.decision import keep_decision
+from segcal.cases.formats.base import Facts, Format, Header, Options, Stored
+from segcal.cases.kinds import check_kind
+from segcal.errors import InputError
+from segcal.numerics import canonical_logits, compute_dtype, free_energy, winner
+
+FORMAT = "segcal-store"
+VERSION = 1
+DATASET = "dataset.json"
+_LOWEST = float(np.finfo(np.float16).min)
+
+
+class Store(Format):
+    """Folders in segcal's own format."""
+
+    name = "store"
+    extensions = (".safetensors",)
+    has_mask = True
+    values_kind = "logits"
+
+    def __init__(self, folder: Path, options: Options) -> None:
+        self.dataset = read_dataset(folder)
+        super().__init__(folder, options)
+
+    def facts(self) -> Facts:
+        """Return what dataset.json and the files' headers say."""
+        data = self.dataset
+        names = data.get("class_names")
+        return Facts(
+            kind=check_kind(str(data.get("kind"))),
+            pooling=data.get("pooling"),
+            class_names=None if names is None else tuple(str(name) for name in names),
+            num_classes=int(data["num_classes"]),
+            groups=self._groups(),
+        )
+
+    def header(self, case_id: str) -> Header:
+        """Look at the shape of the log-probabilities."""
+        path = self.path(case_id)
+        with reading(path), safe_open(path, framework="pt") as file:
+            _metadata(file, path)
+            shape = tuple(int(size) for size in file.get_slice("log_probs").get_shape())
+        return Header(shape, np.dtype(np.float16))
+
+    def read(self, case_id: str) -> Stored:
+        """Restore logits whose winner is the stored one."""
+        path = self.path(case_id)
+        with reading(path), safe_open(path, framework="pt") as file:
+            # Twice: float16 on disk becomes float32 in memory.
+            check_size(path, 2 * path.stat().st_size, 2 * path.stat().st_size)
+            metadata = _metadata(file, path)
+            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+            values = _restore(tensors, path)
+            spacing = metadata.get("spacing")
+            return Stored(
+                values,
+                mask=None if "mask" not in tensors else tensors["mask"].numpy() != 0,
+                spacing=None if spacing is None else tuple(float(size) for size in spacing),
+                labels=None if "labels" not in tensors else tensors["labels"].numpy(),
+                group=metadata.get("group"),
+            )
+
+    def write(self, case_id: str, values: np.ndarray, folder: Path, decision: np.ndarray | None) -> Sequence[str]:
+        """Write other log-probabilities; labels, mask, voxel size and group stay. The offset is gone."""
+        stored = self.read(case_id)
+        case = Case(
+            id=case_id,
+            logits=torch.from_numpy(np.ascontiguousarray(values)),
+            labels=None if stored.labels is None else torch.from_numpy(stored.labels).to(torch.int64),
+            mask=None if stored.mask is None else torch.from_numpy(stored.mask),
+            spacing=stored.spacing,
+            group=stored.group,
+        )
+        return [save_case(case, folder, has_offset=False)]
+
+    def write_shared(self, folder: Path) -> None:
+        """Write dataset.json for calibrated scores, whose offset is gone."""
+        write_dataset(folder, self.dataset | {"kind": "probs"})
+
+    def _groups(self) -> dict[str, str]:
+        groups = {}
+        for case_id, paths in self.files.items():
+            try:
+                with reading(paths[0]), safe_open(paths[0], framework="pt") as file:
+                    group = _metadata(file, paths[0]).get("group")
+            except InputError:
+                continue  # a damaged file fails when its case is read, not when the folder is opened
+            if group is not None:
+                groups[case_id] = str(group)
+        return groups
+
+
+def save_case(case: Case, folder: Path, has_offset: bool) -> str:
+    """Write one case into a folder and return the file's name.
+
+    Args:
+        case: the case; its labels have -1 where a voxel does not count.
+        folder: where to.
+        has_offset: whether its logits still have the network's offset, which is then kept as the free energy.
+    """
+    logits = case.logits.to(compute_dtype(case.logits.dtype))
+    log_probs = canonical_logits(logits, axis=0).clamp(min=_LOWEST).to(torch.float16)
+    decision = winner(logits, axis=0)
+    tensors: dict[str, Tensor] = {
+        "log_probs": log_probs.contiguous(),
+        "prediction": decision.to(torch.uint8 if logits.shape[0] <= 256 else torch.int32),
+    }
+    if has_offset:
+        tensors["free_energy"] = free_energy(logits, axis=0).to(torch.float32)
+    if case.labels is not None:
+        tensors["labels"] = case.labels.to(torch.int16 if logits.shape[0] <= 2**15 else torch.int32).contiguous()
+    if case.mask is not None:
+        tensors["mask"] = case.mask.to(torch.uint8).contiguous()
+    facts = {"format": FORMAT, "version": VERSION, "id": case.id, "spacing": case.spacing, "group": case.group}
+    name = f"{case.id}.safetensors"
+    save_file(tensors, folder / name, {"segcal": json.dumps(facts)})
+    return name
+
+
+def read_dataset(folder: Path) -> dict[str, Any]:
+    """Read and check a store's dataset.json."""
+    path = folder / DATASET
+    content = read_json(path)
+    if content.get("format") != FORMAT or content.get("version") != VERSION:
+        raise InputError(
+            f"{path} has format {content.get('format')!r} version {content.get('version')!r}, but {FORMAT!r} version "
+            f"{VERSION} is needed. Convert the predictions again, or declare their format."
+        )
+    if type(content.get("num_classes")) is not int or not isinstance(content.get("class_names"), list | None):
+        raise InputError(f"{path} has no valid num_classes and class_names, but both are needed. Convert again.")
+    return content
+
+
+def write_dataset(folder: Path, facts: Mapping[str, Any]) -> None:
+    """Write a store's dataset.json, beside and then renamed."""
+    beside = folder / f".{DATASET}.new"
+    beside.write_text(
+        json.dumps({"format": FORMAT, "version": VERSION} | dict(facts), indent=1) + "\n", encoding="utf-8"
+    )
+    beside.replace(folder / DATASET)
+
+
+def _metadata(file: Any, path: Path) -> dict[str, Any]:
+    text = (file.metadata() or {}).get("segcal")
+    content = {} if text is None else json.loads(text)
+    if content.get("format") != FORMAT or content.get("version") != VERSION:
+        raise InputError(
+            f"{path} is not a case of {FORMAT!r} version {VERSION}, but the folder's dataset.json says so. "
+            "Convert the predictions again, or declare format='safetensors'."
+        )
+    return content
+
+
+def _restore(tensors: dict[str, Tensor], path: Path) -> Tensor:
+    log_probs, prediction = tensors["log_probs"], tensors["prediction"]
+    if tuple(prediction.shape) != tuple(log_probs.shape[1:]):
+        raise InputError(f"{path} has a prediction of another shape than its scores. It is damaged: convert again.")
+    logits = log_probs.to(torch.float32)
+    if "free_energy" in tensors:
+        logits = logits + tensors["free_energy"]
+    keep_decision(logits.numpy(), prediction.to(torch.int64).numpy(), str(path))
+    return logits

@@ -1,0 +1,111 @@
+"""``CASE.zarr``: one zarr v3 array a case, or a group of which one array is declared.
+
+The class axis is the one declared; else the axis that the file itself names ``c`` (as OME-Zarr does); else the first.
+Metadata is read by us before the library sees it: only well-known codecs are let through, and no chunk or array may be
+larger than memory allows.
+"""
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from segcal.cases.bounded import check_size, memory_limit, read_json, reading
+from segcal.cases.formats.base import Format, Header, Stored, classes_first
+from segcal.cases.nifti_file import load_extra
+from segcal.errors import InputError
+
+CODECS = {"bytes", "transpose", "sharding_indexed", "gzip", "zstd", "blosc", "crc32c"}
+
+
+class Zarr(Format):
+    """Folders in zarr's third format."""
+
+    name = "zarr"
+    extensions = (".zarr",)
+
+    def header(self, case_id: str) -> Header:
+        """Look at the metadata."""
+        array, axis, _ = self._open(case_id)
+        return Header(classes_first(tuple(array.shape), axis), np.dtype(array.dtype))
+
+    def read(self, case_id: str) -> Stored:
+        """Read the array."""
+        array, axis, path = self._open(case_id)
+        with reading(path):
+            values = np.asarray(array[...])
+        return Stored(np.moveaxis(values, axis, 0) if values.ndim else values)
+
+    def write(self, case_id: str, values: np.ndarray, folder: Path, decision: np.ndarray | None) -> Sequence[str]:
+        """Copy the folder, so that attributes and neighbours stay, and overwrite the values."""
+        path = self.path(case_id)
+        shutil.copytree(path, folder / path.name)
+        array, axis, copied = self._open(case_id, folder / path.name, mode="r+")
+        with reading(copied):
+            array[...] = np.moveaxis(values, 0, axis)
+        return [path.name]
+
+    def _open(self, case_id: str, path: Path | None = None, mode: str = "r") -> tuple[Any, int, Path]:
+        path = self.path(case_id) if path is None else path
+        zarr = load_extra("zarr", "zarr")
+        inner = self._array_folder(path)
+        metadata = read_json(inner / "zarr.json")
+        with reading(inner):
+            names = _check_metadata(metadata, inner)
+            array = zarr.open_array(str(inner), mode=mode, zarr_format=3)
+            dtype = np.dtype(array.dtype)
+        if dtype.kind not in "fiub":
+            raise InputError(f"{inner} has dtype {dtype}, but numbers are needed. Save one number a voxel and class.")
+        default = names.index("c") if names.count("c") == 1 else 0
+        return array, self.class_axis(array.ndim, default), inner
+
+    def _array_folder(self, path: Path) -> Path:
+        if read_json(path / "zarr.json").get("node_type") == "array":
+            return path
+        keys = sorted(child.name for child in path.iterdir() if (child / "zarr.json").is_file())
+        if self.options.key is None and len(keys) != 1:
+            raise InputError(
+                f"{path} has {len(keys)} arrays ({', '.join(keys[:10])}), but one is needed. Choose it with key=."
+            )
+        chosen = keys[0] if self.options.key is None else self.options.key
+        if chosen not in keys:
+            raise InputError(f"{path} has the arrays {', '.join(keys)}, but {chosen!r} is needed. Pass the right key.")
+        return path / chosen
+
+
+def _check_metadata(metadata: dict[str, Any], path: Path) -> list[str]:
+    """Refuse unknown codecs and sizes beyond memory; return the names of the axes, if the file has them."""
+    unknown = sorted(_codecs(metadata.get("codecs"), path) - CODECS)
+    if unknown:
+        raise InputError(
+            f"{path} uses the codec {unknown[0]}, but only {', '.join(sorted(CODECS))} are read. "
+            "Write it with one of them."
+        )
+    shape = metadata.get("shape")
+    grid = metadata.get("chunk_grid")
+    chunk = grid.get("configuration", {}).get("chunk_shape") if isinstance(grid, dict) else None
+    for sizes in (shape, chunk):
+        if not isinstance(sizes, list) or not all(type(size) is int and size >= 0 for size in sizes):
+            raise InputError(f"{path} has no valid shape and chunk shape, but both are needed. The file is damaged.")
+        needed = 1
+        for size in sizes:
+            needed *= size
+        check_size(path, needed, memory_limit())
+    names = metadata.get("dimension_names")
+    return names if isinstance(names, list) else []
+
+
+def _codecs(codecs: object, path: Path) -> set[str]:
+    if not isinstance(codecs, list) or not all(isinstance(codec, dict) for codec in codecs):
+        raise InputError(f"{path} has no list of codecs, but zarr version 3 is needed. Write it with zarr_format=3.")
+    names: set[str] = set()
+    for codec in codecs:
+        names.add(str(codec.get("name")))
+        inner = codec.get("configuration")
+        if isinstance(inner, dict):
+            for key in ("codecs", "index_codecs"):
+                if key in inner:
+                    names |= _codecs(inner[key], path)
+    return names
