@@ -1,0 +1,229 @@
+r"""The convex problem of a calibrator with affine scores.
+
+.. math::
+    \min_{\theta_1, \dots, \theta_E}\ \frac{1}{\sum_v w_v} \sum_v w_v\,\mathrm{nll}_v(\theta_{e(v)})
+    + \frac1E \sum_e R(\theta_e), \qquad \theta_e = (W_e, b_e, \text{gauge}_e)
+
+It falls apart into one problem per expert. The Hessian of the likelihood of one expert is
+
+.. math:: \sum_v w_v\, J^\top(\mathrm{diag}\,p_v - p_v p_v^\top) J \otimes x_v x_v^\top ,
+
+taken over a sample of its voxels in which hard ones are frequent (easy voxels have no curvature), as a matrix up to
+a size, by products beyond.
+"""
+
+import torch
+from torch import Tensor
+
+from segcal.calibrators.affine import AffineCalibrator
+from segcal.fitting.curvature import DenseCurvature, ProductCurvature
+from segcal.fitting.frames import Block, Frames
+from segcal.fitting.newton import BlockProblem, Curvature
+from segcal.kernels import affine_numba, affine_torch
+
+# Variables of one expert up to which its Hessian is a matrix.
+LARGEST_MATRIX = 1500
+# Multiplications that one Hessian of all experts may cost at first; a sample that serves badly is enlarged.
+HESSIAN_WORK = 4e8
+SMALLEST_SAMPLE_PER_VARIABLE = 12
+LARGEST_FIRST_SAMPLE = 1 << 15
+
+
+class AffineProblem(BlockProblem):
+    """Mean NLL plus Eq. 15 for every expert of an affine calibrator.
+
+    Args:
+        calibrator: gives the layout, the bounds and the penalty; its parameters are not touched.
+        frames: the voxels.
+        seed: of the samples behind the Hessians.
+    """
+
+    def __init__(self, calibrator: AffineCalibrator, frames: Frames, seed: int) -> None:
+        self._calibrator = calibrator
+        self._frames = frames
+        self._seed = seed
+        self._outputs = calibrator.outputs
+        self._rows, self._features = calibrator.weight.shape[-2:]
+        self.low, self.high = _bounds(calibrator)
+        self._strengths = (0.0, 0.0)
+        size = len(self.low)
+        quota = max(int(HESSIAN_WORK / (size * size * frames.num_experts)), SMALLEST_SAMPLE_PER_VARIABLE * size)
+        quota = min(quota, LARGEST_FIRST_SAMPLE)
+        self._quotas = {expert: quota for expert in range(frames.num_experts) if frames.counts[expert]}
+        self._samples = frames.draw(self._quotas, seed)
+        self._squares = _penalty_matrices(calibrator) if size <= LARGEST_MATRIX else None
+
+    @property
+    def used_experts(self) -> list[int]:
+        """Return the experts that have voxels."""
+        return sorted(self._quotas)
+
+    def set_strengths(self, lam: float, mu: float) -> None:
+        """Choose the strengths of Eq. 15."""
+        self._strengths = (lam, mu)
+
+    def start(self) -> Tensor:
+        """Return the calibrator's own parameters as ``(E, P)``."""
+        return pack(self._calibrator)
+
+    def restricted_to_sample(self) -> "AffineProblem":
+        """Return the same problem on the voxels of the Hessian sample alone, for a first approach."""
+        small = object.__new__(AffineProblem)
+        small.__dict__.update(self.__dict__)
+        small._frames = _SampleFrames(self._frames, self._samples)  # type: ignore[assignment]
+        return small
+
+    def evaluate(self, theta: Tensor, blocks: list[int]) -> tuple[Tensor, Tensor]:
+        """Return objective and gradient of the experts asked for, in one pass."""
+        values = torch.zeros(len(theta), dtype=torch.float64)
+        gradients = torch.zeros_like(theta)
+        split = self._rows * (self._features + 1)
+        for expert, block in self._frames.blocks(blocks):
+            own = theta[expert, :split].reshape(self._rows, -1).to(block.features.device)
+            value, gradient = self._likelihood(block, own)
+            values[expert] += value / self._frames.total_weight
+            gradients[expert, :split] += gradient.reshape(-1).cpu() / self._frames.total_weight
+        for expert in blocks:
+            push = self._penalty_product(theta[expert])
+            values[expert] += 0.5 * float(theta[expert] @ push)
+            gradients[expert] += push
+        return values, gradients
+
+    def curvature(self, block: int, theta: Tensor) -> Curvature:
+        """Return the Hessian of one expert, estimated on its sample."""
+        sample = self._samples[block]
+        split = self._rows * (self._features + 1)
+        own = theta[:split].reshape(self._rows, -1).to(sample.features.device)
+        if self._squares is None:
+            return self._products(sample, own, split)
+        matrix = self._penalty_matrix()
+        matrix[:split, :split] += likelihood_hessian(sample, own, self._outputs).cpu() / self._frames.total_weight
+        return DenseCurvature(matrix)
+
+    def refine(self, block: int) -> bool:
+        """Draw four times as many voxels for the Hessian of this expert."""
+        if self._quotas[block] >= self._frames.counts[block]:
+            return False
+        self._quotas[block] *= 4
+        self._samples.update(self._frames.draw({block: self._quotas[block]}, self._seed))
+        return True
+
+    def _likelihood(self, block: Block, theta: Tensor) -> tuple[float, Tensor]:
+        fused = block.features.device.type == "cpu" and self._rows <= affine_numba.LARGEST_OUTPUTS
+        kernel = affine_numba if fused else affine_torch
+        return kernel.likelihood(block.features, block.target, block.weight, theta, self._outputs)
+
+    def _penalty_matrix(self) -> Tensor:
+        assert self._squares is not None
+        lam, mu = self._strengths
+        return (lam * self._squares[0] + mu * self._squares[1]) * (2 / self._frames.num_experts)
+
+    def _penalty_product(self, theta: Tensor) -> Tensor:
+        """Return the gradient of the penalty, which is quadratic: half of theta times it is the penalty."""
+        lam, mu = self._strengths
+        if lam == 0 and mu == 0:
+            return torch.zeros_like(theta)
+        if self._squares is not None:
+            return self._penalty_matrix() @ theta
+        variable = theta.detach().clone().requires_grad_()
+        off_diagonal, offsets = _penalised(self._calibrator, variable[None])
+        classes = self._calibrator.num_classes
+        value = lam * off_diagonal.square().sum() / (classes * (classes - 1)) + mu * offsets.square().sum() / classes
+        return torch.autograd.grad(value / self._frames.num_experts, variable)[0]
+
+    def _products(self, sample: Block, theta: Tensor, split: int) -> Curvature:
+        total = self._frames.total_weight
+
+        def multiply(vector: Tensor) -> Tensor:
+            image = self._penalty_product(vector)
+            direction = vector[:split].reshape(self._rows, -1).to(theta.device)
+            bent = affine_torch.hessian_product(sample.features, sample.weight, theta, direction, self._outputs)
+            image[:split] += bent.reshape(-1).cpu() / total
+            return image
+
+        diagonal = affine_torch.hessian_diagonal(sample.features, sample.weight, theta, self._outputs).reshape(-1).cpu()
+        diagonal = torch.cat([diagonal / total, torch.zeros(len(self.low) - split, dtype=torch.float64)])
+        lam, mu = self._strengths
+        classes, experts = self._calibrator.num_classes, self._frames.num_experts
+        floor = 2 * max(lam / (classes * (classes - 1)), mu / classes) / experts
+        scale = diagonal + floor + 1e-9 * float(diagonal.amax()) + 1e-14
+        return ProductCurvature(multiply, lambda vector: vector / scale, 1e-9 * float(diagonal.amax()))
+
+
+class _SampleFrames:
+    """The Hessian samples, offered as if they were all voxels."""
+
+    def __init__(self, frames: Frames, samples: dict[int, Block]) -> None:
+        self.total_weight, self.num_experts = frames.total_weight, frames.num_experts
+        self.counts = [len(samples[e].target) if e in samples else 0 for e in range(frames.num_experts)]
+        self._samples = samples
+
+    def blocks(self, experts: list[int]):  # type: ignore[no-untyped-def]
+        return ((expert, self._samples[expert]) for expert in experts)
+
+
+def pack(calibrator: AffineCalibrator) -> Tensor:
+    """Return the parameters as ``(E, P)``: rows of (W, b), then the gauge."""
+    weight, bias, gauge = (
+        (p if calibrator.weight.ndim == 3 else p[None]).detach().double().cpu()
+        for p in (calibrator.weight, calibrator.bias, calibrator.gauge)
+    )
+    return torch.cat([torch.cat([weight, bias[..., None]], dim=-1).flatten(1), gauge], dim=1)
+
+
+def unpack(calibrator: AffineCalibrator, theta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return weight, bias and gauge with their expert axis from ``(..., P)``."""
+    rows, features = calibrator.weight.shape[-2:]
+    split = rows * (features + 1)
+    both = theta[..., :split].reshape(*theta.shape[:-1], rows, features + 1)
+    return both[..., :-1], both[..., -1], theta[..., split:]
+
+
+@torch.no_grad()
+def write(calibrator: AffineCalibrator, theta: Tensor) -> None:
+    """Set the calibrator's parameters from ``(E, P)``."""
+    for parameter, value in zip(
+        (calibrator.weight, calibrator.bias, calibrator.gauge), unpack(calibrator, theta), strict=True
+    ):
+        parameter.copy_(value.reshape(parameter.shape))
+
+
+def likelihood_hessian(block: Block, theta: Tensor, outputs: str) -> Tensor:
+    """Return the Hessian of the summed NLL in ``theta`` flattened, ``(K (F + 1), K (F + 1))``."""
+    rows, columns = theta.shape
+    probs = affine_torch.probabilities(block.features, theta, outputs)
+    x = torch.cat([block.features.double(), torch.ones_like(block.features[:1], dtype=torch.float64)])
+    spread = (probs[:, None] * x[None]).reshape(rows * columns, -1)
+    weighted = spread * block.weight.double()
+    blocks = (weighted @ x.T).reshape(rows, columns, columns)
+    hessian = -(weighted @ spread.T).reshape(rows, columns, rows, columns)
+    index = torch.arange(rows, device=theta.device)
+    if outputs == "stacked_drops":
+        later = torch.maximum(index[:, None], index[None])  # two drops act together on all classes below both
+        hessian += blocks[later].permute(0, 2, 1, 3)
+    else:
+        hessian[index, :, index, :] += blocks
+    return hessian.reshape(rows * columns, rows * columns)
+
+
+def _bounds(calibrator: AffineCalibrator) -> tuple[Tensor, Tensor]:
+    low, high = calibrator.weight_bounds()
+    gauge = torch.full((calibrator.gauge.shape[-1],), torch.inf, dtype=torch.float64)
+    packed = []
+    for weights, bias, free in zip((low, high), calibrator.bias_bounds(), (-gauge, gauge), strict=True):
+        column = torch.full((len(weights), 1), bias, dtype=torch.float64)
+        packed.append(torch.cat([torch.cat([weights, column], dim=1).flatten(), free]))
+    return packed[0], packed[1]
+
+
+def _penalised(calibrator: AffineCalibrator, theta: Tensor) -> tuple[Tensor, Tensor]:
+    return calibrator.penalised(*unpack(calibrator, theta))
+
+
+def _penalty_matrices(calibrator: AffineCalibrator) -> tuple[Tensor, Tensor]:
+    """Return the matrices Q of the two sums of squares of Eq. 15, as functions of one expert's parameters."""
+    size = pack(calibrator).shape[1]
+    off_diagonal, offsets = _penalised(calibrator, torch.eye(size, dtype=torch.float64))
+    classes = calibrator.num_classes
+    flat = off_diagonal.flatten(1)
+    return flat @ flat.T / (classes * (classes - 1)), offsets @ offsets.T / classes

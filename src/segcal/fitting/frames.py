@@ -1,0 +1,120 @@
+"""The voxels of a fit in the coordinates of a convex calibrator, divided among its experts.
+
+Frames are computed once and kept while they fit into the memory that is allowed; otherwise every pass computes them
+again from the stream. Either way a pass visits the same blocks with the same numbers.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from segcal.calibrators.affine import AffineCalibrator
+from segcal.fitting.voxels import VoxelSource, Voxels, hardness, inclusion, systematic
+
+# Values in one step of making frames, which is done in float64.
+STEP_VALUES = 1 << 20
+
+
+class Block(NamedTuple):
+    """Voxels of one expert.
+
+    Attributes:
+        features: ``(F, n)``.
+        target: ``(n,)`` int32, canonical position of the label.
+        weight: ``(n,)``.
+        hard: ``(n,)``, one minus the confidence before calibration.
+    """
+
+    features: Tensor
+    target: Tensor
+    weight: Tensor
+    hard: Tensor
+
+    def take(self, index: Tensor) -> "Block":
+        """Return the voxels at these indices."""
+        return Block(self.features[:, index], self.target[index], self.weight[index], self.hard[index])
+
+
+class Frames:
+    """Blocks of voxels per expert, kept or computed on every pass.
+
+    Attributes:
+        num_experts: E.
+        counts: ``(E,)`` number of voxels of each expert.
+        total_weight: what a mean over all voxels divides by.
+        kept: whether the blocks stay in memory.
+    """
+
+    def __init__(self, calibrator: AffineCalibrator, source: VoxelSource, cache_bytes: int, device: torch.device) -> None:
+        self._calibrator = calibrator
+        self._source = source
+        self._device = device
+        self.num_experts = calibrator.num_experts
+        self.total_weight = source.total_weight
+        bytes_each = 4 * (calibrator.weight.shape[-1] + 3)
+        self.kept = not source.streamed or source.used * bytes_each <= cache_bytes
+        pieces: dict[int, list[Block]] = {}
+        totals = torch.zeros(3, self.num_experts, dtype=torch.float64)  # count, weight, weighted hardness
+        for expert, block in self._make(range(self.num_experts)):
+            weight, hard = block.weight.double(), block.hard.double()
+            totals[:, expert] += torch.stack([torch.tensor(len(weight)), weight.sum(), (weight * hard).sum()]).cpu()
+            if self.kept:
+                pieces.setdefault(expert, []).append(block)
+        self._totals = totals
+        self.counts = totals[0].long().tolist()
+        self._blocks = {expert: _join(blocks) for expert, blocks in pieces.items()}
+
+    def blocks(self, experts: list[int]) -> Iterator[tuple[int, Block]]:
+        """Visit the voxels of these experts."""
+        if self.kept:
+            return iter((expert, self._blocks[expert]) for expert in experts if expert in self._blocks)
+        return self._make(experts)
+
+    def draw(self, quotas: dict[int, int], seed: int) -> dict[int, Block]:
+        """Draw about as many voxels of each expert as `quotas` says, hard ones more often, in one pass."""
+        rngs = {expert: np.random.default_rng([seed, expert, quota]) for expert, quota in quotas.items()}
+        drawn: dict[int, list[Block]] = {}
+        for expert, block in self.blocks(sorted(quotas)):
+            _, weight, hard = (float(total) for total in self._totals[:, expert])
+            if self.counts[expert] <= quotas[expert]:
+                drawn.setdefault(expert, []).append(block)
+                continue
+            w = block.weight.double().cpu()
+            probability = inclusion(w * block.hard.double().cpu(), quotas[expert], weight, hard)
+            index = systematic(probability, rngs[expert]).to(self._device)
+            part = block.take(index)
+            new_weight = (part.weight.double() / probability.to(self._device)[index]).to(part.weight.dtype)
+            drawn.setdefault(expert, []).append(part._replace(weight=new_weight))
+        return {expert: _join(blocks) for expert, blocks in drawn.items()}
+
+    def _make(self, experts: list[int] | range) -> Iterator[tuple[int, Block]]:
+        for voxels in self._source:
+            step = max(256, STEP_VALUES // self._source.num_classes)
+            for start in range(0, voxels.labels.numel(), step):
+                part = slice(start, start + step)
+                yield from self._split(Voxels(*(x[..., part].to(self._device) for x in voxels)), experts)
+
+    @torch.no_grad()
+    def _split(self, voxels: Voxels, experts: list[int] | range) -> Iterator[tuple[int, Block]]:
+        frame = self._calibrator.frame(voxels.logits.T.double())
+        target = voxels.labels
+        if frame.order is not None:
+            target = (frame.order == voxels.labels[:, None]).to(torch.uint8).argmax(1).to(torch.int32)
+        features = frame.features.T.to(voxels.logits.dtype)
+        whole = Block(features, target, voxels.weight, hardness(voxels.logits))
+        if frame.expert is None:
+            yield 0, whole._replace(features=features.contiguous())
+            return
+        for expert in experts:
+            index = (frame.expert == expert).nonzero().squeeze(1)
+            if len(index):
+                yield expert, whole.take(index)
+
+
+def _join(blocks: list[Block]) -> Block:
+    if len(blocks) == 1:
+        return blocks[0]
+    return Block(*(torch.cat(parts, dim=-1) for parts in zip(*blocks, strict=True)))

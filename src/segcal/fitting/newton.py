@@ -1,0 +1,183 @@
+r"""A projected Newton method for independent convex problems in a box, run to a stated residual.
+
+Problem e minimises :math:`f_e(\theta_e)` over :math:`l \le \theta_e \le u`. One iteration asks for the gradients of
+all unfinished problems in one pass over the data, then solves for each
+
+.. math:: \min_d\ g^\top d + \tfrac12 d^\top H d \quad\text{subject to}\quad l \le \theta + d \le u
+
+and moves by the largest :math:`t \in \{1, \tfrac12, \tfrac14, \dots\}` that decreases :math:`f_e` enough. The value
+and gradient are exact; H may come from a sample of the voxels. Where it serves badly (short steps, slow decrease of
+the residual), a larger sample is drawn.
+
+The residual is the largest component of the projected gradient: of g, without the components that push against
+an active bound. It is finished when this is at most `tol` *and* the decrease that the model still predicts is at
+most `tol` / 10, since a flat direction can hide a loss behind a small gradient.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+MAX_ITERATIONS = 200
+SUFFICIENT = 1e-4
+SHORTEST_STEP = 2.0**-30
+
+
+class Curvature(ABC):
+    """A positive semi-definite matrix that can be multiplied and solved with."""
+
+    @abstractmethod
+    def product(self, vector: Tensor) -> Tensor:
+        """Return H v."""
+
+    @abstractmethod
+    def solve(self, right: Tensor, free: Tensor) -> Tensor:
+        """Return v with H v = right in the components where `free` is True, and v = 0 elsewhere."""
+
+
+class BlockProblem(ABC):
+    """Independent convex problems that share their passes over the data.
+
+    Attributes:
+        low: ``(P,)`` lower bounds, the same for every block.
+        high: ``(P,)`` upper bounds.
+    """
+
+    low: Tensor
+    high: Tensor
+
+    @abstractmethod
+    def evaluate(self, theta: Tensor, blocks: list[int]) -> tuple[Tensor, Tensor]:
+        """Return values ``(E,)`` and gradients ``(E, P)``; entries of blocks not asked for are meaningless."""
+
+    @abstractmethod
+    def curvature(self, block: int, theta: Tensor) -> Curvature:
+        """Return the (estimated) Hessian of one block at ``theta`` ``(P,)``."""
+
+    @abstractmethod
+    def refine(self, block: int) -> bool:
+        """Improve the estimate of the Hessian of a block; return False if it cannot be improved."""
+
+
+@dataclass
+class Solution:
+    """Where the method stopped.
+
+    Attributes:
+        theta: ``(E, P)``.
+        values: ``(E,)`` objective of each block.
+        residuals: ``(E,)`` largest component of each block's projected gradient.
+        evaluations: passes over the data.
+        converged: whether every block met the tolerance.
+    """
+
+    theta: Tensor
+    values: Tensor
+    residuals: Tensor
+    evaluations: int
+    converged: bool
+
+
+def projected_gradient(theta: Tensor, gradient: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    """Return the gradient without the components that push against an active bound."""
+    held = ((theta <= low) & (gradient > 0)) | ((theta >= high) & (gradient < 0))
+    return torch.where(held, 0.0, gradient)
+
+
+def minimise(
+    problem: BlockProblem,
+    start: Tensor,
+    blocks: list[int],
+    tol: float,
+    tick: Callable[[float], None] = lambda residual: None,
+) -> Solution:
+    """Minimise every block from ``start`` ``(E, P)``."""
+    low, high = problem.low, problem.high
+    theta = torch.clamp(start, low, high)
+    values, gradients = problem.evaluate(theta, blocks)
+    evaluations, open_blocks = 1, list(blocks)
+    residuals = torch.zeros(len(theta), dtype=theta.dtype)
+    for _ in range(MAX_ITERATIONS):
+        steps: dict[int, Tensor] = {}
+        for block in open_blocks:
+            before = float(residuals[block])
+            residuals[block] = projected_gradient(theta[block], gradients[block], low, high).abs().amax()
+            if tol < float(residuals[block]) and 0 < before < 2 * float(residuals[block]):
+                problem.refine(block)
+            step, decrease = _newton_step(problem, block, theta[block], gradients[block])
+            if float(residuals[block]) > tol or decrease > tol / 10:
+                steps[block] = step
+        open_blocks = sorted(steps)
+        tick(float(residuals.max()))
+        if not open_blocks:
+            break
+        moved, count = _line_search(problem, theta, values, gradients, steps)
+        evaluations += count
+        # A block that cannot move any more has reached the rounding of its objective.
+        stuck = [block for block in open_blocks if block not in moved and not problem.refine(block)]
+        open_blocks = [block for block in open_blocks if block not in stuck]
+        if not open_blocks:
+            break
+    return Solution(theta, values, residuals, evaluations, bool((residuals[blocks] <= tol).all()) if blocks else True)
+
+
+def _newton_step(problem: BlockProblem, block: int, theta: Tensor, gradient: Tensor) -> tuple[Tensor, float]:
+    """Return the step of one block, and the decrease that the model predicts for it."""
+    curvature = problem.curvature(block, theta)
+    step = box_step(gradient, curvature, problem.low - theta, problem.high - theta)
+    decrease = -float(gradient @ step + 0.5 * step @ curvature.product(step))
+    return step, decrease
+
+
+def _line_search(
+    problem: BlockProblem, theta: Tensor, values: Tensor, gradients: Tensor, steps: dict[int, Tensor]
+) -> tuple[set[int], int]:
+    """Move each block along its step; update the arrays in place; return the blocks that moved and the passes."""
+    length = dict.fromkeys(steps, 1.0)
+    waiting, moved, passes = set(steps), set[int](), 0
+    while waiting:
+        trial = theta.clone()
+        for block in waiting:
+            trial[block] = torch.clamp(theta[block] + length[block] * steps[block], problem.low, problem.high)
+        new_values, new_gradients = problem.evaluate(trial, sorted(waiting))
+        passes += 1
+        for block in sorted(waiting):
+            slope = float(gradients[block] @ (trial[block] - theta[block]))
+            rounding = 1e-14 * (1 + abs(float(values[block])))
+            if new_values[block] <= values[block] + SUFFICIENT * slope + rounding:
+                theta[block], values[block], gradients[block] = trial[block], new_values[block], new_gradients[block]
+                moved.add(block)
+                waiting.discard(block)
+                if length[block] < 0.5:
+                    problem.refine(block)
+            elif length[block] < SHORTEST_STEP:
+                waiting.discard(block)
+            length[block] /= 2 if length[block] > 0.25 else 8
+    return moved, passes
+
+
+def box_step(gradient: Tensor, curvature: Curvature, low: Tensor, high: Tensor) -> Tensor:
+    """Return the minimiser of the quadratic model within bounds on the step (projected Newton on the model)."""
+    step = torch.zeros_like(gradient)
+    slope = gradient.clone()
+    target = 1e-3 * float(projected_gradient(step, slope, low, high).abs().amax())
+    for _ in range(60):
+        held = ((step <= low) & (slope > 0)) | ((step >= high) & (slope < 0))
+        if float(torch.where(held, 0.0, slope).abs().amax()) <= target:
+            break
+        direction = -curvature.solve(slope, ~held)
+        length, moved = 1.0, False
+        while length > 1e-6:
+            change = torch.clamp(step + length * direction, low, high) - step
+            first = float(slope @ change)
+            bent = curvature.product(change)
+            if first + 0.5 * float(change @ bent) <= 0.1 * first and first < 0:
+                step, slope, moved = step + change, slope + bent, True
+                break
+            length /= 2
+        if not moved:
+            break
+    return torch.clamp(step, low, high)

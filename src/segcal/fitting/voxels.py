@@ -1,0 +1,180 @@
+r"""Which voxels a fit sees, and how they reach it.
+
+A *sample* draws a bounded number of voxels from each case, once, and keeps them. Hard voxels are drawn more often:
+voxel i of n is drawn with probability
+
+.. math:: \pi_i = \min\bigl(1,\ m\,(\tfrac12 \tfrac1n + \tfrac12 \tfrac{h_i}{\sum_j h_j})\bigr), \qquad
+          h_i = 1 - \max_c S(z_i)_c,
+
+by systematic sampling, and gets the weight :math:`1 / \pi_i`. Whether a voxel is drawn depends on its logits alone,
+never on its label, so the weighted likelihood is an unbiased estimate of that of all voxels. A *stream* reads all
+voxels of all cases again on every pass and keeps nothing.
+"""
+
+import zlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from segcal.cases.base import Case, Cases
+from segcal.errors import InputError
+from segcal.numerics import compute_dtype
+
+# Values in one step of a stream: bounds its memory whatever the size of a case.
+STEP_VALUES = 1 << 21
+
+
+class Voxels(NamedTuple):
+    """A batch of labelled voxels.
+
+    Attributes:
+        logits: ``(C, n)`` float32 or float64.
+        labels: ``(n,)`` int32.
+        weight: ``(n,)``, of the type of the logits.
+    """
+
+    logits: Tensor
+    labels: Tensor
+    weight: Tensor
+
+
+class VoxelSource(ABC):
+    """Batches of voxels that can be read any number of times.
+
+    Attributes:
+        num_classes: C.
+        used: how many voxels it holds.
+        available: how many labelled voxels the cases have; also the sum of the weights, in expectation.
+        streamed: whether a pass reads the cases again.
+    """
+
+    num_classes: int
+    used: int
+    available: int
+    streamed: bool
+
+    @abstractmethod
+    def __iter__(self) -> Iterator[Voxels]: ...
+
+    @property
+    def total_weight(self) -> float:
+        """Return what a mean divides by."""
+        return float(self.available)
+
+
+class SampledVoxels(VoxelSource):
+    """A weighted sample of every case, held in memory."""
+
+    streamed = False
+
+    def __init__(self, cases: Cases, per_case: int, seed: int, tick: Callable[[], None]) -> None:
+        self.num_classes = cases.num_classes
+        parts: list[Voxels] = []
+        self.available = 0
+        for case in cases:
+            voxels = labelled_voxels(case)
+            self.available += voxels.labels.numel()
+            parts.append(draw(voxels, per_case, np.random.default_rng([seed, zlib.crc32(case.id.encode())])))
+            tick()
+        dtype = torch.float64 if any(part.logits.dtype == torch.float64 for part in parts) else torch.float32
+        self._voxels = Voxels(
+            torch.cat([part.logits.to(dtype) for part in parts], dim=1),
+            torch.cat([part.labels for part in parts]),
+            torch.cat([part.weight.to(dtype) for part in parts]),
+        )
+        self.used = self._voxels.labels.numel()
+        refuse_nothing(self.used, len(cases))
+
+    def __iter__(self) -> Iterator[Voxels]:
+        yield self._voxels
+
+    @property
+    def total_weight(self) -> float:
+        """Return the sum of the weights; the ratio to it has less variance than the ratio to its expectation."""
+        return float(self._voxels.weight.double().sum())
+
+
+class StreamedVoxels(VoxelSource):
+    """All voxels of all cases, read again on every pass."""
+
+    streamed = True
+
+    def __init__(self, cases: Cases, tick: Callable[[], None]) -> None:
+        self.num_classes = cases.num_classes
+        self._cases = cases
+        self.used = self.available = 0
+        for case in cases:
+            self.used += int((require_labels(case) >= 0).sum())
+            tick()
+        self.available = self.used
+        refuse_nothing(self.used, len(cases))
+
+    def __iter__(self) -> Iterator[Voxels]:
+        for case in self._cases:
+            labels = require_labels(case).reshape(-1)
+            logits = case.logits.reshape(case.logits.shape[0], -1)
+            step = max(256, STEP_VALUES // logits.shape[0])
+            for start in range(0, labels.numel(), step):
+                part = slice(start, start + step)
+                yield _valid(logits[:, part], labels[part])
+
+
+def labelled_voxels(case: Case) -> Voxels:
+    """Return all voxels of a case that count, with weight 1."""
+    return _valid(case.logits.reshape(case.logits.shape[0], -1), require_labels(case).reshape(-1))
+
+
+def _valid(logits: Tensor, labels: Tensor) -> Voxels:
+    dtype = compute_dtype(logits.dtype)
+    keep = labels >= 0
+    if not bool(keep.all()):
+        logits, labels = logits[:, keep], labels[keep]
+    return Voxels(logits.to(dtype).contiguous(), labels.to(torch.int32), torch.ones(labels.numel(), dtype=dtype))
+
+
+def draw(voxels: Voxels, quota: int, rng: np.random.Generator) -> Voxels:
+    """Draw about `quota` voxels, hard ones more often, with weights that undo it."""
+    if voxels.labels.numel() <= quota:
+        return voxels
+    hard = hardness(voxels.logits).double()
+    probability = inclusion(hard, quota, float(voxels.labels.numel()), float(hard.sum()))
+    index = systematic(probability, rng)
+    return Voxels(voxels.logits[:, index], voxels.labels[index], (1 / probability[index]).to(voxels.weight.dtype))
+
+
+def hardness(logits: Tensor) -> Tensor:
+    """Return one minus the confidence of logits ``(C, n)``, never quite zero."""
+    return 1 - torch.softmax(logits, dim=0).amax(0) + 1e-9
+
+
+def inclusion(hard: Tensor, quota: int, total: float, total_hard: float) -> Tensor:
+    """Return the probability with which each voxel is drawn, given the sums over all voxels."""
+    return (quota * (0.5 / total + 0.5 / total_hard * hard)).clamp(max=1.0)
+
+
+def systematic(probability: Tensor, rng: np.random.Generator) -> Tensor:
+    """Return the indices of voxels drawn with these probabilities."""
+    # Voxel i is drawn when the running sum passes a whole number plus a common random offset.
+    passed = torch.floor(probability.double().cumsum(0) + float(rng.random()))
+    previous = torch.cat([passed.new_zeros(1), passed[:-1]])
+    return (passed > previous).nonzero().squeeze(1)
+
+
+def require_labels(case: Case) -> Tensor:
+    """Return the labels of a case that must have them."""
+    if case.labels is None:
+        raise InputError(f"case {case.id!r} has no labels, but a fit needs them. Pass labels for every case.")
+    return case.labels
+
+
+def refuse_nothing(used: int, num_cases: int) -> None:
+    """Refuse a set in which no voxel counts."""
+    if used == 0:
+        raise InputError(
+            f"labels of all {num_cases} cases are ignored everywhere, but at least one voxel must count. "
+            "Check the ignore label and the masks."
+        )

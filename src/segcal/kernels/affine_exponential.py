@@ -1,0 +1,54 @@
+"""An exponential for the inner loop of the likelihood kernels.
+
+numba calls the scalar exponential of the C library, over which no loop can be vectorised. This one is a polynomial and
+an integer put into the exponent: relative error below 3e-14 for x in [-708, 708], and 0 below. Unlike the rows of
+:mod:`segcal.kernels.exponential` it stays right where the compiler may reassociate sums, which the gradients there need.
+"""
+
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import float64, int64, njit
+from numba.extending import intrinsic
+
+LOG2_E = 1.4426950408889634
+LN2_HIGH = 6.93145751953125e-1
+LN2_LOW = 1.42860682030941723212e-6
+# Truncation rounds towards zero; with this added it rounds down.
+OFFSET = 1100
+
+
+@intrinsic
+def _from_bits(typing_context: Any, bits: Any) -> Any:
+    """Return the float64 with these bits."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.bitcast(arguments[0], ir.DoubleType())
+
+    return float64(int64), generate
+
+
+@njit(inline="always")
+def fast_exp(x: float) -> float:
+    """Return e to the power of `x` for x <= 708; 0 for x < -708."""
+    clipped = max(x, -708.0)
+    power = np.int32(clipped * LOG2_E + (OFFSET + 0.5)) - np.int32(OFFSET)
+    n = np.float64(power)
+    r = (clipped - n * LN2_HIGH) - n * LN2_LOW
+    # Taylor series to r^12: |r| <= 0.347, so the rest is below 2e-16.
+    y = 1.0 / 479001600.0
+    y = y * r + 1.0 / 39916800.0
+    y = y * r + 1.0 / 3628800.0
+    y = y * r + 1.0 / 362880.0
+    y = y * r + 1.0 / 40320.0
+    y = y * r + 1.0 / 5040.0
+    y = y * r + 1.0 / 720.0
+    y = y * r + 1.0 / 120.0
+    y = y * r + 1.0 / 24.0
+    y = y * r + 1.0 / 6.0
+    y = y * r + 0.5
+    y = y * r + 1.0
+    y = y * r + 1.0
+    value = y * _from_bits((np.int64(power) + 1023) << 52)
+    return value if x >= -708.0 else 0.0

@@ -1,0 +1,91 @@
+r"""Likelihood of temperature scaling with its first two derivatives, in one pass.
+
+With gaps :math:`g_c = z_c - \max_k z_k` and :math:`E[\cdot]` the mean under :math:`S(\beta z)`,
+
+.. math::
+    f = \log\textstyle\sum_c e^{\beta g_c} - \beta g_y, \qquad
+    f' = E[g] - g_y, \qquad f'' = E[g^2] - E[g]^2 .
+
+A torch version for any device, and a fused one for the CPU that must agree with it; all sums in float64.
+"""
+
+import numpy as np
+import torch
+from numba import njit, prange
+from torch import Tensor
+
+from segcal.kernels.affine_exponential import fast_exp
+
+TILE = 128
+PARTS = 32
+STEP_VALUES = 1 << 19
+
+
+def temperature_terms(logits: Tensor, target: Tensor, weight: Tensor, beta: float) -> tuple[float, float, float]:
+    """Return the weighted sums of f, f' and f''.
+
+    Args:
+        logits: ``(C, n)`` float32 or float64.
+        target: ``(n,)`` int32 labels.
+        weight: ``(n,)`` of the type of the logits.
+        beta: the inverse temperature.
+    """
+    if logits.device.type == "cpu":
+        sums = _fused(logits.numpy(), target.numpy(), weight.numpy(), beta).sum(0)
+        return float(sums[0]), float(sums[1]), float(sums[2])
+    return reference(logits, target, weight, beta)
+
+
+def reference(logits: Tensor, target: Tensor, weight: Tensor, beta: float) -> tuple[float, float, float]:
+    """Return the same sums by plain torch operations."""
+    sums = torch.zeros(3, dtype=torch.float64, device=logits.device)
+    step = max(256, STEP_VALUES // logits.shape[0])
+    for start in range(0, logits.shape[1], step):
+        part = slice(start, start + step)
+        z, w = logits[:, part].double(), weight[part].double()
+        gaps = z - z.amax(0)
+        probs = torch.softmax(beta * gaps, dim=0)
+        own = gaps.gather(0, target[None, part].long())[0]
+        mean = (probs * gaps).sum(0)
+        sums[0] += (w * (torch.logsumexp(beta * gaps, 0) - beta * own)).sum()
+        sums[1] += (w * (mean - own)).sum()
+        sums[2] += (w * ((probs * gaps.square()).sum(0) - mean.square())).sum()
+    return float(sums[0]), float(sums[1]), float(sums[2])
+
+
+@njit(parallel=True, fastmath={"reassoc", "contract", "nsz", "arcp"}, cache=True, error_model="numpy")
+def _fused(logits, target, weight, beta):  # type: ignore[no-untyped-def]
+    classes, count = logits.shape
+    sums = np.zeros((PARTS, 3))
+    tiles = (count + TILE - 1) // TILE
+    for part in prange(PARTS):
+        top = np.empty(TILE)
+        s0 = np.empty(TILE)
+        s1 = np.empty(TILE)
+        s2 = np.empty(TILE)
+        for tile in range(tiles * part // PARTS, tiles * (part + 1) // PARTS):
+            start = tile * TILE
+            size = min(TILE, count - start)
+            for v in range(size):
+                top[v] = logits[0, start + v]
+                s0[v] = 0.0
+                s1[v] = 0.0
+                s2[v] = 0.0
+            for c in range(1, classes):
+                for v in range(size):
+                    top[v] = max(top[v], logits[c, start + v])
+            for c in range(classes):
+                for v in range(size):
+                    gap = logits[c, start + v] - top[v]
+                    e = fast_exp(beta * gap)
+                    s0[v] += e
+                    s1[v] += e * gap
+                    s2[v] += e * gap * gap
+            for v in range(size):
+                own = logits[target[start + v], start + v] - top[v]
+                mean = s1[v] / s0[v]
+                w = weight[start + v]
+                sums[part, 0] += w * (np.log(s0[v]) - beta * own)
+                sums[part, 1] += w * (mean - own)
+                sums[part, 2] += w * (s2[v] / s0[v] - mean * mean)
+    return sums

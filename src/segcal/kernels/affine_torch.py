@@ -1,0 +1,85 @@
+r"""Likelihood of affine scores and its derivatives: the reference, in torch, for any device.
+
+For voxels with features x, target position t and weight w, scores :math:`s = \mathrm{outputs}(W x + b)` and
+:math:`p = S(s)`, one call returns
+
+.. math:: \sum w\,(\log\textstyle\sum_k e^{s_k} - s_t), \qquad \sum w\,J^\top (p - e_t)\,(x, 1)^\top,
+
+where J is the constant Jacobian of `outputs`: the identity, minus the identity without the winner ("drops"), or
+minus the running sum ("stacked_drops"). All in float64, whatever the features are stored in.
+"""
+
+import torch
+from torch import Tensor
+
+# Voxels in one step: the float64 working arrays of a step stay within a few megabytes.
+STEP_VALUES = 1 << 19
+
+
+def likelihood(
+    features: Tensor, target: Tensor, weight: Tensor, theta: Tensor, outputs: str
+) -> tuple[float, Tensor]:
+    """Return the summed negative log-likelihood and its gradient in `theta`.
+
+    Args:
+        features: ``(F, n)``.
+        target: ``(n,)`` canonical position of the label.
+        weight: ``(n,)``.
+        theta: ``(K, F + 1)`` float64, the bias in the last column.
+        outputs: what ``W x + b`` is, see :class:`segcal.calibrators.affine.AffineCalibrator`.
+    """
+    total = torch.zeros((), dtype=torch.float64, device=features.device)
+    gradient = torch.zeros_like(theta)
+    step = max(256, STEP_VALUES // (theta.shape[0] + features.shape[0]))
+    for start in range(0, features.shape[1], step):
+        part = slice(start, start + step)
+        x, t, w = features[:, part].double(), target[part].long(), weight[part].double()
+        scores = _scores(theta[:, :-1] @ x + theta[:, -1:], outputs)
+        log_normaliser = scores.logsumexp(0)
+        total += (w * (log_normaliser - scores.gather(0, t[None])[0])).sum()
+        residual = (scores - log_normaliser).exp()
+        residual.scatter_add_(0, t[None], -torch.ones_like(residual[:1]))
+        residual = _pull_back(residual * w, outputs)
+        gradient[:, :-1] += residual @ x.T
+        gradient[:, -1] += residual.sum(1)
+    return float(total), gradient
+
+
+def probabilities(features: Tensor, theta: Tensor, outputs: str) -> Tensor:
+    """Return ``(K, n)``: the probabilities, without the winner for drops, summed from the end for stacked drops."""
+    x = features.double()
+    probs = torch.softmax(_scores(theta[:, :-1] @ x + theta[:, -1:], outputs), dim=0)
+    return probs if outputs == "scores" else _pull_back(probs, outputs).neg()
+
+
+def _scores(linear: Tensor, outputs: str) -> Tensor:
+    if outputs == "scores":
+        return linear
+    drops = linear if outputs == "drops" else linear.cumsum(0)
+    return torch.cat([torch.zeros_like(drops[:1]), -drops])
+
+
+def _pull_back(residual: Tensor, outputs: str) -> Tensor:
+    """Apply the transposed Jacobian of `outputs`."""
+    if outputs == "scores":
+        return residual
+    if outputs == "drops":
+        return -residual[1:]
+    return -residual[1:].flip(0).cumsum(0).flip(0)
+
+
+def hessian_product(features: Tensor, weight: Tensor, theta: Tensor, direction: Tensor, outputs: str) -> Tensor:
+    """Return the Hessian of the summed negative log-likelihood times `direction`, shaped like `theta`."""
+    x, w = features.double(), weight.double()
+    probs = torch.softmax(_scores(theta[:, :-1] @ x + theta[:, -1:], outputs), dim=0)
+    change = _scores(direction[:, :-1] @ x + direction[:, -1:], outputs)
+    residual = _pull_back(w * probs * (change - (probs * change).sum(0)), outputs)
+    return torch.cat([residual @ x.T, residual.sum(1, keepdim=True)], dim=1)
+
+
+def hessian_diagonal(features: Tensor, weight: Tensor, theta: Tensor, outputs: str) -> Tensor:
+    """Return the diagonal of the Hessian, shaped like `theta`."""
+    x = features.double()
+    probs = probabilities(features, theta, outputs)
+    spread = weight.double() * probs * (1 - probs)
+    return torch.cat([spread @ x.square().T, spread.sum(1, keepdim=True)], dim=1)
