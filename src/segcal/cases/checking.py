@@ -155,20 +155,24 @@ def _row(cases: FileCases, case_id: str, decision: Tensor, mask: Tensor | None, 
     counts = None
     if labels is not None:
         counting = labels != IGNORED
-        labelled = float(counting.float().mean())
+        labelled = _share(counting)
         right = (decision == labels)[counting]
-        accuracy = float(right.float().mean()) if len(right) else None
+        accuracy = _share(right) if len(right) else None
         counts = tuple(torch.bincount(labels[counting], minlength=classes).tolist())
     return CaseRow(
         id=case_id,
         shape=header.shape,
         dtype=str(header.dtype),
-        valid=1.0 if mask is None else float(mask.float().mean()),
+        valid=1.0 if mask is None else _share(mask),
         labelled=labelled,
         accuracy=accuracy,
         predicted=tuple(torch.bincount(inside.reshape(-1), minlength=classes).tolist()),
         labels=counts,
     )
+
+
+def _share(flags: Tensor) -> float:
+    return int(flags.count_nonzero()) / max(flags.numel(), 1)
 
 
 def _whole(cases: FileCases, result: CheckResult) -> list[Problem]:
