@@ -1,0 +1,29 @@
+"""How the compiled loops of the package are compiled.
+
+Machine code is kept on disk beside the source (or in the user's cache folder), so that only the first call on a
+machine waits for the compiler. The loops release the interpreter lock: threads of one process run them side by side.
+No fast-math: every operation is rounded as written, so that a result depends neither on the width of the machine's
+vectors nor on where in a row a voxel stands.
+"""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numba
+
+Loop = TypeVar("Loop", bound=Callable[..., Any])
+
+OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
+
+
+def part(function: Loop) -> Loop:
+    """Compile a loop that other loops call; it becomes part of them."""
+    return numba.njit(**OPTIONS)(function)
+
+
+def compiled(function: Loop) -> Loop:
+    """Compile a loop that Python calls, and keep the machine code."""
+    try:
+        return numba.njit(cache=True, **OPTIONS)(function)
+    except RuntimeError:  # neither the package folder nor the home folder can be written to
+        return numba.njit(**OPTIONS)(function)

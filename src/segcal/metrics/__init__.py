@@ -1,0 +1,81 @@
+"""Numbers from tables. :data:`METRICS` is the list of them all."""
+
+from segcal.errors import InputError
+from segcal.metrics.ba_ece import boundary_calibration_error
+from segcal.metrics.base import Metric
+from segcal.metrics.classwise import classwise_calibration_error
+from segcal.metrics.flips import beneficial_flips, flip_rate, harmful_flips, neutral_flips
+from segcal.metrics.free_energy import free_energy_std
+from segcal.metrics.likelihood import brier_score, mean_entropy, negative_log_likelihood
+from segcal.metrics.overlap import dice_score, mean_iou, pixel_accuracy
+from segcal.metrics.parts import (
+    bands,
+    boundary_curve,
+    class_curves,
+    confusion,
+    flips,
+    free_energy,
+    interior_curve,
+    likelihood,
+    ranking,
+    region_curve,
+    surface,
+)
+from segcal.metrics.ranking import area_under_risk_coverage
+from segcal.metrics.reliability import (
+    average_calibration_error,
+    expected_calibration_error,
+    maximum_calibration_error,
+)
+from segcal.metrics.surface import hausdorff_95, hausdorff_distance
+
+__all__ = ["METRICS", "Metric", "find_metrics"]
+
+_ECE, _CECE = expected_calibration_error, classwise_calibration_error
+
+# In the order of the paper's tables, then the rest.
+METRICS: dict[str, Metric] = {
+    "nll": Metric("negative log-likelihood", likelihood, negative_log_likelihood, unit="nat"),
+    "dice": Metric("Dice score, foreground classes", confusion, dice_score, better="higher"),
+    "ece": Metric("calibration error", region_curve("all", 50), _ECE, bins=50),
+    "ba_ece": Metric("boundary-aware calibration error", bands, boundary_calibration_error, needs=("bands",)),
+    "ace": Metric(
+        "average calibration error", region_curve("all", 15), average_calibration_error, pooled=True, bins=15
+    ),
+    "flip_rate": Metric("voxels whose class changed", flips, flip_rate, needs=("reference",)),
+    "harmful_flips": Metric("flips from right to wrong", flips, harmful_flips, needs=("reference",)),
+    "beneficial_flips": Metric(
+        "flips from wrong to right", flips, beneficial_flips, better="higher", needs=("reference",)
+    ),
+    "neutral_flips": Metric("flips from wrong to wrong", flips, neutral_flips, better=None, needs=("reference",)),
+    "brier": Metric("Brier score", likelihood, brier_score, unit=""),
+    "accuracy": Metric("right voxels", confusion, pixel_accuracy, better="higher"),
+    "miou": Metric("mean intersection over union", confusion, mean_iou, better="higher", pooled=True),
+    "mce": Metric("largest calibration gap", region_curve("all", 15), maximum_calibration_error, bins=15),
+    "cece": Metric("class-wise calibration error", class_curves("all"), _CECE, needs=("classwise",)),
+    "ece_foreground": Metric("ECE where truth is foreground", region_curve("foreground", 15), _ECE, bins=15),
+    "ece_union": Metric("ECE where truth or prediction is foreground", region_curve("union", 15), _ECE, bins=15),
+    "cece_foreground": Metric(
+        "CECE where truth is foreground", class_curves("foreground"), _CECE, needs=("classwise",)
+    ),
+    "cece_union": Metric(
+        "CECE where truth or prediction is foreground", class_curves("union"), _CECE, needs=("classwise",)
+    ),
+    "ece_correct": Metric("ECE of right predictions", region_curve("right", 50), _ECE, bins=50),
+    "ece_wrong": Metric("ECE of wrong predictions", region_curve("wrong", 50), _ECE, bins=50),
+    "ece_boundary": Metric("ECE near the boundary", boundary_curve(50), _ECE, bins=50, needs=("bands",)),
+    "ece_interior": Metric("ECE away from the boundary", interior_curve(50), _ECE, bins=50, needs=("bands",)),
+    "entropy": Metric("mean predictive entropy", likelihood, mean_entropy, unit="nat", better=None),
+    "free_energy_std": Metric("spread of the logits' offset", free_energy, free_energy_std, unit="nat", better=None),
+    "aurc": Metric("area under risk-coverage curve", ranking, area_under_risk_coverage),
+    "hd": Metric("Hausdorff distance", surface, hausdorff_distance, unit="distance", needs=("surface",)),
+    "hd95": Metric("95 % Hausdorff distance", surface, hausdorff_95, unit="distance", needs=("surface",)),
+}
+
+
+def find_metrics(names: tuple[str, ...]) -> dict[str, Metric]:
+    """Return the metrics with these names."""
+    for name in names:
+        if name not in METRICS:
+            raise InputError(f"no metric is named {name!r}. Choose one of: {', '.join(METRICS)}.")
+    return {name: METRICS[name] for name in names}

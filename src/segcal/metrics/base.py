@@ -1,0 +1,58 @@
+"""What a metric is: a pure function of tables, with its facts as data."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Literal, Self
+
+import numpy as np
+
+from segcal.errors import InputError
+from segcal.statistics.case import CaseTables
+
+Need = Literal["bands", "classwise", "surface", "reference"]
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A number read from tables.
+
+    Attributes:
+        title: what it is, in a few words.
+        part: which table it reads; None where a case has no such table.
+        value: the number, from that table; NaN where it is not defined.
+        unit: "nat", "fraction", "distance" (of the spacing, or voxels), or "" for a plain number.
+        better: "lower", "higher", or None if neither is better as such.
+        pooled: True to add the tables of all cases of a repeat and read one number; False to read one number a case
+            and take the mean.
+        bins: the number of bins it reads, if it reads some.
+        needs: tables that are only made when asked for.
+    """
+
+    title: str
+    part: Callable[[CaseTables], Any]
+    value: Callable[..., float]
+    unit: str = "fraction"
+    better: Literal["lower", "higher"] | None = "lower"
+    pooled: bool = False
+    bins: int | None = None
+    needs: tuple[Need, ...] = ()
+
+    def __call__(self, tables: CaseTables) -> float | None:
+        """Return the number of these tables, or None where it is not defined."""
+        return self.of_part(self.part(tables))
+
+    def of_part(self, part: Any) -> float | None:
+        """Return the number of the table that `part` reads."""
+        number = np.nan if part is None else float(self.value(part))
+        return None if np.isnan(number) else number
+
+    def with_options(self, **options: Any) -> Self:
+        """Return the metric with other conventions, as its function documents them."""
+        return replace(self, value=partial(self.value, **options))
+
+
+def check_choice(value: object, name: str, choices: tuple[str, ...]) -> None:
+    """Refuse an option that is not one of `choices`."""
+    if value not in choices:
+        raise InputError(f"no {name} is named {value!r}. Choose one of: {', '.join(choices)}.")

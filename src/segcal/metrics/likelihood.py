@@ -1,0 +1,28 @@
+r"""Proper scores and entropy, means over the voxels of a case.
+
+.. math::
+    \mathrm{NLL} = -\frac1N \sum_v \log q_{y_v}(v), \qquad
+    \mathrm{Brier} = \frac1N \sum_v \sum_c (q_c(v) - [c = y_v])^2, \qquad
+    H = -\frac1N \sum_v \sum_c q_c(v) \log q_c(v) .
+
+The Brier score is the sum over classes (0 to 2), not their mean.
+"""
+
+import math
+
+from segcal.statistics.likelihood import Likelihood
+
+
+def negative_log_likelihood(sums: Likelihood) -> float:
+    """Return the mean NLL in nats."""
+    return sums.nll / sums.voxels if sums.voxels else math.nan
+
+
+def brier_score(sums: Likelihood) -> float:
+    """Return the mean Brier score."""
+    return sums.brier / sums.voxels if sums.voxels else math.nan
+
+
+def mean_entropy(sums: Likelihood) -> float:
+    """Return the mean predictive entropy in nats; smoothing raises it."""
+    return sums.entropy / sums.voxels if sums.voxels else math.nan

@@ -1,0 +1,38 @@
+r"""Area under the risk-coverage curve: does confidence tell right voxels from wrong ones?
+
+With voxels sorted from the most to the least confident, the risk at coverage k/N is the share of errors among the
+first k:
+
+.. math:: \mathrm{AURC} = \frac1N \sum_{k=1}^N \frac{\#\text{errors among the first } k}{k} .
+
+Voxels of one bin of doubt count as tied, and a tie stands for the mean over its orders. With m voxels and e errors in
+a bin, after n voxels and f errors, its part of the sum has the closed form
+
+.. math:: \sum_{i=1}^m \frac{f + e i / m}{n + i} = e + \left(f - \frac{e n}{m}\right) (H_{n+m} - H_n) .
+
+The bins are eight to an octave of doubt, so that voxels count as tied only if their doubts differ by less than one
+part in eight; on real cases AURC differs from the exact one by less than one part in a thousand.
+"""
+
+import math
+
+import numpy as np
+from scipy.special import digamma
+
+from segcal.statistics.ranking import Ranking
+
+
+def area_under_risk_coverage(ranking: Ranking) -> float:
+    """Return the AURC.
+
+    >>> round(area_under_risk_coverage(Ranking(np.array([1, 0, 2]), np.array([0, 0, 1]))), 6)
+    0.194444
+    """
+    total = int(ranking.count.sum())
+    if not total:
+        return math.nan
+    filled = ranking.count > 0
+    m, e = ranking.count[filled].astype(float), ranking.wrong[filled].astype(float)
+    n, f = np.cumsum(m) - m, np.cumsum(e) - e
+    harmonic = digamma(n + m + 1) - digamma(n + 1)
+    return float((e + (f - e * n / m) * harmonic).sum() / total)

@@ -1,0 +1,135 @@
+"""Distance of every voxel from the boundary of the label map, in bands.
+
+A voxel is boundary if a face neighbour inside the array has another label; both sides are, so a boundary is two voxels
+thick. The array's border is no boundary, and neither is a pair with an ignored voxel. Distances are Euclidean, in
+voxels whatever the spacing, and 0 on the boundary. Bands are [0, 3), [3, 7), [7, 15), [15, inf) unless told otherwise.
+
+A label map without any boundary has no distances: its voxels are in no band.
+"""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import edt
+import numpy as np
+from scipy import ndimage
+
+from segcal.errors import InputError
+from segcal.statistics.reliability import Curve
+from segcal.statistics.table import Table
+
+BAND_EDGES = (0.0, 3.0, 7.0, 15.0)
+
+
+@dataclass(frozen=True)
+class Bands(Table):
+    """What was counted in each band.
+
+    Attributes:
+        edges: where the bands begin.
+        count: voxels of each band, int64.
+        distance: the sum of their distances, float64.
+        curves: by the number of bins, ``(bands + 1, bins)`` curves; the last row holds voxels in no band.
+    """
+
+    edges: tuple[float, ...] = field(metadata={"fixed": True})
+    count: np.ndarray
+    distance: np.ndarray
+    curves: dict[int, Curve] = field(metadata={"table": Curve})
+
+
+@dataclass(frozen=True)
+class LabelBands:
+    """The bands of one label map.
+
+    Attributes:
+        edges: where the bands begin.
+        code: ``(voxels,)`` uint8, the band of each voxel; the number of bands where there is none.
+        count: voxels of each band that count, int64.
+        distance: the sum of their distances, float64.
+    """
+
+    edges: tuple[float, ...]
+    code: np.ndarray
+    count: np.ndarray
+    distance: np.ndarray
+
+
+def find_boundary(labels: np.ndarray) -> np.ndarray:
+    """Return a mask of the voxels that have a face neighbour of another label.
+
+    >>> find_boundary(np.array([0, 0, 1, 1, -1, 2])).astype(int)
+    array([0, 1, 1, 0, 0, 0])
+    """
+    mask = np.zeros(labels.shape, bool)
+    for axis in range(labels.ndim):
+        along, on = np.moveaxis(labels, axis, 0), np.moveaxis(mask, axis, 0)
+        differ = (along[1:] != along[:-1]) & (along[1:] >= 0) & (along[:-1] >= 0)
+        on[1:] |= differ
+        on[:-1] |= differ
+    return mask
+
+
+def squared_distances(target: np.ndarray, spacing: Sequence[float] | None = None) -> np.ndarray:
+    """Return the squared Euclidean distance of every voxel from the nearest voxel of `target`; inf if it is empty."""
+    if not target.any():
+        return np.full(target.shape, np.inf)
+    if target.ndim > 3:  # the fast library stops at three axes
+        return ndimage.distance_transform_edt(~target, sampling=spacing) ** 2
+    # Voxel by voxel exact, and five times faster than scipy's on 1024 x 2048 and on 155 x 240 x 240.
+    return edt.edtsq(np.ascontiguousarray(~target), anisotropy=None if spacing is None else tuple(spacing))
+
+
+def check_band_edges(edges: Sequence[float]) -> tuple[float, ...]:
+    """Return the edges if they begin at 0 and rise."""
+    values = tuple(float(edge) for edge in edges)
+    rising = all(a < b for a, b in pairwise(values))
+    if not rising or not 0 < len(values) <= 250 or values[0] != 0:
+        raise InputError(f"band_edges is {values}, but bands begin at 0 and rise. Pass for example (0, 3, 7, 15).")
+    return values
+
+
+def find_bands(labels: np.ndarray, edges: Sequence[float] = BAND_EDGES) -> LabelBands:
+    """Return the bands of a label map ``(*space)``; negative labels do not count."""
+    edges = check_band_edges(edges)
+    boundary = find_boundary(labels) if labels.ndim else np.zeros(labels.shape, bool)
+    if not boundary.any():
+        none = np.full(labels.size, len(edges), np.uint8)
+        return LabelBands(edges, none, np.zeros(len(edges), np.int64), np.zeros(len(edges)))
+    square = squared_distances(boundary).reshape(-1)
+    code = np.zeros(labels.size, np.uint8)
+    for edge in edges[1:]:
+        code += square >= edge * edge
+    # Squared distances are whole numbers: counting them makes the sum of distances exact and free of any order.
+    often = np.bincount(np.rint(square[labels.reshape(-1) >= 0]).astype(np.int64))
+    size = np.arange(len(often))
+    band = np.searchsorted(np.square(edges), size, side="right") - 1
+    count = np.bincount(band, weights=often, minlength=len(edges)).astype(np.int64)
+    return LabelBands(edges, code, count, np.bincount(band, weights=often * np.sqrt(size), minlength=len(edges)))
+
+
+class BandCache:
+    """Keeps the bands of label maps by case id, so that a run computes each once; the oldest go when it is full.
+
+    Args:
+        edges: where the bands begin.
+        max_bytes: how much is kept.
+    """
+
+    def __init__(self, edges: Sequence[float] = BAND_EDGES, max_bytes: int = 1 << 28) -> None:
+        self.edges = check_band_edges(edges)
+        self.max_bytes = max_bytes
+        self._kept: OrderedDict[str, LabelBands] = OrderedDict()
+
+    def bands(self, case_id: str, labels: np.ndarray) -> LabelBands:
+        """Return the bands of the label map of this case."""
+        found = self._kept.get(case_id)
+        if found is None or found.code.size != labels.size:
+            found = find_bands(labels, self.edges)
+        self._kept[case_id] = found
+        self._kept.move_to_end(case_id)
+        while len(self._kept) > 1 and sum(bands.code.nbytes for bands in self._kept.values()) > self.max_bytes:
+            self._kept.popitem(last=False)
+        return found

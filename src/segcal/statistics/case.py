@@ -1,0 +1,201 @@
+"""All tables of one case, from one pass over its voxels.
+
+:func:`count_logits` takes raw scores and normalises them itself; :func:`count_log_probs` takes log-probabilities and
+refuses what is not normalised. Neither guesses which of the two it was given.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from segcal.checks import as_tensor, check_floating, check_labels
+from segcal.errors import InputError
+from segcal.kernels.reliability import count_voxels
+from segcal.kernels.tables import Layout, RawTables
+from segcal.statistics.boundary import Bands, LabelBands
+from segcal.statistics.confusion import Confusion
+from segcal.statistics.flips import Flips
+from segcal.statistics.free_energy import FreeEnergy
+from segcal.statistics.likelihood import Likelihood
+from segcal.statistics.ranking import Ranking
+from segcal.statistics.reliability import Curve, curves_by_band, curves_by_region
+from segcal.statistics.surface import Surface
+from segcal.statistics.table import Table
+from segcal.types import IGNORED
+
+BINS = (50, 15)
+CLASS_BINS = 15
+# How far the probabilities of a voxel may miss a sum of 1, in the log domain: stored half floats miss it by their
+# rounding, computed ones hardly; unnormalised scores miss it by far more.
+NORMALISED = {torch.float16: 0.02, torch.bfloat16: 0.1, torch.float32: 1e-3, torch.float64: 1e-3}
+
+
+@dataclass(frozen=True)
+class CaseTables(Table):
+    """The tables of one case, or of several added up.
+
+    Attributes:
+        num_classes: C.
+        likelihood: sums of NLL, Brier score and entropy.
+        confusion: truth against prediction.
+        reliability: by the number of bins and the region, curves of confidence.
+        classwise: by region (all, foreground, union), ``(classes, bins)`` curves of each class's probability.
+        ranking: errors by doubt.
+        free_energy: moments of the free energy of logits; None for log-probabilities.
+        flips: against a reference prediction; None without one.
+        bands: by distance from the boundary; None if not asked for.
+        surface: surface distances; None if not asked for, and in sums.
+    """
+
+    num_classes: int = field(metadata={"fixed": True})
+    likelihood: Likelihood = field(metadata={"table": Likelihood})
+    confusion: Confusion = field(metadata={"table": Confusion})
+    reliability: dict[int, dict[str, Curve]] = field(metadata={"table": Curve})
+    classwise: dict[str, Curve] | None = field(metadata={"table": Curve})
+    ranking: Ranking = field(metadata={"table": Ranking})
+    free_energy: FreeEnergy | None = field(default=None, metadata={"table": FreeEnergy})
+    flips: Flips | None = field(default=None, metadata={"table": Flips})
+    bands: Bands | None = field(default=None, metadata={"table": Bands})
+    surface: Surface | None = field(default=None, metadata={"table": Surface, "per_case": True})
+
+
+class Counted(NamedTuple):
+    """The tables of a case and, if it was asked for, its prediction ``(*space)``, int16."""
+
+    tables: CaseTables
+    prediction: np.ndarray | None
+
+
+def count_logits(
+    logits: Tensor,
+    labels: Tensor,
+    bins: Sequence[int] = BINS,
+    class_bins: int = CLASS_BINS,
+    bands: LabelBands | None = None,
+    reference: np.ndarray | None = None,
+    predict: bool = False,
+) -> Counted:
+    """Count one case from raw scores.
+
+    Args:
+        logits: ``(classes, *space)``, of any floating type, on any device; read as they are.
+        labels: ``(*space)``, class indices; :data:`segcal.types.IGNORED` does not count.
+        bins: the numbers of bins of confidence.
+        class_bins: the number of bins of each class's probability; 0 to leave the class-wise tables out.
+        bands: the bands of the label map (:func:`segcal.statistics.boundary.find_bands`).
+        reference: the prediction to compare with, ``(*space)``; it stays where no class is strictly above it.
+        predict: also return the prediction.
+
+    >>> z = torch.tensor([[2.0, 0.0, 1.0], [0.0, 1.0, 3.0]])
+    >>> count_logits(z, torch.tensor([0, 1, 0])).tables.confusion.count
+    array([[1, 1],
+           [0, 1]])
+    """
+    logits = as_tensor(logits, "logits")
+    raw, prediction = _count(logits, labels, "logits", bins, class_bins, bands, reference, predict)
+    tables = _tables(raw, bins, bands, reference is not None)
+    energy = FreeEnergy(raw.voxels(), float(raw.energy[0]), float(raw.energy[1]))
+    return Counted(replace(tables, free_energy=energy), prediction)
+
+
+def count_log_probs(
+    log_probs: Tensor,
+    labels: Tensor,
+    bins: Sequence[int] = BINS,
+    class_bins: int = CLASS_BINS,
+    bands: LabelBands | None = None,
+    reference: np.ndarray | None = None,
+    predict: bool = False,
+) -> Counted:
+    """Count one case from log-probabilities; the other arguments are those of :func:`count_logits`."""
+    log_probs = as_tensor(log_probs, "log_probs")
+    raw, prediction = _count(log_probs, labels, "log_probs", bins, class_bins, bands, reference, predict)
+    if raw.offset[0] > NORMALISED[log_probs.dtype]:
+        raise InputError(
+            f"log_probs has a voxel whose logsumexp over classes is off zero by {raw.offset[0]:.3g}, but "
+            "log-probabilities are normalised. Take torch.log_softmax over classes, or use count_logits for raw scores."
+        )
+    return Counted(_tables(raw, bins, bands, reference is not None), prediction)
+
+
+def _count(
+    scores: Tensor,
+    labels: Tensor,
+    name: str,
+    bins: Sequence[int],
+    class_bins: int,
+    bands: LabelBands | None,
+    reference: np.ndarray | None,
+    predict: bool,
+) -> tuple[RawTables, np.ndarray | None]:
+    check_floating(scores, name)
+    if scores.ndim < 1 or scores.shape[0] < 2:
+        raise InputError(
+            f"{name} has shape {tuple(scores.shape)}, but (classes, *space) with at least 2 classes is needed. "
+            "Classes are the first axis of a case."
+        )
+    check_bins(bins, class_bins)
+    space = tuple(scores.shape[1:])
+    y = _labels(labels, "labels", space, scores.shape[0], IGNORED)
+    old = None
+    if reference is not None:
+        old = (
+            _labels(reference, "reference", space, scores.shape[0], None)
+            .reshape(-1)
+            .numpy()
+            .astype(np.int16, copy=False)
+        )
+    layout = Layout(scores.shape[0], tuple(bins), class_bins, 1 if bands is None else len(bands.edges) + 1)
+    prediction = np.empty(y.numel(), np.int16) if predict else None
+    raw = count_voxels(scores, y, layout, None if bands is None else bands.code, old, prediction)
+    return raw, None if prediction is None else prediction.reshape(space)
+
+
+def _labels(labels: object, name: str, space: tuple[int, ...], num_classes: int, ignore: int | None) -> Tensor:
+    """Return class indices as they are if they are usable; only others are copied, and refused or converted."""
+    y = as_tensor(labels, name)
+    low = 0 if ignore is None else IGNORED
+    usable = y.dtype in (torch.int64, torch.int16) and tuple(y.shape) == space
+    if usable and (y.numel() == 0 or (int(y.min()) >= low and int(y.max()) < num_classes)):
+        return y if name == "reference" else y.to(torch.int64)
+    return check_labels(y, name, space, num_classes, ignore)
+
+
+def check_bins(bins: Sequence[int], class_bins: int) -> None:
+    """Refuse numbers of bins that are none."""
+    for count in bins:
+        if not isinstance(count, int) or not 1 <= count <= 100_000:
+            raise InputError(
+                f"bins contains {count!r}, but whole numbers from 1 to 100000 are needed. The paper uses 50."
+            )
+    if not bins or not isinstance(class_bins, int) or not 0 <= class_bins <= 10_000:
+        raise InputError(
+            f"bins is {tuple(bins)} and class_bins is {class_bins!r}, but at least one number of bins, and class_bins "
+            "from 0 to 10000, are needed. Pass for example bins=(50, 15), class_bins=15."
+        )
+
+
+def _tables(raw: RawTables, bins: Sequence[int], bands: LabelBands | None, compared: bool) -> CaseTables:
+    voxels = raw.voxels()
+    starts = np.cumsum([0, *bins])
+    cells = {n: (raw.count[..., a : a + n], raw.confidence[..., a : a + n]) for n, a in zip(bins, starts, strict=False)}
+    classwise = None
+    if raw.class_count.shape[-1]:
+        apart = Curve(raw.class_count, raw.class_hits, raw.class_prob)
+        classwise = {"all": apart.summed(0), "foreground": apart[2], "union": apart[1:].summed(0)}
+    return CaseTables(
+        num_classes=len(raw.confusion),
+        likelihood=Likelihood(voxels, *(float(value) for value in raw.sums)),
+        confusion=Confusion(raw.confusion, int(raw.ignored[0])),
+        reliability={n: curves_by_region(*cell) for n, cell in cells.items()},
+        classwise=classwise,
+        ranking=Ranking(raw.doubt.sum(1), raw.doubt[:, 0].copy()),
+        flips=Flips(raw.flips, voxels) if compared else None,
+        bands=None
+        if bands is None
+        else Bands(bands.edges, bands.count, bands.distance, {n: curves_by_band(*cell) for n, cell in cells.items()}),
+    )
