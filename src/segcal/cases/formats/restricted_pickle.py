@@ -171,6 +171,10 @@ def _pop_two(machine: _Machine, _: object) -> None:
     machine.name(str(module), str(name))
 
 
+def _add(machine: _Machine, items: list[Any]) -> None:
+    machine.typed(set).update(items)
+
+
 def _set_one(machine: _Machine, _: object) -> None:
     value, key = machine.stack.pop(), machine.stack.pop()
     machine.set_items([key, value])
@@ -190,6 +194,7 @@ _STEPS: dict[str, Callable[[_Machine, Any], object]] = {
     "NEWFALSE": lambda machine, _: machine.stack.append(False),
     "EMPTY_LIST": lambda machine, _: machine.stack.append([]),
     "EMPTY_DICT": lambda machine, _: machine.stack.append({}),
+    "EMPTY_SET": lambda machine, _: machine.stack.append(set()),
     "EMPTY_TUPLE": lambda machine, _: machine.stack.append(()),
     "LIST": lambda machine, _: machine.stack.append(machine.to_mark()),
     "TUPLE": lambda machine, _: machine.stack.append(tuple(machine.to_mark())),
@@ -201,6 +206,8 @@ _STEPS: dict[str, Callable[[_Machine, Any], object]] = {
     "DICT": lambda machine, _: machine.stack.append(dict(zip(*[iter(machine.to_mark())] * 2, strict=True))),
     "APPEND": lambda machine, _: machine.append([machine.stack.pop()]),
     "APPENDS": lambda machine, _: machine.append(machine.to_mark()),
+    "ADDITEMS": lambda machine, _: _add(machine, machine.to_mark()),
+    "FROZENSET": lambda machine, _: machine.stack.append(frozenset(machine.to_mark())),
     "SETITEM": _set_one,
     "SETITEMS": lambda machine, _: machine.set_items(machine.to_mark()),
     "MEMOIZE": lambda machine, _: machine.put(len(machine.memo)),

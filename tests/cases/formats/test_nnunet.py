@@ -1,0 +1,237 @@
+import json
+import pickle
+
+import nibabel
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from segcal.cases import CaseError, CaseWriter, open_cases
+from segcal.errors import InputError
+
+
+def write_labels(folder, probabilities):
+    """Reference labels as a radiologist's tool writes them: NIfTI, (x, y, z)."""
+    folder.mkdir()
+    for case_id, values in probabilities.items():
+        labels = values.argmax(0).astype(np.int16).transpose(2, 1, 0)
+        nibabel.save(nibabel.Nifti1Image(labels, np.diag([0.5, 1, 2, 1])), folder / f"{case_id}.nii.gz")
+    return folder
+
+
+def test_nifti_labels_are_turned_to_the_arrays_z_y_x(tmp_path, make_nnunet):
+    probabilities = make_nnunet(tmp_path / "p")
+    cases = open_cases(tmp_path / "p", write_labels(tmp_path / "l", probabilities))
+    case = cases.read("c1")
+    assert case.labels.shape == (4, 5, 6)
+    assert torch.equal(case.labels, case.logits.argmax(0))
+    assert case.spacing == (2.0, 1.0, 0.5)
+    assert cases.class_names == ("background", "liver", "tumour")
+    assert cases.kind == "probs"
+    assert not cases.has_offset
+
+
+@pytest.mark.parametrize("transpose", [(0, 1, 2), (2, 0, 1), (1, 2, 0)])
+def test_the_cropping_box_is_the_mask_in_the_order_of_the_array(transpose, tmp_path, make_nnunet):
+    box = [[1, 3], [0, 4], [2, 5]]
+    probabilities = make_nnunet(tmp_path / "p", box=box, transpose=transpose)
+    cases = open_cases(tmp_path / "p", write_labels(tmp_path / "l", probabilities))
+    case = cases.read("c2")
+    expected = np.zeros((4, 5, 6), bool)
+    expected[1:3, 0:4, 2:5] = True
+    assert np.array_equal(case.mask.numpy(), expected)
+    assert (case.labels[~case.mask] == -1).all()
+    assert (case.labels[case.mask] >= 0).all()
+
+
+def test_a_box_that_is_everything_needs_no_mask_and_no_plans(tmp_path, make_nnunet):
+    make_nnunet(tmp_path / "p", plans=False)
+    assert open_cases(tmp_path / "p").read("c1").mask is None
+
+
+def test_a_box_without_plans_is_refused_because_its_axis_order_is_unknown(tmp_path, make_nnunet):
+    make_nnunet(tmp_path / "p", box=[[0, 2], [0, 5], [0, 6]], plans=False)
+    with pytest.raises(CaseError, match=r"has a cropping box, but plans\.json"):
+        open_cases(tmp_path / "p").read("c1")
+
+
+def test_a_box_of_another_run_is_refused(tmp_path, make_nnunet):
+    make_nnunet(tmp_path / "p", box=[[0, 2], [0, 5], [0, 6]])
+    plans = {"transpose_forward": [2, 1, 0]}
+    (tmp_path / "p" / "plans.json").write_text(json.dumps(plans))
+    with pytest.raises(CaseError, match=r"says the shape is \[4, 5, 6\] in the order \[2, 1, 0\]"):
+        open_cases(tmp_path / "p").read("c1")
+
+
+def test_padding_keeps_its_bytes_and_the_rest_of_the_folder_is_copied(tmp_path, make_nnunet):
+    probabilities = make_nnunet(tmp_path / "p", box=[[1, 3], [0, 4], [2, 5]], transpose=(2, 0, 1))
+    (tmp_path / "p" / "predict_from_raw_data_args.json").write_text("{}")
+    cases = open_cases(tmp_path / "p")
+    writer = CaseWriter(cases, tmp_path / "out")
+    case = cases.read("c1")
+    writer.write("c1", torch.log_softmax(case.logits / 2, 0), case.logits.argmax(0))
+    archive = np.load(tmp_path / "out" / "c1.npz")
+    assert archive.files == ["probabilities"]
+    written = archive["probabilities"]
+    assert written.dtype == np.float32
+    outside = ~case.mask.numpy()
+    assert np.array_equal(written[:, outside], probabilities["c1"][:, outside])
+    assert not np.allclose(written[:, ~outside], probabilities["c1"][:, ~outside])
+    for name in ("c1.pkl", "c1.nii.gz", "dataset.json", "plans.json", "predict_from_raw_data_args.json"):
+        assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "p" / name).read_bytes()
+
+
+def test_a_changed_decision_is_written_into_the_label_map_with_its_header(tmp_path, make_nnunet):
+    make_nnunet(tmp_path / "p")
+    cases = open_cases(tmp_path / "p")
+    case = cases.read("c1")
+    CaseWriter(cases, tmp_path / "out").write("c1", torch.log_softmax(-case.logits, 0))
+    image = nibabel.load(tmp_path / "out" / "c1.nii.gz")
+    assert np.array_equal(np.asarray(image.dataobj), case.logits.argmin(0).numpy().transpose(2, 1, 0))
+    assert np.array_equal(image.affine, np.diag([0.5, 1, 2, 1]))
+
+
+def test_the_pooled_decision_of_members_is_written_into_the_label_map(tmp_path, make_nnunet):
+    first = make_nnunet(tmp_path / "p")
+    second = make_nnunet(tmp_path / "q")
+    cases = open_cases([tmp_path / "p", tmp_path / "q"], pool="mean_probs")
+    case = cases.read("c1")
+    CaseWriter(cases, tmp_path / "out").write("c1", case.logits, case.logits.argmax(0))
+    expected = ((first["c1"] + second["c1"]) / 2).argmax(0)
+    found = np.asarray(nibabel.load(tmp_path / "out" / "c1.nii.gz").dataobj)
+    assert np.array_equal(found, expected.transpose(2, 1, 0))
+
+
+def test_labels_of_a_reorienting_reader_are_turned_to_ras_and_back(tmp_path, make_nnunet):
+    folder = tmp_path / "p"
+    probabilities = make_nnunet(folder, ids=("c1",))
+    plans = {"transpose_forward": [0, 1, 2], "image_reader_writer": "NibabelIOWithReorient"}
+    (folder / "plans.json").write_text(json.dumps(plans))
+    # The same anatomy stored as (z, x reversed, y): what was (x, y, z) in RAS.
+    ras = probabilities["c1"].argmax(0).astype(np.uint8).transpose(2, 1, 0)
+    stored = ras[::-1].transpose(2, 0, 1)
+    affine = np.array([[0, -1.0, 0, 5], [0, 0, 1, 0], [1, 0, 0, 0], [0, 0, 0, 1]])
+    for place in (folder, tmp_path / "l"):
+        place.mkdir(exist_ok=True)
+        nibabel.save(nibabel.Nifti1Image(stored, affine), place / "c1.nii.gz")
+    case = open_cases(folder, tmp_path / "l").read("c1")
+    assert torch.equal(case.labels, case.logits.argmax(0))
+    CaseWriter(open_cases(folder), tmp_path / "out").write("c1", case.logits)
+    assert np.array_equal(np.asarray(nibabel.load(tmp_path / "out" / "c1.nii.gz").dataobj), stored)
+
+
+def test_pictures_are_volumes_of_one_slice(tmp_path):
+    folder = tmp_path / "p"
+    folder.mkdir()
+    rng = np.random.default_rng(0)
+    values = rng.dirichlet([1, 1], size=(1, 5, 6)).transpose(3, 0, 1, 2).astype(np.float32)
+    np.savez_compressed(folder / "a.npz", probabilities=values)
+    box = [[0, 1], [0, 5], [0, 6]]
+    properties = {"spacing": (999, 1, 1), "shape_before_cropping": (1, 5, 6), "bbox_used_for_cropping": box}
+    (folder / "a.pkl").write_bytes(pickle.dumps(properties))
+    (folder / "dataset.json").write_text(json.dumps({"labels": {"background": 0, "road": 1}, "file_ending": ".png"}))
+    (tmp_path / "l").mkdir()
+    for place in (folder, tmp_path / "l"):
+        Image.fromarray(values.argmax(0)[0].astype(np.uint8)).save(place / "a.png")
+    case = open_cases(folder, tmp_path / "l").read("a")
+    assert torch.equal(case.labels, case.logits.argmax(0))
+    CaseWriter(open_cases(folder), tmp_path / "out").write("a", torch.log_softmax(-case.logits, 0))
+    assert np.array_equal(np.asarray(Image.open(tmp_path / "out" / "a.png")), values.argmin(0)[0])
+
+
+def test_region_based_models_are_refused(tmp_path, make_nnunet):
+    make_nnunet(tmp_path / "p", labels={"background": 0, "whole": [1, 2], "core": 2})
+    with pytest.raises(InputError, match="defines the regions whole: the model ends in independent sigmoids"):
+        open_cases(tmp_path / "p")
+
+
+def test_a_label_in_a_list_of_one_is_no_region(tmp_path, make_nnunet):
+    make_nnunet(tmp_path / "p", labels={"background": 0, "a": [1], "b": 2})
+    assert open_cases(tmp_path / "p").num_classes == 3
+
+
+def test_the_ignore_label_of_the_dataset_is_used(tmp_path, make_nnunet):
+    make_nnunet(tmp_path / "p", ids=("c1",), labels={"background": 0, "a": 1, "b": 2, "ignore": 3})
+    (tmp_path / "l").mkdir()
+    labels = np.full((6, 5, 4), 3, np.uint8)
+    labels[0] = 1
+    nibabel.save(nibabel.Nifti1Image(labels, np.eye(4)), tmp_path / "l" / "c1.nii.gz")
+    case = open_cases(tmp_path / "p", tmp_path / "l").read("c1")
+    assert (case.labels[..., 0] == 1).all()
+    assert (case.labels[..., 1:] == -1).all()
+    with pytest.raises(InputError, match=r"ignore is 7, but dataset\.json says 3"):
+        open_cases(tmp_path / "p", tmp_path / "l", ignore=7)
+
+
+def test_all_folds_of_a_model_are_one_collection(tmp_path, make_nnunet):
+    model = tmp_path / "Trainer__Plans__3d"
+    model.mkdir()
+    probabilities = {}
+    for fold, ids in enumerate([("c1", "c2"), ("c3",)]):
+        probabilities |= make_nnunet(model / f"fold_{fold}" / "validation", ids=ids, json_folder=model)
+    make_nnunet(model / "fold_all" / "validation", ids=("c1", "c2", "c3"), json_folder=model)
+    cases = open_cases(model, write_labels(tmp_path / "l", probabilities))
+    assert cases.ids == ("c1", "c2", "c3")
+    np.testing.assert_allclose(cases.read("c3").logits.exp(), probabilities["c3"], atol=1e-6)
+
+
+def test_one_fold_finds_the_models_json_files_two_levels_up(tmp_path, make_nnunet):
+    make_nnunet(tmp_path / "m" / "fold_0" / "validation", box=[[0, 2], [0, 5], [0, 6]], json_folder=tmp_path)
+    for name in ("dataset.json", "plans.json"):
+        (tmp_path / name).rename(tmp_path / "m" / name)
+    assert open_cases(tmp_path / "m" / "fold_0" / "validation").read("c1").mask is not None
+
+
+def test_a_case_in_two_folds_is_refused(tmp_path, make_nnunet):
+    for fold in (0, 1):
+        make_nnunet(tmp_path / f"fold_{fold}" / "validation", json_folder=tmp_path)
+    with pytest.raises(InputError, match="has c1, c2 in more than one fold, but a case is held out by one fold only"):
+        open_cases(tmp_path)
+
+
+def test_fold_all_is_refused_as_calibration_data_and_can_be_calibrated(tmp_path, make_nnunet):
+    probabilities = make_nnunet(tmp_path / "fold_all" / "validation", json_folder=tmp_path)
+    labels = write_labels(tmp_path / "l", probabilities)
+    for folder in (tmp_path, tmp_path / "fold_all" / "validation"):
+        with pytest.raises(InputError, match="belongs to fold_all, which predicted its own training cases"):
+            open_cases(folder, labels)
+    assert len(open_cases(tmp_path / "fold_all" / "validation")) == 2
+
+
+def test_the_damaged_pkl_of_old_ensembles_is_detected_and_a_members_is_used_instead(tmp_path, make_nnunet):
+    make_nnunet(tmp_path / "member", box=[[1, 3], [0, 4], [2, 5]])
+    probabilities = make_nnunet(tmp_path / "ensemble", box=[[1, 3], [0, 4], [2, 5]], plans=False)
+    for case_id, values in probabilities.items():
+        (tmp_path / "ensemble" / f"{case_id}.pkl").write_bytes(pickle.dumps(values))
+    with pytest.raises(CaseError, match=r"holds an array instead of .*nnUNetv2_ensemble before 2\.8\.0"):
+        open_cases(tmp_path / "ensemble").read("c1")
+    case = open_cases(tmp_path / "ensemble", properties=tmp_path / "member").read("c1")
+    assert int(case.mask.sum()) == 2 * 4 * 3
+
+
+def test_a_missing_pkl_is_named(tmp_path, make_nnunet):
+    make_nnunet(tmp_path / "p")
+    (tmp_path / "p" / "c1.pkl").unlink()
+    with pytest.raises(CaseError, match=r"c1\.pkl is missing, but the box"):
+        open_cases(tmp_path / "p").read("c1")
+
+
+def test_a_pkl_that_would_run_code_is_refused_by_name(tmp_path, make_nnunet):
+    make_nnunet(tmp_path / "p")
+    (tmp_path / "p" / "c1.pkl").write_bytes(b"cos\nsystem\n(S'touch hacked'\ntR.")
+    with pytest.raises(CaseError, match=r"c1\.pkl refers to os\.system"):
+        open_cases(tmp_path / "p").read("c1")
+
+
+def test_version_one_files_are_recognised(tmp_path, make_nnunet):
+    make_nnunet(tmp_path / "p")
+    np.savez_compressed(tmp_path / "p" / "c1.npz", softmax=np.zeros((3, 4, 5, 6), np.float32))
+    with pytest.raises(CaseError, match="was written by nnU-Net version 1"):
+        open_cases(tmp_path / "p").read("c1")
+
+
+def test_a_class_count_that_is_not_the_datasets_is_refused(tmp_path, make_nnunet):
+    make_nnunet(tmp_path / "p", labels={"background": 0, "a": 1})
+    with pytest.raises(CaseError, match=r"has shape \(3, 4, 5, 6\), but dataset\.json lists 2 classes"):
+        open_cases(tmp_path / "p").read("c1")
