@@ -1,9 +1,23 @@
 """segcal: honest confidence for trained segmentation models, without changing their masks."""
 
+from segcal.calibrators import CALIBRATORS, Calibrator, make_calibrator
 from segcal.cases import ArrayCases
 from segcal.errors import ArtifactError, InputError, SegcalError
+from segcal.fitting import FitConfig, fit
 from segcal.pooling import POOLINGS, pool
 
 __version__ = "0.1.0"
 
-__all__ = ["POOLINGS", "ArrayCases", "ArtifactError", "InputError", "SegcalError", "pool"]
+__all__ = [
+    "CALIBRATORS",
+    "POOLINGS",
+    "ArrayCases",
+    "ArtifactError",
+    "Calibrator",
+    "FitConfig",
+    "InputError",
+    "SegcalError",
+    "fit",
+    "make_calibrator",
+    "pool",
+]

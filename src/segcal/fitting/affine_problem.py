@@ -12,13 +12,16 @@ taken over a sample of its voxels in which hard ones are frequent (easy voxels h
 a size, by products beyond.
 """
 
+import copy
+
 import torch
 from torch import Tensor
 
 from segcal.calibrators.affine import AffineCalibrator
+from segcal.fitting.convex_problem import ConvexProblem
 from segcal.fitting.curvature import DenseCurvature, ProductCurvature
 from segcal.fitting.frames import Block, Frames
-from segcal.fitting.newton import BlockProblem, Curvature
+from segcal.fitting.newton import Curvature
 from segcal.kernels import affine_numba, affine_torch
 
 # Variables of one expert up to which its Hessian is a matrix.
@@ -29,11 +32,11 @@ SMALLEST_SAMPLE_PER_VARIABLE = 12
 LARGEST_FIRST_SAMPLE = 1 << 15
 
 
-class AffineProblem(BlockProblem):
+class AffineProblem(ConvexProblem):
     """Mean NLL plus Eq. 15 for every expert of an affine calibrator.
 
     Args:
-        calibrator: gives the layout, the bounds and the penalty; its parameters are not touched.
+        calibrator: gives the layout, the bounds and the penalty; `write` puts a result into it.
         frames: the voxels.
         seed: of the samples behind the Hessians.
     """
@@ -52,11 +55,11 @@ class AffineProblem(BlockProblem):
         self._quotas = {expert: quota for expert in range(frames.num_experts) if frames.counts[expert]}
         self._samples = frames.draw(self._quotas, seed)
         self._squares = _penalty_matrices(calibrator) if size <= LARGEST_MATRIX else None
-
-    @property
-    def used_experts(self) -> list[int]:
-        """Return the experts that have voxels."""
-        return sorted(self._quotas)
+        self.num_blocks = frames.num_experts
+        self.blocks = sorted(self._quotas)
+        self.names = _names(calibrator)
+        self.strengths = (True, True)
+        self.block_weights = frames.shares
 
     def set_strengths(self, lam: float, mu: float) -> None:
         """Choose the strengths of Eq. 15."""
@@ -66,12 +69,15 @@ class AffineProblem(BlockProblem):
         """Return the calibrator's own parameters as ``(E, P)``."""
         return pack(self._calibrator)
 
-    def restricted_to_sample(self) -> "AffineProblem":
-        """Return the same problem on the voxels of the Hessian sample alone, for a first approach."""
-        small = object.__new__(AffineProblem)
-        small.__dict__.update(self.__dict__)
-        small._frames = _SampleFrames(self._frames, self._samples)  # type: ignore[assignment]
+    def coarse(self) -> "AffineProblem":
+        """Return the problem on the samples of the Hessians."""
+        small = copy.copy(self)
+        small._frames = self._frames.restricted_to(self._samples)
         return small
+
+    def write(self, theta: Tensor) -> None:
+        """Set the calibrator's weight, bias and gauge."""
+        write(self._calibrator, theta)
 
     def evaluate(self, theta: Tensor, blocks: list[int]) -> tuple[Tensor, Tensor]:
         """Return objective and gradient of the experts asked for, in one pass."""
@@ -84,7 +90,7 @@ class AffineProblem(BlockProblem):
             values[expert] += value / self._frames.total_weight
             gradients[expert, :split] += gradient.reshape(-1).cpu() / self._frames.total_weight
         for expert in blocks:
-            push = self._penalty_product(theta[expert])
+            push = self.penalty_product(theta[expert])
             values[expert] += 0.5 * float(theta[expert] @ push)
             gradients[expert] += push
         return values, gradients
@@ -118,7 +124,7 @@ class AffineProblem(BlockProblem):
         lam, mu = self._strengths
         return (lam * self._squares[0] + mu * self._squares[1]) * (2 / self._frames.num_experts)
 
-    def _penalty_product(self, theta: Tensor) -> Tensor:
+    def penalty_product(self, theta: Tensor) -> Tensor:
         """Return the gradient of the penalty, which is quadratic: half of theta times it is the penalty."""
         lam, mu = self._strengths
         if lam == 0 and mu == 0:
@@ -135,7 +141,7 @@ class AffineProblem(BlockProblem):
         total = self._frames.total_weight
 
         def multiply(vector: Tensor) -> Tensor:
-            image = self._penalty_product(vector)
+            image = self.penalty_product(vector)
             direction = vector[:split].reshape(self._rows, -1).to(theta.device)
             bent = affine_torch.hessian_product(sample.features, sample.weight, theta, direction, self._outputs)
             image[:split] += bent.reshape(-1).cpu() / total
@@ -148,18 +154,6 @@ class AffineProblem(BlockProblem):
         floor = 2 * max(lam / (classes * (classes - 1)), mu / classes) / experts
         scale = diagonal + floor + 1e-9 * float(diagonal.amax()) + 1e-14
         return ProductCurvature(multiply, lambda vector: vector / scale, 1e-9 * float(diagonal.amax()))
-
-
-class _SampleFrames:
-    """The Hessian samples, offered as if they were all voxels."""
-
-    def __init__(self, frames: Frames, samples: dict[int, Block]) -> None:
-        self.total_weight, self.num_experts = frames.total_weight, frames.num_experts
-        self.counts = [len(samples[e].target) if e in samples else 0 for e in range(frames.num_experts)]
-        self._samples = samples
-
-    def blocks(self, experts: list[int]):  # type: ignore[no-untyped-def]
-        return ((expert, self._samples[expert]) for expert in experts)
 
 
 def pack(calibrator: AffineCalibrator) -> Tensor:
@@ -214,6 +208,14 @@ def _bounds(calibrator: AffineCalibrator) -> tuple[Tensor, Tensor]:
         column = torch.full((len(weights), 1), bias, dtype=torch.float64)
         packed.append(torch.cat([torch.cat([weights, column], dim=1).flatten(), free]))
     return packed[0], packed[1]
+
+
+def _names(calibrator: AffineCalibrator) -> list[str]:
+    rows, features = calibrator.weight.shape[-2:]
+    names = []
+    for row in range(rows):
+        names += [f"weight[{row}, {column}]" for column in range(features)] + [f"bias[{row}]"]
+    return names + [f"gauge[{i}]" for i in range(calibrator.gauge.shape[-1])]
 
 
 def _penalised(calibrator: AffineCalibrator, theta: Tensor) -> tuple[Tensor, Tensor]:

@@ -27,6 +27,7 @@ class DenseCurvature(Curvature):
         index = free.nonzero().squeeze(1)
         matrix = self._matrix[index][:, index]
         damping = DAMPING * max(float(matrix.diagonal().amax()), 1e-12)
+        assert bool(torch.isfinite(matrix).all()), "the Hessian is not finite"
         while True:
             factor, failed = torch.linalg.cholesky_ex(matrix)
             if not int(failed):

@@ -4,14 +4,15 @@ Frames are computed once and kept while they fit into the memory that is allowed
 again from the stream. Either way a pass visits the same blocks with the same numbers.
 """
 
-from collections.abc import Iterator
+import copy
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from segcal.calibrators.affine import AffineCalibrator
+from segcal.calibrators.affine import Frame
 from segcal.fitting.voxels import VoxelSource, Voxels, hardness, inclusion, systematic
 
 # Values in one step of making frames, which is done in float64.
@@ -48,13 +49,20 @@ class Frames:
         kept: whether the blocks stay in memory.
     """
 
-    def __init__(self, calibrator: AffineCalibrator, source: VoxelSource, cache_bytes: int, device: torch.device) -> None:
-        self._calibrator = calibrator
+    def __init__(
+        self,
+        source: VoxelSource,
+        make_frame: Callable[[Tensor], Frame],
+        num_experts: int,
+        cache_bytes: int,
+        device: torch.device,
+    ) -> None:
         self._source = source
+        self._make_frame = make_frame
         self._device = device
-        self.num_experts = calibrator.num_experts
+        self.num_experts = num_experts
         self.total_weight = source.total_weight
-        bytes_each = 4 * (calibrator.weight.shape[-1] + 3)
+        bytes_each = 4 * (source.num_classes + 3)
         self.kept = not source.streamed or source.used * bytes_each <= cache_bytes
         pieces: dict[int, list[Block]] = {}
         totals = torch.zeros(3, self.num_experts, dtype=torch.float64)  # count, weight, weighted hardness
@@ -90,6 +98,18 @@ class Frames:
             drawn.setdefault(expert, []).append(part._replace(weight=new_weight))
         return {expert: _join(blocks) for expert, blocks in drawn.items()}
 
+    def restricted_to(self, blocks: dict[int, Block]) -> "Frames":
+        """Return frames that offer these blocks only, as if they were all there is."""
+        small = copy.copy(self)
+        small.kept, small._blocks = True, blocks
+        small.counts = [len(blocks[e].target) if e in blocks else 0 for e in range(self.num_experts)]
+        return small
+
+    @property
+    def shares(self) -> Tensor:
+        """Return the share of the total weight that each expert has."""
+        return self._totals[1] / self.total_weight
+
     def _make(self, experts: list[int] | range) -> Iterator[tuple[int, Block]]:
         for voxels in self._source:
             step = max(256, STEP_VALUES // self._source.num_classes)
@@ -99,7 +119,7 @@ class Frames:
 
     @torch.no_grad()
     def _split(self, voxels: Voxels, experts: list[int] | range) -> Iterator[tuple[int, Block]]:
-        frame = self._calibrator.frame(voxels.logits.T.double())
+        frame = self._make_frame(voxels.logits.T.double())
         target = voxels.labels
         if frame.order is not None:
             target = (frame.order == voxels.labels[:, None]).to(torch.uint8).argmax(1).to(torch.int32)

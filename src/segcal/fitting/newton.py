@@ -160,24 +160,46 @@ def _line_search(
 
 
 def box_step(gradient: Tensor, curvature: Curvature, low: Tensor, high: Tensor) -> Tensor:
-    """Return the minimiser of the quadratic model within bounds on the step (projected Newton on the model)."""
+    """Return the minimiser of the quadratic model within bounds on the step.
+
+    Projected Newton: solve in the free components, project, and accept if the model decreases; otherwise go along
+    the direction to the first bound in the way, which always decreases it.
+    """
     step = torch.zeros_like(gradient)
     slope = gradient.clone()
     target = 1e-3 * float(projected_gradient(step, slope, low, high).abs().amax())
-    for _ in range(60):
-        held = ((step <= low) & (slope > 0)) | ((step >= high) & (slope < 0))
-        if float(torch.where(held, 0.0, slope).abs().amax()) <= target:
+    for _ in range(3 * len(gradient) + 30):
+        if float(projected_gradient(step, slope, low, high).abs().amax()) <= target:
             break
+        direction = _free_direction(step, slope, curvature, low, high)
+        change = _projected_change(step, slope, direction, curvature, low, high)
+        if change is None:
+            break
+        step, slope = torch.clamp(step + change, low, high), slope + curvature.product(change)
+    return step
+
+
+def _free_direction(step: Tensor, slope: Tensor, curvature: Curvature, low: Tensor, high: Tensor) -> Tensor:
+    """Return the Newton direction in the components that neither slope nor direction push against a bound."""
+    at_low, at_high = step <= low, step >= high
+    held = (at_low & (slope > 0)) | (at_high & (slope < 0))
+    while True:
         direction = -curvature.solve(slope, ~held)
-        length, moved = 1.0, False
-        while length > 1e-6:
-            change = torch.clamp(step + length * direction, low, high) - step
-            first = float(slope @ change)
-            bent = curvature.product(change)
-            if first + 0.5 * float(change @ bent) <= 0.1 * first and first < 0:
-                step, slope, moved = step + change, slope + bent, True
-                break
-            length /= 2
-        if not moved:
-            break
-    return torch.clamp(step, low, high)
+        blocked = ((at_low & (direction < 0)) | (at_high & (direction > 0))) & ~held
+        if not bool(blocked.any()):
+            return direction
+        held = held | blocked
+
+
+def _projected_change(
+    step: Tensor, slope: Tensor, direction: Tensor, curvature: Curvature, low: Tensor, high: Tensor
+) -> Tensor | None:
+    for length in (1.0, 0.5, 0.25, 0.125):
+        change = torch.clamp(step + length * direction, low, high) - step
+        first = float(slope @ change)
+        if first < 0 and first + 0.5 * float(change @ curvature.product(change)) <= 0.1 * first:
+            return change
+    room = torch.where(direction < 0, low - step, high - step) / direction
+    room = torch.where(direction == 0, torch.inf, room)
+    change = min(1.0, float(room.amin())) * direction
+    return change if float(slope @ change) < 0 else None

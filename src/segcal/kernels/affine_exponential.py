@@ -50,5 +50,5 @@ def fast_exp(x: float) -> float:
     y = y * r + 0.5
     y = y * r + 1.0
     y = y * r + 1.0
-    value = y * _from_bits((np.int64(power) + 1023) << 52)
+    value = y * _from_bits((np.int64(power) + 1023) << 52)  # type: ignore[call-arg]
     return value if x >= -708.0 else 0.0

@@ -16,9 +16,7 @@ from torch import Tensor
 STEP_VALUES = 1 << 19
 
 
-def likelihood(
-    features: Tensor, target: Tensor, weight: Tensor, theta: Tensor, outputs: str
-) -> tuple[float, Tensor]:
+def likelihood(features: Tensor, target: Tensor, weight: Tensor, theta: Tensor, outputs: str) -> tuple[float, Tensor]:
     """Return the summed negative log-likelihood and its gradient in `theta`.
 
     Args:

@@ -1,0 +1,84 @@
+"""What is known about a fit when it is done."""
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from segcal.calibrators.base import Calibrator
+from segcal.fitting.config import FitConfig
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """The evidence that a fit reached what it was asked for.
+
+    Attributes:
+        method: how it was fitted, a name of :data:`segcal.fitting.METHODS`.
+        objective: mean NLL plus penalty on the voxels used.
+        nll: mean NLL on the voxels used.
+        kkt_residual: largest component of the projected gradient of the objective, or None where the method has no
+            such thing.
+        converged: whether the residual met the tolerance.
+        passes: how often the voxels were visited.
+        voxels: how many were used.
+        voxels_available: of how many labelled ones.
+        lam: strength on off-diagonal weights.
+        mu: strength on biases.
+        validation_nll: mean NLL on the validation voxels, if there were any.
+        path: each strength that was tried, with its validation NLL.
+        active_bounds: parameters that ended at an outer bound, by name; without the bounds they might not exist.
+        separable: experts whose voxels are (nearly) all explained, so that a bound or the penalty holds them.
+        untouched: experts without voxels, which keep the identity.
+        full_residual: the residual on all voxels, if it was asked for.
+        curve: validation NLL after each evaluation of a gradient method.
+        details: what is particular to a method.
+    """
+
+    method: str
+    objective: float
+    nll: float
+    kkt_residual: float | None
+    converged: bool
+    passes: int
+    voxels: int
+    voxels_available: int
+    lam: float = 0.0
+    mu: float = 0.0
+    validation_nll: float | None = None
+    path: tuple[dict[str, float], ...] = ()
+    active_bounds: tuple[str, ...] = ()
+    separable: tuple[int, ...] = ()
+    untouched: tuple[int, ...] = ()
+    full_residual: float | None = None
+    curve: tuple[float, ...] = ()
+    details: dict[str, Any] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A fitted calibrator with its certificate and where it came from.
+
+    Attributes:
+        calibrator: the calibrator, ready to use.
+        certificate: what is known about the fit.
+        config: the options of the fit.
+        class_names: one name a class, or None.
+        pooling: the pooling of the cases it was fitted on, or None if that is not known.
+        kind: what the numbers of those cases were.
+        fingerprint: digest of those cases.
+        calibration_ids: the cases it was fitted on.
+        validation_ids: the cases on which strengths were chosen.
+    """
+
+    calibrator: Calibrator
+    certificate: Certificate
+    config: FitConfig
+    class_names: tuple[str, ...] | None = None
+    pooling: str | None = None
+    kind: str = "logits"
+    fingerprint: str = ""
+    calibration_ids: tuple[str, ...] = ()
+    validation_ids: tuple[str, ...] = ()

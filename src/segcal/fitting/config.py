@@ -1,0 +1,72 @@
+"""How a fit is done: every choice in one object, all of it data."""
+
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, Self
+
+from segcal.errors import InputError
+
+# Strengths tried on validation data, strongest first; the range of the paper's search, and exact zero.
+STRENGTHS = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 0.0)
+# Without validation data. Weak: on the order of one part in a thousand of a typical NLL for weights of size one.
+DEFAULT_STRENGTH = 1e-4
+
+
+@dataclass(frozen=True)
+class FitConfig:
+    """Options of :func:`segcal.fit`.
+
+    Attributes:
+        lam: strength of the penalty on off-diagonal weights (Eq. 15); None: chosen on validation data.
+        mu: strength of the penalty on biases; None: chosen on validation data.
+        voxels: how many voxels are drawn from each case, or "all" to stream every voxel on every pass.
+        seed: of every random choice.
+        tol: the residual at which an exact fit stops.
+        memory: bytes that drawn voxels may take; with more cases fewer voxels are drawn from each.
+        verify: after a sampled fit, also compute the residual on all voxels.
+        method: "exact" (to the certified optimum where the problem is convex) or "paper" (Adam and a search).
+        trials: of the search, in the paper's method.
+        learning_rate: of the paper's method; None: searched.
+        patience: evaluations without improvement before it stops; None: searched.
+        max_steps: at most so many steps of Adam a trial.
+        weight_decay: for calibrators with convolutions; None: searched in the paper's method, 0 otherwise.
+    """
+
+    lam: float | None = None
+    mu: float | None = None
+    voxels: int | Literal["all"] = 20_000
+    seed: int = 0
+    tol: float = 1e-6
+    memory: int = 128 << 20
+    verify: bool = False
+    method: Literal["exact", "paper"] = "exact"
+    trials: int = 20
+    learning_rate: float | None = None
+    patience: int | None = None
+    max_steps: int = 1000
+    weight_decay: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.voxels != "all" and (
+            not isinstance(self.voxels, int) or isinstance(self.voxels, bool) or self.voxels < 1
+        ):
+            raise InputError(f"voxels is {self.voxels!r}, but a count of at least 1 or 'all' is needed. Try 20000.")
+        if self.method not in ("exact", "paper"):
+            raise InputError(f"method is {self.method!r}, but it must be 'exact' or 'paper'. Choose one of the two.")
+        for name in ("lam", "mu", "weight_decay", "learning_rate"):
+            value = getattr(self, name)
+            if value is not None and not 0 <= value < float("inf"):
+                raise InputError(
+                    f"{name} is {value!r}, but a number of at least 0 is needed. Use None to have it chosen."
+                )
+        for name, least in (("tol", 1e-14), ("memory", 1 << 20), ("trials", 1), ("max_steps", 1), ("seed", 0)):
+            if not getattr(self, name) >= least:
+                raise InputError(f"{name} is {getattr(self, name)!r}, but at least {least:g} is needed. Raise it.")
+
+    @classmethod
+    def paper(cls, **options: Any) -> Self:
+        """Return the paper's own procedure (App. B): Adam, plateau schedule, early stopping, 20 trials."""
+        return cls(method="paper", **options)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data."""
+        return asdict(self)

@@ -1,0 +1,159 @@
+"""The one entry to fitting."""
+
+import copy
+from collections.abc import Callable
+
+import torch
+
+from segcal.calibrators import make_calibrator
+from segcal.calibrators.base import Calibrator
+from segcal.cases.base import Cases
+from segcal.cases.offset import require_offset
+from segcal.errors import InputError
+from segcal.fitting.certificate import Certificate, Fitted
+from segcal.fitting.config import FitConfig
+from segcal.fitting.exact import fit_convex
+from segcal.fitting.mixture import fit_mixture
+from segcal.fitting.progress import Progress
+from segcal.fitting.request import Request
+from segcal.fitting.search import fit_as_in_paper
+from segcal.fitting.voxels import SampledVoxels, StreamedVoxels, VoxelSource
+
+
+def fit_nothing(request: Request) -> Certificate:
+    """Leave a calibrator without parameters as it is."""
+    total = weight = 0.0
+    for voxels in request.source:
+        log_probs = request.calibrator(voxels.logits.T.double())
+        own = log_probs.gather(1, voxels.labels.long()[:, None])[:, 0]
+        total -= float((voxels.weight.double() * own).sum())
+        weight += float(voxels.weight.double().sum())
+    return Certificate(
+        method="nothing",
+        objective=total / weight,
+        nll=total / weight,
+        kkt_residual=0.0,
+        converged=True,
+        passes=1,
+        voxels=request.source.used,
+        voxels_available=request.source.available,
+    )
+
+
+# How a calibrator is fitted, by what it declares in `fitted_by`.
+METHODS: dict[str, Callable[[Request], Certificate]] = {
+    "nothing": fit_nothing,
+    "convex": fit_convex,
+    "mixture": fit_mixture,
+}
+
+
+def fit(
+    name_or_calibrator: str | Calibrator,
+    cases: Cases,
+    validation: Cases | None = None,
+    config: FitConfig | None = None,
+    device: str | torch.device | None = None,
+) -> Fitted:
+    """Fit a calibrator to labelled cases.
+
+    Args:
+        name_or_calibrator: a name of :data:`segcal.CALIBRATORS`, or a calibrator object, whose parameters are where
+            the fit starts; the object itself is not changed.
+        cases: the calibration cases.
+        validation: cases on which the strengths of the penalty are chosen (and on which gradient methods stop).
+        config: how; the default goes to the certified optimum.
+        device: where to compute; the CPU if not given.
+
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> logits = rng.normal(size=(3, 500)).astype("float32")
+    >>> labels = (3 * logits + rng.gumbel(size=logits.shape)).argmax(0)
+    >>> from segcal import ArrayCases
+    >>> fitted = fit("ts", ArrayCases(logits=[logits], labels=[labels]))
+    >>> round(1 / float(fitted.calibrator.inverse_temperature), 1)
+    0.3
+    """
+    config = FitConfig() if config is None else config
+    calibrator = _fresh(name_or_calibrator, cases)
+    _check_cases(cases, validation)
+    label = name_or_calibrator if isinstance(name_or_calibrator, str) else type(name_or_calibrator).__name__
+    require_offset(cases, label, calibrator.translation_invariant)
+    with Progress(f"fitting {label}") as progress:
+        request = Request(
+            calibrator=calibrator,
+            source=_voxels(cases, config, progress),
+            validation=None if validation is None else _voxels(validation, config, progress),
+            config=config,
+            device=_device(device),
+            report=progress,
+            cases=cases,
+            validation_cases=validation,
+        )
+        method = METHODS[calibrator.fitted_by]
+        if config.method == "paper" and calibrator.fitted_by != "nothing":
+            method = fit_as_in_paper
+        certificate = method(request)
+    return Fitted(
+        calibrator=calibrator.eval(),
+        certificate=certificate,
+        config=config,
+        class_names=cases.class_names,
+        pooling=cases.pooling,
+        kind=cases.kind,
+        fingerprint=cases.fingerprint(),
+        calibration_ids=cases.ids,
+        validation_ids=() if validation is None else validation.ids,
+    )
+
+
+def _fresh(name_or_calibrator: str | Calibrator, cases: Cases) -> Calibrator:
+    if isinstance(name_or_calibrator, str):
+        return make_calibrator(name_or_calibrator, cases.num_classes)
+    if not isinstance(name_or_calibrator, Calibrator):
+        raise InputError(
+            f"name_or_calibrator is {type(name_or_calibrator).__name__}, but a name or a Calibrator is needed. "
+            "Names are listed in segcal.CALIBRATORS."
+        )
+    if name_or_calibrator.num_classes != cases.num_classes:
+        raise InputError(
+            f"the calibrator has {name_or_calibrator.num_classes} classes, but the cases have {cases.num_classes}. "
+            "Make it with the number of classes of the cases."
+        )
+    return copy.deepcopy(name_or_calibrator)
+
+
+def _check_cases(cases: Cases, validation: Cases | None) -> None:
+    if len(cases) == 0:
+        raise InputError("cases is empty, but at least one case is needed. Check the split.")
+    if validation is None:
+        return
+    if len(validation) == 0:
+        raise InputError("validation is empty, but at least one case is needed. Pass None to fit without validation.")
+    if validation.num_classes != cases.num_classes:
+        raise InputError(
+            f"validation has {validation.num_classes} classes, but the calibration cases have {cases.num_classes}. "
+            "Both must come from one model."
+        )
+
+
+def _voxels(cases: Cases, config: FitConfig, report: Progress) -> VoxelSource:
+    read = 0
+
+    def tick() -> None:
+        nonlocal read
+        read += 1
+        report(f"reading case {read} of {len(cases)}")
+
+    if config.voxels == "all":
+        return StreamedVoxels(cases, tick)
+    # Voxels that fit into the memory allowed: 4 bytes for each class, and label and weight.
+    room = config.memory // (4 * (cases.num_classes + 2))
+    return SampledVoxels(cases, max(1, min(config.voxels, room // len(cases))), config.seed, tick)
+
+
+def _device(device: str | torch.device | None) -> torch.device:
+    chosen = torch.device("cpu" if device is None else device)
+    if chosen.type == "cuda" and not torch.cuda.is_available():
+        raise InputError(f"device is {str(chosen)!r}, but no CUDA device is available. Use device='cpu'.")
+    return chosen

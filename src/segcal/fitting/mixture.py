@@ -1,0 +1,146 @@
+r"""Fitting of ensemble temperature scaling: a search over the temperature with the weights solved inside.
+
+For a fixed :math:`\beta` the likelihood is concave in the weights. The constraint :math:`\sum_k w_k = 1` is kept by
+minimising
+
+.. math:: -\frac1N \sum_v \log\bigl(w_1 p_v(\beta) + w_2 p_v(1) + w_3 / C\bigr) + \sum_k w_k, \qquad w \ge 0,
+
+with p the probability of the label: at the minimum the weights sum to 1 of themselves, and only bounds remain.
+The problem is not convex in :math:`\beta`. A grid of temperatures around the exact temperature fit is solved on few
+voxels; the best one starts a Newton method in all four variables on all voxels. The certificate gives the largest
+component of the projected gradient there.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from segcal.calibrators.affine import LARGEST, SMALLEST_SCALE
+from segcal.calibrators.ensemble_temperature import EnsembleTemperatureScaling
+from segcal.calibrators.temperature import TemperatureScaling
+from segcal.fitting.certificate import Certificate
+from segcal.fitting.curvature import DenseCurvature
+from segcal.fitting.newton import BlockProblem, Curvature, minimise
+from segcal.fitting.request import Request
+from segcal.fitting.temperature_problem import COARSE_STRIDE, TemperatureProblem
+from segcal.fitting.voxels import VoxelSource
+
+STEP_VALUES = 1 << 19
+# Factors of the exact inverse temperature from which the search starts.
+GRID = (0.25, 0.5, 0.8, 1.0, 1.25, 2.0, 4.0, 8.0)
+FIRST_WEIGHTS = (0.9, 0.05, 0.05)
+
+
+def fit_mixture(request: Request) -> Certificate:
+    """Fit ETS; see the module docstring."""
+    calibrator = request.calibrator
+    assert isinstance(calibrator, EnsembleTemperatureScaling)
+    source, device, tol = request.source, request.device, request.config.tol
+    single = TemperatureProblem(TemperatureScaling(calibrator.num_classes), source, device)
+    temperature = minimise(single, minimise(single.coarse(), single.start(), [0], 1e-4).theta, [0], tol)
+    stride = COARSE_STRIDE if source.used >= 1000 * COARSE_STRIDE else 1
+    coarse = MixtureProblem(source, device, stride)
+    starts = [(factor * float(temperature.theta[0, 0]), *FIRST_WEIGHTS) for factor in GRID]
+    found = []
+    for start in starts:
+        coarse.fix_temperature(start[0])
+        found.append(minimise(coarse, torch.tensor([start], dtype=torch.float64), [0], 1e-5))
+    best = min(found, key=lambda solution: float(solution.values[0])).theta
+    problem = MixtureProblem(source, device)
+    solution = minimise(problem, best, [0], tol, lambda residual: request.report(f"residual {residual:.1e}"))
+    beta, weights = solution.theta[0, 0], solution.theta[0, 1:]
+    objective = float(solution.values[0]) - 1
+    # Never worse than temperature scaling alone, of which it is a mixture.
+    if objective > float(temperature.values[0]):
+        beta, weights, objective = temperature.theta[0, 0], torch.tensor([1.0, 0.0, 0.0]), float(temperature.values[0])
+    with torch.no_grad():
+        calibrator.inverse_temperature.copy_(beta)
+        calibrator.mixture.copy_(weights / weights.sum())
+    return Certificate(
+        method="mixture",
+        objective=objective,
+        nll=objective,
+        kkt_residual=float(solution.residuals[0]),
+        converged=solution.converged,
+        passes=temperature.evaluations + solution.evaluations,
+        voxels=source.used,
+        voxels_available=source.available,
+        validation_nll=_validation_nll(request, beta, weights),
+        details={"starts": len(starts), "convex": False},
+    )
+
+
+class MixtureProblem(BlockProblem):
+    """The objective in (beta, w1, w2, w3), with its exact Hessian in every pass.
+
+    Args:
+        source: the voxels.
+        device: where to compute.
+        stride: use every n-th voxel only.
+    """
+
+    def __init__(self, source: VoxelSource, device: torch.device, stride: int = 1) -> None:
+        self._source, self._device, self._stride = source, device, stride
+        self.low = torch.tensor([SMALLEST_SCALE, 0.0, 0.0, 0.0], dtype=torch.float64)
+        self.high = torch.tensor([LARGEST, 2.0, 2.0, 2.0], dtype=torch.float64)
+        self._hessian = torch.eye(4, dtype=torch.float64)
+
+    def fix_temperature(self, beta: float) -> None:
+        """Solve for the weights alone."""
+        self.low[0] = self.high[0] = min(max(beta, SMALLEST_SCALE), LARGEST)
+
+    def evaluate(self, theta: Tensor, blocks: list[int]) -> tuple[Tensor, Tensor]:
+        """Return objective and gradient; remember the Hessian."""
+        value, total = 0.0, 0.0
+        gradient, hessian = torch.zeros(4, dtype=torch.float64), torch.zeros(4, 4, dtype=torch.float64)
+        for voxels in self._source:
+            step = max(256, STEP_VALUES // self._source.num_classes) * self._stride
+            for start in range(0, voxels.labels.numel(), step):
+                part = slice(start, start + step, self._stride)
+                logits, labels, weight = (x[..., part].to(self._device) for x in voxels)
+                own = _terms(logits.double(), labels.long(), weight.double(), theta[0])
+                value, gradient, hessian = value + own[0], gradient + own[1], hessian + own[2]
+                total += float(weight.double().sum())
+        self._hessian = hessian / total
+        gradient = gradient / total + torch.tensor([0.0, 1.0, 1.0, 1.0], dtype=torch.float64)
+        return torch.tensor([value / total + float(theta[0, 1:].sum())], dtype=torch.float64), gradient[None]
+
+    def curvature(self, block: int, theta: Tensor) -> Curvature:
+        """Return the last Hessian, made positive by the absolute values of its eigenvalues."""
+        values, vectors = torch.linalg.eigh(self._hessian)
+        return DenseCurvature((vectors * values.abs().clamp(min=1e-10)) @ vectors.T)
+
+    def refine(self, block: int) -> bool:
+        """It is exact already."""
+        return False
+
+
+def _terms(z: Tensor, labels: Tensor, weight: Tensor, theta: Tensor) -> tuple[float, Tensor, Tensor]:
+    """Return the sums of -log m and of its first two derivatives, with m the mixture's probability of the label."""
+    beta, w1, w2, w3 = (float(x) for x in theta)
+    gaps = z - z.amax(0)
+    own = gaps.gather(0, labels[None])[0]
+    log_p = torch.log_softmax(beta * gaps, dim=0)
+    probs = log_p.exp()
+    mean = (probs * gaps).sum(0)
+    variance = (probs * gaps.square()).sum(0) - mean.square()
+    tempered = log_p.gather(0, labels[None])[0].exp()
+    original = (own - torch.logsumexp(gaps, 0)).exp()
+    uniform = torch.full_like(own, 1 / len(z))
+    m = w1 * tempered + w2 * original + w3 * uniform
+    slope = tempered * (own - mean)
+    first = torch.stack([w1 * slope, tempered, original, uniform]) / m
+    second = torch.zeros(4, 4, dtype=torch.float64, device=z.device)
+    second[0, 0] = (weight * w1 * tempered * ((own - mean).square() - variance) / m).sum()
+    second[0, 1] = second[1, 0] = (weight * slope / m).sum()
+    hessian = (first * weight) @ first.T - second
+    value = float(-(weight * m.log()).sum())
+    return value if math.isfinite(value) else math.inf, -(first * weight).sum(1).cpu(), hessian.cpu()
+
+
+def _validation_nll(request: Request, beta: Tensor, weights: Tensor) -> float | None:
+    if request.validation is None:
+        return None
+    theta = torch.cat([beta.reshape(1), (weights / weights.sum()).double()])[None]
+    return float(MixtureProblem(request.validation, request.device).evaluate(theta, [0])[0]) - 1

@@ -1,0 +1,39 @@
+"""A line of progress on a terminal, and nothing in a pipe."""
+
+import sys
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.status import Status
+
+
+class Progress:
+    """Shows what a fit is doing; cleared when it is done.
+
+    Args:
+        title: what stands before every message.
+        show: False to stay silent; None to show on a terminal only.
+    """
+
+    def __init__(self, title: str, show: bool | None = None) -> None:
+        self._title = title
+        self._status: Status | None = None
+        if sys.stderr.isatty() if show is None else show:
+            self._status = Status(title, console=Console(stderr=True))
+
+    def __call__(self, message: str) -> None:
+        """Show a message."""
+        if self._status is not None:
+            self._status.update(f"{self._title}: {message}")
+
+    def __enter__(self) -> Self:
+        if self._status is not None:
+            self._status.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._status is not None:
+            self._status.stop()
