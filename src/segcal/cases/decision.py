@@ -58,7 +58,7 @@ def keep_binary_decision(foreground: np.ndarray, winner: np.ndarray, name: str =
     Class 1 wins above 0.5; at 0.5 exactly both classes are equal and the lower index wins.
 
     >>> keep_binary_decision(np.array([0.5, 0.5], np.float32), np.array([0, 1]))
-    array([0.5      , 0.50000006], dtype=float32)
+    array([0.5       , 0.50000006], dtype=float32)
     """
     half = foreground.dtype.type(0.5)
     above = np.nextafter(half, foreground.dtype.type(1))

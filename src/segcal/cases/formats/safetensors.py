@@ -1,4 +1,7 @@
-"""``CASE.safetensors``: the declared tensor of each file, or the only one."""
+"""``CASE.safetensors``: the declared tensor of each file, or the only one.
+
+numpy has no bfloat16, and eight bits could not keep near ties: such scores are read, and written, as float32.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -35,6 +38,7 @@ class Safetensors(Format):
         with reading(path), safe_open(path, framework="pt") as file:
             check_size(path, path.stat().st_size, path.stat().st_size)
             values: Tensor = file.get_tensor(self._key(list(file.keys()), path))
+        values = values.float() if values.dtype == torch.bfloat16 else values
         return Stored(values.movedim(self.class_axis(values.ndim), 0) if values.ndim else values)
 
     def write(self, case_id: str, values: np.ndarray, folder: Path, decision: np.ndarray | None) -> Sequence[str]:
@@ -43,10 +47,9 @@ class Safetensors(Format):
         with reading(path), safe_open(path, framework="pt") as file:
             chosen = self._key(list(file.keys()), path)
             tensors = {key: file.get_tensor(key) for key in file.keys() if key != chosen}  # noqa: SIM118
-            dtype = file.get_tensor(chosen).dtype
             metadata = file.metadata()
         ordered = np.ascontiguousarray(np.moveaxis(values, 0, self.class_axis(values.ndim)))
-        tensors[chosen] = torch.from_numpy(ordered).to(dtype)
+        tensors[chosen] = torch.from_numpy(ordered)
         save_file(tensors, folder / path.name, metadata)
         return [path.name]
 

@@ -1,0 +1,87 @@
+import json
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.numpy import load_file, save_file
+
+from segcal.cases import ArrayCases, CaseError, CaseWriter, convert, open_cases
+from segcal.errors import InputError
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 10**6), offset=st.sampled_from([0.0, 40.0, -3000.0]), gap=st.sampled_from([0.0, 1e-6, 1e-3]))
+def test_near_ties_keep_their_decision_whatever_the_offset(seed, offset, gap, tmp_path_factory):
+    rng = np.random.default_rng(seed)
+    logits = rng.normal(size=(4, 30)) + offset
+    logits[2] = logits[0] + gap
+    folder = tmp_path_factory.mktemp("s")
+    list(convert(ArrayCases([logits.astype(np.float32)]), folder))
+    assert np.array_equal(open_cases(folder).read("0").logits.numpy().argmax(0), logits.astype(np.float32).argmax(0))
+
+
+def test_the_file_holds_what_the_page_says(tmp_path, rng):
+    logits = rng.normal(size=(3, 4, 5)).astype(np.float32)
+    labels = np.full((4, 5), 2)
+    labels[0] = 255
+    cases = ArrayCases([logits], [labels], ignore=255, ids=["a"])
+    list(convert(cases, tmp_path))
+    found = load_file(tmp_path / "a.safetensors")
+    assert {key: value.dtype.name for key, value in found.items()} == {
+        "log_probs": "float16",
+        "free_energy": "float32",
+        "prediction": "uint8",
+        "labels": "int16",
+    }
+    np.testing.assert_allclose(found["free_energy"], np.log(np.exp(logits).sum(0)), rtol=1e-5)
+    assert (found["labels"][0] == -1).all()
+
+
+def test_calibrated_scores_keep_labels_and_lose_the_offset(tmp_path, rng):
+    logits = rng.normal(size=(3, 4, 5)).astype(np.float32)
+    labels = rng.integers(0, 3, (4, 5))
+    list(convert(ArrayCases([logits], [labels], ids=["a"], groups=["g"]), tmp_path / "s"))
+    cases = open_cases(tmp_path / "s")
+    case = cases.read("a")
+    CaseWriter(cases, tmp_path / "out").write("a", torch.log_softmax(case.logits / 2, 0), case.logits.argmax(0))
+    again = open_cases(tmp_path / "out")
+    assert again.kind == "probs"
+    assert "free_energy" not in load_file(tmp_path / "out" / "a.safetensors")
+    assert np.array_equal(again.read("a").labels, labels)
+    assert again.groups == {"a": "g"}
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({"version": 2}, "has format 'segcal-store' version 2, but 'segcal-store' version 1 is needed"),
+        ({"num_classes": "three"}, "has no valid num_classes and class_names"),
+        ({"class_names": "abc"}, "has no valid num_classes and class_names"),
+        ({"kind": "softmax"}, "no kind is named 'softmax'"),
+    ],
+)
+def test_a_dataset_json_of_another_kind_is_refused(change, match, tmp_path):
+    list(convert(ArrayCases([np.zeros((2, 3), np.float32)]), tmp_path))
+    content = json.loads((tmp_path / "dataset.json").read_text())
+    (tmp_path / "dataset.json").write_text(json.dumps(content | change))
+    with pytest.raises(InputError, match=match):
+        open_cases(tmp_path, format="store")
+
+
+def test_a_foreign_file_in_a_store_fails_its_case(tmp_path):
+    list(convert(ArrayCases([np.zeros((2, 3), np.float32)]), tmp_path))
+    save_file({"log_probs": np.zeros((2, 3), np.float16)}, tmp_path / "x.safetensors")
+    with pytest.raises(CaseError, match=r"x\.safetensors is not a case of 'segcal-store' version 1"):
+        open_cases(tmp_path).read("x")
+
+
+def test_a_prediction_that_is_not_the_winner_is_damage(tmp_path):
+    list(convert(ArrayCases([np.array([[0.0], [5.0]], np.float32)]), tmp_path))
+    found = load_file(tmp_path / "0.safetensors")
+    facts = json.dumps({"format": "segcal-store", "version": 1})
+    for prediction, match in [([0], "would name another class"), ([7], "cannot be read"), ([1, 1], "of another shape")]:
+        save_file(found | {"prediction": np.array(prediction, np.uint8)}, tmp_path / "0.safetensors", {"segcal": facts})
+        with pytest.raises(CaseError, match=match):
+            open_cases(tmp_path).read("0")

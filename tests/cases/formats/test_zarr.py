@@ -1,0 +1,80 @@
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from segcal.cases import CaseError, CaseWriter, open_cases
+from segcal.cases.formats import zarr as module
+
+zarr = pytest.importorskip("zarr")
+
+
+def make(path, array, **options):
+    stored = zarr.create_array(str(path), shape=array.shape, chunks=array.shape, dtype=array.dtype, **options)
+    stored[...] = array
+
+
+def test_the_axis_that_the_file_names_c_holds_the_classes(tmp_path, rng):
+    array = rng.normal(size=(4, 3, 5)).astype(np.float32)
+    make(tmp_path / "a.zarr", array, dimension_names=["y", "c", "x"])
+    assert np.array_equal(open_cases(tmp_path, kind="logits").read("a").logits, array.transpose(1, 0, 2))
+
+
+def test_a_group_needs_a_key_where_it_has_several_arrays(tmp_path, rng):
+    array = rng.normal(size=(3, 4, 5)).astype(np.float16)
+    group = zarr.create_group(str(tmp_path / "p" / "a.zarr"))
+    for key, factor in (("scores", 1), ("other", 2)):
+        group.create_array(key, shape=array.shape, dtype="f2")[...] = array * factor
+    cases = open_cases(tmp_path / "p", kind="logits", key="scores")
+    case = cases.read("a")
+    assert np.array_equal(case.logits, array.astype(np.float32))
+    with pytest.raises(Exception, match=r"has 2 arrays \(other, scores\), but one is needed"):
+        open_cases(tmp_path / "p", kind="logits")
+    CaseWriter(cases, tmp_path / "out").write("a", torch.log_softmax(case.logits, 0), case.logits.argmax(0))
+    written = zarr.open_group(str(tmp_path / "out" / "a.zarr"), mode="r")
+    assert np.array_equal(written["other"][...], array * 2)
+
+
+def change(path, **entries):
+    content = json.loads((path / "zarr.json").read_text())
+    (path / "zarr.json").write_text(json.dumps(content | entries))
+
+
+@pytest.mark.parametrize(
+    ("entries", "match"),
+    [
+        ({"codecs": [{"name": "numcodecs.pickle"}]}, r"uses the codec numcodecs\.pickle, but only"),
+        (
+            {"codecs": [{"name": "sharding_indexed", "configuration": {"codecs": [{"name": "evil"}]}}]},
+            "uses the codec evil",
+        ),
+        ({"codecs": "bytes"}, "has no list of codecs"),
+        ({"shape": [3, 10**9, 10**9]}, "declares 3000000000000000000 bytes of values"),
+        (
+            {"chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [10**12, 1, 1]}}},
+            "declares 1000000000000",
+        ),
+        ({"shape": [3, -1]}, "has no valid shape and chunk shape"),
+        ({"chunk_grid": 5}, "has no valid shape and chunk shape"),
+        ({"data_type": "string"}, "cannot be read|has dtype"),
+    ],
+)
+def test_metadata_is_checked_before_the_library_sees_it(entries, match, tmp_path):
+    make(tmp_path / "a.zarr", np.zeros((3, 4, 5), np.float32))
+    make(tmp_path / "b.zarr", np.zeros((3, 4, 5), np.float32))
+    cases = open_cases(tmp_path, kind="logits")
+    change(tmp_path / "a.zarr", **entries)
+    with pytest.raises(CaseError, match=match):
+        cases.read("a")
+
+
+def test_the_second_zarr_format_is_refused(tmp_path):
+    make(tmp_path / "a.zarr", np.zeros((3, 4), np.float32), zarr_format=2)
+    with pytest.raises(Exception, match=r"zarr\.json is missing"):
+        open_cases(tmp_path, kind="logits")
+
+
+def test_the_codecs_that_are_let_through_are_those_of_the_specification():
+    assert "blosc" in module.CODECS
+    assert not any("pickle" in name for name in module.CODECS)

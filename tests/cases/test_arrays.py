@@ -1,0 +1,64 @@
+import numpy as np
+import pytest
+import torch
+
+from segcal.cases import ArrayCases
+from segcal.errors import InputError
+
+
+@pytest.fixture
+def logits(rng):
+    return [rng.normal(size=(3, 4, 5)).astype(np.float32) for _ in range(2)]
+
+
+def test_a_case_has_everything_that_was_given(logits, rng):
+    mask = np.ones((4, 5), bool)
+    mask[0] = False
+    labels = rng.integers(0, 3, (4, 5))
+    cases = ArrayCases(
+        logits,
+        [labels, labels],
+        ids=["a", "b"],
+        masks=[mask, mask],
+        spacing=[(1, 2)] * 2,
+        images=[np.zeros((1, 4, 5))] * 2,
+    )
+    case = cases.read("b")
+    assert torch.equal(case.logits, torch.from_numpy(logits[1]))
+    assert (case.labels[0] == -1).all()
+    assert np.array_equal(case.labels[1:].numpy(), labels[1:])
+    assert case.spacing == (1.0, 2.0)
+    assert case.image.shape == (1, 4, 5)
+
+
+def test_members_are_pooled_as_declared(logits):
+    cases = ArrayCases([logits], pooling="mean_logits")
+    np.testing.assert_allclose(cases.read("0").logits, (logits[0] + logits[1]) / 2, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"logits": []}, "logits is empty"),
+        ({"labels": [np.zeros((4, 5), int)]}, "labels has 1 entries, but logits has 2 cases"),
+        ({"ids": ["a", "a"]}, "ids contains 'a' more than once"),
+        ({"class_names": ["x"]}, "class_names has 1 names, but the logits have 3 classes"),
+        ({"kind": "prob"}, "no kind is named 'prob'"),
+        ({"pooling": "mean"}, "no pooling is named 'mean'"),
+    ],
+)
+def test_columns_that_do_not_fit_are_refused(options, match, logits):
+    with pytest.raises(InputError, match=match):
+        ArrayCases(**({"logits": logits} | options))
+
+
+def test_a_list_of_members_needs_a_pooling(logits):
+    with pytest.raises(InputError, match="logits of case '0' is a list of 2 members, but no pooling is declared"):
+        ArrayCases([logits]).read("0")
+
+
+def test_classes_must_agree_between_cases(logits):
+    with pytest.raises(
+        InputError, match=r"logits of case '1' has shape \(2, 4, 5\), but \(3, \*space\) like the cases"
+    ):
+        ArrayCases([logits[0], logits[1][:2]]).read("1")

@@ -1,0 +1,81 @@
+import pickle
+
+import numpy as np
+import pytest
+
+from segcal.cases import ArrayCases, CaseError, open_cases
+from segcal.errors import InputError
+
+
+def make(number, **options):
+    return ArrayCases([np.zeros((2, 3), np.float32)] * number, ids=[f"p{i // 2}_{i}" for i in range(number)], **options)
+
+
+def test_iteration_reads_in_order_and_a_subset_keeps_it():
+    cases = make(5)
+    assert [case.id for case in cases] == list(cases.ids)
+    assert cases.subset(["p2_4", "p0_1"]).ids == ("p0_1", "p2_4")
+    with pytest.raises(InputError, match="ids contains 'zz', but there is no such case among 5"):
+        cases.subset(["zz"])
+
+
+@pytest.mark.parametrize("group", [r"(p\d)_", {f"p{i // 2}_{i}": f"p{i // 2}" for i in range(10)}])
+def test_a_split_keeps_groups_together(group):
+    split = make(10).split(cal=4, val=2, seed=1, group=group)
+    patients = [{case_id.split("_")[0] for case_id in part.ids} for part in split]
+    assert [len(part) for part in split] == [4, 2, 4]
+    assert len(set.union(*patients)) == sum(map(len, patients))
+
+
+def test_a_split_reads_groups_from_a_csv_file(tmp_path):
+    (tmp_path / "g.csv").write_text("id,group\n" + "".join(f"p{i // 2}_{i},{i // 2}\n" for i in range(4)))
+    split = make(4).split(cal=3, group=tmp_path / "g.csv")
+    assert len(split.cal) == 2
+
+
+def test_the_groups_of_a_collection_are_used_when_none_are_given():
+    cases = make(6, groups=["x", "x", "y", "y", "z", "z"])
+    assert {len(part) for part in cases.split(cal=3, val=2)} == {2}
+
+
+def test_the_seed_decides_the_split():
+    cases = make(20)
+    assert cases.split(cal=9, seed=1).cal.ids == cases.split(cal=9, seed=1).cal.ids
+    assert cases.split(cal=9, seed=1).cal.ids != cases.split(cal=9, seed=2).cal.ids
+
+
+@pytest.mark.parametrize(("cal", "val"), [(0, 1), (3, -1), (4, 2)])
+def test_impossible_sizes_are_refused(cal, val):
+    with pytest.raises(InputError, match=rf"cal \+ val is {cal} \+ {val}, but there are 5 cases"):
+        make(5).split(cal=cal, val=val)
+
+
+@pytest.mark.parametrize(
+    ("kind", "pooling", "expected"),
+    [
+        ("logits", "single", True),
+        ("logits", "mean_logits", True),
+        ("logits", "mean_probs", False),
+        ("logits", None, True),
+        ("probs", "single", False),
+        ("sigmoid", None, False),
+    ],
+)
+def test_the_offset_is_lost_in_a_softmax(kind, pooling, expected):
+    array = np.full((2, 3), 0.5, np.float32) if kind != "sigmoid" else np.full(3, 0.5, np.float32)
+    assert ArrayCases([array], kind=kind, pooling=pooling).has_offset is expected
+
+
+def test_a_case_error_survives_a_process_border():
+    error = pickle.loads(pickle.dumps(CaseError("a", "x.npy is cut")))
+    assert (error.case_id, error.reason, str(error)) == ("a", "x.npy is cut", "case 'a': x.npy is cut")
+
+
+def test_the_fingerprint_sees_ids_kind_and_file_sizes(npy_folder):
+    predictions, labels, _ = npy_folder
+    first = open_cases(predictions, labels, kind="logits")
+    before = first.fingerprint()
+    assert first.subset(["a1"]).fingerprint() != before
+    assert open_cases(predictions, kind="logits").fingerprint() != before
+    np.save(labels / "a1.npy", np.zeros((4, 5), np.int64))
+    assert first.fingerprint() != before

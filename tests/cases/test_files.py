@@ -1,0 +1,96 @@
+import nibabel
+import numpy as np
+import pytest
+
+from segcal.cases import CaseError, open_cases
+
+
+def test_a_case_has_logits_and_labels_with_ignored_voxels_marked(npy_folder):
+    predictions, labels, arrays = npy_folder
+    raw = np.load(labels / "a1.npy")
+    case = open_cases(predictions, labels, kind="logits", ignore=2).read("a1")
+    assert np.array_equal(case.logits, arrays["a1"])
+    assert np.array_equal(case.labels, np.where(raw == 2, -1, raw.astype(int)))
+    assert case.mask is None
+
+
+def test_members_are_averaged_and_halves_are_computed_in_single_precision(tmp_path, rng):
+    arrays = []
+    for member in range(3):
+        (tmp_path / f"m{member}").mkdir()
+        arrays.append(rng.normal(size=(3, 4, 5)).astype(np.float16))
+        np.save(tmp_path / f"m{member}" / "a.npy", arrays[-1])
+    cases = open_cases([tmp_path / f"m{member}" for member in range(3)], kind="logits", pool="mean_logits")
+    found = cases.read("a").logits.numpy()
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, np.mean([array.astype(np.float32) for array in arrays], axis=0), rtol=1e-6)
+    assert cases.pooling == "mean_logits"
+    assert cases.has_offset
+
+
+@pytest.mark.parametrize(
+    ("label", "match"),
+    [
+        (np.full((4, 5), 9, np.uint8), r"a1\.npy contains 9, but there are 3 classes"),
+        (np.zeros((5, 4), np.uint8), r"a1\.npy has space \(5, 4\), but its logits have \(4, 5\)"),
+        (np.full((4, 5), 0.5), r"a1\.npy has values that are not whole numbers"),
+    ],
+)
+def test_labels_that_do_not_fit_fail_the_case_with_the_files_name(label, match, npy_folder):
+    predictions, labels, _ = npy_folder
+    np.save(labels / "a1.npy", label)
+    with pytest.raises(CaseError, match=rf"case 'a1': .*labels.{match}"):
+        open_cases(predictions, labels, kind="logits").read("a1")
+
+
+@pytest.mark.parametrize(
+    ("scores", "match"),
+    [
+        (np.full((3, 4, 5), np.nan), "has 60 values that are NaN or infinite"),
+        (np.zeros((4, 4, 5)), r"has shape \(4, 4, 5\), but \(3, \*space\) like the cases before it"),
+        (np.zeros((3, 4, 5), np.int32), "has dtype int32, but floating-point values are needed"),
+    ],
+)
+def test_scores_that_are_none_fail_the_case_with_the_files_name(scores, match, npy_folder):
+    predictions, labels, _ = npy_folder
+    np.save(predictions / "b1.npy", scores)
+    with pytest.raises(CaseError, match=rf"case 'b1': .*predictions.b1\.npy {match}"):
+        open_cases(predictions, labels, kind="logits").read("b1")
+
+
+def test_members_of_different_shape_fail_the_case(tmp_path):
+    for member, size in enumerate((4, 6)):
+        (tmp_path / f"m{member}").mkdir()
+        np.save(tmp_path / f"m{member}" / "a.npy", np.zeros((3, size), np.float32))
+    cases = open_cases([tmp_path / "m0", tmp_path / "m1"], kind="logits", pool="mean_logits")
+    with pytest.raises(CaseError, match=r"case 'a': member 1 has shape \(3, 6\), but member 0 has \(3, 4\)"):
+        cases.read("a")
+
+
+def test_a_label_map_in_another_orientation_is_refused(tmp_path):
+    (tmp_path / "p").mkdir()
+    (tmp_path / "l").mkdir()
+    nibabel.save(nibabel.Nifti1Image(np.zeros((4, 5, 6, 3), np.float32), np.eye(4)), tmp_path / "p" / "a.nii.gz")
+    labels = nibabel.Nifti1Image(np.zeros((4, 5, 6), np.uint8), np.diag([-1, 1, 1, 1]))
+    nibabel.save(labels, tmp_path / "l" / "a.nii.gz")
+    with pytest.raises(CaseError, match="has the orientation LAS, but its scores have RAS"):
+        open_cases(tmp_path / "p", tmp_path / "l", kind="logits").read("a")
+
+
+def test_nifti_scores_and_labels_share_axes_even_where_the_shape_reads_both_ways(tmp_path, rng):
+    (tmp_path / "p").mkdir()
+    (tmp_path / "l").mkdir()
+    scores = rng.normal(size=(4, 5, 4, 3)).astype(np.float32)
+    nibabel.save(nibabel.Nifti1Image(scores, np.diag([1, 2, 3, 1])), tmp_path / "p" / "a.nii.gz")
+    labels = nibabel.Nifti1Image(scores.argmax(-1).astype(np.uint8), np.diag([1, 2, 3, 1]))
+    nibabel.save(labels, tmp_path / "l" / "a.nii.gz")
+    case = open_cases(tmp_path / "p", tmp_path / "l", kind="logits").read("a")
+    assert np.array_equal(case.labels, case.logits.argmax(0))
+    assert case.spacing == (1.0, 2.0, 3.0)
+
+
+def test_masks_of_members_are_intersected(tmp_path, make_nnunet):
+    make_nnunet(tmp_path / "p", box=[[0, 3], [0, 5], [0, 6]])
+    make_nnunet(tmp_path / "q", box=[[1, 4], [0, 5], [0, 6]])
+    case = open_cases([tmp_path / "p", tmp_path / "q"], pool="mean_probs").read("c1")
+    assert case.mask[:, 0, 0].tolist() == [False, True, True, False]

@@ -1,0 +1,76 @@
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from segcal.cases.kinds import check_kind, to_log_domain
+from segcal.errors import InputError
+
+
+def test_logits_are_taken_as_they_are():
+    values = np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32)
+    assert np.array_equal(to_log_domain(values, "logits", "x").numpy(), values)
+
+
+def test_logits_that_look_like_probabilities_are_still_logits():
+    values = np.full((2, 3), 0.5, np.float32)
+    assert np.array_equal(to_log_domain(values, "logits", "x").numpy(), values)
+
+
+def test_zero_probabilities_are_clipped_and_the_rest_is_the_log():
+    logits = to_log_domain(np.array([[1.0], [0.0]], np.float32), "probs", "x").numpy()
+    np.testing.assert_allclose(logits[:, 0], [np.log(1 / (1 + 1e-7)), np.log(1e-7 / (1 + 1e-7))], rtol=1e-6, atol=1e-7)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    seed=st.integers(0, 10**6),
+    dtype=st.sampled_from([np.float16, np.float32]),
+    scale=st.sampled_from([1e-7, 1e-3, 1.0]),
+)
+def test_the_winner_of_stored_probabilities_survives_the_logarithm(seed, dtype, scale):
+    rng = np.random.default_rng(seed)
+    scores = rng.normal(size=(4, 50)) * scale
+    probs = (np.exp(scores) / np.exp(scores).sum(0)).astype(dtype)
+    assert np.array_equal(to_log_domain(probs, "probs", "x").numpy().argmax(0), probs.argmax(0))
+
+
+@pytest.mark.parametrize("shape", [(5, 6), (1, 5, 6)])
+def test_one_foreground_probability_becomes_two_classes(shape):
+    foreground = np.random.default_rng(1).random(shape).astype(np.float32)
+    logits = to_log_domain(foreground, "sigmoid", "x")
+    assert logits.shape == (2, 5, 6)
+    np.testing.assert_allclose(logits.exp()[1], foreground.reshape(5, 6), atol=1e-6)
+
+
+def test_above_one_half_the_foreground_wins_and_at_one_half_it_does_not():
+    half = np.float32(0.5)
+    values = np.array([half, np.nextafter(half, np.float32(1)), np.nextafter(half, np.float32(0))])
+    assert to_log_domain(values, "sigmoid", "x").numpy().argmax(0).tolist() == [0, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("values", "kind", "match"),
+    [
+        (np.array([[3.0], [-1.0]]), "probs", "has values from -1 to 3, but probabilities lie between 0 and 1"),
+        (np.array([[0.9], [0.8]]), "probs", "whose sum over classes is off by up to 0.7"),
+        (np.array([2.0]), "sigmoid", "has values from 2 to 2"),
+        (np.array([[np.nan], [1.0]]), "logits", "has 1 values that are NaN or infinite"),
+        (np.array([np.nan, 0.5]), "sigmoid", "has 1 values that are NaN or infinite"),
+        (np.array([[1], [2]]), "logits", "has dtype int64, but floating-point values are needed"),
+        (np.array([[0.5]]), "probs", r"has shape \(1, 1\), but \(classes, \*space\) with at least 2 classes"),
+    ],
+)
+def test_numbers_that_are_not_of_the_declared_kind_are_caught(values, kind, match):
+    with pytest.raises(InputError, match=match):
+        to_log_domain(values, kind, "scores")
+
+
+def test_an_unknown_kind_lists_the_choices():
+    with pytest.raises(InputError, match=r"no kind is named 'probabilities'\. Choose one of: logits, probs, sigmoid"):
+        check_kind("probabilities")
+
+
+def test_float64_probabilities_stay_float64():
+    assert to_log_domain(np.full((2, 3), 0.5), "probs", "x").dtype == torch.float64

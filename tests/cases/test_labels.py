@@ -1,0 +1,141 @@
+import struct
+import zlib
+
+import nibabel
+import numpy as np
+import pytest
+from PIL import Image
+
+from segcal.cases.labels import LabelFolder, read_label_file
+from segcal.errors import InputError
+
+LABELS = np.array([[0, 1, 2], [3, 2, 1]], np.uint8)
+
+
+def png(path, depth, colour, rows):
+    """Write a PNG by hand: `rows` are packed bytes."""
+
+    def chunk(name, content):
+        return struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
+
+    header = struct.pack(">IIBBBBB", 3, 2, depth, colour, 0, 0, 0)
+    palette = chunk(b"PLTE", bytes(range(12))) if colour == 3 else b""
+    body = chunk(b"IDAT", zlib.compress(b"".join(b"\0" + row for row in rows)))
+    path.write_bytes(b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + palette + body + chunk(b"IEND", b""))
+    return path
+
+
+@pytest.mark.parametrize("colour", [0, 3])
+@pytest.mark.parametrize(
+    ("depth", "rows"),
+    [(2, [b"\x18", b"\xe4"]), (4, [b"\x01\x20", b"\x32\x10"]), (8, [b"\0\1\2", b"\3\2\1"])],
+)
+def test_grey_and_palette_pictures_hold_class_indices_at_any_depth(depth, colour, rows, tmp_path):
+    found = read_label_file(png(tmp_path / "a.png", depth, colour, rows), (2, 3))
+    assert found.values.tolist() == LABELS.tolist()
+
+
+def test_sixteen_bit_pictures_hold_class_indices(tmp_path):
+    values = LABELS.astype(np.uint16) * 1000
+    Image.fromarray(values).save(tmp_path / "a.png")
+    assert read_label_file(tmp_path / "a.png", (2, 3)).values.tolist() == values.tolist()
+
+
+def test_one_bit_pictures_are_two_classes(tmp_path):
+    Image.fromarray(LABELS > 1).save(tmp_path / "a.png")
+    assert read_label_file(tmp_path / "a.png", (2, 3)).values.tolist() == (LABELS > 1).astype(int).tolist()
+
+
+def test_colour_pictures_are_refused(tmp_path):
+    Image.fromarray(np.zeros((2, 3, 3), np.uint8)).save(tmp_path / "a.png")
+    with pytest.raises(InputError, match=r"a\.png is a colour picture \(RGB\), but one class index a pixel is needed"):
+        read_label_file(tmp_path / "a.png", (2, 3))
+
+
+def test_a_picture_that_declares_more_pixels_than_it_can_hold_is_refused(tmp_path):
+    path = png(tmp_path / "a.png", 8, 0, [b"\0\1\2", b"\3\2\1"])
+    content = bytearray(path.read_bytes())
+    content[16:24] = struct.pack(">II", 13_000, 13_000)
+    content[29:33] = struct.pack(">I", zlib.crc32(bytes(content[12:29])))
+    path.write_bytes(bytes(content))
+    with pytest.raises(InputError, match=r"a\.png declares 676000000 bytes of values, but holds"):
+        read_label_file(path, (2, 3))
+
+
+@pytest.mark.parametrize("content", [b"", b"\x89PNG\r\n\x1a\n", b"GIF89a" + b"\0" * 50])
+def test_a_damaged_picture_is_named(content, tmp_path):
+    (tmp_path / "a.png").write_bytes(content)
+    with pytest.raises(InputError, match=r"a\.png cannot be read"):
+        read_label_file(tmp_path / "a.png", (2, 3))
+
+
+def test_arrays_are_read_from_npy_and_npz(tmp_path):
+    np.save(tmp_path / "a.npy", LABELS)
+    np.savez(tmp_path / "b.npz", x=LABELS, y=LABELS + 1)
+    assert read_label_file(tmp_path / "a.npy", (2, 3)).values.tolist() == LABELS.tolist()
+    assert read_label_file(tmp_path / "b.npz", (2, 3), key="y").values.tolist() == (LABELS + 1).tolist()
+
+
+def save_nifti(path, values, spacing=(1.0, 2.0, 3.0)):
+    nibabel.save(nibabel.Nifti1Image(values, np.diag([*spacing, 1])), path)
+    return path
+
+
+def test_nifti_labels_are_as_stored_or_reversed_as_declared(tmp_path):
+    values = np.arange(24).reshape(2, 3, 4).astype(np.int16)
+    path = save_nifti(tmp_path / "a.nii.gz", values)
+    plain = read_label_file(path, (2, 3, 4))
+    assert np.array_equal(plain.values, values)
+    assert plain.spacing == (1.0, 2.0, 3.0)
+    assert plain.orientation == "RAS"
+    turned = read_label_file(path, (4, 3, 2), "zyx")
+    assert np.array_equal(turned.values, values.transpose(2, 1, 0))
+    assert turned.spacing == (3.0, 2.0, 1.0)
+
+
+def test_reversed_axes_are_never_assumed(tmp_path):
+    path = save_nifti(tmp_path / "a.nii", np.zeros((2, 3, 4), np.uint8))
+    with pytest.raises(InputError, match=r"has shape \(2, 3, 4\) and its scores have \(4, 3, 2\): reversed they fit"):
+        read_label_file(path, (4, 3, 2))
+
+
+def test_a_shape_that_reads_the_same_both_ways_must_be_declared(tmp_path):
+    path = save_nifti(tmp_path / "a.nii", np.zeros((3, 2, 3), np.uint8))
+    with pytest.raises(InputError, match="both axis orders fit, but which one is right must be declared"):
+        read_label_file(path, (3, 2, 3))
+    assert read_label_file(path, (3, 2, 3), "xyz").values.shape == (3, 2, 3)
+
+
+def test_whole_numbers_stored_as_floats_are_labels(tmp_path):
+    path = save_nifti(tmp_path / "a.nii", np.array([[[0.0, 2.0]]], np.float32))
+    found = read_label_file(path, (1, 1, 2)).values
+    assert found.dtype == np.int64
+    assert found.tolist() == [[[0, 2]]]
+
+
+@pytest.mark.parametrize("value", [0.5, np.nan, np.inf, 1e20])
+def test_fractions_are_not_labels(value, tmp_path):
+    np.save(tmp_path / "a.npy", np.array([0.0, value]))
+    with pytest.raises(InputError, match=r"a\.npy has values that are not whole numbers"):
+        read_label_file(tmp_path / "a.npy", (2,))
+
+
+def test_a_folder_without_label_maps_is_refused(tmp_path):
+    with pytest.raises(InputError, match="is not a folder"):
+        LabelFolder(tmp_path / "none")
+    (tmp_path / "a.jpg").write_bytes(b"")
+    with pytest.raises(InputError, match="has no label maps, but files ending in"):
+        LabelFolder(tmp_path)
+
+
+def test_two_files_of_one_stem_are_refused(tmp_path):
+    for name in ("a.npy", "a.png"):
+        (tmp_path / name).write_bytes(b"")
+    with pytest.raises(InputError, match=r"has both a\.npy and a\.png, but a case needs one file"):
+        LabelFolder(tmp_path)
+
+
+def test_a_case_without_a_label_map_is_named(tmp_path):
+    np.save(tmp_path / "a.npy", LABELS)
+    with pytest.raises(InputError, match=r"has no label map for it, but one is needed. Add b\.\*"):
+        LabelFolder(tmp_path).read("b", (2, 3))

@@ -1,0 +1,102 @@
+import contextlib
+import gzip
+import importlib
+import struct
+import tracemalloc
+
+import nibabel
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from segcal.cases import nifti_file
+from segcal.errors import InputError
+
+
+def nifti_bytes(shape=(3, 4, 5), dtype=np.float32):
+    return nibabel.Nifti1Image(np.ones(shape, dtype), np.diag([2, 3, 4, 1])).to_bytes()
+
+
+def patched(offset, content, source=None):
+    changed = bytearray(source or nifti_bytes())
+    changed[offset : offset + len(content)] = content
+    return bytes(changed)
+
+
+# Offsets in the NIfTI-1 header: dim at 40, datatype at 70, pixdim at 76, vox_offset at 108, scl_slope at 112.
+ABSURD = struct.pack("<8h", 7, *[32767] * 7)
+BAD = {
+    "empty": b"",
+    "no NIfTI": b"x" * 400,
+    "cut header": nifti_bytes()[:200],
+    "cut values": nifti_bytes()[:-10],
+    "absurd shape": patched(40, ABSURD),
+    "negative shape": patched(40, struct.pack("<8h", 3, -4, 4, 5, 1, 1, 1, 1)),
+    "unknown dtype": patched(70, struct.pack("<h", 999)),
+    "complex": nibabel.Nifti1Image(np.ones((2, 2, 2), np.complex64), np.eye(4)).to_bytes(),
+    "NaN offset": patched(108, struct.pack("<f", float("nan"))),
+    "far offset": patched(108, struct.pack("<f", 1e9)),
+}
+
+
+def read(path):
+    return nifti_file.nifti_values(nifti_file.open_nifti(path), path)
+
+
+@pytest.mark.parametrize("ending", [".nii", ".nii.gz"])
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_file_is_an_error_with_its_name_and_allocates_nothing(name, ending, tmp_path):
+    path = tmp_path / f"case{ending}"
+    path.write_bytes(gzip.compress(BAD[name]) if ending == ".nii.gz" else BAD[name])
+    tracemalloc.start()
+    try:
+        with pytest.raises(InputError, match=r"case\.nii"):
+            read(path)
+        assert tracemalloc.get_traced_memory()[1] < 50e6
+    finally:
+        tracemalloc.stop()
+
+
+def test_nan_voxel_sizes_and_affines_are_left_out(tmp_path):
+    path = tmp_path / "a.nii"
+    changed = patched(80, struct.pack("<3f", *[float("nan")] * 3))
+    path.write_bytes(patched(280, struct.pack("<f", float("nan")), changed))
+    image = nifti_file.open_nifti(path)
+    assert nifti_file.spacing(image) is None
+    assert nifti_file.orientation(image) == ""
+
+
+def test_values_voxel_size_and_orientation_are_read(tmp_path):
+    affine = np.diag([-2.0, 3, 4, 1])
+    nibabel.save(nibabel.Nifti1Image(np.arange(24, dtype=">i2").reshape(2, 3, 4), affine), tmp_path / "a.nii.gz")
+    image = nifti_file.open_nifti(tmp_path / "a.nii.gz")
+    assert nifti_file.spacing(image) == (2.0, 3.0, 4.0)
+    assert nifti_file.orientation(image) == "LAS"
+    values = nifti_file.nifti_values(image, tmp_path / "a.nii.gz")
+    assert values.dtype.isnative
+    assert values.ravel().tolist() == list(range(24))
+
+
+def test_a_missing_library_says_which_extra_to_install(monkeypatch, tmp_path):
+    def missing(name):
+        raise ImportError(name)
+
+    monkeypatch.setattr(importlib, "import_module", missing)
+    with pytest.raises(InputError, match=r"nibabel is not installed.*pip install 'segcal\[nifti\]'"):
+        nifti_file.open_nifti(tmp_path / "a.nii")
+
+
+@settings(max_examples=100, deadline=None)
+@given(data=st.data())
+def test_damaged_headers_are_read_or_refused_and_nothing_else(data, tmp_path_factory):
+    content = bytearray(nifti_bytes())
+    for _ in range(data.draw(st.integers(1, 6))):
+        content[data.draw(st.integers(0, 351))] = data.draw(st.integers(0, 255))
+    path = tmp_path_factory.mktemp("fuzz") / "case.nii"
+    path.write_bytes(bytes(content))
+    with contextlib.suppress(InputError):
+        image = nifti_file.open_nifti(path)
+        nifti_file.spacing(image)
+        nifti_file.orientation(image)
+        nifti_file.nifti_values(image, path)
