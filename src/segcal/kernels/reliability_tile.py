@@ -181,6 +181,15 @@ def add_low(row, inverse, zone, edge, low, code, n):  # type: ignore[no-untyped-
 
 
 @part
+def count_high(row, inverse, edge, n):  # type: ignore[no-untyped-def]
+    """Return how many probabilities are above `edge`."""
+    found = 0
+    for v in range(n):
+        found += row[v] * inverse[v] > edge
+    return found
+
+
+@part
 def select_high(row, inverse, zone, edge, chosen, high, n):  # type: ignore[no-untyped-def]
     """List the voxels that count and whose probability is above `edge`; return how many there are."""
     found = 0
@@ -206,6 +215,8 @@ def class_tile(s, labels, start, n, count, hits, prob):  # type: ignore[no-untyp
         for z in range(ZONES):
             if present[z]:
                 add_low(row, inverse, zone, edge, low[z, c], np.int32(z), n)
+        if count_high(row, inverse, edge, n) == 0:
+            continue
         found = select_high(row, inverse, zone, edge, chosen, high, n)
         find_bins(high, bins, slot, found)
         for k in range(found):

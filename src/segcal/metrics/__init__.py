@@ -1,6 +1,7 @@
 """Numbers from tables. :data:`METRICS` is the list of them all."""
 
 from segcal.errors import InputError
+from segcal.metrics import parts
 from segcal.metrics.ba_ece import boundary_calibration_error
 from segcal.metrics.base import Metric
 from segcal.metrics.classwise import classwise_calibration_error
@@ -8,19 +9,6 @@ from segcal.metrics.flips import beneficial_flips, flip_rate, harmful_flips, neu
 from segcal.metrics.free_energy import free_energy_std
 from segcal.metrics.likelihood import brier_score, mean_entropy, negative_log_likelihood
 from segcal.metrics.overlap import dice_score, mean_iou, pixel_accuracy
-from segcal.metrics.parts import (
-    bands,
-    boundary_curve,
-    class_curves,
-    confusion,
-    flips,
-    free_energy,
-    interior_curve,
-    likelihood,
-    ranking,
-    region_curve,
-    surface,
-)
 from segcal.metrics.ranking import area_under_risk_coverage
 from segcal.metrics.reliability import (
     average_calibration_error,
@@ -35,41 +23,43 @@ _ECE, _CECE = expected_calibration_error, classwise_calibration_error
 
 # In the order of the paper's tables, then the rest.
 METRICS: dict[str, Metric] = {
-    "nll": Metric("negative log-likelihood", likelihood, negative_log_likelihood, unit="nat"),
-    "dice": Metric("Dice score, foreground classes", confusion, dice_score, better="higher"),
-    "ece": Metric("calibration error", region_curve("all", 50), _ECE, bins=50),
-    "ba_ece": Metric("boundary-aware calibration error", bands, boundary_calibration_error, needs=("bands",)),
+    "nll": Metric("negative log-likelihood", parts.likelihood, negative_log_likelihood, unit="nat"),
+    "dice": Metric("Dice score, foreground classes", parts.confusion, dice_score, better="higher"),
+    "ece": Metric("calibration error", parts.region_curve("all", 50), _ECE, bins=50),
+    "ba_ece": Metric("boundary-aware calibration error", parts.bands, boundary_calibration_error, needs=("bands",)),
     "ace": Metric(
-        "average calibration error", region_curve("all", 15), average_calibration_error, pooled=True, bins=15
+        "average calibration error", parts.region_curve("all", 15), average_calibration_error, pooled=True, bins=15
     ),
-    "flip_rate": Metric("voxels whose class changed", flips, flip_rate, needs=("reference",)),
-    "harmful_flips": Metric("flips from right to wrong", flips, harmful_flips, needs=("reference",)),
+    "flip_rate": Metric("voxels whose class changed", parts.flips, flip_rate, needs=("reference",)),
+    "harmful_flips": Metric("flips from right to wrong", parts.flips, harmful_flips, needs=("reference",)),
     "beneficial_flips": Metric(
-        "flips from wrong to right", flips, beneficial_flips, better="higher", needs=("reference",)
+        "flips from wrong to right", parts.flips, beneficial_flips, better="higher", needs=("reference",)
     ),
-    "neutral_flips": Metric("flips from wrong to wrong", flips, neutral_flips, better=None, needs=("reference",)),
-    "brier": Metric("Brier score", likelihood, brier_score, unit=""),
-    "accuracy": Metric("right voxels", confusion, pixel_accuracy, better="higher"),
-    "miou": Metric("mean intersection over union", confusion, mean_iou, better="higher", pooled=True),
-    "mce": Metric("largest calibration gap", region_curve("all", 15), maximum_calibration_error, bins=15),
-    "cece": Metric("class-wise calibration error", class_curves("all"), _CECE, needs=("classwise",)),
-    "ece_foreground": Metric("ECE where truth is foreground", region_curve("foreground", 15), _ECE, bins=15),
-    "ece_union": Metric("ECE where truth or prediction is foreground", region_curve("union", 15), _ECE, bins=15),
+    "neutral_flips": Metric("flips from wrong to wrong", parts.flips, neutral_flips, better=None, needs=("reference",)),
+    "brier": Metric("Brier score", parts.likelihood, brier_score, unit=""),
+    "accuracy": Metric("right voxels", parts.confusion, pixel_accuracy, better="higher"),
+    "miou": Metric("mean intersection over union", parts.confusion, mean_iou, better="higher", pooled=True),
+    "mce": Metric("largest calibration gap", parts.region_curve("all", 15), maximum_calibration_error, bins=15),
+    "cece": Metric("class-wise calibration error", parts.class_curves("all"), _CECE, needs=("classwise",)),
+    "ece_foreground": Metric("ECE where truth is foreground", parts.region_curve("foreground", 15), _ECE, bins=15),
+    "ece_union": Metric("ECE where truth or prediction is foreground", parts.region_curve("union", 15), _ECE, bins=15),
     "cece_foreground": Metric(
-        "CECE where truth is foreground", class_curves("foreground"), _CECE, needs=("classwise",)
+        "CECE where truth is foreground", parts.class_curves("foreground"), _CECE, needs=("classwise",)
     ),
     "cece_union": Metric(
-        "CECE where truth or prediction is foreground", class_curves("union"), _CECE, needs=("classwise",)
+        "CECE where truth or prediction is foreground", parts.class_curves("union"), _CECE, needs=("classwise",)
     ),
-    "ece_correct": Metric("ECE of right predictions", region_curve("right", 50), _ECE, bins=50),
-    "ece_wrong": Metric("ECE of wrong predictions", region_curve("wrong", 50), _ECE, bins=50),
-    "ece_boundary": Metric("ECE near the boundary", boundary_curve(50), _ECE, bins=50, needs=("bands",)),
-    "ece_interior": Metric("ECE away from the boundary", interior_curve(50), _ECE, bins=50, needs=("bands",)),
-    "entropy": Metric("mean predictive entropy", likelihood, mean_entropy, unit="nat", better=None),
-    "free_energy_std": Metric("spread of the logits' offset", free_energy, free_energy_std, unit="nat", better=None),
-    "aurc": Metric("area under risk-coverage curve", ranking, area_under_risk_coverage),
-    "hd": Metric("Hausdorff distance", surface, hausdorff_distance, unit="distance", needs=("surface",)),
-    "hd95": Metric("95 % Hausdorff distance", surface, hausdorff_95, unit="distance", needs=("surface",)),
+    "ece_correct": Metric("ECE of right predictions", parts.region_curve("right", 50), _ECE, bins=50),
+    "ece_wrong": Metric("ECE of wrong predictions", parts.region_curve("wrong", 50), _ECE, bins=50),
+    "ece_boundary": Metric("ECE near the boundary", parts.boundary_curve(50), _ECE, bins=50, needs=("bands",)),
+    "ece_interior": Metric("ECE away from the boundary", parts.interior_curve(50), _ECE, bins=50, needs=("bands",)),
+    "entropy": Metric("mean predictive entropy", parts.likelihood, mean_entropy, unit="nat", better=None),
+    "free_energy_std": Metric(
+        "spread of the logits' offset", parts.free_energy, free_energy_std, unit="nat", better=None
+    ),
+    "aurc": Metric("area under risk-coverage curve", parts.ranking, area_under_risk_coverage),
+    "hd": Metric("Hausdorff distance", parts.surface, hausdorff_distance, unit="distance", needs=("surface",)),
+    "hd95": Metric("95 % Hausdorff distance", parts.surface, hausdorff_95, unit="distance", needs=("surface",)),
 }
 
 

@@ -1,0 +1,82 @@
+"""The tables that the chosen metrics need, of one case before and after calibration."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from segcal.calibrators.base import Calibrator
+from segcal.cases.base import Case
+from segcal.checks import check_forward
+from segcal.errors import InputError
+from segcal.metrics import Metric
+from segcal.numerics import compute_dtype
+from segcal.statistics import BandCache, CaseTables, count_log_probs, count_logits, find_bands, surface_distances
+from segcal.statistics.boundary import LabelBands
+from segcal.statistics.case import CLASS_BINS
+
+# A calibrator, or any function from logits (1, classes, *space) and an image to log-probabilities of that shape.
+Map: TypeAlias = Calibrator | Callable[[Tensor, Tensor | None], Tensor]
+
+
+class Counter:
+    """Counts cases, making only the tables that are needed.
+
+    Args:
+        metrics: the metrics that will be read.
+        cache: keeps the bands of label maps between runs, if given.
+    """
+
+    def __init__(self, metrics: Mapping[str, Metric], cache: BandCache | None = None) -> None:
+        self.needs = {need for metric in metrics.values() for need in metric.needs}
+        self.bins = tuple(sorted({metric.bins for metric in metrics.values() if metric.bins})) or (15,)
+        self.class_bins = CLASS_BINS if "classwise" in self.needs else 0
+        self.cache = cache
+
+    def count(self, case: Case, calibrator: Map | None) -> list[CaseTables]:
+        """Return the tables before and, with a calibrator, after calibration."""
+        if case.labels is None:
+            raise InputError(
+                f"labels of case {case.id!r} is missing, but every case needs labels to be measured. "
+                "Open the cases with labels, or leave this one out."
+            )
+        labels, bands = case.labels, self._bands(case.id, case.labels)
+        options = (self.bins, self.class_bins, bands)
+        predict = calibrator is not None or "surface" in self.needs
+        counted = count_logits(case.logits, labels, *options, predict=predict)
+        tables = [self._with_surface(case, counted.tables, counted.prediction)]
+        if calibrator is not None:
+            compared = (*options, counted.prediction, "surface" in self.needs)
+            counted = _count_calibrated(case, labels, calibrator, compared)
+            # The free energy is that of the input; what a calibrator returns has none of its own.
+            after = replace(counted.tables, free_energy=None)
+            tables.append(self._with_surface(case, after, counted.prediction))
+        return tables
+
+    def _bands(self, case_id: str, labels: Tensor) -> LabelBands | None:
+        if "bands" not in self.needs:
+            return None
+        return find_bands(labels.numpy()) if self.cache is None else self.cache.bands(case_id, labels.numpy())
+
+    def _with_surface(self, case: Case, tables: CaseTables, prediction: np.ndarray | None) -> CaseTables:
+        if "surface" not in self.needs or prediction is None or case.labels is None:
+            return tables
+        distances = surface_distances(prediction, case.labels.numpy(), tables.num_classes, case.spacing)
+        return replace(tables, surface=distances)
+
+
+@torch.no_grad()
+def _count_calibrated(case: Case, labels: Tensor, calibrator: Map, options: tuple):  # type: ignore[no-untyped-def]
+    logits, image = case.logits[None], None if case.image is None else case.image[None]
+    if not isinstance(calibrator, Calibrator):
+        return count_log_probs(calibrator(logits, image)[0], labels, *options)
+    check_forward(logits, calibrator.num_classes)
+    parameter = next(calibrator.parameters(), None)
+    if parameter is not None and parameter.device != logits.device:
+        logits = logits.to(parameter.device)
+        image = None if image is None else image.to(parameter.device)
+    # Decisions are compared in the scores, and counting normalises them: the log-probabilities are never written.
+    return count_logits(calibrator.scores(logits.to(compute_dtype(logits.dtype)), image)[0], labels, *options)

@@ -1,0 +1,174 @@
+"""The result of :func:`segcal.evaluate`: rows, estimates, and a table to print."""
+
+import csv
+import io
+import json
+import math
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from segcal.metrics import Metric
+from segcal.summary import Difference, Estimate
+
+SCHEMA = 1
+WIDTH = 140
+ARROWS = {"lower": "↓", "higher": "↑", None: ""}
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Numbers of cases, and what they amount to.
+
+    Attributes:
+        rows: one dict a case and stage: case, stage, group, voxels, ignored, and one entry a metric (None: undefined).
+        before: the estimate of each metric before calibration.
+        after: the same after calibration; None without a calibrator.
+        change: the paired difference after - before of each metric; None without a calibrator.
+        metrics: the metrics.
+        level: the level of the intervals.
+    """
+
+    rows: list[dict[str, Any]]
+    before: dict[str, Estimate]
+    after: dict[str, Estimate] | None
+    change: dict[str, Difference] | None
+    metrics: Mapping[str, Metric] = field(repr=False)
+    level: float
+
+    def to_csv(self, path: str | os.PathLike[str]) -> None:
+        """Write the rows; an undefined value is an empty cell."""
+
+        def write(file: IO[str]) -> None:
+            writer = csv.DictWriter(file, fieldnames=list(self.rows[0]), lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(self.rows)
+
+        _write(Path(path), write)
+
+    def to_json(self, path: str | os.PathLike[str]) -> None:
+        """Write everything; an undefined value is null."""
+        _write(Path(path), lambda file: json.dump(self.to_plain(), file, indent=1))
+
+    def to_plain(self) -> dict[str, Any]:
+        """Return everything as dicts, lists and numbers."""
+
+        def plain(part: Mapping[str, Estimate] | None) -> dict[str, Any] | None:
+            return None if part is None else {name: asdict(one) for name, one in part.items()}
+
+        facts = {
+            name: {"title": m.title, "unit": m.unit, "better": m.better, "pooled": m.pooled, "bins": m.bins}
+            for name, m in self.metrics.items()
+        }
+        return {
+            "schema": SCHEMA,
+            "level": self.level,
+            "metrics": facts,
+            "before": plain(self.before),
+            "after": plain(self.after),
+            "change": plain(self.change),
+            "rows": self.rows,
+        }
+
+    def __str__(self) -> str:
+        text = io.StringIO()
+        Console(file=text, width=WIDTH, color_system=None).print(self.__rich__())
+        return "\n".join(line.rstrip() for line in text.getvalue().rstrip().splitlines())
+
+    def __rich__(self) -> Table:
+        """Return the table that is printed."""
+        cases = len({row["case"] for row in self.rows})
+        table = Table(
+            box=box.SIMPLE_HEAD,
+            title=f"{cases} cases: mean [{100 * self.level:g} % interval, bootstrap over cases]",
+            title_justify="left",
+            title_style="",
+            caption="\n".join(_notes(self)),
+            caption_justify="left",
+            caption_style="",
+            pad_edge=False,
+        )
+        compared = self.after is not None
+        headings = ["before", "after", "after - before", "better/equal/worse"] if compared else ["before"]
+        table.add_column("", no_wrap=True)
+        for heading in headings:
+            table.add_column(heading, justify="right", no_wrap=True)
+        if not compared:
+            table.add_column("what it is")
+        for name, metric in self.metrics.items():
+            if self._defined(name):
+                table.add_row(
+                    f"{name} {ARROWS[metric.better]}", *self._cells(name), *([] if compared else [_title(metric)])
+                )
+        return table
+
+    def _defined(self, name: str) -> bool:
+        stages = [self.before] if self.after is None else [self.before, self.after]
+        return any(stage[name].value is not None for stage in stages)
+
+    def _cells(self, name: str) -> list[str]:
+        digits = _digits((self.after or self.before)[name].value or self.before[name].value or 0.0)
+        if self.after is None or self.change is None:
+            return [_text(self.before[name], digits)]
+        change = self.change[name]
+        counts = f"{change.better} / {change.equal} / {change.worse}"
+        return [
+            _text(self.before[name], digits),
+            _text(self.after[name], digits),
+            _text(change, digits, sign="+"),
+            counts if change.cases and self.metrics[name].better else "",
+        ]
+
+
+def _title(metric: Metric) -> str:
+    notes = [metric.unit] if metric.unit in ("nat", "distance") else []
+    notes += [f"{metric.bins} bins"] if metric.bins else []
+    notes += ["pooled voxels"] if metric.pooled else []
+    return metric.title + (f" ({', '.join(notes)})" if notes else "")
+
+
+def _digits(value: float) -> int:
+    """Return how many decimals show three digits of a value; the whole row has as many."""
+    return 3 if value == 0 else min(max(2 - math.floor(math.log10(abs(value))), 1), 7)
+
+
+def _text(one: Estimate, digits: int, sign: str = "") -> str:
+    if one.value is None:
+        return "–"
+    value, low, high = (f"{number or 0.0:{sign}.{digits}f}" for number in (one.value, one.low, one.high))
+    return f"{value} [{low}, {high}]"
+
+
+def _notes(result: Evaluation) -> list[str]:
+    notes = ["↓ lower is better, ↑ higher is better"]
+    if result.after is not None:
+        notes[0] += "; after - before is paired, and its last column counts cases"
+    nowhere = [name for name in result.metrics if not result._defined(name)]
+    if nowhere:
+        notes.append(f"not defined for any case: {', '.join(nowhere)}")
+    for name in result.metrics:
+        last = (result.after or result.before)[name]
+        if last.undefined and last.cases:
+            notes.append(f"{name}: not defined for {last.undefined} of {last.undefined + last.cases} cases")
+    rows = [row for row in result.rows if row["stage"] == "before"]
+    ignored, counted = (sum(row[key] for row in rows) for key in ("ignored", "voxels"))
+    if ignored:
+        notes.append(f"{100 * ignored / (ignored + counted):.2g} % of the voxels are ignored")
+    return notes
+
+
+def _write(path: Path, write: Callable[[IO[str]], None]) -> None:
+    """Write beside the target, then rename, so that no reader ever sees half a file."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with beside.open("w", encoding="utf-8", newline="") as file:
+            write(file)
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
