@@ -16,7 +16,7 @@ from segcal.calibrators.temperature import TemperatureScaling
 from segcal.calibrators.vector import VectorScaling
 from segcal.errors import InputError
 
-__all__ = ["CALIBRATORS", "Calibrator", "make_calibrator"]
+__all__ = ["CALIBRATORS", "Calibrator", "make_calibrator", "registry_entry"]
 
 CALIBRATORS: dict[str, Callable[..., Calibrator]] = {
     "identity": Identity,
@@ -49,3 +49,26 @@ def make_calibrator(name: str, num_classes: int, **options: Any) -> Calibrator:
             listed = f"Its options are: {', '.join(known)}." if known else "It has none."
             raise InputError(f"{name} has no option {option!r}. {listed}")
     return make(num_classes, **options)
+
+
+def registry_entry(calibrator: Calibrator) -> tuple[str, dict[str, Any]] | None:
+    """Return the name and options with which :func:`make_calibrator` makes this calibrator again.
+
+    None for a class that is not in the registry.
+
+    >>> registry_entry(make_calibrator("cms_op", 4))
+    ('cms_op', {})
+    """
+    best: tuple[int, str, dict[str, Any]] | None = None
+    for name, make in CALIBRATORS.items():
+        fixed = make.keywords if isinstance(make, partial) else {}
+        made_by = make.func if isinstance(make, partial) else make
+        matches = type(calibrator) is made_by and all(calibrator.options.get(key) == fixed[key] for key in fixed)
+        if matches and (best is None or len(fixed) > best[0]):
+            best = (len(fixed), name, _changed_options(calibrator, set(fixed), made_by))
+    return None if best is None else (best[1], best[2])
+
+
+def _changed_options(calibrator: Calibrator, fixed: set[str], made_by: Callable[..., Calibrator]) -> dict[str, Any]:
+    defaults = {key: value.default for key, value in inspect.signature(made_by).parameters.items()}
+    return {key: value for key, value in calibrator.options.items() if key not in fixed and value != defaults.get(key)}

@@ -10,7 +10,7 @@ half types are computed in float32, float32 in float32, float64 in float64.
 """
 
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,18 @@ from torch import Tensor, nn
 from segcal.checks import check_forward, check_num_classes
 from segcal.numerics import compute_dtype
 from segcal.types import LogProbs, Logits, Preserves
+
+
+class Evidence(NamedTuple):
+    """A property of fitted parameters on which a promise rests.
+
+    Attributes:
+        property: what must hold, in words.
+        violation: by how much it does not; 0 if it holds.
+    """
+
+    property: str
+    violation: float
 
 
 class Calibrator(nn.Module, ABC):
@@ -50,6 +62,14 @@ class Calibrator(nn.Module, ABC):
     @abstractmethod
     def num_identifiable(self) -> int:
         """Return how many directions of parameter space change the output (Table 2)."""
+
+    def evidence(self) -> dict[str, Evidence]:
+        """Return the properties of the parameters that promises rest on, by promise ("offset" or "decision").
+
+        A promise without an entry holds by construction, whatever the parameters. A calibrator that does not make
+        the promise may still return an entry: the property that would give it.
+        """
+        return {}
 
     def num_parameters(self) -> int:
         """Return how many scalars are fitted (Table 2)."""

@@ -28,6 +28,7 @@ import torch
 from torch import Tensor, nn
 
 from segcal.calibrators.affine import LARGEST, SMALLEST_SCALE, AffineCalibrator, Frame
+from segcal.calibrators.base import Evidence
 from segcal.calibrators.matrix import without_diagonal
 from segcal.numerics import winner
 
@@ -80,6 +81,11 @@ class ConditionalAffine(AffineCalibrator):
         matrix = torch.linalg.solve(to_gaps, in_gaps @ to_gaps)
         offsets = torch.linalg.solve(to_gaps, torch.cat([first_bias, bias], dim=-1)[..., None])[..., 0]
         return without_diagonal(matrix), offsets
+
+    def evidence(self) -> dict[str, Evidence]:
+        """The decision is kept because no gap can become negative."""
+        lowest = min(float(self.weight.detach().min()), float(self.bias.detach().min()))
+        return {"decision": Evidence("all gap weights and drops are not negative", max(0.0, -lowest))}
 
     def num_identifiable(self) -> int:
         """Return C^2 (C - 1)."""

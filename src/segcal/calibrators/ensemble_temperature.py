@@ -13,7 +13,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from segcal.calibrators.base import Calibrator
+from segcal.calibrators.base import Calibrator, Evidence
 from segcal.types import Logits
 
 
@@ -39,6 +39,11 @@ class EnsembleTemperatureScaling(Calibrator):
         log_q = torch.logaddexp(tempered + log_w[0], original + log_w[1])
         log_q = torch.logaddexp(log_q, (log_w[2] - math.log(self.num_classes)).expand_as(log_q))
         return torch.zeros_like(log_q).scatter(1, order, log_q.cummin(dim=1).values)
+
+    def evidence(self) -> dict[str, Evidence]:
+        """The order is kept because every term of the mixture keeps it."""
+        lowest = min(float(self.inverse_temperature.detach()), float(self.mixture.detach().min()))
+        return {"decision": Evidence("inverse temperature and mixture weights are not negative", max(0.0, -lowest))}
 
     def num_identifiable(self) -> int:
         """Return 3: the temperature and two of the three weights."""

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from segcal.calibrators.affine import LARGEST, SMALLEST_SCALE, AffineCalibrator, Frame
+from segcal.calibrators.base import Evidence
 from segcal.numerics import canonical_logits
 
 
@@ -46,6 +47,12 @@ class MatrixScaling(AffineCalibrator):
     def penalised(self, weight: Tensor, bias: Tensor, gauge: Tensor) -> tuple[Tensor, Tensor]:
         """Return W without its diagonal, and b."""
         return without_diagonal(weight), bias
+
+    def evidence(self) -> dict[str, Evidence]:
+        """The offset cancels if and only if all rows have one sum."""
+        sums = self.weight.detach().sum(1)
+        spread = float(sums.max() - sums.min())
+        return {} if self.translation_invariant else {"offset": Evidence("all rows of W have the same sum", spread)}
 
     def num_identifiable(self) -> int:
         """Return C^2 - 1."""

@@ -11,7 +11,7 @@ first, so that near ties are not lost to a large offset. 1 parameter, 1 identifi
 import torch
 from torch import Tensor, nn
 
-from segcal.calibrators.base import Calibrator
+from segcal.calibrators.base import Calibrator, Evidence
 from segcal.types import Logits
 
 
@@ -29,6 +29,11 @@ class TemperatureScaling(Calibrator):
     def scores(self, logits: Logits, image: Tensor | None = None) -> Tensor:
         """Return the distances to the winner, divided by the temperature."""
         return (logits - logits.amax(dim=1, keepdim=True)) * self.inverse_temperature.to(logits.dtype)
+
+    def evidence(self) -> dict[str, Evidence]:
+        """The order is kept because the inverse temperature is positive."""
+        beta = float(self.inverse_temperature.detach())
+        return {"decision": Evidence("the inverse temperature is positive", max(0.0, -beta))}
 
     def num_identifiable(self) -> int:
         """Return 1."""

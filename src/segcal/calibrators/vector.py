@@ -13,7 +13,7 @@ scaling unpenalised. Parameters: 2C and C + 1; identifiable: 2C - 1 and C, since
 import torch
 from torch import Tensor, nn
 
-from segcal.calibrators.base import Calibrator
+from segcal.calibrators.base import Calibrator, Evidence
 from segcal.types import Logits
 
 
@@ -45,6 +45,11 @@ class VectorScaling(Calibrator):
         """Return Eq. 15 on the bias, and the spread of the scales."""
         spread = (self.scale - self.scale.mean()).square().mean()
         return lam * spread + mu * self.bias.square().mean()
+
+    def evidence(self) -> dict[str, Evidence]:
+        """The offset cancels if and only if all scales are equal."""
+        spread = float((self.scale.max() - self.scale.min()).detach())
+        return {} if self.translation_invariant else {"offset": Evidence("all classes have the same scale", spread)}
 
     def num_identifiable(self) -> int:
         """Return all but the constant of the bias."""

@@ -1,0 +1,186 @@
+import json
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import segcal
+from segcal.calibrators.base import Calibrator
+from segcal.fitting.certificate import Fitted
+
+
+@pytest.fixture
+def cases() -> segcal.ArrayCases:
+    rng = np.random.default_rng(0)
+    logits = rng.normal(size=(3, 7, 11)).astype("float32") * 3
+    labels = (logits + rng.gumbel(size=logits.shape)).argmax(0)
+    return segcal.ArrayCases(logits=[logits], labels=[labels], ids=["first"], class_names=["sky", "road", "Straße"])
+
+
+@pytest.fixture
+def fitted(cases: segcal.ArrayCases) -> Fitted:
+    return segcal.fit("cms_ap", cases)
+
+
+@pytest.mark.parametrize("name", segcal.CALIBRATORS)
+def test_a_loaded_calibrator_answers_bit_for_bit_as_the_saved_one(name, cases, tmp_path):
+    fitted = segcal.fit(name, cases)
+    segcal.save(fitted, tmp_path / "calibrator")
+    loaded = segcal.load(tmp_path / "calibrator")
+    logits = torch.randn(2, 3, 5, 4, generator=torch.Generator().manual_seed(1))
+    assert torch.equal(loaded.calibrator(logits), fitted.calibrator(logits))
+    assert loaded.certificate == fitted.certificate
+    assert loaded.config == fitted.config
+    assert loaded.class_names == ("sky", "road", "Straße")
+    assert loaded.calibration_ids == ("first",)
+    assert type(loaded.calibrator) is type(fitted.calibrator)
+
+
+def test_the_folder_holds_two_plain_files(fitted, tmp_path):
+    folder = segcal.save(fitted, tmp_path / "deep" / "calibrator")
+    assert sorted(child.name for child in folder.iterdir()) == ["calibrator.json", "weights.safetensors"]
+    assert sorted(child.name for child in folder.parent.iterdir()) == ["calibrator"]
+    description = json.loads((folder / "calibrator.json").read_text("utf-8"))
+    assert description["schema"] == 1
+    assert description["name"] == "cms_ap"
+    assert description["certificate"]["kkt_residual"] <= 1e-6
+
+
+def test_saving_again_replaces_the_older_artefact(fitted, cases, tmp_path):
+    segcal.save(fitted, tmp_path / "calibrator")
+    segcal.save(segcal.fit("ts", cases), tmp_path / "calibrator")
+    assert segcal.load(tmp_path / "calibrator").calibrator.num_parameters() == 1
+    assert [child.name for child in tmp_path.iterdir()] == ["calibrator"]
+
+
+def test_a_folder_with_other_files_is_not_overwritten(fitted, tmp_path):
+    (tmp_path / "thesis.txt").write_text("precious")
+    with pytest.raises(segcal.InputError, match="exists and is not a calibrator of segcal"):
+        segcal.save(fitted, tmp_path)
+    assert (tmp_path / "thesis.txt").read_text() == "precious"
+
+
+def test_a_failure_while_writing_leaves_the_old_artefact_and_nothing_else(fitted, cases, tmp_path, monkeypatch):
+    segcal.save(fitted, tmp_path / "calibrator")
+
+    def full_disk(*_: object) -> None:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full_disk)
+    with pytest.raises(OSError, match="no space"):
+        segcal.save(segcal.fit("ts", cases), tmp_path / "calibrator")
+    monkeypatch.undo()
+    assert segcal.load(tmp_path / "calibrator").calibrator.num_parameters() == 30
+    assert [child.name for child in tmp_path.iterdir()] == ["calibrator"]
+
+
+def test_what_is_not_a_fit_cannot_be_saved(fitted, tmp_path):
+    with pytest.raises(segcal.InputError, match="fitted is ConditionalAffine, but the result of segcal.fit is needed"):
+        segcal.save(fitted.calibrator, tmp_path / "calibrator")
+
+
+def test_a_class_outside_the_registry_cannot_be_saved(cases, fitted, tmp_path):
+    class Own(Calibrator):
+        translation_invariant, preserves, fitted_by = True, "order", "nothing"
+
+        def scores(self, logits, image=None):
+            return logits
+
+        def num_identifiable(self):
+            return 0
+
+    own = segcal.fit(Own(3), cases)
+    with pytest.raises(segcal.InputError, match="the calibrator is a Own, but only calibrators of segcal.CALIBRATORS"):
+        segcal.save(own, tmp_path / "calibrator")
+    assert list(tmp_path.iterdir()) == []
+
+
+def _edit(folder: Path, change) -> None:
+    file = folder / "calibrator.json"
+    description = json.loads(file.read_text("utf-8"))
+    change(description)
+    file.write_text(json.dumps(description), "utf-8")
+
+
+def _truncate(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-20])
+
+
+def _resize(folder: Path) -> None:
+    tensors = load_file(folder / "weights.safetensors")
+    tensors["weight"] = tensors["weight"][:, :1]
+    save_file({key: value.contiguous() for key, value in tensors.items()}, folder / "weights.safetensors")
+
+
+DAMAGES = {
+    "no folder": (lambda f: f.rename(f.with_name("elsewhere")), "has no calibrator.json, but a folder written by"),
+    "no json": (lambda f: (f / "calibrator.json").unlink(), "has no calibrator.json"),
+    "no weights": (lambda f: (f / "weights.safetensors").unlink(), "has no weights.safetensors, but it belongs to"),
+    "truncated json": (lambda f: _truncate(f / "calibrator.json"), "is not readable as JSON"),
+    "truncated weights": (lambda f: _truncate(f / "weights.safetensors"), "cut short, edited or mixed up"),
+    "edited json": (lambda f: _edit(f, lambda d: d.update(pooling="mean_probs")), "was changed after it was written"),
+    "newer": (lambda f: _edit(f, lambda d: d.update(schema=99)), "has schema 99, but this segcal reads up to 1"),
+    "no schema": (lambda f: _edit(f, lambda d: d.pop("schema")), "does not name its schema"),
+    "resized weights": (_resize, "is not the one that calibrator.json describes"),
+    "not text": (lambda f: (f / "calibrator.json").write_bytes(b"\xff\xfe\x00"), "is not readable as JSON"),
+    "a pickle": (lambda f: (f / "weights.safetensors").write_bytes(pickle.dumps([1])), "is not the one that"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_artefact_raises_and_never_answers(damage, fitted, tmp_path):
+    folder = segcal.save(fitted, tmp_path / "calibrator")
+    spoil, text = DAMAGES[damage]
+    spoil(folder)
+    with pytest.raises(segcal.ArtifactError, match=text):
+        segcal.load(folder)
+
+
+def _resign(folder: Path, change) -> None:
+    """Change the description and make its digests right again, as a determined editor would."""
+    from segcal.fitting.artifact import _digest
+
+    def both(description):
+        import hashlib
+
+        change(description)
+        weights = (folder / "weights.safetensors").read_bytes()
+        description["weights_sha256"] = hashlib.sha256(weights).hexdigest()
+        description["digest"] = _digest(description)
+
+    _edit(folder, both)
+
+
+def test_weights_of_another_size_are_refused_even_with_a_right_digest(fitted, tmp_path):
+    folder = segcal.save(fitted, tmp_path / "calibrator")
+    _resize(folder)
+    _resign(folder, lambda d: None)
+    with pytest.raises(segcal.ArtifactError, match="holds .* but cms_ap needs"):
+        segcal.load(folder)
+
+
+def test_an_unknown_calibrator_asks_for_an_update(fitted, tmp_path):
+    folder = segcal.save(fitted, tmp_path / "calibrator")
+    _resign(folder, lambda d: d.update(name="from_the_future"))
+    with pytest.raises(segcal.ArtifactError, match="no calibrator is named 'from_the_future'.* Update segcal"):
+        segcal.load(folder)
+
+
+def test_weights_that_are_not_finite_are_refused(fitted, tmp_path):
+    folder = segcal.save(fitted, tmp_path / "calibrator")
+    tensors = load_file(folder / "weights.safetensors")
+    tensors["bias"][0, 0] = float("nan")
+    save_file(tensors, folder / "weights.safetensors")
+    _resign(folder, lambda d: None)
+    with pytest.raises(segcal.ArtifactError, match="holds values that are not finite"):
+        segcal.load(folder)
+
+
+def test_a_missing_entry_is_named(fitted, tmp_path):
+    folder = segcal.save(fitted, tmp_path / "calibrator")
+    _resign(folder, lambda d: d.pop("pooling"))
+    with pytest.raises(segcal.ArtifactError, match="lacks or misspells 'pooling'"):
+        segcal.load(folder)

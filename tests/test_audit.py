@@ -1,0 +1,126 @@
+import numpy as np
+import pytest
+import torch
+
+import segcal
+
+PROMISES = {
+    "identity": (True, "order"),
+    "ts": (True, "order"),
+    "ets": (True, "order"),
+    "vs": (False, None),
+    "vs_ti": (True, None),
+    "ms": (False, None),
+    "ms_c": (True, None),
+    "dc": (True, None),
+    "cdc": (True, None),
+    "cms_ap": (True, "argmax"),
+    "cms_op": (True, "order"),
+}
+
+
+def moved(name: str, num_classes: int = 3) -> segcal.Calibrator:
+    """A calibrator away from the identity, within its bounds."""
+    calibrator = segcal.make_calibrator(name, num_classes)
+    generator = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        for parameter in calibrator.parameters():
+            parameter += 0.3 * torch.rand(parameter.shape, generator=generator, dtype=parameter.dtype)
+    return calibrator
+
+
+def findings(result):
+    return {finding.promise: finding for finding in result.findings}
+
+
+@pytest.mark.parametrize("name", PROMISES)
+def test_promises_that_are_made_hold_and_the_others_are_shown_to_fail(name):
+    offset, decision = PROMISES[name]
+    result = segcal.audit(moved(name))
+    found = findings(result)
+    assert result.passed
+    assert found["offset"].promised is offset
+    assert found["offset"].holds is offset
+    assert (found["decision"].promised or None) == decision
+    assert found["decision"].holds is (decision is not None)
+
+
+@pytest.mark.parametrize("name", ["vs", "ms"])
+def test_the_example_of_offset_dependence_really_shows_it(name):
+    calibrator = moved(name)
+    example = findings(segcal.audit(calibrator))["offset"].example
+    logits = torch.tensor([example["logits"]], dtype=torch.float64)
+    shifted = logits + example["the same plus"]
+    assert torch.allclose(torch.softmax(logits, 1), torch.softmax(shifted, 1), atol=1e-9)
+    assert (calibrator(logits).exp() - calibrator(shifted).exp()).abs().max() > 0.05
+
+
+@pytest.mark.parametrize("name", ["vs", "vs_ti", "ms", "ms_c", "dc", "cdc"])
+def test_the_example_of_a_flip_really_flips(name):
+    calibrator = moved(name)
+    example = findings(segcal.audit(calibrator))["decision"].example
+    logits = torch.tensor([example["logits"]], dtype=torch.float64)
+    assert int(logits.argmax()) == example["class before"]
+    assert int(calibrator(logits).argmax()) == example["class after"] != example["class before"]
+
+
+def test_matrix_scaling_with_equal_row_sums_is_found_independent_of_the_offset():
+    calibrator = segcal.make_calibrator("ms", 3)
+    with torch.no_grad():
+        calibrator.weight.copy_(torch.tensor([[1.0, 0.5, -0.5], [0.0, 0.75, 0.25], [-1.0, 0.0, 2.0]]))
+    finding = findings(segcal.audit(calibrator))["offset"]
+    assert finding.holds
+    assert not finding.promised
+    assert finding.how == "parameters"
+    assert "no dependence was found" in finding.statement
+
+
+@pytest.mark.parametrize(
+    ("name", "parameter"), [("cms_ap", "weight"), ("cms_op", "bias"), ("ts", "inverse_temperature")]
+)
+def test_parameters_outside_their_cone_break_the_promise(name, parameter):
+    calibrator = moved(name)
+    with torch.no_grad():
+        getattr(calibrator, parameter).view(-1)[0] = -2.0
+    result = segcal.audit(calibrator)
+    assert not result.passed
+    assert not findings(result)["decision"].holds
+    assert "A PROMISE IS BROKEN" in str(result)
+    assert "off by" in findings(result)["decision"].statement
+
+
+def test_flips_on_given_cases_are_counted_as_a_plain_loop_counts_them():
+    rng = np.random.default_rng(0)
+    arrays = [rng.normal(size=(3, 5, 7)), rng.normal(size=(3, 4))]
+    calibrator = moved("ms_c")
+    expected = 0
+    for array in arrays:
+        for z in torch.tensor(array).reshape(3, -1).T:
+            expected += int(int(calibrator(z[None]).argmax()) != int(z.argmax()))
+    result = segcal.audit(calibrator, segcal.ArrayCases(logits=arrays))
+    assert (result.flips, result.voxels) == (expected, 39)
+    assert expected > 0
+    assert f"{expected} of 39 voxels changed their class" in str(result)
+
+
+def test_near_ties_in_float32_cases_do_not_count_as_flips_of_an_argmax_preserving_calibrator():
+    top = np.float32(20.0)
+    logits = np.stack([np.full(50, top), np.full(50, np.nextafter(top, np.float32(21))), np.full(50, np.float32(-3))])
+    result = segcal.audit(moved("cms_ap"), segcal.ArrayCases(logits=[logits]))
+    assert result.flips == 0
+
+
+def test_an_audit_is_plain_data():
+    data = segcal.audit(moved("vs")).to_dict()
+    assert data["calibrator"] == "vs"
+    assert data["findings"][0]["promise"] == "offset"
+
+
+def test_what_is_not_a_calibrator_is_refused():
+    with pytest.raises(segcal.InputError, match="calibrator is str, but a Calibrator is needed"):
+        segcal.audit("ts")
+
+
+def test_cases_of_another_class_count_are_refused():
+    with pytest.raises(segcal.InputError, match="the calibrator has 3 classes, but the cases have 2"):
+        segcal.audit(moved("ts"), segcal.ArrayCases(logits=[np.zeros((2, 4))]))
