@@ -52,3 +52,12 @@ def test_wrong_paths_and_names_are_refused(tmp_path):
         open_format(tmp_path, "tiff", Options())
     with pytest.raises(InputError, match=r"has no npy files, but files ending in \.npy are needed"):
         open_format(tmp_path, "npy", Options())
+
+
+def test_npz_below_somebody_elses_dataset_json_is_not_nnunet(tmp_path):
+    (tmp_path / "p").mkdir()
+    (tmp_path / "p" / "a.npz").write_bytes(b"")
+    (tmp_path / "dataset.json").write_text(json.dumps({"labels": {"background": 0, "a": 1}}))
+    assert detect_format(tmp_path / "p") == "npz"
+    (tmp_path / "p" / "a.pkl").write_bytes(b"")
+    assert detect_format(tmp_path / "p") == "nnunet"

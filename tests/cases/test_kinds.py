@@ -74,3 +74,8 @@ def test_an_unknown_kind_lists_the_choices():
 
 def test_float64_probabilities_stay_float64():
     assert to_log_domain(np.full((2, 3), 0.5), "probs", "x").dtype == torch.float64
+
+
+def test_tensors_of_any_floating_type_are_taken():
+    probs = torch.tensor([[0.25, 0.75], [0.75, 0.25]], dtype=torch.bfloat16)
+    assert to_log_domain(probs, "probs", "x").argmax(0).tolist() == [1, 0]

@@ -1,10 +1,11 @@
 import json
+import pickle
 
 import numpy as np
 import pytest
 import torch
 
-from segcal.cases import ArrayCases, StoreWriter, convert, open_cases
+from segcal.cases import ArrayCases, CaseWriter, StoreWriter, convert, open_cases
 from segcal.errors import InputError
 
 
@@ -64,3 +65,20 @@ def test_probabilities_are_stored_without_an_offset(tmp_path, rng):
     assert json.loads((tmp_path / "dataset.json").read_text())["kind"] == "probs"
     assert not store.has_offset
     np.testing.assert_allclose(store.read("0").logits.exp(), probs, atol=1e-3)
+
+
+def test_a_sigmoid_output_is_stored_as_two_classes(tmp_path, rng):
+    foreground = rng.random((4, 5)).astype(np.float32)
+    list(convert(ArrayCases([foreground], kind="sigmoid"), tmp_path / "s"))
+    store = open_cases(tmp_path / "s")
+    assert (store.kind, store.num_classes) == ("sigmoid", 2)
+    case = store.read("0")
+    np.testing.assert_allclose(case.logits.exp()[1], foreground, atol=1e-3)
+    CaseWriter(store, tmp_path / "out").write("0", torch.log_softmax(case.logits / 2, 0), case.logits.argmax(0))
+    assert torch.equal(open_cases(tmp_path / "out").read("0").logits.argmax(0), case.logits.argmax(0))
+
+
+def test_file_cases_survive_a_process_border(arrays, tmp_path):
+    list(convert(arrays, tmp_path))
+    again = pickle.loads(pickle.dumps(open_cases(tmp_path)))
+    assert again.read("b").id == "b"

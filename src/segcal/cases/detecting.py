@@ -53,9 +53,12 @@ def _marker(folder: Path) -> str | None:
     own = folder / "dataset.json"
     if own.is_file() and read_json(own).get("format") == STORE:
         return "store"
-    has_npz = any(folder.glob("*.npz")) or any(folder.glob("fold_*/validation/*.npz"))
-    beside = find_beside(folder, "dataset.json") if has_npz else None
-    return "nnunet" if beside is not None and "labels" in read_json(beside) else None
+    if any(folder.glob("fold_*/validation/*.npz")):
+        return "nnunet"
+    # A dataset.json further up may belong to anything; the pkl beside the npz is nnU-Net's own.
+    beside = find_beside(folder, "dataset.json") if any(folder.glob("*.pkl")) else own
+    ours = any(folder.glob("*.npz")) and beside is not None and beside.is_file()
+    return "nnunet" if ours and beside is not None and "labels" in read_json(beside) else None
 
 
 def _nifti(folder: Path) -> str:

@@ -101,10 +101,18 @@ class FileCases(Cases):
         return "".join(f" {path.stat().st_size if path.is_file() else 0}" for path in paths)
 
     def _member_logits(self, case_id: str, facts: list[Stored]) -> Iterator[Tensor]:
+        shape = None
         for member in self.members:
             stored = member.read(case_id)
             name = str(member.path(case_id))
-            yield to_log_domain(stored.values, member.values_kind or self.kind, name, self.num_classes)
+            logits = to_log_domain(stored.values, member.values_kind or self.kind, name, self.num_classes)
+            shape = shape or tuple(logits.shape)
+            if tuple(logits.shape) != shape:
+                raise InputError(
+                    f"{name} has shape {tuple(logits.shape)}, but the first member has {shape}. "
+                    "Members of one ensemble must agree: export this one again or leave it out."
+                )
+            yield logits
             # The scores themselves are let go: one member is in memory at a time.
             facts.append(replace(stored, values=np.empty(0)))
 

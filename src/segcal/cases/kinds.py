@@ -9,6 +9,7 @@ r"""From what is on disk to the log domain, by the declared kind; never guessed 
 Clipping, dividing by the sum and the logarithm round; the winning class of every voxel stays that of the stored values.
 """
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -49,8 +50,8 @@ def to_log_domain(raw: object, kind: Kind, name: str, num_classes: int | None = 
     if kind == "logits":
         return values
     _check_range(values, name)
-    decision = values.numpy().argmax(axis=0)
     probs = values.to(compute_dtype(values.dtype))
+    decision = probs.cpu().numpy().argmax(axis=0)
     total = probs.sum(dim=0)
     worst = float((total - 1).abs().max()) if total.numel() else 0.0
     if worst > SUM_TOLERANCE:
@@ -59,9 +60,7 @@ def to_log_domain(raw: object, kind: Kind, name: str, num_classes: int | None = 
             "Several independent sigmoid outputs are not a distribution; logits are declared with kind='logits'."
         )
     probs = probs.clamp(min=CLIP[probs.dtype])
-    logits = (probs / probs.sum(dim=0, keepdim=True)).log()
-    keep_decision(logits.numpy(), decision, name)
-    return logits
+    return _keeping((probs / probs.sum(dim=0, keepdim=True)).log(), decision, name)
 
 
 def _from_sigmoid(values: Tensor, name: str) -> Tensor:
@@ -70,13 +69,15 @@ def _from_sigmoid(values: Tensor, name: str) -> Tensor:
     _check_range(values, name)
     if values.ndim > 1 and values.shape[0] == 1:
         values = values[0]
-    decision = (values > 0.5).numpy()
+    decision = (values > 0.5).cpu().numpy()
     foreground = values.to(compute_dtype(values.dtype))
     clip = CLIP[foreground.dtype]
     foreground = foreground.clamp(clip, 1 - clip)
-    logits = torch.stack([torch.log1p(-foreground), foreground.log()])
-    keep_decision(logits.numpy(), decision, name)
-    return logits
+    return _keeping(torch.stack([torch.log1p(-foreground), foreground.log()]), decision, name)
+
+
+def _keeping(logits: Tensor, decision: np.ndarray, name: str) -> Tensor:
+    return torch.from_numpy(keep_decision(logits.cpu().numpy(), decision, name)).to(logits.device)
 
 
 def _check_range(values: Tensor, name: str) -> None:

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from segcal.cases.base import Case, Cases
-from segcal.cases.bounded import reading
 from segcal.cases.formats.store import DATASET, read_dataset, save_case, write_dataset
 from segcal.errors import InputError
 
@@ -49,8 +48,7 @@ class StoreWriter:
         beside = self.folder / f".writing-{case.id}-{os.getpid()}"
         beside.mkdir(exist_ok=True)
         try:
-            with reading(self.folder):
-                name = save_case(case, beside, self.cases.has_offset)
+            name = save_case(case, beside, self.cases.has_offset)
             return (beside / name).replace(self.folder / name)
         finally:
             for left in beside.iterdir():

@@ -108,7 +108,9 @@ class Nnunet(Format):
     def write_shared(self, folder: Path) -> None:
         """Copy the JSON files, so that nnU-Net's own commands accept the folder."""
         for path in self.dataset.shared:
-            shutil.copyfile(path, folder / path.name)
+            beside = folder / f".{path.name}.new"
+            shutil.copyfile(path, beside)
+            beside.replace(folder / path.name)
 
     def stored_label(self, case_id: str, space: tuple[int, ...]) -> np.ndarray | None:
         """Return the label map that nnU-Net wrote."""
