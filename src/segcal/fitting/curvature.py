@@ -7,16 +7,16 @@ from torch import Tensor
 
 from segcal.fitting.newton import Curvature
 
-# Relative to the largest diagonal entry. Directions that no probability depends on (gauges) have no curvature.
-DAMPING = 1e-10
+# Relative to each diagonal entry: features of size 1e4 and biases differ by 1e8 in curvature, and damping that is small
+# for the one is not for the other. Directions that no probability depends on (gauges) have no curvature at all.
+DAMPING = 1e-12
 
 
 class DenseCurvature(Curvature):
     """A symmetric matrix, damped where it has no curvature."""
 
     def __init__(self, matrix: Tensor) -> None:
-        damping = DAMPING * max(float(matrix.diagonal().amax()), 1e-12)
-        self._matrix = matrix + damping * torch.eye(len(matrix), dtype=matrix.dtype)
+        self._matrix = matrix + torch.diag(_damping(matrix))
 
     def product(self, vector: Tensor) -> Tensor:
         """Return H v."""
@@ -26,17 +26,22 @@ class DenseCurvature(Curvature):
         """Solve in the free components by Cholesky, with more damping where rounding made it indefinite."""
         index = free.nonzero().squeeze(1)
         matrix = self._matrix[index][:, index]
-        damping = DAMPING * max(float(matrix.diagonal().amax()), 1e-12)
+        damping = _damping(matrix)
         assert bool(torch.isfinite(matrix).all()), "the Hessian is not finite"
         while True:
             factor, failed = torch.linalg.cholesky_ex(matrix)
             if not int(failed):
                 break
             damping *= 10
-            matrix = matrix + damping * torch.eye(len(matrix), dtype=matrix.dtype)
+            matrix = matrix + torch.diag(damping)
         solution = torch.zeros_like(right)
         solution[index] = torch.cholesky_solve(right[index, None], factor)[:, 0]
         return solution
+
+
+def _damping(matrix: Tensor) -> Tensor:
+    diagonal = matrix.diagonal()
+    return DAMPING * diagonal.clamp(min=1e-12 * max(float(diagonal.amax()), 1.0))
 
 
 class ProductCurvature(Curvature):

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 
@@ -75,25 +76,61 @@ def fit(
     0.3
     """
     config = FitConfig() if config is None else config
-    calibrator = _fresh(name_or_calibrator, cases)
+    with Progress("fitting") as progress:
+        data = read_data(cases, validation, config, progress)
+        return fit_to(name_or_calibrator, data, config, device, progress)
+
+
+@dataclass(frozen=True)
+class FitData:
+    """The voxels of a fit, read once; several calibrators can be fitted to them."""
+
+    cases: Cases
+    validation_cases: Cases | None
+    source: VoxelSource
+    validation: VoxelSource | None
+
+
+def read_data(
+    cases: Cases, validation: Cases | None, config: FitConfig, report: Callable[[str], None] = lambda message: None
+) -> FitData:
+    """Draw the voxels of a fit from its cases, or arrange to stream them."""
     _check_cases(cases, validation)
-    label = name_or_calibrator if isinstance(name_or_calibrator, str) else type(name_or_calibrator).__name__
-    require_offset(cases, label, calibrator.translation_invariant)
-    with Progress(f"fitting {label}") as progress:
-        request = Request(
+    return FitData(
+        cases=cases,
+        validation_cases=validation,
+        source=_voxels(cases, config, report),
+        validation=None if validation is None else _voxels(validation, config, report),
+    )
+
+
+def fit_to(
+    name_or_calibrator: str | Calibrator,
+    data: FitData,
+    config: FitConfig,
+    device: str | torch.device | None = None,
+    report: Callable[[str], None] = lambda message: None,
+) -> Fitted:
+    """Fit a calibrator to voxels that have been read; see :func:`fit`."""
+    cases, validation = data.cases, data.validation_cases
+    calibrator = _fresh(name_or_calibrator, cases)
+    name = name_or_calibrator if isinstance(name_or_calibrator, str) else type(name_or_calibrator).__name__
+    require_offset(cases, name, calibrator.translation_invariant)
+    method = METHODS[calibrator.fitted_by]
+    if config.method == "paper" and calibrator.fitted_by != "nothing":
+        method = fit_as_in_paper
+    certificate = method(
+        Request(
             calibrator=calibrator,
-            source=_voxels(cases, config, progress),
-            validation=None if validation is None else _voxels(validation, config, progress),
+            source=data.source,
+            validation=data.validation,
             config=config,
             device=_device(device),
-            report=progress,
+            report=lambda message: report(f"{name}: {message}"),
             cases=cases,
             validation_cases=validation,
         )
-        method = METHODS[calibrator.fitted_by]
-        if config.method == "paper" and calibrator.fitted_by != "nothing":
-            method = fit_as_in_paper
-        certificate = method(request)
+    )
     return Fitted(
         calibrator=calibrator.eval(),
         certificate=certificate,
@@ -137,7 +174,7 @@ def _check_cases(cases: Cases, validation: Cases | None) -> None:
         )
 
 
-def _voxels(cases: Cases, config: FitConfig, report: Progress) -> VoxelSource:
+def _voxels(cases: Cases, config: FitConfig, report: Callable[[str], None]) -> VoxelSource:
     read = 0
 
     def tick() -> None:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from segcal.calibrators.affine import Frame
-from segcal.fitting.voxels import VoxelSource, Voxels, hardness, inclusion, systematic
+from segcal.fitting.voxels import Voxels, VoxelSource, hardness, inclusion, systematic
 
 # Values in one step of making frames, which is done in float64.
 STEP_VALUES = 1 << 20
