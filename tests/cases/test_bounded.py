@@ -173,3 +173,12 @@ def test_damaged_arrays_are_read_or_refused_and_nothing_else(data, tmp_path_fact
     for read in (bounded.map_npy, lambda file: bounded.read_npz(file, None)):
         with contextlib.suppress(InputError):
             np.array(read(path))
+
+
+def test_an_entry_that_ends_before_its_declared_size_is_refused(tmp_path):
+    content = bytearray(npz_bytes({"a.npy": GOOD[:-8]}))
+    place = content.rindex(b"PK\x01\x02")
+    content[place + 24 : place + 28] = struct.pack("<I", len(GOOD))
+    (tmp_path / "case.npz").write_bytes(bytes(content))
+    with pytest.raises(InputError, match=r"case\.npz ends after 88 of 96 bytes"):
+        bounded.read_npz(tmp_path / "case.npz", None)

@@ -1,3 +1,5 @@
+import tracemalloc
+
 import nibabel
 import numpy as np
 import pytest
@@ -94,3 +96,22 @@ def test_masks_of_members_are_intersected(tmp_path, make_nnunet):
     make_nnunet(tmp_path / "q", box=[[1, 4], [0, 5], [0, 6]])
     case = open_cases([tmp_path / "p", tmp_path / "q"], pool="mean_probs").read("c1")
     assert case.mask[:, 0, 0].tolist() == [False, True, True, False]
+
+
+def test_memory_does_not_grow_with_the_number_of_cases(tmp_path):
+    for number in range(20):
+        np.savez(tmp_path / f"{number:02d}.npz", np.zeros((4, 100, 500), np.float32))
+    cases = open_cases(tmp_path, kind="logits")
+
+    def peak(collection):
+        tracemalloc.start()
+        try:
+            for case in collection:
+                assert case.logits.shape == (4, 100, 500)
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    few, many = peak(cases.subset(cases.ids[:3])), peak(cases)
+    assert few > 0.8e6  # one case is counted at all
+    assert many < 1.1 * few

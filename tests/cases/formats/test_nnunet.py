@@ -235,3 +235,20 @@ def test_a_class_count_that_is_not_the_datasets_is_refused(tmp_path, make_nnunet
     make_nnunet(tmp_path / "p", labels={"background": 0, "a": 1})
     with pytest.raises(CaseError, match=r"has shape \(3, 4, 5, 6\), but dataset\.json lists 2 classes"):
         open_cases(tmp_path / "p").read("c1")
+
+
+def test_a_label_map_that_must_change_and_cannot_be_written_is_refused(tmp_path, make_nnunet):
+    folder = tmp_path / "p"
+    make_nnunet(folder)
+    content = json.loads((folder / "dataset.json").read_text())
+    (folder / "dataset.json").write_text(json.dumps(content | {"file_ending": ".mha"}))
+    (folder / "c1.mha").write_bytes(b"label map")
+    cases = open_cases(folder)
+    case = cases.read("c1")
+    writer = CaseWriter(cases, tmp_path / "out")
+    with pytest.raises(
+        CaseError, match=r"c1\.mha is a label map that must change, but only NIfTI and PNG can be written"
+    ):
+        writer.write("c1", torch.log_softmax(-case.logits, 0))
+    writer.write("c1", torch.log_softmax(case.logits / 2, 0), case.logits.argmax(0))
+    assert (tmp_path / "out" / "c1.mha").read_bytes() == b"label map"

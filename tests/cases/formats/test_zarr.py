@@ -6,6 +6,7 @@ import torch
 
 from segcal.cases import CaseError, CaseWriter, open_cases
 from segcal.cases.formats import zarr as module
+from segcal.errors import InputError
 
 zarr = pytest.importorskip("zarr")
 
@@ -29,7 +30,7 @@ def test_a_group_needs_a_key_where_it_has_several_arrays(tmp_path, rng):
     cases = open_cases(tmp_path / "p", kind="logits", key="scores")
     case = cases.read("a")
     assert np.array_equal(case.logits, array.astype(np.float32))
-    with pytest.raises(Exception, match=r"has 2 arrays \(other, scores\), but one is needed"):
+    with pytest.raises(InputError, match=r"has 2 arrays \(other, scores\), but one is needed"):
         open_cases(tmp_path / "p", kind="logits")
     CaseWriter(cases, tmp_path / "out").write("a", torch.log_softmax(case.logits, 0), case.logits.argmax(0))
     written = zarr.open_group(str(tmp_path / "out" / "a.zarr"), mode="r")
@@ -71,10 +72,19 @@ def test_metadata_is_checked_before_the_library_sees_it(entries, match, tmp_path
 
 def test_the_second_zarr_format_is_refused(tmp_path):
     make(tmp_path / "a.zarr", np.zeros((3, 4), np.float32), zarr_format=2)
-    with pytest.raises(Exception, match=r"zarr\.json is missing"):
+    with pytest.raises(InputError, match=r"zarr\.json is missing"):
         open_cases(tmp_path, kind="logits")
 
 
 def test_the_codecs_that_are_let_through_are_those_of_the_specification():
     assert "blosc" in module.CODECS
     assert not any("pickle" in name for name in module.CODECS)
+
+
+def test_complex_numbers_and_unknown_keys_are_refused(tmp_path):
+    make(tmp_path / "a.zarr", np.zeros((3, 4), np.complex64))
+    with pytest.raises(InputError, match="has dtype complex64, but numbers are needed"):
+        open_cases(tmp_path, kind="logits")
+    zarr.create_group(str(tmp_path / "p" / "a.zarr")).create_array("x", shape=(3, 4), dtype="f4")
+    with pytest.raises(InputError, match="has the arrays x, but 'y' is needed"):
+        open_cases(tmp_path / "p", kind="logits", key="y")

@@ -78,7 +78,7 @@ class _Machine:
                 raise InputError(
                     f"{self.path} uses the pickle opcode {opcode.name}, but only plain data is read. Refused."
                 )
-        raise InputError(f"{self.path} ends early, but a complete pickle is needed. Export the case again.")
+        raise ValueError("no end")
 
     def to_mark(self) -> list[Any]:
         position = self.marks.pop()
