@@ -162,10 +162,11 @@ def count_block(raw, bfloat, labels, bands, reference, prediction, begin, end, b
         for c in range(s.low.shape[1] if class_bins else 0):
             out.class_prob[z, c, 0] += s.low[z, c].sum()
     # From sums about the pivot to the mean and the squared deviations from it.
-    seen = max(out.confusion.sum(), 1)
-    shift = out.energy[0] / seen
-    out.energy[0] = pivot + shift
-    out.energy[1] = max(out.energy[1] - shift * shift * seen, 0.0)
+    seen = out.confusion.sum()
+    if seen:
+        shift = out.energy[0] / seen
+        out.energy[0] = pivot + shift
+        out.energy[1] = max(out.energy[1] - shift * shift * seen, 0.0)
     return bad
 
 
@@ -178,7 +179,7 @@ def count_voxels(
     prediction: np.ndarray | None = None,
 ) -> RawTables:
     """Count one case; the arguments are those of :func:`segcal.kernels.reliability.count_voxels`."""
-    flat_labels = labels.reshape(-1).numpy()
+    flat_labels = labels.reshape(-1).contiguous().numpy()
     no_bands, none = np.empty(0, np.uint8), np.empty(0, np.int16)
     total: RawTables | None = None
     for begin, end, piece in _pieces(scores, flat_labels.size):

@@ -76,7 +76,7 @@ def squared_distances(target: np.ndarray, spacing: Sequence[float] | None = None
     """Return the squared Euclidean distance of every voxel from the nearest voxel of `target`; inf if it is empty."""
     if not target.any():
         return np.full(target.shape, np.inf)
-    if target.ndim > 3:  # the fast library stops at three axes
+    if target.ndim not in (2, 3):  # what the fast library is made for
         return ndimage.distance_transform_edt(~target, sampling=spacing) ** 2
     # Voxel by voxel exact, and five times faster than scipy's on 1024 x 2048 and on 155 x 240 x 240.
     return edt.edtsq(np.ascontiguousarray(~target), anisotropy=None if spacing is None else tuple(spacing))

@@ -1,0 +1,46 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from segcal.metrics import METRICS
+from segcal.metrics.ranking import area_under_risk_coverage
+from segcal.statistics import count_logits
+from segcal.statistics.ranking import Ranking
+
+
+def aurc_sorted(confidence, wrong):
+    order = np.argsort(-confidence, kind="stable")
+    return float((np.cumsum(wrong[order]) / np.arange(1, len(order) + 1)).mean())
+
+
+def test_distinct_bins_are_an_exact_ranking():
+    wrong = np.array([0, 1, 0, 0, 1, 1])
+    assert area_under_risk_coverage(Ranking(np.ones(6, int), wrong)) == pytest.approx(aurc_sorted(-np.arange(6), wrong))
+
+
+def test_a_tie_stands_for_the_mean_over_its_orders():
+    from itertools import permutations
+
+    rest = (0, 1)
+    values = [aurc_sorted(-np.arange(5), np.array([*rest, *order])) for order in permutations((0, 1, 1))]
+    assert area_under_risk_coverage(Ranking(np.array([1, 1, 3]), np.array([0, 1, 2]))) == pytest.approx(np.mean(values))
+
+
+@pytest.mark.parametrize("scale", [1.0, 4.0, 12.0])
+def test_the_binned_value_is_near_the_exact_one(scale):
+    rng = np.random.default_rng(0)
+    logits = rng.normal(scale=scale, size=(4, 20_000))
+    q = np.exp(logits - logits.max(0))
+    confidence = 1 / q.sum(0)
+    wrong = rng.random(20_000) > confidence  # calibrated
+    labels = np.where(wrong, (logits.argmax(0) + 1) % 4, logits.argmax(0))
+    found = METRICS["aurc"](count_logits(torch.from_numpy(logits), torch.from_numpy(labels)).tables)
+    doubt = (q.sum(0) - 1) / q.sum(0)
+    assert found == pytest.approx(aurc_sorted(-doubt, wrong), rel=5e-3)
+
+
+def test_nothing_has_no_ranking_and_no_errors_no_risk():
+    assert math.isnan(area_under_risk_coverage(Ranking(np.zeros(3, int), np.zeros(3, int))))
+    assert area_under_risk_coverage(Ranking(np.array([3, 4]), np.zeros(2, int))) == 0

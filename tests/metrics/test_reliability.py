@@ -1,0 +1,170 @@
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from segcal.metrics import METRICS
+from segcal.metrics.reliability import (
+    average_calibration_error,
+    expected_calibration_error,
+    maximum_calibration_error,
+)
+from segcal.statistics import count_logits
+from segcal.statistics.reliability import Curve
+
+CONF = (0.55, 0.6, 0.6, 0.72, 0.88, 0.95, 0.97, 1.0, 1.0, 1.0)
+RIGHT = (1, 0, 1, 1, 0, 1, 1, 1, 1, 0)
+
+
+def bin_them(confidence, right, bins, closed="right"):
+    """Bin in plain numpy: (lo, hi], or [lo, hi) with the last bin closed."""
+    edges = np.arange(bins + 1) / bins
+    side = "left" if closed == "right" else "right"
+    index = np.clip(np.searchsorted(edges, confidence, side=side) - 1, 0, bins - 1)
+    count, hits, total = (
+        np.bincount(index, weights=w, minlength=bins) for w in (np.ones(len(index)), right, confidence)
+    )
+    return Curve(count.astype(int), hits.astype(int), total)
+
+
+@pytest.mark.parametrize(("bins", "ece", "ace", "filled"), [(10, 0.233, None, None), (15, 0.233, 0.3568333, 4)])
+def test_the_worked_example(bins, ece, ace, filled):
+    curve = bin_them(CONF, RIGHT, bins)
+    assert expected_calibration_error(curve) == pytest.approx(ece, abs=1e-9)
+    if ace is not None:
+        assert np.count_nonzero(curve.count) == filled
+        assert average_calibration_error(curve) == pytest.approx(ace, abs=1e-7)
+
+
+def test_bins_closed_on_the_other_side_differ_where_a_value_is_on_an_edge():
+    curve = bin_them(CONF, RIGHT, 15, closed="left")
+    assert expected_calibration_error(curve) == pytest.approx(0.273, abs=1e-9)
+    assert average_calibration_error(curve) == pytest.approx(0.3788, abs=1e-9)
+
+
+def logits_of(confidence, right):
+    """Two classes whose larger probability is the confidence; class 0 is always predicted."""
+    p = torch.tensor(confidence, dtype=torch.float64)
+    logits = torch.stack([p.log(), (1 - p).clamp(min=1e-300).log()])
+    return logits, torch.tensor([1 - r for r in right])
+
+
+def test_the_worked_example_from_voxels_to_number():
+    # 0.6 through log and exp may land on either side of the edge 9/15; it is no edge of 50 bins... nor of 7.
+    tables = count_logits(*logits_of(CONF, RIGHT), bins=(10, 7)).tables
+    assert expected_calibration_error(tables.reliability[7]["all"]) == pytest.approx(
+        expected_calibration_error(bin_them(CONF, RIGHT, 7)), abs=1e-12
+    )
+
+
+def test_all_right_voxels_have_accuracy_one():
+    # The name of the bug: accuracy 0 when all voxels are right (gap .9467 instead of .0533).
+    curve = bin_them((0.9, 0.95, 0.99), (1, 1, 1), 1)
+    assert average_calibration_error(curve) == pytest.approx(0.0533333, abs=1e-6)
+
+
+def test_mce_is_the_largest_gap():
+    curve = Curve(np.array([2, 0, 4]), np.array([1, 0, 4]), np.array([0.4, 0.0, 3.0]))
+    assert maximum_calibration_error(curve) == pytest.approx(0.3)
+    assert average_calibration_error(curve) == pytest.approx((0.3 + 0.25) / 2)
+
+
+@pytest.mark.parametrize("function", [expected_calibration_error, average_calibration_error, maximum_calibration_error])
+def test_nothing_has_no_calibration_error(function):
+    assert np.isnan(function(Curve(np.zeros(5, int), np.zeros(5, int), np.zeros(5))))
+
+
+def ece_one_by_one(q, labels, bins):
+    total = 0.0
+    for b in range(bins):
+        inside = [v for v in range(len(labels)) if (b == 0 or max(q[v]) > b / bins) and max(q[v]) <= (b + 1) / bins]
+        if inside:
+            accuracy = sum(q[v].index(max(q[v])) == labels[v] for v in inside) / len(inside)
+            confidence = sum(max(q[v]) for v in inside) / len(inside)
+            total += len(inside) / len(labels) * abs(accuracy - confidence)
+    return total
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 10**6), num_classes=st.integers(2, 6), voxels=st.integers(1, 60), bins=st.integers(1, 60))
+def test_ece_against_plain_loops(seed, num_classes, voxels, bins):
+    rng = np.random.default_rng(seed)
+    logits = rng.normal(scale=2, size=(num_classes, voxels))
+    labels = rng.integers(num_classes, size=voxels)
+    q = (np.exp(logits) / np.exp(logits).sum(0)).T.tolist()
+    tables = count_logits(torch.from_numpy(logits), torch.from_numpy(labels), bins=(bins,)).tables
+    assert expected_calibration_error(tables.reliability[bins]["all"]) == pytest.approx(
+        ece_one_by_one(q, labels.tolist(), bins), abs=1e-12
+    )
+
+
+def make_case(voxels=5000, num_classes=4, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    logits = torch.randn(num_classes, voxels, generator=generator, dtype=torch.float64) * 2
+    labels = torch.where(
+        torch.rand(voxels, generator=generator) < 0.5,
+        logits.argmax(0),
+        torch.randint(num_classes, (voxels,), generator=generator),
+    )
+    return logits, labels
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_other_libraries_agree_where_they_are_right():
+    from fiducio.metrics import expected_calibration_error as fiducio_ece
+    from fiducio.metrics import unweighted_calibration_error as fiducio_ace
+    from netcal.metrics import ACE, ECE
+    from torchmetrics.functional.classification import multiclass_calibration_error
+
+    logits, labels = make_case()
+    q = torch.softmax(logits, 0)
+    tables = count_logits(logits, labels).tables
+    ece = METRICS["ece"](tables)
+    assert float(multiclass_calibration_error(q.T, labels, 4, n_bins=50)) == pytest.approx(ece, abs=1e-6)
+    assert ECE(50).measure(q.T.numpy(), labels.numpy()) == pytest.approx(ece, abs=1e-9)
+    assert fiducio_ece(q[None], labels[None], n_bins=50) == pytest.approx(ece, abs=1e-9)
+    assert ACE(15).measure(q.T.numpy(), labels.numpy()) == pytest.approx(METRICS["ace"](tables), abs=1e-9)
+    assert fiducio_ace(q[None], labels[None], n_bins=15) == pytest.approx(METRICS["ace"](tables), abs=1e-9)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_torchmetrics_gives_full_confidence_a_bin_of_its_own_and_we_do_not():
+    from torchmetrics.functional.classification import multiclass_calibration_error
+
+    # Nine voxels that are surely right, and one nearly sure that is wrong: one bin, accuracy 0.9.
+    logits = torch.zeros(2, 10)
+    logits[0, :9], logits[0, 9] = 200.0, 5.0
+    labels = torch.tensor([0] * 9 + [1])
+    last = float(torch.sigmoid(torch.tensor(5.0)))
+    ours = METRICS["ece"](count_logits(logits, labels).tables)
+    assert ours == pytest.approx(abs(0.9 - (9 + last) / 10), abs=1e-7)
+    theirs = float(multiclass_calibration_error(torch.softmax(logits, 0).T, labels, 2, n_bins=50))
+    assert theirs == pytest.approx(last / 10, abs=1e-6)  # two bins: the nine have no gap, the one a large one
+    assert theirs > ours
+
+
+def test_float32_counters_stop_where_ours_do_not():
+    # What torchmetrics and MONAI do: add ones to a float32 cell. At 2^24 it does not move any more.
+    cell = torch.tensor([2.0**24])
+    cell.scatter_add_(0, torch.tensor([0]), torch.ones(1))
+    assert float(cell) == 2**24
+    curve = Curve(np.array([2**24]), np.array([2**24]), np.array([2.0**24]))
+    assert (curve + Curve(np.array([1]), np.array([1]), np.array([1.0]))).count[0] == 2**24 + 1
+
+
+def test_pooled_ace_is_that_of_all_voxels_together_and_not_the_mean():
+    cases = [make_case(voxels, 3, seed) for seed, voxels in enumerate((50, 900, 3000))]
+    tables = [count_logits(*case).tables for case in cases]
+    together = count_logits(torch.cat([z for z, _ in cases], 1), torch.cat([y for _, y in cases])).tables
+    pooled = METRICS["ace"](tables[0] + tables[1] + tables[2])
+    assert pooled == pytest.approx(METRICS["ace"](together), abs=1e-12)
+    assert pooled != pytest.approx(np.mean([METRICS["ace"](t) for t in tables]), abs=1e-3)
+
+
+def test_right_and_wrong_predictions_apart():
+    tables = count_logits(*logits_of((0.9, 0.7, 0.6), (1, 1, 0)), bins=(50, 15)).tables
+    assert METRICS["ece_correct"](tables) == pytest.approx((0.1 + 0.3) / 2)
+    assert METRICS["ece_wrong"](tables) == pytest.approx(0.6)
+    alone = count_logits(*logits_of((0.9,), (1,))).tables
+    assert METRICS["ece_wrong"](alone) is None

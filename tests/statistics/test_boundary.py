@@ -1,0 +1,94 @@
+import numpy as np
+import pytest
+from scipy import ndimage
+
+from segcal.errors import InputError
+from segcal.statistics.boundary import BandCache, check_band_edges, find_bands, find_boundary, squared_distances
+
+
+def draw_6x6():
+    labels = np.zeros((6, 6), np.int64)
+    labels[1:4, 1:4] = 1
+    labels[3:5, 3:5] = 2
+    return labels
+
+
+def test_the_boundary_of_the_hand_drawn_map():
+    expected = ["011100", "111110", "110110", "111111", "011111", "000110"]
+    found = find_boundary(draw_6x6()).astype(int)
+    assert ["".join(map(str, row)) for row in found] == expected
+
+
+def test_distances_of_the_hand_drawn_map():
+    distance = np.sqrt(squared_distances(find_boundary(draw_6x6())))
+    assert distance[0, 5] == pytest.approx(1.414214, abs=1e-6)
+    assert distance[2, 2] == 1
+
+
+def boundary_one_by_one(labels):
+    found = np.zeros(labels.shape, bool)
+    for place in np.ndindex(labels.shape):
+        for axis in range(labels.ndim):
+            for step in (-1, 1):
+                other = list(place)
+                other[axis] += step
+                if 0 <= other[axis] < labels.shape[axis]:
+                    y, n = labels[place], labels[tuple(other)]
+                    found[place] |= y != n and y >= 0 and n >= 0
+    return found
+
+
+@pytest.mark.parametrize("shape", [(17,), (6, 9), (4, 5, 7)])
+def test_boundary_and_bands_against_loops_and_scipy(shape):
+    rng = np.random.default_rng(len(shape))
+    labels = (ndimage.gaussian_filter(rng.normal(size=shape), 1) > 0.1).astype(np.int64)
+    labels[rng.random(shape) < 0.1] = -1
+    boundary = boundary_one_by_one(labels)
+    np.testing.assert_array_equal(find_boundary(labels), boundary)
+    distance = ndimage.distance_transform_edt(~boundary)
+    bands = find_bands(labels, edges=(0, 1, 2.5))
+    code = np.digitize(distance, [1, 2.5])
+    np.testing.assert_array_equal(bands.code, code.ravel())
+    valid = labels >= 0
+    for k in range(3):
+        assert bands.count[k] == (valid & (code == k)).sum()
+        assert bands.distance[k] == pytest.approx(distance[valid & (code == k)].sum())
+
+
+def test_unsigned_labels_have_the_same_boundary():
+    labels = np.array([[0, 255, 1]], np.uint8)
+    assert find_boundary(labels).all()
+
+
+def test_a_constant_map_has_no_bands():
+    bands = find_bands(np.zeros((4, 5), np.int64))
+    assert (bands.code == 4).all()
+    assert bands.count.sum() == 0
+
+
+def test_a_pair_with_an_ignored_voxel_is_no_boundary():
+    assert find_bands(np.array([0, 0, -1, 1, 1])).count.sum() == 0
+
+
+@pytest.mark.parametrize("edges", [(1, 3), (0, 3, 3), (), (0, -1)])
+def test_band_edges_that_do_not_rise_from_zero_are_refused(edges):
+    with pytest.raises(InputError, match=r"but bands begin at 0 and rise. Pass for example \(0, 3, 7, 15\)"):
+        check_band_edges(edges)
+
+
+def test_the_cache_computes_each_case_once_and_stays_within_its_size():
+    cache = BandCache(max_bytes=80)
+    labels = np.array([[0] * 20 + [1] * 20])
+    first = cache.bands("a", labels)
+    assert cache.bands("a", labels) is first
+    cache.bands("b", labels)
+    assert cache.bands("a", labels) is first
+    cache.bands("c", labels)  # b, used longest ago, has to go
+    assert cache.bands("a", labels) is first
+    assert list(cache._kept) == ["c", "a"]
+
+
+def test_four_axes_are_measured_too():
+    labels = np.zeros((3, 3, 3, 4), np.int64)
+    labels[..., 2:] = 1
+    assert find_bands(labels).distance.sum() == pytest.approx(2 * 27)
