@@ -2,16 +2,19 @@
 
 from segcal.audit import audit
 from segcal.calibrators import CALIBRATORS, Calibrator, make_calibrator
-from segcal.cases import ArrayCases
+from segcal.cases import ArrayCases, open_cases
 from segcal.errors import ArtifactError, InputError, SegcalError
+from segcal.evaluate import evaluate
 from segcal.fitting import FitConfig, fit
 from segcal.fitting.artifact import load, save
+from segcal.metrics import METRICS
 from segcal.pooling import POOLINGS, pool
 
 __version__ = "0.1.0"
 
 __all__ = [
     "CALIBRATORS",
+    "METRICS",
     "POOLINGS",
     "ArrayCases",
     "ArtifactError",
@@ -20,9 +23,11 @@ __all__ = [
     "InputError",
     "SegcalError",
     "audit",
+    "evaluate",
     "fit",
     "load",
     "make_calibrator",
+    "open_cases",
     "pool",
     "save",
 ]

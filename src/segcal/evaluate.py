@@ -8,9 +8,11 @@ calibration stays the one before wherever no other class is strictly above it in
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
-from segcal.cases.base import Case, Cases
+from segcal.cases.base import Case, CaseError, Cases
+from segcal.cases.parallel import map_cases
 from segcal.errors import InputError
 from segcal.evaluation.counting import Counter, Map
 from segcal.evaluation.result import Evaluation
@@ -34,6 +36,8 @@ def evaluate(
     level: float = LEVEL,
     bands: BandCache | None = None,
     progress: Callable[[str], None] | None = None,
+    workers: int = 1,
+    failed: Callable[[CaseError], None] | None = None,
 ) -> Evaluation:
     """Measure cases before and, with a calibrator, after calibration.
 
@@ -47,6 +51,8 @@ def evaluate(
         level: level of the intervals.
         bands: keeps the boundary bands of label maps between calls on the same cases.
         progress: called with the id of each case when it is done.
+        workers: how many processes measure cases at a time; the result is the same to the last bit.
+        failed: takes the error of a case that is not usable, which is then left out; without it the error is raised.
 
     >>> import numpy as np
     >>> from segcal.cases import ArrayCases
@@ -61,13 +67,16 @@ def evaluate(
         raise InputError("cases is empty, but at least one case is needed. Check the folder or the split.")
     counter = Counter(chosen, bands)
     stages = {"before": Stage(chosen)} | ({} if calibrator is None else {"after": Stage(chosen)})
-    rows = []
-    for case in cases:
-        for (name, stage), tables in zip(stages.items(), counter.count(case, calibrator), strict=True):
-            rows.append(_row(case, name, tables, stage.add(case.id, tables)))
+    rows, measured = [], 0
+    for case_id, (found, group) in map_cases(cases, partial(_measure, counter, calibrator), workers, failed):
+        for (name, stage), tables in zip(stages.items(), found, strict=True):
+            rows.append(_row(case_id, group, name, tables, stage.add(case_id, tables)))
+        measured += 1
         if progress is not None:
-            progress(case.id)
-    estimates, changes = summarise(list(stages.values()), Draws([len(cases)], replicates, seed), level)
+            progress(case_id)
+    if measured == 0:
+        raise InputError(f"all {len(cases)} cases failed, but at least one is needed. Check their files.")
+    estimates, changes = summarise(list(stages.values()), Draws([measured], replicates, seed), level)
     return Evaluation(
         rows=rows,
         before=estimates[0],
@@ -89,6 +98,12 @@ def _choose(metrics: Sequence[str] | Mapping[str, Metric] | None, compared: bool
     return chosen
 
 
-def _row(case: Case, stage: str, tables: CaseTables, numbers: dict[str, float | None]) -> dict[str, Any]:
+def _measure(counter: Counter, calibrator: Map | None, case: Case) -> tuple[list[CaseTables], str | None]:
+    return counter.count(case, calibrator), case.group
+
+
+def _row(
+    case_id: str, group: str | None, stage: str, tables: CaseTables, numbers: dict[str, float | None]
+) -> dict[str, Any]:
     voxels, ignored = tables.likelihood.voxels, tables.confusion.ignored
-    return {"case": case.id, "stage": stage, "group": case.group, "voxels": voxels, "ignored": ignored, **numbers}
+    return {"case": case_id, "stage": stage, "group": group, "voxels": voxels, "ignored": ignored, **numbers}

@@ -64,13 +64,13 @@ def _tables(result: CheckResult) -> list[Any]:
         ]
         for line in result.class_table()
     ]
-    made = [table(["class", "predicted", "labelled"], classes, title)]
+    made: list[Any] = [title, table(["class", "predicted", "labelled"], classes)]
     if result.problems:
         rows = [[problem.severity, problem.case_id or "all", problem.text] for problem in result.problems]
-        found = table(["", "case", "what was found"], rows, f"{len(rows)} things to know")
+        found = table(["", "case", "what was found"], rows)
         for column in found.columns:
             column.justify = "left"
-        made.append(found)
+        made += [f"{len(rows)} things to know", found]
     return made
 
 

@@ -83,9 +83,9 @@ class Bar:
         self._bar.stop()
 
 
-def table(headings: Sequence[str], rows: Sequence[Sequence[str]], title: str | None = None) -> Table:
+def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
     """Return a plain table; the first column is text, the others are numbers."""
-    made = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", title_style="", pad_edge=False)
+    made = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for number, heading in enumerate(headings):
         made.add_column(heading, justify="right" if number else "left")
     for row in rows:

@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
     if args.csv is not None:
         main.to_csv(args.csv)
     if args.summary is not None:
-        main.to_summary(args.summary, cases)
+        main.to_summary(args.summary)
     output.document(_document(results) | {"failed": {failure.case_id: failure.reason for failure in failures}})
     return output.finish(failures)
 

@@ -120,7 +120,7 @@ def _print(output: Output, fitted: Fitted, choice: Choice | None, folder: Path, 
             for row in choice.candidates
         ]
         headings = ["calibrator", "validation NLL", "worse than best by", "standard error", "parameters"]
-        output.say(table(headings, rows, "* the simplest within one standard error of the best"))
+        output.say(table(headings, rows), "* the simplest within one standard error of the best")
     kept = {"order": "keeps the order of the classes", "argmax": "keeps the mask", None: "may change the mask"}
     residual = "" if certificate.kkt_residual is None else f"; residual {certificate.kkt_residual:.1e}"
     output.say(

@@ -56,6 +56,24 @@ class Evaluation:
         """Write everything; an undefined value is null."""
         _write(Path(path), lambda file: json.dump(self.to_plain(), file, indent=1))
 
+    def to_summary(self, path: str | os.PathLike[str]) -> None:
+        """Write JSON shaped like nnU-Net's ``summary.json``: a mean, and the metrics of each case.
+
+        The numbers are those after calibration, or before it where there is no calibrator.
+        """
+        last, stage = (self.before, "before") if self.after is None else (self.after, "after")
+        cases = [
+            {"case": row["case"], "metrics": {name: row[name] for name in self.metrics}}
+            for row in self.rows
+            if row["stage"] == stage
+        ]
+        document = {
+            "stage": stage,
+            "mean": {name: one.value for name, one in last.items()},
+            "metric_per_case": cases,
+        }
+        _write(Path(path), lambda file: json.dump(document, file, indent=1))
+
     def to_plain(self) -> dict[str, Any]:
         """Return everything as dicts, lists and numbers."""
 

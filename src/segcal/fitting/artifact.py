@@ -43,7 +43,8 @@ def save(fitted: Fitted, folder: str | os.PathLike[str]) -> Path:
     target = Path(folder)
     if target.exists() and not _replaceable(target):
         raise InputError(
-            f"{target} exists and is not a calibrator of segcal, but a new or empty folder is needed. Choose another name."
+            f"{target} exists and is not a calibrator of segcal, but a new or empty folder is needed. "
+            "Choose another name."
         )
     weights = save_tensors(
         {key: value.detach().cpu().contiguous() for key, value in fitted.calibrator.state_dict().items()}
@@ -69,7 +70,7 @@ def load(folder: str | os.PathLike[str]) -> Fitted:
     calibrator = _empty_calibrator(path, description)
     _load_weights(path, description, calibrator)
     try:
-        certificate = _revive(Certificate, description["certificate"])
+        certificate = _revive(description["certificate"])
         config = FitConfig(**description["config"])
         names = description["class_names"]
         return Fitted(
@@ -91,8 +92,8 @@ def _describe(fitted: Fitted, weights_digest: str) -> dict[str, Any]:
     entry = registry_entry(fitted.calibrator)
     if entry is None:
         raise InputError(
-            f"the calibrator is a {type(fitted.calibrator).__name__}, but only calibrators of segcal.CALIBRATORS can be "
-            "saved. Save its state_dict yourself."
+            f"the calibrator is a {type(fitted.calibrator).__name__}, but only calibrators of segcal.CALIBRATORS "
+            "can be saved. Save its state_dict yourself."
         )
     name, options = entry
     description = {
@@ -188,8 +189,9 @@ def _put_in_place(beside: Path, target: Path) -> None:
     shutil.rmtree(old, ignore_errors=True)
 
 
-def _revive(kind: type[Certificate], data: dict[str, Any]) -> Certificate:
-    return kind(**{key: tuple(value) if isinstance(value, list) else value for key, value in data.items()})
+def _revive(data: dict[str, Any]) -> Certificate:
+    fields: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in data.items()}
+    return Certificate(**fields)
 
 
 def _broken(file: Path, what: str) -> ArtifactError:

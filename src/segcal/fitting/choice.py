@@ -7,8 +7,8 @@ no more than one standard error worse, with the error of the *paired* difference
 .. math:: \bar d \le \mathrm{sd}(d) / \sqrt{n}, \qquad d_i = \mathrm{nll}_i - \mathrm{nll}_i^{\mathrm{best}},
 
 the one with the fewest identifiable parameters is taken: what cannot be told apart on the data at hand is decided by
-simplicity. Choosing on the cases that also set the strengths makes the winner's validation NLL slightly optimistic; what
-it is worth is measured on cases that had no part in either.
+simplicity. Choosing on the cases that also set the strengths makes the winner's validation NLL slightly optimistic;
+what it is worth is measured on cases that had no part in either.
 """
 
 import math
