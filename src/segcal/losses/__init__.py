@@ -1,0 +1,29 @@
+"""Training losses: one a file, and the list of them."""
+
+from collections.abc import Callable
+
+from segcal.errors import InputError
+from segcal.losses.base import Loss
+from segcal.losses.ce import CrossEntropy
+from segcal.losses.ce_dice import CrossEntropyDice
+from segcal.losses.dice import Dice
+
+LOSSES: dict[str, Callable[..., Loss]] = {
+    "ce": CrossEntropy,
+    "dice": Dice,
+    "ce_dice": CrossEntropyDice,
+}
+
+
+def make_loss(name: str, **options: object) -> Loss:
+    """Return the loss of this name.
+
+    >>> make_loss("ce_dice", dice_weight=0.5).dice_weight
+    0.5
+    """
+    if name not in LOSSES:
+        raise InputError(f"no loss is named {name!r}. Choose one of: {', '.join(LOSSES)}.")
+    return LOSSES[name](**options)
+
+
+__all__ = ["LOSSES", "CrossEntropy", "CrossEntropyDice", "Dice", "Loss", "make_loss"]

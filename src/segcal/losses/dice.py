@@ -1,0 +1,98 @@
+r"""Soft Dice loss (``dice``).
+
+For image b and class c, over the voxels :math:`V_b` that count,
+
+.. math:: L_{bc} = 1 - \frac{2 \sum_{i \in V_b} p_{ic} y_{ic} + \epsilon}
+                            {\sum_{i \in V_b} p_{ic} + \sum_{i \in V_b} y_{ic} + \epsilon},
+
+with :math:`p = S(z)`, one-hot :math:`y` and :math:`\epsilon = 10^{-5}`; the loss is the mean over images and
+classes, background included. These are the defaults of MONAI's DiceLoss with softmax. An image without a voxel that
+counts is left out of the mean. Class weights multiply :math:`L_{bc}` and do not enter the mean's count, as in MONAI.
+"""
+
+import torch
+from torch import Tensor
+
+from segcal.losses.base import Loss, Reduction, check_positive, check_reduction
+from segcal.types import IGNORED, Labels, Logits
+
+SMOOTH = 1e-5
+
+
+def dice_terms(logits: Logits, labels: Labels, smooth: float = SMOOTH, batch: bool = False) -> Tensor:
+    """Return ``(batch, classes)`` terms; with `batch`, one row: the images are one large image."""
+    probs = torch.softmax(logits, dim=1).reshape(*logits.shape[:2], -1)
+    flat = labels.reshape(len(labels), -1)
+    # Class by class: no one-hot copy of the labels, and sums in a fixed order, which scatter does not have on a GPU.
+    own = [flat == number for number in range(logits.shape[1])]
+    overlap = torch.stack([torch.where(mine, probs[:, number], 0.0).sum(1) for number, mine in enumerate(own)], dim=1)
+    truth = torch.stack([mine.sum(1) for mine in own], dim=1).to(probs.dtype)
+    predicted = torch.where((flat != IGNORED)[:, None], probs, 0.0).sum(dim=2)
+    if batch:
+        overlap, truth, predicted = (sums.sum(dim=0, keepdim=True) for sums in (overlap, truth, predicted))
+    return 1 - (2 * overlap + smooth) / (predicted + truth + smooth)
+
+
+def dice_loss(
+    logits: Logits,
+    labels: Labels,
+    weight: Tensor | None = None,
+    reduction: Reduction = "mean",
+    *,
+    include_background: bool = True,
+    batch: bool = False,
+    smooth: float = SMOOTH,
+) -> Tensor:
+    """Return the soft Dice loss; voxels labelled :data:`segcal.types.IGNORED` do not count.
+
+    With reduction "none" the result is ``(batch, classes)``, and zero for images in which no voxel counts.
+    """
+    terms = dice_terms(logits, labels, smooth, batch)
+    if weight is not None:
+        terms = terms * weight.to(terms.dtype)
+    seen = (labels != IGNORED).reshape(len(labels), -1).any(dim=1)
+    seen = seen.any(dim=0, keepdim=True) if batch else seen
+    terms = torch.where(seen[:, None], terms, 0.0)[:, 0 if include_background else 1 :]
+    if reduction == "none":
+        return terms
+    total = terms.sum()
+    return total if reduction == "sum" else total / (seen.sum().clamp(min=1) * terms.shape[1])
+
+
+class Dice(Loss):
+    """Soft Dice loss.
+
+    Args:
+        weight: one factor a class, or None.
+        ignore_index: the label of voxels that do not count.
+        reduction: "mean", "sum" or "none".
+        include_background: whether class 0 enters the mean.
+        batch: sum over the images of a batch before dividing.
+        smooth: added above and below.
+    """
+
+    def __init__(
+        self,
+        weight: Tensor | None = None,
+        ignore_index: int = IGNORED,
+        reduction: Reduction = "mean",
+        include_background: bool = True,
+        batch: bool = False,
+        smooth: float = SMOOTH,
+    ) -> None:
+        super().__init__(weight, ignore_index)
+        self.reduction = check_reduction(reduction)
+        self.include_background, self.batch = include_background, batch
+        self.smooth = check_positive(smooth, "smooth")
+
+    def compute(self, logits: Logits, labels: Labels) -> Tensor:
+        """Return the Dice loss."""
+        return dice_loss(
+            logits,
+            labels,
+            self.weight,
+            self.reduction,
+            include_background=self.include_background,
+            batch=self.batch,
+            smooth=self.smooth,
+        )

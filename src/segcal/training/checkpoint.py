@@ -1,0 +1,46 @@
+"""The state of a training on disk: written beside, then renamed; read without running any code it holds."""
+
+import pickle
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from segcal.errors import ArtifactError, InputError
+from segcal.training.config import TrainConfig
+
+VERSION = 1
+# A training may go on on another device; anything else, the number of epochs too, would be another training.
+MAY_CHANGE = ("device",)
+
+
+def save_checkpoint(path: Path, state: Mapping[str, Any], config: TrainConfig) -> None:
+    """Write a state so that a kill at any moment leaves the old file or the new one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(path.name + ".part")
+    torch.save({"version": VERSION, "config": _plain(config), **state}, beside)
+    beside.replace(path)
+
+
+def load_checkpoint(path: Path, config: TrainConfig) -> dict[str, Any]:
+    """Read a state, and refuse one that another configuration wrote."""
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
+        raise ArtifactError(f"{path} is not readable as a checkpoint ({error}). Delete it to start again.") from None
+    if not isinstance(state, dict) or state.get("version") != VERSION:
+        raise ArtifactError(f"{path} is not a checkpoint of version {VERSION}. Delete it to start again.")
+    written, wanted = state["config"], _plain(config)
+    for name, value in wanted.items():
+        if name not in MAY_CHANGE and written.get(name) != value:
+            raise InputError(
+                f"{path} was written with {name} = {written.get(name)!r}, but the training now has {value!r}. "
+                "Use the same settings, or another checkpoint file."
+            )
+    return state
+
+
+def _plain(config: TrainConfig) -> dict[str, Any]:
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(config).items()}

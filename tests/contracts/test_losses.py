@@ -1,0 +1,114 @@
+"""What every loss promises, for every member of the registry."""
+
+import pytest
+import torch
+
+from segcal.errors import InputError
+from segcal.losses import LOSSES, make_loss
+from segcal.types import IGNORED
+
+SPACES = [(5, 7), (3, 4, 6)]
+
+
+def draw(space, seed=0, classes=4, dtype=torch.float64):
+    generator = torch.Generator().manual_seed(seed)
+    logits = 3 * torch.randn(2, classes, *space, generator=generator, dtype=dtype)
+    labels = torch.randint(0, classes, (2, *space), generator=generator)
+    labels[torch.rand(labels.shape, generator=generator) < 0.2] = IGNORED
+    return logits, labels
+
+
+@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("space", SPACES)
+def test_the_gradient_is_right(name, space):
+    logits, labels = draw(space)
+    loss = make_loss(name)
+    assert torch.autograd.gradcheck(lambda z: loss(z, labels), (logits.requires_grad_(),))
+
+
+@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("space", SPACES)
+def test_ignored_voxels_have_no_say_and_no_gradient(name, space):
+    logits, labels = draw(space)
+    loss = make_loss(name)
+    ignored = (labels == IGNORED)[:, None].expand_as(logits)
+    other = logits.clone()
+    other[ignored] = 100 * torch.randn(
+        int(ignored.sum()), dtype=logits.dtype, generator=torch.Generator().manual_seed(1)
+    )
+    torch.testing.assert_close(loss(other, labels), loss(logits, labels), rtol=1e-12, atol=0)
+    logits.requires_grad_()
+    loss(logits, labels).backward()
+    assert (logits.grad[ignored] == 0).all()
+    assert (logits.grad[~ignored] != 0).any()
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_another_ignore_index_is_the_same_mask(name):
+    logits, labels = draw((5, 7))
+    renamed = torch.where(labels == IGNORED, 255, labels)
+    assert make_loss(name, ignore_index=255)(logits, renamed) == make_loss(name)(logits, labels)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_a_batch_without_a_voxel_that_counts_has_zero_loss_and_gradient(name):
+    logits, labels = draw((5, 7))
+    logits.requires_grad_()
+    value = make_loss(name)(logits, torch.full_like(labels, IGNORED))
+    value.backward()
+    assert value == 0
+    assert (logits.grad == 0).all()
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_a_confident_right_answer_costs_next_to_nothing_and_a_wrong_one_a_lot(name):
+    _, labels = draw((5, 7))
+    truth = torch.nn.functional.one_hot(labels.clamp(min=0), 4).movedim(-1, 1).double()
+    loss = make_loss(name)
+    assert loss(60 * truth, labels) < 1e-4
+    assert loss(60 * truth.roll(1, dims=1), labels) > 0.9
+
+
+@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("half", [torch.float16, torch.bfloat16])
+def test_half_types_are_computed_in_float32_under_autocast(name, half):
+    logits, labels = draw((5, 7), dtype=torch.float32)
+    logits = logits.to(half)
+    loss = make_loss(name)
+    with torch.autocast("cpu", torch.bfloat16):
+        value = loss(logits, labels)
+    assert value.dtype == torch.float32
+    torch.testing.assert_close(value, loss(logits.float(), labels), rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_large_logits_stay_finite(name):
+    logits, labels = draw((5, 7), dtype=torch.float32)
+    logits = (1e4 * logits).requires_grad_()
+    value = make_loss(name)(logits, labels)
+    value.backward()
+    assert torch.isfinite(value)
+    assert torch.isfinite(logits.grad).all()
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_bad_batches_are_refused_with_a_repair(name):
+    loss = make_loss(name)
+    logits, labels = draw((5, 7))
+    with pytest.raises(InputError, match=r"logits has shape \(2, 1, 5, 7\), but .* at least 2 classes"):
+        loss(logits[:, :1], labels)
+    with pytest.raises(InputError, match=r"labels has shape \(2, 4, 5, 7\), but .* need \(2, 5, 7\)"):
+        loss(logits, logits.long())
+    with pytest.raises(InputError, match=r"labels has dtype float64.*labels\.long\(\)"):
+        loss(logits, labels.double())
+    with pytest.raises(InputError, match=r"labels contains 9, .*0 to 3.*ignore_index=9"):
+        loss(logits, torch.where(labels == 2, 9, labels))
+    broken = logits.clone()
+    broken[1, 2, 3, 4:] = torch.nan
+    with pytest.raises(InputError, match="logits has 3 values that are NaN or infinite"):
+        loss(broken, labels)
+
+
+def test_an_unknown_name_lists_the_known_ones():
+    with pytest.raises(InputError, match=r"no loss is named 'cedice'\. Choose one of: ce, dice, ce_dice"):
+        make_loss("cedice")
