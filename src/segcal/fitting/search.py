@@ -15,21 +15,20 @@ comparison of the two compares methods. The same seed gives the same result.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from segcal.calibrators.affine import AffineCalibrator
 from segcal.calibrators.base import Calibrator
-from segcal.calibrators.ensemble_temperature import EnsembleTemperatureScaling
 from segcal.calibrators.vector import VectorScaling
 from segcal.errors import InputError
 from segcal.fitting.certificate import Certificate
 from segcal.fitting.config import FitConfig
-from segcal.fitting.exact import make_problem
 from segcal.fitting.gradient import Training, TrainOptions, train, trainable
+from segcal.fitting.likelihood import Likelihood, make_likelihood
 from segcal.fitting.request import Request
-from segcal.fitting.voxels import VoxelSource
 
 LEARNING_RATES = (1e-4, 3e-2)
 PATIENCES = (10, 20, 50)
@@ -52,8 +51,8 @@ def fit_as_in_paper(request: Request) -> Certificate:
             "validation is None, but the paper's procedure stops and chooses on validation data. "
             "Pass validation cases, or use the default config."
         )
-    likelihood = _Likelihood(request.calibrator, request.source, request)
-    validation = _Likelihood(request.calibrator, request.validation, request)
+    likelihood = make_likelihood(request.calibrator, request.source, request)
+    validation = make_likelihood(request.calibrator, request.validation, request)
     study = _Study(request.config, likelihood.strengths)
     best: tuple[Training, Trial, Calibrator] | None = None
     path: list[dict[str, float]] = []
@@ -70,7 +69,7 @@ def fit_as_in_paper(request: Request) -> Certificate:
             best = training, trial, model
     assert best is not None
     training, trial, model = best
-    likelihood.write(model, request.calibrator)
+    _write(model, request.calibrator, likelihood.untouched)
     with torch.no_grad():
         nll = float(likelihood(request.calibrator))
         penalty = float(_penalty(request.calibrator, trial))
@@ -99,7 +98,7 @@ def fit_as_in_paper(request: Request) -> Certificate:
     )
 
 
-def _train(model: Calibrator, likelihood: "_Likelihood", validation: "_Likelihood", trial: Trial) -> Training:
+def _train(model: Calibrator, likelihood: Likelihood, validation: Likelihood, trial: Trial) -> Training:
     def loss() -> Tensor:
         return likelihood(model) + _penalty(model, trial)
 
@@ -163,19 +162,22 @@ class _Study:
         return float(self._open.suggest_float(name, *STRENGTHS, log=True))
 
 
-class _Likelihood:
-    """The mean NLL of a calibrator on given voxels, differentiable in its parameters.
+def _import_optuna() -> Any:
+    try:
+        import optuna
+    except ImportError:
+        raise InputError(
+            "optuna is not installed, but the paper's procedure searches with it. "
+            "Install it with: pip install 'segcal[search]'."
+        ) from None
+    return optuna
 
-    Attributes:
-        strengths: whether the penalty depends on (lam, mu).
-        untouched: experts without voxels.
-    """
 
-    def __init__(self, calibrator: Calibrator, source: VoxelSource, request: Request) -> None:
-        self._source, self._device = source, request.device
-        self._problem = None
-        self.strengths, self.untouched = (False, False), ()
-        if not isinstance(calibrator, EnsembleTemperatureScaling):
-            self._problem = make_problem(calibrator, source, request)
-            self.strengths = self._problem.strengths
-            self.untouched = tuple(e for e in range(self._problem.num_blocks) if e not in self._problem.blocks)
+@torch.no_grad()
+def _write(model: Calibrator, calibrator: Calibrator, untouched: tuple[int, ...]) -> None:
+    """Set the calibrator to the model; experts without voxels keep what they have."""
+    for name, parameter in calibrator.named_parameters():
+        value = getattr(model, name).detach().clone()
+        for expert in untouched:
+            value[expert] = parameter[expert]
+        parameter.copy_(value)
