@@ -1,0 +1,1 @@
+"""The embedded tasks, their small trained ensembles, and the story of `segcal demo`."""

@@ -1,0 +1,82 @@
+"""The shipped networks: five small U-Nets a task, float16 in one file, and their predictions.
+
+A file of weights describes itself: its metadata holds the arguments of :class:`segcal.training.UNet`, and its tensors
+are named ``<member>.<parameter>``. Networks compute in float32.
+"""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from segcal.demo.tasks import get_task
+from segcal.errors import ArtifactError, InputError
+from segcal.training import UNet
+from segcal.types import Logits
+
+WEIGHTS = Path(__file__).parent / "weights"
+MEMBERS = 5
+
+
+def load_member(task: str, member: int, folder: Path = WEIGHTS) -> UNet:
+    """Return one trained network of a task, ready to predict on the CPU."""
+    path = folder / f"{get_task(task).name}.safetensors"
+    try:
+        with safe_open(path, framework="pt") as file:
+            facts = json.loads(file.metadata()["network"])
+            members = int(file.metadata()["members"])
+            if not 0 <= member < members:
+                raise InputError(
+                    f"member is {member}, but the ensemble of {task!r} has members 0 to {members - 1}. "
+                    "Choose one of these."
+                )
+            prefix = f"{member}."
+            weights = {key[len(prefix) :]: file.get_tensor(key) for key in file.keys() if key.startswith(prefix)}  # noqa: SIM118
+    except (OSError, SafetensorError, KeyError, TypeError, json.JSONDecodeError) as error:
+        raise ArtifactError(f"{path} is not readable as weights ({error}). Install the package again.") from None
+    network = UNet(**facts)
+    network.load_state_dict({key: _widened(value) for key, value in weights.items()})
+    return fast_layout(network).eval()
+
+
+def fast_layout(network: UNet) -> UNet:
+    """Return the network with its 2-D weights stored channels last: the same function, twice as fast on a CPU."""
+    return network.to(memory_format=torch.channels_last) if network.dims == 2 else network  # type: ignore[call-overload]
+
+
+def load_ensemble(task: str, members: int = MEMBERS, folder: Path = WEIGHTS) -> list[UNet]:
+    """Return the first `members` networks of a task."""
+    return [load_member(task, member, folder) for member in range(members)]
+
+
+@torch.inference_mode()
+def predict(network: UNet, image: NDArray[np.float32]) -> Logits:
+    """Return the float32 logits ``(classes, *space)`` of one image ``(channels, *space)``."""
+    batch = torch.from_numpy(image)[None]
+    if network.dims == 2:
+        batch = batch.to(memory_format=torch.channels_last)
+    return network(batch)[0].contiguous()
+
+
+def save_ensemble(path: Path, facts: dict[str, Any], weights: Sequence[dict[str, Tensor]]) -> None:
+    """Write the weights of all members in float16, beside and then renamed."""
+    tensors = {
+        f"{member}.{key}": (value.half() if value.is_floating_point() else value).cpu().contiguous()
+        for member, state in enumerate(weights)
+        for key, value in state.items()
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(path.name + ".part")
+    beside.write_bytes(save(tensors, {"network": json.dumps(facts), "members": str(len(weights))}))
+    beside.replace(path)
+
+
+def _widened(value: Tensor) -> Tensor:
+    return value.float() if value.is_floating_point() else value

@@ -1,0 +1,23 @@
+"""Three procedural tasks of our own making, each standing for a kind of real data."""
+
+from segcal.demo.tasks.base import HELD_OUT, TRAINING, VALIDATION, Sample, Task
+from segcal.demo.tasks.roads import ROADS
+from segcal.demo.tasks.streets import STREETS
+from segcal.demo.tasks.tumour import TUMOUR
+from segcal.errors import InputError
+
+TASKS: dict[str, Task] = {"roads": ROADS, "tumour": TUMOUR, "streets": STREETS}
+
+
+def get_task(name: str) -> Task:
+    """Return the task of this name.
+
+    >>> get_task("roads").class_names
+    ('other', 'road')
+    """
+    if name not in TASKS:
+        raise InputError(f"no embedded task is named {name!r}. Choose one of: {', '.join(TASKS)}.")
+    return TASKS[name]
+
+
+__all__ = ["HELD_OUT", "TASKS", "TRAINING", "VALIDATION", "Sample", "Task", "get_task"]

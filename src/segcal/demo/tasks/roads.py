@@ -1,0 +1,197 @@
+"""Roads: an aerial picture, two classes, thin connected roads under trees and shadows, labels from a map.
+
+It stands for road extraction from aerial imagery, where the labels are centre lines of a map drawn with a fixed
+width: they lie a few pixels beside the road, some roads are missing, a few exist in the map alone. Gravel, roofs,
+ploughed land and railways look like roads and are not.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from segcal.demo.tasks.base import Sample, Task
+from segcal.demo.tasks.canvas import Canvas
+from segcal.demo.tasks.fields import Field, blobs, clouds, smooth
+from segcal.demo.tasks.road_network import Road, draw_network, shifted
+
+HEIGHT, WIDTH = 192, 224
+FOREST, MEADOW, CROP, PLOUGHED, TOWN, GRAVEL = range(6)
+# RGB of each land cover, and how strongly rows of a machine show in it.
+LAND = np.array(
+    [
+        [0.16, 0.26, 0.15],
+        [0.36, 0.46, 0.25],
+        [0.55, 0.55, 0.31],
+        [0.47, 0.38, 0.29],
+        [0.40, 0.45, 0.33],
+        [0.62, 0.58, 0.52],
+    ]
+)
+STRIPES = np.array([0.0, 0.02, 0.05, 0.09, 0.0, 0.0])
+ROUGH = np.array([0.05, 0.035, 0.03, 0.04, 0.06, 0.05])
+ROOFS = np.array([[0.60, 0.32, 0.25], [0.52, 0.50, 0.49], [0.74, 0.72, 0.69], [0.38, 0.33, 0.32], [0.57, 0.55, 0.54]])
+ASPHALT, SAND = np.array([0.55, 0.55, 0.56]), np.array([0.66, 0.58, 0.46])
+# A map draws every road with one width.
+MAP_HALF_WIDTH = 2.8
+
+
+def draw(rng: np.random.Generator) -> Sample:
+    """Draw one picture and its map."""
+    canvas = Canvas(HEIGHT, WIDTH)
+    land = _land_cover(rng, canvas)
+    roads = draw_network(rng, HEIGHT, WIDTH)
+    _railway(rng, canvas)
+    distance = _surface(rng, canvas, [road for road in roads if road.visible])
+    _houses(rng, canvas, roads, land, distance)
+    _cars(rng, canvas, roads)
+    _trees(rng, canvas, land, distance)
+    image = _light(rng, canvas.image)
+    mapped, _ = _distance(canvas, shifted(rng, roads), MAP_HALF_WIDTH)
+    return Sample(image, (mapped < 0).astype(np.int64), None)
+
+
+def _land_cover(rng: np.random.Generator, canvas: Canvas) -> NDArray[np.int64]:
+    shape = canvas.labels.shape
+    count = int(rng.integers(9, 16))
+    seeds = rng.uniform([-10, -10], [HEIGHT + 10, WIDTH + 10], (count, 2)).astype(np.float32)
+    rows = canvas.rows + 4 * blobs(rng, shape, 9)
+    columns = canvas.columns + 4 * blobs(rng, shape, 9)
+    # City-block distance in a turned frame: fields have straight, roughly perpendicular sides.
+    turn = rng.uniform(0, np.pi)
+    apart = np.stack(
+        [
+            np.maximum(
+                abs((rows - row) * np.cos(turn) + (columns - column) * np.sin(turn)),
+                abs((columns - column) * np.cos(turn) - (rows - row) * np.sin(turn)),
+            )
+            for row, column in seeds
+        ]
+    )
+    cell = apart.argmin(axis=0)
+    nearest = np.partition(apart, 1, axis=0)[:2]
+    kinds = rng.choice(6, size=count, p=[0.22, 0.19, 0.17, 0.13, 0.22, 0.07])
+    land = kinds[cell]
+    tint = LAND[kinds] * rng.normal(1, 0.10, (count, 1)) + rng.normal(0, 0.02, (count, 3))
+    angle, period = rng.uniform(0, np.pi, count)[cell], rng.uniform(4, 8, count)[cell]
+    rowing = np.sin(2 * np.pi / period * (rows * np.cos(angle) + columns * np.sin(angle)))
+    texture = STRIPES[land] * rowing + ROUGH[land] * (0.7 * clouds(rng, shape, 0.8) + 0.5 * blobs(rng, shape, 0.7))
+    canvas.image += (tint[cell].transpose(2, 0, 1) + texture).astype(np.float32)
+    hedge = np.clip(1.4 - abs(nearest[1] - nearest[0]), 0, 1) * (0.55 + 0.25 * blobs(rng, shape, 6) > 0.45)
+    canvas.paint((slice(None), slice(None)), hedge.astype(np.float32) * 0.8, LAND[FOREST])
+    return land
+
+
+def _railway(rng: np.random.Generator, canvas: Canvas) -> None:
+    if rng.random() > 0.35:
+        return
+    start = (float(rng.uniform(0, HEIGHT)), -5.0)
+    end = (float(rng.uniform(0, HEIGHT)), WIDTH + 5.0)
+    canvas.line(start, end, 5.5, (0.52, 0.48, 0.44))
+    canvas.line(start, end, 1.2, (0.34, 0.30, 0.29))
+
+
+def _distance(canvas: Canvas, roads: list[Road], half_width: float | None = None) -> tuple[Field, NDArray[np.int64]]:
+    """Return the distance to the edge of the nearest road, negative on it, and the number of that road."""
+    distance = np.full(canvas.labels.shape, 10, np.float32)
+    which = np.zeros(canvas.labels.shape, np.int64)
+    for number, road in enumerate(roads):
+        half = road.half_width if half_width is None else half_width
+        for start, end in zip(road.path[:-1], road.path[1:], strict=True):
+            window, apart = canvas.segment(tuple(start), tuple(end), half + 10)
+            nearer = apart - half < distance[window]
+            which[window][nearer] = number
+            distance[window][nearer] = apart[nearer] - half
+    return distance, which
+
+
+def _surface(rng: np.random.Generator, canvas: Canvas, roads: list[Road]) -> Field:
+    distance, which = _distance(canvas, roads)
+    everywhere = (slice(None), slice(None))
+    tone = rng.normal(1, 0.08, len(roads))
+    grey = np.array([[road.grey] for road in roads])
+    colours = (grey * ASPHALT + (1 - grey) * SAND) * tone[:, None]
+    wear = 0.03 * blobs(rng, canvas.labels.shape, 1.2) + 0.03 * blobs(rng, canvas.labels.shape, 12)
+    shoulder = np.clip(1.5 - abs(distance - 0.5), 0, 1) * 0.35
+    canvas.paint(everywhere, shoulder.astype(np.float32), SAND * 0.85)
+    canvas.paint(everywhere, np.clip(0.5 - distance / 1.5, 0, 1), colours[which].transpose(2, 0, 1) + wear)
+    return distance
+
+
+def _houses(
+    rng: np.random.Generator, canvas: Canvas, roads: list[Road], land: NDArray[np.int64], distance: Field
+) -> None:
+    for road in roads:
+        for start, end in zip(road.path[:-1], road.path[1:], strict=True):
+            if not (-15 < start[0] < HEIGHT + 15 and -15 < start[1] < WIDTH + 15):
+                continue
+            along = (end - start) / max(np.hypot(*(end - start)), 1e-6)
+            across = np.array([-along[1], along[0]])
+            for side in (-1, 1):
+                centre = start + side * across * (road.half_width + rng.uniform(6, 11)) + along * rng.uniform(-2, 2)
+                row, column = (int(value) for value in centre)
+                if not (0 <= row < HEIGHT and 0 <= column < WIDTH) or distance[row, column] < 4.5:
+                    continue
+                if rng.random() < (0.75 if land[row, column] == TOWN else 0.05):
+                    _house(rng, canvas, centre, along, across)
+
+
+def _house(rng: np.random.Generator, canvas: Canvas, centre: NDArray, along: NDArray, across: NDArray) -> None:
+    length, depth = along * rng.uniform(3, 6), across * rng.uniform(2.2, 3.8)
+    roof = ROOFS[rng.integers(len(ROOFS))] * rng.normal(1, 0.08)
+    corners = [centre + length + depth, centre + length - depth, centre - length - depth, centre - length + depth]
+    canvas.polygon([tuple(corner + np.array([2.0, 2.5])) for corner in corners], (0.14, 0.15, 0.16), opacity=0.6)
+    if rng.random() < 0.4:  # a paved yard of the colour of the street
+        yard = [corner + 1.5 * (depth + length * 0.4) for corner in corners]
+        canvas.polygon([tuple(corner) for corner in yard], ASPHALT * rng.normal(1, 0.1))
+    canvas.polygon([tuple(corner) for corner in corners], roof * 1.08)
+    half = [centre + length, centre - length, corners[2], corners[1]]
+    canvas.polygon([tuple(corner) for corner in half], roof * 0.82)
+
+
+def _cars(rng: np.random.Generator, canvas: Canvas, roads: list[Road]) -> None:
+    for road in roads:
+        if not road.visible or road.grey < 0.6 or rng.random() < 0.5:
+            continue
+        place = int(rng.integers(len(road.path) - 1))
+        along = road.path[place + 1] - road.path[place]
+        along /= max(np.hypot(*along), 1e-6)
+        middle = road.path[place] + np.array([-along[1], along[0]]) * road.half_width * 0.4
+        paint = rng.choice([0.12, 0.3, 0.85, 0.95]) * np.ones(3) + rng.normal(0, 0.06, 3)
+        canvas.line(tuple(middle), tuple(middle + along * 2.2), 1.8, np.clip(paint, 0, 1))
+
+
+def _trees(rng: np.random.Generator, canvas: Canvas, land: NDArray[np.int64], distance: Field) -> None:
+    """Paint trees over everything: thick in forests, in rows along roads, some in towns; they hide what is below."""
+    density = np.array([0.02, 0.0004, 0.0002, 0.0001, 0.0035, 0.0005])[land]
+    density = np.where((distance < 0) & (land == FOREST), 0.006, density)
+    lined = (abs(distance - 3) < 2) & (blobs(rng, land.shape, 14) > 0.9)
+    rows, columns = np.nonzero(rng.random(land.shape) < np.where(lined, 0.02, density))
+    for row, column in zip(rows.tolist(), columns.tolist(), strict=True):
+        radius = float(rng.uniform(2.0, 4.8))
+        green = np.array([0.17, 0.27, 0.14]) * rng.normal(1, 0.16) + rng.normal(0, 0.012, 3)
+        canvas.ellipse((row + radius * 0.6, column + radius * 0.8), (radius, radius), (0.09, 0.11, 0.10), opacity=0.55)
+        canvas.ellipse((row, column), (radius * rng.uniform(0.8, 1.1), radius), green, opacity=0.95)
+        lit = (row - 0.35 * radius, column - 0.35 * radius)
+        canvas.ellipse(lit, (radius * 0.5, radius * 0.5), green * 1.45, opacity=0.7)
+
+
+def _light(rng: np.random.Generator, image: Field) -> Field:
+    shape = image.shape[1:]
+    shade = 1 - 0.38 * np.clip(blobs(rng, shape, 24) - 0.9, 0, 1) + 0.04 * blobs(rng, shape, 40)
+    image = smooth(image, float(rng.uniform(0.55, 0.95)), (1, 2)) * shade
+    gain = rng.normal(1, 0.09) * rng.normal(1, 0.03, (3, 1, 1))
+    haze = rng.uniform(0, 0.09)
+    image = image * gain * (1 - haze) + haze + rng.normal(0, rng.uniform(0.012, 0.03), image.shape)
+    return np.clip(image, 0, 1).astype(np.float32)
+
+
+ROADS = Task(
+    name="roads",
+    key=1,
+    class_names=("other", "road"),
+    channels=3,
+    space=(HEIGHT, WIDTH),
+    spacing=(1.0, 1.0),
+    background=True,
+    palette=((60, 70, 60), (250, 200, 80)),
+    draw=draw,
+)
