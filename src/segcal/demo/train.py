@@ -33,8 +33,9 @@ class Recipe:
 
     Attributes:
         widths: of the U-Net.
-        cases: training cases. There are few of them, as in reality: the networks get to know them by heart, and are
-            sure of themselves.
+        cases: training cases. There are few of them, as in reality, and the networks are surer than they are right.
+            Validation Dice is best long before the last epoch: 40 to 60 of 540 for the shipped members of roads, 100
+            to 140 of 360 of streets, 100 to 150 of 180 of tumour.
         config: of the trainer.
     """
 
