@@ -11,7 +11,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from segcal.types import LogProbs, Logits
+from segcal.types import Logits, LogProbs
 
 
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:

@@ -78,7 +78,7 @@ def test_a_failure_while_writing_leaves_the_old_artefact_and_nothing_else(fitted
 
 
 def test_what_is_not_a_fit_cannot_be_saved(fitted, tmp_path):
-    with pytest.raises(segcal.InputError, match="fitted is ConditionalAffine, but the result of segcal.fit is needed"):
+    with pytest.raises(segcal.InputError, match=r"fitted is ConditionalAffine, but the result of segcal.fit is needed"):
         segcal.save(fitted.calibrator, tmp_path / "calibrator")
 
 
@@ -93,7 +93,7 @@ def test_a_class_outside_the_registry_cannot_be_saved(cases, fitted, tmp_path):
             return 0
 
     own = segcal.fit(Own(3), cases)
-    with pytest.raises(segcal.InputError, match="the calibrator is a Own, but only calibrators of segcal.CALIBRATORS"):
+    with pytest.raises(segcal.InputError, match=r"the calibrator is a Own, but only calibrators of segcal.CALIBRATORS"):
         segcal.save(own, tmp_path / "calibrator")
     assert list(tmp_path.iterdir()) == []
 
@@ -158,14 +158,14 @@ def test_weights_of_another_size_are_refused_even_with_a_right_digest(fitted, tm
     folder = segcal.save(fitted, tmp_path / "calibrator")
     _resize(folder)
     _resign(folder, lambda d: None)
-    with pytest.raises(segcal.ArtifactError, match="holds .* but cms_ap needs"):
+    with pytest.raises(segcal.ArtifactError, match=r"holds .* but cms_ap needs"):
         segcal.load(folder)
 
 
 def test_an_unknown_calibrator_asks_for_an_update(fitted, tmp_path):
     folder = segcal.save(fitted, tmp_path / "calibrator")
     _resign(folder, lambda d: d.update(name="from_the_future"))
-    with pytest.raises(segcal.ArtifactError, match="no calibrator is named 'from_the_future'.* Update segcal"):
+    with pytest.raises(segcal.ArtifactError, match=r"no calibrator is named 'from_the_future'.* Update segcal"):
         segcal.load(folder)
 
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from segcal.checks import check_forward, check_num_classes
 from segcal.numerics import compute_dtype
-from segcal.types import LogProbs, Logits, Preserves
+from segcal.types import Logits, LogProbs, Preserves
 
 
 class Evidence(NamedTuple):

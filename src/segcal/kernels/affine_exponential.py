@@ -2,7 +2,7 @@
 
 numba calls the scalar exponential of the C library, over which no loop can be vectorised. This one is a polynomial and
 an integer put into the exponent: relative error below 3e-14 for x in [-708, 708], and 0 below. Unlike the rows of
-:mod:`segcal.kernels.exponential` it stays right where the compiler may reassociate sums, which the gradients there need.
+:mod:`segcal.kernels.exponential` it stays right where the compiler may reassociate sums, as the gradients need it.
 """
 
 from typing import Any
@@ -15,6 +15,9 @@ from numba.extending import intrinsic
 LOG2_E = 1.4426950408889634
 LN2_HIGH = 6.93145751953125e-1
 LN2_LOW = 1.42860682030941723212e-6
+# What the compiler may do in these kernels: reorder sums and fuse products, so that reductions run on several voxels
+# at once. NaN and infinity keep their meaning.
+SUMS = {"reassoc", "contract", "nsz", "arcp"}
 # Truncation rounds towards zero; with this added it rounds down.
 OFFSET = 1100
 

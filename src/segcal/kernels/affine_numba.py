@@ -3,13 +3,16 @@
 The same numbers as :mod:`segcal.kernels.affine_torch`, in one pass: voxels go through in tiles that stay in the
 first-level cache, with the voxel as the innermost axis, so that every step runs on several voxels at once. The
 result does not depend on the number of threads: voxels are cut into a fixed number of parts, summed in order.
+
+A tile holds one row a class. With drops the winner has score zero and no output of its own: it is row 0, and the
+outputs are rows 1 to K; with plain scores they are rows 0 to K - 1.
 """
 
 import numpy as np
 from numba import njit, prange
 from torch import Tensor
 
-from segcal.kernels.affine_exponential import fast_exp
+from segcal.kernels.affine_exponential import SUMS, fast_exp
 
 TILE = 64
 PARTS = 32
@@ -27,94 +30,120 @@ def likelihood(features: Tensor, target: Tensor, weight: Tensor, theta: Tensor, 
     return float(totals.sum()), theta.new_tensor(gradients.sum(0))
 
 
-@njit(parallel=True, fastmath={"reassoc", "contract", "nsz", "arcp"}, cache=True, error_model="numpy")
+@njit(fastmath=SUMS, inline="always")
+def _load(features, weight, start, size, x, w):  # type: ignore[no-untyped-def]
+    """Copy a tile, with zeros where it is not full."""
+    for v in range(size):
+        w[v] = weight[start + v]
+    for v in range(size, TILE):
+        w[v] = 0.0
+    for f in range(features.shape[0]):
+        for v in range(size):
+            x[f, v] = features[f, start + v]
+        for v in range(size, TILE):
+            x[f, v] = 0.0
+
+
+@njit(fastmath=SUMS, inline="always")
+def _outputs(theta, x, first, s):  # type: ignore[no-untyped-def]
+    """Set the rows of s to W x + b, and the winner's row, if it has one, to zero."""
+    columns = theta.shape[1] - 1
+    for v in range(TILE):
+        s[0, v] = 0.0
+    for k in range(theta.shape[0]):
+        row = s[k + first]
+        for v in range(TILE):
+            row[v] = theta[k, columns]
+        for f in range(columns):
+            for v in range(TILE):
+                row[v] += theta[k, f] * x[f, v]
+
+
+@njit(fastmath=SUMS, inline="always")
+def _drop(mode, rows, s):  # type: ignore[no-untyped-def]
+    """Turn drops into scores: each below the winner, or each below the one before it."""
+    if mode == DROPS:
+        for k in range(1, rows):
+            for v in range(TILE):
+                s[k, v] = -s[k, v]
+    elif mode == STACKED_DROPS:
+        for k in range(1, rows):
+            for v in range(TILE):
+                s[k, v] = s[k - 1, v] - s[k, v]
+
+
+@njit(fastmath=SUMS, inline="always")
+def _softmax(rows, s, top, norm):  # type: ignore[no-untyped-def]
+    """Replace scores by their exponentials below the largest, and sum those."""
+    for v in range(TILE):
+        top[v] = s[0, v]
+        norm[v] = 0.0
+    for k in range(1, rows):
+        for v in range(TILE):
+            top[v] = max(top[v], s[k, v])
+    for k in range(rows):
+        for v in range(TILE):
+            e = fast_exp(s[k, v] - top[v])
+            s[k, v] = e
+            norm[v] += e
+
+
+@njit(fastmath=SUMS, inline="always")
+def _residuals(target, start, size, rows, mode, s, norm, w):  # type: ignore[no-untyped-def]
+    """Turn exponentials into w (p - e_t), pulled back through the drops."""
+    for v in range(TILE):
+        norm[v] = w[v] / norm[v]
+    for k in range(rows):
+        for v in range(TILE):
+            s[k, v] *= norm[v]
+    for v in range(size):
+        s[target[start + v], v] -= w[v]
+    if mode == STACKED_DROPS:
+        for k in range(rows - 2, 0, -1):
+            for v in range(TILE):
+                s[k, v] += s[k + 1, v]
+
+
+@njit(fastmath=SUMS, inline="always")
+def _add_gradient(x, s, first, sign, gradient):  # type: ignore[no-untyped-def]
+    """Add the residuals times (x, 1)."""
+    columns = gradient.shape[1] - 1
+    for k in range(gradient.shape[0]):
+        row = s[k + first]
+        for f in range(columns):
+            total = 0.0
+            for v in range(TILE):
+                total += row[v] * x[f, v]
+            gradient[k, f] += sign * total
+        total = 0.0
+        for v in range(TILE):
+            total += row[v]
+        gradient[k, columns] += sign * total
+
+
+@njit(parallel=True, fastmath=SUMS, cache=True, error_model="numpy")
 def _likelihood(features, target, weight, theta, mode):  # type: ignore[no-untyped-def]
-    num_features, count = features.shape
-    num_outputs = theta.shape[0]
-    first = 0 if mode == SCORES else 1  # with drops the winner has score zero and no output
+    count = features.shape[1]
+    first, sign = (0, 1.0) if mode == SCORES else (1, -1.0)
+    rows = theta.shape[0] + first
     totals = np.zeros(PARTS)
-    gradients = np.zeros((PARTS, num_outputs, num_features + 1))
+    gradients = np.zeros((PARTS, theta.shape[0], theta.shape[1]))
     tiles = (count + TILE - 1) // TILE
     for part in prange(PARTS):
-        x = np.empty((num_features, TILE))
-        s = np.empty((num_outputs + 1, TILE))
-        top = np.empty(TILE)
-        norm = np.empty(TILE)
-        at_target = np.empty(TILE)
-        w = np.empty(TILE)
-        gradient = gradients[part]
-        total = 0.0
+        x = np.empty((features.shape[0], TILE))
+        s = np.empty((theta.shape[0] + 1, TILE))
+        top, norm, w, own = np.empty(TILE), np.empty(TILE), np.empty(TILE), np.empty(TILE)
         for tile in range(tiles * part // PARTS, tiles * (part + 1) // PARTS):
             start = tile * TILE
             size = min(TILE, count - start)
-            for v in range(size, TILE):
-                w[v] = 0.0
+            _load(features, weight, start, size, x, w)
+            _outputs(theta, x, first, s)
+            _drop(mode, rows, s)
             for v in range(size):
-                w[v] = weight[start + v]
-            for f in range(num_features):
-                for v in range(size):
-                    x[f, v] = features[f, start + v]
-                for v in range(size, TILE):
-                    x[f, v] = 0.0
-            # scores: rows first .. first + num_outputs of s, row 0 is the winner with drops
-            for v in range(TILE):
-                s[0, v] = 0.0
-            for k in range(num_outputs):
-                row = s[k + first]
-                bias = theta[k, num_features]
-                for v in range(TILE):
-                    row[v] = bias
-                for f in range(num_features):
-                    c = theta[k, f]
-                    for v in range(TILE):
-                        row[v] += c * x[f, v]
-            if mode == DROPS:
-                for k in range(1, num_outputs + 1):
-                    for v in range(TILE):
-                        s[k, v] = -s[k, v]
-            elif mode == STACKED_DROPS:
-                for k in range(1, num_outputs + 1):
-                    for v in range(TILE):
-                        s[k, v] = s[k - 1, v] - s[k, v]
-            classes = num_outputs + first
-            for v in range(TILE):
-                top[v] = s[0, v]
-            for k in range(1, classes):
-                for v in range(TILE):
-                    top[v] = max(top[v], s[k, v])
+                own[v] = s[target[start + v], v]
+            _softmax(rows, s, top, norm)
             for v in range(size):
-                at_target[v] = s[target[start + v], v] - top[v]
-            for v in range(TILE):
-                norm[v] = 0.0
-            for k in range(classes):
-                for v in range(TILE):
-                    e = fast_exp(s[k, v] - top[v])
-                    s[k, v] = e
-                    norm[v] += e
-            for v in range(size):
-                total += w[v] * (np.log(norm[v]) - at_target[v])
-            for v in range(TILE):
-                norm[v] = w[v] / norm[v]
-            for k in range(classes):
-                for v in range(TILE):
-                    s[k, v] *= norm[v]
-            for v in range(size):
-                s[target[start + v], v] -= w[v]
-            if mode == STACKED_DROPS:
-                for k in range(num_outputs - 1, 0, -1):
-                    for v in range(TILE):
-                        s[k, v] += s[k + 1, v]
-            sign = 1.0 if mode == SCORES else -1.0
-            for k in range(num_outputs):
-                row = s[k + first]
-                for f in range(num_features):
-                    acc = 0.0
-                    for v in range(TILE):
-                        acc += row[v] * x[f, v]
-                    gradient[k, f] += sign * acc
-                acc = 0.0
-                for v in range(TILE):
-                    acc += row[v]
-                gradient[k, num_features] += sign * acc
-        totals[part] = total
+                totals[part] += w[v] * (np.log(norm[v]) + top[v] - own[v])
+            _residuals(target, start, size, rows, mode, s, norm, w)
+            _add_gradient(x, s, first, sign, gradients[part])
     return totals, gradients

@@ -14,7 +14,7 @@ import torch
 from numba import njit, prange
 from torch import Tensor
 
-from segcal.kernels.affine_exponential import fast_exp
+from segcal.kernels.affine_exponential import SUMS, fast_exp
 
 TILE = 128
 PARTS = 32
@@ -53,39 +53,40 @@ def reference(logits: Tensor, target: Tensor, weight: Tensor, beta: float) -> tu
     return float(sums[0]), float(sums[1]), float(sums[2])
 
 
-@njit(parallel=True, fastmath={"reassoc", "contract", "nsz", "arcp"}, cache=True, error_model="numpy")
+@njit(fastmath=SUMS, inline="always")
+def _moments(logits, start, size, beta, top, sums):  # type: ignore[no-untyped-def]
+    """Set the largest logit of each voxel, and the sums of e, e g and e g^2 over classes."""
+    for v in range(size):
+        top[v] = logits[0, start + v]
+        sums[0, v] = sums[1, v] = sums[2, v] = 0.0
+    for c in range(1, logits.shape[0]):
+        for v in range(size):
+            top[v] = max(top[v], logits[c, start + v])
+    for c in range(logits.shape[0]):
+        for v in range(size):
+            gap = logits[c, start + v] - top[v]
+            e = fast_exp(beta * gap)
+            sums[0, v] += e
+            sums[1, v] += e * gap
+            sums[2, v] += e * gap * gap
+
+
+@njit(parallel=True, fastmath=SUMS, cache=True, error_model="numpy")
 def _fused(logits, target, weight, beta):  # type: ignore[no-untyped-def]
-    classes, count = logits.shape
-    sums = np.zeros((PARTS, 3))
+    count = logits.shape[1]
+    totals = np.zeros((PARTS, 3))
     tiles = (count + TILE - 1) // TILE
     for part in prange(PARTS):
-        top = np.empty(TILE)
-        s0 = np.empty(TILE)
-        s1 = np.empty(TILE)
-        s2 = np.empty(TILE)
+        top, sums = np.empty(TILE), np.empty((3, TILE))
         for tile in range(tiles * part // PARTS, tiles * (part + 1) // PARTS):
             start = tile * TILE
             size = min(TILE, count - start)
-            for v in range(size):
-                top[v] = logits[0, start + v]
-                s0[v] = 0.0
-                s1[v] = 0.0
-                s2[v] = 0.0
-            for c in range(1, classes):
-                for v in range(size):
-                    top[v] = max(top[v], logits[c, start + v])
-            for c in range(classes):
-                for v in range(size):
-                    gap = logits[c, start + v] - top[v]
-                    e = fast_exp(beta * gap)
-                    s0[v] += e
-                    s1[v] += e * gap
-                    s2[v] += e * gap * gap
+            _moments(logits, start, size, beta, top, sums)
             for v in range(size):
                 own = logits[target[start + v], start + v] - top[v]
-                mean = s1[v] / s0[v]
+                mean = sums[1, v] / sums[0, v]
                 w = weight[start + v]
-                sums[part, 0] += w * (np.log(s0[v]) - beta * own)
-                sums[part, 1] += w * (mean - own)
-                sums[part, 2] += w * (s2[v] / s0[v] - mean * mean)
-    return sums
+                totals[part, 0] += w * (np.log(sums[0, v]) - beta * own)
+                totals[part, 1] += w * (mean - own)
+                totals[part, 2] += w * (sums[2, v] / sums[0, v] - mean * mean)
+    return totals
