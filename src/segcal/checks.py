@@ -69,7 +69,7 @@ def check_batch_shape(logits: Tensor, num_classes: int, name: str = "logits") ->
     if len(shape) >= 2 and shape[1] == num_classes:
         return
     repair = "Add the batch axis with logits[None]."
-    if len(shape) < 2 or shape[0] != num_classes:
+    if not shape or shape[0] != num_classes:
         repair = "Use the calibrator that was fitted for this number of classes."
     if len(shape) >= 2 and shape[-1] == num_classes:
         repair = "If classes are the last axis, call logits.movedim(-1, 1) first."
@@ -116,11 +116,8 @@ def check_labels(labels: Tensor, name: str, space: Sequence[int], num_classes: i
             f"Convert with {_argument(name)}.astype('int64') after checking that they are class indices."
         )
     labels = labels.to(torch.int64)
-    if ignore is not None:
-        labels = torch.where(labels == ignore, IGNORED, labels)
-        outside = ((labels < 0) & (labels != IGNORED)) | (labels >= num_classes)
-    else:
-        outside = (labels < 0) | (labels >= num_classes)
+    ignored = torch.zeros_like(labels, dtype=torch.bool) if ignore is None else labels == ignore
+    outside = ((labels < 0) | (labels >= num_classes)) & ~ignored
     if bool(outside.any()):
         found = labels[outside].unique()
         listed = ", ".join(str(int(value)) for value in found[:5]) + (", ..." if len(found) > 5 else "")
@@ -128,7 +125,7 @@ def check_labels(labels: Tensor, name: str, space: Sequence[int], num_classes: i
             f"{name} contains {listed}, but there are {num_classes} classes (0 to {num_classes - 1}) and "
             f"ignore = {ignore}. Map these labels, or pass ignore={int(found[-1])}."
         )
-    return labels
+    return labels.where(~ignored, IGNORED)
 
 
 def check_mask(mask: Tensor, name: str, space: Sequence[int]) -> Tensor:

@@ -30,6 +30,8 @@ LARGEST_MATRIX = 1500
 HESSIAN_WORK = 4e8
 SMALLEST_SAMPLE_PER_VARIABLE = 12
 LARGEST_FIRST_SAMPLE = 1 << 15
+# Values in one step of a Hessian: bounds its memory whatever the size of the sample.
+STEP_VALUES = 1 << 22
 
 
 class AffineProblem(ConvexProblem):
@@ -72,7 +74,9 @@ class AffineProblem(ConvexProblem):
     def coarse(self) -> "AffineProblem":
         """Return the problem on the samples of the Hessians."""
         small = copy.copy(self)
-        small._frames = self._frames.restricted_to(self._samples)
+        # Copies: what the first approach refines must not change what is known of the whole problem.
+        small._quotas, small._samples = dict(self._quotas), dict(self._samples)
+        small._frames = self._frames.restricted_to(small._samples)
         return small
 
     def write(self, theta: Tensor) -> None:
@@ -153,7 +157,7 @@ class AffineProblem(ConvexProblem):
         classes, experts = self._calibrator.num_classes, self._frames.num_experts
         floor = 2 * max(lam / (classes * (classes - 1)), mu / classes) / experts
         scale = diagonal + floor + 1e-9 * float(diagonal.amax()) + 1e-14
-        return ProductCurvature(multiply, lambda vector: vector / scale, 1e-9 * float(diagonal.amax()))
+        return ProductCurvature(multiply, lambda vector: vector / scale, 1e-9 * float(diagonal.amax()) + 1e-14)
 
 
 def pack(calibrator: AffineCalibrator) -> Tensor:
@@ -185,19 +189,25 @@ def write(calibrator: AffineCalibrator, theta: Tensor) -> None:
 def likelihood_hessian(block: Block, theta: Tensor, outputs: str) -> Tensor:
     """Return the Hessian of the summed NLL in ``theta`` flattened, ``(K (F + 1), K (F + 1))``."""
     rows, columns = theta.shape
-    probs = affine_torch.probabilities(block.features, theta, outputs)
-    x = torch.cat([block.features.double(), torch.ones_like(block.features[:1], dtype=torch.float64)])
-    spread = (probs[:, None] * x[None]).reshape(rows * columns, -1)
-    weighted = spread * block.weight.double()
-    blocks = (weighted @ x.T).reshape(rows, columns, columns)
-    hessian = -(weighted @ spread.T).reshape(rows, columns, rows, columns)
+    size = rows * columns
+    products, own = theta.new_zeros(size, size), theta.new_zeros(size, columns)
+    step = max(256, STEP_VALUES // size)
+    for start in range(0, block.target.numel(), step):
+        features, weight = block.features[:, start : start + step], block.weight[start : start + step]
+        probs = affine_torch.probabilities(features, theta, outputs)
+        x = torch.cat([features.double(), torch.ones_like(features[:1], dtype=torch.float64)])
+        spread = (probs[:, None] * x[None]).reshape(size, -1)
+        weighted = spread * weight.double()
+        products += weighted @ spread.T
+        own += weighted @ x.T
+    blocks, hessian = own.reshape(rows, columns, columns), -products.reshape(rows, columns, rows, columns)
     index = torch.arange(rows, device=theta.device)
     if outputs == "stacked_drops":
         later = torch.maximum(index[:, None], index[None])  # two drops act together on all classes below both
         hessian += blocks[later].permute(0, 2, 1, 3)
     else:
         hessian[index, :, index, :] += blocks
-    return hessian.reshape(rows * columns, rows * columns)
+    return hessian.reshape(size, size)
 
 
 def _bounds(calibrator: AffineCalibrator) -> tuple[Tensor, Tensor]:

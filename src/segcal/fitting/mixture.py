@@ -23,7 +23,7 @@ from segcal.fitting.certificate import Certificate
 from segcal.fitting.curvature import DenseCurvature
 from segcal.fitting.newton import BlockProblem, Curvature, minimise
 from segcal.fitting.request import Request
-from segcal.fitting.temperature_problem import COARSE_STRIDE, TemperatureProblem
+from segcal.fitting.temperature_problem import TemperatureProblem, coarse_stride
 from segcal.fitting.voxels import VoxelSource
 
 STEP_VALUES = 1 << 19
@@ -39,8 +39,7 @@ def fit_mixture(request: Request) -> Certificate:
     source, device, tol = request.source, request.device, request.config.tol
     single = TemperatureProblem(TemperatureScaling(calibrator.num_classes), source, device)
     temperature = minimise(single, minimise(single.coarse(), single.start(), [0], 1e-4).theta, [0], tol)
-    stride = COARSE_STRIDE if source.used >= 1000 * COARSE_STRIDE else 1
-    coarse = MixtureProblem(source, device, stride)
+    coarse = MixtureProblem(source, device, coarse_stride(source.used))
     starts = [(factor * float(temperature.theta[0, 0]), *FIRST_WEIGHTS) for factor in GRID]
     found = []
     for start in starts:
@@ -108,7 +107,10 @@ class MixtureProblem(BlockProblem):
 
     def curvature(self, block: int, theta: Tensor) -> Curvature:
         """Return the last Hessian, made positive by the absolute values of its eigenvalues."""
-        values, vectors = torch.linalg.eigh(self._hessian)
+        hessian = self._hessian.clone()
+        if self.low[0] == self.high[0]:  # the weights alone have a positive Hessian; beta must not bend it
+            hessian[0, 1:] = hessian[1:, 0] = 0
+        values, vectors = torch.linalg.eigh(hessian)
         return DenseCurvature((vectors * values.abs().clamp(min=1e-10)) @ vectors.T)
 
     def refine(self, block: int) -> bool:

@@ -121,7 +121,9 @@ def minimise(
         open_blocks = [block for block in open_blocks if block not in stuck]
         if not open_blocks:
             break
-    return Solution(theta, values, residuals, evaluations, bool((residuals[blocks] <= tol).all()) if blocks else True)
+    # Once more: the last step may have moved a block after its residual was taken.
+    residuals[blocks] = projected_gradient(theta[blocks], gradients[blocks], low, high).abs().amax(1)
+    return Solution(theta, values, residuals, evaluations, bool((residuals[blocks] <= tol).all()))
 
 
 def _newton_step(problem: BlockProblem, block: int, theta: Tensor, gradient: Tensor) -> tuple[Tensor, float]:

@@ -13,8 +13,9 @@ from segcal.fitting.newton import Curvature
 from segcal.fitting.voxels import Voxels, VoxelSource
 from segcal.kernels.affine_temperature import temperature_terms
 
-# The first approach uses every 16th voxel.
+# The first approach uses every 16th voxel, or fewer: it keeps them, also where the voxels are streamed.
 COARSE_STRIDE = 16
+COARSE_VOXELS = 1 << 18
 
 
 class TemperatureProblem(ConvexProblem):
@@ -46,9 +47,8 @@ class TemperatureProblem(ConvexProblem):
         return self._calibrator.inverse_temperature.detach().double().cpu().reshape(1, 1)
 
     def coarse(self) -> "TemperatureProblem":
-        """Return the problem on every 16th voxel, if enough of them remain."""
-        stride = COARSE_STRIDE if self._source.used >= 1000 * COARSE_STRIDE else 1
-        return TemperatureProblem(self._calibrator, self._source, self._device, stride)
+        """Return the problem on every 16th voxel (fewer of very many), if enough of them remain."""
+        return TemperatureProblem(self._calibrator, self._source, self._device, coarse_stride(self._source.used))
 
     @torch.no_grad()
     def write(self, theta: Tensor) -> None:
@@ -91,3 +91,10 @@ class TemperatureProblem(ConvexProblem):
             return batches
         self._kept = list(batches)
         return self._kept
+
+
+def coarse_stride(voxels: int) -> int:
+    """Return the step between voxels of a first approach: 1 for few voxels, at least 16 for many."""
+    if voxels < 1000 * COARSE_STRIDE:
+        return 1
+    return max(COARSE_STRIDE, -(-voxels // COARSE_VOXELS))
