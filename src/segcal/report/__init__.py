@@ -1,0 +1,1 @@
+"""Results for readers: tables as Markdown, CSV and LaTeX."""

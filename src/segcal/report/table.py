@@ -1,0 +1,183 @@
+"""A table of numbers with intervals, row groups and the best of each column, for a terminal, Markdown, CSV or LaTeX.
+
+The text formats show rounded numbers; CSV has all digits. The best value of a column is set in bold, together with
+every other that looks the same once rounded: a difference that is not shown is not claimed.
+"""
+
+import csv
+import io
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+
+from rich import box
+from rich.table import Table as RichTable
+
+from segcal.report.cells import Cell, Column, Group, Row, quartiles, shown
+
+__all__ = ["Cell", "Column", "Group", "Row", "Table", "quartiles"]
+
+ARROWS = {"lower": "↓", "higher": "↑", None: ""}
+LATEX_ARROWS = {"lower": r"$\downarrow$", "higher": r"$\uparrow$", None: ""}
+LATEX_CHARACTERS = {
+    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
+    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "×": r"$\times$", "—": "---", "±": r"$\pm$", "<": r"$<$",
+    ">": r"$>$", "✓": r"\checkmark{}", "↓": r"$\downarrow$", "↑": r"$\uparrow$",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table.
+
+    Attributes:
+        title: what it shows, one sentence.
+        first: the heading of the first column.
+        columns: the others.
+        groups: the rows.
+        notes: sentences below it.
+
+    >>> row = Row("ts", (Cell(0.25, 0.2, 0.3), Cell(None)))
+    >>> columns = (Column("NLL", better="lower"), Column("Flip"))
+    >>> print(Table("Results", "Pipeline", columns, (Group("", (row,)),)).to_markdown())
+    **Results**
+    <BLANKLINE>
+    | Pipeline | NLL ↓ | Flip |
+    |---|---:|---:|
+    | ts | **0.250 [0.200, 0.300]** | — |
+    <BLANKLINE>
+    """
+
+    title: str
+    first: str
+    columns: tuple[Column, ...]
+    groups: tuple[Group, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def rows(self) -> list[Row]:
+        """Return the rows of all groups."""
+        return [row for group in self.groups for row in group.rows]
+
+    def best(self) -> list[str | None]:
+        """Return, for each column, how its best number is shown; None where nothing is best."""
+        return [self._best(number, column) for number, column in enumerate(self.columns)]
+
+    def to_markdown(self) -> str:
+        """Return the table in Markdown."""
+        lines = [f"**{self.title}**", ""]
+        headings = [f"{column.span} {_heading(column)}".strip() for column in self.columns]
+        lines.append(f"| {' | '.join([self.first, *headings])} |")
+        lines.append("|---|" + "---:|" * len(self.columns))
+        for group in self.groups:
+            if group.title:
+                lines.append(f"| *{group.title}* |" + " |" * len(self.columns))
+            for row in group.rows:
+                lines.append(f"| {' | '.join([row.title, *self._texts(row, lambda text: f'**{text}**')])} |")
+        notes = [line for note in self.notes for line in ("", note)]
+        return "\n".join([*lines, *notes, ""])
+
+    def to_csv(self) -> str:
+        """Return the table as CSV: all digits, an interval in columns of its own, an unknown value empty."""
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        names = [f"{column.span} {column.title}".strip() for column in self.columns]
+        parts = [self._parts(number) for number in range(len(self.columns))]
+        heading = [
+            name if part == "value" else f"{name} {part}"
+            for name, own in zip(names, parts, strict=True)
+            for part in own
+        ]
+        writer.writerow(["group", self.first.lower(), *heading])
+        for group in self.groups:
+            for row in group.rows:
+                values = [getattr(cell, part) for cell, own in zip(row.cells, parts, strict=True) for part in own]
+                writer.writerow([group.title, row.title, *("" if value is None else value for value in values)])
+        return text.getvalue()
+
+    def to_latex(self) -> str:
+        """Return a LaTeX table that needs the package booktabs."""
+        width = len(self.columns) + 1
+        headings = [f"{_latex(column.title)}{LATEX_ARROWS[column.better]}" for column in self.columns]
+        lines = [r"\begin{table}", r"\centering", rf"\begin{{tabular}}{{l{'r' * (width - 1)}}}", r"\toprule"]
+        if any(column.span for column in self.columns):
+            spans = [(span, len(list(own))) for span, own in groupby(self.columns, lambda column: column.span)]
+            lines.append(
+                "".join(rf" & \multicolumn{{{count}}}{{c}}{{{_latex(span)}}}" for span, count in spans) + r" \\"
+            )
+        lines.append(f"{_latex(self.first)} & {' & '.join(headings)} \\\\")
+        for group in self.groups:
+            lines.append(r"\midrule")
+            if group.title:
+                lines.append(rf"\multicolumn{{{width}}}{{l}}{{\textit{{{_latex(group.title)}}}}} \\")
+            for row in group.rows:
+                title = _latex(row.title) if row.latex is None else row.latex
+                cells = self._texts(row, lambda text: rf"\textbf{{{text}}}", _latex)
+                lines.append(f"{title} & {' & '.join(cells)} \\\\")
+        notes = " ".join([f"{self.title}.".replace("..", "."), *self.notes])
+        return "\n".join(
+            [*lines, r"\bottomrule", r"\end{tabular}", rf"\caption{{{_latex(notes)}}}", r"\end{table}", ""]
+        )
+
+    def write(self, folder: str | os.PathLike[str], stem: str) -> list[Path]:
+        """Write STEM.md, STEM.csv and STEM.tex, each beside and then renamed, and return their paths."""
+        target = Path(folder)
+        target.mkdir(parents=True, exist_ok=True)
+        contents = {".md": self.to_markdown(), ".csv": self.to_csv(), ".tex": self.to_latex()}
+        for suffix, content in contents.items():
+            beside = target / f".{stem}{suffix}.{os.getpid()}.part"
+            beside.write_text(content, encoding="utf-8", newline="")
+            beside.replace(target / f"{stem}{suffix}")
+        return [target / f"{stem}{suffix}" for suffix in contents]
+
+    def __rich__(self) -> RichTable:
+        """Return the table that a terminal shows."""
+        made = RichTable(box=box.SIMPLE_HEAD, title=self.title, title_justify="left", title_style="", pad_edge=False)
+        made.caption, made.caption_justify, made.caption_style = "\n".join(self.notes), "left", ""
+        made.add_column(self.first, no_wrap=True)
+        for column in self.columns:
+            made.add_column(f"{column.span}\n{_heading(column)}".strip(), justify="right", no_wrap=True)
+        for group in self.groups:
+            if group.title:
+                made.add_row(f"[italic]{_plain(group.title)}[/italic]")
+            for row in group.rows:
+                made.add_row(_plain(row.title), *self._texts(row, lambda text: f"[bold]{text}[/bold]", _plain))
+        return made
+
+    def _best(self, number: int, column: Column) -> str | None:
+        cells = [row.cells[number] for row in self.rows]
+        values = [cell.value for cell in cells if cell.contends and isinstance(cell.value, int | float)]
+        if column.better is None or not values:
+            return None
+        return shown(min(values) if column.better == "lower" else max(values), column)
+
+    def _texts(
+        self, row: Row, bold: Callable[[str], str], escape: Callable[[str], str] = lambda text: text
+    ) -> list[str]:
+        texts = []
+        for cell, column, best in zip(row.cells, self.columns, self.best(), strict=True):
+            text = escape(cell.text(column))
+            number = isinstance(cell.value, int | float) and cell.contends
+            wins = number and best is not None and shown(cell.value, column) == best  # type: ignore[arg-type]
+            texts.append(bold(text) if wins else text)
+        return texts
+
+    def _parts(self, number: int) -> list[str]:
+        cells = [row.cells[number] for row in self.rows]
+        return ["value"] + [
+            part for part in ("low", "middle", "high") if any(getattr(cell, part) is not None for cell in cells)
+        ]
+
+
+def _heading(column: Column) -> str:
+    return f"{column.title} {ARROWS[column.better]}".strip()
+
+
+def _latex(text: str) -> str:
+    return "".join(LATEX_CHARACTERS.get(letter, letter) for letter in text)
+
+
+def _plain(text: str) -> str:
+    return text.replace("[", r"\[")

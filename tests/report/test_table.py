@@ -1,0 +1,95 @@
+"""The table type against what it must print, written by hand."""
+
+import csv
+import io
+
+import pytest
+from rich.console import Console
+
+from segcal.report.cells import Cell, Column, Group, Row, quartiles
+from segcal.report.table import Table
+
+COLUMNS = (
+    Column("NLL", "Roads", digits=3, better="lower"),
+    Column("DSC", "Roads", digits=1, scale=100, better="higher"),
+    Column("Flip", "Streets", digits=1, scale=100),
+)
+
+
+@pytest.fixture
+def table() -> Table:
+    first = Row("p0", (Cell(0.5, 0.4, 0.6), Cell(0.712), Cell(None)))
+    second = Row("ts(mean_probs)", (Cell(0.30001), Cell(0.7121), Cell(0.0)), latex=r"TS($\bar p$)")
+    third = Row("ms [×]", (Cell(0.29999), Cell(0.6, 0.5, 0.7), Cell(0.05)))
+    groups = (Group("(a) Baselines", (first,)), Group("(b) Others", (second, third)))
+    return Table("Main results", "Pipeline", COLUMNS, groups, notes=("DSC & Flip in %.",))
+
+
+def test_markdown_is_what_a_hand_would_write(table):
+    assert table.to_markdown().splitlines() == [
+        "**Main results**",
+        "",
+        "| Pipeline | Roads NLL ↓ | Roads DSC ↑ | Streets Flip |",
+        "|---|---:|---:|---:|",
+        "| *(a) Baselines* | | | |",
+        "| p0 | 0.500 [0.400, 0.600] | **71.2** | — |",
+        "| *(b) Others* | | | |",
+        "| ts(mean_probs) | **0.300** | **71.2** | 0.0 |",
+        "| ms [×] | **0.300** | 60.0 [50.0, 70.0] | 5.0 |",
+        "",
+        "DSC & Flip in %.",
+    ]
+
+
+def test_csv_has_all_digits_and_ends_of_intervals_apart(table):
+    rows = list(csv.DictReader(io.StringIO(table.to_csv())))
+    assert [row["Roads NLL"] for row in rows] == ["0.5", "0.30001", "0.29999"]
+    assert [row["Roads NLL low"] for row in rows] == ["0.4", "", ""]
+    assert rows[2]["Roads DSC high"] == "0.7"
+    assert "Streets Flip low" not in rows[0]
+    assert rows[0]["Streets Flip"] == ""
+    assert rows[1]["group"] == "(b) Others"
+
+
+def test_latex_escapes_text_and_keeps_given_titles(table):
+    text = table.to_latex()
+    assert r"p0 & 0.500 [0.400, 0.600] & \textbf{71.2} & --- \\" in text
+    assert r"TS($\bar p$) & \textbf{0.300} & \textbf{71.2} & 0.0 \\" in text
+    assert r"ms [$\times$] & " in text
+    assert r" & \multicolumn{2}{c}{Roads} & \multicolumn{1}{c}{Streets} \\" in text
+    assert r"\multicolumn{4}{l}{\textit{(b) Others}} \\" in text
+    assert r"\caption{Main results. DSC \& Flip in \%.}" in text
+    assert text.count(r"\begin{") == text.count(r"\end{")
+
+
+def test_a_value_out_of_contention_is_shown_but_not_best():
+    rows = (Row("a", (Cell(0.1, contends=False),)), Row("b", (Cell(0.2),)))
+    table = Table("t", "x", (Column("NLL", better="lower"),), (Group("", rows),))
+    assert "| a | 0.100 |" in table.to_markdown()
+    assert "| b | **0.200** |" in table.to_markdown()
+
+
+def test_minus_zero_is_zero():
+    assert Cell(-0.0001).text(Column("d", digits=2)) == "0.00"
+
+
+def test_quartiles_are_those_of_numpy():
+    cell = quartiles([4.0, 1.0, None, 2.0, 10.0])
+    assert (cell.value, cell.low, cell.middle, cell.high) == (4.25, 1.75, 3.0, 5.5)
+    assert quartiles([None]).value is None
+    assert cell.text(Column("", digits=2)) == "4.25 [1.75, 3.00, 5.50]"
+
+
+def test_all_three_files_are_written_and_nothing_else(table, tmp_path):
+    paths = table.write(tmp_path / "tables", "table_4")
+    assert [path.name for path in paths] == ["table_4.md", "table_4.csv", "table_4.tex"]
+    assert sorted(path.name for path in (tmp_path / "tables").iterdir()) == sorted(path.name for path in paths)
+    assert paths[0].read_text("utf-8") == table.to_markdown()
+
+
+def test_a_terminal_shows_intervals_and_brackets(table):
+    console = Console(width=140, record=True, file=io.StringIO())
+    console.print(table)
+    shown = console.export_text()
+    assert "0.500 [0.400, 0.600]" in shown
+    assert "ms [×]" in shown
