@@ -1,4 +1,6 @@
-r"""Exponential and logarithm of a row of numbers, in a form that compilers turn into vector instructions.
+r"""Exponential and logarithm in a form that compilers turn into vector instructions.
+
+The functions of the C library, which numba calls, keep a loop from being vectorised; these are arithmetic only.
 
 For :math:`t \le 0`, with :math:`k` the whole number nearest to :math:`t / \ln 2` and :math:`r = t - k \ln 2`,
 
@@ -17,10 +19,12 @@ which keeps every digit of a small :math:`u`. :math:`k = 0` below :math:`u = \sq
 """
 
 import math
+from typing import Any
 
 import numpy as np
-from numba import types
-from numba.extending import overload
+from llvmlite import ir
+from numba import float32, float64, int32, int64, types
+from numba.extending import intrinsic, overload
 
 from segcal.kernels.jit import OPTIONS, part
 
@@ -45,57 +49,84 @@ SQRT_2 = math.sqrt(2.0)
 LN2 = math.log(2.0)
 
 
-def exp_parts(x, top, gap, bits, n):  # type: ignore[no-untyped-def]
-    """Replace ``x`` by e^r, set ``gap`` to t = x - top and ``bits`` to the bits of 2^k, for the first n entries."""
+@intrinsic
+def single_of_bits(context: Any, bits: Any) -> Any:
+    """Return the float32 with the bits of an int32."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.bitcast(arguments[0], ir.FloatType())
+
+    return float32(int32), generate
+
+
+@intrinsic
+def bits_of_single(context: Any, value: Any) -> Any:
+    """Return the bits of a float32 as an int32."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.bitcast(arguments[0], ir.IntType(32))
+
+    return int32(float32), generate
+
+
+@intrinsic
+def double_of_bits(context: Any, bits: Any) -> Any:
+    """Return the float64 with the bits of an int64."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.bitcast(arguments[0], ir.DoubleType())
+
+    return float64(int64), generate
+
+
+@intrinsic
+def bits_of_double(context: Any, value: Any) -> Any:
+    """Return the bits of a float64 as an int64."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.bitcast(arguments[0], ir.IntType(64))
+
+    return int64(float64), generate
+
+
+def exp_below_zero(t):  # type: ignore[no-untyped-def]
+    """Return e^t for t <= 0, in the type of t, and about 0 far below."""
     raise NotImplementedError("only compiled loops call this")
 
 
-def _exp_parts_32(x, top, gap, bits, n):  # type: ignore[no-untyped-def]
-    for v in range(n):
-        t = x[v] - top[v]
-        t = FLOOR_32 if t < FLOOR_32 else t
-        k = (t * LOG2_E_32 + ROUND_32) - ROUND_32
-        r = (t - k * LN2_HIGH_32) - k * LN2_LOW_32
-        g = (((G4 * r + G3) * r + G2) * r + G1) * r + G0
-        x[v] = (g * r * r + r) + ONE_32
-        gap[v] = t
-        bits[v] = (np.int32(k) + ONE_BITS_32) << SHIFT_32
+def _exp_32(t):  # type: ignore[no-untyped-def]
+    t = FLOOR_32 if t < FLOOR_32 else t
+    k = (t * LOG2_E_32 + ROUND_32) - ROUND_32
+    r = (t - k * LN2_HIGH_32) - k * LN2_LOW_32
+    g = (((G4 * r + G3) * r + G2) * r + G1) * r + G0
+    return ((g * r * r + r) + ONE_32) * single_of_bits((np.int32(k) + ONE_BITS_32) << SHIFT_32)  # type: ignore[call-arg]
 
 
-def _exp_parts_64(x, top, gap, bits, n):  # type: ignore[no-untyped-def]
-    for v in range(n):
-        t = x[v] - top[v]
-        t = FLOOR_64 if t < FLOOR_64 else t
-        k = (t * LOG2_E + ROUND_64) - ROUND_64
-        r = (t - k * LN2_HIGH_64) - k * LN2_LOW_64
-        g = TAYLOR[0]
-        for coefficient in TAYLOR[1:]:
-            g = g * r + coefficient
-        x[v] = (g * r * r + r) + 1.0
-        gap[v] = t
-        bits[v] = (np.int64(k) + 1023) << 52
+def _exp_64(t):  # type: ignore[no-untyped-def]
+    t = FLOOR_64 if t < FLOOR_64 else t
+    k = (t * LOG2_E + ROUND_64) - ROUND_64
+    r = (t - k * LN2_HIGH_64) - k * LN2_LOW_64
+    g = TAYLOR[0]
+    for coefficient in TAYLOR[1:]:
+        g = g * r + coefficient
+    return ((g * r * r + r) + 1.0) * double_of_bits((np.int64(k) + 1023) << 52)  # type: ignore[call-arg]
 
 
-@overload(exp_parts, jit_options=OPTIONS)  # type: ignore[arg-type]
-def _choose_exp_parts(x, top, gap, bits, n):  # type: ignore[no-untyped-def]
-    return _exp_parts_32 if x.dtype == types.float32 else _exp_parts_64
+@overload(exp_below_zero, jit_options=OPTIONS)  # type: ignore[arg-type]
+def _choose_exp(t):  # type: ignore[no-untyped-def]
+    return _exp_32 if t == types.float32 else _exp_64
 
 
 @part
-def log1p_row(u, log, bits, scale, n):  # type: ignore[no-untyped-def]
-    """Set ``log`` to log(1 + u); ``bits`` and ``scale`` are one float64 row, seen as int64 and as float64."""
-    for v in range(n):
-        scale[v] = (1.0 + u[v]) * SQRT_2
-    for v in range(n):
-        # The exponent of (1 + u) sqrt 2, and 2 to the power of minus it.
-        k = (bits[v] >> 52) - 1023
-        log[v] = k * LN2
-        bits[v] = (1023 - k) << 52
-    for v in range(n):
-        f = u[v] * scale[v] + (scale[v] - 1.0)
-        w = f / (2.0 + f)
-        square = w * w
-        total = ODD[0]
-        for coefficient in ODD[1:]:
-            total = total * square + coefficient
-        log[v] += 2.0 * w * total
+def log1p_above_zero(u):  # type: ignore[no-untyped-def]
+    """Return log(1 + u) for a float64 u >= 0."""
+    # The exponent of (1 + u) sqrt 2, and 2 to the power of minus it.
+    k = (bits_of_double((1.0 + u) * SQRT_2) >> 52) - 1023  # type: ignore[call-arg]
+    scale = double_of_bits((1023 - k) << 52)
+    f = u * scale + (scale - 1.0)
+    w = f / (2.0 + f)
+    square = w * w
+    total = ODD[0]
+    for coefficient in ODD[1:]:
+        total = total * square + coefficient
+    return k * LN2 + 2.0 * w * total

@@ -19,9 +19,11 @@ import torch
 from torch import Tensor
 
 from segcal.checks import check_finite
+from segcal.kernels.exponential import bits_of_single
 from segcal.kernels.jit import compiled, part
 from segcal.kernels.reliability_tile import (
     NO_ZONE,
+    TILE,
     Scratch,
     class_tile,
     find_bins,
@@ -32,7 +34,6 @@ from segcal.kernels.reliability_tile import (
 )
 from segcal.kernels.tables import DOUBT_BASE, DOUBT_BINS, ZONES, Layout, RawTables, fill_first_class_bin, merge_blocks
 
-TILE = 256
 BLOCKS = 32
 BLOCK_VOXELS = 8192
 # A case that is not contiguous is copied in pieces of about this many voxels.
@@ -76,7 +77,7 @@ def add_confidence(confidence, zone, cell, slot, first, count, total, n):  # typ
 
 
 @part
-def add_counts(zone, winner, doubt_bits, labels, start, doubt, confusion, ignored, n):  # type: ignore[no-untyped-def]
+def add_counts(zone, winner, doubts, labels, start, doubt, confusion, ignored, n):  # type: ignore[no-untyped-def]
     """Add confusion and doubt, and count the ignored voxels."""
     for v in range(n):
         if zone[v] == NO_ZONE:
@@ -84,7 +85,8 @@ def add_counts(zone, winner, doubt_bits, labels, start, doubt, confusion, ignore
             continue
         y, p = labels[start + v], winner[v]
         confusion[y, p] += 1
-        doubt[min(max((doubt_bits[v] >> 20) - DOUBT_BASE, 0), DOUBT_BINS - 1), np.int64(y == p)] += 1
+        i = min(max((bits_of_single(doubts[v]) >> 20) - DOUBT_BASE, 0), DOUBT_BINS - 1)  # type: ignore[call-arg]
+        doubt[i, np.int64(y == p)] += 1
 
 
 @part
@@ -97,10 +99,19 @@ def add_flips(zone, winner, labels, reference, start, flips, n):  # type: ignore
 
 
 @part
+def find_pivot(zone, top, log, n):  # type: ignore[no-untyped-def]
+    """Return whether a voxel of the tile counts, and the free energy of the first that does."""
+    for v in range(n):
+        if zone[v] != NO_ZONE:
+            return True, np.float64(top[v]) + log[v]
+    return False, 0.0
+
+
+@part
 def add_sums(s, labels, start, n, out, pivot):  # type: ignore[no-untyped-def]
     """Add NLL, Brier score and entropy, and the free energy's distance from `pivot` and its square."""
-    zone, inverse, log, gap = s.zone, s.inverse, s.log, s.label_gap
-    square, cross, top, x = s.square, s.cross, s.top, s.x
+    zone, inverse, log, gap = s.zone, s.inverse, s.log, s.own_gap
+    square, cross, top, x = s.sums[TILE : 2 * TILE], s.sums[2 * TILE :], s.top, s.x
     nll, brier, entropy, first, second, largest = 0.0, 0.0, 0.0, 0.0, 0.0, out.offset[0]
     for v in range(n):
         if zone[v] == NO_ZONE:
@@ -132,41 +143,47 @@ def add_tile(s, labels, bands, reference, prediction, start, n, bins, out):  # t
         find_bins(s.inverse, bins[k], s.slot, n)
         add_confidence(s.inverse, s.zone, s.cell, s.slot, first, count, confidence, n)
         first += bins[k]
-    add_counts(s.zone, s.winner, s.doubt_bits, labels, start, out.doubt, out.confusion, out.ignored, n)
+    add_counts(s.zone, s.winner, s.doubt, labels, start, out.doubt, out.confusion, out.ignored, n)
     if reference.size:
         add_flips(s.zone, s.winner, labels, reference, start, out.flips, n)
 
 
-@compiled
-def count_block(raw, bfloat, labels, bands, reference, prediction, begin, end, bins, s, out):  # type: ignore[no-untyped-def]
-    """Count the voxels from `begin` to `end` into `out`; stop at scores that are not finite, and return how many."""
-    tile, class_bins = s.top.size, out.class_count.shape[2]
-    bad = 0
-    pivot = 0.0
-    for start in range(begin, end, tile):
-        n = min(tile, end - start)
-        for c in range(s.x.shape[0]):
-            bad += load_row(raw[c], bfloat, start, s.x[c], s.bits, s.scale, n)
-        if bad:
-            return bad
-        find_winner(s.x, s.top, s.winner, n)
-        read_labels(s, labels, reference, start, n)
-        softmax_tile(s, n)
-        if start == begin:
-            pivot = s.top[0] + s.log[0]
-        add_tile(s, labels, bands, reference, prediction, start, n, bins, out)
-        add_sums(s, labels, start, n, out, pivot)
-        if class_bins:
-            class_tile(s, labels, start, n, out.class_count, out.class_hits, out.class_prob)
-    for z in range(s.low.shape[0]):
-        for c in range(s.low.shape[1] if class_bins else 0):
-            out.class_prob[z, c, 0] += s.low[z, c].sum()
-    # From sums about the pivot to the mean and the squared deviations from it.
+@part
+def finish_block(low, pivot, out):  # type: ignore[no-untyped-def]
+    """Add up the lanes of the first bins; turn sums about the pivot into mean and squared deviations."""
+    if out.class_prob.size:
+        for z in range(low.shape[0]):
+            for c in range(low.shape[1]):
+                out.class_prob[z, c, 0] += low[z, c].sum()
     seen = out.confusion.sum()
     if seen:
         shift = out.energy[0] / seen
         out.energy[0] = pivot + shift
         out.energy[1] = max(out.energy[1] - shift * shift * seen, 0.0)
+
+
+@compiled
+def count_block(raw, bfloat, labels, bands, reference, prediction, begin, end, bins, s, out):  # type: ignore[no-untyped-def]
+    """Count the voxels from `begin` to `end` into `out`; stop at scores that are not finite, and return how many."""
+    class_bins = out.class_count.shape[2]
+    bad = 0
+    started, pivot = False, 0.0
+    for start in range(begin, end, TILE):
+        n = min(TILE, end - start)
+        for c in range(s.x.shape[0]):
+            bad += load_row(raw[c], bfloat, start, s.x[c], n)
+        if bad:
+            return bad
+        find_winner(s.x, s.top, s.winner, n)
+        read_labels(s, labels, reference, start, n)
+        softmax_tile(s, n)
+        if not started:
+            started, pivot = find_pivot(s.zone, s.top, s.log, n)
+        add_tile(s, labels, bands, reference, prediction, start, n, bins, out)
+        add_sums(s, labels, start, n, out, pivot)
+        if class_bins:
+            class_tile(s, labels, start, n, out.class_count, out.class_hits, out.class_prob)
+    finish_block(s.low, pivot, out)
     return bad
 
 
@@ -222,7 +239,7 @@ def _count_piece(scores: Tensor, maps: tuple[np.ndarray, ...], layout: Layout) -
     bins = np.array(layout.bins)
 
     def count(i: int) -> int:
-        scratch = Scratch.make(num_classes, TILE, np.dtype(np.float64 if raw.dtype == np.float64 else np.float32))
+        scratch = Scratch.make(num_classes, np.dtype(np.float64 if raw.dtype == np.float64 else np.float32))
         out = Out(*(getattr(tables, f.name)[i] for f in fields(tables)))
         bfloat = scores.dtype == torch.bfloat16
         labels, bands, reference, prediction = maps

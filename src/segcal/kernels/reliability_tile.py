@@ -10,64 +10,53 @@ import numpy as np
 from numba import types
 from numba.extending import overload
 
-from segcal.kernels.exponential import exp_parts, log1p_row
+from segcal.kernels.exponential import exp_below_zero, log1p_above_zero, single_of_bits
 from segcal.kernels.jit import OPTIONS, part
 from segcal.kernels.tables import ZONES
 
+TILE = 256
 NO_ZONE = ZONES
 HALF_SCALE = np.float32(2.0**112)  # moves the exponent of a float16 to where a float32 has it
 SIGN, REST, EXPONENT = np.int32(0x8000), np.int32(0x7FFF), np.int32(0x7C00)
 
 
 class Scratch(NamedTuple):
-    """Rows of one tile; `bits` and `scale`, and `doubt_bits` and `doubt`, are one memory seen as two types."""
+    """Rows of one tile."""
 
     x: np.ndarray  # (classes, tile), scores and then e^(score - top)
     top: np.ndarray
-    gap: np.ndarray
-    bits: np.ndarray
-    scale: np.ndarray
-    rest: np.ndarray  # sum of e over all classes but the winner
-    square: np.ndarray  # sum of e^2
-    cross: np.ndarray  # sum of e (score - top)
+    # Three rows in one, at a distance that the compiler knows: the sum of e over all classes but the winner, the sum of
+    # e^2, and the sum of e (score - top).
+    sums: np.ndarray
     winner: np.ndarray
     zone: np.ndarray
-    others: np.ndarray  # rest, in float64
-    log: np.ndarray  # log(1 + rest)
-    power_bits: np.ndarray
-    power: np.ndarray
-    inverse: np.ndarray  # 1 / (1 + rest), the confidence
-    label_gap: np.ndarray  # score of the true class - top; later the probabilities of one class
-    doubt_bits: np.ndarray
-    doubt: np.ndarray
+    log: np.ndarray  # log of the sum of all e
+    inverse: np.ndarray  # 1 over that sum: the confidence
+    doubt: np.ndarray  # 1 - confidence
+    own_gap: np.ndarray  # score of the true class - top
     cell: np.ndarray  # where the bins of the voxel's kind begin
     slot: np.ndarray  # a bin for every voxel
     chosen: np.ndarray  # positions of some voxels; one more than the tile, because the list is written ahead
+    high: np.ndarray  # their probabilities
     low: np.ndarray  # (zones, classes, tile), sums of probabilities in the first bin
 
     @classmethod
-    def make(cls, num_classes: int, tile: int, dtype: np.dtype) -> Self:
+    def make(cls, num_classes: int, dtype: np.dtype) -> Self:
         """Return rows for scores computed in `dtype`, float32 or float64."""
-        whole = np.dtype(np.int32 if dtype == np.float32 else np.int64)
-        real = [np.zeros(tile, dtype) for _ in range(5)]
-        bits, power_bits, doubt_bits = np.zeros(tile, whole), np.zeros(tile, np.int64), np.zeros(tile, np.int32)
-        double = [np.zeros(tile) for _ in range(3)]
-        codes = np.zeros(tile, np.int32), np.zeros(tile, np.int32)
-        return cls(
-            np.zeros((num_classes, tile), dtype), real[0], real[1], bits, bits.view(dtype), real[2], real[3], real[4],
-            *codes, double[0], double[1], power_bits, power_bits.view(np.float64), double[2], np.zeros(tile + 1),
-            doubt_bits, doubt_bits.view(np.float32), np.zeros(tile, np.int64), np.zeros(tile, np.int64),
-            np.zeros(tile + 1, np.int64),
-            np.zeros((ZONES, num_classes, tile)),
-        )  # fmt: skip
+        x, top, sums = np.zeros((num_classes, TILE), dtype), np.zeros(TILE, dtype), np.zeros(3 * TILE, dtype)
+        winner, zone = np.zeros(TILE, np.int32), np.zeros(TILE, np.int32)
+        log, inverse, own_gap = np.zeros(TILE), np.zeros(TILE), np.zeros(TILE)
+        cell, slot, chosen = (np.zeros(TILE + 1, np.int64) for _ in range(3))
+        doubt, high, low = np.zeros(TILE, np.float32), np.zeros(TILE + 1), np.zeros((ZONES, num_classes, TILE))
+        return cls(x, top, sums, winner, zone, log, inverse, doubt, own_gap, cell, slot, chosen, high, low)
 
 
-def load_row(raw, bfloat, start, x, bits, scale, n):  # type: ignore[no-untyped-def]
+def load_row(raw, bfloat, start, x, n):  # type: ignore[no-untyped-def]
     """Copy a row of scores, widening half types (given as their bits); return how many are not finite."""
     raise NotImplementedError("only compiled loops call this")
 
 
-def _load_floats(raw, bfloat, start, x, bits, scale, n):  # type: ignore[no-untyped-def]
+def _load_floats(raw, bfloat, start, x, n):  # type: ignore[no-untyped-def]
     bad = 0
     for v in range(n):
         x[v] = raw[start + v]
@@ -76,26 +65,22 @@ def _load_floats(raw, bfloat, start, x, bits, scale, n):  # type: ignore[no-unty
     return bad
 
 
-def _load_halves(raw, bfloat, start, x, bits, scale, n):  # type: ignore[no-untyped-def]
+def _load_halves(raw, bfloat, start, x, n):  # type: ignore[no-untyped-def]
     bad = 0
     if bfloat:
         for v in range(n):
-            bits[v] = np.int32(raw[start + v]) << np.int32(16)
-        for v in range(n):
-            x[v] = scale[v]
+            x[v] = single_of_bits(np.int32(raw[start + v]) << np.int32(16))  # type: ignore[call-arg]
             bad += not (abs(x[v]) < np.inf)
         return bad
     for v in range(n):
         half = np.int32(raw[start + v])
         bad += (half & EXPONENT) == EXPONENT
-        bits[v] = ((half & SIGN) << np.int32(16)) | ((half & REST) << np.int32(13))
-    for v in range(n):
-        x[v] = scale[v] * HALF_SCALE
+        x[v] = single_of_bits(((half & SIGN) << np.int32(16)) | ((half & REST) << np.int32(13))) * HALF_SCALE  # type: ignore[call-arg]
     return bad
 
 
 @overload(load_row, jit_options=OPTIONS)  # type: ignore[arg-type]
-def _choose_load_row(raw, bfloat, start, x, bits, scale, n):  # type: ignore[no-untyped-def]
+def _choose_load_row(raw, bfloat, start, x, n):  # type: ignore[no-untyped-def]
     return _load_halves if raw.dtype == types.uint16 else _load_floats
 
 
@@ -115,48 +100,45 @@ def find_winner(x, top, winner, n):  # type: ignore[no-untyped-def]
 @part
 def read_labels(s, labels, reference, start, n):  # type: ignore[no-untyped-def]
     """Keep the reference where nothing is strictly above it; note the true class's score and the zone."""
+    x, top, winner, zone, own_gap = s.x, s.top, s.winner, s.zone, s.own_gap
     for v in range(n):
-        if reference.size and s.x[reference[start + v], v] == s.top[v]:
-            s.winner[v] = reference[start + v]
+        if reference.size and x[reference[start + v], v] == top[v]:
+            winner[v] = reference[start + v]
         y = labels[start + v]
         if y < 0:
-            s.zone[v] = NO_ZONE
-            s.label_gap[v] = 0.0
+            zone[v] = NO_ZONE
+            own_gap[v] = 0.0
         else:
-            s.zone[v] = 2 if y > 0 else (1 if s.winner[v] > 0 else 0)
-            s.label_gap[v] = np.float64(s.x[y, v]) - np.float64(s.top[v])
+            zone[v] = 2 if y > 0 else (1 if winner[v] > 0 else 0)
+            own_gap[v] = np.float64(x[y, v]) - np.float64(top[v])
 
 
 @part
-def add_class(row, scale, gap, winner, code, rest, square, cross, n):  # type: ignore[no-untyped-def]
-    """Finish e^(score - top) of one class and add it to the sums over classes."""
-    zero = scale[0] * 0
+def add_class(row, top, winner, code, sums, n):  # type: ignore[no-untyped-def]
+    """Turn the scores of one class into exponentials and add them to the sums over classes."""
+    zero = top[0] - top[0]  # of the same type
     for v in range(n):
-        row[v] = row[v] * scale[v]
-    for v in range(n):
-        rest[v] += row[v] if winner[v] != code else zero
-    for v in range(n):
-        square[v] += row[v] * row[v]
-    for v in range(n):
-        cross[v] += row[v] * gap[v]
+        gap = row[v] - top[v]
+        e = exp_below_zero(gap)
+        row[v] = e
+        sums[v] += e if winner[v] != code else zero
+        sums[TILE + v] += e * e
+        sums[2 * TILE + v] += e * gap
 
 
 @part
 def softmax_tile(s, n):  # type: ignore[no-untyped-def]
     """Turn scores into exponentials, and compute what every voxel needs of them."""
-    s.rest[:n] = 0
-    s.square[:n] = 0
-    s.cross[:n] = 0
-    for c in range(s.x.shape[0]):
-        exp_parts(s.x[c], s.top, s.gap, s.bits, n)
-        add_class(s.x[c], s.scale, s.gap, s.winner, np.int32(c), s.rest, s.square, s.cross, n)
+    x, top, winner, sums, log, inverse, doubt = s.x, s.top, s.winner, s.sums, s.log, s.inverse, s.doubt
+    sums[:] = 0
+    for c in range(x.shape[0]):
+        add_class(x[c], top, winner, np.int32(c), sums, n)
     for v in range(n):
-        s.others[v] = s.rest[v]
-    log1p_row(s.others, s.log, s.power_bits, s.power, n)
+        log[v] = log1p_above_zero(np.float64(sums[v]))
     for v in range(n):
-        s.inverse[v] = 1.0 / (1.0 + s.others[v])
-    for v in range(n):
-        s.doubt[v] = s.others[v] * s.inverse[v]
+        rest = np.float64(sums[v])
+        inverse[v] = 1.0 / (1.0 + rest)
+        doubt[v] = rest * inverse[v]
 
 
 @part
@@ -206,7 +188,7 @@ def class_tile(s, labels, start, n, count, hits, prob):  # type: ignore[no-untyp
     """Count the probability of every class in its bins, apart by zone."""
     bins = count.shape[2]
     edge = 1.0 / bins
-    x, inverse, zone, low, chosen, high, slot = s.x, s.inverse, s.zone, s.low, s.chosen, s.label_gap, s.slot
+    x, inverse, zone, low, chosen, high, slot = s.x, s.inverse, s.zone, s.low, s.chosen, s.high, s.slot
     present = [0, 0, 0, 0]
     for v in range(n):
         present[zone[v]] = 1

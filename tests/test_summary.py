@@ -1,0 +1,132 @@
+import numpy as np
+import pytest
+
+from segcal.errors import InputError
+from segcal.statistics.reliability import Curve
+from segcal.summary import (
+    Draws,
+    difference,
+    estimate,
+    estimate_all,
+    over_repeats,
+    percentile_interval,
+    pooled_replicates,
+)
+
+
+def make_values(seed=0, sizes=(40, 25, 31)):
+    rng = np.random.default_rng(seed)
+    return [rng.normal(i, 1 + i, size=n) for i, n in enumerate(sizes)]
+
+
+def test_the_estimate_is_the_mean_of_the_means_of_the_repeats():
+    values = make_values()
+    found = estimate(values, Draws([40, 25, 31]))
+    assert found.value == pytest.approx(np.mean([column.mean() for column in values]))
+    assert found.low < found.value < found.high
+    assert (found.cases, found.undefined) == (96, 0)
+
+
+def test_the_variance_of_the_replicates_is_what_theory_says():
+    values = make_values(1)
+    replicates = Draws([40, 25, 31], replicates=100_000).means(values)
+    means = np.array([column.mean() for column in values])
+    expected = means.var() / 3 + np.mean([column.var() / len(column) for column in values]) / 3
+    assert replicates.var() == pytest.approx(expected, rel=0.02)
+
+
+def replicates_one_by_one(values, draws):
+    """Recover what was drawn from the weights, and average it in the plainest way."""
+    used = [0] * len(values)
+    found = []
+    for row in draws.repeat:
+        drawn = []
+        for r in row:
+            times = draws.weights[r][used[r]].astype(int)
+            used[r] += 1
+            cases = [x for x, n in zip(values[r], times, strict=True) for _ in range(n) if not np.isnan(x)]
+            assert times.sum() == len(values[r])
+            if cases:
+                drawn.append(sum(cases) / len(cases))
+        found.append(sum(drawn) / len(drawn) if drawn else np.nan)
+    return np.array(found)
+
+
+def test_replicates_against_plain_loops_with_undefined_values():
+    values = make_values(2, (7, 3, 5))
+    values[0][2:6] = np.nan
+    values[1][:] = np.nan
+    draws = Draws([7, 3, 5], replicates=300, seed=4)
+    np.testing.assert_allclose(draws.means(values), replicates_one_by_one(values, draws), rtol=1e-12)
+    found = estimate(values, draws)
+    assert (found.cases, found.undefined) == (8, 7)
+
+
+def test_repeats_are_drawn_with_replacement_and_cases_anew_each_time():
+    draws = Draws([6, 6], replicates=4000, seed=1)
+    same = draws.repeat[:, 0] == draws.repeat[:, 1]
+    assert same.mean() == pytest.approx(0.5, abs=0.03)
+    assert sum(map(len, draws.weights)) == 8000
+    twice = np.flatnonzero(same & (draws.repeat[:, 0] == 0))[0]
+    row = int((draws.repeat[:twice] == 0).sum())
+    assert not np.array_equal(draws.weights[0][row], draws.weights[0][row + 1])
+
+
+def test_the_same_seed_gives_the_same_draws_and_equal_data_equal_intervals():
+    values = make_values(3)
+    series = dict.fromkeys(("a", "b"), values) | {"c": [column + 1 for column in values]}
+    first, second = (estimate_all(series, Draws([40, 25, 31], seed=7)) for _ in range(2))
+    assert first == second
+    assert first["a"] == first["b"]
+    assert first["a"].low != estimate(values, Draws([40, 25, 31], seed=8)).low
+
+
+def test_the_interval_of_a_difference_is_paired():
+    base = make_values(4)
+    shifted = [column - 0.5 for column in base]
+    found = difference(base, shifted, Draws([40, 25, 31]))
+    assert found.value == pytest.approx(-0.5)
+    assert found.low == pytest.approx(-0.5)
+    assert found.high == pytest.approx(-0.5)
+    assert (found.better, found.equal, found.worse) == (96, 0, 0)
+
+
+@pytest.mark.parametrize(("better", "counts"), [("lower", (2, 1, 1)), ("higher", (1, 1, 2)), (None, (0, 1, 0))])
+def test_cases_are_counted_as_better_equal_or_worse(better, counts):
+    first, second = [np.array([1.0, 2.0, 3.0, 4.0, np.nan])], [np.array([0.5, 2.0, 2.0, 5.0, 1.0])]
+    found = difference(first, second, Draws([5]), better)
+    assert (found.better, found.equal, found.worse) == counts
+    assert found.undefined == 1
+
+
+def test_ace_is_reported_as_mean_min_max_over_repeats():
+    found = over_repeats([0.04, 0.07, 0.01])
+    assert (found.value, found.low, found.high) == (pytest.approx(0.04), 0.01, 0.07)
+    assert over_repeats([None, float("nan")]).value is None
+
+
+def test_pooled_replicates_add_the_tables_of_the_drawn_cases():
+    rng = np.random.default_rng(0)
+    parts = [Curve(rng.integers(1, 9, 4), rng.integers(0, 5, 4), rng.random(4)) for _ in range(5)]
+    draws = Draws([5], replicates=50)
+    found = pooled_replicates(parts, lambda curve: float(curve.confidence.sum() / curve.count.sum()), draws)
+    for weights, value in zip(draws.weights[0], found, strict=True):
+        drawn = [part for part, n in zip(parts, weights, strict=True) for _ in range(int(n))]
+        assert value == pytest.approx(sum(p.confidence.sum() for p in drawn) / sum(p.count.sum() for p in drawn))
+
+
+def test_nothing_defined_is_none():
+    found = estimate([np.full(4, np.nan)], Draws([4]))
+    assert (found.value, found.low, found.high, found.undefined) == (None, None, None, 4)
+    assert percentile_interval(np.full(3, np.nan)) == (None, None)
+
+
+def test_values_that_do_not_fit_the_draws_are_refused():
+    with pytest.raises(InputError, match=r"values has \(3,\) cases in its repeats, but the draws were made for \(4,\)"):
+        estimate([np.zeros(3)], Draws([4]))
+
+
+@pytest.mark.parametrize(("sizes", "replicates"), [([], 10), ([3, 0], 10), ([3], 0)])
+def test_draws_of_nothing_are_refused(sizes, replicates):
+    with pytest.raises(InputError, match="but at least one repeat, one case in each and one replicate are needed"):
+        Draws(sizes, replicates)
