@@ -1,0 +1,1 @@
+"""The paper's protocol: tasks, splits, pipelines, repeats, and results that can be resumed."""

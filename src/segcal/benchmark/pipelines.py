@@ -1,0 +1,134 @@
+r"""A pipeline is a pooling followed by a calibrator; the rows of the paper's Table 4 are the list of them.
+
+Written `ts(mean_probs)`: temperature scaling of the mean of the members' probabilities. The paper's names are
+:math:`p_0` for the first network alone, :math:`\bar p` for `mean_probs` and :math:`\bar z` for `mean_logits`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from segcal.calibrators import CALIBRATORS, Calibrator, make_calibrator
+from segcal.pooling import check_pooling
+from segcal.types import Preserves
+
+SYMBOLS = {"single": "p_0", "mean_probs": r"\bar{p}", "mean_logits": r"\bar{z}"}
+
+# Pooling and calibrator, in the row groups of Table 4. Vector scaling is defined in the paper, but not in its table.
+ROW_GROUPS: dict[str, tuple[tuple[str, str], ...]] = {
+    "(a) Uncalibrated baselines": (("single", "identity"), ("mean_probs", "identity"), ("mean_logits", "identity")),
+    "(b) Translation invariance: MS vs. MS_c and DC": (
+        ("mean_logits", "ms"),
+        ("mean_logits", "dc"),
+        ("mean_logits", "ms_c"),
+    ),
+    "(c) Translation invariance: LTS with logits vs. log-probabilities": (
+        ("mean_logits", "lts"),
+        ("mean_logits", "lts_ti"),
+    ),
+    "(d) Decision preservation: CDC vs. CMS": (
+        ("mean_probs", "cdc"),
+        ("mean_probs", "cms_ap"),
+        ("mean_probs", "cms_op"),
+        ("mean_logits", "cdc"),
+        ("mean_logits", "cms_ap"),
+        ("mean_logits", "cms_op"),
+    ),
+    "(e) Standard temperature-based calibrators (order-preserving, TI): TS, ETS": (
+        ("mean_probs", "ts"),
+        ("mean_logits", "ts"),
+        ("mean_probs", "ets"),
+        ("mean_logits", "ets"),
+    ),
+    "(f) Standard affine calibrator (not order-preserving, TI): DC": (("mean_probs", "dc"), ("mean_logits", "dc")),
+    "(g) Vector scaling, and its TI form": (("mean_logits", "vs"), ("mean_logits", "vs_ti")),
+}
+OTHER_ROWS = "(h) Others"
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """A pooling and a calibrator.
+
+    Attributes:
+        pooling: a name from :data:`segcal.POOLINGS`; "single" is the first member alone.
+        calibrator: a name from :data:`segcal.CALIBRATORS`.
+        options: the calibrator's own options, as pairs.
+
+    >>> Pipeline("mean_probs", "ts").title
+    'ts(mean_probs)'
+    """
+
+    pooling: str
+    calibrator: str
+    options: tuple[tuple[str, Any], ...] = ()
+
+    def __post_init__(self) -> None:
+        check_pooling(self.pooling)
+        self.make(2)  # a wrong name or option is refused here
+
+    @property
+    def title(self) -> str:
+        """Return how it is shown."""
+        options = "".join(f", {key}={value}" for key, value in self.options)
+        return f"{self.calibrator}({self.pooling}{options})"
+
+    @property
+    def latex(self) -> str:
+        """Return how the paper writes it, for LaTeX."""
+        symbol = SYMBOLS[self.pooling]
+        if self.calibrator == "identity":
+            return f"${symbol}$"
+        head, _, tail = self.calibrator.partition("_")
+        name = head.upper() + (rf"$_\mathrm{{{tail}}}$" if tail else "")
+        options = "".join(rf", {key}={value}".replace("_", r"\_") for key, value in self.options)
+        return f"{name}(${symbol}${options})"
+
+    @property
+    def translation_invariant(self) -> bool:
+        """Whether the calibrator promises not to see the logits' offset."""
+        return self.make(2).translation_invariant
+
+    @property
+    def preserves(self) -> Preserves:
+        """What the calibrator promises to keep."""
+        return self.make(2).preserves
+
+    def make(self, num_classes: int) -> Calibrator:
+        """Return a new calibrator, which is the identity until it is fitted."""
+        return make_calibrator(self.calibrator, num_classes, **dict(self.options))
+
+    def to_plain(self) -> dict[str, Any]:
+        """Return plain data."""
+        plain: dict[str, Any] = {"pooling": self.pooling, "calibrator": self.calibrator}
+        return plain | ({"options": dict(self.options)} if self.options else {})
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> "Pipeline":
+        """Return the pipeline that :meth:`to_plain` described."""
+        return cls(plain["pooling"], plain["calibrator"], tuple(sorted(plain.get("options", {}).items())))
+
+
+def paper_pipelines() -> tuple[Pipeline, ...]:
+    """Return the paper's pipelines, and vector scaling, as far as this package has their calibrators.
+
+    >>> [pipeline.title for pipeline in paper_pipelines()][:3]
+    ['identity(single)', 'identity(mean_probs)', 'identity(mean_logits)']
+    """
+    pairs = dict.fromkeys(pair for rows in ROW_GROUPS.values() for pair in rows)
+    return tuple(Pipeline(pooling, name) for pooling, name in pairs if name in CALIBRATORS)
+
+
+def unknown_calibrators() -> tuple[str, ...]:
+    """Return the calibrators of the paper's list that this package does not have."""
+    names = dict.fromkeys(name for rows in ROW_GROUPS.values() for _, name in rows)
+    return tuple(name for name in names if name not in CALIBRATORS)
+
+
+def in_row_groups(pipelines: Sequence[Pipeline]) -> dict[str, list[Pipeline]]:
+    """Return the pipelines in the row groups of Table 4, some of them in two; all others follow as "Others"."""
+    plain = {(each.pooling, each.calibrator): each for each in pipelines if not each.options}
+    found = {title: [plain[pair] for pair in rows if pair in plain] for title, rows in ROW_GROUPS.items()}
+    listed = {each for rows in found.values() for each in rows}
+    found[OTHER_ROWS] = [each for each in pipelines if each not in listed]
+    return {title: rows for title, rows in found.items() if rows}

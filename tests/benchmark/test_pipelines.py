@@ -1,0 +1,34 @@
+"""Pipelines: their names, their promises, and the row groups of Table 4."""
+
+from segcal.benchmark.pipelines import OTHER_ROWS, Pipeline, in_row_groups, paper_pipelines
+
+
+def test_titles_are_readable_in_text_and_as_in_the_paper_in_latex():
+    assert Pipeline("mean_logits", "cms_ap").title == "cms_ap(mean_logits)"
+    assert Pipeline("mean_logits", "cms_ap").latex == r"CMS$_\mathrm{ap}$($\bar{z}$)"
+    assert Pipeline("single", "identity").latex == "$p_0$"
+
+
+def test_promises_come_from_the_calibrator():
+    assert Pipeline("mean_logits", "ms").translation_invariant is False
+    assert Pipeline("mean_logits", "dc").translation_invariant is True
+    assert [Pipeline("mean_probs", name).preserves for name in ("cdc", "cms_ap", "cms_op")] == [None, "argmax", "order"]
+
+
+def test_plain_data_gives_the_pipeline_back():
+    pipeline = Pipeline("mean_logits", "ms", (("canonical", True),))
+    assert Pipeline.from_plain(pipeline.to_plain()) == pipeline
+    assert pipeline.title == "ms(mean_logits, canonical=True)"
+
+
+def test_dirichlet_calibration_of_mean_logits_stands_in_two_groups():
+    groups = in_row_groups([*paper_pipelines(), Pipeline("single", "ts")])
+    twice = [title for title, rows in groups.items() if Pipeline("mean_logits", "dc") in rows]
+    assert [title[:3] for title in twice] == ["(b)", "(f)"]
+    assert groups[OTHER_ROWS] == [Pipeline("single", "ts")]
+
+
+def test_groups_without_rows_are_left_out():
+    assert list(in_row_groups([Pipeline("mean_probs", "ts")])) == [
+        "(e) Standard temperature-based calibrators (order-preserving, TI): TS, ETS"
+    ]

@@ -1,0 +1,163 @@
+"""Reading protocols: what is known, what is refused, and what the hash sees."""
+
+from dataclasses import replace
+
+import pytest
+
+from segcal.benchmark.protocol import load_protocol, parse_protocol
+from segcal.benchmark.tasks import Division, EmbeddedTask, FolderTask
+from segcal.errors import InputError
+from segcal.fitting import FitConfig
+
+EMBEDDED = {"name": "roads", "embedded": "roads", "cases": 12}
+FOLDERS = {"name": "mine", "members": ["a", "b"], "labels": "truth", "kind": "logits", "ignore": 255}
+
+
+def protocol(**changes):
+    return parse_protocol({"tasks": [EMBEDDED]} | changes)
+
+
+def test_a_file_is_read_whole(tmp_path):
+    path = tmp_path / "protocol.toml"
+    path.write_text(
+        """
+repeats = 2
+seed = 7
+metrics = ["nll", "ece"]
+workers = 2
+pipelines = [
+  {pooling = "mean_probs", calibrator = "ts"},
+  {pooling = "single", calibrator = "identity"},
+]
+
+[split]
+cal = 4
+val = 2
+
+[fit]
+method = "paper"
+voxels = 500
+lam = 0
+
+[bootstrap]
+replicates = 100
+
+[[tasks]]
+name = "mine"
+members = ["net_0", "net_1"]
+labels = "truth"
+kind = "logits"
+groups = '(p\\d+)_'
+background = false
+split = {cal = 3, val = 1, test = 5}
+test_on = ["roads"]
+
+[[tasks]]
+name = "roads"
+embedded = "roads"
+cases = 12
+test_only = true
+""".replace("\\\\", "\\"),
+        encoding="utf-8",
+    )
+    found = load_protocol(path)
+    assert found.root == tmp_path
+    assert (found.repeats, found.seed, found.metrics, found.workers) == (2, 7, ("nll", "ece"), 2)
+    assert [each.title for each in found.pipelines] == ["ts(mean_probs)", "identity(single)"]
+    assert found.fit == FitConfig(method="paper", voxels=500, lam=0)
+    mine, roads = found.tasks
+    assert isinstance(mine, FolderTask)
+    assert isinstance(roads, EmbeddedTask)
+    assert mine.members == ("net_0", "net_1")
+    assert dict(mine.options) == {"kind": "logits", "groups": r"(p\d+)_"}
+    assert mine.background is False
+    assert found.division(mine) == Division(3, 1, 5)
+    assert found.division(roads) == Division(4, 2)
+    assert mine.test_on == ("roads",)
+    assert roads.test_only
+
+
+def test_the_default_list_is_table_4_and_says_what_it_leaves_out(monkeypatch):
+    from segcal.calibrators import CALIBRATORS
+
+    for name in ("lts", "lts_ti"):
+        monkeypatch.delitem(CALIBRATORS, name, raising=False)
+    found = protocol()
+    titles = {each.title for each in found.pipelines}
+    both = {f"{name}({how})" for name in ("cdc", "cms_ap", "cms_op", "ts", "ets", "dc") for how in POOLED}
+    logits = {f"{name}(mean_logits)" for name in ("ms", "ms_c", "vs", "vs_ti")}
+    assert titles == both | logits | {"identity(single)", "identity(mean_probs)", "identity(mean_logits)"}
+    assert found.paper
+    assert found.notes == ("left out of the paper's list, because this version does not have them: lts, lts_ti",)
+
+
+POOLED = ("mean_probs", "mean_logits")
+
+
+def test_a_calibrator_that_lands_in_the_registry_joins_the_default_list(monkeypatch):
+    from segcal.calibrators import CALIBRATORS
+
+    monkeypatch.setitem(CALIBRATORS, "lts", CALIBRATORS["ts"])
+    assert "lts(mean_logits)" in {each.title for each in protocol().pipelines}
+
+
+def test_the_hash_sees_numbers_and_not_places_or_processes():
+    one = parse_protocol({"tasks": [FOLDERS]}, "here")
+    assert one.hash() == parse_protocol({"tasks": [FOLDERS], "workers": 3}, "there").hash()
+    assert one.hash() != parse_protocol({"tasks": [FOLDERS], "seed": 1}, "here").hash()
+    assert one.hash() != parse_protocol({"tasks": [{**FOLDERS, "ignore": 3}]}, "here").hash()
+    assert one.hash() != replace(one, fit=FitConfig(lam=0.5)).hash()
+    assert one.hash() == one.hash()
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"repeat": 3}, r"the key repeat, which is unknown. Known keys: tasks, split, repeats"),
+        ({"fit": {"patiance": 3}}, r"the key fit.patiance, which is unknown. Known keys: lam, mu, voxels"),
+        ({"split": {"train": 3}}, r"the key split.train, which is unknown. Known keys: cal, val, test"),
+        ({"tasks": [{**EMBEDDED, "labels": "x"}]}, r"the key tasks\[0\].labels, which is unknown. Known keys: name"),
+        ({"tasks": [{**FOLDERS, "cases": 3}]}, r"the key tasks\[0\].cases, which is unknown"),
+        ({"bootstrap": {"draws": 3}}, r"the key bootstrap.draws, which is unknown"),
+        ({"pipelines": [{"pool": "x"}]}, r"the key pipelines\[0\].pool, which is unknown"),
+        ({"repeats": "3"}, r"repeats = '3', but a whole number is needed"),
+        ({"repeats": True}, r"repeats = True, but a whole number is needed"),
+        ({"repeats": 0}, r"repeats = 0, but at least 1 is needed"),
+        ({"split": {"cal": 0}}, r"split.cal = 0, but at least 1 is needed"),
+        ({"split": 3}, r"split = 3, but a table is needed"),
+        ({"fit": {"lam": "x"}}, r"fit.lam = 'x', but a number is needed"),
+        ({"fit": {"method": "adam"}}, r"method is 'adam', but it must be 'exact' or 'paper'"),
+        ({"metrics": ["nnl"]}, r"no metric is named 'nnl'"),
+        ({"metrics": "nll"}, r"metrics = 'nll', but a list of texts is needed"),
+        ({"tasks": []}, r"has no tasks, but at least one is needed"),
+        ({"tasks": [{"embedded": "roads"}]}, r"no tasks\[0\].name, but it is needed"),
+        ({"tasks": [{"name": "x", "members": ["a"]}]}, r"no tasks\[0\].labels, but it is needed"),
+        ({"tasks": [EMBEDDED, EMBEDDED]}, r"two tasks named 'roads', but names must differ"),
+        ({"tasks": [{**EMBEDDED, "name": "a/b"}]}, r"name = 'a/b', but letters, digits"),
+        ({"tasks": [{**EMBEDDED, "test_on": ["x"]}]}, r"test_on = 'x', but another task is needed"),
+        ({"tasks": [{**EMBEDDED, "test_only": True}]}, r"test_only tasks alone, but one must be fitted on"),
+        ({"tasks": [{**EMBEDDED, "cases": 0}]}, r"tasks\[0\].cases = 0, but at least 1 is needed"),
+        ({"pipelines": "all"}, r"pipelines = 'all', but 'paper' or a list of tables is needed"),
+        ({"pipelines": [{"pooling": "single"}]}, r"no pipelines\[0\].calibrator, but it is needed"),
+        ({"pipelines": ["ts(mean_probs)"]}, r"pipelines\[0\] = 'ts\(mean_probs\)', but a table is needed"),
+        ({"pipelines": [{"pooling": "mean", "calibrator": "ts"}]}, r"no pooling is named 'mean'"),
+        ({"pipelines": [{"pooling": "single", "calibrator": "cms"}]}, r"no calibrator is named 'cms'"),
+        (
+            {"pipelines": [{"pooling": "single", "calibrator": "ts", "options": {"x": 1}}]},
+            r"ts has no option 'x'",
+        ),
+        ({"bootstrap": {"level": 2}}, r"bootstrap.level = 2, but a share between 0 and 1 is needed"),
+        ({"bootstrap": {"replicates": 0}}, r"bootstrap.replicates = 0, but at least 1 is needed"),
+    ],
+)
+def test_what_is_wrong_is_named(changes, match):
+    with pytest.raises(InputError, match=match):
+        protocol(**changes)
+
+
+def test_a_missing_or_broken_file_is_named(tmp_path):
+    with pytest.raises(InputError, match="is missing, but a protocol is needed"):
+        load_protocol(tmp_path / "no.toml")
+    (tmp_path / "bad.toml").write_text("a = ", encoding="utf-8")
+    with pytest.raises(InputError, match="is not readable as TOML"):
+        load_protocol(tmp_path / "bad.toml")
