@@ -43,10 +43,8 @@ def winner(scores: Tensor, axis: int = 1) -> Tensor:
     >>> winner(torch.tensor([[1.0, 3.0, 3.0]]))
     tensor([1])
     """
-    # torch.argmax promises no rule for ties; comparing with the maximum and taking the first True does.
-    if torch.compiler.is_exporting():
-        return scores.argmax(dim=axis)
-    return (scores == scores.amax(dim=axis, keepdim=True)).to(torch.uint8).argmax(dim=axis)
+    # Both promise the first of equal values; `max` is several times faster, `argmax` is what exporters know.
+    return scores.argmax(dim=axis) if torch.compiler.is_exporting() else scores.max(dim=axis).indices
 
 
 def log_mean_exp(log_values: Iterable[Tensor]) -> Tensor:
