@@ -68,7 +68,9 @@ class Frames:
         totals = torch.zeros(3, self.num_experts, dtype=torch.float64)  # count, weight, weighted hardness
         for expert, block in self._make(range(self.num_experts)):
             weight, hard = block.weight.double(), block.hard.double()
-            totals[:, expert] += torch.stack([torch.tensor(len(weight)), weight.sum(), (weight * hard).sum()]).cpu()
+            totals[:, expert] += torch.tensor(
+                [len(weight), float(weight.sum()), float((weight * hard).sum())], dtype=torch.float64
+            )
             if self.kept:
                 pieces.setdefault(expert, []).append(block)
         self._totals = totals
