@@ -1,0 +1,179 @@
+r"""What padding that pretends to be a prediction does to calibration (definitions 13.1).
+
+Networks see a crop; exporters fill the rest of the volume with (1, 0, ..., 0). That is right for probabilities. As
+logits, such a voxel has the softmax :math:`e / (e + C - 1)` for the background, although it is always right: with five
+classes a confidence of 0.405, a gap of 0.595 and an NLL of 0.905, in as many voxels as were padded.
+
+Every calibrator is fitted and judged three ways, on the same cases:
+
+- *with the mask*: padded voxels neither fit nor count;
+- *without the mask*: padded voxels are voxels like others, in the fit and in the numbers, as in the published results;
+- *fitted without, judged with*: what such a calibrator does to the voxels that the network did predict.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import torch
+
+from segcal.benchmark.studies.base import Study
+from segcal.calibrators.base import Calibrator
+from segcal.calibrators.temperature import TemperatureScaling
+from segcal.cases.base import Case, Cases, Split
+from segcal.cases.padding import Padding, find_padding
+from segcal.errors import InputError
+from segcal.evaluate import evaluate
+from segcal.evaluation import Evaluation
+from segcal.fitting.config import FitConfig
+from segcal.fitting.fit import fit_to, read_data
+from segcal.report.table import Cell, Column, Group, Row, Table
+from segcal.types import IGNORED
+
+NAME = "padding"
+METRICS = ("nll", "ece", "ba_ece", "ace", "dice", "flip_rate")
+WAYS = {"masked": "with the mask", "unmasked": "without the mask", "rescued": "fitted without, judged with"}
+COLUMNS = (
+    ("NLL", 3, 1.0, "nll"),
+    ("ECE", 3, 1.0, "ece"),
+    ("ACE", 3, 1.0, "ace"),
+    ("DSC", 1, 100.0, "dice"),
+    ("Flip", 2, 100.0, "flip_rate"),
+)
+
+
+@dataclass(frozen=True)
+class PaddingReport:
+    """What a look for padding finds in one case.
+
+    Attributes:
+        without_mask: what :func:`segcal.cases.padding.find_padding` finds in the whole array.
+        with_mask: what it finds inside the mask.
+    """
+
+    without_mask: Padding | None
+    with_mask: Padding | None
+
+
+class PaddedCases(Cases):
+    """Cases whose logits outside their mask are (1, 0, ..., 0).
+
+    Args:
+        cases: cases with masks.
+        masked: True to keep the mask; False to forget it, so that the padding counts as background, rightly predicted.
+    """
+
+    def __init__(self, cases: Cases, masked: bool) -> None:
+        super().__init__(
+            cases.ids, cases.num_classes, cases.kind, cases.pooling, cases.class_names, groups=cases.groups
+        )
+        self._cases = cases
+        self._masked = masked
+
+    def read(self, case_id: str) -> Case:
+        """Read one case and pad it."""
+        case = self._cases.read(case_id)
+        if case.mask is None or case.labels is None:
+            raise InputError(
+                f"case {case_id!r} has no {'mask' if case.mask is None else 'labels'}, but the padding study needs "
+                "both. Take cases with a cropped field of view."
+            )
+        vector = torch.zeros(self.num_classes, dtype=case.logits.dtype)
+        vector[0] = 1
+        logits = torch.where(case.mask, case.logits, vector.reshape(-1, *[1] * case.mask.ndim))
+        if self._masked:
+            return replace(case, logits=logits, labels=case.labels.where(case.mask, IGNORED))
+        return replace(case, logits=logits, labels=case.labels.where(case.mask, 0), mask=None)
+
+
+def run_padding(
+    split: Split,
+    calibrators: Sequence[str],
+    config: FitConfig | None = None,
+    workers: int = 1,
+    progress: Callable[[str], None] = lambda text: None,
+) -> Study:
+    """Fit and judge every calibrator the three ways.
+
+    Args:
+        split: calibration, validation and test cases with masks and with logits that have their offset.
+        calibrators: names from :data:`segcal.CALIBRATORS`; "identity" stands for no calibration.
+        config: of the fits.
+        workers: how many processes measure cases.
+        progress: told what is done next.
+    """
+    config = FitConfig() if config is None else config
+    inside = [PaddedCases(part, masked=True) for part in split]
+    whole = [PaddedCases(part, masked=False) for part in split]
+    found: dict[str, dict[str, Evaluation]] = {name: {} for name in calibrators}
+    scales: dict[str, float] = {}
+    for way, (cal, val, _) in {"masked": inside, "unmasked": whole}.items():
+        data = read_data(cal, val, config)
+        for name in calibrators:
+            progress(f"{name} {WAYS[way]}")
+            calibrator = fit_to(name, data, config).calibrator
+            if isinstance(calibrator, TemperatureScaling):
+                scales[way] = 1 / calibrator.inverse_temperature.item()
+            judge = {"masked": inside[2]} if way == "masked" else {"unmasked": whole[2], "rescued": inside[2]}
+            for way_judged, test in judge.items():
+                found[name][way_judged] = _judge(test, calibrator, workers)
+    reports = {
+        case_id: look_for_padding(split.test.read(case_id).mask, whole[2].read(case_id)) for case_id in split.test.ids
+    }
+    return padding_study(found, reports, split.test.num_classes, scales)
+
+
+def look_for_padding(mask: torch.Tensor | None, padded: Case) -> PaddingReport:
+    """Return what a check of this case says, with its mask and without."""
+    values = padded.logits.numpy()
+    return PaddingReport(find_padding(values), None if mask is None else find_padding(values, mask.numpy()))
+
+
+def padding_study(
+    found: Mapping[str, Mapping[str, Evaluation]],
+    reports: Mapping[str, PaddingReport],
+    num_classes: int,
+    temperatures: Mapping[str, float],
+) -> Study:
+    """Return the study of evaluations by calibrator and way, and of what a check says about each case."""
+    padded = [report.without_mask for report in reports.values() if report.without_mask is not None]
+    caught = sum(one.one_hot for one in padded)
+    share = sum(one.share for one in padded) / max(len(padded), 1)
+    confidence = math.e / (math.e + num_classes - 1)
+    numbers = {name: {way: _numbers(result) for way, result in ways.items()} for name, ways in found.items()}
+    data = {
+        "padded_voxel": {"confidence": confidence, "gap": 1 - confidence, "nll": -math.log(confidence)},
+        "check": {
+            "cases": len(reports),
+            "caught": caught,
+            "mean_share": share,
+            "caught_inside_the_mask": sum(report.with_mask is not None for report in reports.values()),
+        },
+        "temperature": dict(temperatures),
+        "calibrators": numbers,
+    }
+    notes = (
+        f"Outside the crop, logits are (1, 0, ..., 0): {100 * share:.0f} % of the voxels, each with confidence "
+        f"{confidence:.3f} and NLL {-math.log(confidence):.3f} before calibration.",
+        f"The check of the cases reports it in {caught} of {len(reports)} cases.",
+    )
+    columns = tuple(Column(title, span, digits, scale) for span in WAYS.values() for title, digits, scale, _ in COLUMNS)
+    rows = tuple(
+        Row(name, tuple(_cell(ways[way], key) for way in WAYS for *_, key in COLUMNS)) for name, ways in numbers.items()
+    )
+    table = Table("What padded logits do to every calibrator", "Calibrator", columns, (Group("", rows),), notes)
+    return Study(NAME, data, {"padding": table})
+
+
+def _judge(cases: Cases, calibrator: Calibrator, workers: int) -> Evaluation:
+    return evaluate(cases, calibrator, metrics=METRICS, workers=workers)
+
+
+def _numbers(result: Evaluation) -> dict[str, Any]:
+    assert result.after is not None
+    return {name: asdict(estimate) for name, estimate in result.after.items()}
+
+
+def _cell(numbers: Mapping[str, Mapping[str, Any]], key: str) -> Cell:
+    return Cell(numbers[key]["value"])
