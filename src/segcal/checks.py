@@ -158,6 +158,6 @@ def _space_repair(labels: tuple[int, ...], space: tuple[int, ...], num_classes: 
         return "The axes are in another order: transpose one of them."
     if labels and labels[0] == num_classes and labels[1:] == space:
         return "One-hot labels are not label maps: take argmax over the first axis."
-    if len(space) and (space[-1] == num_classes or len(labels) == len(space)) and labels[:-1] == space[1:]:
+    if space and labels == (num_classes, *space[:-1]):  # (*space, classes) was read as (classes, *space)
         return "If classes are the last axis, move them first with numpy.moveaxis(logits, -1, 0)."
     return "Save logits at label resolution."

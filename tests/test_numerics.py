@@ -1,0 +1,74 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from segcal.numerics import canonical_logits, compute_dtype, free_energy, log_mean_exp, winner
+
+
+@pytest.mark.parametrize(
+    ("dtype", "computed"),
+    [
+        (torch.float16, torch.float32),
+        (torch.bfloat16, torch.float32),
+        (torch.float32, torch.float32),
+        (torch.float64, torch.float64),
+    ],
+)
+def test_half_types_are_computed_in_float32(dtype, computed):
+    assert compute_dtype(dtype) == computed
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_the_free_energy_is_the_logarithm_of_the_sum_of_exponentials(axis):
+    logits = np.random.default_rng(0).normal(size=(3, 4, 5))
+    found = free_energy(torch.as_tensor(logits), axis)
+    np.testing.assert_allclose(found, np.log(np.exp(logits).sum(axis)), rtol=1e-12)
+
+
+def test_the_free_energy_of_large_logits_does_not_overflow():
+    assert float(free_energy(torch.tensor([[1e4, 1e4]]))) == pytest.approx(1e4 + math.log(2))
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 10**6), shift=st.floats(-1e3, 1e3))
+def test_canonical_logits_are_the_logits_less_their_free_energy_whatever_the_offset(seed, shift):
+    logits = torch.as_tensor(np.random.default_rng(seed).normal(size=(6, 4)))
+    found = canonical_logits(logits + shift)
+    torch.testing.assert_close(found, logits - free_energy(logits)[:, None], rtol=0, atol=1e-9)
+    torch.testing.assert_close(free_energy(found), torch.zeros(6, dtype=torch.float64), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+def test_of_equal_scores_the_lowest_index_wins(dtype):
+    rng = np.random.default_rng(1)
+    scores = rng.integers(0, 3, (2000, 7)).astype(np.float64)  # nearly every voxel has a tie
+    found = winner(torch.as_tensor(scores).to(dtype))
+    assert found.tolist() == [list(row).index(max(row)) for row in scores]
+
+
+def test_the_winner_may_be_taken_along_any_axis():
+    scores = np.random.default_rng(2).normal(size=(3, 4, 5))
+    for axis in range(3):
+        assert np.array_equal(winner(torch.as_tensor(scores), axis), scores.argmax(axis))
+
+
+def test_the_mean_of_probabilities_survives_underflow():
+    members = [torch.tensor([0.0, -200.0]), torch.tensor([0.0, -150.0])]
+    assert log_mean_exp(members).tolist() == pytest.approx([0.0, -150.693147], abs=1e-5)
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 10**6), count=st.integers(1, 7))
+def test_the_log_mean_is_the_logarithm_of_the_mean(seed, count):
+    values = np.random.default_rng(seed).normal(size=(count, 11)) * 5
+    found = log_mean_exp(torch.as_tensor(row) for row in values)
+    np.testing.assert_allclose(found, np.log(np.exp(values).mean(0)), rtol=1e-10, atol=1e-12)
+
+
+def test_the_log_mean_of_nothing_is_an_error():
+    with pytest.raises(ValueError, match="log_mean_exp of nothing"):
+        log_mean_exp([])

@@ -1,0 +1,118 @@
+import gc
+import weakref
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from segcal import POOLINGS, pool
+from segcal.errors import InputError
+
+
+def members_of(count, shape=(3, 4, 5), seed=0, dtype=np.float64):
+    return list((np.random.default_rng(seed).normal(size=(count, *shape)) * 4).astype(dtype))
+
+
+def softmax(logits):
+    shifted = np.exp(logits - logits.max(0))
+    return shifted / shifted.sum(0)
+
+
+def test_the_mean_of_logits_is_their_mean():
+    members = members_of(5)
+    np.testing.assert_allclose(pool(members, "mean_logits"), np.mean(members, axis=0), rtol=1e-12)
+
+
+def test_the_mean_of_probabilities_is_the_mean_of_the_softmaxes():
+    members = members_of(5)
+    expected = np.log(np.mean([softmax(member) for member in members], axis=0))
+    np.testing.assert_allclose(pool(members, "mean_probs"), expected, rtol=1e-10)
+
+
+def test_probabilities_that_underflow_are_not_clipped():
+    members = [np.array([0.0, -200.0], np.float32), np.array([0.0, -150.0], np.float32)]
+    assert pool(members, "mean_probs").tolist() == pytest.approx([0.0, -150.693147], abs=1e-5)
+
+
+def test_a_single_member_is_unchanged():
+    member = members_of(1)[0]
+    assert np.array_equal(pool([member], "single"), member)
+
+
+@pytest.mark.parametrize("how", POOLINGS)
+def test_one_member_pools_to_the_same_probabilities(how):
+    member = members_of(1)[0]
+    np.testing.assert_allclose(softmax(pool([member], how).numpy()), softmax(member), rtol=1e-10)
+
+
+@pytest.mark.parametrize("how", ["mean_logits", "mean_probs"])
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 10**6))
+def test_an_offset_of_each_member_changes_no_pooled_probability(how, seed):
+    members = members_of(4, seed=seed)
+    shifts = np.random.default_rng(seed).normal(size=4) * 100
+    moved = [member + shift for member, shift in zip(members, shifts, strict=True)]
+    np.testing.assert_allclose(softmax(pool(moved, how).numpy()), softmax(pool(members, how).numpy()), atol=1e-9)
+
+
+@pytest.mark.parametrize("how", ["mean_logits", "mean_probs"])
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_half_types_are_pooled_in_float32_and_members_stay_as_they_are(how, dtype):
+    members = members_of(5, dtype=dtype)
+    copies = [member.copy() for member in members]
+    found = pool(members, how)
+    assert found.dtype == torch.float32
+    np.testing.assert_allclose(found, pool([m.astype(np.float64) for m in members], how), rtol=1e-5, atol=1e-5)
+    assert all(np.array_equal(a, b) for a, b in zip(members, copies, strict=True))
+
+
+@pytest.mark.parametrize("how", ["mean_logits", "mean_probs"])
+def test_members_are_let_go_one_by_one(how):
+    alive, most = [], 0
+
+    def produce():
+        nonlocal most
+        for seed in range(12):
+            member = torch.as_tensor(members_of(1, seed=seed)[0])
+            alive.append(weakref.ref(member))
+            gc.collect()
+            most = max(most, sum(ref() is not None for ref in alive))
+            yield member
+            del member
+
+    pool(produce(), how)
+    assert most <= 2
+
+
+def test_a_member_of_another_shape_is_named():
+    members = members_of(2)
+    with pytest.raises(
+        InputError,
+        match=r"member 2 has shape \(3, 4, 6\), but member 0 has \(3, 4, 5\). Members .* must agree in shape",
+    ):
+        pool([*members, np.zeros((3, 4, 6))], "mean_logits")
+
+
+def test_a_member_with_other_classes_is_named():
+    with pytest.raises(InputError, match=r"member 1 has shape \(2, 4, 5\), but .* Members of .* must agree in classes"):
+        pool([np.zeros((3, 4, 5)), np.zeros((2, 4, 5))], "mean_probs")
+
+
+@pytest.mark.parametrize(
+    ("members", "how", "text"),
+    [
+        ([], "mean_logits", "members is empty, but at least one member is needed. Pass the logits of each network"),
+        ([], "mean_probs", "members is empty"),
+        ([], "single", "members is empty"),
+        ([np.zeros((2, 3))] * 2, "single", "members has more than one member, but pooling 'single' takes one"),
+        ([np.zeros((2, 3))], "median", "no pooling is named 'median'. Choose one of: single, mean_logits, mean_probs"),
+        ([np.zeros((2, 3)), np.full((2, 3), np.nan)], "mean_logits", "member 1 has 6 values that are NaN or infinite"),
+        ([np.zeros((2, 3), int)], "mean_logits", "member 0 has dtype int64, but floating-point values are needed"),
+        (["a.npy"], "mean_logits", "member 0 is str, but a numeric array is needed"),
+    ],
+)
+def test_what_cannot_be_pooled_is_refused(members, how, text):
+    with pytest.raises(InputError, match=text):
+        pool(members, how)
