@@ -2,9 +2,8 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -14,7 +13,15 @@ from segcal.checks import check_forward
 from segcal.errors import InputError
 from segcal.metrics import Metric
 from segcal.numerics import compute_dtype
-from segcal.statistics import BandCache, CaseTables, count_log_probs, count_logits, find_bands, surface_distances
+from segcal.statistics import (
+    BandCache,
+    CaseTables,
+    Counted,
+    count_log_probs,
+    count_logits,
+    find_bands,
+    surface_distances,
+)
 from segcal.statistics.boundary import LabelBands
 from segcal.statistics.case import CLASS_BINS
 
@@ -38,6 +45,13 @@ class Counter:
 
     def count(self, case: Case, calibrator: Map | None) -> list[CaseTables]:
         """Return the tables before and, with a calibrator, after calibration."""
+        before, after = self.count_each(case, {} if calibrator is None else {"": calibrator})
+        return [before.tables, *(one.tables for one in after.values())]
+
+    def count_each(
+        self, case: Case, calibrators: Mapping[str, Map], predict: bool = False
+    ) -> tuple[Counted, dict[str, Counted]]:
+        """Return what was counted before, and after each of several calibrators; with predictions, if asked for."""
         if case.labels is None:
             raise InputError(
                 f"labels of case {case.id!r} is missing, but every case needs labels to be measured. "
@@ -45,31 +59,31 @@ class Counter:
             )
         labels, bands = case.labels, self._bands(case.id, case.labels)
         options = (self.bins, self.class_bins, bands)
-        predict = calibrator is not None or "surface" in self.needs
-        counted = count_logits(case.logits, labels, *options, predict=predict)
-        tables = [self._with_surface(case, counted.tables, counted.prediction)]
-        if calibrator is not None:
-            compared = (*options, counted.prediction, "surface" in self.needs)
+        predict = predict or "surface" in self.needs
+        before = count_logits(case.logits, labels, *options, predict=predict or bool(calibrators))
+        compared = (*options, before.prediction, predict)
+        after = {}
+        for name, calibrator in calibrators.items():
             counted = _count_calibrated(case, labels, calibrator, compared)
             # The free energy is that of the input; what a calibrator returns has none of its own.
-            after = replace(counted.tables, free_energy=None)
-            tables.append(self._with_surface(case, after, counted.prediction))
-        return tables
+            after[name] = self._with_surface(case, counted._replace(tables=replace(counted.tables, free_energy=None)))
+        return self._with_surface(case, before), after
 
     def _bands(self, case_id: str, labels: Tensor) -> LabelBands | None:
         if "bands" not in self.needs:
             return None
         return find_bands(labels.numpy()) if self.cache is None else self.cache.bands(case_id, labels.numpy())
 
-    def _with_surface(self, case: Case, tables: CaseTables, prediction: np.ndarray | None) -> CaseTables:
-        if "surface" not in self.needs or prediction is None or case.labels is None:
-            return tables
-        distances = surface_distances(prediction, case.labels.numpy(), tables.num_classes, case.spacing)
-        return replace(tables, surface=distances)
+    def _with_surface(self, case: Case, counted: Counted) -> Counted:
+        if "surface" not in self.needs or counted.prediction is None or case.labels is None:
+            return counted
+        tables = counted.tables
+        distances = surface_distances(counted.prediction, case.labels.numpy(), tables.num_classes, case.spacing)
+        return counted._replace(tables=replace(tables, surface=distances))
 
 
 @torch.no_grad()
-def _count_calibrated(case: Case, labels: Tensor, calibrator: Map, options: tuple):  # type: ignore[no-untyped-def]
+def _count_calibrated(case: Case, labels: Tensor, calibrator: Map, options: tuple[Any, ...]) -> Counted:
     logits, image = case.logits[None], None if case.image is None else case.image[None]
     if not isinstance(calibrator, Calibrator):
         return count_log_probs(calibrator(logits, image)[0], labels, *options)
