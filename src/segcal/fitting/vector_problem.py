@@ -112,10 +112,9 @@ class VectorProblem(ConvexProblem):
 
     def _terms(self, block: Block, theta: Tensor) -> tuple[float, Tensor]:
         z, w, t = block.features.double(), block.weight.double(), block.target.long()[None]
-        scores = self._scores(z, theta)
-        normaliser = scores.logsumexp(0)
-        value = float((w * (normaliser - scores.gather(0, t)[0])).sum())
-        residual = (scores - normaliser).exp().scatter_add(0, t, -torch.ones_like(normaliser)[None]) * w
+        log_probs = self._scores(z, theta).log_softmax(0)
+        value = -float((w * log_probs.gather(0, t)[0]).sum())
+        residual = log_probs.exp().scatter_add(0, t, -torch.ones_like(log_probs[:1])) * w
         return value, torch.stack([(residual * z).sum(1), residual.sum(1)]).cpu()
 
     def _scores(self, z: Tensor, theta: Tensor) -> Tensor:

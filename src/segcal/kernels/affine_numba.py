@@ -142,8 +142,10 @@ def _likelihood(features, target, weight, theta, mode):  # type: ignore[no-untyp
             for v in range(size):
                 own[v] = s[target[start + v], v]
             _softmax(rows, s, top, norm)
+            for v in range(size):  # in a loop of its own: beside log(norm) the large scores would round it away
+                own[v] -= top[v]
             for v in range(size):
-                totals[part] += w[v] * (np.log(norm[v]) + top[v] - own[v])
+                totals[part] += w[v] * (np.log(norm[v]) - own[v])
             _residuals(target, start, size, rows, mode, s, norm, w)
             _add_gradient(x, s, first, sign, gradients[part])
     return totals, gradients

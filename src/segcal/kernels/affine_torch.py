@@ -33,9 +33,9 @@ def likelihood(features: Tensor, target: Tensor, weight: Tensor, theta: Tensor, 
         part = slice(start, start + step)
         x, t, w = features[:, part].double(), target[part].long(), weight[part].double()
         scores = _scores(theta[:, :-1] @ x + theta[:, -1:], outputs)
-        log_normaliser = scores.logsumexp(0)
-        total += (w * (log_normaliser - scores.gather(0, t[None])[0])).sum()
-        residual = (scores - log_normaliser).exp()
+        log_probs = scores.log_softmax(0)  # not logsumexp: beside large scores it would round the loss away
+        total -= (w * log_probs.gather(0, t[None])[0]).sum()
+        residual = log_probs.exp()
         residual.scatter_add_(0, t[None], -torch.ones_like(residual[:1]))
         residual = _pull_back(residual * w, outputs)
         gradient[:, :-1] += residual @ x.T
