@@ -8,13 +8,13 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numba
 import torch
 
-import segcal
 from segcal.benchmark.counting import CaseCounter, Kept, benchmark_metrics
 from segcal.benchmark.protocol import Protocol
 from segcal.benchmark.results import write_unit
@@ -22,6 +22,7 @@ from segcal.benchmark.tasks import Opener, OpenTask, open_task
 from segcal.benchmark.units import SCHEMA, Job, Unit, cases_elsewhere, divide
 from segcal.cases import Cases, Split
 from segcal.fitting import Fitted
+from segcal.fitting.artifact import save
 from segcal.fitting.fit import fit_to, read_data
 
 CALIBRATORS = "calibrators"
@@ -94,7 +95,7 @@ def _fit(job: Job, context: Context, split: Split, report: Callable[[str], None]
         fits[pipeline.title] = fitted
         if fitted.calibrator.num_parameters():
             stem = Unit(job.task, job.repeat, pipeline).path.with_suffix("").name
-            segcal.save(fitted, context.folder / CALIBRATORS / job.task / f"repeat_{job.repeat}" / stem)
+            save(fitted, context.folder / CALIBRATORS / job.task / f"repeat_{job.repeat}" / stem)
     return fits
 
 
@@ -131,7 +132,7 @@ def _header(
     return {
         "schema": SCHEMA,
         "digest": context.digests[unit],
-        "segcal": segcal.__version__,
+        "segcal": version("segcal"),
         "unit": unit.to_plain(),
         "title": unit.pipeline.title,
         "translation_invariant": calibrator.translation_invariant,

@@ -10,12 +10,12 @@ pipelines, and tests all of them on a case while it is in memory.
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-import segcal
 from segcal.benchmark.pipelines import Pipeline
 from segcal.benchmark.protocol import Protocol, digest
 from segcal.benchmark.tasks import Division, FolderTask, Task
@@ -81,7 +81,7 @@ def unit_digest(unit: Unit, protocol: Protocol, fingerprints: Mapping[tuple[str,
     names = [unit.task, *([unit.test_on] if unit.test_on else [])]
     plain = {
         "schema": SCHEMA,
-        "segcal": segcal.__version__,
+        "segcal": version("segcal"),
         "unit": unit.to_plain(),
         "tasks": [_deciding(protocol, protocol.task(name)) for name in names],
         "cases": [fingerprints[name, unit.pipeline.pooling] for name in names],

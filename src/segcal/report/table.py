@@ -134,11 +134,15 @@ class Table:
 
     def __rich__(self) -> RichTable:
         """Return the table that a terminal shows."""
-        made = RichTable(box=box.SIMPLE_HEAD, title=self.title, title_justify="left", title_style="", pad_edge=False)
-        made.caption, made.caption_justify, made.caption_style = "\n".join(self.notes), "left", ""
-        made.add_column(self.first, no_wrap=True)
+        made = RichTable(
+            box=box.SIMPLE_HEAD, title=_plain(self.title), title_justify="left", title_style="", pad_edge=False
+        )
+        made.caption, made.caption_justify, made.caption_style = _plain("\n".join(self.notes)), "left", ""
+        # A heading of a group is cut short rather than widening the column of the titles.
+        widest = max([len(self.first), *(len(row.title) for row in self.rows)])
+        made.add_column(self.first, no_wrap=True, max_width=max(widest, 24))
         for column in self.columns:
-            made.add_column(f"{column.span}\n{_heading(column)}".strip(), justify="right", no_wrap=True)
+            made.add_column(_plain(f"{column.span}\n{_heading(column)}".strip()), justify="right", no_wrap=True)
         for group in self.groups:
             if group.title:
                 made.add_row(f"[italic]{_plain(group.title)}[/italic]")
