@@ -8,7 +8,7 @@ import torch
 
 from segcal.calibrators import make_calibrator
 from segcal.calibrators.base import Calibrator
-from segcal.cases.base import Cases
+from segcal.cases.base import CaseError, Cases
 from segcal.cases.offset import require_offset
 from segcal.errors import InputError
 from segcal.fitting.certificate import Certificate, Fitted
@@ -76,6 +76,11 @@ def fit(
     0.3
     """
     config = FitConfig() if config is None else config
+    # What can be refused at once is, before anything is read.
+    _check_cases(cases, validation)
+    calibrator = _fresh(name_or_calibrator, cases)
+    require_offset(cases, _name(name_or_calibrator), calibrator.translation_invariant)
+    _device(device)
     with Progress("fitting") as progress:
         data = read_data(cases, validation, config, progress)
         return fit_to(name_or_calibrator, data, config, device, progress)
@@ -92,15 +97,31 @@ class FitData:
 
 
 def read_data(
-    cases: Cases, validation: Cases | None, config: FitConfig, report: Callable[[str], None] = lambda message: None
+    cases: Cases,
+    validation: Cases | None,
+    config: FitConfig,
+    report: Callable[[str], None] = lambda message: None,
+    workers: int = 1,
+    failed: Callable[[CaseError], None] | None = None,
 ) -> FitData:
-    """Draw the voxels of a fit from its cases, or arrange to stream them."""
+    """Draw the voxels of a fit from its cases, or arrange to stream them.
+
+    Args:
+        cases: the calibration cases.
+        validation: the validation cases.
+        config: how many voxels, and the seed.
+        report: takes messages of progress.
+        workers: how many processes read cases.
+        failed: takes the error of a case that is not usable, which is then left out; without it the error is raised.
+    """
     _check_cases(cases, validation)
+    source = _voxels(cases, config, report, workers, failed)
+    own = None if validation is None else _voxels(validation, config, report, workers, failed)
     return FitData(
-        cases=cases,
-        validation_cases=validation,
-        source=_voxels(cases, config, report),
-        validation=None if validation is None else _voxels(validation, config, report),
+        cases=cases.subset(source.ids),
+        validation_cases=None if validation is None or own is None else validation.subset(own.ids),
+        source=source,
+        validation=own,
     )
 
 
@@ -114,7 +135,7 @@ def fit_to(
     """Fit a calibrator to voxels that have been read; see :func:`fit`."""
     cases, validation = data.cases, data.validation_cases
     calibrator = _fresh(name_or_calibrator, cases)
-    name = name_or_calibrator if isinstance(name_or_calibrator, str) else type(name_or_calibrator).__name__
+    name = _name(name_or_calibrator)
     require_offset(cases, name, calibrator.translation_invariant)
     method = METHODS[calibrator.fitted_by]
     if config.method == "paper" and calibrator.fitted_by != "nothing":
@@ -142,6 +163,10 @@ def fit_to(
         calibration_ids=cases.ids,
         validation_ids=() if validation is None else validation.ids,
     )
+
+
+def _name(name_or_calibrator: str | Calibrator) -> str:
+    return name_or_calibrator if isinstance(name_or_calibrator, str) else type(name_or_calibrator).__name__
 
 
 def _fresh(name_or_calibrator: str | Calibrator, cases: Cases) -> Calibrator:
@@ -174,23 +199,33 @@ def _check_cases(cases: Cases, validation: Cases | None) -> None:
         )
 
 
-def _voxels(cases: Cases, config: FitConfig, report: Callable[[str], None]) -> VoxelSource:
+def _voxels(
+    cases: Cases,
+    config: FitConfig,
+    report: Callable[[str], None],
+    workers: int,
+    failed: Callable[[CaseError], None] | None,
+) -> VoxelSource:
     read = 0
 
     def tick() -> None:
         nonlocal read
         read += 1
-        report(f"reading case {read} of {len(cases)}")
+        report(f"read {read} of {len(cases)} cases")
 
     if config.voxels == "all":
-        return StreamedVoxels(cases, tick)
+        return StreamedVoxels(cases, tick, workers, failed)
     # Voxels that fit into the memory allowed: 4 bytes for each class, and label and weight.
     room = config.memory // (4 * (cases.num_classes + 2))
-    return SampledVoxels(cases, max(1, min(config.voxels, room // len(cases))), config.seed, tick)
+    quota = max(1, min(config.voxels, room // len(cases)))
+    return SampledVoxels(cases, quota, config.seed, tick, workers, failed)
 
 
 def _device(device: str | torch.device | None) -> torch.device:
-    chosen = torch.device("cpu" if device is None else device)
+    try:
+        chosen = torch.device("cpu" if device is None else device)
+    except RuntimeError:
+        raise InputError(f"device is {device!r}, but a device of torch is needed. Use 'cpu' or 'cuda'.") from None
     if chosen.type == "cuda" and not torch.cuda.is_available():
         raise InputError(f"device is {str(chosen)!r}, but no CUDA device is available. Use device='cpu'.")
     return chosen

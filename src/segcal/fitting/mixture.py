@@ -12,6 +12,7 @@ component of the projected gradient there.
 """
 
 import math
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor
@@ -24,7 +25,7 @@ from segcal.fitting.curvature import DenseCurvature
 from segcal.fitting.newton import BlockProblem, Curvature, minimise
 from segcal.fitting.request import Request
 from segcal.fitting.temperature_problem import TemperatureProblem, coarse_stride
-from segcal.fitting.voxels import VoxelSource
+from segcal.fitting.voxels import Voxels, VoxelSource
 
 STEP_VALUES = 1 << 19
 # Factors of the exact inverse temperature from which the search starts.
@@ -39,7 +40,7 @@ def fit_mixture(request: Request) -> Certificate:
     source, device, tol = request.source, request.device, request.config.tol
     single = TemperatureProblem(TemperatureScaling(calibrator.num_classes), source, device)
     temperature = minimise(single, minimise(single.coarse(), single.start(), [0], 1e-4).theta, [0], tol)
-    coarse = MixtureProblem(source, device, coarse_stride(source.used))
+    coarse = MixtureProblem(source, device, keep_every=coarse_stride(source.used))
     starts = [(factor * float(temperature.theta[0, 0]), *FIRST_WEIGHTS) for factor in GRID]
     found = []
     for start in starts:
@@ -76,11 +77,14 @@ class MixtureProblem(BlockProblem):
     Args:
         source: the voxels.
         device: where to compute.
-        stride: use every n-th voxel only.
+        keep_every: use every n-th voxel only, and keep those, so that a streamed source is read once.
     """
 
-    def __init__(self, source: VoxelSource, device: torch.device, stride: int = 1) -> None:
-        self._source, self._device, self._stride = source, device, stride
+    def __init__(self, source: VoxelSource, device: torch.device, keep_every: int | None = None) -> None:
+        self._device = device
+        self._voxels: Iterable[Voxels] = source
+        if keep_every is not None:
+            self._voxels = [Voxels(*(x[..., ::keep_every].contiguous() for x in voxels)) for voxels in source]
         self.low = torch.tensor([SMALLEST_SCALE, 0.0, 0.0, 0.0], dtype=torch.float64)
         self.high = torch.tensor([LARGEST, 2.0, 2.0, 2.0], dtype=torch.float64)
         self._hessian = torch.eye(4, dtype=torch.float64)
@@ -93,10 +97,10 @@ class MixtureProblem(BlockProblem):
         """Return objective and gradient; remember the Hessian."""
         value, total = 0.0, 0.0
         gradient, hessian = torch.zeros(4, dtype=torch.float64), torch.zeros(4, 4, dtype=torch.float64)
-        for voxels in self._source:
-            step = max(256, STEP_VALUES // self._source.num_classes) * self._stride
+        for voxels in self._voxels:
+            step = max(256, STEP_VALUES // len(voxels.logits))
             for start in range(0, voxels.labels.numel(), step):
-                part = slice(start, start + step, self._stride)
+                part = slice(start, start + step)
                 logits, labels, weight = (x[..., part].to(self._device) for x in voxels)
                 own = _terms(logits.double(), labels.long(), weight.double(), theta[0])
                 value, gradient, hessian = value + own[0], gradient + own[1], hessian + own[2]
