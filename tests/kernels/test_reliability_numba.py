@@ -137,7 +137,7 @@ def test_an_array_that_is_not_contiguous_is_counted_in_pieces_and_the_same(monke
     np.testing.assert_allclose(whole.sums, pieces.sums, rtol=1e-12)
 
 
-@pytest.mark.parametrize("bins", [1, 10, 15, 50, 997])
+@pytest.mark.parametrize("bins", [1, 2, 10, 15, 50, 997])
 def test_values_on_an_edge_are_in_the_bin_below_it(bins):
     # Two classes with confidence k / bins: only confidences from 1/2 on can be the larger of two.
     edges = np.arange(bins + 1) / bins

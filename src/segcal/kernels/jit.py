@@ -6,12 +6,18 @@ No fast-math: every operation is rounded as written, so that a result depends ne
 vectors nor on where in a row a voxel stands.
 """
 
+import zlib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numba
 
 Loop = TypeVar("Loop", bound=Callable[..., Any])
+
+# numba keeps machine code as long as the file of the outer loop is unchanged, and does not look at the files of the
+# loops that it calls. An outer loop that closes over this number is compiled anew when a file of this folder changes.
+SOURCES = zlib.crc32(b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py"))))
 
 OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
 
