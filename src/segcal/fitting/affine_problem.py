@@ -53,7 +53,7 @@ class AffineProblem(ConvexProblem):
         self._strengths = (0.0, 0.0)
         size = len(self.low)
         quota = max(int(HESSIAN_WORK / (size * size * frames.num_experts)), SMALLEST_SAMPLE_PER_VARIABLE * size)
-        quota = min(quota, LARGEST_FIRST_SAMPLE)
+        quota = min(quota, LARGEST_FIRST_SAMPLE, frames.largest_sample)
         self._quotas = {expert: quota for expert in range(frames.num_experts) if frames.counts[expert]}
         self._samples = frames.draw(self._quotas, seed)
         self._squares = _penalty_matrices(calibrator) if size <= LARGEST_MATRIX else None
@@ -112,9 +112,9 @@ class AffineProblem(ConvexProblem):
 
     def refine(self, block: int) -> bool:
         """Draw four times as many voxels for the Hessian of this expert."""
-        if self._quotas[block] >= self._frames.counts[block]:
+        if self._quotas[block] >= min(self._frames.counts[block], self._frames.largest_sample):
             return False
-        self._quotas[block] *= 4
+        self._quotas[block] = min(4 * self._quotas[block], self._frames.largest_sample)
         self._samples.update(self._frames.draw({block: self._quotas[block]}, self._seed))
         return True
 

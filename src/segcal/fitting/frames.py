@@ -47,6 +47,7 @@ class Frames:
         counts: ``(E,)`` number of voxels of each expert.
         total_weight: what a mean over all voxels divides by.
         kept: whether the blocks stay in memory.
+        largest_sample: how many voxels of each expert may be kept beside a stream.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class Frames:
         self.total_weight = source.total_weight
         bytes_each = 4 * (source.num_classes + 3)
         self.kept = not source.streamed or source.used * bytes_each <= cache_bytes
+        self.largest_sample = source.used if self.kept else max(1, cache_bytes // (bytes_each * num_experts))
         pieces: dict[int, list[Block]] = {}
         totals = torch.zeros(3, self.num_experts, dtype=torch.float64)  # count, weight, weighted hardness
         for expert, block in self._make(range(self.num_experts)):

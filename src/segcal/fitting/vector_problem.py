@@ -37,8 +37,8 @@ class VectorProblem(ConvexProblem):
         scales, classes = calibrator.scale.numel(), calibrator.num_classes
         self._calibrator, self._frames, self._seed = calibrator, frames, seed
         self._scales, self._classes = scales, classes
-        self._quota = SAMPLE
-        self._sample = frames.draw({0: SAMPLE}, seed)[0]
+        self._quota = min(SAMPLE, frames.largest_sample)
+        self._sample = frames.draw({0: self._quota}, seed)[0]
         self.low = torch.cat([torch.full((scales,), SMALLEST_SCALE), torch.full((classes,), -LARGEST)]).double()
         self.high = torch.full((scales + classes,), LARGEST, dtype=torch.float64)
         self.blocks = [0]
@@ -104,9 +104,9 @@ class VectorProblem(ConvexProblem):
 
     def refine(self, block: int) -> bool:
         """Draw four times as many voxels for the Hessian."""
-        if self._quota >= self._frames.counts[0]:
+        if self._quota >= min(self._frames.counts[0], self._frames.largest_sample):
             return False
-        self._quota *= 4
+        self._quota = min(4 * self._quota, self._frames.largest_sample)
         self._sample = self._frames.draw({0: self._quota}, self._seed)[0]
         return True
 

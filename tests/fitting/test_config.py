@@ -1,0 +1,46 @@
+import json
+
+import pytest
+
+from segcal import FitConfig
+from segcal.errors import InputError
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"voxels": 0}, "voxels is 0, but a count of at least 1 or 'all' is needed"),
+        ({"voxels": "some"}, "voxels is 'some', but a count of at least 1 or 'all' is needed"),
+        ({"voxels": 2.5}, r"voxels is 2\.5, but a count"),
+        ({"voxels": True}, "voxels is True, but a count"),
+        ({"method": "adam"}, "method is 'adam', but it must be 'exact' or 'paper'"),
+        ({"lam": -1.0}, r"lam is -1\.0, but a number of at least 0 is needed. Use None to have it chosen"),
+        ({"mu": float("nan")}, "mu is nan, but a number of at least 0 is needed"),
+        ({"lam": float("inf")}, "lam is inf, but a number of at least 0 is needed"),
+        ({"learning_rate": -1e-3}, r"learning_rate is -0\.001, but a number"),
+        ({"tol": 0.0}, r"tol is 0\.0, but at least 1e-14 is needed. Raise it"),
+        ({"tol": float("nan")}, "tol is nan, but at least 1e-14 is needed"),
+        ({"memory": 1000}, "memory is 1000, but at least 1.04858e"),
+        ({"trials": 0}, "trials is 0, but at least 1 is needed"),
+        ({"max_steps": 0}, "max_steps is 0, but at least 1 is needed"),
+        ({"seed": -1}, "seed is -1, but at least 0 is needed"),
+    ],
+)
+def test_options_out_of_range_are_refused(options, text):
+    with pytest.raises(InputError, match=text):
+        FitConfig(**options)
+
+
+def test_an_option_that_does_not_exist_is_refused():
+    with pytest.raises(TypeError, match="lambda_"):
+        FitConfig(lambda_=1.0)
+
+
+def test_the_papers_procedure_is_a_config_too():
+    config = FitConfig.paper(seed=3)
+    assert (config.method, config.trials, config.seed) == ("paper", 20, 3)
+
+
+def test_a_config_is_plain_data():
+    config = FitConfig(lam=0.1, voxels="all")
+    assert FitConfig(**json.loads(json.dumps(config.to_dict()))) == config
