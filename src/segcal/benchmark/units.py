@@ -115,11 +115,6 @@ def divide(cases: Cases, division: Division, name: str, seed: int, repeat: int) 
             f"task {name!r} has val = {division.val}, but no whole group of cases fits into it. "
             "Groups are kept whole: ask for more validation cases."
         )
-    if not len(split.test):
-        raise InputError(
-            f"task {name!r} has no test cases left after its groups were drawn, but at least one is needed. "
-            "Ask for fewer calibration and validation cases."
-        )
     if division.test is None or division.test >= len(split.test):
         return split
     return split._replace(test=split.test.split(division.test, 0, second).cal)
@@ -141,7 +136,13 @@ def cases_elsewhere(source: Split, every: Cases, target: Cases, own: Split | Non
         return target.subset(source.test.ids)
     seen = {*source.cal.ids, *source.val.ids}
     ids = target.ids if own is None else own.test.ids
-    return target.subset([case_id for case_id in ids if case_id not in seen])
+    unseen = [case_id for case_id in ids if case_id not in seen]
+    if not unseen:
+        raise InputError(
+            f"test_on has {len(ids)} cases, but all of them had part in the fit, and at least one is needed that had "
+            "not. Ask for fewer calibration and validation cases."
+        )
+    return target.subset(unseen)
 
 
 def plan(protocol: Protocol, usable: Mapping[str, tuple[Pipeline, ...]]) -> list[Job]:

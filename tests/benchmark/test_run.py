@@ -1,0 +1,234 @@
+"""Running a protocol: the same bytes whatever happens on the way."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from segcal import load
+from segcal.benchmark import job as jobs
+from segcal.benchmark.protocol import parse_protocol
+from segcal.benchmark.run import run_benchmark
+from segcal.benchmark.units import plan, unit_digest
+from segcal.errors import InputError
+
+PIPELINES = [
+    {"pooling": "single", "calibrator": "identity"},
+    {"pooling": "mean_logits", "calibrator": "identity"},
+    {"pooling": "mean_logits", "calibrator": "ts"},
+    {"pooling": "mean_logits", "calibrator": "ms"},
+    {"pooling": "mean_probs", "calibrator": "ts"},
+]
+
+
+def protocol(data, **changes):
+    root, blobs, _ = data
+    document = {
+        "tasks": [blobs],
+        "pipelines": PIPELINES,
+        "repeats": 2,
+        "split": {"cal": 4, "val": 2},
+        "fit": {"lam": 1e-3, "mu": 1e-3},
+        "metrics": ["nll", "dice", "ece", "ba_ece", "ace", "flip_rate", "free_energy_std"],
+        "bootstrap": {"replicates": 50},
+    }
+    return parse_protocol(document | changes, root)
+
+
+def contents(folder):
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+@pytest.fixture(scope="module")
+def whole(data, tmp_path_factory):
+    """Return the results of an undisturbed run."""
+    folder = tmp_path_factory.mktemp("whole")
+    return run_benchmark(protocol(data), folder), folder
+
+
+def test_every_unit_has_a_file_and_every_test_case_a_row(whole):
+    results, folder = whole
+    assert len(results.units) == 2 * len(PIPELINES)
+    for result in results.units:
+        assert [row["case"] for row in result.rows] == result.header["test"]
+        assert result.tables.likelihood.voxels == sum(row["voxels"] for row in result.rows)
+    assert not [path for path in folder.rglob("*") if path.suffix == ".part"]
+
+
+def test_splits_are_disjoint_by_case_and_by_patient_and_shared_by_all_pipelines(whole):
+    results, _ = whole
+    seen = set()
+    for repeat in range(2):
+        headers = [each.header for each in results.units if each.unit.repeat == repeat]
+        parts = {tuple(tuple(header[part]) for part in ("cal", "val", "test")) for header in headers}
+        assert len(parts) == 1
+        cal, val, test = ({case_id.split("_")[0] for case_id in part} for part in parts.pop())
+        assert not cal & val
+        assert not cal & test
+        assert not val & test
+        assert (len(headers[0]["cal"]), len(headers[0]["val"]), len(headers[0]["test"])) == (4, 2, 6)
+        seen.add(tuple(headers[0]["test"]))
+    assert len(seen) == 2  # another division in another repeat
+
+
+def test_a_second_run_does_nothing(whole, data, monkeypatch):
+    _, folder = whole
+    before = contents(folder)
+    monkeypatch.setattr("segcal.benchmark.run.run_job", lambda *_: pytest.fail("it is finished"))
+    steps = []
+    run_benchmark(protocol(data), folder, progress=steps.append)
+    assert contents(folder) == before
+    assert (steps[0].done, steps[0].total) == (10, 10)
+
+
+def test_broken_off_in_the_middle_it_resumes_to_the_same_bytes(whole, data, tmp_path, monkeypatch):
+    written = []
+    original = jobs.write_unit
+
+    def failing(*args):
+        if len(written) == 4:
+            raise KeyboardInterrupt
+        written.append(original(*args))
+
+    monkeypatch.setattr(jobs, "write_unit", failing)
+    with pytest.raises(KeyboardInterrupt):
+        run_benchmark(protocol(data), tmp_path)
+    assert len(list(tmp_path.rglob("*.jsonl"))) == 4
+    monkeypatch.setattr(jobs, "write_unit", original)
+    run_benchmark(protocol(data), tmp_path)
+    assert contents(tmp_path) == contents(whole[1])
+
+
+SCRIPT = """
+import sys
+from pathlib import Path
+from segcal.benchmark.protocol import load_protocol
+from segcal.benchmark.run import run_benchmark
+if __name__ == "__main__":
+    run_benchmark(load_protocol(sys.argv[1], sys.argv[2]), sys.argv[3])
+"""
+
+
+def toml(data, workers):
+    """Return the protocol of the undisturbed run as a file's text; JSON's lists and texts are TOML's."""
+    _, blobs, _ = data
+    lines = [f"workers = {workers}", "repeats = 2"]
+    lines += [f"metrics = {json.dumps(['nll', 'dice', 'ece', 'ba_ece', 'ace', 'flip_rate', 'free_energy_std'])}"]
+    lines += ["[split]", "cal = 4", "val = 2", "[fit]", "lam = 1e-3", "mu = 1e-3", "[bootstrap]", "replicates = 50"]
+    for each in PIPELINES:
+        lines += ["[[pipelines]]", *(f"{key} = {json.dumps(value)}" for key, value in each.items())]
+    lines += ["[[tasks]]", *(f"{key} = {json.dumps(value)}" for key, value in blobs.items())]
+    return "\n".join(lines)
+
+
+def test_killed_from_outside_it_resumes_in_two_processes_to_the_same_bytes(whole, data, tmp_path):
+    (tmp_path / "run.py").write_text(SCRIPT, encoding="utf-8")
+    (tmp_path / "protocol.toml").write_text(toml(data, workers=1), encoding="utf-8")
+    out = tmp_path / "out"
+    command = [sys.executable, "run.py", "protocol.toml", str(data[0]), str(out)]
+    process = subprocess.Popen(command, cwd=tmp_path, start_new_session=True)
+    deadline = time.monotonic() + 120
+    while not list(out.rglob("*.jsonl")) and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.02)
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    assert list(out.rglob("*.jsonl"))
+    (tmp_path / "protocol.toml").write_text(toml(data, workers=2), encoding="utf-8")
+    subprocess.run(command, cwd=tmp_path, check=True, timeout=200)
+    found = {name: text for name, text in contents(out).items() if not name.rpartition("/")[2].startswith(".")}
+    assert found == contents(whole[1])
+
+
+def test_a_new_pipeline_leaves_finished_units_alone(whole, data, tmp_path):
+    few = protocol(data, pipelines=PIPELINES[1:3])
+    run_benchmark(few, tmp_path)
+    times = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.jsonl")}
+    results = run_benchmark(protocol(data, pipelines=PIPELINES[1:4]), tmp_path)
+    assert len(results.units) == 6
+    assert all(path.stat().st_mtime_ns == then for path, then in times.items())
+
+
+def test_another_seed_or_other_files_make_a_unit_new(whole, data):
+    one = protocol(data)
+    units = plan(one, {"blobs": one.pipelines})[0].units
+    prints = {("blobs", pipeline.pooling): "x" for pipeline in one.pipelines}
+    digest = unit_digest(units[0], one, prints)
+    assert digest == unit_digest(units[0], replace(one, workers=5, pipelines=one.pipelines[:1]), prints)
+    assert digest != unit_digest(units[0], replace(one, seed=1), prints)
+    assert digest != unit_digest(units[0], one, dict.fromkeys(prints, "y"))
+
+
+def test_calibrators_are_kept_and_give_the_promised_numbers(whole, data):
+    results, folder = whole
+    fitted = load(folder / "calibrators" / "blobs" / "repeat_0" / "ms-mean_logits")
+    header = results.repeats("blobs", "ms(mean_logits)")[0].header
+    assert sorted(fitted.calibration_ids) == header["cal"]
+    assert fitted.certificate.objective == header["certificate"]["objective"]
+
+
+def test_a_task_is_tested_on_another_and_on_a_changed_copy_of_itself(data, tmp_path):
+    _, blobs, others = data
+    copy = {**blobs, "name": "copy", "test_only": True}
+    tasks = [{**blobs, "test_on": ["others", "copy"]}, {**others, "test_only": True}, copy]
+    results = run_benchmark(protocol(data, tasks=tasks, pipelines=PIPELINES[2:3], repeats=1), tmp_path)
+    own, copied, other = (results.repeats("blobs", "ts(mean_logits)", on)[0] for on in ("", "copy", "others"))
+    assert copied.header["test"] == own.header["test"]
+    assert copied.numbers("nll") == own.numbers("nll")
+    seen = {*own.header["cal"], *own.header["val"]}
+    assert set(other.header["test"]) == {f"p{i}_v{j}" for i in range(3) for j in range(2)} - seen
+    assert other.numbers("nll") != own.numbers("nll")[: len(other.rows)]
+
+
+def test_the_papers_list_leaves_out_what_probabilities_cannot_have(data, tmp_path):
+    root, blobs, _ = data
+    folder = tmp_path / "probs"
+    for member in range(2):
+        (folder / f"member_{member}").mkdir(parents=True)
+        for path in sorted((root / "blobs" / f"member_{member}").iterdir()):
+            z = np.exp(np.load(path))
+            np.save(folder / f"member_{member}" / path.name, z / z.sum(0))
+    task = {**blobs, "name": "probs", "kind": "probs", "labels": str(root / "blobs" / "labels")}
+    task["members"] = [f"probs/member_{member}" for member in range(2)]
+    document = {"tasks": [task], "split": {"cal": 4, "val": 2}, "repeats": 1, "fit": {"lam": 1e-3, "mu": 1e-3}}
+    steps = []
+
+    class StopError(Exception):
+        pass
+
+    def stop(step):
+        steps.append(step)
+        raise StopError
+
+    with pytest.raises(StopError):
+        run_benchmark(parse_protocol(document, tmp_path), tmp_path / "out", progress=stop)
+    notes = json.loads((tmp_path / "out" / "protocol.json").read_text("utf-8"))["notes"]
+    assert "left out for probs, whose predictions have no offset: ms(mean_logits)" in notes[-1]
+    named = parse_protocol(document | {"pipelines": [PIPELINES[3]]}, tmp_path)
+    with pytest.raises(InputError, match="depends on the offset of the logits"):
+        run_benchmark(named, tmp_path / "out")
+
+
+def test_other_class_counts_are_refused_before_anything_is_computed(data, tmp_path):
+    _, blobs, _ = data
+    folder = tmp_path / "two"
+    (folder / "m").mkdir(parents=True)
+    (folder / "labels").mkdir()
+    for number in range(8):
+        np.save(folder / "m" / f"{number}.npy", np.zeros((2, 5, 4), np.float32))
+        np.save(folder / "labels" / f"{number}.npy", np.zeros((5, 4), np.uint8))
+    two = {"name": "two", "members": [str(folder / "m")], "labels": str(folder / "labels"), "kind": "logits"}
+    tasks = [{**blobs, "test_on": ["two"]}, {**two, "test_only": True}]
+    with pytest.raises(InputError, match="task 'blobs' has 3 classes, but 'two' in its test_on has 2"):
+        run_benchmark(protocol(data, tasks=tasks, pipelines=PIPELINES[2:3]), tmp_path / "out")
+
+
+def test_embedded_tasks_need_someone_to_open_them(data, tmp_path):
+    with pytest.raises(InputError, match="is an embedded one, but this run was given no embedded tasks"):
+        run_benchmark(protocol(data, tasks=[{"name": "x", "embedded": "roads"}]), tmp_path)
