@@ -2,6 +2,7 @@
 
 import os
 
+import numba
 import pytest
 import torch
 
@@ -9,6 +10,7 @@ from segcal.calibrators.affine import AffineCalibrator
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     torch.set_num_threads(1)  # the workers share the cores already
+    numba.set_num_threads(1)
 
 
 def _randomise_affine(calibrator, generator, edge):
