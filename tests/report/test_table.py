@@ -6,7 +6,7 @@ import io
 import pytest
 from rich.console import Console
 
-from segcal.report.cells import Cell, Column, Group, Row, quartiles
+from segcal.report.cells import Cell, Column, Group, Row
 from segcal.report.table import Table
 
 COLUMNS = (
@@ -67,17 +67,6 @@ def test_a_value_out_of_contention_is_shown_but_not_best():
     table = Table("t", "x", (Column("NLL", better="lower"),), (Group("", rows),))
     assert "| a | 0.100 |" in table.to_markdown()
     assert "| b | **0.200** |" in table.to_markdown()
-
-
-def test_minus_zero_is_zero():
-    assert Cell(-0.0001).text(Column("d", digits=2)) == "0.00"
-
-
-def test_quartiles_are_those_of_numpy():
-    cell = quartiles([4.0, 1.0, None, 2.0, 10.0])
-    assert (cell.value, cell.low, cell.middle, cell.high) == (4.25, 1.75, 3.0, 5.5)
-    assert quartiles([None]).value is None
-    assert cell.text(Column("", digits=2)) == "4.25 [1.75, 3.00, 5.50]"
 
 
 def test_all_three_files_are_written_and_nothing_else(table, tmp_path):

@@ -1,0 +1,121 @@
+"""Summaries: means and intervals by hand, shared draws, and what is left out."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from segcal.benchmark.protocol import parse_protocol
+from segcal.benchmark.results import read_results
+from segcal.benchmark.run import run_benchmark
+from segcal.benchmark.summaries import summarise, write_summary
+from segcal.errors import ArtifactError, InputError
+
+NAMES = [("mean_logits", name) for name in ("identity", "ts", "ets", "cms_ap", "cms_op", "cdc", "ms", "dc")]
+
+
+@pytest.fixture(scope="module")
+def results(data, tmp_path_factory):
+    root, blobs, _ = data
+    document = {
+        "tasks": [blobs],
+        "pipelines": [{"pooling": how, "calibrator": name} for how, name in NAMES],
+        "repeats": 2,
+        "split": {"cal": 4, "val": 2},
+        "fit": {"lam": 1e-3, "mu": 1e-3},
+        "bootstrap": {"replicates": 300, "seed": 3},
+    }
+    folder = tmp_path_factory.mktemp("summaries")
+    return run_benchmark(parse_protocol(document, root), folder)
+
+
+@pytest.fixture(scope="module")
+def summary(results):
+    return summarise(results)
+
+
+def numbers(summary, pipeline):
+    return next(row["metrics"] for row in summary["results"] if row["pipeline"] == pipeline)
+
+
+def test_the_estimate_is_the_mean_over_repeats_of_the_mean_over_cases(results, summary):
+    values = [[row["metrics"]["nll"] for row in unit.rows] for unit in results.repeats("blobs", "ts(mean_logits)")]
+    found = numbers(summary, "ts(mean_logits)")["nll"]
+    assert np.isclose(found["value"], np.mean([np.mean(each) for each in values]))
+    assert found["low"] < found["value"] < found["high"]
+    assert found["cases"] == sum(map(len, values))
+
+
+def test_pipelines_that_keep_the_order_have_the_same_dice_interval(summary):
+    kept = ("identity", "ts", "ets", "cms_ap", "cms_op")
+    found = [numbers(summary, f"{name}(mean_logits)")["dice"] for name in kept]
+    assert all(each == found[0] for each in found)
+    assert numbers(summary, "ms(mean_logits)")["dice"] != found[0]
+
+
+def test_ace_is_pooled_in_a_repeat_and_shown_with_its_range(results, summary):
+    values = []
+    for unit in results.repeats("blobs", "dc(mean_logits)"):
+        curve = sum(np.array([_dense(row["parts"]["ace"][key]) for key in KEYS]) for row in unit.rows)
+        full = curve[0] > 0
+        values.append(np.mean(np.abs(curve[1] - curve[2])[full] / curve[0][full]))
+    found = numbers(summary, "dc(mean_logits)")["ace"]
+    assert np.allclose([found["value"], found["low"], found["high"]], [np.mean(values), min(values), max(values)])
+
+
+KEYS = ("count", "right", "confidence")
+
+
+def _dense(plain):
+    values = np.zeros(plain["shape"])
+    values[plain["cells"]] = plain["values"]
+    return values
+
+
+def test_offsets_are_those_of_all_cases_that_were_tested(results, summary):
+    (task,) = summary["tasks"]
+    tested = {case_id for unit in results.units for case_id in unit.header["test"]}
+    assert set(task["offsets"]) == tested
+    assert all(value > 0 for value in task["offsets"].values())
+    assert (task["cal"], task["val"], task["test"], task["cases"]) == ([4, 4], [2, 2], [6, 6], 12)
+
+
+def test_comparisons_are_made_of_the_pairs_that_are_there(summary):
+    pairs = [(each["first"], each["second"]) for each in summary["comparisons"]]
+    assert pairs == [
+        ("ms(mean_logits)", "dc(mean_logits)"),
+        ("cdc(mean_logits)", "cms_ap(mean_logits)"),
+        ("cdc(mean_logits)", "cms_op(mean_logits)"),
+    ]
+    assert all(each["sentence"].endswith(".") for each in summary["comparisons"])
+
+
+def test_the_summary_is_plain_data_and_is_written(results, summary):
+    assert write_summary(results) == summary
+    assert json.loads((results.folder / "summary.json").read_text("utf-8")) == json.loads(json.dumps(summary))
+
+
+def test_a_pipeline_without_all_its_repeats_is_left_out_with_a_note(results, tmp_path):
+    folder = tmp_path / "part"
+    shutil.copytree(results.folder, folder)
+    (folder / "units" / "blobs" / "repeat_1" / "ts-mean_logits.jsonl").unlink()
+    found = summarise(read_results(folder))
+    assert "ts(mean_logits)" not in found["pipelines"]
+    assert found["notes"][-1] == f"1 of {len(NAMES)} pipelines are not finished"
+    for path in (folder / "units" / "blobs" / "repeat_1").iterdir():
+        path.unlink()
+    with pytest.raises(InputError, match="has no pipeline with all its repeats"):
+        summarise(read_results(folder))
+
+
+def test_pipelines_that_were_tested_on_other_cases_are_refused(results, tmp_path):
+    folder = tmp_path / "mixed"
+    shutil.copytree(results.folder, folder)
+    path = folder / "units" / "blobs" / "repeat_0" / "ts-mean_logits.jsonl"
+    header, *rest = path.read_text("utf-8").splitlines()
+    changed = json.loads(header)
+    changed["test"][0] = "another"
+    path.write_text("\n".join([json.dumps(changed), *rest]) + "\n", encoding="utf-8")
+    with pytest.raises(ArtifactError, match="was tested on other cases than"):
+        summarise(read_results(folder))

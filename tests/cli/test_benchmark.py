@@ -1,0 +1,89 @@
+"""``segcal benchmark`` from a file to tables."""
+
+import argparse
+import json
+
+import numpy as np
+import pytest
+
+from segcal.cli import benchmark
+from segcal.cli.benchmark import run
+from segcal.errors import InputError
+
+PROTOCOL = """
+repeats = 2
+metrics = ["nll", "dice", "ece", "ba_ece", "ace", "flip_rate", "free_energy_std"]
+pipelines = [
+  {pooling = "mean_logits", calibrator = "identity"},
+  {pooling = "mean_logits", calibrator = "ms"},
+  {pooling = "mean_logits", calibrator = "dc"},
+]
+
+[split]
+cal = 3
+val = 2
+
+[fit]
+lam = 1e-3
+mu = 1e-3
+
+[bootstrap]
+replicates = 50
+
+[[tasks]]
+name = "blobs"
+members = ["member_0", "member_1"]
+labels = "labels"
+kind = "logits"
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    place = tmp_path_factory.mktemp("benchmark")
+    rng = np.random.default_rng(0)
+    for name in ("labels", "member_0", "member_1"):
+        (place / name).mkdir()
+    for number in range(9):
+        rough = rng.normal(size=(3, 9, 7)).cumsum(1)
+        np.save(place / "labels" / f"c{number}.npy", rough.argmax(0).astype(np.uint8))
+        for member in range(2):
+            noisy = rough + 2 * rng.normal(size=rough.shape)
+            np.save(place / f"member_{member}" / f"c{number}.npy", noisy.astype(np.float32))
+    (place / "protocol.toml").write_text(PROTOCOL, encoding="utf-8")
+    return place
+
+
+def arguments(*words):
+
+    parser = argparse.ArgumentParser()
+    benchmark.add(parser.add_subparsers(), "benchmark")
+    return parser.parse_args(["benchmark", *map(str, words)])
+
+
+def test_it_ends_with_tables_comparisons_and_paths(folder, tmp_path, capsys):
+    assert run(arguments(folder / "protocol.toml", "-o", tmp_path / "out")) == 0
+    text = capsys.readouterr().out
+    assert "Results on blobs" in text
+    assert "ms(mean_logits) ×" in text
+    assert "- blobs, dc(mean_logits) against ms(mean_logits): " in text
+    assert "summary.json" in text
+    stems = {path.stem for path in (tmp_path / "out" / "tables").iterdir()}
+    assert {"table1_tasks", "table2_calibrators", "table3_offsets", "table4_results", "table8_blobs"} <= stems
+
+
+def test_json_is_one_document_and_a_moved_protocol_finds_its_data(folder, tmp_path, capsys):
+    moved = tmp_path / "elsewhere.toml"
+    moved.write_text(PROTOCOL, encoding="utf-8")
+    assert run(arguments(moved, "-o", tmp_path / "out", "--root", folder, "--json")) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert len(document["rows"]) == 3
+    assert document["comparisons"][0]["second"] == "dc(mean_logits)"
+    assert all(name.startswith(str(tmp_path / "out")) for name in document["tables"])
+
+
+def test_mistakes_are_the_user_s_to_repair(folder, tmp_path):
+    with pytest.raises(InputError, match="--workers is 0, but at least 1 is needed"):
+        run(arguments(folder / "protocol.toml", "-o", tmp_path, "--workers", 0))
+    with pytest.raises(InputError, match="is missing, but a protocol is needed"):
+        run(arguments(tmp_path / "none.toml", "-o", tmp_path))
