@@ -7,6 +7,7 @@ Killed at any point and run again, a benchmark ends with the same bytes.
 
 import json
 import multiprocessing
+import signal
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, replace
@@ -87,13 +88,20 @@ def _run(todo: Sequence[Job], context: Context, done: int, total: int, progress:
             done += run_job(job, context, lambda message: progress(Step(done, total, message)))  # noqa: B023
             progress(Step(done, total, ""))
         return
-    pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"))  # a fork of threads may hang
+    others = set(multiprocessing.active_children())
+    spawn = multiprocessing.get_context("spawn")  # a fork of a process with threads may hang
+    pool = ProcessPoolExecutor(workers, spawn, initializer=signal.signal, initargs=(signal.SIGINT, signal.SIG_IGN))
     try:
         waiting: set[Future[int]] = {pool.submit(run_job, job, context) for job in todo}
         while waiting:
             ready, waiting = wait(waiting, return_when=FIRST_COMPLETED)
             done += sum(future.result() for future in ready)
             progress(Step(done, total, ""))
+    except BaseException:
+        # Whoever interrupts does not want to wait for jobs of minutes; what they had not finished is done next time.
+        for process in set(multiprocessing.active_children()) - others:
+            process.terminate()
+        raise
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
 
