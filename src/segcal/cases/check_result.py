@@ -1,5 +1,6 @@
 """What a check of a collection returns: problems, and one row a case."""
 
+import re
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -60,6 +61,21 @@ class CheckResult:
     def usable(self) -> bool:
         """Whether there is no error."""
         return not any(problem.severity == "error" for problem in self.problems)
+
+    @property
+    def broken(self) -> set[str]:
+        """The cases that have an error."""
+        return {problem.case_id for problem in self.problems if problem.severity == "error" and problem.case_id}
+
+    def digest(self) -> list[tuple[Problem, tuple[str, ...]]]:
+        """Return problems that differ only in the case's name and in numbers as one: the first, and all their cases."""
+        alike: dict[tuple[str, str], list[Problem]] = {}
+        for problem in self.problems:
+            text = problem.text if problem.case_id is None else problem.text.replace(problem.case_id, "")
+            alike.setdefault((problem.severity, re.sub(r"\d[\d.,]*", "#", text)), []).append(problem)
+        found = [(same[0], tuple(one.case_id for one in same if one.case_id is not None)) for same in alike.values()]
+        order = ("error", "warning", "note")
+        return sorted(found, key=lambda pair: order.index(pair[0].severity))
 
     def class_table(self) -> list[dict[str, Any]]:
         """Return one line a class: its name, and its share of the predicted and of the labelled voxels."""

@@ -5,6 +5,7 @@ prediction and a label map that is not the argmax each become a line of the resu
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from segcal.cases.formats import Stored
 from segcal.cases.kinds import SUM_TOLERANCE, to_log_domain
 from segcal.cases.opening import open_cases
 from segcal.cases.padding import find_padding
+from segcal.cases.parallel import map_ids
 from segcal.checks import as_tensor, check_mask
 from segcal.errors import InputError
 from segcal.numerics import winner
@@ -33,6 +35,7 @@ def check_cases(
     labels: str | Path | None = None,
     *,
     progress: Callable[[str], object] | None = None,
+    workers: int = 1,
     **options: Any,
 ) -> CheckResult:
     """Read every case once and report what is there and what is wrong.
@@ -40,10 +43,24 @@ def check_cases(
     Args:
         predictions: as for :func:`open_cases`.
         labels: as for :func:`open_cases`.
-        progress: called with the id of each case before it is read.
+        progress: called with the id of each case when it is done.
+        workers: how many processes look at cases.
         **options: the other arguments of :func:`open_cases`.
     """
-    cases = open_cases(predictions, labels, **(options | {"strict": False}))
+    return check_opened(open_cases(predictions, labels, **(options | {"strict": False})), progress, workers)
+
+
+def check_opened(
+    cases: FileCases, progress: Callable[[str], object] | None = None, workers: int = 1, strict: bool = False
+) -> CheckResult:
+    """Check cases that were opened with ``strict=False``; see :func:`check_cases`.
+
+    Args:
+        cases: the cases.
+        progress: called with the id of each case when it is done.
+        workers: how many processes look at cases.
+        strict: raise the first error as a :class:`CaseError` instead of reporting all.
+    """
     result = CheckResult(
         format=cases.members[0].name,
         kind=cases.kind,
@@ -53,25 +70,29 @@ def check_cases(
         class_names=cases.class_names,
         cases=len(cases),
     )
-    for case_id in cases.ids:
-        if progress is not None:
-            progress(case_id)
-        row = _check_case(cases, case_id, result.problems)
+    for case_id, (row, problems) in map_ids(cases.ids, partial(_check_case, cases), workers):
+        for problem in problems if strict else []:
+            if problem.severity == "error":
+                raise CaseError(case_id, problem.text)
+        result.problems.extend(problems)
         if row is not None:
             result.rows.append(row)
+        if progress is not None:
+            progress(case_id)
     result.problems.extend(_whole(cases, result))
     return result
 
 
-def _check_case(cases: FileCases, case_id: str, problems: list[Problem]) -> CaseRow | None:
-    """Check the members one after the other, then the labels; return the row of the first member."""
+def _check_case(cases: FileCases, case_id: str) -> tuple[CaseRow | None, list[Problem]]:
+    """Check the members one after the other, then the labels; return the row of the first member, and all problems."""
+    problems: list[Problem] = []
     first: tuple[Stored, Tensor] | None = None
     for number in range(len(cases.members)):
         found = _check_member(cases, case_id, number, problems)
         first = found if number == 0 else first
     if first is None:
         _report_label_file(cases, case_id, problems)
-        return None
+        return None, problems
     stored, decision = first
     space = tuple(decision.shape)
     mask = None
@@ -82,7 +103,7 @@ def _check_case(cases: FileCases, case_id: str, problems: list[Problem]) -> Case
         labels, _ = cases.read_labels(case_id, space, stored, mask)
     except InputError as error:
         problems.append(Problem(case_id, "error", str(error)))
-    return _row(cases, case_id, decision, mask, labels)
+    return _row(cases, case_id, decision, mask, labels), problems
 
 
 def _check_member(cases: FileCases, case_id: str, number: int, problems: list[Problem]) -> tuple[Stored, Tensor] | None:
@@ -133,7 +154,8 @@ def _suspicions(cases: FileCases, case_id: str, number: int, stored: Stored, dec
 
 
 def _like_probabilities(values: np.ndarray) -> bool:
-    if values.min(initial=0) < 0 or values.max(initial=0) > 1 + SUM_TOLERANCE:
+    lowest, highest = as_tensor(values, "values").aminmax() if values.size else (0, 0)  # numpy is slow at half floats
+    if lowest < 0 or highest > 1 + SUM_TOLERANCE:
         return False
     total = values.sum(axis=0, dtype=np.float64)
     return bool((np.abs(total - 1) <= SUM_TOLERANCE).all())

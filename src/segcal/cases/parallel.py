@@ -1,15 +1,20 @@
 """One function over many cases: in this process or in several, with failures set apart.
 
 Results come in the order of the ids, whatever finishes first; at most two cases a worker are under way, so memory does
-not grow with the number of cases. A case that cannot be read fails alone.
+not grow with the number of cases. A case that cannot be read fails alone. An interruption (Ctrl-C) lets the cases that
+are under way finish and starts no other.
 """
 
 import multiprocessing
 import os
+import pickle
+import signal
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
-from typing import TypeVar
+from concurrent.futures.process import BrokenProcessPool
+from functools import partial
+from typing import Any, TypeVar
 
 import torch
 
@@ -33,9 +38,19 @@ def map_cases(
         workers: how many processes.
         failed: takes the error of a case that is not usable, and the rest goes on; without it the error is raised.
     """
+    yield from map_ids(cases.ids, partial(_read_and, cases, function), workers, failed)
+
+
+def map_ids(
+    ids: Sequence[str],
+    function: Callable[[str], Result],
+    workers: int = 1,
+    failed: Callable[[CaseError], None] | None = None,
+) -> Iterator[tuple[str, Result]]:
+    """Yield the id and ``function(id)`` of every id; the other arguments are those of :func:`map_cases`."""
     if workers < 1:
         raise InputError(f"workers is {workers}, but at least 1 is needed. Leave it out to work in one process.")
-    outcomes = _here(cases, function) if workers == 1 else _in_processes(cases, function, workers)
+    outcomes = _here(ids, function) if workers == 1 or len(ids) < 2 else _in_processes(ids, function, workers)
     for case_id, outcome in outcomes:
         try:
             yield case_id, outcome()
@@ -43,37 +58,66 @@ def map_cases(
             if failed is None:
                 raise
             failed(error)
+        except BrokenProcessPool:
+            raise InputError(
+                f"a worker process ended while case {case_id!r} was under way, but nobody asked it to. Most often the "
+                "machine ran out of memory: use fewer workers."
+            ) from None
 
 
-def _here(cases: Cases, function: Callable[[Case], Result]) -> Iterator[tuple[str, Callable[[], Result]]]:
-    for case_id in cases.ids:
-        yield case_id, lambda case_id=case_id: _one(cases, function, case_id)  # type: ignore[misc]
+def _here(ids: Sequence[str], function: Callable[[str], Result]) -> Iterator[tuple[str, Callable[[], Result]]]:
+    for case_id in ids:
+        yield case_id, partial(_one, function, case_id)
 
 
 def _in_processes(
-    cases: Cases, function: Callable[[Case], Result], workers: int
+    ids: Sequence[str], function: Callable[[str], Result], workers: int
 ) -> Iterator[tuple[str, Callable[[], Result]]]:
     threads = max(1, (os.cpu_count() or 1) // workers)
     context = multiprocessing.get_context("spawn")  # a fork of a process with threads may hang
-    pool = ProcessPoolExecutor(workers, context, initializer=torch.set_num_threads, initargs=(threads,))
-    waiting: deque[tuple[str, Future[Result]]] = deque()
+    pool = ProcessPoolExecutor(min(workers, len(ids)), context, initializer=_start_worker, initargs=(threads,))
+    # Pickled here and not by the pool: torch would send every tensor as an open file of shared memory.
+    packed = pickle.dumps(function)
+    waiting: deque[tuple[str, Future[bytes]]] = deque()
     try:
-        for case_id in cases.ids:
-            waiting.append((case_id, pool.submit(_one, cases, function, case_id)))
+        for case_id in ids:
+            waiting.append((case_id, pool.submit(_one_packed, packed, case_id)))
             if len(waiting) > 2 * workers:
                 done, future = waiting.popleft()
-                yield done, future.result
+                yield done, partial(_unpacked, future)
         while waiting:
             done, future = waiting.popleft()
-            yield done, future.result
+            yield done, partial(_unpacked, future)
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _one(cases: Cases, function: Callable[[Case], Result], case_id: str) -> Result:
+def _start_worker(threads: int) -> None:
+    # Ctrl-C reaches every process of a terminal; the parent hears it and decides.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    torch.set_num_threads(threads)
+
+
+def _one_packed(function: bytes, case_id: str) -> bytes:
+    return pickle.dumps(_one(pickle.loads(function), case_id))
+
+
+def _unpacked(future: Future[bytes]) -> Any:
+    return pickle.loads(future.result())
+
+
+def _read_and(cases: Cases, function: Callable[[Case], Result], case_id: str) -> Result:
+    return function(cases.read(case_id))
+
+
+def _one(function: Callable[[str], Result], case_id: str) -> Result:
     try:
-        return function(cases.read(case_id))
+        return function(case_id)
     except CaseError:
         raise
     except InputError as error:
         raise CaseError(case_id, str(error)) from None
+    except (MemoryError, torch.OutOfMemoryError):
+        raise CaseError(
+            case_id, "it needs more memory than there is, but a case is worked on as a whole. Use a larger machine."
+        ) from None

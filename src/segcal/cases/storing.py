@@ -20,6 +20,10 @@ class StoreWriter:
     def __init__(self, cases: Cases, folder: str | Path) -> None:
         self.cases = cases
         self.folder = Path(folder)
+        if self.folder.resolve() in {member.folder.resolve() for member in getattr(cases, "members", ())}:
+            raise InputError(
+                f"{folder} holds the predictions themselves, but they are never overwritten. Name a new folder."
+            )
         facts = {
             "kind": cases.kind,
             "pooling": cases.pooling,

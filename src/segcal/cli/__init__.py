@@ -1,16 +1,18 @@
 """The command line: one file a command, listed here."""
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from types import ModuleType
 
 from segcal import __version__
-from segcal.cli import apply, audit, check, convert, evaluate, fit
-from segcal.cli.console import INTERRUPTED, USER_ERROR
+from segcal.cli import apply, audit, benchmark, check, convert, evaluate, fit
+from segcal.cli.console import DONE, INTERRUPTED, USER_ERROR, in_options
+from segcal.cli.parsing import Parser
 from segcal.errors import SegcalError
 
-# Each module has NAME-independent `add(commands)`, which declares the command, and `run(args)`, which returns the code.
+# Each module has `add(commands, name)`, which declares the command, and `run(args)`, which returns the exit code.
 COMMANDS: dict[str, ModuleType] = {
     "check": check,
     "fit": fit,
@@ -18,15 +20,20 @@ COMMANDS: dict[str, ModuleType] = {
     "evaluate": evaluate,
     "audit": audit,
     "convert": convert,
+    "benchmark": benchmark,
 }
 
 
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser of all commands."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="segcal",
         description="Honest confidence for trained segmentation models, without changing their masks.",
-        epilog="Exit codes: 0 done, 2 a mistake that you can repair, 3 done but some cases failed, 130 interrupted.",
+        epilog=(
+            "segcal COMMAND --help explains a command, with an example.\n\n"
+            "exit codes: 0 done; 2 a mistake that you can repair, in one sentence; 3 done, but some cases failed and "
+            "are\nlisted; 130 interrupted: what is written is complete, and the same command goes on from there"
+        ),
     )
     parser.add_argument("--version", action="version", version=f"segcal {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
@@ -38,10 +45,17 @@ def make_parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run one command and exit with its code; a user's mistake is one sentence on stderr."""
-    args = make_parser().parse_args(argv)
     try:
+        args = make_parser().parse_args(argv)
         code = args.run(args)
+        sys.stdout.flush()
     except SegcalError as error:
+        print(f"error: {in_options(str(error))}", file=sys.stderr)
+        code = USER_ERROR
+    except BrokenPipeError:  # such as `segcal check ... | head`: the reader has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = DONE
+    except OSError as error:  # a full disk, a folder that may not be written
         print(f"error: {error}", file=sys.stderr)
         code = USER_ERROR
     except KeyboardInterrupt:

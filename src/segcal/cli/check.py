@@ -5,11 +5,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from segcal.cases import CheckResult, check_cases
-from segcal.cli.console import DONE, USER_ERROR, Bar, Output, table
+from segcal.cases import CheckResult, open_cases
+from segcal.cases.checking import check_opened
+from segcal.cli.console import DONE, SOME_FAILED, USER_ERROR, Bar, Output, in_options, plural, table
 from segcal.cli.reading import common_options, reading_arguments, reading_options
 
-EXAMPLE = "example: segcal check predictions/ labels/ --kind logits"
+LISTED = 5
 
 
 def add(commands: Any, name: str) -> argparse.ArgumentParser:
@@ -18,11 +19,15 @@ def add(commands: Any, name: str) -> argparse.ArgumentParser:
         name,
         parents=[reading_options(), common_options()],
         help="is this folder usable, and what is in it",
-        description="Read every file once and report all problems in one table.",
-        epilog=EXAMPLE,
+        usage="segcal check PREDICTIONS... [LABELS] [options]",
+        description="Read every file once and report everything that is wrong or odd, in one table.\n"
+        "Exit code 0: all cases are usable; 3: some are not; 2: none is.",
+        epilog="example:\n  segcal check predictions/ labels/ --kind logits --ignore 255",
     )
-    parser.add_argument("paths", nargs="+", type=Path, metavar="PREDICTIONS... LABELS", help="the labels come last")
-    parser.add_argument("--no-labels", action="store_true", help="there are no labels; all paths are predictions")
+    parser.add_argument(
+        "paths", nargs="+", type=Path, metavar="PREDICTIONS LABELS", help="folders; of several, the last holds labels"
+    )
+    parser.add_argument("--no-labels", action="store_true", help="all folders hold predictions")
     return parser
 
 
@@ -31,51 +36,49 @@ def run(args: argparse.Namespace) -> int:
     output = Output(args.json)
     alone = args.no_labels or len(args.paths) == 1
     folders, labels = (args.paths, None) if alone else (args.paths[:-1], args.paths[-1])
-    with Bar("checking", sum(1 for _ in folders[0].iterdir()) if folders[0].is_dir() else 0) as bar:
-        result = check_cases(folders, labels, progress=bar.step, **reading_arguments(args))
+    cases = open_cases(folders, labels, strict=args.strict, **reading_arguments(args))
+    with Bar("checking", len(cases)) as bar:
+        result = check_opened(cases, bar.step, args.workers, args.strict)
     output.say(*_tables(result), _verdict(result))
+    facts = ["cases", "format", "kind", "pooling", "members", "num_classes", "usable"]
     output.document(
-        {
-            "usable": result.usable,
-            "cases": result.cases,
-            "format": result.format,
-            "kind": result.kind,
-            "pooling": result.pooling,
-            "members": result.members,
-            "num_classes": result.num_classes,
+        {name: getattr(result, name) for name in facts}
+        | {
             "classes": result.class_table(),
-            "problems": [asdict(problem) for problem in result.problems],
+            "problems": [asdict(problem) | {"text": in_options(problem.text)} for problem in result.problems],
             "rows": [asdict(row) for row in result.rows],
         }
     )
-    return DONE if result.usable else USER_ERROR
+    if result.usable:
+        return DONE
+    return SOME_FAILED if len(result.broken) < result.cases else USER_ERROR
 
 
 def _tables(result: CheckResult) -> list[Any]:
+    members = "" if result.members == 1 else f" of {result.members} members ({result.pooling})"
     title = (
-        f"{result.cases} cases, {result.members} member(s), format {result.format}, kind {result.kind}, "
-        f"{result.num_classes} classes"
+        f"{plural(result.cases, 'case')}{members}, {result.num_classes} classes; format {result.format}, "
+        f"kind {result.kind}"
     )
     classes = [
-        [
-            str(line["class"]) + (f" {line['name']}" if line["name"] else ""),
-            f"{100 * line['predicted']:.3g} %",
-            "" if line["labels"] is None else f"{100 * line['labels']:.3g} %",
-        ]
+        [f"{line['class']} {line['name'] or ''}".strip(), _share(line["predicted"]), _share(line["labels"])]
         for line in result.class_table()
     ]
-    made: list[Any] = [title, table(["class", "predicted", "labelled"], classes)]
-    if result.problems:
-        rows = [[problem.severity, problem.case_id or "all", problem.text] for problem in result.problems]
-        found = table(["", "case", "what was found"], rows)
-        for column in found.columns:
-            column.justify = "left"
-        made += [f"{len(rows)} things to know", found]
-    return made
+    made: list[Any] = [title, table(["class", "predicted", "labelled"], classes)] if result.rows else [title]
+    rows = [[problem.severity, _which(ids), in_options(problem.text)] for problem, ids in result.digest()]
+    return [*made, table(["", "which cases", "what was found"], rows, text=True)] if rows else made
+
+
+def _share(value: float | None) -> str:
+    return "" if value is None else f"{100 * value:.3g} %"
+
+
+def _which(ids: tuple[str, ...]) -> str:
+    shown = "\n".join(ids[:LISTED]) or "the folder"
+    return shown if len(ids) <= LISTED else f"{shown}\nand {len(ids) - LISTED} more"
 
 
 def _verdict(result: CheckResult) -> str:
     if result.usable:
         return "usable: every case can be read"
-    broken = {problem.case_id for problem in result.problems if problem.severity == "error"}
-    return f"not usable as it is: {len(broken)} case(s) have errors"
+    return f"{len(result.broken)} of {plural(result.cases, 'case')} not usable"

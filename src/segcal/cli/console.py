@@ -1,6 +1,7 @@
 """How commands speak: results on stdout, everything else on stderr, one JSON document if asked for one."""
 
 import json
+import re
 import sys
 from collections.abc import Sequence
 from types import TracebackType
@@ -10,12 +11,19 @@ from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
 from segcal.cases.base import CaseError
 
 DONE, USER_ERROR, SOME_FAILED, INTERRUPTED = 0, 2, 3, 130
 # A table in a pipe is not squeezed into 80 columns.
 PIPE_WIDTH = 140
+# Arguments of the library that have the same name on the command line, with "-" for "_".
+OPTIONS = (
+    "kind", "pool", "format", "ignore", "class_axis", "key", "label_key", "label_axes", "images", "groups",
+    "class_names", "class_pattern", "properties", "device", "workers",
+)  # fmt: skip
+_ARGUMENT = re.compile(rf"\b({'|'.join(OPTIONS)})=(?:'([^']*)'|(-?\d+))?")
 
 
 class Output:
@@ -28,31 +36,50 @@ class Output:
     def __init__(self, as_json: bool) -> None:
         self._json = as_json
         self._out = Console(width=None if sys.stdout.isatty() else PIPE_WIDTH, highlight=False)
-        self._err = Console(stderr=True, highlight=False)
+        self.failures: list[CaseError] = []
+
+    @property
+    def width(self) -> int:
+        """How many columns there are."""
+        return self._out.width
 
     def say(self, *texts: Any) -> None:
         """Print for a person; silent with JSON."""
-        if not self._json:
-            for text in texts:
-                self._out.print(text, markup=False) if isinstance(text, str) else self._out.print(text)
+        for text in () if self._json else texts:
+            if isinstance(text, str):
+                # Long sentences are wrapped by the terminal, so that they can be copied and searched.
+                self._out.print(text, markup=False, soft_wrap=True)
+            else:
+                self._print(text)
+
+    def _print(self, table: Any) -> None:
+        with self._out.capture() as captured:
+            self._out.print(table)
+        lines = [line.rstrip() for line in captured.get().splitlines()]
+        self._out.file.write("\n".join(lines) + "\n")
 
     def document(self, data: dict[str, Any]) -> None:
-        """Print the JSON document, if it was asked for."""
+        """Print the JSON document, if it was asked for; the cases that failed are part of it."""
         if self._json:
-            json.dump(data, sys.stdout, indent=1, ensure_ascii=False, allow_nan=False)
+            failed = {failure.case_id: in_options(failure.reason) for failure in self.failures}
+            json.dump(data | {"failed": failed}, sys.stdout, indent=1, ensure_ascii=False, allow_nan=False)
             sys.stdout.write("\n")
 
     def warn(self, text: str) -> None:
         """Print a warning."""
-        self._err.print(f"warning: {text}", markup=False, soft_wrap=True)
+        print(f"warning: {in_options(text)}", file=sys.stderr)
 
-    def finish(self, failures: Sequence[CaseError]) -> int:
+    def failed(self, failure: CaseError) -> None:
+        """Remember a case that failed."""
+        self.failures.append(failure)
+
+    def finish(self) -> int:
         """List the cases that failed and return the exit code."""
-        if not failures:
+        if not self.failures:
             return DONE
-        self._err.print(f"{len(failures)} cases failed:", markup=False)
-        for failure in failures:
-            self._err.print(f"  {failure.case_id}: {failure.reason}", markup=False, soft_wrap=True)
+        print(f"{plural(len(self.failures), 'case')} failed:", file=sys.stderr)
+        for failure in self.failures:
+            print(f"  {failure.case_id}: {in_options(failure.reason)}", file=sys.stderr)
         return SOME_FAILED
 
 
@@ -83,11 +110,29 @@ class Bar:
         self._bar.stop()
 
 
-def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
-    """Return a plain table; the first column is text, the others are numbers."""
+def table(headings: Sequence[str], rows: Sequence[Sequence[str]], text: bool = False) -> Table:
+    """Return a plain table; the first column is text, the others are numbers unless `text` says otherwise."""
     made = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for number, heading in enumerate(headings):
-        made.add_column(heading, justify="right" if number else "left")
+        made.add_column(heading, justify="right" if number and not text else "left")
     for row in rows:
-        made.add_row(*row)
+        made.add_row(*(Text(cell) for cell in row))  # a name in brackets is no markup
     return made
+
+
+def plural(count: int, noun: str) -> str:
+    """Return a count with its noun.
+
+    >>> plural(1, "case"), plural(1200, "voxel")
+    ('1 case', '1,200 voxels')
+    """
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def in_options(text: str) -> str:
+    """Return a message of the library in the words of the command line.
+
+    >>> in_options("Pass label_axes='zyx', or ignore=255; choose it with key=.")
+    'Pass --label-axes zyx, or --ignore 255; choose it with --key.'
+    """
+    return _ARGUMENT.sub(lambda found: f"--{found[1].replace('_', '-')} {found[2] or found[3] or ''}".rstrip(), text)

@@ -4,12 +4,10 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from segcal.cases import CaseError, StoreWriter, open_cases
+from segcal.cases import StoreWriter
 from segcal.cases.parallel import map_cases
-from segcal.cli.console import Bar, Output
-from segcal.cli.reading import common_options, reading_arguments, reading_options
-
-EXAMPLE = "example: segcal convert member_*/ --labels labels/ -o store/ --kind logits --pool mean_logits"
+from segcal.cli.console import Bar, Output, plural
+from segcal.cli.reading import common_options, open_folders, reading_options
 
 
 def add(commands: Any, name: str) -> argparse.ArgumentParser:
@@ -18,8 +16,10 @@ def add(commands: Any, name: str) -> argparse.ArgumentParser:
         name,
         parents=[reading_options(), common_options()],
         help="any format to segcal's own store: pooled, half the size, decisions exact",
-        description="Write pooled cases into segcal's own format; a case that is there already is skipped.",
-        epilog=EXAMPLE,
+        usage="segcal convert PREDICTIONS... -o STORE [--labels FOLDER] [options]",
+        description="Write pooled cases, with their labels, into segcal's own format, which needs no further options.\n"
+        "Run again, the command goes on with what is missing.",
+        epilog="example:\n  segcal convert member_*/ --labels labels/ -o store/ --kind logits --pool mean_logits",
     )
     parser.add_argument("paths", nargs="+", type=Path, metavar="PREDICTIONS", help="one folder, or one a member")
     parser.add_argument("--labels", type=Path, metavar="FOLDER", help="label maps to keep with the scores")
@@ -30,18 +30,17 @@ def add(commands: Any, name: str) -> argparse.ArgumentParser:
 def run(args: argparse.Namespace) -> int:
     """Convert case by case."""
     output = Output(args.json)
-    cases = open_cases(args.paths, args.labels, strict=args.strict, **reading_arguments(args))
+    cases = open_folders(args, args.paths, args.labels)
     writer = StoreWriter(cases, args.output)
     missing = cases.subset(case_id for case_id in cases.ids if not writer.done(case_id))
-    failures: list[CaseError] = []
     written = []
     with Bar("converting", len(missing)) as bar:
-        for case_id, _ in map_cases(missing, writer.write, args.workers, None if args.strict else failures.append):
+        failed = None if args.strict else output.failed
+        for case_id, _ in map_cases(missing, writer.write, args.workers, failed):
             written.append(case_id)
             bar.step()
     already = len(cases) - len(missing)
-    output.say(
-        f"{len(written)} cases written to {args.output}" + (f", {already} were there already" if already else "")
-    )
-    output.document({"written": written, "already_there": already, "failed": [f.case_id for f in failures]})
-    return output.finish(failures)
+    there = f", {already:,} were there already" if already else ""
+    output.say(f"{plural(len(written), 'case')} written to {args.output}{there}")
+    output.document({"written": written, "already_there": already})
+    return output.finish()

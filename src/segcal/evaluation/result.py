@@ -19,6 +19,8 @@ from segcal.summary import Difference, Estimate
 
 SCHEMA = 1
 WIDTH = 140
+# On fewer columns only the difference keeps its interval.
+WIDE = 125
 ARROWS = {"lower": "↓", "higher": "↑", None: ""}
 
 
@@ -101,6 +103,10 @@ class Evaluation:
 
     def __rich__(self) -> Table:
         """Return the table that is printed."""
+        return self.table()
+
+    def table(self, width: int = WIDTH) -> Table:
+        """Return the table that is printed on so many columns."""
         cases = len({row["case"] for row in self.rows})
         table = Table(
             box=box.SIMPLE_HEAD,
@@ -113,28 +119,31 @@ class Evaluation:
             pad_edge=False,
         )
         compared = self.after is not None
+        columns = 4 if width >= WIDE else 3
         headings = ["before", "after", "after - before", "better/equal/worse"] if compared else ["before"]
         table.add_column("", no_wrap=True)
-        for heading in headings:
+        for heading in headings[:columns]:
             table.add_column(heading, justify="right", no_wrap=True)
         if not compared:
             table.add_column("what it is")
         for name, metric in self.metrics.items():
             if self._defined(name):
-                table.add_row(
-                    f"{name} {ARROWS[metric.better]}", *self._cells(name), *([] if compared else [_title(metric)])
-                )
+                cells = self._cells(name, columns) if compared else [*self._cells(name, columns), _title(metric)]
+                table.add_row(f"{name} {ARROWS[metric.better]}", *cells)
         return table
 
     def _defined(self, name: str) -> bool:
         stages = [self.before] if self.after is None else [self.before, self.after]
         return any(stage[name].value is not None for stage in stages)
 
-    def _cells(self, name: str) -> list[str]:
+    def _cells(self, name: str, columns: int) -> list[str]:
         digits = _digits((self.after or self.before)[name].value or self.before[name].value or 0.0)
         if self.after is None or self.change is None:
             return [_text(self.before[name], digits)]
         change = self.change[name]
+        if columns < 4:
+            plain = [_text(stage[name], digits).split(" ")[0] for stage in (self.before, self.after)]
+            return [*plain, _text(change, digits, sign="+")]
         counts = f"{change.better} / {change.equal} / {change.worse}"
         return [
             _text(self.before[name], digits),

@@ -13,22 +13,26 @@ what it is worth is measured on cases that had no part in either.
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from segcal.calibrators import CALIBRATORS, make_calibrator
 from segcal.calibrators.base import Calibrator
-from segcal.cases.base import Case, Cases
+from segcal.cases.base import Case
+from segcal.cases.parallel import map_cases
 from segcal.errors import InputError
 from segcal.fitting.certificate import Fitted
 from segcal.fitting.config import FitConfig
-from segcal.fitting.fit import fit_to, read_data
+from segcal.fitting.fit import FitData, fit_to
 from segcal.fitting.voxels import labelled_voxels
 
-STEP_VALUES = 1 << 22
+# Values of one step: they stay in the cache of a core.
+STEP_VALUES = 1 << 18
 
 
 @dataclass(frozen=True)
@@ -56,8 +60,13 @@ class Candidate:
             "validation_nll": self.validation_nll,
             "difference": self.difference,
             "standard_error": self.standard_error,
-            "parameters": self.fitted.calibrator.num_identifiable(),
+            "parameters": self.parameters,
         }
+
+    @property
+    def parameters(self) -> int:
+        """How many identifiable parameters it has."""
+        return self.fitted.calibrator.num_identifiable()
 
 
 @dataclass(frozen=True)
@@ -66,6 +75,14 @@ class Choice:
 
     chosen: Candidate
     candidates: tuple[Candidate, ...]
+
+    @property
+    def fitted(self) -> Fitted:
+        """The chosen fit; its certificate tells of the comparison."""
+        fitted = self.chosen.fitted
+        comparison = {"comparison": [row.to_dict() for row in self.candidates], "chosen": self.chosen.name}
+        certificate = replace(fitted.certificate, details=fitted.certificate.details | comparison)
+        return replace(fitted, certificate=certificate)
 
 
 def candidates(
@@ -90,33 +107,48 @@ def candidates(
 
 def choose(
     names: Sequence[str],
-    cases: Cases,
-    validation: Cases,
-    config: FitConfig | None = None,
+    data: FitData,
+    config: FitConfig,
     device: str | torch.device | None = None,
     report: Callable[[str], None] = lambda message: None,
+    workers: int = 1,
 ) -> Choice:
-    """Fit every candidate and return the simplest that is as good as the best; see the module docstring."""
-    config = FitConfig() if config is None else config
-    data = read_data(cases, validation, config, report)
+    """Fit every candidate and return the simplest that is as good as the best; see the module docstring.
+
+    Args:
+        names: of :data:`segcal.CALIBRATORS`, such as :func:`candidates` returns.
+        data: the voxels of the fit, with validation cases; of :func:`segcal.fitting.fit.read_data`.
+        config: how to fit.
+        device: where to compute; the CPU if not given.
+        report: takes messages of progress.
+        workers: how many processes measure validation cases at a time; the result is the same to the last bit.
+    """
+    if data.validation_cases is None:
+        raise InputError(
+            f"there are no validation cases, but a choice among {len(names)} calibrators needs them. "
+            "Divide the cases, or name one calibrator."
+        )
     fits = {name: fit_to(name, data, config, device, report) for name in names}
     report("comparing on validation cases")
-    columns: dict[str, list[float]] = {name: [] for name in names}
-    for case in validation:
-        for name, fitted in fits.items():
-            value = case_nll(fitted.calibrator, case)
-            if value is not None:
-                columns[name].append(value)
-    means = {name: math.fsum(column) / len(column) for name, column in columns.items()}
-    best = min(names, key=lambda name: means[name])
-    rows = []
-    for name in names:
-        differences = torch.tensor([a - b for a, b in zip(columns[name], columns[best], strict=True)])
-        error = float(differences.std()) / math.sqrt(len(differences)) if len(differences) > 1 else 0.0
-        rows.append(Candidate(name, fits[name], means[name], float(differences.mean()), error))
-    close = [row for row in rows if row.difference <= row.standard_error]
-    chosen = min(close, key=lambda row: (row.fitted.calibrator.num_identifiable(), row.validation_nll))
-    return Choice(chosen, tuple(rows))
+    measure = partial(_measure, [fitted.calibrator for fitted in fits.values()])
+    rows = [row for _, row in map_cases(data.validation_cases, measure, workers) if row is not None]
+    table = np.array(rows)
+    means = table.mean(axis=0)
+    best = int(means.argmin())
+    differences = table - table[:, [best]]
+    errors = differences.std(axis=0, ddof=1) / math.sqrt(len(rows)) if len(rows) > 1 else np.zeros(len(names))
+    listed = tuple(
+        Candidate(name, fits[name], float(means[k]), float(differences[:, k].mean()), float(errors[k]))
+        for k, name in enumerate(names)
+    )
+    close = [row for row in listed if row.difference <= row.standard_error]
+    return Choice(min(close, key=lambda row: (row.parameters, row.validation_nll)), listed)
+
+
+def _measure(calibrators: Sequence[Calibrator], case: Case) -> list[float] | None:
+    """Return the NLL of a case by every calibrator; None if no voxel counts."""
+    values = [case_nll(calibrator, case) for calibrator in calibrators]
+    return [value for value in values if value is not None] or None
 
 
 @torch.no_grad()
@@ -130,7 +162,7 @@ def case_nll(calibrator: Calibrator, case: Case) -> float | None:
     step = max(256, STEP_VALUES // len(voxels.logits))
     for start in range(0, count, step):
         part = slice(start, start + step)
-        log_probs: Tensor = calibrator(voxels.logits[:, part].T.contiguous())
-        own = log_probs.gather(1, voxels.labels[part].long()[:, None])
-        total -= float(own.double().sum())
+        scores: Tensor = calibrator.scores(voxels.logits[None, :, part])
+        own = scores.gather(1, voxels.labels[None, None, part].long())
+        total += float((torch.logsumexp(scores, 1, keepdim=True) - own).double().sum())
     return total / count

@@ -14,13 +14,15 @@ voxels of all cases again on every pass and keeps nothing.
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from segcal.cases.base import Case, Cases
+from segcal.cases.base import Case, CaseError, Cases
+from segcal.cases.parallel import map_cases
 from segcal.errors import InputError
 from segcal.numerics import compute_dtype
 
@@ -47,12 +49,14 @@ class VoxelSource(ABC):
 
     Attributes:
         num_classes: C.
+        ids: the cases they come from; those that could not be read are left out.
         used: how many voxels it holds.
         available: how many labelled voxels the cases have; also the sum of the weights, in expectation.
         streamed: whether a pass reads the cases again.
     """
 
     num_classes: int
+    ids: tuple[str, ...]
     used: int
     available: int
     streamed: bool
@@ -71,15 +75,24 @@ class SampledVoxels(VoxelSource):
 
     streamed = False
 
-    def __init__(self, cases: Cases, per_case: int, seed: int, tick: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        cases: Cases,
+        per_case: int,
+        seed: int,
+        tick: Callable[[], None],
+        workers: int = 1,
+        failed: Callable[[CaseError], None] | None = None,
+    ) -> None:
         self.num_classes = cases.num_classes
-        parts: list[Voxels] = []
-        self.available = 0
-        for case in cases:
-            voxels = labelled_voxels(case)
-            self.available += voxels.labels.numel()
-            parts.append(draw(voxels, per_case, np.random.default_rng([seed, zlib.crc32(case.id.encode())])))
+        found: dict[str, tuple[int, Voxels]] = {}
+        for case_id, counted in map_cases(cases, partial(_draw_from, per_case, seed), workers, failed):
+            found[case_id] = counted
             tick()
+        self.ids = tuple(found)
+        refuse_nothing(sum(available for available, _ in found.values()), len(cases), len(found))
+        self.available = sum(available for available, _ in found.values())
+        parts = [voxels for _, voxels in found.values()]
         dtype = torch.float64 if any(part.logits.dtype == torch.float64 for part in parts) else torch.float32
         self._voxels = Voxels(
             torch.cat([part.logits.to(dtype) for part in parts], dim=1),
@@ -87,7 +100,6 @@ class SampledVoxels(VoxelSource):
             torch.cat([part.weight.to(dtype) for part in parts]),
         )
         self.used = self._voxels.labels.numel()
-        refuse_nothing(self.used, len(cases))
 
     def __iter__(self) -> Iterator[Voxels]:
         yield self._voxels
@@ -103,15 +115,22 @@ class StreamedVoxels(VoxelSource):
 
     streamed = True
 
-    def __init__(self, cases: Cases, tick: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        cases: Cases,
+        tick: Callable[[], None],
+        workers: int = 1,
+        failed: Callable[[CaseError], None] | None = None,
+    ) -> None:
         self.num_classes = cases.num_classes
-        self._cases = cases
-        self.used = self.available = 0
-        for case in cases:
-            self.used += int((require_labels(case) >= 0).sum())
+        found: dict[str, int] = {}
+        for case_id, count in map_cases(cases, _count_labelled, workers, failed):
+            found[case_id] = count
             tick()
-        self.available = self.used
-        refuse_nothing(self.used, len(cases))
+        self.ids = tuple(found)
+        self._cases = cases.subset(found)
+        self.used = self.available = sum(found.values())
+        refuse_nothing(self.used, len(cases), len(found))
 
     def __iter__(self) -> Iterator[Voxels]:
         for case in self._cases:
@@ -134,6 +153,16 @@ def _valid(logits: Tensor, labels: Tensor) -> Voxels:
     if not bool(keep.all()):
         logits, labels = logits[:, keep], labels[keep]
     return Voxels(logits.to(dtype).contiguous(), labels.to(torch.int32), torch.ones(labels.numel(), dtype=dtype))
+
+
+def _count_labelled(case: Case) -> int:
+    return int((require_labels(case) >= 0).sum())
+
+
+def _draw_from(per_case: int, seed: int, case: Case) -> tuple[int, Voxels]:
+    voxels = labelled_voxels(case)
+    rng = np.random.default_rng([seed, zlib.crc32(case.id.encode())])
+    return voxels.labels.numel(), draw(voxels, per_case, rng)
 
 
 def draw(voxels: Voxels, quota: int, rng: np.random.Generator) -> Voxels:
@@ -167,12 +196,14 @@ def systematic(probability: Tensor, rng: np.random.Generator) -> Tensor:
 def require_labels(case: Case) -> Tensor:
     """Return the labels of a case that must have them."""
     if case.labels is None:
-        raise InputError(f"case {case.id!r} has no labels, but a fit needs them. Pass labels for every case.")
+        raise CaseError(case.id, "it has no labels, but a fit needs them. Pass labels for every case.")
     return case.labels
 
 
-def refuse_nothing(used: int, num_cases: int) -> None:
-    """Refuse a set in which no voxel counts."""
+def refuse_nothing(used: int, num_cases: int, num_read: int) -> None:
+    """Refuse a set in which no case could be read, or no voxel counts."""
+    if num_read == 0:
+        raise InputError(f"all {num_cases} cases failed, but at least one is needed. Run segcal check on the folder.")
     if used == 0:
         raise InputError(
             f"labels of all {num_cases} cases are ignored everywhere, but at least one voxel must count. "

@@ -1,0 +1,68 @@
+"""How arguments are declared, explained and refused, alike in every command."""
+
+import argparse
+import shutil
+import sys
+from typing import Any, NoReturn
+
+import torch
+
+from segcal.cli.console import USER_ERROR
+
+WIDTH = 100
+
+
+class Formatter(argparse.RawDescriptionHelpFormatter):
+    """Help that looks the same in every version of Python."""
+
+    def __init__(self, prog: str) -> None:
+        width = min(shutil.get_terminal_size((WIDTH, 24)).columns, WIDTH)
+        super().__init__(prog, max_help_position=28, width=width)
+
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        if not action.option_strings:
+            return str(action.metavar or action.dest)
+        names = ", ".join(action.option_strings)
+        return names if action.nargs == 0 else f"{names} {self._format_args(action, self._value(action))}"
+
+    def _value(self, action: argparse.Action) -> str:
+        if action.choices is not None and action.metavar is None:
+            return "|".join(str(choice) for choice in action.choices)
+        return str(action.metavar or action.dest.upper())
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose refusals are one sentence."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.formatter_class = Formatter
+        self.allow_abbrev = False  # a script would break when an option with the same beginning is added
+
+    def error(self, message: str) -> NoReturn:
+        """Print the sentence and stop."""
+        print(f"error: {message}. See {self.prog} --help.", file=sys.stderr)
+        sys.exit(USER_ERROR)
+
+
+def device(text: str) -> str:
+    """Return the name of a device that is there."""
+    try:
+        kind = torch.device(text).type
+    except RuntimeError:
+        raise argparse.ArgumentTypeError(f"{text!r} names no device, but cpu or cuda is needed") from None
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise argparse.ArgumentTypeError(f"{text!r} is not available on this machine, but cpu is")
+    return text
+
+
+def at_least_one(text: str) -> int:
+    """Return a count."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no count, but a whole number of at least 1 is needed")
+    return int(text)
+
+
+def voxels(text: str) -> int | str:
+    """Return a count of voxels, or "all"."""
+    return text if text == "all" else at_least_one(text)

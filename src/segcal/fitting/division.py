@@ -1,0 +1,71 @@
+"""Dividing cases into those that a fit learns from, those it is chosen on, and those that are left for judging it.
+
+The draw is seeded. Cases of one group (patient, video, site) stay together: groups are taken whole, in random order, as
+long as that brings the part closer to its share, and both the calibration and the validation part get at least one.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from segcal.cases.base import Cases, Split
+from segcal.errors import InputError
+
+
+def divide(cases: Cases, val: float, test: float = 0.0, seed: int = 0) -> Split:
+    """Return calibration, validation and test cases; what is in neither of the last two is for calibration.
+
+    Args:
+        cases: all cases, with the groups they know.
+        val: share of the cases for validation, above 0.
+        test: share of the cases that the fit does not see at all.
+        seed: seed of the draw.
+
+    >>> from segcal import ArrayCases
+    >>> cases = ArrayCases([np.zeros((2, 3), "float32")] * 6, [np.zeros(3, int)] * 6)
+    >>> [len(part) for part in divide(cases, val=1 / 3, test=1 / 6)]
+    [3, 2, 1]
+    """
+    if not (0 < val < 1 and 0 <= test < 1 and val + test < 1):
+        raise InputError(
+            f"the shares of validation and test cases are {val:g} and {test:g}, but the first must be above 0 and both "
+            "together below 1. The rest is for calibration."
+        )
+    groups = _shuffled(cases, seed)
+    needed = 2 + (test > 0)
+    if len(groups) < needed:
+        what = "groups, which are kept whole" if cases.groups else "cases"
+        raise InputError(
+            f"there are {len(groups)} {what}, but {needed} are needed to divide them. Add cases, bring validation "
+            "cases of their own, or fit one calibrator on all of them."
+        )
+    held, groups = _take(groups, test * len(cases), leave=2) if test else ([], groups)
+    chosen, groups = _take(groups, val * len(cases), leave=1)
+    learned = [case_id for group in groups for case_id in group]
+    return Split(cases.subset(learned), cases.subset(chosen), cases.subset(held))
+
+
+def _shuffled(cases: Cases, seed: int) -> list[list[str]]:
+    members: dict[str, list[str]] = {}
+    for case_id in cases.ids:
+        members.setdefault(cases.groups.get(case_id, f"\0{case_id}"), []).append(case_id)
+    groups = list(members.values())
+    return [groups[index] for index in np.random.default_rng(seed).permutation(len(groups))]
+
+
+def _take(groups: Sequence[list[str]], wanted: float, leave: int) -> tuple[list[str], list[list[str]]]:
+    """Return the cases of the groups that come closest to a wanted number, and the groups that remain."""
+    taken: list[str] = []
+    rest: list[list[str]] = []
+    for number, group in enumerate(groups):
+        enough = len(groups) - number + len(rest) > leave  # others remain if this group goes
+        closer = abs(len(taken) + len(group) - wanted) < abs(len(taken) - wanted)
+        if enough and closer:
+            taken += group
+        else:
+            rest.append(group)
+    if not taken:  # every group is more than twice as large as the part
+        smallest = min(rest, key=len)
+        rest.remove(smallest)
+        taken = list(smallest)
+    return taken, rest
