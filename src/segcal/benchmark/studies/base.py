@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from segcal.report.table import Table
+from segcal.report.table import Cell, Table
 
 SCHEMA = 1
 
@@ -36,3 +36,16 @@ class Study:
         beside.replace(target)
         written = [path for stem, table in self.tables.items() for path in table.write(Path(results) / "tables", stem)]
         return [target, *written]
+
+
+def estimate_cell(one: Mapping[str, Any] | None) -> Cell:
+    """Return an estimate as a cell; an interval of no width (one repeat, or nothing that changed) is not shown.
+
+    >>> estimate_cell({"value": 0.5, "low": 0.5, "high": 0.5})
+    Cell(value=0.5, low=None, high=None, middle=None, contends=True)
+    """
+    if one is None:
+        return Cell(None)
+    if one["low"] == one["high"]:
+        return Cell(one["value"])
+    return Cell(one["value"], one["low"], one["high"])

@@ -1,14 +1,14 @@
 """Where the labels lie that a calibrator flips: their distance from the boundary of the label map (Fig. 4).
 
 A voxel flips if another class is strictly above its old winner in the scores. Distances are those of the
-boundary-aware calibration error: Euclidean, in voxels, 0 on the boundary (:mod:`segcal.statistics.boundary`). Voxels
-are counted in steps of one voxel, those further than the last step together with it; a label map without a boundary has
-no distances, and its voxels are counted apart.
+boundary-aware calibration error: Euclidean, in voxels, 0 on the boundary (:mod:`segcal.statistics.boundary`). For every
+pipeline that may flip, the benchmark has counted voxels and flips in bands of distance. For one of them a task, matrix
+scaling of the mean logits if it is there, they are counted again in steps of one voxel, and the test case with most
+flips is kept as an example.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -16,11 +16,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from segcal.benchmark.counting import FlipBands
+from segcal.benchmark.pipelines import Pipeline
 from segcal.benchmark.studies.base import Study
 from segcal.benchmark.studies.examples import encode_indices, picture_of, slice_of
+from segcal.benchmark.studies.setting import NothingToStudyError, Setting
+from segcal.benchmark.tasks import Task
 from segcal.calibrators.base import Calibrator
-from segcal.cases.base import Case, Cases
-from segcal.cases.parallel import map_cases
+from segcal.cases.base import Case
 from segcal.numerics import compute_dtype, winner
 from segcal.report.table import Cell, Column, Group, Row, Table
 from segcal.statistics.boundary import BAND_EDGES, find_boundary, squared_distances
@@ -31,6 +34,7 @@ from segcal.types import IGNORED
 NAME = "flips"
 KINDS = ("harmful", "beneficial", "neutral")
 STEPS = 32
+SHOWN = "ms(mean_logits)"
 
 
 @dataclass(frozen=True)
@@ -48,23 +52,31 @@ class FlipPlaces(CountTable):
     flips: NDArray[np.int64]
 
 
-def run_flips(tasks: Mapping[str, tuple[Cases, Mapping[str, Calibrator]]], workers: int = 1) -> Study:
-    """Count and tabulate.
+def run_flips(setting: Setting) -> Study:
+    """Tabulate the flips of a benchmark, and look at one pipeline a task more closely."""
+    bands: dict[str, dict[str, FlipBands]] = {}
+    closer = {}
+    for task in setting.tasks:
+        free = {each.title: each for each in setting.pipelines(task.name) if each.preserves is None}
+        if not free:
+            continue
+        bands[task.name] = {title: _counted(setting, task.name, title) for title in free}
+        most = max(free, key=lambda title: int(bands[task.name][title].flips.sum()))
+        setting.progress(f"flips of {task.name}")
+        closer[task.name] = look_closer(setting, task, free.get(SHOWN, free[most]))
+    if not bands:
+        raise NothingToStudyError("no pipeline may flip a label")
+    return flip_study(bands, closer)
 
-    Args:
-        tasks: for each task, test cases and the calibrators to be looked at, by the name of their pipeline.
-        workers: how many processes count cases.
-    """
-    places: dict[str, dict[str, FlipPlaces]] = {}
-    examples: dict[str, dict[str, Any]] = {}
-    for task, (cases, calibrators) in tasks.items():
-        places[task], examples[task] = {}, {}
-        for name, calibrator in calibrators.items():
-            found = dict(map_cases(cases, partial(count_places, calibrator=calibrator), workers))
-            places[task][name] = total_of(found)
-            most = max(sorted(found), key=lambda case_id: int(found[case_id].flips.sum()))
-            examples[task][name] = example_flips(cases.read(most), calibrator)
-    return flip_study(places, examples)
+
+def look_closer(setting: Setting, task: Task, pipeline: Pipeline) -> dict[str, Any]:
+    """Return flips by distance in steps of one voxel, and an example, from the test cases of the first repeat."""
+    calibrator = setting.calibrator(task, pipeline)
+    cases = setting.some(setting.split(task, pipeline.pooling).test)
+    found = {case.id: count_places(case, calibrator) for case in cases}
+    most = max(sorted(found), key=lambda case_id: int(found[case_id].flips.sum()))
+    example = example_flips(cases.read(most), calibrator)
+    return {"pipeline": pipeline.title, "cases": len(found), "curve": place_curve(total_of(found)), "example": example}
 
 
 def count_places(case: Case, calibrator: Calibrator) -> FlipPlaces:
@@ -84,66 +96,48 @@ def count_places(case: Case, calibrator: Calibrator) -> FlipPlaces:
     return FlipPlaces(STEPS, np.bincount(step[counts], minlength=STEPS + 1), np.stack(columns, axis=1))
 
 
-def flip_study(
-    tasks: Mapping[str, Mapping[str, FlipPlaces]], examples: Mapping[str, Mapping[str, Any]] | None = None
-) -> Study:
-    """Return the study of places that have been counted: by task and pipeline."""
-    data = {
-        task: {name: place_curve(places) | {"bands": place_bands(places)} for name, places in found.items()}
-        for task, found in tasks.items()
-    }
+def flip_study(tasks: Mapping[str, Mapping[str, FlipBands]], closer: Mapping[str, Any] | None = None) -> Study:
+    """Return the study of flips in bands, by task and pipeline, and of what a closer look at one of them found."""
+    data = {task: {title: share_bands(counted) for title, counted in found.items()} for task, found in tasks.items()}
     edges = [*BAND_EDGES, None]
     titles = [f"{low:g} to {high:g}" if high else f"from {low:g}" for low, high in pairwise(edges)]
     columns = (
-        Column("flipped", digits=2, scale=100),
-        *(Column(title, "share of flips (share of voxels), % at distance", digits=1) for title in titles),
+        Column("Flip", digits=2, scale=100),
+        *(Column(title, "share of flips (of voxels), % at distance") for title in titles),
     )
-    groups = []
-    for task, found in data.items():
-        rows = []
-        for name, one in found.items():
-            cells = [_shares(band) for band in one["bands"]]
-            rows.append(Row(name, (Cell(one["flip_rate"]), *cells)))
-        groups.append(Group(task, tuple(rows)))
-    table = Table(
-        "Where flips lie: distance from the label boundary, in voxels",
-        "Pipeline",
-        columns,
-        tuple(groups),
-        ("Flips that lay anywhere alike would have the shares of the voxels.",),
+    groups = tuple(
+        Group(task, tuple(Row(title, _cells(one)) for title, one in found.items())) for task, found in data.items()
     )
-    return Study(NAME, {"tasks": data, "examples": dict(examples or {})}, {"figure4_flips": table})
+    note = "Distances in voxels. Flips that lay anywhere alike would have the shares of the voxels."
+    table = Table("Where flips lie: distance from the label boundary", "Pipeline", columns, groups, (note,))
+    return Study(NAME, {"tasks": data, "closer": dict(closer or {})}, {"figure4_flips": table})
+
+
+def share_bands(counted: FlipBands) -> dict[str, Any]:
+    """Return the share of voxels that flipped and, for each band, its share of the voxels and of the flips."""
+    flips = counted.flips.sum(axis=1)
+    voxels, total = int(counted.voxels.sum()), int(flips.sum())
+    bands = [
+        {
+            "from": edge,
+            "share_of_voxels": int(counted.voxels[number]) / voxels if voxels else None,
+            "share_of_flips": int(flips[number]) / total if total else None,
+            "flip_rate": int(flips[number]) / int(counted.voxels[number]) if counted.voxels[number] else None,
+        }
+        for number, edge in enumerate(BAND_EDGES)
+    ]
+    kinds = {kind: int(counted.flips[:, number].sum()) for number, kind in enumerate(KINDS)}
+    return {"flip_rate": total / voxels if voxels else None, "voxels": voxels, **kinds, "bands": bands}
 
 
 def place_curve(places: FlipPlaces) -> dict[str, Any]:
-    """Return voxels and flips at each distance, and the share of voxels that flipped."""
-    voxels, flips = int(places.voxels.sum()), int(places.flips.sum())
+    """Return voxels and flips at each distance."""
     return {
         "distance": list(range(places.steps)),
         "voxels": places.voxels[:-1].tolist(),
         **{kind: places.flips[:-1, number].tolist() for number, kind in enumerate(KINDS)},
         "without_boundary": {"voxels": int(places.voxels[-1]), "flips": int(places.flips[-1].sum())},
-        "flip_rate": flips / voxels if voxels else None,
     }
-
-
-def place_bands(places: FlipPlaces) -> list[dict[str, Any]]:
-    """Return the share of the voxels and of the flips that lie in each band, and the share of its voxels that flip."""
-    band = np.searchsorted(BAND_EDGES, np.arange(places.steps), side="right") - 1
-    every = places.flips.sum(axis=1)
-    rows = []
-    for number, edge in enumerate(BAND_EDGES):
-        here = np.flatnonzero(band == number)
-        voxels, flips = int(places.voxels[here].sum()), int(every[here].sum())
-        rows.append(
-            {
-                "from": edge,
-                "share_of_voxels": voxels / int(places.voxels.sum()) if places.voxels.any() else None,
-                "share_of_flips": flips / int(every.sum()) if every.any() else None,
-                "flip_rate": flips / voxels if voxels else None,
-            }
-        )
-    return rows
 
 
 def example_flips(case: Case, calibrator: Calibrator) -> dict[str, Any]:
@@ -162,6 +156,11 @@ def example_flips(case: Case, calibrator: Calibrator) -> dict[str, Any]:
     }
 
 
+def _counted(setting: Setting, task: str, title: str) -> FlipBands:
+    units = setting.results.repeats(task, title)
+    return total_of({str(unit.unit.repeat): FlipBands.from_plain(unit.total["flip_bands"]) for unit in units})
+
+
 @torch.no_grad()
 def _predictions(case: Case, calibrator: Calibrator) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the prediction before and after; it stays where no class is strictly above it."""
@@ -172,6 +171,7 @@ def _predictions(case: Case, calibrator: Calibrator) -> tuple[NDArray[np.int64],
     return before.numpy(), torch.where(stays, before, winner(scores, axis=0)).numpy()
 
 
-def _shares(band: Mapping[str, float | None]) -> Cell:
-    flips, voxels = band["share_of_flips"], band["share_of_voxels"]
-    return Cell(None if flips is None or voxels is None else f"{100 * flips:.1f} ({100 * voxels:.1f})")
+def _cells(one: Mapping[str, Any]) -> tuple[Cell, ...]:
+    pairs = [(band["share_of_flips"], band["share_of_voxels"]) for band in one["bands"]]
+    texts = [None if None in pair else f"{100 * pair[0]:.1f} ({100 * pair[1]:.1f})" for pair in pairs]
+    return (Cell(one["flip_rate"]), *(Cell(text) for text in texts))

@@ -12,6 +12,7 @@ import numpy as np
 
 from segcal.benchmark.studies.base import Study
 from segcal.benchmark.studies.examples import encode_indices, encode_values, picture_of, slice_of
+from segcal.benchmark.studies.setting import NothingToStudyError, Setting
 from segcal.cases.base import Cases
 from segcal.evaluate import evaluate
 from segcal.numerics import free_energy
@@ -21,23 +22,28 @@ from segcal.types import IGNORED
 NAME = "offsets"
 
 
-def run_offsets(tasks: Mapping[str, Mapping[int, Cases]], workers: int = 1) -> Study:
-    """Measure and tabulate.
-
-    Args:
-        tasks: for each task, by the number of members, cases whose logits are the mean of so many members.
-        workers: how many processes measure cases.
-    """
-    found = {
-        task: {size: measure_offsets(cases, workers) for size, cases in sizes.items()} for task, sizes in tasks.items()
-    }
-    examples = {task: example_map(sizes[max(sizes)]) for task, sizes in tasks.items()}
+def run_offsets(setting: Setting) -> Study:
+    """Measure the tasks of a benchmark with their first 1, 2, ... members."""
+    found: dict[str, dict[int, dict[str, float | None]]] = {}
+    examples = {}
+    for task in setting.tasks:
+        if not setting.open(task, "mean_logits").cases.has_offset:
+            continue
+        most = task.members if isinstance(task.members, int) else len(task.members)
+        found[task.name] = {}
+        for size in range(1, most + 1):
+            setting.progress(f"offsets of {task.name}, {size} of {most} members")
+            cases = setting.some(setting.open(task, "mean_logits", size).cases)
+            found[task.name][size] = measure_offsets(cases)
+        examples[task.name] = example_map(cases)
+    if not found:
+        raise NothingToStudyError("no task has logits with their offset")
     return offset_study(found, examples)
 
 
-def measure_offsets(cases: Cases, workers: int = 1) -> dict[str, float | None]:
+def measure_offsets(cases: Cases) -> dict[str, float | None]:
     """Return the spread of the free energy of each case."""
-    result = evaluate(cases, metrics=["free_energy_std"], replicates=1, workers=workers)
+    result = evaluate(cases, metrics=["free_energy_std"], replicates=1)
     return {row["case"]: row["free_energy_std"] for row in result.rows}
 
 

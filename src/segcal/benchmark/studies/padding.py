@@ -19,16 +19,19 @@ from typing import Any
 import torch
 
 from segcal.benchmark.studies.base import Study
+from segcal.benchmark.studies.setting import NothingToStudyError, Setting
 from segcal.calibrators.base import Calibrator
 from segcal.calibrators.temperature import TemperatureScaling
 from segcal.cases.base import Case, Cases, Split
 from segcal.cases.padding import Padding, find_padding
 from segcal.errors import InputError
-from segcal.evaluate import evaluate
-from segcal.evaluation import Evaluation
+from segcal.evaluation.counting import Counter
+from segcal.evaluation.stage import Stage, summarise
 from segcal.fitting.config import FitConfig
 from segcal.fitting.fit import fit_to, read_data
+from segcal.metrics import find_metrics
 from segcal.report.table import Cell, Column, Group, Row, Table
+from segcal.summary import LEVEL, Draws
 from segcal.types import IGNORED
 
 NAME = "padding"
@@ -87,11 +90,25 @@ class PaddedCases(Cases):
         return replace(case, logits=logits, labels=case.labels.where(case.mask, 0), mask=None)
 
 
-def run_padding(
+def run_padding(setting: Setting) -> Study:
+    """Pad the first task of a benchmark whose cases have masks, and fit and judge its calibrators the three ways."""
+    for task in setting.tasks:
+        split = setting.split(task, "mean_logits")
+        if split.cal.has_offset and split.cal.read(split.cal.ids[0]).mask is not None:
+            wanted = setting.options.padding_calibrators
+            pipelines = {each.calibrator: each for each in setting.pipelines(task.name, "mean_logits")}
+            names = [name for name in pipelines if wanted is None or name in wanted]
+            # Inside the mask the padded cases are the benchmark's own: what it fitted need not be fitted again.
+            known = {name: setting.calibrator(task, pipelines[name]) for name in names}
+            return study_padding(split, names, setting.protocol.fit, known, setting.progress)
+    raise NothingToStudyError("no task has logits with their offset and a mask")
+
+
+def study_padding(
     split: Split,
     calibrators: Sequence[str],
-    config: FitConfig | None = None,
-    workers: int = 1,
+    config: FitConfig,
+    masked: Mapping[str, Calibrator] | None = None,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Study:
     """Fit and judge every calibrator the three ways.
@@ -100,28 +117,27 @@ def run_padding(
         split: calibration, validation and test cases with masks and with logits that have their offset.
         calibrators: names from :data:`segcal.CALIBRATORS`; "identity" stands for no calibration.
         config: of the fits.
-        workers: how many processes measure cases.
+        masked: calibrators that are already fitted with the mask.
         progress: told what is done next.
     """
-    config = FitConfig() if config is None else config
     inside = [PaddedCases(part, masked=True) for part in split]
     whole = [PaddedCases(part, masked=False) for part in split]
-    found: dict[str, dict[str, Evaluation]] = {name: {} for name in calibrators}
-    scales: dict[str, float] = {}
-    for way, (cal, val, _) in {"masked": inside, "unmasked": whole}.items():
-        data = read_data(cal, val, config)
-        for name in calibrators:
-            progress(f"{name} {WAYS[way]}")
-            calibrator = fit_to(name, data, config).calibrator
-            if isinstance(calibrator, TemperatureScaling):
-                scales[way] = 1 / calibrator.inverse_temperature.item()
-            judge = {"masked": inside[2]} if way == "masked" else {"unmasked": whole[2], "rescued": inside[2]}
-            for way_judged, test in judge.items():
-                found[name][way_judged] = _judge(test, calibrator, workers)
+    fits = {
+        "masked": masked or _fit_all(inside, calibrators, config, progress),
+        "unmasked": _fit_all(whole, calibrators, config, progress),
+    }
+    progress("judging with and without the mask")
+    found = {
+        "masked": _judge(inside[2], fits["masked"]),
+        "unmasked": _judge(whole[2], fits["unmasked"]),
+        "rescued": _judge(inside[2], fits["unmasked"]),
+    }
+    numbers = {name: {way: found[way][name] for way in WAYS} for name in calibrators}
+    temperatures = {way: _temperature(made["ts"]) for way, made in fits.items() if "ts" in made}
     reports = {
         case_id: look_for_padding(split.test.read(case_id).mask, whole[2].read(case_id)) for case_id in split.test.ids
     }
-    return padding_study(found, reports, split.test.num_classes, scales)
+    return padding_study(numbers, reports, split.test.num_classes, temperatures)
 
 
 def look_for_padding(mask: torch.Tensor | None, padded: Case) -> PaddingReport:
@@ -131,17 +147,16 @@ def look_for_padding(mask: torch.Tensor | None, padded: Case) -> PaddingReport:
 
 
 def padding_study(
-    found: Mapping[str, Mapping[str, Evaluation]],
+    numbers: Mapping[str, Mapping[str, Mapping[str, Any]]],
     reports: Mapping[str, PaddingReport],
     num_classes: int,
     temperatures: Mapping[str, float],
 ) -> Study:
-    """Return the study of evaluations by calibrator and way, and of what a check says about each case."""
+    """Return the study of estimates by calibrator, way and metric, and of what a check says about each case."""
     padded = [report.without_mask for report in reports.values() if report.without_mask is not None]
     caught = sum(one.one_hot for one in padded)
     share = sum(one.share for one in padded) / max(len(padded), 1)
     confidence = math.e / (math.e + num_classes - 1)
-    numbers = {name: {way: _numbers(result) for way, result in ways.items()} for name, ways in found.items()}
     data = {
         "padded_voxel": {"confidence": confidence, "gap": 1 - confidence, "nll": -math.log(confidence)},
         "check": {
@@ -151,7 +166,7 @@ def padding_study(
             "caught_inside_the_mask": sum(report.with_mask is not None for report in reports.values()),
         },
         "temperature": dict(temperatures),
-        "calibrators": numbers,
+        "calibrators": {name: dict(ways) for name, ways in numbers.items()},
     }
     notes = (
         f"Outside the crop, logits are (1, 0, ..., 0): {100 * share:.0f} % of the voxels, each with confidence "
@@ -166,13 +181,34 @@ def padding_study(
     return Study(NAME, data, {"padding": table})
 
 
-def _judge(cases: Cases, calibrator: Calibrator, workers: int) -> Evaluation:
-    return evaluate(cases, calibrator, metrics=METRICS, workers=workers)
+def _fit_all(
+    parts: Sequence[Cases], calibrators: Sequence[str], config: FitConfig, progress: Callable[[str], None]
+) -> dict[str, Calibrator]:
+    data = read_data(parts[0], parts[1] if len(parts[1]) else None, config)
+    fits = {}
+    for name in calibrators:
+        progress(f"padding: fitting {name}")
+        fits[name] = fit_to(name, data, config).calibrator
+    return fits
 
 
-def _numbers(result: Evaluation) -> dict[str, Any]:
-    assert result.after is not None
-    return {name: asdict(estimate) for name, estimate in result.after.items()}
+def _temperature(calibrator: Calibrator) -> float:
+    assert isinstance(calibrator, TemperatureScaling)
+    return 1 / calibrator.inverse_temperature.item()
+
+
+def _judge(cases: Cases, calibrators: Mapping[str, Calibrator]) -> dict[str, dict[str, Any]]:
+    """Return the estimates of each calibrator, every case read once."""
+    chosen = find_metrics(METRICS)
+    counter, stages = Counter(chosen), {name: Stage(chosen) for name in calibrators}
+    for case in cases:
+        for name, counted in counter.count_each(case, calibrators)[1].items():
+            stages[name].add(case.id, counted.tables)
+    draws = Draws([len(cases)])
+    return {
+        name: {metric: asdict(one) for metric, one in summarise([stage], draws, LEVEL)[0][0].items()}
+        for name, stage in stages.items()
+    }
 
 
 def _cell(numbers: Mapping[str, Mapping[str, Any]], key: str) -> Cell:

@@ -1,0 +1,65 @@
+"""``segcal demo``: the whole story on data that the package carries."""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from segcal.benchmark.run import Step
+from segcal.cli.console import DONE, Output
+from segcal.demo.plan import Plan, full_plan, quick_plan
+from segcal.demo.story import Story, tell_story
+from segcal.errors import InputError
+
+EXAMPLE = "example: segcal demo --out demo-results"
+# Each process needs about half a gigabyte.
+MOST_WORKERS = 4
+
+
+def add(commands: Any, name: str) -> argparse.ArgumentParser:
+    """Declare the command."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name,
+        help="the whole story on embedded data, in minutes",
+        description="Predict three embedded tasks with trained ensembles, calibrate, compare, and say what was found.",
+        epilog=EXAMPLE,
+    )
+    parser.add_argument("--out", type=Path, default=Path("demo-results"), metavar="DIR", help="default: demo-results")
+    parser.add_argument("--full", action="store_true", help="nothing reduced: the paper's protocol; takes hours")
+    parser.add_argument("--workers", type=int, metavar="N", help="processes to use; default: one a core, at most 4")
+    parser.add_argument("--json", action="store_true", help="print one JSON document on stdout and nothing else there")
+    return parser
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the demonstration and print what it found."""
+    output = Output(args.json)
+    workers = min(os.cpu_count() or 1, MOST_WORKERS) if args.workers is None else args.workers
+    if workers < 1:
+        raise InputError(f"--workers is {workers}, but at least 1 is needed. Leave it out to use all cores.")
+    plan = full_plan(workers) if args.full else quick_plan(workers)
+    story = run_with_bar(plan, args.out)
+    output.say(story.table, "What was found:", *(f"- {sentence}" for sentence in story.verdict))
+    if story.reduced:
+        output.say("Reduced, to take minutes (segcal demo --full runs everything):")
+        output.say(*(f"- {text}" for text in story.reduced))
+    output.say(*(f"no {name} study: {reason}" for name, reason in story.left_out.items()))
+    output.say("Written:", *(f"- {path}" for path in story.written))
+    output.document(story.to_plain())
+    return DONE
+
+
+def run_with_bar(plan: Plan, folder: Path) -> Story:
+    """Run a demonstration with a progress bar on a terminal."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
+        task = bar.add_task("demo", total=None)
+
+        def show(step: Step) -> None:
+            bar.update(task, completed=step.done, total=step.total, description=step.message or "demo")
+
+        return tell_story(plan, folder, show)
