@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
     output.say(*(task_table(summary, task["name"], intervals=False) for task in summary["tasks"]))
     output.say("Matched comparisons:", *(f"- {each['sentence']}" for each in summary["comparisons"]))
     output.say(*(f"note: {note}" for note in summary["notes"]))
-    output.say(f"results {args.output}, summary {args.output / SUMMARY}, {len(paths)} tables in {args.output / FOLDER}")
+    output.say(f"results {args.output}, summary {args.output / SUMMARY}, {len(paths)} files in {args.output / FOLDER}")
     output.document(
         {
             "results": str(args.output),

@@ -138,14 +138,14 @@ class Table:
             box=box.SIMPLE_HEAD, title=_plain(self.title), title_justify="left", title_style="", pad_edge=False
         )
         made.caption, made.caption_justify, made.caption_style = _plain("\n".join(self.notes)), "left", ""
-        # A heading of a group is cut short rather than widening the column of the titles.
+        # A long heading of a group is cut short rather than widening the column of the titles.
         widest = max([len(self.first), *(len(row.title) for row in self.rows)])
-        made.add_column(self.first, no_wrap=True, max_width=max(widest, 24))
+        made.add_column(self.first, no_wrap=True, max_width=max(widest, 32))
         for column in self.columns:
             made.add_column(_plain(f"{column.span}\n{_heading(column)}".strip()), justify="right", no_wrap=True)
         for group in self.groups:
             if group.title:
-                made.add_row(f"[italic]{_plain(group.title)}[/italic]")
+                made.add_row(f"[italic]{_plain(group.title.partition(':')[0])}[/italic]")
             for row in group.rows:
                 made.add_row(_plain(row.title), *self._texts(row, lambda text: f"[bold]{text}[/bold]", _plain))
         return made
