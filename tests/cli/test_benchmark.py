@@ -82,8 +82,9 @@ def test_json_is_one_document_and_a_moved_protocol_finds_its_data(folder, tmp_pa
     assert all(name.startswith(str(tmp_path / "out")) for name in document["tables"])
 
 
-def test_mistakes_are_the_user_s_to_repair(folder, tmp_path):
-    with pytest.raises(InputError, match="--workers is 0, but at least 1 is needed"):
-        run(arguments(folder / "protocol.toml", "-o", tmp_path, "--workers", 0))
+def test_mistakes_are_the_user_s_to_repair(folder, tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        arguments(folder / "protocol.toml", "-o", tmp_path, "--workers", 0)
+    assert "'0' is no count, but a whole number of at least 1 is needed" in capsys.readouterr().err
     with pytest.raises(InputError, match="is missing, but a protocol is needed"):
         run(arguments(tmp_path / "none.toml", "-o", tmp_path))

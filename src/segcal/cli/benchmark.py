@@ -16,8 +16,8 @@ from segcal.benchmark.results import Results
 from segcal.benchmark.run import Step, run_benchmark
 from segcal.benchmark.summaries import write_summary
 from segcal.cli.console import DONE, Output
+from segcal.cli.parsing import at_least_one
 from segcal.demo.opening import open_embedded
-from segcal.errors import InputError
 from segcal.report.document import SUMMARY
 from segcal.report.tables import FOLDER, task_table, write_tables
 
@@ -38,7 +38,9 @@ def add(commands: Any, name: str) -> argparse.ArgumentParser:
     parser.add_argument(
         "--root", type=Path, metavar="FOLDER", help="where its relative paths begin; default: beside it"
     )
-    parser.add_argument("--workers", type=int, metavar="N", help="processes to use; default: as the protocol says")
+    parser.add_argument(
+        "--workers", type=at_least_one, metavar="N", help="processes to use; default: as the protocol says"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON document on stdout and nothing else there")
     return parser
 
@@ -48,8 +50,6 @@ def run(args: argparse.Namespace) -> int:
     output = Output(args.json)
     protocol = load_protocol(args.protocol, args.root)
     if args.workers is not None:
-        if args.workers < 1:
-            raise InputError(f"--workers is {args.workers}, but at least 1 is needed. Leave it out for one process.")
         protocol = replace(protocol, workers=args.workers)
     results = run_with_bar(protocol, args.output)
     summary = write_summary(results)
