@@ -6,27 +6,22 @@ does not make a promise the audit shows why, with a concrete input: two logit ve
 different results, or a voxel that changes its class.
 """
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from segcal.calibrators import registry_entry
 from segcal.calibrators.base import Calibrator
-from segcal.cases.base import Cases
+from segcal.calibrators.violations import Measured, adversarial, rise_of, shift_change
+from segcal.cases.base import Case, CaseError, Cases
+from segcal.cases.parallel import map_cases
 from segcal.errors import InputError
-from segcal.numerics import winner
 
-# Random voxels tried, and how far their logits are shifted.
-TRIED = 20_000
-SHIFTS = (1.0, -30.0, 1000.0)
 # What float64 rounding of z + 1000 can change in a log-probability.
 ROUNDING = 1e-6
-# Logits are rounded to this grid before they are shifted, so that z + 1000 is exact and cannot make or break ties.
-GRID = 2.0**-30
-# Voxels of one step through a case.
-STEP = 1 << 18
 
 
 @dataclass(frozen=True)
@@ -90,12 +85,21 @@ class Audit:
         return "\n".join(lines)
 
 
-def audit(calibrator: Calibrator, cases: Cases | None = None) -> Audit:
+def audit(
+    calibrator: Calibrator,
+    cases: Cases | None = None,
+    workers: int = 1,
+    failed: Callable[[CaseError], None] | None = None,
+    progress: Callable[[], None] | None = None,
+) -> Audit:
     """Examine the promises of a calibrator.
 
     Args:
         calibrator: fitted or not.
         cases: cases to try it on; labels are not needed.
+        workers: how many processes try cases.
+        failed: takes the error of a case that is not usable, which is then left out; without it the error is raised.
+        progress: called when a case is done.
 
     >>> from segcal import make_calibrator
     >>> print(audit(make_calibrator("ts", 3)))
@@ -112,11 +116,12 @@ def audit(calibrator: Calibrator, cases: Cases | None = None) -> Audit:
             f"the calibrator has {calibrator.num_classes} classes, but the cases have {cases.num_classes}. "
             "Use the cases of the model it was fitted for."
         )
-    tried = _Measured()
-    if cases is not None:
-        for case in cases:
-            tried.add(calibrator, case.logits, case.image)
-    logits = _adversarial(calibrator.num_classes)
+    tried = Measured()
+    for _, found in () if cases is None else map_cases(cases, partial(_try, calibrator), workers, failed):
+        tried = tried.with_others(found)
+        if progress is not None:
+            progress()
+    logits = adversarial(calibrator.num_classes)
     entry = registry_entry(calibrator)
     findings = (_offset(calibrator, logits, tried), _decision(calibrator, logits, tried))
     return Audit(
@@ -128,8 +133,8 @@ def audit(calibrator: Calibrator, cases: Cases | None = None) -> Audit:
     )
 
 
-def _offset(calibrator: Calibrator, logits: Tensor, tried: "_Measured") -> Finding:
-    change, example = _shift_change(calibrator, logits)
+def _offset(calibrator: Calibrator, logits: Tensor, tried: Measured) -> Finding:
+    change, example = shift_change(calibrator, logits)
     evidence = calibrator.evidence().get("offset")
     promised = calibrator.translation_invariant
     worst = max(change, tried.change)
@@ -148,9 +153,9 @@ def _offset(calibrator: Calibrator, logits: Tensor, tried: "_Measured") -> Findi
     )
 
 
-def _decision(calibrator: Calibrator, logits: Tensor, tried: "_Measured") -> Finding:
+def _decision(calibrator: Calibrator, logits: Tensor, tried: Measured) -> Finding:
     kept = calibrator.preserves
-    rise, example = _rise(calibrator, logits, kept or "argmax")
+    rise, example = rise_of(calibrator, logits, kept or "argmax")
     evidence = calibrator.evidence().get("decision")
     broken = max(rise, tried.rise) > 0 or (evidence is not None and evidence.violation > 0)
     what = "the order of the classes" if kept == "order" else "the winning class"
@@ -168,109 +173,5 @@ def _decision(calibrator: Calibrator, logits: Tensor, tried: "_Measured") -> Fin
     return Finding("decision", kept or False, not broken, how, text, rise, measured, example if broken else None)
 
 
-class _Measured:
-    """The largest violations on given cases."""
-
-    def __init__(self) -> None:
-        self.voxels = self.flips = 0
-        self.change = self.rise = 0.0
-
-    def change_or_none(self) -> float | None:
-        return None if self.voxels == 0 else self.change
-
-    @torch.no_grad()
-    def add(self, calibrator: Calibrator, logits: Tensor, image: Tensor | None) -> None:
-        """Try one case: all of it for flips; the shift on what fits one step."""
-        kept = calibrator.preserves or "argmax"
-        if not calibrator.pointwise:
-            batch = logits[None].double()
-            picture = None if image is None else image[None].double()
-            self._count(batch, calibrator.scores(batch, picture), kept)
-            shift = 1000 * torch.rand(batch[:, :1].shape, dtype=batch.dtype, generator=torch.Generator().manual_seed(0))
-            change = (calibrator(batch + shift, picture) - calibrator(batch, picture)).abs().max()
-            self.change = max(self.change, float(change))
-            return
-        flat = logits.reshape(len(logits), -1)
-        for start in range(0, flat.shape[1], STEP):
-            voxels = flat[:, start : start + STEP].T.double()
-            self._count(voxels, calibrator.scores(voxels), kept)
-            if start == 0:
-                self.change = max(self.change, _shift_change(calibrator, voxels[:TRIED])[0])
-
-    def _count(self, logits: Tensor, scores: Tensor, kept: str) -> None:
-        first = winner(logits)[:, None]
-        above = scores.amax(1, keepdim=True) - scores.gather(1, first)
-        self.voxels += above.numel()
-        self.flips += int((above > 0).sum())
-        self.rise = max(self.rise, float(above.max()) if kept == "argmax" else float(_reversal(logits, scores).max()))
-
-
-def _adversarial(num_classes: int) -> Tensor:
-    """Return voxels ``(n, classes)`` that are easy to break: spread out, and with leaders that almost tie."""
-    generator = torch.Generator().manual_seed(0)
-    spread = 5 * torch.randn(TRIED, num_classes, generator=generator, dtype=torch.float64)
-    tied = spread.clone()
-    leaders = tied.topk(min(3, num_classes), dim=1).indices
-    nearly = tied.amax(1, keepdim=True) + 1e-9 * torch.rand(leaders.shape, generator=generator, dtype=torch.float64)
-    tied = tied.scatter(1, leaders, nearly)
-    return torch.cat([spread, tied, 0.1 * spread])
-
-
-@torch.no_grad()
-def _shift_change(calibrator: Calibrator, logits: Tensor) -> tuple[float, dict[str, Any]]:
-    """Return the largest change of a log-probability under a shift, and the voxel where probabilities change most."""
-    logits = (logits / GRID).round() * GRID
-    shaped = _as_image(calibrator, logits)
-    before = calibrator(shaped)
-    worst, clearest, example = 0.0, -1.0, {}
-    for shift in SHIFTS:
-        after = calibrator(shaped + shift)
-        worst = max(worst, float((after - before).abs().max()))
-        change = (after.exp() - before.exp()).abs().amax(1).reshape(-1)
-        index = int(change.argmax())
-        if float(change[index]) > clearest:
-            clearest = float(change[index])
-            first, second = (x.exp().movedim(1, -1).reshape(logits.shape)[index] for x in (before, after))
-            example = {
-                "logits": _digits(logits[index]),
-                "the same plus": shift,
-                "probabilities": _digits(first),
-                "and after the shift": _digits(second),
-            }
-    return worst, example
-
-
-@torch.no_grad()
-def _rise(calibrator: Calibrator, logits: Tensor, kept: str) -> tuple[float, dict[str, Any]]:
-    """Return by how much a class rises above one that was above it, and the clearest voxel that shows it."""
-    shaped = _as_image(calibrator, logits)
-    scores = calibrator.scores(shaped).movedim(1, -1).reshape(logits.shape)
-    rises = _reversal(logits, scores)
-    if kept == "argmax":
-        rises = (scores.amax(1, keepdim=True) - scores.gather(1, winner(logits)[:, None]))[:, 0]
-    leaders = logits.topk(2, dim=1).values
-    index = int(torch.where(rises > 0, leaders[:, 0] - leaders[:, 1], -1.0).argmax())
-    example = {
-        "logits": _digits(logits[index]),
-        "class before": int(winner(logits[index : index + 1])),
-        "class after": int(winner(scores[index : index + 1])),
-    }
-    return float(rises.max()), example
-
-
-def _reversal(logits: Tensor, scores: Tensor) -> Tensor:
-    """Return, per voxel, the largest rise of a score in descending order of the logits."""
-    ordered = scores.gather(1, logits.argsort(dim=1, descending=True, stable=True))
-    return (ordered[:, 1:] - ordered[:, :-1]).clamp(min=0).flatten(1).amax(1)
-
-
-def _as_image(calibrator: Calibrator, logits: Tensor) -> Tensor:
-    """Return voxels as a calibrator takes them: as they are, or laid out as one image if it sees neighbours."""
-    if calibrator.pointwise:
-        return logits
-    side = next(n for n in range(int(len(logits) ** 0.5), 0, -1) if len(logits) % n == 0)
-    return logits.T.reshape(1, logits.shape[1], side, -1)
-
-
-def _digits(values: Tensor) -> list[float]:
-    return [round(float(value), 6) for value in values]
+def _try(calibrator: Calibrator, case: Case) -> Measured:
+    return Measured.of(calibrator, case.logits, case.image)

@@ -5,11 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import segcal
-from segcal.cases import open_cases
-from segcal.cli.console import DONE, USER_ERROR, Output
-from segcal.cli.reading import common_options, reading_arguments, reading_options
-
-EXAMPLE = "example: segcal audit calibrator/ predictions/ --kind logits"
+from segcal.cli.console import USER_ERROR, Bar, Output, plural
+from segcal.cli.reading import common_options, open_folders, reading_options
 
 
 def add(commands: Any, name: str) -> argparse.ArgumentParser:
@@ -18,8 +15,10 @@ def add(commands: Any, name: str) -> argparse.ArgumentParser:
         name,
         parents=[reading_options(), common_options()],
         help="the promises of a calibrator, proved on its parameters and tried on data",
-        description="Say for every promise how it is known, and show a concrete input where there is none.",
-        epilog=EXAMPLE,
+        usage="segcal audit CAL [PREDICTIONS...] [options]",
+        description="Say for every promise how it is known, and show a concrete input where there is none. Every\n"
+        "voxel of the predictions, if there are any, is tried. Exit code 2: a promise is broken.",
+        epilog="example:\n  segcal audit calibrator/ predictions/ --kind logits",
     )
     parser.add_argument("calibrator", type=Path, metavar="CAL", help="a folder written by segcal fit")
     parser.add_argument("paths", nargs="*", type=Path, metavar="PREDICTIONS", help="predictions to try it on")
@@ -30,14 +29,17 @@ def run(args: argparse.Namespace) -> int:
     """Examine the calibrator and print the findings."""
     output = Output(args.json)
     fitted = segcal.load(args.calibrator)
-    cases = open_cases(args.paths, **reading_arguments(args)) if args.paths else None
-    result = segcal.audit(fitted.calibrator, cases)
+    cases = open_folders(args, args.paths) if args.paths else None
+    with Bar("trying", 0 if cases is None else len(cases)) as bar:
+        failed = None if args.strict else output.failed
+        result = segcal.audit(fitted.calibrator, cases, args.workers, failed, bar.step)
     certificate = fitted.certificate
     residual = "" if certificate.kkt_residual is None else f", residual {certificate.kkt_residual:.1e}"
     output.say(
         str(result),
-        f"fitted ({certificate.method}) on {len(fitted.calibration_ids)} cases, {certificate.voxels:,} of "
-        f"{certificate.voxels_available:,} voxels{residual}; fitted for pooling {fitted.pooling}",
+        f"fitted ({certificate.method}) on {plural(len(fitted.calibration_ids), 'case')}, {certificate.voxels:,} of "
+        f"{plural(certificate.voxels_available, 'voxel')}{residual}; for pooling {fitted.pooling}",
     )
-    output.document(result.to_dict() | {"certificate": certificate.to_dict()})
-    return DONE if result.passed else USER_ERROR
+    output.document(result.to_dict() | {"certificate": certificate.to_dict(), "pooling": fitted.pooling})
+    code = output.finish()
+    return code if result.passed else USER_ERROR
