@@ -1,6 +1,6 @@
 """How fast and how far fitting goes, beside what a user would pick instead.
 
-    python benchmarks/fit.py PREDICTIONS DATA [--limit SECONDS] [--trials N] [--parts fit,strengths,memory]
+    python benchmarks/fit.py PREDICTIONS DATA [--limit SECONDS] [--trials N] [--parts ...] [--calibrators ...]
 
 PREDICTIONS holds ``TASK/member_M/CASE.npy`` (logits), DATA ``TASK/labels/CASE.png``, for the tasks camvid and roads.
 Everybody gets the same voxels: mean logits of all members, drawn uniformly once. All NLLs are computed here, in
@@ -55,19 +55,21 @@ def main() -> None:
     parser.add_argument("predictions", type=Path)
     parser.add_argument("data", type=Path)
     parser.add_argument("--limit", type=float, default=30.0, help="seconds for one fit of another library")
-    parser.add_argument("--trials", type=int, default=2, help="trials of the paper's procedure, of 20")
+    parser.add_argument("--trials", type=int, default=2, help="trials of the paper's procedure, of 20; 0: without")
     parser.add_argument("--voxels", type=int, nargs=2, default=VOXELS, help="calibration and validation voxels")
     parser.add_argument("--parts", default="fit,strengths,memory")
+    parser.add_argument("--tasks", default=",".join(TASKS))
+    parser.add_argument("--calibrators", default=",".join((*CALIBRATORS, *MORE)))
     args = parser.parse_args()
     print(f"{torch.get_num_threads()} threads, torch {torch.__version__}, segcal {segcal.__version__}")
     floors: list[tuple[bool, str]] = []
-    for task in TASKS:
+    for task in args.tasks.split(","):
         cal, val = draw(args.predictions, args.data, task, tuple(args.voxels))
         print(f"\n## {task}: {cal.logits.shape[0]} classes, {len(cal.labels):,} + {len(val.labels):,} voxels")
         if "fit" in args.parts:
-            for name in (*CALIBRATORS, *MORE):
+            for name in args.calibrators.split(","):
                 floors += compare(task, name, cal, val, args.limit, args.trials)
-        if "strengths" in args.parts:
+        if "strengths" in args.parts and args.trials:
             equal_strengths(cal, val, args.trials)
     if "memory" in args.parts:
         floors += measure_memory(args.predictions, args.data)
@@ -79,7 +81,7 @@ def main() -> None:
 def compare(task: str, name: str, cal: Voxels, val: Voxels, limit: float, trials: int) -> list[tuple[bool, str]]:
     """Print the table of one calibrator without penalties, and return its floors."""
     rows = [ours(name, cal, val, 0.0)]
-    paper = papers(name, cal, val, 0.0, trials) if name in CALIBRATORS else None
+    paper = papers(name, cal, val, 0.0, trials) if name in CALIBRATORS and trials else None
     rows += [paper] if paper else []
     rows += [peer_row(peer, cal, val, limit) for peer in peers(name)]
     print_table(name, rows)
@@ -89,6 +91,8 @@ def compare(task: str, name: str, cal: Voxels, val: Voxels, limit: float, trials
 def floors_of(title: str, name: str, rows: list[Row], paper: Row | None) -> Iterator[tuple[bool, str]]:
     own = rows[0]
     comparable = [row for row in rows[1:] if np.isfinite(row.objective) and row.same_model]
+    if not comparable:
+        return
     best = min(comparable, key=lambda row: row.objective)
     yield (
         own.objective <= best.objective + 1e-6,

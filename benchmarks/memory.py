@@ -5,6 +5,7 @@ when the voxels are in memory and the libraries are loaded. A fit is stopped aft
 through all its stages (reading, sampling, passes) many times over, or the table says that it was stopped.
 """
 
+import os
 import subprocess
 import sys
 import threading
@@ -77,7 +78,8 @@ def main(predictions: str, data: str, who: str, name: str, millions: str) -> Non
         calibrator(optimizer="lbfgs").fit(logits[..., :2000], labels[..., :2000])
         fit = lambda: calibrator(optimizer="lbfgs").fit(logits, labels)  # noqa: E731
     peak, stopped = _peak(fit)
-    print(peak / 2**20, stopped)
+    print(peak / 2**20, stopped, flush=True)
+    os._exit(0)  # a fit that was stopped still runs in its thread
 
 
 def _peak(fit: Callable[[], object]) -> tuple[int, bool]:
