@@ -116,6 +116,10 @@ def check_labels(labels: Tensor, name: str, space: Sequence[int], num_classes: i
             f"Convert with {_argument(name)}.astype('int64') after checking that they are class indices."
         )
     labels = labels.to(torch.int64)
+    if labels.numel():
+        lowest, highest = (int(value) for value in labels.aminmax())
+        if lowest >= 0 and highest < num_classes and not (ignore is not None and lowest <= ignore <= highest):
+            return labels  # the common case, in one pass
     ignored = torch.zeros_like(labels, dtype=torch.bool) if ignore is None else labels == ignore
     outside = ((labels < 0) | (labels >= num_classes)) & ~ignored
     if bool(outside.any()):

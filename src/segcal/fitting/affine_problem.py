@@ -29,7 +29,7 @@ LARGEST_MATRIX = 1500
 # Multiplications that one Hessian of all experts may cost at first; a sample that serves badly is enlarged.
 HESSIAN_WORK = 4e8
 SMALLEST_SAMPLE_PER_VARIABLE = 12
-LARGEST_FIRST_SAMPLE = 1 << 15
+LARGEST_FIRST_SAMPLE = 1 << 14
 # Values in one step of a Hessian: bounds its memory whatever the size of the sample.
 STEP_VALUES = 1 << 22
 

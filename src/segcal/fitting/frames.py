@@ -126,7 +126,9 @@ class Frames:
         frame = self._make_frame(voxels.logits.T.double())
         target = voxels.labels
         if frame.order is not None:
-            target = (frame.order == voxels.labels[:, None]).to(torch.uint8).argmax(1).to(torch.int32)
+            positions = torch.arange(frame.order.shape[1], dtype=torch.int32, device=frame.order.device)
+            found = (frame.order == voxels.labels[:, None]).to(torch.int32)
+            target = (found * positions).sum(1, dtype=torch.int32)
         features = frame.features.T.to(voxels.logits.dtype)
         whole = Block(features, target, voxels.weight, hardness(voxels.logits))
         if frame.expert is None:

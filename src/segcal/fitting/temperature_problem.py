@@ -40,6 +40,7 @@ class TemperatureProblem(ConvexProblem):
         self.high = torch.tensor([LARGEST], dtype=torch.float64)
         self._calibrator, self._source, self._device, self._stride = calibrator, source, device, stride
         self._second = torch.zeros(1, 1, dtype=torch.float64)
+        self._weight = source.total_weight
         self._kept: list[Voxels] | None = None
 
     def start(self) -> Tensor:
@@ -64,12 +65,11 @@ class TemperatureProblem(ConvexProblem):
 
     def evaluate(self, theta: Tensor, blocks: list[int]) -> tuple[Tensor, Tensor]:
         """Return the mean NLL and its derivative; remember the second."""
-        sums, weight = torch.zeros(3, dtype=torch.float64), 0.0
+        sums = torch.zeros(3, dtype=torch.float64)
         for voxels in self._batches():
             terms = temperature_terms(voxels.logits, voxels.labels, voxels.weight, float(theta[0, 0]))
             sums += torch.tensor(terms, dtype=torch.float64)
-            weight += float(voxels.weight.double().sum())
-        sums /= weight
+        sums /= self._weight
         self._second = sums[2].reshape(1, 1)
         return sums[:1].clone(), sums[1].reshape(1, 1)
 
@@ -90,6 +90,8 @@ class TemperatureProblem(ConvexProblem):
         if self._source.streamed and self._stride == 1:
             return batches
         self._kept = list(batches)
+        if self._stride > 1:
+            self._weight = sum(float(voxels.weight.sum(dtype=torch.float64)) for voxels in self._kept)
         return self._kept
 
 

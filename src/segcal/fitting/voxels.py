@@ -93,13 +93,9 @@ class SampledVoxels(VoxelSource):
         refuse_nothing(sum(available for available, _ in found.values()), len(cases), len(found))
         self.available = sum(available for available, _ in found.values())
         parts = [voxels for _, voxels in found.values()]
-        dtype = torch.float64 if any(part.logits.dtype == torch.float64 for part in parts) else torch.float32
-        self._voxels = Voxels(
-            torch.cat([part.logits.to(dtype) for part in parts], dim=1),
-            torch.cat([part.labels for part in parts]),
-            torch.cat([part.weight.to(dtype) for part in parts]),
-        )
+        self._voxels = _join(parts)
         self.used = self._voxels.labels.numel()
+        self._weight = float(self._voxels.weight.sum(dtype=torch.float64))
 
     def __iter__(self) -> Iterator[Voxels]:
         yield self._voxels
@@ -107,7 +103,7 @@ class SampledVoxels(VoxelSource):
     @property
     def total_weight(self) -> float:
         """Return the sum of the weights; the ratio to it has less variance than the ratio to its expectation."""
-        return float(self._voxels.weight.double().sum())
+        return self._weight
 
 
 class StreamedVoxels(VoxelSource):
@@ -149,10 +145,21 @@ def labelled_voxels(case: Case) -> Voxels:
 
 def _valid(logits: Tensor, labels: Tensor) -> Voxels:
     dtype = compute_dtype(logits.dtype)
-    keep = labels >= 0
-    if not bool(keep.all()):
+    if labels.numel() and int(labels.amin()) < 0:
+        keep = labels >= 0
         logits, labels = logits[:, keep], labels[keep]
     return Voxels(logits.to(dtype).contiguous(), labels.to(torch.int32), torch.ones(labels.numel(), dtype=dtype))
+
+
+def _join(parts: list[Voxels]) -> Voxels:
+    if len(parts) == 1:
+        return parts[0]
+    dtype = torch.float64 if any(part.logits.dtype == torch.float64 for part in parts) else torch.float32
+    return Voxels(
+        torch.cat([part.logits.to(dtype) for part in parts], dim=1),
+        torch.cat([part.labels for part in parts]),
+        torch.cat([part.weight.to(dtype) for part in parts]),
+    )
 
 
 def _count_labelled(case: Case) -> int:
