@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from types import ModuleType
 
 from segcal import __version__
-from segcal.cli import apply, audit, benchmark, check, convert, evaluate, fit
+from segcal.cli import apply, audit, benchmark, check, convert, demo, evaluate, fit
 from segcal.cli.console import DONE, INTERRUPTED, USER_ERROR, in_options
 from segcal.cli.parsing import Parser
 from segcal.errors import SegcalError
 
 # Each module has `add(commands, name)`, which declares the command, and `run(args)`, which returns the exit code.
 COMMANDS: dict[str, ModuleType] = {
+    "demo": demo,
     "check": check,
     "fit": fit,
     "apply": apply,
