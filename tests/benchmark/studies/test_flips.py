@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from segcal.benchmark.counting import FlipBands
 from segcal.benchmark.studies.examples import decode_map
-from segcal.benchmark.studies.flips import FlipPlaces, count_places, flip_study, place_bands, run_flips
+from segcal.benchmark.studies.flips import count_places, example_flips, flip_study, place_curve, run_flips, share_bands
 from segcal.calibrators import make_calibrator
 from segcal.cases import ArrayCases
 
@@ -67,39 +68,44 @@ def test_a_map_without_a_boundary_has_its_voxels_apart():
     cases = ArrayCases([np.random.default_rng(0).normal(size=(3, 5, 6)).astype("float32")], [np.ones((5, 6), int)])
     found = count_places(cases.read("0"), swapping())
     assert found.voxels.tolist() == [0] * 32 + [30]
-    assert flip_study({"a": {"ms": found}}).data["tasks"]["a"]["ms"]["without_boundary"]["voxels"] == 30
-
-
-def test_a_calibrator_that_keeps_the_mask_flips_nothing():
-    cases, _, _ = make_cases()
-    study = run_flips({"toy": (cases, {"ts": make_calibrator("ts", 3), "ms": swapping()})})
-    assert study.data["tasks"]["toy"]["ts"]["flip_rate"] == 0
-    assert study.data["tasks"]["toy"]["ts"]["bands"][0]["share_of_flips"] is None
-    assert study.data["tasks"]["toy"]["ms"]["flip_rate"] > 0.05
-    assert "| ts | 0.00 | — | — | — | — |" in study.tables["figure4_flips"].to_markdown()
+    assert place_curve(found)["without_boundary"] == {"voxels": 30, "flips": int(found.flips[-1].sum())}
 
 
 def test_shares_of_bands_are_of_all_voxels_and_of_all_flips():
-    voxels = np.zeros(33, int)
-    voxels[[0, 2, 3, 6, 7, 20]] = [10, 20, 30, 5, 15, 20]
-    flips = np.zeros((33, 3), int)
-    flips[0] = [3, 2, 1]
-    flips[3] = [0, 1, 0]
-    flips[20] = [1, 0, 0]
-    bands = place_bands(FlipPlaces(32, voxels, flips))
-    assert [band["share_of_voxels"] for band in bands] == [0.3, 0.35, 0.15, 0.2]
-    assert [band["share_of_flips"] for band in bands] == [0.75, 0.125, 0, 0.125]
-    assert [band["flip_rate"] for band in bands] == [0.2, pytest.approx(1 / 35), 0, 0.05]
+    flips = np.array([[3, 2, 1], [0, 1, 0], [0, 0, 0], [1, 0, 0], [0, 0, 0]])
+    one = share_bands(FlipBands(np.array([30, 35, 15, 20, 0]), flips))
+    assert [band["share_of_voxels"] for band in one["bands"]] == [0.3, 0.35, 0.15, 0.2]
+    assert [band["share_of_flips"] for band in one["bands"]] == [0.75, 0.125, 0, 0.125]
+    assert [band["flip_rate"] for band in one["bands"]] == [0.2, pytest.approx(1 / 35), 0, 0.05]
+    assert (one["harmful"], one["beneficial"], one["neutral"], one["flip_rate"]) == (4, 3, 1, 0.08)
+    text = flip_study({"toy": {"ms": FlipBands(np.array([30, 35, 15, 20, 0]), flips)}}).tables["figure4_flips"]
+    assert "| ms | 8.00 | 75.0 (30.0) | 12.5 (35.0) | 0.0 (15.0) | 12.5 (20.0) |" in text.to_markdown()
 
 
-def test_the_example_is_the_case_with_most_flips():
+def test_nothing_flipped_has_no_shares():
+    none = FlipBands(np.array([10, 0, 0, 0, 0]), np.zeros((5, 3), int))
+    text = flip_study({"toy": {"ms": none}}).tables["figure4_flips"].to_markdown()
+    assert "| ms | 0.00 | — | — | — | — |" in text
+
+
+def test_the_example_shows_what_flipped():
     cases, logits, labels = make_cases()
-    study = run_flips({"toy": (cases, {"ms": swapping()})})
-    example = study.data["examples"]["toy"]["ms"]
-    totals = [int(count_places(case, swapping()).flips.sum()) for case in cases]
-    number = int(np.argmax(totals))
-    assert (example["case"], example["flips"]) == (str(number), max(totals))
-    before = logits[number].argmax(0)
+    example = example_flips(cases.read("1"), swapping())
+    before = logits[1].argmax(0)
     assert (decode_map(example["before"]) == before).all()
-    changed = (decode_map(example["after"]) != before) & (labels[number] != 7)
+    changed = (decode_map(example["after"]) != before) & (labels[1] != 7)
     assert (decode_map(example["flipped"]) == changed).all()
+    assert example["flips"] == changed.sum()
+
+
+def test_only_pipelines_that_may_flip_are_studied_and_matrix_scaling_is_looked_at_closer(setting):
+    study = run_flips(setting)
+    assert list(study.data["tasks"]["toy"]) == ["ms(mean_logits)"]
+    rate = setting.numbers("plain", "ms(mean_logits)")["flip_rate"]["value"]
+    assert study.data["tasks"]["plain"]["ms(mean_logits)"]["flip_rate"] == pytest.approx(rate)
+    closer = study.data["closer"]["toy"]
+    assert (closer["pipeline"], closer["cases"]) == ("ms(mean_logits)", 2)
+    counted = [sum(closer["curve"][kind]) for kind in ("harmful", "beneficial", "neutral")]
+    rows = setting.results.repeats("toy", "ms(mean_logits)")[0].rows[:2]
+    assert sum(counted) == round(sum(row["metrics"]["flip_rate"] * row["voxels"] for row in rows))
+    assert sum(counted) > 0

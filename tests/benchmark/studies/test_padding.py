@@ -1,12 +1,14 @@
 """The padding artefact: the numbers of a padded voxel, what they do, and that a check catches it."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
-from segcal.benchmark.studies.padding import PaddedCases, run_padding
+from segcal.benchmark.studies.padding import PaddedCases, run_padding, study_padding
+from segcal.benchmark.studies.setting import NothingToStudyError
 from segcal.cases import ArrayCases, check_cases
 from segcal.errors import InputError
 from segcal.fitting import FitConfig
@@ -51,7 +53,7 @@ def test_cases_without_a_mask_or_without_labels_are_refused():
 @pytest.fixture(scope="module")
 def study():
     cases, _ = make_cases()
-    return run_padding(cases.split(2, 1), ["identity", "ts", "dc"], FitConfig(voxels=200, lam=1e-4, mu=1e-4))
+    return study_padding(cases.split(2, 1), ["identity", "ts", "dc"], FitConfig(voxels=200, lam=1e-4, mu=1e-4))
 
 
 def test_without_a_mask_the_padding_rules_the_uncalibrated_numbers(study):
@@ -107,3 +109,18 @@ def test_the_folder_check_calls_padded_logits_an_error(tmp_path):
     errors = [problem for problem in found.problems if problem.severity == "error"]
     assert [problem.case_id for problem in errors] == ["0", "1"]
     assert "suspected padding" in errors[0].text
+
+
+def test_of_a_benchmark_the_first_task_with_masks_is_padded_and_its_own_fits_are_the_masked_ones(setting):
+    study = run_padding(setting)
+    assert list(study.data["calibrators"]) == ["identity", "ts", "ms", "cms_ap"]
+    rows = setting.results.repeats("toy", "ts(mean_logits)")[0].rows
+    expected = sum(row["metrics"]["nll"] for row in rows) / len(rows)
+    assert study.data["calibrators"]["ts"]["masked"]["nll"]["value"] == pytest.approx(expected, rel=1e-9)
+    assert study.data["check"]["caught"] == len(rows)
+
+
+def test_without_masks_there_is_nothing_to_pad(setting):
+    tasks = tuple(task for task in setting.protocol.tasks if task.name == "plain")
+    with pytest.raises(NothingToStudyError, match="no task has logits with their offset and a mask"):
+        run_padding(replace(setting, protocol=replace(setting.protocol, tasks=tasks)))
