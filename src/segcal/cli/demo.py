@@ -15,7 +15,7 @@ from segcal.demo.plan import Plan, full_plan, quick_plan
 from segcal.demo.story import Story, tell_story
 from segcal.errors import InputError
 
-EXAMPLE = "example: segcal demo --out demo-results"
+EXAMPLE = "example:\n  segcal demo --out demo-results"
 # Each process needs about half a gigabyte.
 MOST_WORKERS = 4
 

@@ -1,0 +1,82 @@
+"""The story from nothing to its end, on a plan as small as can be."""
+
+import json
+from dataclasses import replace
+
+from segcal.benchmark.studies import STUDIES
+from segcal.benchmark.tasks import EmbeddedTask
+from segcal.demo.plan import quick_plan
+from segcal.demo.story import batched, predict_all, predict_part, tell_story
+
+
+def test_everything_is_written_and_predictions_are_cleared_away(told):
+    folder, story, _ = told
+    assert all(path.exists() for path in story.written)
+    assert not (folder / "predictions").exists()
+    stems = {path.stem for path in (folder / "tables").glob("*.md")}
+    assert {"demo", "table4_results", "table8_roads", "table5_offsets", "figure4_flips", "shift_roads"} <= stems
+    studies = {path.stem for path in (folder / "studies").glob("*.json")}
+    assert studies == set(STUDIES) - {"padding"}
+    assert story.left_out == {"padding": "no task has logits with their offset and a mask"}
+
+
+def test_the_verdict_is_kept_as_it_was_told(told):
+    folder, story, _ = told
+    document = json.loads((folder / "verdict.json").read_text())
+    assert document["verdict"] == list(story.verdict)
+    assert document["chosen"] == story.chosen
+    assert document["reduced"] == ["one task instead of three"]
+
+
+def test_the_verdict_speaks_of_confidence_default_mask_flips_and_shift(told):
+    _, story, _ = told
+    heads = [sentence.split(":")[0] for sentence in story.verdict]
+    assert heads == ["roads"] * 4 + ["roads_mild"]
+    assert "before calibration the ensemble was overconfident" in story.verdict[0]
+    assert story.verdict[2].startswith("roads: the mask did not change: 0 of 86,016 voxels")
+    assert "matrix scaling would have flipped" in story.verdict[3]
+
+
+def test_the_short_table_sets_the_default_beside_nothing_and_matrix_scaling(told):
+    _, story, _ = told
+    rows = [row.title for row in story.table.rows]
+    assert rows == ["uncalibrated", f"default: {story.chosen['roads']}", "matrix scaling: ms"]
+    assert [column.title for column in story.table.columns] == ["NLL", "DSC", "ECE", "BA-ECE", "ACE", "Flip"]
+    flips = [row.cells[-1].value for row in story.table.rows]
+    assert flips[:2] == [None, None]
+    assert flips[2] > 0
+
+
+def test_progress_goes_from_predicting_to_the_studies(told):
+    _, _, steps = told
+    assert steps[0].message == "predicting roads"
+    assert (steps[-1].done, steps[-1].total) == (len(STUDIES), len(STUDIES))
+    predicted = [step for step in steps if step.message.startswith("predicting")]
+    assert predicted[-1].done == predicted[-1].total == 14
+
+
+def test_told_again_it_computes_no_unit_anew(told, demo_setting):
+    folder, story, _ = told
+    before = {path: path.stat().st_mtime_ns for path in (folder / "units").rglob("*.jsonl")}
+    plan = replace(
+        quick_plan(), protocol=demo_setting.protocol, options=replace(demo_setting.options, cases=1, sizes=(1,))
+    )
+    again = tell_story(plan, folder)
+    assert again.verdict == story.verdict
+    assert {path: path.stat().st_mtime_ns for path in (folder / "units").rglob("*.jsonl")} == before
+
+
+def test_predictions_of_processes_are_those_of_one(tmp_path, demo_setting):
+    task = EmbeddedTask("roads", "roads", cases=2, members=1)
+    one, two = tmp_path / "one", tmp_path / "two"
+    assert predict_part(task, ["roads_0000", "roads_0001"], one / "predictions") == 2
+    protocol = replace(demo_setting.protocol, tasks=(task,), workers=2)
+    steps = []
+    predict_all(replace(quick_plan(), protocol=protocol), two, steps.append)
+    assert (steps[-1].done, steps[-1].total) == (2, 2)
+    for path in (one / "predictions").rglob("*.safetensors"):
+        assert path.read_bytes() == (two / path.relative_to(one)).read_bytes()
+
+
+def test_parts_are_of_at_most_the_size():
+    assert batched(["a", "b", "c"], 2) == [["a", "b"], ["c"]]
