@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from segcal.benchmark.job import one_thread
 from segcal.demo.default import choose_column, choose_default
 from segcal.fitting.choice import choose
 from segcal.fitting.fit import read_data
@@ -27,7 +28,8 @@ def test_the_choice_is_the_one_that_a_fit_would_make(demo_setting):
     task = demo_setting.tasks[0]
     found = choose_default(demo_setting, task)
     split, config = demo_setting.split(task, "mean_logits"), demo_setting.protocol.fit
-    expected = choose(["identity", "ts", "cms_ap"], read_data(split.cal, split.val, config), config)
+    with one_thread():
+        expected = choose(["identity", "ts", "cms_ap"], read_data(split.cal, split.val, config), config)
     assert found.pipeline.calibrator == expected.chosen.name
     for row in expected.candidates:
         assert found.validation_nll[f"{row.name}(mean_logits)"] == pytest.approx(row.validation_nll, rel=1e-4)

@@ -77,7 +77,7 @@ def tell_story(plan: Plan, folder: str | Path, progress: Callable[[Step], None] 
     results = run_benchmark(plan.protocol, place, embedded, progress)
     summary = write_summary(results)
     write_tables(place)
-    setting = Setting(plan.protocol, results, summary, embedded, plan.options)
+    setting = Setting(plan.protocol, results, summary, embedded, open_embedded, plan.options)
     studies, left_out = _study(setting, progress)
     chosen = {task.name: choose_default(setting, task).pipeline for task in setting.tasks}
     verdict = find_verdict(setting, chosen, studies)

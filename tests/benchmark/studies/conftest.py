@@ -62,4 +62,5 @@ def setting(tmp_path_factory):
         bootstrap=Bootstrap(replicates=50),
     )
     results = run_benchmark(protocol, tmp_path_factory.mktemp("results"), open_toy)
-    return Setting(protocol, results, summarise(results), open_toy, Options(cases=2, sizes=(1, 9), size_tasks=("toy",)))
+    options = Options(cases=2, sizes=(1, 9), size_tasks=("toy",))
+    return Setting(protocol, results, summarise(results), open_toy, options=options)

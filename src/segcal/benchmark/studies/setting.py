@@ -46,6 +46,7 @@ class Setting:
         results: its units.
         summary: made from them by :func:`segcal.benchmark.summaries.summarise`.
         embedded: opens embedded tasks.
+        embedded_once: the same for cases that are read once, so that nothing of them need be kept; `embedded` if None.
         options: how much is done.
         progress: told what is done next.
     """
@@ -54,6 +55,7 @@ class Setting:
     results: Results
     summary: dict[str, Any] = field(repr=False)
     embedded: Opener | None = None
+    embedded_once: Opener | None = None
     options: Options = Options()
     progress: Callable[[str], None] = lambda text: None
 
@@ -64,11 +66,11 @@ class Setting:
 
     def open(self, task: Task, pooling: str, members: int | None = None) -> OpenTask:
         """Open a task with a pooling, and with its first `members` members only if that is given."""
-        chosen = task
-        if members is not None:
-            kept = members if isinstance(task.members, int) else task.members[:members]
-            chosen = replace(task, members=kept)  # type: ignore[arg-type]
-        return open_task(chosen, pooling, self.protocol.root, self.embedded)
+        if members is None:
+            return open_task(task, pooling, self.protocol.root, self.embedded)
+        kept = members if isinstance(task.members, int) else task.members[:members]
+        fewer = replace(task, members=kept)  # type: ignore[arg-type]
+        return open_task(fewer, pooling, self.protocol.root, self.embedded_once or self.embedded)
 
     def split(self, task: Task, pooling: str, repeat: int = 0) -> Split:
         """Return the cases of a task as a repeat divided them."""
