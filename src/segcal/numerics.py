@@ -34,6 +34,9 @@ def free_energy(logits: Logits, axis: int = 1) -> Tensor:
 
 def canonical_logits(logits: Logits, axis: int = 1) -> LogProbs:
     """Return the representative of the logits that does not depend on their offset: the log-softmax."""
+    if logits.ndim == 2 and axis == 1 and logits.stride(0) == 1 and not torch.compiler.is_exporting():
+        # Voxels that are neighbours in memory: along the other axis it is several times faster for few classes.
+        return torch.log_softmax(logits.T, dim=0).T
     return torch.log_softmax(logits, dim=axis)
 
 

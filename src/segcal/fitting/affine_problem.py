@@ -143,21 +143,28 @@ class AffineProblem(ConvexProblem):
 
     def _products(self, sample: Block, theta: Tensor, split: int) -> Curvature:
         total = self._frames.total_weight
+        bend = affine_torch.hessian_operator(sample.features, sample.weight, theta, self._outputs)
 
         def multiply(vector: Tensor) -> Tensor:
             image = self.penalty_product(vector)
             direction = vector[:split].reshape(self._rows, -1).to(theta.device)
-            bent = affine_torch.hessian_product(sample.features, sample.weight, theta, direction, self._outputs)
-            image[:split] += bent.reshape(-1).cpu() / total
+            image[:split] += bend(direction).reshape(-1).cpu() / total
             return image
 
-        diagonal = affine_torch.hessian_diagonal(sample.features, sample.weight, theta, self._outputs).reshape(-1).cpu()
-        diagonal = torch.cat([diagonal / total, torch.zeros(len(self.low) - split, dtype=torch.float64)])
+        blocks = affine_torch.hessian_blocks(sample.features, sample.weight, theta, self._outputs).cpu() / total
         lam, mu = self._strengths
         classes, experts = self._calibrator.num_classes, self._frames.num_experts
-        floor = 2 * max(lam / (classes * (classes - 1)), mu / classes) / experts
-        scale = diagonal + floor + 1e-9 * float(diagonal.amax()) + 1e-14
-        return ProductCurvature(multiply, lambda vector: vector / scale, 1e-9 * float(diagonal.amax()) + 1e-14)
+        damping = 1e-9 * float(blocks.diagonal(dim1=1, dim2=2).amax()) + 1e-14
+        penalty = torch.full((self._features + 1,), 2 * lam / (classes * (classes - 1)) / experts, dtype=torch.float64)
+        penalty[-1] = 2 * mu / classes / experts
+        factors = torch.linalg.cholesky(blocks + torch.diag(penalty + 10 * damping))
+        rest = float(penalty.amax()) + damping
+
+        def precondition(vector: Tensor) -> Tensor:
+            own = vector[:split].reshape(self._rows, -1, 1)
+            return torch.cat([torch.cholesky_solve(own, factors).reshape(-1), vector[split:] / rest])
+
+        return ProductCurvature(multiply, precondition, damping)
 
 
 def pack(calibrator: AffineCalibrator) -> Tensor:

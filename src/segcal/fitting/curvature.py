@@ -65,11 +65,11 @@ class ProductCurvature(Curvature):
         return self._multiply(vector) + self._damping * vector
 
     def solve(self, right: Tensor, free: Tensor) -> Tensor:
-        """Solve in the free components to a relative residual of 1e-3; a truncated Newton step needs no more."""
+        """Solve in the free components to a relative residual of 1e-2; a truncated Newton step needs no more."""
         solution = torch.zeros_like(right)
         rest = torch.where(free, right, 0.0)
         z = torch.where(free, self._precondition(rest), 0.0)
-        direction, rho, goal = z.clone(), float(rest @ z), 1e-3 * float(rest.norm())
+        direction, rho, goal = z.clone(), float(rest @ z), 1e-2 * float(rest.norm())
         for _ in range(250):
             if float(rest.norm()) <= goal or rho <= 0:
                 break

@@ -169,7 +169,7 @@ def box_step(gradient: Tensor, curvature: Curvature, low: Tensor, high: Tensor) 
     """
     step = torch.zeros_like(gradient)
     slope = gradient.clone()
-    target = 1e-3 * float(projected_gradient(step, slope, low, high).abs().amax())
+    target = 1e-2 * float(projected_gradient(step, slope, low, high).abs().amax())
     for _ in range(3 * len(gradient) + 30):
         if float(projected_gradient(step, slope, low, high).abs().amax()) <= target:
             break

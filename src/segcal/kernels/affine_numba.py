@@ -12,7 +12,7 @@ import numpy as np
 from numba import njit, prange
 from torch import Tensor
 
-from segcal.kernels.affine_exponential import SUMS, fast_exp
+from segcal.kernels.affine_exponential import SUMS, fast_exp, fast_log
 
 TILE = 64
 PARTS = 32
@@ -31,7 +31,7 @@ def likelihood(features: Tensor, target: Tensor, weight: Tensor, theta: Tensor, 
 
 
 @njit(fastmath=SUMS, inline="always")
-def _load(features, weight, start, size, x, w):  # type: ignore[no-untyped-def]
+def load_tile(features, weight, start, size, x, w):  # type: ignore[no-untyped-def]
     """Copy a tile, with zeros where it is not full."""
     for v in range(size):
         w[v] = weight[start + v]
@@ -136,7 +136,7 @@ def _likelihood(features, target, weight, theta, mode):  # type: ignore[no-untyp
         for tile in range(tiles * part // PARTS, tiles * (part + 1) // PARTS):
             start = tile * TILE
             size = min(TILE, count - start)
-            _load(features, weight, start, size, x, w)
+            load_tile(features, weight, start, size, x, w)
             _outputs(theta, x, first, s)
             _drop(mode, rows, s)
             for v in range(size):
@@ -144,8 +144,12 @@ def _likelihood(features, target, weight, theta, mode):  # type: ignore[no-untyp
             _softmax(rows, s, top, norm)
             for v in range(size):  # in a loop of its own: beside log(norm) the large scores would round it away
                 own[v] -= top[v]
-            for v in range(size):
-                totals[part] += w[v] * (np.log(norm[v]) - own[v])
+            for v in range(size, TILE):
+                own[v] = 0.0
+            total = 0.0
+            for v in range(TILE):
+                total += w[v] * (fast_log(norm[v]) - own[v])
+            totals[part] += total
             _residuals(target, start, size, rows, mode, s, norm, w)
             _add_gradient(x, s, first, sign, gradients[part])
     return totals, gradients

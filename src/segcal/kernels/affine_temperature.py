@@ -14,9 +14,9 @@ import torch
 from numba import njit, prange
 from torch import Tensor
 
-from segcal.kernels.affine_exponential import SUMS, fast_exp
+from segcal.kernels.affine_exponential import SUMS, fast_exp, fast_log
+from segcal.kernels.affine_numba import TILE, load_tile
 
-TILE = 128
 PARTS = 32
 STEP_VALUES = 1 << 19
 
@@ -54,21 +54,33 @@ def reference(logits: Tensor, target: Tensor, weight: Tensor, beta: float) -> tu
 
 
 @njit(fastmath=SUMS, inline="always")
-def _moments(logits, start, size, beta, top, sums):  # type: ignore[no-untyped-def]
-    """Set the largest logit of each voxel, and the sums of e, e g and e g^2 over classes."""
+def _gaps(target, start, size, z, own):  # type: ignore[no-untyped-def]
+    """Turn logits into gaps to the winner; `own` is the gap of the label, 0 where the tile is not full."""
+    top = own  # its place serves twice
+    for v in range(TILE):
+        top[v] = z[0, v]
+    for c in range(1, z.shape[0]):
+        for v in range(TILE):
+            top[v] = max(top[v], z[c, v])
+    for c in range(z.shape[0]):
+        for v in range(TILE):
+            z[c, v] -= top[v]
     for v in range(size):
-        top[v] = logits[0, start + v]
-        sums[0, v] = sums[1, v] = sums[2, v] = 0.0
-    for c in range(1, logits.shape[0]):
-        for v in range(size):
-            top[v] = max(top[v], logits[c, start + v])
-    for c in range(logits.shape[0]):
-        for v in range(size):
-            gap = logits[c, start + v] - top[v]
+        own[v] = z[target[start + v], v]
+
+
+@njit(fastmath=SUMS, inline="always")
+def _moments(z, beta, s0, s1, s2):  # type: ignore[no-untyped-def]
+    """Set the sums of e, e g and e g^2 over classes."""
+    for v in range(TILE):
+        s0[v] = s1[v] = s2[v] = 0.0
+    for c in range(z.shape[0]):
+        for v in range(TILE):
+            gap = z[c, v]
             e = fast_exp(beta * gap)
-            sums[0, v] += e
-            sums[1, v] += e * gap
-            sums[2, v] += e * gap * gap
+            s0[v] += e
+            s1[v] += e * gap
+            s2[v] += e * gap * gap
 
 
 @njit(parallel=True, fastmath=SUMS, cache=True, error_model="numpy")
@@ -77,16 +89,18 @@ def _fused(logits, target, weight, beta):  # type: ignore[no-untyped-def]
     totals = np.zeros((PARTS, 3))
     tiles = (count + TILE - 1) // TILE
     for part in prange(PARTS):
-        top, sums = np.empty(TILE), np.empty((3, TILE))
+        z, w, own = np.empty((logits.shape[0], TILE)), np.empty(TILE), np.empty(TILE)
+        s0, s1, s2 = np.empty(TILE), np.empty(TILE), np.empty(TILE)
+        value, first, second = 0.0, 0.0, 0.0
         for tile in range(tiles * part // PARTS, tiles * (part + 1) // PARTS):
             start = tile * TILE
-            size = min(TILE, count - start)
-            _moments(logits, start, size, beta, top, sums)
-            for v in range(size):
-                own = logits[target[start + v], start + v] - top[v]
-                mean = sums[1, v] / sums[0, v]
-                w = weight[start + v]
-                totals[part, 0] += w * (np.log(sums[0, v]) - beta * own)
-                totals[part, 1] += w * (mean - own)
-                totals[part, 2] += w * (sums[2, v] / sums[0, v] - mean * mean)
+            load_tile(logits, weight, start, size, z, w)
+            _gaps(target, start, size, z, own)
+            _moments(z, beta, s0, s1, s2)
+            for v in range(TILE):
+                mean = s1[v] / s0[v]
+                value += w[v] * (fast_log(s0[v]) - beta * own[v])
+                first += w[v] * (mean - own[v])
+                second += w[v] * (s2[v] / s0[v] - mean * mean)
+        totals[part, 0], totals[part, 1], totals[part, 2] = value, first, second
     return totals

@@ -9,6 +9,8 @@ where J is the constant Jacobian of `outputs`: the identity, minus the identity 
 minus the running sum ("stacked_drops"). All in float64, whatever the features are stored in.
 """
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -68,16 +70,26 @@ def _pull_back(residual: Tensor, outputs: str) -> Tensor:
 
 def hessian_product(features: Tensor, weight: Tensor, theta: Tensor, direction: Tensor, outputs: str) -> Tensor:
     """Return the Hessian of the summed negative log-likelihood times `direction`, shaped like `theta`."""
+    return hessian_operator(features, weight, theta, outputs)(direction)
+
+
+def hessian_operator(features: Tensor, weight: Tensor, theta: Tensor, outputs: str) -> Callable[[Tensor], Tensor]:
+    """Return the product with the Hessian as a function; what all products share is computed once."""
     x, w = features.double(), weight.double()
     probs = torch.softmax(_scores(theta[:, :-1] @ x + theta[:, -1:], outputs), dim=0)
-    change = _scores(direction[:, :-1] @ x + direction[:, -1:], outputs)
-    residual = _pull_back(w * probs * (change - (probs * change).sum(0)), outputs)
-    return torch.cat([residual @ x.T, residual.sum(1, keepdim=True)], dim=1)
+    weighted = w * probs
+
+    def multiply(direction: Tensor) -> Tensor:
+        change = _scores(direction[:, :-1] @ x + direction[:, -1:], outputs)
+        residual = _pull_back(weighted * (change - (probs * change).sum(0)), outputs)
+        return torch.cat([residual @ x.T, residual.sum(1, keepdim=True)], dim=1)
+
+    return multiply
 
 
-def hessian_diagonal(features: Tensor, weight: Tensor, theta: Tensor, outputs: str) -> Tensor:
-    """Return the diagonal of the Hessian, shaped like `theta`."""
-    x = features.double()
+def hessian_blocks(features: Tensor, weight: Tensor, theta: Tensor, outputs: str) -> Tensor:
+    """Return the blocks ``(K, F + 1, F + 1)`` of the Hessian that belong to one output each."""
+    x = torch.cat([features.double(), torch.ones_like(features[:1], dtype=torch.float64)])
     probs = probabilities(features, theta, outputs)
     spread = weight.double() * probs * (1 - probs)
-    return torch.cat([spread @ x.square().T, spread.sum(1, keepdim=True)], dim=1)
+    return torch.stack([(x * row) @ x.T for row in spread])
