@@ -94,6 +94,7 @@ def _fused(logits, target, weight, beta):  # type: ignore[no-untyped-def]
         value, first, second = 0.0, 0.0, 0.0
         for tile in range(tiles * part // PARTS, tiles * (part + 1) // PARTS):
             start = tile * TILE
+            size = min(TILE, count - start)
             load_tile(logits, weight, start, size, z, w)
             _gaps(target, start, size, z, own)
             _moments(z, beta, s0, s1, s2)
