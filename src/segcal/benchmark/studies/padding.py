@@ -13,18 +13,18 @@ Every calibrator is fitted and judged three ways, on the same cases:
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 
 from segcal.benchmark.studies.base import Study
+from segcal.benchmark.studies.padded_cases import PaddedCases
 from segcal.benchmark.studies.setting import NothingToStudyError, Setting
 from segcal.calibrators.base import Calibrator
 from segcal.calibrators.temperature import TemperatureScaling
 from segcal.cases.base import Case, Cases, Split
 from segcal.cases.padding import Padding, find_padding
-from segcal.errors import InputError
 from segcal.evaluation.counting import Counter
 from segcal.evaluation.stage import Stage, summarise
 from segcal.fitting.config import FitConfig
@@ -32,7 +32,6 @@ from segcal.fitting.fit import fit_to, read_data
 from segcal.metrics import find_metrics
 from segcal.report.table import Cell, Column, Group, Row, Table
 from segcal.summary import LEVEL, Draws
-from segcal.types import IGNORED
 
 NAME = "padding"
 METRICS = ("nll", "ece", "ba_ece", "ace", "dice", "flip_rate")
@@ -57,37 +56,6 @@ class PaddingReport:
 
     without_mask: Padding | None
     with_mask: Padding | None
-
-
-class PaddedCases(Cases):
-    """Cases whose logits outside their mask are (1, 0, ..., 0).
-
-    Args:
-        cases: cases with masks.
-        masked: True to keep the mask; False to forget it, so that the padding counts as background, rightly predicted.
-    """
-
-    def __init__(self, cases: Cases, masked: bool) -> None:
-        super().__init__(
-            cases.ids, cases.num_classes, cases.kind, cases.pooling, cases.class_names, groups=cases.groups
-        )
-        self._cases = cases
-        self._masked = masked
-
-    def read(self, case_id: str) -> Case:
-        """Read one case and pad it."""
-        case = self._cases.read(case_id)
-        if case.mask is None or case.labels is None:
-            raise InputError(
-                f"case {case_id!r} has no {'mask' if case.mask is None else 'labels'}, but the padding study needs "
-                "both. Take cases with a cropped field of view."
-            )
-        vector = torch.zeros(self.num_classes, dtype=case.logits.dtype)
-        vector[0] = 1
-        logits = torch.where(case.mask, case.logits, vector.reshape(-1, *[1] * case.mask.ndim))
-        if self._masked:
-            return replace(case, logits=logits, labels=case.labels.where(case.mask, IGNORED))
-        return replace(case, logits=logits, labels=case.labels.where(case.mask, 0), mask=None)
 
 
 def run_padding(setting: Setting) -> Study:
