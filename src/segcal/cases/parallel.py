@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
 
@@ -81,7 +82,8 @@ def _in_processes(
     waiting: deque[tuple[str, Future[bytes]]] = deque()
     try:
         for case_id in ids:
-            waiting.append((case_id, pool.submit(_one_packed, packed, case_id)))
+            with _interrupts_waiting():  # this may start a process
+                waiting.append((case_id, pool.submit(_one_packed, packed, case_id)))
             if len(waiting) > 2 * workers:
                 done, future = waiting.popleft()
                 yield done, partial(_unpacked, future)
@@ -90,6 +92,19 @@ def _in_processes(
             yield done, partial(_unpacked, future)
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
+
+
+@contextmanager
+def _interrupts_waiting() -> Iterator[None]:
+    """Hold Ctrl-C back while processes are started: they inherit it, and stay quiet even before they can be told."""
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _start_worker(threads: int) -> None:

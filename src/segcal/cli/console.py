@@ -26,6 +26,11 @@ OPTIONS = (
 _ARGUMENT = re.compile(rf"\b({'|'.join(OPTIONS)})=(?:'([^']*)'|(-?\d+))?")
 
 
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError  # the main program decides what it means
+
+
 class Output:
     """Where a command writes.
 
@@ -35,7 +40,7 @@ class Output:
 
     def __init__(self, as_json: bool) -> None:
         self._json = as_json
-        self._out = Console(width=None if sys.stdout.isatty() else PIPE_WIDTH, highlight=False)
+        self._out = _Console(width=None if sys.stdout.isatty() else PIPE_WIDTH, highlight=False)
         self.failures: list[CaseError] = []
 
     @property

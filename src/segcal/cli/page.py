@@ -1,0 +1,38 @@
+"""The page of commands: ``python -m segcal.cli.page > docs/cli.md`` writes the help of every command.
+
+A test compares the page with what the commands say, so that it cannot fall behind.
+"""
+
+import argparse
+
+from segcal.cli import COMMANDS, make_parser
+from segcal.cli.parsing import WIDTH
+
+INTRODUCTION = """\
+# Commands
+
+The help of every command, as `segcal COMMAND --help` prints it. Written by `python -m segcal.cli.page > docs/cli.md`.
+
+- Results go to stdout, everything else to stderr. With `--json`, stdout is one JSON document.
+- Exit codes: 0 done; 2 a mistake that you can repair, in one sentence; 3 done, but some cases failed and are listed;
+  130 interrupted.
+- Interrupted at any point, a command leaves complete files or none. `apply`, `convert` and `benchmark` go on where they
+  were when they are run again; `fit`, `evaluate`, `audit` and `check` start again and give the same result.
+- A case that cannot be read fails alone. `--strict` stops at the first one.
+"""
+
+
+def help_page() -> str:
+    """Return the page as Markdown."""
+    parser = make_parser()
+    commands = next(action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
+    parts = [INTRODUCTION, f"```\n{parser.format_help().rstrip()}\n```\n"]
+    parts += [f"## segcal {name}\n\n```\n{commands.choices[name].format_help().rstrip()}\n```\n" for name in COMMANDS]
+    return "\n".join(parts)
+
+
+if __name__ == "__main__":
+    import os
+
+    os.environ["COLUMNS"] = str(WIDTH)
+    print(help_page(), end="")

@@ -1,0 +1,133 @@
+import json
+import pickle
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+from segcal.cli import main
+
+AFFINE = np.array([[-2, 0, 0, 5], [0, 3, 0, -7], [0, 0, 1.5, 1], [0, 0, 0, 1.0]])
+IDS = ("a1", "a2", "b1", "b2", "c1", "c2")
+SPACE = (4, 5, 6)
+
+
+class Done(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+    @property
+    def document(self):
+        return json.loads(self.out)
+
+
+@pytest.fixture
+def run(capsys):
+    """Run a command in this process; return its exit code and what it printed."""
+
+    def call(*arguments):
+        with pytest.raises(SystemExit) as stopped:
+            main([str(argument) for argument in arguments])
+        printed = capsys.readouterr()
+        assert "Traceback" not in printed.err
+        return Done(stopped.value.code, printed.out, printed.err)
+
+    return call
+
+
+def softmax(logits):
+    shifted = np.exp(logits - logits.max(axis=0))
+    return (shifted / shifted.sum(axis=0)).astype(np.float32)
+
+
+def write_npy(folder, case_id, scores):
+    np.save(folder / f"{case_id}.npy", scores)
+
+
+def write_nifti(folder, case_id, scores):
+    nibabel = pytest.importorskip("nibabel")
+    nibabel.save(nibabel.Nifti1Image(np.moveaxis(scores, 0, -1), AFFINE), folder / f"{case_id}.nii.gz")
+
+
+def write_nnunet(folder, case_id, scores):
+    nibabel = pytest.importorskip("nibabel")
+    values = softmax(scores)
+    values[:, 0] = np.array([1, 0, 0], np.float32)[:, None, None]  # outside the box nothing was predicted
+    np.savez_compressed(folder / f"{case_id}.npz", probabilities=values)
+    properties = {
+        "spacing": [1.0, 2.0, 3.0],
+        "shape_before_cropping": SPACE,
+        "bbox_used_for_cropping": [[1, 4], [0, 5], [0, 6]],
+    }
+    (folder / f"{case_id}.pkl").write_bytes(pickle.dumps(properties))
+    image = nibabel.Nifti1Image(values.argmax(0).astype(np.uint8).transpose(), AFFINE)
+    nibabel.save(image, folder / f"{case_id}.nii.gz")
+    names = {"background": 0, "liver": 1, "tumour": 2}
+    (folder / "dataset.json").write_text(json.dumps({"labels": names, "file_ending": ".nii.gz"}))
+    plans = {"transpose_forward": [0, 1, 2], "image_reader_writer": "SimpleITKIO"}
+    (folder / "plans.json").write_text(json.dumps(plans))
+
+
+WRITE = {"npy": write_npy, "nifti": write_nifti, "nnunet": write_nnunet}
+# What a user has to declare about each.
+DECLARED = {"npy": ["--kind", "logits"], "nifti": ["--kind", "logits"], "nnunet": [], "store": []}
+
+
+class Folders(NamedTuple):
+    predictions: object
+    labels: object
+    options: list
+    scores: dict
+
+    @property
+    def both(self):
+        return [self.predictions, self.labels, *self.options]
+
+
+@pytest.fixture
+def make_folders(tmp_path):
+    """A factory of folders with six cases of three classes, overconfident, and their labels."""
+
+    def make(name="npy", ids=IDS, space=SPACE, folder="predictions", seed=5, dtype=np.float32):
+        rng = np.random.default_rng(seed)
+        predictions, labels = tmp_path / folder, tmp_path / "labels"
+        predictions.mkdir()
+        labels.mkdir(exist_ok=True)
+        scores = {}
+        for case_id in ids:
+            scores[case_id] = (4 * rng.normal(size=(3, *space))).astype(dtype)
+            truth = (scores[case_id] / 3 + rng.gumbel(size=scores[case_id].shape)).argmax(0).astype(np.uint8)
+            WRITE[name](predictions, case_id, scores[case_id])
+            if name == "npy":
+                np.save(labels / f"{case_id}.npy", truth)
+            else:
+                nibabel = pytest.importorskip("nibabel")
+                stored = truth.transpose() if name == "nnunet" else truth
+                nibabel.save(nibabel.Nifti1Image(stored, AFFINE), labels / f"{case_id}.nii.gz")
+        return Folders(predictions, labels, DECLARED[name], scores)
+
+    return make
+
+
+@pytest.fixture
+def folders(make_folders):
+    return make_folders()
+
+
+@pytest.fixture
+def calibrator(tmp_path, run, folders):
+    """A temperature fitted to four of the six cases of `folders`; two are held out."""
+    done = run("fit", *folders.both, "-o", tmp_path / "cal", "--calibrator", "ts", "--test-share", "0.34")
+    assert done.code == 0, done
+    return tmp_path / "cal"
+
+
+def content(folder):
+    """Return the bytes of every file of a folder, by its relative path."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.fixture
+def files_of():
+    return content

@@ -1,0 +1,118 @@
+import json
+
+import numpy as np
+import pytest
+
+import segcal
+
+SMALL = ["--voxels", "60", "--lam", "0.01", "--mu", "0.01"]
+
+
+def test_the_default_is_chosen_among_those_that_keep_the_mask_and_the_table_is_printed_and_saved(
+    folders, run, tmp_path
+):
+    done = run("fit", *folders.both, "-o", tmp_path / "cal", *SMALL)
+    assert done.code == 0, done
+    fitted = segcal.load(tmp_path / "cal")
+    details = fitted.certificate.details
+    assert [row["name"] for row in details["comparison"]] == ["identity", "ts", "ets", "cms_ap", "cms_op"]
+    assert fitted.calibrator.preserves in ("argmax", "order")
+    assert fitted.calibrator.translation_invariant
+    for row in details["comparison"]:
+        assert f"{row['validation_nll']:.5f}" in done.out
+    assert f"{details['chosen']} <-" in done.out
+    assert "within one standard error of the best" in done.out
+
+
+def test_what_must_be_kept_decides_who_competes(folders, run, tmp_path):
+    out = tmp_path / "cal"
+    names = {}
+    for preserve in ("order", "none"):
+        document = run("fit", *folders.both, "-o", out, "--preserve", preserve, *SMALL, "--json").document
+        names[preserve] = {row["name"] for row in document["certificate"]["details"]["comparison"]}
+    assert names["order"] == {"identity", "ts", "ets", "cms_op"}
+    assert {"dc", "cdc", "ms_c", "vs_ti"} <= names["none"]
+    assert not {"vs", "ms"} & names["none"]
+
+
+def test_the_split_is_written_and_reused_and_the_artefact_knows_it(folders, run, tmp_path):
+    call = ["fit", *folders.both, "-o", tmp_path / "cal", "--calibrator", "ts", "--splits", tmp_path / "splits.json"]
+    first = run(*call, "--seed", 3, "--test-share", 0.2, "--json").document
+    written = json.loads((tmp_path / "splits.json").read_text())
+    assert first["calibration_ids"] == written["cal"]
+    assert first["validation_ids"] == written["val"]
+    assert len(written["test"]) == 1
+    again = run(*call, "--seed", 4, "--json").document
+    assert again["calibration_ids"] == first["calibration_ids"]
+    assert again["validation_ids"] == first["validation_ids"]
+    fitted = segcal.load(tmp_path / "cal")
+    assert list(fitted.calibration_ids) == written["cal"]
+    assert fitted.fingerprint
+
+
+def test_groups_stay_together(folders, run, tmp_path):
+    document = run(
+        "fit", *folders.both, "-o", tmp_path / "cal", "--calibrator", "ts", "--groups", "([abc])\\d", "--json"
+    ).document
+    letters = [{case_id[0] for case_id in document[f"{part}_ids"]} for part in ("calibration", "validation")]
+    assert not letters[0] & letters[1]
+    assert len(document["calibration_ids"]) + len(document["validation_ids"]) == 6
+
+
+def test_one_group_cannot_be_divided(folders, run, tmp_path):
+    done = run("fit", *folders.both, "-o", tmp_path / "cal", "--groups", "[abc](.*)", *SMALL, "--test-share", 0.3)
+    assert done.code == 2
+    assert "there are 2 groups, which are kept whole, but 3 are needed to divide them" in done.err
+
+
+def test_validation_cases_of_their_own(folders, make_folders, run, tmp_path):
+    other = make_folders(ids=("v1", "v2"), folder="validation", seed=9)
+    call = ["fit", *folders.both, "-o", tmp_path / "cal", "--calibrator", "dc", "--voxels", 60]
+    document = run(*call, "--validation", other.predictions, "--json").document
+    assert document["validation_ids"] == ["v1", "v2"]
+    assert len(document["calibration_ids"]) == 6
+
+
+def test_all_cases_without_validation(folders, run, tmp_path):
+    done = run("fit", *folders.both, "-o", tmp_path / "cal", "--calibrator", "ts", "--all")
+    assert "fitted on 6 cases, validated on 0" in done.out
+
+
+def test_a_broken_case_does_not_move_the_others_between_the_parts(folders, run, tmp_path):
+    call = ["fit", *folders.both, "-o", tmp_path / "cal", "--calibrator", "ts", "--json"]
+    whole = run(*call).document
+    broken = whole["calibration_ids"][0]
+    (folders.predictions / f"{broken}.npy").write_bytes(b"nothing")
+    done = run(*call)
+    assert done.code == 3
+    assert done.document["calibration_ids"] == whole["calibration_ids"][1:]
+    assert done.document["validation_ids"] == whole["validation_ids"]
+
+
+def test_an_ensemble_is_pooled_as_declared_and_the_calibrator_remembers(folders, make_folders, run, tmp_path):
+    other = make_folders(folder="second", seed=6)
+    call = [folders.predictions, other.predictions, folders.labels, "--kind", "logits", "--pool", "mean_probs"]
+    assert run("fit", *call, "-o", tmp_path / "cal", "--calibrator", "ts", "--all").code == 0
+    assert segcal.load(tmp_path / "cal").pooling == "mean_probs"
+
+
+def test_the_temperature_is_that_of_a_search_over_one_variable(folders, run, tmp_path):
+    scipy_optimize = pytest.importorskip("scipy.optimize")
+    run("fit", *folders.both, "-o", tmp_path / "cal", "--calibrator", "ts", "--all", "--voxels", "all")
+    logits = np.concatenate([folders.scores[name].reshape(3, -1) for name in sorted(folders.scores)], 1).astype(float)
+    labels = np.concatenate([np.load(path).reshape(-1) for path in sorted(folders.labels.iterdir())])
+
+    def nll(beta):
+        scores = beta * logits
+        return (np.log(np.exp(scores).sum(0)) - scores[labels, np.arange(len(labels))]).mean()
+
+    best = scipy_optimize.minimize_scalar(nll, bounds=(1e-3, 10), method="bounded", options={"xatol": 1e-10})
+    found = segcal.load(tmp_path / "cal").calibrator.inverse_temperature.detach()
+    assert float(found) == pytest.approx(best.x, abs=1e-5)
+
+
+def test_a_folder_that_is_no_calibrator_is_not_replaced(folders, run, tmp_path):
+    done = run("fit", *folders.both, "-o", folders.labels, "--calibrator", "ts", "--all")
+    assert done.code == 2
+    assert "exists and is not a calibrator of segcal" in done.err
+    assert len(list(folders.labels.iterdir())) == 6

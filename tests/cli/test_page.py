@@ -1,0 +1,34 @@
+import argparse
+import re
+from pathlib import Path
+
+import pytest
+
+from segcal.cli import COMMANDS, make_parser
+from segcal.cli.page import help_page
+
+PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
+
+
+@pytest.fixture
+def page(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    return help_page()
+
+
+def test_the_page_in_the_documentation_is_what_the_commands_say(page):
+    assert PAGE.read_text("utf-8") == page, "run: python -m segcal.cli.page > docs/cli.md"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_and_every_option_has_help_and_every_command_an_example(name, page):
+    part = page.split(f"## segcal {name}\n")[1].split("\n## ")[0]
+    assert re.search(rf"^examples?:\n?\s+segcal {name} \S", part, flags=re.MULTILINE)
+    commands = next(action for action in make_parser()._actions if isinstance(action, argparse._SubParsersAction))
+    assert commands.choices[name].description
+    for action in commands.choices[name]._actions:
+        assert action.help, action
+
+
+def test_no_line_of_help_is_wider_than_the_page(page):
+    assert max(len(line) for line in page.splitlines()) <= 120
