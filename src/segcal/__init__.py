@@ -9,8 +9,7 @@ from segcal.fitting import FitConfig, fit
 from segcal.fitting.artifact import load, save
 from segcal.metrics import METRICS
 from segcal.pooling import POOLINGS, pool
-
-__version__ = "0.1.0"
+from segcal.version import __version__ as __version__
 
 __all__ = [
     "CALIBRATORS",

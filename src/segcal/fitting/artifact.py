@@ -17,12 +17,12 @@ from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 
-import segcal
 from segcal.calibrators import make_calibrator, registry_entry
 from segcal.calibrators.base import Calibrator
 from segcal.errors import ArtifactError, InputError
 from segcal.fitting.certificate import Certificate, Fitted
 from segcal.fitting.config import FitConfig
+from segcal.version import __version__
 
 SCHEMA = 1
 DESCRIPTION = "calibrator.json"
@@ -98,7 +98,7 @@ def _describe(fitted: Fitted, weights_digest: str) -> dict[str, Any]:
     name, options = entry
     description = {
         "schema": SCHEMA,
-        "segcal": segcal.__version__,
+        "segcal": __version__,
         "name": name,
         "num_classes": fitted.calibrator.num_classes,
         "options": options,
