@@ -1,0 +1,146 @@
+"""The shape of the package: imports point one way, tests mirror the source, and no file is a bag of leftovers."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src" / "segcal"
+TESTS = ROOT / "tests"
+
+# A part may import parts of earlier levels and itself, never its own level or a later one.
+LEVELS = (
+    {"errors", "version"},
+    {"types"},
+    {"checks", "numerics"},
+    {"kernels"},
+    {"pooling"},
+    {"calibrators", "statistics", "losses", "cases"},
+    {"metrics", "fitting", "training"},
+    {"summary", "audit", "applying"},
+    {"evaluation"},
+    {"evaluate"},
+    {"report", "integrations"},
+    {"benchmark"},
+    {"demo"},
+    {"segcal"},  # the public names, which only the command line may use
+    {"cli"},
+)
+LEVEL = {part: number for number, level in enumerate(LEVELS) for part in level}
+
+# Source files without a test file of their own, each with the reason.
+UNMIRRORED = {
+    "errors.py": "two names",
+    "types.py": "names of types",
+    "version.py": "one number",
+    "fitting/convex_problem.py": "an interface; its members are tested",
+    "fitting/request.py": "a record",
+    "kernels/jit.py": "two decorators",
+    "kernels/reliability.py": "chooses between the fused kernel and the reference, which are tested side by side",
+    "kernels/reliability_classes.py": "a part of the fused kernel",
+    "kernels/reliability_tile.py": "a part of the fused kernel",
+    "kernels/reliability_voxels.py": "a part of the fused kernel",
+    "kernels/tables.py": "the tables that both kernels fill",
+    "calibrators/violations.py": "the measuring part of audit.py, tested with it",
+}
+# Folders whose members are all held to one contract, by the file that tests them.
+BY_CONTRACT = {
+    "cases/formats": "contracts/test_formats.py",
+    "statistics": "contracts/test_metrics.py",
+    "metrics": "contracts/test_metrics.py",
+    "evaluation": "test_evaluate.py",
+}
+
+FILES = sorted(path.relative_to(SOURCE) for path in SOURCE.rglob("*.py"))
+
+
+def imported(path):
+    """Return the modules that a file imports from the package, as dotted names without `segcal.`."""
+    found = []
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path} has a relative import"
+            folder = SOURCE.joinpath(*(node.module or "").split(".")[1:])
+            for alias in node.names:  # a module of a package, or a name in one
+                inside = (folder / f"{alias.name}.py").exists() or (folder / alias.name / "__init__.py").exists()
+                found.append(f"{node.module}.{alias.name}" if inside else node.module)
+    return [name for name in found if name == "segcal" or name.startswith("segcal.")]
+
+
+def part_of(file):
+    return file.parts[0].removesuffix(".py")
+
+
+@pytest.mark.parametrize("file", [f for f in FILES if f.name != "__init__.py" or len(f.parts) > 1], ids=str)
+def test_imports_point_one_way(file):
+    own = part_of(file)
+    assert own in LEVEL, f"{own} is not in the table of levels"
+    for name in imported(SOURCE / file):
+        part = name.split(".")[1] if "." in name else "segcal"
+        assert part == own or LEVEL[part] < LEVEL[own], f"{file} imports {name}, but {own} stands below {part}"
+
+
+def test_no_two_parts_import_each_other_by_way_of_others():
+    """The levels exclude it between parts; inside a part, follow the imports of every file."""
+    graph = {}
+    for file in FILES:
+        dotted = ".".join(("segcal", *file.with_suffix("").parts)).removesuffix(".__init__")
+        graph[dotted] = {
+            name for name in imported(SOURCE / file) if name != dotted and not name.startswith("segcal.cli")
+        }
+    done, active = set(), []
+
+    def visit(name):
+        if name in done or name not in graph:
+            return
+        assert name not in active, f"imports go round: {' -> '.join([*active[active.index(name) :], name])}"
+        active.append(name)
+        for other in sorted(graph[name] - {"segcal"}):
+            visit(other)
+        active.pop()
+        done.add(name)
+
+    for name in sorted(graph):
+        visit(name)
+
+
+def mirror(file):
+    return TESTS / file.parent / f"test_{file.name}"
+
+
+@pytest.mark.parametrize("file", [f for f in FILES if f.name != "__init__.py"], ids=str)
+def test_every_source_file_has_its_test_file(file):
+    if str(file) in UNMIRRORED:
+        assert not mirror(file).exists(), f"{file} has a test file now: take it off the list"
+        return
+    contract = BY_CONTRACT.get(str(file.parent))
+    assert mirror(file).exists() or (contract and (TESTS / contract).exists()), f"{mirror(file)} is missing"
+
+
+def test_the_list_of_exceptions_names_files_that_exist():
+    assert set(UNMIRRORED) <= {str(file) for file in FILES}
+
+
+def test_every_test_file_mirrors_a_source_file():
+    special = {"contracts", "paper"}
+    whole = {"test_nnunet_export.py", "test_nnunet.py"}  # a framework from end to end
+    for path in TESTS.rglob("test_*.py"):
+        file = path.relative_to(TESTS)
+        if file.parts[0] in special or file.parent == Path() or file.name in whole:
+            continue
+        assert (SOURCE / file.parent / file.name.removeprefix("test_")).exists(), f"{file} mirrors nothing"
+
+
+def test_no_file_is_named_after_nothing():
+    for file in FILES:
+        for part in (file.stem, *file.parts[:-1]):
+            assert part not in {"utils", "util", "helpers", "helper", "common", "core", "misc"}, file
+
+
+@pytest.mark.parametrize("file", FILES, ids=str)
+def test_files_stay_short_enough_to_read(file):
+    lines = (SOURCE / file).read_text(encoding="utf-8").splitlines()
+    assert len(lines) <= 250, f"{file} has {len(lines)} lines"
