@@ -1,0 +1,97 @@
+"""What workers are sent must be importable there, which the functions of a test file are not: libraries lend theirs."""
+
+import signal
+from operator import attrgetter
+
+import numpy as np
+import pytest
+import torch
+
+from segcal.cases import ArrayCases, CaseError, open_cases
+from segcal.cases.parallel import map_cases, map_ids
+from segcal.errors import InputError
+
+
+@pytest.fixture
+def cases(npy_folder):
+    predictions, labels, _ = npy_folder
+    return open_cases(predictions, labels, kind="logits")
+
+
+@pytest.fixture
+def broken(cases):
+    cases.members[0].path("a2").write_bytes(b"nothing")
+    return cases
+
+
+def fail_for_memory(case_id):
+    raise MemoryError
+
+
+def fail_on_second(case):
+    if case.id == "a2":
+        raise InputError("labels are odd, but even ones are needed. Draw them again.")
+    return case.id
+
+
+def test_results_come_in_the_order_of_the_ids(cases, npy_folder):
+    found = list(map_cases(cases, attrgetter("logits")))
+    assert [case_id for case_id, _ in found] == ["a1", "a2", "b1", "b2"]
+    for case_id, logits in found:
+        assert np.array_equal(logits.numpy(), npy_folder[2][case_id])
+
+
+def test_a_case_that_fails_is_set_apart_and_the_rest_goes_on(cases):
+    failures = []
+    assert dict(map_cases(cases, fail_on_second, 1, failures.append)) == {c: c for c in ("a1", "b1", "b2")}
+    assert [(failure.case_id, failure.reason) for failure in failures] == [
+        ("a2", "labels are odd, but even ones are needed. Draw them again.")
+    ]
+
+
+def test_without_a_place_for_failures_the_first_is_raised_with_its_case(cases):
+    with pytest.raises(CaseError, match="case 'a2': labels are odd"):
+        list(map_cases(cases, fail_on_second))
+
+
+def test_several_processes_give_the_same_in_the_same_order_and_fail_the_same(broken, npy_folder):
+    failures = []
+    found = list(map_cases(broken, attrgetter("logits"), 2, failures.append))
+    assert [case_id for case_id, _ in found] == ["a1", "b1", "b2"]
+    for case_id, logits in found:
+        assert np.array_equal(logits.numpy(), npy_folder[2][case_id])
+        assert not logits.is_shared()  # each would keep a file open
+    assert [failure.case_id for failure in failures] == ["a2"]
+    assert "a2.npy cannot be read" in failures[0].reason
+
+
+def test_a_process_that_dies_is_one_sentence():
+    with pytest.raises(InputError, match=r"a worker process ended while case .* was under way.*use fewer workers"):
+        list(map_ids([signal.SIGKILL, signal.SIGKILL], signal.raise_signal, 2))
+
+
+def test_too_little_memory_fails_the_case():
+    with pytest.raises(CaseError, match="case 'a': it needs more memory than there is"):
+        list(map_ids(["a"], fail_for_memory))
+
+
+def test_no_workers_are_refused(cases):
+    with pytest.raises(InputError, match="workers is 0, but at least 1 is needed"):
+        list(map_cases(cases, attrgetter("id"), 0))
+
+
+def test_one_case_needs_no_second_process():
+    assert list(map_ids(["a"], lambda case_id: case_id, 8)) == [("a", "a")]  # a lambda cannot be sent anywhere
+
+
+def test_in_one_process_nothing_is_read_ahead():
+    read = []
+
+    class Reading(ArrayCases):
+        def read(self, case_id):
+            read.append(case_id)
+            return super().read(case_id)
+
+    found = map_cases(Reading([torch.zeros(2, 3)] * 3), attrgetter("id"))
+    next(found)
+    assert read == ["0"]

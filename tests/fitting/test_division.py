@@ -1,0 +1,65 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from segcal import ArrayCases
+from segcal.errors import InputError
+from segcal.fitting.division import divide
+
+
+def make(groups, grouped=True):
+    count = len(groups)
+    return ArrayCases(
+        [np.zeros((2, 3), "float32")] * count,
+        [np.zeros(3, int)] * count,
+        ids=[f"c{k:02d}" for k in range(count)],
+        groups=groups if grouped else None,
+    )
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    sizes=st.lists(st.integers(1, 9), min_size=3, max_size=12),
+    val=st.floats(0.05, 0.6),
+    test=st.floats(0.05, 0.35),
+    seed=st.integers(0, 99),
+)
+def test_groups_stay_whole_every_case_has_one_part_and_none_of_the_three_is_empty(sizes, val, test, seed):
+    groups = [f"g{k}" for k, size in enumerate(sizes) for _ in range(size)]
+    cases = make(groups)
+    parts = divide(cases, val, test, seed)
+    assert sorted(case_id for part in parts for case_id in part.ids) == list(cases.ids)
+    assert all(len(part) > 0 for part in parts)
+    homes = [{cases.groups[case_id] for case_id in part.ids} for part in parts]
+    assert sum(map(len, homes)) == len(sizes)
+    assert [part.ids for part in divide(cases, val, test, seed)] == [part.ids for part in parts]
+
+
+@pytest.mark.parametrize(("count", "val", "expected"), [(20, 1 / 3, 7), (2, 0.01, 1), (3, 0.9, 2), (30, 0.1, 3)])
+def test_without_groups_the_share_is_met_to_the_nearest_case(count, val, expected):
+    calibration, validation, rest = divide(make(["x"] * count, grouped=False), val)
+    assert (len(calibration), len(validation), len(rest)) == (count - expected, expected, 0)
+
+
+def test_another_seed_draws_others():
+    cases = make(["x"] * 30, grouped=False)
+    assert divide(cases, 0.3, seed=1).val.ids != divide(cases, 0.3, seed=2).val.ids
+
+
+def test_large_groups_do_not_starve_the_validation_part():
+    cases = make(["a"] * 10 + ["b"] * 6 + ["c"] * 4)
+    for seed in range(20):
+        calibration, validation, _ = divide(cases, 1 / 3, seed=seed)
+        assert len(validation) in (4, 6, 10)
+        assert len(calibration) >= 10
+
+
+def test_what_cannot_be_divided_is_refused():
+    with pytest.raises(InputError, match="there are 1 cases, but 2 are needed to divide them"):
+        divide(make(["x"], grouped=False), 0.5)
+    with pytest.raises(InputError, match="there are 1 groups, which are kept whole, but 2 are needed"):
+        divide(make(["x"] * 9), 0.5)
+    for val, test in ((0.0, 0.0), (1.0, 0.0), (0.6, 0.4), (-1, 0), (0.5, -0.1)):
+        with pytest.raises(InputError, match="the shares of validation and test cases are"):
+            divide(make(["x"] * 9, grouped=False), val, test)
