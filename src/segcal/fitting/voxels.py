@@ -85,15 +85,16 @@ class SampledVoxels(VoxelSource):
         failed: Callable[[CaseError], None] | None = None,
     ) -> None:
         self.num_classes = cases.num_classes
-        found: dict[str, tuple[int, Voxels]] = {}
-        for case_id, counted in map_cases(cases, partial(_draw_from, per_case, seed), workers, failed):
-            found[case_id] = counted
+        found: dict[str, int] = {}
+        room = _Room(cases.num_classes, len(cases) * (per_case + 1))
+        for case_id, (available, voxels) in map_cases(cases, partial(_draw_from, per_case, seed), workers, failed):
+            found[case_id] = available
+            room.add(voxels)
             tick()
         self.ids = tuple(found)
-        refuse_nothing(sum(available for available, _ in found.values()), len(cases), len(found))
-        self.available = sum(available for available, _ in found.values())
-        parts = [voxels for _, voxels in found.values()]
-        self._voxels = _join(parts)
+        self.available = sum(found.values())
+        refuse_nothing(self.available, len(cases), len(found))
+        self._voxels = room.content()
         self.used = self._voxels.labels.numel()
         self._weight = float(self._voxels.weight.sum(dtype=torch.float64))
 
@@ -151,15 +152,28 @@ def _valid(logits: Tensor, labels: Tensor) -> Voxels:
     return Voxels(logits.to(dtype).contiguous(), labels.to(torch.int32), torch.ones(labels.numel(), dtype=dtype))
 
 
-def _join(parts: list[Voxels]) -> Voxels:
-    if len(parts) == 1:
-        return parts[0]
-    dtype = torch.float64 if any(part.logits.dtype == torch.float64 for part in parts) else torch.float32
-    return Voxels(
-        torch.cat([part.logits.to(dtype) for part in parts], dim=1),
-        torch.cat([part.labels for part in parts]),
-        torch.cat([part.weight.to(dtype) for part in parts]),
-    )
+class _Room:
+    """Room for a number of voxels, reserved as a whole before any case is read.
+
+    Small pieces kept one by one would lie between the large arrays of the cases, and memory in between could not be
+    used again: the process would grow with every case, though it keeps little of each.
+    """
+
+    def __init__(self, num_classes: int, most: int) -> None:
+        self._voxels = Voxels(torch.empty(num_classes, most), torch.empty(most, dtype=torch.int32), torch.empty(most))
+        self._used = 0
+
+    def add(self, voxels: Voxels) -> None:
+        if voxels.logits.dtype == torch.float64 != self._voxels.logits.dtype:
+            logits, labels, weight = self._voxels
+            self._voxels = Voxels(logits.double(), labels, weight.double())
+        part = slice(self._used, self._used + voxels.labels.numel())
+        for mine, its in zip(self._voxels, voxels, strict=True):
+            mine[..., part] = its
+        self._used = part.stop
+
+    def content(self) -> Voxels:
+        return Voxels(*(values[..., : self._used].contiguous() for values in self._voxels))
 
 
 def _count_labelled(case: Case) -> int:
