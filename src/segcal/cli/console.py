@@ -52,8 +52,8 @@ class Output:
         """Print for a person; silent with JSON."""
         for text in () if self._json else texts:
             if isinstance(text, str):
-                # Long sentences are wrapped by the terminal, so that they can be copied and searched.
-                self._out.print(text, markup=False, soft_wrap=True)
+                # A sentence in a pipe is one line, whatever its length.
+                self._out.print(text, markup=False, soft_wrap=not self._out.is_terminal)
             else:
                 self._print(text)
 

@@ -7,6 +7,7 @@ from typing import Any
 import segcal
 from segcal.calibrators import CALIBRATORS, make_calibrator
 from segcal.cases import Cases, FileCases, load_split, require_offset, save_split
+from segcal.cases.checking import ENOUGH_CASES
 from segcal.cli.console import Output, plural, table
 from segcal.cli.parsing import voxels
 from segcal.cli.reading import common_options, open_folders, reading_options, split_paths
@@ -125,6 +126,11 @@ def _print(output: Output, fitted: Fitted, choice: Choice | None, folder: Path) 
         f"fitted on {plural(len(fitted.calibration_ids), 'case')}, validated on {len(fitted.validation_ids)}; the "
         "calibrator remembers which, and segcal evaluate reports them apart",
     )
+    if choice is not None and choice.chosen.name == "identity":
+        output.say("identity leaves every confidence as it is: nothing better was found on the validation cases")
+    count = len(fitted.calibration_ids) + len(fitted.validation_ids)
+    if count < ENOUGH_CASES:
+        output.say(f"{plural(count, 'case')} are few: with {ENOUGH_CASES} or more, the choice is steadier")
     if not certificate.converged:
         output.warn("the fit did not reach its tolerance; the certificate in the calibrator says how far it came")
     output.document(

@@ -113,7 +113,7 @@ class Evaluation:
             title=f"{cases} cases: mean [{100 * self.level:g} % interval, bootstrap over cases]",
             title_justify="left",
             title_style="",
-            caption="\n".join(_notes(self)),
+            caption="\n".join(_notes(self, width)),
             caption_justify="left",
             caption_style="",
             pad_edge=False,
@@ -172,10 +172,10 @@ def _text(one: Estimate, digits: int, sign: str = "") -> str:
     return f"{value} [{low}, {high}]"
 
 
-def _notes(result: Evaluation) -> list[str]:
+def _notes(result: Evaluation, width: int) -> list[str]:
     notes = ["↓ lower is better, ↑ higher is better"]
     if result.after is not None:
-        notes[0] += "; after - before is paired, and its last column counts cases"
+        notes[0] += "; after - before is paired" + (", and its last column counts cases" if width >= WIDE else "")
     nowhere = [name for name in result.metrics if not result._defined(name)]
     if nowhere:
         notes.append(f"not defined for any case: {', '.join(nowhere)}")

@@ -129,9 +129,11 @@ def choose(
             "Divide the cases, or name one calibrator."
         )
     fits = {name: fit_to(name, data, config, device, report) for name in names}
-    report("comparing on validation cases")
     measure = partial(_measure, [fitted.calibrator for fitted in fits.values()])
-    rows = [row for _, row in map_cases(data.validation_cases, measure, workers) if row is not None]
+    rows: list[list[float]] = []
+    for number, (_, row) in enumerate(map_cases(data.validation_cases, measure, workers)):
+        report(f"compared on {number + 1} of {len(data.validation_cases)} validation cases")
+        rows += [] if row is None else [row]
     table = np.array(rows)
     means = table.mean(axis=0)
     best = int(means.argmin())
