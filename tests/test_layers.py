@@ -42,7 +42,6 @@ UNMIRRORED = {
     "kernels/reliability_tile.py": "a part of the fused kernel",
     "kernels/reliability_voxels.py": "a part of the fused kernel",
     "kernels/tables.py": "the tables that both kernels fill",
-    "calibrators/violations.py": "the measuring part of audit.py, tested with it",
 }
 # Folders whose members are all held to one contract, by the file that tests them.
 BY_CONTRACT = {
