@@ -25,7 +25,7 @@ from segcal.fitting.newton import Curvature
 from segcal.kernels import affine_numba, affine_torch
 
 # Variables of one expert up to which its Hessian is a matrix.
-LARGEST_MATRIX = 1500
+LARGEST_MATRIX = 2000
 # Multiplications that one Hessian of all experts may cost at first; a sample that serves badly is enlarged.
 HESSIAN_WORK = 4e8
 SMALLEST_SAMPLE_PER_VARIABLE = 12
@@ -157,12 +157,12 @@ class AffineProblem(ConvexProblem):
         damping = 1e-9 * float(blocks.diagonal(dim1=1, dim2=2).amax()) + 1e-14
         penalty = torch.full((self._features + 1,), 2 * lam / (classes * (classes - 1)) / experts, dtype=torch.float64)
         penalty[-1] = 2 * mu / classes / experts
-        factors = torch.linalg.cholesky(blocks + torch.diag(penalty + 10 * damping))
+        inverses = torch.cholesky_inverse(torch.linalg.cholesky(blocks + torch.diag(penalty + 10 * damping)))
         rest = float(penalty.amax()) + damping
 
         def precondition(vector: Tensor) -> Tensor:
             own = vector[:split].reshape(self._rows, -1, 1)
-            return torch.cat([torch.cholesky_solve(own, factors).reshape(-1), vector[split:] / rest])
+            return torch.cat([(inverses @ own).reshape(-1), vector[split:] / rest])
 
         return ProductCurvature(multiply, precondition, damping)
 

@@ -1,0 +1,287 @@
+"""The optimum: found by others, certified by a gradient that is computed here, the same in every way of reading."""
+
+import numpy as np
+import pytest
+import scipy.optimize
+import torch
+from sklearn.linear_model import LogisticRegression
+
+from segcal import ArrayCases, FitConfig, fit, make_calibrator
+from segcal.fitting.config import DEFAULT_STRENGTH, STRENGTHS
+
+CONVEX = ["ts", "vs", "vs_ti", "ms", "ms_c", "dc", "cdc", "cms_ap", "cms_op"]
+LAM, MU = 0.02, 0.05
+
+
+def cases_of(logits, labels):
+    return ArrayCases(logits=[logits], labels=[labels])
+
+
+def gap_matrix(classes, preserves):
+    G = -np.eye(classes)
+    G[0, 0] = 1
+    for k in range(1, classes):
+        G[k, 0 if preserves == "argmax" else k - 1] = 1
+    return torch.as_tensor(G)
+
+
+def full_maps(calibrator):
+    """The matrices W (E, C, C) and biases b (E, C) that Eq. 15 reads, from the named parameters."""
+    classes = calibrator.num_classes
+    weight, bias = calibrator.weight, calibrator.bias
+    if calibrator.preserves is None:
+        if weight.shape[-1] < classes:  # ms_c: the last column is what is missing to the row sum
+            weight = torch.cat([weight, calibrator.gauge - weight.sum(-1, keepdim=True)], -1)
+        return (weight, bias) if weight.ndim == 3 else (weight[None], bias[None])
+    G = gap_matrix(classes, calibrator.preserves)
+    inner = torch.cat([calibrator.gauge[:, None, :-1], torch.nn.functional.pad(weight, (1, 0))], 1)
+    W = torch.linalg.inv(G) @ inner @ G
+    b = torch.cat([calibrator.gauge[:, -1:], bias], 1) @ torch.linalg.inv(G).T
+    return W, b
+
+
+def eq_15(calibrator, lam, mu):
+    classes = calibrator.num_classes
+    if hasattr(calibrator, "inverse_temperature"):
+        return 0.0
+    if hasattr(calibrator, "scale"):
+        spread = (calibrator.scale - calibrator.scale.mean()).square().mean()
+        return lam * spread + mu * calibrator.bias.square().mean()
+    W, b = full_maps(calibrator)
+    off = W.square().sum((1, 2)) - torch.diagonal(W, dim1=1, dim2=2).square().sum(1)
+    return (lam * off / (classes * (classes - 1)) + mu * b.square().mean(1)).mean()
+
+
+def objective(calibrator, logits, labels, lam, mu):
+    log_probs = calibrator(torch.as_tensor(logits.T).double())
+    return -log_probs.gather(1, torch.as_tensor(labels)[:, None]).mean() + eq_15(calibrator, lam, mu)
+
+
+def bounds_of(calibrator):
+    """Bounds of every named parameter, as stated: scales in [1e-3, 1e3], the rest within 1e3 or in the cone."""
+    low, high = {}, {}
+    for name, parameter in calibrator.named_parameters():
+        low[name], high[name] = torch.full_like(parameter, -1e3), torch.full_like(parameter, 1e3)
+        if name in ("inverse_temperature", "scale"):
+            low[name] = torch.full_like(parameter, 1e-3)
+        if name == "gauge":
+            low[name], high[name] = torch.full_like(parameter, -torch.inf), torch.full_like(parameter, torch.inf)
+        if name in ("weight", "bias") and calibrator.preserves:
+            low[name] = torch.zeros_like(parameter)
+        if name == "weight":
+            diagonal = torch.eye(*parameter.shape[-2:], dtype=torch.bool).expand(parameter.shape)
+            low[name] = torch.where(diagonal, 1e-3, low[name])
+    return low, high
+
+
+def residual(calibrator, logits, labels, lam, mu):
+    """The largest component of the projected gradient, by automatic differentiation of the formula."""
+    calibrator.zero_grad()
+    objective(calibrator, logits, labels, lam, mu).backward()
+    low, high = bounds_of(calibrator)
+    worst = 0.0
+    for name, parameter in calibrator.named_parameters():
+        if parameter.numel() == 0 or parameter.grad is None:
+            continue
+        held = ((parameter <= low[name]) & (parameter.grad > 0)) | ((parameter >= high[name]) & (parameter.grad < 0))
+        worst = max(worst, float(torch.where(held, 0.0, parameter.grad).abs().max()))
+    return worst
+
+
+@pytest.mark.parametrize("classes", [2, 3, 5])
+@pytest.mark.parametrize("strengths", [(0.0, 0.0), (LAM, MU)])
+@pytest.mark.parametrize("name", CONVEX)
+def test_the_certificate_is_true(name, classes, strengths, make_data):
+    logits, labels = make_data(classes, 900)
+    fitted = fit(name, cases_of(logits, labels), config=FitConfig(lam=strengths[0], mu=strengths[1]))
+    certificate = fitted.certificate
+    assert certificate.converged
+    assert certificate.kkt_residual <= 1e-6
+    assert residual(fitted.calibrator, logits, labels, *strengths) <= 1.01e-6
+    value = objective(fitted.calibrator, logits, labels, *strengths).item()
+    assert certificate.objective == pytest.approx(value, abs=1e-10)
+    with torch.no_grad():
+        assert certificate.nll == pytest.approx(objective(fitted.calibrator, logits, labels, 0, 0).item(), abs=1e-10)
+
+
+@pytest.mark.parametrize("name", CONVEX)
+def test_the_certificate_of_float16_logits_is_true_to_the_rounding_of_float32(name, make_data):
+    logits, labels = make_data(4, 900, dtype="float16")
+    fitted = fit(name, cases_of(logits, labels), config=FitConfig(lam=LAM, mu=MU))
+    assert fitted.certificate.converged
+    assert residual(fitted.calibrator, logits, labels, LAM, MU) <= 2e-6
+
+
+def by_scipy(name, logits, labels, lam, mu):
+    """Minimise the formula over the named parameters by L-BFGS-B."""
+    calibrator = make_calibrator(name, len(logits))
+    low, high = bounds_of(calibrator)
+    parameters = dict(calibrator.named_parameters())
+    sizes = [p.numel() for p in parameters.values()]
+
+    def both(flat):
+        with torch.no_grad():
+            for parameter, part in zip(parameters.values(), np.split(flat, np.cumsum(sizes)[:-1]), strict=True):
+                parameter.copy_(torch.as_tensor(part).reshape(parameter.shape))
+        calibrator.zero_grad()
+        value = objective(calibrator, logits, labels, lam, mu)
+        value.backward()
+        grads = [(p.grad if p.grad is not None else torch.zeros_like(p)).flatten() for p in parameters.values()]
+        return value.item(), torch.cat(grads).numpy()
+
+    start = torch.cat([p.detach().flatten() for p in parameters.values()]).numpy()
+    bounds = [
+        (float(a), float(b)) for key in parameters for a, b in zip(low[key].flatten(), high[key].flatten(), strict=True)
+    ]
+    options = {"maxiter": 5000, "maxfun": 20000, "ftol": 1e-16, "gtol": 1e-9, "maxcor": 50}
+    peer = scipy.optimize.minimize(both, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
+    both(peer.x)
+    return peer.fun, calibrator
+
+
+@pytest.mark.parametrize("name", CONVEX)
+def test_objective_parameters_and_probabilities_are_those_that_scipy_finds(name, make_data):
+    logits, labels = make_data(3, 400)
+    fitted = fit(name, cases_of(logits, labels), config=FitConfig(lam=LAM, mu=MU, tol=1e-9))
+    value, peer = by_scipy(name, logits, labels, LAM, MU)
+    assert fitted.certificate.objective == pytest.approx(value, abs=1e-8)
+    voxels = torch.as_tensor(logits.T)
+    with torch.no_grad():
+        torch.testing.assert_close(fitted.calibrator(voxels).exp(), peer(voxels).exp(), rtol=0, atol=1e-6)
+        for (key, ours), theirs in zip(fitted.calibrator.named_parameters(), peer.parameters(), strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5, msg=lambda text, key=key: f"{key}: {text}")
+
+
+@pytest.mark.parametrize("name", ["ms", "dc"])
+def test_matrix_scaling_without_penalty_is_multinomial_logistic_regression(name, make_data):
+    logits, labels = make_data(4, 600)
+    fitted = fit(name, cases_of(logits, labels), config=FitConfig(lam=0, mu=0, tol=1e-9)).calibrator
+    x = logits.T if name == "ms" else torch.as_tensor(logits.T).log_softmax(1).numpy()
+    peer = LogisticRegression(C=np.inf, tol=1e-10, max_iter=5000).fit(x, labels)
+    with torch.no_grad():
+        ours = fitted(torch.as_tensor(logits.T)).exp().numpy()
+        W, b = fitted.weight.numpy(), fitted.bias.numpy()
+    np.testing.assert_allclose(ours, peer.predict_proba(x), atol=1e-6)
+    # What is the same in all rows is lost in the softmax: compare without it.
+    np.testing.assert_allclose(W - W.mean(0), peer.coef_ - peer.coef_.mean(0), atol=1e-5)
+    np.testing.assert_allclose(b - b.mean(), peer.intercept_ - peer.intercept_.mean(), atol=1e-5)
+
+
+def test_the_temperature_is_the_minimum_of_a_function_of_one_variable(make_data):
+    logits, labels = make_data(5, 700)
+
+    def nll(beta):
+        scores = beta * logits
+        return (np.log(np.exp(scores).sum(0)) - scores[labels, np.arange(700)]).mean()
+
+    best = scipy.optimize.minimize_scalar(nll, bounds=(1e-3, 10), method="bounded", options={"xatol": 1e-10})
+    fitted = fit("ts", cases_of(logits, labels), config=FitConfig(tol=1e-9))
+    assert fitted.calibrator.inverse_temperature.item() == pytest.approx(best.x, abs=1e-6)
+    assert fitted.certificate.objective == pytest.approx(best.fun, abs=1e-10)
+
+
+@pytest.mark.parametrize("name", CONVEX)
+def test_the_answer_is_the_same_every_time_and_from_every_start(name, make_data, randomise):
+    logits, labels = make_data(3, 400)
+    cases = cases_of(logits, labels)
+    config = FitConfig(lam=LAM, mu=MU, tol=1e-9)
+    first, again = (fit(name, cases, config=config).calibrator for _ in range(2))
+    elsewhere = fit(randomise(make_calibrator(name, 3)), cases, config=config).calibrator
+    for a, b, c in zip(first.parameters(), again.parameters(), elsewhere.parameters(), strict=True):
+        assert torch.equal(a, b)
+        torch.testing.assert_close(a, c, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["ts", "vs", "dc", "cms_ap", "cms_op"])
+def test_a_stream_reaches_the_optimum_of_what_is_in_memory(name, make_cases):
+    cases = make_cases(4, 3000, parts=7)
+    kept = fit(name, cases, config=FitConfig(lam=LAM, mu=MU, tol=1e-8))
+    streamed = fit(name, cases, config=FitConfig(lam=LAM, mu=MU, tol=1e-8, voxels="all", memory=1 << 20))
+    assert streamed.certificate.converged
+    assert streamed.certificate.objective == pytest.approx(kept.certificate.objective, abs=1e-9)
+    for a, b in zip(kept.calibrator.parameters(), streamed.calibrator.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-5)
+
+
+def test_a_hessian_from_a_sample_leads_to_the_same_optimum(make_cases, monkeypatch):
+    monkeypatch.setattr("segcal.fitting.affine_problem.HESSIAN_WORK", 1)
+    cases = make_cases(4, 4000)
+    few = fit("dc", cases, config=FitConfig(lam=LAM, mu=MU))
+    monkeypatch.undo()
+    all_of_them = fit("dc", cases, config=FitConfig(lam=LAM, mu=MU))
+    assert few.certificate.converged
+    assert few.certificate.passes > all_of_them.certificate.passes
+    assert few.certificate.objective == pytest.approx(all_of_them.certificate.objective, abs=1e-8)
+
+
+def test_after_a_sampled_fit_the_residual_on_all_voxels_can_be_had(make_data):
+    logits, labels = make_data(3, 4000)
+    cases = cases_of(logits, labels)
+    config = {"lam": LAM, "mu": MU}
+    for name in ("ts", "vs", "dc", "cms_ap"):
+        sampled = fit(name, cases, config=FitConfig(voxels=400, verify=True, **config))
+        assert sampled.certificate.voxels <= 400
+        assert sampled.certificate.voxels_available == 4000
+        expected = residual(sampled.calibrator, logits, labels, LAM, MU)
+        assert sampled.certificate.full_residual == pytest.approx(expected, rel=1e-6)
+        assert sampled.certificate.full_residual > 1e-5
+        complete = fit(name, cases, config=FitConfig(voxels=4000, verify=True, **config)).certificate
+        assert complete.full_residual <= 1.01e-6
+    assert fit("dc", cases, config=FitConfig(**config)).certificate.full_residual is None
+
+
+def test_strengths_are_chosen_by_validation_nll_along_a_path_with_exact_zero(make_data):
+    cases, validation = cases_of(*make_data(5, 150)), cases_of(*make_data(5, 3000, seed=0))
+    certificate = fit("dc", cases, validation=validation).certificate
+    tried = {(row["lam"], row["mu"]): row["validation_nll"] for row in certificate.path}
+    assert {(s, s) for s in STRENGTHS} <= set(tried)
+    assert (0.0, 0.0) in tried
+    assert tried[certificate.lam, certificate.mu] == min(tried.values())
+    assert certificate.validation_nll == pytest.approx(min(tried.values()), abs=1e-4)
+    for (lam, mu), value in list(tried.items())[::4]:
+        alone = fit("dc", cases, validation=validation, config=FitConfig(lam=lam, mu=mu))
+        assert alone.certificate.validation_nll == pytest.approx(value, abs=1e-4)
+        logits, labels = make_data(5, 3000, seed=0)
+        own = objective(alone.calibrator, logits, labels, 0, 0).item()
+        assert alone.certificate.validation_nll == pytest.approx(own, abs=1e-9)
+
+
+def test_a_given_strength_is_kept_and_only_the_other_is_chosen(make_cases):
+    certificate = fit(
+        "dc", make_cases(3, 200), validation=make_cases(3, 500, seed=1), config=FitConfig(mu=0.5)
+    ).certificate
+    assert certificate.mu == 0.5
+    assert {row["mu"] for row in certificate.path} == {0.5}
+    assert {row["lam"] for row in certificate.path} == set(STRENGTHS)
+
+
+def test_without_validation_the_stated_default_is_used(make_cases):
+    certificate = fit("dc", make_cases(3, 200)).certificate
+    assert (certificate.lam, certificate.mu) == (DEFAULT_STRENGTH, DEFAULT_STRENGTH)
+    assert certificate.path == ()
+    temperature = fit("ts", make_cases(3, 200)).certificate
+    assert (temperature.lam, temperature.mu) == (0.0, 0.0)
+
+
+def test_strong_penalties_lead_back_to_a_temperature(make_data):
+    """The diagonal is free, and CMS pays nothing for a temperature."""
+    logits, labels = make_data(3, 800)
+    cases = cases_of(logits, labels)
+    config = FitConfig(lam=1e4, mu=1e4)
+    temperature = fit("ts", cases).certificate.objective
+    for name in ("cms_ap", "cms_op", "vs"):
+        certificate = fit(name, cases, config=config).certificate
+        assert certificate.converged
+        assert certificate.objective <= temperature + 1e-6
+        assert certificate.nll == pytest.approx(temperature, abs=0.02)
+
+
+def test_many_classes_go_without_a_matrix_and_reach_the_tolerance():
+    classes, count = 60, 600  # 3,660 variables
+    rng = np.random.default_rng(0)
+    logits = (2 * rng.normal(size=(classes, count))).astype(np.float32)
+    logits[rng.integers(0, classes, count), np.arange(count)] += 6
+    labels = (0.6 * logits + rng.gumbel(size=logits.shape)).argmax(0)
+    fitted = fit("dc", cases_of(logits, labels), config=FitConfig(lam=1.0, mu=1.0))
+    assert fitted.certificate.converged
+    assert residual(fitted.calibrator, logits, labels, 1.0, 1.0) <= 2e-6
