@@ -72,7 +72,7 @@ def fit(
     >>> labels = (3 * logits + rng.gumbel(size=logits.shape)).argmax(0)
     >>> from segcal import ArrayCases
     >>> fitted = fit("ts", ArrayCases(logits=[logits], labels=[labels]))
-    >>> round(1 / float(fitted.calibrator.inverse_temperature), 1)
+    >>> round(1 / float(fitted.calibrator.inverse_temperature.detach()), 1)
     0.3
     """
     config = FitConfig() if config is None else config
