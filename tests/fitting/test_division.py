@@ -42,6 +42,10 @@ def test_without_groups_the_share_is_met_to_the_nearest_case(count, val, expecte
     assert (len(calibration), len(validation), len(rest)) == (count - expected, expected, 0)
 
 
+def test_the_validation_share_is_of_what_the_test_leaves():
+    assert [len(part) for part in divide(make(["x"] * 100, grouped=False), 1 / 3, 0.4)] == [40, 20, 40]
+
+
 def test_another_seed_draws_others():
     cases = make(["x"] * 30, grouped=False)
     assert divide(cases, 0.3, seed=1).val.ids != divide(cases, 0.3, seed=2).val.ids
@@ -60,6 +64,6 @@ def test_what_cannot_be_divided_is_refused():
         divide(make(["x"], grouped=False), 0.5)
     with pytest.raises(InputError, match="there are 1 groups, which are kept whole, but 2 are needed"):
         divide(make(["x"] * 9), 0.5)
-    for val, test in ((0.0, 0.0), (1.0, 0.0), (0.6, 0.4), (-1, 0), (0.5, -0.1)):
+    for val, test in ((0.0, 0.0), (1.0, 0.0), (0.5, 1.0), (-1, 0), (0.5, -0.1)):
         with pytest.raises(InputError, match="the shares of validation and test cases are"):
             divide(make(["x"] * 9, grouped=False), val, test)

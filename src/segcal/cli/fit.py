@@ -44,8 +44,12 @@ def add(commands: Any, name: str) -> argparse.ArgumentParser:
     )
     parser.add_argument("--allow-offset-dependent", action="store_true", help="calibrators such as vs and ms compete")
     data = parser.add_argument_group("which cases")
-    data.add_argument("--val-share", type=float, default=1 / 3, metavar="SHARE", help="for validation (default 1/3)")
-    data.add_argument("--test-share", type=float, default=0, metavar="SHARE", help="left for evaluate (default 0)")
+    data.add_argument(
+        "--val-share", type=float, default=1 / 3, metavar="SHARE", help="for validation, of what the test leaves (1/3)"
+    )
+    data.add_argument(
+        "--test-share", type=float, default=0, metavar="SHARE", help="left unseen, for segcal evaluate (default 0)"
+    )
     data.add_argument("--seed", type=int, default=0, help="of the division and of the voxel sample (default 0)")
     data.add_argument("--splits", type=Path, metavar="FILE", help="splits.json: used if it is there, else written")
     data.add_argument("--validation", type=Path, nargs="+", metavar="FOLDER", help="predictions for validation alone")

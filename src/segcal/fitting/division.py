@@ -17,8 +17,8 @@ def divide(cases: Cases, val: float, test: float = 0.0, seed: int = 0) -> Split:
 
     Args:
         cases: all cases, with the groups they know.
-        val: share of the cases for validation, above 0.
-        test: share of the cases that the fit does not see at all.
+        val: share for validation, above 0, of the cases that are not for the test.
+        test: share of all cases that the fit does not see at all.
         seed: seed of the draw.
 
     >>> from segcal import ArrayCases
@@ -26,10 +26,10 @@ def divide(cases: Cases, val: float, test: float = 0.0, seed: int = 0) -> Split:
     >>> [len(part) for part in divide(cases, val=1 / 3, test=1 / 6)]
     [3, 2, 1]
     """
-    if not (0 < val < 1 and 0 <= test < 1 and val + test < 1):
+    if not (0 < val < 1 and 0 <= test < 1):
         raise InputError(
             f"the shares of validation and test cases are {val:g} and {test:g}, but the first must be above 0 and both "
-            "together below 1. The rest is for calibration."
+            "below 1. What is left is for calibration."
         )
     groups = _shuffled(cases, seed)
     needed = 2 + (test > 0)
@@ -40,7 +40,7 @@ def divide(cases: Cases, val: float, test: float = 0.0, seed: int = 0) -> Split:
             "cases of their own, or fit one calibrator on all of them."
         )
     held, groups = _take(groups, test * len(cases), leave=2) if test else ([], groups)
-    chosen, groups = _take(groups, val * len(cases), leave=1)
+    chosen, groups = _take(groups, val * (len(cases) - len(held)), leave=1)
     learned = [case_id for group in groups for case_id in group]
     return Split(cases.subset(learned), cases.subset(chosen), cases.subset(held))
 
