@@ -285,3 +285,14 @@ def test_many_classes_go_without_a_matrix_and_reach_the_tolerance():
     fitted = fit("dc", cases_of(logits, labels), config=FitConfig(lam=1.0, mu=1.0))
     assert fitted.certificate.converged
     assert residual(fitted.calibrator, logits, labels, 1.0, 1.0) <= 2e-6
+
+
+@pytest.mark.parametrize("name", ["ms_c", "cdc", "cms_ap", "cms_op"])
+def test_without_a_matrix_the_optimum_is_the_same(name, make_cases, monkeypatch):
+    cases = make_cases(6, 900)
+    config = FitConfig(lam=LAM, mu=MU)
+    dense = fit(name, cases, config=config).certificate
+    monkeypatch.setattr("segcal.fitting.affine_problem.LARGEST_MATRIX", 0)
+    free = fit(name, cases, config=config).certificate
+    assert free.converged
+    assert free.objective == pytest.approx(dense.objective, abs=1e-7)
