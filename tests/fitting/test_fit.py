@@ -6,6 +6,7 @@ import torch
 
 from segcal import CALIBRATORS, ArrayCases, Calibrator, FitConfig, fit, make_calibrator
 from segcal.errors import InputError
+from segcal.fitting import METHODS
 
 NAMES = [name for name in CALIBRATORS if make_calibrator(name, 3).fitted_by in ("convex", "mixture", "nothing")]
 CONDITIONAL = ["cdc", "cms_ap", "cms_op"]
@@ -175,6 +176,22 @@ def test_no_fit_of_an_order_keeping_calibrator_changes_a_mask(name):
         assert bool((own >= scores.amax(1)).all())
 
 
+def test_every_calibrator_declares_a_method_that_exists():
+    for name in CALIBRATORS:
+        assert make_calibrator(name, 3).fitted_by in METHODS
+
+
+def test_the_result_remembers_where_it_came_from(make_data):
+    logits, labels = make_data(3, 200)
+    known = ArrayCases(
+        logits=[logits] * 2, labels=[labels] * 2, ids=["a", "b"], class_names=["x", "y", "z"], pooling="mean_logits"
+    )
+    fitted = fit("ts", known.subset(["a"]), validation=known.subset(["b"]))
+    assert (fitted.calibration_ids, fitted.validation_ids) == (("a",), ("b",))
+    assert (fitted.pooling, fitted.kind, fitted.class_names) == ("mean_logits", "logits", ("x", "y", "z"))
+    assert fitted.fingerprint == known.subset(["a"]).fingerprint()
+
+
 def test_an_object_is_the_start_and_is_not_changed(make_cases):
     calibrator = make_calibrator("dc", 3)
     fitted = fit(calibrator, make_cases(3, 300))
@@ -288,6 +305,12 @@ def test_empty_sets_are_refused():
         fit("ts", cases.subset([]))
     with pytest.raises(InputError, match=r"validation is empty, but at least one case is needed. Pass None to fit"):
         fit("ts", cases, validation=cases.subset([]))
+
+
+def test_pooled_probabilities_have_lost_the_offset_too():
+    cases = ArrayCases(logits=[LOGITS], labels=[LABELS], pooling="mean_probs")
+    with pytest.raises(InputError, match="but pooling is 'mean_probs', so the offset is gone"):
+        fit("ms", cases)
 
 
 @pytest.mark.parametrize("name", ["ms", "vs"])
