@@ -20,6 +20,11 @@ def test_stacked_drops_never_rise_whatever_the_prefix_sum_rounds():
     assert bool((scores[:, 1:] <= scores[:, :-1]).all())
 
 
+def test_a_prefix_sum_that_falls_in_its_last_bit_is_held_at_its_maximum():
+    """As one computed in parallel may: the second drop stands for such a rounding."""
+    assert scores_from_outputs(torch.tensor([[1.0, -1e-6, 0.5]]), "stacked_drops")[0, 1:3].tolist() == [-1.0, -1.0]
+
+
 @pytest.mark.parametrize("name", AFFINE)
 def test_the_frame_and_the_parameters_are_all_that_the_scores_need(name, randomise, voxels):
     """What the solver is told is what the calibrator does."""
