@@ -59,7 +59,16 @@ def test_dice_counts_class_0_where_it_is_no_background():
 def test_totals_have_the_tables_of_figures_whatever_was_asked_for():
     total = counted(metrics=("nll",))["same"].total()["tables"]
     assert {"15", "20", "30", "40", "50"} == set(total["reliability"])
-    assert set(total["reliability"]["15"]) == {"all"}
+    assert set(total["reliability"]["15"]) == {"all", "foreground"}
+    assert set(total["reliability"]["50"]) == {"all"}
     assert total["classwise"] is not None
     assert total["bands"] is not None
     assert total["flips"] is not None
+
+
+def test_the_spread_between_cases_is_summed_for_every_curve_of_a_diagram():
+    kept = counted()["same"]
+    assert set(kept.spread) == {"all", "foreground", "classes", "bands"} == set(kept.total()["spread"])
+    count = kept.tables.reliability[15]["all"].count
+    assert (kept.spread["all"].counts == count**2).all()
+    assert kept.spread["classes"].cases.shape == (2, 15)

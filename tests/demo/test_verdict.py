@@ -6,7 +6,7 @@ import pytest
 
 from segcal.benchmark.pipelines import Pipeline
 from segcal.benchmark.studies import Study
-from segcal.demo.facts import Change, Facts, FlipCount, Honesty
+from segcal.benchmark.studies.facts import Change, Facts, FlipCount, Honesty
 from segcal.demo.verdict import padding_verdict, shift_verdict, task_verdict
 from segcal.summary import Difference
 

@@ -18,8 +18,13 @@ from segcal.metrics import METRICS, Metric, find_metrics
 from segcal.metrics.parts import region_curve
 from segcal.metrics.reliability import average_calibration_error, expected_calibration_error
 from segcal.statistics import BandCache, CaseTables, Counted
+from segcal.statistics.reliability import Curve
+from segcal.statistics.spread import CurveSpread
 from segcal.statistics.table import Table
 
+# Bins of reliability diagrams, and what they are drawn of.
+FIGURE_BINS = 15
+REGIONS = ("all", "foreground")
 ECE_BINS = (20, 30, 40)
 ACE_BINS = (20, 30, 40)
 
@@ -48,18 +53,23 @@ class Kept:
     rows: list[dict[str, Any]] = field(default_factory=list)
     tables: CaseTables | None = None
     flip_bands: FlipBands | None = None
+    spread: dict[str, CurveSpread] = field(default_factory=dict)
 
     def add(self, row: dict[str, Any], tables: CaseTables, flip_bands: FlipBands) -> None:
         """Keep one case."""
         self.rows.append(row)
         self.tables = tables if self.tables is None else self.tables + tables
         self.flip_bands = flip_bands if self.flip_bands is None else self.flip_bands + flip_bands
+        for name, curve in curves_of(tables).items():
+            own = CurveSpread.of(curve)
+            self.spread[name] = self.spread[name] + own if name in self.spread else own
 
     def total(self) -> dict[str, Any]:
         """Return the tables of all cases together, as plain data."""
         assert self.tables is not None
         assert self.flip_bands is not None
-        return {"tables": self.tables.to_plain(), "flip_bands": self.flip_bands.to_plain()}
+        spread = {name: one.to_plain() for name, one in self.spread.items()}
+        return {"tables": self.tables.to_plain(), "flip_bands": self.flip_bands.to_plain(), "spread": spread}
 
 
 def benchmark_metrics(names: tuple[str, ...], background: bool) -> dict[str, Metric]:
@@ -135,12 +145,25 @@ class CaseCounter:
 
 
 def thinned(tables: CaseTables) -> CaseTables:
-    """Return the tables that figures need: reliability of all voxels only, and one binning of the bands."""
+    """Return the tables that figures need: reliability of all voxels and of foreground, one binning of the bands."""
     bands = tables.bands
     return replace(
         tables,
-        reliability={bins: {"all": regions["all"]} for bins, regions in tables.reliability.items()},
+        reliability={
+            bins: {name: regions[name] for name in (REGIONS if bins == FIGURE_BINS else REGIONS[:1])}
+            for bins, regions in tables.reliability.items()
+        },
         classwise=None if tables.classwise is None else {"all": tables.classwise["all"]},
-        bands=None if bands is None else replace(bands, curves={15: bands.curves[15]}),
+        bands=None if bands is None else replace(bands, curves={FIGURE_BINS: bands.curves[FIGURE_BINS]}),
         surface=None,
     )
+
+
+def curves_of(tables: CaseTables) -> dict[str, Curve]:
+    """Return the curves of reliability diagrams that are there: "all", "foreground", "classes" and "bands"."""
+    found = {name: curve for name, curve in tables.reliability[FIGURE_BINS].items() if name in REGIONS}
+    if tables.classwise is not None:
+        found["classes"] = tables.classwise["all"]
+    if tables.bands is not None:
+        found["bands"] = tables.bands.curves[FIGURE_BINS]
+    return found

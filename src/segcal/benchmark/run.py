@@ -66,6 +66,7 @@ def run_benchmark(
         "hash": protocol.hash(),
         "notes": list(protocol.notes),
         "cases": {task.name: len(_any(opened, task.name).cases) for task in protocol.tasks},
+        "fingerprints": {f"{name}, {pooling}": found for (name, pooling), found in fingerprints.items()},
         "units": [unit.to_plain() for unit in units],
     }
     write_text(place / PROTOCOL, json.dumps(document, indent=1, ensure_ascii=False) + "\n")

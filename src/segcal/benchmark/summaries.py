@@ -6,7 +6,7 @@ have one number a repeat, shown as mean [min, max].
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -64,6 +64,13 @@ def write_summary(results: Results) -> dict[str, Any]:
     text = json.dumps(summary, indent=1, ensure_ascii=False, allow_nan=False)
     write_text(results.folder / SUMMARY, text + "\n")
     return summary
+
+
+def numbers_of(summary: Mapping[str, Any], task: str, pipeline: str, test_on: str = "") -> dict[str, Any]:
+    """Return the summarised metrics of a pipeline by its title; empty if it is not there."""
+    wanted = (task, pipeline, test_on)
+    rows = (row for row in summary["results"] if (row["task"], row["pipeline"], row["test_on"]) == wanted)
+    return next((row["metrics"] for row in rows), {})
 
 
 Complete = dict[tuple[str, str, str], list[UnitResult]]

@@ -5,13 +5,12 @@ from dataclasses import dataclass
 from segcal.benchmark.pipelines import Pipeline, paper_pipelines
 from segcal.benchmark.protocol import Protocol
 from segcal.benchmark.studies import Options
+from segcal.benchmark.studies.facts import UNCALIBRATED
 from segcal.benchmark.tasks import Division, EmbeddedTask
 from segcal.fitting import FitConfig
 
 SINGLE = Pipeline("single", "identity")
 MEAN_PROBS = Pipeline("mean_probs", "identity")
-UNCALIBRATED = Pipeline("mean_logits", "identity")
-MATRIX = Pipeline("mean_logits", "ms")
 QUICK_CALIBRATORS = ("ts", "ms", "dc", "cdc", "cms_ap", "cms_op")
 # Calibration, validation and test cases; the volumes of tumour take longest to predict.
 QUICK_SPLITS = {"roads": Division(10, 5, 15), "tumour": Division(10, 5, 10), "streets": Division(10, 5, 20)}

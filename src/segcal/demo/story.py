@@ -16,12 +16,12 @@ from segcal.benchmark.results import write_text
 from segcal.benchmark.run import Step, run_benchmark
 from segcal.benchmark.studies import STUDIES, Setting, Study, run_studies
 from segcal.benchmark.studies.base import estimate_cell
+from segcal.benchmark.studies.default import choose_default
+from segcal.benchmark.studies.facts import MATRIX, UNCALIBRATED, Facts, find_facts
 from segcal.benchmark.summaries import write_summary
 from segcal.benchmark.tasks import EmbeddedTask
-from segcal.demo.default import choose_default
-from segcal.demo.facts import Facts, find_facts
 from segcal.demo.opening import open_embedded
-from segcal.demo.plan import MATRIX, UNCALIBRATED, Plan
+from segcal.demo.plan import Plan
 from segcal.demo.verdict import padding_verdict, shift_verdict, task_verdict
 from segcal.report.table import Cell, Column, Group, Row, Table
 from segcal.report.tables import FLIPS, SHOWN, write_tables
@@ -133,9 +133,10 @@ def find_verdict(setting: Setting, chosen: dict[str, Pipeline], studies: dict[st
     """Return the sentences on all tasks, their corrupted copies, and padding."""
     sentences: list[str] = []
     for task in setting.tasks:
-        facts = find_facts(setting, task.name, chosen[task.name])
+        judged = (setting.results, setting.summary, task.name, chosen[task.name])
+        facts = find_facts(*judged)
         sentences += task_verdict(facts)
-        shifted: list[Facts] = [find_facts(setting, task.name, chosen[task.name], target) for target in task.test_on]
+        shifted: list[Facts] = [find_facts(*judged, target) for target in task.test_on]
         sentences += [shift_verdict(facts, each) for each in shifted]
     if "padding" in studies:
         sentences.append(padding_verdict(studies["padding"]))

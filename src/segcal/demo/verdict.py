@@ -3,7 +3,7 @@
 from typing import Any
 
 from segcal.benchmark.studies import Study
-from segcal.demo.facts import Change, Facts, Honesty
+from segcal.benchmark.studies.facts import Change, Facts, Honesty
 
 # Less than this between confidence and accuracy is not worth a word: 0.1 points.
 NEGLIGIBLE = 0.001

@@ -8,6 +8,8 @@ from segcal.benchmark.job import CALIBRATORS
 from segcal.benchmark.pipelines import Pipeline
 from segcal.benchmark.protocol import Protocol
 from segcal.benchmark.results import Results
+from segcal.benchmark.study_choice import Options
+from segcal.benchmark.summaries import numbers_of
 from segcal.benchmark.tasks import Opener, OpenTask, Task, open_task
 from segcal.benchmark.units import Unit, divide
 from segcal.calibrators.base import Calibrator
@@ -18,23 +20,6 @@ from segcal.fitting.artifact import load
 
 class NothingToStudyError(Exception):
     """A benchmark has nothing that this study is about; the text says what it would need."""
-
-
-@dataclass(frozen=True)
-class Options:
-    """How much of the studies that read cases or fit again is done; the defaults are everything.
-
-    Attributes:
-        cases: at most so many cases a task, where a study reads cases anew.
-        sizes: numbers of calibration cases; None: shares of the cases that are not for the test, as in the paper.
-        size_tasks: tasks of the calibration-size study; None: all.
-        padding_calibrators: calibrators of the padding study; None: all that the benchmark fitted on mean logits.
-    """
-
-    cases: int | None = None
-    sizes: tuple[int, ...] | None = None
-    size_tasks: tuple[str, ...] | None = None
-    padding_calibrators: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -56,7 +41,7 @@ class Setting:
     summary: dict[str, Any] = field(repr=False)
     embedded: Opener | None = None
     embedded_once: Opener | None = None
-    options: Options = Options()
+    options: Options = field(default_factory=Options)
     progress: Callable[[str], None] = lambda text: None
 
     @property
@@ -96,6 +81,4 @@ class Setting:
 
     def numbers(self, task: str, pipeline: str, test_on: str = "") -> dict[str, Any]:
         """Return the summarised metrics of a pipeline by its title; empty if it is not there."""
-        wanted = (task, pipeline, test_on)
-        rows = (row for row in self.summary["results"] if (row["task"], row["pipeline"], row["test_on"]) == wanted)
-        return next((row["metrics"] for row in rows), {})
+        return numbers_of(self.summary, task, pipeline, test_on)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from segcal.benchmark.job import one_thread
-from segcal.demo.default import choose_column, choose_default
+from segcal.benchmark.studies.default import choose_column, choose_default
 from segcal.fitting.choice import choose
 from segcal.fitting.fit import read_data
 
@@ -24,10 +24,10 @@ def test_with_one_case_the_best_wins():
     assert choose_column(np.array([[1.0, 0.999]]), [0, 100]) == 1
 
 
-def test_the_choice_is_the_one_that_a_fit_would_make(demo_setting):
-    task = demo_setting.tasks[0]
-    found = choose_default(demo_setting, task)
-    split, config = demo_setting.split(task, "mean_logits"), demo_setting.protocol.fit
+def test_the_choice_is_the_one_that_a_fit_would_make(setting):
+    task = setting.tasks[0]
+    found = choose_default(setting, task)
+    split, config = setting.split(task, "mean_logits"), setting.protocol.fit
     with one_thread():
         expected = choose(["identity", "ts", "cms_ap"], read_data(split.cal, split.val, config), config)
     assert found.pipeline.calibrator == expected.chosen.name

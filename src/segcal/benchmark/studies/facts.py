@@ -1,21 +1,23 @@
 """The numbers that the verdict on a task is written from."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from segcal.benchmark.counting import FlipBands
 from segcal.benchmark.pipelines import Pipeline
-from segcal.benchmark.results import UnitResult
-from segcal.benchmark.studies import Setting
-from segcal.demo.plan import MATRIX, UNCALIBRATED
+from segcal.benchmark.results import Results, UnitResult
+from segcal.benchmark.summaries import numbers_of
 from segcal.metrics import METRICS
 from segcal.statistics import CaseTables
 from segcal.statistics.reliability import Curve
 from segcal.statistics.table import total_of
 from segcal.summary import Difference, Draws, difference, over_repeats
 
+UNCALIBRATED = Pipeline("mean_logits", "identity")
+MATRIX = Pipeline("mean_logits", "ms")
 COMPARED = ("nll", "ece", "ba_ece", "dice")
 
 
@@ -72,6 +74,8 @@ class Facts:
         chosen_flips: what the chosen one flips.
         matrix_flips: what matrix scaling flips; None if it was not fitted.
         matrix_change: by metric, from uncalibrated to matrix scaling; empty if it was not fitted.
+        everywhere_after: confidence and accuracy of all voxels after calibration.
+        boundary_after: the same less than 3 voxels from a boundary.
     """
 
     task: str
@@ -85,14 +89,24 @@ class Facts:
     chosen_flips: FlipCount
     matrix_flips: FlipCount | None
     matrix_change: dict[str, Change]
+    everywhere_after: Honesty | None = None
+    boundary_after: Honesty | None = None
 
 
-def find_facts(setting: Setting, task: str, chosen: Pipeline, test_on: str = "") -> Facts:
-    """Collect the facts of a task, or of another one that its calibrators were tested on."""
-    before = setting.results.repeats(task, UNCALIBRATED.title, test_on)
-    after = setting.results.repeats(task, chosen.title, test_on)
-    matrix = setting.results.repeats(task, MATRIX.title, test_on)
-    tables = total_of({str(unit.unit.repeat): unit.tables for unit in before})
+def find_facts(results: Results, summary: Mapping[str, Any], task: str, chosen: Pipeline, test_on: str = "") -> Facts:
+    """Collect the facts of a task, or of another one that its calibrators were tested on.
+
+    Args:
+        results: the units.
+        summary: made from them.
+        task: where calibrators were fitted.
+        chosen: the pipeline that is judged, against the same pooling without a calibrator.
+        test_on: where it is tested; "" for the same task.
+    """
+    before = results.repeats(task, Pipeline(chosen.pooling, "identity").title, test_on)
+    after = results.repeats(task, chosen.title, test_on)
+    matrix = results.repeats(task, MATRIX.title, test_on)
+    tables, calibrated = (total_of({str(unit.unit.repeat): unit.tables for unit in units}) for units in (before, after))
     spread = [number for unit in before for number in unit.numbers("free_energy_std") if number is not None]
     ace = METRICS["ace"]
     return Facts(
@@ -102,29 +116,33 @@ def find_facts(setting: Setting, task: str, chosen: Pipeline, test_on: str = "")
         boundary=_boundary(tables),
         offset=float(np.mean(spread)) if spread else None,
         chosen=chosen,
-        change=compare_units(before, after, setting),
+        change=compare_units(before, after, summary),
         ace=tuple(over_repeats([ace(unit.tables) for unit in units]).value for units in (before, after)),  # type: ignore[arg-type]
         chosen_flips=count_flips(after),
         matrix_flips=count_flips(matrix) if matrix else None,
-        matrix_change=compare_units(before, matrix, setting) if matrix else {},
+        matrix_change=compare_units(before, matrix, summary) if matrix else {},
+        everywhere_after=_honesty(calibrated.reliability[15]["all"]),
+        boundary_after=_boundary(calibrated),
     )
 
 
-def compare_units(before: Sequence[UnitResult], after: Sequence[UnitResult], setting: Setting) -> dict[str, Change]:
+def compare_units(
+    before: Sequence[UnitResult], after: Sequence[UnitResult], summary: Mapping[str, Any]
+) -> dict[str, Change]:
     """Return the paired change of each metric, with the intervals of the benchmark's bootstrap."""
-    bootstrap = setting.protocol.bootstrap
-    draws = Draws([len(unit.rows) for unit in before], bootstrap.replicates, bootstrap.seed)
+    bootstrap = summary["bootstrap"]
+    draws = Draws([len(unit.rows) for unit in before], bootstrap["replicates"], bootstrap["seed"])
     found = {}
-    for name in COMPARED:
+    for name in (each for each in COMPARED if each in summary["metrics"]):
         first, second = (
             [np.array([np.nan if value is None else value for value in unit.numbers(name)]) for unit in units]
             for units in (before, after)
         )
         values = [
-            setting.numbers(u[0].unit.task, u[0].header["title"], u[0].unit.test_on)[name]["value"]
+            numbers_of(summary, u[0].unit.task, u[0].header["title"], u[0].unit.test_on)[name]["value"]
             for u in (before, after)
         ]
-        gap = difference(first, second, draws, METRICS[name].better, bootstrap.level)
+        gap = difference(first, second, draws, METRICS[name].better, bootstrap["level"])
         found[name] = Change(values[0], values[1], gap)
     return found
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from segcal.benchmark.pipelines import Pipeline
-from segcal.benchmark.studies import Setting
+from segcal.benchmark.studies.setting import Setting
 from segcal.benchmark.tasks import Task
 from segcal.fitting.choice import candidates, case_nll
 
