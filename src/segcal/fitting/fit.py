@@ -2,13 +2,12 @@
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 
 from segcal.calibrators import make_calibrator
 from segcal.calibrators.base import Calibrator
-from segcal.cases.base import CaseError, Cases
+from segcal.cases.base import Cases
 from segcal.cases.offset import require_offset
 from segcal.errors import InputError
 from segcal.fitting.certificate import Certificate, Fitted
@@ -18,7 +17,7 @@ from segcal.fitting.mixture import fit_mixture
 from segcal.fitting.progress import Progress
 from segcal.fitting.request import Request
 from segcal.fitting.search import fit_as_in_paper
-from segcal.fitting.voxels import SampledVoxels, StreamedVoxels, VoxelSource
+from segcal.fitting.sources import FitData, check_cases, read_data
 
 
 def fit_nothing(request: Request) -> Certificate:
@@ -46,6 +45,11 @@ METHODS: dict[str, Callable[[Request], Certificate]] = {
     "nothing": fit_nothing,
     "convex": fit_convex,
     "mixture": fit_mixture,
+}
+# How it is fitted by `FitConfig.paper()`, where the paper's procedure is another; the rest is fitted as above.
+PAPER_METHODS: dict[str, Callable[[Request], Certificate]] = {
+    "convex": fit_as_in_paper,
+    "mixture": fit_as_in_paper,
 }
 
 
@@ -77,52 +81,13 @@ def fit(
     """
     config = FitConfig() if config is None else config
     # What can be refused at once is, before anything is read.
-    _check_cases(cases, validation)
+    check_cases(cases, validation)
     calibrator = _fresh(name_or_calibrator, cases)
     require_offset(cases, _name(name_or_calibrator), calibrator.translation_invariant)
     _device(device)
     with Progress("fitting") as progress:
         data = read_data(cases, validation, config, progress)
         return fit_to(name_or_calibrator, data, config, device, progress)
-
-
-@dataclass(frozen=True)
-class FitData:
-    """The voxels of a fit, read once; several calibrators can be fitted to them."""
-
-    cases: Cases
-    validation_cases: Cases | None
-    source: VoxelSource
-    validation: VoxelSource | None
-
-
-def read_data(
-    cases: Cases,
-    validation: Cases | None,
-    config: FitConfig,
-    report: Callable[[str], None] = lambda message: None,
-    workers: int = 1,
-    failed: Callable[[CaseError], None] | None = None,
-) -> FitData:
-    """Draw the voxels of a fit from its cases, or arrange to stream them.
-
-    Args:
-        cases: the calibration cases.
-        validation: the validation cases.
-        config: how many voxels, and the seed.
-        report: takes messages of progress.
-        workers: how many processes read cases.
-        failed: takes the error of a case that is not usable, which is then left out; without it the error is raised.
-    """
-    _check_cases(cases, validation)
-    source = _voxels(cases, config, report, workers, failed)
-    own = None if validation is None else _voxels(validation, config, report, workers, failed)
-    return FitData(
-        cases=cases.subset(source.ids),
-        validation_cases=None if validation is None or own is None else validation.subset(own.ids),
-        source=source,
-        validation=own,
-    )
 
 
 def fit_to(
@@ -137,10 +102,8 @@ def fit_to(
     calibrator = _fresh(name_or_calibrator, cases)
     name = _name(name_or_calibrator)
     require_offset(cases, name, calibrator.translation_invariant)
-    method = METHODS[calibrator.fitted_by]
-    if config.method == "paper" and calibrator.fitted_by != "nothing":
-        method = fit_as_in_paper
-    certificate = method(
+    methods = METHODS | PAPER_METHODS if config.method == "paper" else METHODS
+    certificate = methods[calibrator.fitted_by](
         Request(
             calibrator=calibrator,
             source=data.source,
@@ -183,42 +146,6 @@ def _fresh(name_or_calibrator: str | Calibrator, cases: Cases) -> Calibrator:
             "Make it with the number of classes of the cases."
         )
     return copy.deepcopy(name_or_calibrator)
-
-
-def _check_cases(cases: Cases, validation: Cases | None) -> None:
-    if len(cases) == 0:
-        raise InputError("cases is empty, but at least one case is needed. Check the split.")
-    if validation is None:
-        return
-    if len(validation) == 0:
-        raise InputError("validation is empty, but at least one case is needed. Pass None to fit without validation.")
-    if validation.num_classes != cases.num_classes:
-        raise InputError(
-            f"validation has {validation.num_classes} classes, but the calibration cases have {cases.num_classes}. "
-            "Both must come from one model."
-        )
-
-
-def _voxels(
-    cases: Cases,
-    config: FitConfig,
-    report: Callable[[str], None],
-    workers: int,
-    failed: Callable[[CaseError], None] | None,
-) -> VoxelSource:
-    read = 0
-
-    def tick() -> None:
-        nonlocal read
-        read += 1
-        report(f"read {read} of {len(cases)} cases")
-
-    if config.voxels == "all":
-        return StreamedVoxels(cases, tick, workers, failed)
-    # Voxels that fit into the memory allowed: 4 bytes for each class, and label and weight.
-    room = config.memory // (4 * (cases.num_classes + 2))
-    quota = max(1, min(config.voxels, room // len(cases)))
-    return SampledVoxels(cases, quota, config.seed, tick, workers, failed)
 
 
 def _device(device: str | torch.device | None) -> torch.device:

@@ -1,0 +1,85 @@
+"""The voxels of a fit: drawn from its cases and kept, or streamed."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from segcal.cases.base import CaseError, Cases
+from segcal.errors import InputError
+from segcal.fitting.config import FitConfig
+from segcal.fitting.voxels import SampledVoxels, StreamedVoxels, VoxelSource
+
+
+@dataclass(frozen=True)
+class FitData:
+    """The voxels of a fit, read once; several calibrators can be fitted to them."""
+
+    cases: Cases
+    validation_cases: Cases | None
+    source: VoxelSource
+    validation: VoxelSource | None
+
+
+def read_data(
+    cases: Cases,
+    validation: Cases | None,
+    config: FitConfig,
+    report: Callable[[str], None] = lambda message: None,
+    workers: int = 1,
+    failed: Callable[[CaseError], None] | None = None,
+) -> FitData:
+    """Draw the voxels of a fit from its cases, or arrange to stream them.
+
+    Args:
+        cases: the calibration cases.
+        validation: the validation cases.
+        config: how many voxels, and the seed.
+        report: takes messages of progress.
+        workers: how many processes read cases.
+        failed: takes the error of a case that is not usable, which is then left out; without it the error is raised.
+    """
+    check_cases(cases, validation)
+    source = _voxels(cases, config, report, workers, failed)
+    own = None if validation is None else _voxels(validation, config, report, workers, failed)
+    return FitData(
+        cases=cases.subset(source.ids),
+        validation_cases=None if validation is None or own is None else validation.subset(own.ids),
+        source=source,
+        validation=own,
+    )
+
+
+def check_cases(cases: Cases, validation: Cases | None) -> None:
+    """Refuse collections that nothing can be fitted to."""
+    if len(cases) == 0:
+        raise InputError("cases is empty, but at least one case is needed. Check the split.")
+    if validation is None:
+        return
+    if len(validation) == 0:
+        raise InputError("validation is empty, but at least one case is needed. Pass None to fit without validation.")
+    if validation.num_classes != cases.num_classes:
+        raise InputError(
+            f"validation has {validation.num_classes} classes, but the calibration cases have {cases.num_classes}. "
+            "Both must come from one model."
+        )
+
+
+def _voxels(
+    cases: Cases,
+    config: FitConfig,
+    report: Callable[[str], None],
+    workers: int,
+    failed: Callable[[CaseError], None] | None,
+) -> VoxelSource:
+    read = 0
+
+    def tick() -> None:
+        nonlocal read
+        read += 1
+        report(f"read {read} of {len(cases)} cases")
+
+    if config.voxels == "all":
+        return StreamedVoxels(cases, tick, workers, failed)
+    # Voxels that fit into the memory allowed: 4 bytes for each class, and label and weight.
+    room = config.memory // (4 * (cases.num_classes + 2))
+    quota = max(1, min(config.voxels, room // len(cases)))
+    return SampledVoxels(cases, quota, config.seed, tick, workers, failed)
