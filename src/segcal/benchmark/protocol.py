@@ -13,6 +13,7 @@ from typing import Any
 
 from segcal.benchmark.pipelines import Pipeline, paper_pipelines, unknown_calibrators
 from segcal.benchmark.reading import check_least, read_table, read_toml, require
+from segcal.benchmark.study_choice import USUAL, Options, read_options, read_studies
 from segcal.benchmark.tasks import Division, Task, read_division, read_tasks
 from segcal.errors import InputError
 from segcal.fitting import FitConfig
@@ -26,8 +27,10 @@ DEFAULT_METRICS = (
 )  # fmt: skip
 KEYS: dict[str, type | None] = {
     "tasks": None, "split": dict, "repeats": int, "seed": int, "pipelines": None, "fit": dict, "metrics": list,
-    "bootstrap": dict, "workers": int,
+    "bootstrap": dict, "workers": int, "studies": None, "study_options": dict,
 }  # fmt: skip
+# Where files lie, how the work is spread, and what is only read from the numbers.
+NOT_DECIDING = ("root", "workers", "notes", "studies", "study_options")
 FIT_KINDS: dict[str, type | None] = {
     "lam": float, "mu": float, "voxels": None, "seed": int, "tol": float, "memory": int, "verify": bool, "method": str,
     "trials": int, "learning_rate": float, "patience": int, "max_steps": int, "weight_decay": float,
@@ -58,6 +61,8 @@ class Protocol:
         fit: how calibrators are fitted.
         metrics: names of metrics.
         bootstrap: how intervals are made.
+        studies: names of studies; they read the results, and decide nothing about them.
+        study_options: how much of them is done.
         root: where relative paths begin.
         workers: how many processes.
         notes: what was left out, in words.
@@ -72,6 +77,8 @@ class Protocol:
     fit: FitConfig = field(default_factory=FitConfig)
     metrics: tuple[str, ...] = DEFAULT_METRICS
     bootstrap: Bootstrap = field(default_factory=Bootstrap)
+    studies: tuple[str, ...] = USUAL
+    study_options: Options = field(default_factory=Options)
     root: Path = Path()
     workers: int = 1
     notes: tuple[str, ...] = ()
@@ -86,7 +93,7 @@ class Protocol:
 
     def to_plain(self) -> dict[str, Any]:
         """Return what decides the numbers, as plain data."""
-        plain = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("root", "workers", "notes")}
+        plain = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in NOT_DECIDING}
         plain["tasks"] = [asdict(task) for task in self.tasks]
         plain["pipelines"] = [pipeline.to_plain() for pipeline in self.pipelines]
         plain |= {"split": asdict(self.split), "fit": self.fit.to_dict(), "bootstrap": asdict(self.bootstrap)}
@@ -137,6 +144,10 @@ def parse_protocol(document: Mapping[str, Any], root: str | Path = ".") -> Proto
         found["fit"] = FitConfig(**read_table(found["fit"], "fit", FIT_KINDS))
     if "bootstrap" in found:
         found["bootstrap"] = _read_bootstrap(found["bootstrap"])
+    if "studies" in found:
+        found["studies"] = read_studies(found["studies"])
+    if "study_options" in found:
+        found["study_options"] = read_options(found["study_options"])
     return Protocol(pipelines=pipelines, paper=listed == PAPER, notes=notes, root=Path(root), **found)
 
 

@@ -7,13 +7,14 @@ Killed at any point and run again, a benchmark ends with the same bytes.
 
 import json
 import multiprocessing
+import shutil
 import signal
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from segcal.benchmark.job import Context, run_job
+from segcal.benchmark.job import CALIBRATORS, Context, run_job
 from segcal.benchmark.pipelines import Pipeline
 from segcal.benchmark.protocol import Protocol
 from segcal.benchmark.results import PROTOCOL, Results, finished, read_results, write_text
@@ -53,6 +54,7 @@ def run_benchmark(
         progress: called whenever something happens.
     """
     place = Path(folder)
+    clear_leftovers(place)
     opened = _open_all(protocol, embedded)
     usable, notes = _usable(protocol, opened)
     protocol = replace(protocol, notes=(*protocol.notes, *notes))
@@ -65,6 +67,7 @@ def run_benchmark(
         "schema": SCHEMA,
         "hash": protocol.hash(),
         "notes": list(protocol.notes),
+        "studies": list(protocol.studies),
         "cases": {task.name: len(_any(opened, task.name).cases) for task in protocol.tasks},
         "fingerprints": {f"{name}, {pooling}": found for (name, pooling), found in fingerprints.items()},
         "units": [unit.to_plain() for unit in units],
@@ -80,6 +83,14 @@ def run_benchmark(
     context = Context(protocol, place, digests, embedded)
     _run(todo, context, done, len(units), progress)
     return read_results(place)
+
+
+def clear_leftovers(folder: Path) -> None:
+    """Remove what a killed run had begun to write; complete files stay."""
+    for path in sorted(folder.rglob(".*.part")):
+        path.unlink(missing_ok=True)
+    for path in sorted((folder / CALIBRATORS).rglob(".*")):
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def _run(todo: Sequence[Job], context: Context, done: int, total: int, progress: Callable[[Step], None]) -> None:

@@ -5,7 +5,7 @@ networks are part of the demonstration and not of the benchmark.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -13,7 +13,7 @@ from segcal.benchmark.reading import check_least, read_table, require
 from segcal.cases import Cases, open_cases
 from segcal.errors import InputError
 
-SHARED = {"name": str, "background": bool, "split": dict, "test_on": list, "test_only": bool}
+SHARED = {"name": str, "background": bool, "split": dict, "test_on": list, "test_only": bool, "exclude": list}
 EMBEDDED = {"embedded": str, "cases": int, "first": int, "members": int, "corruption": str}
 FOLDERS: dict[str, type | None] = {
     "members": list, "labels": str, "kind": str, "format": str, "ignore": int, "class_axis": int, "key": str,
@@ -46,6 +46,7 @@ class EmbeddedTask:
         split: how its cases are divided; None: as the protocol says.
         test_on: other tasks that its calibrators are also tested on.
         test_only: nothing is fitted on it; it is there for `test_on`.
+        exclude: cases that are left out.
     """
 
     name: str
@@ -58,6 +59,7 @@ class EmbeddedTask:
     split: Division | None = None
     test_on: tuple[str, ...] = ()
     test_only: bool = False
+    exclude: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,7 @@ class FolderTask:
         split: how its cases are divided; None: as the protocol says.
         test_on: other tasks that its calibrators are also tested on.
         test_only: nothing is fitted on it; it is there for `test_on`.
+        exclude: cases that are left out.
     """
 
     name: str
@@ -83,6 +86,7 @@ class FolderTask:
     split: Division | None = None
     test_on: tuple[str, ...] = ()
     test_only: bool = False
+    exclude: tuple[str, ...] = ()
 
 
 Task: TypeAlias = EmbeddedTask | FolderTask
@@ -107,6 +111,11 @@ Opener: TypeAlias = Callable[[EmbeddedTask, str], OpenTask]
 
 def open_task(task: Task, pooling: str, root: Path, embedded: Opener | None) -> OpenTask:
     """Open the cases of a task with a pooling; "single" is the first member alone."""
+    opened = _open_all_cases(task, pooling, root, embedded)
+    return replace(opened, cases=_without(opened.cases, task)) if task.exclude else opened
+
+
+def _open_all_cases(task: Task, pooling: str, root: Path, embedded: Opener | None) -> OpenTask:
     if isinstance(task, EmbeddedTask):
         if embedded is None:
             raise InputError(
@@ -119,6 +128,15 @@ def open_task(task: Task, pooling: str, root: Path, embedded: Opener | None) -> 
     options = {key: _resolved(key, value, root) for key, value in task.options}
     cases = open_cases([root / member for member in members], root / task.labels, pool=pooling, **options)
     return OpenTask(cases, task.background is not False)
+
+
+def _without(cases: Cases, task: Task) -> Cases:
+    kept = [case_id for case_id in cases.ids if case_id not in task.exclude]
+    unknown = [case_id for case_id in task.exclude if case_id not in cases.ids]
+    if unknown or not kept:
+        what = f"{unknown[0]!r}, which is none of its cases" if unknown else f"all {len(cases)} cases"
+        raise InputError(f"task {task.name!r} has exclude with {what}, but cases must remain. Change exclude.")
+    return cases.subset(kept)
 
 
 def read_tasks(entries: object) -> tuple[Task, ...]:
@@ -159,7 +177,7 @@ def _read_task(entry: object, where: str) -> Task:
     _check_name(found["name"], where)
     if "split" in found:
         found["split"] = read_division(found["split"], f"{where}.split")
-    for key in ("test_on", "members", "class_names"):
+    for key in ("test_on", "members", "class_names", "exclude"):
         if isinstance(found.get(key), list):
             found[key] = tuple(found[key])
     if embedded:

@@ -123,8 +123,9 @@ def divide(cases: Cases, division: Division, name: str, seed: int, repeat: int) 
 def cases_elsewhere(source: Split, every: Cases, target: Cases, own: Split | None) -> Cases:
     """Return the cases of another task that a calibrator may be tested on.
 
-    Where the other task has the same cases (a corrupted copy), these are the source's test cases. Otherwise they are
-    the other task's own test cases, or all it has if nothing is fitted on it, without those that had part in the fit.
+    Where the other task has the same cases, or some of them (a corrupted copy), these are the source's test cases.
+    Otherwise they are the other task's own test cases, or all it has if nothing is fitted on it, without those that had
+    part in the fit.
 
     Args:
         source: the division of the task that was fitted on.
@@ -132,11 +133,11 @@ def cases_elsewhere(source: Split, every: Cases, target: Cases, own: Split | Non
         target: all cases of the other task.
         own: the other task's own division, or None.
     """
-    if set(every.ids) <= set(target.ids):
-        return target.subset(source.test.ids)
     seen = {*source.cal.ids, *source.val.ids}
     ids = target.ids if own is None else own.test.ids
     unseen = [case_id for case_id in ids if case_id not in seen]
+    if set(every.ids) <= set(target.ids) or set(target.ids) <= set(every.ids):
+        unseen = [case_id for case_id in target.ids if case_id in source.test.ids]
     if not unseen:
         raise InputError(
             f"test_on has {len(ids)} cases, but all of them had part in the fit, and at least one is needed that had "
@@ -171,6 +172,7 @@ def _deciding(protocol: Protocol, task: Task) -> dict[str, Any]:
     """Return what of a task decides numbers: not where its files are, and not what else is tested."""
     bare = replace(task, test_on=(), split=protocol.division(task))
     plain = asdict(bare)
+    del plain["exclude"]  # the fingerprint of the cases tells
     if isinstance(task, FolderTask):
         places = {"labels", "images", "properties"}
         plain["options"] = [[key, key in places or value] for key, value in task.options]

@@ -5,9 +5,12 @@ results it does not compute again.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from importlib.metadata import version
 
 from segcal.benchmark.job import one_thread
-from segcal.benchmark.studies.base import Study
+from segcal.benchmark.protocol import digest as make_digest
+from segcal.benchmark.studies.base import Study, read_study
 from segcal.benchmark.studies.binning import run_binning
 from segcal.benchmark.studies.calibration_size import run_calibration_size
 from segcal.benchmark.studies.covariate_shift import run_covariate_shift
@@ -16,8 +19,8 @@ from segcal.benchmark.studies.flips import run_flips
 from segcal.benchmark.studies.offsets import run_offsets
 from segcal.benchmark.studies.padding import run_padding
 from segcal.benchmark.studies.reliability import run_reliability
-from segcal.benchmark.studies.setting import NothingToStudyError, Options, Setting
-from segcal.errors import InputError
+from segcal.benchmark.studies.setting import NothingToStudyError, Setting
+from segcal.benchmark.study_choice import Options, check_studies
 
 __all__ = ["STUDIES", "Options", "Setting", "Study", "run_studies"]
 
@@ -34,27 +37,39 @@ STUDIES: dict[str, Callable[[Setting], Study]] = {
 
 
 def run_studies(setting: Setting, names: Sequence[str] | None = None) -> tuple[dict[str, Study], dict[str, str]]:
-    """Run studies and write what they found into the folder of the results.
+    """Run studies and write what they found into the folder of the results; what is there is read back.
 
     Args:
         setting: a finished benchmark.
-        names: names from :data:`STUDIES`; all of them if None.
+        names: names from :data:`STUDIES`; those of the protocol if None.
 
     Returns:
         the studies by name, and the reason for each that this benchmark has nothing for.
     """
-    wanted = list(STUDIES) if names is None else list(names)
-    for name in wanted:
-        if name not in STUDIES:
-            raise InputError(f"no study is named {name!r}. Choose one of: {', '.join(STUDIES)}.")
+    wanted = setting.protocol.studies if names is None else tuple(names)
+    check_studies(wanted)
     found, left_out = {}, {}
     for name in wanted:
         setting.progress(name)
+        digest = study_digest(setting, name)
+        known = read_study(setting.results.folder, name, digest)
+        if known is not None:
+            found[name] = known
+            continue
         try:
             with one_thread():  # as the benchmark itself: the same bytes on every machine
                 found[name] = STUDIES[name](setting)
         except NothingToStudyError as reason:
             left_out[name] = str(reason)
         else:
-            found[name].write(setting.results.folder)
+            found[name].write(setting.results.folder, digest)
     return found, left_out
+
+
+def study_digest(setting: Setting, name: str) -> str:
+    """Return the digest of what decides a study: the units it reads, the bootstrap, and how much of it is done."""
+    units = sorted((str(each.unit.path), each.header["digest"]) for each in setting.results.units)
+    options = asdict(setting.options)
+    bootstrap = setting.summary["bootstrap"]
+    plain = {"study": name, "units": units, "options": options, "bootstrap": bootstrap, "segcal": version("segcal")}
+    return make_digest(plain)

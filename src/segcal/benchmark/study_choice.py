@@ -1,0 +1,98 @@
+"""Which studies a protocol asks for, what each of them needs, and how much of it is done.
+
+Those that read what the benchmark counted anyway, or each case a few times, are usual: they run unless the protocol
+says otherwise. The others fit again, and run when they are named.
+"""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from segcal.benchmark.reading import check_least, read_table
+from segcal.errors import InputError
+
+
+class StudyFacts(NamedTuple):
+    """What a reader wants to know before a study is run.
+
+    Attributes:
+        shows: what it is about.
+        needs: what a benchmark must have for it; "" for nothing in particular.
+        costs: the time it takes.
+        usual: whether it runs if the protocol names no studies.
+    """
+
+    shows: str
+    needs: str
+    costs: str
+    usual: bool
+
+
+STUDY_FACTS: dict[str, StudyFacts] = {
+    "offsets": StudyFacts("Tables 3, 5 and Fig. 3", "logits", "reads every case once an ensemble size", True),
+    "flips": StudyFacts("Fig. 4", "a pipeline that may flip", "reads the test cases of a repeat", True),
+    "calibration_size": StudyFacts("Fig. 5", "", "fits and tests up to six pipelines again, for five sizes", False),
+    "binning": StudyFacts("Fig. 6", "ece and ace among the metrics", "nothing", True),
+    "domain_shift": StudyFacts("fitted here, tested elsewhere", "a test_on", "nothing", True),
+    "covariate_shift": StudyFacts("Tables 6 and 7", "a corrupted copy in test_on", "reads one case", True),
+    "reliability": StudyFacts("Fig. 8", "ace among the metrics", "nothing", True),
+    "padding": StudyFacts("one-hot padding read as logits", "logits and masks", "fits and tests again", False),
+}
+USUAL = tuple(name for name, facts in STUDY_FACTS.items() if facts.usual)
+ALL = "all"
+LISTS = ("size_tasks", "padding_calibrators")
+
+
+@dataclass(frozen=True)
+class Options:
+    """How much of the studies that read cases or fit again is done; the defaults are everything.
+
+    Attributes:
+        cases: at most so many cases a task, where a study reads cases anew.
+        sizes: numbers of calibration cases; None: shares of the cases that are not for the test, as in the paper.
+        size_tasks: tasks of the calibration-size study; None: all.
+        padding_calibrators: calibrators of the padding study; None: all that the benchmark fitted on mean logits.
+    """
+
+    cases: int | None = None
+    sizes: tuple[int, ...] | None = None
+    size_tasks: tuple[str, ...] | None = None
+    padding_calibrators: tuple[str, ...] | None = None
+
+
+def read_studies(listed: object) -> tuple[str, ...]:
+    """Read the studies of a protocol.
+
+    >>> read_studies(["binning", "flips"])
+    ('binning', 'flips')
+    """
+    if listed == ALL:
+        return tuple(STUDY_FACTS)
+    if not isinstance(listed, list):
+        raise InputError(
+            f"protocol has studies = {listed!r}, but {ALL!r} or a list of names is needed. "
+            'Write for example studies = ["flips", "binning"].'
+        )
+    check_studies(listed)
+    return tuple(dict.fromkeys(listed))
+
+
+def check_studies(names: list[Any] | tuple[str, ...]) -> None:
+    """Refuse a study that does not exist."""
+    for name in names:
+        if name not in STUDY_FACTS:
+            raise InputError(f"no study is named {name!r}. Choose one of: {', '.join(STUDY_FACTS)}.")
+
+
+def read_options(table: object) -> Options:
+    """Read the table `study_options` of a protocol."""
+    where = "study_options"
+    found = read_table(table, where, {"cases": int, "sizes": None, **dict.fromkeys(LISTS, list)})
+    check_least(found.get("cases", 1), f"{where}.cases", 1)
+    if "sizes" in found:
+        sizes = found["sizes"]
+        if not isinstance(sizes, list) or not sizes or not all(type(size) is int and size >= 1 for size in sizes):
+            raise InputError(
+                f"protocol has {where}.sizes = {sizes!r}, but whole numbers of at least 1 are needed. Change the value."
+            )
+    listed: dict[str, Any] = {key: tuple(found[key]) for key in ("sizes", *LISTS) if key in found}
+    return Options(cases=found.get("cases"), **listed)
