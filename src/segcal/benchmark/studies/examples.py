@@ -25,11 +25,18 @@ def encode_indices(indices: NDArray[np.integer]) -> dict[str, Any]:
     return _encode(np.where(indices == IGNORED, 255, indices).astype(np.uint8), 0.0, 255.0)
 
 
-def encode_values(values: NDArray[np.floating]) -> dict[str, Any]:
-    """Return a map of numbers ``(height, width)`` or ``(3, height, width)``, in 256 steps from least to most."""
-    low, high = float(values.min()), float(values.max())
+def encode_values(values: NDArray[np.floating], low: float | None = None, high: float | None = None) -> dict[str, Any]:
+    """Return a map of numbers ``(height, width)`` or ``(3, height, width)``, in 256 steps.
+
+    Args:
+        values: the numbers.
+        low: what byte 0 means; the least value if not given. Values below it become it.
+        high: what byte 255 means; the largest value if not given.
+    """
+    low = float(values.min()) if low is None else low
+    high = float(values.max()) if high is None else high
     steps = np.zeros(values.shape) if high == low else (values - low) / (high - low)
-    return _encode(np.rint(255 * steps).astype(np.uint8), low, high)
+    return _encode(np.rint(255 * np.clip(steps, 0, 1)).astype(np.uint8), low, high)
 
 
 def decode_map(encoded: dict[str, Any]) -> NDArray[np.float64]:
@@ -64,5 +71,5 @@ def picture_of(case: Case, index: tuple[Any, ...]) -> dict[str, Any] | None:
 
 def _encode(pixels: NDArray[np.uint8], low: float, high: float) -> dict[str, Any]:
     stream = io.BytesIO()
-    Image.fromarray(np.moveaxis(pixels, 0, 2) if pixels.ndim == 3 else pixels).save(stream, "PNG")
+    Image.fromarray(np.moveaxis(pixels, 0, 2) if pixels.ndim == 3 else pixels).save(stream, "PNG", optimize=True)
     return {"png": base64.b64encode(stream.getvalue()).decode(), "low": low, "high": high}
