@@ -1,6 +1,7 @@
 """Pipelines: their names, their promises, and the row groups of Table 4."""
 
-from segcal.benchmark.pipelines import OTHER_ROWS, Pipeline, in_row_groups, paper_pipelines
+from segcal.benchmark.pipelines import LISTS, OTHER_ROWS, Pipeline, in_row_groups, paper_pipelines
+from segcal.calibrators import CALIBRATORS
 
 
 def test_titles_are_readable_in_text_and_as_in_the_paper_in_latex():
@@ -19,6 +20,17 @@ def test_plain_data_gives_the_pipeline_back():
     pipeline = Pipeline("mean_logits", "ms", (("canonical", True),))
     assert Pipeline.from_plain(pipeline.to_plain()) == pipeline
     assert pipeline.title == "ms(mean_logits, canonical=True)"
+
+
+def test_more_is_what_the_paper_does_not_have_and_all_is_both(monkeypatch):
+    monkeypatch.setitem(CALIBRATORS, "mine", CALIBRATORS["ts"])
+    more = [pipeline.title for pipeline in LISTS["more"]()]
+    paper = {pipeline.title for pipeline in paper_pipelines()}
+    assert more[:2] == ["identity(mean_logits)", "ts(mean_logits)"]
+    assert "mine(mean_logits)" in more
+    assert not set(more[2:]) & paper
+    every = LISTS["all"]()
+    assert len(every) == len(set(every)) == len(paper) + len(more) - 2
 
 
 def test_dirichlet_calibration_of_mean_logits_stands_in_two_groups():

@@ -137,7 +137,7 @@ def test_the_hash_sees_numbers_and_not_places_or_processes():
         ({"tasks": [{**EMBEDDED, "test_on": ["x"]}]}, r"test_on = 'x', but another task is needed"),
         ({"tasks": [{**EMBEDDED, "test_only": True}]}, r"test_only tasks alone, but one must be fitted on"),
         ({"tasks": [{**EMBEDDED, "cases": 0}]}, r"tasks\[0\].cases = 0, but at least 1 is needed"),
-        ({"pipelines": "all"}, r"pipelines = 'all', but 'paper' or a list of tables is needed"),
+        ({"pipelines": "few"}, r"pipelines = 'few', but one of 'paper', 'more', 'all', or a list of tables, is needed"),
         ({"pipelines": [{"pooling": "single"}]}, r"no pipelines\[0\].calibrator, but it is needed"),
         ({"pipelines": ["ts(mean_probs)"]}, r"pipelines\[0\] = 'ts\(mean_probs\)', but a table is needed"),
         ({"pipelines": [{"pooling": "mean", "calibrator": "ts"}]}, r"no pooling is named 'mean'"),

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -103,6 +104,18 @@ def test_broken_off_in_the_middle_it_resumes_to_the_same_bytes(whole, data, tmp_
     monkeypatch.setattr(jobs, "write_unit", original)
     run_benchmark(protocol(data), tmp_path)
     assert contents(tmp_path) == contents(whole[1])
+
+
+def test_what_a_killed_run_had_begun_to_write_is_removed(whole, data, tmp_path):
+    place = tmp_path / "results"
+    shutil.copytree(whole[1], place)
+    begun = place / "units" / "blobs" / "repeat_0" / ".ts-mean_probs.jsonl.123.part"
+    begun.write_text("{", encoding="utf-8")
+    folder = place / "calibrators" / "blobs" / "repeat_0" / ".ms-mean_logits-abc"
+    folder.mkdir()
+    (folder / "weights.safetensors").write_bytes(b"half")
+    run_benchmark(protocol(data), place)
+    assert contents(place) == contents(whole[1])
 
 
 SCRIPT = """

@@ -1,8 +1,10 @@
 """Opening the tasks of a protocol."""
 
 import numpy as np
+import pytest
 
 from segcal.benchmark.tasks import FolderTask, OpenTask, open_task, read_tasks
+from segcal.errors import InputError
 
 
 def test_single_is_the_first_member_and_means_are_means(data):
@@ -35,3 +37,17 @@ def test_an_embedded_task_is_opened_by_the_function_that_was_given(data):
 
     open_task(task, "mean_probs", data[0], opener)
     assert asked == [("roads", 3, "mean_probs")]
+
+
+def test_excluded_cases_are_not_there_and_must_exist(data):
+    root, blobs, _ = data
+    (task,) = read_tasks([{**blobs, "exclude": ["p0_v1", "p2_v0"]}])
+    every = open_task(read_tasks([blobs])[0], "mean_logits", root, None).cases.ids
+    found = open_task(task, "mean_logits", root, None).cases.ids
+    assert found == tuple(case_id for case_id in every if case_id not in ("p0_v1", "p2_v0"))
+    (wrong,) = read_tasks([{**blobs, "exclude": ["p99"]}])
+    with pytest.raises(InputError, match="task 'blobs' has exclude with 'p99', which is none of its cases"):
+        open_task(wrong, "mean_logits", root, None)
+    (nothing,) = read_tasks([{**blobs, "exclude": list(every)}])
+    with pytest.raises(InputError, match="has exclude with all 12 cases, but cases must remain"):
+        open_task(nothing, "mean_logits", root, None)

@@ -61,6 +61,13 @@ def test_a_changed_copy_is_tested_where_the_original_was():
     assert cases_elsewhere(split, collection, cases(10), None).ids == split.test.ids
 
 
+def test_a_changed_copy_of_some_cases_is_tested_on_the_test_cases_it_has():
+    collection = cases(10)
+    split = divide(collection, Division(3, 2, 4), "t", 0, 0)
+    part = collection.subset([*split.test.ids[1:], *split.cal.ids])
+    assert cases_elsewhere(split, collection, part, None).ids == split.test.ids[1:]
+
+
 def test_cases_that_had_part_in_the_fit_are_never_tested_elsewhere():
     collection, other = cases(10), cases(6)
     split = divide(collection, Division(4, 2), "t", 0, 0)

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -70,6 +71,20 @@ def test_it_ends_with_tables_comparisons_and_paths(folder, tmp_path, capsys):
     assert "summary.json" in text
     stems = {path.stem for path in (tmp_path / "out" / "tables").iterdir()}
     assert {"table1_tasks", "table2_calibrators", "table3_offsets", "table4_results", "table8_blobs"} <= stems
+    assert {"table5_offsets", "figure4_flips", "figure6_binning", "figure8_reliability"} <= stems
+    assert "no covariate_shift study: no task has a corrupted copy of its cases in test_on" in text
+
+
+def test_a_broken_case_is_named_at_the_end_and_the_others_are_done(folder, tmp_path, capsys):
+    shutil.copytree(folder, tmp_path / "data")
+    (tmp_path / "data" / "member_0" / "c4.npy").write_bytes(b"no array")
+    words = (tmp_path / "data" / "protocol.toml", "-o", tmp_path / "out", "--json")
+    assert run(arguments(*words)) == 3
+    captured = capsys.readouterr()
+    assert "1 case failed:\n  blobs/c4: " in captured.err
+    document = json.loads(captured.out)
+    assert list(document["failed"]) == ["blobs/c4"]
+    assert len(document["rows"]) == 3
 
 
 def test_json_is_one_document_and_a_moved_protocol_finds_its_data(folder, tmp_path, capsys):

@@ -7,7 +7,8 @@ import pytest
 from segcal.benchmark.pipelines import Pipeline
 from segcal.benchmark.protocol import Bootstrap, Protocol
 from segcal.benchmark.results import read_results
-from segcal.benchmark.studies import Options, Setting
+from segcal.benchmark.studies import Setting
+from segcal.benchmark.study_choice import STUDY_FACTS, Options
 from segcal.benchmark.summaries import summarise
 from segcal.benchmark.tasks import Division, EmbeddedTask
 from segcal.demo.opening import open_embedded
@@ -32,9 +33,11 @@ def small_plan(workers=1):
         repeats=1,
         fit=FitConfig(voxels=400, lam=1e-3, mu=1e-3),
         bootstrap=Bootstrap(replicates=60),
+        studies=tuple(STUDY_FACTS),
+        study_options=Options(cases=1, sizes=(1,)),
         workers=workers,
     )
-    return Plan(protocol, Options(cases=1, sizes=(1,)), ("one task instead of three",))
+    return Plan(protocol, ("one task instead of three",))
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,7 @@
 import pytest
 
 from segcal.benchmark.pipelines import paper_pipelines
-from segcal.benchmark.studies import Options
+from segcal.benchmark.study_choice import STUDY_FACTS, Options
 from segcal.demo.plan import full_plan, quick_plan
 from segcal.demo.tasks import TASKS
 
@@ -37,6 +37,7 @@ def test_the_quick_plan_says_what_it_reduced_and_the_full_one_reduces_nothing():
     assert "one division" in text
     assert f"{quick.protocol.fit.voxels:,} voxels" in text
     assert full.reduced == ()
-    assert full.options == Options()
+    assert full.protocol.study_options == Options()
+    assert quick.protocol.studies == full.protocol.studies == tuple(STUDY_FACTS)
     assert (full.protocol.repeats, full.protocol.pipelines) == (3, paper_pipelines())
     assert quick.protocol.workers == full.protocol.workers == 2

@@ -55,15 +55,14 @@ def test_progress_goes_from_predicting_to_the_studies(told):
     assert predicted[-1].done == predicted[-1].total == 14
 
 
-def test_told_again_it_computes_no_unit_anew(told, demo_setting):
+def test_told_again_it_computes_no_unit_and_no_study_anew(told, demo_setting):
     folder, story, _ = told
     before = {path: path.stat().st_mtime_ns for path in (folder / "units").rglob("*.jsonl")}
-    plan = replace(
-        quick_plan(), protocol=demo_setting.protocol, options=replace(demo_setting.options, cases=1, sizes=(1,))
-    )
-    again = tell_story(plan, folder)
+    studies = {path: path.stat().st_mtime_ns for path in (folder / "studies").glob("*.json")}
+    again = tell_story(replace(quick_plan(), protocol=demo_setting.protocol), folder)
     assert again.verdict == story.verdict
     assert {path: path.stat().st_mtime_ns for path in (folder / "units").rglob("*.jsonl")} == before
+    assert {path: path.stat().st_mtime_ns for path in (folder / "studies").glob("*.json")} == studies
 
 
 def test_predictions_of_processes_are_those_of_one(tmp_path, demo_setting):

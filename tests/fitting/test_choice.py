@@ -8,7 +8,7 @@ import torch
 from segcal import ArrayCases, make_calibrator
 from segcal.errors import InputError
 from segcal.fitting import FitConfig
-from segcal.fitting.choice import candidates, case_nll, choose
+from segcal.fitting.choice import candidates, case_nll, choose, choose_column
 from segcal.fitting.fit import read_data
 
 CONFIG = FitConfig(voxels=200, lam=1e-3, mu=1e-3)
@@ -31,6 +31,28 @@ def reference_nll(beta, case):
     scores = beta * case.logits.double().numpy()
     log_probs = scores - np.log(np.exp(scores).sum(0))
     return -np.take_along_axis(log_probs, case.labels.numpy()[None], 0).mean()
+
+
+def test_the_best_is_taken_if_it_is_better_beyond_doubt():
+    values = np.array([[2.0, 1.0], [2.1, 1.1], [1.9, 0.9]])
+    assert choose_column(values, [0, 5])[0] == 1
+
+
+def test_what_cannot_be_told_apart_is_decided_by_simplicity():
+    values = np.array([[1.0, 1.2, 1.5], [1.2, 1.0, 1.6], [1.1, 1.08, 1.4]])
+    assert choose_column(values, [4, 9, 0])[0] == 0
+    assert choose_column(values, [9, 4, 0])[0] == 1
+
+
+def test_with_one_row_the_best_column_wins():
+    assert choose_column(np.array([[1.0, 0.999]]), [0, 100])[0] == 1
+
+
+def test_differences_are_to_the_best_with_the_error_of_paired_ones():
+    values = np.array([[1.0, 3.0], [2.0, 5.0], [4.0, 5.0]])
+    _, differences, errors = choose_column(values, [1, 2])
+    assert differences.tolist() == [0.0, 2.0]
+    assert errors.tolist() == pytest.approx([0.0, 1 / math.sqrt(3)])
 
 
 def test_the_comparison_is_that_of_the_cases_means():

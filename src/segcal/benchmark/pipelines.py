@@ -119,6 +119,26 @@ def paper_pipelines() -> tuple[Pipeline, ...]:
     return tuple(Pipeline(pooling, name) for pooling, name in pairs if name in CALIBRATORS)
 
 
+def more_pipelines() -> tuple[Pipeline, ...]:
+    """Return the calibrators that are not in the paper's table, on mean logits, beside none and temperature scaling.
+
+    >>> [pipeline.title for pipeline in more_pipelines()][:2]
+    ['identity(mean_logits)', 'ts(mean_logits)']
+    """
+    listed = {name for rows in ROW_GROUPS.values() for _, name in rows}
+    others = [name for name in CALIBRATORS if name not in listed]
+    return tuple(Pipeline("mean_logits", name) for name in ("identity", "ts", *others))
+
+
+def all_pipelines() -> tuple[Pipeline, ...]:
+    """Return the paper's pipelines and those of :func:`more_pipelines`."""
+    return tuple(dict.fromkeys((*paper_pipelines(), *more_pipelines())))
+
+
+# What a protocol may write in the place of a list.
+LISTS = {"paper": paper_pipelines, "more": more_pipelines, "all": all_pipelines}
+
+
 def unknown_calibrators() -> tuple[str, ...]:
     """Return the calibrators of the paper's list that this package does not have."""
     names = dict.fromkeys(name for rows in ROW_GROUPS.values() for _, name in rows)

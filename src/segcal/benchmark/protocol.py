@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from segcal.benchmark.pipelines import Pipeline, paper_pipelines, unknown_calibrators
+from segcal.benchmark.pipelines import LISTS, Pipeline, unknown_calibrators
 from segcal.benchmark.reading import check_least, read_table, read_toml, require
 from segcal.benchmark.study_choice import USUAL, Options, read_options, read_studies
 from segcal.benchmark.tasks import Division, Task, read_division, read_tasks
@@ -53,8 +53,8 @@ class Protocol:
     Attributes:
         tasks: the tasks.
         pipelines: the pipelines.
-        paper: whether the pipelines are the paper's list; then a pipeline that a task cannot have is left out, and
-            not an error.
+        paper: whether the pipelines are a list of ours; then a pipeline that a task cannot have is left out, and not
+            an error.
         split: how the cases of a task are divided where the task does not say.
         repeats: how often they are divided anew.
         seed: of the divisions.
@@ -104,6 +104,7 @@ class Protocol:
 
         >>> from dataclasses import replace
         >>> from segcal.benchmark.tasks import EmbeddedTask
+        >>> from segcal.benchmark.pipelines import paper_pipelines
         >>> one = Protocol((EmbeddedTask("roads", "roads"),), paper_pipelines())
         >>> one.hash() == replace(one, workers=4).hash() != replace(one, seed=1).hash()
         True
@@ -148,17 +149,18 @@ def parse_protocol(document: Mapping[str, Any], root: str | Path = ".") -> Proto
         found["studies"] = read_studies(found["studies"])
     if "study_options" in found:
         found["study_options"] = read_options(found["study_options"])
-    return Protocol(pipelines=pipelines, paper=listed == PAPER, notes=notes, root=Path(root), **found)
+    return Protocol(pipelines=pipelines, paper=isinstance(listed, str), notes=notes, root=Path(root), **found)
 
 
 def _read_pipelines(listed: object) -> tuple[tuple[Pipeline, ...], tuple[str, ...]]:
-    if listed == PAPER:
-        absent = unknown_calibrators()
+    if isinstance(listed, str) and listed in LISTS:
+        absent = () if listed == "more" else unknown_calibrators()
         note = f"left out of the paper's list, because this version does not have them: {', '.join(absent)}"
-        return paper_pipelines(), (note,) if absent else ()
+        return LISTS[listed](), (note,) if absent else ()
     if not isinstance(listed, list) or not listed:
+        names = ", ".join(map(repr, LISTS))
         raise InputError(
-            f"protocol has pipelines = {listed!r}, but {PAPER!r} or a list of tables is needed. "
+            f"protocol has pipelines = {listed!r}, but one of {names}, or a list of tables, is needed. "
             'Write for example pipelines = [{pooling = "mean_probs", calibrator = "ts"}].'
         )
     pipelines = []

@@ -36,6 +36,7 @@ STUDY_FACTS: dict[str, StudyFacts] = {
     "covariate_shift": StudyFacts("Tables 6 and 7", "a corrupted copy in test_on", "reads one case", True),
     "reliability": StudyFacts("Fig. 8", "ace among the metrics", "nothing", True),
     "padding": StudyFacts("one-hot padding read as logits", "logits and masks", "fits and tests again", False),
+    "worst_cases": StudyFacts("the case browser of the report", "", "reads the validation cases and six others", True),
 }
 USUAL = tuple(name for name, facts in STUDY_FACTS.items() if facts.usual)
 ALL = "all"

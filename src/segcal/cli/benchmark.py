@@ -2,24 +2,19 @@
 
 import argparse
 import shutil
-import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-from segcal.benchmark.protocol import Protocol, load_protocol
-from segcal.benchmark.results import Results
-from segcal.benchmark.run import Step, run_benchmark
-from segcal.benchmark.summaries import write_summary
-from segcal.cli.console import DONE, Output
+from segcal.benchmark.protocol import load_protocol
+from segcal.benchmark.whole import Whole, run_protocol
+from segcal.cli.console import Output
 from segcal.cli.parsing import at_least_one
+from segcal.cli.steps import step_bar
 from segcal.demo.opening import open_embedded
 from segcal.report.document import SUMMARY
-from segcal.report.tables import FOLDER, task_table, write_tables
+from segcal.report.tables import FOLDER, task_table
 
 EXAMPLE = "example: segcal benchmark protocol.toml -o results/ --workers 2"
 CACHE = ".cache"
@@ -30,7 +25,7 @@ def add(commands: Any, name: str) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = commands.add_parser(
         name,
         help="the paper's protocol on your own cases",
-        description="Fit and test every pipeline of a protocol. What is finished is not done again.",
+        description="Fit and test every pipeline of a protocol, and run its studies. What is finished is skipped.",
         epilog=EXAMPLE,
     )
     parser.add_argument("protocol", type=Path, metavar="PROTOCOL.toml", help="see docs/protocol.md")
@@ -46,40 +41,38 @@ def add(commands: Any, name: str) -> argparse.ArgumentParser:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the protocol, write the tables, and say what came out."""
+    """Run the protocol with its studies, write the tables, and say what came out."""
     output = Output(args.json)
     protocol = load_protocol(args.protocol, args.root)
     if args.workers is not None:
         protocol = replace(protocol, workers=args.workers)
-    results = run_with_bar(protocol, args.output)
-    summary = write_summary(results)
-    paths = write_tables(args.output)
+    # Predictions of embedded tasks are kept while it runs.
+    cache = args.output / CACHE
+    with step_bar("benchmark") as show:
+        opener = partial(open_embedded, cache=cache)
+        whole = run_protocol(protocol, args.output, opener, open_embedded, show, output.failed)
+    shutil.rmtree(cache, ignore_errors=True)
+    _print(output, whole, args.output)
+    return output.finish()
+
+
+def _print(output: Output, whole: Whole, folder: Path) -> None:
+    summary = whole.setting.summary
+    paths = sorted((folder / FOLDER).iterdir())
     output.say(*(task_table(summary, task["name"], intervals=False) for task in summary["tasks"]))
     output.say("Matched comparisons:", *(f"- {each['sentence']}" for each in summary["comparisons"]))
     output.say(*(f"note: {note}" for note in summary["notes"]))
-    output.say(f"results {args.output}, summary {args.output / SUMMARY}, {len(paths)} files in {args.output / FOLDER}")
+    output.say(*(f"no {name} study: {reason}" for name, reason in whole.left_out.items()))
+    output.say(f"results {folder}, summary {folder / SUMMARY}, {len(paths)} files in {folder / FOLDER}")
     output.document(
         {
-            "results": str(args.output),
+            "results": str(folder),
             "hash": summary["hash"],
             "notes": summary["notes"],
             "rows": summary["results"],
             "comparisons": summary["comparisons"],
+            "studies": list(whole.studies),
+            "studies_left_out": whole.left_out,
             "tables": [str(path) for path in paths],
         }
     )
-    return DONE
-
-
-def run_with_bar(protocol: Protocol, folder: Path) -> Results:
-    """Run a protocol with a progress bar on a terminal; predictions of embedded tasks are kept while it runs."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
-        task = bar.add_task("benchmark", total=None)
-
-        def show(step: Step) -> None:
-            bar.update(task, completed=step.done, total=step.total, description=step.message or "benchmark")
-
-        results = run_benchmark(protocol, folder, partial(open_embedded, cache=folder / CACHE), show)
-    shutil.rmtree(folder / CACHE, ignore_errors=True)
-    return results

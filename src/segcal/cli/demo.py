@@ -2,17 +2,13 @@
 
 import argparse
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-from segcal.benchmark.run import Step
 from segcal.cli.console import DONE, Output
-from segcal.demo.plan import Plan, full_plan, quick_plan
-from segcal.demo.story import Story, tell_story
+from segcal.cli.steps import step_bar
+from segcal.demo.plan import full_plan, quick_plan
+from segcal.demo.story import tell_story
 from segcal.errors import InputError
 
 EXAMPLE = "example:\n  segcal demo --out demo-results"
@@ -42,7 +38,8 @@ def run(args: argparse.Namespace) -> int:
     if workers < 1:
         raise InputError(f"--workers is {workers}, but at least 1 is needed. Leave it out to use all cores.")
     plan = full_plan(workers) if args.full else quick_plan(workers)
-    story = run_with_bar(plan, args.out)
+    with step_bar("demo") as show:
+        story = tell_story(plan, args.out, show)
     output.say(story.table, "What was found:", *(f"- {sentence}" for sentence in story.verdict))
     if story.reduced:
         output.say("Reduced, to take minutes (segcal demo --full runs everything):")
@@ -51,15 +48,3 @@ def run(args: argparse.Namespace) -> int:
     output.say("Written:", *(f"- {path}" for path in story.written))
     output.document(story.to_plain())
     return DONE
-
-
-def run_with_bar(plan: Plan, folder: Path) -> Story:
-    """Run a demonstration with a progress bar on a terminal."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
-        task = bar.add_task("demo", total=None)
-
-        def show(step: Step) -> None:
-            bar.update(task, completed=step.done, total=step.total, description=step.message or "demo")
-
-        return tell_story(plan, folder, show)

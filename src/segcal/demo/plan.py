@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from segcal.benchmark.pipelines import Pipeline, paper_pipelines
 from segcal.benchmark.protocol import Protocol
-from segcal.benchmark.studies import Options
 from segcal.benchmark.studies.facts import UNCALIBRATED
+from segcal.benchmark.study_choice import STUDY_FACTS, Options
 from segcal.benchmark.tasks import Division, EmbeddedTask
 from segcal.fitting import FitConfig
 
@@ -24,13 +24,11 @@ class Plan:
     """A demonstration.
 
     Attributes:
-        protocol: of the benchmark.
-        options: of the studies.
+        protocol: of the benchmark and its studies.
         reduced: what is less than everything, one sentence each.
     """
 
     protocol: Protocol
-    options: Options
     reduced: tuple[str, ...]
 
 
@@ -47,10 +45,11 @@ def quick_plan(workers: int = 1) -> Plan:
         pipelines=(SINGLE, MEAN_PROBS, UNCALIBRATED, *fitted),
         repeats=1,
         fit=FitConfig(voxels=3000),
+        studies=tuple(STUDY_FACTS),
+        study_options=Options(
+            cases=3, sizes=(2,), size_tasks=("roads",), padding_calibrators=("identity", "ts", "ms", "cms_ap")
+        ),
         workers=workers,
-    )
-    options = Options(
-        cases=3, sizes=(2,), size_tasks=("roads",), padding_calibrators=("identity", "ts", "ms", "cms_ap")
     )
     reduced = (
         "one division of the cases into calibration, validation and test instead of three",
@@ -61,7 +60,7 @@ def quick_plan(workers: int = 1) -> Plan:
         "offsets and flips in detail on 3 cases a task; calibration-set size on roads with 2 sizes; padding with 4 "
         "calibrators",
     )
-    return Plan(protocol, options, reduced)
+    return Plan(protocol, reduced)
 
 
 def full_plan(workers: int = 1) -> Plan:
@@ -73,8 +72,15 @@ def full_plan(workers: int = 1) -> Plan:
         for name in QUICK_SPLITS
     ]
     copies = [_copy(name, strength, count) for name in PICTURES for strength in strengths]
-    protocol = Protocol(tasks=(*tasks, *copies), pipelines=paper_pipelines(), paper=True, repeats=3, workers=workers)
-    return Plan(protocol, Options(), ())
+    protocol = Protocol(
+        tasks=(*tasks, *copies),
+        pipelines=paper_pipelines(),
+        paper=True,
+        repeats=3,
+        studies=tuple(STUDY_FACTS),
+        workers=workers,
+    )
+    return Plan(protocol, ())
 
 
 def _cases(split: Division) -> int:

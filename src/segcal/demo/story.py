@@ -13,18 +13,18 @@ from typing import Any
 from segcal.benchmark.job import one_thread
 from segcal.benchmark.pipelines import Pipeline
 from segcal.benchmark.results import write_text
-from segcal.benchmark.run import Step, run_benchmark
-from segcal.benchmark.studies import STUDIES, Setting, Study, run_studies
+from segcal.benchmark.run import Step
+from segcal.benchmark.studies import Setting, Study
 from segcal.benchmark.studies.base import estimate_cell
 from segcal.benchmark.studies.default import choose_default
 from segcal.benchmark.studies.facts import MATRIX, UNCALIBRATED, Facts, find_facts
-from segcal.benchmark.summaries import write_summary
 from segcal.benchmark.tasks import EmbeddedTask
+from segcal.benchmark.whole import run_protocol
 from segcal.demo.opening import open_embedded
 from segcal.demo.plan import Plan
 from segcal.demo.verdict import padding_verdict, shift_verdict, task_verdict
 from segcal.report.table import Cell, Column, Group, Row, Table
-from segcal.report.tables import FLIPS, SHOWN, write_tables
+from segcal.report.tables import FLIPS, SHOWN
 
 PREDICTIONS = "predictions"
 VERDICT = "verdict.json"
@@ -74,19 +74,16 @@ def tell_story(plan: Plan, folder: str | Path, progress: Callable[[Step], None] 
     place = Path(folder)
     embedded = partial(open_embedded, cache=place / PREDICTIONS)
     predict_all(plan, place, progress)
-    results = run_benchmark(plan.protocol, place, embedded, progress)
-    summary = write_summary(results)
-    write_tables(place)
-    setting = Setting(plan.protocol, results, summary, embedded, open_embedded, plan.options)
-    studies, left_out = _study(setting, progress)
+    whole = run_protocol(plan.protocol, place, embedded, open_embedded, progress)
+    setting = whole.setting
     chosen = {task.name: choose_default(setting, task).pipeline for task in setting.tasks}
-    verdict = find_verdict(setting, chosen, studies)
+    verdict = find_verdict(setting, chosen, whole.studies)
     table = short_table(setting, chosen)
     table.write(place / "tables", "demo")
     shutil.rmtree(place / PREDICTIONS, ignore_errors=True)
     titles = {task: pipeline.calibrator for task, pipeline in chosen.items()}
     written = tuple(place / name for name in (VERDICT, "tables", "studies", "summary.json", "units", "calibrators"))
-    story = Story(table, tuple(verdict), plan.reduced, left_out, written, titles)
+    story = Story(table, tuple(verdict), plan.reduced, whole.left_out, written, titles)
     write_text(place / VERDICT, json.dumps(story.to_plain(), indent=1, ensure_ascii=False) + "\n")
     return story
 
@@ -161,15 +158,3 @@ def short_table(setting: Setting, chosen: dict[str, Pipeline]) -> Table:
 def _cells(names: Sequence[str], pipeline: Pipeline, numbers: dict[str, Any]) -> tuple[Cell, ...]:
     keeps = pipeline.preserves is not None
     return tuple(Cell(None) if keeps and name == FLIPS else estimate_cell(numbers[name]) for name in names)
-
-
-def _study(setting: Setting, progress: Callable[[Step], None]) -> tuple[dict[str, Study], dict[str, str]]:
-    found: dict[str, Study] = {}
-    left_out: dict[str, str] = {}
-    for number, name in enumerate(STUDIES):
-        progress(Step(number, len(STUDIES), f"study: {name.replace('_', ' ')}"))
-        studies, reasons = run_studies(setting, [name])
-        found |= studies
-        left_out |= reasons
-    progress(Step(len(STUDIES), len(STUDIES), ""))
-    return found, left_out

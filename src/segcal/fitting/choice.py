@@ -31,6 +31,8 @@ from segcal.fitting.config import FitConfig
 from segcal.fitting.fit import FitData, fit_to
 from segcal.fitting.voxels import labelled_voxels
 
+# Methods that go to the lowest NLL of all voxels, in seconds.
+LIKELIHOOD = ("nothing", "convex", "mixture")
 # Values of one step: they stay in the cache of a core.
 STEP_VALUES = 1 << 18
 
@@ -88,7 +90,9 @@ class Choice:
 def candidates(
     num_classes: int, preserve: Literal["order", "argmax", "none"] = "argmax", allow_offset_dependent: bool = False
 ) -> list[str]:
-    """Return the names of the voxel-by-voxel calibrators that keep at least `preserve`.
+    """Return the names of the calibrators that are fitted to their likelihood and keep at least `preserve`.
+
+    Those that decide by a selector, a threshold or a table, or see neighbours, are for those who name them.
 
     >>> candidates(3)
     ['identity', 'ts', 'ets', 'cms_ap', 'cms_op']
@@ -100,7 +104,7 @@ def candidates(
     for name in CALIBRATORS:
         calibrator = make_calibrator(name, num_classes)
         sees_offset = not calibrator.translation_invariant
-        if calibrator.pointwise and calibrator.preserves in enough[preserve]:
+        if calibrator.fitted_by in LIKELIHOOD and calibrator.preserves in enough[preserve]:
             names += [] if sees_offset and not allow_offset_dependent else [name]
     return names
 
@@ -135,16 +139,35 @@ def choose(
         report(f"compared on {number + 1} of {len(data.validation_cases)} validation cases")
         rows += [] if row is None else [row]
     table = np.array(rows)
-    means = table.mean(axis=0)
-    best = int(means.argmin())
-    differences = table - table[:, [best]]
-    errors = differences.std(axis=0, ddof=1) / math.sqrt(len(rows)) if len(rows) > 1 else np.zeros(len(names))
-    listed = tuple(
-        Candidate(name, fits[name], float(means[k]), float(differences[:, k].mean()), float(errors[k]))
-        for k, name in enumerate(names)
+    chosen, differences, errors = choose_column(
+        table, [fitted.calibrator.num_identifiable() for fitted in fits.values()]
     )
-    close = [row for row in listed if row.difference <= row.standard_error]
-    return Choice(min(close, key=lambda row: (row.parameters, row.validation_nll)), listed)
+    listed = tuple(
+        Candidate(name, fits[name], float(mean), float(difference), float(error))
+        for name, mean, difference, error in zip(names, table.mean(axis=0), differences, errors, strict=True)
+    )
+    return Choice(listed[chosen], listed)
+
+
+def choose_column(values: np.ndarray, parameters: Sequence[int]) -> tuple[int, np.ndarray, np.ndarray]:
+    """Return the simplest candidate that is as good as the best; see the module docstring.
+
+    Args:
+        values: one row a case, one column a candidate.
+        parameters: identifiable parameters of each candidate.
+
+    Returns:
+        its column, each candidate's mean difference to the best, and the standard errors of these.
+
+    >>> choose_column(np.array([[2.0, 1.0, 1.1], [2.0, 1.0, 0.95]]), [0, 9, 1])[0]
+    2
+    """
+    means = values.mean(axis=0)
+    gaps = values - values[:, [int(means.argmin())]]
+    errors = gaps.std(axis=0, ddof=1) / math.sqrt(len(values)) if len(values) > 1 else np.zeros(len(means))
+    differences = gaps.mean(axis=0)
+    close = [k for k in range(len(means)) if differences[k] <= errors[k]]
+    return min(close, key=lambda k: (parameters[k], means[k])), differences, errors
 
 
 def _measure(calibrators: Sequence[Calibrator], case: Case) -> list[float] | None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from segcal.benchmark.studies.covariate_shift import run_covariate_shift, settings_table
+from segcal.benchmark.studies.covariate_shift import compare_shift, run_covariate_shift, settings_table
 from segcal.benchmark.studies.examples import decode_map
 from segcal.benchmark.studies.setting import NothingToStudyError
 
@@ -39,6 +39,19 @@ def test_the_change_is_the_mean_of_paired_differences(setting):
     assert change["worse"] == change["cases"] == 8
     heading = study.tables["covariate_shift"].to_markdown().splitlines()[2]
     assert heading == "| Pipeline | clean NLL ↓ | clean ECE ↓ | toy_strong ΔNLL ↓ | toy_strong ΔECE ↓ |"
+
+
+def test_a_copy_of_some_cases_is_compared_on_those(setting):
+    clean = setting.results.repeats("toy", "ts(mean_logits)")
+    shifted = setting.results.repeats("toy", "ts(mean_logits)", "toy_strong")
+    some = [replace(unit, rows=unit.rows[1:3]) for unit in shifted]
+    change = compare_shift(clean, some, {"replicates": 20, "seed": 0, "level": 0.9})["nll"]
+    gaps = [
+        np.subtract(there.numbers("nll")[1:3], own.numbers("nll")[1:3]).mean()
+        for own, there in zip(clean, shifted, strict=True)
+    ]
+    assert change["cases"] == 4
+    assert change["value"] == pytest.approx(np.mean(gaps))
 
 
 def test_one_picture_is_shown_in_all_corruptions(setting):

@@ -1,11 +1,15 @@
 """A finished benchmark can be read again: its cases, divisions, calibrators and numbers."""
 
+import json
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
 from segcal.benchmark.pipelines import Pipeline
 from segcal.benchmark.studies import STUDIES, run_studies
+from segcal.benchmark.study_choice import STUDY_FACTS, USUAL
 from segcal.errors import InputError
 
 
@@ -52,13 +56,38 @@ def test_tasks_that_are_only_tested_on_are_no_tasks_of_studies(setting):
 
 
 def test_all_studies_run_and_write_their_files(setting):
-    studies, left_out = run_studies(setting)
+    studies, left_out = run_studies(setting, list(STUDIES))
     assert list(studies) == list(STUDIES)
     assert left_out == {}
     written = {path.stem for path in (setting.results.folder / "studies").glob("*.json")}
     assert written == set(STUDIES)
     stems = {path.stem for path in (setting.results.folder / "tables").glob("*.md")}
     assert {"table5_offsets", "figure4_flips", "figure5_size_toy", "figure6_binning", "padding"} <= stems
+
+
+def test_every_study_says_what_it_needs_and_the_usual_ones_fit_nothing():
+    assert list(STUDIES) == list(STUDY_FACTS)
+    assert not {"calibration_size", "padding"} & set(USUAL)
+
+
+def test_a_finished_study_is_read_back_and_one_with_other_options_is_done_anew(setting, monkeypatch):
+    first, _ = run_studies(setting, ["binning"])
+    path = setting.results.folder / "studies" / "binning.json"
+    before = path.read_bytes()
+    monkeypatch.setitem(STUDIES, "binning", lambda setting: pytest.fail("it is finished"))
+    again, left_out = run_studies(setting, ["binning"])
+    assert again["binning"].data == json.loads(json.dumps(first["binning"].data))
+    assert (left_out, path.read_bytes()) == ({}, before)
+    with pytest.raises(pytest.fail.Exception, match="it is finished"):
+        run_studies(replace(setting, options=replace(setting.options, cases=1)), ["binning"])
+    (setting.results.folder / "tables" / "figure6_binning.md").unlink()
+    with pytest.raises(pytest.fail.Exception, match="it is finished"):
+        run_studies(setting, ["binning"])
+
+
+def test_the_studies_of_the_protocol_are_run_if_none_are_named(setting):
+    protocol = replace(setting.protocol, studies=("reliability",))
+    assert list(run_studies(replace(setting, protocol=protocol))[0]) == ["reliability"]
 
 
 def test_a_study_that_does_not_exist_is_refused(setting):

@@ -20,6 +20,7 @@ from segcal.benchmark.studies.offsets import run_offsets
 from segcal.benchmark.studies.padding import run_padding
 from segcal.benchmark.studies.reliability import run_reliability
 from segcal.benchmark.studies.setting import NothingToStudyError, Setting
+from segcal.benchmark.studies.worst_cases import run_worst_cases
 from segcal.benchmark.study_choice import Options, check_studies
 
 __all__ = ["STUDIES", "Options", "Setting", "Study", "run_studies"]
@@ -33,6 +34,7 @@ STUDIES: dict[str, Callable[[Setting], Study]] = {
     "covariate_shift": run_covariate_shift,
     "reliability": run_reliability,
     "padding": run_padding,
+    "worst_cases": run_worst_cases,
 }
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from segcal.benchmark.pipelines import Pipeline
 from segcal.benchmark.studies.setting import Setting
 from segcal.benchmark.tasks import Task
-from segcal.fitting.choice import candidates, case_nll
+from segcal.fitting.choice import candidates, case_nll, choose_column
 
 
 @dataclass(frozen=True)
@@ -33,23 +33,6 @@ def choose_default(setting: Setting, task: Task, pooling: str = "mean_logits") -
     values = np.array([row for row in rows if None not in row], float)
     simple = [calibrator.num_identifiable() for calibrator in calibrators]
     return Default(
-        pipelines[choose_column(values, simple)],
+        pipelines[choose_column(values, simple)[0]],
         {each.title: float(mean) for each, mean in zip(pipelines, values.mean(axis=0), strict=True)},
     )
-
-
-def choose_column(values: np.ndarray, parameters: list[int]) -> int:
-    """Return the simplest column that is as good as the best.
-
-    Args:
-        values: one row a case, one column a candidate.
-        parameters: identifiable parameters of each candidate.
-
-    >>> choose_column(np.array([[2.0, 1.0, 1.1], [2.0, 1.0, 0.95]]), [0, 9, 1])
-    2
-    """
-    means = values.mean(axis=0)
-    gaps = values - values[:, [int(means.argmin())]]
-    errors = gaps.std(axis=0, ddof=1) / np.sqrt(len(values)) if len(values) > 1 else np.zeros(len(means))
-    close = [k for k in range(len(means)) if gaps[:, k].mean() <= errors[k]]
-    return min(close, key=lambda k: (parameters[k], means[k]))

@@ -1,0 +1,232 @@
+"""Write docs/results.md from folders of results: ``python benchmarks/results_page.py RESULTS [-o docs/results.md]``.
+
+RESULTS has one folder a run of ``segcal benchmark``: roads, cardiac and camvid (benchmarks/protocols), camvid_shift,
+more, and demo (``segcal demo``), whatever of them is there. Every table and sentence of the page is made from them; run
+it again when they grow.
+"""
+
+import argparse
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import paper_numbers as paper
+from segcal.benchmark.studies.offsets import offset_study
+from segcal.report.document import read_summary
+from segcal.report.tables import task_table
+
+REAL = ("roads", "cardiac", "camvid")
+SHIFT, MORE, DEMO = "camvid_shift", "more", "demo"
+TITLES = {"nll": "NLL", "ece": "ECE", "ba_ece": "BA-ECE", "ace": "ACE", "dice": "DSC"}
+INTRO = """# Measured results
+
+This page is written by `benchmarks/results_page.py` from the folders that `segcal benchmark` and `segcal demo` wrote.
+
+The paper is *Rethinking Post-Hoc Calibration in Semantic Segmentation*; its datasets and networks are not ours. Three
+small ensembles stand for its three: aerial images of roads (two classes) for RoadSeg, cardiac MRI (four classes, mostly
+background) for BraTS, and street scenes (eleven classes) for Cityscapes. Each has five U-Nets of the same data and
+different seeds, and cases that none of them was trained on. So numbers cannot be equal; what can agree is who wins.
+
+The protocols are in `benchmarks/protocols/`, and [protocol.md](protocol.md) says what each step does and where it
+departs from the paper: exact fits instead of Adam and Optuna, padding that does not count, groups that stay together,
+and draws of the bootstrap that all pipelines share. The paper's numbers of BraTS are what padded volumes give
+([the study below](#padding-read-as-logits) shows how), so theirs are no target.
+"""
+MATCHED = """## Matched comparisons
+
+Two pipelines that differ in one property, case by case, in paired differences with 95 % intervals. *Better* and *worse*
+mean that the whole interval lies on one side of zero (for ACE: that it is so in every repeat); everything else is *no
+difference*.
+"""
+AGREEMENT = """### Where they agree with the paper
+
+What the paper's printed numbers say of the second pipeline, and what ours do. The paper gives no intervals of
+differences, so its word is that of the point estimates, to three digits.
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("results", type=Path, metavar="RESULTS")
+    parser.add_argument("-o", "--output", type=Path, default=Path("docs/results.md"))
+    args = parser.parse_args()
+    text = "\n".join(page(args.results))
+    beside = args.output.with_name(f".{args.output.name}.part")
+    beside.write_text(text, encoding="utf-8")
+    beside.replace(args.output)
+
+
+def page(folder: Path) -> Iterator[str]:
+    """Yield the paragraphs of the page."""
+    summaries = {name: read_summary(folder / name) for name in REAL if (folder / name / "summary.json").is_file()}
+    yield INTRO
+    yield from setup(folder, summaries)
+    yield from main_results(summaries)
+    yield from matched(summaries)
+    yield from offsets(folder, summaries)
+    yield from tables(folder, "## Flips", "figure4_flips.md", summaries, flip_words)
+    yield from tables(folder, "## Number of calibration cases", "figure5_size_{}.md", summaries, nothing)
+    yield from tables(folder, "## Binning", "figure6_binning.md", summaries, nothing)
+    yield from shift(folder)
+    yield from padding(folder)
+    yield from more(folder)
+
+
+def setup(folder: Path, summaries: Mapping[str, Any]) -> Iterator[str]:
+    yield "## What was run\n"
+    yield "| task | stands for | C | M | cases | cal | val | test | repeats | voxels a case in the fits |"
+    yield "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|"
+    for name, summary in summaries.items():
+        task = summary["tasks"][0]
+        parts = [f"{min(task[part])}–{max(task[part])}" for part in ("cal", "val", "test")]
+        parts = [part.split("–")[0] if len(set(part.split("–"))) == 1 else part for part in parts]
+        facts = [task["num_classes"], task["members"], task["cases"], *parts, summary["repeats"]]
+        voxels = summary["fit"]["voxels"]
+        yield f"| {name} | {paper.COUNTERPART[name]} | {' | '.join(map(str, facts))} | {voxels} |"
+    yield ""
+    for name, summary in summaries.items():
+        yield from (f"- {name}: {note}." for note in summary["notes"])
+    yield ""
+
+
+def main_results(summaries: Mapping[str, Any]) -> Iterator[str]:
+    yield "## Table 4, with intervals\n"
+    for name, summary in summaries.items():
+        yield f"### {name}\n"
+        yield task_table(summary, name).to_markdown()
+        yield f"Lowest on {name}: {'; '.join(lowest(summary, name))}.\n"
+
+
+def lowest(summary: Mapping[str, Any], task: str) -> Iterator[str]:
+    rows = [row for row in summary["results"] if (row["task"], row["test_on"]) == (task, "")]
+    for metric in ("nll", "ece", "ba_ece", "ace"):
+        best = min(rows, key=lambda row: row["metrics"][metric]["value"])
+        yield f"{TITLES[metric]} {best['pipeline']} ({best['metrics'][metric]['value']:.4f})"
+
+
+def matched(summaries: Mapping[str, Any]) -> Iterator[str]:
+    yield MATCHED
+    for summary in summaries.values():
+        yield "\n".join(f"- {each['sentence']}" for each in summary["comparisons"]) + "\n"
+    yield AGREEMENT
+    theirs = {name: paper.RESULTS[paper.COUNTERPART[name]] for name in summaries}
+    yield from agreement({name: (summary, theirs[name], "") for name, summary in summaries.items()})
+
+
+def agreement(places: Mapping[str, tuple[Mapping[str, Any], paper.Rows, str]]) -> Iterator[str]:
+    """Yield a table and a sentence: the paper's verdicts beside ours, for each task or corrupted copy."""
+    yield "| where | comparison | " + " | ".join(TITLES.values()) + " |"
+    yield "|---|---|" + "---|" * len(TITLES)
+    counts: dict[str, Counter[str]] = {}
+    for name, (summary, rows, target) in places.items():
+        counts[name] = Counter()
+        for each in summary["comparisons"]:
+            if each["test_on"] != target or each["first"] not in rows or each["second"] not in rows:
+                continue
+            cells = []
+            for metric in TITLES:
+                theirs = paper.verdict(rows, each["first"], each["second"], metric)
+                ours = each["metrics"][metric]["verdict"]
+                outcome = judge(theirs, ours)
+                counts[name][outcome] += 1
+                text = f"{theirs} → {ours}"
+                cells.append(f"**{text}**" if outcome == "opposite" else text)
+            yield f"| {name} | {each['second']} against {each['first']} | {' | '.join(cells)} |"
+    yield "\nThe paper's → ours; opposite ones in bold.\n"
+    for name, found in counts.items():
+        yield (
+            f"- {name}: of {sum(found.values())} verdicts {found['agrees']} agree, {found['not confirmed']} of the "
+            f"paper's differences are none here, {found['only here']} are differences only here, and "
+            f"{found['opposite']} are opposite."
+        )
+    yield ""
+
+
+def judge(theirs: str, ours: str) -> str:
+    if ours == "no difference":
+        return "agrees" if theirs == "same" else "not confirmed"
+    if theirs == "same":
+        return "only here"
+    return "agrees" if theirs == ours else "opposite"
+
+
+def offsets(folder: Path, summaries: Mapping[str, Any]) -> Iterator[str]:
+    yield "## Offsets (Tables 3 and 5)\n"
+    found: dict[str, dict[int, dict[str, float | None]]] = {}
+    for name in summaries:
+        path = folder / name / "studies" / "offsets.json"
+        if path.is_file():
+            sizes = json.loads(path.read_text("utf-8"))["tasks"][name]
+            found[name] = {int(size): values for size, values in sizes.items()}
+    if found:
+        yield offset_study(found).tables["table5_offsets"].to_markdown()
+    theirs = ", ".join(f"{dataset} {value}" for dataset, value in paper.OFFSETS.items())
+    yield f"The paper's means with M = 5: {theirs}; that of BraTS is what padding alone would give.\n"
+
+
+def tables(folder: Path, title: str, stem: str, summaries: Mapping[str, Any], words: Any) -> Iterator[str]:
+    """Yield a section with the table of each task that has it, and a sentence on each."""
+    paths = {name: folder / name / "tables" / stem.format(name) for name in summaries}
+    paths = {name: path for name, path in paths.items() if path.is_file()}
+    if paths:
+        yield f"{title}\n"
+    for name, path in paths.items():
+        yield path.read_text("utf-8")
+        yield from words(folder / name, name)
+
+
+def nothing(folder: Path, name: str) -> Iterator[str]:
+    yield from ()
+
+
+def flip_words(folder: Path, name: str) -> Iterator[str]:
+    found = json.loads((folder / "studies" / "flips.json").read_text("utf-8"))["tasks"][name].get("ms(mean_logits)")
+    if found is None:
+        return
+    total = max(found["harmful"] + found["beneficial"] + found["neutral"], 1)
+    shares = [100 * found[kind] / total for kind in ("harmful", "beneficial", "neutral")]
+    theirs = paper.FLIPS.get(paper.COUNTERPART[name])
+    text = (
+        f"{name}: of the {total:,} flips of ms(mean_logits) {shares[0]:.1f} % are right to wrong, {shares[1]:.1f} % "
+        f"wrong to right and {shares[2]:.1f} % wrong to wrong"
+    )
+    yield text + (f" (paper: {theirs[0]} % and {theirs[1]} %).\n" if theirs else ".\n")
+
+
+def shift(folder: Path) -> Iterator[str]:
+    place = folder / SHIFT
+    if not (place / "summary.json").is_file():
+        return
+    summary = read_summary(place)
+    yield "## Corrupted images (Tables 6 and 7)\n"
+    yield "Calibrators are fitted on clean predictions and tested on predictions of corrupted copies of test images.\n"
+    for stem in ("table6_corruptions", "shift_camvid", "covariate_shift"):
+        path = place / "tables" / f"{stem}.md"
+        if path.is_file():
+            yield path.read_text("utf-8")
+    yield "\n".join(f"- {each['sentence']}" for each in summary["comparisons"] if each["test_on"]) + "\n"
+    yield from agreement({f"camvid_{each}": (summary, paper.SHIFTED[each], f"camvid_{each}") for each in paper.SHIFTED})
+
+
+def padding(folder: Path) -> Iterator[str]:
+    path = folder / DEMO / "tables" / "padding.md"
+    if path.is_file():
+        yield "## Padding read as logits\n"
+        yield "On the embedded task `tumour`, from `segcal demo`: logits outside the crop are (1, 0, ..., 0).\n"
+        yield path.read_text("utf-8")
+
+
+def more(folder: Path) -> Iterator[str]:
+    if not (folder / MORE / "summary.json").is_file():
+        return
+    summary = read_summary(folder / MORE)
+    yield "## More calibrators\n"
+    yield "Calibrators that are not in the paper's table, on mean logits, beside none and temperature scaling.\n"
+    for task in summary["tasks"]:
+        yield task_table(summary, task["name"]).to_markdown()
+
+
+if __name__ == "__main__":
+    main()
