@@ -55,6 +55,19 @@ def test_divisions_that_cannot_be_drawn_are_refused(division, groups, match):
         divide(cases(12, groups), division, "t", 0, 0)
 
 
+@given(seed=st.integers(0, 20), size=st.integers(1, 4), fitted=st.integers(4, 11))
+def test_fewer_or_more_fitted_cases_leave_the_test_as_it_is(seed, size, fitted):
+    collection = cases(24, groups=[f"g{i // size}" for i in range(24)])
+    usual = divide(collection, Division(8, 4), "t", seed, 0)
+    other = divide(collection, Division(8, 4, fitted=fitted), "t", seed, 0)
+    assert other.test.ids == usual.test.ids
+    assert {*other.cal.ids, *other.val.ids} == {*usual.cal.ids, *usual.val.ids}
+    most = min(fitted, len(usual.cal) + len(usual.val) - 1)
+    assert most - size < len(other.cal) <= most
+    groups = [{collection.groups[case_id] for case_id in part.ids} for part in other]
+    assert sum(map(len, groups)) == len(set.union(*groups))
+
+
 def test_a_changed_copy_is_tested_where_the_original_was():
     collection = cases(10)
     split = divide(collection, Division(3, 2, 2), "t", 0, 0)

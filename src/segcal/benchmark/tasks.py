@@ -5,7 +5,7 @@ networks are part of the demonstration and not of the benchmark.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -24,11 +24,24 @@ PATHS = ("labels", "images", "properties")
 
 @dataclass(frozen=True)
 class Division:
-    """How many cases are for calibration, validation and test; `test` None is all the rest."""
+    """How many cases are for calibration, validation and test.
+
+    Attributes:
+        cal: for calibration.
+        val: for validation.
+        test: for the test; None is all the rest.
+        fitted: of those for calibration and validation, only so many for calibration and the others for validation,
+            drawn anew; the test stays. None leaves them as they are.
+    """
 
     cal: int = 50
     val: int = 25
     test: int | None = None
+    fitted: int | None = None
+
+    def to_plain(self) -> dict[str, int | None]:
+        """Return plain data; `fitted` only where it is used."""
+        return {key: value for key, value in asdict(self).items() if key != "fitted" or value is not None}
 
 
 @dataclass(frozen=True)

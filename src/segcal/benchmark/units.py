@@ -115,6 +115,10 @@ def divide(cases: Cases, division: Division, name: str, seed: int, repeat: int) 
             f"task {name!r} has val = {division.val}, but no whole group of cases fits into it. "
             "Groups are kept whole: ask for more validation cases."
         )
+    if division.fitted is not None:
+        pool = cases.subset((*split.cal.ids, *split.val.ids))
+        again = pool.split(min(division.fitted, len(pool) - 1), 0, first)
+        split = split._replace(cal=again.cal, val=again.test)
     if division.test is None or division.test >= len(split.test):
         return split
     return split._replace(test=split.test.split(division.test, 0, second).cal)
@@ -173,6 +177,7 @@ def _deciding(protocol: Protocol, task: Task) -> dict[str, Any]:
     bare = replace(task, test_on=(), split=protocol.division(task))
     plain = asdict(bare)
     del plain["exclude"]  # the fingerprint of the cases tells
+    plain["split"] = protocol.division(task).to_plain()
     if isinstance(task, FolderTask):
         places = {"labels", "images", "properties"}
         plain["options"] = [[key, key in places or value] for key, value in task.options]

@@ -1,10 +1,12 @@
 """How many calibration cases are needed (Fig. 5).
 
-The cases that are not for the test are divided anew into calibration and validation: n for calibration, the others for
-validation. The test cases stay the same, so that every number is compared with that of the protocol's own n case by
-case, with paired intervals. Pooled metrics (ACE) have one value a repeat: the change is mean [min, max] over repeats.
+The cases that are not for the test are divided anew into calibration and validation: n for calibration (with groups, as
+many as whole groups fill), the others for validation. The test cases stay the same, so that every number is compared
+with that of the protocol's own n case by case, with paired intervals. Pooled metrics (ACE) have one value a repeat: the
+change is mean [min, max] over repeats.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
@@ -42,9 +44,9 @@ def run_calibration_size(setting: Setting) -> Study:
             continue
         references[task.name] = division.cal
         found[task.name] = {division.cal: setting.results}
-        for size in _sizes(setting, pool, division.cal):
+        for size in _sizes(setting, task, pool, division.cal):
             setting.progress(f"{task.name} with {size} calibration cases")
-            found[task.name][size] = _run(setting, task, replace(division, cal=size, val=pool - size))
+            found[task.name][size] = _run(setting, task, replace(division, fitted=size))
     if not found:
         raise NothingToStudyError("no task has calibrators of this study and two cases beside the test")
     return size_study(found, references, setting.summary["bootstrap"])
@@ -105,9 +107,12 @@ def _table(task: str, data: Mapping[str, Any]) -> Table:
     return Table(f"Number of calibration cases: {task}", "Pipeline", columns, tuple(groups), (note,))
 
 
-def _sizes(setting: Setting, pool: int, reference: int) -> list[int]:
+def _sizes(setting: Setting, task: Task, pool: int, reference: int) -> list[int]:
     wanted = setting.options.sizes or tuple(round(share * pool) for share in SHARES)
-    return sorted({min(max(size, 1), pool - 1) for size in wanted} - {reference})
+    cases = setting.open(task, "mean_logits").cases
+    groups = Counter(cases.groups.get(case_id, case_id) for case_id in cases.ids)
+    least = max(groups.values())  # so that a whole group fits, whichever is drawn
+    return sorted({min(max(size, least), pool - 1) for size in wanted} - {reference})
 
 
 def _pipelines(setting: Setting, task: Task) -> tuple[Pipeline, ...]:
@@ -117,7 +122,7 @@ def _pipelines(setting: Setting, task: Task) -> tuple[Pipeline, ...]:
 def _run(setting: Setting, task: Task, division: Division) -> Results:
     alone = replace(task, split=division, test_on=())
     protocol = replace(setting.protocol, tasks=(alone,), pipelines=_pipelines(setting, task), notes=())
-    folder = setting.results.folder / "studies" / NAME / task.name / f"n_{division.cal}"
+    folder = setting.results.folder / "studies" / NAME / task.name / f"n_{division.fitted}"
     return run_benchmark(protocol, folder, setting.embedded)
 
 
@@ -136,7 +141,7 @@ def _check_tests(task: str, units: Mapping[int, Sequence[UnitResult]], reference
         if [unit.header["test"] for unit in each] != own:
             raise InputError(
                 f"task {task!r} has other test cases with {size} calibration cases than with {reference}, but they "
-                "must be the same. Groups are kept whole: choose sizes that are multiples of the size of a group."
+                "must be the same. Delete the folder of this study and run it again."
             )
 
 
