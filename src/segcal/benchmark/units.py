@@ -21,6 +21,7 @@ from segcal.benchmark.protocol import Protocol, digest
 from segcal.benchmark.tasks import Division, FolderTask, Task
 from segcal.cases import Cases, Split
 from segcal.errors import InputError
+from segcal.fitting import FitConfig
 
 SCHEMA = 1
 
@@ -86,7 +87,7 @@ def unit_digest(unit: Unit, protocol: Protocol, fingerprints: Mapping[tuple[str,
         "tasks": [_deciding(protocol, protocol.task(name)) for name in names],
         "cases": [fingerprints[name, unit.pipeline.pooling] for name in names],
         "seed": protocol.seed,
-        "fit": protocol.fit.to_dict(),
+        "fit": _changed(protocol.fit.to_dict(), FitConfig().to_dict()),
         "metrics": list(protocol.metrics),
     }
     return digest(plain)
@@ -170,6 +171,11 @@ def plan(protocol: Protocol, usable: Mapping[str, tuple[Pipeline, ...]]) -> list
                 )
                 jobs.append(Job(task.name, repeat, pooling, units))
     return jobs
+
+
+def _changed(values: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is not as usual, so that an option that is added later leaves finished units alone."""
+    return {key: value for key, value in values.items() if value != usual[key]}
 
 
 def _deciding(protocol: Protocol, task: Task) -> dict[str, Any]:
