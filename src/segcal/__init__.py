@@ -7,12 +7,14 @@ from segcal.errors import ArtifactError, InputError, SegcalError
 from segcal.evaluate import evaluate
 from segcal.fitting import FitConfig, fit
 from segcal.fitting.artifact import load, save
+from segcal.losses import LOSSES, make_loss
 from segcal.metrics import METRICS
 from segcal.pooling import POOLINGS, pool
 from segcal.version import __version__ as __version__
 
 __all__ = [
     "CALIBRATORS",
+    "LOSSES",
     "METRICS",
     "POOLINGS",
     "ArrayCases",
@@ -26,6 +28,7 @@ __all__ = [
     "fit",
     "load",
     "make_calibrator",
+    "make_loss",
     "open_cases",
     "pool",
     "save",

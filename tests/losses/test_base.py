@@ -7,18 +7,18 @@ from segcal.losses.base import check_positive, check_reduction
 
 
 def test_weights_must_be_one_non_negative_factor_a_class():
-    with pytest.raises(InputError, match=r"weight has shape \(2,\) and dtype int64"):
-        CrossEntropy(weight=torch.tensor([1, 2]))
+    with pytest.raises(InputError, match=r"class_weights has shape \(2,\) and dtype int64"):
+        CrossEntropy(class_weights=torch.tensor([1, 2]))
     with pytest.raises(InputError, match="one non-negative floating-point factor a class"):
-        CrossEntropy(weight=torch.tensor([1.0, -2.0]))
-    with pytest.raises(InputError, match="weight has 2 entries, but the logits have 3 classes"):
-        CrossEntropy(weight=torch.ones(2))(torch.zeros(1, 3, 4), torch.zeros(1, 4, dtype=torch.int64))
+        CrossEntropy(class_weights=torch.tensor([1.0, -2.0]))
+    with pytest.raises(InputError, match="class_weights has 2 entries, but the logits have 3 classes"):
+        CrossEntropy(class_weights=torch.ones(2))(torch.zeros(1, 3, 4), torch.zeros(1, 4, dtype=torch.int64))
 
 
 def test_weights_are_no_parameters_and_move_with_the_module():
-    loss = CrossEntropy(weight=torch.ones(3)).to(torch.float64)
+    loss = CrossEntropy(class_weights=torch.ones(3)).to(torch.float64)
     assert not list(loss.parameters())
-    assert loss.weight.dtype == torch.float64
+    assert loss.class_weights.dtype == torch.float64
 
 
 def test_unknown_reductions_are_refused():

@@ -44,13 +44,13 @@ def test_it_is_the_mean_over_voxels_that_count(batch):
 def test_a_weighted_mean_is_divided_by_the_weights(batch):
     weight = [0.5, 2.0, 0.0, 1.0, 3.0]
     terms, weights = by_hand(*batch, weight)
-    loss = CrossEntropy(weight=torch.tensor(weight))
+    loss = CrossEntropy(class_weights=torch.tensor(weight))
     assert float(loss(*batch)) == pytest.approx(sum(terms) / sum(weights), rel=1e-13)
 
 
 def test_classes_of_weight_zero_alone_give_zero(batch):
     logits, labels = batch
-    assert float(CrossEntropy(weight=torch.zeros(5))(logits, labels)) == 0
+    assert float(CrossEntropy(class_weights=torch.zeros(5))(logits, labels)) == 0
 
 
 def test_without_reduction_ignored_voxels_are_zero(batch):

@@ -63,7 +63,7 @@ def test_an_image_that_is_void_is_left_out_of_the_mean(batch):
 def test_weights_multiply_the_terms_of_their_class(batch):
     weight = torch.tensor([0.5, 2.0, 0.0, 1.0])
     expected = float((by_hand(*batch) * weight).mean())
-    assert float(Dice(weight=weight)(*batch)) == pytest.approx(expected, rel=1e-12)
+    assert float(Dice(class_weights=weight)(*batch)) == pytest.approx(expected, rel=1e-12)
 
 
 @pytest.mark.parametrize("space", [(6, 5), (4, 3, 5)])

@@ -7,11 +7,23 @@ from segcal.losses.base import Loss
 from segcal.losses.ce import CrossEntropy
 from segcal.losses.ce_dice import CrossEntropyDice
 from segcal.losses.dice import Dice
+from segcal.losses.ecp import ConfidencePenalty
+from segcal.losses.focal import Focal
+from segcal.losses.label_smoothing import LabelSmoothing
+from segcal.losses.mbls import MarginLabelSmoothing
+from segcal.losses.nacl import NeighbourAware
+from segcal.losses.svls import SpatialLabelSmoothing
 
 LOSSES: dict[str, Callable[..., Loss]] = {
     "ce": CrossEntropy,
     "dice": Dice,
     "ce_dice": CrossEntropyDice,
+    "focal": Focal,
+    "ecp": ConfidencePenalty,
+    "label_smoothing": LabelSmoothing,
+    "svls": SpatialLabelSmoothing,
+    "mbls": MarginLabelSmoothing,
+    "nacl": NeighbourAware,
 }
 
 
@@ -26,4 +38,17 @@ def make_loss(name: str, **options: object) -> Loss:
     return LOSSES[name](**options)
 
 
-__all__ = ["LOSSES", "CrossEntropy", "CrossEntropyDice", "Dice", "Loss", "make_loss"]
+__all__ = [
+    "LOSSES",
+    "ConfidencePenalty",
+    "CrossEntropy",
+    "CrossEntropyDice",
+    "Dice",
+    "Focal",
+    "LabelSmoothing",
+    "Loss",
+    "MarginLabelSmoothing",
+    "NeighbourAware",
+    "SpatialLabelSmoothing",
+    "make_loss",
+]

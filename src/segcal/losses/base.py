@@ -1,4 +1,4 @@
-"""The contract of every training loss.
+r"""The contract of every training loss.
 
 A loss is a :class:`torch.nn.Module`: ``loss(logits, labels)`` with logits ``(batch, classes, *space)`` and integer
 labels ``(batch, *space)``. A subclass writes :meth:`Loss.compute`; this class checks the input and leaves autocast:
@@ -6,6 +6,9 @@ half types are computed in float32.
 
 One mask for all: a voxel whose label is `ignore_index` counts nowhere, and means are over the voxels that count.
 A batch in which none counts has loss zero and gradient zero, not NaN, so that one void crop does not end a training.
+
+One rule for class weights: the factor of class c multiplies every :math:`-\log p_c`, and a mean is divided by the
+factors of the labels, :math:`\sum_i w_{y_i}`, as :class:`torch.nn.CrossEntropyLoss` does it. Penalties have no weights.
 """
 
 from abc import ABC, abstractmethod
@@ -26,16 +29,20 @@ class Loss(nn.Module, ABC):
     """Compares logits with labels.
 
     Args:
-        weight: one factor a class, or None.
+        class_weights: one factor a class, or None.
         ignore_index: the label of voxels that do not count.
+        reduction: "mean", "sum" or "none".
     """
 
-    weight: Tensor | None
+    class_weights: Tensor | None
 
-    def __init__(self, weight: Tensor | None = None, ignore_index: int = IGNORED) -> None:
+    def __init__(
+        self, class_weights: Tensor | None = None, ignore_index: int = IGNORED, reduction: Reduction = "mean"
+    ) -> None:
         super().__init__()
-        self.register_buffer("weight", None if weight is None else _check_weight(weight))
+        self.register_buffer("class_weights", None if class_weights is None else _check_class_weights(class_weights))
         self.ignore_index = ignore_index
+        self.reduction = check_reduction(reduction)
 
     @abstractmethod
     def compute(self, logits: Logits, labels: Labels) -> Tensor:
@@ -43,12 +50,12 @@ class Loss(nn.Module, ABC):
 
     def forward(self, logits: Logits, labels: Labels) -> Tensor:
         """Return the loss of a batch."""
-        labels = check_batch(logits, labels, self.weight, self.ignore_index)
+        labels = check_batch(logits, labels, self.class_weights, self.ignore_index)
         with torch.autocast(logits.device.type, enabled=False):
             return self.compute(logits.to(compute_dtype(logits.dtype)), labels)
 
 
-def check_batch(logits: Logits, labels: Labels, weight: Tensor | None, ignore_index: int) -> Labels:
+def check_batch(logits: Logits, labels: Labels, class_weights: Tensor | None, ignore_index: int) -> Labels:
     """Check a batch and return its labels as int64 with :data:`IGNORED` for `ignore_index`."""
     shape = tuple(logits.shape)
     if logits.ndim < 2 or shape[1] < 2:
@@ -63,15 +70,25 @@ def check_batch(logits: Logits, labels: Labels, weight: Tensor | None, ignore_in
         )
     if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
         raise InputError(f"labels has dtype {_name(labels)}, but whole numbers are needed. Convert with labels.long().")
-    if weight is not None and len(weight) != shape[1]:
+    if class_weights is not None and len(class_weights) != shape[1]:
         raise InputError(
-            f"weight has {len(weight)} entries, but the logits have {shape[1]} classes. Give one factor a class."
+            f"class_weights has {len(class_weights)} entries, but the logits have {shape[1]} classes. "
+            "Give one factor a class."
         )
     labels = labels.long()
     labels = torch.where(labels == ignore_index, IGNORED, labels)
     if not torch.compiler.is_compiling():
         _check_values(logits, labels, ignore_index)
     return labels
+
+
+def reduce_voxels(terms: Tensor, labels: Labels, reduction: Reduction) -> Tensor:
+    """Reduce one term a voxel: ignored voxels are zero, and left out of the mean."""
+    valid = labels != IGNORED
+    terms = torch.where(valid, terms, 0.0)
+    if reduction == "none":
+        return terms
+    return terms.sum() if reduction == "sum" else terms.sum() / valid.sum().clamp(min=1)
 
 
 def check_reduction(reduction: str) -> Reduction:
@@ -107,12 +124,12 @@ def _check_values(logits: Logits, labels: Labels, ignore_index: int) -> None:
         )
 
 
-def _check_weight(weight: Tensor) -> Tensor:
-    values = torch.as_tensor(weight)
+def _check_class_weights(class_weights: Tensor) -> Tensor:
+    values = torch.as_tensor(class_weights)
     if values.ndim != 1 or not values.is_floating_point() or not bool((values >= 0).all()):
         raise InputError(
-            f"weight has shape {tuple(values.shape)} and dtype {_name(values)}, but one non-negative floating-point "
-            "factor a class is needed. Pass torch.tensor([1.0, 2.0, ...])."
+            f"class_weights has shape {tuple(values.shape)} and dtype {_name(values)}, but one non-negative "
+            "floating-point factor a class is needed. Pass torch.tensor([1.0, 2.0, ...])."
         )
     return values
 

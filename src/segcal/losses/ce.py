@@ -10,44 +10,48 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from segcal.losses.base import Loss, Reduction, check_reduction
+from segcal.losses.base import Loss, Reduction
 from segcal.types import IGNORED, Labels, Logits
 
 
 def cross_entropy(
-    logits: Logits, labels: Labels, weight: Tensor | None = None, reduction: Reduction = "mean"
+    logits: Logits,
+    labels: Labels,
+    class_weights: Tensor | None = None,
+    reduction: Reduction = "mean",
+    smoothing: float = 0.0,
 ) -> Tensor:
     """Return the cross-entropy; voxels labelled :data:`segcal.types.IGNORED` do not count.
 
-    With reduction "none" the result has the shape of `labels`, and zero where a voxel does not count.
+    With reduction "none" the result has the shape of `labels`, and zero where a voxel does not count. `smoothing` is
+    that of :mod:`segcal.losses.label_smoothing`.
     """
-    weight = None if weight is None else weight.to(logits.dtype)
+    weights = None if class_weights is None else class_weights.to(logits.dtype)
     how = "none" if reduction == "none" else "sum"
-    losses = functional.cross_entropy(logits, labels, weight, ignore_index=IGNORED, reduction=how)
-    if reduction != "mean":
-        return losses
+    losses = functional.cross_entropy(
+        logits, labels, weights, ignore_index=IGNORED, reduction=how, label_smoothing=smoothing
+    )
+    return losses / label_weight(labels, weights) if reduction == "mean" else losses
+
+
+def label_weight(labels: Labels, class_weights: Tensor | None) -> Tensor:
+    """Return what a mean over voxels is divided by: how many count, or the weights of their labels; never zero."""
     valid = labels != IGNORED
-    if weight is None:
-        return losses / valid.sum().clamp(min=1)
-    total = torch.where(valid, weight[labels.clamp(min=0)], 0.0).sum()
-    return losses / torch.where(total > 0, total, 1.0)
+    if class_weights is None:
+        return valid.sum().clamp(min=1)
+    total = torch.where(valid, class_weights[labels.clamp(min=0)], 0.0).sum()
+    return torch.where(total > 0, total, 1.0)
 
 
 class CrossEntropy(Loss):
     """Cross-entropy over the voxels that count.
 
     Args:
-        weight: one factor a class, or None.
+        class_weights: one factor a class, or None.
         ignore_index: the label of voxels that do not count.
         reduction: "mean", "sum" or "none".
     """
 
-    def __init__(
-        self, weight: Tensor | None = None, ignore_index: int = IGNORED, reduction: Reduction = "mean"
-    ) -> None:
-        super().__init__(weight, ignore_index)
-        self.reduction = check_reduction(reduction)
-
     def compute(self, logits: Logits, labels: Labels) -> Tensor:
         """Return the cross-entropy."""
-        return cross_entropy(logits, labels, self.weight, self.reduction)
+        return cross_entropy(logits, labels, self.class_weights, self.reduction)

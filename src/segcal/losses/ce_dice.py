@@ -8,7 +8,8 @@ often the single voxel is wrong.
 
 from torch import Tensor
 
-from segcal.losses.base import Loss, check_positive
+from segcal.errors import InputError
+from segcal.losses.base import Loss, Reduction, check_positive
 from segcal.losses.ce import cross_entropy
 from segcal.losses.dice import dice_loss
 from segcal.types import IGNORED, Labels, Logits
@@ -18,8 +19,9 @@ class CrossEntropyDice(Loss):
     """Cross-entropy plus soft Dice, means over the voxels that count.
 
     Args:
-        weight: one factor a class for the cross-entropy, or None.
+        class_weights: one factor a class for the cross-entropy, or None.
         ignore_index: the label of voxels that do not count.
+        reduction: "mean" of each, or "sum" of each.
         ce_weight: factor on the cross-entropy.
         dice_weight: factor on the Dice loss.
         include_background: whether class 0 enters the Dice loss.
@@ -28,19 +30,28 @@ class CrossEntropyDice(Loss):
 
     def __init__(
         self,
-        weight: Tensor | None = None,
+        class_weights: Tensor | None = None,
         ignore_index: int = IGNORED,
+        reduction: Reduction = "mean",
         ce_weight: float = 1.0,
         dice_weight: float = 1.0,
         include_background: bool = True,
         batch: bool = False,
     ) -> None:
-        super().__init__(weight, ignore_index)
+        super().__init__(class_weights, ignore_index, reduction)
+        if reduction == "none":
+            raise InputError(
+                "reduction is 'none', but the cross-entropy has a value a voxel and the Dice loss one a class. "
+                "Choose mean or sum, or use ce and dice side by side."
+            )
         self.ce_weight = check_positive(ce_weight, "ce_weight")
         self.dice_weight = check_positive(dice_weight, "dice_weight")
         self.include_background, self.batch = include_background, batch
 
     def compute(self, logits: Logits, labels: Labels) -> Tensor:
         """Return the weighted sum of both losses."""
-        overlap = dice_loss(logits, labels, include_background=self.include_background, batch=self.batch)
-        return self.ce_weight * cross_entropy(logits, labels, self.weight) + self.dice_weight * overlap
+        overlap = dice_loss(
+            logits, labels, None, self.reduction, include_background=self.include_background, batch=self.batch
+        )
+        entropy = cross_entropy(logits, labels, self.class_weights, self.reduction)
+        return self.ce_weight * entropy + self.dice_weight * overlap

@@ -13,7 +13,7 @@ counts is left out of the mean. Class weights multiply :math:`L_{bc}` and do not
 import torch
 from torch import Tensor
 
-from segcal.losses.base import Loss, Reduction, check_positive, check_reduction
+from segcal.losses.base import Loss, Reduction, check_positive
 from segcal.types import IGNORED, Labels, Logits
 
 SMOOTH = 1e-5
@@ -36,7 +36,7 @@ def dice_terms(logits: Logits, labels: Labels, smooth: float = SMOOTH, batch: bo
 def dice_loss(
     logits: Logits,
     labels: Labels,
-    weight: Tensor | None = None,
+    class_weights: Tensor | None = None,
     reduction: Reduction = "mean",
     *,
     include_background: bool = True,
@@ -48,8 +48,8 @@ def dice_loss(
     With reduction "none" the result is ``(batch, classes)``, and zero for images in which no voxel counts.
     """
     terms = dice_terms(logits, labels, smooth, batch)
-    if weight is not None:
-        terms = terms * weight.to(terms.dtype)
+    if class_weights is not None:
+        terms = terms * class_weights.to(terms.dtype)
     seen = (labels != IGNORED).reshape(len(labels), -1).any(dim=1)
     seen = seen.any(dim=0, keepdim=True) if batch else seen
     terms = torch.where(seen[:, None], terms, 0.0)[:, 0 if include_background else 1 :]
@@ -63,7 +63,7 @@ class Dice(Loss):
     """Soft Dice loss.
 
     Args:
-        weight: one factor a class, or None.
+        class_weights: one factor a class, or None.
         ignore_index: the label of voxels that do not count.
         reduction: "mean", "sum" or "none".
         include_background: whether class 0 enters the mean.
@@ -73,15 +73,14 @@ class Dice(Loss):
 
     def __init__(
         self,
-        weight: Tensor | None = None,
+        class_weights: Tensor | None = None,
         ignore_index: int = IGNORED,
         reduction: Reduction = "mean",
         include_background: bool = True,
         batch: bool = False,
         smooth: float = SMOOTH,
     ) -> None:
-        super().__init__(weight, ignore_index)
-        self.reduction = check_reduction(reduction)
+        super().__init__(class_weights, ignore_index, reduction)
         self.include_background, self.batch = include_background, batch
         self.smooth = check_positive(smooth, "smooth")
 
@@ -90,7 +89,7 @@ class Dice(Loss):
         return dice_loss(
             logits,
             labels,
-            self.weight,
+            self.class_weights,
             self.reduction,
             include_background=self.include_background,
             batch=self.batch,

@@ -12,9 +12,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-import edt
 import numpy as np
 from scipy import ndimage
+
+try:
+    import edt
+except ImportError:  # compiled code that is not made for every platform
+    edt = None
 
 from segcal.errors import InputError
 from segcal.statistics.reliability import Curve
@@ -76,7 +80,7 @@ def squared_distances(target: np.ndarray, spacing: Sequence[float] | None = None
     """Return the squared Euclidean distance of every voxel from the nearest voxel of `target`; inf if it is empty."""
     if not target.any():
         return np.full(target.shape, np.inf)
-    if target.ndim not in (2, 3):  # what the fast library is made for
+    if edt is None or target.ndim not in (2, 3):  # what the fast library is made for
         return ndimage.distance_transform_edt(~target, sampling=spacing) ** 2
     # Voxel by voxel exact, and five times faster than scipy's on 1024 x 2048 and on 155 x 240 x 240.
     return edt.edtsq(np.ascontiguousarray(~target), anisotropy=None if spacing is None else tuple(spacing))

@@ -1,8 +1,31 @@
-"""One small trainer and one small network, for the embedded ensembles and the study of losses."""
+"""One small trainer and small networks, for the embedded ensembles and the study of losses."""
 
+from collections.abc import Callable
+
+from torch import nn
+
+from segcal.training.attention_unet import AttentionUNet
 from segcal.training.config import TrainConfig
 from segcal.training.trainer import Epoch, Trained, train
 from segcal.training.unet import UNet
+from segcal.training.unet_plus_plus import UNetPlusPlus
 from segcal.training.validation import case_dice, validation_dice
 
-__all__ = ["Epoch", "TrainConfig", "Trained", "UNet", "case_dice", "train", "validation_dice"]
+BACKBONES: dict[str, Callable[..., nn.Module]] = {
+    "unet": UNet,
+    "attention_unet": AttentionUNet,
+    "unet_plus_plus": UNetPlusPlus,
+}
+
+__all__ = [
+    "BACKBONES",
+    "AttentionUNet",
+    "Epoch",
+    "TrainConfig",
+    "Trained",
+    "UNet",
+    "UNetPlusPlus",
+    "case_dice",
+    "train",
+    "validation_dice",
+]

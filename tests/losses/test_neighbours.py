@@ -1,0 +1,172 @@
+import itertools
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from segcal.errors import InputError
+from segcal.losses.neighbours import (
+    check_kernel_size,
+    check_sigma,
+    gaussian_prior,
+    mean_prior,
+    plain_gaussian_prior,
+)
+from segcal.types import IGNORED
+
+HALF = torch.tensor([[0, 0, 0, 1, 1]] * 5)[None]  # columns 3 and 4 are class 1
+
+
+def impulse(axes, size=3):
+    """The weights of a window, from the response to one voxel of class 1."""
+    labels = torch.zeros((1, *(2 * size + 1,) * axes), dtype=torch.int64)
+    labels[(0, *(size,) * axes)] = 1
+    return labels
+
+
+@pytest.mark.parametrize(
+    ("sigma", "face", "corner"), [(0.5, 0.1100996, 0.0149004), (1, 0.0778074, 0.0471926), (2, 0.0664012, 0.0585988)]
+)
+def test_the_window_of_svls_in_the_plane(sigma, face, corner):
+    response = gaussian_prior(impulse(2), 2, 3, sigma, torch.float64)[0, 1]
+    assert float(response[3, 3]) == pytest.approx(0.5, abs=1e-12)
+    assert float(response[3, 4]) == pytest.approx(face, abs=5e-8)
+    assert float(response[2, 4]) == pytest.approx(corner, abs=5e-8)
+    assert float(response.sum()) == pytest.approx(1, abs=1e-12)
+
+
+def test_the_window_of_svls_in_space():
+    response = gaussian_prior(impulse(3), 2, 3, 1.0, torch.float64)[0, 1]
+    found = [float(response[3, 3, 2]), float(response[2, 3, 4]), float(response[4, 4, 2])]
+    assert found == pytest.approx([0.0308235, 0.0186954, 0.0113393], abs=5e-8)
+
+
+def test_the_worked_map_of_svls():
+    target = gaussian_prior(HALF, 2, 3, 1.0, torch.float64)[0, 1]
+    for row in target.tolist():
+        assert row == pytest.approx([0, 0, 0.172193, 0.827807, 1], abs=5e-7)
+
+
+@pytest.mark.parametrize(
+    ("borders", "expected"), [("replicate", (0.0, 1.0)), ("class_0", (5 / 9, 4 / 9)), ("nothing", (0.0, 4 / 9))]
+)
+def test_the_worked_corner_under_each_border_rule(borders, expected):
+    shares = mean_prior(HALF, 2, 3, torch.float64, borders)[0, :, 0, 4]
+    assert shares.tolist() == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize(("size", "space"), [(3, (5, 7)), (5, (6, 7)), (3, (3, 5, 4)), (5, (5, 6, 5))])
+def test_the_mean_is_the_plain_loop(plain, size, space):
+    labels = torch.randint(-1, 4, (2, *space), generator=torch.Generator().manual_seed(size))
+    window = plain.mean_window(size, len(space))
+    shares = mean_prior(labels, 4, size, torch.float64)
+    for number, place, _, _ in plain.voxels(torch.zeros(2, 1, *labels.shape[1:]), labels):
+        expected = plain.proportions(labels[number].tolist(), place, 4, window)
+        assert shares[(number, slice(None), *place)].tolist() == pytest.approx(expected, abs=1e-14)
+    assert (shares.sum(1)[labels == IGNORED] == 0).all()
+
+
+def test_windows_of_more_than_255_voxels_do_not_overflow():
+    shares = mean_prior(torch.ones(1, 17, 18, dtype=torch.int64), 2, 17, torch.float64)
+    assert (shares[:, 1] == 1).all()
+
+
+@pytest.mark.parametrize("sigma", [0.01, 0.05, 0.2])
+def test_a_tiny_sigma_leaves_the_nearest_neighbours_alone(sigma):
+    response = gaussian_prior(impulse(2), 2, 3, sigma, torch.float32)[0, 1]
+    assert float(response[3, 4]) == pytest.approx(0.125, rel=1e-4)
+
+
+def test_a_huge_sigma_is_the_mean_of_the_neighbours():
+    response = gaussian_prior(impulse(2), 2, 3, 1e9, torch.float64)[0, 1]
+    assert float(response[4, 4]) == pytest.approx(1 / 16, rel=1e-12)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 10**6), st.sampled_from([3, 5]), st.floats(0.1, 10))
+def test_proportions_are_a_distribution_where_a_voxel_counts(seed, size, sigma):
+    labels = torch.randint(-1, 3, (2, 5, 6), generator=torch.Generator().manual_seed(seed))
+    valid = (labels != IGNORED).double()
+    for shares in (mean_prior(labels, 3, size, torch.float64), gaussian_prior(labels, 3, size, sigma, torch.float64)):
+        torch.testing.assert_close(shares.sum(1), valid, rtol=0, atol=1e-12)
+        assert float(shares.min()) >= 0
+
+
+def test_ignored_neighbours_lose_their_weight_and_the_rest_is_renormalised():
+    labels = torch.tensor([[[1, IGNORED, 0], [0, 1, IGNORED], [0, 0, 0]]])
+    assert mean_prior(labels, 2, 3, torch.float64)[0, 1, 1, 1] == pytest.approx(2 / 7)
+    face, corner = 0.0778074, 0.0471926
+    expected = (0.5 + corner) / (1 - 2 * face)
+    assert float(gaussian_prior(labels, 2, 3, 1.0, torch.float64)[0, 1, 1, 1]) == pytest.approx(expected, abs=1e-6)
+
+
+def test_a_voxel_whose_neighbours_are_all_ignored_keeps_its_label():
+    labels = torch.full((1, 3, 3), IGNORED)
+    labels[0, 1, 1] = 2
+    for shares in (mean_prior(labels, 3, 3, torch.float64), gaussian_prior(labels, 3, 3, 1.0, torch.float64)):
+        assert shares[0, :, 1, 1].tolist() == [0, 0, 1]
+    assert plain_gaussian_prior(labels, 3, 1.0, torch.float64)[0, 2, 1, 1] > 0
+
+
+@pytest.mark.parametrize("axes", [2, 3])
+@pytest.mark.parametrize("kind", ["mean", "gaussian"])
+def test_monais_priors(axes, kind):
+    """MONAI filters one-hot maps and lets them end in zeros."""
+    filters = pytest.importorskip("monai.networks.layers")
+    labels = torch.randint(0, 3, (2, *(7, 11, 9)[:axes]), generator=torch.Generator().manual_seed(1))
+    hot = torch.nn.functional.one_hot(labels, 3).movedim(-1, 1).float()
+    layer = filters.MeanFilter(axes, 3) if kind == "mean" else filters.GaussianFilter(axes, 1.5)
+    if kind == "mean":
+        layer.filter = layer.filter / layer.filter.sum()
+        weight = layer.filter.expand(3, 1, *(3,) * axes)
+        convolve = torch.nn.functional.conv2d if axes == 2 else torch.nn.functional.conv3d
+        expected, found = convolve(hot, weight, padding=1, groups=3), mean_prior(labels, 3, 3, hot.dtype, "nothing")
+    else:
+        expected, found = layer(hot), plain_gaussian_prior(labels, 3, 1.5, hot.dtype)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_slices_that_repeat_leave_the_mean_as_it_is():
+    labels = torch.randint(-1, 3, (2, 6, 5), generator=torch.Generator().manual_seed(9))
+    deep = mean_prior(labels[:, None].expand(-1, 4, -1, -1), 3, 3, torch.float64)
+    flat = mean_prior(labels, 3, 3, torch.float64)
+    for depth in range(4):
+        torch.testing.assert_close(deep[:, :, depth], flat, rtol=0, atol=1e-15)
+
+
+@pytest.mark.parametrize("flip", list(itertools.product([False, True], repeat=2)))
+def test_priors_turn_with_the_image(flip):
+    labels = torch.randint(-1, 3, (2, 6, 5), generator=torch.Generator().manual_seed(9))
+    axes = [axis + 1 for axis in range(2) if flip[axis]]
+    for shares in (
+        lambda maps: mean_prior(maps, 3, 3, torch.float64),
+        lambda m: gaussian_prior(m, 3, 3, 1.0, torch.float64),
+    ):
+        turned = shares(labels.flip(axes))
+        torch.testing.assert_close(turned, shares(labels).flip([axis + 1 for axis in axes]), rtol=0, atol=1e-15)
+
+
+@pytest.mark.parametrize("size", [0, 1, 2, 4, 3.0, True])
+def test_kernels_are_odd_and_have_neighbours(size):
+    with pytest.raises(InputError, match=f"kernel_size is {size!r}, but an odd whole number of at least 3"):
+        check_kernel_size(size)
+    assert check_kernel_size(5) == 5
+
+
+@pytest.mark.parametrize("sigma", [0, -1.0, float("inf"), float("nan")])
+def test_sigma_is_positive(sigma):
+    with pytest.raises(InputError, match=r"sigma is .*, but a positive number of voxels is needed"):
+        check_sigma(sigma)
+    assert check_sigma(2) == 2.0
+
+
+@pytest.mark.parametrize("space", [(5, 2), (2, 7, 7), ()])
+def test_a_kernel_larger_than_the_image_is_refused(space):
+    labels = torch.zeros(2, *space, dtype=torch.int64)
+    for prior in (
+        lambda: mean_prior(labels, 2, 3, torch.float32),
+        lambda: gaussian_prior(labels, 2, 3, 1.0, torch.float32),
+    ):
+        with pytest.raises(InputError, match=r"labels has space \(.*\), but a neighbourhood with kernel_size = 3"):
+            prior()
