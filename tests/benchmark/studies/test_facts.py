@@ -15,7 +15,7 @@ def facts(setting):
     return find_facts(setting.results, setting.summary, "toy", TS)
 
 
-def tested(setting):
+def cases_of_tests(setting):
     """Every test case of every repeat, with the number of its repeat."""
     task = setting.tasks[0]
     for repeat in range(2):
@@ -25,7 +25,7 @@ def tested(setting):
 
 def test_confidence_and_accuracy_are_those_of_all_voxels_before_and_after(setting, facts):
     confidence, right, after = [], [], []
-    for repeat, case in tested(setting):
+    for repeat, case in cases_of_tests(setting):
         counts = (case.labels >= 0).numpy()
         probs = torch.softmax(case.logits.double(), 0).numpy()
         confidence.append(probs.max(0)[counts])
@@ -55,7 +55,7 @@ def test_changes_are_paired_over_cases(setting, facts):
 
 def test_flips_are_counted_voxel_by_voxel(setting, facts):
     counted = np.zeros(3, int)
-    for repeat, case in tested(setting):
+    for repeat, case in cases_of_tests(setting):
         with torch.no_grad():
             matrix = setting.calibrator(setting.tasks[0], Pipeline("mean_logits", "ms"), repeat)
             after = matrix.scores(case.logits[None])[0].argmax(0)
