@@ -5,9 +5,9 @@ import pytest
 import torch
 
 from segcal.benchmark.studies.case_maps import arrays_of, choose_slices, encode_picture, maps_of, size_of
-from segcal.benchmark.studies.examples import decode_map
 from segcal.calibrators import make_calibrator
 from segcal.cases import ArrayCases
+from segcal.report.pictures import decode_map
 
 MAPS = {"truth", "prediction", "before", "after", "foreground_before", "foreground_after", "energy", "image"}
 
@@ -23,9 +23,7 @@ def case_of(space, classes=3, channels=1, ignore=None):
 def soft(classes=3):
     calibrator = make_calibrator("ts", classes)
     with torch.no_grad():
-        calibrator.log_inverse.fill_(-1.0) if hasattr(calibrator, "log_inverse") else None
-        for parameter in calibrator.parameters():
-            parameter.mul_(0).add_(0.5)
+        calibrator.inverse_temperature.fill_(0.5)
     return calibrator
 
 

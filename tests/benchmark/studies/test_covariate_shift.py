@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from segcal.benchmark.studies.covariate_shift import compare_shift, run_covariate_shift, settings_table
-from segcal.benchmark.studies.examples import decode_map
 from segcal.benchmark.studies.setting import NothingToStudyError
+from segcal.report.pictures import decode_map
 
 
 def test_the_settings_are_those_of_table_6():

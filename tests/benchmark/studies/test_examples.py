@@ -1,25 +1,11 @@
-"""Maps in JSON: they come back, and the slice shown is the one of interest."""
-
-import json
+"""The slice shown is the one of interest."""
 
 import numpy as np
 import torch
 
-from segcal.benchmark.studies.examples import decode_map, encode_indices, encode_values, picture_of, slice_of
+from segcal.benchmark.studies.examples import picture_of, slice_of
 from segcal.cases.base import Case
-
-
-def test_indices_come_back_exactly_and_ignored_ones_as_255():
-    indices = np.array([[0, 17, -1], [3, 200, 1]])
-    encoded = json.loads(json.dumps(encode_indices(indices)))
-    assert decode_map(encoded).tolist() == [[0, 17, 255], [3, 200, 1]]
-
-
-def test_values_come_back_to_half_a_step():
-    values = np.random.default_rng(0).normal(size=(3, 5, 7)) * 20
-    encoded = encode_values(values)
-    assert np.abs(decode_map(encoded) - values).max() <= (values.max() - values.min()) / 510 + 1e-9
-    assert (decode_map(encode_values(np.full((4, 5), -2.5))) == -2.5).all()
+from segcal.report.pictures import decode_map
 
 
 def test_a_slice_is_taken_across_the_shortest_axis_where_most_is_to_be_seen():

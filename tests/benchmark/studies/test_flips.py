@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from segcal.benchmark.counting import FlipBands
-from segcal.benchmark.studies.examples import decode_map
 from segcal.benchmark.studies.flips import count_places, example_flips, flip_study, place_curve, run_flips, share_bands
 from segcal.calibrators import make_calibrator
 from segcal.cases import ArrayCases
+from segcal.report.pictures import decode_map
 
 
 def swapping():

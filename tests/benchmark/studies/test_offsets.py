@@ -5,11 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from segcal.benchmark.studies.examples import decode_map
 from segcal.benchmark.studies.offsets import example_map, offset_study, run_offsets
 from segcal.benchmark.studies.setting import NothingToStudyError
 from segcal.benchmark.tasks import OpenTask
 from segcal.cases import ArrayCases
+from segcal.report.pictures import decode_map
 
 
 def make_cases():

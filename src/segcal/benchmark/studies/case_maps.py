@@ -1,30 +1,26 @@
 """What a reader wants to see of one case: the input, the truth, the prediction, and confidence before and after.
 
-Maps are small pictures (:mod:`segcal.benchmark.studies.examples`): of a volume a few slices across its shortest axis,
+Maps are small pictures (:mod:`segcal.report.pictures`): of a volume a few slices across its shortest axis,
 where there is something to see; of a large image every second or third pixel. Confidence and the probability of
 foreground are stored on one scale, 0 to 1, for all cases and stages.
 """
 
-import base64
-import io
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image
 
-from segcal.benchmark.studies.examples import encode_indices, encode_values
 from segcal.calibrators.base import Calibrator
 from segcal.cases.base import Case
 from segcal.numerics import canonical_logits, compute_dtype, free_energy, winner
+from segcal.report.pictures import encode_indices, encode_jpeg, encode_values
 from segcal.types import IGNORED
 
 # Pixels along the longer side that are kept, of a picture and of a slice of a volume.
 SIDES = {2: 288, 3: 160}
 SLICES = 8
-JPEG_QUALITY = 80
 # Of an image that is no picture, so much at either end of its values is cut off.
 TAIL = 0.5
 
@@ -180,12 +176,7 @@ def encode_picture(image: NDArray[np.floating], index: tuple[Any, ...]) -> dict[
     channels = image if len(image) == 3 else image[-1:]
     low, high = (0.0, 1.0) if _is_picture(channels) else np.percentile(channels, [TAIL, 100 - TAIL])
     steps = np.clip((channels[(slice(None), *index)] - low) / max(high - low, 1e-12), 0, 1)
-    pixels = np.rint(255 * steps).astype(np.uint8)
-    stream = io.BytesIO()
-    Image.fromarray(np.moveaxis(pixels, 0, 2) if len(pixels) == 3 else pixels[0]).save(
-        stream, "JPEG", quality=JPEG_QUALITY
-    )
-    return {"jpeg": base64.b64encode(stream.getvalue()).decode()}
+    return encode_jpeg(np.rint(255 * steps).astype(np.uint8))
 
 
 def _is_picture(channels: NDArray[np.floating]) -> bool:

@@ -14,10 +14,10 @@ import numpy as np
 from segcal.benchmark.corruptions import BLUR_TAPS, CORRUPTIONS, SETTINGS, STRENGTHS, corrupt
 from segcal.benchmark.results import UnitResult
 from segcal.benchmark.studies.base import Study, estimate_cell
-from segcal.benchmark.studies.examples import encode_values
 from segcal.benchmark.studies.setting import NothingToStudyError, Setting
 from segcal.benchmark.tasks import Task
 from segcal.metrics import METRICS
+from segcal.report.pictures import encode_values
 from segcal.report.table import Cell, Column, Group, Row, Table
 from segcal.summary import Draws, difference
 

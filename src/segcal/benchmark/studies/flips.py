@@ -19,12 +19,13 @@ from numpy.typing import NDArray
 from segcal.benchmark.counting import FlipBands
 from segcal.benchmark.pipelines import Pipeline
 from segcal.benchmark.studies.base import Study
-from segcal.benchmark.studies.examples import encode_indices, picture_of, slice_of
+from segcal.benchmark.studies.examples import picture_of, slice_of
 from segcal.benchmark.studies.setting import NothingToStudyError, Setting
 from segcal.benchmark.tasks import Task
 from segcal.calibrators.base import Calibrator
 from segcal.cases.base import Case
 from segcal.numerics import compute_dtype, winner
+from segcal.report.pictures import encode_indices
 from segcal.report.table import Cell, Column, Group, Row, Table
 from segcal.statistics.boundary import BAND_EDGES, find_boundary, squared_distances
 from segcal.statistics.table import Table as CountTable

@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 
 from segcal.benchmark.studies.base import Study
-from segcal.benchmark.studies.examples import encode_indices, encode_values, picture_of, slice_of
+from segcal.benchmark.studies.examples import picture_of, slice_of
 from segcal.benchmark.studies.setting import NothingToStudyError, Setting
 from segcal.cases.base import Cases
 from segcal.evaluate import evaluate
 from segcal.numerics import free_energy
+from segcal.report.pictures import encode_indices, encode_values
 from segcal.report.table import Cell, Column, Group, Row, Table, quartiles
 from segcal.types import IGNORED
 

@@ -1,0 +1,74 @@
+"""Write the report of a folder of results: one page, and its figures as files if they are asked for."""
+
+from pathlib import Path
+from typing import Any
+
+from segcal.benchmark.job import CALIBRATORS
+from segcal.benchmark.page.document import make_document, read_studies
+from segcal.benchmark.pipelines import Pipeline
+from segcal.benchmark.results import write_text
+from segcal.benchmark.units import Unit
+from segcal.errors import InputError, SegcalError
+from segcal.fitting.artifact import load
+from segcal.report.figures.base import to_svg
+from segcal.report.figures.collect import Drawn, study_figures
+from segcal.report.figures.shift import shift_figure
+from segcal.report.page import write_page
+
+PAGE = "report.html"
+NO_FIGURES = "Figures of the studies are left out: install them with pip install 'segcal[report]'."
+
+
+def write_report(folder: str | Path, path: str | Path | None = None, figures: str | Path | None = None) -> Path:
+    """Write the report of a folder of results and return its path.
+
+    Args:
+        folder: written by `segcal benchmark` or `segcal demo`.
+        path: of the page; ``report.html`` in the folder if None.
+        figures: a folder for the figures as SVG files, or None.
+    """
+    place = Path(folder)
+    document = make_document(place)
+    drawn: list[Drawn] = []
+    try:
+        drawn = make_figures(place, document)
+    except InputError as missing:
+        if figures is not None or "matplotlib" not in str(missing):
+            raise
+        document["notes"].append(NO_FIGURES)
+    if figures is not None:
+        for each in drawn:
+            write_text(Path(figures) / f"{each.name}.svg", to_svg(each.figure))
+    target = place / PAGE if path is None else Path(path)
+    return write_page(target, document, [each.to_plain() for each in drawn])
+
+
+def make_figures(folder: Path, document: dict[str, Any]) -> list[Drawn]:
+    """Return all figures of a folder of results."""
+    places = {place["task"]: place for place in document["places"] if not place["test_on"]}
+    drawn = study_figures(read_studies(folder), places)
+    for task, place in places.items():
+        drawn += _shifts(folder, task, place)
+    return drawn
+
+
+def _shifts(folder: Path, task: str, place: dict[str, Any]) -> list[Drawn]:
+    """Return the shifted-logit illustration of the chosen calibrator, and of matrix scaling if it was fitted."""
+    drawn = []
+    for title in dict.fromkeys((place["chosen"], "ms(mean_logits)")):
+        row = next((row for row in place["rows"] if row["pipeline"] == title), None)
+        if row is None or row["calibrator"] == "identity" or title.count(",") > 0:
+            continue
+        stem = Unit(task, 0, Pipeline(row["pooling"], row["calibrator"])).path.with_suffix("").name
+        try:
+            calibrator = load(folder / CALIBRATORS / task / "repeat_0" / stem).calibrator
+        except (SegcalError, OSError):
+            continue
+        text = (
+            "Two sets of raw scores that differ by one number for all classes mean the same to the network. "
+            "The voxel is the one of the audit on which the calibrator's answer differs most."
+        )
+        name = f"shift_{task}_{row['calibrator']}"
+        figure = shift_figure(calibrator, title, place["classes"])
+        drawn.append(Drawn(name, task, f"What a shift of all scores does: {title}", text, figure))
+    return drawn

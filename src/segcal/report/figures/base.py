@@ -1,0 +1,90 @@
+"""What all figures share: colours that everyone can tell apart, one look, SVG that is the same every time."""
+
+import io
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from segcal.errors import InputError
+from segcal.report.pictures import decode_map
+
+# Okabe and Ito: told apart with every kind of colour vision. Dashes and markers differ as well.
+COLOURS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8A7A00")
+DASHES = ("-", "-", "--", ":", "-.", "--", ":", "-.")
+MARKERS = ("o", "s", "D", "^", "v", "P", "X", "*")
+CLASS_COLOURS = (
+    "#E69F00", "#56B4E9", "#009E73", "#F0E442", "#0072B2", "#D55E00", "#CC79A7", "#8C564B", "#7F7F7F", "#BCBD22",
+    "#17BECF", "#9467BD", "#FFBB78", "#98DF8A", "#FF9896", "#C5B0D5", "#C49C94", "#F7B6D2", "#DBDB8D", "#9EDAE5",
+)  # fmt: skip
+CONFIDENCE_MAP = "cividis"
+# Names come from anywhere: a "$" in them is a letter and no formula.
+LOOK = {
+    "svg.fonttype": "none", "svg.hashsalt": "segcal", "text.parse_math": False, "font.size": 9, "axes.titlesize": 9.5,
+    "font.sans-serif": ["DejaVu Sans"], "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True,
+    "grid.color": "#e6e9ed", "axes.axisbelow": True, "legend.frameon": False, "image.interpolation": "nearest",
+    "lines.linewidth": 1.6, "lines.markersize": 4,
+}  # fmt: skip
+IGNORED_BYTE = 255
+
+
+def new_figure(rows: int, columns: int, width: float, height: float, **options: Any) -> tuple[Any, NDArray[Any]]:
+    """Return a figure and its axes ``(rows, columns)``; no window, and nothing global is touched."""
+    try:
+        from matplotlib import rc_context
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise InputError(
+            "matplotlib is not installed, but figures need it. Install it with: pip install 'segcal[report]'."
+        ) from None
+    with rc_context(LOOK):
+        figure = Figure(figsize=(width, height), layout="constrained")
+        axes = figure.subplots(rows, columns, squeeze=False, **options)
+    return figure, axes
+
+
+def to_svg(figure: Any) -> str:
+    """Return a figure as SVG text: letters stay letters, and the same data gives the same bytes."""
+    from matplotlib import rc_context
+
+    stream = io.StringIO()
+    with rc_context(LOOK):
+        figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": "segcal"})
+    return stream.getvalue()
+
+
+def shorten(text: str, most: int = 36) -> str:
+    """Return a name that fits: long ones are cut, and marks that turn the direction of writing are left out.
+
+    >>> shorten("x" * 50, 5)
+    'xxxx…'
+    """
+    plain = "".join(letter for letter in str(text) if letter.isprintable())
+    return plain if len(plain) <= most else f"{plain[: most - 1]}…"
+
+
+def show_picture(axis: Any, encoded: Mapping[str, Any] | None, shape: tuple[int, ...]) -> None:
+    """Show a picture in grey or colour; an even grey where there is none."""
+    axis.set_axis_off()
+    if encoded is None:
+        axis.imshow(np.full(shape[-2:], 0.25), cmap="gray", vmin=0, vmax=1)
+        return
+    values = decode_map(encoded)
+    spread = float(values.max() - values.min()) or 1.0
+    values = values if "jpeg" in encoded else (values - values.min()) / spread
+    axis.imshow(np.moveaxis(values, 0, 2) if values.ndim == 3 else values, cmap="gray", vmin=0, vmax=1)
+
+
+def show_classes(axis: Any, encoded: Mapping[str, Any], background: bool, alpha: float) -> None:
+    """Lay the classes of a map over what is there; the background and voxels that do not count stay clear."""
+    from matplotlib.colors import to_rgb
+
+    indices = decode_map(encoded).astype(int)
+    layer = np.zeros((*indices.shape, 4))
+    first = 1 if background else 0
+    for number in np.unique(indices):
+        if first <= number < IGNORED_BYTE:
+            layer[indices == number] = (*to_rgb(CLASS_COLOURS[(number - first) % len(CLASS_COLOURS)]), alpha)
+    axis.imshow(layer)
+    axis.set_axis_off()

@@ -1,0 +1,68 @@
+"""Reliability diagrams: confidence against accuracy, before and after on one pair of axes (Fig. 8)."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from segcal.report.figures.base import COLOURS, DASHES, MARKERS, new_figure, shorten
+
+# Of a curve: count, confidence, accuracy (None in empty bins), and low and high where there are intervals.
+CurveData = Mapping[str, Sequence[float | None]]
+
+
+def reliability_figure(curves: Mapping[str, CurveData], title: str = "", what: str = "right") -> Any:
+    """Return a diagram of several curves with their counts below, on scales that are always the same.
+
+    Args:
+        curves: by what the legend says.
+        title: above it: which voxels, how many bins.
+        what: "right" for the predicted class; for one class, that it is this class.
+    """
+    figure, axes = new_figure(2, 1, 4.6, 5.4, height_ratios=[4, 1], sharex=True)
+    _draw(axes[0, 0], axes[1, 0], curves)
+    axes[0, 0].set(title=shorten(title, 70), ylabel=f"share that is {what}")
+    axes[1, 0].set(xlabel="confidence", ylabel="voxels")
+    return figure
+
+
+def reliability_panel(places: Mapping[str, Mapping[str, CurveData]], rule: str = "") -> Any:
+    """Return one diagram a task beside each other, with the rule by which their curves were chosen.
+
+    Args:
+        places: by task, curves by what the legend says.
+        rule: stands below.
+    """
+    figure, axes = new_figure(2, len(places), 4.2 * len(places), 5.2, height_ratios=[4, 1], sharex=True)
+    for column, (name, curves) in enumerate(places.items()):
+        _draw(axes[0, column], axes[1, column], curves)
+        axes[0, column].set(title=shorten(name), ylabel="share that is right")
+        axes[1, column].set(xlabel="confidence", ylabel="voxels")
+    if rule:
+        figure.supxlabel(_wrapped(rule, 55 * len(places)), fontsize=7.5, color="#55626f")
+    return figure
+
+
+def _draw(upper: Any, lower: Any, curves: Mapping[str, CurveData]) -> None:
+    upper.plot([0, 1], [0, 1], color="#8a939c", linestyle=(0, (4, 3)), linewidth=1)
+    for number, (label, curve) in enumerate(curves.items()):
+        style = {"color": COLOURS[number % 8], "linestyle": DASHES[number % 8], "marker": MARKERS[number % 8]}
+        x, y, count = (np.array(curve[key], float) for key in ("confidence", "accuracy", "count"))
+        filled = np.isfinite(x)
+        upper.plot(x[filled], y[filled], label=shorten(label, 44), **style)
+        if "low" in curve:
+            low, high = (np.array(curve[key], float)[filled] for key in ("low", "high"))
+            upper.vlines(x[filled], low, high, color=style["color"], linewidth=1)
+        width = 1 / len(count)
+        each = 0.8 * width / len(curves)
+        places = (np.arange(len(count)) + 0.1) * width + number * each
+        lower.bar(places[filled], count[filled], each, align="edge", color=style["color"])
+    upper.set(xlim=(0, 1), ylim=(0, 1))
+    upper.legend(loc="upper left")
+    lower.set(yscale="log", ylim=(0.8, None))
+
+
+def _wrapped(text: str, width: int) -> str:
+    import textwrap
+
+    return "\n".join(textwrap.wrap(text, width))

@@ -1,0 +1,117 @@
+"""From a document to one HTML file.
+
+The document (plain data, see ``docs/report.md``) is embedded as JSON, and the page's own script draws everything from
+it. Names in it may come from anywhere: in the JSON every character that could end a script or begin a tag is escaped,
+the script only ever sets text, and the file's content security policy allows its own script and style by their digests
+and nothing else, from nowhere else.
+"""
+
+import base64
+import hashlib
+import html
+import json
+import os
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+SCHEMA = 1
+# The page's script, in the order in which its parts need each other.
+SCRIPTS = (
+    "dom.js", "colours.js", "format.js", "verdict.js", "chart.js", "reliability.js", "table.js", "maps.js", "cases.js",
+    "panels.js", "scatter.js", "provenance.js", "main.js",
+)  # fmt: skip
+# Characters of pictures of cases in one page; cases beyond it are left out, the worst are kept.
+MOST_PICTURES = 3_300_000
+ESCAPED = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
+
+
+def render_page(document: Mapping[str, Any], figures: Sequence[Mapping[str, str]] = ()) -> str:
+    """Return the page of a document.
+
+    Args:
+        document: what is shown.
+        figures: title, text and svg of each figure of the studies.
+    """
+    shown = {**document, "examples": bounded_examples(document.get("examples", {}))}
+    script = "\n".join(["'use strict';", *(asset(name) for name in SCRIPTS)])
+    style = asset("page.css")
+    parts = {
+        "title": html.escape(f"segcal report: {_shortened(str(document['title']))}"),
+        "policy": html.escape(
+            f"default-src 'none'; script-src '{_digest(script)}'; style-src '{_digest(style)}'; img-src data: blob:; "
+            "base-uri 'none'; form-action 'none'"
+        ),
+        "style": style,
+        "script": script,
+        "plain": _plain_verdicts(document),
+        "figures": json_text([dict(figure) for figure in figures]),
+        "data": json_text(shown),
+    }
+    page = asset("page.html")
+    for name, text in parts.items():  # one after the other, the data last: what they hold is not looked at again
+        page = page.replace(f"%%{name}%%", text, 1)
+    return page
+
+
+def write_page(
+    path: str | os.PathLike[str], document: Mapping[str, Any], figures: Sequence[Mapping[str, str]] = ()
+) -> Path:
+    """Write the page of a document, beside its place and then renamed, and return its path."""
+    target = Path(path)
+    beside = target.with_name(f".{target.name}.{os.getpid()}.part")
+    try:
+        beside.write_text(render_page(document, figures), encoding="utf-8", newline="")
+        beside.replace(target)
+    finally:
+        beside.unlink(missing_ok=True)
+    return target
+
+
+def asset(name: str) -> str:
+    """Return a file of the page's own."""
+    return (files("segcal.report.page") / "assets" / name).read_text("utf-8")
+
+
+def json_text(data: Any) -> str:
+    """Return JSON that can stand inside a script element whatever it holds.
+
+    >>> json.loads(json_text("</script>")), "<" in json_text("</script>")
+    ('</script>', False)
+    """
+    text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    for character, escaped in ESCAPED.items():
+        text = text.replace(character, escaped)
+    return text
+
+
+def bounded_examples(examples: Mapping[str, Any], most: int = MOST_PICTURES) -> dict[str, Any]:
+    """Return the examples of all tasks with as many cases as fit: first the worst of every task, then the next ones."""
+    kept: dict[str, list[Any]] = {task: [] for task in examples}
+    used = 0
+    for place in range(max((len(found["cases"]) for found in examples.values()), default=0)):
+        for task, found in examples.items():
+            if place < len(found["cases"]):
+                used += len(json.dumps(found["cases"][place]))
+                if used <= most or not any(kept.values()):
+                    kept[task].append(found["cases"][place])
+    return {task: {**found, "cases": kept[task]} for task, found in examples.items()}
+
+
+def _plain_verdicts(document: Mapping[str, Any]) -> str:
+    """Return the headlines as HTML, for readers whose browser runs no script."""
+    lines = [
+        f"<p><b>{html.escape(place['id'])}</b>: {html.escape(place['verdict']['headline'])}</p>"
+        for place in document["places"]
+        if place["verdict"] is not None
+    ]
+    return "".join(lines)
+
+
+def _digest(text: str) -> str:
+    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
+
+
+def _shortened(text: str, most: int = 80) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"
