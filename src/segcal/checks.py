@@ -79,6 +79,25 @@ def check_batch_shape(logits: Tensor, num_classes: int, name: str = "logits") ->
     )
 
 
+def check_planes(logits: Tensor, calibrator: str) -> None:
+    """Require two or three axes of space, for a calibrator that sees neighbours."""
+    axes = logits.ndim - 2
+    if axes not in (2, 3):
+        raise InputError(
+            f"logits has {axes} axes of space, but {calibrator} sees neighbours and needs 2 (image) or 3 (volume). "
+            "Pass whole images, or use a calibrator that works voxel by voxel."
+        )
+
+
+def check_volume(axes: int, needed: int) -> None:
+    """Require three axes of space, for a calibrator that sees neighbours in all three."""
+    if axes < needed:
+        raise InputError(
+            f"logits has {axes} axes of space, but with full_3d the calibrator needs {needed}. "
+            "Leave full_3d out for images."
+        )
+
+
 def check_forward(logits: Tensor, num_classes: int) -> None:
     """Check what a calibrator is called with; while exporting, only what does not depend on values."""
     if not isinstance(logits, Tensor):

@@ -63,6 +63,10 @@ class Calibrator(nn.Module, ABC):
     def num_identifiable(self) -> int:
         """Return how many directions of parameter space change the output (Table 2)."""
 
+    def reach(self, axes: int) -> tuple[int, ...] | None:
+        """Return how far a voxel sees along each of `axes` axes of space; None if it sees the whole image."""
+        return (0,) * axes
+
     def evidence(self) -> dict[str, Evidence]:
         """Return the properties of the parameters that promises rest on, by promise ("offset" or "decision").
 

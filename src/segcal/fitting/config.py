@@ -25,10 +25,12 @@ class FitConfig:
         verify: after a sampled fit, also compute the residual on all voxels.
         method: "exact" (to the certified optimum where the problem is convex) or "paper" (Adam and a search).
         trials: of the search, in the paper's method.
-        learning_rate: of the paper's method; None: searched.
-        patience: evaluations without improvement before it stops; None: searched.
+        learning_rate: of training by gradient; None: searched in the paper's method, a default otherwise.
+        patience: evaluations without improvement before training stops; None: as for the learning rate.
         max_steps: at most so many steps of Adam a trial.
-        weight_decay: for calibrators with convolutions; None: searched in the paper's method, 0 otherwise.
+        weight_decay: for calibrators with convolutions or networks; None: as for the learning rate.
+        checkpoint: a folder in which training by gradient keeps its state after every round, and from which the same
+            call goes on; None: nowhere. Where it lies decides no number, so it is not written to artefacts.
     """
 
     lam: float | None = None
@@ -44,6 +46,7 @@ class FitConfig:
     patience: int | None = None
     max_steps: int = 1000
     weight_decay: float | None = None
+    checkpoint: str | None = None
 
     def __post_init__(self) -> None:
         if self.voxels != "all" and (
@@ -58,6 +61,10 @@ class FitConfig:
                 raise InputError(
                     f"{name} is {value!r}, but a number of at least 0 is needed. Use None to have it chosen."
                 )
+        if self.checkpoint is not None and not isinstance(self.checkpoint, str):
+            raise InputError(
+                f"checkpoint is {type(self.checkpoint).__name__}, but the path of a folder is needed. Pass it as text."
+            )
         for name, least in (("tol", 1e-14), ("memory", 1 << 20), ("trials", 1), ("max_steps", 1), ("seed", 0)):
             if not getattr(self, name) >= least:
                 raise InputError(f"{name} is {getattr(self, name)!r}, but at least {least:g} is needed. Raise it.")
@@ -68,5 +75,5 @@ class FitConfig:
         return cls(method="paper", **options)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain data."""
-        return asdict(self)
+        """Return plain data: what decides the result."""
+        return {name: value for name, value in asdict(self).items() if name != "checkpoint"}

@@ -1,9 +1,10 @@
 r"""Training by gradient: Adam, a plateau schedule and early stopping, as in the paper (App. B).
 
-:func:`train` knows nothing about calibrators: it lowers a loss by its gradient, watches a validation loss and keeps
-the best parameters. One step is one call of the loss; the validation loss is read after every step, and patience
-counts these readings. The paper leaves the schedule open; here the learning rate is halved after half the patience
-without improvement, so that it falls before training stops, and any decrease counts as improvement.
+:func:`train_rounds` knows nothing about calibrators: it lowers losses by their gradient, round by round, reads a
+validation loss after each round and keeps the best parameters. A round is one step on all data (:func:`train`) or one
+step for every batch of them. Patience counts readings. The paper leaves the schedule open; here the learning rate is
+halved after half the patience without improvement, so that it falls before training stops, and any decrease counts as
+improvement. Weight decay is the L2 penalty :math:`\frac\alpha2 \sum w^2` on weights; biases are free.
 
 Parameters that must stay positive are trained through :math:`\theta = \log(1 + e^u)` (softplus), weights of a mixture
 through a softmax. Neither ever gives zero: where the identity has a zero, training starts at a small eps instead, and
@@ -12,8 +13,9 @@ parameter would hardly move.
 """
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -39,12 +41,14 @@ class TrainOptions:
     Attributes:
         learning_rate: of Adam, at first.
         patience: stop after so many readings of the validation loss without a new best.
-        max_steps: stop after so many steps in any case.
+        max_steps: stop after so many rounds in any case; a round of the paper's procedure is one step.
+        weight_decay: the alpha of the penalty on weights.
     """
 
     learning_rate: float
     patience: int
     max_steps: int
+    weight_decay: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -53,7 +57,7 @@ class Training:
 
     Attributes:
         best: lowest validation loss; the parameters are those that gave it.
-        curve: validation loss at the start and after every step.
+        curve: validation loss at the start and after every round.
         ran_out_of_patience: whether it stopped of itself, before `max_steps`.
     """
 
@@ -63,8 +67,18 @@ class Training:
 
     @property
     def steps(self) -> int:
-        """Return how many steps were made."""
+        """Return how many rounds were made."""
         return len(self.curve) - 1
+
+
+class Keeper(Protocol):
+    """Keeps the state of a training somewhere, so that it can go on from there."""
+
+    def load(self) -> dict[str, Any] | None:
+        """Return the last state that was saved; None if there is none."""
+
+    def save(self, state: dict[str, Any]) -> None:
+        """Keep a state."""
 
 
 def train(
@@ -73,7 +87,7 @@ def train(
     validate: Callable[[], float],
     options: TrainOptions,
 ) -> Training:
-    """Train `parameters` in place and leave them in their best state.
+    """Train `parameters` in place, one step a round, and leave them in their best state.
 
     Args:
         parameters: what Adam changes.
@@ -81,27 +95,80 @@ def train(
         validate: returns the validation loss at the current parameters.
         options: how.
     """
-    adam = torch.optim.Adam(parameters, lr=options.learning_rate, eps=ADAM_EPS)
+    return train_rounds(parameters, lambda number: (loss() for _ in range(1)), validate, options)
+
+
+def train_rounds(
+    parameters: Sequence[nn.Parameter],
+    losses: Callable[[int], Iterable[Tensor]],
+    validate: Callable[[], float],
+    options: TrainOptions,
+    keeper: Keeper | None = None,
+    report: Callable[[int, float], None] = lambda number, value: None,
+) -> Training:
+    """Train `parameters` in place, several steps a round, and leave them in their best state.
+
+    Args:
+        parameters: what Adam changes.
+        losses: given the number of the round, yields its losses; each is asked for after the step on the one before.
+        validate: returns the validation loss at the current parameters.
+        options: how.
+        keeper: where the state is kept after every round; a training that finds a state there goes on from it.
+        report: takes the number of a round and its validation loss.
+    """
+    groups = [
+        {"params": [p for p in parameters if p.ndim > 1], "weight_decay": options.weight_decay},
+        {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
+    ]
+    adam = torch.optim.Adam(groups, lr=options.learning_rate, eps=ADAM_EPS)
     schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(
         adam, factor=LEARNING_RATE_FACTOR, patience=options.patience // 2, threshold=0.0
     )
-    best, best_step, kept = validate(), 0, _copies(parameters)
-    curve = [best]
-    for step in range(1, options.max_steps + 1):
-        adam.zero_grad()
-        loss().backward()
-        adam.step()
-        value = validate()
-        schedule.step(value)
-        curve.append(value)
-        if value < best:
-            best, best_step, kept = value, step, _copies(parameters)
-        elif step - best_step >= options.patience:
-            break
-    with torch.no_grad():
-        for parameter, copied in zip(parameters, kept, strict=True):
-            parameter.copy_(copied)
-    return Training(best, tuple(curve), ran_out_of_patience=len(curve) - 1 - best_step >= options.patience)
+    kept, curve = _resume(None if keeper is None else keeper.load(), parameters, adam, schedule)
+    if not curve:
+        curve.append(validate())
+    best_round = curve.index(min(curve))
+    while len(curve) <= options.max_steps and len(curve) - 1 - best_round < options.patience:
+        number = len(curve)
+        for loss in losses(number):
+            adam.zero_grad()
+            loss.backward()
+            adam.step()
+        curve.append(validate())
+        schedule.step(curve[-1])
+        if curve[-1] < curve[best_round]:
+            best_round, kept = number, _copies(parameters)
+        report(number, curve[-1])
+        if keeper is not None:
+            keeper.save(_state(parameters, kept, curve, adam, schedule))
+    _set(parameters, kept)
+    return Training(
+        curve[best_round], tuple(curve), ran_out_of_patience=len(curve) - 1 - best_round >= options.patience
+    )
+
+
+def _state(
+    parameters: Sequence[nn.Parameter], kept: list[Tensor], curve: list[float], adam: Any, schedule: Any
+) -> dict[str, Any]:
+    return {
+        "parameters": _copies(parameters),
+        "kept": kept,
+        "curve": list(curve),
+        "adam": adam.state_dict(),
+        "schedule": schedule.state_dict(),
+    }
+
+
+def _resume(
+    state: dict[str, Any] | None, parameters: Sequence[nn.Parameter], adam: Any, schedule: Any
+) -> tuple[list[Tensor], list[float]]:
+    """Return the best parameters and the curve so far, and set the rest, as a state has it."""
+    if state is None:
+        return _copies(parameters), []
+    _set(parameters, state["parameters"])
+    adam.load_state_dict(state["adam"])
+    schedule.load_state_dict(state["schedule"])
+    return [tensor.to(p.device) for tensor, p in zip(state["kept"], parameters, strict=True)], list(state["curve"])
 
 
 def trainable(calibrator: Calibrator) -> Calibrator:
@@ -160,6 +227,12 @@ def _rules(calibrator: Calibrator) -> dict[str, nn.Module]:
         eps = 1e-3 if calibrator.num_classes <= 5 else 1e-4  # the error at the start grows with the classes
         return {"weight": Softplus(eps), "bias": Softplus(eps)}
     return {}
+
+
+@torch.no_grad()
+def _set(parameters: Sequence[nn.Parameter], values: Sequence[Tensor]) -> None:
+    for parameter, value in zip(parameters, values, strict=True):
+        parameter.copy_(value)
 
 
 def _copies(parameters: Sequence[nn.Parameter]) -> list[Tensor]:

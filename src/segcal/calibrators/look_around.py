@@ -1,0 +1,93 @@
+r"""What the calibrators that see neighbours have in common: the margin.
+
+A voxel's result depends on a window around it, which reaches `reach` voxels to each side. Near the border the image is
+continued by reflection; an axis that is too short to be reflected is continued by its last value. A subclass writes
+:meth:`LookAround.inner_scores`, which takes logits that have the margin already and returns the scores of what is
+inside it. So a whole image and a piece cut out of it go the same way: :func:`tiled_scores` applies a calibrator piece
+by piece, with the same result and bounded memory, and training sees crops as if they were whole images.
+"""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from segcal.calibrators.base import Calibrator
+from segcal.checks import check_planes
+from segcal.types import Logits
+
+
+class LookAround(Calibrator):
+    """A calibrator whose voxels see their neighbours in the last two axes, or in all three."""
+
+    pointwise = False
+    fitted_by = "gradient"
+
+    @abstractmethod
+    def margin(self, axes: int) -> tuple[int, ...]:
+        """Return how many voxels are added to each side of each of `axes` axes of space."""
+
+    @abstractmethod
+    def inner_scores(self, logits: Logits, image: Tensor | None = None, weight: Tensor | None = None) -> Tensor:
+        """Return the scores of what is inside the margin.
+
+        Args:
+            logits: ``(batch, classes, *space)`` with the margin.
+            image: ``(batch, channels, *space)`` with the margin, or None.
+            weight: ``(batch, 1, *inside)``, for how many voxels of the image each one stands; 1 if not given.
+        """
+
+    def scores(self, logits: Logits, image: Tensor | None = None) -> Tensor:
+        """Return unnormalised log-probabilities; see :class:`segcal.calibrators.base.Calibrator`."""
+        check_planes(logits, type(self).__name__)
+        margin = self.margin(logits.ndim - 2)
+        picture = None if image is None else with_margin(image.to(logits.dtype), margin)
+        return self.inner_scores(with_margin(logits, margin), picture)
+
+
+def with_margin(values: Tensor, margin: Sequence[int]) -> Tensor:
+    """Continue ``(batch, channels, *space)`` by reflection, and an axis that is too short for it by its last value.
+
+    >>> with_margin(torch.tensor([[[[1.0, 2.0, 3.0]]]]), (0, 2))
+    tensor([[[[3., 2., 1., 2., 3., 2., 1.]]]])
+    >>> with_margin(torch.tensor([[[[1.0, 2.0]]]]), (0, 2))
+    tensor([[[[1., 1., 1., 2., 2., 2.]]]])
+    """
+    sizes = values.shape[2:]
+    long = [width if size > width else 0 for size, width in zip(sizes, margin, strict=True)]
+    short = [width - own for width, own in zip(margin, long, strict=True)]
+    for mode, widths in (("reflect", long), ("replicate", short)):
+        if any(widths):
+            values = nn.functional.pad(values, [width for width in reversed(widths) for _ in range(2)], mode=mode)
+    return values
+
+
+def without_margin(values: Tensor, margin: Sequence[int]) -> Tensor:
+    """Return what is inside the margin, as a view."""
+    for axis, width in enumerate(margin, start=2):
+        values = values.narrow(axis, width, values.shape[axis] - 2 * width)
+    return values
+
+
+def tiled_scores(calibrator: Calibrator, logits: Logits, image: Tensor | None, values: int) -> Tensor:
+    """Return ``calibrator.scores`` of an image, computed in slabs of about so many values.
+
+    The slabs are cut along the longest axis of space and overlap by what a voxel can see, so nothing changes but the
+    memory that is needed. A calibrator that sees the whole image gets the whole image.
+    """
+    space = logits.shape[2:]
+    reach = calibrator.reach(len(space))
+    if reach is None or logits.numel() <= values:
+        return calibrator.scores(logits, image)
+    axis = max(range(len(space)), key=lambda number: space[number])
+    overlap, size = reach[axis], space[axis]
+    step = max(1, values * size // logits.numel())
+    scores = torch.empty_like(logits)
+    for start in range(0, size, step):
+        stop = min(start + step, size)
+        low, high = max(0, start - overlap), min(size, stop + overlap)
+        part = [values.narrow(axis + 2, low, high - low) for values in (logits, image) if values is not None]
+        found = calibrator.scores(part[0], part[1] if len(part) > 1 else None)
+        scores.narrow(axis + 2, start, stop - start).copy_(found.narrow(axis + 2, start - low, stop - start))
+    return scores

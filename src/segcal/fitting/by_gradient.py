@@ -1,0 +1,126 @@
+r"""Fitting by gradient: for calibrators whose likelihood is not convex, those with convolutions or networks.
+
+Adam lowers the mean NLL of batches; after every round through the data the NLL of validation data is read, the learning
+rate is halved when it stops falling, and training stops when that does not help either; the best parameters are kept
+(:func:`segcal.fitting.gradient.train_rounds`). Calibrators that see neighbours train on tiles of the cases
+(:mod:`segcal.fitting.crops`), the others on the voxels of the fit. The default options work without a search;
+``FitConfig.paper()`` searches learning rate, patience and weight decay (:mod:`segcal.fitting.search`).
+
+The same seed and the same number of threads give the same result, after an interruption too, if there is a checkpoint.
+What cannot be had is a residual: there may be other minima, and training stops before it reaches this one.
+"""
+
+import copy
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from segcal.calibrators import registry_entry
+from segcal.calibrators.base import Calibrator
+from segcal.calibrators.local_conditional import LocalConditional
+from segcal.calibrators.look_around import LookAround
+from segcal.fitting.certificate import Certificate
+from segcal.fitting.checkpoint import FileKeeper
+from segcal.fitting.config import FitConfig
+from segcal.fitting.exact import fit_convex
+from segcal.fitting.gradient import Keeper, Training, TrainOptions, train_rounds
+from segcal.fitting.learning_data import LearningData, read_tiles, read_voxels
+from segcal.fitting.request import Request
+from segcal.fitting.search import Found, Study, Trial, search
+
+# Without a search: learning rates on tiles and on voxels, rounds without improvement, and weight decay.
+TILE_RATE, VOXEL_RATE = 1e-3, 1e-2
+PATIENCE = 10
+WEIGHT_DECAY = 0.0
+
+
+def fit_by_gradient(request: Request) -> Certificate:
+    """Fit a calibrator by gradient; see the module docstring."""
+    calibrator, before, first = request.calibrator, None, {}
+    if isinstance(calibrator, LocalConditional):
+        first = {"first": fit_convex(replace(request, calibrator=calibrator.first)).to_dict()}
+        before, calibrator = calibrator.first.scores, calibrator.second
+    data = read_tiles(request, calibrator, before) if isinstance(calibrator, LookAround) else read_voxels(request)
+    found = _search(request, calibrator, data)
+    calibrator.load_state_dict(found.model.state_dict())
+    nll = data.train.mean(found.model)
+    options = found.trial.train
+    squares = sum(float(p.detach().square().sum()) for p in calibrator.parameters() if p.ndim > 1)
+    return Certificate(
+        method="gradient",
+        objective=nll + options.weight_decay / 2 * squares,
+        nll=nll,
+        kkt_residual=None,
+        converged=found.training.ran_out_of_patience,
+        passes=found.steps,
+        voxels=data.train.used,
+        voxels_available=data.available,
+        validation_nll=found.training.best,
+        path=found.path,
+        curve=found.training.curve,
+        details={
+            "learning_rate": options.learning_rate,
+            "patience": options.patience,
+            "weight_decay": options.weight_decay,
+            "rounds": found.training.steps,
+            "steps": found.training.steps * data.train.count,
+            **data.details,
+            **first,
+        },
+    )
+
+
+def _search(request: Request, calibrator: Calibrator, data: LearningData) -> Found:
+    """Train as the configuration says: once, or as often as the search proposes."""
+    config = request.config
+    rounds = max(1, -(-config.max_steps // data.train.count))
+
+    def run(trial: Trial, number: int) -> tuple[Training, Calibrator]:
+        model = copy.deepcopy(calibrator).to(request.device)
+
+        def report(done: int, value: float) -> None:
+            request.report(f"round {done} of at most {rounds}: validation NLL {value:.5f}")
+
+        deterministic = torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True)
+        with deterministic:
+            training = train_rounds(
+                list(model.parameters()),
+                lambda done: data.train.losses(model, done),
+                lambda: data.validation.mean(model),
+                replace(trial.train, max_steps=rounds),
+                _keeper(request, calibrator, trial.train, number),
+                report,
+            )
+        return training, model
+
+    if config.method == "paper":
+        return search(Study(config, (False, False), decays=True), run, request.report)
+    trial = Trial(_defaults(config, isinstance(calibrator, LookAround)), 0.0, 0.0)
+    training, model = run(trial, 0)
+    return Found(training, trial, model, (), training.steps)
+
+
+def _defaults(config: FitConfig, tiles: bool) -> TrainOptions:
+    rate = TILE_RATE if tiles else VOXEL_RATE
+    return TrainOptions(
+        learning_rate=rate if config.learning_rate is None else config.learning_rate,
+        patience=PATIENCE if config.patience is None else config.patience,
+        max_steps=config.max_steps,
+        weight_decay=WEIGHT_DECAY if config.weight_decay is None else config.weight_decay,
+    )
+
+
+def _keeper(request: Request, calibrator: Calibrator, options: TrainOptions, number: int) -> Keeper | None:
+    if request.config.checkpoint is None:
+        return None
+    validation = request.validation_cases
+    identity = {
+        "calibrator": [str(registry_entry(calibrator)), calibrator.num_classes],
+        "start": {name: value.tolist() for name, value in calibrator.state_dict().items()},
+        "set of calibration cases": request.cases.fingerprint(),
+        "set of validation cases": None if validation is None else validation.fingerprint(),
+        "config": request.config.to_dict(),
+        "proposal": options,
+    }
+    return FileKeeper(Path(request.config.checkpoint) / f"trial_{number}.pt", identity)
