@@ -238,4 +238,5 @@ print(peak(14) - few)
 def test_memory_does_not_grow_with_the_number_of_cases():
     run = subprocess.run([sys.executable, "-c", MEMORY], capture_output=True, text=True, check=True)
     one_case = 6 * 400 * 500 * 4
-    assert int(run.stdout) < one_case
+    # Eleven more cases are read. A pass that kept them would grow by eleven; an allocator may keep the odd block.
+    assert int(run.stdout) < 3 * one_case

@@ -80,7 +80,7 @@ def test_weights_of_a_sample_of_cases_are_kept(make_cases):
 def test_beside_a_stream_the_sample_of_a_hessian_is_bounded(make_cases):
     cases = make_cases(3, 2000)
     _, kept = make("cms_ap", cases)
-    _, streamed = make("cms_ap", cases, cache=24 * 3 * 100)
+    _, streamed = make("cms_ap", cases, cache=4 * 24 * 3 * 100)
     assert kept.largest_sample == 2000
     assert streamed.largest_sample == 100
 

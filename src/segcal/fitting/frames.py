@@ -65,14 +65,13 @@ class Frames:
         self.total_weight = source.total_weight
         bytes_each = 4 * (source.num_classes + 3)
         self.kept = not source.streamed or source.used * bytes_each <= cache_bytes
-        self.largest_sample = source.used if self.kept else max(1, cache_bytes // (bytes_each * num_experts))
+        # Beside a stream: a fourth of the memory that is allowed, since joining the pieces of a sample takes as much again.
+        self.largest_sample = source.used if self.kept else max(1, cache_bytes // (4 * bytes_each * num_experts))
         pieces: dict[int, list[Block]] = {}
         totals = torch.zeros(3, self.num_experts, dtype=torch.float64)  # count, weight, weighted hardness
         for expert, block in self._make(range(self.num_experts)):
-            weight, hard = block.weight.double(), block.hard.double()
-            totals[:, expert] += torch.tensor(
-                [len(weight), float(weight.sum()), float((weight * hard).sum())], dtype=torch.float64
-            )
+            weight, hard = (float(x.sum(dtype=torch.float64)) for x in (block.weight, block.weight * block.hard))
+            totals[:, expert] += torch.tensor([len(block.weight), weight, hard], dtype=torch.float64)
             if self.kept:
                 pieces.setdefault(expert, []).append(block)
         self._totals = totals
@@ -94,11 +93,10 @@ class Frames:
             if self.counts[expert] <= quotas[expert]:
                 drawn.setdefault(expert, []).append(block)
                 continue
-            w = block.weight.double().cpu()
-            probability = inclusion(w * block.hard.double().cpu(), quotas[expert], weight, hard)
-            index = systematic(probability, rngs[expert]).to(self._device)
-            part = block.take(index)
-            new_weight = (part.weight.double() / probability.to(self._device)[index]).to(part.weight.dtype)
+            probability = inclusion((block.weight * block.hard).cpu(), quotas[expert], weight, hard)
+            index = systematic(probability, rngs[expert])
+            part = block.take(index.to(self._device))
+            new_weight = part.weight / probability[index].to(self._device)
             drawn.setdefault(expert, []).append(part._replace(weight=new_weight))
         return {expert: _join(blocks) for expert, blocks in drawn.items()}
 

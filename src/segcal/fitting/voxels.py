@@ -208,10 +208,11 @@ def inclusion(hard: Tensor, quota: int, total: float, total_hard: float) -> Tens
 
 def systematic(probability: Tensor, rng: np.random.Generator) -> Tensor:
     """Return the indices of voxels drawn with these probabilities."""
-    # Voxel i is drawn when the running sum passes a whole number plus a common random offset.
-    passed = torch.floor(probability.double().cumsum(0) + float(rng.random()))
-    previous = torch.cat([passed.new_zeros(1), passed[:-1]])
-    return (passed > previous).nonzero().squeeze(1)
+    # Voxel i is drawn when the running sum passes a whole number minus a common random offset.
+    running, offset = probability.cumsum(0, dtype=torch.float64), float(rng.random())
+    whole = torch.arange(1, int(running[-1] + offset) + 1, dtype=torch.float64) - offset
+    # Rounding may let one step of size 1 pass two whole numbers.
+    return torch.searchsorted(running, whole).clamp(max=len(running) - 1).unique_consecutive()
 
 
 def require_labels(case: Case) -> Tensor:
