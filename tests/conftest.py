@@ -1,12 +1,17 @@
 """What every test may use: weights that a fitted calibrator could have, and one thread per worker process."""
 
 import os
+from itertools import pairwise
 
 import numba
 import pytest
 import torch
 
 from segcal.calibrators.affine import AffineCalibrator
+from segcal.calibrators.histogram import Histogram
+from segcal.calibrators.isotonic import Isotonic
+from segcal.calibrators.local_conditional import LocalConditional
+from segcal.calibrators.selective import Selective
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     torch.set_num_threads(1)  # the workers share the cores already
@@ -30,6 +35,51 @@ def _randomise_affine(calibrator, generator, edge):
     calibrator.gauge.add_(torch.randn(calibrator.gauge.shape, generator=generator, dtype=torch.float64))
 
 
+def _randomise_table(calibrator, generator):
+    """Fill a table as a fit could: a function with flat pieces, or bins with any accuracy."""
+    if isinstance(calibrator, Isotonic):
+        steps = torch.rand(calibrator.values.shape, generator=generator, dtype=torch.float64)
+        calibrator.values.copy_((steps * (steps > 0.5)).cumsum(0) / steps.sum())
+        calibrator.used.fill_(1.0)
+        return
+    calibrator.accuracy.copy_(0.02 + 0.96 * torch.rand(calibrator.bins, generator=generator, dtype=torch.float64))
+    calibrator.known.fill_(1.0)
+
+
+def _randomise_selector(selector, generator):
+    """Flag about half of all voxels: those in which the first class is below the last, give or take some noise."""
+    layers = []
+    for before, after in pairwise(selector.widths):
+        weight = torch.eye(after, before, dtype=torch.float64)
+        layers.append((weight, torch.zeros(after, dtype=torch.float64)))
+    layers[0][0].neg_()  # what it sees is negative
+    layers[-1][0].zero_()
+    layers[-1][0][0, 0], layers[-1][0][0, -1] = 1.0, -1.0
+    for pair in layers:
+        for values in pair:
+            values.add_(0.02 * torch.randn(values.shape, generator=generator, dtype=torch.float64))
+    selector.set_layers(layers)
+
+
+def _randomise_parameters(calibrator, generator, edge):
+    for name, parameter in calibrator.named_parameters():
+        noise = torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype)
+        if edge and name in ("inverse_temperature_wrong", "inverse_temperature_unsure"):
+            parameter.fill_(1e-10)
+        elif name == "threshold":  # between the entropies of sure and of unsure voxels
+            parameter.fill_(0.3)
+        elif name == "scale" or name.startswith("inverse_temperature"):
+            parameter.copy_((0.7 * noise).exp())
+        elif name == "mixture":
+            parameter.copy_(torch.softmax(noise, 0))
+        elif name.startswith("first."):
+            continue
+        elif name.startswith(("tree.", "network.", "second.")) and parameter.ndim > 1:  # of many inputs
+            parameter.add_(0.3 * noise / parameter[0].numel() ** 0.5)
+        else:
+            parameter.add_(0.3 * noise)
+
+
 @pytest.fixture
 def randomise():
     """Give a calibrator random weights that respect its bounds, and return it."""
@@ -40,14 +90,13 @@ def randomise():
         if isinstance(calibrator, AffineCalibrator):
             _randomise_affine(calibrator, generator, edge)
             return calibrator
-        for name, parameter in calibrator.named_parameters():
-            noise = torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype)
-            if name in ("inverse_temperature", "scale"):
-                parameter.copy_((0.7 * noise).exp())
-            elif name == "mixture":
-                parameter.copy_(torch.softmax(noise, 0))
-            else:
-                parameter.add_(0.3 * noise)
+        if isinstance(calibrator, Isotonic | Histogram):
+            _randomise_table(calibrator, generator)
+        _randomise_parameters(calibrator, generator, edge)
+        if isinstance(calibrator, LocalConditional):
+            _randomise_affine(calibrator.first, generator, edge)
+        if isinstance(calibrator, Selective):
+            _randomise_selector(calibrator.selector, generator)
         return calibrator
 
     return fill

@@ -19,6 +19,15 @@ def logits_of(*shape, seed=0, scale=4.0, dtype=torch.float64):
     return (scale * torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)).to(dtype)
 
 
+def as_taken(calibrator, voxels):
+    """Voxels (count, classes) as a calibrator takes them: as they are, or as one image if it sees neighbours."""
+    return voxels if calibrator.pointwise else voxels.T.reshape(1, voxels.shape[1], 5, -1)
+
+
+def as_voxels(values):
+    return values.movedim(1, -1).reshape(-1, values.shape[1])
+
+
 @pytest.fixture(params=NAMES)
 def name(request):
     return request.param
@@ -91,7 +100,7 @@ def test_in_float32_an_offset_costs_no_more_than_the_rounding_of_the_sum(name, c
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in INVARIANT])
 def test_a_calibrator_without_the_promise_does_change_with_the_offset(name, classes, randomise):
     calibrator = randomise(make_calibrator(name, classes))
-    logits = logits_of(40, classes)
+    logits = as_taken(calibrator, logits_of(40, classes))
     with torch.no_grad():
         change = calibrator(logits + 10).exp() - calibrator(logits).exp()
     assert float(change.abs().max()) > 0.05
@@ -118,7 +127,7 @@ def test_near_ties_in_float32_are_never_reversed(name, classes, magnitude, rando
         calibrator = randomise(make_calibrator(name, classes), seed, edge=True)
         logits = near_ties(classes, magnitude, seed)
         with torch.no_grad():
-            scores = calibrator.scores(logits)
+            scores = as_voxels(calibrator.scores(as_taken(calibrator, logits)))
         descending = logits.argsort(dim=1, descending=True, stable=True)
         ordered = scores.gather(1, descending)
         above = ordered[:, 1:] > (ordered[:, :-1] if calibrator.preserves == "order" else ordered[:, :1])
@@ -133,10 +142,12 @@ def test_a_calibrator_without_the_promise_does_change_decisions(name, classes, r
 
 
 def test_a_new_calibrator_is_the_identity(name, classes):
-    logits = logits_of(200, classes, scale=5.0)
-    torch.testing.assert_close(make_calibrator(name, classes)(logits), logits.log_softmax(1), rtol=0, atol=1e-3)
+    calibrator = make_calibrator(name, classes)
+    logits = as_taken(calibrator, logits_of(200, classes, scale=5.0))
+    torch.testing.assert_close(calibrator(logits), logits.log_softmax(1), rtol=0, atol=1e-3)
 
 
+@pytest.mark.parametrize("name", [name for name in NAMES if make_calibrator(name, 3).fitted_by != "gradient"])
 @pytest.mark.parametrize("classes", [2, 3, 5])
 def test_the_identifiable_count_is_the_rank_of_the_jacobian(name, classes, randomise):
     calibrator = randomise(make_calibrator(name, classes))
@@ -152,19 +163,19 @@ def test_the_identifiable_count_is_the_rank_of_the_jacobian(name, classes, rando
                     ends.append(calibrator(logits))
                 flat[i] = value
                 columns.append(((ends[0] - ends[1]) / 2e-5).flatten())
-    if not columns:
-        assert calibrator.num_identifiable() == 0
+    if not columns:  # nothing, or tables
+        assert calibrator.num_identifiable() <= sum(table.numel() for table in calibrator.buffers())
         return
     sizes = torch.linalg.svdvals(torch.stack(columns))
     assert int((sizes > 1e-7 * sizes[0]).sum()) == calibrator.num_identifiable()
     assert calibrator.num_parameters() == len(columns)
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if make_calibrator(name, 3).num_parameters()])
+@pytest.mark.parametrize("name", [name for name in NAMES if list(make_calibrator(name, 3).parameters())])
 def test_gradients_reach_the_parameters_and_are_right(name, randomise):
     calibrator = randomise(make_calibrator(name, 5))
     parameters = [p for p in calibrator.parameters() if p.numel()]
-    logits = logits_of(60, 5)
+    logits = as_taken(calibrator, logits_of(60, 5))
     calibrator(logits)[:, 2].sum().backward()
     found, ends = 0.0, []
     directions = [logits_of(*p.shape, seed=9, scale=1.0) for p in parameters]
@@ -193,7 +204,7 @@ def test_voxels_do_not_see_each_other(name, randomise):
 
 def test_mode_and_gradient_switch_change_nothing_and_the_input_stays(name, randomise):
     calibrator = randomise(make_calibrator(name, 5))
-    logits = logits_of(4, 5, 7)
+    logits = logits_of(4, 5, 7, 6)
     before = logits.clone()
     trained = calibrator.train()(logits)
     with torch.no_grad():

@@ -9,9 +9,18 @@ from segcal.calibrators.base import Calibrator
 from segcal.calibrators.conditional_affine import ConditionalAffine
 from segcal.calibrators.conditional_dirichlet import ConditionalDirichlet
 from segcal.calibrators.ensemble_temperature import EnsembleTemperatureScaling
+from segcal.calibrators.histogram import Histogram
 from segcal.calibrators.identity import Identity
+from segcal.calibrators.image_temperature import ImageTemperatureScaling
+from segcal.calibrators.isotonic import Isotonic
+from segcal.calibrators.local_conditional import LocalConditional
+from segcal.calibrators.local_temperature import LocalTemperatureScaling
 from segcal.calibrators.matrix import MatrixScaling
 from segcal.calibrators.matrix_row_sum import RowSumMatrixScaling
+from segcal.calibrators.meta_cal import MetaCal
+from segcal.calibrators.order_preserving import OrderPreservingNetwork
+from segcal.calibrators.parametric_temperature import ParametricTemperatureScaling
+from segcal.calibrators.selective import Selective
 from segcal.calibrators.temperature import TemperatureScaling
 from segcal.calibrators.vector import VectorScaling
 from segcal.errors import InputError
@@ -27,17 +36,36 @@ CALIBRATORS: dict[str, Callable[..., Calibrator]] = {
     "ms": MatrixScaling,
     "ms_c": RowSumMatrixScaling,
     "dc": partial(MatrixScaling, canonical=True),
+    "lts": LocalTemperatureScaling,
+    "lts_ti": partial(LocalTemperatureScaling, canonical=True),
     "cdc": ConditionalDirichlet,
     "cms_ap": partial(ConditionalAffine, preserves="argmax"),
     "cms_op": partial(ConditionalAffine, preserves="order"),
+    "lts_cms": LocalConditional,
+    "ibts": ImageTemperatureScaling,
+    "pts": ParametricTemperatureScaling,
+    "iop": OrderPreservingNetwork,
+    "selective": Selective,
+    "meta_cal": partial(MetaCal, above="uniform"),
+    "meta_cal_large_t": partial(MetaCal, above="large_t"),
+    "isotonic": Isotonic,
+    "histogram": Histogram,
 }
+
+# The option by which a calibrator holds another one.
+INNER = "inner"
 
 
 def make_calibrator(name: str, num_classes: int, **options: Any) -> Calibrator:
     """Make a new calibrator, which is the identity map until it is fitted.
 
+    A calibrator that holds another one takes it as the option `inner`: its name, or ``{"name": ...,
+    "options": {...}}``.
+
     >>> make_calibrator("cms_ap", num_classes=5).num_parameters()
     130
+    >>> make_calibrator("selective", num_classes=5, inner="cms_ap").preserves
+    'argmax'
     """
     if name not in CALIBRATORS:
         raise InputError(f"no calibrator is named {name!r}. Choose one of: {', '.join(CALIBRATORS)}.")
@@ -48,6 +76,8 @@ def make_calibrator(name: str, num_classes: int, **options: Any) -> Calibrator:
         if option not in known:
             listed = f"Its options are: {', '.join(known)}." if known else "It has none."
             raise InputError(f"{name} has no option {option!r}. {listed}")
+    if isinstance(options.get(INNER), str | dict):
+        options[INNER] = _make_inner(options[INNER], num_classes)
     return make(num_classes, **options)
 
 
@@ -71,4 +101,28 @@ def registry_entry(calibrator: Calibrator) -> tuple[str, dict[str, Any]] | None:
 
 def _changed_options(calibrator: Calibrator, fixed: set[str], made_by: Callable[..., Calibrator]) -> dict[str, Any]:
     defaults = {key: value.default for key, value in inspect.signature(made_by).parameters.items()}
-    return {key: value for key, value in calibrator.options.items() if key not in fixed and value != defaults.get(key)}
+    changed = {
+        key: value for key, value in calibrator.options.items() if key not in fixed and value != defaults.get(key)
+    }
+    if isinstance(changed.get(INNER), Calibrator):
+        changed[INNER] = _name_inner(changed[INNER])
+    return changed
+
+
+def _make_inner(named: str | dict[str, Any], num_classes: int) -> Calibrator:
+    if isinstance(named, str):
+        return make_calibrator(named, num_classes)
+    if not isinstance(named.get("name"), str) or not set(named) <= {"name", "options"}:
+        raise InputError(f"{INNER} is {named!r}, but a name, or a name and options, is needed. Pass {INNER}='ts'.")
+    return make_calibrator(named["name"], num_classes, **named.get("options", {}))
+
+
+def _name_inner(inner: Calibrator) -> str | dict[str, Any]:
+    entry = registry_entry(inner)
+    if entry is None:
+        raise InputError(
+            f"{INNER} is a {type(inner).__name__}, but only calibrators of segcal.CALIBRATORS can be written down. "
+            "Choose one of these."
+        )
+    name, options = entry
+    return {"name": name, "options": options} if options else name

@@ -10,13 +10,18 @@ from segcal.calibrators.base import Calibrator
 from segcal.cases.base import Cases
 from segcal.cases.offset import require_offset
 from segcal.errors import InputError
+from segcal.fitting.by_gradient import fit_by_gradient
 from segcal.fitting.certificate import Certificate, Fitted
 from segcal.fitting.config import FitConfig
+from segcal.fitting.entropy_threshold import fit_entropy_threshold
 from segcal.fitting.exact import fit_convex
+from segcal.fitting.histogram import fit_histogram
+from segcal.fitting.isotonic import fit_isotonic
 from segcal.fitting.mixture import fit_mixture
 from segcal.fitting.progress import Progress
 from segcal.fitting.request import Request
 from segcal.fitting.search import fit_as_in_paper
+from segcal.fitting.selective import fit_selective
 from segcal.fitting.sources import FitData, check_cases, read_data
 
 
@@ -40,17 +45,33 @@ def fit_nothing(request: Request) -> Certificate:
     )
 
 
+def fit_selector(request: Request) -> Certificate:
+    """Fit selective scaling, and what it holds by that one's own method."""
+    return fit_selective(request, fit_declared)
+
+
 # How a calibrator is fitted, by what it declares in `fitted_by`.
 METHODS: dict[str, Callable[[Request], Certificate]] = {
     "nothing": fit_nothing,
     "convex": fit_convex,
     "mixture": fit_mixture,
+    "gradient": fit_by_gradient,
+    "selector": fit_selector,
+    "entropy_threshold": fit_entropy_threshold,
+    "isotonic": fit_isotonic,
+    "histogram": fit_histogram,
 }
 # How it is fitted by `FitConfig.paper()`, where the paper's procedure is another; the rest is fitted as above.
 PAPER_METHODS: dict[str, Callable[[Request], Certificate]] = {
     "convex": fit_as_in_paper,
     "mixture": fit_as_in_paper,
 }
+
+
+def fit_declared(request: Request) -> Certificate:
+    """Fit a calibrator by the method that it declares."""
+    methods = METHODS | PAPER_METHODS if request.config.method == "paper" else METHODS
+    return methods[request.calibrator.fitted_by](request)
 
 
 def fit(
@@ -102,8 +123,7 @@ def fit_to(
     calibrator = _fresh(name_or_calibrator, cases)
     name = _name(name_or_calibrator)
     require_offset(cases, name, calibrator.translation_invariant)
-    methods = METHODS | PAPER_METHODS if config.method == "paper" else METHODS
-    certificate = methods[calibrator.fitted_by](
+    certificate = fit_declared(
         Request(
             calibrator=calibrator,
             source=data.source,

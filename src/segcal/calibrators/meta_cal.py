@@ -1,0 +1,121 @@
+r"""Meta-Cal: a temperature for sure voxels, nothing for unsure ones (Ma and Blaschko, ICML 2021).
+
+With the entropy :math:`h = -\sum_c S(z)_c \log S(z)_c` in nats and a threshold :math:`\gamma`,
+
+.. math:: q = S(\beta z) \ \text{where}\ h < \gamma, \qquad q = 1 / C \ \text{elsewhere} \quad\text{(Eq. 8)}.
+
+`threshold` is :math:`\gamma`, `inverse_temperature` is :math:`\beta`. A uniform distribution names no class: the
+decision of every voxel above the threshold is lost. This is `meta_cal`, which keeps nothing. By the tie rule of the
+package such a voxel falls to class 0; its lead there is made visible, so that flips, Dice and the audit see what was
+lost instead of taking a tie for a decision that was kept. `meta_cal_large_t` (Meta-Cal* of the selective-scaling paper)
+has :math:`S(\beta_u z)` above the threshold, with `inverse_temperature_unsure` :math:`\beta_u` = 1e-4 unless it is
+chosen on validation data: it keeps every order, and the winner a visible lead.
+
+A new one has a threshold above any entropy: the identity. The threshold decides in jumps and is not identifiable in
+the sense of Table 2: 2 parameters, 1 identifiable; with a large temperature 3 and 2.
+"""
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from segcal.calibrators.base import Calibrator, Evidence
+from segcal.calibrators.lead import with_lead
+from segcal.errors import InputError
+from segcal.numerics import canonical_logits, winner
+from segcal.types import Logits
+
+# Nats, above any entropy: that of C classes is at most log C. Finite, so that an artefact can hold it.
+NEVER = 1e3
+LARGE_TEMPERATURE = 1e4
+
+
+def entropy(logits: Tensor, axis: int = 1) -> Tensor:
+    """Return the entropy of the softmax in nats, keeping the class axis.
+
+    >>> entropy(torch.zeros(1, 4)).exp().round()
+    tensor([[4.]])
+    """
+    log_probs = canonical_logits(logits, axis)
+    return -(log_probs.exp() * log_probs).sum(dim=axis, keepdim=True)
+
+
+class MetaCal(Calibrator):
+    """Temperature scaling below an entropy threshold; above it, uniform or a large temperature.
+
+    Args:
+        num_classes: number of classes C.
+        above: "uniform", or "large_t" to keep the decision.
+        alpha: share of the right voxels that a fit lets rise above the threshold.
+        target_accuracy: if given, a fit sets the threshold so that voxels below it have this accuracy, instead.
+        n1_max: at most so many voxels set the threshold, and no more than a tenth; the original code has 500.
+        large_temperature: of "large_t"; None to choose it on validation NLL.
+    """
+
+    translation_invariant = True
+    fitted_by = "entropy_threshold"
+
+    def __init__(
+        self,
+        num_classes: int,
+        above: Literal["uniform", "large_t"],
+        alpha: float = 0.05,
+        target_accuracy: float | None = None,
+        n1_max: int = 100_000,
+        large_temperature: float | None = LARGE_TEMPERATURE,
+    ) -> None:
+        super().__init__(
+            num_classes,
+            above=above,
+            alpha=alpha,
+            target_accuracy=target_accuracy,
+            n1_max=n1_max,
+            large_temperature=large_temperature,
+        )
+        _check(alpha, target_accuracy, n1_max, large_temperature)
+        self.above, self.alpha, self.target_accuracy = above, alpha, target_accuracy
+        self.n1_max, self.large_temperature = n1_max, large_temperature
+        self.preserves = "order" if above == "large_t" else None
+        self.threshold = nn.Parameter(torch.tensor(NEVER, dtype=torch.float64))
+        self.inverse_temperature = nn.Parameter(torch.ones((), dtype=torch.float64))
+        if above == "large_t":
+            self.inverse_temperature_unsure = nn.Parameter(
+                torch.tensor(1 / (large_temperature or LARGE_TEMPERATURE), dtype=torch.float64)
+            )
+
+    def scores(self, logits: Logits, image: Tensor | None = None) -> Tensor:
+        """Return tempered distances to the winner; above the threshold almost equal scores."""
+        gaps = logits - logits.amax(dim=1, keepdim=True)
+        sure = entropy(gaps) < self.threshold.to(gaps.dtype)
+        return torch.where(sure, gaps * self.inverse_temperature.to(gaps.dtype), self._unsure(gaps))
+
+    def evidence(self) -> dict[str, Evidence]:
+        """The order is kept because every factor is positive."""
+        if self.above == "uniform":
+            return {}
+        lowest = min(float(self.inverse_temperature.detach()), float(self.inverse_temperature_unsure.detach()))
+        return {"decision": Evidence("both inverse temperatures are positive", max(0.0, -lowest))}
+
+    def num_identifiable(self) -> int:
+        """Return the number of temperatures."""
+        return 1 if self.above == "uniform" else 2
+
+    def _unsure(self, gaps: Tensor) -> Tensor:
+        if self.above == "uniform":
+            equal = torch.zeros_like(gaps)
+            return with_lead(equal, torch.zeros_like(gaps[:, 0], dtype=torch.int64))
+        return with_lead(gaps * self.inverse_temperature_unsure.to(gaps.dtype), winner(gaps))
+
+
+def _check(alpha: float, target: float | None, n1_max: int, large_temperature: float | None) -> None:
+    for name, value in (("alpha", alpha), ("target_accuracy", target)):
+        if value is not None and not 0 < value < 1:
+            raise InputError(f"{name} is {value!r}, but a share between 0 and 1 is needed. Try 0.05 or 0.95.")
+    if isinstance(n1_max, bool) or not isinstance(n1_max, int) or n1_max < 1:
+        raise InputError(f"n1_max is {n1_max!r}, but a count of at least 1 is needed. The original code has 500.")
+    if large_temperature is not None and not 1 <= large_temperature <= 1e10:
+        raise InputError(
+            f"large_temperature is {large_temperature!r}, but a number from 1 to 1e10 is needed. "
+            "Use None to have it chosen."
+        )

@@ -1,0 +1,121 @@
+r"""Selective scaling: smooth the voxels that are probably wrong, leave the others (Wang et al., CVPR 2023).
+
+A selector (:mod:`segcal.calibrators.selector`) flags voxels as probably mispredicted. With
+:math:`\beta = 1 / T`,
+
+.. math:: q = S(\beta_w z) \ \text{where flagged}, \qquad q = S(\beta_r z) \ \text{elsewhere} \quad\text{(Eq. 4)}.
+
+`inverse_temperature_wrong` is :math:`\beta_w` (T up to 1e10), `inverse_temperature_right` is :math:`\beta_r`, 1 unless
+the model is under-confident. Another calibrator g can stand inside ("selective scaling with existing calibrators"):
+
+- ``place="unflagged"``: :math:`q = g(z)` where not flagged;
+- ``place="before"``: :math:`q = S(\beta_w \log g(z))` where flagged, :math:`g(z)` elsewhere, and the selector sees
+  :math:`\log g(z)`.
+
+The selector sees log-probabilities, and one positive factor a voxel keeps every order: translation-invariant and
+order-preserving, as far as g is. A temperature of 1e10 leaves the classes of a voxel equal in floating point; the
+winner keeps a visible lead (:mod:`segcal.calibrators.lead`), so the decision can be read from a float32 result too.
+
+The selector decides in jumps, so only the temperatures are identifiable in the sense of Table 2: 2 (or one and those
+of g), of :math:`5 C^2 + 6 C + 2` selector weights and 2 temperatures.
+"""
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from segcal.calibrators.base import Calibrator, Evidence
+from segcal.calibrators.lead import with_lead
+from segcal.calibrators.selector import Selector
+from segcal.errors import InputError
+from segcal.numerics import winner
+from segcal.types import Logits
+
+Rule = Literal["nll", "ece", "paper"]
+RULES = ("nll", "ece", "paper")
+PLACES = ("unflagged", "before")
+
+
+class Selective(Calibrator):
+    """Separate temperatures for voxels that a selector flags and for all others.
+
+    Args:
+        num_classes: number of classes C.
+        temperatures: how a fit sets them: "nll" or "ece", the values with the lowest validation NLL or ECE; "paper",
+            T = 1e10 for flagged voxels if the selector finds more than half of the mispredictions, 2 otherwise.
+        repeats: mispredicted voxels count 1 + `repeats` times when the selector is trained.
+        inner: a voxel-by-voxel calibrator inside; `make_calibrator` also takes its name.
+        place: where it stands: "unflagged" or "before".
+    """
+
+    fitted_by = "selector"
+
+    def __init__(
+        self,
+        num_classes: int,
+        temperatures: Rule = "nll",
+        repeats: float = 1.0,
+        inner: Calibrator | None = None,
+        place: Literal["unflagged", "before"] = "unflagged",
+    ) -> None:
+        super().__init__(num_classes, temperatures=temperatures, repeats=repeats, inner=inner, place=place)
+        _check(temperatures, repeats, inner, place, self.num_classes)
+        self.temperatures, self.repeats, self.inner, self.place = temperatures, float(repeats), inner, place
+        self.translation_invariant = inner is None or inner.translation_invariant
+        self.preserves = "order" if inner is None else inner.preserves
+        self.selector = Selector(self.num_classes)
+        self.inverse_temperature_wrong = nn.Parameter(torch.ones((), dtype=torch.float64))
+        if inner is None:
+            self.inverse_temperature_right = nn.Parameter(torch.ones((), dtype=torch.float64))
+
+    def scores(self, logits: Logits, image: Tensor | None = None) -> Tensor:
+        """Return flagged voxels with their distances to the winner shrunk, and the others as they are or by g."""
+        seen, others = self.parts(logits, image)
+        flagged = self.selector(seen).unsqueeze(1) > 0
+        gaps = seen - seen.amax(dim=1, keepdim=True)
+        smoothed = with_lead(gaps * self.inverse_temperature_wrong.to(gaps.dtype), winner(gaps))
+        if self.inner is None:
+            others = gaps * self.inverse_temperature_right.to(gaps.dtype)
+        return torch.where(flagged, smoothed, others)
+
+    def parts(self, logits: Logits, image: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Return what the selector sees and flagged voxels are made of, and what the others are made of."""
+        if self.inner is None:
+            return logits, logits
+        others = self.inner.scores(logits, image)
+        return (others if self.place == "before" else logits), others
+
+    def evidence(self) -> dict[str, Evidence]:
+        """The order is kept because both factors are positive, and because the inner calibrator keeps it."""
+        found = {} if self.inner is None else self.inner.evidence()
+        factors = [self.inverse_temperature_wrong]
+        factors += [self.inverse_temperature_right] if self.inner is None else []
+        violation = max(0.0, *(-float(factor.detach()) for factor in factors))
+        inside = found.get("decision")
+        text = "the inverse temperatures are positive" + ("" if inside is None else f" and {inside.property}")
+        worst = violation if inside is None else max(violation, inside.violation)
+        return {**found, "decision": Evidence(text, worst)}
+
+    def num_identifiable(self) -> int:
+        """Return the temperatures, or the temperature of flagged voxels and what the inner calibrator has."""
+        return 2 if self.inner is None else 1 + self.inner.num_identifiable()
+
+
+def _check(temperatures: str, repeats: float, inner: Calibrator | None, place: str, num_classes: int) -> None:
+    for name, value, choices in (("temperatures", temperatures, RULES), ("place", place, PLACES)):
+        if value not in choices:
+            raise InputError(f"{name} is {value!r}, but it must be one of {', '.join(choices)}. Choose one of these.")
+    if isinstance(repeats, bool) or not isinstance(repeats, int | float) or not 0 <= repeats < float("inf"):
+        raise InputError(f"repeats is {repeats!r}, but a number of at least 0 is needed. The paper's default is 1.")
+    if inner is None:
+        return
+    if not isinstance(inner, Calibrator):
+        raise InputError(
+            f"inner is {type(inner).__name__}, but a calibrator is needed. Use make_calibrator, which takes its name."
+        )
+    if not inner.pointwise or inner.num_classes != num_classes:
+        raise InputError(
+            f"inner is a {type(inner).__name__} for {inner.num_classes} classes, but a calibrator that works voxel by "
+            f"voxel on {num_classes} classes is needed. Choose another one."
+        )

@@ -1,0 +1,114 @@
+r"""Fitting of the isotonic map: pool adjacent violators over all pairs of voxel and class, by scipy.
+
+Pairs (probability, is it the true class) are sorted by probability, equal probabilities joined, and the weighted least
+squares among non-decreasing functions found. Its flat pieces become the table of the calibrator: the ends of each
+piece, linear in between. A function with more pieces than the table holds is shortened by joining neighbouring pieces,
+the lightest first; a joined piece has their mean, so the function stays non-decreasing and its mean the same.
+"""
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.optimize import isotonic_regression
+from torch import Tensor
+
+from segcal.calibrators.isotonic import Isotonic
+from segcal.fitting.certificate import Certificate
+from segcal.fitting.gathering import gather
+from segcal.fitting.measuring import in_steps, mean_nll
+from segcal.fitting.request import Request
+from segcal.fitting.voxels import Voxels
+
+# Pairs that are sorted at once; a few hundred megabytes.
+MOST_PAIRS = 1 << 24
+
+
+def fit_isotonic(request: Request) -> Certificate:
+    """Fit the isotonic map; see the module docstring."""
+    calibrator = request.calibrator
+    assert isinstance(calibrator, Isotonic)
+    voxels = gather(request.source, max(1, MOST_PAIRS // calibrator.num_classes), request.config.seed)
+    low, high, value, mass = monotone_pieces(*_pairs(voxels, request.device))
+    pieces = len(value)
+    low, high, value = join_lightest(low, high, value, mass, calibrator.knots // 2)
+    _write(calibrator, low, high, value)
+    calibrator.to(request.device)
+    nll = mean_nll(calibrator, request.source, request.device)
+    validation = None if request.validation is None else mean_nll(calibrator, request.validation, request.device)
+    calibrator.cpu()
+    return Certificate(
+        method="isotonic",
+        objective=nll,
+        nll=nll,
+        kkt_residual=None,
+        converged=True,
+        passes=2,
+        voxels=voxels.labels.numel(),
+        voxels_available=request.source.available,
+        validation_nll=validation,
+        details={"pieces": pieces, "pieces_kept": len(value)},
+    )
+
+
+Numbers = NDArray[np.float64]
+
+
+def monotone_pieces(probs: Numbers, own: Numbers, weight: Numbers) -> tuple[Numbers, Numbers, Numbers, Numbers]:
+    """Return, for each flat piece of the best non-decreasing function, its ends, its value and its weight."""
+    order = np.argsort(probs, kind="stable")
+    probs, own, weight = probs[order], own[order], weight[order]
+    starts = np.flatnonzero(np.diff(probs, prepend=-1.0))
+    mass = np.add.reduceat(weight, starts)
+    found = isotonic_regression(np.add.reduceat(weight * own, starts) / mass, weights=mass)
+    points, first = probs[starts], found.blocks[:-1]
+    return points[first], points[found.blocks[1:] - 1], found.x[first], found.weights
+
+
+def join_lightest(
+    low: Numbers, high: Numbers, value: Numbers, mass: Numbers, most: int
+) -> tuple[Numbers, Numbers, Numbers]:
+    """Join neighbouring pieces until `most` are left: runs of pieces whose weights sum to about the same."""
+    while len(value) > most:
+        light = np.minimum(mass[:-1], mass[1:])
+        # Pairs with a light partner, half of what is too much at a time; no piece is in two pairs.
+        wanted = np.sort(np.argsort(light, kind="stable")[: max(1, (len(value) - most) // 2)])
+        pairs = [wanted[0]]
+        for index in wanted[1:]:
+            if index > pairs[-1] + 1:
+                pairs.append(index)
+        first = np.array(pairs)
+        total = mass[first] + mass[first + 1]
+        value[first] = (mass[first] * value[first] + mass[first + 1] * value[first + 1]) / total
+        mass[first], high[first] = total, high[first + 1]
+        low, high, value, mass = (np.delete(each, first + 1) for each in (low, high, value, mass))
+    return low, high, value
+
+
+def _pairs(voxels: Voxels, device: torch.device) -> tuple[Numbers, Numbers, Numbers]:
+    count = len(voxels.logits) * voxels.labels.numel()
+    probs, own, weight = (np.empty(count) for _ in range(3))
+    start = 0
+    for logits, labels, mass in in_steps([voxels], device):
+        found = torch.softmax(logits.double(), 0)
+        is_own = torch.nn.functional.one_hot(labels.long(), len(logits)).T
+        part = slice(start, start + found.numel())
+        for target, values in ((probs, found), (own, is_own), (weight, mass.expand(len(logits), -1))):
+            target[part] = _flat(values)
+        start = part.stop
+    return probs, own, weight
+
+
+def _flat(values: Tensor) -> Numbers:
+    flat: Numbers = values.double().reshape(-1).cpu().numpy()
+    return flat
+
+
+@torch.no_grad()
+def _write(calibrator: Isotonic, low: Numbers, high: Numbers, value: Numbers) -> None:
+    """Fill the table: both ends of every piece, and the last one repeated."""
+    points = np.stack([low, high], axis=1).reshape(-1)
+    values = np.repeat(value, 2)
+    room = calibrator.knots - len(points)
+    calibrator.points.copy_(torch.from_numpy(np.pad(points, (0, room), mode="edge")))
+    calibrator.values.copy_(torch.from_numpy(np.pad(values, (0, room), mode="edge")))
+    calibrator.used.fill_(1.0)

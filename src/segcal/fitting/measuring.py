@@ -1,0 +1,87 @@
+"""What a fit reports about its result: likelihood, calibration error, and how well errors are detected."""
+
+from collections.abc import Iterable, Iterator
+from typing import TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from segcal.calibrators.base import Calibrator
+from segcal.fitting.voxels import Voxels
+
+STEP_VALUES = 1 << 21
+BINS = 50
+# recall, precision, auroc, flagged_share, mispredicted_share
+Detection: TypeAlias = dict[str, float | None]
+
+
+def in_steps(batches: Iterable[Voxels], device: torch.device | None = None) -> Iterator[Voxels]:
+    """Cut batches into parts of bounded size, and bring them to a device."""
+    for voxels in batches:
+        step = max(256, STEP_VALUES // len(voxels.logits))
+        for start in range(0, voxels.labels.numel(), step):
+            part = slice(start, start + step)
+            yield Voxels(*(values[..., part].to(device) for values in voxels))
+
+
+@torch.no_grad()
+def mean_nll(calibrator: Calibrator, batches: Iterable[Voxels], device: torch.device | None = None) -> float:
+    """Return the weighted mean NLL of a calibrator that works voxel by voxel, summed in float64."""
+    total = weight = 0.0
+    for voxels in in_steps(batches, device):
+        scores = calibrator.scores(voxels.logits[None])[0]
+        total += float((voxels.weight.double() * nll_of(scores, voxels.labels).double()).sum())
+        weight += float(voxels.weight.sum(dtype=torch.float64))
+    return total / weight
+
+
+def nll_of(scores: Tensor, labels: Tensor) -> Tensor:
+    """Return the NLL of each voxel from unnormalised scores ``(C, n)``."""
+    return torch.logsumexp(scores, 0) - scores.gather(0, labels.long()[None])[0]
+
+
+def gap_sums(confidence: Tensor, right: Tensor, weight: Tensor, bins: int = BINS) -> Tensor:
+    """Return, for each bin of confidence (lo, hi], the weighted sum of confidence minus correctness."""
+    edges = torch.arange(1, bins, dtype=torch.float64, device=confidence.device) / bins
+    number = torch.searchsorted(edges, confidence.double())
+    gaps = weight.double() * (confidence.double() - right.double())
+    return torch.zeros(bins, dtype=torch.float64, device=gaps.device).index_add(0, number, gaps).cpu()
+
+
+def detection_quality(margin: NDArray[np.float64], wrong: NDArray[np.bool_], weight: NDArray[np.float64]) -> Detection:
+    """Return how well mispredictions are found: flagged are voxels with a positive margin.
+
+    Recall is the share of mispredictions that are flagged, precision the share of flagged voxels that are
+    mispredicted; the AUROC counts equal margins half. What has no denominator is None.
+
+    >>> found = detection_quality(np.array([2.0, 1, -1, -2]), np.array([True, False, True, False]), np.ones(4))
+    >>> found["recall"], found["precision"], found["auroc"]
+    (0.5, 0.5, 0.75)
+    """
+    flagged = margin > 0
+    mass = {name: float(weight[mask].sum()) for name, mask in _masks(flagged, wrong).items()}
+    return {
+        "recall": mass["hit"] / mass["wrong"] if mass["wrong"] else None,
+        "precision": mass["hit"] / mass["flagged"] if mass["flagged"] else None,
+        "auroc": weighted_auroc(margin, wrong, weight),
+        "flagged_share": mass["flagged"] / float(weight.sum()),
+        "mispredicted_share": mass["wrong"] / float(weight.sum()),
+    }
+
+
+def _masks(flagged: NDArray[np.bool_], wrong: NDArray[np.bool_]) -> dict[str, NDArray[np.bool_]]:
+    return {"wrong": wrong, "flagged": flagged, "hit": wrong & flagged}
+
+
+def weighted_auroc(
+    score: NDArray[np.float64], positive: NDArray[np.bool_], weight: NDArray[np.float64]
+) -> float | None:
+    """Return the probability that a positive has a higher score than a negative; None without one of the two."""
+    levels, index = np.unique(score, return_inverse=True)
+    up = np.bincount(index, weights=weight * positive, minlength=len(levels))
+    down = np.bincount(index, weights=weight * ~positive, minlength=len(levels))
+    pairs = up.sum() * down.sum()
+    below = np.cumsum(down) - down
+    return float((up * (below + down / 2)).sum() / pairs) if pairs else None

@@ -1,0 +1,186 @@
+r"""Fitting of selective scaling: the inner calibrator, the selector, then the temperatures.
+
+The temperatures are set on the validation voxels if there are some, otherwise on those of the fit:
+
+- "nll": of :data:`WRONG_TEMPERATURES` for flagged voxels, and of :data:`RIGHT_TEMPERATURES` for the others, those with
+  the lowest NLL; the two do not touch each other;
+- "ece": the pair with the lowest ECE of all these voxels together (50 bins);
+- "paper": 1 for the others; for flagged voxels 1e10 if more than half of the mispredictions are flagged, 2 otherwise.
+
+Both lists hold 1, so that neither rule can do worse than nothing on the voxels it looks at. Every T of the second list
+is at most 1: a model that is over-confident where it is right is left to an inner calibrator.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from segcal.calibrators.selective import Selective
+from segcal.calibrators.selector import selector_input
+from segcal.fitting.certificate import Certificate
+from segcal.fitting.gathering import KeptVoxels, gather
+from segcal.fitting.measuring import Detection, detection_quality, gap_sums, in_steps, mean_nll, nll_of
+from segcal.fitting.request import Request
+from segcal.fitting.selector import RIGHT, WRONG, Examples, train_selector
+from segcal.fitting.voxels import Voxels
+from segcal.numerics import winner
+
+WRONG_TEMPERATURES = (1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 100.0, 1e4)
+RIGHT_TEMPERATURES = (1.0, 0.95, 0.9, 0.85, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2)
+PAPER_LARGE, PAPER_SMALL, PAPER_RECALL = 1e10, 2.0, 0.5
+# Voxels that a selector is trained on, at most: of a few hundred cases.
+MOST_VOXELS = 1 << 21
+
+InnerFit = Callable[[Request], Certificate]
+
+
+@dataclass(frozen=True)
+class _Tried:
+    """Sums over the voxels on which temperatures are chosen, by temperature."""
+
+    nll: dict[float, float]
+    gaps: dict[float, Tensor]
+
+
+def fit_selective(request: Request, fit_inner: InnerFit) -> Certificate:
+    """Fit selective scaling; see the module docstring.
+
+    Args:
+        request: what to fit.
+        fit_inner: fits the inner calibrator, by whatever method it declares.
+    """
+    calibrator = request.calibrator
+    assert isinstance(calibrator, Selective)
+    calibrator.to(request.device)
+    inside = None
+    if calibrator.inner is not None and calibrator.place == "before":
+        inside = fit_inner(replace(request, calibrator=calibrator.inner))
+    voxels = gather(request.source, MOST_VOXELS, request.config.seed)
+    looked_at = voxels if request.validation is None else gather(request.validation, MOST_VOXELS, request.config.seed)
+    examples = make_examples(calibrator, voxels, request.device)
+    held_out = None if request.validation is None else make_examples(calibrator, looked_at, request.device)
+    curve = train_selector(calibrator.selector, examples, held_out, calibrator.repeats, request.config, request.report)
+    if calibrator.inner is not None and calibrator.place == "unflagged":
+        inside = _fit_unflagged(request, calibrator, fit_inner)
+    quality = measure_selector(calibrator, looked_at, request.device)
+    _set_temperatures(calibrator, looked_at, quality, request.device)
+    nll = mean_nll(calibrator, request.source, request.device)
+    result = None if request.validation is None else mean_nll(calibrator, request.validation, request.device)
+    calibrator.cpu()
+    details = _details(calibrator, quality, examples, request.validation is not None, inside)
+    return Certificate(
+        method="selector",
+        objective=nll,
+        nll=nll,
+        kkt_residual=None,
+        converged=True,
+        passes=len(curve) + 2,
+        voxels=voxels.labels.numel(),
+        voxels_available=request.source.available,
+        validation_nll=result,
+        curve=curve,
+        details=details,
+    )
+
+
+@torch.no_grad()
+def make_examples(calibrator: Selective, voxels: Voxels, device: torch.device) -> Examples:
+    """Return what the selector sees of voxels, and which of them are mispredicted."""
+    features, right = [], []
+    for logits, labels, _ in in_steps([voxels], device):
+        seen, _ = calibrator.parts(logits[None])
+        features.append(selector_input(seen)[0].T.float())
+        right.append(torch.where(winner(seen)[0] == labels, RIGHT, WRONG))
+    return Examples(torch.cat(features).contiguous(), torch.cat(right), voxels.weight.float().to(device))
+
+
+@torch.no_grad()
+def measure_selector(calibrator: Selective, voxels: Voxels, device: torch.device) -> Detection:
+    """Return recall, precision and AUROC of the selector on voxels."""
+    margins, wrong = [], []
+    for logits, labels, _ in in_steps([voxels], device):
+        seen, _ = calibrator.parts(logits[None])
+        margins.append(calibrator.selector(seen)[0].double().cpu().numpy())
+        wrong.append((winner(seen)[0] != labels).cpu().numpy())
+    return detection_quality(np.concatenate(margins), np.concatenate(wrong), voxels.weight.double().numpy())
+
+
+def _fit_unflagged(request: Request, calibrator: Selective, fit_inner: InnerFit) -> Certificate | None:
+    """Fit the inner calibrator to the voxels it will be used for; None, and the identity, if there are none."""
+    assert calibrator.inner is not None
+
+    @torch.no_grad()
+    def unflagged(logits: Tensor) -> Tensor:
+        parts = logits.split(1 << 18, dim=1)
+        return torch.cat([calibrator.selector(part.to(request.device)[None])[0].cpu() <= 0 for part in parts])
+
+    kept = KeptVoxels(request.source, unflagged)
+    if not kept.used:
+        return None
+    validation = None if request.validation is None else KeptVoxels(request.validation, unflagged)
+    validation = None if validation is None or not validation.used else validation
+    certificate = fit_inner(replace(request, calibrator=calibrator.inner, source=kept, validation=validation))
+    calibrator.to(request.device)
+    return certificate
+
+
+@torch.no_grad()
+def _set_temperatures(calibrator: Selective, voxels: Voxels, quality: Detection, device: torch.device) -> None:
+    recall = quality["recall"]
+    if calibrator.temperatures == "paper":
+        large = recall is not None and recall > PAPER_RECALL
+        wrong, right = PAPER_LARGE if large else PAPER_SMALL, 1.0
+    else:
+        flagged, others = _try_temperatures(calibrator, voxels, device)
+        if calibrator.temperatures == "nll":
+            wrong = min(flagged.nll, key=lambda t: flagged.nll[t])
+            right = min(others.nll, key=lambda t: others.nll[t])
+        else:
+            pairs = [(w, r) for w in flagged.gaps for r in others.gaps]
+            wrong, right = min(
+                pairs, key=lambda pair: float((flagged.gaps[pair[0]] + others.gaps[pair[1]]).abs().sum())
+            )
+    calibrator.inverse_temperature_wrong.fill_(1 / wrong)
+    if calibrator.inner is None:
+        calibrator.inverse_temperature_right.fill_(1 / right)
+
+
+def _try_temperatures(calibrator: Selective, voxels: Voxels, device: torch.device) -> tuple[_Tried, _Tried]:
+    """Return the sums by temperature over flagged voxels, and over the others."""
+    choices = (WRONG_TEMPERATURES, RIGHT_TEMPERATURES if calibrator.inner is None else (1.0,))
+    tried = tuple(_Tried(dict.fromkeys(ts, 0.0), {t: torch.zeros(1) for t in ts}) for ts in choices)
+    for logits, labels, weight in in_steps([voxels], device):
+        seen, unflagged = (scores[0] for scores in calibrator.parts(logits[None]))
+        mask = calibrator.selector(seen[None])[0] > 0
+        for sums, scores, own in ((tried[0], seen, mask), (tried[1], unflagged, ~mask)):
+            _add(sums, scores[:, own], labels[own], weight[own])
+    return tried[0], tried[1]
+
+
+def _add(sums: _Tried, scores: Tensor, labels: Tensor, weight: Tensor) -> None:
+    if not labels.numel():
+        return
+    gaps = scores - scores.amax(0)
+    right = winner(gaps, axis=0) == labels
+    for temperature in sums.nll:
+        scaled = gaps / temperature
+        sums.nll[temperature] += float((weight.double() * nll_of(scaled, labels).double()).sum())
+        confidence = torch.softmax(scaled, 0).amax(0)
+        sums.gaps[temperature] = sums.gaps[temperature] + gap_sums(confidence, right, weight)
+
+
+def _details(
+    calibrator: Selective, quality: Detection, examples: Examples, validated: bool, inside: Certificate | None
+) -> dict[str, object]:
+    right = calibrator.inverse_temperature_right if calibrator.inner is None else None
+    return {
+        "selector": {**quality, "measured_on": "validation" if validated else "calibration"},
+        "mispredictions": int((examples.right == WRONG).sum()),
+        "temperature_wrong": 1 / float(calibrator.inverse_temperature_wrong.detach()),
+        "temperature_right": None if right is None else 1 / float(right.detach()),
+        "rule": calibrator.temperatures,
+        "inner": None if inside is None else inside.to_dict(),
+    }

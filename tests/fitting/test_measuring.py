@@ -1,0 +1,78 @@
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from segcal import make_calibrator
+from segcal.fitting.measuring import detection_quality, gap_sums, in_steps, mean_nll, weighted_auroc
+from segcal.fitting.voxels import Voxels
+
+
+def test_the_nll_is_the_weighted_mean_over_all_batches(make_data):
+    logits, labels = make_data(4, 500)
+    weight = np.random.default_rng(1).uniform(1, 9, size=500)
+    batches = [
+        Voxels(torch.tensor(logits[:, part]), torch.tensor(labels[part]).int(), torch.tensor(weight[part]))
+        for part in (slice(0, 120), slice(120, 500))
+    ]
+    calibrator = make_calibrator("ts", 4)
+    with torch.no_grad():
+        calibrator.inverse_temperature.fill_(0.5)
+    z = logits / 2
+    expected = np.log(np.exp(z).sum(0)) - z[labels, np.arange(500)]
+    assert mean_nll(calibrator, batches) == pytest.approx((weight * expected).sum() / weight.sum(), rel=1e-12)
+
+
+def test_long_batches_are_cut_and_lose_nothing():
+    count = 300_000
+    voxels = Voxels(torch.arange(8.0 * count).reshape(8, count), torch.arange(count).int(), torch.ones(count))
+    parts = list(in_steps([voxels]))
+    assert len(parts) == 2
+    assert torch.equal(torch.cat([part.logits for part in parts], 1), voxels.logits)
+    assert torch.equal(torch.cat([part.labels for part in parts]), voxels.labels)
+
+
+def test_gaps_are_summed_in_half_open_bins():
+    confidence = torch.tensor([0.1, 0.5, 0.500001, 1.0])
+    right = torch.tensor([True, False, True, True])
+    found = gap_sums(confidence, right, torch.tensor([1.0, 2.0, 1.0, 3.0]), bins=2)
+    assert found.tolist() == pytest.approx([0.1 - 1 + 2 * 0.5, 0.500001 - 1 + 0.0], abs=1e-6)
+
+
+def test_recall_precision_and_shares_are_weighted():
+    margin, wrong = np.array([1.0, 2.0, -1.0, -3.0, 0.0]), np.array([True, False, True, False, False])
+    found = detection_quality(margin, wrong, np.array([1.0, 3.0, 2.0, 4.0, 10.0]))
+    assert found["recall"] == pytest.approx(1 / 3)
+    assert found["precision"] == pytest.approx(1 / 4)
+    assert found["flagged_share"] == pytest.approx(4 / 20)
+    assert found["mispredicted_share"] == pytest.approx(3 / 20)
+
+
+def test_what_has_no_denominator_is_none():
+    found = detection_quality(np.array([-1.0, -2.0]), np.array([False, False]), np.ones(2))
+    assert (found["recall"], found["precision"], found["auroc"]) == (None, None, None)
+
+
+@given(st.lists(st.tuples(st.integers(-3, 3), st.booleans(), st.integers(1, 4)), min_size=2, max_size=12))
+def test_the_auroc_is_the_share_of_pairs_in_the_right_order(rows):
+    pairs = [
+        (a * b, 1.0 if x > y else 0.5 if x == y else 0.0)
+        for x, positive, a in rows
+        for y, other, b in rows
+        if positive and not other
+    ]
+    score, positive, weight = (np.array(column) for column in zip(*rows, strict=True))
+    found = weighted_auroc(score.astype(float), positive, weight.astype(float))
+    if not pairs:
+        assert found is None
+    else:
+        assert found == pytest.approx(sum(w * v for w, v in pairs) / sum(w for w, _ in pairs))
+
+
+def test_the_auroc_is_that_of_scikit_learn():
+    metrics = pytest.importorskip("sklearn.metrics")
+    rng = np.random.default_rng(0)
+    score, positive, weight = rng.normal(size=300).round(1), rng.random(300) < 0.3, rng.uniform(1, 5, 300)
+    expected = metrics.roc_auc_score(positive, score, sample_weight=weight)
+    assert weighted_auroc(score, positive, weight) == pytest.approx(expected, rel=1e-9)

@@ -1,0 +1,165 @@
+import numpy as np
+import pytest
+import torch
+
+from segcal import ArrayCases, FitConfig, evaluate, fit, load, make_calibrator, save
+from segcal.fitting import selective
+from segcal.fitting import selector as training
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    monkeypatch.setattr(training, "LEAST_STEPS", 120)
+    monkeypatch.setattr(training, "LEARNING_RATE", 1e-2)
+
+
+def make_cases(seed, cases=2, classes=4, space=(20, 30), ignored=False):
+    """Sure predictions that are right, and sure ones that are wrong wherever class 1 comes second."""
+    rng = np.random.default_rng(seed)
+    logits, labels = [], []
+    for _ in range(cases):
+        z = 2 * rng.normal(size=(classes, *space))
+        z = np.where(z == z.max(0), z + 3, z)
+        second = np.argsort(-z, axis=0)[1]
+        y = np.where((second == 1) & (rng.random(space) < 0.8), 1, z.argmax(0))
+        if ignored:
+            y[:7] = 255
+        logits.append(z.astype("float32"))
+        labels.append(y)
+    return ArrayCases(logits, labels, ids=[f"{seed}_{n}" for n in range(cases)], ignore=255)
+
+
+def nll(cases, calibrator):
+    return evaluate(cases, calibrator, metrics=["nll"], replicates=1).after["nll"].value
+
+
+def test_it_beats_a_single_temperature_where_mistakes_can_be_recognised():
+    cal, val, test = make_cases(0), make_cases(1), make_cases(2)
+    plain, selected = fit("ts", cal), fit("selective", cal, val)
+    assert nll(test, selected.calibrator) < nll(test, plain.calibrator) - 0.02
+    found = selected.certificate.details["selector"]
+    assert found["recall"] > 0.8
+    assert found["precision"] > 0.6
+    assert found["auroc"] > 0.85
+    assert found["measured_on"] == "validation"
+    assert (selected.certificate.method, selected.certificate.kkt_residual) == ("selector", None)
+    assert selected.certificate.details["temperature_wrong"] > 1
+
+
+def test_the_papers_rule_follows_the_recall(monkeypatch):
+    cal = make_cases(0)
+    calibrator = make_calibrator("selective", 4, temperatures="paper")
+    assert fit(calibrator, cal).certificate.details["temperature_wrong"] == pytest.approx(1e10)
+    quality = {"recall": 0.5, "precision": 1.0, "auroc": 1.0, "flagged_share": 0.1, "mispredicted_share": 0.1}
+    monkeypatch.setattr(selective, "measure_selector", lambda *args: quality)
+    details = fit(calibrator, cal).certificate.details
+    assert (details["temperature_wrong"], details["temperature_right"]) == (2.0, 1.0)
+
+
+@pytest.mark.parametrize("rule", ["nll", "ece"])
+def test_the_temperatures_are_the_best_pair_of_the_lists(rule):
+    cal, val = make_cases(0), make_cases(1)
+    calibrator = fit(make_calibrator("selective", 4, temperatures=rule), cal, val).calibrator
+
+    def score(wrong, right):
+        with torch.no_grad():
+            calibrator.inverse_temperature_wrong.fill_(1 / wrong)
+            calibrator.inverse_temperature_right.fill_(1 / right)
+            logits = torch.cat([case.logits.flatten(1) for case in val], 1).double()
+            labels = torch.cat([case.labels.flatten() for case in val])
+            log_q = calibrator(logits.T)
+        if rule == "nll":
+            return -float(log_q.gather(1, labels[:, None]).mean())
+        confidence, hit = log_q.exp().max(1).values.numpy(), (logits.argmax(0) == labels).numpy()
+        bins = np.ceil(confidence * 50).astype(int)
+        return sum(abs((confidence - hit)[bins == b].sum()) for b in range(1, 51)) / len(hit)
+
+    chosen = tuple(
+        1 / float(x.detach()) for x in (calibrator.inverse_temperature_wrong, calibrator.inverse_temperature_right)
+    )
+    wrongs, rights = (1, 1.5, 2, 3, 5, 10, 100, 1e4), (1, 0.95, 0.9, 0.85, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2)
+    scores = {(w, r): score(w, r) for w in wrongs for r in rights}
+    assert score(*chosen) <= min(scores.values()) + 1e-6
+    assert score(*chosen) < scores[(1, 1)]
+
+
+def test_a_model_that_is_under_confident_where_it_is_right_is_sharpened():
+    rng = np.random.default_rng(0)
+    z = rng.normal(size=(3, 60, 40))
+    cases = ArrayCases([z], [(4 * z + rng.gumbel(size=z.shape)).argmax(0)])
+    assert fit("selective", cases).certificate.details["temperature_right"] < 1
+
+
+@pytest.mark.parametrize("place", ["unflagged", "before"])
+def test_an_inner_calibrator_is_fitted_too(place):
+    cal, val, test = make_cases(0), make_cases(1), make_cases(2)
+    alone = fit("selective", cal, val)
+    both = fit(make_calibrator("selective", 4, inner="cms_ap", place=place), cal, val)
+    assert nll(test, both.calibrator) < nll(test, alone.calibrator) + 1e-3
+    inside = both.certificate.details["inner"]
+    assert (inside["method"], inside["converged"]) == ("convex", True)
+    assert inside["voxels"] == (2400 if place == "before" else inside["voxels"])
+    assert inside["voxels"] < 2400 or place == "before"
+    assert both.certificate.details["temperature_right"] is None
+
+
+def test_an_inner_calibrator_sees_only_voxels_that_are_not_flagged():
+    cal = make_cases(0)
+    fitted = fit(make_calibrator("selective", 4, inner="ts"), cal)
+    logits = torch.cat([case.logits.flatten(1) for case in cal], 1)
+    with torch.no_grad():
+        kept = fitted.calibrator.selector(logits[None])[0] <= 0
+    labels = torch.cat([case.labels.flatten() for case in cal])
+    own = ArrayCases([logits[:, kept].numpy()], [labels[kept].numpy()])
+    expected = fit("ts", own).calibrator.inverse_temperature
+    assert float(fitted.calibrator.inner.inverse_temperature) == pytest.approx(float(expected), rel=1e-6)
+
+
+def test_without_a_single_misprediction_nothing_is_flagged():
+    rng = np.random.default_rng(0)
+    z = rng.normal(size=(3, 30, 20))
+    fitted = fit("selective", ArrayCases([z], [z.argmax(0)]))
+    details = fitted.certificate.details
+    assert details["mispredictions"] == 0
+    assert (details["selector"]["recall"], details["selector"]["flagged_share"]) == (None, 0.0)
+    assert details["temperature_wrong"] == 1.0
+    assert details["temperature_right"] < 1
+    assert np.isfinite(fitted.certificate.nll)
+
+
+def test_predictions_that_are_all_wrong_are_all_smoothed():
+    rng = np.random.default_rng(0)
+    z = 5 * rng.normal(size=(3, 30, 20))
+    fitted = fit("selective", ArrayCases([z], [z.argmin(0)]))
+    assert fitted.certificate.details["selector"]["recall"] == 1.0
+    assert fitted.certificate.details["temperature_wrong"] == 1e4
+
+
+def test_ignored_voxels_have_no_part():
+    details = fit("selective", make_cases(0, ignored=True)).certificate.details
+    whole = make_cases(0)
+    wrong = sum(int((case.logits.argmax(0) != case.labels)[7:].sum()) for case in whole)
+    assert details["mispredictions"] == wrong
+
+
+def test_a_single_small_image_is_enough():
+    fitted = fit("selective", make_cases(3, cases=1, space=(5, 6)))
+    assert np.isfinite(fitted.certificate.nll)
+    assert fitted.certificate.voxels == 30
+
+
+def test_volumes_and_streams_are_fitted_alike():
+    volume = make_cases(0, cases=1, space=(4, 10, 15))
+    flat = fit("selective", volume)
+    streamed = fit("selective", volume, config=FitConfig(voxels="all"))
+    assert flat.certificate.nll == pytest.approx(streamed.certificate.nll, rel=1e-6)
+    assert flat.calibrator(volume.read(volume.ids[0]).logits[None]).shape == (1, 4, 4, 10, 15)
+
+
+def test_it_is_saved_and_loaded_with_what_it_holds(tmp_path):
+    fitted = fit(make_calibrator("selective", 4, inner="ets", place="before", repeats=2), make_cases(0), make_cases(1))
+    loaded = load(save(fitted, tmp_path / "calibrator"))
+    logits = make_cases(2).read("2_0").logits[None]
+    assert torch.equal(loaded.calibrator(logits), fitted.calibrator(logits))
+    assert loaded.calibrator.options["repeats"] == 2
+    assert loaded.certificate.details["selector"] == fitted.certificate.details["selector"]
