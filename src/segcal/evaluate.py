@@ -84,6 +84,7 @@ def evaluate(
         change=None if calibrator is None else changes,
         metrics=chosen,
         level=level,
+        parts={name: stage.parts for name, stage in stages.items()},
     )
 
 

@@ -1,12 +1,14 @@
 """``segcal evaluate``: before and after calibration, with intervals; held-out cases apart from those fitted on."""
 
 import argparse
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import segcal
 from segcal.applying import check_match
+from segcal.benchmark.page.evaluated import evaluated_document
 from segcal.cases import Cases
 from segcal.cli.console import Bar, Output
 from segcal.cli.reading import common_options, open_folders, reading_options, split_paths
@@ -14,6 +16,7 @@ from segcal.errors import InputError
 from segcal.evaluation import Evaluation
 from segcal.evaluation.parts import FITTED_ON, TITLES, divide_by_part, document, labelled_rows, related
 from segcal.fitting import Fitted
+from segcal.report.page import write_page
 
 
 def add(commands: Any, name: str) -> argparse.ArgumentParser:
@@ -35,6 +38,7 @@ def add(commands: Any, name: str) -> argparse.ArgumentParser:
     parser.add_argument("--metrics", metavar="A,B,...", help=f"some of: {', '.join(segcal.METRICS)}; default: most")
     parser.add_argument("--csv", type=Path, metavar="FILE", help="write one row a case, before and after")
     parser.add_argument("--summary", type=Path, metavar="FILE", help="write JSON shaped like nnU-Net's summary.json")
+    parser.add_argument("--report", type=Path, metavar="FILE", help="write one offline HTML page of what was found")
     parser.add_argument("--seed", type=int, default=0, help="seed of the bootstrap (default 0)")
     parser.add_argument("--ignore-pooling", action="store_true", help="go on although it was fitted for other pooling")
     return parser
@@ -54,10 +58,7 @@ def run(args: argparse.Namespace) -> int:
     if not results:
         raise InputError(f"all {len(cases)} cases failed, but at least one is needed. First: {output.failures[0]}")
     first = next(iter(results))
-    if args.csv is not None:
-        replace(results[first], rows=labelled_rows(results)).to_csv(args.csv)
-    if args.summary is not None:
-        results[first].to_summary(args.summary)
+    _write(args, results, parts[first], fitted)
     for name, result in results.items():
         output.say(f"{TITLES[name]}:", result.table(output.width))
     if first == FITTED_ON:
@@ -66,6 +67,17 @@ def run(args: argparse.Namespace) -> int:
         output.warn(f"{count} held-out cases belong to groups of which other cases were fitted on")
     output.document(document(results))
     return output.finish()
+
+
+def _write(args: argparse.Namespace, results: Mapping[str, Evaluation], cases: Cases, fitted: Fitted | None) -> None:
+    first = next(iter(results.values()))
+    if args.csv is not None:
+        replace(first, rows=labelled_rows(results)).to_csv(args.csv)
+    if args.summary is not None:
+        first.to_summary(args.summary)
+    if args.report is not None:
+        measured = cases.subset([row["case"] for row in first.rows])
+        write_page(args.report, evaluated_document(first, measured, fitted))
 
 
 def _evaluate(

@@ -35,6 +35,7 @@ class Evaluation:
         change: the paired difference after - before of each metric; None without a calibrator.
         metrics: the metrics.
         level: the level of the intervals.
+        parts: by stage, metric and case, the tables of metrics that pool voxels over cases.
     """
 
     rows: list[dict[str, Any]]
@@ -43,6 +44,7 @@ class Evaluation:
     change: dict[str, Difference] | None
     metrics: Mapping[str, Metric] = field(repr=False)
     level: float
+    parts: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict, repr=False)
 
     def to_csv(self, path: str | os.PathLike[str]) -> None:
         """Write the rows; an undefined value is an empty cell."""

@@ -41,7 +41,7 @@ def make_document(folder: str | Path) -> dict[str, Any]:
         "segcal": version("segcal"),
         "level": summary["bootstrap"]["level"],
         "notes": list(summary["notes"]),
-        "metrics": _metrics(summary),
+        "metrics": metric_facts(summary["metrics"]),
         "poolings": POOLING_WORDS,
         "calibrators": {name: {"title": calibrator_words(name), "about": _about(name)} for name in sorted(calibrators)},
         "places": places,
@@ -90,19 +90,24 @@ def choose(results: Results, summary: Mapping[str, Any], studies: Mapping[str, A
     return (safe or pooled)[0], FIRST
 
 
-def _metrics(summary: Mapping[str, Any]) -> dict[str, Any]:
+def metric_facts(metrics: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the words and the unit of each metric that is shown, in the order of the table's columns.
+
+    Args:
+        metrics: by name, at least `better` and `pooled`.
+    """
     return {
         name: {
             "title": title,
             "explained": explained,
             "shown": shown,
             "percent": name in PERCENT,
-            "better": summary["metrics"][name]["better"],
-            "pooled": summary["metrics"][name]["pooled"],
+            "better": metrics[name]["better"],
+            "pooled": metrics[name]["pooled"],
             "name": name,
         }
         for name, (title, explained, shown) in METRIC_WORDS.items()
-        if name in summary["metrics"]
+        if name in metrics
     }
 
 

@@ -9,12 +9,19 @@ from segcal.benchmark.studies.facts import Change, Facts, Honesty
 
 # Less than this between confidence and accuracy is not worth a word: 0.1 points.
 NEGLIGIBLE = 0.001
+# Between a number and its unit, so that no line ends there.
+GLUE = "\N{NO-BREAK SPACE}"
 FEW_CASES = 20
 MEASURED = {
     "ece": "the calibration error (average gap between confidence and accuracy)",
     "ba_ece": "the same gap weighted towards the edges of structures",
     "nll": "the loss (which punishes confident mistakes)",
 }
+ON_AVERAGE = (
+    "Honest on average does not mean right: a voxel with 90 % confidence is still wrong one time in ten, and a single "
+    "case can deviate. See the cases below, the worst first."
+)
+SPREAD = "Intervals describe the spread over these test cases, not over cases of another kind."
 EFFECTS = {"better": "improved", "worse": "became worse", "same": "did not measurably change"}
 
 
@@ -24,7 +31,7 @@ class Verdict:
 
     Attributes:
         headline: one sentence.
-        tone: "better", "worse", "mixed" or "same".
+        tone: "better", "worse", "mixed", "same", or "measured" if nothing was calibrated.
         before: what was wrong with the confidences.
         done: what was done about it.
         changed: what it changed, one sentence a measure.
@@ -61,6 +68,19 @@ def make_verdict(facts: Facts, division: dict[str, Any], shifted: Sequence[Facts
         mask=_mask(facts, keeps),
         limits=_limits(facts, division, shifted),
     )
+
+
+def measured_verdict(before: Honesty, division: dict[str, Any]) -> Verdict:
+    """Return the verdict on confidences that were measured and not calibrated."""
+    gap = before.confidence - before.accuracy
+    word = "is overconfident" if gap > 0 else "is underconfident"
+    headline = f"The model {word} by {100 * abs(gap):.1f} points on average."
+    if abs(gap) < NEGLIGIBLE:
+        headline = "On average the model is as sure as it is right."
+    done = (
+        f"Nothing was changed: {division['test']} cases with known truth were measured. segcal fit fits a calibrator."
+    )
+    return Verdict(headline, "measured", f"The model {_judged(before)}", done, limits=[ON_AVERAGE, SPREAD])
 
 
 def effect_of(change: Change, better: str = "lower") -> str:
@@ -126,26 +146,28 @@ def _done(facts: Facts, division: dict[str, Any]) -> str:
 def _changed(facts: Facts, level: float) -> list[str]:
     if facts.chosen.calibrator == "identity":
         return []
-    sentences = []
-    for name, words in MEASURED.items():
-        change = facts.change.get(name)
-        if change is None or change.before is None or change.after is None or change.difference.value is None:
-            continue
-        gap = change.difference
-        counts = f"better in {gap.better} of {gap.cases} test cases"
-        pair = f"{_shown(name, change.before)} → {_shown(name, change.after)}"
-        text = f"{words[0].upper()}{words[1:]} {EFFECTS[effect_of(change)]}: {pair}"
-        if gap.low is not None and gap.high is not None:
-            ends = f"{_shown(name, gap.low, True).removesuffix(' points')} to {_shown(name, gap.high, True)}"
-            text += f" (change {_shown(name, gap.value, True)}; {100 * level:g} % interval {ends}; {counts})"
-        sentences.append(f"{text}.")
+    sentences = [_change(name, facts.change[name], level) for name in MEASURED if name in facts.change]
     after, before = facts.everywhere_after, facts.everywhere
     if after is not None:
         sentences.append(
             f"On average the calibrated model is {_percent(after.confidence)} sure and right in "
             f"{_percent(after.accuracy)} of the voxels (before: {_percent(before.confidence)} sure)."
         )
-    return sentences
+    return [sentence for sentence in sentences if sentence]
+
+
+def _change(name: str, change: Change, level: float) -> str:
+    gap = change.difference
+    if change.before is None or change.after is None or gap.value is None:
+        return ""
+    words = f"{MEASURED[name][0].upper()}{MEASURED[name][1:]} {EFFECTS[effect_of(change)]}"
+    text = f"{words}: {_shown(name, change.before)} → {_shown(name, change.after)}"
+    counts = f"better in {gap.better} of {gap.cases} test cases"
+    if gap.low is None or gap.high is None:
+        return f"{text} ({counts})."
+    low = _shown(name, gap.low, True).removesuffix(f"{GLUE}points")
+    ends = f"{low} to {_shown(name, gap.high, True)}"
+    return f"{text} (change {_shown(name, gap.value, True)}; {100 * level:g} % interval {ends}; {counts})."
 
 
 def _mask(facts: Facts, keeps: bool) -> str:
@@ -166,10 +188,7 @@ def _mask(facts: Facts, keeps: bool) -> str:
 
 
 def _limits(facts: Facts, division: dict[str, Any], shifted: Sequence[Facts]) -> list[str]:
-    limits = [
-        "Honest on average does not mean right: a voxel with 90 % confidence is still wrong one time in ten, and a "
-        "single case can deviate. See the cases below, the worst first."
-    ]
+    limits = [ON_AVERAGE]
     after = facts.boundary_after
     if after is not None and abs(after.confidence - after.accuracy) >= NEGLIGIBLE:
         limits.append(f"Less than 3 voxels from the edge of a structure, the model after calibration {_judged(after)}")
@@ -188,7 +207,7 @@ def _limits(facts: Facts, division: dict[str, Any], shifted: Sequence[Facts]) ->
         )
     if division["test"] < FEW_CASES:
         limits.append(f"{division['test']} test cases are few: the intervals are wide, and rare failures are not seen.")
-    limits.append("Intervals describe the spread over these test cases, not over cases of another kind.")
+    limits.append(SPREAD)
     return limits
 
 
@@ -197,11 +216,11 @@ def _percent(share: float) -> str:
     for digits in (1, 2, 3):
         text = f"{100 * share:.{digits}f}"
         if share in (0, 1) or float(text) not in (0, 100):
-            return f"{text} %"
-    return f"{100 * share:.3g} %" if share < 0.5 else f"> {99.999:.3f} %"
+            return f"{text}{GLUE}%"
+    return f"{100 * share:.3g}{GLUE}%" if share < 0.5 else f"more than 99.999{GLUE}%"
 
 
 def _shown(name: str, value: float, sign: bool = False) -> str:
     mark = "+" if sign else ""
-    text = f"{value:{mark}.4f}" if name == "nll" else f"{100 * value:{mark}.2f} {'points' if sign else '%'}"
+    text = f"{value:{mark}.4f}" if name == "nll" else f"{100 * value:{mark}.2f}{GLUE}{'points' if sign else '%'}"
     return text.replace("-", "\N{MINUS SIGN}")

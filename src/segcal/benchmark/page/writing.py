@@ -10,7 +10,6 @@ from segcal.benchmark.results import write_text
 from segcal.benchmark.units import Unit
 from segcal.errors import InputError, SegcalError
 from segcal.fitting.artifact import load
-from segcal.report.figures.base import to_svg
 from segcal.report.figures.collect import Drawn, study_figures
 from segcal.report.figures.shift import shift_figure
 from segcal.report.page import write_page
@@ -38,9 +37,9 @@ def write_report(folder: str | Path, path: str | Path | None = None, figures: st
         document["notes"].append(NO_FIGURES)
     if figures is not None:
         for each in drawn:
-            write_text(Path(figures) / f"{each.name}.svg", to_svg(each.figure))
+            write_text(Path(figures) / f"{each.name}.svg", each.svg)
     target = place / PAGE if path is None else Path(path)
-    return write_page(target, document, [each.to_plain() for each in drawn])
+    return write_page(target, document, [each.to_plain() for each in drawn if each.on_page])
 
 
 def make_figures(folder: Path, document: dict[str, Any]) -> list[Drawn]:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 
 from segcal.errors import InputError
 from segcal.report.pictures import decode_map
@@ -20,13 +21,15 @@ CLASS_COLOURS = (
 )  # fmt: skip
 CONFIDENCE_MAP = "cividis"
 # Names come from anywhere: a "$" in them is a letter and no formula.
-LOOK = {
+LOOK: dict[Any, Any] = {
     "svg.fonttype": "none", "svg.hashsalt": "segcal", "text.parse_math": False, "font.size": 9, "axes.titlesize": 9.5,
     "font.sans-serif": ["DejaVu Sans"], "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True,
-    "grid.color": "#e6e9ed", "axes.axisbelow": True, "legend.frameon": False, "image.interpolation": "nearest",
+    "grid.color": "#e6e9ed", "axes.axisbelow": True, "legend.frameon": False, "image.interpolation": "none",
     "lines.linewidth": 1.6, "lines.markersize": 4,
 }  # fmt: skip
 IGNORED_BYTE = 255
+# Of a picture behind a map, so many along its longer side: figures stay small enough to be mailed.
+MOST_PIXELS = 200
 
 
 def new_figure(rows: int, columns: int, width: float, height: float, **options: Any) -> tuple[Any, NDArray[Any]]:
@@ -73,7 +76,16 @@ def show_picture(axis: Any, encoded: Mapping[str, Any] | None, shape: tuple[int,
     values = decode_map(encoded)
     spread = float(values.max() - values.min()) or 1.0
     values = values if "jpeg" in encoded else (values - values.min()) / spread
-    axis.imshow(np.moveaxis(values, 0, 2) if values.ndim == 3 else values, cmap="gray", vmin=0, vmax=1)
+    extent = (-0.5, values.shape[-1] - 0.5, values.shape[-2] - 0.5, -0.5)  # that of maps which are laid over it
+    axis.imshow(_smaller(values), cmap="gray", vmin=0, vmax=255, extent=extent)
+
+
+def _smaller(values: NDArray[np.float64]) -> NDArray[np.uint8]:
+    """Return a picture ``(height, width[, 3])`` of 8 bits whose longer side is not larger than needed."""
+    pixels = np.rint(255 * np.clip(np.moveaxis(values, 0, 2) if values.ndim == 3 else values, 0, 1)).astype(np.uint8)
+    image = Image.fromarray(pixels)
+    image.thumbnail((MOST_PIXELS, MOST_PIXELS))
+    return np.asarray(image)
 
 
 def show_classes(axis: Any, encoded: Mapping[str, Any], background: bool, alpha: float) -> None:

@@ -1,8 +1,8 @@
 """The figures of a folder of results: of every study that is there, by name, with a title and a sentence in words."""
 
-import base64
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from segcal.report.figures.base import to_svg
@@ -27,6 +27,7 @@ class Drawn:
         title: what it shows.
         text: how to read it.
         figure: of matplotlib.
+        on_page: whether the page has it; what its case browser shows anyway is a file only.
     """
 
     name: str
@@ -34,11 +35,22 @@ class Drawn:
     title: str
     text: str
     figure: Any
+    on_page: bool = True
+
+    @cached_property
+    def svg(self) -> str:
+        """Return the figure as SVG."""
+        return to_svg(self.figure)
 
     def to_plain(self) -> dict[str, str]:
-        """Return what the page embeds; the picture is SVG in base64."""
-        svg = base64.b64encode(to_svg(self.figure).encode()).decode()
-        return {"name": self.name, "task": self.task, "title": self.title, "text": self.text, "svg": svg}
+        """Return what the page embeds."""
+        return {
+            "name": self.name,
+            "task": self.task,
+            "title": self.title,
+            "text": self.text,
+            "svg": to_svg(self.figure),
+        }
 
 
 def study_figures(studies: Mapping[str, Any], places: Mapping[str, Mapping[str, Any]]) -> list[Drawn]:

@@ -23,7 +23,8 @@ SCRIPTS = (
     "panels.js", "scatter.js", "provenance.js", "main.js",
 )  # fmt: skip
 # Characters of pictures of cases in one page; cases beyond it are left out, the worst are kept.
-MOST_PICTURES = 3_300_000
+MOST_PICTURES = 2_600_000
+MOST_FIGURES = 1_500_000
 ESCAPED = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
 
 
@@ -46,7 +47,7 @@ def render_page(document: Mapping[str, Any], figures: Sequence[Mapping[str, str]
         "style": style,
         "script": script,
         "plain": _plain_verdicts(document),
-        "figures": json_text([dict(figure) for figure in figures]),
+        "figures": json_text(bounded_figures(figures)),
         "data": json_text(shown),
     }
     page = asset("page.html")
@@ -97,6 +98,16 @@ def bounded_examples(examples: Mapping[str, Any], most: int = MOST_PICTURES) -> 
                 if used <= most or not any(kept.values()):
                     kept[task].append(found["cases"][place])
     return {task: {**found, "cases": kept[task]} for task, found in examples.items()}
+
+
+def bounded_figures(figures: Sequence[Mapping[str, str]], most: int = MOST_FIGURES) -> list[dict[str, str]]:
+    """Return the figures that fit, small ones first where there is not room for all, in their own order."""
+    kept, used = set(), 0
+    for place in sorted(range(len(figures)), key=lambda place: len(figures[place]["svg"])):
+        used += len(figures[place]["svg"])
+        if used <= most:
+            kept.add(place)
+    return [dict(figure) for place, figure in enumerate(figures) if place in kept]
 
 
 def _plain_verdicts(document: Mapping[str, Any]) -> str:

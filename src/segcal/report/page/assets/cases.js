@@ -34,7 +34,7 @@ function showCases(data, place, state) {
       el('span', { class: 'controls' }, el('button', { type: 'button', onclick: step(-1), 'aria-label': 'Previous case' }, '‹'), ' ', el('button', { type: 'button', onclick: step(1), 'aria-label': 'Next case', id: 'next-case' }, '›')),
       el('span', { class: 'controls' }, choice('Order', Object.entries(ORDERS).map(([key, [title]]) => [key, title]), state.order, (value) => { state.order = value; state.case = null; state.slice = null; again(); }, { id: 'case-order' })),
       one.slices.length > 1 ? el('label', {}, 'Slice ', slider, ' ', text) : null),
-    el('p', { class: 'small', css: { 'margin-top': '.6rem' } }, name(one.case, 80), ': ', one.why.map((why) => REASONS[why] || why).join(', '), '. ', caseNumbers(data, one)),
+    el('p', { class: 'small', css: { 'margin-top': '.6rem' } }, name(one.case, 80), ': ', one.why.map((why) => REASONS[why] || why).join(', '), '. ', caseNumbers(data, one), one.slices.some((slice) => slice.prediction_after) ? '' : ' No voxel of the mask changed in what is shown.'),
     legend(place, one), maps, readout,
     one.step > 1 ? el('p', { class: 'small soft' }, `To keep this file small, every ${one.step === 2 ? 'second' : one.step === 3 ? 'third' : one.step + 'th'} voxel along each side is shown.`) : null);
   return paintCase(data, place, found, one, state, maps, readout);
@@ -90,7 +90,7 @@ async function paintCase(data, place, found, one, state, node, readout) {
     crosses.push(cross);
     const range = view.key === 'energy' ? ` (${context.energy.map((value) => value.toFixed(1)).join(' to ')})` : '';
     const move = (event) => { const box = canvas.getBoundingClientRect(); tell(Math.floor(((event.clientX - box.left) / box.width) * width), Math.floor(((event.clientY - box.top) / box.height) * height)); };
-    return el('figure', { 'data-view': view.key }, el('figcaption', {}, view.title, view.note || range ? el('span', {}, ' · ', view.note || '', range) : null),
+    return el('figure', { 'data-view': view.key }, el('figcaption', {}, view.title, view.note || range ? el('span', {}, view.note || '', range) : null),
       el('div', { class: 'map', onpointermove: move, onpointerdown: move }, fill(canvas, { role: 'img', 'aria-label': view.title }, []), cross));
   }));
   node.onkeydown = (event) => {

@@ -1,6 +1,6 @@
 // Numbers as people read them.
 function percent(value, digits = 1) {
-  return value === null || value === undefined ? '–' : (100 * value).toFixed(digits) + ' %';
+  return value === null || value === undefined ? '–' : (100 * value).toFixed(digits) + '\u00a0%';
 }
 
 function count(value) {

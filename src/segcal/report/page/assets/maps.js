@@ -50,16 +50,16 @@ function views(maps, context) {
   const spread = (map, range) => (k) => cividis((valueAt(map, k) - range[0]) / Math.max(range[1] - range[0], 1e-9));
   const flipped = maps.prediction_after;
   return [
-    maps.image && { key: 'image', title: 'Input', paint: (k) => under(maps, k) },
-    { key: 'truth', title: 'Truth', paint: overlay(maps.truth) },
-    { key: 'prediction', title: 'Prediction', paint: overlay(maps.prediction) },
+    maps.image && { key: 'image', title: 'Input', note: 'what the model sees', paint: (k) => under(maps, k) },
+    { key: 'truth', title: 'Truth', note: 'the labels', paint: overlay(maps.truth) },
+    { key: 'prediction', title: 'Prediction', note: 'the mask', paint: overlay(maps.prediction) },
     { key: 'error', title: 'Errors', note: 'where prediction and truth differ', paint: (k) => (byteAt(maps.truth, k) === byteAt(maps.prediction, k) ? grey(k) : [230, 159, 0]) },
-    { key: 'before', title: 'Confidence before', paint: steps(maps.before) },
-    { key: 'after', title: 'Confidence after', note: 'same scale', paint: steps(maps.after) },
-    { key: 'flips', title: 'Mask changes', note: flipped ? 'changed voxels' : 'no voxel changed', paint: (k) => (flipped && byteAt(flipped, k) !== byteAt(maps.prediction, k) ? [86, 180, 233] : grey(k)) },
+    { key: 'before', title: 'Confidence before', note: 'yellow is sure', paint: steps(maps.before) },
+    { key: 'after', title: 'Confidence after', note: 'the same scale', paint: steps(maps.after) },
+    maps.foreground_after && { key: 'contours', title: 'Where the edge may lie', note: 'structure is 5 % (blue), 50 % (white), 95 % (orange) likely, after', paint: grey, contours: maps.foreground_after },
+    flipped && { key: 'flips', title: 'Mask changes', note: 'voxels that changed their class', paint: (k) => (byteAt(flipped, k) !== byteAt(maps.prediction, k) ? [86, 180, 233] : grey(k)) },
     maps.energy && { key: 'energy', title: 'Free energy', note: 'level of the raw scores', paint: spread(maps.energy, energy) },
     maps.temperature && { key: 'temperature', title: 'Temperature', note: 'how much is softened', paint: spread(maps.temperature, temperature) },
-    maps.foreground_after && { key: 'contours', title: 'Where the edge may lie', note: '5, 50, 95 % lines, after', paint: grey, contours: maps.foreground_after },
   ].filter(Boolean);
 }
 

@@ -23,6 +23,7 @@ function keys() {
 
 function afterChoice(data, place, state, again) {
   const options = place.rows.filter((row) => row.pipeline !== place.baseline).map((row) => [row.pipeline, label(data, place, row.pipeline)]);
+  if (options.length < 2) return null;
   return el('div', { class: 'row controls' }, choice('After', options, state.after, (value) => { state.after = value; again(); }));
 }
 

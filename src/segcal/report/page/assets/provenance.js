@@ -32,7 +32,7 @@ function showStudies(figures, place) {
   const own = figures.filter((figure) => !figure.task || figure.task === place.task);
   if (!own.length) { show('studies'); return; }
   show('studies', heading('studies', 'A closer look', 'Figures of the studies that were run on these results.'), el('div', { class: 'studies' },
-    own.map((figure) => el('figure', { 'data-figure': figure.name }, el('figcaption', {}, figure.title), el('div', { class: 'paper' }, el('img', { src: `data:image/svg+xml;base64,${figure.svg}`, alt: figure.title })), el('p', { class: 'small soft', css: { 'margin-top': '.4rem' } }, figure.text)))));
+    own.map((figure) => el('figure', { 'data-figure': figure.name }, el('figcaption', {}, figure.title), el('div', { class: 'paper' }, el('img', { src: `data:image/svg+xml;charset=utf-8,${encodeURIComponent(figure.svg)}`, alt: figure.title })), el('p', { class: 'small soft', css: { 'margin-top': '.4rem' } }, figure.text)))));
 }
 
 function showGlossary(data) {

@@ -18,6 +18,7 @@ function curveAt(place, title, where) {
 }
 
 function showReliability(data, place, state) {
+  if (!Object.keys(place.curves).length) { show('reliability'); return; }
   const options = whereOptions(place);
   if (!options.some(([key]) => key === state.where)) state.where = WHERE_ALL;
   const readout = el('div', { class: 'card readout small', 'aria-live': 'polite' });
@@ -56,7 +57,7 @@ function showReliability(data, place, state) {
 const repaint = [];
 
 function hasIntervals(place, state) {
-  return state.picked.some((title) => place.curves[title].all.low.some((value) => value !== null));
+  return state.picked.some((title) => place.curves[title] && place.curves[title].all.low.some((value) => value !== null));
 }
 
 function reliabilityChart(data, place, state, readout) {

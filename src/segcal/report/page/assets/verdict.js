@@ -1,6 +1,7 @@
 const TONES = {
   better: ['▲', 'More honest than before'], worse: ['▼', 'Less honest than before'],
   mixed: ['◆', 'Better by some measures, worse by others'], same: ['●', 'No measurable difference'],
+  measured: ['●', 'Measured, not calibrated'],
 };
 
 function showVerdict(data, place) {
@@ -33,11 +34,12 @@ function tiles(data, place) {
     const metric = data.metrics[key];
     if (!metric || !before.metrics[key] || before.metrics[key].value === null) continue;
     const [first, second] = [before, after].map((row) => metricText(metric, row.metrics[key].value));
-    const text = { ece: 'calibration error, before → after', ece_boundary: 'calibration error at edges, before → after', dice: 'Dice, overlap of mask and truth' }[key];
+    const text = { ece: after === before ? 'calibration error' : 'calibration error, before → after', ece_boundary: after === before ? 'calibration error at edges' : 'calibration error at edges, before → after', dice: 'Dice, overlap of mask and truth' }[key];
     made.push(tile(first === second ? `${first} %` : `${first} → ${second} %`, text));
   }
-  const flips = place.bands[place.chosen].reduce((sum, band) => sum + band.flips, 0);
   const rate = after.metrics.flip_rate ? after.metrics.flip_rate.value : null;
-  made.push(tile(rate === 0 || flips === 0 ? '0' : count(flips), 'voxels of the mask changed' + (after.preserves ? ' (by construction)' : '')));
+  if (after !== before && rate !== null) {
+    made.push(tile(rate === 0 ? '0' : percent(rate, rate < 0.001 ? 3 : 2), rate === 0 ? `voxels of the mask changed${after.preserves ? ', by construction' : ''}` : 'of the mask changed'));
+  }
   return made;
 }
