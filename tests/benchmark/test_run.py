@@ -18,6 +18,7 @@ from segcal.benchmark.protocol import parse_protocol
 from segcal.benchmark.run import run_benchmark
 from segcal.benchmark.units import plan, unit_digest
 from segcal.errors import InputError
+from segcal.kernels.stored import compiled_here
 
 PIPELINES = [
     {"pooling": "single", "calibrator": "identity"},
@@ -140,28 +141,12 @@ def toml(data, workers):
     return "\n".join(lines)
 
 
-def close(one, other, where):
-    """Require the same structure and the same numbers to 1e-6; digests of fitted bits are not compared."""
-    if isinstance(other, dict):
-        assert one.keys() == other.keys(), where
-        for key in other.keys() - {"digest", "weights_sha256"}:
-            close(one[key], other[key], f"{where}: {key}")
-    elif isinstance(other, list):
-        assert len(one) == len(other), where
-        for number, (a, b) in enumerate(zip(one, other, strict=True)):
-            close(a, b, f"{where}[{number}]")
-    elif isinstance(other, float):
-        assert one == pytest.approx(other, rel=1e-6, abs=1e-6), where
-    else:
-        assert one == other, where
-
-
-def test_killed_from_outside_it_resumes_in_two_processes_to_the_same_result(whole, data, tmp_path):
+def test_killed_from_outside_it_resumes_in_two_processes_to_the_same_bytes(whole, data, tmp_path):
     (tmp_path / "run.py").write_text(SCRIPT, encoding="utf-8")
     (tmp_path / "protocol.toml").write_text(toml(data, workers=1), encoding="utf-8")
     out = tmp_path / "out"
-    command = [sys.executable, "run.py", "protocol.toml", str(data[0]), str(out)]
-    process = subprocess.Popen(command, cwd=tmp_path, start_new_session=True)
+    command = [sys.executable, "run.py", "protocol.toml", str(data[0])]
+    process = subprocess.Popen([*command, str(out)], cwd=tmp_path, start_new_session=True)
     deadline = time.monotonic() + 120
     while not list(out.rglob("*.jsonl")) and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.02)
@@ -169,15 +154,13 @@ def test_killed_from_outside_it_resumes_in_two_processes_to_the_same_result(whol
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     assert list(out.rglob("*.jsonl"))
+    expected = whole[1]
+    if compiled_here():  # by a test before this one, so that its undisturbed run may differ in the last bits
+        expected = tmp_path / "expected"
+        subprocess.run([*command, str(expected)], cwd=tmp_path, check=True, timeout=200)
     (tmp_path / "protocol.toml").write_text(toml(data, workers=2), encoding="utf-8")
-    subprocess.run(command, cwd=tmp_path, check=True, timeout=200)
-    found = {name: text for name, text in contents(out).items() if not name.rpartition("/")[2].startswith(".")}
-    expected = contents(whole[1])
-    assert found.keys() == expected.keys()
-    # Another process may add up in another order: the last bits of a fit can differ, what follows from it hardly.
-    for name in (name for name in expected if name.endswith(".jsonl")):
-        for one, other in zip(found[name].splitlines(), expected[name].splitlines(), strict=True):
-            close(json.loads(one), json.loads(other), name)
+    subprocess.run([*command, str(out)], cwd=tmp_path, check=True, timeout=200)
+    assert contents(out) == contents(expected)
 
 
 def test_a_new_pipeline_leaves_finished_units_alone(whole, data, tmp_path):
