@@ -8,11 +8,11 @@ from segcal.benchmark.pipelines import Pipeline
 from segcal.benchmark.protocol import Bootstrap, Protocol
 from segcal.benchmark.results import read_results
 from segcal.benchmark.studies import Setting
-from segcal.benchmark.study_choice import STUDY_FACTS, Options
+from segcal.benchmark.study_choice import Options
 from segcal.benchmark.summaries import summarise
 from segcal.benchmark.tasks import Division, EmbeddedTask
 from segcal.demo.opening import open_embedded
-from segcal.demo.plan import Plan
+from segcal.demo.plan import QUICK_STUDIES, Plan
 from segcal.demo.story import tell_story
 from segcal.fitting import FitConfig
 
@@ -33,7 +33,7 @@ def small_plan(workers=1):
         repeats=1,
         fit=FitConfig(voxels=400, lam=1e-3, mu=1e-3),
         bootstrap=Bootstrap(replicates=60),
-        studies=tuple(STUDY_FACTS),
+        studies=QUICK_STUDIES,
         study_options=Options(cases=1, sizes=(1,)),
         workers=workers,
     )

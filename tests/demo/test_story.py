@@ -3,9 +3,8 @@
 import json
 from dataclasses import replace
 
-from segcal.benchmark.studies import STUDIES
 from segcal.benchmark.tasks import EmbeddedTask
-from segcal.demo.plan import quick_plan
+from segcal.demo.plan import QUICK_STUDIES, quick_plan
 from segcal.demo.story import batched, predict_all, predict_part, tell_story
 
 
@@ -16,7 +15,7 @@ def test_everything_is_written_and_predictions_are_cleared_away(told):
     stems = {path.stem for path in (folder / "tables").glob("*.md")}
     assert {"demo", "table4_results", "table8_roads", "table5_offsets", "figure4_flips", "shift_roads"} <= stems
     studies = {path.stem for path in (folder / "studies").glob("*.json")}
-    assert studies == set(STUDIES) - {"padding"}
+    assert studies == set(QUICK_STUDIES) - {"padding"}
     assert story.left_out == {"padding": "no task has logits with their offset and a mask"}
 
 
@@ -50,7 +49,7 @@ def test_the_short_table_sets_the_default_beside_nothing_and_matrix_scaling(told
 def test_progress_goes_from_predicting_to_the_studies(told):
     _, _, steps = told
     assert steps[0].message == "predicting roads"
-    assert (steps[-1].done, steps[-1].total) == (len(STUDIES), len(STUDIES))
+    assert (steps[-1].done, steps[-1].total) == (len(QUICK_STUDIES), len(QUICK_STUDIES))
     predicted = [step for step in steps if step.message.startswith("predicting")]
     assert predicted[-1].done == predicted[-1].total == 14
 
