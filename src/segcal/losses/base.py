@@ -77,7 +77,9 @@ def check_batch(logits: Logits, labels: Labels, class_weights: Tensor | None, ig
         )
     labels = labels.long()
     labels = torch.where(labels == ignore_index, IGNORED, labels)
-    if not torch.compiler.is_compiling():
+    # Neither a compiler nor the recording of a CUDA graph can look at values.
+    recording = logits.is_cuda and torch.cuda.is_current_stream_capturing()
+    if not (recording or torch.compiler.is_compiling()):
         _check_values(logits, labels, ignore_index)
     return labels
 

@@ -13,7 +13,7 @@ from segcal.training.config import TrainConfig
 
 VERSION = 1
 # A training may go on on another device; anything else, the number of epochs too, would be another training.
-MAY_CHANGE = ("device",)
+MAY_CHANGE = ("device", "graph")
 
 
 def save_checkpoint(path: Path, state: Mapping[str, Any], config: TrainConfig) -> None:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from segcal.errors import InputError
 from segcal.training.checkpoint import load_checkpoint, save_checkpoint
 from segcal.training.config import TrainConfig
+from segcal.training.graph import GraphedGradients
 from segcal.training.validation import validation_dice
 
 # (image (channels, *space), labels (*space)) of each case, and anything after these two is left alone.
@@ -101,6 +102,7 @@ class _State:
         self.half = config.amp_dtype()
         self.device_type = torch.device(config.device).type
         self.scaler = torch.amp.GradScaler(self.device_type, enabled=config.amp and self.half == torch.float16)
+        self.gradients = GraphedGradients(network, loss) if config.graph else self._gradients
         self.done = 0
         self.history: list[Epoch] = []
         self.best_dice: float | None = None
@@ -111,19 +113,22 @@ class _State:
         self.network.train()
         losses = []
         for images, labels in batches:
-            self.optimizer.zero_grad(set_to_none=True)
-            with torch.autocast(self.device_type, self.half, enabled=self.config.amp):
-                logits = self.network(images)
-            value = self.loss(logits, labels)
-            self.scaler.scale(value).backward()
+            losses.append(self.gradients(images, labels))
             self.scaler.unscale_(self.optimizer)
             nn.utils.clip_grad_norm_(self.network.parameters(), self.config.gradient_clip)
             self.scaler.step(self.optimizer)
             self.scaler.update()
             self.schedule.step()
-            losses.append(value.detach())
         self.done += 1
         return float(torch.stack(losses).mean())
+
+    def _gradients(self, images: Tensor, labels: Tensor) -> Tensor:
+        self.optimizer.zero_grad(set_to_none=True)
+        with torch.autocast(self.device_type, self.half, enabled=self.config.amp):
+            logits = self.network(images)
+        value = self.loss(logits, labels)
+        self.scaler.scale(value).backward()
+        return value.detach()
 
     def close_epoch(self, epoch: Epoch) -> None:
         self.history.append(epoch)
@@ -158,7 +163,9 @@ class _State:
 
 
 def _make_optimizer(network: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
-    settings: dict[str, Any] = {"lr": config.learning_rate, "weight_decay": config.weight_decay}
+    # On a GPU small networks wait for launches more than for arithmetic: one launch for all parameters.
+    fused = torch.device(config.device).type == "cuda"
+    settings: dict[str, Any] = {"lr": config.learning_rate, "weight_decay": config.weight_decay, "fused": fused}
     if config.optimizer == "sgd":
         return torch.optim.SGD(network.parameters(), momentum=0.99, nesterov=True, **settings)
     return torch.optim.AdamW(network.parameters(), **settings)

@@ -1,0 +1,1 @@
+"""The study of training losses, alone and together with calibration after training."""

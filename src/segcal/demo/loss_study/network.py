@@ -1,0 +1,81 @@
+"""Training one network of the study, and watching its logits grow."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from segcal.demo.loss_study.data import Stored
+from segcal.demo.loss_study.plan import CONFIGS, VARIANTS, Unit
+from segcal.demo.tasks import get_task
+from segcal.demo.train import RECIPES
+from segcal.losses import make_loss
+from segcal.training import BACKBONES, Epoch, Trained, train
+
+# Fig. 5: bins of the largest logit.
+LOGIT_EDGES = np.linspace(-5.0, 25.0, 61)
+WATCHED_CASES = 4
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much is put into one training.
+
+    Attributes:
+        device: where to train.
+        graph: replay recorded steps; on a CUDA device only.
+        epochs: at most so many, or None for the study's own number.
+    """
+
+    device: str = "cpu"
+    epochs: int | None = None
+    graph: bool = False
+
+
+def train_unit(
+    unit: Unit, cases: Sequence[Stored], validation: Sequence[Stored], effort: Effort
+) -> tuple[Trained, dict[int, list[int]]]:
+    """Train a network; return it and histograms of the largest logit, by epoch."""
+    config = CONFIGS[unit.task]
+    epochs = min(config.epochs, effort.epochs or config.epochs)
+    # Not in mixed precision: with so few features, converting the weights takes longer than the convolutions save.
+    config = replace(config, epochs=epochs, device=effort.device, graph=effort.graph, seed=unit.seed)
+    torch.manual_seed(unit.seed)
+    network = make_network(unit).to(effort.device)
+    kept = [on_device(case, effort.device) for case in cases[: max(len(cases) * unit.share // 100, 1)]]
+    watched = [on_device(case, effort.device) for case in validation]
+    histograms: dict[int, list[int]] = {}
+
+    def watch(epoch: Epoch) -> None:
+        if epoch.dice is not None or epoch.number == 1:
+            histograms[epoch.number] = logit_histogram(network, [image for image, _ in watched[:WATCHED_CASES]])
+
+    name, options = VARIANTS[unit.variant]
+    return train(network, make_loss(name, **options), kept, config, watched, on_epoch=watch), histograms
+
+
+def make_network(unit: Unit) -> nn.Module:
+    """Return an untrained network of a unit; in 2-D with weights stored channels last, which is faster everywhere."""
+    task = get_task(unit.task)
+    facts: dict[str, Any] = {"channels": task.channels, "num_classes": task.num_classes, "dims": len(task.space)}
+    network = BACKBONES[unit.backbone](widths=RECIPES[unit.task].widths, **facts)
+    return network.to(memory_format=torch.channels_last) if len(task.space) == 2 else network  # type: ignore[call-overload]
+
+
+def on_device(case: Stored, device: str) -> tuple[Tensor, Tensor]:
+    """Return image and labels of a case on a device."""
+    return torch.from_numpy(case.image).to(device), torch.from_numpy(case.labels).to(device)
+
+
+@torch.no_grad()
+def logit_histogram(network: nn.Module, images: Sequence[Tensor]) -> list[int]:
+    """Return how many voxels have their largest logit in each bin; what lies outside is in the outermost bins."""
+    training = network.training
+    network.eval()
+    largest = [network(image[None])[0].amax(0).flatten().float().cpu().numpy() for image in images]
+    network.train(training)
+    values = np.clip(np.concatenate(largest), LOGIT_EDGES[0], LOGIT_EDGES[-1])
+    return np.histogram(values, LOGIT_EDGES)[0].tolist()

@@ -1,0 +1,77 @@
+"""The results of the study on disk: one JSON file a network, small arrays beside it, and one archive of them all."""
+
+import json
+import os
+import zipfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from segcal.errors import ArtifactError
+
+SCHEMA = 1
+FACTS = "facts"
+
+
+def write_row(folder: Path, name: str, row: Mapping[str, Any]) -> None:
+    """Write the result of one network beside, then rename."""
+    beside = folder / f".{name}.{os.getpid()}.part"
+    beside.write_text(json.dumps({"schema": SCHEMA, **row}, separators=(",", ":")), encoding="utf-8")
+    beside.replace(folder / f"{name}.json")
+
+
+def write_arrays(folder: Path, name: str, arrays: dict[str, Any]) -> None:
+    """Write small arrays beside, then rename."""
+    beside = folder / f".{name}.{os.getpid()}.part.npz"
+    np.savez_compressed(beside, **arrays)
+    beside.replace(folder / f"{name}.npz")
+
+
+def pack(folder: Path, archive: Path) -> int:
+    """Put all finished files of a folder into one archive, written beside and then renamed; return how many."""
+    files = sorted(
+        path for path in folder.iterdir() if path.suffix in (".json", ".npz", ".txt") and path.name[0] != "."
+    )
+    archive.parent.mkdir(parents=True, exist_ok=True)
+    beside = archive.with_name(f".{archive.name}.{os.getpid()}.part")
+    with zipfile.ZipFile(beside, "w", zipfile.ZIP_DEFLATED) as target:
+        for path in files:
+            # A fixed date: the same results are the same bytes.
+            target.writestr(zipfile.ZipInfo(path.name), path.read_bytes(), zipfile.ZIP_DEFLATED)
+    beside.replace(archive)
+    return len(files)
+
+
+def unpack(archive: Path, folder: Path) -> None:
+    """Take the files of an archive out, so that a study can go on from them; what is there already stays."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with zipfile.ZipFile(archive) as source:
+        for name in source.namelist():
+            if Path(name).name == name and not (folder / name).exists():
+                (folder / name).write_bytes(source.read(name))
+
+
+def read_rows(archives: Iterable[Path]) -> list[dict[str, Any]]:
+    """Read the results of all networks from archives, in the order of their names; the first of equal names counts."""
+    rows: dict[str, dict[str, Any]] = {}
+    for archive in archives:
+        with zipfile.ZipFile(archive) as source:
+            for name in source.namelist():
+                if name.endswith(".json") and name != f"{FACTS}.json":
+                    row = json.loads(source.read(name))
+                    if row.get("schema") != SCHEMA:
+                        raise ArtifactError(f"{name} in {archive} is not of schema {SCHEMA}. Run the study again.")
+                    rows.setdefault(name, row)
+    return [rows[name] for name in sorted(rows)]
+
+
+def read_arrays(archives: Iterable[Path], name: str) -> dict[str, np.ndarray] | None:
+    """Read the arrays of one name, or None where there are none."""
+    for archive in archives:
+        with zipfile.ZipFile(archive) as source:
+            if f"{name}.npz" in source.namelist():
+                with source.open(f"{name}.npz") as file, np.load(file) as arrays:
+                    return dict(arrays)
+    return None

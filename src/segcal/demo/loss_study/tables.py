@@ -1,0 +1,183 @@
+"""The tables of the study. Every one is made from what is there; a network that was not trained is a dash."""
+
+from collections.abc import Sequence
+
+from segcal.demo.loss_study.plan import (
+    BACKBONE_LOSSES,
+    BACKBONE_TASK,
+    MAIN,
+    POST_HOC,
+    SENSITIVITY,
+    SHARE_TASKS,
+    SHARES,
+    SIGMAS,
+)
+from segcal.demo.loss_study.results import DIRECTIONS, Key, Results
+from segcal.report.cells import Cell, Column, Group, Row
+from segcal.report.table import Table
+from segcal.training import BACKBONES
+
+TITLES = {
+    "ce": "CE",
+    "ce_dice": "CE + Dice",
+    "focal": "focal",
+    "ecp": "ECP",
+    "label_smoothing": "label smoothing",
+    "svls": "SVLS",
+    "mbls": "MbLS",
+    "nacl": "NACL",
+}
+METRIC_TITLES = {
+    "dice": "Dice",
+    "hd95": "HD95",
+    "ece_foreground": "ECE",
+    "cece_foreground": "CECE",
+    "ece_union": "ECE (union)",
+    "cece_union": "CECE (union)",
+    "nll": "NLL",
+    "ece": "ECE (all)",
+}
+DIGITS = {"hd95": 1}
+PIPELINES = ("none", *POST_HOC)
+BASELINE = "ce_dice"
+
+
+def column(metric: str, span: str = "", bold: bool = True) -> Column:
+    """Return the column of a metric."""
+    better = ("higher" if metric == "dice" else "lower") if bold else None
+    return Column(METRIC_TITLES[metric], span, DIGITS.get(metric, 3), better=better)  # type: ignore[arg-type]
+
+
+def main_table(results: Results, task: str) -> Table:
+    """Return Tables 1 and 2 for one task."""
+    metrics = ("dice", "hd95", "ece_foreground", "cece_foreground", "nll")
+    rows = tuple(Row(TITLES[v], tuple(results.cell(Key(task, v), m) for m in metrics)) for v in MAIN)
+    seeds = max((len(results.seeds(Key(task, v))) for v in MAIN), default=0)
+    note = f"{seeds} seeds; mean [95 % interval, bootstrap over seeds and cases]."
+    return Table(
+        f"{task}: segmentation and calibration", "Loss", tuple(map(column, metrics)), (Group("", rows),), (note,)
+    )
+
+
+def rank_table(results: Results) -> Table:
+    """Return Fig. 2: sum-rank and mean-case-rank."""
+    columns = tuple(
+        Column(title, how, digits, better="lower")
+        for how, digits in (("sum-rank", 1), ("mean case rank", 2))
+        for title in (*(METRIC_TITLES[metric] for metric in DIRECTIONS), "all")
+    )
+    sums, cases = results.sum_ranks(), results.case_ranks()
+    rows = []
+    for variant in MAIN:
+        first, second = list(sums[variant].values()), list(cases[variant].values())
+        numbers = [*first, sum(first), *second, sum(second) / len(second)]
+        rows.append(Row(TITLES[variant], tuple(Cell(number) for number in numbers)))
+    return Table("Ranks over all tasks", "Loss", columns, (Group("", tuple(rows)),), ("1 is the best rank.",))
+
+
+def sensitivity_table(results: Results) -> Table:
+    """Return Fig. 6: three settings of every loss."""
+    groups = tuple(
+        Group(TITLES[loss], tuple(Row(v, _means(results, v, ("dice", "ece_foreground"))) for v in variants))
+        for loss, variants in SENSITIVITY.items()
+    )
+    return Table("Sensitivity to hyper-parameters", "Setting", _by_task(results, ("dice", "ece_foreground")), groups)
+
+
+def ablation_table(results: Results) -> Table:
+    """Return Tables 3 and 4 and Fig. 3: prior, penalty, and what the penalty is on."""
+    names = {
+        "nacl": "mean prior, L1, on logits",
+        "nacl_gaussian_1": "gaussian prior (sigma 1)",
+        "nacl_l2": "L2 penalty",
+        "nacl_softmax": "on softmax",
+    }
+    metrics = ("dice", "ece_foreground", "cece_foreground")
+    rows = tuple(Row(title, _means(results, v, metrics)) for v, title in names.items())
+    return Table("Variants of NACL", "NACL with", _by_task(results, metrics), (Group("", rows),))
+
+
+def sigma_table(results: Results) -> Table:
+    """Return Fig. 7: by how many percent NACL is better than SVLS with the same Gaussian."""
+    metrics = ("dice", "ece_foreground")
+    rows = []
+    for sigma, (svls, nacl) in SIGMAS.items():
+        cells = []
+        for task in results.tasks:
+            for metric in metrics:
+                old, new = (results.mean(Key(task, variant), metric) for variant in (svls, nacl))
+                sign = 1 if metric == "dice" else -1
+                cells.append(Cell(None if old is None or new is None else sign * 100 * (new - old) / old))
+        rows.append(Row(f"sigma {sigma}", tuple(cells)))
+    columns = tuple(Column(f"{METRIC_TITLES[m]} %", task, 1) for task in results.tasks for m in metrics)
+    note = "Percent by which NACL with the gaussian prior is better than SVLS with the same sigma; negative: worse."
+    return Table("NACL against SVLS", "Gaussian", columns, (Group("", tuple(rows)),), (note,))
+
+
+def backbone_table(results: Results) -> Table:
+    """Return Fig. 8: other networks."""
+    metrics = ("dice", "ece_foreground", "cece_foreground")
+    groups = tuple(
+        Group(
+            backbone,
+            tuple(
+                Row(TITLES[v], tuple(results.cell(Key(BACKBONE_TASK, v, backbone), m) for m in metrics))
+                for v in BACKBONE_LOSSES
+            ),
+        )
+        for backbone in BACKBONES
+    )
+    return Table(f"Backbones, on {BACKBONE_TASK}", "Loss", tuple(column(m, bold=False) for m in metrics), groups)
+
+
+def share_table(results: Results, metric: str) -> Table:
+    """Return Fig. 9: less training data."""
+    tasks = [task for task in SHARE_TASKS if task in results.tasks]
+    shares = (*SHARES, 100)
+    rows = tuple(
+        Row(TITLES[v], tuple(Cell(results.mean(Key(task, v, share=s), metric)) for task in tasks for s in shares))
+        for v in MAIN
+    )
+    columns = tuple(Column(f"{share} %", task, 3, better=column(metric).better) for task in tasks for share in shares)
+    return Table(f"{METRIC_TITLES[metric]} with less training data", "Loss", columns, (Group("", rows),))
+
+
+def union_table(results: Results) -> Table:
+    """Return Fig. 10: calibration where truth or prediction is foreground."""
+    metrics = ("dice", "ece_union", "cece_union")
+    rows = tuple(Row(TITLES[v], _means(results, v, metrics)) for v in MAIN)
+    return Table(
+        "On the union of true and predicted foreground", "Loss", _by_task(results, metrics), (Group("", rows),)
+    )
+
+
+def post_hoc_table(results: Results, task: str, stage: str, metric: str) -> Table:
+    """Return a metric of every loss before and after each calibration."""
+    columns = tuple(Column(name, better="lower") for name in PIPELINES)
+    rows = tuple(Row(TITLES[v], tuple(results.cell(Key(task, v), metric, stage, p) for p in PIPELINES)) for v in MAIN)
+    title = f"{task}, {stage}: {METRIC_TITLES[metric]} without and with calibration after training"
+    return Table(title, "Loss", columns, (Group("", rows),))
+
+
+def gain_table(results: Results, task: str, stage: str, metric: str) -> Table:
+    """Return the paired difference of every loss from CE + Dice, each after the same calibration."""
+    rows = []
+    for variant in MAIN:
+        if variant == BASELINE:
+            continue
+        cells = []
+        for pipeline in PIPELINES:
+            found = results.difference(Key(task, BASELINE), Key(task, variant), metric, stage, pipeline)
+            cells.append(Cell(None) if found is None else Cell(found.value, found.low, found.high))
+        rows.append(Row(TITLES[variant], tuple(cells)))
+    title = f"{task}, {stage}: {METRIC_TITLES[metric]} minus that of CE + Dice, both calibrated alike"
+    note = "Negative: the loss still helps. Paired over seeds and cases, 95 % interval."
+    return Table(title, "Loss", tuple(map(Column, PIPELINES)), (Group("", tuple(rows)),), (note,))
+
+
+def _by_task(results: Results, metrics: Sequence[str]) -> tuple[Column, ...]:
+    return tuple(column(metric, task) for task in results.tasks for metric in metrics)
+
+
+def _means(results: Results, variant: str, metrics: Sequence[str]) -> tuple[Cell, ...]:
+    return tuple(Cell(results.mean(Key(task, variant), metric)) for task in results.tasks for metric in metrics)

@@ -1,0 +1,56 @@
+from segcal.demo.loss_study import tables
+from segcal.demo.loss_study.plan import MAIN, Unit
+from segcal.demo.loss_study.results import Results
+
+
+def test_every_table_has_a_row_for_every_loss(rows):
+    results = Results(rows)
+    made = [
+        tables.main_table(results, "roads"),
+        tables.rank_table(results),
+        tables.union_table(results),
+        tables.share_table(results, "dice"),
+        tables.post_hoc_table(results, "roads", "corrupted", "nll"),
+    ]
+    for table in made:
+        assert [row.title for row in table.rows] == [tables.TITLES[variant] for variant in MAIN]
+        assert all(cell.value is not None for row in table.rows for cell in row.cells)
+
+
+def test_the_best_loss_is_bold(rows):
+    text = tables.main_table(Results(rows), "tumour").to_markdown()
+    line = next(line for line in text.splitlines() if line.startswith("| CE |"))
+    assert line.count("**") == 2 * 5
+    assert "2 seeds" in text
+
+
+def test_ablations_have_all_settings(rows):
+    results = Results(rows)
+    assert len(tables.ablation_table(results).rows) == 4
+    assert len(tables.sensitivity_table(results).rows) == 18
+    assert len(tables.sigma_table(results).rows) == 3
+    assert len(tables.backbone_table(results).rows) == 12
+
+
+def test_the_advantage_over_svls_is_in_percent(made_up):
+    rows = [made_up(Unit("roads", "svls_1", 0), level=5), made_up(Unit("roads", "nacl_gaussian_1", 0), level=0)]
+    results = Results(rows)
+    dice, ece = (cell.value for cell in tables.sigma_table(results).rows[0].cells)
+    old, new = (results.mean(tables.Key("roads", name), "ece_foreground") for name in ("svls_1", "nacl_gaussian_1"))
+    assert ece > 0
+    assert dice > 0
+    assert abs(ece - 100 * (old - new) / old) < 1e-9
+
+
+def test_gains_are_against_ce_dice(rows):
+    table = tables.gain_table(Results(rows), "roads", "clean", "nll")
+    assert [row.title for row in table.rows] == [tables.TITLES[v] for v in MAIN if v != "ce_dice"]
+    first, *_, last = table.rows
+    assert first.cells[1].value < 0 < last.cells[1].value
+    assert "Negative: the loss still helps" in table.to_markdown()
+
+
+def test_what_is_missing_is_a_dash(made_up):
+    results = Results([made_up(Unit("roads", "ce", 0))])
+    assert "| NACL | — |" in tables.main_table(results, "roads").to_markdown()
+    assert "| sigma 1 | — | — |" in tables.sigma_table(results).to_markdown()
