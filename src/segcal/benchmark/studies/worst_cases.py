@@ -24,8 +24,8 @@ REASONS = {"worst": 3, "least gain": 2, "most gain": 1}
 BUDGET = 1_000_000
 RULE = (
     "The calibrator is the one that segcal fit would take, chosen on the validation cases of the first repeat. Cases "
-    "are from its test cases: three with the highest NLL after calibration, two that gained least, one that gained "
-    "most."
+    "are from its test cases: three with the highest loss (NLL) after calibration, two that gained least, one that "
+    "gained most."
 )
 
 

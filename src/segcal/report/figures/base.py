@@ -1,8 +1,9 @@
 """What all figures share: colours that everyone can tell apart, one look, SVG that is the same every time."""
 
 import io
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from functools import wraps
+from typing import Any, ParamSpec
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +12,7 @@ from PIL import Image
 from segcal.errors import InputError
 from segcal.report.pictures import decode_map
 
+Arguments = ParamSpec("Arguments")
 # Okabe and Ito: told apart with every kind of colour vision. Dashes and markers differ as well.
 COLOURS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8A7A00")
 DASHES = ("-", "-", "--", ":", "-.", "--", ":", "-.")
@@ -32,28 +34,36 @@ IGNORED_BYTE = 255
 MOST_PIXELS = 200
 
 
+def styled(draw: Callable[Arguments, Any]) -> Callable[Arguments, Any]:
+    """Let a function draw with the look of this package, whatever the user has set, and leave that as it was."""
+
+    @wraps(draw)
+    def drawn(*args: Arguments.args, **options: Arguments.kwargs) -> Any:
+        try:
+            from matplotlib import rc_context
+        except ImportError:
+            raise InputError(
+                "matplotlib is not installed, but figures need it. Install it with: pip install 'segcal[report]'."
+            ) from None
+        with rc_context(LOOK):
+            return draw(*args, **options)
+
+    return drawn
+
+
 def new_figure(rows: int, columns: int, width: float, height: float, **options: Any) -> tuple[Any, NDArray[Any]]:
     """Return a figure and its axes ``(rows, columns)``; no window, and nothing global is touched."""
-    try:
-        from matplotlib import rc_context
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise InputError(
-            "matplotlib is not installed, but figures need it. Install it with: pip install 'segcal[report]'."
-        ) from None
-    with rc_context(LOOK):
-        figure = Figure(figsize=(width, height), layout="constrained")
-        axes = figure.subplots(rows, columns, squeeze=False, **options)
-    return figure, axes
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    return figure, figure.subplots(rows, columns, squeeze=False, **options)
 
 
+@styled
 def to_svg(figure: Any) -> str:
     """Return a figure as SVG text: letters stay letters, and the same data gives the same bytes."""
-    from matplotlib import rc_context
-
     stream = io.StringIO()
-    with rc_context(LOOK):
-        figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": "segcal"})
+    figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": "segcal"})
     return stream.getvalue()
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from segcal.report.figures.base import new_figure, show_picture
+from segcal.report.figures.base import new_figure, show_picture, styled
 
 TITLES = {
     "clean": "clean", "noise": "Gaussian noise", "blur": "Gaussian blur", "brightness": "brightness",
@@ -11,6 +11,7 @@ TITLES = {
 }  # fmt: skip
 
 
+@styled
 def corruption_figure(images: Mapping[str, Mapping[str, Any]]) -> Any:
     """Return the pictures in two rows.
 

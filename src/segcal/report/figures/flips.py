@@ -5,12 +5,13 @@ from typing import Any
 
 import numpy as np
 
-from segcal.report.figures.base import COLOURS, new_figure, shorten, show_classes, show_picture
+from segcal.report.figures.base import COLOURS, new_figure, shorten, show_classes, show_picture, styled
 from segcal.report.pictures import decode_map
 
 KINDS = {"harmful": "right to wrong", "beneficial": "wrong to right", "neutral": "wrong to wrong"}
 
 
+@styled
 def flip_figure(found: Mapping[str, Any], background: bool = True) -> Any:
     """Return input, truth and flipped voxels of one case, and flips by distance from the boundary of the truth.
 

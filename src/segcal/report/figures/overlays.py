@@ -3,12 +3,13 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from segcal.report.figures.base import CLASS_COLOURS, new_figure, shorten, show_classes, show_picture
+from segcal.report.figures.base import CLASS_COLOURS, new_figure, shorten, show_classes, show_picture, styled
 from segcal.report.pictures import decode_map
 
 MOST_NAMES = 20
 
 
+@styled
 def overlay_figure(
     cases: Sequence[Mapping[str, Any]], classes: Sequence[str], background: bool = True, alpha: float = 0.55
 ) -> Any:

@@ -5,12 +5,13 @@ from typing import Any
 
 import numpy as np
 
-from segcal.report.figures.base import COLOURS, DASHES, MARKERS, new_figure, shorten
+from segcal.report.figures.base import COLOURS, DASHES, MARKERS, new_figure, shorten, styled
 
 # Of a curve: count, confidence, accuracy (None in empty bins), and low and high where there are intervals.
 CurveData = Mapping[str, Sequence[float | None]]
 
 
+@styled
 def reliability_figure(curves: Mapping[str, CurveData], title: str = "", what: str = "right") -> Any:
     """Return a diagram of several curves with their counts below, on scales that are always the same.
 
@@ -23,9 +24,11 @@ def reliability_figure(curves: Mapping[str, CurveData], title: str = "", what: s
     _draw(axes[0, 0], axes[1, 0], curves)
     axes[0, 0].set(title=shorten(title, 70), ylabel=f"share that is {what}")
     axes[1, 0].set(xlabel="confidence", ylabel="voxels")
+    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center")
     return figure
 
 
+@styled
 def reliability_panel(places: Mapping[str, Mapping[str, CurveData]], rule: str = "") -> Any:
     """Return one diagram a task beside each other, with the rule by which their curves were chosen.
 
@@ -37,6 +40,7 @@ def reliability_panel(places: Mapping[str, Mapping[str, CurveData]], rule: str =
     for column, (name, curves) in enumerate(places.items()):
         _draw(axes[0, column], axes[1, column], curves)
         axes[0, column].set(title=shorten(name), ylabel="share that is right")
+        axes[0, column].legend(loc="upper left", fontsize=7.5)
         axes[1, column].set(xlabel="confidence", ylabel="voxels")
     if rule:
         figure.supxlabel(_wrapped(rule, 55 * len(places)), fontsize=7.5, color="#55626f")
@@ -58,8 +62,9 @@ def _draw(upper: Any, lower: Any, curves: Mapping[str, CurveData]) -> None:
         places = (np.arange(len(count)) + 0.1) * width + number * each
         lower.bar(places[filled], count[filled], each, align="edge", color=style["color"])
     upper.set(xlim=(0, 1), ylim=(0, 1))
-    upper.legend(loc="upper left")
     lower.set(yscale="log", ylim=(0.8, None))
+    lower.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+    lower.yaxis.set_minor_formatter(lambda value, _: "")
 
 
 def _wrapped(text: str, width: int) -> str:

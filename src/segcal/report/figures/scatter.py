@@ -3,9 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from segcal.report.figures.base import COLOURS, MARKERS, new_figure, shorten
+from segcal.report.figures.base import COLOURS, MARKERS, new_figure, shorten, styled
 
 
+@styled
 def scatter_figure(stages: Mapping[str, Sequence[tuple[float | None, float | None]]], title: str = "") -> Any:
     """Return the scatter of several stages on one pair of axes; cases without a value are left out.
 

@@ -4,16 +4,20 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import torch
 
 from segcal.calibrators.base import Calibrator
 from segcal.calibrators.violations import adversarial, shift_change
-from segcal.report.figures.base import COLOURS, new_figure, shorten
+from segcal.report.figures.base import COLOURS, new_figure, shorten, styled
 
 MOST_CLASSES = 8
 # Of the voxels that an audit tries, every so many are enough for one example.
 SPARSE = 31
+VISIBLE_SHIFTS = (5.0, 30.0, 1000.0)
+VISIBLE = 0.1
 
 
+@styled
 def shift_figure(calibrator: Calibrator, name: str = "", classes: Sequence[str] | None = None) -> Any:
     """Return the illustration for a calibrator, with the voxel of its audit on which a shift changes most.
 
@@ -22,7 +26,7 @@ def shift_figure(calibrator: Calibrator, name: str = "", classes: Sequence[str] 
         name: of the calibrator, for titles.
         classes: names of the classes.
     """
-    change, example = shift_change(calibrator, adversarial(calibrator.num_classes)[::SPARSE])
+    change, example = _clearest(calibrator)
     logits, shift = np.array(example["logits"]), float(example["the same plus"])
     softmax = np.exp(logits - logits.max())
     rows = {
@@ -49,6 +53,23 @@ def shift_figure(calibrator: Calibrator, name: str = "", classes: Sequence[str] 
         axis.set_ylim(0, 1)
     axes[0, 0].legend()
     return figure
+
+
+@torch.no_grad()
+def _clearest(calibrator: Calibrator) -> tuple[float, dict[str, Any]]:
+    """Return the smallest shift that anyone can see the effect of, with the voxel where it is largest."""
+    voxels = adversarial(calibrator.num_classes)[::SPARSE].round(decimals=3)
+    if not calibrator.pointwise:
+        return shift_change(calibrator, voxels)
+    before = calibrator(voxels)
+    for shift in VISIBLE_SHIFTS:
+        after = calibrator(voxels + shift)
+        change = (after.exp() - before.exp()).abs().amax(1)
+        place = int(change.argmax())
+        if float(change[place]) > VISIBLE:
+            break
+    pair = {"probabilities": before[place].exp().tolist(), "and after the shift": after[place].exp().tolist()}
+    return float((after - before).abs().max()), {"logits": voxels[place].tolist(), "the same plus": shift, **pair}
 
 
 def _verdict(change: float) -> str:

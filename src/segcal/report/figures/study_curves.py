@@ -5,12 +5,13 @@ from typing import Any
 
 import numpy as np
 
-from segcal.report.figures.base import COLOURS, DASHES, MARKERS, new_figure, shorten
+from segcal.report.figures.base import COLOURS, DASHES, MARKERS, new_figure, shorten, styled
 
 TITLES = {"nll": "NLL", "ece": "ECE", "ba_ece": "BA-ECE", "ace": "ACE"}
 MOST_LINES = 8
 
 
+@styled
 def size_figure(found: Mapping[str, Any]) -> Any:
     """Return the change of each metric against the usual number of calibration cases, with bands of its intervals.
 
@@ -31,6 +32,7 @@ def size_figure(found: Mapping[str, Any]) -> Any:
     return figure
 
 
+@styled
 def binning_figure(found: Mapping[str, Any], shown: Sequence[str] | None = None) -> Any:
     """Return ECE and ACE by the number of bins, with their intervals.
 

@@ -5,10 +5,11 @@ from typing import Any
 
 import numpy as np
 
-from segcal.report.figures.base import CONFIDENCE_MAP, new_figure, shorten, show_picture
+from segcal.report.figures.base import CONFIDENCE_MAP, new_figure, shorten, show_picture, styled
 from segcal.report.pictures import decode_map
 
 
+@styled
 def temperature_figure(cases: Sequence[Mapping[str, Any]]) -> Any:
     """Return the image and the temperature of some cases, all temperatures on one logarithmic scale.
 

@@ -51,7 +51,8 @@ function caseNumbers(data, one) {
     const [before, after] = one[key].map((value) => metricText(metric, value));
     return before === after ? `${title} ${before}${unit}` : `${title} ${before} → ${after}${unit}`;
   });
-  return parts.filter(Boolean).join('; ') + '.';
+  const text = parts.filter(Boolean).join('; ');
+  return `${text.charAt(0).toUpperCase()}${text.slice(1)}.`;
 }
 
 function legend(place, one) {

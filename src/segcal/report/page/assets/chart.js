@@ -34,6 +34,8 @@ function shape(kind, x, y, size, colour) {
   return svg('polygon', { points: points.map(([a, b]) => `${x + a * size},${y + b * size}`).join(' '), ...style });
 }
 
+const isNarrow = () => window.innerWidth < 560;
+
 // Round steps that cover a range from zero.
 function ticksTo(largest, most = 5) {
   if (!(largest > 0)) return [0, 1];

@@ -1,7 +1,7 @@
 // Pairs of numbers, before and after, one row a class or a band.
 function pairRow(root, chart, y, before, after, title, sub) {
   const { px } = chart;
-  root.append(svg('text', { class: 'strong', x: 0, y: y + (sub ? -2 : 4) }, plainName(title, 30)));
+  root.append(svg('text', { class: 'strong', x: 0, y: y + (sub ? -2 : 4) }, plainName(title, isNarrow() ? 18 : 30)));
   if (sub) root.append(svg('text', { x: 0, y: y + 13 }, sub));
   if (before !== null && after !== null) root.append(svg('line', { x1: px(before), x2: px(after), y1: y, y2: y, stroke: 'var(--line)', 'stroke-width': 3 }));
   if (before !== null) root.append(shape('circle', px(before), y, 5.5, 'var(--before)'));
@@ -9,9 +9,9 @@ function pairRow(root, chart, y, before, after, title, sub) {
 }
 
 function pairChart(rows, title, largest, text) {
-  const ticks = ticksTo(largest);
+  const ticks = ticksTo(largest, isNarrow() ? 3 : 5);
   const height = 26 + 38 * rows.length + 44;
-  const chart = axes({ width: 640, height, left: 210, top: 8, bottom: 44, label: title, x: { range: [0, ticks[ticks.length - 1]], ticks, format: text, title }, y: { range: [0, 1], ticks: [], format: String } });
+  const chart = axes({ width: isNarrow() ? 390 : 640, height, left: isNarrow() ? 135 : 210, top: 8, bottom: 44, label: title, x: { range: [0, ticks[ticks.length - 1]], ticks, format: text, title }, y: { range: [0, 1], ticks: [], format: String } });
   rows.forEach((row, k) => pairRow(chart.root, chart, 30 + 38 * k, row.before, row.after, row.title, row.sub));
   return chart.root;
 }

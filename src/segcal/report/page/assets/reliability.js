@@ -61,7 +61,7 @@ function hasIntervals(place, state) {
 }
 
 function reliabilityChart(data, place, state, readout) {
-  const [width, height, strip] = [600, 470, 92];
+  const [width, height, strip] = isNarrow() ? [390, 330, 92] : [600, 470, 92];
   const whole = (value) => Math.round(100 * value) + ' %';
   const ticks = [0, 0.2, 0.4, 0.6, 0.8, 1];
   const wide = state.where.startsWith('classes');

@@ -2,7 +2,7 @@
 const PROMISES = [
   ['mask', 'keeps the mask', (row) => row.preserves !== null],
   ['order', 'keeps the order of all classes', (row) => row.preserves === 'order'],
-  ['offset', 'ignores a shift of all scores', (row) => row.translation_invariant],
+  ['shift', 'ignores a shift of all scores', (row) => row.translation_invariant],
 ];
 
 function showTable(data, place, state) {
@@ -42,10 +42,10 @@ function resultsTable(data, place, state, draw) {
   const arrow = { lower: '↓', higher: '↑' };
   return el('table', {}, el('thead', {}, el('tr', {},
     el('th', { scope: 'col', 'aria-sort': sorting('pipeline') }, el('button', { type: 'button', onclick: order('pipeline'), 'data-sort': 'pipeline' }, 'Calibrator')),
-    el('th', { scope: 'col', class: 'left' }, 'Promises'),
     metrics.map((metric) => el('th', { scope: 'col', 'aria-sort': sorting(metric.name), title: metric.explained },
       el('button', { type: 'button', onclick: order(metric.name, metric.better), 'data-sort': metric.name }, metric.title),
-      el('span', { class: 'sub' }, `${shortName(metric.name)} ${arrow[metric.better] || ''}`))))),
+      el('span', { class: 'sub' }, `${shortName(metric.name)} ${arrow[metric.better] || ''}`))),
+    el('th', { scope: 'col', class: 'left', title: 'mask: keeps the mask. order: keeps the order of all classes. shift: ignores a shift of all scores.' }, 'Promises', el('span', { class: 'sub' }, 'what it keeps or ignores')))),
   el('tbody', {}, sorted.length ? sorted.map((row) => tableRow(data, place, row, metrics, best, state)) : el('tr', {}, el('td', { colspan: metrics.length + 2 }, 'No row makes all these promises.'))));
 }
 
@@ -84,5 +84,5 @@ function tableRow(data, place, row, metrics, best, state) {
       row.pipeline === place.baseline ? el('span', { class: 'tag first' }, 'before') : null,
       row.converged ? null : el('span', { class: 'tag first', title: 'The fit stopped before its tolerance.' }, 'fit not finished'),
       el('span', { class: 'sub' }, el('code', {}, name(row.pipeline, 70)), ' · ', poolingText(data, row))),
-    el('td', { class: 'left' }, row.calibrator === 'identity' ? el('span', { class: 'soft' }, 'changes nothing') : held.length ? held.join(' · ') : el('span', { class: 'soft' }, 'none')), cells);
+    cells, el('td', { class: 'left' }, row.calibrator === 'identity' ? el('span', { class: 'soft' }, 'changes nothing') : held.length ? held.join(' · ') : el('span', { class: 'soft' }, 'none')));
 }
