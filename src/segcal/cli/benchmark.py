@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from segcal.benchmark.page.writing import PAGE, write_report
 from segcal.benchmark.protocol import load_protocol
 from segcal.benchmark.whole import Whole, run_protocol
 from segcal.cli.console import Output
@@ -52,6 +53,7 @@ def run(args: argparse.Namespace) -> int:
         opener = partial(open_embedded, cache=cache)
         whole = run_protocol(protocol, args.output, opener, open_embedded, show, output.failed)
     shutil.rmtree(cache, ignore_errors=True)
+    write_report(args.output)
     _print(output, whole, args.output)
     return output.finish()
 
@@ -64,6 +66,7 @@ def _print(output: Output, whole: Whole, folder: Path) -> None:
     output.say(*(f"note: {note}" for note in summary["notes"]))
     output.say(*(f"no {name} study: {reason}" for name, reason in whole.left_out.items()))
     output.say(f"results {folder}, summary {folder / SUMMARY}, {len(paths)} files in {folder / FOLDER}")
+    output.say(f"report {folder / PAGE}: open it in a browser")
     output.document(
         {
             "results": str(folder),
@@ -74,5 +77,6 @@ def _print(output: Output, whole: Whole, folder: Path) -> None:
             "studies": list(whole.studies),
             "studies_left_out": whole.left_out,
             "tables": [str(path) for path in paths],
+            "report": str(folder / PAGE),
         }
     )

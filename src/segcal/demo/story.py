@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from segcal.benchmark.job import one_thread
+from segcal.benchmark.page.writing import PAGE, write_report
 from segcal.benchmark.pipelines import Pipeline
 from segcal.benchmark.results import write_text
 from segcal.benchmark.run import Step
@@ -82,9 +83,11 @@ def tell_story(plan: Plan, folder: str | Path, progress: Callable[[Step], None] 
     table.write(place / "tables", "demo")
     shutil.rmtree(place / PREDICTIONS, ignore_errors=True)
     titles = {task: pipeline.calibrator for task, pipeline in chosen.items()}
-    written = tuple(place / name for name in (VERDICT, "tables", "studies", "summary.json", "units", "calibrators"))
+    names = (PAGE, VERDICT, "tables", "studies", "summary.json", "units", "calibrators")
+    written = tuple(place / name for name in names)
     story = Story(table, tuple(verdict), plan.reduced, whole.left_out, written, titles)
     write_text(place / VERDICT, json.dumps(story.to_plain(), indent=1, ensure_ascii=False) + "\n")
+    write_report(place)
     return story
 
 

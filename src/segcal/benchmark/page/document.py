@@ -40,7 +40,7 @@ def make_document(folder: str | Path) -> dict[str, Any]:
         "title": ", ".join(tasks),
         "segcal": version("segcal"),
         "level": summary["bootstrap"]["level"],
-        "notes": list(summary["notes"]),
+        "notes": [*summary["notes"], *_reduced(results.folder)],
         "metrics": metric_facts(summary["metrics"]),
         "poolings": POOLING_WORDS,
         "calibrators": {name: {"title": calibrator_words(name), "about": _about(name)} for name in sorted(calibrators)},
@@ -109,6 +109,18 @@ def metric_facts(metrics: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         for name, (title, explained, shown) in METRIC_WORDS.items()
         if name in metrics
     }
+
+
+def _reduced(folder: Path) -> list[str]:
+    """Return what a demonstration did less of than everything, in one sentence."""
+    path = folder / "verdict.json"
+    if not path.is_file():
+        return []
+    try:
+        reduced = json.loads(path.read_text("utf-8"))["reduced"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+    return [f"This is a demonstration on drawn data, reduced to take minutes: {'; '.join(reduced)}."] if reduced else []
 
 
 def _about(name: str) -> str:
