@@ -1,0 +1,76 @@
+"""The page of results: made from folders alone, with the paper's word beside ours."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from segcal.benchmark.protocol import parse_protocol
+from segcal.benchmark.whole import run_protocol
+
+SCRIPTS = Path(__file__).parents[2] / "benchmarks"
+
+
+@pytest.fixture(scope="module")
+def script():
+    sys.path.insert(0, str(SCRIPTS))
+    try:
+        import results_page
+
+        yield results_page
+    finally:
+        sys.path.remove(str(SCRIPTS))
+
+
+@pytest.fixture(scope="module")
+def text(script, data, tmp_path_factory):
+    root, blobs, _ = data
+    folder = tmp_path_factory.mktemp("page")
+    document = {
+        "tasks": [{**blobs, "name": "roads"}],
+        "pipelines": [{"pooling": "mean_logits", "calibrator": name} for name in ("identity", "ms", "dc")],
+        "split": {"cal": 4, "val": 2},
+        "repeats": 2,
+        "fit": {"lam": 1e-3, "mu": 1e-3},
+        "bootstrap": {"replicates": 20},
+        "studies": ["offsets", "flips", "binning"],
+    }
+    run_protocol(parse_protocol(document, root), folder / "roads")
+    return "\n".join(script.page(folder))
+
+
+def test_every_section_that_has_results_is_there_and_no_other(text):
+    heads = [line for line in text.splitlines() if line.startswith("#")]
+    assert heads == [
+        "# Measured results", "## What was run", "## Table 4, with intervals", "### roads", "## Matched comparisons",
+        "### Where they agree with the paper", "## Offsets (Tables 3 and 5)", "## Flips", "## Binning",
+    ]  # fmt: skip
+    assert "| roads | RoadSeg | 3 | 2 | 12 | 4 | 2 | 6 | 2 | 20000 |" in text
+    assert "\n- roads, dc(mean_logits) against ms(mean_logits): " in text
+    assert "of the " in text
+    assert "flips of ms(mean_logits)" in text
+
+
+def test_the_paper_s_word_is_that_of_its_printed_numbers(script, text):
+    rows = script.paper.RESULTS["RoadSeg"]
+    words = [script.paper.verdict(rows, "ms(mean_logits)", "dc(mean_logits)", metric) for metric in script.TITLES]
+    assert words == ["better", "better", "better", "better", "better"]
+    city = script.paper.RESULTS["Cityscapes"]
+    assert script.paper.verdict(city, "cdc(mean_logits)", "cms_ap(mean_logits)", "ece") == "worse"
+    assert script.paper.verdict(city, "lts(mean_logits)", "lts_ti(mean_logits)", "ba_ece") == "same"
+    assert "| roads | dc(mean_logits) against ms(mean_logits) | " in text
+    assert "- roads: of 5 verdicts " in text
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours", "outcome"),
+    [
+        ("better", "better", "agrees"),
+        ("same", "no difference", "agrees"),
+        ("better", "no difference", "not confirmed"),
+        ("same", "worse", "only here"),
+        ("better", "worse", "opposite"),
+    ],
+)
+def test_agreement_is_judged_strictly(script, theirs, ours, outcome):
+    assert script.judge(theirs, ours) == outcome
