@@ -37,6 +37,14 @@ STUDY_FACTS: dict[str, StudyFacts] = {
     "reliability": StudyFacts("Fig. 8", "ace among the metrics", "nothing", True),
     "padding": StudyFacts("one-hot padding read as logits", "logits and masks", "fits and tests again", False),
     "worst_cases": StudyFacts("the case browser of the report", "", "reads the validation cases and six others", True),
+    "regions": StudyFacts(
+        "ECE of right, wrong, boundary, interior; entropy", "", "reads the test cases of a repeat", True
+    ),
+    "detection": StudyFacts("ECE by the share of mispredictions found", "", "counts the test cases of a repeat", False),
+    "ensemble_size": StudyFacts("ECE and mIoU by members", "two members", "reads every case once a size", False),
+    "crop_size": StudyFacts("ECE and mIoU by crop size", "embedded tasks", "predicts every case four times", False),
+    "test_scales": StudyFacts("ECE and mIoU over scales", "embedded tasks", "predicts every case ten times", False),
+    "model_size": StudyFacts("ECE and mIoU by model size", "study_options.model_sizes", "nothing", False),
 }
 USUAL = tuple(name for name, facts in STUDY_FACTS.items() if facts.usual)
 ALL = "all"
@@ -52,12 +60,14 @@ class Options:
         sizes: numbers of calibration cases; None: shares of the cases that are not for the test, as in the paper.
         size_tasks: tasks of the calibration-size study; None: all.
         padding_calibrators: calibrators of the padding study; None: all that the benchmark fitted on mean logits.
+        model_sizes: how many parameters the model of a task has, by the name of the task.
     """
 
     cases: int | None = None
     sizes: tuple[int, ...] | None = None
     size_tasks: tuple[str, ...] | None = None
     padding_calibrators: tuple[str, ...] | None = None
+    model_sizes: dict[str, int] | None = None
 
 
 def read_studies(listed: object) -> tuple[str, ...]:
@@ -87,7 +97,10 @@ def check_studies(names: list[Any] | tuple[str, ...]) -> None:
 def read_options(table: object) -> Options:
     """Read the table `study_options` of a protocol."""
     where = "study_options"
-    found = read_table(table, where, {"cases": int, "sizes": None, **dict.fromkeys(LISTS, list)})
+    known = {"cases": int, "sizes": None, "model_sizes": dict, **dict.fromkeys(LISTS, list)}
+    found = read_table(table, where, known)
+    for name, size in found.get("model_sizes", {}).items():
+        check_least(size, f"{where}.model_sizes.{name}", 1)
     check_least(found.get("cases", 1), f"{where}.cases", 1)
     if "sizes" in found:
         sizes = found["sizes"]
@@ -96,4 +109,4 @@ def read_options(table: object) -> Options:
                 f"protocol has {where}.sizes = {sizes!r}, but whole numbers of at least 1 are needed. Change the value."
             )
     listed: dict[str, Any] = {key: tuple(found[key]) for key in ("sizes", *LISTS) if key in found}
-    return Options(cases=found.get("cases"), **listed)
+    return Options(cases=found.get("cases"), model_sizes=found.get("model_sizes"), **listed)

@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from torch import Tensor
+
 from segcal.benchmark.reading import check_least, read_table, require
 from segcal.cases import Cases, open_cases
 from segcal.errors import InputError
@@ -112,10 +114,12 @@ class OpenTask:
     Attributes:
         cases: the cases.
         background: whether class 0 is left out of Dice.
+        model: makes pooled logits ``(classes, *space)`` from an image ``(channels, *space)``, if it can be run here.
     """
 
     cases: Cases
     background: bool
+    model: Callable[[Tensor], Tensor] | None = None
 
 
 # Opens an embedded task with a pooling. It travels to worker processes, so it must be picklable.

@@ -29,7 +29,8 @@ def open_embedded(task: EmbeddedTask, pooling: str, cache: Path | None = None) -
     """
     facts = get_task(task.embedded)
     background = facts.background if task.background is None else task.background
-    return OpenTask(PredictedCases(task, pooling, cache), background)
+    cases = PredictedCases(task, pooling, cache)
+    return OpenTask(cases, background, cases.predict)
 
 
 class PredictedCases(Cases):
@@ -73,6 +74,11 @@ class PredictedCases(Cases):
             spacing=self.facts.spacing,
             image=found["image"],
         )
+
+    def predict(self, image: Tensor) -> Tensor:
+        """Return the pooled logits of any image ``(channels, *space)``, as studies of inference need them."""
+        networks = self._networks[:1] if self.pooling == "single" else self._networks
+        return pool((predict(network, image.numpy()) for network in networks), str(self.pooling))
 
     @cached_property
     def _networks(self) -> list[UNet]:

@@ -31,8 +31,9 @@ from segcal.numerics import winner
 WRONG_TEMPERATURES = (1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 100.0, 1e4)
 RIGHT_TEMPERATURES = (1.0, 0.95, 0.9, 0.85, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2)
 PAPER_LARGE, PAPER_SMALL, PAPER_RECALL = 1e10, 2.0, 0.5
-# Voxels that a selector is trained on, at most: of a few hundred cases.
-MOST_VOXELS = 1 << 21
+# Voxels that a selector is trained on, at most. Hard ones are frequent among those that a fit draws, and a network of
+# a few hundred weights needs no more of them.
+MOST_VOXELS = {"exact": 1 << 18, "paper": 1 << 21}
 
 InnerFit = Callable[[Request], Certificate]
 
@@ -58,8 +59,9 @@ def fit_selective(request: Request, fit_inner: InnerFit) -> Certificate:
     inside = None
     if calibrator.inner is not None and calibrator.place == "before":
         inside = fit_inner(replace(request, calibrator=calibrator.inner))
-    voxels = gather(request.source, MOST_VOXELS, request.config.seed)
-    looked_at = voxels if request.validation is None else gather(request.validation, MOST_VOXELS, request.config.seed)
+    most, seed = MOST_VOXELS[request.config.method], request.config.seed
+    voxels = gather(request.source, most, seed)
+    looked_at = voxels if request.validation is None else gather(request.validation, most, seed)
     examples = make_examples(calibrator, voxels, request.device)
     held_out = None if request.validation is None else make_examples(calibrator, looked_at, request.device)
     curve = train_selector(calibrator.selector, examples, held_out, calibrator.repeats, request.config, request.report)

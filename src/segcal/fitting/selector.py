@@ -26,7 +26,7 @@ EPOCHS = {"paper": 40, "exact": 12}
 # Few voxels make short epochs; there are more of them then.
 LEAST_STEPS = 1000
 # Voxels of one step: enough steps an epoch for few voxels, large enough to be fast for many.
-STEPS, SMALLEST_BATCH, LARGEST_BATCH = 64, 256, 1 << 14
+STEPS, SMALLEST_BATCH, LARGEST_BATCH = 64, 256, 1 << 12
 WRONG, RIGHT = 0, 1
 
 

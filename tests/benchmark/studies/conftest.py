@@ -39,7 +39,7 @@ def open_toy(task, pooling):
         masks = [mask] * task.cases
     names = [f"{'far' if place == 7 else 'case'}{number:02d}" for number in range(task.cases)]
     cases = ArrayCases(logits, labels, ids=names, masks=masks, images=images, pooling=pooling)
-    return OpenTask(cases, background=True)
+    return OpenTask(cases, background=True, model=lambda image: 4 * image.flip(0))
 
 
 @pytest.fixture(scope="session")
@@ -62,5 +62,5 @@ def setting(tmp_path_factory):
         bootstrap=Bootstrap(replicates=50),
     )
     results = run_benchmark(protocol, tmp_path_factory.mktemp("results"), open_toy)
-    options = Options(cases=2, sizes=(1, 9), size_tasks=("toy",))
+    options = Options(cases=2, sizes=(1, 9), size_tasks=("toy",), model_sizes={"plain": 400, "toy": 100})
     return Setting(protocol, results, summarise(results), open_toy, options=options)

@@ -14,10 +14,13 @@ from segcal.benchmark.studies.base import Study, read_study
 from segcal.benchmark.studies.binning import run_binning
 from segcal.benchmark.studies.calibration_size import run_calibration_size
 from segcal.benchmark.studies.covariate_shift import run_covariate_shift
+from segcal.benchmark.studies.detection import run_detection
 from segcal.benchmark.studies.domain_shift import run_domain_shift
+from segcal.benchmark.studies.factors import run_crop_size, run_ensemble_size, run_model_size, run_test_scales
 from segcal.benchmark.studies.flips import run_flips
 from segcal.benchmark.studies.offsets import run_offsets
 from segcal.benchmark.studies.padding import run_padding
+from segcal.benchmark.studies.regions import run_regions
 from segcal.benchmark.studies.reliability import run_reliability
 from segcal.benchmark.studies.setting import NothingToStudyError, Setting
 from segcal.benchmark.studies.worst_cases import run_worst_cases
@@ -35,6 +38,12 @@ STUDIES: dict[str, Callable[[Setting], Study]] = {
     "reliability": run_reliability,
     "padding": run_padding,
     "worst_cases": run_worst_cases,
+    "regions": run_regions,
+    "detection": run_detection,
+    "ensemble_size": run_ensemble_size,
+    "crop_size": run_crop_size,
+    "test_scales": run_test_scales,
+    "model_size": run_model_size,
 }
 
 
