@@ -9,36 +9,41 @@ import subprocess
 import sys
 from typing import Any
 
+import torch
 from numba import float32, float64, int32, int64
 
 from segcal.kernels import affine_numba, affine_temperature
 
-SIGNATURES: tuple[tuple[Any, tuple[Any, ...]], ...] = tuple(
-    (kernel, (real[:, ::1], int32[::1], real[::1], *rest))
-    for real in (float32, float64)
-    for kernel, rest in (
-        (affine_numba._likelihood, (float64[:, ::1], int64)),
-        (affine_temperature._fused, (float64,)),
-    )
-)
+Signature = tuple[Any, tuple[Any, ...]]
+TYPES: dict[torch.dtype, Any] = {torch.float32: float32, torch.float64: float64}
 
 
-def prepare() -> None:
+def loops(dtype: torch.dtype) -> list[Signature]:
+    """Return the loops of fits to logits of this type, each with the types of its arguments."""
+    real = TYPES[dtype]
+    voxels = (real[:, ::1], int32[::1], real[::1])
+    return [
+        (affine_numba._likelihood, (*voxels, float64[:, ::1], int64)),
+        (affine_temperature._fused, (*voxels, float64)),
+    ]
+
+
+def prepare(dtype: torch.dtype = torch.float32) -> None:
     """Have the loops of fits compiled in a process of its own, if they are not in the cache yet."""
-    if all(is_stored(kernel, signature) for kernel, signature in SIGNATURES):
-        return
-    subprocess.run([sys.executable, "-c", f"from {__name__} import compile_all; compile_all()"], check=False)
+    if not all(is_stored(kernel, signature) for kernel, signature in loops(dtype)):
+        code = f"import torch; from {__name__} import compile_loops; compile_loops({dtype})"
+        subprocess.run([sys.executable, "-c", code], check=False)
 
 
-def compile_all() -> None:
+def compile_loops(dtype: torch.dtype) -> None:
     """Compile the loops, which stores them."""
-    for kernel, signature in SIGNATURES:
+    for kernel, signature in loops(dtype):
         kernel.compile(signature)
 
 
 def compiled_here() -> bool:
     """Return whether this process compiled one of the loops itself, and so has other bits than those that did not."""
-    return any(kernel.stats.cache_misses for kernel, _ in SIGNATURES)
+    return any(kernel.stats.cache_misses for kernel, _ in loops(torch.float32))
 
 
 def is_stored(kernel: Any, signature: tuple[Any, ...]) -> bool:
