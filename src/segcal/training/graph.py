@@ -39,7 +39,7 @@ class GraphedGradients:
         self._images.copy_(images)
         self._labels.copy_(labels)
         self._graph.replay()
-        return self._value.detach().clone()
+        return self._value.clone()
 
     def _compute(self, images: Tensor, labels: Tensor) -> Tensor:
         value = self.loss(self.network(images), labels)
@@ -64,4 +64,4 @@ class GraphedGradients:
         self._forget()  # so that the recording writes gradients and does not add to them
         self._graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self._graph):
-            self._value = self._compute(self._images, self._labels)
+            self._value = self._compute(self._images, self._labels).detach()
