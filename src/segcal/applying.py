@@ -19,6 +19,7 @@ from torch import Tensor
 
 from segcal.calibrators import registry_entry
 from segcal.calibrators.base import Calibrator
+from segcal.calibrators.look_around import tiled_scores
 from segcal.cases.base import Case, CaseError, Cases
 from segcal.cases.bounded import read_json
 from segcal.cases.files import FileCases
@@ -29,7 +30,7 @@ from segcal.errors import InputError
 from segcal.fitting.certificate import Fitted
 from segcal.numerics import compute_dtype, winner
 
-# Values of one step: large volumes are calibrated in slabs of voxels.
+# Values of one step: large volumes are calibrated in slabs of voxels, which overlap where voxels see each other.
 STEP_VALUES = 1 << 24
 RECORD = "calibration.json"
 FORMAT = "segcal-applied"
@@ -88,7 +89,8 @@ def calibrate(calibrator: Calibrator, logits: Tensor, image: Tensor | None = Non
     scores_of = compute_dtype(logits.dtype)
     if not calibrator.pointwise:
         batch = logits[None].to(parameter.device, scores_of)
-        scores = calibrator.scores(batch, None if image is None else image[None].to(parameter.device))[0].cpu()
+        picture = None if image is None else image[None].to(parameter.device)
+        scores = tiled_scores(calibrator, batch, picture, STEP_VALUES)[0].cpu()
     else:
         flat = logits.reshape(len(logits), -1)
         step = max(1024, STEP_VALUES // len(logits))

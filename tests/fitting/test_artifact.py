@@ -27,7 +27,7 @@ def fitted(cases: segcal.ArrayCases) -> Fitted:
 
 @pytest.mark.parametrize("name", segcal.CALIBRATORS)
 def test_a_loaded_calibrator_answers_bit_for_bit_as_the_saved_one(name, cases, tmp_path):
-    fitted = segcal.fit(name, cases)
+    fitted = segcal.fit(name, cases, config=segcal.FitConfig(max_steps=20))
     segcal.save(fitted, tmp_path / "calibrator")
     loaded = segcal.load(tmp_path / "calibrator")
     logits = torch.randn(2, 3, 5, 4, generator=torch.Generator().manual_seed(1))

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from segcal.calibrators.base import Calibrator
+from segcal.calibrators.look_around import tiled_scores
 from segcal.numerics import winner
 
 # Random voxels tried, and how far their logits are shifted.
@@ -18,8 +19,9 @@ TRIED = 20_000
 SHIFTS = (1.0, -30.0, 1000.0)
 # Logits are rounded to this grid before they are shifted, so that z + 1000 is exact and cannot make or break ties.
 GRID = 2.0**-30
-# Voxels of one step through a case.
+# Voxels of one step through a case; values of one step, where voxels see each other.
 STEP = 1 << 18
+STEP_VALUES = 1 << 22
 
 
 @dataclass(frozen=True)
@@ -55,8 +57,10 @@ class Measured:
             batch = logits[None].double()
             picture = None if image is None else image[None].double()
             shift = 1000 * torch.rand(batch[:, :1].shape, dtype=batch.dtype, generator=torch.Generator().manual_seed(0))
-            change = (calibrator(batch + shift, picture) - calibrator(batch, picture)).abs().max()
-            return _counted(calibrator, batch, calibrator.scores(batch, picture)).with_others(cls(change=float(change)))
+            scores = tiled_scores(calibrator, batch, picture, STEP_VALUES)
+            moved = tiled_scores(calibrator, batch + shift, picture, STEP_VALUES)
+            change = (torch.log_softmax(moved, dim=1) - torch.log_softmax(scores, dim=1)).abs().max()
+            return _counted(calibrator, batch, scores).with_others(cls(change=float(change)))
         flat = logits.reshape(len(logits), -1)
         found = cls()
         for start in range(0, flat.shape[1], STEP):
@@ -88,10 +92,11 @@ def shift_change(calibrator: Calibrator, logits: Tensor) -> tuple[float, dict[st
     """Return the largest change of a log-probability under a shift, and the voxel where probabilities change most."""
     logits = (logits / GRID).round() * GRID
     shaped = _as_image(calibrator, logits)
-    before = calibrator(shaped)
+    picture = _blank_image(calibrator, shaped)
+    before = calibrator(shaped, picture)
     worst, clearest, example = 0.0, -1.0, {}
     for shift in SHIFTS:
-        after = calibrator(shaped + shift)
+        after = calibrator(shaped + shift, picture)
         worst = max(worst, float((after - before).abs().max()))
         change = (after.exp() - before.exp()).abs().amax(1).reshape(-1)
         index = int(change.argmax())
@@ -111,7 +116,7 @@ def shift_change(calibrator: Calibrator, logits: Tensor) -> tuple[float, dict[st
 def rise_of(calibrator: Calibrator, logits: Tensor, kept: str) -> tuple[float, dict[str, Any]]:
     """Return by how much a class rises above one that was above it, and the clearest voxel that shows it."""
     shaped = _as_image(calibrator, logits)
-    scores = calibrator.scores(shaped).movedim(1, -1).reshape(logits.shape)
+    scores = calibrator.scores(shaped, _blank_image(calibrator, shaped)).movedim(1, -1).reshape(logits.shape)
     rises = _reversal(logits, scores)
     if kept == "argmax":
         rises = (scores.amax(1, keepdim=True) - scores.gather(1, winner(logits)[:, None]))[:, 0]
@@ -137,6 +142,12 @@ def _as_image(calibrator: Calibrator, logits: Tensor) -> Tensor:
         return logits
     side = next(n for n in range(int(len(logits) ** 0.5), 0, -1) if len(logits) % n == 0)
     return logits.T.reshape(1, logits.shape[1], side, -1)
+
+
+def _blank_image(calibrator: Calibrator, shaped: Tensor) -> Tensor | None:
+    """Return an image for a calibrator that sees one; what is in it has no part in the promises."""
+    channels = calibrator.options.get("image_channels", 0)
+    return shaped.new_zeros(len(shaped), channels, *shaped.shape[2:]) if channels else None
 
 
 def _digits(values: Tensor) -> list[float]:

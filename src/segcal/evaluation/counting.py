@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from segcal.calibrators.base import Calibrator
+from segcal.calibrators.look_around import tiled_scores
 from segcal.cases.base import Case
 from segcal.checks import check_forward
 from segcal.errors import InputError
@@ -24,6 +25,9 @@ from segcal.statistics import (
 )
 from segcal.statistics.boundary import LabelBands
 from segcal.statistics.case import CLASS_BINS
+
+# Values of one step of a calibrator that sees neighbours.
+STEP_VALUES = 1 << 24
 
 # A calibrator, or any function from logits (1, classes, *space) and an image to log-probabilities of that shape.
 Map: TypeAlias = Calibrator | Callable[[Tensor, Tensor | None], Tensor]
@@ -93,4 +97,7 @@ def _count_calibrated(case: Case, labels: Tensor, calibrator: Map, options: tupl
         logits = logits.to(parameter.device)
         image = None if image is None else image.to(parameter.device)
     # Decisions are compared in the scores, and counting normalises them: the log-probabilities are never written.
-    return count_logits(calibrator.scores(logits.to(compute_dtype(logits.dtype)), image)[0], labels, *options)
+    logits = logits.to(compute_dtype(logits.dtype))
+    whole = calibrator.pointwise
+    scores = calibrator.scores(logits, image) if whole else tiled_scores(calibrator, logits, image, STEP_VALUES)
+    return count_logits(scores[0], labels, *options)

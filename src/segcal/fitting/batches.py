@@ -17,9 +17,10 @@ from segcal.calibrators.look_around import LookAround
 from segcal.fitting.crops import Tiles
 from segcal.fitting.voxels import Voxels
 
-# Voxels of one step on voxels; cases of one step on tiles, as the paper on local temperatures has it.
+# Voxels of one step on voxels; tiles of one step on tiles, and cases where the tiles of a case stand together.
 BATCH_VOXELS = 1 << 15
-BATCH_CASES = 4
+BATCH_TILES = 80
+BATCH_CASES = 8
 
 
 class Batches(ABC):
@@ -90,6 +91,8 @@ class VoxelBatches(Batches):
 class TileBatches(Batches):
     """Batches of tiles, for calibrators that see neighbours.
 
+    Tiles of all cases are mixed: cases differ in the temperature they need, and a step on few of them follows these.
+
     Args:
         tiles_of: returns the tiles of a round, by its number.
         device: where to compute; on CUDA, convolutions of training are done in bfloat16.
@@ -101,41 +104,36 @@ class TileBatches(Batches):
         self._tiles_of, self._device, self._seed, self._whole = tiles_of, device, seed, whole
         tiles = tiles_of(0)
         self.used = int((tiles.labels >= 0).sum())
-        self.count = -(-len(tiles.weight) // BATCH_CASES)
+        count, size = (len(tiles.weight), BATCH_CASES) if whole else (int((tiles.weight > 0).sum()), BATCH_TILES)
+        self.count = max(1, -(-count // size))
 
     def _parts(self, number: int | None) -> Iterator[Tiles]:
         tiles = self._tiles_of(number or 0)
         rng = np.random.default_rng([self._seed, number or 0])
-        cases = len(tiles.weight)
-        for index in torch.from_numpy(np.arange(cases) if number is None else rng.permutation(cases)).split(
-            BATCH_CASES
-        ):
+        if not self._whole:
+            tiles = Tiles(*(None if x is None else x.flatten(0, 1) for x in tiles))  # type: ignore[arg-type]
+        used = torch.arange(len(tiles.weight)) if self._whole else tiles.weight.nonzero().squeeze(1)
+        order = used if number is None else used[torch.from_numpy(rng.permutation(len(used)))]
+        for index in order.split(BATCH_CASES if self._whole else BATCH_TILES):
             yield tiles.at(index)
 
     def _sums(self, model: Calibrator, part: Voxels | Tiles) -> tuple[Tensor, Tensor]:
         assert isinstance(part, Tiles)
         assert isinstance(model, LookAround)
-        part = _as_slices(part) if self._whole else _used(part)
+        part = _as_slices(part) if self._whole else part
         logits, labels, inside, weight = (values.to(self._device) for values in part[:4])
+        weight = weight.reshape(*weight.shape, *(1,) * (labels.ndim - weight.ndim)) * inside
         image = None if part.image is None else part.image.to(self._device)
         mixed = self._device.type == "cuda" and torch.is_grad_enabled()
         with torch.autocast("cuda", torch.bfloat16) if mixed else nullcontext():
-            scores = model.inner_scores(logits, image, (weight * inside)[:, None])
-        return _weighted(scores, labels, weight * inside)
-
-
-def _used(tiles: Tiles) -> Tiles:
-    """Return the tiles of all cases in one row, without room that is not used."""
-    flat = Tiles(*(None if values is None else values.flatten(0, 1) for values in tiles))  # type: ignore[arg-type]
-    found = flat.at(flat.weight.nonzero().squeeze(1))
-    return found._replace(weight=found.weight.reshape(-1, *(1,) * (found.labels.ndim - 1)))
+            scores = model.inner_scores(logits, image, weight[:, None])
+        return _weighted(scores, labels, weight)
 
 
 def _as_slices(tiles: Tiles) -> Tiles:
     """Return the tiles of each case as the slices of one volume."""
     image = None if tiles.image is None else tiles.image.movedim(2, 1)
-    weight = tiles.weight.reshape(*tiles.weight.shape, *(1,) * (tiles.labels.ndim - 2))
-    return tiles._replace(logits=tiles.logits.movedim(2, 1), image=image, weight=weight)
+    return tiles._replace(logits=tiles.logits.movedim(2, 1), image=image)
 
 
 def _weighted(scores: Tensor, labels: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:

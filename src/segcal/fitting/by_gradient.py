@@ -30,8 +30,8 @@ from segcal.fitting.request import Request
 from segcal.fitting.search import Found, Study, Trial, search
 
 # Without a search: learning rates on tiles and on voxels, rounds without improvement, and weight decay.
-TILE_RATE, VOXEL_RATE = 1e-3, 1e-2
-PATIENCE = 10
+TILE_RATE, VOXEL_RATE = 3e-4, 1e-2
+PATIENCE = 20
 WEIGHT_DECAY = 0.0
 
 

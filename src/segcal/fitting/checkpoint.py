@@ -40,7 +40,7 @@ class FileKeeper:
             return None
         try:
             state = torch.load(self._path, map_location="cpu", weights_only=True)
-        except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
+        except (OSError, RuntimeError, EOFError, LookupError, ValueError, pickle.UnpicklingError) as error:
             raise ArtifactError(
                 f"{self._path} is not readable as a checkpoint ({error}), but it must be as segcal wrote it. "
                 "Delete it to start again."

@@ -112,7 +112,7 @@ class TileSource:
         self._cases, self._window, self._seed, self._before = cases, window, config.seed, before
         self.available = 0
         channels, size = cases.num_classes + window.image_channels, window.side**window.axes
-        one_tile = 4 * channels * math.prod(window.outer) + 5 * size
+        one_tile = 4 * channels * math.prod(window.outer) + 5 * size + 4
         wanted = VOXELS_A_DRAW if config.voxels == "all" else config.voxels
         self._quota = max(1, min(-(-wanted // size), config.memory // len(cases) // one_tile - 1))
         room = (len(cases), self._quota + 1)  # a draw may give one more than was asked for

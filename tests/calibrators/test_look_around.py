@@ -1,0 +1,102 @@
+import numpy as np
+import pytest
+import torch
+
+from segcal import make_calibrator
+from segcal.calibrators.look_around import tiled_scores, with_margin, without_margin
+from segcal.errors import InputError
+
+TILED = ["lts", "lts_ti"]
+
+
+def normal(*shape, seed=0, dtype=torch.float64):
+    return (4 * torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)).to(dtype)
+
+
+@pytest.mark.parametrize(("space", "margin"), [((9, 7), (4, 4)), ((3, 9, 7), (0, 4, 4)), ((6, 9, 7), (4, 4, 4))])
+def test_the_margin_is_the_reflection_of_numpy(space, margin):
+    values = normal(2, 3, *space)
+    expected = np.pad(values.numpy(), [(0, 0), (0, 0), *((width, width) for width in margin)], mode="reflect")
+    assert np.array_equal(with_margin(values, margin).numpy(), expected)
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_an_axis_that_is_too_short_is_continued_by_its_last_value(size):
+    values = normal(2, 3, size, 9)
+    long = np.pad(values.numpy(), [(0, 0), (0, 0), (0, 0), (4, 4)], mode="reflect")
+    expected = np.pad(long, [(0, 0), (0, 0), (4, 4), (0, 0)], mode="edge")
+    assert np.array_equal(with_margin(values, (4, 4)).numpy(), expected)
+
+
+def test_what_is_inside_the_margin_is_what_was_there():
+    values = normal(2, 3, 5, 6, 7)
+    assert torch.equal(without_margin(with_margin(values, (0, 4, 2)), (0, 4, 2)), values)
+
+
+@pytest.mark.parametrize("name", [*TILED, "lts_cms"])
+@pytest.mark.parametrize("space", [(41, 23), (9, 37), (3, 31, 12), (13, 6, 7)])
+@pytest.mark.parametrize("values", [60, 700, 2500])
+def test_tiled_application_equals_whole_application(name, space, values, randomise):
+    calibrator = randomise(make_calibrator(name, 5))
+    logits = normal(2, 5, *space)
+    with torch.no_grad():
+        whole = calibrator.scores(logits)
+        torch.testing.assert_close(tiled_scores(calibrator, logits, None, values), whole, rtol=1e-11, atol=1e-11)
+
+
+def test_tiles_of_full_3d_kernels_and_of_images_equal_the_whole(randomise):
+    volume = randomise(make_calibrator("lts_ti", 3, full_3d=True))
+    logits = normal(1, 3, 17, 8, 7)
+    with torch.no_grad():
+        expected = volume.scores(logits)
+        torch.testing.assert_close(tiled_scores(volume, logits, None, 200), expected, rtol=1e-11, atol=1e-11)
+        pictured = randomise(make_calibrator("lts_ti", 3, image_channels=2))
+        logits, image = normal(1, 3, 40, 9), normal(1, 2, 40, 9, seed=1)
+        expected = pictured.scores(logits, image)
+        torch.testing.assert_close(tiled_scores(pictured, logits, image, 200), expected, rtol=1e-11, atol=1e-11)
+
+
+def test_the_overlap_is_needed(randomise):
+    """Pieces without what their border voxels see give something else."""
+    calibrator = randomise(make_calibrator("lts_ti", 5))
+    logits = normal(1, 5, 40, 23)
+    with torch.no_grad():
+        whole = calibrator.scores(logits)
+        pieces = torch.cat([calibrator.scores(part) for part in logits.split(10, dim=2)], dim=2)
+    assert float((pieces - whole).abs().max()) > 0.1
+
+
+def test_tiles_are_as_small_as_asked_for(randomise, monkeypatch):
+    calibrator = randomise(make_calibrator("lts_ti", 5))
+    seen = []
+    scores = calibrator.scores
+    monkeypatch.setattr(calibrator, "scores", lambda logits, image: seen.append(logits.shape) or scores(logits, image))
+    tiled_scores(calibrator, normal(1, 5, 100, 20), None, 1000)
+    assert seen == [(1, 5, 14, 20)] + [(1, 5, 18, 20)] * 8 + [(1, 5, 14, 20)]  # ten rows, and four on each side
+
+
+def test_a_calibrator_that_sees_the_whole_image_gets_it(randomise):
+    calibrator = randomise(make_calibrator("ibts", 5))
+    logits = normal(1, 5, 40, 23)
+    with torch.no_grad():
+        assert torch.equal(tiled_scores(calibrator, logits, None, 100), calibrator.scores(logits))
+
+
+@pytest.mark.parametrize("name", ["lts", "lts_ti", "ibts", "lts_cms"])
+@pytest.mark.parametrize("shape", [(4, 5), (4, 5, 7), (4, 5, 2, 3, 2, 3)])
+def test_what_is_neither_image_nor_volume_is_refused(name, shape):
+    text = f"logits has {len(shape) - 2} axes of space, but .* sees neighbours and needs 2 .image. or 3 .volume."
+    with pytest.raises(InputError, match=text):
+        make_calibrator(name, 5)(normal(*shape))
+
+
+@pytest.mark.parametrize("name", ["lts", "lts_ti", "ibts", "lts_cms"])
+@pytest.mark.parametrize("space", [(1, 1), (2, 3), (1, 9), (1, 8, 7), (5, 1, 1)])
+def test_images_smaller_than_the_kernel_and_single_slices_are_calibrated(name, space, randomise):
+    calibrator = randomise(make_calibrator(name, 5))
+    logits = normal(2, 5, *space)
+    out = calibrator(logits)
+    assert out.shape == logits.shape
+    assert bool(torch.isfinite(out).all())
+    assert torch.equal(out.argmax(1), logits.argmax(1))
+    torch.testing.assert_close(make_calibrator(name, 5)(logits), logits.log_softmax(1), rtol=0, atol=1e-12)

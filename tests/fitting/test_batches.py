@@ -1,0 +1,102 @@
+import numpy as np
+import pytest
+import torch
+
+from segcal import ArrayCases, FitConfig, make_calibrator
+from segcal.fitting.batches import TileBatches, VoxelBatches
+from segcal.fitting.crops import TileSource, Window
+from segcal.fitting.voxels import Voxels
+
+CPU = torch.device("cpu")
+
+
+def images(count, classes=3, space=(20, 17), seed=0, ignored=0.2):
+    rng = np.random.default_rng(seed)
+    logits = [3 * rng.normal(size=(classes, *space)).astype("float32") for _ in range(count)]
+    labels = [rng.integers(classes, size=space) for _ in range(count)]
+    for each in labels:
+        each[rng.random(space) < ignored] = 9
+    return ArrayCases(logits, labels, ignore=9)
+
+
+def mean_nll(calibrator, cases):
+    total = count = 0.0
+    with torch.no_grad():
+        for case in cases:
+            own = calibrator(case.logits[None])[0].double()
+            for label in range(case.logits.shape[0]):
+                total -= float(own[label][case.labels == label].sum())
+            count += int((case.labels >= 0).sum())
+    return total / count
+
+
+@pytest.mark.parametrize("name", ["lts", "lts_ti", "ibts"])
+def test_all_tiles_give_the_mean_nll_of_the_cases(name, randomise):
+    calibrator = randomise(make_calibrator(name, 3))
+    cases = images(6)
+    tiles = TileSource(cases, Window(2, 8, 4), FitConfig(voxels=100_000)).draw(0)
+    batches = TileBatches(lambda number: tiles, CPU, 0, whole=name == "ibts")
+    assert batches.mean(calibrator) == pytest.approx(mean_nll(calibrator, cases), rel=1e-5)
+    assert (batches.count, batches.used) == (1, sum(int((case.labels >= 0).sum()) for case in cases))
+
+
+def test_a_step_has_eighty_tiles_or_the_tiles_of_eight_cases():
+    tiles = TileSource(images(9, space=(60, 60)), Window(2, 8, 4), FitConfig(voxels=100_000)).draw(0)
+    used = int((tiles.weight > 0).sum())
+    for whole, sizes in ((False, [80] * (used // 80) + [used % 80]), (True, [8, 1])):
+        batches = TileBatches(lambda number: tiles, CPU, 0, whole)
+        assert [len(part.weight) for part in batches._parts(1)] == sizes
+        assert batches.count == len(sizes)
+
+
+def test_all_voxels_give_the_weighted_mean_nll(make_data, randomise):
+    logits, labels = make_data(4, 70_000, dtype="float32")
+    weight = np.random.default_rng(0).random(70_000).astype("float32")
+    voxels = Voxels(*(torch.from_numpy(x) for x in (logits, labels.astype("int32"), weight)))
+    calibrator = randomise(make_calibrator("pts", 4))
+    batches = VoxelBatches([voxels], 70_000, CPU, 0)
+    with torch.no_grad():
+        own = calibrator(voxels.logits.T).gather(1, voxels.labels.long()[:, None])[:, 0].numpy()
+    assert batches.mean(calibrator) == pytest.approx(float(-np.average(own, weights=weight)), rel=1e-5)
+    assert batches.count == 3
+
+
+def test_a_round_visits_everything_once_in_an_order_of_its_own(make_data):
+    logits, labels = make_data(3, 70_000, dtype="float32")
+    logits[0] = np.arange(70_000)
+    voxels = Voxels(torch.from_numpy(logits), torch.from_numpy(labels.astype("int32")), torch.ones(70_000))
+    batches = VoxelBatches([voxels], 70_000, CPU, 0)
+    first, second, again = (
+        torch.cat([part.logits[0] for part in batches._parts(number)]) for number in (1, 2, 1)
+    )  # fmt: skip
+    assert torch.equal(first.sort().values, torch.from_numpy(logits[0]))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, second)
+
+
+def test_the_losses_of_a_round_have_the_gradient_of_the_mean(randomise):
+    calibrator = randomise(make_calibrator("lts_ti", 3))
+    cases = images(4)
+    tiles = TileSource(cases, Window(2, 8, 4), FitConfig(voxels=100_000)).draw(0)
+    (loss,) = TileBatches(lambda number: tiles, CPU, 0, whole=False).losses(calibrator, 1)
+    loss.backward()
+    direction = calibrator.tree.weight.grad.clone()
+    ends = []
+    for step in (1e-3, -1e-3):
+        with torch.no_grad():
+            calibrator.tree.weight.add_(step * direction)
+            ends.append(mean_nll(calibrator, cases))
+            calibrator.tree.weight.sub_(step * direction)
+    assert (ends[0] - ends[1]) / 2e-3 == pytest.approx(float(direction.square().sum()), rel=0.02)
+
+
+def test_a_batch_without_a_labelled_voxel_is_passed_over(randomise):
+    cases = images(9)
+    tiles = TileSource(cases, Window(2, 8, 4), FitConfig(voxels=100_000)).draw(0)
+    tiles.labels[:8] = -1
+    calibrator = randomise(make_calibrator("ibts", 3))
+    batches = TileBatches(lambda number: tiles, CPU, 0, whole=True)
+    for number in range(1, 6):
+        losses = [float(loss.detach()) for loss in batches.losses(calibrator, number)]
+        assert len(losses) == 1
+        assert np.isfinite(losses).all()

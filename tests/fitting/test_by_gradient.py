@@ -1,0 +1,184 @@
+import json
+
+import numpy as np
+import pytest
+import torch
+
+import segcal
+from segcal import ArrayCases, FitConfig, InputError, fit, make_calibrator
+
+NAMES = ["lts", "lts_ti", "ibts", "pts", "iop"]
+SHORT = FitConfig(max_steps=3, voxels=2000, learning_rate=3e-3)
+
+
+def images(count, seed=0, classes=3, space=(30, 26), ids=None, channels=0):
+    """Images in which the left half is far too sure of itself; the first class tells where that is."""
+    rng = np.random.default_rng(seed)
+    logits, labels, pictures = [], [], []
+    for _ in range(count):
+        scores = 3 * rng.normal(size=(classes, *space)).astype("float32")
+        left = np.arange(space[-1]) < space[-1] // 2
+        scores[0] += 3 * left
+        labels.append((scores / np.where(left, 4.0, 1.0) + rng.gumbel(size=scores.shape)).argmax(0))
+        logits.append(scores)
+        pictures.append(np.broadcast_to(200 * left, (channels, *space)).astype("float32"))
+    return ArrayCases(logits, labels, ids=ids, images=pictures if channels else None)
+
+
+def mean_nll(calibrator, cases):
+    total = count = 0.0
+    with torch.no_grad():
+        for case in cases:
+            own = calibrator(case.logits[None], None if case.image is None else case.image[None])[0].double()
+            total -= float(own.gather(0, case.labels[None]).sum())
+            count += case.labels.numel()
+    return total / count
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_fit_lowers_the_nll_of_cases_it_has_not_seen(name):
+    fitted = fit(name, images(6), validation=images(3, seed=1), config=FitConfig(max_steps=60, learning_rate=3e-3))
+    test = images(3, seed=2)
+    before = mean_nll(make_calibrator("identity", 3), test)
+    assert mean_nll(fitted.calibrator, test) < before - 0.1
+    certificate = fitted.certificate
+    assert (certificate.method, certificate.kkt_residual) == ("gradient", None)
+    assert certificate.validation_nll == min(certificate.curve) < certificate.curve[0]
+    assert certificate.passes == len(certificate.curve) - 1
+    assert certificate.voxels_available == 6 * 30 * 26
+    assert "held_back" not in certificate.details
+
+
+def test_neighbours_tell_what_one_temperature_cannot():
+    cal, val, test = (images(count, seed) for count, seed in ((6, 0), (3, 1), (3, 2)))
+    local = fit("lts_ti", cal, validation=val, config=FitConfig(max_steps=120, learning_rate=3e-3))
+    assert mean_nll(local.calibrator, test) < mean_nll(fit("ts", cal).calibrator, test) - 0.03
+
+
+def test_the_curve_is_the_nll_of_the_validation_cases():
+    cal, val = images(5), images(2, seed=1)
+    certificate = fit("lts_ti", cal, validation=val, config=FitConfig(max_steps=1, voxels=100_000)).certificate
+    assert certificate.curve[0] == pytest.approx(mean_nll(make_calibrator("identity", 3), val), rel=1e-5)
+    assert certificate.voxels == certificate.voxels_available == 5 * 30 * 26
+
+
+def test_an_image_branch_sees_the_image():
+    """The logits do not tell where they are too sure; the image does."""
+    parts = []
+    for count, seed in ((6, 0), (3, 1)):
+        cases = images(count, seed, channels=1)
+        for case_id in cases.ids:
+            cases._logits[case_id][0] -= 3 * (np.arange(26) < 13)
+        parts.append(cases)
+    config = FitConfig(max_steps=120, learning_rate=3e-3)
+    seen = fit(make_calibrator("lts_ti", 3, image_channels=1), parts[0], validation=parts[1], config=config)
+    blind = fit("lts_ti", parts[0], validation=parts[1], config=config)
+    assert seen.certificate.validation_nll < blind.certificate.validation_nll - 0.02
+    assert mean_nll(seen.calibrator, parts[1]) == pytest.approx(seen.certificate.validation_nll, rel=0.05)
+    assert 50 < float(seen.calibrator.tree.image_centre) < 150
+
+
+@pytest.mark.parametrize("name", ["lts_ti", "iop"])
+def test_the_same_seed_gives_the_same_result_and_another_another(name):
+    cal, val = images(6), images(2, seed=1)
+    first, same, other = (
+        fit(name, cal, validation=val, config=FitConfig(max_steps=4, voxels=300, seed=seed)) for seed in (0, 0, 1)
+    )
+    assert first.certificate == same.certificate
+    for key, value in first.calibrator.state_dict().items():
+        assert torch.equal(value, same.calibrator.state_dict()[key])
+    assert first.certificate.curve != other.certificate.curve
+
+
+class StopError(Exception):
+    """Raised where a kill is played."""
+
+
+@pytest.mark.parametrize("name", ["lts_ti", "pts", "lts_cms"])
+def test_a_fit_that_was_killed_goes_on_to_the_identical_result(name, tmp_path, monkeypatch):
+    if name not in segcal.CALIBRATORS:
+        pytest.skip("not in the registry")
+    cal, val = images(5), images(2, seed=1)
+    options = {"max_steps": 8, "voxels": 500, "patience": 3, "learning_rate": 3e-3}
+    whole = fit(name, cal, validation=val, config=FitConfig(**options))
+    config = FitConfig(**options, checkpoint=str(tmp_path / "state"))
+    from segcal.fitting import checkpoint
+
+    save, saved = checkpoint.FileKeeper.save, []
+
+    def save_and_stop(self, state):
+        save(self, state)
+        saved.append(state)
+        if len(saved) == 2:
+            raise StopError
+
+    monkeypatch.setattr(checkpoint.FileKeeper, "save", save_and_stop)
+    with pytest.raises(StopError):
+        fit(name, cal, validation=val, config=config)
+    resumed = fit(name, cal, validation=val, config=config)
+    assert len(saved) == len(whole.certificate.curve) - 1
+    assert resumed.certificate == whole.certificate
+    for key, value in whole.calibrator.state_dict().items():
+        assert torch.equal(value, resumed.calibrator.state_dict()[key])
+    with pytest.raises(InputError, match="belongs to a fit with another set of calibration cases"):
+        fit(name, images(5, ids=list("abcde")), validation=val, config=config)
+
+
+def test_where_the_state_is_kept_is_not_written_to_the_artefact(tmp_path):
+    config = FitConfig(max_steps=1, voxels=300, checkpoint=str(tmp_path / "state"))
+    segcal.save(fit("pts", images(2), validation=images(1, seed=1), config=config), tmp_path / "calibrator")
+    assert "checkpoint" not in json.loads((tmp_path / "calibrator" / "calibrator.json").read_text())["config"]
+
+
+@pytest.mark.parametrize("name", ["lts_ti", "pts"])
+def test_the_papers_search_tries_weight_decay(name):
+    pytest.importorskip("optuna")
+    config = FitConfig.paper(trials=3, max_steps=4, voxels=300)
+    certificate = fit(name, images(4), validation=images(2, seed=1), config=config).certificate
+    assert len(certificate.path) == 3
+    assert {"learning_rate", "weight_decay", "validation_nll"} == set(certificate.path[0])
+    assert certificate.validation_nll == min(trial["validation_nll"] for trial in certificate.path)
+    assert 1e-4 <= certificate.details["learning_rate"] <= 3e-2
+
+
+def test_weight_decay_is_part_of_the_objective_and_shrinks_weights():
+    cal, val = images(4), images(2, seed=1)
+    free, tied = (
+        fit("lts_ti", cal, validation=val, config=FitConfig(max_steps=20, voxels=900, weight_decay=decay))
+        for decay in (0.0, 1.0)
+    )
+    squares = [float(each.calibrator.tree.weight.detach().square().sum()) for each in (free, tied)]
+    assert squares[1] < squares[0]
+    assert tied.certificate.objective == pytest.approx(tied.certificate.nll + squares[1] / 2)
+    assert free.certificate.objective == free.certificate.nll
+
+
+def test_progress_tells_the_validation_nll():
+    from segcal.fitting.fit import fit_to
+    from segcal.fitting.sources import read_data
+
+    messages = []
+    config = FitConfig(max_steps=2, voxels=300)
+    certificate = fit_to(
+        "lts_ti", read_data(images(2), images(1, 1), config), config, None, messages.append
+    ).certificate
+    assert f"lts_ti: round 1 of at most 2: validation NLL {certificate.curve[1]:.5f}" in messages
+
+
+@pytest.mark.parametrize("name", ["lts_ti", "ibts", "iop"])
+def test_volumes_and_single_slices_are_fitted(name):
+    for space in ((3, 20, 18), (1, 12, 14), (4, 3)):
+        fitted = fit(name, images(3, space=space), validation=images(2, seed=1, space=space), config=SHORT)
+        assert fitted.certificate.validation_nll <= fitted.certificate.curve[0]
+
+
+def test_an_artefact_with_options_answers_as_before(tmp_path):
+    calibrator = make_calibrator("lts_ti", 3, image_channels=2, seed=4)
+    cases, held = images(3, channels=2), images(2, seed=1, channels=2)
+    fitted = fit(calibrator, cases, validation=held, config=FitConfig(max_steps=3, voxels=900))
+    segcal.save(fitted, tmp_path / "calibrator")
+    loaded = segcal.load(tmp_path / "calibrator")
+    case = held.read("0")
+    logits, image = case.logits[None], case.image[None]
+    assert torch.equal(loaded.calibrator(logits, image), fitted.calibrator(logits, image))
+    assert loaded.certificate == fitted.certificate
