@@ -18,10 +18,12 @@ import torch
 from torch import Tensor
 
 from segcal.calibrators.affine import AffineCalibrator
+from segcal.fitting.affine_variables import bounds, names, pack, penalised, penalty_matrices, write
 from segcal.fitting.convex_problem import ConvexProblem
-from segcal.fitting.curvature import DenseCurvature, ProductCurvature
+from segcal.fitting.curvature import DenseCurvature
 from segcal.fitting.frames import Block, Frames
 from segcal.fitting.newton import Curvature
+from segcal.fitting.trust_region import ProductProblem, Products
 from segcal.kernels import affine_numba, affine_torch
 
 # Variables of one expert up to which its Hessian is a matrix.
@@ -30,11 +32,13 @@ LARGEST_MATRIX = 2000
 HESSIAN_WORK = 4e8
 SMALLEST_SAMPLE_PER_VARIABLE = 12
 LARGEST_FIRST_SAMPLE = 1 << 14
+# By products: fewer voxels would leave too many directions without curvature.
+PRODUCT_SAMPLE = 1 << 16
 # Values in one step of a Hessian: bounds its memory whatever the size of the sample.
 STEP_VALUES = 1 << 22
 
 
-class AffineProblem(ConvexProblem):
+class AffineProblem(ConvexProblem, ProductProblem):
     """Mean NLL plus Eq. 15 for every expert of an affine calibrator.
 
     Args:
@@ -49,18 +53,20 @@ class AffineProblem(ConvexProblem):
         self._seed = seed
         self._outputs = calibrator.outputs
         self._rows, self._features = calibrator.weight.shape[-2:]
-        self.low, self.high = _bounds(calibrator)
+        self.low, self.high = bounds(calibrator)
         self._strengths = (0.0, 0.0)
         size = len(self.low)
         quota = max(int(HESSIAN_WORK / (size * size * frames.num_experts)), SMALLEST_SAMPLE_PER_VARIABLE * size)
-        quota = min(quota, LARGEST_FIRST_SAMPLE, frames.largest_sample)
+        quota = min(quota, LARGEST_FIRST_SAMPLE if size <= LARGEST_MATRIX else PRODUCT_SAMPLE, frames.largest_sample)
         self._quotas = {expert: quota for expert in range(frames.num_experts) if frames.counts[expert]}
         self._samples = frames.draw(self._quotas, seed)
-        self._squares = _penalty_matrices(calibrator) if size <= LARGEST_MATRIX else None
+        self._squares = penalty_matrices(calibrator) if size <= LARGEST_MATRIX else None
         self.num_blocks = frames.num_experts
         self.blocks = sorted(self._quotas)
-        self.names = _names(calibrator)
+        self.names = names(calibrator)
         self.strengths = (True, True)
+        self.large = size > LARGEST_MATRIX
+        self._preconditioners: dict[int, tuple[Tensor, float]] = {}
         self.block_weights = frames.shares
 
     def set_strengths(self, lam: float, mu: float) -> None:
@@ -71,8 +77,10 @@ class AffineProblem(ConvexProblem):
         """Return the calibrator's own parameters as ``(E, P)``."""
         return pack(self._calibrator)
 
-    def coarse(self) -> "AffineProblem":
-        """Return the problem on the samples of the Hessians."""
+    def coarse(self) -> "AffineProblem | None":
+        """Return the problem on the samples of the Hessians, unless they have too few voxels for its variables."""
+        if self.large:
+            return None
         small = copy.copy(self)
         # Copies: what the first approach refines must not change what is known of the whole problem.
         small._quotas, small._samples = dict(self._quotas), dict(self._samples)
@@ -104,8 +112,6 @@ class AffineProblem(ConvexProblem):
         sample = self._samples[block]
         split = self._rows * (self._features + 1)
         own = theta[:split].reshape(self._rows, -1).to(sample.features.device)
-        if self._squares is None:
-            return self._products(sample, own, split)
         matrix = self._penalty_matrix()
         matrix[:split, :split] += likelihood_hessian(sample, own, self._outputs).cpu() / self._frames.total_weight
         return DenseCurvature(matrix)
@@ -136,61 +142,49 @@ class AffineProblem(ConvexProblem):
         if self._squares is not None:
             return self._penalty_matrix() @ theta
         variable = theta.detach().clone().requires_grad_()
-        off_diagonal, offsets = _penalised(self._calibrator, variable[None])
+        off_diagonal, offsets = penalised(self._calibrator, variable[None])
         classes = self._calibrator.num_classes
         value = lam * off_diagonal.square().sum() / (classes * (classes - 1)) + mu * offsets.square().sum() / classes
         return torch.autograd.grad(value / self._frames.num_experts, variable)[0]
 
-    def _products(self, sample: Block, theta: Tensor, split: int) -> Curvature:
-        total = self._frames.total_weight
-        bend = affine_torch.hessian_operator(sample.features, sample.weight, theta, self._outputs)
+    def products(self, block: int, theta: Tensor, fresh: bool) -> Products:
+        """Return the products with the Hessian of one expert, on its sample."""
+        sample, total = self._samples[block], self._frames.total_weight
+        split = self._rows * (self._features + 1)
+        own = theta[:split].reshape(self._rows, -1).to(sample.features.device)
+        bend = affine_torch.hessian_operator(sample.features, sample.weight, own, self._outputs)
+        if fresh or block not in self._preconditioners:
+            self._preconditioners[block] = self._preconditioner(sample, own)
+        factors, damping = self._preconditioners[block]
 
         def multiply(vector: Tensor) -> Tensor:
-            image = self.penalty_product(vector)
-            direction = vector[:split].reshape(self._rows, -1).to(theta.device)
+            image = self.penalty_product(vector) + damping * vector
+            direction = vector[:split].reshape(self._rows, -1).to(own.device)
             image[:split] += bend(direction).reshape(-1).cpu() / total
             return image
 
-        blocks = affine_torch.hessian_blocks(sample.features, sample.weight, theta, self._outputs).cpu() / total
-        lam, mu = self._strengths
-        classes, experts = self._calibrator.num_classes, self._frames.num_experts
-        damping = 1e-9 * float(blocks.diagonal(dim1=1, dim2=2).amax()) + 1e-14
-        penalty = torch.full((self._features + 1,), 2 * lam / (classes * (classes - 1)) / experts, dtype=torch.float64)
-        penalty[-1] = 2 * mu / classes / experts
-        inverses = torch.cholesky_inverse(torch.linalg.cholesky(blocks + torch.diag(penalty + 10 * damping)))
-        rest = float(penalty.amax()) + damping
+        rest = float(self._typical_penalty().amax()) + damping
 
         def precondition(vector: Tensor) -> Tensor:
-            own = vector[:split].reshape(self._rows, -1, 1)
-            return torch.cat([(inverses @ own).reshape(-1), vector[split:] / rest])
+            solved = torch.cholesky_solve(vector[:split].reshape(self._rows, -1, 1), factors)
+            return torch.cat([solved.reshape(-1), vector[split:] / rest])
 
-        return ProductCurvature(multiply, precondition, damping)
+        return Products(multiply, precondition)
 
+    def _preconditioner(self, sample: Block, theta: Tensor) -> tuple[Tensor, float]:
+        """Return the factors of the blocks of the Hessian that belong to one output each, and their damping."""
+        blocks = affine_torch.hessian_blocks(sample.features, sample.weight, theta, self._outputs).cpu()
+        blocks /= self._frames.total_weight
+        damping = 1e-9 * float(blocks.diagonal(dim1=1, dim2=2).amax()) + 1e-14
+        return torch.linalg.cholesky(blocks + torch.diag(self._typical_penalty() + 10 * damping)), damping
 
-def pack(calibrator: AffineCalibrator) -> Tensor:
-    """Return the parameters as ``(E, P)``: rows of (W, b), then the gauge."""
-    weight, bias, gauge = (
-        (p if calibrator.weight.ndim == 3 else p[None]).detach().double().cpu()
-        for p in (calibrator.weight, calibrator.bias, calibrator.gauge)
-    )
-    return torch.cat([torch.cat([weight, bias[..., None]], dim=-1).flatten(1), gauge], dim=1)
-
-
-def unpack(calibrator: AffineCalibrator, theta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return weight, bias and gauge with their expert axis from ``(..., P)``."""
-    rows, features = calibrator.weight.shape[-2:]
-    split = rows * (features + 1)
-    both = theta[..., :split].reshape(*theta.shape[:-1], rows, features + 1)
-    return both[..., :-1], both[..., -1], theta[..., split:]
-
-
-@torch.no_grad()
-def write(calibrator: AffineCalibrator, theta: Tensor) -> None:
-    """Set the calibrator's parameters from ``(E, P)``."""
-    for parameter, value in zip(
-        (calibrator.weight, calibrator.bias, calibrator.gauge), unpack(calibrator, theta), strict=True
-    ):
-        parameter.copy_(value.reshape(parameter.shape))
+    def _typical_penalty(self) -> Tensor:
+        """Return about what the penalty adds to the diagonal of the Hessian of one output."""
+        (lam, mu), classes = self._strengths, self._calibrator.num_classes
+        share = 2 / self._frames.num_experts
+        penalty = torch.full((self._features + 1,), share * lam / (classes * (classes - 1)), dtype=torch.float64)
+        penalty[-1] = share * mu / classes
+        return penalty
 
 
 def likelihood_hessian(block: Block, theta: Tensor, outputs: str) -> Tensor:
@@ -215,34 +209,3 @@ def likelihood_hessian(block: Block, theta: Tensor, outputs: str) -> Tensor:
     else:
         hessian[index, :, index, :] += blocks
     return hessian.reshape(size, size)
-
-
-def _bounds(calibrator: AffineCalibrator) -> tuple[Tensor, Tensor]:
-    low, high = calibrator.weight_bounds()
-    gauge = torch.full((calibrator.gauge.shape[-1],), torch.inf, dtype=torch.float64)
-    packed = []
-    for weights, bias, free in zip((low, high), calibrator.bias_bounds(), (-gauge, gauge), strict=True):
-        column = torch.full((len(weights), 1), bias, dtype=torch.float64)
-        packed.append(torch.cat([torch.cat([weights, column], dim=1).flatten(), free]))
-    return packed[0], packed[1]
-
-
-def _names(calibrator: AffineCalibrator) -> list[str]:
-    rows, features = calibrator.weight.shape[-2:]
-    names = []
-    for row in range(rows):
-        names += [f"weight[{row}, {column}]" for column in range(features)] + [f"bias[{row}]"]
-    return names + [f"gauge[{i}]" for i in range(calibrator.gauge.shape[-1])]
-
-
-def _penalised(calibrator: AffineCalibrator, theta: Tensor) -> tuple[Tensor, Tensor]:
-    return calibrator.penalised(*unpack(calibrator, theta))
-
-
-def _penalty_matrices(calibrator: AffineCalibrator) -> tuple[Tensor, Tensor]:
-    """Return the matrices Q of the two sums of squares of Eq. 15, as functions of one expert's parameters."""
-    size = pack(calibrator).shape[1]
-    off_diagonal, offsets = _penalised(calibrator, torch.eye(size, dtype=torch.float64))
-    classes = calibrator.num_classes
-    flat = off_diagonal.flatten(1)
-    return flat @ flat.T / (classes * (classes - 1)), offsets @ offsets.T / classes

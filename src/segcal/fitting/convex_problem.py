@@ -17,6 +17,7 @@ class ConvexProblem(BlockProblem):
         names: the name of each of the P variables.
         strengths: whether the penalty depends on (lam, mu).
         block_weights: ``(E,)`` share of the voxels that each expert has.
+        large: whether the Hessian of a block does not fit; it is then a :class:`ProductProblem`.
     """
 
     num_blocks: int
@@ -24,14 +25,15 @@ class ConvexProblem(BlockProblem):
     names: list[str]
     strengths: tuple[bool, bool]
     block_weights: Tensor
+    large = False
 
     @abstractmethod
     def start(self) -> Tensor:
         """Return the calibrator's own parameters as ``(E, P)``."""
 
     @abstractmethod
-    def coarse(self) -> "ConvexProblem":
-        """Return the same objective on few voxels, for a first approach."""
+    def coarse(self) -> "ConvexProblem | None":
+        """Return the same objective on few voxels, for a first approach; None where few would mislead it."""
 
     @abstractmethod
     def write(self, theta: Tensor) -> None:

@@ -13,6 +13,7 @@ from segcal.calibrators.affine import LARGEST, AffineCalibrator
 from segcal.calibrators.base import Calibrator
 from segcal.calibrators.temperature import TemperatureScaling
 from segcal.calibrators.vector import VectorScaling
+from segcal.fitting import trust_region
 from segcal.fitting.affine_problem import AffineProblem
 from segcal.fitting.certificate import Certificate
 from segcal.fitting.config import DEFAULT_STRENGTH, STRENGTHS
@@ -89,8 +90,14 @@ class _Search:
         problem = self._problem
         problem.set_strengths(lam, mu)
         if self._theta is None:
-            self._theta = minimise(problem.coarse(), problem.start(), problem.blocks, COARSE_TOL).theta
-        solution = minimise(problem, self._theta, problem.blocks, tol, self._report)
+            coarse, self._theta = problem.coarse(), problem.start()
+            if coarse is not None:
+                self._theta = minimise(coarse, self._theta, problem.blocks, COARSE_TOL).theta
+        if problem.large:
+            assert isinstance(problem, trust_region.ProductProblem)
+            solution = trust_region.minimise(problem, self._theta, problem.blocks, tol, self._report)
+        else:
+            solution = minimise(problem, self._theta, problem.blocks, tol, self._report)
         self._theta = solution.theta
         self.passes += solution.evaluations
         return solution

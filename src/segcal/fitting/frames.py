@@ -65,7 +65,7 @@ class Frames:
         self.total_weight = source.total_weight
         bytes_each = 4 * (source.num_classes + 3)
         self.kept = not source.streamed or source.used * bytes_each <= cache_bytes
-        # Beside a stream: a fourth of the memory that is allowed, since joining the pieces of a sample takes as much again.
+        # A fourth of what is allowed: joining the pieces of a sample takes as much again, and so does working on it.
         self.largest_sample = source.used if self.kept else max(1, cache_bytes // (4 * bytes_each * num_experts))
         pieces: dict[int, list[Block]] = {}
         totals = torch.zeros(3, self.num_experts, dtype=torch.float64)  # count, weight, weighted hardness

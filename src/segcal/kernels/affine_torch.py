@@ -16,6 +16,8 @@ from torch import Tensor
 
 # Voxels in one step: the float64 working arrays of a step stay within a few megabytes.
 STEP_VALUES = 1 << 19
+# Where accuracy does not matter, smaller ones are zero: products with them would be subnormal, and far slower.
+SMALLEST_PROB = 1e-20
 
 
 def likelihood(features: Tensor, target: Tensor, weight: Tensor, theta: Tensor, outputs: str) -> tuple[float, Tensor]:
@@ -47,9 +49,13 @@ def likelihood(features: Tensor, target: Tensor, weight: Tensor, theta: Tensor, 
 
 def probabilities(features: Tensor, theta: Tensor, outputs: str) -> Tensor:
     """Return ``(K, n)``: the probabilities, without the winner for drops, summed from the end for stacked drops."""
-    x = features.double()
-    probs = torch.softmax(_scores(theta[:, :-1] @ x + theta[:, -1:], outputs), dim=0)
+    probs = probabilities_of_all(features, theta, outputs)
     return probs if outputs == "scores" else _pull_back(probs, outputs).neg()
+
+
+def probabilities_of_all(features: Tensor, theta: Tensor, outputs: str) -> Tensor:
+    """Return the probabilities of all classes, ``(C, n)``, in float64."""
+    return torch.softmax(_scores(theta[:, :-1] @ features.double() + theta[:, -1:], outputs), dim=0)
 
 
 def _scores(linear: Tensor, outputs: str) -> Tensor:
@@ -74,22 +80,34 @@ def hessian_product(features: Tensor, weight: Tensor, theta: Tensor, direction: 
 
 
 def hessian_operator(features: Tensor, weight: Tensor, theta: Tensor, outputs: str) -> Callable[[Tensor], Tensor]:
-    """Return the product with the Hessian as a function; what all products share is computed once."""
-    x, w = features.double(), weight.double()
-    probs = torch.softmax(_scores(theta[:, :-1] @ x + theta[:, -1:], outputs), dim=0)
-    weighted = w * probs
+    """Return the product with the Hessian as a function; what all products share is computed once.
+
+    Probabilities are computed in float64, products in the type of the features: a step need not be exact.
+    """
+    probs = probabilities_of_all(features, theta, outputs)
+    probs = probs.masked_fill_(probs < SMALLEST_PROB, 0.0).to(features.dtype)
+    step = max(256, STEP_VALUES // (probs.shape[0] + features.shape[0]))
+    parts = [slice(start, start + step) for start in range(0, features.shape[1], step)]
 
     def multiply(direction: Tensor) -> Tensor:
-        change = _scores(direction[:, :-1] @ x + direction[:, -1:], outputs)
-        residual = _pull_back(weighted * (change - (probs * change).sum(0)), outputs)
-        return torch.cat([residual @ x.T, residual.sum(1, keepdim=True)], dim=1)
+        own, total = direction.to(features.dtype), torch.zeros_like(direction)
+        for part in parts:
+            x, p = features[:, part], probs[:, part]
+            change = _scores(own[:, :-1] @ x + own[:, -1:], outputs)
+            change = p * change
+            change -= p * change.sum(0)
+            residual = _pull_back(change * weight[part], outputs)
+            total[:, :-1] += residual @ x.T
+            total[:, -1] += residual.sum(1)
+        return total
 
     return multiply
 
 
 def hessian_blocks(features: Tensor, weight: Tensor, theta: Tensor, outputs: str) -> Tensor:
-    """Return the blocks ``(K, F + 1, F + 1)`` of the Hessian that belong to one output each."""
-    x = torch.cat([features.double(), torch.ones_like(features[:1], dtype=torch.float64)])
+    """Return the blocks ``(K, F + 1, F + 1)`` of the Hessian that belong to one output each, to float32 at best."""
+    x = torch.cat([features, torch.ones_like(features[:1])])
     probs = probabilities(features, theta, outputs)
-    spread = weight.double() * probs * (1 - probs)
-    return torch.stack([(x * row) @ x.T for row in spread])
+    spread = probs * (1 - probs)
+    spread = (weight * spread.masked_fill_(spread < SMALLEST_PROB, 0.0)).to(features.dtype)
+    return torch.stack([((x * row) @ x.T).double() for row in spread])
