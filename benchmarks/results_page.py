@@ -1,8 +1,8 @@
 """Write docs/results.md from folders of results: ``python benchmarks/results_page.py RESULTS [-o docs/results.md]``.
 
-RESULTS has one folder a run of ``segcal benchmark``: roads, cardiac and camvid (benchmarks/protocols), camvid_shift,
-more, and demo (``segcal demo``), whatever of them is there. Every table and sentence of the page is made from them; run
-it again when they grow.
+RESULTS has one folder a run of ``segcal benchmark``: roads, cardiac, camvid, camvid_shift, more and padding
+(benchmarks/protocols), and demo (``segcal demo``), whatever of them is there. Every table and sentence of the page is
+made from them; run it again when they grow.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from segcal.report.document import read_summary
 from segcal.report.tables import task_table
 
 REAL = ("roads", "cardiac", "camvid")
-SHIFT, MORE, DEMO = "camvid_shift", "more", "demo"
+SHIFT, MORE, PADDING, DEMO = "camvid_shift", "more", "padding", "demo"
 TITLES = {"nll": "NLL", "ece": "ECE", "ba_ece": "BA-ECE", "ace": "ACE", "dice": "DSC"}
 INTRO = """# Measured results
 
@@ -211,10 +211,10 @@ def shift(folder: Path) -> Iterator[str]:
 
 
 def padding(folder: Path) -> Iterator[str]:
-    path = folder / DEMO / "tables" / "padding.md"
-    if path.is_file():
+    paths = [folder / name / "tables" / "padding.md" for name in (PADDING, DEMO)]
+    for path in [path for path in paths if path.is_file()][:1]:
         yield "## Padding read as logits\n"
-        yield "On the embedded task `tumour`, from `segcal demo`: logits outside the crop are (1, 0, ..., 0).\n"
+        yield "On the embedded task `tumour`: logits outside the crop are (1, 0, ..., 0), and count or do not.\n"
         yield path.read_text("utf-8")
 
 
