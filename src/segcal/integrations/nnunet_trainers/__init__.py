@@ -1,0 +1,1 @@
+"""The folder that ``nnUNet_extTrainer`` names."""
