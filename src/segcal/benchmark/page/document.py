@@ -15,7 +15,7 @@ from segcal.benchmark.page.words import METRIC_WORDS, PERCENT, POOLING_WORDS, ca
 from segcal.benchmark.pipelines import Pipeline
 from segcal.benchmark.results import Results, read_results
 from segcal.benchmark.summaries import summarise
-from segcal.errors import ArtifactError
+from segcal.errors import ArtifactError, SegcalError
 from segcal.report.page import SCHEMA
 
 STUDIES = "studies"
@@ -26,7 +26,18 @@ FIRST = ""
 
 def make_document(folder: str | Path) -> dict[str, Any]:
     """Return the document of a folder of results."""
-    results = read_results(folder)
+    try:
+        return _document(read_results(folder))
+    except SegcalError:  # says what is wrong already
+        raise
+    except (KeyError, TypeError, IndexError, ValueError) as error:
+        raise ArtifactError(
+            f"{folder} holds results that this segcal cannot read ({type(error).__name__}: {error}), but they must be "
+            "as it writes them. Run the benchmark again."
+        ) from None
+
+
+def _document(results: Results) -> dict[str, Any]:
     summary = summarise(results)
     studies = read_studies(results.folder)
     tasks = [task["name"] for task in summary["tasks"]]

@@ -74,8 +74,13 @@ def _verdict(
     results: Results, summary: Mapping[str, Any], task: str, test_on: str, chosen: Pipeline, why: str
 ) -> Verdict:
     facts = find_facts(results, summary, task, chosen, test_on)
-    targets = dict.fromkeys(row["test_on"] for row in summary["results"] if row["task"] == task and row["test_on"])
-    others = [] if test_on else [find_facts(results, summary, task, chosen, target) for target in targets]
+    needed = {chosen.title, Pipeline(chosen.pooling, "identity").title}
+    done: dict[str, set[str]] = {}
+    for row in summary["results"]:
+        if row["task"] == task and row["test_on"] and not test_on:
+            done.setdefault(row["test_on"], set()).add(row["pipeline"])
+    targets = [target for target, titles in done.items() if needed <= titles]
+    others = [find_facts(results, summary, task, chosen, target) for target in targets]
     division = _division(results.repeats(task, chosen.title, test_on))
     return make_verdict(facts, division | {"level": summary["bootstrap"]["level"], "chosen": why}, others)
 

@@ -106,6 +106,7 @@ def find_facts(results: Results, summary: Mapping[str, Any], task: str, chosen: 
     before = results.repeats(task, Pipeline(chosen.pooling, "identity").title, test_on)
     after = results.repeats(task, chosen.title, test_on)
     matrix = results.repeats(task, MATRIX.title, test_on)
+    matrix = matrix if len(matrix) == len(before) else []  # not finished
     tables, calibrated = (total_of({str(unit.unit.repeat): unit.tables for unit in units}) for units in (before, after))
     spread = [number for unit in before for number in unit.numbers("free_energy_std") if number is not None]
     ace = METRICS["ace"]

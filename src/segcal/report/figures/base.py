@@ -1,6 +1,7 @@
 """What all figures share: colours that everyone can tell apart, one look, SVG that is the same every time."""
 
 import io
+import re
 from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import Any, ParamSpec
@@ -30,6 +31,7 @@ LOOK: dict[Any, Any] = {
     "lines.linewidth": 1.6, "lines.markersize": 4,
 }  # fmt: skip
 IGNORED_BYTE = 255
+CLIP_NAME = re.compile(r"(?<=[#\"])p[0-9a-f]{10}(?=[)\"])")
 # Of a picture behind a map, so many along its longer side: figures stay small enough to be mailed.
 MOST_PIXELS = 200
 
@@ -62,9 +64,23 @@ def new_figure(rows: int, columns: int, width: float, height: float, **options: 
 @styled
 def to_svg(figure: Any) -> str:
     """Return a figure as SVG text: letters stay letters, and the same data gives the same bytes."""
+    _settle(figure)
     stream = io.StringIO()
     figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": "segcal"})
-    return stream.getvalue()
+    numbers: dict[str, int] = {}
+    # Names of clip paths hold an address in memory; they are numbered as they come instead.
+    return CLIP_NAME.sub(lambda found: f"clip{numbers.setdefault(found[0], len(numbers))}", stream.getvalue())
+
+
+def _settle(figure: Any) -> None:
+    """Lay a figure out once and for all; the solver's last digits differ from run to run, and are rounded away."""
+    if figure.get_layout_engine() is None:
+        return
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")
+    for axis in figure.axes:
+        place = axis.get_position(original=True)
+        axis.set_position([round(float(number), 3) for number in place.bounds])
 
 
 def shorten(text: str, most: int = 36) -> str:

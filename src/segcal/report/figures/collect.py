@@ -81,9 +81,8 @@ def _examples(studies: Mapping[str, Any], task: str, place: Mapping[str, Any]) -
         return
     cases = [_middle(case) for case in found["cases"][:OVERLAYS]]
     figure = overlay_figure(cases, place["classes"], place["background"])
-    yield Drawn(
-        f"inputs_{task}", task, "Inputs, and the truth laid over them", "The cases of the browser above.", figure
-    )
+    title, text = "Inputs, and the truth laid over them", "The cases of the browser."
+    yield Drawn(f"inputs_{task}", task, title, text, figure, on_page=False)
     if all("temperature" in case for case in cases):
         text = "Above 1 the confidence of a voxel is lowered, below 1 it is raised; one scale for all cases."
         yield Drawn(f"temperature_{task}", task, "Local temperature", text, temperature_figure(cases))

@@ -11,6 +11,7 @@ import hashlib
 import html
 import json
 import os
+import re
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
@@ -50,10 +51,8 @@ def render_page(document: Mapping[str, Any], figures: Sequence[Mapping[str, str]
         "figures": json_text(bounded_figures(figures)),
         "data": json_text(shown),
     }
-    page = asset("page.html")
-    for name, text in parts.items():  # one after the other, the data last: what they hold is not looked at again
-        page = page.replace(f"%%{name}%%", text, 1)
-    return page
+    # One pass over the template: what the parts hold is not looked at.
+    return re.sub(r"%%(\w+)%%", lambda found: parts[found[1]], asset("page.html"))
 
 
 def write_page(

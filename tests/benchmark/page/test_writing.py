@@ -1,0 +1,201 @@
+"""What is written, and that it works in a real browser: no error, no request, and everything can be operated."""
+
+import json
+import re
+import shutil
+
+import pytest
+
+from segcal.benchmark.page.writing import write_report
+from segcal.errors import InputError
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+PATIENCE = 90_000  # milliseconds; a machine may be busy
+
+
+@pytest.fixture(scope="module")
+def browser():
+    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    program = next((path for path in map(shutil.which, BROWSERS) if path), None)
+    if program is None:
+        pytest.skip(f"no browser: none of {', '.join(BROWSERS)} is on the path")
+    with sync_api.sync_playwright() as started:
+        found = started.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        yield found
+        found.close()
+
+
+@pytest.fixture(scope="module")
+def opened(browser, page_file):
+    """The page in a wide window, with everything that it complained about or asked for."""
+    page = browser.new_page(viewport={"width": 1280, "height": 900})
+    page.set_default_timeout(PATIENCE)
+    said = []
+    page.on("console", lambda message: said.append(f"{message.type}: {message.text}"))
+    page.on("pageerror", lambda error: said.append(f"error: {error}"))
+    page.on("request", lambda request: said.append(request.url[:200]) if request.url.startswith("http") else None)
+    page.goto(page_file.as_uri())
+    page.wait_for_selector("html[data-ready=yes]")
+    page.wait_for_selector("#maps[data-ready]")
+    return page, said
+
+
+@pytest.fixture
+def page(opened):
+    return opened[0]
+
+
+def first_rows(page):
+    return page.eval_on_selector_all("#results tbody tr", "rows => rows.map(row => row.dataset.row)")
+
+
+def test_the_page_is_one_file_that_asks_for_nothing(page_file):
+    text = page_file.read_text("utf-8")
+    assert len(text) < 5_000_000
+    assert not re.findall(r"""(?:src|href)\s*=\s*["']?(?:https?:)?//""", text)
+    assert "default-src &#x27;none&#x27;" in text
+
+
+def test_figures_are_written_as_files_and_the_same_bytes_every_time(page_folder, page_file, tmp_path):
+    names = {path.stem for path in (page_file.parent / "figures").iterdir()}
+    assert {"inputs_heart", "reliability_heart", "flips_heart", "binning_heart", "energy_heart"} <= names
+    assert any(name.startswith("shift_heart_") for name in names)
+    again = write_report(page_folder, tmp_path / "again.html")
+    assert again.read_bytes() == page_file.read_bytes()
+
+
+def test_without_a_path_the_page_lies_in_the_folder(page_folder, tmp_path, monkeypatch):
+    copy = shutil.copytree(page_folder, tmp_path / "copy")
+
+    def missing(*_):
+        raise InputError("matplotlib is not installed, but figures need it.")
+
+    monkeypatch.setattr("segcal.benchmark.page.writing.make_figures", missing)
+    assert write_report(copy) == copy / "report.html"
+    assert "Figures of the studies are left out" in (copy / "report.html").read_text("utf-8")
+    with pytest.raises(InputError, match="matplotlib is not installed"):
+        write_report(copy, figures=tmp_path / "figures")
+
+
+def test_it_loads_without_an_error_and_without_a_request(opened):
+    assert opened[1] == []
+    assert opened[0].locator("h1").inner_text()
+
+
+def test_hostile_names_are_text(page):
+    assert page.evaluate("window.harm") is None
+    assert page.locator("main img:not(.paper img), main b:text-is('back')").count() == 0
+    listed = page.locator("#case option").all_inner_texts()
+    assert any("</script>" in text for text in listed)
+    assert max(len(text) for text in listed) <= 44
+    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+
+
+def test_the_table_sorts_by_any_column_and_back(page):
+    page.click("[data-sort=nll]")
+    rising = first_rows(page)
+    values = [float(text.split()[0]) for text in page.locator("#results tbody td:nth-of-type(4)").all_inner_texts()]
+    assert values == sorted(values)
+    assert page.locator("th[aria-sort=ascending]").count() == 1
+    page.click("[data-sort=nll]")
+    assert page.locator("th[aria-sort=descending]").count() == 1
+    assert first_rows(page)[-1] in rising[:2]
+
+
+def test_the_table_is_filtered_by_promises_and_marks_the_best(page):
+    before = set(first_rows(page))
+    page.check("[data-promise=mask]")
+    assert "ms(mean_logits)" in before - set(first_rows(page))
+    page.check("[data-promise=order]")
+    assert "cms_ap(mean_logits)" not in first_rows(page)
+    page.uncheck("[data-promise=mask]")
+    page.uncheck("[data-promise=order]")
+    assert page.locator("td.best").count() >= 3
+
+
+def test_intervals_are_shown_on_demand(page):
+    assert page.locator("td .sub").count() == 0
+    page.check("#intervals")
+    assert " to " in page.locator("td .sub").first.inner_text()
+    page.uncheck("#intervals")
+
+
+def test_a_bin_is_read_by_pointing_and_by_arrow_keys(page):
+    page.hover("[data-bin='13']")
+    told = page.locator(".readout").inner_text()
+    assert "87 % to 93 %" in told.replace("\u00a0", " ")
+    assert "voxels, says" in told
+    page.focus("[data-bin='14']")
+    page.keyboard.press("ArrowLeft")
+    page.keyboard.press("ArrowLeft")
+    assert page.evaluate("document.activeElement.dataset.bin") == "12"
+    assert "80 % to 87 %" in page.locator(".readout").inner_text().replace("\u00a0", " ")
+
+
+def test_the_diagram_switches_class_band_foreground_and_pipelines(page):
+    lines = page.locator("#reliability polyline").count()
+    page.check("[data-pipeline='ms(mean_logits)']")
+    assert page.locator("#reliability polyline").count() == lines + 1
+    options = page.eval_on_selector_all("#where option", "all => all.map(each => each.value)")
+    assert {"all", "foreground", "bands 0", "classes 2"} <= set(options)
+    shapes = {page.select_option("#where", value)[0]: page.inner_html("#reliability .split svg") for value in options}
+    assert len(set(shapes.values())) >= len(options) - 2  # bands far from any boundary may be empty alike
+    page.select_option("#where", "all")
+
+
+def test_cases_and_slices_are_picked_and_maps_are_painted(page):
+    assert {"image", "truth", "prediction", "error", "before", "after", "energy", "contours"} <= set(
+        page.eval_on_selector_all("#maps figure", "all => all.map(each => each.dataset.view)")
+    )
+    first = page.get_attribute("#maps", "data-ready")
+    page.focus("#slice")
+    page.keyboard.press("Home")
+    page.wait_for_function("first => document.querySelector('#maps').dataset.ready !== first", arg=first)
+    page.click("#next-case")
+    page.wait_for_selector("#maps[data-ready]")
+    page.hover("[data-view=after] canvas", position={"x": 5, "y": 5})
+    assert re.search(r"Confidence \d+ % before, \d+ % after", page.inner_text("#voxel").replace("\u00a0", " "))
+    page.focus("#maps")
+    page.keyboard.press("ArrowRight")
+    assert "Predicted" in page.inner_text("#voxel")
+    painted = page.evaluate(
+        """() => { const canvas = document.querySelector('[data-view=before] canvas');
+        const bytes = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data;
+        return new Set(Array.from(bytes)).size; }"""
+    )
+    assert painted > 4
+
+
+def test_the_theme_changes_and_comes_back(page):
+    colours = []
+    for _ in range(3):
+        colours.append(page.evaluate("getComputedStyle(document.documentElement).backgroundColor"))
+        page.click("#theme")
+    assert len(set(colours)) == 2
+    assert page.inner_text("#theme") == "Theme: auto"
+
+
+def test_another_place_is_picked_by_keyboard(page):
+    page.focus("#places button:nth-child(2)")
+    page.keyboard.press("Enter")
+    assert "tested on heart_strong" in page.inner_text("#verdict .eyebrow")
+    page.click("#places button:nth-child(1)")
+
+
+def test_every_number_can_be_downloaded(page, tmp_path):
+    with page.expect_download() as waiting:
+        page.click("#download")
+    waiting.value.save_as(tmp_path / "numbers.json")
+    document = json.loads((tmp_path / "numbers.json").read_text("utf-8"))
+    assert document["places"][0]["curves"]["ts(mean_logits)"]["all"]["count"]
+
+
+def test_narrow_windows_and_paper_fit(browser, page_file):
+    narrow = browser.new_page(viewport={"width": 360, "height": 740}, color_scheme="dark")
+    narrow.set_default_timeout(PATIENCE)
+    narrow.goto(page_file.as_uri())
+    narrow.wait_for_selector("html[data-ready=yes]")
+    assert narrow.evaluate("document.documentElement.scrollWidth") <= 360
+    assert narrow.evaluate("getComputedStyle(document.documentElement).backgroundColor") == "rgb(18, 23, 28)"
+    assert narrow.pdf(format="A4").startswith(b"%PDF")
+    narrow.close()

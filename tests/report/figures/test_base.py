@@ -1,0 +1,69 @@
+import builtins
+
+import numpy as np
+import pytest
+
+from segcal.errors import InputError
+from segcal.report.figures.base import new_figure, shorten, show_classes, show_picture, styled, to_svg
+from segcal.report.pictures import encode_indices, encode_jpeg
+
+
+@styled
+def drawn(title):
+    figure, axes = new_figure(1, 1, 2, 2)
+    axes[0, 0].set_title(title)
+    return figure
+
+
+def test_a_name_is_text_whatever_it_holds(texts, nasty):
+    assert "<b>\"$x_1$\" & 'y'" in "".join(texts(drawn(shorten(nasty, 40))))
+
+
+def test_the_same_figure_is_the_same_bytes(picture):
+    def once():
+        figure = drawn("a")
+        show_picture(figure.axes[0], picture, (1, 1))
+        return to_svg(figure)
+
+    assert once() == once()
+
+
+def test_a_user_s_settings_are_left_as_they_were():
+    import matplotlib
+
+    before = matplotlib.rcParams["font.size"], matplotlib.rcParams["text.parse_math"]
+    drawn("a")
+    assert (matplotlib.rcParams["font.size"], matplotlib.rcParams["text.parse_math"]) == before
+
+
+def test_long_names_are_cut_and_marks_of_direction_are_dropped():
+    assert shorten("a\u202eb\nc") == "abc"
+    assert len(shorten("x" * 300)) == 36
+
+
+def test_the_background_and_what_does_not_count_stay_clear():
+    figure = drawn("a")
+    show_classes(figure.axes[0], encode_indices(np.array([[0, 1, -1]])), background=True, alpha=0.5)
+    (layer,) = (image.get_array() for image in figure.axes[0].images)
+    assert layer[0, :, 3].tolist() == [0.0, 0.5, 0.0]
+
+
+def test_a_large_picture_is_made_smaller_and_keeps_its_place():
+    figure = drawn("a")
+    show_picture(figure.axes[0], encode_jpeg(np.zeros((1, 400, 1000), np.uint8)), (1, 1))
+    (image,) = figure.axes[0].images
+    assert max(image.get_array().shape) == 200
+    assert image.get_extent() == [-0.5, 999.5, 399.5, -0.5]
+
+
+def test_without_matplotlib_the_error_says_what_to_install(monkeypatch):
+    real = builtins.__import__
+
+    def without(name, *rest, **options):
+        if name.startswith("matplotlib"):
+            raise ImportError(name)
+        return real(name, *rest, **options)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(InputError, match=r"pip install 'segcal\[report\]'"):
+        drawn("a")
