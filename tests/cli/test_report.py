@@ -56,7 +56,8 @@ def test_a_protocol_and_its_page_are_written_by_one_command(folders, tmp_path, c
         'repeats = 1\nstudies = ["worst_cases"]\nsplit = {cal = 3, val = 2}\n'
         'pipelines = [{pooling = "single", calibrator = "identity"}, {pooling = "single", calibrator = "ts"}]\n'
         "bootstrap = {replicates = 20}\n"
-        f'[[tasks]]\nname = "blobs"\nkind = "logits"\nmembers = ["{folders}/predictions"]\nlabels = "{folders}/labels"\n'
+        '[[tasks]]\nname = "blobs"\nkind = "logits"\n'
+        f'members = ["{folders}/predictions"]\nlabels = "{folders}/labels"\n'
     )
     assert run("benchmark", protocol, "-o", tmp_path / "results") == 0
     assert (tmp_path / "results" / "report.html").is_file()
