@@ -32,6 +32,9 @@ from segcal.fitting.search import Found, Study, Trial, search
 # Without a search: learning rates on tiles and on voxels, rounds without improvement, and weight decay.
 TILE_RATE, VOXEL_RATE = 3e-4, 1e-2
 PATIENCE = 20
+# The running average of the parameters looks back some fifty steps: batches are noisy, and so would be the choice of
+# the best round.
+AVERAGE = 0.98
 WEIGHT_DECAY = 0.0
 
 
@@ -88,7 +91,7 @@ def _search(request: Request, calibrator: Calibrator, data: LearningData) -> Fou
                 list(model.parameters()),
                 lambda done: data.train.losses(model, done),
                 lambda: data.validation.mean(model),
-                replace(trial.train, max_steps=rounds),
+                replace(trial.train, max_steps=rounds, average=AVERAGE),
                 _keeper(request, calibrator, trial.train, number),
                 report,
             )

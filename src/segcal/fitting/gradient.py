@@ -4,7 +4,8 @@ r"""Training by gradient: Adam, a plateau schedule and early stopping, as in the
 validation loss after each round and keeps the best parameters. A round is one step on all data (:func:`train`) or one
 step for every batch of them. Patience counts readings. The paper leaves the schedule open; here the learning rate is
 halved after half the patience without improvement, so that it falls before training stops, and any decrease counts as
-improvement. Weight decay is the L2 penalty :math:`\frac\alpha2 \sum w^2` on weights; biases are free.
+improvement. Weight decay is the L2 penalty :math:`\frac\alpha2 \sum w^2` on weights; biases are free. Steps on batches
+are noisy: what is validated and kept can be a running average of the parameters (Polyak).
 
 Parameters that must stay positive are trained through :math:`\theta = \log(1 + e^u)` (softplus), weights of a mixture
 through a softmax. Neither ever gives zero: where the identity has a zero, training starts at a small eps instead, and
@@ -43,12 +44,14 @@ class TrainOptions:
         patience: stop after so many readings of the validation loss without a new best.
         max_steps: stop after so many rounds in any case; a round of the paper's procedure is one step.
         weight_decay: the alpha of the penalty on weights.
+        average: what the running average keeps of itself at every step; 0 for no average.
     """
 
     learning_rate: float
     patience: int
     max_steps: int
     weight_decay: float = 0.0
+    average: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -124,7 +127,7 @@ def train_rounds(
     schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(
         adam, factor=LEARNING_RATE_FACTOR, patience=options.patience // 2, threshold=0.0
     )
-    kept, curve = _resume(None if keeper is None else keeper.load(), parameters, adam, schedule)
+    mean, kept, curve = _resume(None if keeper is None else keeper.load(), parameters, adam, schedule)
     if not curve:
         curve.append(validate())
     best_round = curve.index(min(curve))
@@ -134,41 +137,36 @@ def train_rounds(
             adam.zero_grad()
             loss.backward()
             adam.step()
+            for average, parameter in zip(mean, parameters, strict=True):
+                average.lerp_(parameter.detach(), 1 - options.average)
+        current = _copies(parameters)
+        _set(parameters, mean)
         curve.append(validate())
         schedule.step(curve[-1])
         if curve[-1] < curve[best_round]:
             best_round, kept = number, _copies(parameters)
+        _set(parameters, current)
         report(number, curve[-1])
         if keeper is not None:
-            keeper.save(_state(parameters, kept, curve, adam, schedule))
+            tensors = {"parameters": current, "mean": mean, "kept": kept}
+            keeper.save(tensors | {"curve": curve, "adam": adam.state_dict(), "schedule": schedule.state_dict()})
     _set(parameters, kept)
     return Training(
         curve[best_round], tuple(curve), ran_out_of_patience=len(curve) - 1 - best_round >= options.patience
     )
 
 
-def _state(
-    parameters: Sequence[nn.Parameter], kept: list[Tensor], curve: list[float], adam: Any, schedule: Any
-) -> dict[str, Any]:
-    return {
-        "parameters": _copies(parameters),
-        "kept": kept,
-        "curve": list(curve),
-        "adam": adam.state_dict(),
-        "schedule": schedule.state_dict(),
-    }
-
-
 def _resume(
     state: dict[str, Any] | None, parameters: Sequence[nn.Parameter], adam: Any, schedule: Any
-) -> tuple[list[Tensor], list[float]]:
-    """Return the best parameters and the curve so far, and set the rest, as a state has it."""
+) -> tuple[list[Tensor], list[Tensor], list[float]]:
+    """Return the average, the best parameters and the curve so far, and set the rest, as a state has it."""
     if state is None:
-        return _copies(parameters), []
+        return _copies(parameters), _copies(parameters), []
     _set(parameters, state["parameters"])
     adam.load_state_dict(state["adam"])
     schedule.load_state_dict(state["schedule"])
-    return [tensor.to(p.device) for tensor, p in zip(state["kept"], parameters, strict=True)], list(state["curve"])
+    mean, kept = ([x.to(parameters[0].device) for x in state[name]] for name in ("mean", "kept"))
+    return mean, kept, list(state["curve"])
 
 
 def trainable(calibrator: Calibrator) -> Calibrator:
