@@ -52,7 +52,7 @@ def test_a_large_picture_is_made_smaller_and_keeps_its_place():
     figure = drawn("a")
     show_picture(figure.axes[0], encode_jpeg(np.zeros((1, 400, 1000), np.uint8)), (1, 1))
     (image,) = figure.axes[0].images
-    assert max(image.get_array().shape) == 200
+    assert max(image.get_array().shape) == 160
     assert image.get_extent() == [-0.5, 999.5, 399.5, -0.5]
 
 

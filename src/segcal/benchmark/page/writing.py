@@ -1,5 +1,6 @@
 """Write the report of a folder of results: one page, and its figures as files if they are asked for."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,18 +29,17 @@ def write_report(folder: str | Path, path: str | Path | None = None, figures: st
     """
     place = Path(folder)
     document = make_document(place)
-    drawn: list[Drawn] = []
+    shown: list[dict[str, str]] = []
     try:
         drawn = make_figures(place, document)
+        shown = [each.to_plain() for each in drawn if each.on_page]
+        for each in () if figures is None else drawn:
+            write_text(Path(figures) / f"{each.name}.svg", each.svg)  # type: ignore[arg-type]
     except InputError as missing:
         if figures is not None or "matplotlib" not in str(missing):
             raise
         document["notes"].append(NO_FIGURES)
-    if figures is not None:
-        for each in drawn:
-            write_text(Path(figures) / f"{each.name}.svg", each.svg)
-    target = place / PAGE if path is None else Path(path)
-    return write_page(target, document, [each.to_plain() for each in drawn if each.on_page])
+    return write_page(place / PAGE if path is None else path, document, shown)
 
 
 def make_figures(folder: Path, document: dict[str, Any]) -> list[Drawn]:
@@ -68,6 +68,6 @@ def _shifts(folder: Path, task: str, place: dict[str, Any]) -> list[Drawn]:
             "The voxel is the one of the audit on which the calibrator's answer differs most."
         )
         name = f"shift_{task}_{row['calibrator']}"
-        figure = shift_figure(calibrator, title, place["classes"])
-        drawn.append(Drawn(name, task, f"What a shift of all scores does: {title}", text, figure))
+        draw = partial(shift_figure, calibrator, title, place["classes"])
+        drawn.append(Drawn(name, task, f"What a shift of all scores does: {title}", text, draw))
     return drawn

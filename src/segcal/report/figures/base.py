@@ -33,7 +33,7 @@ LOOK: dict[Any, Any] = {
 IGNORED_BYTE = 255
 CLIP_NAME = re.compile(r"(?<=[#\"])p[0-9a-f]{10}(?=[)\"])")
 # Of a picture behind a map, so many along its longer side: figures stay small enough to be mailed.
-MOST_PIXELS = 200
+MOST_PIXELS = 160
 
 
 def styled(draw: Callable[Arguments, Any]) -> Callable[Arguments, Any]:

@@ -1,8 +1,8 @@
 """The figures of a folder of results: of every study that is there, by name, with a title and a sentence in words."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from segcal.report.figures.base import to_svg
@@ -26,7 +26,7 @@ class Drawn:
         task: which task it belongs to.
         title: what it shows.
         text: how to read it.
-        figure: of matplotlib.
+        draw: makes the figure, when it is needed.
         on_page: whether the page has it; what its case browser shows anyway is a file only.
     """
 
@@ -34,13 +34,13 @@ class Drawn:
     task: str
     title: str
     text: str
-    figure: Any
+    draw: Callable[[], Any]
     on_page: bool = True
 
     @cached_property
     def svg(self) -> str:
         """Return the figure as SVG."""
-        return to_svg(self.figure)
+        return to_svg(self.draw())
 
     def to_plain(self) -> dict[str, str]:
         """Return what the page embeds."""
@@ -49,7 +49,7 @@ class Drawn:
             "task": self.task,
             "title": self.title,
             "text": self.text,
-            "svg": to_svg(self.figure),
+            "svg": self.svg,
         }
 
 
@@ -80,12 +80,12 @@ def _examples(studies: Mapping[str, Any], task: str, place: Mapping[str, Any]) -
     if not found or not found["cases"]:
         return
     cases = [_middle(case) for case in found["cases"][:OVERLAYS]]
-    figure = overlay_figure(cases, place["classes"], place["background"])
+    draw = partial(overlay_figure, cases, place["classes"], place["background"])
     title, text = "Inputs, and the truth laid over them", "The cases of the browser."
-    yield Drawn(f"inputs_{task}", task, title, text, figure, on_page=False)
+    yield Drawn(f"inputs_{task}", task, title, text, draw, on_page=False)
     if all("temperature" in case for case in cases):
         text = "Above 1 the confidence of a voxel is lowered, below 1 it is raised; one scale for all cases."
-        yield Drawn(f"temperature_{task}", task, "Local temperature", text, temperature_figure(cases))
+        yield Drawn(f"temperature_{task}", task, "Local temperature", text, partial(temperature_figure, cases))
 
 
 def _reliability(studies: Mapping[str, Any], task: str) -> Iterator[Drawn]:
@@ -93,8 +93,8 @@ def _reliability(studies: Mapping[str, Any], task: str) -> Iterator[Drawn]:
     if found:
         curves = {f"{one['pipeline']} (ACE {100 * one['ace']['value']:.1f} %)": one["curve"] for one in found.values()}
         text = f"{studies['reliability']['rule']} This shows what is possible; it is not how to choose a calibrator."
-        figure = reliability_figure(curves, "all voxels, 15 bins")
-        yield Drawn(f"reliability_{task}", task, "The best of all pipelines, chosen on the test cases", text, figure)
+        draw = partial(reliability_figure, curves, "all voxels, 15 bins")
+        yield Drawn(f"reliability_{task}", task, "The best of all pipelines, chosen on the test cases", text, draw)
 
 
 def _flips(studies: Mapping[str, Any], task: str, place: Mapping[str, Any]) -> Iterator[Drawn]:
@@ -105,28 +105,30 @@ def _flips(studies: Mapping[str, Any], task: str, place: Mapping[str, Any]) -> I
             f"{found['pipeline']}, in the test case with most changes, and by distance from the boundary in "
             f"{found['cases']} test cases."
         )
-        yield Drawn(f"flips_{task}", task, title, text, flip_figure(found, place["background"]))
+        yield Drawn(f"flips_{task}", task, title, text, partial(flip_figure, found, place["background"]))
 
 
 def _curves(studies: Mapping[str, Any], task: str, place: Mapping[str, Any]) -> Iterator[Drawn]:
     sizes = _of(studies, "calibration_size", "tasks", task)
     if sizes:
         text = "Change against the number used here; bands are 95 % intervals. Near zero, more cases would not help."
-        yield Drawn(f"size_{task}", task, "How many calibration cases are needed", text, size_figure(sizes))
+        yield Drawn(f"size_{task}", task, "How many calibration cases are needed", text, partial(size_figure, sizes))
     bins = _of(studies, "binning", "tasks", task)
     if bins:
         first = [title for title in (place["baseline"], place["chosen"]) if title]
         shown = list(dict.fromkeys([*first, *bins["pipelines"]]))
         text = "The error depends on how finely confidence is divided; what matters is that the lines keep their order."
-        yield Drawn(f"binning_{task}", task, "Does the number of bins matter?", text, binning_figure(bins, shown))
+        yield Drawn(
+            f"binning_{task}", task, "Does the number of bins matter?", text, partial(binning_figure, bins, shown)
+        )
 
 
 def _shift(studies: Mapping[str, Any], task: str) -> Iterator[Drawn]:
     found = _of(studies, "covariate_shift", "tasks", task)
     if found and found.get("example"):
         text = f"Case {found['example']['case']}, as the networks saw it in the tests under other conditions."
-        figure = corruption_figure(found["example"]["images"])
-        yield Drawn(f"corruptions_{task}", task, "The same picture under strong corruptions", text, figure)
+        draw = partial(corruption_figure, found["example"]["images"])
+        yield Drawn(f"corruptions_{task}", task, "The same picture under strong corruptions", text, draw)
 
 
 def _energy(studies: Mapping[str, Any], task: str) -> Iterator[Drawn]:
@@ -136,4 +138,6 @@ def _energy(studies: Mapping[str, Any], task: str) -> Iterator[Drawn]:
             "The level of the raw scores varies over the image, although the network's own probabilities do not see "
             "it. Calibrators that see it can be misled; those that ignore a shift of all scores cannot."
         )
-        yield Drawn(f"energy_{task}", task, "Free energy of the raw scores", text, energy_figure({task: found}))
+        yield Drawn(
+            f"energy_{task}", task, "Free energy of the raw scores", text, partial(energy_figure, {task: found})
+        )

@@ -24,8 +24,8 @@ SCRIPTS = (
     "panels.js", "scatter.js", "provenance.js", "main.js",
 )  # fmt: skip
 # Characters of pictures of cases in one page; cases beyond it are left out, the worst are kept.
-MOST_PICTURES = 2_600_000
-MOST_FIGURES = 1_500_000
+MOST_PICTURES = 2_400_000
+MOST_FIGURES = 1_700_000
 ESCAPED = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
 
 
