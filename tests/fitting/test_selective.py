@@ -10,7 +10,8 @@ from segcal.fitting import selector as training
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     monkeypatch.setattr(training, "LEAST_STEPS", 120)
-    monkeypatch.setattr(training, "LEARNING_RATE", 1e-2)
+    monkeypatch.setattr(training, "STARTS", {"exact": 2, "paper": 1})
+    monkeypatch.setattr(training, "TRIAL_STEPS", 30)
 
 
 def make_cases(seed, cases=2, classes=4, space=(20, 30), ignored=False):

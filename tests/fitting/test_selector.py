@@ -13,6 +13,8 @@ from segcal.fitting.selector import Examples, train_selector
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     monkeypatch.setattr(training, "LEAST_STEPS", 150)
+    monkeypatch.setattr(training, "STARTS", {"exact": 2, "paper": 1})
+    monkeypatch.setattr(training, "TRIAL_STEPS", 30)
 
 
 def silent(text):
@@ -38,9 +40,7 @@ def trained(repeats=1.0, seed=0, validation=True, **options):
     _, known = examples()
     selector = Selector(3)
     held_out = examples(seed=1)[1] if validation else None
-    curve = train_selector(
-        selector, known, held_out, repeats, FitConfig(seed=seed, learning_rate=1e-2, **options), silent
-    )
+    curve = train_selector(selector, known, held_out, repeats, FitConfig(seed=seed, **options), silent)
     return selector, curve
 
 
@@ -65,8 +65,8 @@ def test_weights_count_like_copies():
     logits, known = examples()
     doubled = Examples(known.features, known.right, torch.where(known.right == 0, 2.0, 1.0))
     one, other = Selector(3), Selector(3)
-    train_selector(one, known, None, 1.0, FitConfig(learning_rate=1e-2), silent)
-    train_selector(other, doubled, None, 0.0, FitConfig(learning_rate=1e-2), silent)
+    train_selector(one, known, None, 1.0, FitConfig(), silent)
+    train_selector(other, doubled, None, 0.0, FitConfig(), silent)
     np.testing.assert_allclose(margins(one, logits), margins(other, logits), rtol=1e-4, atol=1e-4)
 
 
@@ -102,6 +102,7 @@ def test_with_validation_the_best_epoch_is_kept(monkeypatch):
     losses = iter([3.0, 1.0, 2.0])
     monkeypatch.setattr(training, "EPOCHS", {"exact": 3})
     monkeypatch.setattr(training, "LEAST_STEPS", 1)
+    monkeypatch.setattr(training, "STARTS", {"exact": 1})
     monkeypatch.setattr(training, "_loss_of", lambda *args: next(losses))
     folded, calls = training._Network.folded, []
     monkeypatch.setattr(training._Network, "folded", lambda network: calls.append(folded(network)) or calls[-1])
@@ -109,6 +110,17 @@ def test_with_validation_the_best_epoch_is_kept(monkeypatch):
     assert curve == (3.0, 1.0, 2.0)
     assert len(calls) == 2
     assert torch.equal(selector.weight_1.detach(), calls[1][1][0])
+
+
+def test_the_best_start_goes_on(monkeypatch):
+    """Of three starts, the second has the lowest loss after its trial and is the one that is trained to the end."""
+    losses = iter([3.0, 1.0, 2.0, 0.9, 0.8])
+    monkeypatch.setattr(training, "EPOCHS", {"exact": 3})
+    monkeypatch.setattr(training, "LEAST_STEPS", 1)
+    monkeypatch.setattr(training, "TRIAL_STEPS", 1)
+    monkeypatch.setattr(training, "STARTS", {"exact": 3})
+    monkeypatch.setattr(training, "_loss_of", lambda *args: next(losses))
+    assert trained()[1] == (1.0, 0.9, 0.8)
 
 
 def test_the_papers_epochs_are_forty(monkeypatch):
