@@ -30,6 +30,14 @@ def test_a_case_is_predicted_once_for_all_poolings(tmp_path, monkeypatch):
     open_embedded(TASK, "mean_probs", tmp_path).cases.read("roads_0003")
 
 
+@pytest.mark.parametrize("pooling", ["single", "mean_logits"])
+def test_its_model_predicts_what_its_cases_hold_and_any_other_image(pooling):
+    opened = open_embedded(TASK, pooling)
+    case = opened.cases.read("roads_0003")
+    assert torch.equal(opened.model(case.image), case.logits)
+    assert opened.model(case.image[:, :48, :64]).shape == (2, 48, 64)
+
+
 def test_a_corrupted_copy_has_the_same_labels_and_other_logits():
     clean = open_embedded(TASK, "single").cases.read("roads_0003")
     strong = EmbeddedTask("s", "roads", cases=2, first=3, members=2, corruption="strong")

@@ -55,10 +55,10 @@ def fit_selective(request: Request, fit_inner: InnerFit) -> Certificate:
     """
     calibrator = request.calibrator
     assert isinstance(calibrator, Selective)
-    calibrator.to(request.device)
     inside = None
     if calibrator.inner is not None and calibrator.place == "before":
         inside = fit_inner(replace(request, calibrator=calibrator.inner))
+    calibrator.to(request.device)
     most, seed = MOST_VOXELS[request.config.method], request.config.seed
     voxels = gather(request.source, most, seed)
     looked_at = voxels if request.validation is None else gather(request.validation, most, seed)
@@ -124,7 +124,8 @@ def _fit_unflagged(request: Request, calibrator: Selective, fit_inner: InnerFit)
         return None
     validation = None if request.validation is None else KeptVoxels(request.validation, unflagged)
     validation = None if validation is None or not validation.used else validation
-    certificate = fit_inner(replace(request, calibrator=calibrator.inner, source=kept, validation=validation))
+    inner = calibrator.inner.cpu()  # where fits leave their result
+    certificate = fit_inner(replace(request, calibrator=inner, source=kept, validation=validation))
     calibrator.to(request.device)
     return certificate
 
