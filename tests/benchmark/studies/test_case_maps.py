@@ -1,10 +1,19 @@
 """Maps of a case: what they hold, on which scale, and that volumes and large pictures stay small."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
-from segcal.benchmark.studies.case_maps import arrays_of, choose_slices, encode_picture, maps_of, size_of
+from segcal.benchmark.studies.case_maps import (
+    arrays_of,
+    choose_slices,
+    encode_picture,
+    maps_of,
+    size_of,
+    temperature_of,
+)
 from segcal.calibrators import make_calibrator
 from segcal.cases import ArrayCases
 from segcal.report.pictures import decode_map
@@ -98,3 +107,17 @@ def test_a_scan_is_shown_from_dark_to_bright_and_of_many_channels_the_last():
     flat = np.zeros((2, 4, 4), np.float32)
     flat[1] = np.linspace(-500, 900, 16).reshape(4, 4)
     assert encode_picture(flat, (slice(None), slice(None)))["jpeg"].startswith("/9j/")
+
+
+def test_the_temperature_of_a_voxel_is_what_its_lead_is_divided_by():
+    case = case_of((6, 5))
+    assert temperature_of(case, soft()) == pytest.approx(np.full((6, 5), 2.0), rel=1e-5)
+    tied = ArrayCases([np.zeros((3, 2, 2), np.float32)], [np.zeros((2, 2), int)], ids=["a"]).read("a")
+    assert (temperature_of(tied, soft()) == 1).all()
+
+
+def test_temperatures_are_stored_on_one_scale():
+    case = case_of((6, 5))
+    arrays = replace(arrays_of(case, soft()), temperature=temperature_of(case, soft()))
+    (only,) = maps_of(case, arrays, background=True, has_offset=True)["slices"]
+    assert (only["temperature"]["low"], only["temperature"]["high"]) == (0.0, 5.0)

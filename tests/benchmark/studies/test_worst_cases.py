@@ -6,7 +6,13 @@ import numpy as np
 import pytest
 
 from segcal.benchmark.studies import worst_cases
-from segcal.benchmark.studies.worst_cases import case_rows, choose_cases, choose_pipeline, run_worst_cases
+from segcal.benchmark.studies.worst_cases import (
+    case_rows,
+    choose_cases,
+    choose_pipeline,
+    local_pipeline,
+    run_worst_cases,
+)
 
 
 @pytest.fixture(scope="module")
@@ -67,3 +73,11 @@ def test_it_is_written_as_json_and_as_a_table(study, tmp_path):
     paths = study.write(tmp_path)
     assert json.loads(paths[0].read_text())["study"] == "worst_cases"
     assert "the worst first" in (tmp_path / "tables" / "worst_cases.md").read_text()
+
+
+def test_a_local_temperature_is_shown_where_one_was_fitted(setting, monkeypatch):
+    assert local_pipeline(setting, setting.tasks[0], "mean_logits") is None
+    monkeypatch.setattr(worst_cases, "LOCAL", ("none", "ts"))
+    found = worst_cases.look_at(setting, setting.tasks[0])
+    assert found["temperature"] == "ts(mean_logits)"
+    assert all("temperature" in each for case in found["cases"] for each in case["slices"])

@@ -17,6 +17,7 @@ MEASURED = {
     "ba_ece": "the same gap weighted towards the edges of structures",
     "nll": "the loss (which punishes confident mistakes)",
 }
+SHIFTED = {"better": "still helps", "worse": "does harm", "same": "makes no measurable difference"}
 ON_AVERAGE = (
     "Honest on average does not mean right: a voxel with 90 % confidence is still wrong one time in ten, and a single "
     "case can deviate. See the cases below, the worst first."
@@ -197,8 +198,8 @@ def _limits(facts: Facts, division: dict[str, Any], shifted: Sequence[Facts]) ->
         if change is not None and change.before is not None and change.after is not None:
             limits.append(
                 f"On {each.task}, without fitting again, the calibration error is {_shown('ece', change.after)} "
-                f"({_shown('ece', change.before)} without calibration): under this shift it "
-                f"{EFFECTS[effect_of(change)]}."
+                f"({_shown('ece', change.before)} without calibration): there, calibration "
+                f"{SHIFTED[effect_of(change)]}."
             )
     if not shifted:
         limits.append(

@@ -21,6 +21,8 @@ from segcal.types import IGNORED
 # Pixels along the longer side that are kept, of a picture and of a slice of a volume.
 SIDES = {2: 288, 3: 160}
 SLICES = 8
+# Temperatures are stored from 0 to this, for all cases alike.
+HOTTEST = 5.0
 # Of an image that is no picture, so much at either end of its values is cut off.
 TAIL = 0.5
 
@@ -73,6 +75,21 @@ def arrays_of(case: Case, calibrator: Calibrator) -> CaseArrays:
         foreground_after=(1 - probs[1][0]).numpy(),
         energy=free_energy(logits, axis=0).numpy(),
     )
+
+
+@torch.no_grad()
+def temperature_of(case: Case, calibrator: Calibrator) -> NDArray[np.floating]:
+    """Return what a calibrator divides the lead of the first class over the second by, in each voxel; 1 in a tie.
+
+    For a calibrator that scales all logits of a voxel alike, such as local temperature scaling, it is the temperature.
+    """
+    logits = case.logits.to(compute_dtype(case.logits.dtype))
+    scores = calibrator.scores(logits[None], None if case.image is None else case.image[None])[0]
+    top = logits.topk(2, dim=0)
+    lead = top.values[0] - top.values[1]
+    after = (scores.gather(0, top.indices[:1]) - scores.gather(0, top.indices[1:]))[0]
+    ratio = lead / after.clamp(min=torch.finfo(after.dtype).tiny)
+    return torch.where((lead > 0) & (after > 0), ratio, torch.ones_like(ratio)).numpy()
 
 
 def maps_of(case: Case, arrays: CaseArrays, background: bool, has_offset: bool) -> dict[str, Any]:
@@ -165,7 +182,7 @@ def _slice(
     if levels is not None:
         found["energy"] = encode_values(arrays.energy[index], *levels)
     if arrays.temperature is not None:
-        found["temperature"] = encode_values(arrays.temperature[index])
+        found["temperature"] = encode_values(arrays.temperature[index], 0.0, HOTTEST)
     if case.image is not None:
         found["image"] = encode_picture(case.image.numpy(), index)
     return found

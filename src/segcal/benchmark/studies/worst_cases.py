@@ -7,11 +7,12 @@ their pictures, is bounded, however many cases were tested.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from segcal.benchmark.pipelines import Pipeline
 from segcal.benchmark.studies.base import Study
-from segcal.benchmark.studies.case_maps import arrays_of, maps_of, size_of
+from segcal.benchmark.studies.case_maps import arrays_of, maps_of, size_of, temperature_of
 from segcal.benchmark.studies.default import choose_default
 from segcal.benchmark.studies.setting import NothingToStudyError, Setting
 from segcal.benchmark.tasks import Task
@@ -20,6 +21,8 @@ from segcal.report.table import Cell, Column, Group, Row, Table
 NAME = "worst_cases"
 # By reason, how many cases are kept for it; a case may have several.
 REASONS = {"worst": 3, "least gain": 2, "most gain": 1}
+# Of local temperatures, those of the first that was fitted are shown.
+LOCAL = ("lts_ti", "lts", "lts_cms")
 # Characters of pictures a task, about; the first case is kept whatever its size.
 BUDGET = 1_000_000
 RULE = (
@@ -53,12 +56,16 @@ def look_at(setting: Setting, task: Task) -> dict[str, Any]:
     opened = setting.open(task, chosen.pooling)
     cases = setting.split(task, chosen.pooling).test
     calibrator = setting.calibrator(task, chosen)
+    local = local_pipeline(setting, task, chosen.pooling)
     rows = case_rows(setting, task.name, chosen)
     kept: list[dict[str, Any]] = []
     used = 0
     for case_id, why in choose_cases(rows).items():
         case = cases.read(case_id)
-        maps = maps_of(case, arrays_of(case, calibrator), opened.background, cases.has_offset)
+        arrays = arrays_of(case, calibrator)
+        if local is not None:
+            arrays = replace(arrays, temperature=temperature_of(case, setting.calibrator(task, local)))
+        maps = maps_of(case, arrays, opened.background, cases.has_offset)
         used += size_of(maps)
         if kept and used > BUDGET:
             break
@@ -68,7 +75,14 @@ def look_at(setting: Setting, task: Task) -> dict[str, Any]:
         "validation_nll": validation,
         "cases": kept,
         "of": len(rows),
+        "temperature": None if local is None else local.title,
     }
+
+
+def local_pipeline(setting: Setting, task: Task, pooling: str) -> Pipeline | None:
+    """Return the pipeline whose local temperature is shown, if one was fitted."""
+    found = {each.calibrator: each for each in setting.pipelines(task.name, pooling)}
+    return next((found[name] for name in LOCAL if name in found), None)
 
 
 def choose_pipeline(setting: Setting, task: Task) -> tuple[Pipeline, dict[str, float]]:

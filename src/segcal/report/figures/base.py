@@ -101,7 +101,8 @@ def show_picture(axis: Any, encoded: Mapping[str, Any] | None, shape: tuple[int,
         return
     values = decode_map(encoded)
     spread = float(values.max() - values.min()) or 1.0
-    values = values if "jpeg" in encoded else (values - values.min()) / spread
+    plain = "jpeg" in encoded or (values.ndim == 3 and encoded["low"] >= 0 and encoded["high"] <= 1)  # a picture
+    values = values if plain else (values - values.min()) / spread
     extent = (-0.5, values.shape[-1] - 0.5, values.shape[-2] - 0.5, -0.5)  # that of maps which are laid over it
     axis.imshow(_smaller(values), cmap="gray", vmin=0, vmax=255, extent=extent)
 

@@ -7,9 +7,11 @@ from typing import Any
 
 from segcal.report.figures.base import to_svg
 from segcal.report.figures.corruptions import corruption_figure
+from segcal.report.figures.detection import detection_figure
 from segcal.report.figures.energy import energy_figure
 from segcal.report.figures.flips import flip_figure
 from segcal.report.figures.overlays import overlay_figure
+from segcal.report.figures.regions import region_figure
 from segcal.report.figures.reliability import reliability_figure
 from segcal.report.figures.study_curves import binning_figure, size_figure
 from segcal.report.figures.temperature import temperature_figure
@@ -63,7 +65,8 @@ def study_figures(studies: Mapping[str, Any], places: Mapping[str, Mapping[str, 
     drawn = []
     for task, place in places.items():
         drawn += [*_examples(studies, task, place), *_reliability(studies, task), *_flips(studies, task, place)]
-        drawn += [*_curves(studies, task, place), *_shift(studies, task), *_energy(studies, task)]
+        drawn += [*_selective(studies, task, place), *_curves(studies, task, place), *_shift(studies, task)]
+        drawn += _energy(studies, task)
     return drawn
 
 
@@ -106,6 +109,26 @@ def _flips(studies: Mapping[str, Any], task: str, place: Mapping[str, Any]) -> I
             f"{found['cases']} test cases."
         )
         yield Drawn(f"flips_{task}", task, title, text, partial(flip_figure, found, place["background"]))
+
+
+def _selective(studies: Mapping[str, Any], task: str, place: Mapping[str, Any]) -> Iterator[Drawn]:
+    regions = _of(studies, "regions", "tasks", task)
+    if regions:
+        shown = list(dict.fromkeys([title for title in (place["baseline"], place["chosen"]) if title] + list(regions)))
+        text = (
+            "One box a pipeline: half of the test cases lie in the box, its line is the middle one. Wrong predictions "
+            "should be unsure: there the error is the confidence itself."
+        )
+        draw = partial(region_figure, regions, shown)
+        yield Drawn(f"regions_{task}", task, "Where the calibration error lies", text, draw)
+    found = _of(studies, "detection", "tasks", task)
+    if found:
+        text = (
+            "If mistakes could be found and only their confidence lowered, the error would fall along the lines. "
+            "Single marks are selectors that were learned, at the share of mistakes that they find."
+        )
+        draw = partial(detection_figure, found, studies["detection"]["rates"])
+        yield Drawn(f"detection_{task}", task, "What finding mistakes would be worth", text, draw)
 
 
 def _curves(studies: Mapping[str, Any], task: str, place: Mapping[str, Any]) -> Iterator[Drawn]:

@@ -36,7 +36,7 @@ def shift_figure(calibrator: Calibrator, name: str = "", classes: Sequence[str] 
     }
     shown = sorted(np.argsort(-np.maximum(rows["first"], rows["second"]), kind="stable")[:MOST_CLASSES].tolist())
     labels = [f"class {k}" if classes is None else shorten(classes[k], 14) for k in shown]
-    figure, axes = new_figure(1, 3, 9.2, 2.8)
+    figure, axes = new_figure(1, 3, 9.2, 3.1)
     place = np.arange(len(shown))
     pairs = (
         ("raw scores", logits, logits + shift, f"shifted by {shift:g}"),
@@ -51,7 +51,7 @@ def shift_figure(calibrator: Calibrator, name: str = "", classes: Sequence[str] 
         axis.set_xticklabels(labels, rotation=35 if len(shown) > 4 else 0)
     for axis in axes[0, 1:]:
         axis.set_ylim(0, 1)
-    axes[0, 0].legend()
+    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
     return figure
 
 

@@ -89,7 +89,8 @@ async function paintCase(data, place, found, one, state, node, readout) {
     if (view.contours) canvas = drawContours(canvas, view.contours, Math.max(2, Math.ceil(480 / Math.max(width, height))));
     const cross = el('div', { class: 'cross', hidden: true });
     crosses.push(cross);
-    const range = view.key === 'energy' ? ` (${context.energy.map((value) => value.toFixed(1)).join(' to ')})` : '';
+    const ends = { energy: context.energy, temperature: context.temperature }[view.key];
+    const range = ends ? ` (${ends.map((value) => value.toFixed(1)).join(' to ')})` : '';
     const move = (event) => { const box = canvas.getBoundingClientRect(); tell(Math.floor(((event.clientX - box.left) / box.width) * width), Math.floor(((event.clientY - box.top) / box.height) * height)); };
     return el('figure', { 'data-view': view.key }, el('figcaption', {}, view.title, view.note || range ? el('span', {}, view.note || '', range) : null),
       el('div', { class: 'map', onpointermove: move, onpointerdown: move }, fill(canvas, { role: 'img', 'aria-label': view.title }, []), cross));

@@ -1,5 +1,7 @@
 // Confidence against accuracy, several pipelines on one pair of axes that never change.
 const WHERE_ALL = 'all';
+// A group of fewer voxels is a small dot, without a bar and off the line: it says little.
+const FEW_VOXELS = 20;
 
 function whereOptions(place) {
   const curves = place.curves[place.chosen || place.rows[0].pipeline];
@@ -49,7 +51,7 @@ function showReliability(data, place, state) {
     el('div', { class: 'split' },
       el('div', {}, el('div', { class: 'row controls' }, choice('Show', options, state.where, (value) => { state.where = value; draw(); }, { id: 'where' })), frame),
       el('div', {}, readout, el('fieldset', { css: { 'margin-top': '1rem' } }, el('legend', {}, 'Compare'), el('div', { class: 'checks small' }, toggles)),
-        el('p', { class: 'small soft' }, hasIntervals(place, state) ? `Upright bars are ${Math.round(100 * data.level)} % intervals over cases. ` : '', 'The strip below counts voxels on a logarithmic scale.'))));
+        el('p', { class: 'small soft' }, hasIntervals(place, state) ? `Upright bars are ${Math.round(100 * data.level)} % intervals over cases. ` : '', `Small dots have fewer than ${FEW_VOXELS} voxels. The strip below counts voxels on a logarithmic scale.`))));
   repaint.forEach((each) => each());
   draw();
 }
@@ -79,12 +81,13 @@ function reliabilityChart(data, place, state, readout) {
   countStrip(root, curves, px, height, strip, bins, wide);
   for (const { k, curve } of curves) {
     const colour = LINES[k % LINES.length];
-    const points = curve.confidence.map((c, b) => (c === null ? null : [px(c), py(curve.accuracy[b])])).filter(Boolean);
+    const points = curve.confidence.map((c, b) => (c === null || curve.count[b] < FEW_VOXELS ? null : [px(c), py(curve.accuracy[b])])).filter(Boolean);
     root.append(svg('polyline', { points: points.map((p) => p.join(',')).join(' '), fill: 'none', stroke: colour, 'stroke-width': 2, 'stroke-dasharray': DASHES[k % DASHES.length] || null }));
     curve.confidence.forEach((c, b) => {
       if (c === null) return;
-      if (curve.low[b] !== null) root.append(svg('line', { x1: px(c), x2: px(c), y1: py(curve.low[b]), y2: py(curve.high[b]), stroke: colour, 'stroke-width': 1.5 }));
-      root.append(shape(SHAPES[k % SHAPES.length], px(c), py(curve.accuracy[b]), 4.2, colour));
+      const few = curve.count[b] < FEW_VOXELS;
+      if (curve.low[b] !== null && !few) root.append(svg('line', { x1: px(c), x2: px(c), y1: py(curve.low[b]), y2: py(curve.high[b]), stroke: colour, 'stroke-width': 1.5 }));
+      root.append(shape(SHAPES[k % SHAPES.length], px(c), py(curve.accuracy[b]), few ? 2.2 : 4.2, colour));
     });
   }
   hitAreas(data, place, root, curves, px, py(1), height + strip - 34, bins, readout, wide);
