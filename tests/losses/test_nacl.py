@@ -23,8 +23,16 @@ def by_hand(plain, logits, labels, window, weight, power, on):
 
 
 def test_the_worked_penalties():
-    assert float(neighbour_penalty(LOGITS, TAU)) == pytest.approx(2.6666667, abs=5e-8)
-    assert float(neighbour_penalty(LOGITS, TAU, "l2")) == pytest.approx(15.0138889, abs=5e-8)
+    labels = torch.zeros(1, 1, dtype=torch.int64)
+    assert float(neighbour_penalty(LOGITS, TAU.unbind(1), labels)) == pytest.approx(2.6666667, abs=5e-8)
+    assert float(neighbour_penalty(LOGITS, TAU.unbind(1), labels, "l2")) == pytest.approx(15.0138889, abs=5e-8)
+
+
+def test_the_gradient_of_the_distance_is_its_sign_and_zero_where_it_is_zero():
+    values = torch.tensor([[[2.0, -1.0], [0.5, 0.25]]], requires_grad=True)
+    shares = [torch.tensor([[1.0, 1.0]]), torch.tensor([[0.5, 0.5]])]
+    neighbour_penalty(values, shares, torch.zeros(1, 2, dtype=torch.int64)).backward(torch.tensor([[1.0, 10.0]]))
+    assert values.grad.tolist() == [[[0.5, -5.0], [0.0, -5.0]]]
 
 
 def test_the_worked_loss():

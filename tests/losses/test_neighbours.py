@@ -6,14 +6,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from segcal.errors import InputError
-from segcal.losses.neighbours import (
-    check_kernel_size,
-    check_sigma,
-    gaussian_prior,
-    mean_prior,
-    plain_gaussian_prior,
-)
+from segcal.losses import neighbours
+from segcal.losses.neighbours import check_kernel_size, check_sigma
 from segcal.types import IGNORED
+
+
+def mean_prior(labels, classes, size, dtype, borders="replicate"):
+    return torch.stack(list(neighbours.mean_prior(labels, classes, size, dtype, borders)), 1)
+
+
+def gaussian_prior(labels, classes, size, sigma, dtype):
+    return torch.stack(list(neighbours.gaussian_prior(labels, classes, size, sigma, dtype)), 1)
+
+
+def plain_gaussian_prior(labels, classes, sigma, dtype):
+    return torch.stack(list(neighbours.plain_gaussian_prior(labels, classes, sigma, dtype)), 1)
+
 
 HALF = torch.tensor([[0, 0, 0, 1, 1]] * 5)[None]  # columns 3 and 4 are class 1
 
@@ -170,3 +178,9 @@ def test_a_kernel_larger_than_the_image_is_refused(space):
     ):
         with pytest.raises(InputError, match=r"labels has space \(.*\), but a neighbourhood with kernel_size = 3"):
             prior()
+
+
+def test_proportions_can_be_stacked():
+    shares = [torch.full((2, 3), float(number)) for number in range(4)]
+    found = neighbours.stacked(shares, torch.zeros(2, 3, dtype=torch.int64), 4, torch.float64)
+    torch.testing.assert_close(found, torch.stack(shares, 1).double())

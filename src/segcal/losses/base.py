@@ -11,6 +11,7 @@ One rule for class weights: the factor of class c multiplies every :math:`-\log 
 factors of the labels, :math:`\sum_i w_{y_i}`, as :class:`torch.nn.CrossEntropyLoss` does it. Penalties have no weights.
 """
 
+import math
 from abc import ABC, abstractmethod
 from typing import Literal, TypeAlias
 
@@ -76,7 +77,8 @@ def check_batch(logits: Logits, labels: Labels, class_weights: Tensor | None, ig
             "Give one factor a class."
         )
     labels = labels.long()
-    labels = torch.where(labels == ignore_index, IGNORED, labels)
+    if ignore_index != IGNORED:
+        labels = torch.where(labels == ignore_index, IGNORED, labels)
     # Neither a compiler nor the recording of a CUDA graph can look at values.
     recording = logits.is_cuda and torch.cuda.is_current_stream_capturing()
     if not (recording or torch.compiler.is_compiling()):
@@ -109,16 +111,19 @@ def check_positive(value: float, name: str) -> float:
 
 
 def _check_values(logits: Logits, labels: Labels, ignore_index: int) -> None:
-    # One transfer for both questions: each is a wait for the GPU.
-    outside = ((labels < 0) & (labels != IGNORED)) | (labels >= logits.shape[1])
-    bad_logits, bad_labels = torch.stack([(~torch.isfinite(logits)).sum(), outside.sum()]).tolist()
-    if bad_logits:
+    if not labels.numel():
+        return
+    # The extremes answer all questions in one pass, and one transfer brings them: each is a wait for the GPU.
+    extremes = [*logits.detach().aminmax(), *labels.aminmax()]
+    *bounds, lowest, highest = torch.stack([value.double() for value in extremes]).tolist()
+    if not all(map(math.isfinite, bounds)):
+        bad_logits = int((~torch.isfinite(logits)).sum())
         raise InputError(
             f"logits has {bad_logits} values that are NaN or infinite, but all must be finite. "
             "The training has diverged: lower the learning rate, or train without amp."
         )
-    if bad_labels:
-        found = labels[outside].unique()
+    if lowest < IGNORED or highest >= logits.shape[1]:
+        found = labels[(labels < IGNORED) | (labels >= logits.shape[1])].unique()
         raise InputError(
             f"labels contains {int(found[0])}, but the logits have {logits.shape[1]} classes "
             f"(0 to {logits.shape[1] - 1}) and ignore_index = {ignore_index}. "

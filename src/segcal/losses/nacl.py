@@ -20,10 +20,12 @@ monai       nothing: shares sum below one  plain Gaussian over four sigma (no `k
 Reference: Murugesan et al., Neighbor-Aware Calibration of Segmentation Networks, MedIA 2025.
 """
 
-from typing import Literal, TypeAlias
+from collections.abc import Iterable
+from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from segcal.errors import InputError
@@ -35,6 +37,7 @@ from segcal.losses.neighbours import (
     gaussian_prior,
     mean_prior,
     plain_gaussian_prior,
+    stacked,
 )
 from segcal.losses.penalised import Penalised, Penalty, check_penalty
 from segcal.types import IGNORED, Labels, Logits
@@ -45,10 +48,42 @@ Parity: TypeAlias = Literal["marginloss", "monai"]
 BORDERS: dict[Parity | None, Borders] = {None: "replicate", "marginloss": "class_0", "monai": "nothing"}
 
 
-def neighbour_penalty(values: Tensor, prior: Tensor, penalty: Penalty = "l1") -> Tensor:
-    """Return the mean over classes of the distance of ``(batch, classes, *space)`` from the prior, or of its square."""
-    distance = functional.l1_loss if penalty == "l1" else functional.mse_loss
-    return distance(values, prior, reduction="none").mean(dim=1)
+class MeanDistance(torch.autograd.Function):
+    """The mean over classes of ``|value - share|``, which keeps a byte a value for the backward pass."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, shares: Iterable[Tensor]) -> Tensor:
+        """Return ``(batch, *space)`` from values ``(batch, classes, *space)`` and a prior, class by class."""
+        signs = torch.empty(values.shape, dtype=torch.int8, device=values.device)
+        total = torch.zeros_like(values[:, 0])
+        for number, share in enumerate(shares):
+            gap = torch.sub(values[:, number], share)
+            total += gap.abs()
+            signs[:, number] = gap.sign_()
+        ctx.save_for_backward(signs)
+        return total / values.shape[1]
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        """Return the gradient with respect to the values."""
+        (signs,) = ctx.saved_tensors
+        return signs * (grad / signs.shape[1])[:, None], None
+
+
+def neighbour_penalty(values: Tensor, shares: Iterable[Tensor], labels: Labels, penalty: Penalty = "l1") -> Tensor:
+    """Return the mean over classes of the distance from a prior, or of its square, of each voxel.
+
+    Args:
+        values: ``(batch, classes, *space)``.
+        shares: the prior ``(batch, *space)`` of each class.
+        labels: ``(batch, *space)``.
+        penalty: "l1" or "l2".
+    """
+    if penalty == "l1":
+        return MeanDistance.apply(values, shares)  # type: ignore[no-untyped-call]
+    prior = stacked(shares, labels, values.shape[1], values.dtype)
+    return functional.mse_loss(values, prior, reduction="none").mean(dim=1)
 
 
 class NeighbourAware(Penalised):
@@ -91,10 +126,13 @@ class NeighbourAware(Penalised):
     def penalty_map(self, logits: Logits, labels: Labels) -> Tensor:
         """Return the distance from the prior of each voxel."""
         values = logits if self.on == "logits" else torch.softmax(logits, dim=1)
-        return neighbour_penalty(values, self.proportions(labels, logits.shape[1], logits.dtype), self.penalty)
+        return neighbour_penalty(values, self._shares(labels, logits.shape[1], logits.dtype), labels, self.penalty)
 
     def proportions(self, labels: Labels, num_classes: int, dtype: torch.dtype = torch.float32) -> Tensor:
         """Return the prior ``(batch, classes, *space)`` of labels with :data:`segcal.types.IGNORED` where void."""
+        return stacked(self._shares(labels, num_classes, dtype), labels, num_classes, dtype)
+
+    def _shares(self, labels: Labels, num_classes: int, dtype: torch.dtype) -> Iterable[Tensor]:
         if self.prior == "mean":
             return mean_prior(labels, num_classes, self.kernel_size, dtype, BORDERS[self.parity])
         if self.parity == "monai":

@@ -9,15 +9,17 @@ With window weights :math:`w_j` and one-hot labels :math:`y`, :math:`\tau_i = \s
 Ignored neighbours have weight zero and the rest is divided by what is left; an ignored voxel has proportions zero.
 Beyond the border stands a copy of the nearest voxel, unless another rule is asked for.
 
-Cost: the filters are separable, and one class is filtered at a time, as bytes for the mean. The neighbours of the
-Gaussian are summed without their centre, not by subtracting it afterwards, so that a small sigma loses no digits: with
-:math:`a = e^{-1/2\sigma^2}` and tap :math:`a t_k` at distance k, filtering along one axis after the other keeps
-the full sum :math:`F` and the sum without centre :math:`N / a`:
+Cost: the filters are separable, and one class is filtered at a time, as bytes for the mean, and handed out before the
+next: no one-hot copy of the labels is made. The neighbours of the Gaussian are summed without their centre, not by
+subtracting it afterwards, so that a small sigma loses no digits: with :math:`a = e^{-1/2\sigma^2}` and tap
+:math:`a t_k` at distance k, filtering along one axis after the other keeps the full sum :math:`F` and the sum without
+centre :math:`N / a`:
 
 .. math:: S = \sum_{k \ge 1} t_k (F_{-k} + F_{+k}), \qquad F \leftarrow F + a S, \qquad N / a \leftarrow N / a + S .
 """
 
 import math
+from collections.abc import Iterable, Iterator
 from typing import Literal, TypeAlias
 
 import torch
@@ -35,43 +37,53 @@ NOTHING = -2
 
 def mean_prior(
     labels: Labels, num_classes: int, kernel_size: int, dtype: torch.dtype, borders: Borders = "replicate"
-) -> Tensor:
-    """Return the proportions ``(batch, classes, *space)`` in a cube around each voxel."""
+) -> Iterator[Tensor]:
+    """Yield, class by class, the proportions ``(batch, *space)`` in a cube around each voxel."""
     _check_space(labels, kernel_size)
     padded = _pad(labels, kernel_size // 2, borders)
-    counted = _count(padded != IGNORED, kernel_size)
-    scale = torch.where(labels == IGNORED, 0.0, 1 / counted.to(dtype).clamp(min=1))
-    shares = torch.empty((len(labels), num_classes, *labels.shape[1:]), dtype=dtype, device=labels.device)
+    scale: Tensor | float = 1 / kernel_size ** (labels.ndim - 1)
+    if _may_ignore(labels):
+        counted = _count(padded != IGNORED, kernel_size)
+        scale = torch.where(labels == IGNORED, 0.0, 1 / counted.to(dtype).clamp(min=1))
     for number in range(num_classes):
-        torch.mul(_count(padded == number, kernel_size), scale, out=shares[:, number])
-    return shares
+        yield _count(padded == number, kernel_size).to(dtype).mul_(scale)
 
 
-def gaussian_prior(labels: Labels, num_classes: int, kernel_size: int, sigma: float, dtype: torch.dtype) -> Tensor:
-    """Return half the own label plus half the Gaussian mean of the neighbours, ``(batch, classes, *space)``."""
+def gaussian_prior(
+    labels: Labels, num_classes: int, kernel_size: int, sigma: float, dtype: torch.dtype
+) -> Iterator[Tensor]:
+    """Yield, class by class, half the own label plus half the Gaussian mean of the neighbours, ``(batch, *space)``."""
     _check_space(labels, kernel_size)
     padded = _pad(labels, kernel_size // 2, "replicate")
     window = torch.ones((1, *(kernel_size,) * (labels.ndim - 1)), dtype=torch.float64)
     total = float(_around(window, kernel_size, sigma))
-    counted = 1 + _around((padded != IGNORED).to(dtype), kernel_size, sigma) / total
-    scale = torch.where(labels == IGNORED, 0.0, 1 / counted)
-    shares = torch.empty((len(labels), num_classes, *labels.shape[1:]), dtype=dtype, device=labels.device)
+    scale: Tensor | float = 0.5
+    if _may_ignore(labels):
+        counted = 1 + _around((padded != IGNORED).to(dtype), kernel_size, sigma) / total
+        scale = torch.where(labels == IGNORED, 0.0, 1 / counted)
     for number in range(num_classes):
         around = _around((padded == number).to(dtype), kernel_size, sigma)
-        torch.mul(around.div_(total).add_(labels == number), scale, out=shares[:, number])
-    return shares
+        yield around.div_(total).add_(labels == number).mul_(scale)
 
 
-def plain_gaussian_prior(labels: Labels, num_classes: int, sigma: float, dtype: torch.dtype) -> Tensor:
-    """Return one-hot labels under a Gaussian, integrated over each voxel and cut at four sigma, zero outside."""
+def plain_gaussian_prior(labels: Labels, num_classes: int, sigma: float, dtype: torch.dtype) -> Iterator[Tensor]:
+    """Yield, class by class, one-hot labels under a Gaussian, integrated over voxels and cut at four sigma."""
     radius = int(max(4 * sigma, 0.5) + 0.5)
     edges = (torch.arange(-radius, radius + 2, dtype=torch.float64) - 0.5) / (math.sqrt(2) * sigma)
     taps = (0.5 * torch.erf(edges).diff()).tolist()
     padded = _pad(labels, radius, "nothing")
     lost = _filter((padded == IGNORED).to(dtype), taps) / sum(taps) ** (labels.ndim - 1)
     scale = torch.where(labels == IGNORED, 0.0, 1 / (1 - lost).clamp(min=torch.finfo(dtype).eps))
-    filtered = [_filter((padded == number).to(dtype), taps) * scale for number in range(num_classes)]
-    return torch.stack(filtered, dim=1)
+    for number in range(num_classes):
+        yield _filter((padded == number).to(dtype), taps) * scale
+
+
+def stacked(shares: Iterable[Tensor], labels: Labels, num_classes: int, dtype: torch.dtype) -> Tensor:
+    """Return the proportions of all classes, ``(batch, classes, *space)``."""
+    found = torch.empty((len(labels), num_classes, *labels.shape[1:]), dtype=dtype, device=labels.device)
+    for number, share in enumerate(shares):
+        found[:, number] = share
+    return found
 
 
 def check_kernel_size(kernel_size: int) -> int:
@@ -108,10 +120,14 @@ def _pad(labels: Labels, radius: int, borders: Borders) -> Tensor:
     if borders != "replicate":
         return functional.pad(padded, [radius] * 2 * (labels.ndim - 1), value=0 if borders == "class_0" else NOTHING)
     for axis in range(1, labels.ndim):
-        size = labels.shape[axis]
-        places = torch.arange(-radius, size + radius, device=labels.device).clamp(0, size - 1)
-        padded = padded.index_select(axis, places)
+        edges = padded.narrow(axis, 0, 1), padded.narrow(axis, padded.shape[axis] - 1, 1)
+        padded = torch.cat([edges[0]] * radius + [padded] + [edges[1]] * radius, dim=axis)
     return padded
+
+
+def _may_ignore(labels: Labels) -> bool:
+    """Return whether a voxel may be ignored; a GPU is not asked, which would have to be waited for."""
+    return labels.is_cuda or torch.compiler.is_compiling() or bool(labels.amin() == IGNORED)
 
 
 def _count(mask: Tensor, size: int) -> Tensor:

@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from segcal.losses.base import Loss, Reduction
 from segcal.losses.ce import label_weight
-from segcal.losses.neighbours import check_kernel_size, check_sigma, gaussian_prior
+from segcal.losses.neighbours import check_kernel_size, check_sigma, gaussian_prior, stacked
 from segcal.types import IGNORED, Labels, Logits
 
 
@@ -55,5 +55,6 @@ class SpatialLabelSmoothing(Loss):
 
     def compute(self, logits: Logits, labels: Labels) -> Tensor:
         """Return the cross-entropy with spatially smoothed labels."""
-        targets = gaussian_prior(labels, logits.shape[1], self.kernel_size, self.sigma, logits.dtype)
+        shares = gaussian_prior(labels, logits.shape[1], self.kernel_size, self.sigma, logits.dtype)
+        targets = stacked(shares, labels, logits.shape[1], logits.dtype)
         return soft_cross_entropy(logits, targets, labels, self.class_weights, self.reduction)
