@@ -88,6 +88,9 @@ def setup(folder: Path, summaries: Mapping[str, Any]) -> Iterator[str]:
     yield ""
     for name, summary in summaries.items():
         yield from (f"- {name}: {note}." for note in summary["notes"])
+    missing = [name for name in REAL if name not in summaries]
+    if missing:
+        yield f"- Not measured yet: {', '.join(missing)}."
     yield ""
 
 
