@@ -64,7 +64,7 @@ class MeanDistance(torch.autograd.Function):
         return total / values.shape[1]
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         """Return the gradient with respect to the values."""
         (signs,) = ctx.saved_tensors
@@ -81,7 +81,7 @@ def neighbour_penalty(values: Tensor, shares: Iterable[Tensor], labels: Labels, 
         penalty: "l1" or "l2".
     """
     if penalty == "l1":
-        return MeanDistance.apply(values, shares)  # type: ignore[no-untyped-call]
+        return MeanDistance.apply(values, shares)
     prior = stacked(shares, labels, values.shape[1], values.dtype)
     return functional.mse_loss(values, prior, reduction="none").mean(dim=1)
 
