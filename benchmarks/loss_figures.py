@@ -17,7 +17,7 @@ from segcal.demo.loss_study.network import LOGIT_EDGES
 from segcal.demo.loss_study.plan import MAIN, SENSITIVITY, SHARE_TASKS, SHARES, Unit
 from segcal.demo.loss_study.results import Key, Results
 from segcal.demo.loss_study.rows import read_arrays, read_rows
-from segcal.demo.loss_study.verdict import verdict
+from segcal.demo.loss_study.verdict import unchanged, verdict
 from segcal.demo.tasks import get_task
 
 matplotlib.use("Agg")
@@ -133,7 +133,7 @@ def growth(results: Results) -> plt.Figure:
             for number, (epoch, counts) in enumerate(histograms):
                 colour = plt.get_cmap("viridis")(number / max(len(histograms) - 1, 1))
                 axis.plot(middle, np.array(counts) / sum(counts), color=colour, label=f"epoch {epoch}", linewidth=1)
-            axis.set(yticks=[])
+            axis.set(yticks=[], xlim=(-1, 8))
             axis.set_title(tables.TITLES[variant], fontsize=8)
         row[0].set_ylabel(task)
         row[-1].legend(fontsize=5)
@@ -190,7 +190,7 @@ def post_hoc(results: Results) -> plt.Figure:
             axis.set_title(f"{task}, {stage}", fontsize=9)
             axis.set_xticks(range(len(MAIN)), [tables.TITLES[v] for v in MAIN], rotation=40, ha="right", fontsize=7)
             if not axis.has_data():
-                axis.axis("off")
+                axis.set_visible(False)
         row[0].set_ylabel("NLL")
     axes[0, -1].legend(fontsize=7)
     return figure
@@ -212,7 +212,8 @@ def make_figures(results: Results, archives: list[Path]) -> dict[str, plt.Figure
 
 def make_texts(results: Results) -> dict[str, str]:
     """Return the generated parts of the page, by the name of their mark."""
-    made = {f"main_{task}": tables.main_table(results, task).to_markdown() for task in results.tasks}
+    made = {"facts": facts_text(results)}
+    made |= {f"main_{task}": tables.main_table(results, task).to_markdown() for task in results.tasks}
     made |= {
         "ranks": tables.rank_table(results).to_markdown(),
         "sensitivity": tables.sensitivity_table(results).to_markdown(),
@@ -232,6 +233,28 @@ def make_texts(results: Results) -> dict[str, str]:
                 for table in (tables.post_hoc_table, tables.gain_table)
             )
     return made
+
+
+def facts_text(results: Results) -> str:
+    """Return what was trained, and which calibrations changed nothing."""
+    rows = [row for seeds in results.rows.values() for row in seeds.values()]
+    main = [key for key in results.rows if key.variant in MAIN and key[2:] == ("unet", 100)]
+    counts = sorted({len(results.rows[key]) for key in main})
+    rest = sorted({len(results.rows[key]) for key in results.rows if key not in main}) or [0]
+    text = (
+        f"{len(rows)} networks were trained: those of the main table with {_span(counts)} seeds, the others with "
+        f"{_span(rest)}. Intervals are 95 % and come from a bootstrap over seeds and cases; numbers without an "
+        "interval are means, and a difference that rests on one seed is no evidence."
+    )
+    for pipeline in tables.PIPELINES[1:]:
+        same, fitted = unchanged(results, pipeline)
+        if same:
+            text += f" {pipeline} left {same} of {fitted} networks as they were: its short fit found nothing better."
+    return text
+
+
+def _span(counts: list[int]) -> str:
+    return str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
 
 
 def replace_parts(page: str, parts: dict[str, str]) -> str:

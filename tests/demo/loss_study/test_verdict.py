@@ -1,6 +1,8 @@
+import pytest
+
 from segcal.demo.loss_study.plan import MAIN, Unit
 from segcal.demo.loss_study.results import Results
-from segcal.demo.loss_study.verdict import best_pair, helped, verdict
+from segcal.demo.loss_study.verdict import best_pair, helped, spread, unchanged, verdict
 
 
 def test_a_loss_helps_where_the_interval_lies_below_zero(rows):
@@ -19,6 +21,20 @@ def test_the_best_pair_is_named(rows):
     variant, pipeline, value = best_pair(Results(rows), "nll", "clean", "roads")
     assert (variant, pipeline) == ("ce", "cms_ap")  # all calibrators were made up alike
     assert 0.1 < value < 0.12
+
+
+def test_the_spread_is_between_the_best_and_the_worst_loss(rows):
+    results = Results(rows)
+    assert spread(results, "nll", "clean", "ts", "roads") == pytest.approx(0.02 * (len(MAIN) - 1))
+    assert spread(results, "nll", "corrupted", "ts", "tumour") is None
+    assert "The losses lie apart by 0.1400 without calibration, 0.1400 with ts" in verdict(results)
+
+
+def test_a_calibration_that_changed_nothing_is_counted(made_up):
+    rows = [made_up(Unit("roads", variant, 0)) for variant in MAIN]
+    rows[0]["values"]["clean"]["lts_ti"] = rows[0]["values"]["clean"]["none"]
+    assert unchanged(Results(rows), "lts_ti") == (1, len(MAIN))
+    assert unchanged(Results(rows), "ts") == (0, len(MAIN))
 
 
 def test_the_paragraph_follows_from_the_numbers(rows):

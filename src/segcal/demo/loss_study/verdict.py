@@ -4,6 +4,8 @@ Every sentence is computed. A loss helps on a task where the 95 % interval of th
 calibrated alike, lies below zero; it harms where it lies above.
 """
 
+import numpy as np
+
 from segcal.demo.loss_study.plan import MAIN
 from segcal.demo.loss_study.results import Key, Results
 from segcal.demo.loss_study.tables import BASELINE, METRIC_TITLES, PIPELINES, TITLES
@@ -38,6 +40,24 @@ def best_pair(results: Results, metric: str, stage: str, task: str) -> tuple[str
     return variant, pipeline, value
 
 
+def spread(results: Results, metric: str, stage: str, pipeline: str, task: str) -> float | None:
+    """Return how far the means of the losses lie apart, all calibrated alike."""
+    means = [results.mean(Key(task, variant), metric, stage, pipeline) for variant in MAIN]
+    found = [mean for mean in means if mean is not None]
+    return max(found) - min(found) if found else None
+
+
+def unchanged(results: Results, pipeline: str) -> tuple[int, int]:
+    """Return how many networks a calibration left as they were, on every test case, and how many it was fitted to."""
+    columns = [
+        (results.column(key, "nll", seeds=[seed]), results.column(key, "nll", pipeline=pipeline, seeds=[seed]))
+        for key in (Key(task, variant) for task in results.tasks for variant in MAIN)
+        for seed in results.seeds(key)
+    ]
+    fitted = [(before[0], after[0]) for before, after in columns if after]
+    return sum(bool(np.allclose(before, after, rtol=1e-5)) for before, after in fitted), len(fitted)
+
+
 def verdict(results: Results, metric: str = "nll") -> str:
     """Return the paragraph."""
     sentences = []
@@ -46,6 +66,9 @@ def verdict(results: Results, metric: str = "nll") -> str:
         if not sum(counts["none"]):
             continue
         sentences.append(_counted(words, metric, counts))
+        sentences += [
+            _spread(results, metric, stage, task) for task in results.tasks if _has(results, metric, stage, task)
+        ]
         sentences += [
             _best(results, metric, stage, task) for task in results.tasks if _has(results, metric, stage, task)
         ]
@@ -64,6 +87,13 @@ def _counted(words: str, metric: str, counts: dict[str, Counts]) -> str:
         if sum(counts[pipeline])
     ]
     return "; ".join(parts) + "."
+
+
+def _spread(results: Results, metric: str, stage: str, task: str) -> str:
+    found = {pipeline: spread(results, metric, stage, pipeline, task) for pipeline in PIPELINES}
+    parts = [f"{value:.4f} with {pipeline}" for pipeline, value in found.items() if value is not None]
+    listed = ", ".join(parts).replace("with none", "without calibration")
+    return f"The losses lie apart by {listed} on {task}."
 
 
 def _best(results: Results, metric: str, stage: str, task: str) -> str:
