@@ -13,7 +13,8 @@ from segcal.fitting.selector import Examples, train_selector
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     monkeypatch.setattr(training, "LEAST_STEPS", 150)
-    monkeypatch.setattr(training, "STARTS", {"exact": 2, "paper": 1})
+    monkeypatch.setattr(training, "STARTS", 0)
+    monkeypatch.setattr(training, "LEAST_STARTS", 2)
     monkeypatch.setattr(training, "TRIAL_STEPS", 30)
 
 
@@ -102,7 +103,7 @@ def test_with_validation_the_best_epoch_is_kept(monkeypatch):
     losses = iter([3.0, 1.0, 2.0])
     monkeypatch.setattr(training, "EPOCHS", {"exact": 3})
     monkeypatch.setattr(training, "LEAST_STEPS", 1)
-    monkeypatch.setattr(training, "STARTS", {"exact": 1})
+    monkeypatch.setattr(training, "LEAST_STARTS", 1)
     monkeypatch.setattr(training, "_loss_of", lambda *args: next(losses))
     folded, calls = training._Network.folded, []
     monkeypatch.setattr(training._Network, "folded", lambda network: calls.append(folded(network)) or calls[-1])
@@ -118,7 +119,7 @@ def test_the_best_start_goes_on(monkeypatch):
     monkeypatch.setattr(training, "EPOCHS", {"exact": 3})
     monkeypatch.setattr(training, "LEAST_STEPS", 1)
     monkeypatch.setattr(training, "TRIAL_STEPS", 1)
-    monkeypatch.setattr(training, "STARTS", {"exact": 3})
+    monkeypatch.setattr(training, "LEAST_STARTS", 3)
     monkeypatch.setattr(training, "_loss_of", lambda *args: next(losses))
     assert trained()[1] == (1.0, 0.9, 0.8)
 

@@ -27,7 +27,8 @@ from segcal.fitting.config import FitConfig
 WEIGHT_DECAY = 1e-6
 EPOCHS = {"paper": 40, "exact": 12}
 LEARNING_RATES = {"paper": 1e-3, "exact": 1e-2}
-STARTS = {"paper": 1, "exact": 8}
+# How many starts, divided by the number of classes, and at least how many: narrow networks fail more often.
+STARTS, LEAST_STARTS = 48, 4
 # Steps of each start before the best is chosen.
 TRIAL_STEPS = 128
 # Few voxels make short epochs; there are more of them then.
@@ -72,7 +73,7 @@ def train_selector(
     epochs = max(EPOCHS[config.method], math.ceil(LEAST_STEPS / steps))
     starts = [
         _Run(selector.widths, examples, validation, repeats, config, epochs, start)
-        for start in range(STARTS[config.method])
+        for start in range(1 if config.method == "paper" else max(LEAST_STARTS, STARTS // selector.widths[0]))
     ]
     for number, run in enumerate(starts if len(starts) > 1 else []):
         run.train(min(epochs, math.ceil(TRIAL_STEPS / steps)))
