@@ -72,7 +72,8 @@ def sensitivity(results: Results) -> plt.Figure:
     for column, task in enumerate(results.tasks):
         for row, metric in enumerate(("dice", "ece_foreground")):
             for loss, variants in SENSITIVITY.items():
-                values = [results.mean(Key(task, variant), metric) for variant in variants]
+                seeds = results.common(Key(task, variant) for variant in variants)
+                values = [results.mean(Key(task, variant), metric, seeds=seeds) for variant in variants]
                 shown = [np.nan if value is None else value for value in values]
                 axes[row, column].plot(shown, color=COLOURS[loss], marker=MARKERS[loss], label=tables.TITLES[loss])
             axes[row, column].set_ylabel(tables.METRIC_TITLES[metric])
@@ -89,7 +90,8 @@ def shares(results: Results) -> plt.Figure:
     for column, task in enumerate(tasks):
         for row, metric in enumerate(("dice", "ece_foreground")):
             for variant in MAIN:
-                values = [results.mean(Key(task, variant, share=share), metric) for share in (*SHARES, 100)]
+                keys = [Key(task, variant, share=share) for share in (*SHARES, 100)]
+                values = [results.mean(key, metric, seeds=results.common(keys)) for key in keys]
                 shown = [np.nan if value is None else value for value in values]
                 axes[row, column].plot(
                     (*SHARES, 100), shown, color=COLOURS[variant], marker=MARKERS[variant], label=tables.TITLES[variant]

@@ -42,6 +42,15 @@ def test_the_advantage_over_svls_is_in_percent(made_up):
     assert abs(ece - 100 * (old - new) / old) < 1e-9
 
 
+def test_variants_are_compared_on_the_seeds_that_all_have(made_up):
+    rows = [made_up(Unit("roads", "nacl", 0), level=0), made_up(Unit("roads", "nacl", 1), level=9)]
+    results = Results([*rows, made_up(Unit("roads", "nacl_l2", 0), level=0)])
+    plain, _, squared, softmax = tables.ablation_table(results).rows
+    assert plain.cells == squared.cells
+    assert softmax.cells[0].value is None
+    assert "the 1 seed(s) that all of these have" in tables.ablation_table(results).to_markdown()
+
+
 def test_gains_are_against_ce_dice(rows):
     table = tables.gain_table(Results(rows), "roads", "clean", "nll")
     assert [row.title for row in table.rows] == [tables.TITLES[v] for v in MAIN if v != "ce_dice"]

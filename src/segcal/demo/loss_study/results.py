@@ -51,21 +51,29 @@ class Results:
             return []
         return sorted(set.intersection(*(set(self.rows[key]) for key in keys)))
 
+    def common(self, keys: Iterable[Key]) -> list[int]:
+        """Return the seeds that all of these have that exist: what is compared must rest on the same seeds."""
+        return self.seeds(*(key for key in keys if key in self.rows))
+
     def column(
         self, key: Key, metric: str, stage: str = "clean", pipeline: str = "none", seeds: Sequence[int] | None = None
     ) -> list[np.ndarray]:
         """Return one array a seed, one value a case; empty where something is missing."""
         found = []
         for seed in self.seeds(key) if seeds is None else seeds:
+            if seed not in self.rows.get(key, {}):
+                return []
             own = self.rows[key][seed]["values"].get(stage, {}).get(pipeline, {}).get(metric)
             if own is None:
                 return []
             found.append(np.array([np.nan if value is None else value for value in own]))
         return found
 
-    def estimate(self, key: Key, metric: str, stage: str = "clean", pipeline: str = "none") -> Estimate | None:
+    def estimate(
+        self, key: Key, metric: str, stage: str = "clean", pipeline: str = "none", seeds: Sequence[int] | None = None
+    ) -> Estimate | None:
         """Return the mean over seeds and cases with its interval."""
-        column = self.column(key, metric, stage, pipeline)
+        column = self.column(key, metric, stage, pipeline, seeds)
         return estimate(column, self._shared(column)) if column else None
 
     def difference(
@@ -79,14 +87,18 @@ class Results:
         better = "higher" if metric == "dice" else "lower"
         return difference(one, two, self._shared(one), better)  # type: ignore[arg-type]
 
-    def cell(self, key: Key, metric: str, stage: str = "clean", pipeline: str = "none") -> Cell:
+    def cell(
+        self, key: Key, metric: str, stage: str = "clean", pipeline: str = "none", seeds: Sequence[int] | None = None
+    ) -> Cell:
         """Return the estimate as a cell of a table."""
-        found = self.estimate(key, metric, stage, pipeline)
+        found = self.estimate(key, metric, stage, pipeline, seeds)
         return Cell(None) if found is None else Cell(found.value, found.low, found.high)
 
-    def mean(self, key: Key, metric: str, stage: str = "clean", pipeline: str = "none") -> float | None:
+    def mean(
+        self, key: Key, metric: str, stage: str = "clean", pipeline: str = "none", seeds: Sequence[int] | None = None
+    ) -> float | None:
         """Return the mean over seeds of the mean over cases."""
-        column = self.column(key, metric, stage, pipeline)
+        column = self.column(key, metric, stage, pipeline, seeds)
         return float(np.mean([np.nanmean(values) for values in column])) if column else None
 
     def sum_ranks(self, variants: Sequence[str] = MAIN) -> dict[str, dict[str, float]]:

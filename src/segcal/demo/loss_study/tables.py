@@ -1,6 +1,6 @@
 """The tables of the study. Every one is made from what is there; a network that was not trained is a dash."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from segcal.demo.loss_study.plan import (
     BACKBONE_LOSSES,
@@ -77,11 +77,14 @@ def rank_table(results: Results) -> Table:
 
 def sensitivity_table(results: Results) -> Table:
     """Return Fig. 6: three settings of every loss."""
+    metrics = ("dice", "ece_foreground")
+    every = [variant for variants in SENSITIVITY.values() for variant in variants]
     groups = tuple(
-        Group(TITLES[loss], tuple(Row(v, _means(results, v, ("dice", "ece_foreground"))) for v in variants))
+        Group(TITLES[loss], tuple(Row(v, _means(results, v, metrics, every)) for v in variants))
         for loss, variants in SENSITIVITY.items()
     )
-    return Table("Sensitivity to hyper-parameters", "Setting", _by_task(results, ("dice", "ece_foreground")), groups)
+    notes = (_seed_note(results, every),)
+    return Table("Sensitivity to hyper-parameters", "Setting", _by_task(results, metrics), groups, notes)
 
 
 def ablation_table(results: Results) -> Table:
@@ -93,8 +96,9 @@ def ablation_table(results: Results) -> Table:
         "nacl_softmax": "on softmax",
     }
     metrics = ("dice", "ece_foreground", "cece_foreground")
-    rows = tuple(Row(title, _means(results, v, metrics)) for v, title in names.items())
-    return Table("Variants of NACL", "NACL with", _by_task(results, metrics), (Group("", rows),))
+    rows = tuple(Row(title, _means(results, v, metrics, names)) for v, title in names.items())
+    notes = (_seed_note(results, names),)
+    return Table("Variants of NACL", "NACL with", _by_task(results, metrics), (Group("", rows),), notes)
 
 
 def sigma_table(results: Results) -> Table:
@@ -105,23 +109,28 @@ def sigma_table(results: Results) -> Table:
         cells = []
         for task in results.tasks:
             for metric in metrics:
-                old, new = (results.mean(Key(task, variant), metric) for variant in (svls, nacl))
+                keys = Key(task, svls), Key(task, nacl)
+                old, new = (results.mean(key, metric, seeds=results.seeds(*keys)) for key in keys)
                 sign = 1 if metric == "dice" else -1
                 cells.append(Cell(None if old is None or new is None else sign * 100 * (new - old) / old))
         rows.append(Row(f"sigma {sigma}", tuple(cells)))
     columns = tuple(Column(f"{METRIC_TITLES[m]} %", task, 1) for task in results.tasks for m in metrics)
-    note = "Percent by which NACL with the gaussian prior is better than SVLS with the same sigma; negative: worse."
+    note = (
+        "Percent by which NACL with the gaussian prior is better than SVLS with the same sigma, on the seeds that both "
+        "have; negative: worse."
+    )
     return Table("NACL against SVLS", "Gaussian", columns, (Group("", tuple(rows)),), (note,))
 
 
 def backbone_table(results: Results) -> Table:
     """Return Fig. 8: other networks."""
     metrics = ("dice", "ece_foreground", "cece_foreground")
+    seeds = results.common(Key(BACKBONE_TASK, v, backbone) for v in BACKBONE_LOSSES for backbone in BACKBONES)
     groups = tuple(
         Group(
             backbone,
             tuple(
-                Row(TITLES[v], tuple(results.cell(Key(BACKBONE_TASK, v, backbone), m) for m in metrics))
+                Row(TITLES[v], tuple(results.cell(Key(BACKBONE_TASK, v, backbone), m, seeds=seeds) for m in metrics))
                 for v in BACKBONE_LOSSES
             ),
         )
@@ -134,8 +143,12 @@ def share_table(results: Results, metric: str) -> Table:
     """Return Fig. 9: less training data."""
     tasks = [task for task in SHARE_TASKS if task in results.tasks]
     shares = (*SHARES, 100)
+    seeds = results.common(Key(task, v, share=share) for task in tasks for share in shares for v in MAIN)
     rows = tuple(
-        Row(TITLES[v], tuple(Cell(results.mean(Key(task, v, share=s), metric)) for task in tasks for s in shares))
+        Row(
+            TITLES[v],
+            tuple(Cell(results.mean(Key(task, v, share=s), metric, seeds=seeds)) for task in tasks for s in shares),
+        )
         for v in MAIN
     )
     columns = tuple(Column(f"{share} %", task, 3, better=column(metric).better) for task in tasks for share in shares)
@@ -179,5 +192,16 @@ def _by_task(results: Results, metrics: Sequence[str]) -> tuple[Column, ...]:
     return tuple(column(metric, task) for task in results.tasks for metric in metrics)
 
 
-def _means(results: Results, variant: str, metrics: Sequence[str]) -> tuple[Cell, ...]:
-    return tuple(Cell(results.mean(Key(task, variant), metric)) for task in results.tasks for metric in metrics)
+def _seeds(results: Results, variants: Iterable[str]) -> list[int]:
+    return results.common(Key(task, variant) for task in results.tasks for variant in variants)
+
+
+def _seed_note(results: Results, variants: Iterable[str]) -> str:
+    return f"Means over the {len(_seeds(results, variants))} seed(s) that all of these have."
+
+
+def _means(results: Results, variant: str, metrics: Sequence[str], compared: Iterable[str] = MAIN) -> tuple[Cell, ...]:
+    """Return means over the seeds that all that is compared has."""
+    seeds = _seeds(results, compared)
+    keys = [Key(task, variant) for task in results.tasks]
+    return tuple(Cell(results.mean(key, metric, seeds=seeds)) for key in keys for metric in metrics)
