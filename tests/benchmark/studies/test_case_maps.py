@@ -121,3 +121,12 @@ def test_temperatures_are_stored_on_one_scale():
     arrays = replace(arrays_of(case, soft()), temperature=temperature_of(case, soft()))
     (only,) = maps_of(case, arrays, background=True, has_offset=True)["slices"]
     assert (only["temperature"]["low"], only["temperature"]["high"]) == (0.0, 5.0)
+
+
+@pytest.mark.parametrize("white", [1.0, 255.0])
+def test_a_picture_is_shown_as_it_is_and_made_smaller_by_means(white):
+    image = np.zeros((3, 40, 60), np.float32)
+    image[0, ::2] = white  # half of the rows of each block
+    back = decode_map(encode_picture(image, (slice(None, None, 4), slice(None, None, 4))))
+    assert back.shape == (3, 10, 15)
+    assert np.abs(back[0] - 0.5).max() < 0.05

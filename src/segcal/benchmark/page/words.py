@@ -66,7 +66,6 @@ CALIBRATOR_WORDS = {
     "cms_op": "Order-keeping scaling",
     "lts": "Local temperature scaling",
     "lts_ti": "Local temperature scaling, offset-free",
-    "lts_cms": "Local mask-keeping scaling",
     "ibts": "Temperature by image",
     "pts": "Temperature by voxel",
     "iop": "Order-keeping network",

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from PIL import Image
 
 from segcal.calibrators.base import Calibrator
 from segcal.cases.base import Case
@@ -189,12 +190,24 @@ def _slice(
 
 
 def encode_picture(image: NDArray[np.floating], index: tuple[Any, ...]) -> dict[str, Any]:
-    """Return a slice of an image as JPEG, to look at: three channels as colours, of any other number the last."""
+    """Return a slice of an image as JPEG, to look at: three channels as colours, of any other number the last.
+
+    Where an index leaves voxels out, the picture shows the mean of each block instead.
+    """
     channels = image if len(image) == 3 else image[-1:]
-    low, high = (0.0, 1.0) if _is_picture(channels) else np.percentile(channels, [TAIL, 100 - TAIL])
-    steps = np.clip((channels[(slice(None), *index)] - low) / max(high - low, 1e-12), 0, 1)
-    return encode_jpeg(np.rint(255 * steps).astype(np.uint8))
+    low, high = _range(channels)
+    whole = tuple(slice(None) if isinstance(each, slice) else each for each in index)
+    steps = np.clip((channels[(slice(None), *whole)] - low) / max(high - low, 1e-12), 0, 1)
+    pixels = np.rint(255 * steps).astype(np.uint8)
+    height, width = channels[(slice(None), *index)].shape[1:]
+    smaller = [np.asarray(Image.fromarray(each).resize((width, height), Image.Resampling.BOX)) for each in pixels]
+    return encode_jpeg(np.stack(smaller))
 
 
-def _is_picture(channels: NDArray[np.floating]) -> bool:
-    return bool(len(channels) == 3 and channels.min() >= 0 and channels.max() <= 1)
+def _range(channels: NDArray[np.floating]) -> tuple[float, float]:
+    """Return which values are black and white: of a picture all there are, of a scan what most voxels have."""
+    low, high = float(channels.min()), float(channels.max())
+    if len(channels) == 3 and low >= 0 and high <= 255:
+        return 0.0, 1.0 if high <= 1 else 255.0
+    low, high = np.percentile(channels, [TAIL, 100 - TAIL])
+    return float(low), float(high)

@@ -22,7 +22,7 @@ NAME = "worst_cases"
 # By reason, how many cases are kept for it; a case may have several.
 REASONS = {"worst": 3, "least gain": 2, "most gain": 1}
 # Of local temperatures, those of the first that was fitted are shown.
-LOCAL = ("lts_ti", "lts", "lts_cms")
+LOCAL = ("lts_ti", "lts")
 # Characters of pictures a task, about; the first case is kept whatever its size.
 BUDGET = 1_000_000
 RULE = (

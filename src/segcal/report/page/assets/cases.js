@@ -86,7 +86,7 @@ async function paintCase(data, place, found, one, state, node, readout) {
   };
   node.replaceChildren(...views(maps, context).map((view) => {
     let canvas = paint(maps, view.paint);
-    if (view.contours) canvas = drawContours(canvas, view.contours, Math.max(2, Math.ceil(480 / Math.max(width, height))));
+    if (view.contours) canvas = drawContours(canvas, view.contours, maps.truth, Math.max(2, Math.ceil(480 / Math.max(width, height))));
     const cross = el('div', { class: 'cross', hidden: true });
     crosses.push(cross);
     const ends = { energy: context.energy, temperature: context.temperature }[view.key];

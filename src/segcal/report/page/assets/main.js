@@ -45,7 +45,10 @@ function download() {
 }
 
 show('places', data.places.length > 1 ? data.places.map((place, k) => el('button', { type: 'button', onclick: () => showPlace(k), title: place.id }, placeText(place))) : null);
-show('notes', data.notes.map((note) => el('p', { class: 'note' }, note)));
+// What is missing stands first; other remarks follow the verdict.
+const urgent = (note) => note.includes('not finished');
+show('notes', data.notes.filter(urgent).map((note) => el('p', { class: 'note' }, note)));
+show('remarks', data.notes.filter((note) => !urgent(note)).map((note) => el('p', { class: 'note' }, note)));
 document.getElementById('download').onclick = download;
 document.getElementById('print').onclick = () => window.print();
 window.addEventListener('beforeprint', () => document.querySelectorAll('details').forEach((each) => { each.open = true; }));

@@ -64,7 +64,7 @@ function views(maps, context) {
 }
 
 // Lines of equal probability, found between neighbouring pixels (marching squares).
-function drawContours(canvas, map, zoom) {
+function drawContours(canvas, map, truth, zoom) {
   const large = el('canvas', { width: canvas.width * zoom, height: canvas.height * zoom });
   const context = large.getContext('2d');
   context.imageSmoothingEnabled = false;
@@ -74,16 +74,17 @@ function drawContours(canvas, map, zoom) {
     context.lineWidth = Math.max(1.2, zoom / 2);
     context.beginPath();
     for (let y = 0; y + 1 < map.height; y += 1) {
-      for (let x = 0; x + 1 < map.width; x += 1) squareLine(context, map, x, y, level, zoom);
+      for (let x = 0; x + 1 < map.width; x += 1) squareLine(context, map, truth, x, y, level, zoom);
     }
     context.stroke();
   }
   return large;
 }
 
-function squareLine(context, map, x, y, level, zoom) {
+function squareLine(context, map, truth, x, y, level, zoom) {
   const at = (i, j) => valueAt(map, (y + j) * map.width + x + i) - level;
   const corners = [[0, 0], [1, 0], [1, 1], [0, 1]];
+  if (corners.some(([i, j]) => byteAt(truth, (y + j) * map.width + x + i) === VOID)) return; // nothing was predicted there
   const values = corners.map(([i, j]) => at(i, j));
   const cuts = [];
   for (let k = 0; k < 4; k += 1) {
