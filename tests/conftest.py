@@ -10,7 +10,6 @@ import torch
 from segcal.calibrators.affine import AffineCalibrator
 from segcal.calibrators.histogram import Histogram
 from segcal.calibrators.isotonic import Isotonic
-from segcal.calibrators.local_conditional import LocalConditional
 from segcal.calibrators.selective import Selective
 
 if "PYTEST_XDIST_WORKER" in os.environ:
@@ -72,9 +71,7 @@ def _randomise_parameters(calibrator, generator, edge):
             parameter.copy_((0.7 * noise).exp())
         elif name == "mixture":
             parameter.copy_(torch.softmax(noise, 0))
-        elif name.startswith("first."):
-            continue
-        elif name.startswith(("tree.", "network.", "second.")) and parameter.ndim > 1:  # of many inputs
+        elif name.startswith(("tree.", "network.")) and parameter.ndim > 1:  # of many inputs
             parameter.add_(0.3 * noise / parameter[0].numel() ** 0.5)
         else:
             parameter.add_(0.3 * noise)
@@ -93,8 +90,6 @@ def randomise():
         if isinstance(calibrator, Isotonic | Histogram):
             _randomise_table(calibrator, generator)
         _randomise_parameters(calibrator, generator, edge)
-        if isinstance(calibrator, LocalConditional):
-            _randomise_affine(calibrator.first, generator, edge)
         if isinstance(calibrator, Selective):
             _randomise_selector(calibrator.selector, generator)
         return calibrator

@@ -33,7 +33,7 @@ def test_what_is_inside_the_margin_is_what_was_there():
     assert torch.equal(without_margin(with_margin(values, (0, 4, 2)), (0, 4, 2)), values)
 
 
-@pytest.mark.parametrize("name", [*TILED, "lts_cms"])
+@pytest.mark.parametrize("name", TILED)
 @pytest.mark.parametrize("space", [(41, 23), (9, 37), (3, 31, 12), (13, 6, 7)])
 @pytest.mark.parametrize("values", [60, 700, 2500])
 def test_tiled_application_equals_whole_application(name, space, values, randomise):
@@ -82,7 +82,7 @@ def test_a_calibrator_that_sees_the_whole_image_gets_it(randomise):
         assert torch.equal(tiled_scores(calibrator, logits, None, 100), calibrator.scores(logits))
 
 
-@pytest.mark.parametrize("name", ["lts", "lts_ti", "ibts", "lts_cms"])
+@pytest.mark.parametrize("name", ["lts", "lts_ti", "ibts"])
 @pytest.mark.parametrize("shape", [(4, 5), (4, 5, 7), (4, 5, 2, 3, 2, 3)])
 def test_what_is_neither_image_nor_volume_is_refused(name, shape):
     text = f"logits has {len(shape) - 2} axes of space, but .* sees neighbours and needs 2 .image. or 3 .volume."
@@ -90,7 +90,7 @@ def test_what_is_neither_image_nor_volume_is_refused(name, shape):
         make_calibrator(name, 5)(normal(*shape))
 
 
-@pytest.mark.parametrize("name", ["lts", "lts_ti", "ibts", "lts_cms"])
+@pytest.mark.parametrize("name", ["lts", "lts_ti", "ibts"])
 @pytest.mark.parametrize("space", [(1, 1), (2, 3), (1, 9), (1, 8, 7), (5, 1, 1)])
 def test_images_smaller_than_the_kernel_and_single_slices_are_calibrated(name, space, randomise):
     calibrator = randomise(make_calibrator(name, 5))

@@ -37,21 +37,21 @@ def mean_nll(calibrator, cases):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_fit_lowers_the_nll_of_cases_it_has_not_seen(name):
-    fitted = fit(name, images(6), validation=images(3, seed=1), config=FitConfig(max_steps=60, learning_rate=3e-3))
-    test = images(3, seed=2)
+    fitted = fit(name, images(3), validation=images(2, seed=1), config=FitConfig(max_steps=30, learning_rate=1e-2))
+    test = images(2, seed=2)
     before = mean_nll(make_calibrator("identity", 3), test)
     assert mean_nll(fitted.calibrator, test) < before - 0.1
     certificate = fitted.certificate
     assert (certificate.method, certificate.kkt_residual) == ("gradient", None)
     assert certificate.validation_nll == min(certificate.curve) < certificate.curve[0]
     assert certificate.passes == len(certificate.curve) - 1
-    assert certificate.voxels_available == 6 * 30 * 26
+    assert certificate.voxels_available == 3 * 30 * 26
     assert "held_back" not in certificate.details
 
 
 def test_neighbours_tell_what_one_temperature_cannot():
-    cal, val, test = (images(count, seed) for count, seed in ((6, 0), (3, 1), (3, 2)))
-    local = fit("lts_ti", cal, validation=val, config=FitConfig(max_steps=120, learning_rate=3e-3))
+    cal, val, test = (images(count, seed) for count, seed in ((3, 0), (2, 1), (2, 2)))
+    local = fit("lts_ti", cal, validation=val, config=FitConfig(max_steps=60, learning_rate=1e-2))
     assert mean_nll(local.calibrator, test) < mean_nll(fit("ts", cal).calibrator, test) - 0.03
 
 
@@ -65,12 +65,12 @@ def test_the_curve_is_the_nll_of_the_validation_cases():
 def test_an_image_branch_sees_the_image():
     """The logits do not tell where they are too sure; the image does."""
     parts = []
-    for count, seed in ((6, 0), (3, 1)):
+    for count, seed in ((3, 0), (2, 1)):
         cases = images(count, seed, channels=1)
         for case_id in cases.ids:
             cases._logits[case_id][0] -= 3 * (np.arange(26) < 13)
         parts.append(cases)
-    config = FitConfig(max_steps=120, learning_rate=3e-3)
+    config = FitConfig(max_steps=25, learning_rate=1e-2)
     seen = fit(make_calibrator("lts_ti", 3, image_channels=1), parts[0], validation=parts[1], config=config)
     blind = fit("lts_ti", parts[0], validation=parts[1], config=config)
     assert seen.certificate.validation_nll < blind.certificate.validation_nll - 0.02
@@ -94,10 +94,8 @@ class StopError(Exception):
     """Raised where a kill is played."""
 
 
-@pytest.mark.parametrize("name", ["lts_ti", "pts", "lts_cms"])
+@pytest.mark.parametrize("name", ["lts_ti", "pts"])
 def test_a_fit_that_was_killed_goes_on_to_the_identical_result(name, tmp_path, monkeypatch):
-    if name not in segcal.CALIBRATORS:
-        pytest.skip("not in the registry")
     cal, val = images(5), images(2, seed=1)
     options = {"max_steps": 8, "voxels": 500, "patience": 3, "learning_rate": 3e-3}
     whole = fit(name, cal, validation=val, config=FitConfig(**options))
@@ -144,7 +142,7 @@ def test_the_papers_search_tries_weight_decay(name):
 def test_weight_decay_is_part_of_the_objective_and_shrinks_weights():
     cal, val = images(4), images(2, seed=1)
     free, tied = (
-        fit("lts_ti", cal, validation=val, config=FitConfig(max_steps=20, voxels=900, weight_decay=decay))
+        fit("lts_ti", cal, validation=val, config=FitConfig(max_steps=6, voxels=900, weight_decay=decay))
         for decay in (0.0, 1.0)
     )
     squares = [float(each.calibrator.tree.weight.detach().square().sum()) for each in (free, tied)]

@@ -13,7 +13,6 @@ from segcal.calibrators.histogram import Histogram
 from segcal.calibrators.identity import Identity
 from segcal.calibrators.image_temperature import ImageTemperatureScaling
 from segcal.calibrators.isotonic import Isotonic
-from segcal.calibrators.local_conditional import LocalConditional
 from segcal.calibrators.local_temperature import LocalTemperatureScaling
 from segcal.calibrators.matrix import MatrixScaling
 from segcal.calibrators.matrix_row_sum import RowSumMatrixScaling
@@ -41,7 +40,6 @@ CALIBRATORS: dict[str, Callable[..., Calibrator]] = {
     "cdc": ConditionalDirichlet,
     "cms_ap": partial(ConditionalAffine, preserves="argmax"),
     "cms_op": partial(ConditionalAffine, preserves="order"),
-    "lts_cms": LocalConditional,
     "ibts": ImageTemperatureScaling,
     "pts": ParametricTemperatureScaling,
     "iop": OrderPreservingNetwork,

@@ -18,19 +18,17 @@ import torch
 
 from segcal.calibrators import registry_entry
 from segcal.calibrators.base import Calibrator
-from segcal.calibrators.local_conditional import LocalConditional
 from segcal.calibrators.look_around import LookAround
 from segcal.fitting.certificate import Certificate
 from segcal.fitting.checkpoint import FileKeeper
 from segcal.fitting.config import FitConfig
-from segcal.fitting.exact import fit_convex
 from segcal.fitting.gradient import Keeper, Training, TrainOptions, train_rounds
 from segcal.fitting.learning_data import LearningData, read_tiles, read_voxels
 from segcal.fitting.request import Request
 from segcal.fitting.search import Found, Study, Trial, search
 
 # Without a search: learning rates on tiles and on voxels, rounds without improvement, and weight decay.
-TILE_RATE, VOXEL_RATE = 3e-4, 1e-2
+TILE_RATE, VOXEL_RATE = 1e-3, 1e-2
 PATIENCE = 20
 # The running average of the parameters looks back some fifty steps: batches are noisy, and so would be the choice of
 # the best round.
@@ -40,11 +38,8 @@ WEIGHT_DECAY = 0.0
 
 def fit_by_gradient(request: Request) -> Certificate:
     """Fit a calibrator by gradient; see the module docstring."""
-    calibrator, before, first = request.calibrator, None, {}
-    if isinstance(calibrator, LocalConditional):
-        first = {"first": fit_convex(replace(request, calibrator=calibrator.first)).to_dict()}
-        before, calibrator = calibrator.first.scores, calibrator.second
-    data = read_tiles(request, calibrator, before) if isinstance(calibrator, LookAround) else read_voxels(request)
+    calibrator = request.calibrator
+    data = read_tiles(request, calibrator) if isinstance(calibrator, LookAround) else read_voxels(request)
     found = _search(request, calibrator, data)
     calibrator.load_state_dict(found.model.state_dict())
     nll = data.train.mean(found.model)
@@ -69,7 +64,6 @@ def fit_by_gradient(request: Request) -> Certificate:
             "rounds": found.training.steps,
             "steps": found.training.steps * data.train.count,
             **data.details,
-            **first,
         },
     )
 

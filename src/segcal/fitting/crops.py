@@ -100,16 +100,13 @@ class TileSource:
         cases: where from.
         window: what a tile is.
         config: how many voxels, the memory allowed, and the seed.
-        before: what the logits of a case's tiles go through first, or None.
 
     Attributes:
         available: how many labelled voxels the cases have; known after a draw.
     """
 
-    def __init__(
-        self, cases: Cases, window: Window, config: FitConfig, before: Callable[[Tensor], Tensor] | None = None
-    ) -> None:
-        self._cases, self._window, self._seed, self._before = cases, window, config.seed, before
+    def __init__(self, cases: Cases, window: Window, config: FitConfig) -> None:
+        self._cases, self._window, self._seed = cases, window, config.seed
         self.available = 0
         channels, size = cases.num_classes + window.image_channels, window.side**window.axes
         one_tile = 4 * channels * math.prod(window.outer) + 5 * size + 4
@@ -130,11 +127,7 @@ class TileSource:
         self.available = 0
         for index, case in enumerate(self._cases):
             rng = np.random.default_rng([self._seed, number, zlib.crc32(case.id.encode())])
-            room = self._tiles.at(index)
-            self.available += cut(case, self._window, self._quota, rng, room)
-            if self._before is not None:
-                with torch.no_grad():
-                    room.logits.copy_(self._before(room.logits))
+            self.available += cut(case, self._window, self._quota, rng, self._tiles.at(index))
             tick()
         refuse_nothing(self.available, len(self._cases), len(self._cases))
         return self._tiles

@@ -44,7 +44,7 @@ class TrainOptions:
         patience: stop after so many readings of the validation loss without a new best.
         max_steps: stop after so many rounds in any case; a round of the paper's procedure is one step.
         weight_decay: the alpha of the penalty on weights.
-        average: what the running average keeps of itself at every step; 0 for no average.
+        average: what the running average keeps of itself at every step, at first less; 0 for no average.
     """
 
     learning_rate: float
@@ -127,7 +127,7 @@ def train_rounds(
     schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(
         adam, factor=LEARNING_RATE_FACTOR, patience=options.patience // 2, threshold=0.0
     )
-    mean, kept, curve = _resume(None if keeper is None else keeper.load(), parameters, adam, schedule)
+    mean, kept, curve, steps = _resume(None if keeper is None else keeper.load(), parameters, adam, schedule)
     if not curve:
         curve.append(validate())
     best_round = curve.index(min(curve))
@@ -137,8 +137,9 @@ def train_rounds(
             adam.zero_grad()
             loss.backward()
             adam.step()
+            steps += 1
             for average, parameter in zip(mean, parameters, strict=True):
-                average.lerp_(parameter.detach(), 1 - options.average)
+                average.lerp_(parameter.detach(), 1 - min(options.average, steps / (steps + 9)))
         current = _copies(parameters)
         _set(parameters, mean)
         curve.append(validate())
@@ -149,7 +150,8 @@ def train_rounds(
         report(number, curve[-1])
         if keeper is not None:
             tensors = {"parameters": current, "mean": mean, "kept": kept}
-            keeper.save(tensors | {"curve": curve, "adam": adam.state_dict(), "schedule": schedule.state_dict()})
+            states = {"adam": adam.state_dict(), "schedule": schedule.state_dict()}
+            keeper.save(tensors | states | {"curve": curve, "steps": steps})
     _set(parameters, kept)
     return Training(
         curve[best_round], tuple(curve), ran_out_of_patience=len(curve) - 1 - best_round >= options.patience
@@ -158,15 +160,15 @@ def train_rounds(
 
 def _resume(
     state: dict[str, Any] | None, parameters: Sequence[nn.Parameter], adam: Any, schedule: Any
-) -> tuple[list[Tensor], list[Tensor], list[float]]:
-    """Return the average, the best parameters and the curve so far, and set the rest, as a state has it."""
+) -> tuple[list[Tensor], list[Tensor], list[float], int]:
+    """Return the average, the best parameters, the curve and the steps so far, and set the rest, as a state has it."""
     if state is None:
-        return _copies(parameters), _copies(parameters), []
+        return _copies(parameters), _copies(parameters), [], 0
     _set(parameters, state["parameters"])
     adam.load_state_dict(state["adam"])
     schedule.load_state_dict(state["schedule"])
     mean, kept = ([x.to(parameters[0].device) for x in state[name]] for name in ("mean", "kept"))
-    return mean, kept, list(state["curve"])
+    return mean, kept, list(state["curve"]), state["steps"]
 
 
 def trainable(calibrator: Calibrator) -> Calibrator:

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from segcal.calibrators.look_around import LookAround
 from segcal.cases.base import Cases
@@ -46,13 +45,12 @@ def _can_divide(cases: Cases) -> bool:
     return len({cases.groups.get(case_id, f"\0{case_id}") for case_id in cases.ids}) > 1
 
 
-def read_tiles(request: Request, calibrator: LookAround, before: Callable[[Tensor], Tensor] | None) -> LearningData:
+def read_tiles(request: Request, calibrator: LookAround) -> LearningData:
     """Draw tiles of the cases, for a calibrator that sees neighbours.
 
     Args:
         request: the fit.
         calibrator: what is fitted; it is told where the values of the images lie.
-        before: what the logits go through first, or None.
     """
     config, window = request.config, Window.of(calibrator)
     cases, held = request.cases, request.validation_cases
@@ -60,7 +58,7 @@ def read_tiles(request: Request, calibrator: LookAround, before: Callable[[Tenso
     if held is None and _can_divide(cases):
         cases, held, _ = divide(cases, HELD_BACK, seed=config.seed)
         details = {"held_back": list(held.ids)}
-    source = TileSource(cases, window, config, before)
+    source = TileSource(cases, window, config)
     tiles = source.draw(0, _tick(request, len(cases)))
     whole = calibrator.reach(2) is None
 
@@ -68,7 +66,7 @@ def read_tiles(request: Request, calibrator: LookAround, before: Callable[[Tenso
         return TileBatches(tiles_of, request.device, config.seed, whole)
 
     if held is not None:
-        chosen = TileSource(held, window, config, before).draw(0, _tick(request, len(held)))
+        chosen = TileSource(held, window, config).draw(0, _tick(request, len(held)))
         train = batches(source.draw if config.voxels == "all" else lambda number: tiles)
     else:
         details = {"held_back": "a fifth of the tiles of the only case or group"}
