@@ -35,7 +35,7 @@ def test_a_share_alpha_of_right_voxels_is_above_the_threshold(name, make_cases, 
     logits, labels = make_data(4, 20_000)
     height, right = facts(logits, labels)
     fitted = fit(make_calibrator(name, 4, alpha=0.1), make_cases(4, 20_000))
-    threshold = float(fitted.calibrator.threshold)
+    threshold = fitted.calibrator.threshold.item()
     assert (height[right] >= threshold).mean() == pytest.approx(0.1, abs=0.02)
     assert fitted.certificate.details["n1"] == right.sum() // 10
     assert fitted.certificate.kkt_residual is None
@@ -47,7 +47,7 @@ def test_the_temperature_is_that_of_the_voxels_below(make_cases, make_data):
     height, _ = facts(logits, labels)
     fitted = fit(make_calibrator("meta_cal", 4, n1_max=500), make_cases(4, 20_000))
     assert fitted.certificate.details["n1"] == 500
-    below = height < float(fitted.calibrator.threshold)
+    below = height < fitted.calibrator.threshold.item()
     alone = fit("ts", ArrayCases([logits[:, below]], [labels[below]]))
     # The 500 voxels that set the threshold have no part in the temperature, so the two differ a little.
     found, expected = (x.calibrator.inverse_temperature.detach().item() for x in (fitted, alone))
@@ -60,7 +60,7 @@ def test_a_target_accuracy_is_met_below_the_threshold(make_cases, make_data):
     height, right = facts(logits, labels)
     fitted = fit(make_calibrator("meta_cal_large_t", 4, target_accuracy=0.75), make_cases(4, 20_000))
     assert right.mean() < 0.7
-    assert right[height < float(fitted.calibrator.threshold)].mean() == pytest.approx(0.75, abs=0.05)
+    assert right[height < fitted.calibrator.threshold.item()].mean() == pytest.approx(0.75, abs=0.05)
 
 
 def test_the_accuracy_threshold_of_a_small_example():
