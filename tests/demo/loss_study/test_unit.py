@@ -1,8 +1,10 @@
 import json
+from functools import partial
 
 import numpy as np
 
 from segcal.demo.loss_study.data import Sizes, all_chunks, write_chunk
+from segcal.demo.loss_study.measure import fit_post_hoc
 from segcal.demo.loss_study.network import Effort
 from segcal.demo.loss_study.plan import Unit
 from segcal.demo.loss_study.unit import Desk, run_unit, slice_shown
@@ -11,7 +13,7 @@ TINY = Sizes({"roads": 2, "tumour": 1, "streets": 1}, valid=1, cal=2, val=1, tes
 
 
 def test_a_unit_leaves_a_row_and_a_picture(tmp_path, monkeypatch):
-    monkeypatch.setattr("segcal.demo.loss_study.measure.POST_HOC", ("ts",))
+    monkeypatch.setattr("segcal.demo.loss_study.unit.fit_post_hoc", partial(fit_post_hoc, names=("ts",)))
     for name in ("cases", "rows"):
         (tmp_path / name).mkdir()
     for chunk in all_chunks(("roads",), TINY):
