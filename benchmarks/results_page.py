@@ -7,19 +7,18 @@ made from them; run it again when they grow.
 
 import argparse
 import json
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import paper_numbers as paper
+from paper_words import TITLES, agreement, claims
 from segcal.benchmark.studies.offsets import offset_study
 from segcal.report.document import read_summary
 from segcal.report.tables import task_table
 
 REAL = ("roads", "cardiac", "camvid")
 SHIFT, MORE, PADDING, DEMO = "camvid_shift", "more", "padding", "demo"
-TITLES = {"nll": "NLL", "ece": "ECE", "ba_ece": "BA-ECE", "ace": "ACE", "dice": "DSC"}
 INTRO = """# Measured results
 
 This page is written by `benchmarks/results_page.py` from the folders that `segcal benchmark` and `segcal demo` wrote.
@@ -113,46 +112,11 @@ def matched(summaries: Mapping[str, Any]) -> Iterator[str]:
     yield MATCHED
     for summary in summaries.values():
         yield "\n".join(f"- {each['sentence']}" for each in summary["comparisons"]) + "\n"
+    yield "### In short\n"
+    yield from claims(summaries)
     yield AGREEMENT
     theirs = {name: paper.RESULTS[paper.COUNTERPART[name]] for name in summaries}
     yield from agreement({name: (summary, theirs[name], "") for name, summary in summaries.items()})
-
-
-def agreement(places: Mapping[str, tuple[Mapping[str, Any], paper.Rows, str]]) -> Iterator[str]:
-    """Yield a table and a sentence: the paper's verdicts beside ours, for each task or corrupted copy."""
-    yield "| where | comparison | " + " | ".join(TITLES.values()) + " |"
-    yield "|---|---|" + "---|" * len(TITLES)
-    counts: dict[str, Counter[str]] = {}
-    for name, (summary, rows, target) in places.items():
-        counts[name] = Counter()
-        for each in summary["comparisons"]:
-            if each["test_on"] != target or each["first"] not in rows or each["second"] not in rows:
-                continue
-            cells = []
-            for metric in TITLES:
-                theirs = paper.verdict(rows, each["first"], each["second"], metric)
-                ours = each["metrics"][metric]["verdict"]
-                outcome = judge(theirs, ours)
-                counts[name][outcome] += 1
-                text = f"{theirs} → {ours}"
-                cells.append(f"**{text}**" if outcome == "opposite" else text)
-            yield f"| {name} | {each['second']} against {each['first']} | {' | '.join(cells)} |"
-    yield "\nThe paper's → ours; opposite ones in bold.\n"
-    for name, found in counts.items():
-        yield (
-            f"- {name}: of {sum(found.values())} verdicts {found['agrees']} agree, {found['not confirmed']} of the "
-            f"paper's differences are none here, {found['only here']} are differences only here, and "
-            f"{found['opposite']} are opposite."
-        )
-    yield ""
-
-
-def judge(theirs: str, ours: str) -> str:
-    if ours == "no difference":
-        return "agrees" if theirs == "same" else "not confirmed"
-    if theirs == "same":
-        return "only here"
-    return "agrees" if theirs == ours else "opposite"
 
 
 def offsets(folder: Path, summaries: Mapping[str, Any]) -> Iterator[str]:
