@@ -140,6 +140,7 @@ def _about(name: str) -> str:
 
 def _examples(studies: Mapping[str, Any], task: str) -> dict[str, Any]:
     found = studies.get("worst_cases", {}).get("tasks", {}).get(task)
-    return {"cases": [], "of": 0, "pipeline": ""} if found is None else {
-        "cases": found["cases"], "of": found["of"], "pipeline": found["chosen"]["title"]
-    }  # fmt: skip
+    if found is None:
+        return {"cases": [], "of": 0, "pipeline": "", "temperature": None}
+    kept = {key: found.get(key) for key in ("cases", "of", "temperature")}
+    return kept | {"pipeline": found["chosen"]["title"]}

@@ -65,7 +65,7 @@ def make_verdict(facts: Facts, division: dict[str, Any], shifted: Sequence[Facts
         tone=tone,
         before=_before(facts),
         done=_done(facts, division),
-        changed=_changed(facts, division["level"]),
+        changed=_changed(facts, division["level"], division["repeats"]),
         mask=_mask(facts, keeps),
         limits=_limits(facts, division, shifted),
     )
@@ -144,10 +144,10 @@ def _done(facts: Facts, division: dict[str, Any]) -> str:
     )
 
 
-def _changed(facts: Facts, level: float) -> list[str]:
+def _changed(facts: Facts, level: float, repeats: int) -> list[str]:
     if facts.chosen.calibrator == "identity":
         return []
-    sentences = [_change(name, facts.change[name], level) for name in MEASURED if name in facts.change]
+    sentences = [_change(name, facts.change[name], level, repeats) for name in MEASURED if name in facts.change]
     after, before = facts.everywhere_after, facts.everywhere
     if after is not None:
         sentences.append(
@@ -157,13 +157,14 @@ def _changed(facts: Facts, level: float) -> list[str]:
     return [sentence for sentence in sentences if sentence]
 
 
-def _change(name: str, change: Change, level: float) -> str:
+def _change(name: str, change: Change, level: float, repeats: int) -> str:
     gap = change.difference
     if change.before is None or change.after is None or gap.value is None:
         return ""
     words = f"{MEASURED[name][0].upper()}{MEASURED[name][1:]} {EFFECTS[effect_of(change)]}"
     text = f"{words}: {_shown(name, change.before)} → {_shown(name, change.after)}"
-    counts = f"better in {gap.better} of {gap.cases} test cases"
+    again = f", counted in each of {repeats} divisions" if repeats > 1 else ""
+    counts = f"better in {gap.better} of {gap.cases} test cases{again}"
     if gap.low is None or gap.high is None:
         return f"{text} ({counts})."
     low = _shown(name, gap.low, True).removesuffix(f"{GLUE}points")

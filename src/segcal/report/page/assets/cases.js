@@ -4,6 +4,8 @@ const ORDERS = {
   least: ['helped least first', (each) => (each.nll[0] ?? 0) - (each.nll[1] ?? 0)],
   most: ['helped most first', (each) => (each.nll[1] ?? 0) - (each.nll[0] ?? 0)],
 };
+// Most local temperatures lie here; one scale for all cases.
+const TEMPERATURES = [0.5, 3];
 const REASONS = { worst: 'among the worst after calibration', 'least gain': 'helped least by calibration', 'most gain': 'helped most by calibration' };
 
 function showCases(data, place, state) {
@@ -45,7 +47,7 @@ function sliceText(one, k) {
 }
 
 function caseNumbers(data, one) {
-  const parts = [['ece', 'calibration error', ' %'], ['nll', 'loss', ''], ['dice', 'Dice', ' %']].map(([key, title, unit]) => {
+  const parts = [['ece', 'calibration error', '\u00a0%'], ['nll', 'loss', ''], ['dice', 'Dice', '\u00a0%']].map(([key, title, unit]) => {
     const metric = data.metrics[key];
     if (!metric || !one[key] || one[key][0] === null) return null;
     const [before, after] = one[key].map((value) => metricText(metric, value));
@@ -75,7 +77,7 @@ async function paintCase(data, place, found, one, state, node, readout) {
   if (!decoded.has(slice)) decoded.set(slice, decodeSlice(slice));
   const maps = await decoded.get(slice);
   if (state.case !== one.case || one.slices[state.slice] !== slice) return; // another one was picked meanwhile
-  const context = { background: place.background, energy: rangeOf(found, 'energy'), temperature: rangeOf(found, 'temperature') };
+  const context = { background: place.background, energy: rangeOf(found, 'energy'), temperature: TEMPERATURES, local: found.temperature };
   const { width, height } = maps.truth;
   const crosses = [];
   const tell = (x, y) => {

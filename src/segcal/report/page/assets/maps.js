@@ -59,7 +59,7 @@ function views(maps, context) {
     maps.foreground_after && { key: 'contours', title: 'Where the edge may lie', note: 'structure is 5 % (blue), 50 % (white), 95 % (orange) likely, after', paint: grey, contours: maps.foreground_after },
     flipped && { key: 'flips', title: 'Mask changes', note: 'voxels that changed their class', paint: (k) => (byteAt(flipped, k) !== byteAt(maps.prediction, k) ? [86, 180, 233] : grey(k)) },
     maps.energy && { key: 'energy', title: 'Free energy', note: 'level of the raw scores', paint: spread(maps.energy, energy) },
-    maps.temperature && { key: 'temperature', title: 'Local temperature', note: 'above 1 is softened', paint: spread(maps.temperature, temperature) },
+    maps.temperature && { key: 'temperature', title: 'Local temperature', note: `of ${context.local || 'the calibrator'}; above 1 is softened`, paint: spread(maps.temperature, temperature) },
   ].filter(Boolean);
 }
 
