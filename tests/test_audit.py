@@ -124,3 +124,9 @@ def test_what_is_not_a_calibrator_is_refused():
 def test_cases_of_another_class_count_are_refused():
     with pytest.raises(segcal.InputError, match="the calibrator has 3 classes, but the cases have 2"):
         segcal.audit(moved("ts"), segcal.ArrayCases(logits=[np.zeros((2, 4))]))
+
+
+def test_a_calibrator_that_sees_images_is_audited_without_one(randomise):
+    found = segcal.audit(randomise(segcal.make_calibrator("lts_ti", 3, image_channels=2)))
+    assert found.passed
+    assert [finding.how for finding in found.findings] == ["construction", "construction"]

@@ -24,6 +24,7 @@ from segcal.errors import InputError
         ({"trials": 0}, "trials is 0, but at least 1 is needed"),
         ({"max_steps": 0}, "max_steps is 0, but at least 1 is needed"),
         ({"seed": -1}, "seed is -1, but at least 0 is needed"),
+        ({"checkpoint": 3}, "checkpoint is int, but the path of a folder is needed. Pass it as text"),
     ],
 )
 def test_options_out_of_range_are_refused(options, text):
