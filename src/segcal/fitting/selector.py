@@ -70,13 +70,13 @@ def train_selector(
         selector.set_constant(flagged=examples.right.numel() > 0 and int(examples.right[0]) == WRONG)
         return ()
     steps = math.ceil(examples.right.numel() / _batch(examples))
-    epochs = max(EPOCHS[config.method], math.ceil(LEAST_STEPS / steps))
+    epochs = max(EPOCHS[config.method], math.ceil(min(LEAST_STEPS, config.max_steps) / steps))
     starts = [
         _Run(selector.widths, examples, validation, repeats, config, epochs, start)
         for start in range(1 if config.method == "paper" else max(LEAST_STARTS, STARTS // selector.widths[0]))
     ]
     for number, run in enumerate(starts if len(starts) > 1 else []):
-        run.train(min(epochs, math.ceil(TRIAL_STEPS / steps)))
+        run.train(min(epochs, math.ceil(min(TRIAL_STEPS, config.max_steps) / steps)))
         report(f"selector, start {number + 1} of {len(starts)}: loss {run.curve[-1]:.5f}")
     best = min(starts, key=lambda run: run.curve[-1]) if len(starts) > 1 else starts[0]
     while len(best.curve) < epochs:
