@@ -50,6 +50,18 @@ def test_an_evaluation_writes_a_small_page(folders, tmp_path):
     assert document["places"][0]["division"] == {"cal": 3, "val": 0, "test": 5, "repeats": 1}
 
 
+def test_a_page_of_the_cases_that_were_fitted_on_says_so(folders, tmp_path):
+    fitted = tmp_path / "fitted"
+    for part in ("predictions", "labels"):
+        (fitted / part).mkdir(parents=True)
+        for number in range(3):
+            name = f"case{number}.npy"
+            (fitted / part / name).write_bytes((folders / part / name).read_bytes())
+    words = ("evaluate", fitted / "predictions", fitted / "labels", "--kind", "logits")
+    assert run(*words, "--calibrator", folders / "calibrator", "--report", tmp_path / "page.html") == 0
+    assert "No case was held out" in (tmp_path / "page.html").read_text("utf-8")
+
+
 def test_a_protocol_and_its_page_are_written_by_one_command(folders, tmp_path, capsys):
     protocol = tmp_path / "protocol.toml"
     protocol.write_text(

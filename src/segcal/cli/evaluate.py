@@ -18,6 +18,8 @@ from segcal.evaluation.parts import FITTED_ON, TITLES, divide_by_part, document,
 from segcal.fitting import Fitted
 from segcal.report.page import write_page
 
+FLATTERS = "No case was held out: the calibrator was fitted or chosen on these, and the numbers flatter it."
+
 
 def add(commands: Any, name: str) -> argparse.ArgumentParser:
     """Declare the command."""
@@ -70,14 +72,15 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _write(args: argparse.Namespace, results: Mapping[str, Evaluation], cases: Cases, fitted: Fitted | None) -> None:
-    first = next(iter(results.values()))
+    name, first = next(iter(results.items()))
     if args.csv is not None:
         replace(first, rows=labelled_rows(results)).to_csv(args.csv)
     if args.summary is not None:
         first.to_summary(args.summary)
     if args.report is not None:
         measured = cases.subset([row["case"] for row in first.rows])
-        write_page(args.report, evaluated_document(first, measured, fitted))
+        notes = [FLATTERS] if name == FITTED_ON else []
+        write_page(args.report, evaluated_document(first, measured, fitted, notes=notes))
 
 
 def _evaluate(

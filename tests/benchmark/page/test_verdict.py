@@ -66,6 +66,18 @@ def test_what_is_not_better_is_not_called_better(ece, nll, tone, words):
     assert words in verdict.headline
 
 
+def test_an_improvement_by_some_measures_only_is_called_that():
+    verdict = make_verdict(facts(ece=(0.05, 0.049, -0.01, 0.01)), DIVISION)
+    assert verdict.tone == "better"
+    assert "more honest by some measures" in verdict.headline
+
+
+def test_cases_that_are_tested_in_several_divisions_are_counted_so():
+    assert "25 of 30 test cases, counted in each of 3 divisions" in text_of(
+        make_verdict(facts(), DIVISION | {"repeats": 3})
+    )
+
+
 def test_a_changed_mask_is_counted_by_kind():
     verdict = make_verdict(facts(calibrator="ms", flips=(600, 300, 100)), DIVISION)
     assert "the mask changed in 0.1 % of the voxels" in text_of(verdict)

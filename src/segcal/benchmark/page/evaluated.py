@@ -1,6 +1,6 @@
 """The report of `segcal evaluate`, in small: a verdict, one diagram, two rows, and the worst cases."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from importlib.metadata import version
 from typing import Any
@@ -33,7 +33,7 @@ SHOWN = ("dice", "ece", "nll")
 
 
 def evaluated_document(
-    result: Evaluation, cases: Cases, fitted: Fitted | None, background: bool = True
+    result: Evaluation, cases: Cases, fitted: Fitted | None, background: bool = True, notes: Sequence[str] = ()
 ) -> dict[str, Any]:
     """Return the document of an evaluation.
 
@@ -42,6 +42,7 @@ def evaluated_document(
         cases: the cases that were measured; a few are read again for their maps.
         fitted: the calibrator, or None if there was none.
         background: whether class 0 is what is left over.
+        notes: remarks for the reader.
     """
     name = "identity" if fitted is None else _name(fitted.calibrator)
     after = BEFORE if fitted is None else f"calibrated with {name}"
@@ -63,7 +64,7 @@ def evaluated_document(
         "title": f"evaluation of {len(names)} cases",
         "segcal": version("segcal"),
         "level": result.level,
-        "notes": [],
+        "notes": list(notes),
         "metrics": metric_facts({key: {"better": m.better, "pooled": m.pooled} for key, m in result.metrics.items()}),
         "poolings": POOLING_WORDS,
         "calibrators": {key: {"title": calibrator_words(key), "about": ""} for key in {"identity", name}},

@@ -61,7 +61,7 @@ def make_verdict(facts: Facts, division: dict[str, Any], shifted: Sequence[Facts
     effects = {name: effect_of(change) for name, change in facts.change.items() if name in MEASURED}
     tone = _tone(effects, facts)
     return Verdict(
-        headline=_headline(tone, facts, keeps),
+        headline=_headline(tone, facts, "same" in effects.values()),
         tone=tone,
         before=_before(facts),
         done=_done(facts, division),
@@ -101,12 +101,12 @@ def _tone(effects: dict[str, str], facts: Facts) -> str:
     return "better" if "better" in found else "worse" if "worse" in found else "same"
 
 
-def _headline(tone: str, facts: Facts, keeps: bool) -> str:
+def _headline(tone: str, facts: Facts, partly: bool) -> str:
     if facts.chosen.calibrator == "identity":
         return "Nothing better was found: on validation cases no calibrator was measurably better than none."
     texts = {
-        "better": "The confidences became more honest",
-        "worse": "Calibration made the confidences worse",
+        "better": f"The confidences became more honest{' by some measures' if partly else ''}",
+        "worse": f"Calibration made the confidences worse{' by some measures' if partly else ''}",
         "mixed": "Calibration helped by some measures and hurt by others",
         "same": "Calibration made no measurable difference",
     }
