@@ -8,8 +8,8 @@ the weights of the best epoch are kept, without them those of the last.
 
 That is :meth:`FitConfig.paper`. With few classes the network is a few units wide, and where it ends depends on where it
 starts: of ten starts on a binary task, five never flagged a voxel and three more ended with a much higher loss.
-Otherwise, therefore, several starts are trained for a short while, the best goes on, and the learning rate is larger and
-falls to zero along a cosine.
+Otherwise, therefore, several starts are trained for a short while, the best goes on, and the learning rate is larger
+and falls to zero along a cosine.
 
 After training the normalisations are folded into the layers. All random choices come from the seed.
 """
