@@ -60,6 +60,8 @@ def test_figures_are_written_as_files_and_the_same_bytes_every_time(page_folder,
     names = {path.stem for path in (page_file.parent / "figures").iterdir()}
     assert {"inputs_heart", "reliability_heart", "flips_heart", "binning_heart", "energy_heart"} <= names
     assert any(name.startswith("shift_heart_") for name in names)
+    parts = ("all", "foreground", "band0", "class2")
+    assert {"reliability_panel", "scatter_heart", *(f"before_after_heart_{part}" for part in parts)} <= names
     again = write_report(page_folder, tmp_path / "again.html")
     assert again.read_bytes() == page_file.read_bytes()
 

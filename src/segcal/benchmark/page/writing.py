@@ -12,6 +12,7 @@ from segcal.benchmark.units import Unit
 from segcal.errors import InputError, SegcalError
 from segcal.fitting.artifact import load
 from segcal.report.figures.collect import Drawn, study_figures
+from segcal.report.figures.places import place_figures
 from segcal.report.figures.shift import shift_figure
 from segcal.report.page import write_page
 
@@ -45,7 +46,8 @@ def write_report(folder: str | Path, path: str | Path | None = None, figures: st
 def make_figures(folder: Path, document: dict[str, Any]) -> list[Drawn]:
     """Return all figures of a folder of results."""
     places = {place["task"]: place for place in document["places"] if not place["test_on"]}
-    drawn = study_figures(read_studies(folder), places)
+    studies = read_studies(folder)
+    drawn = [*study_figures(studies, places), *place_figures(places, studies)]
     for task, place in places.items():
         drawn += _shifts(folder, task, place)
     return drawn
