@@ -38,7 +38,12 @@ def add(commands: Any, name: str) -> argparse.ArgumentParser:
         "paths", nargs="+", type=Path, metavar="PREDICTIONS LABELS", help="folders; the last one holds the labels"
     )
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="CAL", help="where the calibrator goes")
-    parser.add_argument("--calibrator", choices=list(CALIBRATORS), help="this one, without a comparison")
+    parser.add_argument(
+        "--calibrator",
+        choices=list(CALIBRATORS),
+        metavar="NAME",
+        help="this one, without a comparison; see docs/calibrators.md",
+    )
     parser.add_argument(
         "--preserve", choices=["order", "argmax", "none"], default="argmax", help="what must be kept (default argmax)"
     )
