@@ -93,7 +93,8 @@ def _fit(job: Job, context: Context, split: Split, report: Callable[[str], None]
     fits = {}
     for pipeline in dict.fromkeys(unit.pipeline for unit in job.units):
         report(f"fitting {pipeline.calibrator}")
-        fitted = fit_to(pipeline.make(split.cal.num_classes), data, config)
+        fitted = fit_to(pipeline.make(split.cal.num_classes), data, config, context.protocol.device)
+        fitted.calibrator.cpu()
         fits[pipeline.title] = fitted
         if fitted.calibrator.num_parameters():
             stem = Unit(job.task, job.repeat, pipeline).path.with_suffix("").name

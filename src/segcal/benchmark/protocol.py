@@ -1,7 +1,8 @@
 """A protocol: everything that decides the numbers of a benchmark, read from one TOML file.
 
 Three things are kept apart: what decides the numbers (part of the hash), where files lie (`root`, not part of it, so
-that results survive a move), and how the work is spread (`workers`, which changes nothing but the time).
+that results survive a move), and how the work is spread (`workers` and `device`, which change nothing but the time and,
+for a device, last digits).
 """
 
 import hashlib
@@ -30,7 +31,7 @@ KEYS: dict[str, type | None] = {
     "bootstrap": dict, "workers": int, "studies": None, "study_options": dict,
 }  # fmt: skip
 # Where files lie, how the work is spread, and what is only read from the numbers.
-NOT_DECIDING = ("root", "workers", "notes", "studies", "study_options")
+NOT_DECIDING = ("root", "workers", "device", "notes", "studies", "study_options")
 FIT_KINDS: dict[str, type | None] = {
     "lam": float, "mu": float, "voxels": None, "seed": int, "tol": float, "memory": int, "verify": bool, "method": str,
     "trials": int, "learning_rate": float, "patience": int, "max_steps": int, "weight_decay": float,
@@ -65,6 +66,7 @@ class Protocol:
         study_options: how much of them is done.
         root: where relative paths begin.
         workers: how many processes.
+        device: where fits compute; not part of a file, since it belongs to a machine.
         notes: what was left out, in words.
     """
 
@@ -81,6 +83,7 @@ class Protocol:
     study_options: Options = field(default_factory=Options)
     root: Path = Path()
     workers: int = 1
+    device: str = "cpu"
     notes: tuple[str, ...] = ()
 
     def task(self, name: str) -> Task:

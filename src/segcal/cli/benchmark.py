@@ -11,7 +11,7 @@ from segcal.benchmark.page.writing import PAGE, write_report
 from segcal.benchmark.protocol import load_protocol
 from segcal.benchmark.whole import Whole, run_protocol
 from segcal.cli.console import Output
-from segcal.cli.parsing import at_least_one
+from segcal.cli.parsing import at_least_one, device
 from segcal.cli.steps import step_bar
 from segcal.demo.opening import open_embedded
 from segcal.report.document import SUMMARY
@@ -37,6 +37,7 @@ def add(commands: Any, name: str) -> argparse.ArgumentParser:
     parser.add_argument(
         "--workers", type=at_least_one, metavar="N", help="processes to use; default: as the protocol says"
     )
+    parser.add_argument("--device", type=device, default="cpu", help="where to fit: cpu (default) or cuda")
     parser.add_argument("--json", action="store_true", help="print one JSON document on stdout and nothing else there")
     return parser
 
@@ -45,8 +46,7 @@ def run(args: argparse.Namespace) -> int:
     """Run the protocol with its studies, write the tables, and say what came out."""
     output = Output(args.json)
     protocol = load_protocol(args.protocol, args.root)
-    if args.workers is not None:
-        protocol = replace(protocol, workers=args.workers)
+    protocol = replace(protocol, device=args.device, workers=args.workers or protocol.workers)
     # Predictions of embedded tasks are kept while it runs.
     cache = args.output / CACHE
     with step_bar("benchmark") as show:
