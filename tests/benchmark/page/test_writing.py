@@ -20,7 +20,10 @@ def browser():
     if program is None:
         pytest.skip(f"no browser: none of {', '.join(BROWSERS)} is on the path")
     with sync_api.sync_playwright() as started:
-        found = started.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        try:
+            found = started.chromium.launch(executable_path=program, args=["--no-sandbox", "--disable-dev-shm-usage"])
+        except sync_api.Error as error:
+            pytest.skip(f"the browser does not start here: {str(error).splitlines()[0]}")
         yield found
         found.close()
 
