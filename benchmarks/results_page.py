@@ -33,20 +33,22 @@ departs from the paper: exact fits instead of Adam and Optuna, padding that does
 and draws of the bootstrap that all pipelines share. The paper's numbers of BraTS are what padded volumes give
 ([the study below](#padding-read-as-logits) shows how), so theirs are no target.
 """
-MORE_WORDS = """**What it says.** `pts`, `iop` and `isotonic` keep the order of all classes. On the roads they are
-better than `cms_ap` in every column but Dice, which is equal; on the cardiac volumes they have the lowest ACE of all that
-keep the mask; on the street scenes they are no better than a temperature, and `cms_ap` has the lower NLL. Local
-temperatures (`lts_ti`) help where errors have a place, along roads; on the cardiac volumes they equal plain temperature,
-and on the street scenes their NLL is above it, probably because what is learned of some streets does not carry over
-to others (the NLL of the validation cases is lowest after a few rounds).
+MORE_WORDS = """\
+**What it says.** `pts`, `iop` and `isotonic` keep the order of all classes. On the roads they are better than
+`cms_ap` in every column but Dice, which is equal; on the cardiac volumes they have the lowest ACE of all that keep
+the mask; on the street scenes they are no better than a temperature, and `cms_ap` has the lower NLL. Local
+temperatures (`lts_ti`) help where errors have a place, along roads; on the cardiac volumes they equal plain
+temperature, and on the street scenes their NLL is above it, probably because what is learned of some streets does
+not carry over to others (the NLL of the validation cases is lowest after a few rounds).
 
-`selective` alone does not beat plain temperature in NLL on any of the three. Its premise is that only voxels that look
-wrong are over-confident; here the others are too, and they keep T = 1. And with a precision of about one half or below, most
-flagged voxels are right: the published rule (T so large that a flagged voxel is uniform) costs more than it gives.
-Measured in the first repeat on 20, 20 and 16 test cases, its ECE is 0.0080 (roads), 0.0053 (cardiac) and 0.0898
-(street scenes); with temperatures chosen on validation it is 0.0069, 0.0054 and 0.0415, and with `inner="ts"` 0.0057, 0.0048
-and 0.0305, beside 0.0072, 0.0050 and 0.0293 of plain `ts`. `meta_cal` loses the decisions of doubtful voxels, which are nearly
-all of a thin road; `meta_cal_large_t` keeps them but calls them a coin toss, and its ECE shows it.
+`selective` alone does not beat plain temperature in NLL on any of the three. Its premise is that only voxels that
+look wrong are over-confident; here the others are too, and they keep T = 1. And with a precision of about one half
+or below, most flagged voxels are right: the published rule (T so large that a flagged voxel is uniform) costs more
+than it gives. Measured in the first repeat on 20, 20 and 16 test cases, its ECE is 0.0080 (roads), 0.0053 (cardiac)
+and 0.0898 (street scenes); with temperatures chosen on validation it is 0.0069, 0.0054 and 0.0415, and with
+`inner="ts"` 0.0057, 0.0048 and 0.0305, beside 0.0072, 0.0050 and 0.0293 of plain `ts`. `meta_cal` loses the
+decisions of doubtful voxels, which are nearly all of a thin road; `meta_cal_large_t` keeps them but calls them a
+coin toss, and its ECE shows it.
 """
 MATCHED = """## Matched comparisons
 
@@ -183,7 +185,11 @@ def shift(folder: Path) -> Iterator[str]:
         return
     summary = read_summary(place)
     yield "## Corrupted images (Tables 6 and 7)\n"
-    yield "Calibrators are fitted on clean predictions and tested on predictions of corrupted copies of test images.\n"
+    repeats = json.loads((place / "protocol.json").read_text("utf-8"))["repeats"]
+    yield (
+        "Calibrators are fitted on clean predictions and tested on predictions of corrupted copies of those test images that "
+        f"have one; divisions of the cases: {repeats}.\n"
+    )
     for stem in ("table6_corruptions", "shift_camvid", "covariate_shift"):
         path = place / "tables" / f"{stem}.md"
         if path.is_file():
