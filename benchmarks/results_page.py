@@ -185,10 +185,9 @@ def shift(folder: Path) -> Iterator[str]:
         return
     summary = read_summary(place)
     yield "## Corrupted images (Tables 6 and 7)\n"
-    repeats = json.loads((place / "protocol.json").read_text("utf-8"))["repeats"]
     yield (
-        "Calibrators are fitted on clean predictions and tested on predictions of corrupted copies of those test images that "
-        f"have one; divisions of the cases: {repeats}.\n"
+        "Calibrators are fitted on clean predictions and tested on predictions of corrupted copies of those test images "
+        f"that have one; divisions of the cases: {summary['repeats']}.\n"
     )
     for stem in ("table6_corruptions", "shift_camvid", "covariate_shift"):
         path = place / "tables" / f"{stem}.md"
