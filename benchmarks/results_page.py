@@ -186,8 +186,8 @@ def shift(folder: Path) -> Iterator[str]:
     summary = read_summary(place)
     yield "## Corrupted images (Tables 6 and 7)\n"
     yield (
-        "Calibrators are fitted on clean predictions and tested on predictions of corrupted copies of those test images "
-        f"that have one; divisions of the cases: {summary['repeats']}.\n"
+        "Calibrators are fitted on clean predictions and tested on predictions of corrupted copies of those test "
+        f"images that have one; divisions of the cases: {summary['repeats']}.\n"
     )
     for stem in ("table6_corruptions", "shift_camvid", "covariate_shift"):
         path = place / "tables" / f"{stem}.md"
