@@ -1,7 +1,11 @@
 import numpy as np
 import pytest
+import scipy.optimize
+import torch
 
 from segcal import ArrayCases
+from segcal.fitting.curvature import DenseCurvature
+from segcal.fitting.trust_region import ProductProblem, Products
 
 
 def draw_data(classes, count, seed=0, scale=3.0, dtype="float64"):
@@ -28,3 +32,68 @@ def make_cases():
         return ArrayCases(logits=[logits[:, cut] for cut in cuts], labels=[labels[cut] for cut in cuts])
 
     return make
+
+
+class SmoothProblem(ProductProblem):
+    """Independent problems log-sum-exp(A x) + quadratic; their Hessian, exact or bad, as a matrix and as products."""
+
+    def __init__(self, blocks, size, hessian_factor=1.0):
+        rng = np.random.default_rng(0)
+        self.A = torch.as_tensor(rng.normal(size=(blocks, 15, size)))
+        self.centre = torch.as_tensor(rng.normal(size=(blocks, size)))
+        self.low = torch.full((size,), -0.5, dtype=torch.float64)
+        self.high = torch.full((size,), 0.7, dtype=torch.float64)
+        self.factor, self.refined, self.asked, self.fresh = hessian_factor, 0, [], []
+
+    def value(self, x, block):
+        return torch.logsumexp(self.A[block] @ x, 0) + 0.05 * (x - self.centre[block]).square().sum()
+
+    def evaluate(self, theta, blocks):
+        self.asked.append(list(blocks))
+        values, gradients = torch.full((len(theta),), torch.nan, dtype=torch.float64), torch.full_like(theta, torch.nan)
+        for block in blocks:
+            x = theta[block].clone().requires_grad_()
+            value = self.value(x, block)
+            values[block], gradients[block] = value.detach(), torch.autograd.grad(value, x)[0]
+        return values, gradients
+
+    def _hessian(self, block, theta):
+        return self.factor * torch.autograd.functional.hessian(lambda x: self.value(x, block), theta)
+
+    def curvature(self, block, theta):
+        return DenseCurvature(self._hessian(block, theta))
+
+    def products(self, block, theta, fresh):
+        self.fresh.append(fresh)
+        matrix = self._hessian(block, theta)
+        return Products(lambda v: matrix @ v, lambda v: v / matrix.diagonal())
+
+    def refine(self, block):
+        if self.factor == 1.0:
+            return False
+        self.refined += 1
+        self.factor = 1.0
+        return True
+
+
+@pytest.fixture
+def smooth():
+    return SmoothProblem
+
+
+@pytest.fixture
+def by_scipy():
+    """The minimum of one block as scipy finds it."""
+
+    def find(problem, block, size):
+        def both(x):
+            x = torch.tensor(x, requires_grad=True)
+            value = problem.value(x, block)
+            return value.item(), torch.autograd.grad(value, x)[0].numpy()
+
+        bounds = list(zip(problem.low.tolist(), problem.high.tolist(), strict=True))
+        options = {"ftol": 1e-16, "gtol": 1e-11, "maxiter": 2000}
+        start = np.zeros(size)
+        return scipy.optimize.minimize(both, start, jac=True, bounds=bounds, method="L-BFGS-B", options=options)
+
+    return find

@@ -1,3 +1,5 @@
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -5,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from segcal import make_calibrator
-from segcal.fitting.measuring import detection_quality, gap_sums, in_steps, mean_nll, weighted_auroc
-from segcal.fitting.voxels import Voxels
+from segcal.fitting.measuring import both_nlls, detection_quality, gap_sums, in_steps, mean_nll, weighted_auroc
+from segcal.fitting.voxels import SampledVoxels, Voxels
 
 
 def test_the_nll_is_the_weighted_mean_over_all_batches(make_data):
@@ -76,3 +78,21 @@ def test_the_auroc_is_that_of_scikit_learn():
     score, positive, weight = rng.normal(size=300).round(1), rng.random(300) < 0.3, rng.uniform(1, 5, 300)
     expected = metrics.roc_auc_score(positive, score, sample_weight=weight)
     assert weighted_auroc(score, positive, weight) == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("with_validation", [True, False])
+def test_both_nlls_are_those_of_calibration_and_validation_voxels(make_cases, with_validation):
+    source, other = (SampledVoxels(make_cases(3, 400, seed=seed), 400, 0, lambda: None) for seed in (1, 2))
+    calibrator = make_calibrator("ts", 3)
+    with torch.no_grad():
+        calibrator.inverse_temperature.fill_(0.4)
+    request = SimpleNamespace(
+        calibrator=calibrator, source=source, validation=other if with_validation else None, device=torch.device("cpu")
+    )
+    own, validation = both_nlls(request)
+    expected = [
+        float(torch.nn.functional.cross_entropy(0.4 * v.logits.double().T, v.labels.long()))
+        for v in (next(iter(source)), next(iter(other)))
+    ]
+    assert own == pytest.approx(expected[0], rel=1e-6)
+    assert validation == (pytest.approx(expected[1], rel=1e-6) if with_validation else None)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from segcal.fitting.curvature import DenseCurvature
-from segcal.fitting.newton import BlockProblem, box_step, minimise, projected_gradient
+from segcal.fitting.newton import box_step, minimise, projected_gradient
 
 
 def random_problem(size, rank, seed):
@@ -70,54 +70,8 @@ def test_larger_boxes_agree_with_scipy(rank):
         assert value_of(x.numpy(), H, g) <= peer.fun + 1e-2
 
 
-class Smooth(BlockProblem):
-    """Independent problems log-sum-exp(A x) + quadratic, with an exact or a bad Hessian."""
-
-    def __init__(self, blocks, size, seed=0, hessian_factor=1.0):
-        rng = np.random.default_rng(seed)
-        self.A = torch.as_tensor(rng.normal(size=(blocks, 15, size)))
-        self.centre = torch.as_tensor(rng.normal(size=(blocks, size)))
-        self.low = torch.full((size,), -0.5, dtype=torch.float64)
-        self.high = torch.full((size,), 0.7, dtype=torch.float64)
-        self.factor, self.refined, self.asked = hessian_factor, 0, []
-
-    def value(self, x, block):
-        return torch.logsumexp(self.A[block] @ x, 0) + 0.05 * (x - self.centre[block]).square().sum()
-
-    def evaluate(self, theta, blocks):
-        self.asked.append(list(blocks))
-        values, gradients = torch.full((len(theta),), torch.nan, dtype=torch.float64), torch.full_like(theta, torch.nan)
-        for block in blocks:
-            x = theta[block].clone().requires_grad_()
-            value = self.value(x, block)
-            values[block], gradients[block] = value.detach(), torch.autograd.grad(value, x)[0]
-        return values, gradients
-
-    def curvature(self, block, theta):
-        H = torch.autograd.functional.hessian(lambda x: self.value(x, block), theta)
-        return DenseCurvature(self.factor * H)
-
-    def refine(self, block):
-        if self.factor == 1.0:
-            return False
-        self.refined += 1
-        self.factor = 1.0
-        return True
-
-
-def by_scipy(problem, block, size):
-    def both(x):
-        x = torch.tensor(x, requires_grad=True)
-        value = problem.value(x, block)
-        return value.item(), torch.autograd.grad(value, x)[0].numpy()
-
-    bounds = list(zip(problem.low.tolist(), problem.high.tolist(), strict=True))
-    options = {"ftol": 1e-16, "gtol": 1e-11, "maxiter": 2000}
-    return scipy.optimize.minimize(both, np.zeros(size), jac=True, bounds=bounds, method="L-BFGS-B", options=options)
-
-
-def test_every_block_reaches_the_minimum_that_scipy_finds():
-    problem = Smooth(4, 6)
+def test_every_block_reaches_the_minimum_that_scipy_finds(smooth, by_scipy):
+    problem = smooth(4, 6)
     solution = minimise(problem, torch.zeros(4, 6, dtype=torch.float64), [0, 1, 2, 3], 1e-9)
     assert solution.converged
     assert float(solution.residuals.max()) <= 1e-9
@@ -128,8 +82,8 @@ def test_every_block_reaches_the_minimum_that_scipy_finds():
         np.testing.assert_allclose(solution.theta[block], peer.x, atol=1e-5)
 
 
-def test_only_the_blocks_asked_for_move_and_finished_ones_cost_nothing():
-    problem = Smooth(3, 5)
+def test_only_the_blocks_asked_for_move_and_finished_ones_cost_nothing(smooth):
+    problem = smooth(3, 5)
     start = torch.full((3, 5), 0.1, dtype=torch.float64)
     solution = minimise(problem, start, [0, 2], 1e-9)
     assert torch.equal(solution.theta[1], start[1])
@@ -137,21 +91,21 @@ def test_only_the_blocks_asked_for_move_and_finished_ones_cost_nothing():
     assert solution.evaluations == len(problem.asked)
 
 
-def test_a_start_outside_the_box_is_brought_into_it():
-    problem = Smooth(1, 4)
+def test_a_start_outside_the_box_is_brought_into_it(smooth):
+    problem = smooth(1, 4)
     solution = minimise(problem, torch.full((1, 4), 99.0, dtype=torch.float64), [0], 1e-9)
     assert solution.converged
     assert bool((solution.theta <= problem.high).all())
 
 
-def test_a_hessian_that_serves_badly_is_refined():
-    problem = Smooth(1, 6, hessian_factor=0.01)  # steps a hundred times too long
+def test_a_hessian_that_serves_badly_is_refined(smooth):
+    problem = smooth(1, 6, hessian_factor=0.01)  # steps a hundred times too long
     assert minimise(problem, torch.zeros(1, 6, dtype=torch.float64), [0], 1e-9).converged
     assert problem.refined == 1
 
 
-def test_nothing_to_minimise_is_done():
-    solution = minimise(Smooth(2, 3), torch.zeros(2, 3, dtype=torch.float64), [], 1e-9)
+def test_nothing_to_minimise_is_done(smooth):
+    solution = minimise(smooth(2, 3), torch.zeros(2, 3, dtype=torch.float64), [], 1e-9)
     assert solution.converged
 
 
@@ -161,10 +115,10 @@ def test_the_projected_gradient_leaves_out_what_pushes_against_a_bound():
     assert projected_gradient(theta, gradient, low, high).tolist() == [0.0, -2.0, 0.0, 4.0]
 
 
-def test_the_reported_residual_is_that_of_the_returned_point(monkeypatch):
+def test_the_reported_residual_is_that_of_the_returned_point(smooth, monkeypatch):
     """Also when the iterations run out in the middle of the way."""
     monkeypatch.setattr("segcal.fitting.newton.MAX_ITERATIONS", 1)
-    problem = Smooth(2, 6)
+    problem = smooth(2, 6)
     solution = minimise(problem, torch.zeros(2, 6, dtype=torch.float64), [0, 1], 1e-12)
     _, gradients = problem.evaluate(solution.theta, [0, 1])
     expected = projected_gradient(solution.theta, gradients, problem.low, problem.high).abs().amax(1)

@@ -2,67 +2,17 @@
 
 import numpy as np
 import pytest
-import scipy.optimize
 import torch
 
 from segcal.cases.arrays import ArrayCases
 from segcal.fitting.config import FitConfig
 from segcal.fitting.fit import fit
-from segcal.fitting.trust_region import ProductProblem, Products, minimise
-
-
-class Smooth(ProductProblem):
-    """Independent problems log-sum-exp(A x) + quadratic, with an exact or a bad Hessian."""
-
-    def __init__(self, blocks, size, hessian_factor=1.0):
-        rng = np.random.default_rng(5)
-        self.A = torch.as_tensor(rng.normal(size=(blocks, 15, size)))
-        self.centre = torch.as_tensor(rng.normal(size=(blocks, size)))
-        self.low = torch.full((size,), -0.5, dtype=torch.float64)
-        self.high = torch.full((size,), 0.7, dtype=torch.float64)
-        self.factor, self.asked, self.fresh = hessian_factor, [], []
-
-    def value(self, x, block):
-        return torch.logsumexp(self.A[block] @ x, 0) + 0.05 * (x - self.centre[block]).square().sum()
-
-    def evaluate(self, theta, blocks):
-        self.asked.append(list(blocks))
-        values, gradients = torch.full((len(theta),), torch.nan, dtype=torch.float64), torch.full_like(theta, torch.nan)
-        for block in blocks:
-            x = theta[block].clone().requires_grad_()
-            value = self.value(x, block)
-            values[block], gradients[block] = value.detach(), torch.autograd.grad(value, x)[0]
-        return values, gradients
-
-    def curvature(self, block, theta):
-        raise AssertionError("a matrix was asked for")
-
-    def products(self, block, theta, fresh):
-        self.fresh.append(fresh)
-        matrix = self.factor * torch.autograd.functional.hessian(lambda x: self.value(x, block), theta)
-        return Products(lambda v: matrix @ v, lambda v: v / matrix.diagonal())
-
-    def refine(self, block):
-        if self.factor == 1.0:
-            return False
-        self.factor = 1.0
-        return True
-
-
-def by_scipy(problem, block, size):
-    def both(x):
-        x = torch.tensor(x, requires_grad=True)
-        value = problem.value(x, block)
-        return value.item(), torch.autograd.grad(value, x)[0].numpy()
-
-    bounds = list(zip(problem.low.tolist(), problem.high.tolist(), strict=True))
-    options = {"ftol": 1e-16, "gtol": 1e-11, "maxiter": 2000}
-    return scipy.optimize.minimize(both, np.zeros(size), jac=True, bounds=bounds, method="L-BFGS-B", options=options)
+from segcal.fitting.trust_region import minimise
 
 
 @pytest.mark.parametrize("factor", [1.0, 0.02, 30.0])
-def test_every_block_reaches_the_minimum_that_scipy_finds_even_with_a_bad_hessian(factor):
-    problem = Smooth(4, 6, factor)
+def test_every_block_reaches_the_minimum_that_scipy_finds_even_with_a_bad_hessian(smooth, by_scipy, factor):
+    problem = smooth(4, 6, factor)
     solution = minimise(problem, torch.full((4, 6), 0.2, dtype=torch.float64), [0, 1, 2, 3], 1e-9)
     assert solution.converged
     assert float(solution.residuals.max()) <= 1e-9
@@ -73,16 +23,16 @@ def test_every_block_reaches_the_minimum_that_scipy_finds_even_with_a_bad_hessia
         np.testing.assert_allclose(solution.theta[block], peer.x, atol=1e-5)
 
 
-def test_a_hessian_that_serves_badly_is_refined_and_its_preconditioner_made_anew():
-    problem = Smooth(1, 6, 0.02)
+def test_a_hessian_that_serves_badly_is_refined_and_its_preconditioner_made_anew(smooth):
+    problem = smooth(1, 6, 0.02)
     minimise(problem, torch.zeros(1, 6, dtype=torch.float64), [0], 1e-9)
     assert problem.factor == 1.0
     assert problem.fresh[0]
     assert any(problem.fresh[1:])
 
 
-def test_only_the_blocks_asked_for_move_and_every_pass_is_counted():
-    problem = Smooth(3, 5)
+def test_only_the_blocks_asked_for_move_and_every_pass_is_counted(smooth):
+    problem = smooth(3, 5)
     start = torch.full((3, 5), 0.1, dtype=torch.float64)
     solution = minimise(problem, start, [0, 2], 1e-9)
     assert torch.equal(solution.theta[1], start[1])
@@ -90,8 +40,8 @@ def test_only_the_blocks_asked_for_move_and_every_pass_is_counted():
     assert solution.evaluations == len(problem.asked)
 
 
-def test_nothing_to_minimise_is_done():
-    assert minimise(Smooth(2, 3), torch.zeros(2, 3, dtype=torch.float64), [], 1e-9).converged
+def test_nothing_to_minimise_is_done(smooth):
+    assert minimise(smooth(2, 3), torch.zeros(2, 3, dtype=torch.float64), [], 1e-9).converged
 
 
 def test_150_classes_reach_the_tolerance_and_the_residual_is_true():

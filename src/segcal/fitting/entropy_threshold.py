@@ -21,7 +21,7 @@ from segcal.calibrators.temperature import TemperatureScaling
 from segcal.errors import InputError
 from segcal.fitting.certificate import Certificate
 from segcal.fitting.gathering import HeldVoxels, gather
-from segcal.fitting.measuring import mean_nll
+from segcal.fitting.measuring import both_nlls, mean_nll
 from segcal.fitting.newton import Solution, minimise
 from segcal.fitting.request import Request
 from segcal.fitting.selective import WRONG_TEMPERATURES
@@ -57,9 +57,7 @@ def fit_entropy_threshold(request: Request) -> Certificate:
         if solution is not None:
             calibrator.inverse_temperature.copy_(solution.theta[0, 0])
     _choose_large(request, calibrator)
-    nll = mean_nll(calibrator.to(request.device), request.source, request.device)
-    validation = None if request.validation is None else mean_nll(calibrator, request.validation, request.device)
-    calibrator.cpu()
+    nll, validation = both_nlls(request)
     return Certificate(
         method="entropy_threshold",
         objective=nll,

@@ -12,7 +12,7 @@ import torch
 from segcal.calibrators.histogram import Histogram
 from segcal.fitting.certificate import Certificate
 from segcal.fitting.gathering import gather
-from segcal.fitting.measuring import in_steps, mean_nll
+from segcal.fitting.measuring import both_nlls, in_steps
 from segcal.fitting.request import Request
 from segcal.numerics import winner
 
@@ -42,10 +42,7 @@ def fit_histogram(request: Request) -> Certificate:
         calibrator.edges.copy_(torch.from_numpy(edges))
         calibrator.accuracy.copy_(torch.from_numpy(np.where(known, accuracy, 0.5)))
         calibrator.known.copy_(torch.from_numpy(known.astype(float)))
-    calibrator.to(request.device)
-    nll = mean_nll(calibrator, request.source, request.device)
-    validation = None if request.validation is None else mean_nll(calibrator, request.validation, request.device)
-    calibrator.cpu()
+    nll, validation = both_nlls(request)
     return Certificate(
         method="histogram",
         objective=nll,

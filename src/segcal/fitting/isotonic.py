@@ -15,7 +15,7 @@ from torch import Tensor
 from segcal.calibrators.isotonic import Isotonic
 from segcal.fitting.certificate import Certificate
 from segcal.fitting.gathering import gather
-from segcal.fitting.measuring import in_steps, mean_nll
+from segcal.fitting.measuring import both_nlls, in_steps
 from segcal.fitting.request import Request
 from segcal.fitting.voxels import Voxels
 
@@ -32,10 +32,7 @@ def fit_isotonic(request: Request) -> Certificate:
     pieces = len(value)
     low, high, value = join_lightest(low, high, value, mass, calibrator.knots // 2)
     _write(calibrator, low, high, value)
-    calibrator.to(request.device)
-    nll = mean_nll(calibrator, request.source, request.device)
-    validation = None if request.validation is None else mean_nll(calibrator, request.validation, request.device)
-    calibrator.cpu()
+    nll, validation = both_nlls(request)
     return Certificate(
         method="isotonic",
         objective=nll,

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from segcal.calibrators.base import Calibrator
+from segcal.fitting.request import Request
 from segcal.fitting.voxels import Voxels
 
 STEP_VALUES = 1 << 21
@@ -35,6 +36,18 @@ def mean_nll(calibrator: Calibrator, batches: Iterable[Voxels], device: torch.de
         total += float((voxels.weight.double() * nll_of(scores, voxels.labels).double()).sum())
         weight += float(voxels.weight.sum(dtype=torch.float64))
     return total / weight
+
+
+def both_nlls(request: Request) -> tuple[float, float | None]:
+    """Return the mean NLL of the request's calibrator on its voxels and, if there are some, on those for validation.
+
+    It is measured on the request's device and left on the processor.
+    """
+    calibrator = request.calibrator.to(request.device)
+    own = mean_nll(calibrator, request.source, request.device)
+    validation = None if request.validation is None else mean_nll(calibrator, request.validation, request.device)
+    calibrator.cpu()
+    return own, validation
 
 
 def nll_of(scores: Tensor, labels: Tensor) -> Tensor:

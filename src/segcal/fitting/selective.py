@@ -22,7 +22,7 @@ from segcal.calibrators.selective import Selective
 from segcal.calibrators.selector import selector_input
 from segcal.fitting.certificate import Certificate
 from segcal.fitting.gathering import KeptVoxels, gather
-from segcal.fitting.measuring import Detection, detection_quality, gap_sums, in_steps, mean_nll, nll_of
+from segcal.fitting.measuring import Detection, both_nlls, detection_quality, gap_sums, in_steps, nll_of
 from segcal.fitting.request import Request
 from segcal.fitting.selector import RIGHT, WRONG, Examples, train_selector
 from segcal.fitting.voxels import Voxels
@@ -69,9 +69,7 @@ def fit_selective(request: Request, fit_inner: InnerFit) -> Certificate:
         inside = _fit_unflagged(request, calibrator, fit_inner)
     quality = measure_selector(calibrator, looked_at, request.device)
     _set_temperatures(calibrator, looked_at, quality, request.device)
-    nll = mean_nll(calibrator, request.source, request.device)
-    result = None if request.validation is None else mean_nll(calibrator, request.validation, request.device)
-    calibrator.cpu()
+    nll, validation = both_nlls(request)
     details = _details(calibrator, quality, examples, request.validation is not None, inside)
     return Certificate(
         method="selector",
@@ -82,7 +80,7 @@ def fit_selective(request: Request, fit_inner: InnerFit) -> Certificate:
         passes=len(curve) + 2,
         voxels=voxels.labels.numel(),
         voxels_available=request.source.available,
-        validation_nll=result,
+        validation_nll=validation,
         curve=curve,
         details=details,
     )
