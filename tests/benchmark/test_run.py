@@ -18,6 +18,7 @@ from segcal.benchmark.protocol import parse_protocol
 from segcal.benchmark.run import run_benchmark
 from segcal.benchmark.units import plan, unit_digest
 from segcal.errors import InputError
+from segcal.fitting.fit import fit_to
 from segcal.kernels.stored import compiled_here
 
 PIPELINES = [
@@ -249,3 +250,15 @@ def test_other_class_counts_are_refused_before_anything_is_computed(data, tmp_pa
 def test_embedded_tasks_need_someone_to_open_them(data, tmp_path):
     with pytest.raises(InputError, match="is an embedded one, but this run was given no embedded tasks"):
         run_benchmark(protocol(data, tasks=[{"name": "x", "embedded": "roads"}]), tmp_path)
+
+
+def test_fits_are_made_on_the_device_that_was_asked_for(data, tmp_path, monkeypatch):
+    asked = []
+
+    def recorded(calibrator, voxels, config, device=None):
+        asked.append(device)
+        return fit_to(calibrator, voxels, config)
+
+    monkeypatch.setattr("segcal.benchmark.job.fit_to", recorded)
+    run_benchmark(replace(protocol(data), device="cuda"), tmp_path)
+    assert set(asked) == {"cuda"}
