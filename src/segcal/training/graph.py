@@ -19,10 +19,11 @@ class GraphedGradients:
     Args:
         network: the module that is trained, on a CUDA device.
         loss: maps logits and labels to a scalar.
+        half: the type of mixed precision, or None without it.
     """
 
-    def __init__(self, network: nn.Module, loss: nn.Module) -> None:
-        self.network, self.loss = network, loss
+    def __init__(self, network: nn.Module, loss: nn.Module, half: torch.dtype | None = None) -> None:
+        self.network, self.loss, self.half = network, loss, half
         self._side = torch.cuda.Stream()
         self._plain = 0
         self._graph: torch.cuda.CUDAGraph | None = None
@@ -42,7 +43,10 @@ class GraphedGradients:
         return self._value.clone()
 
     def _compute(self, images: Tensor, labels: Tensor) -> Tensor:
-        value = self.loss(self.network(images), labels)
+        # Weights in half precision are kept for one pass only: a recording must convert them every time.
+        with torch.autocast("cuda", self.half, enabled=self.half is not None, cache_enabled=False):
+            logits = self.network(images)
+        value = self.loss(logits, labels)
         value.backward()
         return value
 

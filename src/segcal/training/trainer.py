@@ -4,7 +4,7 @@ What is drawn at random in epoch e follows from the seed and e alone, so a train
 checkpoint to the weights it would have had: to the bit on one machine, where the module's own arithmetic allows it.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -21,6 +21,8 @@ from segcal.training.validation import validation_dice
 
 # (image (channels, *space), labels (*space)) of each case, and anything after these two is left alone.
 Cases: TypeAlias = Sequence[Sequence[Tensor]]
+# A training in progress: each `next` takes one step, and what it returns in the end is the result.
+Steps: TypeAlias = "Generator[None, None, Trained]"
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,24 @@ def train(
         checkpoint: file to write after each validation and to go on from if it exists.
         on_epoch: called after each epoch, for a progress bar or a log.
     """
+    steps = train_steps(network, loss, cases, config, validation, checkpoint, on_epoch)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value
+
+
+def train_steps(
+    network: nn.Module,
+    loss: nn.Module,
+    cases: Cases,
+    config: TrainConfig,
+    validation: Cases = (),
+    checkpoint: Path | None = None,
+    on_epoch: Callable[[Epoch], None] | None = None,
+) -> Steps:
+    """Train as :func:`train` does, and let go after every step: for several trainings that take turns."""
     if not len(cases):
         raise InputError("cases is empty, but training needs at least one case. Pass pairs of image and labels.")
     torch.manual_seed(config.seed)
@@ -76,7 +96,7 @@ def train(
     if checkpoint is not None and checkpoint.exists():
         state.restore(load_checkpoint(checkpoint, config))
     while state.done < config.epochs:
-        value = state.run_epoch(_batches(cases, config, state.done))
+        value = yield from state.run_epoch(_batches(cases, config, state.done))
         dice = None
         last = state.done == config.epochs
         if len(validation) and (last or state.done % config.validate_every == 0):
@@ -102,14 +122,22 @@ class _State:
         self.half = config.amp_dtype()
         self.device_type = torch.device(config.device).type
         self.scaler = torch.amp.GradScaler(self.device_type, enabled=config.amp and self.half == torch.float16)
-        self.gradients = GraphedGradients(network, loss) if config.graph else self._gradients
+        self.gradients = self._recorded() if config.graph else self._gradients
         self.done = 0
         self.history: list[Epoch] = []
         self.best_dice: float | None = None
         self.best_epoch: int | None = None
         self.best_weights: dict[str, Tensor] | None = None
 
-    def run_epoch(self, batches: Iterator[tuple[Tensor, Tensor]]) -> float:
+    def _recorded(self) -> GraphedGradients:
+        if self.scaler.is_enabled():
+            raise InputError(
+                "graph is True with mixed precision in float16, but a recorded step cannot scale its loss. Set "
+                "graph=False or amp=False."
+            )
+        return GraphedGradients(self.network, self.loss, self.half if self.config.amp else None)
+
+    def run_epoch(self, batches: Iterator[tuple[Tensor, Tensor]]) -> Generator[None, None, float]:
         self.network.train()
         losses = []
         for images, labels in batches:
@@ -119,6 +147,7 @@ class _State:
             self.scaler.step(self.optimizer)
             self.scaler.update()
             self.schedule.step()
+            yield
         self.done += 1
         return float(torch.stack(losses).mean())
 

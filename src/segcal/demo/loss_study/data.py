@@ -1,7 +1,7 @@
 """The cases of the study: drawn once, kept in files, read by every process that trains.
 
 Training and validation cases are those of the shipped ensembles. Of the held-out cases, the first ones calibrate, the
-next ones validate a calibration, and the rest are for the test; pictures of the test also exist corrupted, strongly.
+next ones validate a calibration, and the rest are for the test; those of the test also exist degraded.
 """
 
 import os
@@ -11,13 +11,11 @@ from pathlib import Path
 
 import numpy as np
 
-from segcal.benchmark.corruptions import corrupt
+from segcal.demo.loss_study.shift import degrade
 from segcal.demo.tasks import HELD_OUT, TRAINING, VALIDATION, Task, get_task
 
-STRENGTH = "strong"
 # Cases in a file: what one process draws at a time.
 CHUNK = 6
-PICTURES = ("roads", "streets")
 
 
 @dataclass(frozen=True)
@@ -76,7 +74,7 @@ def chunks(task: str, part: str, sizes: Sizes) -> list[Chunk]:
     """Return the files of one part of a task: train, valid, cal, val, test or corrupted."""
     starts = {"cal": 0, "val": sizes.cal, "test": sizes.cal + sizes.val, "corrupted": sizes.cal + sizes.val}
     counts = {"train": sizes.train[task], "valid": sizes.valid, "cal": sizes.cal, "val": sizes.val, "test": sizes.test}
-    counts["corrupted"] = sizes.test if task in PICTURES else 0
+    counts["corrupted"] = sizes.test
     first = starts.get(part, 0)
     indices = range(first, first + counts[part])
     return [Chunk(task, part, tuple(indices[start : start + CHUNK])) for start in range(0, counts[part], CHUNK)]
@@ -122,5 +120,5 @@ def _draw(task: Task, part: str, index: int) -> tuple[np.ndarray, np.ndarray]:
     sample = task.sample(index, seed)
     image = sample.image
     if part == "corrupted":
-        image = corrupt(image, _case_id(task.name, index), STRENGTH)
+        image = degrade(image, _case_id(task.name, index))
     return image, sample.labels

@@ -20,7 +20,7 @@ from segcal.demo.loss_study.plan import POST_HOC
 from segcal.demo.tasks import Task
 from segcal.errors import SegcalError
 from segcal.evaluation.counting import Counter
-from segcal.fitting import FitConfig, fit
+from segcal.fitting import fit
 from segcal.metrics import METRICS, Metric, parts
 from segcal.metrics.classwise import classwise_calibration_error
 from segcal.metrics.reliability import expected_calibration_error
@@ -29,9 +29,6 @@ from segcal.statistics.reliability import Curve
 from segcal.types import IGNORED
 
 BINS = 15
-# The penalties of cms_ap are fixed, not searched; lts_ti takes few but large steps: the study fits many of them.
-FIT = FitConfig(voxels=3000, lam=1e-4, mu=1e-4, learning_rate=1e-2, patience=6, max_steps=200)
-BY_GRADIENT = ("lts_ti",)
 NONE = "none"
 
 
@@ -56,23 +53,24 @@ def predict(network: nn.Module, cases: Sequence[Stored], device: str) -> list[Te
 
 
 def fit_post_hoc(
-    cal: ArrayCases, val: ArrayCases, device: str = "cpu", names: Sequence[str] = POST_HOC
+    cal: ArrayCases, val: ArrayCases, names: Sequence[str] = POST_HOC
 ) -> tuple[dict[str, Calibrator], dict[str, Any]]:
-    """Fit each calibrator; one that cannot be fitted is left out and its reason kept.
-
-    Those that are fitted by gradient are fitted on the device, and on the CPU if that fails.
-    """
-    calibrators, facts = {}, {}
+    """Fit each calibrator as :func:`segcal.fit` does; one that cannot be fitted is left out and its reason kept."""
+    calibrators: dict[str, Calibrator] = {}
+    facts: dict[str, Any] = {}
     for name in names:
-        places = [device, "cpu"] if name in BY_GRADIENT and device != "cpu" else ["cpu"]
-        for place in places:
-            started = time.perf_counter()
-            try:
-                calibrators[name] = fit(name, cal, validation=val, config=FIT, device=place).calibrator.cpu()
-                facts[name] = {"seconds": round(time.perf_counter() - started, 2), "device": place}
-                break
-            except (SegcalError, RuntimeError, ArithmeticError) as error:
-                facts[name] = {"error": f"{type(error).__name__}: {error}", "device": place}
+        started = time.perf_counter()
+        try:
+            found = fit(name, cal, validation=val)
+        except (SegcalError, RuntimeError, ArithmeticError) as error:
+            facts[name] = {"error": f"{type(error).__name__}: {error}"}
+        else:
+            calibrators[name] = found.calibrator
+            facts[name] = {
+                "seconds": round(time.perf_counter() - started, 2),
+                "passes": found.certificate.passes,
+                "converged": found.certificate.converged,
+            }
     return calibrators, facts
 
 

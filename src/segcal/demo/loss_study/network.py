@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from segcal.demo.loss_study.plan import CONFIGS, VARIANTS, Unit
 from segcal.demo.tasks import get_task
 from segcal.demo.train import RECIPES
 from segcal.losses import make_loss
-from segcal.training import BACKBONES, Epoch, Trained, train
+from segcal.training import BACKBONES, Epoch, Steps, train_steps
 
 # Fig. 5: bins of the largest logit.
 LOGIT_EDGES = np.linspace(-5.0, 25.0, 61)
@@ -25,9 +26,9 @@ class Effort:
     """How much is put into one training.
 
     Attributes:
-        device: where to train.
-        graph: replay recorded steps; on a CUDA device only.
+        device: where to train; on a CUDA device in mixed precision.
         epochs: at most so many, or None for the study's own number.
+        graph: replay recorded steps; on a CUDA device only.
     """
 
     device: str = "cpu"
@@ -35,34 +36,45 @@ class Effort:
     graph: bool = False
 
 
-def train_unit(
-    unit: Unit, cases: Sequence[Stored], validation: Sequence[Stored], effort: Effort
-) -> tuple[Trained, dict[int, list[int]]]:
-    """Train a network; return it and histograms of the largest logit, by epoch."""
+@dataclass(frozen=True)
+class Data:
+    """What a network is trained with: cases, those that choose its best epoch, and the file of a checkpoint."""
+
+    cases: Sequence[Stored]
+    validation: Sequence[Stored]
+    checkpoint: Path | None = None
+
+
+# Histograms of the largest logit, by epoch.
+Histograms = dict[int, list[int]]
+
+
+def unit_steps(unit: Unit, data: Data, effort: Effort, histograms: Histograms) -> Steps:
+    """Train a network step by step; histograms of its largest logit are put where the caller wants them."""
     config = CONFIGS[unit.task]
     epochs = min(config.epochs, effort.epochs or config.epochs)
-    # Not in mixed precision: with so few features, converting the weights takes longer than the convolutions save.
-    config = replace(config, epochs=epochs, device=effort.device, graph=effort.graph, seed=unit.seed)
+    on_gpu = torch.device(effort.device).type == "cuda"
+    config = replace(config, epochs=epochs, device=effort.device, amp=on_gpu, graph=effort.graph, seed=unit.seed)
     torch.manual_seed(unit.seed)
     network = make_network(unit).to(effort.device)
-    kept = [on_device(case, effort.device) for case in cases[: max(len(cases) * unit.share // 100, 1)]]
-    watched = [on_device(case, effort.device) for case in validation]
-    histograms: dict[int, list[int]] = {}
+    kept = [on_device(case, effort.device) for case in data.cases[: max(len(data.cases) * unit.share // 100, 1)]]
+    watched = [on_device(case, effort.device) for case in data.validation]
 
     def watch(epoch: Epoch) -> None:
-        if epoch.dice is not None or epoch.number == 1:
+        if unit.main and (epoch.dice is not None or epoch.number == 1):
             histograms[epoch.number] = logit_histogram(network, [image for image, _ in watched[:WATCHED_CASES]])
 
     name, options = VARIANTS[unit.variant]
-    return train(network, make_loss(name, **options), kept, config, watched, on_epoch=watch), histograms
+    return (yield from train_steps(network, make_loss(name, **options), kept, config, watched, data.checkpoint, watch))
 
 
 def make_network(unit: Unit) -> nn.Module:
-    """Return an untrained network of a unit; in 2-D with weights stored channels last, which is faster everywhere."""
+    """Return an untrained network of a unit, with weights stored channels last, which is faster."""
     task = get_task(unit.task)
     facts: dict[str, Any] = {"channels": task.channels, "num_classes": task.num_classes, "dims": len(task.space)}
     network = BACKBONES[unit.backbone](widths=RECIPES[unit.task].widths, **facts)
-    return network.to(memory_format=torch.channels_last) if len(task.space) == 2 else network  # type: ignore[call-overload]
+    layout = torch.channels_last if len(task.space) == 2 else torch.channels_last_3d
+    return network.to(memory_format=layout)  # type: ignore[call-overload]
 
 
 def on_device(case: Stored, device: str) -> tuple[Tensor, Tensor]:

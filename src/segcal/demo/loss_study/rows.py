@@ -2,6 +2,8 @@
 
 import json
 import os
+import sys
+import traceback
 import zipfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -16,10 +18,18 @@ FACTS = "facts"
 
 
 def write_row(folder: Path, name: str, row: Mapping[str, Any]) -> None:
-    """Write the result of one network beside, then rename."""
+    """Write the result of one network beside, then rename; the reason of an earlier failure goes."""
     beside = folder / f".{name}.{os.getpid()}.part"
     beside.write_text(json.dumps({"schema": SCHEMA, **row}, separators=(",", ":")), encoding="utf-8")
     beside.replace(folder / f"{name}.json")
+    (folder / f"{name}.error.txt").unlink(missing_ok=True)
+
+
+def write_failure(folder: Path, name: str, error: Exception) -> None:
+    """Say that a network failed, and keep the reason beside the results."""
+    text = "".join(traceback.format_exception(error))
+    (folder / f"{name}.error.txt").write_text(text, encoding="utf-8")
+    print(f"{name} failed: {error!r}", file=sys.stderr, flush=True)
 
 
 def write_arrays(folder: Path, name: str, arrays: dict[str, Any]) -> None:

@@ -1,17 +1,16 @@
-"""Running the study in several processes that share one device.
+"""Running the study in several processes: some train, several networks at once on one device, others measure.
 
 Every process goes down the same list of networks and claims what nobody has claimed, by creating a file; a result is
-there or not, so a study that was stopped goes on where it was. A process that dies takes one network with it and no
-more. After the deadline no new network is begun; what is still being trained a while later is given up.
+there or not, so a study that was stopped goes on where it was, and a training from its last checkpoint. A process that
+dies takes its networks with it and no more. After the deadline nothing new is begun, and a while later what is not
+finished is given up.
 """
 
 import json
 import os
-import sys
 import time
-import traceback
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from multiprocessing import get_context
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -24,19 +23,22 @@ from segcal.demo.loss_study.data import FULL, SMALL, all_chunks, write_chunk
 from segcal.demo.loss_study.measure import fit_post_hoc, study_metrics
 from segcal.demo.loss_study.network import Effort
 from segcal.demo.loss_study.plan import Unit, plan_units
-from segcal.demo.loss_study.rows import FACTS, pack, write_row
+from segcal.demo.loss_study.rows import FACTS, pack, write_failure, write_row
 from segcal.demo.loss_study.trial import FINDING, read_finding, try_graphs
-from segcal.demo.loss_study.unit import Desk, run_unit
+from segcal.demo.loss_study.unit import Desk, measure_unit, train_unit
 from segcal.demo.tasks import TASKS
 from segcal.evaluation.counting import Counter
+from segcal.training import Steps, take_turns
 
-# How long after the deadline a network may still be trained, and how often the archive is written anew.
+# How long after the deadline a network may still be worked on, and how often the archive is written anew.
 GRACE = 30.0
 PACK_EVERY = 30.0
 # A process waits so long for cases that another one draws before it draws them itself.
 PATIENCE = 60.0
 # A process with so many failures one after the other has lost its device, and leaves the rest to others.
 MOST_FAILURES = 3
+# A claim that says that no more networks will be trained.
+TRAINED = "all-trained"
 
 
 @dataclass(frozen=True)
@@ -44,11 +46,13 @@ class Study:
     """What is to be run.
 
     Attributes:
-        folder: cases, results and claims; a study goes on from what is there.
+        folder: cases, weights, results and claims; a study goes on from what is there.
         archive: the file that all results are packed into.
         device: where to train.
-        workers: how many processes share it.
-        deadline: seconds after which no new network is begun.
+        trainers: how many processes train.
+        at_once: how many networks each of them trains side by side.
+        measurers: how many processes measure.
+        deadline: seconds after which nothing new is begun.
         seeds: networks of each kind.
         tasks: names of tasks.
         small: few cases and two epochs, to try it out.
@@ -58,7 +62,9 @@ class Study:
     folder: Path
     archive: Path
     device: str = "cpu"
-    workers: int = 1
+    trainers: int = 1
+    at_once: int = 1
+    measurers: int = 1
     deadline: float = 3600.0
     seeds: int = 3
     tasks: tuple[str, ...] = tuple(TASKS)
@@ -71,60 +77,80 @@ class Study:
 
     def desk(self, graph: bool = False) -> Desk:
         """Return a place to work at."""
-        effort = Effort(self.device, 2 if self.small else None, graph)
-        return Desk(self.folder / "cases", self.folder / "rows", SMALL if self.small else FULL, effort)
+        return Desk(self.folder, SMALL if self.small else FULL, Effort(self.device, 2 if self.small else None, graph))
+
+    def threads(self) -> int:
+        """Return how many threads a process may use."""
+        return max((os.cpu_count() or 1) // max(self.trainers + self.measurers, 1), 1)
 
 
 def run_study(study: Study, say: Callable[[str], None] = print) -> int:
     """Run a study, write its archive, and return how many networks are still missing."""
     started = time.time()
     until = started + study.deadline
-    for name in ("cases", "rows", "claims"):
-        (study.folder / name).mkdir(parents=True, exist_ok=True)
+    desk = study.desk()
     for claim in (study.folder / "claims").iterdir():  # of processes that are gone
         claim.unlink()
     spawn = get_context("spawn").Process
-    workers: list[BaseProcess] = [spawn(target=work, args=(study, until), daemon=True) for _ in range(study.workers)]
-    others: list[BaseProcess] = [spawn(target=warm_up, daemon=True)] if workers else []
-    (study.folder / "claims" / FINDING).unlink(missing_ok=True)
-    if torch.device(study.device).type == "cuda":
+    trainers: list[BaseProcess] = [
+        spawn(target=train_networks, args=(study, until), daemon=True) for _ in range(study.trainers)
+    ]
+    measurers: list[BaseProcess] = [
+        spawn(target=measure_networks, args=(study, until), daemon=True) for _ in range(study.measurers)
+    ]
+    others: list[BaseProcess] = [spawn(target=warm_up, daemon=True)] if measurers else []
+    if trainers and torch.device(study.device).type == "cuda":
         others.append(spawn(target=try_graphs, args=(study.folder / "claims", study.device, study.tasks), daemon=True))
-    for process in [*others, *workers]:
+    for process in [*others, *trainers, *measurers]:
         process.start()
-    _watch(study, workers, until + GRACE, lambda text: say(f"{time.time() - started:5.0f} s {text}"))
-    _end([*others, *workers])
-    missing = [unit for unit in study.units() if not _row(study, unit).exists()]
+    _watch(study, trainers, measurers, until + GRACE, lambda text: say(f"{time.time() - started:5.0f} s {text}"))
+    _end([*others, *trainers, *measurers])
+    missing = [unit for unit in study.units() if not desk.row(unit).exists()]
     write_row(study.folder / "rows", FACTS, _facts(study, time.time() - started, len(missing)))
     pack(study.folder / "rows", study.archive)
     say(f"{len(study.units()) - len(missing)} of {len(study.units())} networks are in {study.archive.name}")
     return len(missing)
 
 
-def work(study: Study, until: float) -> None:
-    """Draw cases, then train and measure networks, until there is nothing left or no time."""
-    torch.set_num_threads(max((os.cpu_count() or 1) // study.workers, 1))
-    _draw_cases(study, study.desk())
+def train_networks(study: Study, until: float) -> None:
+    """Draw cases, then train networks, until there is nothing left or no time."""
+    torch.set_num_threads(study.threads())
+    _draw_cases(study)
     on_gpu = torch.device(study.device).type == "cuda"
     desk = study.desk(graph=on_gpu and read_finding(study.folder / "claims", PATIENCE))
     failures = 0
-    for unit in study.units():
-        if time.time() >= until or failures == MOST_FAILURES:
-            return
-        if not _row(study, unit).exists() and _claim(study, unit.name):
-            failures = 0 if _attempt(unit, desk) else failures + 1
+
+    def trainings() -> Iterator[tuple[Unit, Steps]]:
+        for unit in study.units():
+            if time.time() >= until or failures >= MOST_FAILURES:
+                return
+            if not (desk.row(unit).exists() or desk.weights(unit).exists()) and _claim(study, unit.name):
+                yield unit, train_unit(unit, desk)
+
+    for ended in take_turns(trainings(), study.at_once, study.device):
+        failures = 0 if ended.error is None else failures + 1
+        if ended.error is not None:
+            write_failure(study.folder / "rows", ended.name.name, ended.error)
 
 
-def _attempt(unit: Unit, desk: Desk) -> bool:
-    """Run a unit; if it fails with recorded steps, once more with plain ones. Its reason goes into the archive."""
-    for graph in (True, False) if desk.effort.graph else (False,):
-        desk.effort = replace(desk.effort, graph=graph)
+def measure_networks(study: Study, until: float) -> None:
+    """Draw cases, then measure networks as they come, until there is nothing left or no time."""
+    torch.set_num_threads(study.threads())
+    _draw_cases(study)
+    desk = study.desk()
+    while time.time() < until:
+        last = (study.folder / "claims" / TRAINED).exists()
+        waiting = [unit for unit in study.units() if desk.weights(unit).exists() and not desk.row(unit).exists()]
+        unit = next((unit for unit in waiting if _claim(study, f"measure-{unit.name}")), None)
+        if unit is None:
+            if last:
+                return
+            time.sleep(0.2)
+            continue
         try:
-            run_unit(unit, desk)
-            return True
-        except Exception:  # one network that fails must not end the others
-            (desk.rows / f"{unit.name}.error.txt").write_text(traceback.format_exc(), encoding="utf-8")
-            print(f"{unit.name} failed: {sys.exc_info()[1]!r}", file=sys.stderr, flush=True)
-    return False
+            measure_unit(unit, desk)
+        except Exception as error:  # one network that fails must not end the others
+            write_failure(study.folder / "rows", unit.name, error)
 
 
 def warm_up() -> None:
@@ -139,16 +165,18 @@ def warm_up() -> None:
         counter.count_each(case, calibrators)
 
 
-def _draw_cases(study: Study, desk: Desk) -> None:
+def _draw_cases(study: Study) -> None:
+    desk = study.desk()
+    cache = study.folder / "cases"
     chunks = list(all_chunks(study.tasks, desk.sizes))
     for chunk in chunks:
-        if not (desk.cache / chunk.name).exists() and _claim(study, chunk.name):
-            write_chunk(desk.cache, chunk)
+        if not (cache / chunk.name).exists() and _claim(study, chunk.name):
+            write_chunk(cache, chunk)
     waited = time.time()
     for chunk in chunks:
-        while not (desk.cache / chunk.name).exists():
+        while not (cache / chunk.name).exists():
             if time.time() - waited > PATIENCE:
-                write_chunk(desk.cache, chunk)
+                write_chunk(cache, chunk)
             time.sleep(0.1)
 
 
@@ -160,21 +188,25 @@ def _claim(study: Study, name: str) -> bool:
     return True
 
 
-def _row(study: Study, unit: Unit) -> Path:
-    return study.folder / "rows" / f"{unit.name}.json"
-
-
-def _watch(study: Study, processes: list[BaseProcess], last: float, say: Callable[[str], None]) -> None:
+def _watch(
+    study: Study, trainers: list[BaseProcess], measurers: list[BaseProcess], last: float, say: Callable[[str], None]
+) -> None:
+    desk = study.desk()
     packed = time.time()
-    while any(process.is_alive() for process in processes):
+    while any(process.is_alive() for process in [*trainers, *measurers]):
         time.sleep(0.5)
+        if not any(process.is_alive() for process in trainers):
+            (study.folder / "claims" / TRAINED).touch()
         if time.time() > last:
             say("out of time: giving up what is not finished")
             return
         if time.time() - packed > PACK_EVERY:
             packed = time.time()
-            done = sum(_row(study, unit).exists() for unit in study.units())
-            say(f"{done} of {len(study.units())} networks, {pack(study.folder / 'rows', study.archive)} files packed")
+            units = study.units()
+            done = sum(desk.row(unit).exists() for unit in units)
+            kept = sum(desk.weights(unit).exists() for unit in units)
+            pack(study.folder / "rows", study.archive)
+            say(f"{done} of {len(units)} networks measured, {kept} trained here")
 
 
 def _end(processes: list[BaseProcess]) -> None:
@@ -189,7 +221,7 @@ def _facts(study: Study, seconds: float, missing: int) -> dict[str, object]:
     return {
         "device": torch.cuda.get_device_name() if on_gpu else "cpu",
         "torch": torch.__version__,
-        "workers": study.workers,
+        "processes": [study.trainers, study.at_once, study.measurers],
         "seconds": round(seconds),
         "missing": missing,
         "small": study.small,

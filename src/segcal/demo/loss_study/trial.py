@@ -1,4 +1,4 @@
-"""A trial, in a process of its own, whether recorded steps work on this device and train like plain ones.
+"""A trial, in a process of its own, whether recorded steps side by side train like plain ones after each other.
 
 A recording that fails can leave a process without its device; so one process tries, and the others read what it found.
 """
@@ -11,9 +11,10 @@ from pathlib import Path
 import numpy as np
 
 from segcal.demo.loss_study.data import Stored
-from segcal.demo.loss_study.network import Effort, train_unit
+from segcal.demo.loss_study.network import Data, Effort, unit_steps
 from segcal.demo.loss_study.plan import CONFIGS, Unit
 from segcal.demo.tasks import get_task
+from segcal.training import take_turns
 
 FINDING = "graph.json"
 # How far the mean losses of a few epochs may differ: the order of sums on a GPU is not fixed.
@@ -49,18 +50,23 @@ def read_finding(folder: Path, patience: float) -> bool:
 def compare(task: str, device: str, variants: tuple[str, ...] = TRIED) -> list[float]:
     """Return the seconds of trainings with plain and with recorded steps, and fail if their losses differ."""
     cases = made_up_cases(task, BATCHES * CONFIGS[task].batch_size)
-    seconds = [0.0, 0.0]
+    seconds, losses = [], {}
+    for recorded in (False, True):
+        started = time.perf_counter()
+        effort = Effort(device, EPOCHS, recorded)
+        units = [Unit(task, variant, 0) for variant in variants]
+        trainings = ((unit, unit_steps(unit, Data(cases, cases[:1]), effort, {})) for unit in units)
+        for ended in take_turns(trainings, len(units) if recorded else 1, device):
+            if ended.error is not None:
+                raise ended.error
+            assert ended.trained is not None
+            losses[recorded, ended.name.variant] = [epoch.loss for epoch in ended.trained.history]
+        seconds.append(round(time.perf_counter() - started, 2))
     for variant in variants:
-        losses = {}
-        for recorded in (True, False):
-            started = time.perf_counter()
-            effort = Effort(device, EPOCHS, recorded)
-            trained, _ = train_unit(Unit(task, variant, 0), cases, cases[:1], effort)
-            losses[recorded] = np.array([epoch.loss for epoch in trained.history])
-            seconds[recorded] += time.perf_counter() - started
-        if not np.allclose(losses[False], losses[True], rtol=TOLERANCE, atol=TOLERANCE):
-            raise RuntimeError(f"{task} {variant}: plain losses {losses[False]}, recorded losses {losses[True]}")
-    return [round(value, 2) for value in seconds]
+        plain, replayed = losses[False, variant], losses[True, variant]
+        if not np.allclose(plain, replayed, rtol=TOLERANCE, atol=TOLERANCE):
+            raise RuntimeError(f"{task} {variant}: plain losses {plain}, recorded losses {replayed}")
+    return seconds
 
 
 def made_up_cases(task: str, count: int) -> list[Stored]:

@@ -1,92 +1,116 @@
-"""One network of the study from beginning to end: train, predict, calibrate, measure, write."""
+"""One network of the study from beginning to end: train and keep it; then predict, calibrate, measure, write."""
 
-import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from segcal.calibrators import Calibrator
 from segcal.demo.loss_study.data import Sizes, Stored, read_part
 from segcal.demo.loss_study.measure import Measurer, fit_post_hoc, logit_profile, plain_curve, predict, rounded
-from segcal.demo.loss_study.network import Effort, train_unit
+from segcal.demo.loss_study.network import Data, Effort, Histograms, make_network, unit_steps
 from segcal.demo.loss_study.plan import Unit
 from segcal.demo.loss_study.rows import write_arrays, write_row
+from segcal.demo.loss_study.weights import read_weights, write_weights
 from segcal.demo.tasks import get_task
-from segcal.training import Trained
+from segcal.training import Steps, Trained
 
 # The test case that pictures are made of.
 SHOWN = 0
+FOLDERS = ("cases", "weights", "checkpoints", "rows", "claims")
 
 
 @dataclass
 class Desk:
-    """What a process keeps between two networks: the cases it has read.
+    """What a process works with, and what it keeps between two networks: the cases it has read.
 
     Attributes:
-        cache: the folder of the cases.
-        rows: the folder of the results.
+        folder: of the study.
         sizes: how many cases there are.
         effort: how much is put into a training.
     """
 
-    cache: Path
-    rows: Path
+    folder: Path
     sizes: Sizes
     effort: Effort
     parts: dict[tuple[str, str], list[Stored]] = field(default_factory=dict)
     measurers: dict[str, Measurer] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        for name in FOLDERS:
+            (self.folder / name).mkdir(parents=True, exist_ok=True)
+
     def part(self, task: str, part: str) -> list[Stored]:
         """Return the cases of a part, read once."""
         if (task, part) not in self.parts:
-            self.parts[task, part] = read_part(self.cache, task, part, self.sizes)
+            self.parts[task, part] = read_part(self.folder / "cases", task, part, self.sizes)
         return self.parts[task, part]
 
     def measurer(self, task: str) -> Measurer:
         """Return what measures the cases of a task."""
         return self.measurers.setdefault(task, Measurer(get_task(task)))
 
+    def row(self, unit: Unit) -> Path:
+        """Return the file of a network's results."""
+        return self.folder / "rows" / f"{unit.name}.json"
 
-def run_unit(unit: Unit, desk: Desk) -> None:
-    """Train and measure one network, and write its row."""
-    started = time.perf_counter()
-    trained, histograms = train_unit(unit, desk.part(unit.task, "train"), desk.part(unit.task, "valid"), desk.effort)
-    after_training = time.perf_counter()
-    row = _measured(unit, trained, desk)
-    seconds = {"train": after_training - started, "measure": time.perf_counter() - after_training}
-    row |= {
-        "unit": asdict(unit),
-        "seconds": {key: round(value, 2) for key, value in seconds.items()},
+    def weights(self, unit: Unit) -> Path:
+        """Return the file of a network's weights."""
+        return self.folder / "weights" / f"{unit.name}.safetensors"
+
+    def checkpoint(self, unit: Unit) -> Path:
+        """Return the file from which an interrupted training goes on."""
+        return self.folder / "checkpoints" / f"{unit.name}.pt"
+
+
+def train_unit(unit: Unit, desk: Desk) -> Steps:
+    """Train one network step by step, and keep its weights."""
+    histograms: Histograms = {}
+    data = Data(desk.part(unit.task, "train"), desk.part(unit.task, "valid"), desk.checkpoint(unit))
+    trained = yield from unit_steps(unit, data, desk.effort, histograms)
+    write_weights(desk.weights(unit), trained.network, _record(trained, histograms))
+    desk.checkpoint(unit).unlink(missing_ok=True)
+    return trained
+
+
+def measure_unit(unit: Unit, desk: Desk) -> None:
+    """Measure one network that was kept, and write its row."""
+    network = make_network(unit)
+    record = read_weights(desk.weights(unit), network)
+    row = _measured(unit, network.to(desk.effort.device), desk)
+    write_row(desk.folder / "rows", unit.name, row | record | {"unit": asdict(unit)})
+
+
+def _record(trained: Trained, histograms: Histograms) -> dict[str, Any]:
+    return {
         "best_dice": rounded(trained.best_dice),
         "best_epoch": trained.best_epoch,
         "history": [[epoch.number, rounded(epoch.loss), rounded(epoch.dice)] for epoch in trained.history],
-        "logit_histograms": histograms if unit.main else {},
+        "logit_histograms": histograms,
     }
-    write_row(desk.rows, unit.name, row)
 
 
-def _measured(unit: Unit, trained: Trained, desk: Desk) -> dict[str, Any]:
+def _measured(unit: Unit, network: nn.Module, desk: Desk) -> dict[str, Any]:
     measurer, device = desk.measurer(unit.task), desk.effort.device
     test = desk.part(unit.task, "test")
-    logits = predict(trained.network, test, device)
+    logits = predict(network, test, device)
     calibrators: dict[str, Calibrator] = {}
     fits: dict[str, Any] = {}
     if unit.main:
         stored = {part: desk.part(unit.task, part) for part in ("cal", "val")}
-        cases = {part: measurer.cases(own, predict(trained.network, own, device)) for part, own in stored.items()}
-        calibrators, fits = fit_post_hoc(cases["cal"], cases["val"], device)
+        cases = {part: measurer.cases(own, predict(network, own, device)) for part, own in stored.items()}
+        calibrators, fits = fit_post_hoc(cases["cal"], cases["val"])
     clean, curves = measurer.measure(measurer.cases(test, logits), calibrators, surface=True)
     values = {"clean": clean}
     corrupted = desk.part(unit.task, "corrupted") if unit.main else []
     if corrupted:
-        shifted = measurer.cases(corrupted, predict(trained.network, corrupted, device))
+        shifted = measurer.cases(corrupted, predict(network, corrupted, device))
         values["corrupted"], _ = measurer.measure(shifted, calibrators, surface=False)
     if unit.main and unit.seed == 0:
-        _write_picture(unit, test[SHOWN], logits[SHOWN], desk.rows)
+        _write_picture(unit, test[SHOWN], logits[SHOWN], desk.folder / "rows")
     return {
         "cases": [case.id for case in test],
         "values": values,

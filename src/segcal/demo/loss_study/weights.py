@@ -1,0 +1,40 @@
+"""A trained network of the study on disk, between the process that trains it and the one that measures it.
+
+Weights are float16, as those of the shipped networks, and the statistics of normalisation float32. What happened in
+training stands beside them as JSON, in the same file.
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save
+from torch import Tensor, nn
+
+
+def write_weights(path: Path, network: nn.Module, record: Mapping[str, Any]) -> None:
+    """Write a network and its record beside, then rename."""
+    tensors = {name: _narrowed(name, value) for name, value in network.state_dict().items()}
+    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    beside.write_bytes(save(tensors, {"record": json.dumps(record)}))
+    beside.replace(path)
+
+
+def read_weights(path: Path, network: nn.Module) -> dict[str, Any]:
+    """Put weights into a network, and return the record."""
+    with safe_open(path, framework="pt") as file:
+        record: dict[str, Any] = json.loads(file.metadata()["record"])
+        state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    network.load_state_dict(
+        {name: value.float() if value.is_floating_point() else value for name, value in state.items()}
+    )
+    return record
+
+
+def _narrowed(name: str, value: Tensor) -> Tensor:
+    narrow = value.is_floating_point() and not name.endswith(("running_mean", "running_var"))
+    return (value.to(torch.float16) if narrow else value).detach().cpu().contiguous()

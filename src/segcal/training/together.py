@@ -1,0 +1,80 @@
+"""Several trainings on one device that take turns, step by step, from one process.
+
+A small network leaves most of a GPU idle, and kernels of different processes do not run at the same time. Here each
+training has a stream of its own, so that the steps of several run side by side. On a CPU they simply alternate. The
+result of each is that of training it alone, unless its module draws random numbers: these come from one generator.
+"""
+
+from collections.abc import Hashable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import torch
+
+from segcal.training.trainer import Steps, Trained
+
+Name = TypeVar("Name", bound=Hashable)
+
+
+@dataclass(frozen=True)
+class Ended(Generic[Name]):
+    """A training that has ended: its name, and its result or what went wrong."""
+
+    name: Name
+    trained: Trained | None
+    error: Exception | None = None
+
+
+@dataclass
+class _Place(Generic[Name]):
+    """One of the trainings in progress, and its stream."""
+
+    name: Name
+    steps: Steps
+    stream: "torch.cuda.Stream | None"
+
+    def turn(self) -> AbstractContextManager[object]:
+        return nullcontext() if self.stream is None else torch.cuda.stream(self.stream)
+
+
+def take_turns(trainings: Iterator[tuple[Name, Steps]], at_once: int, device: str) -> Iterator[Ended[Name]]:
+    """Run trainings side by side and return each when it ends.
+
+    Args:
+        trainings: a name and :func:`segcal.training.trainer.train_steps` of each; the next one is asked for when there
+            is a free place, so what it claims or reads is claimed and read then.
+        at_once: how many places there are.
+        device: that all of them train on.
+
+    Returns:
+        each training as it ends; an exception in one leaves the others alone.
+    """
+    on_gpu = torch.device(device).type == "cuda"
+    free: list[torch.cuda.Stream | None] = [torch.cuda.Stream(device) if on_gpu else None for _ in range(at_once)]
+    places: list[_Place[Name]] = []
+    more = True
+    while more or places:
+        while more and free:
+            entry = next(trainings, None)
+            if entry is None:
+                more = False
+            else:
+                places.append(_Place(*entry, stream=free.pop()))
+        for place in list(places):
+            ended = _step(place)
+            if ended is not None:
+                places.remove(place)
+                free.append(place.stream)
+                yield ended
+
+
+def _step(place: _Place[Name]) -> Ended[Name] | None:
+    try:
+        with place.turn():
+            next(place.steps)
+    except StopIteration as end:
+        return Ended(place.name, end.value)
+    except Exception as error:  # whatever it is, it is this training's alone
+        return Ended(place.name, None, error)
+    return None
