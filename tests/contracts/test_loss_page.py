@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from segcal.demo.loss_study.page import sections
 from segcal.demo.loss_study.results import Results
 from segcal.demo.loss_study.rows import read_rows
 
@@ -25,11 +26,11 @@ def figures():
 
 def test_the_page_says_what_was_measured(figures):
     page = (ROOT / "docs" / "losses.md").read_text(encoding="utf-8")
-    parts = figures.make_texts(Results(read_rows([ARCHIVE])))
-    assert all(f"<!-- begin {name} -->" in page for name in parts)
-    assert figures.replace_parts(page, parts) == page
+    drawn = [path.stem for path in (ROOT / "docs" / figures.IMAGES).iterdir()]
+    text = sections(Results(read_rows([ARCHIVE])), drawn, figures.IMAGES.as_posix())
+    assert figures.replaced(page, text) == page
 
 
 def test_only_what_stands_between_marks_is_replaced(figures):
-    page = "a\n<!-- begin x -->\nold\n<!-- end x -->\nb"
-    assert figures.replace_parts(page, {"x": "new", "y": "-"}) == "a\n<!-- begin x -->\nnew\n<!-- end x -->\nb"
+    page = f"a\n{figures.BEGIN}\nold\n{figures.END}\nb"
+    assert figures.replaced(page, "new\n") == f"a\n{figures.BEGIN}\n\nnew\n\n{figures.END}\nb"

@@ -48,7 +48,7 @@ def test_variants_are_compared_on_the_seeds_that_all_have(made_up):
     plain, _, squared, softmax = tables.ablation_table(results).rows
     assert plain.cells == squared.cells
     assert softmax.cells[0].value is None
-    assert "the 1 seed(s) that all of these have" in tables.ablation_table(results).to_markdown()
+    assert "the 1 seed that all of these have" in tables.ablation_table(results).to_markdown()
 
 
 def test_gains_are_against_ce_dice(rows):
@@ -63,3 +63,13 @@ def test_what_is_missing_is_a_dash(made_up):
     results = Results([made_up(Unit("roads", "ce", 0))])
     assert "| NACL | — |" in tables.main_table(results, "roads").to_markdown()
     assert "| sigma 1 | — | — |" in tables.sigma_table(results).to_markdown()
+
+
+def test_changes_of_nacl_are_paired_with_the_plain_one(made_up):
+    rows = [made_up(Unit("roads", name, seed), level=i) for i, name in enumerate(tables.ABLATION) for seed in (0, 1)]
+    gaussian, squared, softmax = tables.ablation_gain_table(Results(rows)).rows
+    dice, ece = gaussian.cells
+    assert abs(dice.value + 0.02) < 1e-9
+    assert abs(ece.value - 0.02) < 1e-9
+    assert ece.low <= ece.value <= ece.high
+    assert squared.cells[1].value < softmax.cells[1].value

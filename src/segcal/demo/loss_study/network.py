@@ -1,5 +1,6 @@
 """Training one network of the study, and watching its logits grow."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,6 +20,8 @@ from segcal.training import BACKBONES, Epoch, Steps, train_steps
 # Fig. 5: bins of the largest logit.
 LOGIT_EDGES = np.linspace(-5.0, 25.0, 61)
 WATCHED_CASES = 4
+# Histograms of the largest logit, by epoch.
+Histograms = dict[int, list[int]]
 
 
 @dataclass(frozen=True)
@@ -38,15 +41,36 @@ class Effort:
 
 @dataclass(frozen=True)
 class Data:
-    """What a network is trained with: cases, those that choose its best epoch, and the file of a checkpoint."""
+    """What a network is trained with.
+
+    Attributes:
+        cases: to train on.
+        validation: cases that choose the best epoch.
+        checkpoint: a file to go on from, or None; the histograms so far stand beside it.
+    """
 
     cases: Sequence[Stored]
     validation: Sequence[Stored]
     checkpoint: Path | None = None
 
+    def histograms(self) -> Histograms:
+        """Return what an interrupted training has seen of its logits."""
+        path = None if self.checkpoint is None else self.checkpoint.with_suffix(".json")
+        if path is None or not path.exists():
+            return {}
+        return {int(epoch): counts for epoch, counts in json.loads(path.read_text(encoding="utf-8")).items()}
 
-# Histograms of the largest logit, by epoch.
-Histograms = dict[int, list[int]]
+    def keep(self, histograms: Histograms) -> None:
+        """Write them down for a training that goes on."""
+        if self.checkpoint is not None:
+            beside = self.checkpoint.with_suffix(".part")
+            beside.write_text(json.dumps(histograms), encoding="utf-8")
+            beside.replace(self.checkpoint.with_suffix(".json"))
+
+    def forget(self) -> None:
+        """Remove the files of a training that is done."""
+        for suffix in (".pt", ".json") if self.checkpoint is not None else ():
+            self.checkpoint.with_suffix(suffix).unlink(missing_ok=True)  # type: ignore[union-attr]
 
 
 def unit_steps(unit: Unit, data: Data, effort: Effort, histograms: Histograms) -> Steps:
@@ -63,6 +87,7 @@ def unit_steps(unit: Unit, data: Data, effort: Effort, histograms: Histograms) -
     def watch(epoch: Epoch) -> None:
         if unit.main and (epoch.dice is not None or epoch.number == 1):
             histograms[epoch.number] = logit_histogram(network, [image for image, _ in watched[:WATCHED_CASES]])
+            data.keep(histograms)
 
     name, options = VARIANTS[unit.variant]
     return (yield from train_steps(network, make_loss(name, **options), kept, config, watched, data.checkpoint, watch))

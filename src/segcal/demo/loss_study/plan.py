@@ -109,10 +109,10 @@ class Unit:
         return self.variant in MAIN and self.backbone == "unet" and self.share == 100
 
 
-def plan_units(seeds: int, tasks: tuple[str, ...] = tuple(TASKS)) -> list[Unit]:
+def plan_units(seeds: int, tasks: tuple[str, ...] = tuple(TASKS), main_only: bool = False) -> list[Unit]:
     """Return all networks, the most important first: the main table, then the rest seed by seed."""
     main = [Unit(task, variant, seed) for seed in range(seeds) for variant in MAIN for task in tasks]
-    rest = [unit for seed in range(seeds) for unit in _rest(seed, tasks)]
+    rest = [] if main_only else [unit for seed in range(seeds) for unit in _rest(seed, tasks)]
     return list(dict.fromkeys(main + rest))
 
 

@@ -87,6 +87,11 @@ class Results:
         better = "higher" if metric == "dice" else "lower"
         return difference(one, two, self._shared(one), better)  # type: ignore[arg-type]
 
+    def change(self, key: Key, metric: str, stage: str, pipeline: str) -> Difference | None:
+        """Return the paired difference that a calibration makes."""
+        before, after = (self.column(key, metric, stage, name) for name in ("none", pipeline))
+        return difference(before, after, self._shared(before), "lower") if before and after else None
+
     def cell(
         self, key: Key, metric: str, stage: str = "clean", pipeline: str = "none", seeds: Sequence[int] | None = None
     ) -> Cell:

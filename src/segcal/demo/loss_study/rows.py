@@ -46,12 +46,18 @@ def pack(folder: Path, archive: Path) -> int:
     )
     archive.parent.mkdir(parents=True, exist_ok=True)
     beside = archive.with_name(f".{archive.name}.{os.getpid()}.part")
+    packed = 0
     with zipfile.ZipFile(beside, "w", zipfile.ZIP_DEFLATED) as target:
         for path in files:
+            try:
+                data = path.read_bytes()
+            except FileNotFoundError:  # a failure, and another process has just written the row
+                continue
             # A fixed date: the same results are the same bytes.
-            target.writestr(zipfile.ZipInfo(path.name), path.read_bytes(), zipfile.ZIP_DEFLATED)
+            target.writestr(zipfile.ZipInfo(path.name), data, zipfile.ZIP_DEFLATED)
+            packed += 1
     beside.replace(archive)
-    return len(files)
+    return packed
 
 
 def unpack(archive: Path, folder: Path) -> None:

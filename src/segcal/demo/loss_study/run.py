@@ -8,6 +8,7 @@ finished is given up.
 
 import json
 import os
+import signal
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ from segcal.demo.loss_study.rows import FACTS, pack, write_failure, write_row
 from segcal.demo.loss_study.trial import FINDING, read_finding, try_graphs
 from segcal.demo.loss_study.unit import Desk, measure_unit, train_unit
 from segcal.demo.tasks import TASKS
+from segcal.errors import InputError
 from segcal.evaluation.counting import Counter
 from segcal.training import Steps, take_turns
 
@@ -39,6 +41,8 @@ PATIENCE = 60.0
 MOST_FAILURES = 3
 # A claim that says that no more networks will be trained.
 TRAINED = "all-trained"
+# What the folder of a study is made for.
+SIZES = "study.json"
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,7 @@ class Study:
         deadline: seconds after which nothing new is begun.
         seeds: networks of each kind.
         tasks: names of tasks.
+        main: only the networks of the main table.
         small: few cases and two epochs, to try it out.
         limit: at most so many networks, or None.
     """
@@ -68,12 +73,13 @@ class Study:
     deadline: float = 3600.0
     seeds: int = 3
     tasks: tuple[str, ...] = tuple(TASKS)
+    main: bool = False
     small: bool = False
     limit: int | None = None
 
     def units(self) -> list[Unit]:
         """Return the networks, the most important first."""
-        return plan_units(self.seeds, self.tasks)[: self.limit]
+        return plan_units(self.seeds, self.tasks, self.main)[: self.limit]
 
     def desk(self, graph: bool = False) -> Desk:
         """Return a place to work at."""
@@ -89,6 +95,7 @@ def run_study(study: Study, say: Callable[[str], None] = print) -> int:
     started = time.time()
     until = started + study.deadline
     desk = study.desk()
+    _check_folder(study)
     for claim in (study.folder / "claims").iterdir():  # of processes that are gone
         claim.unlink()
     spawn = get_context("spawn").Process
@@ -103,8 +110,10 @@ def run_study(study: Study, say: Callable[[str], None] = print) -> int:
         others.append(spawn(target=try_graphs, args=(study.folder / "claims", study.device, study.tasks), daemon=True))
     for process in [*others, *trainers, *measurers]:
         process.start()
-    _watch(study, trainers, measurers, until + GRACE, lambda text: say(f"{time.time() - started:5.0f} s {text}"))
-    _end([*others, *trainers, *measurers])
+    try:
+        _watch(study, trainers, measurers, until + GRACE, lambda text: say(f"{time.time() - started:5.0f} s {text}"))
+    finally:
+        _end([*others, *trainers, *measurers])
     missing = [unit for unit in study.units() if not desk.row(unit).exists()]
     write_row(study.folder / "rows", FACTS, _facts(study, time.time() - started, len(missing)))
     pack(study.folder / "rows", study.archive)
@@ -114,8 +123,7 @@ def run_study(study: Study, say: Callable[[str], None] = print) -> int:
 
 def train_networks(study: Study, until: float) -> None:
     """Draw cases, then train networks, until there is nothing left or no time."""
-    torch.set_num_threads(study.threads())
-    _draw_cases(study)
+    _begin(study)
     on_gpu = torch.device(study.device).type == "cuda"
     desk = study.desk(graph=on_gpu and read_finding(study.folder / "claims", PATIENCE))
     failures = 0
@@ -135,8 +143,7 @@ def train_networks(study: Study, until: float) -> None:
 
 def measure_networks(study: Study, until: float) -> None:
     """Draw cases, then measure networks as they come, until there is nothing left or no time."""
-    torch.set_num_threads(study.threads())
-    _draw_cases(study)
+    _begin(study)
     desk = study.desk()
     while time.time() < until:
         last = (study.folder / "claims" / TRAINED).exists()
@@ -163,6 +170,25 @@ def warm_up() -> None:
     counter = Counter(study_metrics(background=True, surface=False))
     for case in cases:
         counter.count_each(case, calibrators)
+
+
+def _check_folder(study: Study) -> None:
+    """Refuse a folder whose cases and trainings are of another size."""
+    path, sizes = study.folder / SIZES, {"small": study.small}
+    if not path.exists():
+        beside = path.with_name(f".{SIZES}.part")
+        beside.write_text(json.dumps(sizes), encoding="utf-8")
+        beside.replace(path)
+    elif json.loads(path.read_text(encoding="utf-8")) != sizes:
+        there, here = ("full", "small") if study.small else ("small", "full")
+        raise InputError(f"{study.folder} holds a {there} study, but this one is {here}. Choose another folder.")
+
+
+def _begin(study: Study) -> None:
+    """Set a process up: an interruption is its parent's affair."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    torch.set_num_threads(study.threads())
+    _draw_cases(study)
 
 
 def _draw_cases(study: Study) -> None:

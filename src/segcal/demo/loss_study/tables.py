@@ -15,6 +15,7 @@ from segcal.demo.loss_study.plan import (
 from segcal.demo.loss_study.results import DIRECTIONS, Key, Results
 from segcal.report.cells import Cell, Column, Group, Row
 from segcal.report.table import Table
+from segcal.summary import Difference
 from segcal.training import BACKBONES
 
 TITLES = {
@@ -40,6 +41,13 @@ METRIC_TITLES = {
 DIGITS = {"hd95": 1}
 PIPELINES = ("none", *POST_HOC)
 BASELINE = "ce_dice"
+# Variants of NACL, the one that others are compared with first.
+ABLATION = {
+    "nacl": "mean prior, L1, on logits",
+    "nacl_gaussian_1": "gaussian prior (sigma 1)",
+    "nacl_l2": "L2 penalty",
+    "nacl_softmax": "on softmax",
+}
 
 
 def column(metric: str, span: str = "", bold: bool = True) -> Column:
@@ -53,7 +61,7 @@ def main_table(results: Results, task: str) -> Table:
     metrics = ("dice", "hd95", "ece_foreground", "cece_foreground", "nll")
     rows = tuple(Row(TITLES[v], tuple(results.cell(Key(task, v), m) for m in metrics)) for v in MAIN)
     seeds = max((len(results.seeds(Key(task, v))) for v in MAIN), default=0)
-    note = f"{seeds} seeds; mean [95 % interval, bootstrap over seeds and cases]."
+    note = f"{seeds} {'seed' if seeds == 1 else 'seeds'}; mean [95 % interval, bootstrap over seeds and cases]."
     return Table(
         f"{task}: segmentation and calibration", "Loss", tuple(map(column, metrics)), (Group("", rows),), (note,)
     )
@@ -89,16 +97,30 @@ def sensitivity_table(results: Results) -> Table:
 
 def ablation_table(results: Results) -> Table:
     """Return Tables 3 and 4 and Fig. 3: prior, penalty, and what the penalty is on."""
-    names = {
-        "nacl": "mean prior, L1, on logits",
-        "nacl_gaussian_1": "gaussian prior (sigma 1)",
-        "nacl_l2": "L2 penalty",
-        "nacl_softmax": "on softmax",
-    }
     metrics = ("dice", "ece_foreground", "cece_foreground")
-    rows = tuple(Row(title, _means(results, v, metrics, names)) for v, title in names.items())
-    notes = (_seed_note(results, names),)
+    rows = tuple(Row(title, _means(results, v, metrics, ABLATION)) for v, title in ABLATION.items())
+    notes = (_seed_note(results, ABLATION),)
     return Table("Variants of NACL", "NACL with", _by_task(results, metrics), (Group("", rows),), notes)
+
+
+def ablation_gain_table(results: Results) -> Table:
+    """Return the paired difference that each change of NACL makes."""
+    metrics = ("dice", "ece_foreground")
+    first, *others = ABLATION
+    rows = tuple(
+        Row(
+            ABLATION[variant],
+            tuple(
+                _difference_cell(results.difference(Key(task, first), Key(task, variant), metric))
+                for task in results.tasks
+                for metric in metrics
+            ),
+        )
+        for variant in others
+    )
+    columns = tuple(column(metric, task, bold=False) for task in results.tasks for metric in metrics)
+    note = "Paired over seeds and cases, 95 % interval. Positive Dice and negative ECE: better."
+    return Table(f"Minus {ABLATION[first]}", "NACL with", columns, (Group("", rows),), (note,))
 
 
 def sigma_table(results: Results) -> Table:
@@ -178,14 +200,16 @@ def gain_table(results: Results, task: str, stage: str, metric: str) -> Table:
     for variant in MAIN:
         if variant == BASELINE:
             continue
-        cells = []
-        for pipeline in PIPELINES:
-            found = results.difference(Key(task, BASELINE), Key(task, variant), metric, stage, pipeline)
-            cells.append(Cell(None) if found is None else Cell(found.value, found.low, found.high))
-        rows.append(Row(TITLES[variant], tuple(cells)))
+        keys = Key(task, BASELINE), Key(task, variant)
+        found = [results.difference(*keys, metric, stage, pipeline) for pipeline in PIPELINES]
+        rows.append(Row(TITLES[variant], tuple(map(_difference_cell, found))))
     title = f"{task}, {stage}: {METRIC_TITLES[metric]} minus that of CE + Dice, both calibrated alike"
     note = "Negative: the loss still helps. Paired over seeds and cases, 95 % interval."
     return Table(title, "Loss", tuple(map(Column, PIPELINES)), (Group("", tuple(rows)),), (note,))
+
+
+def _difference_cell(found: Difference | None) -> Cell:
+    return Cell(None) if found is None else Cell(found.value, found.low, found.high)
 
 
 def _by_task(results: Results, metrics: Sequence[str]) -> tuple[Column, ...]:
@@ -197,7 +221,8 @@ def _seeds(results: Results, variants: Iterable[str]) -> list[int]:
 
 
 def _seed_note(results: Results, variants: Iterable[str]) -> str:
-    return f"Means over the {len(_seeds(results, variants))} seed(s) that all of these have."
+    count = len(_seeds(results, variants))
+    return f"Means over the {count} {'seed' if count == 1 else 'seeds'} that all of these have."
 
 
 def _means(results: Results, variant: str, metrics: Sequence[str], compared: Iterable[str] = MAIN) -> tuple[Cell, ...]:

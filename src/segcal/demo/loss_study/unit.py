@@ -68,11 +68,11 @@ class Desk:
 
 def train_unit(unit: Unit, desk: Desk) -> Steps:
     """Train one network step by step, and keep its weights."""
-    histograms: Histograms = {}
     data = Data(desk.part(unit.task, "train"), desk.part(unit.task, "valid"), desk.checkpoint(unit))
+    histograms = data.histograms()
     trained = yield from unit_steps(unit, data, desk.effort, histograms)
     write_weights(desk.weights(unit), trained.network, _record(trained, histograms))
-    desk.checkpoint(unit).unlink(missing_ok=True)
+    data.forget()
     return trained
 
 

@@ -1,0 +1,74 @@
+"""``segcal study``: what it asks for and prints; the study itself is tested where it is run."""
+
+import json
+import math
+
+import pytest
+
+from segcal.cli import study
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """Take the place of the study and remember what it was asked for."""
+    calls, missing = [], [0]
+
+    def run_study(wanted, say):
+        calls.append(wanted)
+        say("30 s: half of it")
+        return missing[0]
+
+    monkeypatch.setattr(study, "run_study", run_study)
+    monkeypatch.setattr(study, "write_page", lambda archives, folder, small: folder / f"losses-{small}.md")
+    return calls, missing
+
+
+def test_it_says_where_the_page_is(run, asked, tmp_path):
+    done = run("study", "losses", "--out", tmp_path, "--tasks", "roads", "--seeds", 1, "--main", "--small")
+    assert done.code == 0
+    assert f"Written: {tmp_path / 'losses-True.md'}, {tmp_path / 'losses.zip'}" in done.out
+    assert "30 s: half of it" in done.err
+    wanted = asked[0][0]
+    assert (wanted.folder, wanted.tasks, wanted.seeds, wanted.main, wanted.small) == (
+        tmp_path,
+        ("roads",),
+        1,
+        True,
+        True,
+    )
+    assert wanted.deadline == math.inf
+    assert len(wanted.units()) == 8
+
+
+def test_hours_are_a_deadline(run, asked, tmp_path):
+    run("study", "losses", "--out", tmp_path, "--hours", "0.5", "--trainers", 2, "--at-once", 3, "--measurers", 4)
+    wanted = asked[0][0]
+    assert (wanted.deadline, wanted.trainers, wanted.at_once, wanted.measurers) == (1800, 2, 3, 4)
+
+
+def test_what_is_missing_is_said_and_seen_in_the_code(run, asked, tmp_path):
+    asked[1][0] = 2
+    done = run("study", "losses", "--out", tmp_path, "--main", "--seeds", 1, "--json")
+    assert done.code == 3
+    document = json.loads(done.out)
+    assert (document["missing"], document["page"]) == (2, str(tmp_path / "losses-False.md"))
+    assert (
+        "2 networks of 24 missing: run the command again"
+        in run("study", "losses", "--out", tmp_path, "--main", "--seeds", 1).out
+    )
+
+
+def test_without_matplotlib_nothing_is_begun(run, asked, tmp_path, monkeypatch):
+    monkeypatch.setattr(study.importlib.util, "find_spec", lambda name: None)
+    done = run("study", "losses", "--out", tmp_path)
+    assert done.code == 2
+    assert "error: matplotlib is not installed" in done.err
+    assert not asked[0]
+
+
+@pytest.mark.parametrize("wrong", [("--seeds", "0"), ("--tasks", "lungs"), ("--at-once", "x"), ("--device", "gpu9")])
+def test_mistakes_are_one_sentence(run, asked, tmp_path, wrong):
+    done = run("study", "losses", "--out", tmp_path, *wrong)
+    assert done.code == 2
+    assert done.err.count("\n") == 1
+    assert not asked[0]
