@@ -36,7 +36,7 @@ def main(path: str) -> None:
     fitted = segcal.fit("cms_ap", cal, validation=val)
     before = after = None
     for case in test:
-        scores = fitted.calibrator.scores(case.logits[None].float())[0].detach()
+        scores = fitted.calibrator.scores(case.logits[None].float())[0]
         for name, logits in (("before", case.logits), ("after", scores)):
             tables = count_logits(logits, case.labels, bins=(BINS,)).tables
             if name == "before":
@@ -46,7 +46,7 @@ def main(path: str) -> None:
     case = cases.read(SHOWN)
     confidence = [
         torch.softmax(case.logits, 0).amax(0).numpy(),
-        fitted.calibrator(case.logits[None])[0].detach().exp().amax(0).numpy(),
+        fitted.calibrator(case.logits[None])[0].exp().amax(0).numpy(),
     ]
     wrong = np.ma.masked_equal((case.logits.argmax(0) != case.labels).numpy() & (case.labels >= 0).numpy(), False)
 

@@ -32,6 +32,8 @@ def test_a_loaded_calibrator_answers_bit_for_bit_as_the_saved_one(name, cases, t
     loaded = segcal.load(tmp_path / "calibrator")
     logits = torch.randn(2, 3, 5, 4, generator=torch.Generator().manual_seed(1))
     assert torch.equal(loaded.calibrator(logits), fitted.calibrator(logits))
+    assert not loaded.calibrator(logits).requires_grad
+    assert not fitted.calibrator(logits).requires_grad
     assert loaded.certificate == fitted.certificate
     assert loaded.config == fitted.config
     assert loaded.class_names == ("sky", "road", "Straße")

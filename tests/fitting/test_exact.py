@@ -76,7 +76,7 @@ def bounds_of(calibrator):
 
 def residual(calibrator, logits, labels, lam, mu):
     """The largest component of the projected gradient, by automatic differentiation of the formula."""
-    calibrator.zero_grad()
+    calibrator.requires_grad_().zero_grad()
     objective(calibrator, logits, labels, lam, mu).backward()
     low, high = bounds_of(calibrator)
     worst = 0.0

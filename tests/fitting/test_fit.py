@@ -199,6 +199,18 @@ def test_an_object_is_the_start_and_is_not_changed(make_cases):
     assert not torch.equal(fitted.calibrator.weight, calibrator.weight)
 
 
+@pytest.mark.parametrize("name", ["ts", "cms_ap", "iop"])
+def test_what_a_fitted_calibrator_returns_needs_no_detaching_and_a_fit_can_go_on_from_it(name, make_cases):
+    config = FitConfig(max_steps=3)
+    cases = make_cases(3, 300)
+    fitted = fit(name, cases, config=config)
+    logits = next(iter(cases)).logits[None]
+    assert not fitted.calibrator(logits).requires_grad
+    assert fitted.calibrator(logits.clone().requires_grad_()).requires_grad  # gradients in the input are to be had
+    again = fit(fitted.calibrator, cases, config=config)
+    assert again.certificate.nll <= fitted.certificate.nll + 1e-6
+
+
 def test_a_calibrator_without_parameters_is_only_measured(make_data):
     logits, labels = make_data(3, 300)
     certificate = fit("identity", cases_of(logits, labels)).certificate

@@ -12,7 +12,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import numba
 import torch
 
 from segcal.benchmark.counting import CaseCounter, Kept, benchmark_metrics
@@ -75,15 +74,13 @@ def run_job(job: Job, context: Context, report: Callable[[str], None] = lambda m
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Compute in one thread, and leave the settings as they were."""
-    before = torch.get_num_threads(), numba.get_num_threads()
+    """Compute in one thread, and leave the setting as it was."""
+    before = torch.get_num_threads()
     torch.set_num_threads(1)
-    numba.set_num_threads(1)
     try:
         yield
     finally:
-        torch.set_num_threads(before[0])
-        numba.set_num_threads(before[1])
+        torch.set_num_threads(before)
 
 
 def _fit(job: Job, context: Context, split: Split, report: Callable[[str], None]) -> dict[str, Fitted]:

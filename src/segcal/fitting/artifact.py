@@ -74,7 +74,7 @@ def load(folder: str | os.PathLike[str]) -> Fitted:
         config = FitConfig(**description["config"])
         names = description["class_names"]
         return Fitted(
-            calibrator=calibrator.eval(),
+            calibrator=calibrator.eval().requires_grad_(False),
             certificate=certificate,
             config=config,
             class_names=None if names is None else tuple(names),

@@ -97,7 +97,7 @@ def fit(
     >>> labels = (3 * logits + rng.gumbel(size=logits.shape)).argmax(0)
     >>> from segcal import ArrayCases
     >>> fitted = fit("ts", ArrayCases(logits=[logits], labels=[labels]))
-    >>> round(1 / float(fitted.calibrator.inverse_temperature.detach()), 1)
+    >>> round(1 / float(fitted.calibrator.inverse_temperature), 1)
     0.3
     """
     config = FitConfig() if config is None else config
@@ -136,7 +136,7 @@ def fit_to(
         )
     )
     return Fitted(
-        calibrator=calibrator.eval(),
+        calibrator=calibrator.eval().requires_grad_(False),  # what it returns can be used as it is
         certificate=certificate,
         config=config,
         class_names=cases.class_names,
@@ -165,7 +165,7 @@ def _fresh(name_or_calibrator: str | Calibrator, cases: Cases) -> Calibrator:
             f"the calibrator has {name_or_calibrator.num_classes} classes, but the cases have {cases.num_classes}. "
             "Make it with the number of classes of the cases."
         )
-    return copy.deepcopy(name_or_calibrator)
+    return copy.deepcopy(name_or_calibrator).requires_grad_()  # one that was fitted before has none
 
 
 def _device(device: str | torch.device | None) -> torch.device:

@@ -13,6 +13,7 @@ from numba import njit, prange
 from torch import Tensor
 
 from segcal.kernels.affine_exponential import SUMS, fast_exp, fast_log
+from segcal.kernels.threads import torch_threads
 
 TILE = 64
 PARTS = 32
@@ -24,9 +25,10 @@ LARGEST_OUTPUTS = 40
 
 def likelihood(features: Tensor, target: Tensor, weight: Tensor, theta: Tensor, outputs: str) -> tuple[float, Tensor]:
     """Return the summed negative log-likelihood and its gradient in `theta`; see the torch version."""
-    totals, gradients = _likelihood(
-        features.numpy(), target.numpy(), weight.numpy(), theta.contiguous().numpy(), MODES[outputs]
-    )
+    with torch_threads():
+        totals, gradients = _likelihood(
+            features.numpy(), target.numpy(), weight.numpy(), theta.contiguous().numpy(), MODES[outputs]
+        )
     return float(totals.sum()), theta.new_tensor(gradients.sum(0))
 
 

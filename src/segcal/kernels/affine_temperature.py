@@ -16,6 +16,7 @@ from torch import Tensor
 
 from segcal.kernels.affine_exponential import SUMS, fast_exp, fast_log
 from segcal.kernels.affine_numba import TILE, load_tile
+from segcal.kernels.threads import torch_threads
 
 PARTS = 32
 STEP_VALUES = 1 << 19
@@ -31,7 +32,8 @@ def temperature_terms(logits: Tensor, target: Tensor, weight: Tensor, beta: floa
         beta: the inverse temperature.
     """
     if logits.device.type == "cpu":
-        sums = _fused(logits.numpy(), target.numpy(), weight.numpy(), beta).sum(0)
+        with torch_threads():
+            sums = _fused(logits.numpy(), target.numpy(), weight.numpy(), beta).sum(0)
         return float(sums[0]), float(sums[1]), float(sums[2])
     return reference(logits, target, weight, beta)
 
