@@ -121,7 +121,8 @@ def logit_growth(results: Results) -> Any:
             axis.set(yticks=[], xlim=(-1, 12))
             axis.set_title(tables.TITLES[variant], fontsize=8)
         row[0].set_ylabel(task)
-        row[-1].legend(fontsize=5)
+        if row[-1].lines:
+            row[-1].legend(fontsize=5)
     return figure
 
 

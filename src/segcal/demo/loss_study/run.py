@@ -7,27 +7,23 @@ finished is given up.
 """
 
 import json
-import os
 import signal
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from multiprocessing import get_context
 from multiprocessing.process import BaseProcess
-from pathlib import Path
 
 import numpy as np
 import torch
 
 from segcal.cases import ArrayCases
-from segcal.demo.loss_study.data import FULL, SMALL, all_chunks, write_chunk
+from segcal.demo.loss_study.data import all_chunks, write_chunk
 from segcal.demo.loss_study.measure import fit_post_hoc, study_metrics
-from segcal.demo.loss_study.network import Effort
-from segcal.demo.loss_study.plan import Unit, plan_units
+from segcal.demo.loss_study.plan import Unit
 from segcal.demo.loss_study.rows import FACTS, pack, write_failure, write_row
+from segcal.demo.loss_study.study import Study
 from segcal.demo.loss_study.trial import FINDING, read_finding, try_graphs
-from segcal.demo.loss_study.unit import Desk, measure_unit, train_unit
-from segcal.demo.tasks import TASKS
+from segcal.demo.loss_study.unit import measure_unit, train_unit
 from segcal.errors import InputError
 from segcal.evaluation.counting import Counter
 from segcal.training import Steps, take_turns
@@ -43,51 +39,6 @@ MOST_FAILURES = 3
 TRAINED = "all-trained"
 # What the folder of a study is made for.
 SIZES = "study.json"
-
-
-@dataclass(frozen=True)
-class Study:
-    """What is to be run.
-
-    Attributes:
-        folder: cases, weights, results and claims; a study goes on from what is there.
-        archive: the file that all results are packed into.
-        device: where to train.
-        trainers: how many processes train.
-        at_once: how many networks each of them trains side by side.
-        measurers: how many processes measure.
-        deadline: seconds after which nothing new is begun.
-        seeds: networks of each kind.
-        tasks: names of tasks.
-        main: only the networks of the main table.
-        small: few cases and two epochs, to try it out.
-        limit: at most so many networks, or None.
-    """
-
-    folder: Path
-    archive: Path
-    device: str = "cpu"
-    trainers: int = 1
-    at_once: int = 1
-    measurers: int = 1
-    deadline: float = 3600.0
-    seeds: int = 3
-    tasks: tuple[str, ...] = tuple(TASKS)
-    main: bool = False
-    small: bool = False
-    limit: int | None = None
-
-    def units(self) -> list[Unit]:
-        """Return the networks, the most important first."""
-        return plan_units(self.seeds, self.tasks, self.main)[: self.limit]
-
-    def desk(self, graph: bool = False) -> Desk:
-        """Return a place to work at."""
-        return Desk(self.folder, SMALL if self.small else FULL, Effort(self.device, 2 if self.small else None, graph))
-
-    def threads(self) -> int:
-        """Return how many threads a process may use."""
-        return max((os.cpu_count() or 1) // max(self.trainers + self.measurers, 1), 1)
 
 
 def run_study(study: Study, say: Callable[[str], None] = print) -> int:
