@@ -1,5 +1,6 @@
 import math
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 import torch
@@ -7,7 +8,7 @@ from torch import nn
 
 from segcal.errors import InputError
 from segcal.losses import make_loss
-from segcal.training import TrainConfig, UNet, train
+from segcal.training import TrainConfig, UNet, train, train_steps
 from segcal.types import IGNORED
 
 CONFIG = TrainConfig(epochs=6, batch_size=3, learning_rate=1e-2, flips=(0, 1), validate_every=2, seed=4)
@@ -39,6 +40,40 @@ def weights(network):
 def run(config=CONFIG, network=None, **options):
     network = small_network() if network is None else network
     return train(network, make_loss("ce_dice"), bright_squares(7, 0), config, bright_squares(3, 1), **options)
+
+
+def exhausted(steps):
+    """Return how often a training let go, and its result."""
+    count = 0
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return count, end.value
+        count += 1
+
+
+def test_steps_that_are_taken_one_by_one_are_the_training():
+    whole = run()
+    cases = bright_squares(7, 0), CONFIG, bright_squares(3, 1)
+    count, trained = exhausted(train_steps(small_network(), make_loss("ce_dice"), *cases))
+    assert count == 6 * 2  # batches of 3 of 7 cases, and the last one is left out
+    assert trained.history == whole.history
+    assert (trained.best_dice, trained.best_epoch) == (whole.best_dice, whole.best_epoch)
+    assert torch.equal(weights(trained.network), weights(whole.network))
+    assert not trained.network.training
+
+
+def test_every_step_is_one_batch_that_moves_the_weights():
+    network = small_network()
+    norm = next(module for module in network.modules() if isinstance(module, nn.BatchNorm2d))
+    parameters = [nn.utils.parameters_to_vector(network.parameters()).detach()]
+    batches = []
+    for _ in train_steps(network, make_loss("ce"), bright_squares(4, 0), replace(CONFIG, epochs=2, batch_size=2)):
+        parameters.append(nn.utils.parameters_to_vector(network.parameters()).detach())
+        batches.append(int(norm.num_batches_tracked))
+    assert batches == [1, 2, 3, 4]
+    assert all(not torch.equal(before, after) for before, after in pairwise(parameters))
 
 
 def test_it_learns_what_is_there():

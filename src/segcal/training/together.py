@@ -12,6 +12,7 @@ from typing import Generic, TypeVar
 
 import torch
 
+from segcal.errors import InputError
 from segcal.training.trainer import Steps, Trained
 
 Name = TypeVar("Name", bound=Hashable)
@@ -50,6 +51,8 @@ def take_turns(trainings: Iterator[tuple[Name, Steps]], at_once: int, device: st
     Returns:
         each training as it ends; an exception in one leaves the others alone.
     """
+    if at_once < 1:
+        raise InputError(f"at_once is {at_once}, but at least 1 is needed. Choose how many trainings run side by side.")
     on_gpu = torch.device(device).type == "cuda"
     free: list[torch.cuda.Stream | None] = [torch.cuda.Stream(device) if on_gpu else None for _ in range(at_once)]
     places: list[_Place[Name]] = []
@@ -74,6 +77,8 @@ def _step(place: _Place[Name]) -> Ended[Name] | None:
         with place.turn():
             next(place.steps)
     except StopIteration as end:
+        if place.stream is not None:
+            place.stream.synchronize()  # its weights may be read on another stream
         return Ended(place.name, end.value)
     except Exception as error:  # whatever it is, it is this training's alone
         return Ended(place.name, None, error)

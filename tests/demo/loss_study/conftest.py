@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+import torch
 
 from segcal.demo.loss_study.plan import MAIN, POST_HOC, plan_units
 
@@ -29,6 +30,15 @@ def made_up_row(unit, cases=5, level=None):
         "logit_histograms": {"1": [1] * 60, "2": [2] * 60} if unit.main else {},
         "fits": {},
     }
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Networks this small only wait for a second thread, and for long where others use the cores as well."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture

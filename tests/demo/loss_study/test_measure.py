@@ -1,10 +1,14 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
+from segcal.demo.loss_study import measure
 from segcal.demo.loss_study.data import Stored
 from segcal.demo.loss_study.measure import Measurer, fit_post_hoc, logit_profile, plain_curve, rounded, study_metrics
 from segcal.demo.tasks import get_task
+from segcal.fitting import fit
 
 
 def drawn(task, count, seed=0):
@@ -42,7 +46,21 @@ def test_calibrated_numbers_stand_beside_uncalibrated_ones():
     assert np.mean(values["ts"]["nll"]) < np.mean(values["none"]["nll"])
     assert values["ts"]["dice"] == values["none"]["dice"]
     assert sum(plain_curve(curves)["count"]) == sum(int((case.labels > 0).sum()) for case in cases)
-    assert all("seconds" in fact for fact in facts.values())
+    for name, fact in facts.items():
+        certificate = fit(name, cases, validation=cases).certificate
+        assert (fact["passes"], fact["converged"]) == (certificate.passes, certificate.converged)
+
+
+def test_a_fit_that_did_not_converge_is_said_and_used(monkeypatch):
+    def stopped(*arguments, **options):
+        found = fit(*arguments, **options)
+        return replace(found, certificate=replace(found.certificate, converged=False, passes=17))
+
+    monkeypatch.setattr(measure, "fit", stopped)
+    cases = Measurer(get_task("roads")).cases(*drawn("roads", 2))
+    calibrators, facts = fit_post_hoc(cases, cases, names=("ts",))
+    assert list(calibrators) == ["ts"]
+    assert (facts["ts"]["passes"], facts["ts"]["converged"]) == (17, False)
 
 
 def test_a_calibrator_that_cannot_be_fitted_is_said_and_left_out():

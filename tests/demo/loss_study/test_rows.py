@@ -1,9 +1,10 @@
 import zipfile
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from segcal.demo.loss_study.rows import pack, read_arrays, read_rows, unpack, write_arrays, write_row
+from segcal.demo.loss_study.rows import pack, read_arrays, read_rows, unpack, write_arrays, write_failure, write_row
 from segcal.errors import ArtifactError
 
 
@@ -54,3 +55,44 @@ def test_another_schema_is_refused(tmp_path):
         archive.writestr("a.json", '{"schema": 0}')
     with pytest.raises(ArtifactError, match=r"a\.json in .*old\.zip is not of schema 1"):
         read_rows([tmp_path / "old.zip"])
+
+
+def failure(text):
+    """An exception that was raised, with the place where it was."""
+    try:
+        raise ArithmeticError(text)
+    except ArithmeticError as error:
+        return error
+
+
+def test_a_failure_leaves_its_text_and_is_said(tmp_path, capfd):
+    write_failure(tmp_path, "a", failure("loss is nan"))
+    text = (tmp_path / "a.error.txt").read_text()
+    assert text.startswith("Traceback")
+    assert "in failure" in text
+    assert text.endswith("ArithmeticError: loss is nan\n")
+    assert capfd.readouterr().err == "a failed: ArithmeticError('loss is nan')\n"
+    pack(tmp_path, tmp_path / "out" / "all.zip")
+    assert zipfile.ZipFile(tmp_path / "out" / "all.zip").namelist() == ["a.error.txt"]
+    assert read_rows([tmp_path / "out" / "all.zip"]) == []
+
+
+def test_a_row_that_is_written_later_takes_the_place_of_a_failure(tmp_path):
+    write_failure(tmp_path, "a", failure("loss is nan"))
+    write_failure(tmp_path, "b", failure("loss is inf"))
+    write_row(tmp_path, "a", {"value": 1})
+    assert {path.name for path in tmp_path.iterdir()} == {"a.json", "b.error.txt"}
+
+
+def test_a_failure_that_goes_while_results_are_packed_is_left_out(tmp_path, monkeypatch):
+    write_failure(tmp_path, "a", failure("loss is nan"))
+    write_row(tmp_path, "b", {"value": 2})
+    read = Path.read_bytes
+
+    def other_process(path):
+        write_row(tmp_path, "a", {"value": 1})
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", other_process)
+    assert pack(tmp_path, tmp_path / "out" / "all.zip") == 1
+    assert [row["value"] for row in read_rows([tmp_path / "out" / "all.zip"])] == [2]
