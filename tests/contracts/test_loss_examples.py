@@ -1,7 +1,6 @@
 """The example of a training in MONAI and Lightning, run as it stands.
 
-Needs pytorch-lightning, which the development set-up does not install (`pip install --no-deps pytorch-lightning`), and
-monai from the extra `peers`.
+Needs pytorch-lightning and monai, which the extra `dev` brings.
 """
 
 import importlib.util

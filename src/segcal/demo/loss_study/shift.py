@@ -1,11 +1,11 @@
 r"""Strongly degraded cases: pictures by the benchmark's corruptions, volumes by what happens to scans.
 
-For a volume x, one of the following, chosen by the case's name as the benchmark chooses:
+For a volume x, one of the following, chosen by a digest of the case's name:
 
 - ``noise``: :math:`|x + \sigma (n + i m)|`, n and m standard normal, as in the magnitude of a scan;
 - ``blur``: a Gaussian in the plane of the slices;
 - ``gain``: a factor times x;
-- ``bias``: :math:`x \exp(b f)`, f a smooth random field of standard deviation 1;
+- ``bias``: :math:`x \exp(b f)`, f a smooth random field of standard deviation 1, whose mean changes the gain as well;
 - ``coarse``: every second voxel of the plane, each repeated.
 
 Where a volume has no signal in any channel, it stays 0.
