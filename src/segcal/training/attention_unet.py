@@ -13,18 +13,8 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from segcal.checks import check_num_classes
-from segcal.training.blocks import (
-    CONVOLUTIONS,
-    WIDTHS,
-    check_image,
-    check_sizes,
-    encode,
-    make_encoder,
-    make_level,
-    upsample,
-)
-from segcal.types import Logits
+from segcal.training.blocks import CONVOLUTIONS, make_level, upsample
+from segcal.training.network import SmallNetwork
 
 
 class Gate(nn.Module):
@@ -48,30 +38,18 @@ class Gate(nn.Module):
         return fine * torch.sigmoid(self.score(torch.relu(self.of_coarse(coarse) + self.of_fine(fine))))
 
 
-class AttentionUNet(nn.Module):
-    """A U-Net whose skip connections pass through gates.
+class AttentionUNet(SmallNetwork):
+    """A U-Net whose skip connections pass through gates; arguments as of SmallNetwork."""
 
-    Args:
-        channels: of the image.
-        num_classes: C.
-        dims: 2 or 3.
-        widths: features of each level, the finest first.
-    """
-
-    def __init__(self, channels: int, num_classes: int, dims: int = 2, widths: Sequence[int] = WIDTHS) -> None:
-        super().__init__()
-        check_sizes(dims, widths)
-        self.dims = dims
-        self.down = make_encoder(dims, channels, widths)
+    def build(self, dims: int, widths: Sequence[int]) -> None:
+        """Make the gates and the levels on the way up."""
         self.gates = nn.ModuleList(Gate(dims, below, here) for here, below in pairwise(widths))
         self.up = nn.ModuleList(make_level(dims, here + below, here) for here, below in pairwise(widths))
-        self.head = CONVOLUTIONS[dims](widths[0], check_num_classes(num_classes), 1)
 
-    def forward(self, image: Tensor) -> Logits:
-        """Return the logits of a batch of images."""
-        check_image(image, self.dims)
-        *skips, features = encode(self.down, image)
+    def decode(self, levels: list[Tensor]) -> Tensor:
+        """Return the features of the finest level on the way up."""
+        *skips, features = levels
         for level, gate, skip in zip(reversed(self.up), reversed(self.gates), reversed(skips), strict=True):
             coarse = upsample(features, skip)
             features = level(torch.cat([coarse, gate(coarse, skip)], dim=1))
-        return self.head(features)
+        return features

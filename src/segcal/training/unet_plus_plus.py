@@ -12,36 +12,15 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from segcal.checks import check_num_classes
-from segcal.training.blocks import (
-    CONVOLUTIONS,
-    WIDTHS,
-    check_image,
-    check_sizes,
-    encode,
-    make_encoder,
-    make_level,
-    upsample,
-)
-from segcal.types import Logits
+from segcal.training.blocks import make_level, upsample
+from segcal.training.network import SmallNetwork
 
 
-class UNetPlusPlus(nn.Module):
-    """A U-Net with nested, dense skip connections.
+class UNetPlusPlus(SmallNetwork):
+    """A U-Net with nested, dense skip connections; arguments as of SmallNetwork."""
 
-    Args:
-        channels: of the image.
-        num_classes: C.
-        dims: 2 or 3.
-        widths: features of each level, the finest first.
-    """
-
-    def __init__(self, channels: int, num_classes: int, dims: int = 2, widths: Sequence[int] = WIDTHS) -> None:
-        super().__init__()
-        check_sizes(dims, widths)
-        self.dims = dims
-        self.down = make_encoder(dims, channels, widths)
-        # One list a column j: its nodes, the finest first.
+    def build(self, dims: int, widths: Sequence[int]) -> None:
+        """Make one list a column j: its nodes, the finest first."""
         self.columns = nn.ModuleList(
             nn.ModuleList(
                 make_level(dims, column * widths[level] + widths[level + 1], widths[level])
@@ -49,17 +28,14 @@ class UNetPlusPlus(nn.Module):
             )
             for column in range(1, len(widths))
         )
-        self.head = CONVOLUTIONS[dims](widths[0], check_num_classes(num_classes), 1)
 
-    def forward(self, image: Tensor) -> Logits:
-        """Return the logits of a batch of images."""
-        check_image(image, self.dims)
-        rows = [[features] for features in encode(self.down, image)]
+    def decode(self, levels: list[Tensor]) -> Tensor:
+        """Return the features of the last node of the finest row."""
+        rows = [[features] for features in levels]
         for column in self.columns:
             assert isinstance(column, nn.ModuleList)
             for level, node in enumerate(column):
-                below = upsample(
-                    rows[level + 1][-1], rows[level][0]
-                )  # of the column before: it comes later in this one
+                # Of the column before: the row below comes later in this one.
+                below = upsample(rows[level + 1][-1], rows[level][0])
                 rows[level].append(node(torch.cat([*rows[level], below], dim=1)))
-        return self.head(rows[0][-1])
+        return rows[0][-1]

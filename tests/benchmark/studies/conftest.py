@@ -64,3 +64,21 @@ def setting(tmp_path_factory):
     results = run_benchmark(protocol, tmp_path_factory.mktemp("results"), open_toy)
     options = Options(cases=2, sizes=(1, 9), size_tasks=("toy",), model_sizes={"plain": 400, "toy": 100})
     return Setting(protocol, results, summarise(results), open_toy, options=options)
+
+
+@pytest.fixture(scope="session")
+def masked_cases():
+    """Make cases of five classes in a box, of which the field of view is a corner; also returns the mask."""
+
+    def make(count=6):
+        rng = np.random.default_rng(2)
+        labels = [rng.choice(5, p=[0.8, 0.05, 0.05, 0.05, 0.05], size=(8, 9, 4)) for _ in range(count)]
+        logits = [
+            (rng.normal(size=(5, 8, 9, 4)) * 2 + 5 * np.eye(5)[truth].transpose(3, 0, 1, 2) + 6).astype("float32")
+            for truth in labels
+        ]
+        mask = np.zeros((8, 9, 4), bool)
+        mask[:5, 2:8] = True
+        return ArrayCases(logits, labels, masks=[mask] * count), mask
+
+    return make

@@ -9,21 +9,8 @@ from segcal.cases import ArrayCases, check_cases
 from segcal.errors import InputError
 
 
-def make_cases(count=6):
-    """Five classes in a box; the field of view is a corner of it."""
-    rng = np.random.default_rng(2)
-    labels = [rng.choice(5, p=[0.8, 0.05, 0.05, 0.05, 0.05], size=(8, 9, 4)) for _ in range(count)]
-    logits = [
-        (rng.normal(size=(5, 8, 9, 4)) * 2 + 5 * np.eye(5)[truth].transpose(3, 0, 1, 2) + 6).astype("float32")
-        for truth in labels
-    ]
-    mask = np.zeros((8, 9, 4), bool)
-    mask[:5, 2:8] = True
-    return ArrayCases(logits, labels, masks=[mask] * count), mask
-
-
-def test_padded_cases_hold_a_unit_vector_outside_and_are_untouched_inside():
-    cases, mask = make_cases(1)
+def test_padded_cases_hold_a_unit_vector_outside_and_are_untouched_inside(masked_cases):
+    cases, mask = masked_cases(1)
     real, padded = cases.read("0"), PaddedCases(cases, masked=False).read("0")
     kept = PaddedCases(cases, masked=True).read("0")
     assert padded.mask is None
@@ -45,8 +32,8 @@ def test_cases_without_a_mask_or_without_labels_are_refused():
         PaddedCases(masked, masked=True).read("0")
 
 
-def test_the_mask_makes_the_padding_harmless():
-    cases, _ = make_cases()
+def test_the_mask_makes_the_padding_harmless(masked_cases):
+    cases, _ = masked_cases()
     plain = cases.split(2, 1)
     padded = PaddedCases(cases, masked=True).split(2, 1)
     for a, b in zip(plain.test, padded.test, strict=True):
@@ -55,8 +42,8 @@ def test_the_mask_makes_the_padding_harmless():
         assert (a.logits[:, counts] == b.logits[:, counts]).all()
 
 
-def test_the_folder_check_calls_padded_logits_an_error(tmp_path):
-    cases, _ = make_cases(2)
+def test_the_folder_check_calls_padded_logits_an_error(masked_cases, tmp_path):
+    cases, _ = masked_cases(2)
     for folder, mine in (("clean", cases), ("padded", PaddedCases(cases, masked=False))):
         (tmp_path / folder).mkdir()
         for case in mine:

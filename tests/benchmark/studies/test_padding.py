@@ -3,31 +3,16 @@
 import math
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from segcal.benchmark.studies.padding import run_padding, study_padding
 from segcal.benchmark.studies.setting import NothingToStudyError
-from segcal.cases import ArrayCases
 from segcal.fitting import FitConfig
 
 
-def make_cases(count=6):
-    """Five classes in a box; the field of view is a corner of it."""
-    rng = np.random.default_rng(2)
-    labels = [rng.choice(5, p=[0.8, 0.05, 0.05, 0.05, 0.05], size=(8, 9, 4)) for _ in range(count)]
-    logits = [
-        (rng.normal(size=(5, 8, 9, 4)) * 2 + 5 * np.eye(5)[truth].transpose(3, 0, 1, 2) + 6).astype("float32")
-        for truth in labels
-    ]
-    mask = np.zeros((8, 9, 4), bool)
-    mask[:5, 2:8] = True
-    return ArrayCases(logits, labels, masks=[mask] * count), mask
-
-
 @pytest.fixture(scope="module")
-def study():
-    cases, _ = make_cases()
+def study(masked_cases):
+    cases, _ = masked_cases()
     return study_padding(cases.split(2, 1), ["identity", "ts", "dc"], FitConfig(voxels=200, lam=1e-4, mu=1e-4))
 
 
