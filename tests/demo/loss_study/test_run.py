@@ -285,13 +285,20 @@ def test_results_are_packed_again_and_again(study, monkeypatch):
     assert len(read_rows([study.archive])) == 1
 
 
-def test_a_study_that_is_complete_is_packed_at_once(study):
+def test_a_study_that_is_complete_is_packed_at_once_and_starts_nothing(study, monkeypatch):
     for variant in UNITS:
         write_row(study.folder / "rows", unit(variant).name, {"unit": {}})
+    monkeypatch.setattr(run, "get_context", lambda name: pytest.fail("nothing is missing"))
     said = []
-    assert run_study(replace(study, trainers=0, measurers=0), said.append) == 0
+    assert run_study(study, said.append) == 0
     assert said == ["5 of 5 networks are in all.zip"]
     assert len(read_rows([study.archive])) == 5
+
+
+def test_the_folder_of_a_study_is_made(tmp_path):
+    new = Study(tmp_path / "a" / "b", tmp_path / "a" / "b" / "all.zip", trainers=0, measurers=0, limit=2)
+    assert run_study(new, print) == 2
+    assert new.archive.exists()
 
 
 def test_a_study_counts_what_is_missing(study):

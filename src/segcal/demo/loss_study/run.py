@@ -44,11 +44,25 @@ SIZES = "study.json"
 def run_study(study: Study, say: Callable[[str], None] = print) -> int:
     """Run a study, write its archive, and return how many networks are still missing."""
     started = time.time()
-    until = started + study.deadline
-    desk = study.desk()
+    study.desk()  # makes the folders
     _check_folder(study)
     for claim in (study.folder / "claims").iterdir():  # of processes that are gone
         claim.unlink()
+    if _missing(study):
+        _run_processes(study, started + study.deadline, lambda text: say(f"{time.time() - started:5.0f} s {text}"))
+    total, missing = len(study.units()), _missing(study)
+    write_row(study.folder / "rows", FACTS, _facts(study, time.time() - started, missing))
+    pack(study.folder / "rows", study.archive)
+    say(f"{total - missing} of {total} networks are in {study.archive.name}")
+    return missing
+
+
+def _missing(study: Study) -> int:
+    desk = study.desk()
+    return sum(not desk.row(unit).exists() for unit in study.units())
+
+
+def _run_processes(study: Study, until: float, say: Callable[[str], None]) -> None:
     spawn = get_context("spawn").Process
     trainers: list[BaseProcess] = [
         spawn(target=train_networks, args=(study, until), daemon=True) for _ in range(study.trainers)
@@ -62,14 +76,9 @@ def run_study(study: Study, say: Callable[[str], None] = print) -> int:
     for process in [*others, *trainers, *measurers]:
         process.start()
     try:
-        _watch(study, trainers, measurers, until + GRACE, lambda text: say(f"{time.time() - started:5.0f} s {text}"))
+        _watch(study, trainers, measurers, until + GRACE, say)
     finally:
         _end([*others, *trainers, *measurers])
-    missing = [unit for unit in study.units() if not desk.row(unit).exists()]
-    write_row(study.folder / "rows", FACTS, _facts(study, time.time() - started, len(missing)))
-    pack(study.folder / "rows", study.archive)
-    say(f"{len(study.units()) - len(missing)} of {len(study.units())} networks are in {study.archive.name}")
-    return len(missing)
 
 
 def train_networks(study: Study, until: float) -> None:
