@@ -33,6 +33,13 @@ def test_the_gradient_is_right(name, space):
 
 
 @pytest.mark.parametrize("name", LOSSES)
+def test_second_derivatives_are_right(name):
+    logits, labels = draw((3, 4), classes=3)
+    loss = make_loss(name)
+    assert torch.autograd.gradgradcheck(lambda z: torch.exp(loss(z, labels)), (logits.requires_grad_(),))
+
+
+@pytest.mark.parametrize("name", LOSSES)
 @pytest.mark.parametrize("space", SPACES)
 def test_ignored_voxels_have_no_say_and_no_gradient(name, space):
     logits, labels = draw(space)

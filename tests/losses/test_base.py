@@ -2,17 +2,68 @@ import pytest
 import torch
 
 from segcal.errors import InputError
-from segcal.losses import CrossEntropy
+from segcal.losses import LOSSES, CrossEntropy, make_loss
 from segcal.losses.base import check_positive, check_reduction
 
 
-def test_weights_must_be_one_non_negative_factor_a_class():
-    with pytest.raises(InputError, match=r"class_weights has shape \(2,\) and dtype int64"):
-        CrossEntropy(class_weights=torch.tensor([1, 2]))
-    with pytest.raises(InputError, match="one non-negative floating-point factor a class"):
-        CrossEntropy(class_weights=torch.tensor([1.0, -2.0]))
+def test_weights_must_be_one_finite_factor_a_class():
+    assert CrossEntropy(class_weights=[1, 2]).class_weights.tolist() == [1.0, 2.0]
+    assert not CrossEntropy(class_weights=torch.ones(2, requires_grad=True)).class_weights.requires_grad
+    for wrong in ([1.0, -2.0], [1.0, float("nan")], [1.0, float("inf")]):
+        with pytest.raises(InputError, match=r"class_weights is \[1.0, .*but one finite factor of at least 0 a class"):
+            CrossEntropy(class_weights=wrong)
+    with pytest.raises(InputError, match=r"class_weights is of shape \(2, 2\)"):
+        CrossEntropy(class_weights=torch.ones(2, 2))
+    with pytest.raises(InputError, match="class_weights is dict, but one factor a class is needed"):
+        CrossEntropy(class_weights={0: 1.0})
     with pytest.raises(InputError, match="class_weights has 2 entries, but the logits have 3 classes"):
         CrossEntropy(class_weights=torch.ones(2))(torch.zeros(1, 3, 4), torch.zeros(1, 4, dtype=torch.int64))
+
+
+@pytest.mark.parametrize("wrong", [None, "255", 1.5, True])
+def test_what_is_ignored_is_a_whole_number(wrong):
+    with pytest.raises(InputError, match=f"ignore_index is {wrong!r}, but a whole number is needed"):
+        CrossEntropy(ignore_index=wrong)
+
+
+LOGITS, LABELS = torch.zeros(2, 3, 4, 5), torch.zeros(2, 4, 5, dtype=torch.int64)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize(
+    ("logits", "labels", "text"),
+    [
+        (LOGITS.numpy(), LABELS, "logits is ndarray, but a tensor is needed"),
+        (LOGITS, LABELS.tolist(), "labels is list, but a tensor is needed"),
+        (LOGITS.long(), LABELS, "logits has dtype int64, but floating-point numbers are needed"),
+        (LOGITS, LABELS.to("meta"), "logits is on cpu and labels on meta, but one device is needed"),
+        (LOGITS[:0], LABELS[:0], r"logits has shape \(0, 3, 4, 5\), but at least one voxel is needed"),
+    ],
+)
+def test_what_is_no_batch_is_refused_alike_by_every_loss(name, logits, labels, text):
+    with pytest.raises(InputError, match=text):
+        make_loss(name)(logits, labels)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_where_all_labels_have_weight_zero_nothing_counts(name):
+    logits = torch.randn(2, 3, 4, 5, generator=torch.Generator().manual_seed(0))
+    alone = make_loss(name, class_weights=[0.0, 1.0, 1.0])(logits, LABELS)
+    unweighted = make_loss(name)(logits, LABELS)
+    assert float(alone) < float(unweighted)
+    if name in ("ce", "focal", "label_smoothing", "svls"):
+        assert float(alone) == 0.0
+
+
+def test_a_loss_shows_its_options():
+    assert repr(make_loss("svls", sigma=0.5, class_weights=[1.0, 2.0])) == (
+        "SpatialLabelSmoothing(ignore_index=-1, reduction='mean', sigma=0.5, kernel_size=3, class_weights=[1.0, 2.0])"
+    )
+
+
+def test_options_that_a_loss_does_not_have_are_refused_by_name():
+    with pytest.raises(InputError, match=r"nacl has no option 'lam'\. Choose from: weight, prior, kernel_size"):
+        make_loss("nacl", lam=0.1)
 
 
 def test_weights_are_no_parameters_and_move_with_the_module():
@@ -30,5 +81,8 @@ def test_factors_are_not_negative():
     assert check_positive(0, "smooth") == 0.0
     with pytest.raises(InputError, match="smooth is -1, but a number of at least 0 is needed"):
         check_positive(-1, "smooth")
+    for wrong in ("0.1", None):
+        with pytest.raises(InputError, match=f"smooth is {wrong!r}, but a number of at least 0"):
+            check_positive(wrong, "smooth")
     with pytest.raises(InputError, match="smooth is nan"):
         check_positive(float("nan"), "smooth")

@@ -220,3 +220,32 @@ def test_the_learning_rate_falls_to_zero_polynomially():
 def test_no_cases_are_refused():
     with pytest.raises(InputError, match="cases is empty, but training needs at least one case"):
         train(small_network(), make_loss("ce"), [], CONFIG)
+
+
+def test_a_loss_that_ignores_another_label_than_the_validation_is_refused():
+    with pytest.raises(InputError, match=r"the loss ignores 255, but config\.ignore_index is -1\. Give"):
+        train(small_network(), make_loss("ce", ignore_index=255), bright_squares(3, 0), CONFIG)
+
+
+def test_the_ignored_label_decides_nothing_but_its_name():
+    cases, validation = bright_squares(7, 0), bright_squares(3, 1)
+    plain = train(small_network(), make_loss("ce"), cases, CONFIG, validation)
+    cases, validation = (
+        [(image, torch.where(labels == IGNORED, 255, labels)) for image, labels in part] for part in (cases, validation)
+    )
+    config = replace(CONFIG, ignore_index=255)
+    other = train(small_network(), make_loss("ce", ignore_index=255), cases, config, validation)
+    assert other.history == plain.history
+
+
+def test_a_checkpoint_may_be_a_text_and_belongs_to_one_loss(tmp_path):
+    path = str(tmp_path / "state.pt")
+    run(checkpoint=path)
+    with pytest.raises(InputError, match=r'was written with loss = "CrossEntropyDice\('):
+        train(small_network(), make_loss("focal"), bright_squares(7, 0), CONFIG, checkpoint=path)
+
+
+@pytest.mark.parametrize(("option", "text"), [({"seed": -1}, "seed is -1"), ({"device": "gpu"}, "device is 'gpu'")])
+def test_settings_that_cannot_be_are_refused_by_name(option, text):
+    with pytest.raises(InputError, match=text):
+        TrainConfig(**option)

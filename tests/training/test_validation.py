@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from segcal.errors import InputError
 from segcal.training import case_dice, validation_dice
 from segcal.types import IGNORED
 
@@ -45,3 +46,20 @@ def test_cases_are_averaged_and_the_mode_is_given_back():
     network = Fixed().train()
     assert validation_dice(network, [good, bad, empty], "cpu") == pytest.approx(0.5)
     assert network.training
+
+
+@pytest.mark.parametrize("ignored", [-1, 255, -100, 0])
+def test_the_label_that_is_ignored_can_be_any(ignored):
+    logits = torch.zeros(3, 4, 4)
+    logits[1] = 1
+    labels = torch.ones(4, 4, dtype=torch.int64)
+    labels[:2] = ignored
+    assert float(case_dice(logits, labels, ignore_index=ignored)) == 1.0
+
+
+@pytest.mark.parametrize("strange", [3, 255, -1])
+def test_a_label_that_is_no_class_is_refused(strange):
+    labels = torch.ones(4, 4, dtype=torch.int64)
+    labels[0, 0] = strange
+    with pytest.raises(InputError, match=f"labels contains {strange}, but there are classes 0 to 2"):
+        case_dice(torch.zeros(3, 4, 4), labels, ignore_index=-7)

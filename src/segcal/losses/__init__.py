@@ -1,5 +1,6 @@
 """Training losses: one a file, and the list of them."""
 
+import inspect
 from collections.abc import Callable
 
 from segcal.errors import InputError
@@ -35,6 +36,10 @@ def make_loss(name: str, **options: object) -> Loss:
     """
     if name not in LOSSES:
         raise InputError(f"no loss is named {name!r}. Choose one of: {', '.join(LOSSES)}.")
+    known = list(inspect.signature(LOSSES[name]).parameters)
+    unknown = next((key for key in options if key not in known), None)
+    if unknown is not None:
+        raise InputError(f"{name} has no option {unknown!r}. Choose from: {', '.join(known)}.")
     return LOSSES[name](**options)
 
 

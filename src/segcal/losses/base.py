@@ -42,12 +42,19 @@ class Loss(nn.Module, ABC):
     ) -> None:
         super().__init__()
         self.register_buffer("class_weights", None if class_weights is None else _check_class_weights(class_weights))
-        self.ignore_index = ignore_index
+        self.ignore_index = _check_ignore_index(ignore_index)
         self.reduction = check_reduction(reduction)
 
     @abstractmethod
     def compute(self, logits: Logits, labels: Labels) -> Tensor:
         """Return the loss of float32 or float64 logits and of int64 labels with :data:`IGNORED` for void voxels."""
+
+    def extra_repr(self) -> str:
+        """Return the options, for printing and for telling two losses apart."""
+        shown = {key: value for key, value in vars(self).items() if key[0] != "_" and key != "training"}
+        if self.class_weights is not None:
+            shown["class_weights"] = self.class_weights.tolist()
+        return ", ".join(f"{key}={value!r}" for key, value in shown.items())
 
     def forward(self, logits: Logits, labels: Labels) -> Tensor:
         """Return the loss of a batch."""
@@ -58,6 +65,41 @@ class Loss(nn.Module, ABC):
 
 def check_batch(logits: Logits, labels: Labels, class_weights: Tensor | None, ignore_index: int) -> Labels:
     """Check a batch and return its labels as int64 with :data:`IGNORED` for `ignore_index`."""
+    _check_tensors(logits, labels)
+    _check_shapes(logits, labels)
+    if class_weights is not None and len(class_weights) != logits.shape[1]:
+        raise InputError(
+            f"class_weights has {len(class_weights)} entries, but the logits have {logits.shape[1]} classes. "
+            "Give one factor a class."
+        )
+    labels = labels.long()
+    if ignore_index != IGNORED:
+        labels = torch.where(labels == ignore_index, IGNORED, labels)
+    # Neither a compiler nor the recording of a CUDA graph can look at values.
+    recording = logits.is_cuda and torch.cuda.is_current_stream_capturing()
+    if not (recording or torch.compiler.is_compiling()):
+        _check_values(logits, labels, ignore_index)
+    return labels
+
+
+def _check_tensors(logits: Logits, labels: Labels) -> None:
+    for name, value in (("logits", logits), ("labels", labels)):
+        if not isinstance(value, Tensor):
+            raise InputError(
+                f"{name} is {type(value).__name__}, but a tensor is needed. Convert with torch.as_tensor({name})."
+            )
+    if not logits.is_floating_point():
+        raise InputError(f"logits has dtype {_name(logits)}, but floating-point numbers are needed. Pass raw scores.")
+    if logits.device != labels.device:
+        raise InputError(
+            f"logits is on {logits.device} and labels on {labels.device}, but one device is needed. Move the labels "
+            "with labels.to(logits.device)."
+        )
+    if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
+        raise InputError(f"labels has dtype {_name(labels)}, but whole numbers are needed. Convert with labels.long().")
+
+
+def _check_shapes(logits: Logits, labels: Labels) -> None:
     shape = tuple(logits.shape)
     if logits.ndim < 2 or shape[1] < 2:
         raise InputError(
@@ -69,21 +111,8 @@ def check_batch(logits: Logits, labels: Labels, class_weights: Tensor | None, ig
             f"labels has shape {tuple(labels.shape)}, but logits of shape {shape} need {(shape[0], *shape[2:])}. "
             "Labels are class indices without a class axis."
         )
-    if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
-        raise InputError(f"labels has dtype {_name(labels)}, but whole numbers are needed. Convert with labels.long().")
-    if class_weights is not None and len(class_weights) != shape[1]:
-        raise InputError(
-            f"class_weights has {len(class_weights)} entries, but the logits have {shape[1]} classes. "
-            "Give one factor a class."
-        )
-    labels = labels.long()
-    if ignore_index != IGNORED:
-        labels = torch.where(labels == ignore_index, IGNORED, labels)
-    # Neither a compiler nor the recording of a CUDA graph can look at values.
-    recording = logits.is_cuda and torch.cuda.is_current_stream_capturing()
-    if not (recording or torch.compiler.is_compiling()):
-        _check_values(logits, labels, ignore_index)
-    return labels
+    if not labels.numel():
+        raise InputError(f"logits has shape {shape}, but at least one voxel is needed. Leave empty batches out.")
 
 
 def reduce_voxels(terms: Tensor, labels: Labels, reduction: Reduction) -> Tensor:
@@ -105,14 +134,12 @@ def check_reduction(reduction: str) -> Reduction:
 
 def check_positive(value: float, name: str) -> float:
     """Return `value` if it is a number of at least zero."""
-    if not value >= 0:
+    if isinstance(value, str) or value is None or not value >= 0:
         raise InputError(f"{name} is {value!r}, but a number of at least 0 is needed. Choose 0 to switch it off.")
     return float(value)
 
 
 def _check_values(logits: Logits, labels: Labels, ignore_index: int) -> None:
-    if not labels.numel():
-        return
     # The extremes answer all questions in one pass, and one transfer brings them: each is a wait for the GPU.
     extremes = [*logits.detach().aminmax(), *labels.aminmax()]
     *bounds, lowest, highest = torch.stack([value.double() for value in extremes]).tolist()
@@ -132,13 +159,29 @@ def _check_values(logits: Logits, labels: Labels, ignore_index: int) -> None:
 
 
 def _check_class_weights(class_weights: Tensor) -> Tensor:
-    values = torch.as_tensor(class_weights)
-    if values.ndim != 1 or not values.is_floating_point() or not bool((values >= 0).all()):
+    try:
+        values = torch.as_tensor(class_weights).detach()
+        values = values if values.is_floating_point() else values.float()
+    except (TypeError, ValueError, RuntimeError):
         raise InputError(
-            f"class_weights has shape {tuple(values.shape)} and dtype {_name(values)}, but one non-negative "
-            "floating-point factor a class is needed. Pass torch.tensor([1.0, 2.0, ...])."
+            f"class_weights is {type(class_weights).__name__}, but one factor a class is needed. Pass "
+            "torch.tensor([1.0, 2.0, ...])."
+        ) from None
+    if values.ndim != 1 or not bool((values >= 0).all()) or not bool(values.isfinite().all()):
+        found = f"{values.tolist()}" if values.ndim == 1 else f"of shape {tuple(values.shape)}"
+        raise InputError(
+            f"class_weights is {found}, but one finite factor of at least 0 a class is needed. Pass "
+            "torch.tensor([1.0, 2.0, ...])."
         )
     return values
+
+
+def _check_ignore_index(ignore_index: int) -> int:
+    if isinstance(ignore_index, bool) or not isinstance(ignore_index, int):
+        raise InputError(
+            f"ignore_index is {ignore_index!r}, but a whole number is needed. Choose one that is no class, such as 255."
+        )
+    return ignore_index
 
 
 def _name(tensor: Tensor) -> str:

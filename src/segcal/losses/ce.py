@@ -35,12 +35,15 @@ def cross_entropy(
 
 
 def label_weight(labels: Labels, class_weights: Tensor | None) -> Tensor:
-    """Return what a mean over voxels is divided by: how many count, or the weights of their labels; never zero."""
+    """Return what a mean over voxels is divided by: how many count, or the weights of their labels.
+
+    Where all weights are zero it is infinite: nothing counts, and the mean is zero.
+    """
     valid = labels != IGNORED
     if class_weights is None:
         return valid.sum().clamp(min=1)
     total = torch.where(valid, class_weights[labels.clamp(min=0)], 0.0).sum()
-    return torch.where(total > 0, total, 1.0)
+    return torch.where(total > 0, total, torch.inf)
 
 
 class CrossEntropy(Loss):

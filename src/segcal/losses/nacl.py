@@ -25,7 +25,6 @@ from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from segcal.errors import InputError
@@ -64,9 +63,8 @@ class MeanDistance(torch.autograd.Function):
         return total / values.shape[1]
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        """Return the gradient with respect to the values."""
+        """Return the gradient with respect to the values; differentiable in `grad`, as second derivatives need it."""
         (signs,) = ctx.saved_tensors
         return signs * (grad / signs.shape[1])[:, None], None
 

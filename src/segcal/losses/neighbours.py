@@ -98,7 +98,7 @@ def check_kernel_size(kernel_size: int) -> int:
 
 def check_sigma(sigma: float) -> float:
     """Return `sigma` if it is a positive number."""
-    if not (sigma > 0 and math.isfinite(sigma)):
+    if not isinstance(sigma, int | float) or not (sigma > 0 and math.isfinite(sigma)):
         raise InputError(
             f"sigma is {sigma!r}, but a positive number of voxels is needed. The usual values are 1 and 2."
         )
@@ -110,7 +110,8 @@ def _check_space(labels: Labels, kernel_size: int) -> None:
     if not space or min(space) < kernel_size:
         raise InputError(
             f"labels has space {space}, but a neighbourhood with kernel_size = {kernel_size} needs at least that many "
-            "voxels along every axis. Use larger crops or a smaller kernel_size."
+            "voxels along every axis. Use larger crops or a smaller kernel_size; single slices are pictures without "
+            "that axis."
         )
 
 

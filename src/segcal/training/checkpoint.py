@@ -2,7 +2,7 @@
 
 import pickle
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,28 +11,49 @@ import torch
 from segcal.errors import ArtifactError, InputError
 from segcal.training.config import TrainConfig
 
-VERSION = 1
+VERSION = 2
 # A training may go on on another device; anything else, the number of epochs too, would be another training.
 MAY_CHANGE = ("device", "graph")
 
 
-def save_checkpoint(path: Path, state: Mapping[str, Any], config: TrainConfig) -> None:
+@dataclass(frozen=True)
+class Training:
+    """What a training is: another one cannot go on from its checkpoint.
+
+    Attributes:
+        config: its settings.
+        loss: the loss with its options, as it is printed.
+        cases: how many it trains on.
+    """
+
+    config: TrainConfig
+    loss: str
+    cases: int
+
+    def plain(self) -> dict[str, Any]:
+        """Return everything as plain data."""
+        facts = asdict(self.config) | {"loss": self.loss, "cases": self.cases}
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in facts.items()}
+
+
+def save_checkpoint(path: Path, state: Mapping[str, Any], training: Training) -> None:
     """Write a state so that a kill at any moment leaves the old file or the new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(path.name + ".part")
-    torch.save({"version": VERSION, "config": _plain(config), **state}, beside)
+    torch.save({"version": VERSION, "training": training.plain(), **state}, beside)
     beside.replace(path)
 
 
-def load_checkpoint(path: Path, config: TrainConfig) -> dict[str, Any]:
-    """Read a state, and refuse one that another configuration wrote."""
+def load_checkpoint(path: Path, training: Training) -> dict[str, Any]:
+    """Read a state, and refuse one that another training wrote."""
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
-        raise ArtifactError(f"{path} is not readable as a checkpoint ({error}). Delete it to start again.") from None
+        reason = type(error).__name__ if isinstance(error, pickle.UnpicklingError) else error
+        raise ArtifactError(f"{path} is not readable as a checkpoint ({reason}). Delete it to start again.") from None
     if not isinstance(state, dict) or state.get("version") != VERSION:
         raise ArtifactError(f"{path} is not a checkpoint of version {VERSION}. Delete it to start again.")
-    written, wanted = state["config"], _plain(config)
+    written, wanted = state["training"], training.plain()
     for name, value in wanted.items():
         if name not in MAY_CHANGE and written.get(name) != value:
             raise InputError(
@@ -40,7 +61,3 @@ def load_checkpoint(path: Path, config: TrainConfig) -> dict[str, Any]:
                 "Use the same settings, or another checkpoint file."
             )
     return state
-
-
-def _plain(config: TrainConfig) -> dict[str, Any]:
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(config).items()}

@@ -6,6 +6,7 @@ from typing import Literal
 import torch
 
 from segcal.errors import InputError
+from segcal.types import IGNORED
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,7 @@ class TrainConfig:
         graph: record a step once and replay it, on a CUDA device: small networks train faster. Not with float16.
         validate_every: epochs between two validations; the last epoch is always validated.
         include_background: whether class 0 enters the validation Dice.
+        ignore_index: the label of voxels that do not count, as in the loss.
     """
 
     epochs: int = 50
@@ -41,6 +43,7 @@ class TrainConfig:
     graph: bool = False
     validate_every: int = 5
     include_background: bool = False
+    ignore_index: int = IGNORED
 
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_size", "validate_every"):
@@ -51,10 +54,13 @@ class TrainConfig:
         for name in ("learning_rate", "gradient_clip"):
             if not getattr(self, name) > 0:
                 raise InputError(f"{name} is {getattr(self, name)}, but more than 0 is needed. The default is a start.")
+        _check_device(self.device)
         if self.graph and torch.device(self.device).type != "cuda":
             raise InputError(
                 f"graph is True with device {self.device!r}, but graphs are recorded on a CUDA device. Set graph=False."
             )
+        if self.seed < 0:
+            raise InputError(f"seed is {self.seed}, but at least 0 is needed. Choose another whole number.")
         if self.optimizer not in ("adam", "sgd"):
             raise InputError(f"optimizer is {self.optimizer!r}, but adam or sgd is needed. Choose one of these.")
 
@@ -63,3 +69,10 @@ class TrainConfig:
         if torch.device(self.device).type == "cuda" and not torch.cuda.is_bf16_supported():
             return torch.float16
         return torch.bfloat16
+
+
+def _check_device(device: str) -> None:
+    try:
+        torch.device(device)
+    except RuntimeError:
+        raise InputError(f"device is {device!r}, but a device of torch is needed. Use 'cpu' or 'cuda'.") from None

@@ -5,7 +5,7 @@ training has a stream of its own, so that the steps of several run side by side.
 result of each is that of training it alone, unless its module draws random numbers: these come from one generator.
 """
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -39,7 +39,7 @@ class _Place(Generic[Name]):
         return nullcontext() if self.stream is None else torch.cuda.stream(self.stream)
 
 
-def take_turns(trainings: Iterator[tuple[Name, Steps]], at_once: int, device: str) -> Iterator[Ended[Name]]:
+def take_turns(trainings: Iterable[tuple[Name, Steps]], at_once: int, device: str) -> Iterator[Ended[Name]]:
     """Run trainings side by side and return each when it ends.
 
     Args:
@@ -50,16 +50,25 @@ def take_turns(trainings: Iterator[tuple[Name, Steps]], at_once: int, device: st
 
     Returns:
         each training as it ends; an exception in one leaves the others alone.
+
+    >>> from segcal.losses import make_loss
+    >>> from segcal.training import TrainConfig, UNet, train_steps
+    >>> case, config = (torch.rand(1, 8, 8), torch.ones(8, 8, dtype=torch.int64)), TrainConfig(epochs=2)
+    >>> def job(name):
+    ...     return name, train_steps(UNet(1, 2, widths=(4,)), make_loss(name), [case], config)
+    >>> sorted(ended.name for ended in take_turns(map(job, ("ce", "nacl")), at_once=2, device="cpu"))
+    ['ce', 'nacl']
     """
     if at_once < 1:
         raise InputError(f"at_once is {at_once}, but at least 1 is needed. Choose how many trainings run side by side.")
     on_gpu = torch.device(device).type == "cuda"
     free: list[torch.cuda.Stream | None] = [torch.cuda.Stream(device) if on_gpu else None for _ in range(at_once)]
     places: list[_Place[Name]] = []
+    waiting = iter(trainings)
     more = True
     while more or places:
         while more and free:
-            entry = next(trainings, None)
+            entry = next(waiting, None)
             if entry is None:
                 more = False
             else:

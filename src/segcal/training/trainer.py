@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from segcal.errors import InputError
-from segcal.training.checkpoint import load_checkpoint, save_checkpoint
+from segcal.training.checkpoint import Training, load_checkpoint, save_checkpoint
 from segcal.training.config import TrainConfig
 from segcal.training.graph import GraphedGradients
 from segcal.training.validation import validation_dice
@@ -68,7 +68,8 @@ def train(
         cases: a sequence of (image, labels), all of one size; cut crops in the sequence's ``__getitem__``.
         config: the settings.
         validation: cases of any size; without them the last weights are kept.
-        checkpoint: file to write after each validation and to go on from if it exists.
+        checkpoint: file to write after each validation and to go on from if it exists; refused if another training
+            wrote it.
         on_epoch: called after each epoch, for a progress bar or a log.
     """
     steps = train_steps(network, loss, cases, config, validation, checkpoint, on_epoch)
@@ -88,27 +89,43 @@ def train_steps(
     checkpoint: Path | None = None,
     on_epoch: Callable[[Epoch], None] | None = None,
 ) -> Steps:
-    """Train as :func:`train` does, and let go after every step: for several trainings that take turns."""
+    """Train as :func:`train` does, one step with every `next`: for several trainings that take turns.
+
+    A generator; the :class:`Trained` is the value of its ``StopIteration``. :func:`segcal.training.take_turns` runs
+    several of them.
+    """
     if not len(cases):
         raise InputError("cases is empty, but training needs at least one case. Pass pairs of image and labels.")
+    _check_ignored(loss, config)
     torch.manual_seed(config.seed)
     state = _State(network.to(config.device), loss.to(config.device), config, len(cases))
+    checkpoint = None if checkpoint is None else Path(checkpoint)
+    training = Training(config, repr(loss), len(cases))
     if checkpoint is not None and checkpoint.exists():
-        state.restore(load_checkpoint(checkpoint, config))
+        state.restore(load_checkpoint(checkpoint, training))
     while state.done < config.epochs:
         value = yield from state.run_epoch(_batches(cases, config, state.done))
         dice = None
         last = state.done == config.epochs
         if len(validation) and (last or state.done % config.validate_every == 0):
-            dice = validation_dice(network, validation, config.device, config.include_background)
+            dice = validation_dice(network, validation, config.device, config.include_background, config.ignore_index)
         state.close_epoch(Epoch(state.done, value, dice))
         if checkpoint is not None and (last or state.done % config.validate_every == 0):
-            save_checkpoint(checkpoint, state.snapshot(), config)
+            save_checkpoint(checkpoint, state.snapshot(), training)
         if on_epoch is not None:
             on_epoch(state.history[-1])
     if state.best_weights is not None:
         network.load_state_dict(state.best_weights)
     return Trained(network.eval(), state.best_dice, state.best_epoch or state.done, tuple(state.history))
+
+
+def _check_ignored(loss: nn.Module, config: TrainConfig) -> None:
+    """Refuse a loss that ignores another label than the validation does."""
+    own = getattr(loss, "ignore_index", config.ignore_index)
+    if own != config.ignore_index:
+        raise InputError(
+            f"the loss ignores {own}, but config.ignore_index is {config.ignore_index}. Give both the same label."
+        )
 
 
 class _State:
