@@ -19,14 +19,14 @@ def asked(monkeypatch):
         return missing[0]
 
     monkeypatch.setattr(study, "run_study", run_study)
-    monkeypatch.setattr(study, "write_page", lambda archives, folder, small: folder / f"losses-{small}.md")
+    monkeypatch.setattr(study, "write_page", lambda archives, folder, small, missing: folder / f"{small}-{missing}.md")
     return calls, missing
 
 
 def test_it_says_where_the_page_is(run, asked, tmp_path):
     done = run("study", "losses", "--out", tmp_path, "--tasks", "roads", "--seeds", 1, "--main", "--small")
     assert done.code == 0
-    assert f"Written: {tmp_path / 'losses-True.md'}, {tmp_path / 'losses.zip'}" in done.out
+    assert f"Written: {tmp_path / 'True-0.md'}, {tmp_path / 'losses.zip'}" in done.out
     assert "30 s: half of it" in done.err
     wanted = asked[0][0]
     assert (wanted.folder, wanted.tasks, wanted.seeds, wanted.main, wanted.small) == (
@@ -51,11 +51,18 @@ def test_what_is_missing_is_said_and_seen_in_the_code(run, asked, tmp_path):
     done = run("study", "losses", "--out", tmp_path, "--main", "--seeds", 1, "--json")
     assert done.code == 3
     document = json.loads(done.out)
-    assert (document["missing"], document["page"]) == (2, str(tmp_path / "losses-False.md"))
+    assert (document["missing"], document["page"]) == (2, str(tmp_path / "False-2.md"))
     assert (
         "2 networks of 24 missing: run the command again"
         in run("study", "losses", "--out", tmp_path, "--main", "--seeds", 1).out
     )
+
+
+def test_without_any_network_there_is_no_page(run, asked, tmp_path):
+    asked[1][0] = 8
+    done = run("study", "losses", "--out", tmp_path, "--main", "--seeds", 1, "--tasks", "roads")
+    assert done.code == 3
+    assert "No network is measured yet, so there is no page" in done.out
 
 
 def test_without_matplotlib_nothing_is_begun(run, asked, tmp_path, monkeypatch):
@@ -66,7 +73,9 @@ def test_without_matplotlib_nothing_is_begun(run, asked, tmp_path, monkeypatch):
     assert not asked[0]
 
 
-@pytest.mark.parametrize("wrong", [("--seeds", "0"), ("--tasks", "lungs"), ("--at-once", "x"), ("--device", "gpu9")])
+@pytest.mark.parametrize(
+    "wrong", [("--seeds", "0"), ("--tasks", "lungs"), ("--at-once", "x"), ("--hours", "0"), ("--hours", "nan")]
+)
 def test_mistakes_are_one_sentence(run, asked, tmp_path, wrong):
     done = run("study", "losses", "--out", tmp_path, *wrong)
     assert done.code == 2

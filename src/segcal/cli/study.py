@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from segcal.cli.console import DONE, SOME_FAILED, Output, plural
-from segcal.cli.parsing import at_least_one, device
+from segcal.cli.parsing import at_least_one, device, hours
 from segcal.demo.loss_study.page import write_page
 from segcal.demo.loss_study.run import Study, run_study
 from segcal.demo.tasks import TASKS
@@ -45,7 +45,7 @@ def add(commands: Any, name: str) -> argparse.ArgumentParser:
     )
     parser.add_argument("--main", action="store_true", help="the main table only: no ablations, backbones or shares")
     parser.add_argument("--small", action="store_true", help="two epochs on a few cases, to try everything out")
-    parser.add_argument("--hours", type=float, default=math.inf, metavar="H", help="begin nothing new after so long")
+    parser.add_argument("--hours", type=hours, default=math.inf, metavar="H", help="begin nothing new after so long")
     parser.add_argument("--json", action="store_true", help="print one JSON document on stdout and nothing else there")
     return parser
 
@@ -71,9 +71,10 @@ def run(args: argparse.Namespace) -> int:
         small=args.small,
     )
     missing = run_study(study, lambda text: print(text, file=sys.stderr, flush=True))
-    page = write_page([study.archive], args.out, args.small)
-    output.say(f"Written: {page}, {study.archive}")
+    measured = missing < len(study.units())
+    page = write_page([study.archive], args.out, args.small, missing) if measured else None
+    output.say(f"Written: {page}, {study.archive}" if page else "No network is measured yet, so there is no page.")
     if missing:
         output.say(f"{plural(missing, 'network')} of {len(study.units())} missing: run the command again to go on.")
-    output.document({"page": str(page), "archive": str(study.archive), "missing": missing})
+    output.document({"page": str(page) if page else None, "archive": str(study.archive), "missing": missing})
     return SOME_FAILED if missing else DONE

@@ -87,6 +87,11 @@ def test_what_is_ignored_is_not_shown(tmp_path, made_up):
     assert figures.case_figure(results, [tmp_path / "a.zip"], "tumour") is None
 
 
+def test_figures_without_networks_are_not_drawn(tmp_path, made_up):
+    names = figures.write_figures(Results([made_up(Unit("roads", v, 0)) for v in MAIN]), [], tmp_path)
+    assert set(figures.FIGURES) - set(names) == {"sensitivity", "shares"}
+
+
 def test_figures_are_written_whole(tmp_path, rows):
     names = figures.write_figures(Results(rows), [], tmp_path)
     assert sorted(path.stem for path in tmp_path.iterdir()) == sorted(names) == sorted(figures.FIGURES)

@@ -44,6 +44,11 @@ def test_a_small_study_says_that_its_numbers_mean_nothing(tmp_path, archive):
     assert "its numbers mean nothing" in write_page([archive], tmp_path / "out", small=True).read_text()
 
 
+def test_a_page_of_a_part_says_that_more_is_to_come(tmp_path, archive):
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+    assert "5 more are to come" in write_page([archive], tmp_path / "out", missing=5).read_text()
+
+
 def test_parts_without_networks_are_left_out(made_up, rows):
     alone = Results([made_up(unit) for unit in plan_units(2, main_only=True)])
     few, all_of_them = (re.findall(r"^### (.*)$", sections(own, [], "x"), re.M) for own in (alone, Results(rows)))

@@ -1,8 +1,11 @@
 import signal
+import subprocess
+import sys
 import time
 from dataclasses import replace
 
 import numpy as np
+import psutil
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -16,7 +19,7 @@ from segcal.demo.loss_study.run import TRAINED, Study, measure_networks, run_stu
 from segcal.demo.loss_study.trial import FINDING
 from segcal.demo.loss_study.unit import train_unit
 from segcal.demo.loss_study.weights import read_weights
-from segcal.errors import InputError
+from segcal.errors import ArtifactError, InputError
 from segcal.training import take_turns
 
 UNITS = ("ce", "ce_dice", "focal", "ecp", "label_smoothing")
@@ -69,6 +72,7 @@ def study(tmp_path, monkeypatch, in_place):
     """A study without cases: what is tested is who does what, and what happens when something breaks."""
     monkeypatch.setattr(run, "all_chunks", lambda tasks, sizes: [])
     study = Study(tmp_path, tmp_path / "all.zip", tasks=("roads",), seeds=1, limit=5, small=True)
+    run._check_folder(study)
     study.desk()  # makes the folders
     return study
 
@@ -329,6 +333,7 @@ def test_a_study_that_was_interrupted_goes_on_from_the_checkpoint(tmp_path, monk
         for name in ("whole", "interrupted")
     ]
     for one in studies:
+        run._check_folder(one)
         one.desk()
         write_small_cases(one.folder)
     whole, interrupted = studies
@@ -370,6 +375,7 @@ def test_a_study_that_was_interrupted_goes_on_from_the_checkpoint(tmp_path, monk
 def test_what_one_process_has_trained_another_one_measures(tmp_path, in_place):
     study = Study(tmp_path, tmp_path / "all.zip", tasks=("roads",), seeds=1, limit=len(MAIN) + 2, small=True, at_once=2)
     *main, first, second = study.units()
+    run._check_folder(study)
     study.desk()
     write_small_cases(tmp_path)
     for one in main:  # which take longer to measure
@@ -391,6 +397,50 @@ def test_a_folder_is_for_a_small_study_or_for_a_full_one(study):
     run_study(nobody, print)
     with pytest.raises(InputError, match="holds a small study, but this one is full"):
         run_study(replace(nobody, small=False), print)
+
+
+def test_a_folder_with_other_files_is_refused_and_left_alone(tmp_path):
+    (tmp_path / "claims").mkdir()
+    (tmp_path / "claims" / "precious.csv").write_text("mine")
+    with pytest.raises(InputError, match=r"holds files that are no study\. Choose a new or an empty folder"):
+        run_study(Study(tmp_path, tmp_path / "all.zip", small=True), print)
+    assert [path.name for path in tmp_path.rglob("*")] == ["claims", "precious.csv"]
+
+
+def test_a_folder_whose_description_is_damaged_is_refused(study):
+    (study.folder / run.SIZES).write_text("")
+    with pytest.raises(ArtifactError, match=r"study\.json is not readable"):
+        run_study(study, print)
+
+
+PARENT = """
+import sys, time
+from multiprocessing import get_context
+from segcal.demo.loss_study.run import end_with_parent
+
+def child():
+    end_with_parent()
+    print("here", flush=True)
+    time.sleep(100)
+
+if __name__ == "__main__":
+    process = get_context("spawn").Process(target=child, daemon=True)
+    process.start()
+    print(process.pid, flush=True)
+    time.sleep(100)
+"""
+
+
+def test_processes_end_when_the_one_that_started_them_is_killed(tmp_path):
+    script = tmp_path / "parent.py"
+    script.write_text(PARENT)
+    parent = subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True)
+    child = psutil.Process(int(parent.stdout.readline()))
+    assert parent.stdout.readline().strip() == "here"
+    parent.kill()
+    parent.wait()
+    child.wait(timeout=30)
+    parent.stdout.close()
 
 
 def test_an_interruption_is_left_to_the_process_that_started_the_others(study, work, in_place):

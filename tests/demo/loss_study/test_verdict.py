@@ -81,8 +81,12 @@ def alike_after(rows, names):
     return rows
 
 
+def two_seeds(made_up):
+    return [made_up(Unit("roads", variant, seed)) for variant in MAIN for seed in (0, 1)]
+
+
 def test_where_calibration_makes_losses_alike_it_is_said(made_up):
-    rows = alike_after([made_up(Unit("roads", variant, 0)) for variant in MAIN], ("ts", "cms_ap", "lts_ti"))
+    rows = alike_after(two_seeds(made_up), ("ts", "cms_ap", "lts_ti"))
     assert (
         "calibrated alike, 0 with ts (0, 0), 0 with cms_ap (0, 0) and 0 with lts_ti (0, 0). So a calibrator fitted "
         "after training does most of what a loss does, and no loss stays better with every calibrator."
@@ -90,14 +94,26 @@ def test_where_calibration_makes_losses_alike_it_is_said(made_up):
 
 
 def test_where_some_calibrators_do_they_are_named(made_up):
-    rows = [made_up(Unit("roads", variant, 0)) for variant in MAIN]
+    rows = two_seeds(made_up)
     assert "So ts does most of what a loss does, the others less" in verdict(Results(alike_after(rows, ("ts",))))
-    rows = [made_up(Unit("roads", variant, 0)) for variant in MAIN]
+    rows = two_seeds(made_up)
     assert "So ts and lts_ti do most of what" in verdict(Results(alike_after(rows, ("ts", "lts_ti"))))
 
 
+def test_where_nothing_differs_there_is_nothing_to_take_over(made_up):
+    rows = [made_up(Unit("roads", variant, seed), level=0) for variant in MAIN for seed in (0, 1)]
+    assert "So there is nothing that a calibrator could take over" in verdict(Results(rows))
+
+
+def test_one_seed_is_no_basis_for_a_conclusion(made_up):
+    rows = [made_up(Unit("roads", variant, 0)) for variant in MAIN]
+    assert verdict(Results(rows)) == "One network of each kind is no basis for a conclusion: train more seeds."
+
+
 def test_nothing_is_said_about_what_was_not_measured(made_up):
-    assert "Under corruption" not in verdict(Results([made_up(Unit("tumour", v, 0)) for v in MAIN]))
+    rows = [made_up(Unit("tumour", variant, seed)) for variant in MAIN for seed in (0, 1)]
+    assert verdict(Results(rows)).startswith("- **On cases like those of training.**")
+    assert "Under corruption" not in verdict(Results(rows))
 
 
 def test_what_differs_clearly_is_better_or_worse():

@@ -7,6 +7,7 @@ from torch import nn
 from segcal.demo.loss_study.network import make_network
 from segcal.demo.loss_study.plan import Unit
 from segcal.demo.loss_study.weights import read_weights, write_weights
+from segcal.errors import ArtifactError
 
 RECORD = {"best_dice": 0.25, "best_epoch": 3, "history": [[1, 0.5, None]], "logit_histograms": {"1": [0, 2]}}
 
@@ -72,3 +73,11 @@ def test_weights_of_another_backbone_are_refused(tmp_path):
     write_weights(tmp_path / "a.safetensors", make_network(Unit("streets", "ce_dice", 0)), {})
     with pytest.raises(RuntimeError, match="Missing key"):
         read_weights(tmp_path / "a.safetensors", make_network(Unit("streets", "ce_dice", 0, "unet_plus_plus")))
+
+
+def test_a_damaged_file_is_removed_so_that_it_is_made_again(tmp_path):
+    path = tmp_path / "a.safetensors"
+    path.write_bytes(b"")
+    with pytest.raises(ArtifactError, match=r"was not readable as weights .* and is removed\. Run the study again"):
+        read_weights(path, nn.Linear(2, 2))
+    assert not path.exists()

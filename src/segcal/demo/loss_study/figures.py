@@ -33,7 +33,8 @@ def radar(results: Results) -> Any:
         for metric, colour, name in (("dice", DICE_COLOUR, "Dice"), ("ece_foreground", ERROR_COLOUR, "ECE")):
             values = [_number(results.mean(Key(task, variant), metric)) for variant in MAIN]
             axis.plot([*angles, angles[0]], [*values, values[0]], color=colour, label=name)
-        axis.set_xticks(angles, [tables.TITLES[variant] for variant in MAIN], fontsize=7)
+        names = [tables.TITLES[variant].replace(" smoothing", "\nsmoothing") for variant in MAIN]
+        axis.set_xticks(angles, names, fontsize=7)
         axis.tick_params(axis="y", labelsize=6)
         axis.tick_params(axis="x", pad=9)
         axis.set_title(task)
@@ -118,7 +119,7 @@ def logit_growth(results: Results) -> Any:
             for number, (epoch, counts) in enumerate(histograms):
                 colour = colormaps["viridis"](number / max(len(histograms) - 1, 1))
                 axis.plot(middle, np.array(counts) / sum(counts), color=colour, label=f"epoch {epoch}", linewidth=1)
-            axis.set(yticks=[], xlim=(-1, 12))
+            axis.set(yticks=[], xlim=(-1, 12), xlabel="largest logit" if task == results.tasks[-1] else "")
             axis.set_title(tables.TITLES[variant], fontsize=8)
         row[0].set_ylabel(task)
         if row[-1].lines:
@@ -155,8 +156,13 @@ def case_figure(results: Results, archives: Sequence[Path], task: str) -> Any:
         axes[2, column].plot([0, 1], [0, 1], color="grey", linewidth=0.8)
         axes[2, column].plot(sure[used] / count[used], right[used] / count[used], "o-", color=DICE_COLOUR, markersize=3)
         axes[2, column].set(xlim=(0, 1), ylim=(0, 1), xticks=[0, 1], yticks=[0, 1], aspect="equal")
-    for axis in [*axes[:2].flat, axes[2, 0]]:
+    for axis in axes[:2].flat:
         axis.axis("off")
+    axes[2, 1].set(xlabel="confidence", ylabel="accuracy")
+    axes[2, 0].axis("off")
+    axes[2, 0].text(
+        0.5, 0.5, "from above:\nmask,\nconfidence\n(dark 0.3,\nbright 1),\nreliability", ha="center", va="center"
+    )
     return figure
 
 
@@ -194,8 +200,13 @@ FIGURES: dict[str, Callable[[Results], Any]] = {
 
 
 def write_figures(results: Results, archives: Sequence[Path], folder: Path) -> list[str]:
-    """Write every figure that can be drawn as PNG, and return their names."""
-    made = {name: draw(results) for name, draw in FIGURES.items()}
+    """Write every figure for which there are networks as PNG, and return their names."""
+    settings = {variant for three in SENSITIVITY.values() for variant in three} - set(MAIN)
+    beyond = {
+        "sensitivity": any(key.variant in settings for key in results.rows),
+        "shares": any(key.share != 100 for key in results.rows),
+    }
+    made = {name: draw(results) for name, draw in FIGURES.items() if beyond.get(name, True)}
     made |= {f"case_{task}": case_figure(results, archives, task) for task in results.tasks}
     folder.mkdir(parents=True, exist_ok=True)
     drawn = {name: figure for name, figure in made.items() if figure is not None}

@@ -7,11 +7,15 @@ finished is given up.
 """
 
 import json
+import os
 import signal
 import time
 from collections.abc import Callable, Iterator
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
+from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
+from pathlib import Path
+from threading import Thread
 
 import numpy as np
 import torch
@@ -24,7 +28,7 @@ from segcal.demo.loss_study.rows import FACTS, pack, write_failure, write_row
 from segcal.demo.loss_study.study import Study
 from segcal.demo.loss_study.trial import FINDING, read_finding, try_graphs
 from segcal.demo.loss_study.unit import measure_unit, train_unit
-from segcal.errors import InputError
+from segcal.errors import ArtifactError, InputError
 from segcal.evaluation.counting import Counter
 from segcal.training import Steps, take_turns
 
@@ -44,8 +48,8 @@ SIZES = "study.json"
 def run_study(study: Study, say: Callable[[str], None] = print) -> int:
     """Run a study, write its archive, and return how many networks are still missing."""
     started = time.time()
-    study.desk()  # makes the folders
     _check_folder(study)
+    study.desk()  # makes the folders
     for claim in (study.folder / "claims").iterdir():  # of processes that are gone
         claim.unlink()
     if _missing(study):
@@ -122,6 +126,7 @@ def measure_networks(study: Study, until: float) -> None:
 
 def warm_up() -> None:
     """Have the compiled loops compiled, while others draw cases: each process would wait for the compiler otherwise."""
+    end_with_parent()
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 3, (4, 8, 9))
     logits = rng.normal(size=(4, 3, 8, 9)).astype(np.float32)
@@ -133,22 +138,45 @@ def warm_up() -> None:
 
 
 def _check_folder(study: Study) -> None:
-    """Refuse a folder whose cases and trainings are of another size."""
+    """Refuse a folder of something else, or of a study of another size: what is in it will be changed."""
     path, sizes = study.folder / SIZES, {"small": study.small}
     if not path.exists():
+        if study.folder.is_dir() and any(study.folder.iterdir()):
+            raise InputError(f"{study.folder} holds files that are no study. Choose a new or an empty folder.")
+        study.folder.mkdir(parents=True, exist_ok=True)
         beside = path.with_name(f".{SIZES}.part")
         beside.write_text(json.dumps(sizes), encoding="utf-8")
         beside.replace(path)
-    elif json.loads(path.read_text(encoding="utf-8")) != sizes:
+    elif _read_sizes(path) != sizes:
         there, here = ("full", "small") if study.small else ("small", "full")
         raise InputError(f"{study.folder} holds a {there} study, but this one is {here}. Choose another folder.")
 
 
+def _read_sizes(path: Path) -> object:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:
+        raise ArtifactError(f"{path} is not readable. Choose another folder.") from None
+
+
 def _begin(study: Study) -> None:
-    """Set a process up: an interruption is its parent's affair."""
+    """Set a process up: an interruption is its parent's affair, and it ends with its parent, however that ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    end_with_parent()
     torch.set_num_threads(study.threads())
     _draw_cases(study)
+
+
+def end_with_parent() -> None:
+    """End this process when the one that started it is gone: nobody would wait for its results."""
+    parent = parent_process()
+    if parent is not None:
+        Thread(target=_wait_and_end, args=(parent.sentinel,), daemon=True).start()
+
+
+def _wait_and_end(sentinel: int) -> None:
+    wait([sentinel])
+    os._exit(1)
 
 
 def _draw_cases(study: Study) -> None:

@@ -11,6 +11,7 @@ from segcal.demo.loss_study.plan import (
     SHARE_TASKS,
     SHARES,
     SIGMAS,
+    VARIANTS,
 )
 from segcal.demo.loss_study.results import DIRECTIONS, Key, Results
 from segcal.report.cells import Cell, Column, Group, Row
@@ -83,12 +84,22 @@ def rank_table(results: Results) -> Table:
     return Table("Ranks over all tasks", "Loss", columns, (Group("", tuple(rows)),), ("1 is the best rank.",))
 
 
+def setting(variant: str) -> str:
+    """Return the option of a loss that is varied in Fig. 6, with its value.
+
+    >>> setting("focal"), setting("mbls_3")
+    ('gamma 3', 'margin 3')
+    """
+    name, value = next(iter(VARIANTS[variant][1].items()))
+    return f"{name} {value:g}"
+
+
 def sensitivity_table(results: Results) -> Table:
     """Return Fig. 6: three settings of every loss."""
     metrics = ("dice", "ece_foreground")
     every = [variant for variants in SENSITIVITY.values() for variant in variants]
     groups = tuple(
-        Group(TITLES[loss], tuple(Row(v, _means(results, v, metrics, every)) for v in variants))
+        Group(TITLES[loss], tuple(Row(setting(v), _means(results, v, metrics, every)) for v in variants))
         for loss, variants in SENSITIVITY.items()
     )
     notes = (_seed_note(results, every),)
@@ -205,7 +216,8 @@ def gain_table(results: Results, task: str, stage: str, metric: str) -> Table:
         rows.append(Row(TITLES[variant], tuple(map(_difference_cell, found))))
     title = f"{task}, {stage}: {METRIC_TITLES[metric]} minus that of CE + Dice, both calibrated alike"
     note = "Negative: the loss still helps. Paired over seeds and cases, 95 % interval."
-    return Table(title, "Loss", tuple(map(Column, PIPELINES)), (Group("", tuple(rows)),), (note,))
+    columns = tuple(Column(name, digits=4) for name in PIPELINES)
+    return Table(title, "Loss", columns, (Group("", tuple(rows)),), (note,))
 
 
 def _difference_cell(found: Difference | None) -> Cell:

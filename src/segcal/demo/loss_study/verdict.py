@@ -18,6 +18,7 @@ from segcal.summary import Difference
 STAGES = {"clean": "On cases like those of training", "corrupted": "Under corruption"}
 # If this part of the clear differences is left, or less, calibration has taken over what the losses did.
 MOST = 0.5
+FEWEST_SEEDS = 2
 
 
 class Counts(NamedTuple):
@@ -118,6 +119,8 @@ def spread_table(results: Results, metric: str) -> Table:
 
 def verdict(results: Results, metric: str = "nll") -> str:
     """Return what follows for one metric: a point of a list a stage."""
+    if max((len(results.seeds(Key(task, BASELINE))) for task in results.tasks), default=0) < FEWEST_SEEDS:
+        return "One network of each kind is no basis for a conclusion: train more seeds."
     points = []
     for stage, words in STAGES.items():
         signs = {pipeline: compared(results, metric, stage, pipeline) for pipeline in PIPELINES}
@@ -144,6 +147,8 @@ def _left(signs: dict[str, dict[tuple[str, str], int]]) -> str:
     if not after:
         return ""
     before = counted(signs["none"]).clear
+    if not before:
+        return "So there is nothing that a calibrator could take over."
     most = [name for name, own in after.items() if counted(own).clear <= MOST * before]
     if len(most) == len(after):
         text = "So a calibrator fitted after training does most of what a loss does"

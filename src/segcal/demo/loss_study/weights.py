@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
+
+from segcal.errors import ArtifactError
 
 
 def write_weights(path: Path, network: nn.Module, record: Mapping[str, Any]) -> None:
@@ -25,10 +27,16 @@ def write_weights(path: Path, network: nn.Module, record: Mapping[str, Any]) -> 
 
 
 def read_weights(path: Path, network: nn.Module) -> dict[str, Any]:
-    """Put weights into a network, and return the record."""
-    with safe_open(path, framework="pt") as file:
-        record: dict[str, Any] = json.loads(file.metadata()["record"])
-        state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    """Put weights into a network, and return the record; a file that is damaged is removed, to be made again."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            record: dict[str, Any] = json.loads(file.metadata()["record"])
+            state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
+        path.unlink(missing_ok=True)
+        raise ArtifactError(
+            f"{path} was not readable as weights ({error}) and is removed. Run the study again."
+        ) from None
     network.load_state_dict(
         {name: value.float() if value.is_floating_point() else value for name, value in state.items()}
     )
