@@ -29,7 +29,8 @@ def test_the_error_is_that_of_a_ratio_over_cases(seed, cases):
         n = np.array([curve.count[place] for curve in listed], float)
         r = np.array([curve.right[place] for curve in listed], float)
         expected = np.sqrt(cases / (cases - 1) * ((r - r.sum() / n.sum() * n) ** 2).sum()) / n.sum()
-        assert found[place] == pytest.approx(expected, abs=1e-9)
+        # Sums of squares cancel where all cases agree, and a root makes 1e-16 of it 1e-8.
+        assert found[place] == pytest.approx(expected, abs=1e-7)
 
 
 def test_it_agrees_with_drawing_cases_again_and_again():
