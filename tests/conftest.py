@@ -1,4 +1,8 @@
-"""What every test may use: weights that a fitted calibrator could have, and one thread per worker process."""
+"""What every test may use: weights that a fitted calibrator could have, and one thread per worker process.
+
+Property tests draw the same examples every time, so that a run says something about the change and not about luck;
+``HYPOTHESIS_PROFILE=explore make test`` draws others.
+"""
 
 import os
 from itertools import pairwise
@@ -6,11 +10,16 @@ from itertools import pairwise
 import numba
 import pytest
 import torch
+from hypothesis import settings
 
 from segcal.calibrators.affine import AffineCalibrator
 from segcal.calibrators.histogram import Histogram
 from segcal.calibrators.isotonic import Isotonic
 from segcal.calibrators.selective import Selective
+
+settings.register_profile("fixed", derandomize=True)
+settings.register_profile("explore", derandomize=False)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     torch.set_num_threads(1)  # the workers share the cores already
