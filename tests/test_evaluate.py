@@ -240,3 +240,9 @@ def test_memory_does_not_grow_with_the_number_of_cases():
     one_case = 6 * 400 * 500 * 4
     # Eleven more cases are read. A pass that kept them would grow by eleven; an allocator may keep the odd block.
     assert int(run.stdout) < 3 * one_case
+
+
+def test_a_fit_is_no_calibrator_and_the_sentence_says_what_to_pass():
+    cases = ArrayCases([np.zeros((2, 3, 4), np.float32)], [np.zeros((3, 4), int)])
+    with pytest.raises(InputError, match=r"calibrator is dict, but .* pass \.calibrator"):
+        evaluate(cases, {})

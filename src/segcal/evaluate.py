@@ -62,6 +62,11 @@ def evaluate(
     >>> result.before["nll"].cases, result.after
     (4, None)
     """
+    if calibrator is not None and not callable(calibrator):
+        raise InputError(
+            f"calibrator is {type(calibrator).__name__}, but a calibrator or a function is needed. Of what fit or load "
+            "returned, pass .calibrator."
+        )
     chosen = _choose(metrics, calibrator is not None)
     if len(cases) == 0:
         raise InputError("cases is empty, but at least one case is needed. Check the folder or the split.")

@@ -73,6 +73,20 @@ def test_validation_cases_of_their_own(folders, make_folders, run, tmp_path):
     assert len(document["calibration_ids"]) == 6
 
 
+def test_calibration_cases_cannot_validate(folders, run, tmp_path):
+    done = run("fit", *folders.both, "-o", tmp_path / "cal", "--validation", folders.predictions)
+    assert done.code == 2
+    assert "but calibration cases cannot judge the fit. Leave it out" in done.err
+    assert not (tmp_path / "cal").exists()
+
+
+def test_all_and_a_split_contradict_each_other(folders, run, tmp_path):
+    call = ["fit", *folders.both, "-o", tmp_path / "cal", "--calibrator", "ts"]
+    done = run(*call, "--all", "--splits", tmp_path / "splits.json")
+    assert done.code == 2
+    assert "--all and --splits contradict each other" in done.err
+
+
 def test_all_cases_without_validation(folders, run, tmp_path):
     done = run("fit", *folders.both, "-o", tmp_path / "cal", "--calibrator", "ts", "--all")
     assert "fitted on 6 cases, validated on 0" in done.out

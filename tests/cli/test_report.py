@@ -47,7 +47,7 @@ def test_an_evaluation_writes_a_small_page(folders, tmp_path):
     text = page.read_text("utf-8")
     document = json.loads(text.split('id="data">')[1].split("</script>")[0])
     assert document["kind"] == "evaluation"
-    assert document["places"][0]["division"] == {"cal": 3, "val": 0, "test": 5, "repeats": 1}
+    assert document["places"][0]["division"] == {"cal": 3, "val": 0, "test": 5, "repeats": 1, "seen": 0}
 
 
 def test_a_page_of_the_cases_that_were_fitted_on_says_so(folders, tmp_path):

@@ -296,3 +296,12 @@ def test_without_a_matrix_the_optimum_is_the_same(name, make_cases, monkeypatch)
     free = fit(name, cases, config=config).certificate
     assert free.converged
     assert free.objective == pytest.approx(dense.objective, abs=1e-7)
+
+
+@pytest.mark.parametrize("name", ["dc", "cdc"])
+def test_fewer_voxels_than_variables_are_no_reason_to_fail(name):
+    rng = np.random.default_rng(0)
+    logits = rng.normal(size=(60, 6, 12)).astype(np.float32)
+    labels = rng.integers(0, 60, (6, 12))
+    fitted = fit(name, ArrayCases([logits], [labels]), config=FitConfig(lam=0.1, mu=0.1, tol=1e-3))
+    assert np.isfinite(fitted.certificate.nll)

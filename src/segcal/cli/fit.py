@@ -95,12 +95,21 @@ def run(args: argparse.Namespace) -> int:
 
 def _divide(args: argparse.Namespace, cases: FileCases) -> tuple[Cases, Cases | None]:
     if args.all:
+        if args.splits is not None:
+            raise InputError("--all and --splits contradict each other: a split keeps cases apart. Leave one out.")
         if args.calibrator is None:
             raise InputError(
                 "--all leaves no validation cases, but a comparison needs them. Name one with --calibrator."
             )
         return cases, None
     if args.validation is not None:
+        own = {path.resolve() for path in split_paths(args.paths)[0]}
+        shared = next((path for path in args.validation if path.resolve() in own), None)
+        if shared is not None:
+            raise InputError(
+                f"--validation is {shared}, but calibration cases cannot judge the fit. Leave it out to have the cases "
+                "divided."
+            )
         return cases, open_folders(args, args.validation, args.validation_labels or split_paths(args.paths)[1])
     if args.splits is not None and args.splits.exists():
         split = load_split(cases, args.splits)

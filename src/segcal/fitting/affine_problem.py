@@ -176,7 +176,12 @@ class AffineProblem(ConvexProblem, ProductProblem):
         blocks = affine_torch.hessian_blocks(sample.features, sample.weight, theta, self._outputs).cpu()
         blocks /= self._frames.total_weight
         damping = 1e-9 * float(blocks.diagonal(dim1=1, dim2=2).amax()) + 1e-14
-        return torch.linalg.cholesky(blocks + torch.diag(self._typical_penalty() + 10 * damping)), damping
+        extra = 10 * damping
+        while True:
+            factors, failed = torch.linalg.cholesky_ex(blocks + torch.diag(self._typical_penalty() + extra))
+            if not bool(failed.any()):
+                return factors, damping
+            extra *= 10  # fewer voxels than variables, and rounding made it indefinite
 
     def _typical_penalty(self) -> Tensor:
         """Return about what the penalty adds to the diagonal of the Hessian of one output."""

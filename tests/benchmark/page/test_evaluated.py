@@ -9,6 +9,7 @@ import torch
 import segcal
 from segcal.benchmark.page.evaluated import BEFORE, PLACE, evaluated_document
 from segcal.cases import ArrayCases
+from segcal.errors import InputError
 from segcal.report.page import render_page
 
 
@@ -89,3 +90,17 @@ def test_without_tables_of_reliability_there_is_no_verdict(held_out):
     document = evaluated_document(segcal.evaluate(held_out, metrics=["nll"], replicates=50), held_out, None)
     assert document["places"][0]["verdict"] is None
     assert document["places"][0]["curves"] == {}
+
+
+def test_cases_of_the_fit_give_no_verdict(cases, fitted):
+    found = evaluated_document(segcal.evaluate(cases, fitted.calibrator, replicates=50), cases, fitted)["places"][0]
+    assert found["division"]["seen"] == 2
+    assert found["verdict"]["tone"] == "measured"
+    assert found["verdict"]["headline"].startswith("Measured on cases that the calibrator was fitted to")
+    assert "7 cases, of which 2 had a part in the fit" in found["verdict"]["done"]
+
+
+def test_cases_that_are_ignored_as_a_whole_give_no_page(fitted):
+    void = ArrayCases([np.zeros((3, 4, 5), np.float32)], [np.full((4, 5), 255)], ignore=255)
+    with pytest.raises(InputError, match="the cases have no voxel that counts"):
+        evaluated_document(segcal.evaluate(void, fitted.calibrator, replicates=50), void, fitted)

@@ -5,7 +5,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from segcal.cases import CaseWriter, open_cases
-from segcal.cases.formats.safetensors import numpy_dtype
+from segcal.cases.formats.safetensors import numpy_dtype, write_tensors
 from segcal.errors import InputError
 
 
@@ -36,3 +36,15 @@ def test_unusual_types_are_refused():
     assert numpy_dtype("U16") == np.uint16
     with pytest.raises(InputError, match="dtype F8_E4M3 is not supported"):
         numpy_dtype("F8_E4M3")
+
+
+def test_files_have_the_mode_that_other_files_have(tmp_path):
+    write_tensors({"a": torch.zeros(2)}, tmp_path / "a.safetensors", None)
+    (tmp_path / "plain").touch()
+    assert (tmp_path / "a.safetensors").stat().st_mode == (tmp_path / "plain").stat().st_mode
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.safetensors", "plain"]
+
+
+def test_a_file_that_cannot_be_written_is_an_error_of_the_system(tmp_path):
+    with pytest.raises(OSError, match=r"a\.safetensors could not be written"):
+        write_tensors({"a": torch.zeros(2)}, tmp_path / "nowhere" / "a.safetensors", None)

@@ -20,6 +20,7 @@ from segcal.calibrators import registry_entry
 from segcal.calibrators.base import Calibrator
 from segcal.calibrators.identity import Identity
 from segcal.cases.base import Cases
+from segcal.errors import InputError
 from segcal.evaluation import Evaluation
 from segcal.fitting import Fitted
 from segcal.report.page import SCHEMA
@@ -114,9 +115,10 @@ def _curve(result: Evaluation, stage: str) -> dict[str, Any] | None:
 
 
 def _division(result: Evaluation, fitted: Fitted | None) -> dict[str, int]:
-    count = sum(row["stage"] == "before" for row in result.rows)
-    parts = (0, 0) if fitted is None else (len(fitted.calibration_ids), len(fitted.validation_ids))
-    return {"cal": parts[0], "val": parts[1], "test": count, "repeats": 1}
+    tested = [row["case"] for row in result.rows if row["stage"] == "before"]
+    parts: tuple[Sequence[str], ...] = ((), ()) if fitted is None else (fitted.calibration_ids, fitted.validation_ids)
+    seen = len(set(tested) & {case for part in parts for case in part})
+    return {"cal": len(parts[0]), "val": len(parts[1]), "test": len(tested), "repeats": 1, "seen": seen}
 
 
 def _column(result: Evaluation, metric: str, stages: Mapping[str, str]) -> dict[str, list[float | None]]:
@@ -126,6 +128,8 @@ def _column(result: Evaluation, metric: str, stages: Mapping[str, str]) -> dict[
 def _honesty(result: Evaluation, stage: str) -> Honesty:
     total = total_of(_parts(result, stage))
     voxels = int(total.count.sum())
+    if not voxels:
+        raise InputError("the cases have no voxel that counts, but a page needs some. Check --ignore.")
     return Honesty(float(total.confidence.sum()) / voxels, int(total.right.sum()) / voxels)
 
 

@@ -23,6 +23,7 @@ ON_AVERAGE = (
     "case can deviate. See the cases below, the worst first."
 )
 SPREAD = "Intervals describe the spread over these test cases, not over cases of another kind."
+SEEN = "Measured on cases that the calibrator was fitted to: this says little about new cases."
 EFFECTS = {"better": "improved", "worse": "became worse", "same": "did not measurably change"}
 
 
@@ -54,15 +55,17 @@ def make_verdict(facts: Facts, division: dict[str, Any], shifted: Sequence[Facts
 
     Args:
         facts: of its test cases.
-        division: cal, val and test: how many cases had which part; repeats; level; why the calibrator was chosen.
+        division: cal, val and test: how many cases had which part; repeats; level; why the calibrator was chosen; and
+            seen: how many of the test cases had a part in the fit, 0 if it is not given.
         shifted: facts of the same calibrator on other tasks.
     """
     keeps = facts.chosen.preserves is not None
     effects = {name: effect_of(change) for name, change in facts.change.items() if name in MEASURED}
     tone = _tone(effects, facts)
+    seen = division.get("seen", 0)
     return Verdict(
-        headline=_headline(tone, facts, "same" in effects.values()),
-        tone=tone,
+        headline=SEEN if seen else _headline(tone, facts, "same" in effects.values()),
+        tone="measured" if seen else tone,
         before=_before(facts),
         done=_done(facts, division),
         changed=_changed(facts, division["level"], division["repeats"]),
@@ -138,9 +141,14 @@ def _done(facts: Facts, division: dict[str, Any]) -> str:
         return f"Calibrators were fitted on {division['cal']} cases and compared on {division['val']} others."
     chosen = f" It was chosen {division['chosen']}." if division["chosen"] else ""
     again = f", {division['repeats']} times over with other divisions" if division["repeats"] > 1 else ""
+    tested = f"{division['test']} test cases that had no part in the fit they judge{again}"
+    if division.get("seen", 0):
+        tested = (
+            f"{division['test']} cases, of which {division['seen']} had a part in the fit: hold cases out to judge it"
+        )
     return (
         f"A calibrator, {calibrator_words(name)} ({name}), was fitted on {division['cal']} cases with known truth."
-        f"{chosen} Everything below was measured on {division['test']} test cases that had no part in either{again}."
+        f"{chosen} Everything below was measured on {tested}."
     )
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -50,7 +50,7 @@ class Safetensors(Format):
             metadata = file.metadata()
         ordered = np.ascontiguousarray(np.moveaxis(values, 0, self.class_axis(values.ndim)))
         tensors[chosen] = torch.from_numpy(ordered)
-        save_file(tensors, folder / path.name, metadata)
+        write_tensors(tensors, folder / path.name, metadata)
         return [path.name]
 
     def _key(self, keys: list[str], path: Path) -> str:
@@ -78,3 +78,15 @@ def numpy_dtype(name: str) -> np.dtype[np.generic]:
         raise InputError(
             f"dtype {name} is not supported, but plain numbers are needed. Save float16 or float32."
         ) from None
+
+
+def write_tensors(tensors: dict[str, Tensor], path: Path, metadata: dict[str, str] | None) -> None:
+    """Write a file that others may read as the user's settings say: the library lets nobody else read it."""
+    try:
+        save_file(tensors, path, metadata)
+    except SafetensorError as error:  # a full disk, mostly
+        raise OSError(f"{path.name} could not be written ({error})") from None
+    pattern = path.with_name(f".{path.name}.mode")
+    pattern.touch()
+    path.chmod(pattern.stat().st_mode)
+    pattern.unlink()

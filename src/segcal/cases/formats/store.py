@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors import safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from segcal.cases.base import Case
 from segcal.cases.bounded import check_size, read_json, reading
 from segcal.cases.decision import keep_decision
 from segcal.cases.formats.base import Facts, Format, Header, Options, Stored
+from segcal.cases.formats.safetensors import write_tensors
 from segcal.cases.kinds import check_kind
 from segcal.errors import InputError
 from segcal.numerics import canonical_logits, compute_dtype, free_energy, winner
@@ -133,7 +133,7 @@ def save_case(case: Case, folder: Path, has_offset: bool) -> str:
         tensors["mask"] = case.mask.to(torch.uint8).contiguous()
     facts = {"format": FORMAT, "version": VERSION, "id": case.id, "spacing": case.spacing, "group": case.group}
     name = f"{case.id}.safetensors"
-    save_file(tensors, folder / name, {"segcal": json.dumps(facts)})
+    write_tensors(tensors, folder / name, {"segcal": json.dumps(facts)})
     return name
 
 
