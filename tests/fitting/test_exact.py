@@ -303,5 +303,5 @@ def test_fewer_voxels_than_variables_are_no_reason_to_fail(name):
     rng = np.random.default_rng(0)
     logits = rng.normal(size=(60, 6, 12)).astype(np.float32)
     labels = rng.integers(0, 60, (6, 12))
-    fitted = fit(name, ArrayCases([logits], [labels]), config=FitConfig(lam=0.1, mu=0.1, tol=1e-3))
+    fitted = fit(name, ArrayCases([logits], [labels]), config=FitConfig(lam=0.0, mu=0.0, tol=1e-2))
     assert np.isfinite(fitted.certificate.nll)
