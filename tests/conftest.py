@@ -1,4 +1,4 @@
-"""What every test may use: weights that a fitted calibrator could have, and one thread per worker process.
+"""What every test may use: weights that a fitted calibrator could have, and one thread.
 
 Property tests draw the same examples every time, so that a run says something about the change and not about luck;
 ``HYPOTHESIS_PROFILE=explore make test`` draws others.
@@ -7,7 +7,6 @@ Property tests draw the same examples every time, so that a run says something a
 import os
 from itertools import pairwise
 
-import numba
 import pytest
 import torch
 from hypothesis import settings
@@ -21,9 +20,8 @@ settings.register_profile("fixed", derandomize=True)
 settings.register_profile("explore", derandomize=False)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
 
-if "PYTEST_XDIST_WORKER" in os.environ:
-    torch.set_num_threads(1)  # the workers share the cores already
-    numba.set_num_threads(1)
+# Workers share the cores already, and what is tested is small: a second thread is mostly waited for.
+torch.set_num_threads(1)
 
 
 def _randomise_affine(calibrator, generator, edge):

@@ -176,6 +176,7 @@ class AffineProblem(ConvexProblem, ProductProblem):
         blocks = affine_torch.hessian_blocks(sample.features, sample.weight, theta, self._outputs).cpu()
         blocks /= self._frames.total_weight
         damping = 1e-9 * float(blocks.diagonal(dim1=1, dim2=2).amax()) + 1e-14
+        assert bool(torch.isfinite(blocks).all()), "the Hessian is not finite"
         extra = 10 * damping
         while True:
             factors, failed = torch.linalg.cholesky_ex(blocks + torch.diag(self._typical_penalty() + extra))

@@ -57,7 +57,7 @@ def train(
     cases: Cases,
     config: TrainConfig,
     validation: Cases = (),
-    checkpoint: Path | None = None,
+    checkpoint: str | Path | None = None,
     on_epoch: Callable[[Epoch], None] | None = None,
 ) -> Trained:
     """Train a module in place and leave it with the weights of the best validation Dice.
@@ -86,7 +86,7 @@ def train_steps(
     cases: Cases,
     config: TrainConfig,
     validation: Cases = (),
-    checkpoint: Path | None = None,
+    checkpoint: str | Path | None = None,
     on_epoch: Callable[[Epoch], None] | None = None,
 ) -> Steps:
     """Train as :func:`train` does, one step with every `next`: for several trainings that take turns.
@@ -99,10 +99,10 @@ def train_steps(
     _check_ignored(loss, config)
     torch.manual_seed(config.seed)
     state = _State(network.to(config.device), loss.to(config.device), config, len(cases))
-    checkpoint = None if checkpoint is None else Path(checkpoint)
+    path = None if checkpoint is None else Path(checkpoint)
     training = Training(config, repr(loss), len(cases))
-    if checkpoint is not None and checkpoint.exists():
-        state.restore(load_checkpoint(checkpoint, training))
+    if path is not None and path.exists():
+        state.restore(load_checkpoint(path, training))
     while state.done < config.epochs:
         value = yield from state.run_epoch(_batches(cases, config, state.done))
         dice = None
@@ -110,8 +110,8 @@ def train_steps(
         if len(validation) and (last or state.done % config.validate_every == 0):
             dice = validation_dice(network, validation, config.device, config.include_background, config.ignore_index)
         state.close_epoch(Epoch(state.done, value, dice))
-        if checkpoint is not None and (last or state.done % config.validate_every == 0):
-            save_checkpoint(checkpoint, state.snapshot(), training)
+        if path is not None and (last or state.done % config.validate_every == 0):
+            save_checkpoint(path, state.snapshot(), training)
         if on_epoch is not None:
             on_epoch(state.history[-1])
     if state.best_weights is not None:

@@ -1,11 +1,7 @@
-import signal
-import subprocess
-import sys
 import time
 from dataclasses import replace
 
 import numpy as np
-import psutil
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -60,11 +56,11 @@ class Work:
 
 @pytest.fixture
 def in_place(monkeypatch):
-    """Let this process do what others do, without its threads and signals being set; return the signals."""
-    signals = []
+    """Let this process do what others do, without its threads and signals being set; return who follows a parent."""
+    following = []
     monkeypatch.setattr(run.torch, "set_num_threads", lambda number: None)
-    monkeypatch.setattr(run.signal, "signal", lambda *arguments: signals.append(arguments))
-    return signals
+    monkeypatch.setattr(run, "follow_parent", lambda: following.append(True))
+    return following
 
 
 @pytest.fixture
@@ -413,40 +409,10 @@ def test_a_folder_whose_description_is_damaged_is_refused(study):
         run_study(study, print)
 
 
-PARENT = """
-import sys, time
-from multiprocessing import get_context
-from segcal.demo.loss_study.run import end_with_parent
-
-def child():
-    end_with_parent()
-    print("here", flush=True)
-    time.sleep(100)
-
-if __name__ == "__main__":
-    process = get_context("spawn").Process(target=child, daemon=True)
-    process.start()
-    print(process.pid, flush=True)
-    time.sleep(100)
-"""
-
-
-def test_processes_end_when_the_one_that_started_them_is_killed(tmp_path):
-    script = tmp_path / "parent.py"
-    script.write_text(PARENT)
-    parent = subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True)
-    child = psutil.Process(int(parent.stdout.readline()))
-    assert parent.stdout.readline().strip() == "here"
-    parent.kill()
-    parent.wait()
-    child.wait(timeout=30)
-    parent.stdout.close()
-
-
-def test_an_interruption_is_left_to_the_process_that_started_the_others(study, work, in_place):
+def test_processes_that_train_and_measure_follow_their_parent(study, work, in_place):
     train_networks(study, soon())
     measure_networks(study, time.time() - 1)
-    assert in_place == [(signal.SIGINT, signal.SIG_IGN)] * 2
+    assert in_place == [True, True]
 
 
 def test_processes_are_ended_when_the_study_is_interrupted(study, monkeypatch):

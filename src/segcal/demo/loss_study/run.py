@@ -7,20 +7,17 @@ finished is given up.
 """
 
 import json
-import os
-import signal
 import time
 from collections.abc import Callable, Iterator
-from multiprocessing import get_context, parent_process
-from multiprocessing.connection import wait
+from multiprocessing import get_context
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from threading import Thread
 
 import numpy as np
 import torch
 
 from segcal.cases import ArrayCases
+from segcal.demo.loss_study.child import follow_parent
 from segcal.demo.loss_study.data import all_chunks, write_chunk
 from segcal.demo.loss_study.measure import fit_post_hoc, study_metrics
 from segcal.demo.loss_study.plan import Unit
@@ -126,7 +123,7 @@ def measure_networks(study: Study, until: float) -> None:
 
 def warm_up() -> None:
     """Have the compiled loops compiled, while others draw cases: each process would wait for the compiler otherwise."""
-    end_with_parent()
+    follow_parent()
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 3, (4, 8, 9))
     logits = rng.normal(size=(4, 3, 8, 9)).astype(np.float32)
@@ -160,23 +157,9 @@ def _read_sizes(path: Path) -> object:
 
 
 def _begin(study: Study) -> None:
-    """Set a process up: an interruption is its parent's affair, and it ends with its parent, however that ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    end_with_parent()
+    follow_parent()
     torch.set_num_threads(study.threads())
     _draw_cases(study)
-
-
-def end_with_parent() -> None:
-    """End this process when the one that started it is gone: nobody would wait for its results."""
-    parent = parent_process()
-    if parent is not None:
-        Thread(target=_wait_and_end, args=(parent.sentinel,), daemon=True).start()
-
-
-def _wait_and_end(sentinel: int) -> None:
-    wait([sentinel])
-    os._exit(1)
 
 
 def _draw_cases(study: Study) -> None:

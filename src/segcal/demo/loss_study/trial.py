@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from segcal.demo.loss_study.child import follow_parent
 from segcal.demo.loss_study.data import Stored
 from segcal.demo.loss_study.network import Data, Effort, unit_steps
 from segcal.demo.loss_study.plan import CONFIGS, Unit
@@ -26,6 +27,7 @@ BATCHES = 3
 
 def try_graphs(folder: Path, device: str, tasks: tuple[str, ...]) -> None:
     """Train a few steps both ways and write what was found."""
+    follow_parent()
     try:
         finding = {"works": True, "seconds": {}}
         for task in tasks:
