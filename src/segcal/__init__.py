@@ -7,6 +7,7 @@ from segcal.errors import ArtifactError, InputError, SegcalError
 from segcal.evaluate import evaluate
 from segcal.fitting import FitConfig, fit
 from segcal.fitting.artifact import load, save
+from segcal.fitting.contest import choose
 from segcal.losses import LOSSES, make_loss
 from segcal.metrics import METRICS
 from segcal.pooling import POOLINGS, pool
@@ -24,6 +25,7 @@ __all__ = [
     "InputError",
     "SegcalError",
     "audit",
+    "choose",
     "evaluate",
     "fit",
     "load",

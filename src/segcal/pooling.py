@@ -45,6 +45,10 @@ def mean_probs(members: Iterable[Tensor]) -> Tensor:
     return log_mean_exp(canonical_logits(member, axis=0) for member in members)
 
 
+# Not a pooling but the wish to have it chosen, which only a comparison can do; and those among which it chooses.
+BEST = "best"
+POOLED = ("mean_probs", "mean_logits")
+
 POOLINGS: dict[str, Callable[[Iterable[Tensor]], Tensor]] = {
     "single": single,
     "mean_logits": mean_logits,
@@ -52,8 +56,15 @@ POOLINGS: dict[str, Callable[[Iterable[Tensor]], Tensor]] = {
 }
 
 
-def check_pooling(how: str) -> str:
-    """Return `how` if it names a pooling."""
+def check_pooling(how: str, may_choose: bool = False) -> str:
+    """Return `how` if it names a pooling, or the wish to have one chosen where that may be."""
+    if how == BEST and may_choose:
+        return how
+    if how == BEST:
+        raise InputError(
+            "pooling is 'best', but only a comparison on labelled cases can tell which one that is. Use segcal.choose "
+            "or segcal fit, or declare mean_logits or mean_probs."
+        )
     if how not in POOLINGS:
         raise InputError(f"no pooling is named {how!r}. Choose one of: {', '.join(POOLINGS)}.")
     return how

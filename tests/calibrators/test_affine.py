@@ -45,15 +45,15 @@ def test_the_frame_and_the_parameters_are_all_that_the_scores_need(name, randomi
 
 
 @pytest.mark.parametrize("name", AFFINE)
-def test_penalised_is_linear_and_takes_leading_axes(name, randomise):
+def test_the_full_map_is_linear_and_takes_leading_axes(name, randomise):
     calibrator = randomise(make_calibrator(name, 4))
     with torch.no_grad():
         parts = [
             p if calibrator.weight.ndim == 3 else p[None]
             for p in (calibrator.weight, calibrator.bias, calibrator.gauge)
         ]
-        once = calibrator.penalised(*parts)
-        twice = calibrator.penalised(*(torch.stack([p, 3 * p]) for p in parts))
+        once = calibrator.full_map(*parts)
+        twice = calibrator.full_map(*(torch.stack([p, 3 * p]) for p in parts))
     for single, both in zip(once, twice, strict=True):
         torch.testing.assert_close(both[0], single)
         torch.testing.assert_close(both[1], 3 * single)

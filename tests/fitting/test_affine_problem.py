@@ -5,6 +5,7 @@ import torch
 from segcal import make_calibrator
 from segcal.fitting import affine_problem
 from segcal.fitting.affine_problem import AffineProblem, likelihood_hessian
+from segcal.fitting.convex_problem import Strengths
 from segcal.fitting.frames import Block, Frames
 from segcal.fitting.voxels import StreamedVoxels
 
@@ -19,7 +20,7 @@ def build(name, cases, randomise=None, cache=1 << 30):
     source = StreamedVoxels(cases, lambda: None)
     frames = Frames(source, calibrator.frame, calibrator.num_experts, cache, torch.device("cpu"))
     problem = AffineProblem(calibrator, frames, seed=0)
-    problem.set_strengths(LAM, MU)
+    problem.set_strengths(Strengths(LAM, MU))
     return calibrator, problem
 
 

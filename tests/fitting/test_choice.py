@@ -1,139 +1,136 @@
+"""The rule: what is clearly better, what is not, and what happens where nobody can know."""
+
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
+import scipy.stats
 
-from segcal import ArrayCases, make_calibrator
-from segcal.errors import InputError
-from segcal.fitting import FitConfig
-from segcal.fitting.choice import candidates, case_nll, choose, choose_column
-from segcal.fitting.fit import read_data
+from segcal.fitting.choice import ENOUGH_GROUPS, Candidate, Tried, decide
+from segcal.fitting.held_out import Noise, Worth, noise
 
-CONFIG = FitConfig(voxels=200, lam=1e-3, mu=1e-3)
+PARAMETERS = {"identity": 0, "ts": 1, "cms_ap": 40, "isotonic": 2047, "iop": 1200}
 
 
-def draw(count, temperature, seed, classes=3, shape=(9, 11), kind="logits", labels=True):
-    """Cases whose labels follow the softmax of logits / temperature."""
+def tried(name, nll, ece=None, pooling=None):
+    ece = np.full(len(nll), 0.02) if ece is None else ece
+    worth = {f"c{k}": Worth(float(a), float(b)) for k, (a, b) in enumerate(zip(nll, ece, strict=True))}
+    return Tried(Candidate(name, pooling, PARAMETERS[name]), worth)
+
+
+def alone(count):
+    return {f"c{k}": f"c{k}" for k in range(count)}
+
+
+def spread(count, mean, size, seed=0):
+    """Values with exactly this mean and standard deviation."""
+    values = np.random.default_rng(seed).normal(size=count)
+    return mean + size * (values - values.mean()) / values.std(ddof=1)
+
+
+@pytest.mark.parametrize("folds", [1, 2, 5])
+def test_noise_is_that_of_sums_over_groups(folds):
+    rng = np.random.default_rng(0)
+    values, groups = rng.normal(size=11), list("aabbbccdefg")
+    residual = values - values.mean()
+    sums = [residual[[g == name for g in groups]].sum() for name in sorted(set(groups))]
+    variance = 7 / 6 * sum(s * s for s in sums) / 11**2 * (1 if folds == 1 else 1 + folds / (folds - 1))
+    found = noise(values, groups, folds)
+    assert found.mean == pytest.approx(values.mean())
+    assert found.error == pytest.approx(math.sqrt(variance))
+
+
+def test_without_groups_and_folds_noise_is_the_standard_error():
+    values = np.random.default_rng(1).normal(size=9)
+    assert noise(values, list("abcdefghi"), 1).error == pytest.approx(values.std(ddof=1) / 3)
+
+
+def test_the_noise_of_one_group_is_not_known():
+    assert noise([1.0, 3.0], ["a", "a"], 1) == Noise(2.0, None)
+
+
+def test_cases_of_one_group_count_as_one():
+    """Every case four times over says no more than once, though a plain standard error would be half as large."""
+    once = noise([1.0, 2.0, 4.0], list("abc"), 1)
+    copies = noise([1.0, 2.0, 4.0] * 4, list("abc") * 4, 1)
+    assert copies.error == pytest.approx(once.error)
+
+
+def test_what_is_better_beyond_noise_is_taken():
+    decision = decide([tried("identity", [2.0] * 8), tried("ts", [1.0] * 8), tried("cms_ap", [0.9] * 8)], alone(8), 5)
+    assert decision.chosen.name == "cms_ap"
+    assert decision.chosen.verdict == "clearly better"
+    assert decision.reason == "cms_ap has an NLL lower than ts by 0.1000 ± 0.0000 on 8 held-out cases."
+
+
+@pytest.mark.parametrize("count", [6, 12, 40])
+@pytest.mark.parametrize("folds", [1, 5])
+def test_the_limit_is_the_one_sided_interval_of_student(count, folds):
+    factor = 1 if folds == 1 else math.sqrt(1 + folds / (folds - 1))
+    limit = scipy.stats.t.ppf(0.95, count - 1) * factor / math.sqrt(count)  # for differences of deviation one
+    for share, name in ((0.98, "ts"), (1.02, "cms_ap")):
+        rows = [tried("ts", np.zeros(count)), tried("cms_ap", spread(count, -share * limit, 1.0))]
+        assert decide(rows, alone(count), folds).chosen.name == name
+
+
+def test_groups_and_not_cases_decide():
+    gains = np.repeat([-1.0, -1.2, 0.4, -0.9, 0.5, -1.1, 0.3, 0.2], 5)
+    rows = [tried("ts", np.zeros(40)), tried("cms_ap", gains)]
+    assert decide(rows, alone(40), 1).chosen.name == "cms_ap"
+    grouped = {f"c{k}": f"g{k // 5}" for k in range(40)}
+    assert decide(rows, grouped, 1).chosen.name == "ts"
+
+
+def test_of_few_groups_nothing_but_a_temperature_is_taken():
+    few, enough = ENOUGH_GROUPS - 1, ENOUGH_GROUPS
+    for count, name in ((few, "ts"), (enough, "cms_ap")):
+        decision = decide([tried("ts", [1.0] * count), tried("cms_ap", [0.5] * count)], alone(count), count)
+        assert decision.chosen.name == name
+    decision = decide([tried("ts", [1.0] * few), tried("cms_ap", [0.5] * few)], alone(few), few)
+    assert decision.reason == "5 groups are too few to know what more than a temperature is worth: 6 are needed."
+
+
+def test_a_lower_likelihood_does_not_buy_a_worse_calibration_error():
+    nll = spread(20, 0.8, 0.01)
+    better, worse = spread(20, 0.02, 0.001), spread(20, 0.03, 0.001, seed=1)
+    rows = [tried("ts", np.ones(20), better), tried("cms_ap", nll, worse)]
+    decision = decide(rows, alone(20), 5)
+    assert decision.chosen.name == "ts"
+    assert decision.candidates[1].verdict == "better in NLL, worse in ECE"
+
+
+def test_nothing_is_done_only_if_a_temperature_is_worse_beyond_noise():
+    for harm, name in ((0.4, "ts"), (2.5, "identity")):
+        values = spread(10, harm * math.sqrt(2.25) / math.sqrt(10), 1.0)
+        decision = decide([tried("identity", np.zeros(10)), tried("ts", values)], alone(10), 5)
+        assert decision.chosen.name == name
+    assert "a temperature was worse than no calibration: confidences stay as they are" in decision.reason
+
+
+def test_the_reference_is_the_better_pooling_of_a_temperature():
+    rows = [tried("ts", [1.0] * 7, pooling="mean_logits"), tried("ts", [0.9] * 7, pooling="mean_probs")]
+    decision = decide([*rows, tried("cms_ap", [0.95] * 7, pooling="mean_logits")], alone(7), 5)
+    assert decision.chosen.title == "ts (mean_probs)"
+    assert decision.candidates[2].verdict == "not better"
+
+
+def test_of_what_cannot_be_told_apart_the_one_with_fewer_parameters_is_taken():
+    close = spread(20, 0.5, 0.05)
+    rows = [tried("ts", np.ones(20)), tried("isotonic", close), tried("cms_ap", close + spread(20, 0.001, 0.05, 3))]
+    assert decide(rows, alone(20), 5).chosen.name == "cms_ap"
+    rows[2] = tried("cms_ap", close + spread(20, 0.2, 0.05, 3))
+    assert decide(rows, alone(20), 5).chosen.name == "isotonic"
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_what_is_taken_is_not_worse_than_a_temperature_beyond_noise_whatever_the_numbers(seed):
     rng = np.random.default_rng(seed)
-    logits = [4 * rng.normal(size=(classes, *shape)).astype("float32") for _ in range(count)]
-    truth = [(z / temperature + rng.gumbel(size=z.shape)).argmax(0) for z in logits]
-    ids = [f"s{seed}c{k}" for k in range(count)]
-    return ArrayCases(logits, truth if labels else None, ids=ids, kind=kind)
-
-
-def data(temperature, cal=4, val=5, **options):
-    return read_data(draw(cal, temperature, 1, **options), draw(val, temperature, 2, **options), CONFIG)
-
-
-def reference_nll(beta, case):
-    scores = beta * case.logits.double().numpy()
-    log_probs = scores - np.log(np.exp(scores).sum(0))
-    return -np.take_along_axis(log_probs, case.labels.numpy()[None], 0).mean()
-
-
-def test_the_best_is_taken_if_it_is_better_beyond_doubt():
-    values = np.array([[2.0, 1.0], [2.1, 1.1], [1.9, 0.9]])
-    assert choose_column(values, [0, 5])[0] == 1
-
-
-def test_what_cannot_be_told_apart_is_decided_by_simplicity():
-    values = np.array([[1.0, 1.2, 1.5], [1.2, 1.0, 1.6], [1.1, 1.08, 1.4]])
-    assert choose_column(values, [4, 9, 0])[0] == 0
-    assert choose_column(values, [9, 4, 0])[0] == 1
-
-
-def test_with_one_row_the_best_column_wins():
-    assert choose_column(np.array([[1.0, 0.999]]), [0, 100])[0] == 1
-
-
-def test_differences_are_to_the_best_with_the_error_of_paired_ones():
-    values = np.array([[1.0, 3.0], [2.0, 5.0], [4.0, 5.0]])
-    _, differences, errors = choose_column(values, [1, 2])
-    assert differences.tolist() == [0.0, 2.0]
-    assert errors.tolist() == pytest.approx([0.0, 1 / math.sqrt(3)])
-
-
-def test_the_comparison_is_that_of_the_cases_means():
-    given = data(3.0)
-    choice = choose(["identity", "ts"], given, CONFIG)
-    beta = float(choice.candidates[1].fitted.calibrator.inverse_temperature.detach())
-    columns = np.array([[reference_nll(b, case) for b in (1.0, beta)] for case in given.validation_cases])
-    means = columns.mean(0)
-    for row, mean in zip(choice.candidates, means, strict=True):
-        assert row.validation_nll == pytest.approx(mean, rel=1e-6)
-    gaps = columns[:, 0] - columns[:, 1]
-    assert choice.candidates[0].difference == pytest.approx(gaps.mean(), rel=1e-5)
-    assert choice.candidates[0].standard_error == pytest.approx(gaps.std(ddof=1) / math.sqrt(5), rel=1e-5)
-    assert choice.candidates[1].standard_error == 0
-    assert choice.chosen.name == "ts"
-
-
-def test_overconfident_logits_need_a_temperature_and_no_more():
-    assert choose(["identity", "ts", "dc"], data(3.0), CONFIG).chosen.name == "ts"
-
-
-def test_honest_logits_are_left_alone():
-    assert choose(["identity", "ts"], data(1.0), CONFIG).chosen.name == "identity"
-
-
-def test_one_case_has_no_standard_error_so_the_best_wins():
-    choice = choose(["identity", "ts", "dc"], data(3.0, val=1), CONFIG)
-    assert choice.chosen.validation_nll == min(row.validation_nll for row in choice.candidates)
-    assert all(row.standard_error == 0 for row in choice.candidates)
-
-
-def test_the_saved_fit_tells_of_the_comparison():
-    choice = choose(["identity", "ts"], data(3.0), CONFIG)
-    details = choice.fitted.certificate.details
-    assert details["chosen"] == "ts"
-    assert [row["name"] for row in details["comparison"]] == ["identity", "ts"]
-    assert [row["parameters"] for row in details["comparison"]] == [0, 1]
-    assert choice.chosen.fitted.certificate.details.get("comparison") is None
-
-
-def test_a_validation_case_without_labelled_voxels_counts_for_nobody():
-    given = data(3.0, val=3)
-    validation = given.validation_cases
-    logits = [validation.read(case_id).logits for case_id in validation.ids]
-    labels = [validation.read(case_id).labels for case_id in validation.ids]
-    more = ArrayCases([*logits, logits[0]], [*labels, torch.full_like(labels[0], 9)], ignore=9)
-    one = choose(["identity", "ts"], given, CONFIG)
-    two = choose(["identity", "ts"], replace(given, validation_cases=more), CONFIG)
-    assert [row.validation_nll for row in one.candidates] == [row.validation_nll for row in two.candidates]
-    assert case_nll(make_calibrator("ts", 3), more.read("3")) is None
-
-
-def test_a_choice_needs_validation_cases():
-    with pytest.raises(InputError, match="there are no validation cases, but a choice among 2 calibrators needs them"):
-        choose(["identity", "ts"], read_data(draw(2, 1.0, 1), None, CONFIG), CONFIG)
-
-
-@pytest.mark.parametrize("name", ["identity", "ts", "ets", "vs", "ms", "dc", "cdc", "cms_ap", "cms_op"])
-def test_the_nll_of_a_case_is_that_of_its_log_probabilities(name, randomise):
-    case = draw(1, 2.0, 3, shape=(40, 17)).read("s3c0")
-    calibrator = randomise(make_calibrator(name, 3), 4)
-    with torch.no_grad():
-        log_probs = calibrator(case.logits[None].double())[0]
-    expected = -float(log_probs.gather(0, case.labels[None]).mean())
-    assert case_nll(calibrator, case) == pytest.approx(expected, rel=1e-5)
-
-
-def test_a_case_larger_than_one_step_is_measured_in_parts(monkeypatch):
-    case = draw(1, 2.0, 3, shape=(40, 27)).read("s3c0")
-    calibrator = make_calibrator("ts", 3)
-    whole = case_nll(calibrator, case)
-    monkeypatch.setattr("segcal.fitting.choice.STEP_VALUES", 900)
-    assert case_nll(calibrator, case) == pytest.approx(whole, rel=1e-6)
-
-
-def test_what_must_be_kept_decides_who_competes():
-    assert candidates(4) == ["identity", "ts", "ets", "cms_ap", "cms_op"]
-    assert candidates(4, "order") == ["identity", "ts", "ets", "cms_op"]
-    assert not {"vs", "ms"} & set(candidates(4, "none"))
-    assert {"vs", "ms", "dc"} <= set(candidates(4, "none", allow_offset_dependent=True))
-    for name in candidates(4, "none"):
-        assert make_calibrator(name, 4).translation_invariant
-    with pytest.raises(InputError, match="preserve is 'mask', but it must be order, argmax or none"):
-        candidates(4, "mask")
+    count = int(rng.integers(2, 30))
+    names = ["identity", "ts", "cms_ap", "isotonic", "iop"]
+    rows = [tried(name, rng.exponential(size=count), rng.uniform(0, 0.1, count)) for name in names]
+    groups = {f"c{k}": f"g{rng.integers(0, count)}" for k in range(count)}
+    decision = decide(rows, groups, 5)
+    chosen, ts = (next(r for r in rows if r.candidate.name == n) for n in (decision.chosen.name, "ts"))
+    ids = list(ts.worth)
+    difference = noise([chosen.worth[i].nll - ts.worth[i].nll for i in ids], [groups[i] for i in ids], 5)
+    assert difference.mean <= 0

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from segcal import ArrayCases
 from segcal.errors import InputError
-from segcal.fitting.division import divide
+from segcal.fitting.division import divide, divide_folds
 
 
 def make(groups, grouped=True):
@@ -64,6 +64,23 @@ def test_what_cannot_be_divided_is_refused():
         divide(make(["x"], grouped=False), 0.5)
     with pytest.raises(InputError, match="there are 1 groups, which are kept whole, but 2 are needed"):
         divide(make(["x"] * 9), 0.5)
-    for val, test in ((0.0, 0.0), (1.0, 0.0), (0.5, 1.0), (-1, 0), (0.5, -0.1)):
+    for val, test in ((1.0, 0.0), (0.5, 1.0), (-1, 0), (0.5, -0.1)):
         with pytest.raises(InputError, match="the shares of validation and test cases are"):
             divide(make(["x"] * 9, grouped=False), val, test)
+
+
+def test_without_a_share_for_validation_all_but_the_test_cases_are_for_the_fit():
+    cal, val, test = divide(make(list("abcdef")), 0.0, 1 / 3)
+    assert (len(cal), len(val), len(test)) == (4, 0, 2)
+    assert len(divide(make(["x"]), 0.0).cal) == 1
+
+
+@pytest.mark.parametrize(("groups", "most", "sizes"), [("aabbcd", 3, [2, 2, 2]), ("aaaab", 5, [1, 4]), ("a", 5, [1])])
+def test_folds_are_whole_groups_of_about_the_same_size(groups, most, sizes):
+    cases = make(list(groups))
+    folds = divide_folds(cases, most, seed=3)
+    assert sorted(map(len, folds)) == sizes
+    assert sorted(i for fold in folds for i in fold) == sorted(cases.ids)
+    for fold in folds:
+        inside = {cases.groups[i] for i in fold}
+        assert all(cases.groups[i] not in inside for i in cases.ids if i not in fold)

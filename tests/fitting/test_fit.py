@@ -128,12 +128,19 @@ def test_degenerate_data_give_finite_parameters_and_an_honest_certificate(data, 
 
 @pytest.mark.parametrize("name", CONDITIONAL)
 def test_a_class_that_is_never_predicted_keeps_the_identity_and_is_named(name):
-    fitted = fit(name, cases_of(*never_predicted()))
+    fitted = fit(name, cases_of(*never_predicted()), config=FitConfig(lam=1e-3, mu=1e-3))
     new = make_calibrator(name, 4)
     assert fitted.certificate.untouched == (3,)
     for found, identity in zip(fitted.calibrator.parameters(), new.parameters(), strict=True):
         assert torch.equal(found[3], identity[3])
     assert not torch.equal(fitted.calibrator.weight[0], new.weight[0])
+
+
+@pytest.mark.parametrize("name", CONDITIONAL)
+def test_where_the_penalty_leads_to_a_temperature_so_does_a_class_that_is_never_predicted(name):
+    fitted = fit(name, cases_of(*never_predicted()))
+    beta = fit("ts", cases_of(*never_predicted())).calibrator.inverse_temperature
+    torch.testing.assert_close(fitted.calibrator.weight[3], beta * make_calibrator(name, 4).weight[3].detach())
 
 
 @pytest.mark.parametrize("name", ["cdc", "cms_ap", "dc"])

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 import torch
 
-from segcal.fitting.gathering import HeldVoxels, KeptVoxels, gather
-from segcal.fitting.voxels import SampledVoxels, StreamedVoxels, Voxels
+from segcal.fitting.gathering import KeptVoxels, gather
+from segcal.fitting.voxels import HeldVoxels, SampledVoxels, StreamedVoxels, Voxels
 
 
 def held(classes=3, count=400, seed=0):
@@ -15,16 +15,16 @@ def held(classes=3, count=400, seed=0):
 
 def test_a_small_sample_is_taken_as_it_is():
     voxels = held()
-    found = gather(HeldVoxels(voxels, ("a",)), 400, seed=0)
+    found = gather(HeldVoxels(voxels, {"a": 400}), 400, seed=0)
     assert all(torch.equal(x, y) for x, y in zip(found, voxels, strict=True))
 
 
 def test_a_large_sample_is_thinned_and_its_weight_stays():
     voxels = held(count=4000)
-    found = gather(HeldVoxels(voxels, ("a",)), 1000, seed=0)
+    found = gather(HeldVoxels(voxels, {"a": 4000}), 1000, seed=0)
     assert abs(found.labels.numel() - 1000) <= 1
     assert float(found.weight.sum()) == pytest.approx(float(voxels.weight.sum()), rel=0.05)
-    assert torch.equal(found.logits, gather(HeldVoxels(voxels, ("a",)), 1000, seed=0).logits)
+    assert torch.equal(found.logits, gather(HeldVoxels(voxels, {"a": 4000}), 1000, seed=0).logits)
 
 
 def test_a_stream_is_drawn_from_and_its_weight_stays(make_cases):

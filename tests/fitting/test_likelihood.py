@@ -66,11 +66,3 @@ def test_experts_without_voxels_are_named_and_do_not_count():
     with torch.no_grad():
         calibrator.weight[2] += 5
     assert float(likelihood(calibrator).detach()) == before
-
-
-@pytest.mark.parametrize(
-    ("name", "strengths"),
-    [("ts", (False, False)), ("ets", (False, False)), ("vs_ti", (False, True)), ("dc", (True, True))],
-)
-def test_the_strengths_that_matter_are_known(name, strengths):
-    assert _likelihood(make_calibrator(name, 4), *_problem(4)).strengths == strengths

@@ -2,6 +2,7 @@ import pytest
 import torch
 
 from segcal import make_calibrator
+from segcal.fitting.convex_problem import Strengths
 from segcal.fitting.temperature_problem import TemperatureProblem, coarse_stride
 from segcal.fitting.voxels import StreamedVoxels
 
@@ -50,6 +51,5 @@ def test_a_coarse_problem_is_close_to_the_whole(make_cases):
 
 def test_there_is_no_penalty(make_cases):
     _, problem = build(make_cases(3, 50))
-    problem.set_strengths(1.0, 1.0)
-    assert problem.strengths == (False, False)
+    problem.set_strengths(Strengths(1.0, 1.0))
     assert float(problem.penalty_product(torch.ones(1))) == 0

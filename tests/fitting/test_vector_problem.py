@@ -3,6 +3,7 @@ import torch
 
 from segcal import make_calibrator
 from segcal.fitting import vector_problem
+from segcal.fitting.convex_problem import Strengths
 from segcal.fitting.frames import Frames
 from segcal.fitting.vector_problem import VectorProblem, vector_frame
 from segcal.fitting.voxels import StreamedVoxels
@@ -14,7 +15,7 @@ def build(name, cases, randomise):
     calibrator = randomise(make_calibrator(name, cases.num_classes))
     frames = Frames(StreamedVoxels(cases, lambda: None), vector_frame(calibrator), 1, 1 << 30, torch.device("cpu"))
     problem = VectorProblem(calibrator, frames, seed=0)
-    problem.set_strengths(LAM, MU)
+    problem.set_strengths(Strengths(LAM, MU))
     return calibrator, problem
 
 
@@ -49,7 +50,7 @@ def test_the_curvature_is_the_derivative_of_the_gradient(name, make_cases, rando
 @pytest.mark.parametrize(("name", "strengths"), [("vs", (True, True)), ("vs_ti", (False, True))])
 def test_a_common_scale_has_no_spread_to_penalise(name, strengths, make_cases, randomise):
     _, problem = build(name, make_cases(3, 50), randomise)
-    assert problem.strengths == strengths
+    assert make_calibrator(name, 3).has_penalty == strengths
     assert problem.names[0] == "scale[0]"
     assert problem.names[-1] == "bias[2]"
 

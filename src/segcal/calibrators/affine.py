@@ -55,6 +55,7 @@ class AffineCalibrator(Calibrator):
     """
 
     fitted_by = "convex"
+    has_penalty = (True, True)
     outputs: Outputs = "scores"
     weight: nn.Parameter
     bias: nn.Parameter
@@ -73,8 +74,8 @@ class AffineCalibrator(Calibrator):
         return -LARGEST, LARGEST
 
     @abstractmethod
-    def penalised(self, weight: Tensor, bias: Tensor, gauge: Tensor) -> tuple[Tensor, Tensor]:
-        """Return what Eq. 15 squares: the full matrix W without its diagonal, and the full b.
+    def full_map(self, weight: Tensor, bias: Tensor, gauge: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the full W ``(..., C, C)`` and b ``(..., C)`` of Eq. 15, of which the parameters are coordinates.
 
         Both are linear in the arguments, which have a leading axis for experts and may have others before it.
         """
@@ -87,9 +88,9 @@ class AffineCalibrator(Calibrator):
     def penalty(self, lam: float, mu: float) -> Tensor:
         """Return Eq. 15, averaged over experts."""
         weight, bias, gauge = (p if self.weight.ndim == 3 else p[None] for p in (self.weight, self.bias, self.gauge))
-        off_diagonal, offsets = self.penalised(weight, bias, gauge)
+        matrix, offsets = self.full_map(weight, bias, gauge)
         classes = self.num_classes
-        weights = off_diagonal.square().sum((-2, -1)) / (classes * (classes - 1))
+        weights = without_diagonal(matrix).square().sum((-2, -1)) / (classes * (classes - 1))
         return (lam * weights + mu * offsets.square().sum(-1) / classes).mean()
 
     def affine_scores(self, logits: Tensor) -> Tensor:
@@ -106,6 +107,11 @@ class AffineCalibrator(Calibrator):
         voxels = logits.movedim(1, -1)
         scores = self.affine_scores(voxels.reshape(-1, self.num_classes))
         return scores.reshape(voxels.shape).movedim(-1, 1)
+
+
+def without_diagonal(matrix: Tensor) -> Tensor:
+    """Return the matrix with zeros on its diagonal."""
+    return matrix * (1 - torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device))
 
 
 def scores_from_outputs(linear: Tensor, outputs: Outputs) -> Tensor:

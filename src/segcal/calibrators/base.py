@@ -41,6 +41,7 @@ class Calibrator(nn.Module, ABC):
             places, None if nothing is promised. A change means *strictly* another class above.
         pointwise: a voxel's result depends on that voxel alone.
         fitted_by: which method of :mod:`segcal.fitting` fits it.
+        has_penalty: whether its penalty has a term on weights (lam) and one on biases (mu).
         num_classes: C.
         options: the arguments, besides `num_classes`, that make it again; plain data, written to artefacts.
     """
@@ -49,6 +50,7 @@ class Calibrator(nn.Module, ABC):
     preserves: Preserves
     pointwise: bool = True
     fitted_by: str
+    has_penalty: tuple[bool, bool] = (False, False)
 
     def __init__(self, num_classes: int, **options: Any) -> None:
         super().__init__()

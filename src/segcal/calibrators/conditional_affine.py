@@ -29,7 +29,6 @@ from torch import Tensor, nn
 
 from segcal.calibrators.affine import LARGEST, SMALLEST_SCALE, AffineCalibrator, Frame
 from segcal.calibrators.base import Evidence
-from segcal.calibrators.matrix import without_diagonal
 from segcal.numerics import winner
 
 
@@ -71,8 +70,8 @@ class ConditionalAffine(AffineCalibrator):
         """Return the cone of the drops."""
         return 0.0, LARGEST
 
-    def penalised(self, weight: Tensor, bias: Tensor, gauge: Tensor) -> tuple[Tensor, Tensor]:
-        """Return W = G^-1 (a, r; 0, A) G without its diagonal, and b = G^-1 (b_1, drops)."""
+    def full_map(self, weight: Tensor, bias: Tensor, gauge: Tensor) -> tuple[Tensor, Tensor]:
+        """Return W = G^-1 (a, r; 0, A) G and b = G^-1 (b_1, drops)."""
         first_row, first_bias = gauge[..., :-1], gauge[..., -1:]
         lower = torch.cat([torch.zeros_like(weight[..., :1]), weight], dim=-1)
         in_gaps = torch.cat([first_row[..., None, :], lower], dim=-2)
@@ -80,7 +79,7 @@ class ConditionalAffine(AffineCalibrator):
         # G is its own inverse for argmax; for order the inverse is lower triangular. Solving covers both.
         matrix = torch.linalg.solve(to_gaps, in_gaps @ to_gaps)
         offsets = torch.linalg.solve(to_gaps, torch.cat([first_bias, bias], dim=-1)[..., None])[..., 0]
-        return without_diagonal(matrix), offsets
+        return matrix, offsets
 
     def evidence(self) -> dict[str, Evidence]:
         """The decision is kept because no gap can become negative."""

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from segcal.calibrators.affine import AffineCalibrator, Frame
-from segcal.calibrators.matrix import matrix_bounds, without_diagonal
+from segcal.calibrators.matrix import matrix_bounds
 from segcal.numerics import canonical_logits, winner
 
 
@@ -37,9 +37,9 @@ class ConditionalDirichlet(AffineCalibrator):
         """Return wide bounds; the diagonal stays positive."""
         return matrix_bounds(self.num_classes)
 
-    def penalised(self, weight: Tensor, bias: Tensor, gauge: Tensor) -> tuple[Tensor, Tensor]:
-        """Return each W without its diagonal, and each b."""
-        return without_diagonal(weight), bias
+    def full_map(self, weight: Tensor, bias: Tensor, gauge: Tensor) -> tuple[Tensor, Tensor]:
+        """Return each W and each b."""
+        return weight, bias
 
     def num_identifiable(self) -> int:
         """Return C (C^2 - 1)."""

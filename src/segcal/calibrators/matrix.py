@@ -44,9 +44,9 @@ class MatrixScaling(AffineCalibrator):
         """Return wide bounds; the diagonal stays positive."""
         return matrix_bounds(self.num_classes)
 
-    def penalised(self, weight: Tensor, bias: Tensor, gauge: Tensor) -> tuple[Tensor, Tensor]:
-        """Return W without its diagonal, and b."""
-        return without_diagonal(weight), bias
+    def full_map(self, weight: Tensor, bias: Tensor, gauge: Tensor) -> tuple[Tensor, Tensor]:
+        """Return W and b."""
+        return weight, bias
 
     def evidence(self) -> dict[str, Evidence]:
         """The offset cancels if and only if all rows have one sum."""
@@ -63,8 +63,3 @@ def matrix_bounds(size: int) -> tuple[Tensor, Tensor]:
     """Return the bounds of definitions 15: diagonals in [1e-3, 1e3], the rest in [-1e3, 1e3]."""
     low = torch.full((size, size), -LARGEST, dtype=torch.float64).fill_diagonal_(SMALLEST_SCALE)
     return low, torch.full((size, size), LARGEST, dtype=torch.float64)
-
-
-def without_diagonal(matrix: Tensor) -> Tensor:
-    """Return the matrix with zeros on its diagonal."""
-    return matrix * (1 - torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device))

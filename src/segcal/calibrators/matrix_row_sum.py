@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from segcal.calibrators.affine import AffineCalibrator, Frame
-from segcal.calibrators.matrix import matrix_bounds, without_diagonal
+from segcal.calibrators.matrix import matrix_bounds
 
 
 class RowSumMatrixScaling(AffineCalibrator):
@@ -36,13 +36,9 @@ class RowSumMatrixScaling(AffineCalibrator):
         low, high = matrix_bounds(self.num_classes)
         return low[:, :-1], high[:, :-1]
 
-    def full_weight(self, weight: Tensor, gauge: Tensor) -> Tensor:
-        """Return all C columns of W."""
-        return torch.cat([weight, gauge[..., None] - weight.sum(-1, keepdim=True)], dim=-1)
-
-    def penalised(self, weight: Tensor, bias: Tensor, gauge: Tensor) -> tuple[Tensor, Tensor]:
-        """Return W without its diagonal, and b."""
-        return without_diagonal(self.full_weight(weight, gauge)), bias
+    def full_map(self, weight: Tensor, bias: Tensor, gauge: Tensor) -> tuple[Tensor, Tensor]:
+        """Return all C columns of W, and b."""
+        return torch.cat([weight, gauge[..., None] - weight.sum(-1, keepdim=True)], dim=-1), bias
 
     def num_identifiable(self) -> int:
         """Return C (C - 1)."""

@@ -31,6 +31,7 @@ class VectorScaling(Calibrator):
     def __init__(self, num_classes: int, common_scale: bool = False) -> None:
         super().__init__(num_classes, common_scale=common_scale)
         self.translation_invariant = common_scale
+        self.has_penalty = (not common_scale, True)
         self.scale = nn.Parameter(torch.ones(1 if common_scale else num_classes, dtype=torch.float64))
         self.bias = nn.Parameter(torch.zeros(num_classes, dtype=torch.float64))
 

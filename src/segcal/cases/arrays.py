@@ -23,7 +23,8 @@ class ArrayCases(Cases):
         images: one array ``(channels, *space)`` a case.
         groups: one group name a case; a group is never divided between splits.
         kind: what the numbers are: "logits", "probs" or "sigmoid".
-        pooling: how lists of members are pooled, or how these logits were pooled (it is written to artefacts).
+        pooling: how lists of members are pooled, or how these logits were pooled (it is written to artefacts); "best"
+            to have it chosen by :func:`segcal.choose`.
         class_names: one name a class.
 
     >>> import numpy as np
@@ -70,7 +71,7 @@ class ArrayCases(Cases):
             key: {} if column is None else dict(zip(names, column, strict=True)) for key, column in columns.items()
         }
         self._ignore = ignore
-        self._pooling_rule = None if pooling is None else check_pooling(pooling)
+        self._pooling_rule = None if pooling is None else check_pooling(pooling, may_choose=True)
         super().__init__(
             ids=names,
             num_classes=_count_classes(logits[0], names[0], kind),
@@ -125,7 +126,7 @@ class ArrayCases(Cases):
             to_log_domain(member, self.kind, f"member {number} of case {case_id!r}", self.num_classes)
             for number, member in enumerate(raw)
         )
-        return pool(members, self._pooling_rule)
+        return pool(members, check_pooling(self._pooling_rule))
 
 
 def _count_classes(first: object, case_id: str, kind: str) -> int:

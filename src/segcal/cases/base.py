@@ -16,6 +16,7 @@ from torch import Tensor
 
 from segcal.cases.grouping import draw_groups, resolve_groups
 from segcal.errors import InputError
+from segcal.pooling import BEST, POOLED
 from segcal.types import Kind
 
 
@@ -75,10 +76,13 @@ class Cases(ABC):
         ids: the names of the cases, in order.
         num_classes: C.
         kind: what the numbers on disk are; `Case.logits` is always in the log domain.
-        pooling: the name of the pooling that made `Case.logits`, or None if it is not known.
+        pooling: the name of the pooling that makes `Case.logits`, or None if it is not known; "best" if it is to be
+            chosen, in which case nothing can be read before :meth:`pooled`.
         class_names: one name a class, or None.
         groups: the group of each case that has one, by id.
     """
+
+    _pooling_rule: str | None = None
 
     def __init__(
         self,
@@ -115,6 +119,21 @@ class Cases(ABC):
             raise InputError(f"ids contains {missing[0]!r}, but there is no such case among {len(self)}. Check `.ids`.")
         chosen = copy.copy(self)
         chosen.ids = tuple(case_id for case_id in self.ids if case_id in wanted)
+        return chosen
+
+    @property
+    def poolings(self) -> tuple[str | None, ...]:
+        """The poolings among which a choice is free: the one that was declared, or all."""
+        return POOLED if self.pooling == BEST else (self.pooling,)
+
+    def pooled(self, how: str | None) -> Self:
+        """Return the same cases with one of :attr:`poolings`."""
+        if how not in self.poolings:
+            raise InputError(f"pooling is {how!r}, but these cases are pooled by {self.pooling!r}. Open them with it.")
+        if how == self.pooling:
+            return self
+        chosen = copy.copy(self)
+        chosen.pooling = chosen._pooling_rule = how
         return chosen
 
     @property

@@ -47,14 +47,14 @@ class FileCases(Cases):
         self.label_folder = label_folder
         self.image_folder = image_folder
         self.ignore = ignore
-        self._pooling_rule = check_pooling(pooling)
+        self._pooling_rule = check_pooling(pooling, may_choose=True)
         super().__init__(ids, num_classes, kind, stored_pooling or pooling, class_names, groups)
 
     def read(self, case_id: str) -> Case:
         """Read, pool and check one case; a failure is a :class:`CaseError` with the file's name."""
         with self._naming(case_id):
             facts: list[Stored] = []
-            logits = pool(self._member_logits(case_id, facts), self._pooling_rule)
+            logits = pool(self._member_logits(case_id, facts), check_pooling(self._pooling_rule or "single"))
             space = tuple(logits.shape[1:])
             mask = self._mask(facts, case_id, space)
             labels, spacing = self.read_labels(case_id, space, facts[0], mask)

@@ -102,11 +102,11 @@ def _folders(predictions: str | Path | Sequence[str | Path]) -> list[Path]:
 
 
 def _check_pool(pool: str, members: Sequence[Format]) -> None:
-    check_pooling(pool)
+    check_pooling(pool, may_choose=len(members) > 1)
     if len(members) > 1 and pool == "single":
         raise InputError(
-            f"predictions has {len(members)} folders, but pool is 'single'. "
-            "Declare how members are pooled: pool='mean_logits' or pool='mean_probs'."
+            f"predictions has {len(members)} folders, but pool is 'single'. Declare how members are pooled: "
+            "pool='mean_logits' or pool='mean_probs', or pool='best' to have segcal.choose compare both."
         )
 
 

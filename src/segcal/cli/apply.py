@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
     """Calibrate case by case."""
     output = Output(args.json)
     fitted = segcal.load(args.calibrator)
-    cases = open_folders(args, args.paths)
+    cases = open_folders(args, args.paths, pool=fitted.pooling)
     check_match(fitted, cases, args.ignore_pooling)
     fitted.calibrator.to(args.device)
     applier = Applier(fitted, cases, args.output, args.output_kind, args.confidence_map)

@@ -29,7 +29,7 @@ def run(args: argparse.Namespace) -> int:
     """Examine the calibrator and print the findings."""
     output = Output(args.json)
     fitted = segcal.load(args.calibrator)
-    cases = open_folders(args, args.paths) if args.paths else None
+    cases = open_folders(args, args.paths, pool=fitted.pooling) if args.paths else None
     with Bar("trying", 0 if cases is None else len(cases)) as bar:
         failed = None if args.strict else output.failed
         result = segcal.audit(fitted.calibrator, cases, args.workers, failed, bar.step)

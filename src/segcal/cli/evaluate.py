@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
     """Measure, print, write."""
     output = Output(args.json)
     fitted = None if args.calibrator is None else segcal.load(args.calibrator)
-    cases = open_folders(args, *split_paths(args.paths))
+    cases = open_folders(args, *split_paths(args.paths), pool=None if fitted is None else fitted.pooling)
     if fitted is not None:
         check_match(fitted, cases, args.ignore_pooling)
         fitted.calibrator.to(args.device)

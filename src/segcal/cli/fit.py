@@ -13,10 +13,12 @@ from segcal.cli.parsing import voxels
 from segcal.cli.reading import common_options, open_folders, reading_options, split_paths
 from segcal.errors import InputError
 from segcal.fitting import FitConfig, Fitted
-from segcal.fitting.choice import Choice, candidates, choose
+from segcal.fitting.choice import Candidate, Decision
+from segcal.fitting.contest import candidates, compare, read_poolings
 from segcal.fitting.division import divide
 from segcal.fitting.fit import fit_to, read_data
 from segcal.fitting.progress import Progress
+from segcal.pooling import BEST
 
 KEPT = {"order": "keeps the order of the classes", "argmax": "keeps the mask", None: "may change the mask"}
 
@@ -28,11 +30,12 @@ def add(commands: Any, name: str) -> argparse.ArgumentParser:
         parents=[reading_options(), common_options()],
         help="fit a calibrator; by default the best one that keeps the mask",
         usage="segcal fit PREDICTIONS... LABELS -o CAL [options]",
-        description="Divide the cases into calibration and validation, fit, compare on validation, save the winner.\n"
-        "By default every calibrator competes that ignores the logit offset and keeps the mask; the\n"
-        "simplest that is within one standard error of the best wins.",
+        description="Compare calibrators on cases that are held out in turn, fit the winner to all cases, save it.\n"
+        "By default every calibrator competes that works voxel by voxel, ignores the logit offset and\n"
+        "keeps the mask, with both poolings of an ensemble. One that is not clearly better than a\n"
+        "temperature (ts) is not taken.",
         epilog="examples:\n  segcal fit predictions/ labels/ -o calibrator/ --kind logits --ignore 255\n"
-        "  segcal fit member_*/ labels/ -o calibrator/ --kind logits --pool mean_logits --calibrator ts --all",
+        "  segcal fit member_*/ labels/ -o calibrator/ --kind logits --pool mean_logits --calibrator ts",
     )
     parser.add_argument(
         "paths", nargs="+", type=Path, metavar="PREDICTIONS LABELS", help="folders; the last one holds the labels"
@@ -50,7 +53,10 @@ def add(commands: Any, name: str) -> argparse.ArgumentParser:
     parser.add_argument("--allow-offset-dependent", action="store_true", help="calibrators such as vs and ms compete")
     data = parser.add_argument_group("which cases")
     data.add_argument(
-        "--val-share", type=float, default=1 / 3, metavar="SHARE", help="for validation, of what the test leaves (1/3)"
+        "--val-share",
+        type=float,
+        metavar="SHARE",
+        help="compare on this share of the cases alone; default: hold out whole groups of all cases in turn",
     )
     data.add_argument(
         "--test-share", type=float, default=0, metavar="SHARE", help="left unseen, for segcal evaluate (default 0)"
@@ -59,11 +65,10 @@ def add(commands: Any, name: str) -> argparse.ArgumentParser:
     data.add_argument("--splits", type=Path, metavar="FILE", help="splits.json: used if it is there, else written")
     data.add_argument("--validation", type=Path, nargs="+", metavar="FOLDER", help="predictions for validation alone")
     data.add_argument("--validation-labels", type=Path, metavar="FOLDER", help="their labels; default: LABELS")
-    data.add_argument("--all", action="store_true", help="fit on all cases, without validation; needs --calibrator")
     fit = parser.add_argument_group("how to fit")
     fit.add_argument("--voxels", type=voxels, default=20_000, metavar="N|all", help="of each case (default 20000)")
-    fit.add_argument("--lam", type=float, help="strength on off-diagonal weights; default: chosen on validation")
-    fit.add_argument("--mu", type=float, help="strength on biases; default: chosen on validation")
+    fit.add_argument("--lam", type=float, help="strength on off-diagonal weights; default: chosen on held-out cases")
+    fit.add_argument("--mu", type=float, help="strength on biases; default: chosen on held-out cases")
     fit.add_argument("--method", choices=["exact", "paper"], default="exact", help="paper: Adam and a search")
     fit.add_argument("--verify", action="store_true", help="also give the residual on all voxels")
     return parser
@@ -72,36 +77,29 @@ def add(commands: Any, name: str) -> argparse.ArgumentParser:
 def run(args: argparse.Namespace) -> int:
     """Fit, save and print."""
     output = Output(args.json)
-    cases = open_folders(args, *split_paths(args.paths))
+    cases = open_folders(args, *split_paths(args.paths), pool=BEST)
     named = args.calibrator is not None
     names = [args.calibrator] if named else candidates(cases.num_classes, args.preserve, args.allow_offset_dependent)
     for name in names:
-        require_offset(cases, name, make_calibrator(name, cases.num_classes).translation_invariant)
+        for pooling in cases.poolings:
+            require_offset(cases.pooled(pooling), name, make_calibrator(name, cases.num_classes).translation_invariant)
     calibration, validation = _divide(args, cases)
     settings = {name: getattr(args, name) for name in ("lam", "mu", "voxels", "seed", "method", "verify")}
     config, failed = FitConfig(**settings), None if args.strict else output.failed
-    choice = None
+    decision = None
     with Progress("fitting") as progress:
-        data = read_data(calibration, validation, config, progress, args.workers, failed)
-        if named:
+        if named and len(cases.poolings) == 1:
+            data = read_data(calibration, validation, config, progress, args.workers, failed)
             fitted = fit_to(args.calibrator, data, config, args.device, progress)
         else:
-            choice = choose(names, data, config, args.device, progress, args.workers)
-            fitted = choice.fitted
+            voxels = read_poolings(calibration, validation, config, progress, args.workers, failed)
+            fitted, decision = compare(names, voxels, config, args.device, progress)
     segcal.save(fitted, args.output)
-    _print(output, fitted, choice, args.output)
+    _print(output, fitted, decision, args.output)
     return output.finish()
 
 
 def _divide(args: argparse.Namespace, cases: FileCases) -> tuple[Cases, Cases | None]:
-    if args.all:
-        if args.splits is not None:
-            raise InputError("--all and --splits contradict each other: a split keeps cases apart. Leave one out.")
-        if args.calibrator is None:
-            raise InputError(
-                "--all leaves no validation cases, but a comparison needs them. Name one with --calibrator."
-            )
-        return cases, None
     if args.validation is not None:
         own = {path.resolve() for path in split_paths(args.paths)[0]}
         shared = next((path for path in args.validation if path.resolve() in own), None)
@@ -110,42 +108,33 @@ def _divide(args: argparse.Namespace, cases: FileCases) -> tuple[Cases, Cases | 
                 f"--validation is {shared}, but calibration cases cannot judge the fit. Leave it out to have the cases "
                 "divided."
             )
-        return cases, open_folders(args, args.validation, args.validation_labels or split_paths(args.paths)[1])
+        labels = args.validation_labels or split_paths(args.paths)[1]
+        return cases, open_folders(args, args.validation, labels, pool=BEST)
     if args.splits is not None and args.splits.exists():
         split = load_split(cases, args.splits)
     else:
-        split = divide(cases, args.val_share, args.test_share, args.seed)
+        split = divide(cases, args.val_share or 0.0, args.test_share, args.seed)
         if args.splits is not None:
             save_split(split, args.splits, args.seed)
-    return split.cal, split.val if len(split.val) or args.calibrator is None else None
+    return split.cal, split.val if len(split.val) else None
 
 
-def _print(output: Output, fitted: Fitted, choice: Choice | None, folder: Path) -> None:
+def _print(output: Output, fitted: Fitted, decision: Decision | None, folder: Path) -> None:
     certificate, calibrator = fitted.certificate, fitted.calibrator
-    if choice is not None:
-        rows = [
-            [
-                f"{row.name} <-" if row is choice.chosen else row.name,
-                f"{row.validation_nll:.5f}",
-                f"{row.difference:.5f} ± {row.standard_error:.5f}",
-                f"{row.parameters:,}",
-            ]
-            for row in choice.candidates
-        ]
-        output.say(
-            table(["calibrator", "validation NLL", "worse than the best by", "parameters"], rows),
-            "<- the simplest within one standard error of the best",
-        )
+    if decision is not None:
+        rows = [_row(candidate, candidate == decision.chosen) for candidate in decision.candidates]
+        output.say(table(["calibrator", "held-out NLL", "ECE", "NLL against ts", "parameters", ""], rows))
+        output.say(decision.reason)
     residual = "" if certificate.kkt_residual is None else f", residual {certificate.kkt_residual:.1e}"
-    name = choice.chosen.name if choice is not None else type(calibrator).__name__
+    name = type(calibrator).__name__ if decision is None else decision.chosen.title
     output.say(
         f"{folder}: {name}, {KEPT[calibrator.preserves]}; NLL {certificate.nll:.5f} on {certificate.voxels:,} of "
         f"{plural(certificate.voxels_available, 'voxel')}{residual}",
-        f"fitted on {plural(len(fitted.calibration_ids), 'case')}, validated on {len(fitted.validation_ids)}; the "
-        "calibrator remembers which, and segcal evaluate reports them apart",
+        f"fitted on {plural(len(fitted.calibration_ids), 'case')}{_validated(fitted)}; the calibrator remembers which, "
+        "and segcal evaluate reports them apart",
     )
-    if choice is not None and choice.chosen.name == "identity":
-        output.say("identity leaves every confidence as it is: nothing better was found on the validation cases")
+    if "edge" in certificate.details:
+        output.say(f"of all strengths of the penalty, held-out cases chose {certificate.details['edge']}")
     count = len(fitted.calibration_ids) + len(fitted.validation_ids)
     if count < ENOUGH_CASES:
         output.say(f"{plural(count, 'case')} are few: with {ENOUGH_CASES} or more, the choice is steadier")
@@ -161,3 +150,20 @@ def _print(output: Output, fitted: Fitted, choice: Choice | None, folder: Path) 
             "validation_ids": fitted.validation_ids,
         }
     )
+
+
+def _validated(fitted: Fitted) -> str:
+    return f", compared on {len(fitted.validation_ids)} others" if fitted.validation_ids else ""
+
+
+def _row(candidate: Candidate, chosen: bool) -> list[str]:
+    against = candidate.against
+    error = "" if against is None or against.error is None else f" ± {against.error:.5f}"
+    return [
+        f"{candidate.title} <-" if chosen else candidate.title,
+        "" if candidate.nll is None else f"{candidate.nll:.5f}",
+        "" if candidate.ece is None else f"{candidate.ece:.4f}",
+        "" if against is None else f"{against.mean:+.5f}{error}",
+        f"{candidate.parameters:,}",
+        candidate.verdict,
+    ]

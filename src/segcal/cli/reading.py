@@ -8,7 +8,7 @@ from segcal.cases import FORMATS, FileCases, open_cases
 from segcal.cases.kinds import KINDS
 from segcal.cli.parsing import at_least_one, device
 from segcal.errors import InputError
-from segcal.pooling import POOLINGS
+from segcal.pooling import BEST, POOLINGS
 
 
 def common_options() -> argparse.ArgumentParser:
@@ -27,7 +27,11 @@ def reading_options() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(add_help=False)
     group = parser.add_argument_group("what the files are (declared, never guessed from values)")
     group.add_argument("--kind", choices=KINDS, help="what the numbers are; nnU-Net folders and our store know theirs")
-    group.add_argument("--pool", choices=list(POOLINGS), default="single", help="how several member folders are pooled")
+    group.add_argument(
+        "--pool",
+        choices=[*POOLINGS, BEST],
+        help="how several member folders are pooled; default: as the calibrator says, and for fit the better one",
+    )
     group.add_argument("--format", choices=list(FORMATS), help="file format, where the folder could be two things")
     group.add_argument("--ignore", type=int, metavar="LABEL", help="the label that does not count")
     group.add_argument("--class-axis", type=int, metavar="N", help="axis of the classes; default 0, for NIfTI the last")
@@ -47,16 +51,28 @@ def reading_options() -> argparse.ArgumentParser:
 def reading_arguments(args: argparse.Namespace) -> dict[str, Any]:
     """Return the keyword arguments of :func:`segcal.open_cases`."""
     plain = (
-        "kind", "pool", "format", "ignore", "class_axis", "key", "label_key", "label_axes", "images", "groups",
+        "kind", "format", "ignore", "class_axis", "key", "label_key", "label_axes", "images", "groups",
         "class_pattern", "properties",
     )  # fmt: skip
     names = None if args.class_names is None else args.class_names.split(",")
-    return {name: getattr(args, name) for name in plain} | {"class_names": names}
+    return {name: getattr(args, name) for name in plain} | {"class_names": names, "pool": args.pool or "single"}
 
 
-def open_folders(args: argparse.Namespace, folders: list[Path], labels: Path | None = None) -> FileCases:
-    """Open cases as the options say; unless strict, incomplete ones fail one by one when they are read."""
-    cases = open_cases(folders, labels, strict=args.strict, **reading_arguments(args))
+def open_folders(
+    args: argparse.Namespace, folders: list[Path], labels: Path | None = None, pool: str | None = None
+) -> FileCases:
+    """Open cases as the options say; unless strict, incomplete ones fail one by one when they are read.
+
+    Args:
+        args: the options.
+        folders: one folder per member.
+        labels: the folder of labels.
+        pool: how several folders are pooled where the options do not say.
+    """
+    options = reading_arguments(args)
+    if args.pool is None and pool is not None and len(folders) > 1:
+        options["pool"] = pool
+    cases = open_cases(folders, labels, strict=args.strict, **options)
     if labels is not None and cases.label_folder is not None and not set(cases.ids) & set(cases.label_folder.files):
         spare = sorted(cases.label_folder.files)
         raise InputError(

@@ -18,8 +18,16 @@ import torch
 from torch import Tensor
 
 from segcal.calibrators.affine import AffineCalibrator
-from segcal.fitting.affine_variables import bounds, names, pack, penalised, penalty_matrices, write
-from segcal.fitting.convex_problem import ConvexProblem
+from segcal.fitting.affine_variables import (
+    bounds,
+    names,
+    pack,
+    penalised,
+    penalty_matrices,
+    temperature_point,
+    write,
+)
+from segcal.fitting.convex_problem import ConvexProblem, Strengths
 from segcal.fitting.curvature import DenseCurvature
 from segcal.fitting.frames import Block, Frames
 from segcal.fitting.newton import Curvature
@@ -54,7 +62,8 @@ class AffineProblem(ConvexProblem, ProductProblem):
         self._outputs = calibrator.outputs
         self._rows, self._features = calibrator.weight.shape[-2:]
         self.low, self.high = bounds(calibrator)
-        self._strengths = (0.0, 0.0)
+        self._strengths = Strengths(0.0, 0.0)
+        self.centre = torch.zeros_like(self.low)
         size = len(self.low)
         quota = max(int(HESSIAN_WORK / (size * size * frames.num_experts)), SMALLEST_SAMPLE_PER_VARIABLE * size)
         quota = min(quota, LARGEST_FIRST_SAMPLE if size <= LARGEST_MATRIX else PRODUCT_SAMPLE, frames.largest_sample)
@@ -64,14 +73,15 @@ class AffineProblem(ConvexProblem, ProductProblem):
         self.num_blocks = frames.num_experts
         self.blocks = sorted(self._quotas)
         self.names = names(calibrator)
-        self.strengths = (True, True)
         self.large = size > LARGEST_MATRIX
         self._preconditioners: dict[int, tuple[Tensor, float]] = {}
         self.block_weights = frames.shares
 
-    def set_strengths(self, lam: float, mu: float) -> None:
-        """Choose the strengths of Eq. 15."""
-        self._strengths = (lam, mu)
+    def set_strengths(self, strengths: Strengths, inverse_temperature: float = 1.0) -> None:
+        """Choose the strengths, and the temperature that the diagonals are drawn to."""
+        self._strengths = strengths
+        # Off-diagonals and offsets are zero there: lam and mu see no difference between this centre and the origin.
+        self.centre = temperature_point(self._calibrator, inverse_temperature if strengths.nu else 0.0)
 
     def start(self) -> Tensor:
         """Return the calibrator's own parameters as ``(E, P)``."""
@@ -102,8 +112,8 @@ class AffineProblem(ConvexProblem, ProductProblem):
             values[expert] += value / self._frames.total_weight
             gradients[expert, :split] += gradient.reshape(-1).cpu() / self._frames.total_weight
         for expert in blocks:
-            push = self.penalty_product(theta[expert])
-            values[expert] += 0.5 * float(theta[expert] @ push)
+            penalty, push = self.penalty(theta[expert])
+            values[expert] += penalty
             gradients[expert] += push
         return values, gradients
 
@@ -131,21 +141,19 @@ class AffineProblem(ConvexProblem, ProductProblem):
 
     def _penalty_matrix(self) -> Tensor:
         assert self._squares is not None
-        lam, mu = self._strengths
-        return (lam * self._squares[0] + mu * self._squares[1]) * (2 / self._frames.num_experts)
+        weighted = [strength * square for strength, square in zip(self._strengths, self._squares, strict=True)]
+        return torch.stack(weighted).sum(0) * (2 / self._frames.num_experts)
 
-    def penalty_product(self, theta: Tensor) -> Tensor:
-        """Return the gradient of the penalty, which is quadratic: half of theta times it is the penalty."""
-        lam, mu = self._strengths
-        if lam == 0 and mu == 0:
-            return torch.zeros_like(theta)
+    def penalty_product(self, change: Tensor) -> Tensor:
+        """Return the product of the Hessian of the penalty with ``change``."""
+        if not any(self._strengths):
+            return torch.zeros_like(change)
         if self._squares is not None:
-            return self._penalty_matrix() @ theta
-        variable = theta.detach().clone().requires_grad_()
-        off_diagonal, offsets = penalised(self._calibrator, variable[None])
-        classes = self._calibrator.num_classes
-        value = lam * off_diagonal.square().sum() / (classes * (classes - 1)) + mu * offsets.square().sum() / classes
-        return torch.autograd.grad(value / self._frames.num_experts, variable)[0]
+            return self._penalty_matrix() @ change
+        variable = change.detach().clone().requires_grad_()
+        parts = penalised(self._calibrator, variable[None])
+        squares = [strength * part.square().sum() for strength, part in zip(self._strengths, parts, strict=True)]
+        return torch.autograd.grad(torch.stack(squares).sum() / self._frames.num_experts, variable)[0]
 
     def products(self, block: int, theta: Tensor, fresh: bool) -> Products:
         """Return the products with the Hessian of one expert, on its sample."""
@@ -186,9 +194,10 @@ class AffineProblem(ConvexProblem, ProductProblem):
 
     def _typical_penalty(self) -> Tensor:
         """Return about what the penalty adds to the diagonal of the Hessian of one output."""
-        (lam, mu), classes = self._strengths, self._calibrator.num_classes
+        (lam, mu, nu), classes = self._strengths, self._calibrator.num_classes
         share = 2 / self._frames.num_experts
-        penalty = torch.full((self._features + 1,), share * lam / (classes * (classes - 1)), dtype=torch.float64)
+        weights = lam / (classes * (classes - 1)) + nu / classes**2  # one entry of a row is on the diagonal
+        penalty = torch.full((self._features + 1,), share * weights, dtype=torch.float64)
         penalty[-1] = share * mu / classes
         return penalty
 

@@ -1,9 +1,12 @@
 """The variables of an affine calibrator as one vector an expert: rows of (W, b), then the gauge."""
 
+import math
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
-from segcal.calibrators.affine import AffineCalibrator
+from segcal.calibrators.affine import AffineCalibrator, without_diagonal
 
 
 def pack(calibrator: AffineCalibrator) -> Tensor:
@@ -52,15 +55,38 @@ def names(calibrator: AffineCalibrator) -> list[str]:
     return listed + [f"gauge[{i}]" for i in range(calibrator.gauge.shape[-1])]
 
 
-def penalised(calibrator: AffineCalibrator, theta: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the off-diagonal entries and the offsets that Eq. 15 squares, from ``(..., P)``."""
-    return calibrator.penalised(*unpack(calibrator, theta))
+class Penalised(NamedTuple):
+    """The linear functions of the parameters that a penalty squares.
+
+    Attributes:
+        off_diagonal: of W, for lam.
+        offsets: b, for mu.
+        diagonal: of W, for nu.
+    """
+
+    off_diagonal: Tensor
+    offsets: Tensor
+    diagonal: Tensor
 
 
-def penalty_matrices(calibrator: AffineCalibrator) -> tuple[Tensor, Tensor]:
-    """Return the matrices Q of the two sums of squares of Eq. 15, as functions of one expert's parameters."""
-    size = pack(calibrator).shape[1]
-    off_diagonal, offsets = penalised(calibrator, torch.eye(size, dtype=torch.float64))
+def penalised(calibrator: AffineCalibrator, theta: Tensor) -> Penalised:
+    """Return what the penalty squares, from ``(..., P)``, divided by the square root of how many entries there are."""
+    matrix, offsets = calibrator.full_map(*unpack(calibrator, theta))
     classes = calibrator.num_classes
-    flat = off_diagonal.flatten(1)
-    return flat @ flat.T / (classes * (classes - 1)), offsets @ offsets.T / classes
+    return Penalised(
+        without_diagonal(matrix).flatten(-2) / math.sqrt(classes * (classes - 1)),
+        offsets / math.sqrt(classes),
+        matrix.diagonal(dim1=-2, dim2=-1) / math.sqrt(classes),
+    )
+
+
+def penalty_matrices(calibrator: AffineCalibrator) -> list[Tensor]:
+    """Return the matrices Q of the mean squares, as functions of one expert's parameters: for lam, mu and nu."""
+    size = pack(calibrator).shape[1]
+    return [rows @ rows.T for rows in penalised(calibrator, torch.eye(size, dtype=torch.float64))]
+
+
+def temperature_point(calibrator: AffineCalibrator, inverse_temperature: float) -> Tensor:
+    """Return one expert's parameters ``(P,)`` that make it temperature scaling: W = beta I, b = 0."""
+    identity = type(calibrator)(calibrator.num_classes, **calibrator.options)
+    return inverse_temperature * pack(identity)[0]

@@ -23,11 +23,13 @@ class Certificate:
         voxels_available: of how many labelled ones.
         lam: strength on off-diagonal weights.
         mu: strength on biases.
+        nu: strength on the distance of diagonal weights from temperature scaling.
+        inverse_temperature: of that temperature scaling; None if nu is 0.
         validation_nll: mean NLL on the validation voxels, if there were any.
-        path: each strength that was tried, with its validation NLL.
+        path: each strength that was tried, with the mean NLL over held-out cases.
         active_bounds: parameters that ended at an outer bound, by name; without the bounds they might not exist.
         separable: experts whose voxels are (nearly) all explained, so that a bound or the penalty holds them.
-        untouched: experts without voxels, which keep the identity.
+        untouched: experts without voxels, which keep the identity, or the temperature that the penalty leads to.
         full_residual: the residual on all voxels, if it was asked for.
         curve: validation NLL after each evaluation of a gradient method.
         details: what is particular to a method.
@@ -43,6 +45,8 @@ class Certificate:
     voxels_available: int
     lam: float = 0.0
     mu: float = 0.0
+    nu: float = 0.0
+    inverse_temperature: float | None = None
     validation_nll: float | None = None
     path: tuple[dict[str, float], ...] = ()
     active_bounds: tuple[str, ...] = ()

@@ -1,193 +1,181 @@
-r"""Choosing among calibrators, honestly: on validation cases that none of them was fitted to.
+r"""The rule by which a calibrator is chosen without doing harm, from what held-out cases say of each candidate.
 
-Each candidate is fitted to the calibration cases (its strengths chosen on the validation cases) and measured by its NLL
-on every voxel of each validation case. The candidate with the lowest mean NLL over cases is the best. Of those that are
-no more than one standard error worse, with the error of the *paired* difference over cases,
+1. Temperature scaling is the reference, with the pooling in which its mean NLL over cases is lowest; only if that is
+   more than one standard error worse than without calibration, doing nothing is the reference.
+2. Another candidate is *clearly better* if its NLL is lower than the reference's by more than noise allows: the upper
+   end of the one-sided 95 % interval of the paired difference (Student's t over groups,
+   :func:`segcal.fitting.held_out.noise`) is below zero, and its ECE is not higher by more than one standard error. Of
+   fewer than six groups nothing can be said to be clearly better: their spread is not known well enough.
+3. The best of these is taken, or the one with the fewest parameters that is within one standard error of it; without
+   any, the reference.
 
-.. math:: \bar d \le \mathrm{sd}(d) / \sqrt{n}, \qquad d_i = \mathrm{nll}_i - \mathrm{nll}_i^{\mathrm{best}},
-
-the one with the fewest identifiable parameters is taken: what cannot be told apart on the data at hand is decided by
-simplicity. Choosing on the cases that also set the strengths makes the winner's validation NLL slightly optimistic;
-what it is worth is measured on cases that had no part in either.
+So what is taken is never worse than temperature scaling, nor that than nothing, on held-out cases, beyond what noise
+allows; and where the cases are too few to know, the answer is the simple one.
 """
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
-import numpy as np
-import torch
-from torch import Tensor
+from scipy.stats import t as student
 
-from segcal.calibrators import CALIBRATORS, make_calibrator
-from segcal.calibrators.base import Calibrator
-from segcal.cases.base import Case
-from segcal.cases.parallel import map_cases
-from segcal.errors import InputError
-from segcal.fitting.certificate import Fitted
-from segcal.fitting.config import FitConfig
-from segcal.fitting.fit import FitData, fit_to
-from segcal.fitting.voxels import labelled_voxels
+from segcal.fitting.convex_problem import Strengths
+from segcal.fitting.held_out import Noise, Worth, noise, paired
 
-# Methods that go to the lowest NLL of all voxels, in seconds.
-LIKELIHOOD = ("nothing", "convex", "mixture")
-# Values of one step: they stay in the cache of a core.
-STEP_VALUES = 1 << 18
+# One-sided, of the interval that must exclude zero.
+LEVEL = 0.95
+# Fewer groups than this say nothing of more than a temperature.
+ENOUGH_GROUPS = 6
+CLEARLY = "clearly better"
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """One calibrator of a comparison.
+    """One calibrator with one pooling, in a comparison.
 
     Attributes:
         name: its name in the registry.
-        fitted: the fit.
-        validation_nll: mean over validation cases of the mean NLL of a case.
-        difference: mean paired difference to the best.
-        standard_error: of that difference; 0 for the best itself, and with a single case.
+        pooling: how members were pooled, or None if that is not known.
+        parameters: how many it has that can be told apart.
+        nll: mean over held-out cases of the mean NLL of a case; None if it was not tried.
+        ece: mean over held-out cases of their ECE.
+        against: NLL minus that of the reference.
+        ece_against: ECE minus that of the reference.
+        strengths: of the penalty, where they were chosen.
+        verdict: what came of it, in words.
     """
 
     name: str
-    fitted: Fitted
-    validation_nll: float
-    difference: float
-    standard_error: float
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the row of this candidate as plain data."""
-        return {
-            "name": self.name,
-            "validation_nll": self.validation_nll,
-            "difference": self.difference,
-            "standard_error": self.standard_error,
-            "parameters": self.parameters,
-        }
+    pooling: str | None
+    parameters: int
+    nll: float | None = None
+    ece: float | None = None
+    against: Noise | None = None
+    ece_against: Noise | None = None
+    strengths: Strengths | None = None
+    verdict: str = ""
 
     @property
-    def parameters(self) -> int:
-        """How many identifiable parameters it has."""
-        return self.fitted.calibrator.num_identifiable()
+    def title(self) -> str:
+        """Return the name with the pooling."""
+        return self.name if self.pooling in (None, "single") else f"{self.name} ({self.pooling})"
 
 
 @dataclass(frozen=True)
-class Choice:
-    """The chosen calibrator, and the comparison it won."""
+class Tried:
+    """A candidate with what each held-out case says of it."""
+
+    candidate: Candidate
+    worth: Mapping[str, Worth]
+
+    @property
+    def nll(self) -> float:
+        """Mean NLL over cases."""
+        return sum(worth.nll for worth in self.worth.values()) / len(self.worth)
+
+
+@dataclass(frozen=True)
+class Decision:
+    """The outcome of a comparison.
+
+    Attributes:
+        chosen: the candidate that is taken.
+        candidates: all that were compared.
+        cases: how many cases were held out.
+        groups: of how many groups.
+        folds: in how many folds; 0 if none could be held out.
+        reason: why this one, in one or two sentences.
+    """
 
     chosen: Candidate
     candidates: tuple[Candidate, ...]
-
-    @property
-    def fitted(self) -> Fitted:
-        """The chosen fit; its certificate tells of the comparison."""
-        fitted = self.chosen.fitted
-        comparison = {"comparison": [row.to_dict() for row in self.candidates], "chosen": self.chosen.name}
-        certificate = replace(fitted.certificate, details=fitted.certificate.details | comparison)
-        return replace(fitted, certificate=certificate)
+    cases: int
+    groups: int
+    folds: int
+    reason: str
 
 
-def candidates(
-    num_classes: int, preserve: Literal["order", "argmax", "none"] = "argmax", allow_offset_dependent: bool = False
-) -> list[str]:
-    """Return the names of the calibrators that are fitted to their likelihood and keep at least `preserve`.
-
-    Those that decide by a selector, a threshold or a table, or see neighbours, are for those who name them.
-
-    >>> candidates(3)
-    ['identity', 'ts', 'ets', 'cms_ap', 'cms_op']
-    """
-    enough = {"none": (None, "argmax", "order"), "argmax": ("argmax", "order"), "order": ("order",)}
-    if preserve not in enough:
-        raise InputError(f"preserve is {preserve!r}, but it must be order, argmax or none. Choose one of the three.")
-    names = []
-    for name in CALIBRATORS:
-        calibrator = make_calibrator(name, num_classes)
-        sees_offset = not calibrator.translation_invariant
-        if calibrator.fitted_by in LIKELIHOOD and calibrator.preserves in enough[preserve]:
-            names += [] if sees_offset and not allow_offset_dependent else [name]
-    return names
-
-
-def choose(
-    names: Sequence[str],
-    data: FitData,
-    config: FitConfig,
-    device: str | torch.device | None = None,
-    report: Callable[[str], None] = lambda message: None,
-    workers: int = 1,
-) -> Choice:
-    """Fit every candidate and return the simplest that is as good as the best; see the module docstring.
+def decide(tried: Sequence[Tried], groups: Mapping[str, str], folds: int) -> Decision:
+    """Choose among candidates; see the module docstring.
 
     Args:
-        names: of :data:`segcal.CALIBRATORS`, such as :func:`candidates` returns.
-        data: the voxels of the fit, with validation cases; of :func:`segcal.fitting.fit.read_data`.
-        config: how to fit.
-        device: where to compute; the CPU if not given.
-        report: takes messages of progress.
-        workers: how many processes measure validation cases at a time; the result is the same to the last bit.
+        tried: the candidates, all measured on the same cases.
+        groups: the group of each of these cases.
+        folds: of how many folds they were held out; 1 for validation cases.
     """
-    if data.validation_cases is None:
-        raise InputError(
-            f"there are no validation cases, but a choice among {len(names)} calibrators needs them. "
-            "Divide the cases, or name one calibrator."
-        )
-    fits = {name: fit_to(name, data, config, device, report) for name in names}
-    measure = partial(_measure, [fitted.calibrator for fitted in fits.values()])
-    rows: list[list[float]] = []
-    for number, (_, row) in enumerate(map_cases(data.validation_cases, measure, workers)):
-        report(f"compared on {number + 1} of {len(data.validation_cases)} validation cases")
-        rows += [] if row is None else [row]
-    table = np.array(rows)
-    chosen, differences, errors = choose_column(
-        table, [fitted.calibrator.num_identifiable() for fitted in fits.values()]
-    )
-    listed = tuple(
-        Candidate(name, fits[name], float(mean), float(difference), float(error))
-        for name, mean, difference, error in zip(names, table.mean(axis=0), differences, errors, strict=True)
-    )
-    return Choice(listed[chosen], listed)
+    reference = _reference(tried, groups, folds)
+    rows = [_judge(row, reference, groups, folds) for row in tried]
+    better = [row for row in rows if row.candidate.verdict == CLEARLY]
+    plain = next(row for row, given in zip(rows, tried, strict=True) if given is reference)
+    chosen = (_simplest(better, groups, folds) if better else plain).candidate
+    cases, number = len(reference.worth), len({groups[case_id] for case_id in reference.worth})
+    listed = tuple(row.candidate for row in rows)
+    return Decision(chosen, listed, cases, number, folds, _reason(chosen, plain.candidate, cases, number))
 
 
-def choose_column(values: np.ndarray, parameters: Sequence[int]) -> tuple[int, np.ndarray, np.ndarray]:
-    """Return the simplest candidate that is as good as the best; see the module docstring.
-
-    Args:
-        values: one row a case, one column a candidate.
-        parameters: identifiable parameters of each candidate.
-
-    Returns:
-        its column, each candidate's mean difference to the best, and the standard errors of these.
-
-    >>> choose_column(np.array([[2.0, 1.0, 1.1], [2.0, 1.0, 0.95]]), [0, 9, 1])[0]
-    2
-    """
-    means = values.mean(axis=0)
-    gaps = values - values[:, [int(means.argmin())]]
-    errors = gaps.std(axis=0, ddof=1) / math.sqrt(len(values)) if len(values) > 1 else np.zeros(len(means))
-    differences = gaps.mean(axis=0)
-    close = [k for k in range(len(means)) if differences[k] <= errors[k]]
-    return min(close, key=lambda k: (parameters[k], means[k])), differences, errors
+def _reference(tried: Sequence[Tried], groups: Mapping[str, str], folds: int) -> Tried:
+    """Return temperature scaling where it is best, or no calibration if that is better beyond one standard error."""
+    scaled, plain = ([row for row in tried if row.candidate.name == name] for name in ("ts", "identity"))
+    best, nothing = (min(rows, key=lambda row: row.nll, default=None) for rows in (scaled or tried, plain))
+    assert best is not None
+    if nothing is None:
+        return best
+    mean, error = _against(best, nothing, groups, folds)
+    return nothing if error is not None and mean > error else best
 
 
-def _measure(calibrators: Sequence[Calibrator], case: Case) -> list[float] | None:
-    """Return the NLL of a case by every calibrator; None if no voxel counts."""
-    values = [case_nll(calibrator, case) for calibrator in calibrators]
-    return [value for value in values if value is not None] or None
+def _against(
+    row: Tried, other: Tried, groups: Mapping[str, str], folds: int, what: Literal["nll", "ece"] = "nll"
+) -> Noise:
+    """Return the mean over cases of what one has more than the other, with its noise."""
+    ids, differences = paired(row.worth, other.worth, what)
+    return noise(differences, [groups[case_id] for case_id in ids], folds)
 
 
-@torch.no_grad()
-def case_nll(calibrator: Calibrator, case: Case) -> float | None:
-    """Return the mean NLL of a case's labelled voxels; None if it has none."""
-    voxels = labelled_voxels(case)
-    count = voxels.labels.numel()
-    if count == 0:
-        return None
-    total = 0.0
-    step = max(256, STEP_VALUES // len(voxels.logits))
-    for start in range(0, count, step):
-        part = slice(start, start + step)
-        scores: Tensor = calibrator.scores(voxels.logits[None, :, part])
-        own = scores.gather(1, voxels.labels[None, None, part].long())
-        total += float((torch.logsumexp(scores, 1, keepdim=True) - own).double().sum())
-    return total / count
+def _judge(row: Tried, reference: Tried, groups: Mapping[str, str], folds: int) -> Tried:
+    against = _against(row, reference, groups, folds)
+    ece_against = _against(row, reference, groups, folds, "ece")
+    number = len({groups[case_id] for case_id in row.worth})
+    if row is reference:
+        verdict = "reference"
+    elif against.mean >= 0:
+        verdict = "not better"
+    elif number < ENOUGH_GROUPS:
+        verdict = "too few groups to know"
+    elif not _below_zero(against, number):
+        verdict = "better, but not beyond noise"
+    elif ece_against.error is not None and ece_against.mean > ece_against.error:
+        verdict = "better in NLL, worse in ECE"
+    else:
+        verdict = CLEARLY
+    ece = sum(worth.ece for worth in row.worth.values()) / len(row.worth)
+    judged = replace(row.candidate, nll=row.nll, ece=ece, against=against, ece_against=ece_against, verdict=verdict)
+    return replace(row, candidate=judged)
+
+
+def _below_zero(found: Noise, groups: int) -> bool:
+    return found.error is not None and found.mean + float(student.ppf(LEVEL, groups - 1)) * found.error < 0
+
+
+def _simplest(rows: Sequence[Tried], groups: Mapping[str, str], folds: int) -> Tried:
+    """Return the candidate with the fewest parameters that is within one standard error of the best."""
+    best = min(rows, key=lambda row: row.nll)
+    close = []
+    for row in rows:
+        mean, error = _against(row, best, groups, folds)
+        close += [row] if row is best or mean <= (error or 0.0) else []
+    return min(close, key=lambda row: (row.candidate.parameters, row.nll))
+
+
+def _reason(chosen: Candidate, reference: Candidate, cases: int, groups: int) -> str:
+    where = f"{cases} held-out cases" + (f" of {groups} groups" if groups < cases else "")
+    against = chosen.against
+    if chosen.verdict == CLEARLY and against is not None:
+        than = "no calibration" if reference.name == "identity" else reference.title
+        return f"{chosen.title} has an NLL lower than {than} by {-against.mean:.4f} ± {against.error:.4f} on {where}."
+    if groups < ENOUGH_GROUPS:
+        few = f"{groups} groups are too few to know what more than a temperature is worth: {ENOUGH_GROUPS} are needed."
+        return few if chosen.name != "identity" else f"On {where} a temperature was worse than no calibration. {few}"
+    if chosen.name == "identity":
+        return f"On {where} a temperature was worse than no calibration: confidences stay as they are."
+    return f"No calibrator was better than a temperature on {where} beyond their noise."

@@ -5,10 +5,11 @@ from typing import Any, Literal, Self
 
 from segcal.errors import InputError
 
-# Strengths tried on validation data, strongest first; the range of the paper's search, and exact zero.
-STRENGTHS = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 0.0)
-# Without validation data. Weak: on the order of one part in a thousand of a typical NLL for weights of size one.
-DEFAULT_STRENGTH = 1e-4
+# Strengths tried on held-out cases, strongest first: from temperature scaling to the weak end of the paper's search,
+# and exact zero.
+STRENGTHS = (1e5, 1e3, 1e2, 1e1, 1.0, 1e-1, 1e-2, 1e-4, 1e-6, 0.0)
+# Where nothing can be held out (a single group): close to temperature scaling, since nothing speaks for more.
+DEFAULT_STRENGTH = 1e2
 
 
 @dataclass(frozen=True)
@@ -16,8 +17,10 @@ class FitConfig:
     """Options of :func:`segcal.fit`.
 
     Attributes:
-        lam: strength of the penalty on off-diagonal weights (Eq. 15); None: chosen on validation data.
-        mu: strength of the penalty on biases; None: chosen on validation data.
+        lam: strength of the penalty on off-diagonal weights (Eq. 15); None: chosen on held-out cases.
+        mu: strength of the penalty on biases; None: chosen on held-out cases.
+        nu: strength that draws diagonal weights to temperature scaling; None: as `lam` where that is chosen, else 0.
+        folds: into how many parts cases are divided to hold each out once, where there are no validation cases.
         voxels: how many voxels are drawn from each case, or "all" to stream every voxel on every pass.
         seed: of every random choice.
         tol: the residual at which an exact fit stops.
@@ -35,6 +38,8 @@ class FitConfig:
 
     lam: float | None = None
     mu: float | None = None
+    nu: float | None = None
+    folds: int = 5
     voxels: int | Literal["all"] = 20_000
     seed: int = 0
     tol: float = 1e-6
@@ -55,7 +60,7 @@ class FitConfig:
             raise InputError(f"voxels is {self.voxels!r}, but a count of at least 1 or 'all' is needed. Try 20000.")
         if self.method not in ("exact", "paper"):
             raise InputError(f"method is {self.method!r}, but it must be 'exact' or 'paper'. Choose one of the two.")
-        for name in ("lam", "mu", "weight_decay", "learning_rate"):
+        for name in ("lam", "mu", "nu", "weight_decay", "learning_rate"):
             value = getattr(self, name)
             if value is not None and not 0 <= value < float("inf"):
                 raise InputError(
@@ -65,7 +70,14 @@ class FitConfig:
             raise InputError(
                 f"checkpoint is {type(self.checkpoint).__name__}, but the path of a folder is needed. Pass it as text."
             )
-        for name, least in (("tol", 1e-14), ("memory", 1 << 20), ("trials", 1), ("max_steps", 1), ("seed", 0)):
+        for name, least in (
+            ("tol", 1e-14),
+            ("memory", 1 << 20),
+            ("trials", 1),
+            ("max_steps", 1),
+            ("seed", 0),
+            ("folds", 2),
+        ):
             if not getattr(self, name) >= least:
                 raise InputError(f"{name} is {getattr(self, name)!r}, but at least {least:g} is needed. Raise it.")
 

@@ -1,11 +1,26 @@
 """What the exact fit needs to know about a convex calibrator, beyond what the solver does."""
 
 from abc import abstractmethod
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from segcal.fitting.newton import BlockProblem
+
+
+class Strengths(NamedTuple):
+    """How strong the parts of a penalty are.
+
+    Attributes:
+        lam: on off-diagonal weights (Eq. 15).
+        mu: on biases (Eq. 15).
+        nu: on the distance of diagonal weights from temperature scaling; with all three large, that is what is left.
+    """
+
+    lam: float
+    mu: float
+    nu: float = 0.0
 
 
 class ConvexProblem(BlockProblem):
@@ -15,16 +30,16 @@ class ConvexProblem(BlockProblem):
         num_blocks: E.
         blocks: the experts that have voxels; the others keep their parameters.
         names: the name of each of the P variables.
-        strengths: whether the penalty depends on (lam, mu).
         block_weights: ``(E,)`` share of the voxels that each expert has.
+        centre: ``(P,)``, where the penalty of a block is zero.
         large: whether the Hessian of a block does not fit; it is then a :class:`ProductProblem`.
     """
 
     num_blocks: int
     blocks: list[int]
     names: list[str]
-    strengths: tuple[bool, bool]
     block_weights: Tensor
+    centre: Tensor
     large = False
 
     @abstractmethod
@@ -40,12 +55,18 @@ class ConvexProblem(BlockProblem):
         """Set the calibrator's parameters from ``(E, P)``."""
 
     @abstractmethod
-    def set_strengths(self, lam: float, mu: float) -> None:
-        """Choose the strengths of the penalty."""
+    def set_strengths(self, strengths: Strengths, inverse_temperature: float = 1.0) -> None:
+        """Choose the strengths of the penalty, and the temperature that `nu` draws to."""
 
     @abstractmethod
-    def penalty_product(self, theta: Tensor) -> Tensor:
-        """Return the gradient of one block's penalty at ``theta`` ``(P,)``; the penalty is half of theta times it."""
+    def penalty_product(self, change: Tensor) -> Tensor:
+        """Return the product of the (constant) Hessian of one block's penalty with ``change`` ``(P,)``."""
+
+    def penalty(self, theta: Tensor) -> tuple[float, Tensor]:
+        """Return the penalty of one block at ``theta`` ``(P,)`` and its gradient."""
+        change = theta - self.centre
+        push = self.penalty_product(change)
+        return 0.5 * float(change @ push), push
 
     def likelihood(self, theta: Tensor) -> Tensor:
         """Return each block's part of the mean NLL, ``(E,)``, in one pass."""
@@ -56,5 +77,5 @@ class ConvexProblem(BlockProblem):
         """Return each block's penalty ``(E,)``; zero for blocks without voxels."""
         penalties = torch.zeros(len(theta), dtype=torch.float64)
         for block in self.blocks:
-            penalties[block] = 0.5 * float(theta[block] @ self.penalty_product(theta[block]))
+            penalties[block] = self.penalty(theta[block])[0]
         return penalties

@@ -2,6 +2,7 @@
 
 The draw is seeded. Cases of one group (patient, video, site) stay together: groups are taken whole, in random order, as
 long as that brings the part closer to its share, and both the calibration and the validation part get at least one.
+Folds are parts of about the same size, each to be held out once.
 """
 
 from collections.abc import Sequence
@@ -17,7 +18,7 @@ def divide(cases: Cases, val: float, test: float = 0.0, seed: int = 0) -> Split:
 
     Args:
         cases: all cases, with the groups they know.
-        val: share for validation, above 0, of the cases that are not for the test.
+        val: share for validation of the cases that are not for the test.
         test: share of all cases that the fit does not see at all.
         seed: seed of the draw.
 
@@ -26,23 +27,38 @@ def divide(cases: Cases, val: float, test: float = 0.0, seed: int = 0) -> Split:
     >>> [len(part) for part in divide(cases, val=1 / 3, test=1 / 6)]
     [3, 2, 1]
     """
-    if not (0 < val < 1 and 0 <= test < 1):
+    if not (0 <= val < 1 and 0 <= test < 1):
         raise InputError(
-            f"the shares of validation and test cases are {val:g} and {test:g}, but the first must be above 0 and both "
-            "below 1. What is left is for calibration."
+            f"the shares of validation and test cases are {val:g} and {test:g}, but both must be at least 0 and below "
+            "1. What is left is for calibration."
         )
     groups = _shuffled(cases, seed)
-    needed = 2 + (test > 0)
+    needed = 1 + (val > 0) + (test > 0)
     if len(groups) < needed:
         what = "groups, which are kept whole" if cases.groups else "cases"
         raise InputError(
             f"there are {len(groups)} {what}, but {needed} are needed to divide them. Add cases, bring validation "
             "cases of their own, or fit one calibrator on all of them."
         )
-    held, groups = _take(groups, test * len(cases), leave=2) if test else ([], groups)
-    chosen, groups = _take(groups, val * (len(cases) - len(held)), leave=1)
+    held, groups = _take(groups, test * len(cases), leave=1 + (val > 0)) if test else ([], groups)
+    chosen, groups = _take(groups, val * (len(cases) - len(held)), leave=1) if val else ([], groups)
     learned = [case_id for group in groups for case_id in group]
     return Split(cases.subset(learned), cases.subset(chosen), cases.subset(held))
+
+
+def divide_folds(cases: Cases, most: int, seed: int = 0) -> list[set[str]]:
+    """Return the ids of each fold: at most `most` parts of whole groups, of about the same number of cases.
+
+    >>> from segcal import ArrayCases
+    >>> cases = ArrayCases([np.zeros((2, 3), "float32")] * 6, groups=list("aabbcd"))
+    >>> sorted(len(part) for part in divide_folds(cases, 3))
+    [2, 2, 2]
+    """
+    groups = sorted(_shuffled(cases, seed), key=len, reverse=True)  # the large ones first; equal ones as drawn
+    folds: list[set[str]] = [set() for _ in range(min(most, len(groups)))]
+    for group in groups:
+        min(folds, key=len).update(group)
+    return folds
 
 
 def _shuffled(cases: Cases, seed: int) -> list[list[str]]:

@@ -20,13 +20,13 @@ from segcal.calibrators.meta_cal import MetaCal, entropy
 from segcal.calibrators.temperature import TemperatureScaling
 from segcal.errors import InputError
 from segcal.fitting.certificate import Certificate
-from segcal.fitting.gathering import HeldVoxels, gather
+from segcal.fitting.gathering import gather
 from segcal.fitting.measuring import both_nlls, mean_nll
 from segcal.fitting.newton import Solution, minimise
 from segcal.fitting.request import Request
 from segcal.fitting.selective import WRONG_TEMPERATURES
 from segcal.fitting.temperature_problem import TemperatureProblem
-from segcal.fitting.voxels import Voxels
+from segcal.fitting.voxels import HeldVoxels, Voxels
 from segcal.numerics import winner
 
 MOST_VOXELS = 1 << 22
@@ -122,7 +122,7 @@ def _fit_temperature(request: Request, voxels: Voxels, keep: Tensor) -> Solution
     if not bool(keep.any()):
         return None
     kept = Voxels(*(values[..., keep].contiguous() for values in voxels))
-    source = HeldVoxels(kept, request.source.ids)
+    source = HeldVoxels(kept, {"kept": kept.labels.numel()})
     problem = TemperatureProblem(TemperatureScaling(len(voxels.logits)), source, request.device)
     return minimise(problem, problem.start(), [0], request.config.tol)
 

@@ -105,7 +105,7 @@ def fit(
     check_cases(cases, validation)
     calibrator = _fresh(name_or_calibrator, cases)
     require_offset(cases, _name(name_or_calibrator), calibrator.translation_invariant)
-    _device(device)
+    check_device(device)
     with Progress("fitting") as progress:
         data = read_data(cases, validation, config, progress)
         return fit_to(name_or_calibrator, data, config, device, progress)
@@ -129,7 +129,7 @@ def fit_to(
             source=data.source,
             validation=data.validation,
             config=config,
-            device=_device(device),
+            device=check_device(device),
             report=lambda message: report(f"{name}: {message}"),
             cases=cases,
             validation_cases=validation,
@@ -168,7 +168,8 @@ def _fresh(name_or_calibrator: str | Calibrator, cases: Cases) -> Calibrator:
     return copy.deepcopy(name_or_calibrator).requires_grad_()  # one that was fitted before has none
 
 
-def _device(device: str | torch.device | None) -> torch.device:
+def check_device(device: str | torch.device | None) -> torch.device:
+    """Return the device of a name; the CPU if none is given."""
     try:
         chosen = torch.device("cpu" if device is None else device)
     except RuntimeError:

@@ -1,6 +1,6 @@
 """Voxels in memory for methods that sort them or visit them in random order, and voxels left out by a rule."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 import numpy as np
 import torch
@@ -32,30 +32,6 @@ def _thinned(voxels: Voxels, probability: float, rng: np.random.Generator) -> Vo
     return Voxels(voxels.logits[:, index], voxels.labels[index], voxels.weight[index] / probability)
 
 
-class HeldVoxels(VoxelSource):
-    """Voxels that are in memory already.
-
-    Args:
-        voxels: one batch.
-        ids: the cases they come from.
-    """
-
-    streamed = False
-
-    def __init__(self, voxels: Voxels, ids: tuple[str, ...]) -> None:
-        self._voxels, self.ids, self.num_classes = voxels, ids, len(voxels.logits)
-        self.used, self._weight = voxels.labels.numel(), float(voxels.weight.sum(dtype=torch.float64))
-        self.available = round(self._weight)
-
-    def __iter__(self) -> Iterator[Voxels]:
-        yield self._voxels
-
-    @property
-    def total_weight(self) -> float:
-        """Return the sum of the weights."""
-        return self._weight
-
-
 class KeptVoxels(VoxelSource):
     """The voxels of a source that a rule keeps.
 
@@ -78,6 +54,10 @@ class KeptVoxels(VoxelSource):
             return
         for voxels in self._source:
             yield self._filter(voxels)
+
+    def subset(self, ids: Collection[str]) -> "KeptVoxels":
+        """Return what the rule keeps of these cases."""
+        return KeptVoxels(self._source.subset(ids), self._keep)
 
     @property
     def total_weight(self) -> float:

@@ -21,9 +21,9 @@ from segcal.calibrators.base import Calibrator
 from segcal.calibrators.ensemble_temperature import EnsembleTemperatureScaling
 from segcal.calibrators.temperature import TemperatureScaling
 from segcal.calibrators.vector import VectorScaling
-from segcal.fitting.convex_problem import ConvexProblem
-from segcal.fitting.exact import make_problem
+from segcal.fitting.convex_problem import ConvexProblem, Strengths
 from segcal.fitting.request import Request
+from segcal.fitting.solver import make_problem
 from segcal.fitting.voxels import Voxels, VoxelSource
 
 
@@ -31,11 +31,9 @@ class Likelihood(ABC):
     """Mean NLL as a function of a calibrator.
 
     Attributes:
-        strengths: whether the calibrator's penalty depends on (lam, mu).
         untouched: experts that have no voxels.
     """
 
-    strengths: tuple[bool, bool] = (False, False)
     untouched: tuple[int, ...] = ()
 
     @abstractmethod
@@ -59,8 +57,7 @@ class ConvexLikelihood(Likelihood):
 
     def __init__(self, problem: ConvexProblem) -> None:
         self._problem = problem
-        self._problem.set_strengths(0.0, 0.0)
-        self.strengths = problem.strengths
+        self._problem.set_strengths(Strengths(0.0, 0.0))
         self.untouched = tuple(e for e in range(problem.num_blocks) if e not in problem.blocks)
 
     def __call__(self, calibrator: Calibrator) -> Tensor:

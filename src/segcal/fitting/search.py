@@ -58,7 +58,7 @@ def fit_as_in_paper(request: Request) -> Certificate:
         )
     likelihood = make_likelihood(request.calibrator, request.source, request)
     validation = make_likelihood(request.calibrator, request.validation, request)
-    study = Study(request.config, likelihood.strengths)
+    study = Study(request.config, request.calibrator.has_penalty)
 
     def run(trial: Trial, number: int) -> tuple[Training, Calibrator]:
         model = trainable(request.calibrator)

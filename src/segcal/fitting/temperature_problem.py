@@ -7,7 +7,7 @@ from torch import Tensor
 
 from segcal.calibrators.affine import LARGEST, SMALLEST_SCALE
 from segcal.calibrators.temperature import TemperatureScaling
-from segcal.fitting.convex_problem import ConvexProblem
+from segcal.fitting.convex_problem import ConvexProblem, Strengths
 from segcal.fitting.curvature import DenseCurvature
 from segcal.fitting.newton import Curvature
 from segcal.fitting.voxels import Voxels, VoxelSource
@@ -29,7 +29,6 @@ class TemperatureProblem(ConvexProblem):
     """
 
     num_blocks = 1
-    strengths = (False, False)
 
     def __init__(
         self, calibrator: TemperatureScaling, source: VoxelSource, device: torch.device, stride: int = 1
@@ -38,6 +37,7 @@ class TemperatureProblem(ConvexProblem):
         self.block_weights = torch.ones(1, dtype=torch.float64)
         self.low = torch.tensor([SMALLEST_SCALE], dtype=torch.float64)
         self.high = torch.tensor([LARGEST], dtype=torch.float64)
+        self.centre = torch.zeros(1, dtype=torch.float64)
         self._calibrator, self._source, self._device, self._stride = calibrator, source, device, stride
         self._second = torch.zeros(1, 1, dtype=torch.float64)
         self._weight = source.total_weight
@@ -56,12 +56,12 @@ class TemperatureProblem(ConvexProblem):
         """Set the calibrator's inverse temperature."""
         self._calibrator.inverse_temperature.copy_(theta[0, 0])
 
-    def set_strengths(self, lam: float, mu: float) -> None:
+    def set_strengths(self, strengths: Strengths, inverse_temperature: float = 1.0) -> None:
         """There is no penalty."""
 
-    def penalty_product(self, theta: Tensor) -> Tensor:
+    def penalty_product(self, change: Tensor) -> Tensor:
         """There is no penalty."""
-        return torch.zeros_like(theta)
+        return torch.zeros_like(change)
 
     def evaluate(self, theta: Tensor, blocks: list[int]) -> tuple[Tensor, Tensor]:
         """Return the mean NLL and its derivative; remember the second."""

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from segcal.calibrators.affine import LARGEST, SMALLEST_SCALE, Frame
 from segcal.calibrators.vector import VectorScaling
-from segcal.fitting.convex_problem import ConvexProblem
+from segcal.fitting.convex_problem import ConvexProblem, Strengths
 from segcal.fitting.curvature import DenseCurvature
 from segcal.fitting.frames import Block, Frames
 from segcal.fitting.newton import Curvature
@@ -43,9 +43,9 @@ class VectorProblem(ConvexProblem):
         self.high = torch.full((scales + classes,), LARGEST, dtype=torch.float64)
         self.blocks = [0]
         self.names = [f"scale[{i}]" for i in range(scales)] + [f"bias[{i}]" for i in range(classes)]
-        self.strengths = (scales > 1, True)
         self.block_weights = torch.ones(1, dtype=torch.float64)
         self._squares = torch.zeros(len(self.low), len(self.low), dtype=torch.float64)
+        self.centre = torch.zeros_like(self.low)
 
     def start(self) -> Tensor:
         """Return the calibrator's scale and bias."""
@@ -63,15 +63,15 @@ class VectorProblem(ConvexProblem):
         self._calibrator.scale.copy_(theta[0, : self._scales])
         self._calibrator.bias.copy_(theta[0, self._scales :])
 
-    def set_strengths(self, lam: float, mu: float) -> None:
-        """Choose the strengths of the penalty: spread of the scales, size of the biases."""
-        scales, classes = self._scales, self._classes
+    def set_strengths(self, strengths: Strengths, inverse_temperature: float = 1.0) -> None:
+        """Choose the strengths: of the scales' spread and the biases' size, whose limit is temperature scaling."""
+        scales, classes, (lam, mu, _) = self._scales, self._classes, strengths
         centre = torch.eye(scales, dtype=torch.float64) - 1 / scales
         self._squares = torch.block_diag(2 * lam / scales * centre, 2 * mu / classes * torch.eye(classes).double())
 
-    def penalty_product(self, theta: Tensor) -> Tensor:
-        """Return the gradient of the penalty."""
-        return self._squares @ theta
+    def penalty_product(self, change: Tensor) -> Tensor:
+        """Return the product of the Hessian of the penalty with ``change``."""
+        return self._squares @ change
 
     def evaluate(self, theta: Tensor, blocks: list[int]) -> tuple[Tensor, Tensor]:
         """Return objective and gradient in one pass."""
@@ -85,9 +85,9 @@ class VectorProblem(ConvexProblem):
                 value += own_value
                 gradient += own_gradient
         total = self._frames.total_weight
-        push = self.penalty_product(theta[0])
+        penalty, push = self.penalty(theta[0])
         flat = self._reduce(gradient.flatten()) / total + push
-        return torch.tensor([value / total + 0.5 * float(theta[0] @ push)], dtype=torch.float64), flat[None]
+        return torch.tensor([value / total + penalty], dtype=torch.float64), flat[None]
 
     def curvature(self, block: int, theta: Tensor) -> Curvature:
         """Return the Hessian, estimated on the sample."""

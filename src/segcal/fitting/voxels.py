@@ -11,9 +11,10 @@ never on its label, so the weighted likelihood is an unbiased estimate of that o
 voxels of all cases again on every pass and keeps nothing.
 """
 
+import copy
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 from typing import NamedTuple
 
@@ -64,16 +65,55 @@ class VoxelSource(ABC):
     @abstractmethod
     def __iter__(self) -> Iterator[Voxels]: ...
 
+    @abstractmethod
+    def subset(self, ids: Collection[str]) -> "VoxelSource":
+        """Return the voxels of these cases alone."""
+
     @property
     def total_weight(self) -> float:
         """Return what a mean divides by."""
         return float(self.available)
 
 
-class SampledVoxels(VoxelSource):
-    """A weighted sample of every case, held in memory."""
+class HeldVoxels(VoxelSource):
+    """Voxels that are in memory, those of one case after those of another.
+
+    Args:
+        voxels: one batch.
+        counts: how many of them each case has, in their order.
+        available: how many labelled voxels they stand for; the sum of their weights if not given.
+    """
 
     streamed = False
+
+    def __init__(self, voxels: Voxels, counts: Mapping[str, int], available: int | None = None) -> None:
+        self._voxels, self._counts, self.ids = voxels, dict(counts), tuple(counts)
+        self.num_classes, self.used = len(voxels.logits), voxels.labels.numel()
+        self._weight = float(voxels.weight.sum(dtype=torch.float64))
+        self.available = round(self._weight) if available is None else available
+
+    def __iter__(self) -> Iterator[Voxels]:
+        yield self._voxels
+
+    def subset(self, ids: Collection[str]) -> "HeldVoxels":
+        """Return copies of the voxels of these cases."""
+        counts = {case_id: count for case_id, count in self._counts.items() if case_id in ids}
+        parts = [voxels for case_id, voxels in zip(self._counts, self._parts(), strict=True) if case_id in ids]
+        return HeldVoxels(Voxels(*(torch.cat(values, dim=-1) for values in zip(*parts, strict=True))), counts)
+
+    def _parts(self) -> Iterator[Voxels]:
+        sizes = list(self._counts.values())
+        for part in zip(*(values.split(sizes, dim=-1) for values in self._voxels), strict=True):
+            yield Voxels(*part)
+
+    @property
+    def total_weight(self) -> float:
+        """Return the sum of the weights; the ratio to it has less variance than the ratio to its expectation."""
+        return self._weight
+
+
+class SampledVoxels(HeldVoxels):
+    """A weighted sample of every case, held in memory."""
 
     def __init__(
         self,
@@ -84,27 +124,15 @@ class SampledVoxels(VoxelSource):
         workers: int = 1,
         failed: Callable[[CaseError], None] | None = None,
     ) -> None:
-        self.num_classes = cases.num_classes
         found: dict[str, int] = {}
+        counts: dict[str, int] = {}
         room = _Room(cases.num_classes, len(cases) * (per_case + 1))
         for case_id, (available, voxels) in map_cases(cases, partial(_draw_from, per_case, seed), workers, failed):
-            found[case_id] = available
+            found[case_id], counts[case_id] = available, voxels.labels.numel()
             room.add(voxels)
             tick()
-        self.ids = tuple(found)
-        self.available = sum(found.values())
-        refuse_nothing(self.available, len(cases), len(found))
-        self._voxels = room.content()
-        self.used = self._voxels.labels.numel()
-        self._weight = float(self._voxels.weight.sum(dtype=torch.float64))
-
-    def __iter__(self) -> Iterator[Voxels]:
-        yield self._voxels
-
-    @property
-    def total_weight(self) -> float:
-        """Return the sum of the weights; the ratio to it has less variance than the ratio to its expectation."""
-        return self._weight
+        refuse_nothing(sum(found.values()), len(cases), len(found))
+        super().__init__(room.content(), counts, sum(found.values()))
 
 
 class StreamedVoxels(VoxelSource):
@@ -125,9 +153,18 @@ class StreamedVoxels(VoxelSource):
             found[case_id] = count
             tick()
         self.ids = tuple(found)
+        self._counts = found
         self._cases = cases.subset(found)
         self.used = self.available = sum(found.values())
         refuse_nothing(self.used, len(cases), len(found))
+
+    def subset(self, ids: Collection[str]) -> "StreamedVoxels":
+        """Return a stream of these cases."""
+        chosen = copy.copy(self)
+        chosen._counts = {case_id: count for case_id, count in self._counts.items() if case_id in ids}
+        chosen._cases, chosen.ids = self._cases.subset(chosen._counts), tuple(chosen._counts)
+        chosen.used = chosen.available = sum(chosen._counts.values())
+        return chosen
 
     def __iter__(self) -> Iterator[Voxels]:
         for case in self._cases:

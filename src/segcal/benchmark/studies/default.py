@@ -1,38 +1,48 @@
 r"""Which calibrator `segcal fit` would take, told from what a benchmark has already fitted.
 
-The rule is that of :mod:`segcal.fitting.choice`: among the offset-free calibrators that keep the mask, take the lowest
-mean NLL over validation cases, and of those that are within one standard error of it, with the error of the paired
-difference, the one with the fewest identifiable parameters. Nothing is fitted again.
+The rule is that of :mod:`segcal.fitting.choice`, on the validation cases of the first repeat: a pipeline that is
+clearly better than temperature scaling, or temperature scaling, or nothing. Nothing is fitted again.
 """
 
 from dataclasses import dataclass
 
-import numpy as np
+import torch
 
 from segcal.benchmark.pipelines import Pipeline
 from segcal.benchmark.studies.setting import Setting
 from segcal.benchmark.tasks import Task
-from segcal.fitting.choice import candidates, case_nll, choose_column
+from segcal.fitting.choice import Candidate, Tried, decide
+from segcal.fitting.contest import candidates
+from segcal.fitting.held_out import group_names, measure
+from segcal.fitting.voxels import StreamedVoxels
 
 
 @dataclass(frozen=True)
 class Default:
-    """The chosen pipeline, and the mean validation NLL of all that were compared, by their title."""
+    """The chosen pipeline, why, and the mean validation NLL of all that were compared, by their title."""
 
     pipeline: Pipeline
+    reason: str
     validation_nll: dict[str, float]
 
 
-def choose_default(setting: Setting, task: Task, pooling: str = "mean_logits") -> Default:
-    """Choose on the validation cases of the first repeat."""
-    validation = setting.split(task, pooling).val
-    names = candidates(validation.num_classes)
-    pipelines = [each for each in setting.pipelines(task.name, pooling) if each.calibrator in names]
-    calibrators = [setting.calibrator(task, each) for each in pipelines]
-    rows = [[case_nll(calibrator, case) for calibrator in calibrators] for case in validation]
-    values = np.array([row for row in rows if None not in row], float)
-    simple = [calibrator.num_identifiable() for calibrator in calibrators]
+def choose_default(setting: Setting, task: Task, pooling: str | None = "mean_logits") -> Default:
+    """Choose on the validation cases of the first repeat, among the pipelines with one pooling, or with any."""
+    poolings = dict.fromkeys(each.pooling for each in setting.pipelines(task.name, pooling))
+    tried: dict[Pipeline, Tried] = {}
+    for name in poolings:
+        validation = setting.split(task, name).val
+        voxels = StreamedVoxels(validation, lambda: None)
+        for each in setting.pipelines(task.name, name):
+            if each.calibrator in candidates(validation.num_classes):
+                calibrator = setting.calibrator(task, each)
+                candidate = Candidate(each.calibrator, each.pooling, calibrator.num_identifiable())
+                tried[each] = Tried(candidate, measure(calibrator, voxels, torch.device("cpu")))
+    groups = dict(zip(validation.ids, group_names(validation, validation.ids), strict=True))
+    decision = decide(list(tried.values()), groups, folds=1)
+    chosen = decision.chosen
     return Default(
-        pipelines[choose_column(values, simple)[0]],
-        {each.title: float(mean) for each, mean in zip(pipelines, values.mean(axis=0), strict=True)},
+        next(each for each in tried if (each.calibrator, each.pooling) == (chosen.name, chosen.pooling)),
+        decision.reason,
+        {each.title: row.nll for each, row in tried.items()},
     )

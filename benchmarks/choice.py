@@ -1,0 +1,180 @@
+"""What the default is worth: many divisions of real cases, few of them for the fit, the rest to judge it.
+
+    python benchmarks/choice.py benchmarks/protocols/roads.toml --root DATA -o results/choice/roads.jsonl
+
+For every size of the calibration set and every seed, cases are drawn (whole groups), a calibrator is chosen by the rule
+of `segcal fit` and by that of version 0.1, and both are measured on all other cases beside temperature scaling and
+nothing, with both poolings. With ``--by REGEX`` the calibration cases come from all places but one (such as videos),
+and the test cases are those of that place. Fits and tests see 20,000 voxels of each case, drawn once. The output has
+one line per division; a file that has lines already is continued. ``benchmarks/choice_table.py`` makes tables of it.
+"""
+
+import argparse
+import json
+import multiprocessing
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from segcal.benchmark.protocol import load_protocol
+from segcal.benchmark.tasks import open_task
+from segcal.cases.base import Cases
+from segcal.fitting import FitConfig
+from segcal.fitting.contest import candidates, compare
+from segcal.fitting.division import divide
+from segcal.fitting.fit import FitData, fit_to
+from segcal.fitting.held_out import Worth, group_names, measure, noise, paired
+from segcal.fitting.voxels import SampledVoxels, VoxelSource
+
+POOLINGS = ("mean_probs", "mean_logits")
+CPU = torch.device("cpu")
+# The strengths and the candidates of version 0.1, on mean logits.
+OLD_STRENGTHS = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 0.0)
+OLD_CANDIDATES = ("identity", "ts", "ets", "cms_ap", "cms_op")
+
+
+class Pool(NamedTuple):
+    """All cases of a task with one pooling, and their voxels."""
+
+    cases: Cases
+    voxels: VoxelSource
+
+    def data(self, cal: list[str], val: list[str] | None = None) -> FitData:
+        """Return the voxels of some cases, for a fit."""
+        own = None if val is None else self.voxels.subset(val)
+        chosen = None if val is None else self.cases.subset(val)
+        return FitData(self.cases.subset(cal), chosen, self.voxels.subset(cal), own)
+
+
+class Division(NamedTuple):
+    """Which cases are for the fit, and which for the test."""
+
+    size: int
+    seed: int
+    place: str
+    cal: list[str]
+    test: list[str]
+
+
+def divisions(cases: Cases, sizes: list[int], seeds: int, by: str | None) -> Iterator[Division]:
+    """Draw the divisions; groups stay together."""
+    place_of = {case_id: re.match(by, case_id)[1] if by else "" for case_id in cases.ids}
+    for place in sorted(set(place_of.values())):
+        inside = [case_id for case_id in cases.ids if place_of[case_id] == place]
+        source = cases.subset([case_id for case_id in cases.ids if not by or place_of[case_id] != place])
+        for size in sizes:
+            for seed in range(seeds):
+                cal = list(source.split(cal=size, seed=seed).cal.ids)
+                test = inside if by else [case_id for case_id in cases.ids if case_id not in cal]
+                yield Division(size, seed, place, cal, test)
+
+
+def run(division: Division, pools: dict[str, Pool]) -> dict[str, Any]:
+    """Choose by both rules, and measure on the test cases."""
+    torch.set_num_threads(1)
+    config = FitConfig()
+    names = candidates(pools[POOLINGS[0]].cases.num_classes)
+    choice = compare(names, {name: pool.data(division.cal) for name, pool in pools.items()}, config)
+    chosen = choice.decision.chosen
+    worth = {"new": _measure(choice.fitted.calibrator, pools[chosen.pooling], division)}
+    for pooling, pool in pools.items():
+        for name in ("identity", "ts"):
+            fitted = fit_to(name, pool.data(division.cal), config)
+            worth[f"{name}({pooling})"] = _measure(fitted.calibrator, pool, division)
+    old, worth["old"] = old_choice(pools["mean_logits"], division)
+    test = pools[POOLINGS[0]].cases
+    rows = {}
+    for rule in ("new", "old"):
+        for other in worth:
+            if other not in ("new", "old"):
+                ids, differences = paired(worth[rule], worth[other])
+                rows[f"{rule} - {other}"] = noise(differences, group_names(test, ids), folds=1)._asdict()
+    stated = chosen.against
+    return {
+        "size": division.size,
+        "seed": division.seed,
+        "place": division.place,
+        "cal": len(division.cal),
+        "test": len(division.test),
+        "new": chosen.title,
+        "stated": None if stated is None else stated._asdict(),
+        "old": old,
+        "nll": {key: float(np.mean([w.nll for w in found.values()])) for key, found in worth.items()},
+        "ece": {key: float(np.mean([w.ece for w in found.values()])) for key, found in worth.items()},
+        "differences": rows,
+    }
+
+
+def _measure(calibrator: Any, pool: Pool, division: Division) -> dict[str, Worth]:
+    return measure(calibrator, pool.voxels.subset(division.test), CPU)
+
+
+def old_choice(pool: Pool, division: Division) -> tuple[str, dict[str, Worth]]:
+    """Choose as version 0.1 did: a third for validation, weak strengths only, one standard error of the best."""
+    if len(set(group_names(pool.cases, division.cal))) < 2:
+        return "refused", _measure(fit_to("identity", pool.data(division.cal), FitConfig()).calibrator, pool, division)
+    split = divide(pool.cases.subset(division.cal), 1 / 3)
+    data = pool.data(list(split.cal.ids), list(split.val.ids))
+    fits, worth = {}, {}
+    for name in OLD_CANDIDATES:
+        strengths = OLD_STRENGTHS if name.startswith("cms") else (0.0,)
+        tried = [fit_to(name, data, replace(FitConfig(), lam=s, mu=s)) for s in strengths]
+        fits[name] = min(tried, key=lambda fitted: _validation_nll(fitted, data))
+        worth[name] = measure(fits[name].calibrator, data.validation, CPU)
+    values = np.array([[worth[name][case_id].nll for name in fits] for case_id in data.validation.ids])
+    gaps = values - values[:, [int(values.mean(0).argmin())]]
+    errors = gaps.std(0, ddof=1) / np.sqrt(len(gaps)) if len(gaps) > 1 else np.zeros(len(fits))
+    close = [k for k in range(len(fits)) if gaps.mean(0)[k] <= errors[k]]
+    parameters = [fitted.calibrator.num_identifiable() for fitted in fits.values()]
+    name = list(fits)[min(close, key=lambda k: (parameters[k], values.mean(0)[k]))]
+    return name, _measure(fits[name].calibrator, pool, division)
+
+
+def _validation_nll(fitted: Any, data: FitData) -> float:
+    worth = measure(fitted.calibrator, data.validation, CPU)
+    return float(np.mean([w.nll for w in worth.values()]))
+
+
+_POOLS: dict[str, Pool] = {}  # what the processes of one run share, by fork
+
+
+def _line(division: Division) -> str:
+    return json.dumps(run(division, _POOLS))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("protocol", type=Path, help="its first task is used")
+    parser.add_argument("--root", type=Path, required=True)
+    parser.add_argument("-o", "--output", type=Path, required=True)
+    parser.add_argument("--sizes", type=int, nargs="+", default=[3, 6, 10, 25])
+    parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--by", metavar="REGEX", help="its group names the place of a case")
+    parser.add_argument("--single-groups", action="store_true", help="every case is a group of its own")
+    parser.add_argument("--workers", type=int, default=1)
+    args = parser.parse_args()
+    protocol = load_protocol(args.protocol, args.root)
+    for pooling in POOLINGS:
+        cases = open_task(protocol.tasks[0], pooling, args.root, None).cases
+        if args.single_groups:
+            cases.groups = {}
+        _POOLS[pooling] = Pool(cases, SampledVoxels(cases, 20_000, 0, lambda: None, args.workers))
+    args.output.parent.mkdir(parents=True, exist_ok=True)
+    done = args.output.read_text().splitlines() if args.output.exists() else []
+    known = {(row["size"], row["seed"], row["place"]) for row in map(json.loads, done)}
+    todo = [d for d in divisions(cases, args.sizes, args.seeds, args.by) if (d.size, d.seed, d.place) not in known]
+    with args.output.open("a") as file, multiprocessing.get_context("fork").Pool(args.workers) as pool:
+        for number, line in enumerate(pool.imap(_line, todo)):
+            file.write(line + "\n")
+            file.flush()
+            print(f"\r{number + 1} of {len(todo)}", end="", flush=True)
+    print()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,260 @@
+"""The contest of calibrators: each is fitted to folds of the cases and measured on what is held out.
+
+Every candidate is fitted to the calibration cases without one fold of whole groups, in turn, or once to all of them
+where there are validation cases (:mod:`segcal.fitting.held_out`); :mod:`segcal.fitting.choice` has the rule, and the
+winner is fitted once more, to all. Poolings are compared by what is fitted in no time; the others then compete in the
+pooling that did best. A candidate that the first folds show to be worse than temperature scaling is left early.
+"""
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import Literal, NamedTuple
+
+import torch
+
+from segcal.calibrators import CALIBRATORS, make_calibrator
+from segcal.cases.base import CaseError, Cases
+from segcal.errors import InputError
+from segcal.fitting.certificate import Fitted
+from segcal.fitting.choice import ENOUGH_GROUPS, Candidate, Decision, Tried, decide
+from segcal.fitting.config import FitConfig
+from segcal.fitting.division import divide
+from segcal.fitting.fit import FitData, check_device, fit_declared, fit_to, read_data
+from segcal.fitting.held_out import Fold, Worth, count_folds, each_fold, group_names, measure, noise, paired
+from segcal.fitting.progress import Progress
+from segcal.fitting.request import Request
+from segcal.fitting.strengths import at, given, walk
+
+Preserve = Literal["order", "argmax", "none"]
+# What keeps a promise of at least this kind.
+ENOUGH = {"none": (None, "argmax", "order"), "argmax": ("argmax", "order"), "order": ("order",)}
+# Methods that lower the NLL of all voxels. Those that decide by a selector or a threshold are for those who name them.
+QUICK = ("nothing", "mixture", "isotonic")
+METHODS = (*QUICK, "convex", "gradient")
+# Fewer voxels to a parameter promise nothing, and take long to say so.
+VOXELS_PER_PARAMETER = 20
+# Share of what a fold learns from that stops a fit by gradient, and how many steps that may take at most.
+STOPPING_SHARE = 0.2
+FOLD_STEPS = 150
+
+
+class Choice(NamedTuple):
+    """The chosen calibrator, fitted to all calibration cases, and the comparison it won."""
+
+    fitted: Fitted
+    decision: Decision
+
+
+def candidates(num_classes: int, preserve: Preserve = "argmax", allow_offset_dependent: bool = False) -> list[str]:
+    """Return the names of the calibrators that work voxel by voxel and keep at least `preserve`.
+
+    Those that decide by a selector, a threshold or bins, or see neighbours, are for those who name them.
+
+    >>> candidates(3)
+    ['identity', 'ts', 'ets', 'cms_ap', 'cms_op', 'pts', 'iop', 'isotonic']
+    """
+    if preserve not in ENOUGH:
+        raise InputError(f"preserve is {preserve!r}, but it must be order, argmax or none. Choose one of the three.")
+    names = []
+    for name in CALIBRATORS:
+        calibrator = make_calibrator(name, num_classes)
+        fits = calibrator.fitted_by in METHODS and calibrator.pointwise and calibrator.preserves in ENOUGH[preserve]
+        names += [name] if fits and (calibrator.translation_invariant or allow_offset_dependent) else []
+    return names
+
+
+def choose(
+    cases: Cases,
+    validation: Cases | None = None,
+    preserve: Preserve = "argmax",
+    allow_offset_dependent: bool = False,
+    config: FitConfig | None = None,
+    device: str | torch.device | None = None,
+    workers: int = 1,
+) -> Fitted:
+    """Return the calibrator that does best on held-out cases, or the simplest where that is not clear.
+
+    Args:
+        cases: labelled cases. With ``pooling="best"`` both poolings of an ensemble compete.
+        validation: cases to compare on; if not given, groups of `cases` are held out in turn.
+        preserve: what must be kept: the "order" of all classes, the "argmax" (the mask), or "none".
+        allow_offset_dependent: let calibrators compete that depend on the offset of the logits.
+        config: how to fit.
+        device: where to compute; the CPU if not given.
+        workers: how many processes read cases.
+
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> logits = [rng.normal(size=(3, 500)).astype("float32") for _ in range(6)]
+    >>> labels = [(3 * z + rng.gumbel(size=z.shape)).argmax(0) for z in logits]
+    >>> from segcal import ArrayCases
+    >>> choose(ArrayCases(logits=logits, labels=labels)).certificate.details["chosen"]
+    'ts'
+    """
+    names = candidates(cases.num_classes, preserve, allow_offset_dependent)
+    config = FitConfig() if config is None else config
+    check_device(device)
+    with Progress("choosing") as progress:
+        return compare(names, read_poolings(cases, validation, config, progress, workers), config, device, progress)[0]
+
+
+def read_poolings(
+    cases: Cases,
+    validation: Cases | None,
+    config: FitConfig,
+    report: Callable[[str], None] = lambda message: None,
+    workers: int = 1,
+    failed: Callable[[CaseError], None] | None = None,
+) -> dict[str | None, FitData]:
+    """Return the voxels of a comparison, by pooling; the arguments are those of `read_data`."""
+    room = replace(config, memory=max(1 << 20, config.memory // len(cases.poolings)))
+    data = {}
+    for pooling in cases.poolings:
+        own = None if validation is None else validation.pooled(pooling)
+        data[pooling] = read_data(cases.pooled(pooling), own, room, report, workers, failed)
+    return data
+
+
+def compare(
+    names: Sequence[str],
+    data: Mapping[str | None, FitData],
+    config: FitConfig,
+    device: str | torch.device | None = None,
+    report: Callable[[str], None] = lambda message: None,
+) -> Choice:
+    """Compare calibrators and fit the winner; see the module docstring.
+
+    Args:
+        names: of :data:`segcal.CALIBRATORS`, such as :func:`candidates` returns.
+        data: the voxels, by pooling; of :func:`read_poolings`.
+        config: how to fit.
+        device: where to compute; the CPU if not given.
+        report: takes messages of progress.
+    """
+    first = next(iter(data.values()))
+    folds = count_folds(first.cases, first.validation, config.folds)
+    contest = _Contest(config, check_device(device), report)
+    decision = _hold(contest, names, data, folds) if folds else _without_comparison(next(iter(data)))
+    chosen = decision.chosen
+    lam, mu, nu = chosen.strengths or (config.lam, config.mu, config.nu)
+    fitted = fit_to(chosen.name, data[chosen.pooling], replace(config, lam=lam, mu=mu, nu=nu), device, report)
+    certificate = fitted.certificate
+    details = certificate.details | asdict(decision) | {"chosen": chosen.name}
+    path = contest.paths.get(chosen.title, certificate.path)
+    return Choice(replace(fitted, certificate=replace(certificate, details=details, path=path)), decision)
+
+
+def _hold(contest: "_Contest", names: Sequence[str], data: Mapping[str | None, FitData], folds: int) -> Decision:
+    first = next(iter(data.values()))
+    quick = [name for name in names if len(names) == 1 or _is_quick(name, first.cases.num_classes)]
+    for own in data.values():
+        for name in quick:
+            contest.add(name, own)
+    best = data[contest.best_pooling()]
+    held = first.cases if first.validation_cases is None else first.validation_cases
+    enough = len(set(group_names(held, held.ids))) >= ENOUGH_GROUPS  # else nothing costly could win
+    for name in names if enough else ():
+        if name not in quick:
+            contest.add(name, best)
+    return contest.decide(held, folds)
+
+
+def _is_quick(name: str, num_classes: int) -> bool:
+    """Return whether a candidate is fitted in no time, so that it can compete in every pooling."""
+    return name == "ts" or make_calibrator(name, num_classes).fitted_by in QUICK
+
+
+class _Contest:
+    """Candidates on the voxels of each pooling, held out one after the other."""
+
+    def __init__(self, config: FitConfig, device: torch.device, report: Callable[[str], None]) -> None:
+        self._config, self._device, self._report = config, device, report
+        self.tried: list[Tried] = []
+        self._left: list[Candidate] = []
+        self.paths: dict[str, tuple[dict[str, float], ...]] = {}
+
+    def add(self, name: str, data: FitData) -> None:
+        """Hold a candidate out, unless it is too large for the voxels."""
+        calibrator = make_calibrator(name, data.cases.num_classes)
+        candidate = Candidate(name, data.cases.pooling, calibrator.num_identifiable())
+        if calibrator.fitted_by != "isotonic" and candidate.parameters * VOXELS_PER_PARAMETER > data.source.used:
+            self._left.append(replace(candidate, verdict="not tried: too many parameters for the voxels"))
+            return
+        request = Request(
+            calibrator=calibrator,
+            source=data.source,
+            validation=data.validation,
+            config=self._config,
+            device=self._device,
+            report=lambda message: self._report(f"{candidate.title}: {message}"),
+            cases=data.cases,
+            validation_cases=data.validation_cases,
+        )
+        fixed = given(request, calibrator.has_penalty) if calibrator.fitted_by == "convex" else ()
+        tried = self._walk(candidate, request) if None in fixed else self._hold_out(candidate, request)
+        if tried is None:
+            self._left.append(replace(candidate, verdict="left early: not better than ts"))
+        else:
+            self.tried.append(tried)
+
+    def best_pooling(self) -> str | None:
+        """Return the pooling in which a candidate has the lowest mean NLL."""
+        return min(self.tried, key=lambda row: row.nll).candidate.pooling
+
+    def decide(self, held: Cases, folds: int) -> Decision:
+        """Choose by the rule."""
+        ids = list(self.tried[0].worth)
+        found = decide(self.tried, dict(zip(ids, group_names(held, ids), strict=True)), folds)
+        return replace(found, candidates=(*found.candidates, *self._left))
+
+    def _walk(self, candidate: Candidate, request: Request) -> Tried | None:
+        """Return the strength that does best on held-out cases; None if that is temperature scaling."""
+        fixed = given(request, request.calibrator.has_penalty)
+        found = walk(request, fixed)
+        if found is None or found.chosen == max(found.worth):
+            return None
+        path = tuple({"strength": strength, "held_out_nll": mean} for strength, mean in found.means().items())
+        self.paths[candidate.title] = path
+        return Tried(replace(candidate, strengths=at(found.chosen, fixed)), found.worth[found.chosen])
+
+    def _hold_out(self, candidate: Candidate, request: Request) -> Tried | None:
+        """Fit to every fold and measure; None if a fold says that it is worse than temperature scaling."""
+        worth: dict[str, Worth] = {}
+        config = self._config
+        for fold in each_fold(request.cases, request.source, request.validation, config.folds, config.seed):
+            calibrator = copy.deepcopy(request.calibrator)
+            fit_declared(_on_fold(replace(request, calibrator=calibrator), fold))
+            worth |= measure(calibrator, fold.held, self._device)
+            if self._is_hopeless(candidate, worth, request):
+                return None
+        return Tried(candidate, worth)
+
+    def _is_hopeless(self, candidate: Candidate, worth: dict[str, Worth], request: Request) -> bool:
+        simple = [row for row in self.tried if (row.candidate.name, row.candidate.pooling) == ("ts", candidate.pooling)]
+        if candidate.name in ("identity", "ts") or not simple:
+            return False
+        ids, differences = paired(worth, simple[0].worth)
+        cases = request.cases if request.validation_cases is None else request.validation_cases
+        mean, error = noise(differences, group_names(cases, ids), folds=1)
+        return error is not None and mean > 2 * error
+
+
+def _on_fold(request: Request, fold: Fold) -> Request:
+    """Return the request for one fold, in which part of a fold stops what needs stopping."""
+    config = replace(request.config, max_steps=min(FOLD_STEPS, request.config.max_steps), checkpoint=None)
+    own = replace(request, source=fold.learn, cases=fold.cases, validation=None, validation_cases=None, config=config)
+    if request.calibrator.fitted_by != "gradient" or not count_folds(fold.cases, None, 2):
+        return own
+    cal, stop, _ = divide(fold.cases, STOPPING_SHARE, seed=request.config.seed)
+    source, held = fold.learn.subset(cal.ids), fold.learn.subset(stop.ids)
+    return replace(own, source=source, cases=cal, validation=held, validation_cases=stop)
+
+
+def _without_comparison(pooling: str | None) -> Decision:
+    alone = Candidate("ts", pooling, 1, verdict="fitted without a comparison")
+    reason = (
+        "ts was fitted without a comparison: the cases are one group, so that none can be held out. "
+        "Whether it is better than nothing is not known; add cases of other groups."
+    )
+    return Decision(alone, (alone,), 0, 1, 0, reason)

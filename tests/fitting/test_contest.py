@@ -1,0 +1,178 @@
+"""The contest: who competes, what is held out, and what the winner is fitted to."""
+
+import math
+
+import numpy as np
+import pytest
+
+import segcal
+from segcal import ArrayCases, FitConfig, choose, make_calibrator
+from segcal.errors import InputError
+from segcal.fitting.contest import candidates, compare, read_poolings
+from segcal.fitting.fit import fit_declared
+
+
+def draw(count, temperature, seed=1, classes=3, shape=(19, 23), groups=None, warp=None, **options):
+    """Cases whose labels follow the softmax of logits / temperature, or of a function of the logits."""
+    rng = np.random.default_rng(seed)
+    logits = [3 * rng.normal(size=(classes, *shape)).astype("float32") for _ in range(count)]
+    truth = [((z / temperature if warp is None else warp(z)) + rng.gumbel(size=z.shape)).argmax(0) for z in logits]
+    ids = [f"s{seed}c{k}" for k in range(count)]
+    return ArrayCases(logits, truth, ids=ids, groups=groups, **options)
+
+
+def contest(names, cases, validation=None, **options):
+    config = FitConfig(**options)
+    return compare(names, read_poolings(cases, validation, config), config)
+
+
+def nll(calibrator, case):
+    log_probs = calibrator(case.logits[None].double())[0].numpy()
+    return -np.take_along_axis(log_probs, case.labels.numpy()[None], 0).mean()
+
+
+def test_overconfident_logits_get_a_temperature():
+    fitted, decision = contest(["identity", "ts", "ets", "cms_ap"], draw(8, 3.0))
+    assert decision.chosen.name == "ts"
+    assert 1 / float(fitted.calibrator.inverse_temperature) == pytest.approx(3.0, rel=0.1)
+    assert fitted.calibration_ids == tuple(f"s1c{k}" for k in range(8))  # the winner saw all cases
+    assert fitted.validation_ids == ()
+
+
+def test_a_curve_that_no_temperature_has_is_found():
+    """Confidences that are right up to a gap of one and then far too high: isotonic has the curve, ts has not."""
+
+    def warp(z):
+        gaps = z.max(0) - z
+        return -np.minimum(gaps, 1 + 0.05 * (gaps - 1))
+
+    _, decision = contest(["identity", "ts", "isotonic"], draw(12, 1.0, warp=warp, shape=(40, 50)))
+    assert decision.chosen.name == "isotonic"
+
+
+def test_the_table_is_that_of_cases_that_a_fit_did_not_see():
+    """Held-out NLLs of ts, computed here: fold by fold, fitted by segcal.fit on the rest."""
+    cases = draw(4, 2.0)
+    _, decision = contest(["identity", "ts"], cases, folds=4)
+    found = {row.name: row for row in decision.candidates}
+    by_hand = []
+    for case_id in cases.ids:
+        rest = cases.subset([other for other in cases.ids if other != case_id])
+        by_hand.append(nll(segcal.fit("ts", rest).calibrator, cases.read(case_id)))
+    assert found["ts"].nll == pytest.approx(np.mean(by_hand), rel=1e-5)
+    plain = [nll(make_calibrator("identity", 3), case) for case in cases]
+    gaps = np.array(plain) - np.array(by_hand)
+    assert found["identity"].nll == pytest.approx(np.mean(plain), rel=1e-5)
+    assert found["identity"].against.mean == pytest.approx(gaps.mean(), rel=1e-4)
+    error = math.sqrt(gaps.var(ddof=1) / 4 * (1 + 4 / 3))
+    assert found["identity"].against.error == pytest.approx(error, rel=1e-3)
+
+
+def test_validation_cases_are_the_only_ones_that_judge():
+    """The labels of the calibration cases say T = 3, those for validation T = 1: doing nothing is right."""
+    fitted, decision = contest(["identity", "ts"], draw(6, 3.0), draw(7, 1.0, seed=2))
+    assert decision.chosen.name == "identity"
+    assert (decision.cases, decision.groups, decision.folds) == (7, 7, 1)
+    assert fitted.validation_ids == tuple(f"s2c{k}" for k in range(7))
+
+
+def test_groups_are_held_out_whole():
+    """Each group has a temperature of its own; within a group a fit knows it, across groups it does not."""
+    parts = [draw(3, t, seed=k, groups=[f"g{k}"] * 3) for k, t in enumerate((0.5, 1.0, 2.0, 4.0))]
+    every = [part.read(case_id) for part in parts for case_id in part.ids]
+    arrays = [case.logits for case in every], [case.labels for case in every]
+    grouped = ArrayCases(*arrays, groups=[case.group for case in every])
+    _, decision = contest(["identity", "ts"], grouped, folds=4)
+    assert (decision.cases, decision.groups, decision.folds) == (12, 4, 4)
+    by_hand = []
+    for group in sorted(set(grouped.groups.values())):
+        inside = [i for i in grouped.ids if grouped.groups[i] == group]
+        rest = grouped.subset([i for i in grouped.ids if i not in inside])
+        calibrator = segcal.fit("ts", rest).calibrator
+        by_hand += [nll(calibrator, grouped.read(i)) for i in inside]
+    assert next(r for r in decision.candidates if r.name == "ts").nll == pytest.approx(np.mean(by_hand), rel=1e-5)
+
+
+@pytest.mark.parametrize("groups", [None, ["one"] * 3])
+def test_one_group_gets_a_temperature_and_a_sentence(groups):
+    cases = draw(1 if groups is None else 3, 2.0, groups=groups)
+    fitted, decision = contest(candidates(3), cases)
+    assert decision.chosen.name == "ts"
+    assert decision.reason.startswith("ts was fitted without a comparison: the cases are one group")
+    assert 1 / float(fitted.calibrator.inverse_temperature) == pytest.approx(2.0, rel=0.3)
+
+
+def test_both_poolings_compete_where_none_is_declared():
+    rng = np.random.default_rng(0)
+    members, labels = [], []
+    for _ in range(8):
+        truth = 3 * rng.normal(size=(3, 600))
+        members.append([(truth + 6 * rng.normal(size=truth.shape)).astype("float32") for _ in range(4)])
+        labels.append((truth + rng.gumbel(size=truth.shape)).argmax(0))
+    cases = ArrayCases(members, labels, pooling="best")
+    with pytest.raises(InputError, match="pooling is 'best', but only a comparison on labelled cases can tell"):
+        cases.read("0")
+    fitted, decision = contest(["identity", "ts"], cases)
+    values = {row.title: row.nll for row in decision.candidates}
+    assert set(values) == {f"{n} ({p})" for n in ("identity", "ts") for p in ("mean_probs", "mean_logits")}
+    assert fitted.pooling == decision.chosen.pooling == "mean_logits"  # the sum of independent evidence, scaled
+    for pooling in ("mean_logits", "mean_probs"):
+        _, own = contest(["ts"], ArrayCases(members, labels, pooling=pooling))
+        assert own.chosen.nll == pytest.approx(values[f"ts ({pooling})"], rel=1e-9)
+
+
+def test_a_declared_pooling_is_kept():
+    members = [[np.random.default_rng(k).normal(size=(3, 50)).astype("float32") for k in range(2)] for _ in range(3)]
+    labels = [np.zeros(50, int)] * 3
+    cases = ArrayCases(members, labels, pooling="mean_probs")
+    assert cases.poolings == ("mean_probs",)
+    with pytest.raises(InputError, match="pooling is 'mean_logits', but these cases are pooled by 'mean_probs'"):
+        cases.pooled("mean_logits")
+
+
+def test_what_is_too_large_for_the_voxels_is_not_tried():
+    _, decision = contest(["identity", "ts", "cms_ap"], draw(7, 2.0, shape=(10, 10)), voxels=50)
+    assert decision.candidates[-1].name == "cms_ap"
+    assert decision.candidates[-1].verdict == "not tried: too many parameters for the voxels"
+
+
+def test_what_the_first_folds_show_to_be_worse_is_left_early(monkeypatch):
+    seen = []
+
+    def fit(request):
+        seen.append(type(request.calibrator).__name__)
+        if seen[-1] == "OrderPreservingNetwork":  # made useless
+            for parameter in request.calibrator.parameters():
+                parameter.data.fill_(3.0)
+            return None
+        return fit_declared(request)
+
+    monkeypatch.setattr("segcal.fitting.contest.fit_declared", fit)
+    _, decision = contest(["identity", "ts", "iop"], draw(20, 2.0, shape=(40, 50)))
+    assert decision.candidates[-1].verdict == "left early: not better than ts"
+    assert seen.count("OrderPreservingNetwork") == 1
+
+
+def test_the_answer_is_the_same_every_time():
+    first, second = (choose(draw(7, 2.0)) for _ in range(2))
+    assert first.certificate == second.certificate
+
+
+def test_the_fit_tells_of_the_comparison():
+    details = choose(draw(7, 3.0), config=FitConfig(voxels=200)).certificate.details
+    assert details["chosen"] == "ts"
+    assert details["reason"].startswith("No calibrator was better than a temperature on 7 held-out cases")
+    names = [row["name"] for row in details["candidates"]]
+    assert set(names) == set(candidates(3))
+    assert (details["cases"], details["groups"], details["folds"]) == (7, 7, 5)
+
+
+def test_what_must_be_kept_decides_who_competes():
+    assert candidates(4) == ["identity", "ts", "ets", "cms_ap", "cms_op", "pts", "iop", "isotonic"]
+    assert candidates(4, "order") == ["identity", "ts", "ets", "cms_op", "pts", "iop", "isotonic"]
+    assert not {"vs", "ms"} & set(candidates(4, "none"))
+    assert {"vs", "ms", "dc"} <= set(candidates(4, "none", allow_offset_dependent=True))
+    for name in candidates(4, "none"):
+        assert make_calibrator(name, 4).translation_invariant
+    with pytest.raises(InputError, match="preserve is 'mask', but it must be order, argmax or none"):
+        candidates(4, "mask")
