@@ -40,7 +40,7 @@ def make_problem(calibrator: Calibrator, source: VoxelSource, request: Request) 
     if isinstance(calibrator, VectorScaling):
         return VectorProblem(calibrator, Frames(source, vector_frame(calibrator), 1, memory, device), seed)
     assert isinstance(calibrator, AffineCalibrator)
-    frames = Frames(source, calibrator.frame, calibrator.num_experts, memory, device)
+    frames = Frames(source, calibrator.frame, calibrator.num_experts, memory, device, centred=True)
     return AffineProblem(calibrator, frames, seed)
 
 

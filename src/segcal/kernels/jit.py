@@ -2,8 +2,8 @@
 
 Machine code is kept on disk beside the source (or in the user's cache folder), so that only the first call on a
 machine waits for the compiler. The loops release the interpreter lock: threads of one process run them side by side
-(:mod:`segcal.kernels.threads`). numba's own parallel loops are not used: the process that compiled one runs it as it was
-first compiled, every later process as it was optimised once more when it was stored, with sums in another order.
+(:mod:`segcal.kernels.threads`). numba's own parallel loops are not used: the process that compiled one runs it as it
+was first compiled, every later process as it was optimised once more when it was stored, with sums in another order.
 No fast-math, unless a loop asks for it: every operation is rounded as written, so that a result depends neither on the
 width of the machine's vectors nor on where in a row a voxel stands.
 """

@@ -1,7 +1,7 @@
 """Compiled loops in as many threads as torch has been given.
 
-Voxels are cut into parts whose number depends on how many there are, and on nothing else; each part has sums of its own,
-which are added in their order. So no result depends on the number of threads.
+Voxels are cut into parts whose number depends on how many there are, and on nothing else; each part has sums of its
+own, which are added in their order. So no result depends on the number of threads.
 """
 
 from collections.abc import Callable
