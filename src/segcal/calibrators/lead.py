@@ -67,7 +67,8 @@ def _correction(log_probs: Tensor, logits: Tensor) -> Tensor:
     """Return what is to be added; the sum is exact, since rivals that are lowered are neighbours of their limit."""
     log_probs, index = log_probs.detach(), winner(logits).unsqueeze(1)
     own = log_probs.gather(1, index)
-    lead = UNITS * torch.finfo(log_probs.dtype).eps
-    lost = (winner(log_probs).unsqueeze(1) != index) & (log_probs.amax(dim=1, keepdim=True) <= own * (1 - lead))
-    lowered = torch.minimum(log_probs, own * (1 + lead)).scatter(1, index, own)
+    # A division by a large number: exporters take a factor near 1 for 1, and a term near 0 for 0.
+    lead = own / (1 / (UNITS * torch.finfo(log_probs.dtype).eps))
+    lost = (winner(log_probs).unsqueeze(1) != index) & (log_probs.amax(dim=1, keepdim=True) <= own - lead)
+    lowered = torch.minimum(log_probs, own + lead).scatter(1, index, own)
     return torch.where(lost, lowered - log_probs, 0.0)

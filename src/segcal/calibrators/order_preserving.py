@@ -24,6 +24,7 @@ from segcal.calibrators.affine import scores_from_outputs
 from segcal.calibrators.base import Calibrator
 from segcal.calibrators.perceptron import Perceptron
 from segcal.calibrators.temperature_tree import positive
+from segcal.numerics import descending
 from segcal.types import Logits
 
 
@@ -47,7 +48,7 @@ class OrderPreservingNetwork(Calibrator):
     def scores(self, logits: Logits, image: Tensor | None = None) -> Tensor:
         """Return zero for the winner, and for the others the sums of the scaled gaps above them, negative."""
         last = logits.movedim(1, -1)
-        ordered, order = last.reshape(-1, self.num_classes).sort(dim=1, descending=True, stable=True)
+        ordered, order = descending(last.reshape(-1, self.num_classes))
         gaps = ordered[:, :-1] - ordered[:, 1:]
         sorted_scores = scores_from_outputs(positive(self.network(gaps)) * gaps, "stacked_drops")
         scores = torch.zeros_like(sorted_scores).scatter(1, order, sorted_scores)
