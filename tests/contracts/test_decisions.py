@@ -63,6 +63,19 @@ def test_argmax_of_the_result_is_argmax_of_the_input(name, classes, dtype, offse
             assert bool((ordered[:, 1:] <= ordered[:, :-1]).all())
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", KEEPERS)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_it_is_on_a_gpu_too(name, dtype, randomise):
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    calibrator = randomise(make_calibrator(name, 6), edge=True).cuda()
+    logits = as_taken(calibrator, crowded(6, dtype, 0.0, 4.0, seed=0))
+    with torch.no_grad():
+        found = calibrator(logits.cuda()).cpu()
+    assert torch.equal(found.argmax(1), logits.argmax(1))
+
+
 @pytest.mark.parametrize("name", KEEPERS)
 def test_a_tie_of_the_input_falls_to_the_first_class_and_stays_there(name, randomise):
     calibrator = randomise(make_calibrator(name, 4))
