@@ -78,6 +78,10 @@ class Calibrator(nn.Module, ABC):
         """
         return {}
 
+    def become_temperature(self, temperature: float) -> None:
+        """Set the parameters so that it is temperature scaling, from which a fit by gradient starts."""
+        raise NotImplementedError(f"{type(self).__name__} is not fitted by gradient")
+
     def num_parameters(self) -> int:
         """Return how many scalars are fitted (Table 2)."""
         return sum(parameter.numel() for parameter in self.parameters())

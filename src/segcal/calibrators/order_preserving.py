@@ -23,7 +23,7 @@ from torch import Tensor
 from segcal.calibrators.affine import scores_from_outputs
 from segcal.calibrators.base import Calibrator
 from segcal.calibrators.perceptron import Perceptron
-from segcal.calibrators.temperature_tree import positive
+from segcal.calibrators.temperature_tree import before_positive, positive
 from segcal.numerics import descending
 from segcal.types import Logits
 
@@ -53,6 +53,10 @@ class OrderPreservingNetwork(Calibrator):
         sorted_scores = scores_from_outputs(positive(self.network(gaps)) * gaps, "stacked_drops")
         scores = torch.zeros_like(sorted_scores).scatter(1, order, sorted_scores)
         return scores.reshape(last.shape).movedim(-1, 1)
+
+    def become_temperature(self, temperature: float) -> None:
+        """Scale every gap by one over this temperature."""
+        self.network.set_constant(before_positive(1 / temperature))
 
     def num_identifiable(self) -> int:
         """Return the number of parameters less one scale a hidden unit."""
