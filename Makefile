@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup test demo format clean
+.PHONY: setup test test-gpu demo format clean
 
 setup: $(VENV)/.ready
 
@@ -19,6 +19,10 @@ test: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+# On a machine with a CUDA device; elsewhere they are skipped. No second process: they would share the device.
+test-gpu: setup
+	$(BIN)/python -m pytest -m gpu
 
 demo: setup
 	$(BIN)/segcal demo

@@ -6,7 +6,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from segcal.numerics import canonical_logits, compute_dtype, free_energy, log_mean_exp, winner
+from segcal.numerics import (
+    canonical_logits,
+    compute_dtype,
+    count_below,
+    descending,
+    free_energy,
+    log_mean_exp,
+    running_minimum,
+    winner,
+)
 
 
 @pytest.mark.parametrize(
@@ -72,3 +81,26 @@ def test_the_log_mean_is_the_logarithm_of_the_mean(seed, count):
 def test_the_log_mean_of_nothing_is_an_error():
     with pytest.raises(ValueError, match="log_mean_exp of nothing"):
         log_mean_exp([])
+
+
+@pytest.mark.parametrize("axis", [1, -1])
+def test_both_forms_of_sorting_and_of_the_running_minimum_agree_with_numpy(axis, monkeypatch):
+    values = torch.as_tensor(np.random.default_rng(0).integers(0, 4, (50, 6, 5)).astype(np.float32))
+    expected = np.argsort(-values.numpy(), axis=axis, kind="stable")
+    for exporting in (False, True):
+        monkeypatch.setattr(torch.compiler, "is_exporting", lambda now=exporting: now)
+        ordered, order = descending(values, axis)
+        np.testing.assert_array_equal(order, expected)
+        np.testing.assert_array_equal(ordered, np.take_along_axis(values.numpy(), expected, axis))
+        np.testing.assert_array_equal(running_minimum(values, axis), np.minimum.accumulate(values.numpy(), axis))
+
+
+@pytest.mark.parametrize("size", [0, 1, 2, 14, 15, 16, 1023, 1024])
+def test_both_forms_of_counting_points_below_agree_with_numpy(size, monkeypatch):
+    rng = np.random.default_rng(size)
+    points = np.sort(rng.integers(0, 40, size) / 40).astype(np.float32)  # many are equal
+    values = np.concatenate([rng.random(200), points, [-1.0, 0.0, 1.0, 2.0]]).astype(np.float32)
+    for exporting in (False, True) if size else (False,):
+        monkeypatch.setattr(torch.compiler, "is_exporting", lambda now=exporting: now)
+        found = count_below(torch.as_tensor(points), torch.as_tensor(values))
+        np.testing.assert_array_equal(found, np.searchsorted(points, values))

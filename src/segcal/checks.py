@@ -137,7 +137,9 @@ def check_labels(labels: Tensor, name: str, space: Sequence[int], num_classes: i
     labels = labels.to(torch.int64)
     if labels.numel():
         lowest, highest = (int(value) for value in labels.aminmax())
-        if lowest >= 0 and highest < num_classes and not (ignore is not None and lowest <= ignore <= highest):
+        lowest_kept = IGNORED if ignore == IGNORED else 0
+        others = ignore is not None and ignore != IGNORED and lowest <= ignore <= highest
+        if lowest >= lowest_kept and highest < num_classes and not others:
             return labels  # the common case, in one pass
     ignored = torch.zeros_like(labels, dtype=torch.bool) if ignore is None else labels == ignore
     outside = ((labels < 0) | (labels >= num_classes)) & ~ignored
@@ -149,6 +151,15 @@ def check_labels(labels: Tensor, name: str, space: Sequence[int], num_classes: i
             f"ignore = {ignore}. Map these labels, or pass ignore={int(found[-1])}."
         )
     return labels.where(~ignored, IGNORED)
+
+
+def check_image(image: Tensor, name: str, space: Sequence[int]) -> None:
+    """Require ``(channels, *space)``."""
+    if tuple(image.shape[1:]) != tuple(space) or image.ndim == 0:
+        raise InputError(
+            f"{name} has shape {tuple(image.shape)}, but (channels, {', '.join(map(str, space))}) is needed, like its "
+            "logits. Give an image of the same size, channels first."
+        )
 
 
 def check_mask(mask: Tensor, name: str, space: Sequence[int]) -> Tensor:

@@ -3,6 +3,9 @@ r"""Small exact pieces of arithmetic that the rest of the package agrees on.
 - free energy :math:`F(z) = \log \sum_c e^{z_c}` (Eq. 9) and canonical logits :math:`z - F(z)` (Eq. 8);
 - the mean of probabilities in the log domain;
 - the tie rule: of equal scores the lowest class index wins, and sorting is stable.
+
+Some operations have another form while a graph is exported, for the operators that exported graphs have; the numbers
+are the same.
 """
 
 import math
@@ -48,6 +51,48 @@ def winner(scores: Tensor, axis: int = 1) -> Tensor:
     """
     # Both promise the first of equal values; `max` is several times faster, `argmax` is what exporters know.
     return scores.argmax(dim=axis) if torch.compiler.is_exporting() else scores.max(dim=axis).indices
+
+
+def descending(scores: Tensor, axis: int = 1) -> tuple[Tensor, Tensor]:
+    """Return scores in descending order and where they stood; equal ones in the order of their indices.
+
+    >>> descending(torch.tensor([[1.0, 3.0, 3.0]]))[1]
+    tensor([[1, 2, 0]])
+    """
+    if torch.compiler.is_exporting():  # stable as well, as exported graphs define it
+        return scores.sort(dim=axis, descending=True)
+    return scores.sort(dim=axis, descending=True, stable=True)
+
+
+def running_minimum(values: Tensor, axis: int = 1) -> Tensor:
+    """Return the smallest value so far along an axis.
+
+    >>> running_minimum(torch.tensor([[3.0, 1.0, 2.0]]))
+    tensor([[3., 1., 1.]])
+    """
+    if not torch.compiler.is_exporting():
+        return values.cummin(dim=axis).values
+    rows = list(values.unbind(axis))
+    for k in range(1, len(rows)):
+        rows[k] = torch.minimum(rows[k - 1], rows[k])
+    return torch.stack(rows, dim=axis)
+
+
+def count_below(points: Tensor, values: Tensor) -> Tensor:
+    """Return how many of the ascending points ``(n,)`` are below each value.
+
+    >>> count_below(torch.tensor([0.2, 0.5]), torch.tensor([0.1, 0.5, 0.7]))
+    tensor([0, 1, 2])
+    """
+    if not torch.compiler.is_exporting():
+        return torch.searchsorted(points, values.contiguous())
+    count = torch.zeros_like(values, dtype=torch.int64)
+    size = len(points)
+    for bit in reversed(range(size.bit_length())):  # a search by halves: all values take the same steps
+        further = count + (1 << bit)
+        below = (further <= size) & (points[(further - 1).clamp(max=size - 1)] < values)
+        count = torch.where(below, further, count)
+    return count
 
 
 def log_mean_exp(log_values: Iterable[Tensor]) -> Tensor:

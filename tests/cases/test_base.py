@@ -2,8 +2,10 @@ import pickle
 
 import numpy as np
 import pytest
+import torch
 
-from segcal.cases import ArrayCases, CaseError, open_cases
+from segcal import FitConfig, fit
+from segcal.cases import ArrayCases, Case, CaseError, Cases, open_cases
 from segcal.errors import InputError
 
 
@@ -79,3 +81,74 @@ def test_the_fingerprint_sees_ids_kind_and_file_sizes(npy_folder):
     assert open_cases(predictions, kind="logits").fingerprint() != before
     np.save(labels / "a1.npy", np.zeros((4, 5), np.int64))
     assert first.fingerprint() != before
+
+
+class Foreign(Cases):
+    """What somebody else may write: nothing in it is checked."""
+
+    def __init__(self, logits, labels, num_classes=3, **more):
+        super().__init__(["ours", "theirs"], num_classes, "logits")
+        rng = np.random.default_rng(0)
+        good = Case("ours", torch.as_tensor(rng.normal(size=(3, 40))).float(), torch.as_tensor(np.arange(40) % 3))
+        self._cases = {"ours": good, "theirs": Case("theirs", logits, labels, **more)}
+
+    def read(self, case_id):
+        return self._cases[case_id]
+
+
+PLAIN = torch.randn(3, 50, generator=torch.Generator().manual_seed(0))
+LABELS = torch.arange(50) % 3
+
+
+def nan_at_one_voxel():
+    logits = PLAIN.clone()
+    logits[1, 7] = torch.nan
+    return logits
+
+
+WRONG = {
+    "labels too large": ((PLAIN, LABELS * 1000), {}, "labels contains 1000, 2000, but there are 3 classes"),
+    "labels too small": ((PLAIN, LABELS - 4), {}, "labels contains -4, -3, -2, but there are 3 classes"),
+    "labels of another shape": ((PLAIN, LABELS[:49]), {}, r"labels has space \(49,\), but its logits have \(50,\)"),
+    "labels that are no numbers of classes": ((PLAIN, LABELS / 2), {}, "labels has dtype float32, but whole numbers"),
+    "logits that are not finite": ((nan_at_one_voxel(), LABELS), {}, "logits has 1 values that are NaN or infinite"),
+    "logits that are whole numbers": ((PLAIN.int(), LABELS), {}, "logits has dtype int32, but floating-point"),
+    "too many classes": ((PLAIN.repeat(2, 1), LABELS), {}, r"logits has shape \(6, 50\), but \(3, \*space\)"),
+    "too few classes": ((PLAIN[:2], LABELS % 2), {}, r"logits has shape \(2, 50\), but \(3, \*space\)"),
+    "an image of another size": (
+        (PLAIN, LABELS),
+        {"image": torch.zeros(1, 49)},
+        r"image has shape \(1, 49\), but \(channels, 50\) is needed, like its logits",
+    ),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+@pytest.mark.parametrize("voxels", [20_000, "all"])
+@pytest.mark.parametrize("name", ["ts", "cms_ap", "vs", "isotonic", "selective"])
+def test_no_fit_reads_beyond_its_arrays_whoever_made_the_case(wrong, name, voxels):
+    arguments, more, text = WRONG[wrong]
+    with pytest.raises(CaseError, match=f"^case 'theirs': {text}"):
+        fit(name, Foreign(*arguments, **more), config=FitConfig(voxels=voxels))
+
+
+def test_what_sees_neighbours_refuses_it_too():
+    cases = Foreign(PLAIN.reshape(3, 5, 10), LABELS.reshape(5, 10) * 1000)
+    with pytest.raises(CaseError, match=r"case 'theirs': labels contains 1000"):
+        fit("lts", cases.subset(["theirs"]))
+
+
+@pytest.mark.parametrize(
+    ("logits", "labels"),
+    [
+        (PLAIN.clone().requires_grad_(), LABELS),
+        (PLAIN.T.contiguous().T, LABELS.int()),
+        (PLAIN.numpy(), LABELS.numpy().astype(np.uint8)),
+        (PLAIN, torch.stack([LABELS, LABELS], 1)[:, 0].int()),
+    ],
+    ids=["with a gradient", "classes last in memory", "numpy and small integers", "every other label"],
+)
+def test_unusual_but_right_cases_are_fitted_like_usual_ones(logits, labels):
+    usual = fit("cms_ap", Foreign(PLAIN, LABELS)).calibrator
+    found = fit("cms_ap", Foreign(logits, labels)).calibrator
+    assert torch.equal(found.weight, usual.weight)

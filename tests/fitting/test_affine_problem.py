@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from segcal import make_calibrator
+from segcal import ArrayCases, make_calibrator
 from segcal.fitting import affine_problem
 from segcal.fitting.affine_problem import AffineProblem, likelihood_hessian
 from segcal.fitting.convex_problem import Strengths
@@ -18,7 +18,7 @@ def build(name, cases, randomise=None, cache=1 << 30):
     if randomise is not None:
         randomise(calibrator)
     source = StreamedVoxels(cases, lambda: None)
-    frames = Frames(source, calibrator.frame, calibrator.num_experts, cache, torch.device("cpu"))
+    frames = Frames(source, calibrator.frame, calibrator.num_experts, cache, torch.device("cpu"), centred=True)
     problem = AffineProblem(calibrator, frames, seed=0)
     problem.set_strengths(Strengths(LAM, MU))
     return calibrator, problem
@@ -76,6 +76,39 @@ def test_products_and_matrices_are_the_same_curvature_and_penalty(name, make_cas
     for block in dense.blocks:
         matrix, products = dense.curvature(block, theta[block]), free.products(block, theta[block], fresh=True)
         torch.testing.assert_close(matrix.product(vector), products.multiply(vector), rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("cache", [1 << 30, 100])
+def test_about_a_centre_everything_is_the_same_in_the_same_variables(cache, make_cases, randomise, monkeypatch):
+    plain = make_cases(4, 300, parts=3)
+    offset = torch.tensor([[500.0], [512.0], [0.0], [-700.0]])
+    cases = ArrayCases([case.logits + offset for case in plain], [case.labels for case in plain])
+    _, problem = build("ms", cases, randomise, cache)
+    problem.set_strengths(0.0, 0.0)
+    assert problem._frames.centre.mean.abs().round(decimals=-2).tolist() == [500.0, 500.0, 0.0, 700.0]
+    monkeypatch.setattr(affine_problem, "LARGEST_MATRIX", 0)
+    theta, products = problem.start(), build("ms", cases, randomise, cache)[1]
+    products.set_strengths(0.0, 0.0)
+    theta[0, 4::5] -= (theta[0].reshape(4, 5)[:, :4] @ offset.double())[
+        :, 0
+    ]  # so that probabilities are not all 0 or 1
+    problem.write(theta)
+
+    def nll(own):
+        logits = torch.cat([case.logits for case in cases], 1).double()
+        scores = own.reshape(4, 5)[:, :4] @ logits + own.reshape(4, 5)[:, 4:]
+        return torch.nn.functional.cross_entropy(scores.T, torch.cat([case.labels for case in cases]))
+
+    values, gradients = problem.evaluate(theta, [0])
+    assert float(values[0]) == pytest.approx(float(nll(theta[0])), rel=1e-9)
+    own = theta[0].clone().requires_grad_()
+    torch.testing.assert_close(gradients[0], torch.autograd.grad(nll(own), own)[0], rtol=1e-7, atol=1e-7)
+    if cache == 100:  # the Hessian is that of a few voxels
+        return
+    expected = torch.autograd.functional.hessian(nll, theta[0])
+    vector = torch.as_tensor(np.random.default_rng(0).normal(size=20))
+    for found in (problem.curvature(0, theta[0]).product, products.products(0, theta[0], fresh=True).multiply):
+        torch.testing.assert_close(found(vector), expected @ vector, rtol=1e-4, atol=1e-3)
 
 
 @pytest.mark.parametrize("name", ["dc", "cms_ap"])

@@ -43,10 +43,51 @@ def test_a_fit_lowers_the_nll_of_cases_it_has_not_seen(name):
     assert mean_nll(fitted.calibrator, test) < before - 0.1
     certificate = fitted.certificate
     assert (certificate.method, certificate.kkt_residual) == ("gradient", None)
-    assert certificate.validation_nll == min(certificate.curve) < certificate.curve[0]
+    assert certificate.validation_nll == min(certificate.curve) <= certificate.curve[0]
     assert certificate.passes == len(certificate.curve) - 1
     assert certificate.voxels_available == 3 * 30 * 26
     assert "held_back" not in certificate.details
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("temperature", [1.0, 0.05, 2.7, 900.0])
+def test_each_can_be_temperature_scaling(name, temperature, randomise):
+    calibrator, scaling = randomise(make_calibrator(name, 3)), make_calibrator("ts", 3)
+    calibrator.become_temperature(temperature)
+    with torch.no_grad():
+        scaling.inverse_temperature.fill_(1 / temperature)
+        logits = 5 * torch.randn(1, 3, 12, 11, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+        torch.testing.assert_close(calibrator(logits), scaling(logits), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_fit_starts_at_temperature_scaling_and_never_ends_worse(name):
+    """With a learning rate this large nothing is learned: the start is what comes back, and the certificate says so."""
+    cal, val = images(3), images(2, seed=1)
+    certificate = (
+        fitted := fit(name, cal, validation=val, config=FitConfig(max_steps=3, learning_rate=1e3))
+    ).certificate
+    scaling = fit("ts", cal)
+    assert certificate.details["start"] == certificate.details["returned"] == "ts"
+    temperature = 1 / float(scaling.calibrator.inverse_temperature)
+    assert certificate.details["temperature"] == pytest.approx(temperature, rel=1e-5)
+    assert certificate.validation_nll == certificate.curve[0] == certificate.details["ts_validation_nll"]
+    test = images(2, seed=2)
+    assert mean_nll(fitted.calibrator, test) == pytest.approx(mean_nll(scaling.calibrator, test), rel=1e-5)
+
+
+def test_a_given_start_is_kept_unless_temperature_scaling_is_better():
+    cal, val = images(3), images(2, seed=1)
+    first = fit("lts_ti", cal, validation=val, config=FitConfig(max_steps=20, learning_rate=1e-2))
+    assert (first.certificate.details["start"], first.certificate.details["returned"]) == ("ts", "trained")
+    again = fit(first.calibrator, cal, validation=val, config=FitConfig(max_steps=1))
+    assert again.certificate.details["start"] == "given"
+    assert again.certificate.curve[0] == first.certificate.validation_nll
+    bad = make_calibrator("lts_ti", 3)
+    bad.become_temperature(50.0)
+    found = fit(bad, cal, validation=val, config=FitConfig(max_steps=1)).certificate
+    assert (found.details["start"], found.details["returned"]) == ("given", "ts")
+    assert found.validation_nll == found.details["ts_validation_nll"] < min(found.curve)
 
 
 def test_neighbours_tell_what_one_temperature_cannot():
@@ -58,7 +99,8 @@ def test_neighbours_tell_what_one_temperature_cannot():
 def test_the_curve_is_the_nll_of_the_validation_cases():
     cal, val = images(5), images(2, seed=1)
     certificate = fit("lts_ti", cal, validation=val, config=FitConfig(max_steps=1, voxels=100_000)).certificate
-    assert certificate.curve[0] == pytest.approx(mean_nll(make_calibrator("identity", 3), val), rel=1e-5)
+    scaled = fit("ts", cal, config=FitConfig(voxels=100_000)).calibrator
+    assert certificate.curve[0] == pytest.approx(mean_nll(scaled, val), rel=1e-5)
     assert certificate.voxels == certificate.voxels_available == 5 * 30 * 26
 
 
@@ -137,6 +179,7 @@ def test_the_papers_search_tries_weight_decay(name):
     assert {"learning_rate", "weight_decay", "validation_nll"} == set(certificate.path[0])
     assert certificate.validation_nll == min(trial["validation_nll"] for trial in certificate.path)
     assert 1e-4 <= certificate.details["learning_rate"] <= 3e-2
+    assert "returned" not in certificate.details  # its trials start at the identity, as published
 
 
 def test_weight_decay_is_part_of_the_objective_and_shrinks_weights():

@@ -104,6 +104,19 @@ def test_the_certificate_is_true(name, classes, strengths, make_data):
         assert certificate.nll == pytest.approx(objective(fitted.calibrator, logits, labels, 0, 0).item(), abs=1e-10)
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", CONVEX)
+@pytest.mark.parametrize("offset", [0.0, 1e4])
+def test_a_gpu_finds_the_same_optimum(name, offset, make_data):
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    logits, labels = make_data(4, 900)
+    cases, config = cases_of(logits + np.asarray(offset, logits.dtype), labels), FitConfig(lam=LAM, mu=MU)
+    here, there = (fit(name, cases, config=config, device=device).certificate for device in ("cpu", "cuda"))
+    assert there.converged
+    assert there.objective == pytest.approx(here.objective, abs=1e-7)
+
+
 @pytest.mark.parametrize("name", CONVEX)
 def test_the_certificate_of_float16_logits_is_true_to_the_rounding_of_float32(name, make_data):
     logits, labels = make_data(4, 900, dtype="float16")

@@ -48,6 +48,25 @@ def test_it_beats_a_single_temperature_where_mistakes_can_be_recognised():
     assert selected.certificate.details["temperature_wrong"] > 1
 
 
+def unsure_where_it_should_be(seed):
+    """Predictions that are far too sure everywhere, with nothing that tells the wrong ones."""
+    rng = np.random.default_rng(seed)
+    logits = 6 * rng.normal(size=(4, 30, 40))
+    return ArrayCases([logits.astype("float32")], [(logits / 6 + rng.gumbel(size=logits.shape)).argmax(0)])
+
+
+def test_where_temperature_scaling_is_better_it_is_returned():
+    cal, val, test = (unsure_where_it_should_be(seed) for seed in range(3))
+    fitted, scaling = fit("selective", cal, val), fit("ts", cal)
+    details = fitted.certificate.details
+    assert details["returned"] == "ts"
+    assert fitted.certificate.validation_nll == pytest.approx(details["ts_validation_nll"], rel=1e-6)
+    assert nll(test, fitted.calibrator) == pytest.approx(nll(test, scaling.calibrator), rel=1e-5)
+    assert fit("selective", make_cases(0), make_cases(1)).certificate.details["returned"] == "trained"
+    other_rule = fit(make_calibrator("selective", 4, temperatures="ece"), cal, val)
+    assert "returned" not in other_rule.certificate.details
+
+
 def test_the_papers_rule_follows_the_recall(monkeypatch):
     cal = make_cases(0)
     calibrator = make_calibrator("selective", 4, temperatures="paper")

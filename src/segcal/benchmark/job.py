@@ -23,7 +23,6 @@ from segcal.cases import Cases, Split
 from segcal.fitting import Fitted
 from segcal.fitting.artifact import save
 from segcal.fitting.fit import fit_to, read_data
-from segcal.kernels.stored import prepare
 
 CALIBRATORS = "calibrators"
 
@@ -86,7 +85,6 @@ def one_thread() -> Iterator[None]:
 def _fit(job: Job, context: Context, split: Split, report: Callable[[str], None]) -> dict[str, Fitted]:
     config = context.protocol.fit
     data = read_data(split.cal, split.val if len(split.val) else None, config, report)
-    prepare(next(iter(data.source)).logits.dtype)
     fits = {}
     for pipeline in dict.fromkeys(unit.pipeline for unit in job.units):
         report(f"fitting {pipeline.calibrator}")

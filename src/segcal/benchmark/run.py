@@ -22,7 +22,6 @@ from segcal.benchmark.tasks import Opener, OpenTask, open_task
 from segcal.benchmark.units import SCHEMA, Job, divide, plan, unit_digest
 from segcal.cases import require_offset
 from segcal.errors import InputError
-from segcal.kernels.stored import prepare
 
 
 @dataclass(frozen=True)
@@ -56,7 +55,6 @@ def run_benchmark(
     """
     place = Path(folder)
     clear_leftovers(place)
-    prepare()  # so that every process adds up in the same order
     opened = _open_all(protocol, embedded)
     usable, notes = _usable(protocol, opened)
     protocol = replace(protocol, notes=(*protocol.notes, *notes))

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from segcal.calibrators.base import Calibrator
+from segcal.numerics import running_minimum
 
 # Bounds within which an optimum is sought: without them separable data have none (definitions 15).
 LARGEST = 1e3
@@ -118,12 +119,12 @@ def scores_from_outputs(linear: Tensor, outputs: Outputs) -> Tensor:
     """Return scores in canonical order from ``W x + b``.
 
     Drops are non-negative, so the winner stays at zero and nothing rises above it, in floating point too. The
-    running maximum guards against a parallel prefix sum, which need not be monotone in the last bit.
+    running minimum guards against a parallel prefix sum, which need not be monotone in the last bit.
     """
     if outputs == "scores":
         return linear
-    drops = linear if outputs == "drops" else linear.cumsum(-1).cummax(-1).values
-    return torch.cat([torch.zeros_like(drops[..., :1]), -drops], dim=-1)
+    below = -linear if outputs == "drops" else running_minimum(-linear.cumsum(-1), axis=-1)
+    return torch.cat([torch.zeros_like(below[..., :1]), below], dim=-1)
 
 
 def _select_affine(frame: Frame, weight: Tensor, bias: Tensor) -> Tensor:

@@ -2,8 +2,9 @@ r"""The contract of every calibrator.
 
 A calibrator is a :class:`torch.nn.Module` that maps logits to log-probabilities of the same shape,
 ``(batch, classes, *space)``. A subclass writes :meth:`Calibrator.scores`: unnormalised log-probabilities,
-in which decisions are compared; this class checks the input and normalises. Its promises are attributes,
-and one contract test proves them for every member of the registry.
+in which decisions are compared; this class checks the input, normalises, and keeps the decision through the rounding
+of it (:func:`segcal.calibrators.lead.with_winner`). Its promises are attributes, and one contract test proves them for
+every member of the registry.
 
 Parameters are kept in float64, the precision they are fitted in, and are cast to the type of the input when used:
 half types are computed in float32, float32 in float32, float64 in float64.
@@ -15,6 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from segcal.calibrators.lead import with_winner
 from segcal.checks import check_forward, check_num_classes
 from segcal.numerics import compute_dtype
 from segcal.types import Logits, LogProbs, Preserves
@@ -38,7 +40,8 @@ class Calibrator(nn.Module, ABC):
     Attributes:
         translation_invariant: adding a constant to all logits of a voxel does not change the result.
         preserves: "argmax" if the winning class of a voxel never changes, "order" if no two classes ever change
-            places, None if nothing is promised. A change means *strictly* another class above.
+            places, None if nothing is promised. A change of scores means *strictly* another class above; of the
+            result, another class by ``argmax``, which takes the first of equal ones.
         pointwise: a voxel's result depends on that voxel alone.
         fitted_by: which method of :mod:`segcal.fitting` fits it.
         has_penalty: whether its penalty has a term on weights (lam) and one on biases (mu).
@@ -77,6 +80,10 @@ class Calibrator(nn.Module, ABC):
         """
         return {}
 
+    def become_temperature(self, temperature: float) -> None:
+        """Set the parameters so that it is temperature scaling, from which a fit by gradient starts."""
+        raise NotImplementedError(f"{type(self).__name__} is not fitted by gradient")
+
     def num_parameters(self) -> int:
         """Return how many scalars are fitted (Table 2)."""
         return sum(parameter.numel() for parameter in self.parameters())
@@ -84,4 +91,6 @@ class Calibrator(nn.Module, ABC):
     def forward(self, logits: Logits, image: Tensor | None = None) -> LogProbs:
         """Return calibrated log-probabilities in the shape of `logits`; half types come back as float32."""
         check_forward(logits, self.num_classes)
-        return torch.log_softmax(self.scores(logits.to(compute_dtype(logits.dtype)), image), dim=1)
+        logits = logits.to(compute_dtype(logits.dtype))
+        log_probs = torch.log_softmax(self.scores(logits, image), dim=1)
+        return log_probs if self.preserves is None else with_winner(log_probs, logits)

@@ -29,7 +29,7 @@ from torch import Tensor, nn
 
 from segcal.calibrators.affine import LARGEST, SMALLEST_SCALE, AffineCalibrator, Frame
 from segcal.calibrators.base import Evidence
-from segcal.numerics import winner
+from segcal.numerics import descending, winner
 
 
 class ConditionalAffine(AffineCalibrator):
@@ -92,7 +92,7 @@ class ConditionalAffine(AffineCalibrator):
 
     def _canonical_order(self, logits: Tensor) -> Tensor:
         if self.preserves == "order":
-            return logits.argsort(dim=-1, descending=True, stable=True)
+            return descending(logits)[1]
         first = winner(logits)[:, None]
         order = torch.arange(self.num_classes, device=logits.device).expand(logits.shape).clone()
         order = order.scatter(-1, first, 0)  # class 1 goes to the winner's place ...

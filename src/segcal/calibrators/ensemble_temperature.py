@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from segcal.calibrators.base import Calibrator, Evidence
+from segcal.numerics import descending, running_minimum
 from segcal.types import Logits
 
 
@@ -31,14 +32,14 @@ class EnsembleTemperatureScaling(Calibrator):
 
     def scores(self, logits: Logits, image: Tensor | None = None) -> Tensor:
         """Return the log of the mixture."""
-        descending, order = logits.sort(dim=1, descending=True, stable=True)
-        gaps = descending - descending[:, :1]
+        ordered, order = descending(logits)
+        gaps = ordered - ordered[:, :1]
         tempered = torch.log_softmax(gaps * self.inverse_temperature.to(logits.dtype), dim=1)
         original = torch.log_softmax(gaps, dim=1)
         log_w = self.mixture.to(logits.dtype).log()
         log_q = torch.logaddexp(tempered + log_w[0], original + log_w[1])
         log_q = torch.logaddexp(log_q, (log_w[2] - math.log(self.num_classes)).expand_as(log_q))
-        return torch.zeros_like(log_q).scatter(1, order, log_q.cummin(dim=1).values)
+        return torch.zeros_like(log_q).scatter(1, order, running_minimum(log_q))
 
     def evidence(self) -> dict[str, Evidence]:
         """The order is kept because every term of the mixture keeps it."""

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from segcal.calibrators.base import Calibrator
 from segcal.errors import InputError
-from segcal.numerics import canonical_logits, winner
+from segcal.numerics import canonical_logits, count_below, winner
 from segcal.types import Logits
 
 BINS = 15
@@ -53,7 +53,7 @@ class Histogram(Calibrator):
         first = winner(log_probs).unsqueeze(1)
         top = log_probs.gather(1, first)
         others = torch.logsumexp(log_probs.scatter(1, first, -torch.inf), dim=1, keepdim=True)
-        bin_of = torch.searchsorted(self.edges.to(logits.dtype), top.exp().detach().contiguous())
+        bin_of = count_below(self.edges.to(logits.dtype), top.exp().detach())
         known = self.known.to(logits.dtype)[bin_of] > 0
         # Logarithms before the cast: an accuracy of 1 - 1e-9 is 1 in float32.
         new_top = torch.where(known, self.accuracy.log().to(logits.dtype)[bin_of], top)

@@ -16,7 +16,7 @@ from typing import Literal
 from torch import Tensor
 
 from segcal.calibrators.look_around import LookAround, without_margin
-from segcal.calibrators.temperature_tree import REACH, TemperatureTree, positive
+from segcal.calibrators.temperature_tree import REACH, TemperatureTree, before_positive, positive
 from segcal.numerics import canonical_logits
 from segcal.types import Logits
 
@@ -63,6 +63,10 @@ class ImageTemperatureScaling(LookAround):
             mean = (values * weight).sum(dim=space, keepdim=True) / total
         inside = without_margin(logits, self.margin(logits.ndim - 2))
         return (inside - inside.amax(dim=1, keepdim=True)) / positive(mean)
+
+    def become_temperature(self, temperature: float) -> None:
+        """Give every voxel this temperature."""
+        self.tree.set_constant(before_positive(temperature))
 
     def num_identifiable(self) -> int:
         """Return all of them: only discrete swaps of leaves change nothing."""

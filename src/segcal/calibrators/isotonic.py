@@ -18,6 +18,7 @@ from torch import Tensor
 from segcal.calibrators.base import Calibrator, Evidence
 from segcal.calibrators.lead import with_lead
 from segcal.errors import InputError
+from segcal.numerics import count_below, descending, running_minimum
 from segcal.types import Logits
 
 SLOPE = 1e-9
@@ -51,9 +52,9 @@ class Isotonic(Calibrator):
 
     def scores(self, logits: Logits, image: Tensor | None = None) -> Tensor:
         """Return the logarithm of the mapped probabilities."""
-        descending, order = logits.sort(dim=1, descending=True, stable=True)
-        log_probs = torch.log_softmax(descending - descending[:, :1], dim=1)
-        mapped = self.function(log_probs.exp()).log().cummin(dim=1).values
+        ordered, order = descending(logits)
+        log_probs = torch.log_softmax(ordered - ordered[:, :1], dim=1)
+        mapped = running_minimum(self.function(log_probs.exp()).log())
         mapped = with_lead(mapped, torch.zeros_like(order[:, 0]))
         chosen = torch.where(self.used.to(mapped.dtype) > 0, mapped, log_probs)
         return torch.zeros_like(chosen).scatter(1, order, chosen)
@@ -61,7 +62,7 @@ class Isotonic(Calibrator):
     def function(self, probs: Tensor) -> Tensor:
         """Return max(f(p) + 1e-9 p, 1e-12)."""
         points, values = self.points.to(probs.dtype), self.values.to(probs.dtype)
-        right = torch.searchsorted(points, probs.detach().contiguous()).clamp(1, self.knots - 1)
+        right = count_below(points, probs.detach()).clamp(1, self.knots - 1)
         left = right - 1
         width = points[right] - points[left]
         share = torch.where(width > 0, (probs - points[left]) / width.clamp(min=1e-30), 1.0).clamp(0, 1)

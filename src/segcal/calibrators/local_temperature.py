@@ -15,7 +15,7 @@ from typing import Literal
 from torch import Tensor
 
 from segcal.calibrators.look_around import LookAround, without_margin
-from segcal.calibrators.temperature_tree import REACH, TemperatureTree, positive
+from segcal.calibrators.temperature_tree import REACH, TemperatureTree, before_positive, positive
 from segcal.checks import check_volume
 from segcal.numerics import canonical_logits
 from segcal.types import Logits
@@ -74,6 +74,10 @@ class LocalTemperatureScaling(LookAround):
         """Return the temperature ``(batch, 1, *inside)`` of the voxels inside the margin."""
         features = canonical_logits(logits) if self.translation_invariant else logits
         return positive(self.tree(features, image))
+
+    def become_temperature(self, temperature: float) -> None:
+        """Give every voxel this temperature."""
+        self.tree.set_constant(before_positive(temperature))
 
     def num_identifiable(self) -> int:
         """Return all of them: only discrete swaps of leaves change nothing."""

@@ -23,7 +23,8 @@ from torch import Tensor
 from segcal.calibrators.affine import scores_from_outputs
 from segcal.calibrators.base import Calibrator
 from segcal.calibrators.perceptron import Perceptron
-from segcal.calibrators.temperature_tree import positive
+from segcal.calibrators.temperature_tree import before_positive, positive
+from segcal.numerics import descending
 from segcal.types import Logits
 
 
@@ -47,11 +48,15 @@ class OrderPreservingNetwork(Calibrator):
     def scores(self, logits: Logits, image: Tensor | None = None) -> Tensor:
         """Return zero for the winner, and for the others the sums of the scaled gaps above them, negative."""
         last = logits.movedim(1, -1)
-        ordered, order = last.reshape(-1, self.num_classes).sort(dim=1, descending=True, stable=True)
+        ordered, order = descending(last.reshape(-1, self.num_classes))
         gaps = ordered[:, :-1] - ordered[:, 1:]
         sorted_scores = scores_from_outputs(positive(self.network(gaps)) * gaps, "stacked_drops")
         scores = torch.zeros_like(sorted_scores).scatter(1, order, sorted_scores)
         return scores.reshape(last.shape).movedim(-1, 1)
+
+    def become_temperature(self, temperature: float) -> None:
+        """Scale every gap by one over this temperature."""
+        self.network.set_constant(before_positive(1 / temperature))
 
     def num_identifiable(self) -> int:
         """Return the number of parameters less one scale a hidden unit."""

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from segcal.calibrators.base import Calibrator
 from segcal.calibrators.perceptron import Perceptron
-from segcal.calibrators.temperature_tree import positive
+from segcal.calibrators.temperature_tree import before_positive, positive
 from segcal.errors import InputError
 from segcal.numerics import canonical_logits
 from segcal.types import Logits
@@ -50,6 +50,10 @@ class ParametricTemperatureScaling(Calibrator):
         last = features.movedim(1, -1)
         temperature = positive(self.network(last.reshape(-1, self.largest))).reshape(last[..., 0].shape)
         return (logits - logits.amax(dim=1, keepdim=True)) / temperature.unsqueeze(1)
+
+    def become_temperature(self, temperature: float) -> None:
+        """Give every voxel this temperature."""
+        self.network.set_constant(before_positive(temperature))
 
     def num_identifiable(self) -> int:
         """Return the number of parameters less one scale a hidden unit."""

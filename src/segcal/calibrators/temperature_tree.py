@@ -42,6 +42,16 @@ def positive(values: Tensor) -> Tensor:
     return 1 + (nn.functional.softplus(values + at_one) - nn.functional.softplus(at_one))
 
 
+def before_positive(temperature: float) -> float:
+    """Return the t whose T this is; for a temperature that T cannot reach, one that is hardly above the smallest.
+
+    >>> float(positive(torch.tensor(before_positive(2.5), dtype=torch.float64)))
+    2.5
+    """
+    above = max(temperature - SMALLEST_TEMPERATURE, 1e-6)
+    return above + math.log(-math.expm1(-above)) - AT_ONE
+
+
 class TemperatureTree(nn.Module):
     """Maps features with a margin to the t of every voxel inside it.
 
@@ -99,6 +109,15 @@ class TemperatureTree(nn.Module):
         centre, scale = (x.to(image.dtype).reshape(like) for x in buffers)
         leaf = self._convolve((image - centre) / scale, self.image_weight, self.image_bias)
         return torch.lerp(leaf, tree, torch.sigmoid(gates[GATES]))
+
+    @torch.no_grad()
+    def set_constant(self, value: float) -> None:
+        """Give this t everywhere: all leaves are equal, and what the gates say does not matter."""
+        self.weight[:LEAVES] = 0
+        self.bias[:LEAVES] = value
+        if self.image_channels:
+            self.image_weight.zero_()
+            self.image_bias.fill_(value)
 
     def _convolve(self, values: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         """Return the valid part of a convolution over the last axes; axes before them are further examples."""

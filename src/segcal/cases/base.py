@@ -2,22 +2,26 @@
 
 A :class:`Cases` is an ordered collection of ids that reads one case at a time; it never holds more than the one
 it was asked for. Everything that fits, evaluates or applies takes a ``Cases`` and nothing else.
+
+Compiled loops do not look where they read. So what :meth:`Cases.read` returns, whoever wrote it, is looked at once more
+before anything works on it (:meth:`Cases.checked`): the smallest and largest value of logits and labels, and shapes.
 """
 
 import copy
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple, Self
 
 from torch import Tensor
 
 from segcal.cases.grouping import draw_groups, resolve_groups
+from segcal.checks import as_tensor, check_case_logits, check_image, check_labels
 from segcal.errors import InputError
 from segcal.pooling import BEST, POOLED
-from segcal.types import Kind
+from segcal.types import IGNORED, Kind
 
 
 class CaseError(InputError):
@@ -104,12 +108,27 @@ class Cases(ABC):
     def read(self, case_id: str) -> Case:
         """Read one case."""
 
+    def checked(self, case_id: str) -> Case:
+        """Read one case, and refuse what does not fit together."""
+        case = self.read(case_id)
+        try:
+            logits = as_tensor(case.logits, "logits").detach()
+            check_case_logits(logits, "logits", self.num_classes)
+            space, labels = tuple(logits.shape[1:]), case.labels
+            if labels is not None:
+                labels = check_labels(as_tensor(labels, "labels"), "labels", space, self.num_classes, IGNORED)
+            if case.image is not None:
+                check_image(as_tensor(case.image, "image"), "image", space)
+        except InputError as error:
+            raise CaseError(case_id, str(error)) from None
+        return replace(case, logits=logits, labels=labels)
+
     def __len__(self) -> int:
         return len(self.ids)
 
     def __iter__(self) -> Iterator[Case]:
         for case_id in self.ids:
-            yield self.read(case_id)
+            yield self.checked(case_id)
 
     def subset(self, ids: Iterable[str]) -> Self:
         """Return the cases with these ids, in the order of this collection."""

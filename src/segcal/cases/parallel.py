@@ -122,7 +122,7 @@ def _unpacked(future: Future[bytes]) -> Any:
 
 
 def _read_and(cases: Cases, function: Callable[[Case], Result], case_id: str) -> Result:
-    return function(cases.read(case_id))
+    return function(cases.checked(case_id))
 
 
 def _one(function: Callable[[str], Result], case_id: str) -> Result:

@@ -57,13 +57,13 @@ class AffineProblem(ConvexProblem, ProductProblem):
 
     def __init__(self, calibrator: AffineCalibrator, frames: Frames, seed: int) -> None:
         self._calibrator = calibrator
-        self._frames = frames
+        self._frames, self._centre = frames, frames.centre
         self._seed = seed
         self._outputs = calibrator.outputs
         self._rows, self._features = calibrator.weight.shape[-2:]
         self.low, self.high = bounds(calibrator)
         self._strengths = Strengths(0.0, 0.0)
-        self.centre = torch.zeros_like(self.low)
+        self.anchor = torch.zeros_like(self.low)
         size = len(self.low)
         quota = max(int(HESSIAN_WORK / (size * size * frames.num_experts)), SMALLEST_SAMPLE_PER_VARIABLE * size)
         quota = min(quota, LARGEST_FIRST_SAMPLE if size <= LARGEST_MATRIX else PRODUCT_SAMPLE, frames.largest_sample)
@@ -80,8 +80,8 @@ class AffineProblem(ConvexProblem, ProductProblem):
     def set_strengths(self, strengths: Strengths, inverse_temperature: float = 1.0) -> None:
         """Choose the strengths, and the temperature that the diagonals are drawn to."""
         self._strengths = strengths
-        # Off-diagonals and offsets are zero there: lam and mu see no difference between this centre and the origin.
-        self.centre = temperature_point(self._calibrator, inverse_temperature if strengths.nu else 0.0)
+        # Off-diagonals and offsets are zero there: lam and mu see no difference between this point and the origin.
+        self.anchor = temperature_point(self._calibrator, inverse_temperature if strengths.nu else 0.0)
 
     def start(self) -> Tensor:
         """Return the calibrator's own parameters as ``(E, P)``."""
@@ -107,10 +107,9 @@ class AffineProblem(ConvexProblem, ProductProblem):
         gradients = torch.zeros_like(theta)
         split = self._rows * (self._features + 1)
         for expert, block in self._frames.blocks(blocks):
-            own = theta[expert, :split].reshape(self._rows, -1).to(block.features.device)
-            value, gradient = self._likelihood(block, own)
+            value, gradient = self._likelihood(block, self._own(theta[expert], block))
             values[expert] += value / self._frames.total_weight
-            gradients[expert, :split] += gradient.reshape(-1).cpu() / self._frames.total_weight
+            gradients[expert, :split] += self._centre.outward(gradient).reshape(-1).cpu() / self._frames.total_weight
         for expert in blocks:
             penalty, push = self.penalty(theta[expert])
             values[expert] += penalty
@@ -121,9 +120,11 @@ class AffineProblem(ConvexProblem, ProductProblem):
         """Return the Hessian of one expert, estimated on its sample."""
         sample = self._samples[block]
         split = self._rows * (self._features + 1)
-        own = theta[:split].reshape(self._rows, -1).to(sample.features.device)
+        bend = likelihood_hessian(sample, self._own(theta, sample), self._outputs).cpu() / self._frames.total_weight
+        for _ in range(2):  # from both sides
+            bend = self._centre.outward(bend.T.reshape(split, self._rows, -1)).reshape(split, split)
         matrix = self._penalty_matrix()
-        matrix[:split, :split] += likelihood_hessian(sample, own, self._outputs).cpu() / self._frames.total_weight
+        matrix[:split, :split] += bend
         return DenseCurvature(matrix)
 
     def refine(self, block: int) -> bool:
@@ -133,6 +134,14 @@ class AffineProblem(ConvexProblem, ProductProblem):
         self._quotas[block] = min(4 * self._quotas[block], self._frames.largest_sample)
         self._samples.update(self._frames.draw({block: self._quotas[block]}, self._seed))
         return True
+
+    def _own(self, theta: Tensor, block: Block) -> Tensor:
+        """Return (W, b) of one expert for features about their centre, where these are."""
+        split = self._rows * (self._features + 1)
+        own = self._centre.inward(theta[:split].reshape(self._rows, -1).to(block.features.device))
+        if self._outputs == "scores" and self._centre.mean is not None:
+            own[:, -1] -= own[:, -1].max().clone()
+        return own
 
     def _likelihood(self, block: Block, theta: Tensor) -> tuple[float, Tensor]:
         fused = block.features.device.type == "cpu" and self._rows <= affine_numba.LARGEST_OUTPUTS
@@ -159,7 +168,7 @@ class AffineProblem(ConvexProblem, ProductProblem):
         """Return the products with the Hessian of one expert, on its sample."""
         sample, total = self._samples[block], self._frames.total_weight
         split = self._rows * (self._features + 1)
-        own = theta[:split].reshape(self._rows, -1).to(sample.features.device)
+        own = self._own(theta, sample)
         bend = affine_torch.hessian_operator(sample.features, sample.weight, own, self._outputs)
         if fresh or block not in self._preconditioners:
             self._preconditioners[block] = self._preconditioner(sample, own)
@@ -167,8 +176,8 @@ class AffineProblem(ConvexProblem, ProductProblem):
 
         def multiply(vector: Tensor) -> Tensor:
             image = self.penalty_product(vector) + damping * vector
-            direction = vector[:split].reshape(self._rows, -1).to(own.device)
-            image[:split] += bend(direction).reshape(-1).cpu() / total
+            direction = self._centre.inward(vector[:split].reshape(self._rows, -1).to(own.device))
+            image[:split] += self._centre.outward(bend(direction)).reshape(-1).cpu() / total
             return image
 
         rest = float(self._typical_penalty().amax()) + damping
@@ -182,7 +191,9 @@ class AffineProblem(ConvexProblem, ProductProblem):
     def _preconditioner(self, sample: Block, theta: Tensor) -> tuple[Tensor, float]:
         """Return the factors of the blocks of the Hessian that belong to one output each, and their damping."""
         blocks = affine_torch.hessian_blocks(sample.features, sample.weight, theta, self._outputs).cpu()
-        blocks /= self._frames.total_weight
+        for _ in range(2):  # from both sides
+            blocks = self._centre.outward(blocks.mT)
+        blocks = blocks / self._frames.total_weight
         damping = 1e-9 * float(blocks.diagonal(dim1=1, dim2=2).amax()) + 1e-14
         assert bool(torch.isfinite(blocks).all()), "the Hessian is not finite"
         extra = 10 * damping

@@ -6,6 +6,10 @@ rate is halved when it stops falling, and training stops when that does not help
 (:mod:`segcal.fitting.crops`), the others on the voxels of the fit. The default options work without a search;
 ``FitConfig.paper()`` searches learning rate, patience and weight decay (:mod:`segcal.fitting.search`).
 
+A new calibrator starts as temperature scaling with the best temperature, and a training that ends no better than that
+on the validation data returns it (:mod:`segcal.fitting.warm_start`); the certificate says so. Not so in the paper's
+procedure, whose trials start at the identity.
+
 The same seed and the same number of threads give the same result, after an interruption too, if there is a checkpoint.
 What cannot be had is a residual: there may be other minima, and training stops before it reaches this one.
 """
@@ -26,6 +30,7 @@ from segcal.fitting.gradient import Keeper, Training, TrainOptions, train_rounds
 from segcal.fitting.learning_data import LearningData, read_tiles, read_voxels
 from segcal.fitting.request import Request
 from segcal.fitting.search import Found, Study, Trial, search
+from segcal.fitting.warm_start import best_temperature, is_new
 
 # Without a search: learning rates on tiles and on voxels, rounds without improvement, and weight decay.
 TILE_RATE, VOXEL_RATE = 1e-3, 1e-2
@@ -38,11 +43,26 @@ WEIGHT_DECAY = 0.0
 
 def fit_by_gradient(request: Request) -> Certificate:
     """Fit a calibrator by gradient; see the module docstring."""
-    calibrator = request.calibrator
+    calibrator, published = request.calibrator, request.config.method == "paper"
+    new = is_new(calibrator)
     data = read_tiles(request, calibrator) if isinstance(calibrator, LookAround) else read_voxels(request)
+    simple, start = copy.deepcopy(calibrator), {}
+    if not published:
+        temperature = best_temperature(request)
+        simple.become_temperature(temperature)
+        start = {"start": "ts" if new else "given", "temperature": temperature}
+        if new:
+            calibrator.load_state_dict(simple.state_dict())
     found = _search(request, calibrator, data)
-    calibrator.load_state_dict(found.model.state_dict())
-    nll = data.train.mean(found.model)
+    model, validation_nll = found.model, found.training.best
+    if not published:
+        simple_nll = data.validation.mean(simple.to(request.device))
+        start |= {"ts_validation_nll": simple_nll, "returned": "trained"}
+        if not validation_nll < simple_nll:
+            model, validation_nll = simple, simple_nll
+            start["returned"] = "ts"
+    calibrator.load_state_dict(model.state_dict())
+    nll = data.train.mean(model)
     options = found.trial.train
     squares = sum(float(p.detach().square().sum()) for p in calibrator.parameters() if p.ndim > 1)
     return Certificate(
@@ -54,7 +74,7 @@ def fit_by_gradient(request: Request) -> Certificate:
         passes=found.steps,
         voxels=data.train.used,
         voxels_available=data.available,
-        validation_nll=found.training.best,
+        validation_nll=validation_nll,
         path=found.path,
         curve=found.training.curve,
         details={
@@ -63,6 +83,7 @@ def fit_by_gradient(request: Request) -> Certificate:
             "weight_decay": options.weight_decay,
             "rounds": found.training.steps,
             "steps": found.training.steps * data.train.count,
+            **start,
             **data.details,
         },
     )
@@ -114,10 +135,10 @@ def _keeper(request: Request, calibrator: Calibrator, options: TrainOptions, num
     validation = request.validation_cases
     identity = {
         "calibrator": [str(registry_entry(calibrator)), calibrator.num_classes],
-        "start": {name: value.tolist() for name, value in calibrator.state_dict().items()},
         "set of calibration cases": request.cases.fingerprint(),
         "set of validation cases": None if validation is None else validation.fingerprint(),
         "config": request.config.to_dict(),
         "proposal": options,
+        "start": {name: value.tolist() for name, value in calibrator.state_dict().items()},
     }
     return FileKeeper(Path(request.config.checkpoint) / f"trial_{number}.pt", identity)

@@ -31,7 +31,7 @@ class ConvexProblem(BlockProblem):
         blocks: the experts that have voxels; the others keep their parameters.
         names: the name of each of the P variables.
         block_weights: ``(E,)`` share of the voxels that each expert has.
-        centre: ``(P,)``, where the penalty of a block is zero.
+        anchor: ``(P,)``, where the penalty of a block is zero.
         large: whether the Hessian of a block does not fit; it is then a :class:`ProductProblem`.
     """
 
@@ -39,7 +39,7 @@ class ConvexProblem(BlockProblem):
     blocks: list[int]
     names: list[str]
     block_weights: Tensor
-    centre: Tensor
+    anchor: Tensor
     large = False
 
     @abstractmethod
@@ -64,7 +64,7 @@ class ConvexProblem(BlockProblem):
 
     def penalty(self, theta: Tensor) -> tuple[float, Tensor]:
         """Return the penalty of one block at ``theta`` ``(P,)`` and its gradient."""
-        change = theta - self.centre
+        change = theta - self.anchor
         push = self.penalty_product(change)
         return 0.5 * float(change @ push), push
 

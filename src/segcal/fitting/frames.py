@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from segcal.calibrators.affine import Frame
+from segcal.fitting.centre import Centre
 from segcal.fitting.voxels import Voxels, VoxelSource, hardness, inclusion, systematic
 
 # Values in one step of making frames, which is done in float64.
@@ -47,6 +48,7 @@ class Frames:
         counts: ``(E,)`` number of voxels of each expert.
         total_weight: what a mean over all voxels divides by.
         kept: whether the blocks stay in memory.
+        centre: what was taken out of the features; nothing unless `centred` asks for it.
         largest_sample: how many voxels of each expert may be kept beside a stream.
     """
 
@@ -57,11 +59,13 @@ class Frames:
         num_experts: int,
         cache_bytes: int,
         device: torch.device,
+        centred: bool = False,
     ) -> None:
         self._source = source
         self._make_frame = make_frame
         self._device = device
         self.num_experts = num_experts
+        self.centre = Centre()
         self.total_weight = source.total_weight
         bytes_each = 4 * (source.num_classes + 3)
         self.kept = not source.streamed or source.used * bytes_each <= cache_bytes
@@ -69,20 +73,26 @@ class Frames:
         self.largest_sample = source.used if self.kept else max(1, cache_bytes // (4 * bytes_each * num_experts))
         pieces: dict[int, list[Block]] = {}
         totals = torch.zeros(3, self.num_experts, dtype=torch.float64)  # count, weight, weighted hardness
+        moments, dtype = torch.zeros(2, 1, dtype=torch.float64), torch.float32
         for expert, block in self._make(range(self.num_experts)):
             weight, hard = (float(x.sum(dtype=torch.float64)) for x in (block.weight, block.weight * block.hard))
             totals[:, expert] += torch.tensor([len(block.weight), weight, hard], dtype=torch.float64)
+            if centred:
+                dtype, x = block.features.dtype, block.features.double()
+                moments = moments + torch.stack([x @ block.weight.double(), x.square() @ block.weight.double()]).cpu()
             if self.kept:
                 pieces.setdefault(expert, []).append(block)
         self._totals = totals
+        if centred:
+            self.centre = Centre.of(self.total_weight, moments[0], moments[1], dtype)
         self.counts = totals[0].long().tolist()
-        self._blocks = {expert: _join(blocks) for expert, blocks in pieces.items()}
+        self._blocks = {expert: self._moved(_join(blocks)) for expert, blocks in pieces.items()}
 
     def blocks(self, experts: list[int]) -> Iterator[tuple[int, Block]]:
         """Visit the voxels of these experts."""
         if self.kept:
             return iter((expert, self._blocks[expert]) for expert in experts if expert in self._blocks)
-        return self._make(experts)
+        return ((expert, self._moved(block)) for expert, block in self._make(experts))
 
     def draw(self, quotas: dict[int, int], seed: int) -> dict[int, Block]:
         """Draw about as many voxels of each expert as `quotas` says, hard ones more often, in one pass."""
@@ -111,6 +121,9 @@ class Frames:
     def shares(self) -> Tensor:
         """Return the share of the total weight that each expert has."""
         return self._totals[1] / self.total_weight
+
+    def _moved(self, block: Block) -> Block:
+        return block._replace(features=self.centre.take_out(block.features))
 
     def _make(self, experts: list[int] | range) -> Iterator[tuple[int, Block]]:
         for voxels in self._source:

@@ -8,7 +8,9 @@ The temperatures are set on the validation voxels if there are some, otherwise o
 - "paper": 1 for the others; for flagged voxels 1e10 if more than half of the mispredictions are flagged, 2 otherwise.
 
 Both lists hold 1, so that neither rule can do worse than nothing on the voxels it looks at. Every T of the second list
-is at most 1: a model that is over-confident where it is right is left to an inner calibrator.
+is at most 1: a model that is over-confident where it is right is left to an inner calibrator. With the rule "nll" and
+none inside, a result with a higher NLL on the validation voxels than temperature scaling is replaced by that: nothing
+is flagged, and the certificate says so.
 """
 
 from collections.abc import Callable
@@ -20,12 +22,14 @@ from torch import Tensor
 
 from segcal.calibrators.selective import Selective
 from segcal.calibrators.selector import selector_input
+from segcal.calibrators.temperature import TemperatureScaling
 from segcal.fitting.certificate import Certificate
 from segcal.fitting.gathering import KeptVoxels, gather
-from segcal.fitting.measuring import Detection, both_nlls, detection_quality, gap_sums, in_steps, nll_of
+from segcal.fitting.measuring import Detection, both_nlls, detection_quality, gap_sums, in_steps, mean_nll, nll_of
 from segcal.fitting.request import Request
 from segcal.fitting.selector import RIGHT, WRONG, Examples, train_selector
 from segcal.fitting.voxels import Voxels
+from segcal.fitting.warm_start import best_temperature
 from segcal.numerics import winner
 
 WRONG_TEMPERATURES = (1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 100.0, 1e4)
@@ -69,8 +73,9 @@ def fit_selective(request: Request, fit_inner: InnerFit) -> Certificate:
         inside = _fit_unflagged(request, calibrator, fit_inner)
     quality = measure_selector(calibrator, looked_at, request.device)
     _set_temperatures(calibrator, looked_at, quality, request.device)
+    returned = _better_of(request, calibrator)
     nll, validation = both_nlls(request)
-    details = _details(calibrator, quality, examples, request.validation is not None, inside)
+    details = _details(calibrator, quality, examples, request.validation is not None, inside) | returned
     return Certificate(
         method="selector",
         objective=nll,
@@ -147,6 +152,21 @@ def _set_temperatures(calibrator: Selective, voxels: Voxels, quality: Detection,
     calibrator.inverse_temperature_wrong.fill_(1 / wrong)
     if calibrator.inner is None:
         calibrator.inverse_temperature_right.fill_(1 / right)
+
+
+@torch.no_grad()
+def _better_of(request: Request, calibrator: Selective) -> dict[str, object]:
+    """Make it temperature scaling if that is better on the validation voxels, and return what the certificate says."""
+    published = request.config.method == "paper"
+    if published or request.validation is None or calibrator.inner is not None or calibrator.temperatures != "nll":
+        return {}
+    scaling = TemperatureScaling(calibrator.num_classes).to(request.device)
+    scaling.inverse_temperature.fill_(1 / best_temperature(request))
+    nll, simple = (mean_nll(one, request.validation, request.device) for one in (calibrator, scaling))
+    if simple < nll:
+        calibrator.selector.set_constant(flagged=False)
+        calibrator.inverse_temperature_right.copy_(scaling.inverse_temperature)
+    return {"ts_validation_nll": simple, "returned": "ts" if simple < nll else "trained"}
 
 
 def _try_temperatures(calibrator: Selective, voxels: Voxels, device: torch.device) -> tuple[_Tried, _Tried]:

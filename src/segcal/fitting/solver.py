@@ -32,7 +32,7 @@ def make_problem(calibrator: Calibrator, source: VoxelSource, request: Request) 
     if isinstance(calibrator, VectorScaling):
         return VectorProblem(calibrator, Frames(source, vector_frame(calibrator), 1, memory, device), seed)
     assert isinstance(calibrator, AffineCalibrator)
-    frames = Frames(source, calibrator.frame, calibrator.num_experts, memory, device)
+    frames = Frames(source, calibrator.frame, calibrator.num_experts, memory, device, centred=True)
     return AffineProblem(calibrator, frames, seed)
 
 
@@ -63,7 +63,7 @@ class Solver:
         if self._theta is None:
             coarse, self._theta = problem.coarse(), problem.start()
             if strengths.nu:  # where the penalty leads to
-                self._theta = problem.centre.expand_as(self._theta).clone()
+                self._theta = problem.anchor.expand_as(self._theta).clone()
             if coarse is not None:
                 self._theta = minimise(coarse, self._theta, problem.blocks, COARSE_TOL).theta
         if problem.large:

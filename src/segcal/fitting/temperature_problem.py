@@ -37,7 +37,7 @@ class TemperatureProblem(ConvexProblem):
         self.block_weights = torch.ones(1, dtype=torch.float64)
         self.low = torch.tensor([SMALLEST_SCALE], dtype=torch.float64)
         self.high = torch.tensor([LARGEST], dtype=torch.float64)
-        self.centre = torch.zeros(1, dtype=torch.float64)
+        self.anchor = torch.zeros(1, dtype=torch.float64)
         self._calibrator, self._source, self._device, self._stride = calibrator, source, device, stride
         self._second = torch.zeros(1, 1, dtype=torch.float64)
         self._weight = source.total_weight

@@ -45,7 +45,7 @@ class VectorProblem(ConvexProblem):
         self.names = [f"scale[{i}]" for i in range(scales)] + [f"bias[{i}]" for i in range(classes)]
         self.block_weights = torch.ones(1, dtype=torch.float64)
         self._squares = torch.zeros(len(self.low), len(self.low), dtype=torch.float64)
-        self.centre = torch.zeros_like(self.low)
+        self.anchor = torch.zeros_like(self.low)
 
     def start(self) -> Tensor:
         """Return the calibrator's scale and bias."""

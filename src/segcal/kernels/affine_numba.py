@@ -2,21 +2,23 @@
 
 The same numbers as :mod:`segcal.kernels.affine_torch`, in one pass: voxels go through in tiles that stay in the
 first-level cache, with the voxel as the innermost axis, so that every step runs on several voxels at once. The
-result does not depend on the number of threads: voxels are cut into a fixed number of parts, summed in order.
+result does not depend on the number of threads (:mod:`segcal.kernels.threads`).
 
 A tile holds one row a class. With drops the winner has score zero and no output of its own: it is row 0, and the
 outputs are rows 1 to K; with plain scores they are rows 0 to K - 1.
 """
 
+from functools import partial
+
 import numpy as np
-from numba import njit, prange
+from numba import njit
 from torch import Tensor
 
 from segcal.kernels.affine_exponential import SUMS, fast_exp, fast_log
-from segcal.kernels.threads import torch_threads
+from segcal.kernels.jit import compiled
+from segcal.kernels.threads import cut, in_threads
 
 TILE = 64
-PARTS = 32
 SCORES, DROPS, STACKED_DROPS = 0, 1, 2
 MODES = {"scores": SCORES, "drops": DROPS, "stacked_drops": STACKED_DROPS}
 # Above this many outputs a matrix product is faster than the loops here.
@@ -25,11 +27,16 @@ LARGEST_OUTPUTS = 40
 
 def likelihood(features: Tensor, target: Tensor, weight: Tensor, theta: Tensor, outputs: str) -> tuple[float, Tensor]:
     """Return the summed negative log-likelihood and its gradient in `theta`; see the torch version."""
-    with torch_threads():
-        totals, gradients = _likelihood(
-            features.numpy(), target.numpy(), weight.numpy(), theta.contiguous().numpy(), MODES[outputs]
-        )
-    return float(totals.sum()), theta.new_tensor(gradients.sum(0))
+    ends = cut(features.shape[1], TILE)
+    gradients = np.zeros((len(ends) - 1, *theta.shape))
+    voxels = features.numpy(), target.numpy(), weight.numpy()
+    own, mode = theta.contiguous().numpy(), MODES[outputs]
+
+    def add(part: int) -> float:
+        return _likelihood(*voxels, own, mode, ends[part], ends[part + 1], gradients[part])
+
+    totals = in_threads(add, len(gradients))
+    return sum(totals), theta.new_tensor(gradients.sum(0))
 
 
 @njit(fastmath=SUMS, inline="always")
@@ -123,35 +130,29 @@ def _add_gradient(x, s, first, sign, gradient):  # type: ignore[no-untyped-def]
         gradient[k, columns] += sign * total
 
 
-@njit(parallel=True, fastmath=SUMS, cache=True, error_model="numpy")
-def _likelihood(features, target, weight, theta, mode):  # type: ignore[no-untyped-def]
-    count = features.shape[1]
+@partial(compiled, fastmath=SUMS)
+def _likelihood(features, target, weight, theta, mode, begin, end, gradient):  # type: ignore[no-untyped-def]
+    """Return the sum over voxels from `begin` to `end`, and add their gradient."""
     first, sign = (0, 1.0) if mode == SCORES else (1, -1.0)
     rows = theta.shape[0] + first
-    totals = np.zeros(PARTS)
-    gradients = np.zeros((PARTS, theta.shape[0], theta.shape[1]))
-    tiles = (count + TILE - 1) // TILE
-    for part in prange(PARTS):
-        x = np.empty((features.shape[0], TILE))
-        s = np.empty((theta.shape[0] + 1, TILE))
-        top, norm, w, own = np.empty(TILE), np.empty(TILE), np.empty(TILE), np.empty(TILE)
-        for tile in range(tiles * part // PARTS, tiles * (part + 1) // PARTS):
-            start = tile * TILE
-            size = min(TILE, count - start)
-            load_tile(features, weight, start, size, x, w)
-            _outputs(theta, x, first, s)
-            _drop(mode, rows, s)
-            for v in range(size):
-                own[v] = s[target[start + v], v]
-            _softmax(rows, s, top, norm)
-            for v in range(size):  # in a loop of its own: beside log(norm) the large scores would round it away
-                own[v] -= top[v]
-            for v in range(size, TILE):
-                own[v] = 0.0
-            total = 0.0
-            for v in range(TILE):
-                total += w[v] * (fast_log(norm[v]) - own[v])
-            totals[part] += total
-            _residuals(target, start, size, rows, mode, s, norm, w)
-            _add_gradient(x, s, first, sign, gradients[part])
-    return totals, gradients
+    x = np.empty((features.shape[0], TILE))
+    s = np.empty((theta.shape[0] + 1, TILE))
+    top, norm, w, own = np.empty(TILE), np.empty(TILE), np.empty(TILE), np.empty(TILE)
+    total = 0.0
+    for start in range(begin, end, TILE):
+        size = min(TILE, end - start)
+        load_tile(features, weight, start, size, x, w)
+        _outputs(theta, x, first, s)
+        _drop(mode, rows, s)
+        for v in range(size):
+            own[v] = s[target[start + v], v]
+        _softmax(rows, s, top, norm)
+        for v in range(size):  # in a loop of its own: beside log(norm) the large scores would round it away
+            own[v] -= top[v]
+        for v in range(size, TILE):
+            own[v] = 0.0
+        for v in range(TILE):
+            total += w[v] * (fast_log(norm[v]) - own[v])
+        _residuals(target, start, size, rows, mode, s, norm, w)
+        _add_gradient(x, s, first, sign, gradient)
+    return total

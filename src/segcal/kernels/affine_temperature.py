@@ -9,16 +9,18 @@ With gaps :math:`g_c = z_c - \max_k z_k` and :math:`E[\cdot]` the mean under :ma
 A torch version for any device, and a fused one for the CPU that must agree with it; all sums in float64.
 """
 
+from functools import partial
+
 import numpy as np
 import torch
-from numba import njit, prange
+from numba import njit
 from torch import Tensor
 
 from segcal.kernels.affine_exponential import SUMS, fast_exp, fast_log
 from segcal.kernels.affine_numba import TILE, load_tile
-from segcal.kernels.threads import torch_threads
+from segcal.kernels.jit import compiled
+from segcal.kernels.threads import cut, in_threads
 
-PARTS = 32
 STEP_VALUES = 1 << 19
 
 
@@ -32,9 +34,10 @@ def temperature_terms(logits: Tensor, target: Tensor, weight: Tensor, beta: floa
         beta: the inverse temperature.
     """
     if logits.device.type == "cpu":
-        with torch_threads():
-            sums = _fused(logits.numpy(), target.numpy(), weight.numpy(), beta).sum(0)
-        return float(sums[0]), float(sums[1]), float(sums[2])
+        ends, voxels = cut(logits.shape[1], TILE), (logits.numpy(), target.numpy(), weight.numpy())
+        parts = in_threads(lambda part: _fused(*voxels, beta, ends[part], ends[part + 1]), len(ends) - 1)
+        value, first, second = (sum(column) for column in zip(*parts, strict=True))
+        return value, first, second
     return reference(logits, target, weight, beta)
 
 
@@ -85,25 +88,20 @@ def _moments(z, beta, s0, s1, s2):  # type: ignore[no-untyped-def]
             s2[v] += e * gap * gap
 
 
-@njit(parallel=True, fastmath=SUMS, cache=True, error_model="numpy")
-def _fused(logits, target, weight, beta):  # type: ignore[no-untyped-def]
-    count = logits.shape[1]
-    totals = np.zeros((PARTS, 3))
-    tiles = (count + TILE - 1) // TILE
-    for part in prange(PARTS):
-        z, w, own = np.empty((logits.shape[0], TILE)), np.empty(TILE), np.empty(TILE)
-        s0, s1, s2 = np.empty(TILE), np.empty(TILE), np.empty(TILE)
-        value, first, second = 0.0, 0.0, 0.0
-        for tile in range(tiles * part // PARTS, tiles * (part + 1) // PARTS):
-            start = tile * TILE
-            size = min(TILE, count - start)
-            load_tile(logits, weight, start, size, z, w)
-            _gaps(target, start, size, z, own)
-            _moments(z, beta, s0, s1, s2)
-            for v in range(TILE):
-                mean = s1[v] / s0[v]
-                value += w[v] * (fast_log(s0[v]) - beta * own[v])
-                first += w[v] * (mean - own[v])
-                second += w[v] * (s2[v] / s0[v] - mean * mean)
-        totals[part, 0], totals[part, 1], totals[part, 2] = value, first, second
-    return totals
+@partial(compiled, fastmath=SUMS)
+def _fused(logits, target, weight, beta, begin, end):  # type: ignore[no-untyped-def]
+    """Return the three sums over voxels from `begin` to `end`."""
+    z, w, own = np.empty((logits.shape[0], TILE)), np.empty(TILE), np.empty(TILE)
+    s0, s1, s2 = np.empty(TILE), np.empty(TILE), np.empty(TILE)
+    value, first, second = 0.0, 0.0, 0.0
+    for start in range(begin, end, TILE):
+        size = min(TILE, end - start)
+        load_tile(logits, weight, start, size, z, w)
+        _gaps(target, start, size, z, own)
+        _moments(z, beta, s0, s1, s2)
+        for v in range(TILE):
+            mean = s1[v] / s0[v]
+            value += w[v] * (fast_log(s0[v]) - beta * own[v])
+            first += w[v] * (mean - own[v])
+            second += w[v] * (s2[v] / s0[v] - mean * mean)
+    return value, first, second

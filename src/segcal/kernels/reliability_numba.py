@@ -2,12 +2,11 @@
 
 Voxels lie side by side in memory (classes are the first axis of a case), so the inner loops run along voxels, over
 tiles that stay in the first-level cache; the map of probabilities is never written. A case is divided into blocks
-whose number depends on its size alone; each block has tables of its own, and they are added in their order. So the
-result does not depend on the number of threads.
+that have tables of their own, so that the result does not depend on the number of threads
+(:mod:`segcal.kernels.threads`).
 """
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
 
 import numpy as np
@@ -20,9 +19,8 @@ from segcal.kernels.reliability_classes import class_tile
 from segcal.kernels.reliability_tile import TILE, Scratch, find_winner, load_row, read_labels, softmax_tile
 from segcal.kernels.reliability_voxels import Out, add_sums, add_tile, find_pivot
 from segcal.kernels.tables import Layout, RawTables, fill_first_class_bin, merge_blocks
+from segcal.kernels.threads import cut, in_threads
 
-BLOCKS = 32
-BLOCK_VOXELS = 8192
 # A case that is not contiguous is copied in pieces of about this many voxels.
 PIECE_VOXELS = 1 << 18
 
@@ -119,9 +117,8 @@ def _count_piece(scores: Tensor, maps: tuple[np.ndarray, ...], layout: Layout) -
     num_classes, voxels = scores.shape
     half = scores.dtype in (torch.float16, torch.bfloat16)
     raw = (scores.view(torch.uint16) if half else scores).detach().numpy()
-    blocks = max(1, min(BLOCKS, voxels // BLOCK_VOXELS))
-    ends = [voxels * i // blocks for i in range(blocks + 1)]
-    tables = RawTables.zeros(layout, (blocks,))
+    ends = cut(voxels)
+    tables = RawTables.zeros(layout, (len(ends) - 1,))
     bins = np.array(layout.bins)
 
     def count(i: int) -> int:
@@ -132,12 +129,6 @@ def _count_piece(scores: Tensor, maps: tuple[np.ndarray, ...], layout: Layout) -
         ends_here = ends[i], ends[i + 1]
         return count_block(raw, bfloat, labels, bands, reference, prediction, *ends_here, bins, scratch, out)
 
-    threads = min(blocks, torch.get_num_threads())
-    if threads == 1:
-        bad = sum(map(count, range(blocks)))
-    else:
-        with ThreadPoolExecutor(threads) as pool:
-            bad = sum(pool.map(count, range(blocks)))
-    if bad:
+    if any(in_threads(count, len(ends) - 1)):
         check_finite(scores, "scores")
     return merge_blocks(tables)

@@ -1,24 +1,36 @@
-"""Parallel loops of numba in as many threads as torch has been given.
+"""Compiled loops in as many threads as torch has been given.
 
-Both count their threads in the same OpenMP library: a loop of numba that starts its own number leaves torch with that
-number. Here a loop runs in torch's number, and torch keeps it.
+Voxels are cut into parts whose number depends on how many there are, and on nothing else; each part has sums of its
+own, which are added in their order. So no result depends on the number of threads.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
-import numba
 import torch
 
+Result = TypeVar("Result")
 
-@contextmanager
-def torch_threads() -> Iterator[None]:
-    """Let numba use as many threads as torch does, at most all it has, and leave both as they were."""
-    torchs, numbas = torch.get_num_threads(), numba.get_num_threads()
-    numba.set_num_threads(min(torchs, numba.config.NUMBA_NUM_THREADS))  # type: ignore[attr-defined]
-    try:
-        yield
-    finally:
-        numba.set_num_threads(numbas)
-        if torch.get_num_threads() != torchs:  # numba has fewer
-            torch.set_num_threads(torchs)
+MOST_PARTS = 32
+PART_VOXELS = 8192
+
+
+def cut(voxels: int, tile: int = 1) -> list[int]:
+    """Return where parts begin, and the end of the last one; every part but the last is whole tiles.
+
+    >>> cut(20_000)
+    [0, 10000, 20000]
+    """
+    parts = max(1, min(MOST_PARTS, voxels // PART_VOXELS))
+    tiles = -(-voxels // tile)
+    return [min(voxels, tile * (tiles * part // parts)) for part in range(parts + 1)]
+
+
+def in_threads(work: Callable[[int], Result], parts: int) -> list[Result]:
+    """Do a piece of work for every part, several at once, and return the results in their order."""
+    threads = min(parts, torch.get_num_threads())
+    if threads == 1:
+        return [work(part) for part in range(parts)]
+    with ThreadPoolExecutor(threads) as pool:
+        return list(pool.map(work, range(parts)))

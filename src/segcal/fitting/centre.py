@@ -1,0 +1,57 @@
+r"""Features with a large offset: :math:`W x + b = W (x - m) + (b + W m)`.
+
+Scores of features near 1e4 are rounded to 1e-12, each voxel's in its own way, and a likelihood with this noise hides
+the last steps to its optimum. With :math:`m` taken out of the features, what is rounded is one number per output, the
+same for all voxels. The variables stay (W, b), with their bounds and penalties: only passes over the voxels see the
+others. With :math:`A` for :math:`(x, 1) = A\,(x - m, 1)`, gradients come back as :math:`g A^\top` and Hessians as
+:math:`A H A^\top`.
+
+Features are moved only where their mean is large beside their spread; there the subtraction is exact.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+LARGE = 16.0
+
+
+@dataclass(frozen=True)
+class Centre:
+    """What is taken out of the features.
+
+    Attributes:
+        mean: ``(F,)`` float64, numbers of the features' own type; None where nothing is.
+    """
+
+    mean: Tensor | None = None
+
+    @classmethod
+    def of(cls, weight: float, sums: Tensor, squares: Tensor, dtype: torch.dtype) -> "Centre":
+        """Return the centre of features with these weighted sums and sums of squares, ``(F,)`` each."""
+        mean = sums / weight
+        spread = (squares / weight - mean.square()).clamp(min=0).sqrt()
+        large = mean.abs() > LARGE * spread.clamp(min=1.0)
+        return cls(torch.where(large, mean.to(dtype).double(), 0.0)) if bool(large.any()) else cls()
+
+    def take_out(self, features: Tensor) -> Tensor:
+        """Return features ``(F, n)`` about the centre, in their own type."""
+        if self.mean is None:
+            return features
+        return (features.double() - self.mean.to(features.device)[:, None]).to(features.dtype)
+
+    def inward(self, theta: Tensor) -> Tensor:
+        """Return ``(W, b + W m)`` of ``(K, F + 1)``."""
+        if self.mean is None:
+            return theta
+        moved = theta.clone()
+        moved[:, -1] += theta[:, :-1] @ self.mean.to(theta.device)
+        return moved
+
+    def outward(self, gradient: Tensor) -> Tensor:
+        """Return the gradient ``(..., F + 1)`` in (W, b) of one in the moved variables."""
+        if self.mean is None:
+            return gradient
+        mean = self.mean.to(gradient.device)
+        return torch.cat([gradient[..., :-1] + gradient[..., -1:] * mean, gradient[..., -1:]], dim=-1)

@@ -1,0 +1,74 @@
+"""Every calibrator as a graph of ONNX operators, run by onnxruntime: the same numbers, the promises kept."""
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+
+from segcal import CALIBRATORS, make_calibrator
+
+pytest.importorskip("onnxscript")
+onnxruntime = pytest.importorskip("onnxruntime")
+
+CLASSES = 5
+
+
+def exported(calibrator, path, dtype):
+    """Return a function from logits to what the exported graph gives for them, of any batch and image size."""
+    example = torch.randn(2, CLASSES, 7, 6, generator=torch.Generator().manual_seed(1)).to(dtype)
+    sizes = {0: torch.export.Dim("batch"), 2: torch.export.Dim("height"), 3: torch.export.Dim("width")}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the exporter's own
+        program = torch.onnx.export(calibrator, (example,), dynamic_shapes=(sizes,), dynamo=True, verbose=False)
+    program.save(path)
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    name = session.get_inputs()[0].name
+    return lambda logits: torch.from_numpy(session.run(None, {name: logits.numpy()})[0])
+
+
+def leaders_that_almost_tie(dtype, offset):
+    """Images whose two or three leading classes are 0, 1 or 2 units in the last place apart, others below."""
+    rng = np.random.default_rng(3)
+    kind = {torch.float16: np.float16, torch.float32: np.float32, torch.float64: np.float64}[dtype]
+    logits = (4 * rng.normal(size=(3, CLASSES, 40, 50)) + offset).astype(kind)
+    top = logits.max(1, keepdims=True)
+    close = rng.random(logits.shape) < 0.5
+    steps = rng.integers(0, 3, logits.shape)
+    near = np.where(steps > 0, np.nextafter(top, kind(-np.inf)), top)
+    near = np.where(steps > 1, np.nextafter(near, kind(-np.inf)), near)
+    return torch.from_numpy(np.where(close, near, logits).astype(kind))
+
+
+def held_to_its_promises(calibrator, run, dtype):
+    plain = (4 * torch.randn(3, CLASSES, 9, 8, generator=torch.Generator().manual_seed(2))).to(dtype)
+    expected = calibrator(plain).detach()
+    found = run(plain)
+    assert found.dtype == expected.dtype
+    tolerance = {"rtol": 1e-7, "atol": 1e-7} if dtype == torch.float64 else {"rtol": 2e-3, "atol": 2e-3}
+    torch.testing.assert_close(found, expected, **tolerance)
+    if not calibrator.preserves:
+        return
+    for offset in (0.0, 1000.0):
+        logits = leaders_that_almost_tie(dtype, offset)
+        result = run(logits)
+        assert torch.equal(result.argmax(1), logits.argmax(1))
+        if calibrator.preserves == "order":
+            order = logits.argsort(dim=1, descending=True, stable=True)
+            ordered = result.gather(1, order)
+            assert bool((ordered[:, 1:] <= ordered[:, :-1]).all())
+
+
+@pytest.mark.parametrize("name", CALIBRATORS)
+def test_an_exported_graph_gives_the_same_and_keeps_what_is_promised(name, randomise, tmp_path):
+    calibrator = randomise(make_calibrator(name, CLASSES)).eval()
+    run = exported(calibrator, tmp_path / "calibrator.onnx", torch.float32)
+    held_to_its_promises(calibrator, run, torch.float32)
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"), [("ts", torch.float16), ("ts", torch.float64), ("cms_ap", torch.float64), ("ets", torch.float64)]
+)
+def test_other_precisions_too(name, dtype, randomise, tmp_path):
+    calibrator = randomise(make_calibrator(name, CLASSES)).eval()
+    held_to_its_promises(calibrator, exported(calibrator, tmp_path / "calibrator.onnx", dtype), dtype)
