@@ -8,21 +8,22 @@ Killed at any point and run again, a benchmark ends with the same bytes.
 import json
 import multiprocessing
 import shutil
-import signal
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from segcal.atomic import write_text
 from segcal.benchmark.job import CALIBRATORS, Context, run_job
 from segcal.benchmark.pipelines import Pipeline
 from segcal.benchmark.protocol import Protocol
-from segcal.benchmark.results import PROTOCOL, Results, finished, read_results, write_text
+from segcal.benchmark.results import PROTOCOL, Results, finished, read_results
 from segcal.benchmark.tasks import Opener, OpenTask, open_task
 from segcal.benchmark.units import SCHEMA, Job, divide, plan, unit_digest
 from segcal.cases import require_offset
 from segcal.errors import InputError
 from segcal.kernels.stored import prepare
+from segcal.parent import follow_parent
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,7 @@ def _run(todo: Sequence[Job], context: Context, done: int, total: int, progress:
         return
     others = set(multiprocessing.active_children())
     spawn = multiprocessing.get_context("spawn")  # a fork of a process with threads may hang
-    pool = ProcessPoolExecutor(workers, spawn, initializer=signal.signal, initargs=(signal.SIGINT, signal.SIG_IGN))
+    pool = ProcessPoolExecutor(workers, spawn, initializer=follow_parent)
     try:
         waiting: set[Future[int]] = {pool.submit(run_job, job, context) for job in todo}
         while waiting:

@@ -10,10 +10,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from segcal.atomic import write_text
 from segcal.benchmark.job import one_thread
 from segcal.benchmark.page.writing import PAGE, write_report
 from segcal.benchmark.pipelines import Pipeline
-from segcal.benchmark.results import write_text
 from segcal.benchmark.run import Step
 from segcal.benchmark.studies import Setting, Study
 from segcal.benchmark.studies.base import estimate_cell
@@ -24,6 +24,7 @@ from segcal.benchmark.whole import run_protocol
 from segcal.demo.opening import open_embedded
 from segcal.demo.plan import Plan
 from segcal.demo.verdict import padding_verdict, shift_verdict, task_verdict
+from segcal.parent import follow_parent
 from segcal.report.table import Cell, Column, Group, Row, Table
 from segcal.report.tables import FLIPS, SHOWN
 
@@ -104,7 +105,7 @@ def predict_all(plan: Plan, folder: Path, progress: Callable[[Step], None]) -> N
             progress(Step(done, total, f"predicting {task.name}"))
         return
     context = multiprocessing.get_context("spawn")  # a fork of a process with threads may hang
-    with ProcessPoolExecutor(workers, context) as pool:
+    with ProcessPoolExecutor(workers, context, initializer=follow_parent) as pool:
         names = {pool.submit(predict_part, task, part, cache): task.name for task, part in parts}
         for future in as_completed(names):
             done += future.result()

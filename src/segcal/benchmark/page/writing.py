@@ -4,10 +4,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from segcal.atomic import write_text
 from segcal.benchmark.job import CALIBRATORS
 from segcal.benchmark.page.document import make_document, read_studies
 from segcal.benchmark.pipelines import Pipeline
-from segcal.benchmark.results import write_text
 from segcal.benchmark.units import Unit
 from segcal.errors import InputError, SegcalError
 from segcal.fitting.artifact import load

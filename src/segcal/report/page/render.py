@@ -17,6 +17,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from segcal.atomic import write_text
+
 SCHEMA = 1
 # The page's script, in the order in which its parts need each other.
 SCRIPTS = (
@@ -58,15 +60,8 @@ def render_page(document: Mapping[str, Any], figures: Sequence[Mapping[str, str]
 def write_page(
     path: str | os.PathLike[str], document: Mapping[str, Any], figures: Sequence[Mapping[str, str]] = ()
 ) -> Path:
-    """Write the page of a document, beside its place and then renamed, and return its path."""
-    target = Path(path)
-    beside = target.with_name(f".{target.name}.{os.getpid()}.part")
-    try:
-        beside.write_text(render_page(document, figures), encoding="utf-8", newline="")
-        beside.replace(target)
-    finally:
-        beside.unlink(missing_ok=True)
-    return target
+    """Write the page of a document and return its path."""
+    return write_text(path, render_page(document, figures))
 
 
 def asset(name: str) -> str:
