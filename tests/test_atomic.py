@@ -39,9 +39,14 @@ def test_files_are_written_as_a_whole_with_the_user_s_rights_and_nothing_stays(t
 
 def test_an_error_leaves_the_old_file_and_nothing_else(tmp_path):
     write_text(tmp_path / "a", "old")
-    with pytest.raises(KeyboardInterrupt), written(tmp_path / "a") as beside:
-        beside.write_text("half")
-        raise KeyboardInterrupt
+
+    def interrupted():
+        with written(tmp_path / "a") as beside:
+            beside.write_text("half")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
     assert names(tmp_path) == ["a"]
     assert (tmp_path / "a").read_text() == "old"
 

@@ -30,9 +30,7 @@ def holder(tmp_path):
 
 
 def test_one_process_has_a_folder_until_it_is_gone(holder, tmp_path):
-    match = (
-        rf"out is being written to by another segcal \(process {holder.pid}\), but two would mix their results\. Wait"
-    )
+    match = rf"out is being written to by another segcal \(process {holder.pid}\), but two would mix their results"
     with pytest.raises(InputError, match=match), claim(tmp_path / "out"):
         pass
     os.kill(holder.pid, signal.SIGKILL)
@@ -81,9 +79,7 @@ def test_files_of_the_user_are_not_overwritten(tmp_path):
     path.write_text("case,part\n")
     check_file(path, b"case,")
     path.write_text("name,age\n")
-    match = (
-        r"a\.csv exists and was not written by this command, but it would be lost\. Choose another name, or pass over"
-    )
+    match = r"a\.csv exists and was not written by this command, but it would be lost\. Choose another name, or"
     with pytest.raises(InputError, match=match):
         check_file(path, b"case,")
     check_file(path, b"case,", overwrite=True)
@@ -94,10 +90,10 @@ def test_files_of_the_user_are_not_overwritten(tmp_path):
 
 
 def test_places_for_files_are_looked_at_before_the_work(tmp_path, monkeypatch):
-    with pytest.raises(InputError, match="is in a folder that does not exist, but results go there. Make the folder"):
+    with pytest.raises(InputError, match=r"is in a folder that does not exist, but results go there\. Make the folder"):
         check_file(tmp_path / "none" / "a.csv", b"case,")
-    with pytest.raises(InputError, match="is not a file, but a result is to be written there. Choose another name"):
+    with pytest.raises(InputError, match=r"is not a file, but a result is to be written there\. Choose another"):
         check_file(tmp_path, b"case,", overwrite=True)
     monkeypatch.setattr(os, "access", lambda path, mode: False)
-    with pytest.raises(InputError, match="cannot be written to, but results go there. Name another folder"):
+    with pytest.raises(InputError, match=r"cannot be written to, but results go there\. Name another folder"):
         check_file(tmp_path / "a.csv", b"case,")

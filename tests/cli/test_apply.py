@@ -74,7 +74,7 @@ def test_an_nnunet_folder_keeps_names_dtype_properties_labels_and_jsons(make_fol
     assert done.code == 0, done
     there, out = folders.predictions, tmp_path / "out"
     names = {path.name for path in there.iterdir()}
-    assert {path.name for path in out.iterdir()} == names | {"calibration.json", "confidence"}
+    assert {path.name for path in out.iterdir()} == names | {"calibration.json", "confidence", ".segcal"}
     for name in names:
         if not name.endswith(".npz"):
             assert (out / name).read_bytes() == (there / name).read_bytes(), name
