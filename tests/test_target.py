@@ -1,4 +1,5 @@
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -8,6 +9,7 @@ import pytest
 from segcal.errors import InputError
 from segcal.target import LOCK, check_file, claim, claim_beside, entries
 
+CSV = re.compile(b"case,")
 HOLDER = """
 import sys, time
 from pathlib import Path
@@ -73,27 +75,27 @@ def test_a_folder_that_cannot_be_made_is_refused(tmp_path):
 
 def test_files_of_the_user_are_not_overwritten(tmp_path):
     path = tmp_path / "a.csv"
-    check_file(path, b"case,")
+    check_file(path, CSV)
     path.touch()
-    check_file(path, b"case,")  # nothing is lost
+    check_file(path, CSV)  # nothing is lost
     path.write_text("case,part\n")
-    check_file(path, b"case,")
+    check_file(path, CSV)
     path.write_text("name,age\n")
     match = r"a\.csv exists and was not written by this command, but it would be lost\. Choose another name, or"
     with pytest.raises(InputError, match=match):
-        check_file(path, b"case,")
-    check_file(path, b"case,", overwrite=True)
+        check_file(path, CSV)
+    check_file(path, CSV, overwrite=True)
     (tmp_path / "link").hardlink_to(path)
     for inputs in ([path], [tmp_path / "gone", tmp_path / "link"]):
         with pytest.raises(InputError, match=r"a\.csv is one of the inputs, but they are never overwritten"):
-            check_file(path, b"name,", inputs, overwrite=True)
+            check_file(path, re.compile(b"name,"), inputs, overwrite=True)
 
 
 def test_places_for_files_are_looked_at_before_the_work(tmp_path, monkeypatch):
     with pytest.raises(InputError, match=r"is in a folder that does not exist, but results go there\. Make the folder"):
-        check_file(tmp_path / "none" / "a.csv", b"case,")
+        check_file(tmp_path / "none" / "a.csv", CSV)
     with pytest.raises(InputError, match=r"is not a file, but a result is to be written there\. Choose another"):
-        check_file(tmp_path, b"case,", overwrite=True)
+        check_file(tmp_path, CSV, overwrite=True)
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     with pytest.raises(InputError, match=r"cannot be written to, but results go there\. Name another folder"):
-        check_file(tmp_path / "a.csv", b"case,")
+        check_file(tmp_path / "a.csv", CSV)

@@ -5,6 +5,7 @@ the work begins, a folder that cannot be written to is known before the work beg
 """
 
 import os
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
@@ -56,12 +57,12 @@ def entries(folder: Path) -> list[str]:
     return sorted(name for name in found if name != LOCK and not NAME.fullmatch(name))
 
 
-def check_file(path: Path, signature: bytes, inputs: Iterable[Path] = (), overwrite: bool = False) -> None:
+def check_file(path: Path, signature: re.Pattern[bytes], inputs: Iterable[Path] = (), overwrite: bool = False) -> None:
     """Refuse a file that must not be written, before the work that leads to it.
 
     Args:
         path: where a result is to go.
-        signature: what is in the first bytes of every such result; a file that has it is an earlier one.
+        signature: how every such result begins; a file that begins so is an earlier one.
         inputs: files that are read; they are never overwritten.
         overwrite: whether a file that is no earlier result may be replaced.
     """
@@ -77,7 +78,7 @@ def check_file(path: Path, signature: bytes, inputs: Iterable[Path] = (), overwr
         raise InputError(f"{path} is one of the inputs, but they are never overwritten. Choose another name.")
     with path.open("rb") as file:
         head = file.read(_HEAD)
-    if head and signature not in head and not overwrite:
+    if head and not signature.match(head) and not overwrite:
         raise InputError(
             f"{path} exists and was not written by this command, but it would be lost. Choose another name, or pass "
             "overwrite=True."

@@ -113,18 +113,23 @@ def _lines(path: Path) -> list[str]:
 def read_results(folder: str | Path) -> Results:
     """Read a folder of results; units that its protocol does not list any more are left out."""
     place = Path(folder)
+    protocol, units = read_protocol(place)
+    return Results(place, protocol, tuple(_existing([place / unit.path for unit in units])))
+
+
+def read_protocol(place: Path) -> tuple[dict[str, Any], list[Unit]]:
+    """Read the protocol of a folder of results, with the units that it lists."""
     if not (place / PROTOCOL).is_file():
         raise InputError(
             f"{place} has no {PROTOCOL}, but a folder written by segcal benchmark is needed. Check the path."
         )
     try:
         protocol = json.loads((place / PROTOCOL).read_text("utf-8"))
-        paths = [place / Unit.from_plain(plain).path for plain in protocol["units"]]
+        return protocol, [Unit.from_plain(plain) for plain in protocol["units"]]
     except (ValueError, KeyError, TypeError) as error:
         raise ArtifactError(
             f"{place / PROTOCOL} is not readable ({error}), but it must be as segcal wrote it. Run the benchmark again."
         ) from None
-    return Results(place, protocol, tuple(_existing(paths)))
 
 
 def _existing(paths: Sequence[Path]) -> Iterator[UnitResult]:

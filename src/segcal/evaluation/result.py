@@ -5,6 +5,7 @@ import io
 import json
 import math
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -18,6 +19,9 @@ from segcal.metrics import Metric
 from segcal.summary import Difference, Estimate
 
 SCHEMA = 1
+# How the files begin: what begins otherwise was written by something else.
+CSV_SIGNATURE = re.compile(rb"case,(part,)?stage,group,voxels,ignored\b")
+SUMMARY_SIGNATURE = re.compile(rb'\{\n "stage": "')
 WIDTH = 140
 # On fewer columns only the difference keeps its interval.
 WIDE = 125

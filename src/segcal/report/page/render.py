@@ -20,6 +20,8 @@ from typing import Any
 from segcal.atomic import write_text
 
 SCHEMA = 1
+# How every page begins: what begins otherwise was written by something else.
+PAGE_SIGNATURE = re.compile(rb"<!doctype html>.{1,2000}<title>segcal report", re.DOTALL)
 # The page's script, in the order in which its parts need each other.
 SCRIPTS = (
     "dom.js", "colours.js", "format.js", "verdict.js", "chart.js", "reliability.js", "table.js", "maps.js", "cases.js",
