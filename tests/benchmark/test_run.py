@@ -149,25 +149,38 @@ def test_a_result_that_is_cut_short_is_computed_again(whole, data, tmp_path):
     assert contents(place) == contents(whole[1])
 
 
-def test_workers_end_with_the_process_that_started_them(data, tmp_path):
-    (tmp_path / "run.py").write_text(SCRIPT, encoding="utf-8")
-    (tmp_path / "protocol.toml").write_text(toml(data, workers=2), encoding="utf-8")
-    command = [sys.executable, "run.py", "protocol.toml", str(data[0]), str(tmp_path / "out")]
-    process = subprocess.Popen(command, cwd=tmp_path)
-    parent = psutil.Process(process.pid)
+WORKING = """
+import os, sys, time
+from pathlib import Path
+from types import SimpleNamespace
+from segcal.benchmark import run
+
+def wait(job, context):
+    (Path(context.folder) / str(os.getpid())).touch()
+    time.sleep(1000)
+
+if __name__ == "__main__":
+    run.run_job = wait
+    context = SimpleNamespace(folder=sys.argv[1], protocol=SimpleNamespace(workers=2))
+    run._run([1, 2], context, 0, 2, print)
+"""
+
+
+def test_workers_end_with_the_process_that_started_them(tmp_path):
+    (tmp_path / "run.py").write_text(WORKING, encoding="utf-8")
+    (tmp_path / "pids").mkdir()
+    process = subprocess.Popen([sys.executable, "run.py", str(tmp_path / "pids")], cwd=tmp_path)
     deadline = time.monotonic() + 200
-    workers = []
-    while not units_of(tmp_path / "out") and process.poll() is None and time.monotonic() < deadline:
+    while len(list((tmp_path / "pids").iterdir())) < 2 and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.05)
-        workers = parent.children(recursive=True)
+    workers = [psutil.Process(int(path.name)) for path in (tmp_path / "pids").iterdir()]
     process.kill()
     process.wait()
-    assert len(workers) >= 2
-    gone, alive = psutil.wait_procs(workers, timeout=60)
+    _, alive = psutil.wait_procs(workers, timeout=60)
     for each in alive:
         each.kill()
+    assert len(workers) == 2
     assert not alive
-    assert gone
 
 
 SCRIPT = """

@@ -54,12 +54,15 @@ def test_progress_goes_from_predicting_to_the_studies(told):
     assert predicted[-1].done == predicted[-1].total == 14
 
 
-def test_told_again_it_computes_no_unit_and_no_study_anew(told, demo_setting):
+def test_told_again_it_computes_no_unit_and_no_study_anew_and_leaves_what_is_the_user_s(told, demo_setting):
     folder, story, _ = told
+    (folder / "predictions").mkdir()
+    (folder / "predictions" / "a.npy").write_bytes(b"precious")
     before = {path: path.stat().st_mtime_ns for path in (folder / "units").rglob("*.jsonl")}
     studies = {path: path.stat().st_mtime_ns for path in (folder / "studies").glob("*.json")}
     again = tell_story(replace(quick_plan(), protocol=demo_setting.protocol), folder)
     assert again.verdict == story.verdict
+    assert (folder / "predictions" / "a.npy").read_bytes() == b"precious"
     assert {path: path.stat().st_mtime_ns for path in (folder / "units").rglob("*.jsonl")} == before
     assert {path: path.stat().st_mtime_ns for path in (folder / "studies").glob("*.json")} == studies
 
@@ -74,14 +77,6 @@ def test_predictions_of_processes_are_those_of_one(tmp_path, demo_setting):
     assert (steps[-1].done, steps[-1].total) == (2, 2)
     for path in one.rglob("*.safetensors"):
         assert path.read_bytes() == (two / path.relative_to(one)).read_bytes()
-
-
-def test_a_folder_of_predictions_that_is_the_user_s_stays(told, demo_setting):
-    folder, _, _ = told
-    (folder / "predictions").mkdir()
-    (folder / "predictions" / "a.npy").write_bytes(b"precious")
-    tell_story(replace(quick_plan(), protocol=demo_setting.protocol), folder)
-    assert (folder / "predictions" / "a.npy").read_bytes() == b"precious"
 
 
 def test_parts_are_of_at_most_the_size():
