@@ -26,6 +26,8 @@ def claim(folder: Path, lock: str = LOCK) -> Iterator[None]:
         folder: made if it is not there; if it is empty at the end it goes again.
         lock: the name of the file that is locked.
     """
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"{folder} is a file, but a folder is needed. Name a new one.")
     made = not folder.exists()
     path = folder / lock
     try:

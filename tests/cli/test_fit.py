@@ -155,7 +155,7 @@ def test_a_place_that_cannot_be_written_is_known_before_the_work(folders, run, t
     (folders.predictions / "a1.npy").write_bytes(b"nothing")  # would be found first otherwise
     done = run("fit", *folders.both, "-o", tmp_path / "file" / "cal", "--calibrator", "ts", "--all", "--strict")
     assert done.code == 2
-    assert "file cannot be written to (File exists), but results go there. Name another folder." in done.err
+    assert "file is a file, but a folder is needed. Name a new one." in done.err
 
 
 def test_two_at_once_are_one_too_many(folders, run, tmp_path):
