@@ -12,6 +12,7 @@ import json
 import sys
 from pathlib import Path
 
+from segcal.atomic import write_text
 from segcal.benchmark.corruptions import SETTINGS, STRENGTHS, corrupt_folder
 from segcal.errors import SegcalError
 
@@ -29,9 +30,7 @@ def main() -> None:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
     record = {"strength": args.strength, "seed": args.seed, "settings": SETTINGS, "pictures": chosen}
-    beside = args.target.with_name(args.target.name + ".json.part")
-    beside.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-    beside.replace(args.target.with_name(args.target.name + ".json"))
+    write_text(args.target.with_name(args.target.name + ".json"), json.dumps(record, indent=1) + "\n")
     counts = {kind: list(chosen.values()).count(kind) for kind in SETTINGS}
     print(f"{len(chosen)} pictures: " + ", ".join(f"{count} {kind}" for kind, count in counts.items()))
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import paper_numbers as paper
 from paper_words import TITLES, agreement, claims
+from segcal.atomic import write_text
 from segcal.benchmark.studies.offsets import offset_study
 from segcal.report.document import read_summary
 from segcal.report.tables import task_table
@@ -69,9 +70,7 @@ def main() -> None:
     parser.add_argument("-o", "--output", type=Path, default=Path("docs/results.md"))
     args = parser.parse_args()
     text = "\n".join(page(args.results))
-    beside = args.output.with_name(f".{args.output.name}.part")
-    beside.write_text(text, encoding="utf-8")
-    beside.replace(args.output)
+    write_text(args.output, text)
 
 
 def page(folder: Path) -> Iterator[str]:

@@ -13,7 +13,8 @@ TESTS = ROOT / "tests"
 LEVELS = (
     {"errors", "version"},
     {"types"},
-    {"checks", "numerics"},
+    {"atomic", "parent"},
+    {"checks", "numerics", "target"},
     {"kernels"},
     {"pooling"},
     {"calibrators", "statistics", "losses", "cases"},

@@ -3,13 +3,12 @@
 Before anything is written: does the calibrator fit the input (class count, pooling, offset)? For every case: are the
 decisions kept that it promises to keep? What is written has been read back and compared.
 
-A run that was interrupted is continued by the same call: a case that is complete, and not older than its input, is
+A run that was interrupted is continued by the same call: a case that is complete, and made from what is there now, is
 left as it is. ``calibration.json`` in the output says what made it, so that two calibrators never share a folder.
 """
 
 import hashlib
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,24 +16,24 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from segcal.atomic import write_text
 from segcal.calibrators import registry_entry
 from segcal.calibrators.base import Calibrator
 from segcal.calibrators.look_around import tiled_scores
 from segcal.cases.base import Case, CaseError, Cases
-from segcal.cases.bounded import read_json
+from segcal.cases.calibrated import FORMAT, MARKER, read_marker
 from segcal.cases.files import FileCases
-from segcal.cases.maps import has_confidence, write_confidence
 from segcal.cases.offset import require_offset
+from segcal.cases.records import Records
 from segcal.cases.writing import CaseWriter
 from segcal.errors import InputError
 from segcal.fitting.certificate import Fitted
 from segcal.numerics import compute_dtype, winner
+from segcal.target import entries
 
 # Values of one step: large volumes are calibrated in slabs of voxels, which overlap where voxels see each other.
 STEP_VALUES = 1 << 24
-RECORD = "calibration.json"
-FORMAT = "segcal-applied"
-VERSION = 1
+VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -66,7 +65,7 @@ def check_match(fitted: Fitted, cases: Cases, ignore_pooling: bool = False) -> N
             "Another pooling has other confidences: fit again on predictions like these."
         )
     for folder in [member.folder for member in cases.members] if isinstance(cases, FileCases) else []:
-        if (folder / RECORD).is_file() and read_json(folder / RECORD).get("format") == FORMAT:
+        if read_marker(folder) is not None:
             raise InputError(
                 f"{folder} holds predictions that are calibrated already, but the calibrator is for those that were "
                 "not. Use the folder that they were made from."
@@ -113,6 +112,7 @@ class Applier:
         folder: where to write.
         kind: what to write; None is what came in.
         confidence_map: also write one map a case.
+        overwrite: clear a folder that another calibrator made, and remove results that have no input any more.
     """
 
     def __init__(
@@ -122,19 +122,25 @@ class Applier:
         folder: str | Path,
         kind: str | None = None,
         confidence_map: bool = False,
+        overwrite: bool = False,
     ) -> None:
         self._calibrator = fitted.calibrator
         self._cases = cases
-        self._folder = Path(folder)
         self._map = confidence_map
         record = _record(fitted, cases, kind)
-        _check_folder(self._folder, cases, record)
-        self._writer = CaseWriter(cases, folder, kind)
-        _write_record(self._folder, record)
+        text = json.dumps(record, indent=1) + "\n"
+        _check_folder(Path(folder), cases, record, overwrite)
+        self._writer = CaseWriter(cases, folder, kind, text)
+        if read_marker(Path(folder)) != record:
+            write_text(Path(folder) / MARKER, text)
 
     def missing(self) -> FileCases:
-        """Return the cases that are not in the folder yet, or older there than their input."""
-        return self._cases.subset(case_id for case_id in self._cases.ids if not self._done(case_id))
+        """Return the cases that are not in the folder yet, or not made from what is there now, or damaged."""
+        return self._cases.subset(case_id for case_id in self._cases.ids if not self._writer.done(case_id, self._map))
+
+    def stale(self) -> list[str]:
+        """Return the cases that have results in the folder but no predictions any more."""
+        return self._writer.records.others(self._cases.ids)
 
     def __call__(self, case: Case) -> Applied:
         """Calibrate and write one case."""
@@ -146,23 +152,9 @@ class Applier:
                 f"{flips} voxels changed their class, but the calibrator promises to keep it. "
                 "The artefact is damaged or the promise is broken: run segcal audit; nothing was written.",
             )
-        files: list[Path] = []
-        if self._map:  # first: the scores are what makes a case complete
-            confidence = log_probs.amax(0).exp().float().numpy()
-            files.append(write_confidence(self._cases, case.id, confidence, self._folder, case.spacing))
-        files += self._writer.write(case.id, log_probs, before if keeps else None)
+        confidence = log_probs.amax(0).exp().float().numpy() if self._map else None
+        files = self._writer.write(case.id, log_probs, before if keeps else None, confidence, case.spacing)
         return Applied(before.numel(), flips, tuple(str(path) for path in files))
-
-    def _done(self, case_id: str) -> bool:
-        if not self._writer.done(case_id) or (self._map and not has_confidence(self._folder, case_id)):
-            return False
-        inputs = [member.files[case_id][0] for member in self._cases.members if case_id in member.files]
-        written = self._folder / inputs[0].name
-        return all(_time(path) <= _time(written) for path in inputs)
-
-
-def _time(path: Path) -> int:
-    return path.stat().st_mtime_ns
 
 
 def _record(fitted: Fitted, cases: FileCases, kind: str | None) -> dict[str, Any]:
@@ -174,6 +166,7 @@ def _record(fitted: Fitted, cases: FileCases, kind: str | None) -> dict[str, Any
     return {
         "format": FORMAT,
         "version": VERSION,
+        "made_by": "apply",
         "calibrator": type(fitted.calibrator).__name__ if entry is None else entry[0],
         "preserves": fitted.calibrator.preserves,
         "digest": digest.hexdigest(),
@@ -184,31 +177,27 @@ def _record(fitted: Fitted, cases: FileCases, kind: str | None) -> dict[str, Any
     }
 
 
-def _check_folder(folder: Path, cases: FileCases, record: dict[str, Any]) -> None:
-    """Refuse a folder in which the results of something else would be taken for ours."""
+def _check_folder(folder: Path, cases: FileCases, record: dict[str, Any], overwrite: bool) -> None:
+    """Refuse a folder in which the results of something else would be taken for ours, or clear it if that is meant."""
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder} is a file, but a folder is needed. Name a new one.")
-    if (folder / RECORD).is_file():
-        found = read_json(folder / RECORD)
-        other = [name for name, value in record.items() if found.get(name) != value]
-        if other:
-            raise InputError(
-                f"{folder} was calibrated with another {other[0]} ({found.get(other[0])!r}), but {record[other[0]]!r} "
-                "is to be written. Name a new folder, or remove that one."
-            )
-        return
-    inputs = {member.folder.resolve() for member in cases.members}
-    names = {path.name for paths in cases.members[0].files.values() for path in paths[:1]}
-    if folder.is_dir() and folder.resolve() not in inputs:  # the writer has a message for the input itself
-        there = sorted(path.name for path in folder.iterdir() if path.name in names)
+    if folder.resolve() in cases.folders():
+        return  # the writer has a message for it
+    found = read_marker(folder)
+    if found is None:
+        there = [name for name in entries(folder) if not name.startswith(".")]
         if there:
             raise InputError(
                 f"{folder} holds {there[0]}, which segcal apply did not write, but results would be mixed with it. "
                 "Name a new folder."
             )
-
-
-def _write_record(folder: Path, record: dict[str, Any]) -> None:
-    beside = folder / f".{RECORD}.{os.getpid()}"
-    beside.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-    beside.replace(folder / RECORD)
+        return
+    other = [name for name, value in record.items() if found.get(name) != value]
+    if other and not overwrite:
+        raise InputError(
+            f"{folder} was calibrated with another {other[0]} ({found.get(other[0])!r}), but {record[other[0]]!r} "
+            "is to be written. Name a new folder, or pass overwrite=True."
+        )
+    if overwrite:
+        records = Records(folder)
+        records.remove(records.others(() if other else cases.ids))

@@ -33,6 +33,21 @@ def test_a_unit_is_finished_only_with_its_digest(tmp_path):
     assert not finished(tmp_path, UNIT, "d1")
 
 
+@pytest.mark.parametrize("end", ["\u2028", "\u2029", "\x85", "\x0b", "\x0c", "\x1e", "\r"])
+def test_a_name_may_hold_what_others_take_for_the_end_of_a_line(end, tmp_path):
+    row = ROW | {"case": f"a{end}b"}
+    path = write_unit(tmp_path, HEADER, [row], {"tables": {}})
+    assert read_unit(path).rows == [row]
+    assert finished(tmp_path, UNIT, "d1")
+
+
+@pytest.mark.parametrize("cut", [1, 20, 40])
+def test_a_unit_that_is_cut_short_is_not_finished(cut, tmp_path):
+    path = write_unit(tmp_path, HEADER, [ROW], {"tables": {}})
+    path.write_bytes(path.read_bytes()[:-cut])
+    assert not finished(tmp_path, UNIT, "d1")
+
+
 def test_what_is_not_ours_is_refused(tmp_path):
     path = write_unit(tmp_path, HEADER | {"schema": 9}, [ROW], {})
     with pytest.raises(ArtifactError, match="has schema 9, but this segcal reads 1"):

@@ -10,12 +10,14 @@ import time
 from dataclasses import replace
 
 import numpy as np
+import psutil
 import pytest
 
 from segcal import load
+from segcal.atomic import MARKER, SIGNATURE
 from segcal.benchmark import job as jobs
 from segcal.benchmark.protocol import parse_protocol
-from segcal.benchmark.run import run_benchmark
+from segcal.benchmark.run import check_folder, run_benchmark
 from segcal.benchmark.units import plan, unit_digest
 from segcal.errors import InputError
 from segcal.fitting.fit import fit_to
@@ -107,16 +109,77 @@ def test_broken_off_in_the_middle_it_resumes_to_the_same_bytes(whole, data, tmp_
     assert contents(tmp_path) == contents(whole[1])
 
 
-def test_what_a_killed_run_had_begun_to_write_is_removed(whole, data, tmp_path):
+def test_what_a_killed_run_had_begun_to_write_is_removed_and_nothing_else(whole, data, tmp_path):
     place = tmp_path / "results"
     shutil.copytree(whole[1], place)
-    begun = place / "units" / "blobs" / "repeat_0" / ".ts-mean_probs.jsonl.123.part"
-    begun.write_text("{", encoding="utf-8")
-    folder = place / "calibrators" / "blobs" / "repeat_0" / ".ms-mean_logits-abc"
-    folder.mkdir()
-    (folder / "weights.safetensors").write_bytes(b"half")
+    for part in ("", "units/blobs/repeat_0", "calibrators/blobs", "calibrators/blobs/repeat_0"):
+        begun = place / part / ".segcal-0123456789abcdef"
+        begun.mkdir()
+        (begun / MARKER).write_bytes(SIGNATURE)
+        (begun / "half").write_text("{", encoding="utf-8")
+    mine = [".git/config", ".cache/x", ".notes.part", "calibrators/.git/config", "calibrators/blobs/repeat_0/.x/y"]
+    mine += ["units/blobs/.a.part", "units/.segcal-0123456789abcdee/x"]
+    for name in mine:
+        (place / name).parent.mkdir(parents=True, exist_ok=True)
+        (place / name).write_text("precious")
+    run_benchmark(protocol(data), place)
+    for name in mine:
+        assert (place / name).read_text() == "precious"
+        (place / name).unlink()
+    assert contents(place) == contents(whole[1])
+
+
+@pytest.mark.parametrize("name", ["protocol.json", "report.html", "units", "tables"])
+def test_files_of_something_else_are_not_overwritten(name, data, tmp_path):
+    (tmp_path / name).mkdir() if "." not in name else (tmp_path / name).write_text("{}")
+    match = rf"holds {name}, but no protocol\.json that says that it is of a benchmark\. Name a new folder, or"
+    with pytest.raises(InputError, match=match):
+        run_benchmark(protocol(data), tmp_path)
+    check_folder(tmp_path, overwrite=True)
+
+
+def test_a_result_that_is_cut_short_is_computed_again(whole, data, tmp_path):
+    place = tmp_path / "results"
+    shutil.copytree(whole[1], place)
+    path = place / "units" / "blobs" / "repeat_0" / "ts-mean_logits.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[:-1]))
     run_benchmark(protocol(data), place)
     assert contents(place) == contents(whole[1])
+
+
+WORKING = """
+import os, sys, time
+from pathlib import Path
+from types import SimpleNamespace
+from segcal.benchmark import run
+
+def wait(job, context):
+    (Path(context.folder) / str(os.getpid())).touch()
+    time.sleep(1000)
+
+if __name__ == "__main__":
+    run.run_job = wait
+    context = SimpleNamespace(folder=sys.argv[1], protocol=SimpleNamespace(workers=2))
+    run._run([1, 2], context, 0, 2, print)
+"""
+
+
+def test_workers_end_with_the_process_that_started_them(tmp_path):
+    (tmp_path / "run.py").write_text(WORKING, encoding="utf-8")
+    (tmp_path / "pids").mkdir()
+    process = subprocess.Popen([sys.executable, "run.py", str(tmp_path / "pids")], cwd=tmp_path)
+    deadline = time.monotonic() + 200
+    while len(list((tmp_path / "pids").iterdir())) < 2 and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.05)
+    workers = [psutil.Process(int(path.name)) for path in (tmp_path / "pids").iterdir()]
+    process.kill()
+    process.wait()
+    _, alive = psutil.wait_procs(workers, timeout=60)
+    for each in alive:
+        each.kill()
+    assert len(workers) == 2
+    assert not alive
 
 
 SCRIPT = """
@@ -127,6 +190,11 @@ from segcal.benchmark.run import run_benchmark
 if __name__ == "__main__":
     run_benchmark(load_protocol(sys.argv[1], sys.argv[2]), sys.argv[3])
 """
+
+
+def units_of(folder):
+    """Return the files of units; temporary folders may come and go meanwhile."""
+    return list((folder / "units" / "blobs").glob("repeat_?/*.jsonl"))
 
 
 def toml(data, workers):
@@ -148,12 +216,12 @@ def test_killed_from_outside_it_resumes_in_two_processes_to_the_same_bytes(whole
     command = [sys.executable, "run.py", "protocol.toml", str(data[0])]
     process = subprocess.Popen([*command, str(out)], cwd=tmp_path, start_new_session=True)
     deadline = time.monotonic() + 120
-    while not list(out.rglob("*.jsonl")) and process.poll() is None and time.monotonic() < deadline:
+    while not units_of(out) and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.02)
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
-    assert list(out.rglob("*.jsonl"))
+    assert units_of(out)
     (tmp_path / "protocol.toml").write_text(toml(data, workers=2), encoding="utf-8")
     subprocess.run([*command, str(out)], cwd=tmp_path, check=True, timeout=200)
     assert contents(out) == contents(whole[1])

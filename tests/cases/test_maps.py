@@ -4,7 +4,7 @@ import pytest
 from PIL import Image
 
 from segcal.cases import open_cases
-from segcal.cases.maps import has_confidence, write_confidence
+from segcal.cases.maps import write_confidence
 
 # An affine that mirrors, turns and stretches: an axis that is lost or turned round shows.
 TURNED = np.array([[0, -1.5, 0, 20], [0, 0, -2.0, -5], [3.0, 0, 0, 7], [0, 0, 0, 1]])
@@ -19,10 +19,8 @@ def test_pictures_become_grey_png_in_a_folder_of_their_own(npy_folder, rng, tmp_
     predictions, _, _ = npy_folder
     cases = open_cases(predictions, kind="logits")
     values = rng.random((4, 5))
-    assert not has_confidence(tmp_path / "out", "a1")
     path = write_confidence(cases, "a1", values, tmp_path / "out")
     assert path == tmp_path / "out" / "confidence" / "a1.png"
-    assert has_confidence(tmp_path / "out", "a1")
     with Image.open(path) as picture:
         assert picture.mode == "L"
         np.testing.assert_allclose(np.array(picture) / 255, values, atol=0.5 / 255 + 1e-9)

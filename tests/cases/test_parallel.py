@@ -1,9 +1,13 @@
 """What workers are sent must be importable there, which the functions of a test file are not: libraries lend theirs."""
 
 import signal
+import subprocess
+import sys
+import time
 from operator import attrgetter
 
 import numpy as np
+import psutil
 import pytest
 import torch
 
@@ -95,3 +99,35 @@ def test_in_one_process_nothing_is_read_ahead():
     found = map_cases(Reading([torch.zeros(2, 3)] * 3), attrgetter("id"))
     next(found)
     assert read == ["0"]
+
+
+WORKING = """
+import os, sys, time
+from functools import partial
+from pathlib import Path
+from segcal.cases.parallel import map_ids
+
+def wait(folder, case_id):
+    (Path(folder) / str(os.getpid())).touch()
+    time.sleep(1000)
+
+if __name__ == "__main__":
+    list(map_ids(["a", "b"], partial(wait, sys.argv[1]), 2))
+"""
+
+
+def test_workers_end_with_the_process_that_started_them(tmp_path):
+    (tmp_path / "run.py").write_text(WORKING, encoding="utf-8")
+    (tmp_path / "pids").mkdir()
+    process = subprocess.Popen([sys.executable, "run.py", str(tmp_path / "pids")], cwd=tmp_path)
+    deadline = time.monotonic() + 200
+    while len(list((tmp_path / "pids").iterdir())) < 2 and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.05)
+    workers = [psutil.Process(int(path.name)) for path in (tmp_path / "pids").iterdir()]
+    process.kill()
+    process.wait()
+    _, alive = psutil.wait_procs(workers, timeout=60)
+    for each in alive:
+        each.kill()
+    assert len(workers) == 2
+    assert not alive

@@ -79,11 +79,11 @@ def test_a_file_that_reads_back_differently_is_not_put_in_place(npy_folder, tmp_
 
 def test_what_an_interrupted_run_left_does_not_disturb(npy_folder, tmp_path):
     cases = open_cases(npy_folder[0], kind="logits")
-    left = tmp_path / "out" / ".writing-a1"
+    left = tmp_path / "out" / ".segcal-0123456789abcdef"
     left.mkdir(parents=True)
     (left / "a1.npy").write_bytes(b"half")
     case = cases.read("a1")
     writer = CaseWriter(cases, tmp_path / "out")
     assert not writer.done("a1")
     assert writer.write("a1", torch.log_softmax(case.logits, 0)) == (tmp_path / "out" / "a1.npy",)
-    assert [path.name for path in (tmp_path / "out").iterdir()] == ["a1.npy"]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [".segcal", left.name, "a1.npy"]

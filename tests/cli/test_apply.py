@@ -12,6 +12,7 @@ import torch
 import segcal
 from segcal.fitting.certificate import Certificate, Fitted
 from segcal.fitting.config import FitConfig
+from segcal.target import claim
 
 
 def saved(calibrator, folder, pooling="single"):
@@ -74,7 +75,7 @@ def test_an_nnunet_folder_keeps_names_dtype_properties_labels_and_jsons(make_fol
     assert done.code == 0, done
     there, out = folders.predictions, tmp_path / "out"
     names = {path.name for path in there.iterdir()}
-    assert {path.name for path in out.iterdir()} == names | {"calibration.json", "confidence"}
+    assert {path.name for path in out.iterdir()} == names | {"calibration.json", "confidence", ".segcal"}
     for name in names:
         if not name.endswith(".npz"):
             assert (out / name).read_bytes() == (there / name).read_bytes(), name
@@ -206,3 +207,136 @@ def test_the_record_says_what_made_the_folder(folders, calibrator, run, tmp_path
     assert record["calibrator"] == "ts"
     assert record["preserves"] == "order"
     assert record["fitted_on"] == segcal.load(calibrator).fingerprint
+
+
+def test_an_input_that_was_replaced_by_an_older_file_is_calibrated_again(folders, hot, run, tmp_path):
+    call = ["apply", hot, folders.predictions, *folders.options, "-o", tmp_path / "out", "--json"]
+    run(*call)
+    np.save(folders.predictions / "b2.npy", folders.scores["a1"])
+    os.utime(folders.predictions / "b2.npy", (1, 1))
+    assert list(run(*call).document["written"]) == ["b2"]
+    assert (tmp_path / "out" / "b2.npy").read_bytes() == (tmp_path / "out" / "a1.npy").read_bytes()
+    assert not run(*call).document["written"]
+
+
+def test_other_options_are_calibrated_again(folders, hot, run, tmp_path):
+    scores = np.arange(27, dtype=np.float32).reshape(3, 3, 3)
+    (tmp_path / "in").mkdir()
+    np.save(tmp_path / "in" / "a.npy", scores)
+    call = ["apply", hot, tmp_path / "in", "--kind", "logits", "-o", tmp_path / "out", "--json"]
+    for axis in (0, 2):
+        assert list(run(*call, "--class-axis", axis).document["written"]) == ["a"]
+    np.testing.assert_allclose(np.exp(np.load(tmp_path / "out" / "a.npy")).sum(2), 1, atol=1e-5)
+
+
+def test_damaged_results_are_repaired_and_maps_belong_to_their_scores(folders, hot, run, files_of, tmp_path):
+    call = ["apply", hot, folders.predictions, *folders.options, "-o", tmp_path / "out", "--json"]
+    run(*call, "--confidence-map")
+    before = files_of(tmp_path / "out")
+    maps = sorted((tmp_path / "out" / "confidence").iterdir())
+    for path in (tmp_path / "out" / "a1.npy", maps[1]):
+        path.write_bytes(path.read_bytes()[:-10])
+    (tmp_path / "out" / ".segcal" / "b1.json").write_text("{")
+    done = run(*call, "--confidence-map")
+    assert done.code == 2  # nobody knows who wrote b1.npy
+    assert "holds b1.npy, of which segcal has no record, but a result would take its place" in done.err
+    (tmp_path / "out" / "b1.npy").unlink()
+    assert list(run(*call, "--confidence-map").document["written"]) == ["a1", "a2", "b1"]
+    assert files_of(tmp_path / "out") == before
+    np.save(folders.predictions / "c2.npy", folders.scores["a1"])
+    assert list(run(*call).document["written"]) == ["c2"]
+    assert sorted((tmp_path / "out" / "confidence").iterdir()) == maps[:-1]  # the map of other scores went
+
+
+def test_results_without_an_input_are_named_and_go_when_that_is_meant(folders, hot, run, tmp_path):
+    call = ["apply", hot, folders.predictions, *folders.options, "-o", tmp_path / "out", "--json"]
+    run(*call)
+    (tmp_path / "out" / "mine.npy").write_bytes(b"precious")
+    (folders.predictions / "b1.npy").unlink()
+    done = run(*call)
+    assert done.document["stale"] == ["b1"]
+    assert "holds results of b1, which have no input any more: --overwrite removes them" in done.err
+    assert (tmp_path / "out" / "b1.npy").exists()
+    assert run(*call, "--overwrite").document["stale"] == []
+    assert not (tmp_path / "out" / "b1.npy").exists()
+    assert (tmp_path / "out" / "mine.npy").read_bytes() == b"precious"
+
+
+def test_another_calibrator_takes_over_a_folder_when_that_is_meant(folders, hot, calibrator, run, files_of, tmp_path):
+    call = [folders.predictions, *folders.options, "-o"]
+    run("apply", hot, *call, tmp_path / "out")
+    assert len(run("apply", calibrator, *call, tmp_path / "out", "--overwrite", "--json").document["written"]) == 6
+    run("apply", calibrator, *call, tmp_path / "new")
+    assert files_of(tmp_path / "out") == files_of(tmp_path / "new")
+
+
+def test_a_folder_of_labels_is_refused(make_folders, hot, run, files_of, tmp_path):
+    folders = make_folders("nnunet")  # whose labels have other names than the scores
+    before = files_of(folders.labels)
+    for more in ([], ["--overwrite"]):
+        done = run("apply", hot, folders.predictions, "-o", folders.labels, *more)
+        assert done.code == 2
+        assert "holds a1.nii.gz, which segcal apply did not write, but results would be mixed with it" in done.err
+    assert files_of(folders.labels) == before
+
+
+def test_a_changed_chunk_of_a_zarr_is_noticed_and_a_killed_run_keeps_a_result(hot, run, tmp_path):
+    zarr = pytest.importorskip("zarr")
+    (tmp_path / "in").mkdir()
+    scores = (3 * np.random.default_rng(0).normal(size=(3, 4, 5))).astype(np.float32)
+    array = zarr.create_array(str(tmp_path / "in" / "a.zarr"), shape=scores.shape, chunks=(3, 2, 5), dtype="f4")
+    array[...] = scores
+    call = ["apply", hot, tmp_path / "in", "--kind", "logits", "-o", tmp_path / "out", "--json"]
+    assert list(run(*call).document["written"]) == ["a"]
+    first = np.asarray(zarr.open_array(str(tmp_path / "out" / "a.zarr"), mode="r")[...])
+    chunk = next(path for path in (tmp_path / "in" / "a.zarr" / "c").rglob("*") if path.is_file())
+    folder_time = (tmp_path / "in" / "a.zarr").stat().st_mtime_ns
+    chunk.write_bytes(chunk.read_bytes())  # its folder does not change
+    assert (tmp_path / "in" / "a.zarr").stat().st_mtime_ns == folder_time
+    killed = subprocess.run(
+        [sys.executable, "-c", KILLED_WHILE_REMOVING, *map(str, call)], capture_output=True, check=False
+    )
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert np.array_equal(zarr.open_array(str(tmp_path / "out" / "a.zarr"), mode="r")[...], first)
+    assert [path for path in (tmp_path / "out").iterdir() if path.name.startswith(".segcal-")]
+    assert run(*call).code == 0
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [".segcal", "a.zarr", "calibration.json"]
+
+
+KILLED_WHILE_REMOVING = """
+import os
+from segcal import atomic
+atomic._remove = lambda beside: os.kill(os.getpid(), 9)
+from segcal.cli import main
+main()
+"""
+
+
+def test_two_at_once_are_one_too_many(folders, hot, run, tmp_path):
+    call = ["apply", hot, folders.predictions, *folders.options, "-o", tmp_path / "out"]
+    with claim(tmp_path / "out"):
+        done = run(*call)
+    assert done.code == 2
+    assert f"is being written to by another segcal (process {os.getpid()}), but two would mix" in done.err
+    assert run(*call).code == 0
+
+
+LIMITED = """
+import resource
+import sys
+from segcal.cli import main
+resource.setrlimit(resource.RLIMIT_FSIZE, (700, 700))
+main()
+"""
+
+
+@pytest.mark.parametrize("name", ["npy", "nifti", "nnunet"])
+def test_a_full_disk_is_one_sentence_with_the_file_s_name(name, make_folders, hot, tmp_path):
+    folders = make_folders(name, ids=("a1", "a2"), space=(8, 9, 10) if name != "nnunet" else (4, 5, 6))
+    call = ["apply", hot, folders.predictions, *folders.options, "-o", tmp_path / "out"]
+    done = subprocess.run([sys.executable, "-c", LIMITED, *map(str, call)], capture_output=True, text=True, check=False)
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.startswith(f"error: {tmp_path / 'out' / 'a1.n'}"), done.stderr
+    assert "could not be written (" in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert not list((tmp_path / "out").glob("a*"))

@@ -10,6 +10,7 @@ import pytest
 from segcal.cli import benchmark
 from segcal.cli.benchmark import run
 from segcal.errors import InputError
+from segcal.target import claim
 
 PROTOCOL = """
 repeats = 2
@@ -103,3 +104,23 @@ def test_mistakes_are_the_user_s_to_repair(folder, tmp_path, capsys):
     assert "'0' is no count, but a whole number of at least 1 is needed" in capsys.readouterr().err
     with pytest.raises(InputError, match="is missing, but a protocol is needed"):
         run(arguments(tmp_path / "none.toml", "-o", tmp_path))
+
+
+def test_files_of_the_user_stay_where_they_are(folder, tmp_path):
+    mine = {name: tmp_path / "out" / name for name in (".cache/x", ".git/config", "notes.part", "calibrators.txt")}
+    for path in mine.values():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("precious")
+    assert run(arguments(folder / "protocol.toml", "-o", tmp_path / "out")) == 0
+    assert all(path.read_text() == "precious" for path in mine.values())
+    assert not list((tmp_path / "out").rglob(".segcal*"))
+
+
+def test_neither_files_of_others_nor_two_at_once(folder, tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "report.html").write_text("precious")
+    with pytest.raises(InputError, match=r"holds report\.html, but no protocol\.json that says that it is of"):
+        run(arguments(folder / "protocol.toml", "-o", tmp_path / "out"))
+    with claim(tmp_path / "out"), pytest.raises(InputError, match="is being written to by another segcal"):
+        run(arguments(folder / "protocol.toml", "-o", tmp_path / "out"))
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["report.html"]

@@ -101,3 +101,32 @@ def test_one_of_two_parts_may_fail_as_a_whole(folders, calibrator, run):
     assert done.code == 3
     assert done.document["part"] == "fitted on"
     assert len(done.document["failed"]) == 2
+
+
+def test_neither_inputs_nor_files_of_others_are_overwritten(folders, calibrator, run, files_of, tmp_path):
+    call = ["evaluate", *folders.both, "--calibrator", calibrator]
+    mine = {name: tmp_path / name for name in ("my.csv", "summary.json", "page.html")}
+    for path in mine.values():
+        path.write_text("precious")
+    before = files_of(tmp_path)
+    options = {"--csv": "my.csv", "--summary": "summary.json", "--report": "page.html"}
+    for option, name in options.items():
+        done = run(*call, option, mine[name])
+        assert done.code == 2
+        assert f"{name} exists and was not written by this command, but it would be lost. Choose another" in done.err
+        assert done.err.endswith("or pass --overwrite.\n")
+        for path in (folders.predictions / "a1.npy", folders.labels / "b1.npy", calibrator / "calibrator.json"):
+            done = run(*call, option, path, "--overwrite")
+            assert done.code == 2
+            assert f"{path.name} is one of the inputs, but they are never overwritten" in done.err
+    assert files_of(tmp_path) == before
+    for option, name in options.items():
+        assert run(*call, option, mine[name], "--overwrite").code == 0
+        assert run(*call, option, mine[name]).code == 0  # its own earlier output
+
+
+def test_a_file_that_cannot_be_written_is_known_before_the_work(folders, run, tmp_path, monkeypatch):
+    monkeypatch.setattr(segcal, "evaluate", None)
+    done = run("evaluate", *folders.both, "--csv", tmp_path / "none" / "cases.csv")
+    assert done.code == 2
+    assert "cases.csv is in a folder that does not exist, but results go there. Make the folder first." in done.err

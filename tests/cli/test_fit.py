@@ -1,9 +1,11 @@
 import json
+import os
 
 import numpy as np
 import pytest
 
 import segcal
+from segcal.target import claim_beside
 
 SMALL = ["--voxels", "60", "--lam", "0.01", "--mu", "0.01"]
 
@@ -130,3 +132,38 @@ def test_a_folder_that_is_no_calibrator_is_not_replaced(folders, run, tmp_path):
     assert done.code == 2
     assert "exists and is not a calibrator of segcal" in done.err
     assert len(list(folders.labels.iterdir())) == 6
+
+
+def test_a_calibrator_of_something_else_is_not_replaced(folders, run, files_of, tmp_path):
+    call = ["fit", *folders.both, "-o", tmp_path / "cal", "--calibrator", "ts", "--all"]
+    (tmp_path / "cal").mkdir()
+    (tmp_path / "cal" / "calibrator.json").write_text('{"colour": "blue"}')
+    done = run(*call)
+    assert done.code == 2
+    assert "holds a calibrator.json that is not as segcal wrote it, or other weights, but only a calibrator" in done.err
+    assert done.err.endswith("Choose another name, or pass --overwrite.\n")
+    assert files_of(tmp_path / "cal") == {"calibrator.json": b'{"colour": "blue"}'}
+    assert run(*call, "--overwrite").code == 0
+    (tmp_path / "cal" / "notes.txt").write_text("precious")
+    for more in ([], ["--overwrite"]):
+        assert "exists and is not a calibrator of segcal" in run(*call, *more).err
+    assert (tmp_path / "cal" / "notes.txt").read_text() == "precious"
+
+
+def test_a_place_that_cannot_be_written_is_known_before_the_work(folders, run, tmp_path):
+    (tmp_path / "file").touch()
+    (folders.predictions / "a1.npy").write_bytes(b"nothing")  # would be found first otherwise
+    done = run("fit", *folders.both, "-o", tmp_path / "file" / "cal", "--calibrator", "ts", "--all", "--strict")
+    assert done.code == 2
+    assert "file is a file, but a folder is needed. Name a new one." in done.err
+
+
+def test_two_at_once_are_one_too_many(folders, run, tmp_path):
+    call = ["fit", *folders.both, "-o", tmp_path / "cal", "--calibrator", "ts", "--all"]
+    with claim_beside(tmp_path / "cal"):
+        done = run(*call)
+        assert run(*call[:-4], tmp_path / "other", *call[-3:]).code == 0
+    assert done.code == 2
+    assert f"is being written to by another segcal (process {os.getpid()}), but two would mix" in done.err
+    assert run(*call).code == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["cal", "labels", "other", "predictions"]

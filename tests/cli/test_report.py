@@ -77,3 +77,13 @@ def test_a_protocol_and_its_page_are_written_by_one_command(folders, tmp_path, c
     assert run("report", tmp_path / "results", "-o", tmp_path / "r.html", "--figures", tmp_path / "f", "--json") == 0
     assert json.loads(capsys.readouterr().out)["report"] == str(tmp_path / "r.html")
     assert (tmp_path / "f" / "inputs_blobs.svg").is_file()
+
+    (tmp_path / "f" / "inputs_blobs.svg").write_text("precious")
+    (tmp_path / "r.html").write_text("precious")
+    for options in (["-o", tmp_path / "r.html"], ["-o", tmp_path / "s.html", "--figures", tmp_path / "f"]):
+        assert run("report", tmp_path / "results", *options) == 2
+        assert "exists and was not written by this command, but it would be lost" in capsys.readouterr().err
+        assert run("report", tmp_path / "results", *options, "--overwrite") == 0
+        assert run("report", tmp_path / "results", *options) == 0
+    assert run("report", tmp_path / "results", "-o", tmp_path / "results" / "summary.json", "--overwrite") == 2
+    assert "summary.json is one of the inputs, but they are never overwritten" in capsys.readouterr().err

@@ -11,7 +11,7 @@ from segcal.demo.story import batched, predict_all, predict_part, tell_story
 def test_everything_is_written_and_predictions_are_cleared_away(told):
     folder, story, _ = told
     assert all(path.exists() for path in story.written)
-    assert not (folder / "predictions").exists()
+    assert not list(folder.glob(".segcal*"))
     stems = {path.stem for path in (folder / "tables").glob("*.md")}
     assert {"demo", "table4_results", "table8_roads", "table5_offsets", "figure4_flips", "shift_roads"} <= stems
     studies = {path.stem for path in (folder / "studies").glob("*.json")}
@@ -54,12 +54,15 @@ def test_progress_goes_from_predicting_to_the_studies(told):
     assert predicted[-1].done == predicted[-1].total == 14
 
 
-def test_told_again_it_computes_no_unit_and_no_study_anew(told, demo_setting):
+def test_told_again_it_computes_no_unit_and_no_study_anew_and_leaves_what_is_the_user_s(told, demo_setting):
     folder, story, _ = told
+    (folder / "predictions").mkdir()
+    (folder / "predictions" / "a.npy").write_bytes(b"precious")
     before = {path: path.stat().st_mtime_ns for path in (folder / "units").rglob("*.jsonl")}
     studies = {path: path.stat().st_mtime_ns for path in (folder / "studies").glob("*.json")}
     again = tell_story(replace(quick_plan(), protocol=demo_setting.protocol), folder)
     assert again.verdict == story.verdict
+    assert (folder / "predictions" / "a.npy").read_bytes() == b"precious"
     assert {path: path.stat().st_mtime_ns for path in (folder / "units").rglob("*.jsonl")} == before
     assert {path: path.stat().st_mtime_ns for path in (folder / "studies").glob("*.json")} == studies
 
@@ -67,12 +70,12 @@ def test_told_again_it_computes_no_unit_and_no_study_anew(told, demo_setting):
 def test_predictions_of_processes_are_those_of_one(tmp_path, demo_setting):
     task = EmbeddedTask("roads", "roads", cases=2, members=1)
     one, two = tmp_path / "one", tmp_path / "two"
-    assert predict_part(task, ["roads_0000", "roads_0001"], one / "predictions") == 2
+    assert predict_part(task, ["roads_0000", "roads_0001"], one) == 2
     protocol = replace(demo_setting.protocol, tasks=(task,), workers=2)
     steps = []
     predict_all(replace(quick_plan(), protocol=protocol), two, steps.append)
     assert (steps[-1].done, steps[-1].total) == (2, 2)
-    for path in (one / "predictions").rglob("*.safetensors"):
+    for path in one.rglob("*.safetensors"):
         assert path.read_bytes() == (two / path.relative_to(one)).read_bytes()
 
 

@@ -1,5 +1,7 @@
 import json
 import pickle
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -186,3 +188,50 @@ def test_a_missing_entry_is_named(fitted, tmp_path):
     _resign(folder, lambda d: d.pop("pooling"))
     with pytest.raises(segcal.ArtifactError, match="lacks or misspells 'pooling'"):
         segcal.load(folder)
+
+
+KILLED = """
+import os, sys
+from pathlib import Path
+import segcal
+from segcal import atomic
+rename = Path.rename
+def then_die(path, to):
+    rename(path, to)
+    os.kill(os.getpid(), 9)
+if sys.argv[2] == "between":  # as where two renames are needed
+    atomic._exchange = lambda one, other: False
+    Path.rename = then_die
+else:
+    atomic._remove = lambda beside: os.kill(os.getpid(), 9)
+segcal.save(segcal.load(sys.argv[1]), sys.argv[1])
+"""
+
+
+@pytest.mark.parametrize("moment", ["between", "after"])
+def test_a_refit_that_is_killed_leaves_a_calibrator(moment, fitted, tmp_path):
+    folder = segcal.save(fitted, tmp_path / "calibrator")
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    killed = subprocess.run([sys.executable, "-c", KILLED, folder, moment], check=False)
+    assert killed.returncode == -9
+    assert segcal.load(folder).fingerprint == fitted.fingerprint
+    segcal.save(fitted, folder)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def test_a_link_stays_a_link(fitted, tmp_path):
+    segcal.save(fitted, tmp_path / "place")
+    (tmp_path / "link").symlink_to("place")
+    segcal.save(fitted, tmp_path / "link")
+    assert (tmp_path / "link").is_symlink()
+    assert segcal.load(tmp_path / "link").fingerprint == fitted.fingerprint
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "place"]
+
+
+def test_weights_of_somebody_else_are_not_replaced(fitted, tmp_path):
+    folder = segcal.save(fitted, tmp_path / "calibrator")
+    (folder / "weights.safetensors").write_bytes(b"precious")
+    with pytest.raises(segcal.InputError, match="that is not as segcal wrote it, or other weights, but only a calib"):
+        segcal.save(fitted, folder)
+    segcal.save(fitted, folder, overwrite=True)
+    segcal.load(folder)

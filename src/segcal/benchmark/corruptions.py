@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from scipy.ndimage import correlate1d
 
+from segcal.atomic import written
 from segcal.errors import InputError
 
 Picture = NDArray[np.float32]
@@ -145,13 +146,11 @@ def corrupt_folder(
     twice = next((stem for stem in stems if stems.count(stem) > 1), None)
     if twice is not None:
         raise InputError(f"{source} holds two pictures named {twice!r}, but copies are PNG files. Rename one of them.")
-    target.mkdir(parents=True, exist_ok=True)
     chosen = {}
     for path in paths:
         pixels = _to_bytes(corrupt(_read(path), path.name, strength, seed))
-        beside = target / f".{path.stem}.part"
-        Image.fromarray(pixels[0] if len(pixels) == 1 else np.moveaxis(pixels, 0, 2)).save(beside, "PNG")
-        beside.replace(target / f"{path.stem}.png")
+        with written(target / f"{path.stem}.png") as beside:
+            Image.fromarray(pixels[0] if len(pixels) == 1 else np.moveaxis(pixels, 0, 2)).save(beside, "PNG")
         chosen[path.name] = choose_corruption(path.name, seed)
         progress(path.name)
     return chosen

@@ -7,13 +7,13 @@ machine is in it, so that the same protocol writes the same bytes.
 """
 
 import json
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from segcal.atomic import write_text
 from segcal.benchmark.units import SCHEMA, Unit
 from segcal.errors import ArtifactError, InputError
 from segcal.statistics import CaseTables
@@ -70,7 +70,7 @@ class Results:
 
 
 def write_unit(folder: Path, header: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], total: Any) -> Path:
-    """Write the file of a unit, beside and then renamed."""
+    """Write the file of a unit."""
     unit = Unit.from_plain(header["unit"])
     lines = [header, *rows, {"total": total}]
     text = "".join(
@@ -79,35 +79,20 @@ def write_unit(folder: Path, header: Mapping[str, Any], rows: Sequence[Mapping[s
     return write_text(folder / unit.path, text)
 
 
-def write_text(path: Path, text: str) -> Path:
-    """Write a file beside its place and rename it, so that it is complete or absent."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        beside.write_text(text, encoding="utf-8", newline="")
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
-    return path
-
-
 def finished(folder: Path, unit: Unit, digest: str) -> bool:
-    """Return whether the file of a unit is there, with this digest."""
-    path = folder / unit.path
-    if not path.is_file():
+    """Return whether the file of a unit is there, with this digest and its last line."""
+    try:
+        lines = _lines(folder / unit.path)
+        header = json.loads(lines[0])
+    except (OSError, ValueError, IndexError):
         return False
-    with path.open(encoding="utf-8") as file:
-        try:
-            header = json.loads(file.readline())
-        except (json.JSONDecodeError, UnicodeDecodeError):
-            return False
-    return isinstance(header, dict) and header.get("digest") == digest
+    return isinstance(header, dict) and header.get("digest") == digest and lines[-1].startswith('{"total":')
 
 
 def read_unit(path: Path) -> UnitResult:
     """Read the file of a unit."""
     try:
-        header, *lines = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+        header, *lines = [json.loads(line) for line in _lines(path)]
         if header["schema"] != SCHEMA:
             raise ArtifactError(
                 f"{path} has schema {header['schema']}, but this segcal reads {SCHEMA}. Run the benchmark again."
@@ -120,21 +105,31 @@ def read_unit(path: Path) -> UnitResult:
         ) from None
 
 
+def _lines(path: Path) -> list[str]:
+    """Return the lines of a file that are complete: a name may hold what other programs take for the end of a line."""
+    return path.read_bytes().decode().split("\n")[:-1]
+
+
 def read_results(folder: str | Path) -> Results:
     """Read a folder of results; units that its protocol does not list any more are left out."""
     place = Path(folder)
+    protocol, units = read_protocol(place)
+    return Results(place, protocol, tuple(_existing([place / unit.path for unit in units])))
+
+
+def read_protocol(place: Path) -> tuple[dict[str, Any], list[Unit]]:
+    """Read the protocol of a folder of results, with the units that it lists."""
     if not (place / PROTOCOL).is_file():
         raise InputError(
             f"{place} has no {PROTOCOL}, but a folder written by segcal benchmark is needed. Check the path."
         )
     try:
         protocol = json.loads((place / PROTOCOL).read_text("utf-8"))
-        paths = [place / Unit.from_plain(plain).path for plain in protocol["units"]]
+        return protocol, [Unit.from_plain(plain) for plain in protocol["units"]]
     except (ValueError, KeyError, TypeError) as error:
         raise ArtifactError(
             f"{place / PROTOCOL} is not readable ({error}), but it must be as segcal wrote it. Run the benchmark again."
         ) from None
-    return Results(place, protocol, tuple(_existing(paths)))
 
 
 def _existing(paths: Sequence[Path]) -> Iterator[UnitResult]:

@@ -7,21 +7,25 @@ Killed at any point and run again, a benchmark ends with the same bytes.
 
 import json
 import multiprocessing
-import shutil
-import signal
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from segcal.atomic import sweep, write_text
 from segcal.benchmark.job import CALIBRATORS, Context, run_job
 from segcal.benchmark.pipelines import Pipeline
 from segcal.benchmark.protocol import Protocol
-from segcal.benchmark.results import PROTOCOL, Results, finished, read_results, write_text
+from segcal.benchmark.results import PROTOCOL, Results, finished, read_protocol, read_results
 from segcal.benchmark.tasks import Opener, OpenTask, open_task
 from segcal.benchmark.units import SCHEMA, Job, divide, plan, unit_digest
 from segcal.cases import require_offset
-from segcal.errors import InputError
+from segcal.errors import InputError, SegcalError
+from segcal.parent import follow_parent
+
+# The folders and the files of a folder of results.
+PARTS = ("units", CALIBRATORS, "tables", "studies")
+FILES = ("summary.json", "report.html", "verdict.json")
 
 
 @dataclass(frozen=True)
@@ -44,6 +48,7 @@ def run_benchmark(
     folder: str | Path,
     embedded: Opener | None = None,
     progress: Callable[[Step], None] = lambda step: None,
+    overwrite: bool = False,
 ) -> Results:
     """Run a protocol and return its results.
 
@@ -52,9 +57,11 @@ def run_benchmark(
         folder: where results go; what is finished there is not done again.
         embedded: opens embedded tasks: :func:`segcal.demo.opening.open_embedded`.
         progress: called whenever something happens.
+        overwrite: as for :func:`check_folder`.
     """
     place = Path(folder)
-    clear_leftovers(place)
+    check_folder(place, overwrite)
+    sweep(place, *(path for name in PARTS for path in [place / name, *(place / name).rglob("*")] if path.is_dir()))
     opened = _open_all(protocol, embedded)
     usable, notes = _usable(protocol, opened)
     protocol = replace(protocol, notes=(*protocol.notes, *notes))
@@ -85,12 +92,24 @@ def run_benchmark(
     return read_results(place)
 
 
-def clear_leftovers(folder: Path) -> None:
-    """Remove what a killed run had begun to write; complete files stay."""
-    for path in sorted(folder.rglob(".*.part")):
-        path.unlink(missing_ok=True)
-    for path in sorted((folder / CALIBRATORS).rglob(".*")):
-        shutil.rmtree(path, ignore_errors=True)
+def check_folder(place: Path, overwrite: bool = False) -> None:
+    """Refuse a folder in which files of something else would be overwritten.
+
+    Args:
+        place: a folder that has results of ours, whose protocol says so, or nothing of the names that we write.
+        overwrite: whether files of such names may be replaced, whoever wrote them.
+    """
+    if overwrite:
+        return
+    try:
+        read_protocol(place)
+    except SegcalError:
+        for name in (PROTOCOL, *PARTS, *FILES):
+            if (place / name).exists():
+                raise InputError(
+                    f"{place} holds {name}, but no {PROTOCOL} that says that it is of a benchmark. "
+                    "Name a new folder, or pass overwrite=True."
+                ) from None
 
 
 def _run(todo: Sequence[Job], context: Context, done: int, total: int, progress: Callable[[Step], None]) -> None:
@@ -102,7 +121,7 @@ def _run(todo: Sequence[Job], context: Context, done: int, total: int, progress:
         return
     others = set(multiprocessing.active_children())
     spawn = multiprocessing.get_context("spawn")  # a fork of a process with threads may hang
-    pool = ProcessPoolExecutor(workers, spawn, initializer=signal.signal, initargs=(signal.SIGINT, signal.SIG_IGN))
+    pool = ProcessPoolExecutor(workers, spawn, initializer=follow_parent)
     try:
         waiting: set[Future[int]] = {pool.submit(run_job, job, context) for job in todo}
         while waiting:

@@ -11,8 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from segcal.atomic import write_text
 from segcal.benchmark.protocol import Protocol
-from segcal.benchmark.results import write_text
 from segcal.benchmark.run import Step
 from segcal.benchmark.tasks import FolderTask, Task, open_task
 from segcal.cases.base import Case, CaseError, Cases

@@ -12,10 +12,11 @@ from typing import Any
 
 import numpy as np
 
+from segcal.atomic import write_text
 from segcal.benchmark.comparisons import compare
 from segcal.benchmark.counting import benchmark_metrics
 from segcal.benchmark.pipelines import Pipeline, in_row_groups
-from segcal.benchmark.results import Results, UnitResult, write_text
+from segcal.benchmark.results import Results, UnitResult
 from segcal.errors import ArtifactError, InputError
 from segcal.metrics import Metric
 from segcal.report.document import SCHEMA, SUMMARY

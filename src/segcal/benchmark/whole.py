@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from segcal.benchmark.protocol import Protocol
-from segcal.benchmark.run import Step, run_benchmark
+from segcal.benchmark.run import Step, check_folder, run_benchmark
 from segcal.benchmark.sifting import sift
 from segcal.benchmark.studies import Setting, Study, run_studies
 from segcal.benchmark.summaries import write_summary
@@ -36,6 +36,7 @@ def run_protocol(
     embedded_once: Opener | None = None,
     progress: Callable[[Step], None] = lambda step: None,
     failed: Callable[[CaseError], None] | None = None,
+    overwrite: bool = False,
 ) -> Whole:
     """Run a protocol with its studies; run again after an interruption, it goes on from there.
 
@@ -46,11 +47,13 @@ def run_protocol(
         embedded_once: the same for cases that are read once, so that nothing of them need be kept.
         progress: told how far it is.
         failed: takes cases that cannot be used, which are then left out; without it the first one ends the run.
+        overwrite: go on where files that a benchmark did not write would be replaced.
     """
     place = Path(folder)
+    check_folder(place, overwrite)
     if failed is not None:
         protocol = sift(protocol, place, failed, progress)
-    results = run_benchmark(protocol, place, embedded, progress)
+    results = run_benchmark(protocol, place, embedded, progress, overwrite)
     summary = write_summary(results)
     write_tables(place)
     setting = Setting(protocol, results, summary, embedded, embedded_once, protocol.study_options)

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple, Self
 
+import torch
 from torch import Tensor
 
 from segcal.cases.grouping import draw_groups, resolve_groups
@@ -188,6 +189,21 @@ class Cases(ABC):
         lines = [f"{case_id}{self.size_note(case_id)}" for case_id in sorted(self.ids)]
         text = "\n".join([str(self.num_classes), self.kind, str(self.pooling), *lines])
         return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def folders(self) -> set[Path]:
+        """Return the folders that cases are read from, in full; none for cases that have no files."""
+        return set()
+
+    def identity(self, case_id: str) -> str:
+        """Return a digest of everything that a case depends on: another one means another case of the same name."""
+        case = self.read(case_id)
+        facts = (self.num_classes, self.kind, self.pooling, self.class_names, case.spacing, case.group)
+        digest = hashlib.sha256(repr(facts).encode())
+        for values in (case.logits, case.labels, case.mask, case.image):
+            digest.update(repr(None if values is None else (values.shape, values.dtype)).encode())
+            if values is not None:
+                digest.update(values.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+        return digest.hexdigest()
 
     def size_note(self, case_id: str) -> str:
         """Return the sizes of the case's files as text; empty for cases that have no files."""

@@ -1,8 +1,10 @@
 """Cases from files: the members of an ensemble, each a folder, read one case and one member at a time."""
 
+import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -10,6 +12,7 @@ from torch import Tensor
 
 from segcal.cases.base import Case, CaseError, Cases
 from segcal.cases.formats import Format, Stored
+from segcal.cases.identity import input_digest
 from segcal.cases.images import ImageFolder
 from segcal.cases.kinds import to_log_domain
 from segcal.cases.labels import LabelFolder
@@ -92,6 +95,30 @@ class FileCases(Cases):
         if mask is not None:
             labels = labels.where(mask, IGNORED)
         return labels, spacing if spacing is not None and len(spacing) == len(space) else None
+
+    def sources(self, case_id: str) -> list[Path]:
+        """Return the files that a case is read from."""
+        paths = [path for member in self.members for path in member.sources(case_id)]
+        if self.label_folder is not None and case_id in self.label_folder.files:
+            paths.append(self.label_folder.files[case_id])
+        return paths + ([] if self.image_folder is None else self.image_folder.files.get(case_id, []))
+
+    def folders(self) -> set[Path]:
+        """Return the folders that cases are read from, in full."""
+        own = {path.parent for case_id in self.ids for path in self.sources(case_id)}
+        return {folder.resolve() for folder in own | {member.folder for member in self.members}}
+
+    def identity(self, case_id: str) -> str:
+        """Return a digest of the files that a case is read from, and of how they are read."""
+        members = [(member.name, member.options) for member in self.members]
+        folders = [None if each is None else each.axes for each in (self.label_folder, self.image_folder)]
+        key = None if self.label_folder is None else self.label_folder.key
+        meaning = (self.num_classes, self.kind, self.pooling, self._pooling_rule, self.class_names, self.ignore)
+        facts = (members, folders, key, meaning, self.groups.get(case_id))
+        digest = hashlib.sha256(repr(facts).encode("utf-8", "surrogateescape"))
+        for path in self.sources(case_id):
+            digest.update(f" {input_digest(path)}".encode())
+        return digest.hexdigest()
 
     def size_note(self, case_id: str) -> str:
         """Return the sizes of the case's files; a changed file changes the fingerprint."""

@@ -41,18 +41,12 @@ def write_confidence(
     ending = ".png" if flat and _nifti_of(cases, case_id) is None else ".nii.gz"
     path = folder / FOLDER / f"{case_id}{ending}"
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}")
     if path.suffix == ".png":
         picture = np.atleast_2d(np.squeeze(confidence))
-        Image.fromarray(np.round(255 * np.clip(picture, 0, 1)).astype(np.uint8)).save(beside, format="PNG")
+        Image.fromarray(np.round(255 * np.clip(picture, 0, 1)).astype(np.uint8)).save(path, format="PNG")
     else:
-        _write_volume(cases, case_id, confidence.astype(np.float32), beside, spacing)
-    return beside.replace(path)
-
-
-def has_confidence(folder: Path, case_id: str) -> bool:
-    """Whether the map of a case is there."""
-    return any((folder / FOLDER / f"{case_id}{ending}").is_file() for ending in (".png", ".nii.gz"))
+        _write_volume(cases, case_id, confidence.astype(np.float32), path, spacing)
+    return path
 
 
 def _nifti_of(cases: FileCases, case_id: str) -> Path | None:

@@ -21,6 +21,7 @@ import torch
 
 from segcal.cases.base import Case, CaseError, Cases
 from segcal.errors import InputError
+from segcal.parent import follow_parent
 
 Result = TypeVar("Result")
 
@@ -108,8 +109,7 @@ def _interrupts_waiting() -> Iterator[None]:
 
 
 def _start_worker(threads: int) -> None:
-    # Ctrl-C reaches every process of a terminal; the parent hears it and decides.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    follow_parent()
     torch.set_num_threads(threads)
 
 

@@ -4,12 +4,12 @@
 """
 
 import json
-import os
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from segcal.atomic import write_text
 from segcal.cases.base import Cases, Split
 from segcal.cases.bounded import read_json
 from segcal.errors import InputError
@@ -29,11 +29,7 @@ def save_split(split: Split, path: str | Path, seed: int | None = None) -> None:
     """
     content: dict[str, Any] = {"format": FORMAT, "version": VERSION, "seed": seed}
     content.update({name: list(part.ids) for name, part in zip(PARTS, split, strict=True)})
-    target = Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    beside = target.with_name(f".{target.name}.{os.getpid()}")
-    beside.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    beside.replace(target)
+    write_text(path, json.dumps(content, indent=1) + "\n")
 
 
 def load_split(cases: Cases, path: str | Path) -> Split:

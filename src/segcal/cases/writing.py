@@ -3,9 +3,11 @@
 A case is written into a folder of its own beside the target, read back, compared with the promise, and only then
 renamed into place: an interruption leaves complete files or none. What the format keeps beside the scores (headers,
 properties, label maps, other arrays) is kept. Voxels outside the mask, which were never predicted, keep their values.
+What each case was made from is recorded (:mod:`segcal.cases.records`): what has changed since is not done.
 """
 
-import shutil
+import hashlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +15,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from segcal.atomic import naming, temporary
 from segcal.cases.base import CaseError
 from segcal.cases.decision import keep_binary_decision, keep_decision
 from segcal.cases.files import FileCases
 from segcal.cases.formats import Format
 from segcal.cases.kinds import check_kind
+from segcal.cases.maps import FOLDER as MAPS
+from segcal.cases.maps import write_confidence
+from segcal.cases.records import Records
 from segcal.errors import InputError
 from segcal.types import Kind
 
@@ -30,15 +36,17 @@ class CaseWriter:
         folder: the target, made if it is not there; never the input itself.
         kind: what to write: "logits" (calibrated log-probabilities, whose softmax is the calibrated probability),
             "probs" or "sigmoid"; None is the kind that came in.
+        made_by: names what is done to the cases; what was done by something else is not done.
     """
 
-    def __init__(self, cases: FileCases, folder: str | Path, kind: str | None = None) -> None:
+    def __init__(self, cases: FileCases, folder: str | Path, kind: str | None = None, made_by: str = "") -> None:
         self.cases = cases
         self.folder = Path(folder)
+        self.records = Records(self.folder)
+        self._made_by = made_by
         self.format: Format = cases.members[0]
         self.kind: Kind = self.format.values_kind or (cases.kind if kind is None else check_kind(kind))
-        inputs = {member.folder.resolve() for member in cases.members}
-        if self.folder.resolve() in inputs:
+        if self.folder.resolve() in cases.folders():
             raise InputError(
                 f"{folder} holds the predictions themselves, but they are never overwritten. Name a new folder."
             )
@@ -46,14 +54,29 @@ class CaseWriter:
             raise InputError(
                 f"kind is {self.kind!r}, but {cases.kind!r} came in and has another shape. Leave kind out."
             )
+        for case_id in cases.ids:
+            self.records.require_own(case_id, [path.name for path in self.format.files.get(case_id, ())])
         self.folder.mkdir(parents=True, exist_ok=True)
         self.format.write_shared(self.folder)
 
-    def done(self, case_id: str) -> bool:
-        """Whether the case is complete in the target folder."""
-        return (self.folder / self.format.path(case_id).name).exists()
+    def done(self, case_id: str, confidence: bool = False) -> bool:
+        """Whether the case is complete in the target folder, made from what is there now.
 
-    def write(self, case_id: str, log_probs: Tensor, decision: Tensor | None = None) -> tuple[Path, ...]:
+        Args:
+            case_id: which case.
+            confidence: whether its map is needed too.
+        """
+        record = self.records.done(case_id, self._made_from(case_id))
+        return record is not None and (not confidence or any(name.startswith(f"{MAPS}/") for name in record.files))
+
+    def write(
+        self,
+        case_id: str,
+        log_probs: Tensor,
+        decision: Tensor | None = None,
+        confidence: np.ndarray | None = None,
+        spacing: tuple[float, ...] | None = None,
+    ) -> tuple[Path, ...]:
         """Write one case and return its files.
 
         Args:
@@ -61,32 +84,37 @@ class CaseWriter:
             log_probs: calibrated log-probabilities ``(classes, *space)``.
             decision: the winning class of each voxel of the input, if the calibrator promises to keep it; the file is
                 then read back, and its lowest-index argmax must be this.
+            confidence: the highest probability of each voxel, if a map of it is to be written too.
+            spacing: the voxel size along each axis, for the map.
         """
+        made_from = self._made_from(case_id)
         try:
-            return self._write(case_id, log_probs, None if decision is None else decision.cpu().numpy())
+            with naming(self.folder / self.format.path(case_id).name), temporary(self.folder) as beside:
+                names = self._write(case_id, log_probs, None if decision is None else decision.cpu().numpy(), beside)
+                if confidence is not None:
+                    path = write_confidence(self.cases, case_id, confidence, beside, spacing)
+                    names = [path.relative_to(beside).as_posix(), *names]
+                return self.records.place(case_id, made_from, beside, names)
         except CaseError:
             raise
         except InputError as error:
             raise CaseError(case_id, str(error)) from None
 
-    def _write(self, case_id: str, log_probs: Tensor, decision: np.ndarray | None) -> tuple[Path, ...]:
+    def _made_from(self, case_id: str) -> str:
+        return hashlib.sha256(f"{self._made_by} {self.kind} {self.cases.identity(case_id)}".encode()).hexdigest()
+
+    def _write(self, case_id: str, log_probs: Tensor, decision: np.ndarray | None, beside: Path) -> Sequence[str]:
         values = self._encode(case_id, log_probs, decision)
         winner = self._winner(values)
         keeps_label = decision is not None and len(self.cases.members) == 1
-        beside = self.folder / f".writing-{case_id}"
-        shutil.rmtree(beside, ignore_errors=True)  # what an interrupted run left
-        beside.mkdir()
-        try:
-            names = self.format.write(case_id, values, beside, None if keeps_label else winner)
-            again = np.asarray(self.format.open_copy(beside).read(case_id).values)
-            if not np.array_equal(self._winner(again), winner):
-                raise InputError(
-                    f"{names[-1]} read back has another winning class in some voxels, but the decision is to be kept. "
-                    "This is a fault of the disk or of segcal: nothing was written."
-                )
-            return tuple(_move(beside / name, self.folder / name) for name in names)
-        finally:
-            shutil.rmtree(beside, ignore_errors=True)
+        names = self.format.write(case_id, values, beside, None if keeps_label else winner)
+        again = np.asarray(self.format.open_copy(beside).read(case_id).values)
+        if not np.array_equal(self._winner(again), winner):
+            raise InputError(
+                f"{names[-1]} read back has another winning class in some voxels, but the decision is to be kept. "
+                "This is a fault of the disk or of segcal: nothing was written."
+            )
+        return names
 
     def _encode(self, case_id: str, log_probs: Tensor, decision: np.ndarray | None) -> np.ndarray:
         """Return what is to be stored, in its dtype and shape, with the decision kept and the padding untouched."""
@@ -124,9 +152,3 @@ def _to_dtype(log_probs: Tensor, kind: Kind, dtype: np.dtype[Any]) -> np.ndarray
     if kind == "logits":  # a log-probability below the range of the type stays finite
         values = np.maximum(values, np.finfo(dtype).min)
     return np.array(values, dtype)
-
-
-def _move(source: Path, target: Path) -> Path:
-    if target.is_dir():  # a zarr array is a folder, which cannot be replaced in one step
-        shutil.rmtree(target)
-    return source.replace(target)

@@ -9,6 +9,7 @@ from segcal.applying import Applied, Applier, check_match
 from segcal.cases.parallel import map_cases
 from segcal.cli.console import Bar, Output, plural
 from segcal.cli.reading import common_options, open_folders, reading_options
+from segcal.target import claim
 
 
 def add(commands: Any, name: str) -> argparse.ArgumentParser:
@@ -19,7 +20,7 @@ def add(commands: Any, name: str) -> argparse.ArgumentParser:
         help="calibrated probabilities, in the format that came in",
         usage="segcal apply CAL PREDICTIONS... -o OUT [options]",
         description="Calibrate every case into a new folder, in the format that came in. Every file is read back and\n"
-        "compared before it is put in place. Run again, the command goes on with what is missing.",
+        "compared before it is put in place. Run again, the command goes on with what is missing or changed.",
         epilog="example:\n  segcal apply calibrator/ predictions/ -o calibrated/ --kind logits --confidence-map",
     )
     parser.add_argument("calibrator", type=Path, metavar="CAL", help="a folder written by segcal fit")
@@ -27,6 +28,7 @@ def add(commands: Any, name: str) -> argparse.ArgumentParser:
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="OUT", help="a new folder")
     parser.add_argument("--output-kind", choices=["logits", "probs"], help="what to write; default: what came in")
     parser.add_argument("--confidence-map", action="store_true", help="also write one map a case for a viewer")
+    parser.add_argument("--overwrite", action="store_true", help="clear what another calibrator or other cases made")
     parser.add_argument("--ignore-pooling", action="store_true", help="go on although it was fitted for other pooling")
     return parser
 
@@ -38,13 +40,14 @@ def run(args: argparse.Namespace) -> int:
     cases = open_folders(args, args.paths, pool=fitted.pooling)
     check_match(fitted, cases, args.ignore_pooling)
     fitted.calibrator.to(args.device)
-    applier = Applier(fitted, cases, args.output, args.output_kind, args.confidence_map)
-    missing = applier.missing()
     done: dict[str, Applied] = {}
-    with Bar("calibrating", len(missing)) as bar:
-        for case_id, applied in map_cases(missing, applier, args.workers, None if args.strict else output.failed):
-            done[case_id] = applied
-            bar.step()
+    with claim(args.output):
+        applier = Applier(fitted, cases, args.output, args.output_kind, args.confidence_map, args.overwrite)
+        missing, stale = applier.missing(), applier.stale()
+        with Bar("calibrating", len(missing)) as bar:
+            for case_id, applied in map_cases(missing, applier, args.workers, None if args.strict else output.failed):
+                done[case_id] = applied
+                bar.step()
     voxels, flips = sum(a.voxels for a in done.values()), sum(a.flips for a in done.values())
     already = len(cases) - len(missing)
     there = f", {already:,} were there already" if already else ""
@@ -52,5 +55,6 @@ def run(args: argparse.Namespace) -> int:
     if done:
         output.say(f"{flips:,} of {plural(voxels, 'voxel')} changed their class")
     written = {case_id: {"voxels": a.voxels, "flips": a.flips, "files": a.files} for case_id, a in done.items()}
-    output.document({"written": written, "already_there": already, "voxels": voxels, "flips": flips})
+    output.warn_of_stale(stale, args.output)
+    output.document({"written": written, "already_there": already, "stale": stale, "voxels": voxels, "flips": flips})
     return output.finish()

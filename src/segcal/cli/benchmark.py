@@ -1,12 +1,12 @@
 """``segcal benchmark``: the paper's protocol on the user's cases, resumable, ending in the paper's tables."""
 
 import argparse
-import shutil
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from segcal.atomic import temporary
 from segcal.benchmark.page.writing import PAGE, write_report
 from segcal.benchmark.protocol import load_protocol
 from segcal.benchmark.whole import Whole, run_protocol
@@ -16,9 +16,9 @@ from segcal.cli.steps import step_bar
 from segcal.demo.opening import open_embedded
 from segcal.report.document import SUMMARY
 from segcal.report.tables import FOLDER, task_table
+from segcal.target import claim
 
 EXAMPLE = "example: segcal benchmark protocol.toml -o results/ --workers 2"
-CACHE = ".cache"
 
 
 def add(commands: Any, name: str) -> argparse.ArgumentParser:
@@ -38,6 +38,7 @@ def add(commands: Any, name: str) -> argparse.ArgumentParser:
         "--workers", type=at_least_one, metavar="N", help="processes to use; default: as the protocol says"
     )
     parser.add_argument("--device", type=device, default="cpu", help="where to fit: cpu (default) or cuda")
+    parser.add_argument("--overwrite", action="store_true", help="replace files that a benchmark did not write")
     parser.add_argument("--json", action="store_true", help="print one JSON document on stdout and nothing else there")
     return parser
 
@@ -48,12 +49,10 @@ def run(args: argparse.Namespace) -> int:
     protocol = load_protocol(args.protocol, args.root)
     protocol = replace(protocol, device=args.device, workers=args.workers or protocol.workers)
     # Predictions of embedded tasks are kept while it runs.
-    cache = args.output / CACHE
-    with step_bar("benchmark") as show:
+    with claim(args.output), step_bar("benchmark") as show, temporary(args.output) as cache:
         opener = partial(open_embedded, cache=cache)
-        whole = run_protocol(protocol, args.output, opener, open_embedded, show, output.failed)
-    shutil.rmtree(cache, ignore_errors=True)
-    write_report(args.output)
+        whole = run_protocol(protocol, args.output, opener, open_embedded, show, output.failed, args.overwrite)
+        write_report(args.output, overwrite=args.overwrite)
     _print(output, whole, args.output)
     return output.finish()
 

@@ -4,6 +4,7 @@ import json
 import re
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -21,9 +22,9 @@ PIPE_WIDTH = 140
 # Arguments of the library that have the same name on the command line, with "-" for "_".
 OPTIONS = (
     "kind", "pool", "format", "ignore", "class_axis", "key", "label_key", "label_axes", "images", "groups",
-    "class_names", "class_pattern", "properties", "device", "workers",
+    "class_names", "class_pattern", "properties", "device", "workers", "overwrite",
 )  # fmt: skip
-_ARGUMENT = re.compile(rf"\b({'|'.join(OPTIONS)})=(?:'([^']*)'|(-?\d+))?")
+_ARGUMENT = re.compile(rf"\b({'|'.join(OPTIONS)})=(?:'([^']*)'|(-?\d+)|True\b)?")
 
 
 class _Console(Console):
@@ -73,6 +74,12 @@ class Output:
     def warn(self, text: str) -> None:
         """Print a warning."""
         print(f"warning: {in_options(text)}", file=sys.stderr)
+
+    def warn_of_stale(self, ids: Sequence[str], folder: Path) -> None:
+        """Name the results in a folder whose inputs are gone; nothing of them is removed unless that is asked for."""
+        if ids:
+            shown = ", ".join(ids[:5]) + (f" and {len(ids) - 5:,} more" if len(ids) > 5 else "")
+            self.warn(f"{folder} holds results of {shown}, which have no input any more: --overwrite removes them")
 
     def failed(self, failure: CaseError) -> None:
         """Remember a case that failed."""

@@ -8,6 +8,7 @@ from segcal.cases import StoreWriter
 from segcal.cases.parallel import map_cases
 from segcal.cli.console import Bar, Output, plural
 from segcal.cli.reading import common_options, open_folders, reading_options
+from segcal.target import claim
 
 
 def add(commands: Any, name: str) -> argparse.ArgumentParser:
@@ -18,12 +19,13 @@ def add(commands: Any, name: str) -> argparse.ArgumentParser:
         help="any format to segcal's own store: pooled, half the size, decisions exact",
         usage="segcal convert PREDICTIONS... -o STORE [--labels FOLDER] [options]",
         description="Write pooled cases, with their labels, into segcal's own format, which needs no further options.\n"
-        "Run again, the command goes on with what is missing.",
+        "Run again, the command goes on with what is missing or changed.",
         epilog="example:\n  segcal convert member_*/ --labels labels/ -o store/ --kind logits --pool mean_logits",
     )
     parser.add_argument("paths", nargs="+", type=Path, metavar="PREDICTIONS", help="one folder, or one a member")
     parser.add_argument("--labels", type=Path, metavar="FOLDER", help="label maps to keep with the scores")
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="STORE", help="where to write")
+    parser.add_argument("--overwrite", action="store_true", help="clear what other settings or other cases made")
     return parser
 
 
@@ -31,16 +33,19 @@ def run(args: argparse.Namespace) -> int:
     """Convert case by case."""
     output = Output(args.json)
     cases = open_folders(args, args.paths, args.labels)
-    writer = StoreWriter(cases, args.output)
-    missing = cases.subset(case_id for case_id in cases.ids if not writer.done(case_id))
     written = []
-    with Bar("converting", len(missing)) as bar:
-        failed = None if args.strict else output.failed
-        for case_id, _ in map_cases(missing, writer.write, args.workers, failed):
-            written.append(case_id)
-            bar.step()
+    with claim(args.output):
+        writer = StoreWriter(cases, args.output, args.overwrite)
+        missing = cases.subset(case_id for case_id in cases.ids if not writer.done(case_id))
+        stale = writer.records.others(cases.ids)
+        with Bar("converting", len(missing)) as bar:
+            failed = None if args.strict else output.failed
+            for case_id, _ in map_cases(missing, writer.write, args.workers, failed):
+                written.append(case_id)
+                bar.step()
     already = len(cases) - len(missing)
     there = f", {already:,} were there already" if already else ""
     output.say(f"{plural(len(written), 'case')} written to {args.output}{there}")
-    output.document({"written": written, "already_there": already})
+    output.warn_of_stale(stale, args.output)
+    output.document({"written": written, "already_there": already, "stale": stale})
     return output.finish()

@@ -10,6 +10,7 @@ from segcal.cli.steps import step_bar
 from segcal.demo.plan import full_plan, quick_plan
 from segcal.demo.story import tell_story
 from segcal.errors import InputError
+from segcal.target import claim
 
 EXAMPLE = "example:\n  segcal demo --out demo-results"
 # Each process needs about half a gigabyte.
@@ -38,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
     if workers < 1:
         raise InputError(f"--workers is {workers}, but at least 1 is needed. Leave it out to use all cores.")
     plan = full_plan(workers) if args.full else quick_plan(workers)
-    with step_bar("demo") as show:
+    with claim(args.out), step_bar("demo") as show:
         story = tell_story(plan, args.out, show)
     output.say(story.table, "What was found:", *(f"- {sentence}" for sentence in story.verdict))
     if story.reduced:

@@ -9,14 +9,16 @@ from typing import Any
 import segcal
 from segcal.applying import check_match
 from segcal.benchmark.page.evaluated import evaluated_document
-from segcal.cases import Cases
+from segcal.cases import Cases, FileCases
 from segcal.cli.console import Bar, Output
 from segcal.cli.reading import common_options, open_folders, reading_options, split_paths
 from segcal.errors import InputError
 from segcal.evaluation import Evaluation
 from segcal.evaluation.parts import FITTED_ON, TITLES, divide_by_part, document, labelled_rows, related
+from segcal.evaluation.result import CSV_SIGNATURE, SUMMARY_SIGNATURE
 from segcal.fitting import Fitted
-from segcal.report.page import write_page
+from segcal.report.page import PAGE_SIGNATURE, write_page
+from segcal.target import check_file
 
 FLATTERS = "No case was held out: the calibrator was fitted or chosen on these, and the numbers flatter it."
 
@@ -41,6 +43,7 @@ def add(commands: Any, name: str) -> argparse.ArgumentParser:
     parser.add_argument("--csv", type=Path, metavar="FILE", help="write one row a case, before and after")
     parser.add_argument("--summary", type=Path, metavar="FILE", help="write JSON shaped like nnU-Net's summary.json")
     parser.add_argument("--report", type=Path, metavar="FILE", help="write one offline HTML page of what was found")
+    parser.add_argument("--overwrite", action="store_true", help="replace such files though segcal did not write them")
     parser.add_argument("--seed", type=int, default=0, help="seed of the bootstrap (default 0)")
     parser.add_argument("--ignore-pooling", action="store_true", help="go on although it was fitted for other pooling")
     return parser
@@ -54,6 +57,7 @@ def run(args: argparse.Namespace) -> int:
     if fitted is not None:
         check_match(fitted, cases, args.ignore_pooling)
         fitted.calibrator.to(args.device)
+    _check_targets(args, cases)
     parts = divide_by_part(cases, fitted)
     found = {name: _evaluate(args, part, fitted, name, output) for name, part in parts.items()}
     results = {name: result for name, result in found.items() if result is not None}
@@ -69,6 +73,18 @@ def run(args: argparse.Namespace) -> int:
         output.warn(f"{count} held-out cases belong to groups of which other cases were fitted on")
     output.document(document(results))
     return output.finish()
+
+
+def _check_targets(args: argparse.Namespace, cases: FileCases) -> None:
+    inputs = [path for case_id in cases.ids for path in cases.sources(case_id)]
+    inputs += [] if args.calibrator is None else list(args.calibrator.iterdir())
+    for path, signature in (
+        (args.csv, CSV_SIGNATURE),
+        (args.summary, SUMMARY_SIGNATURE),
+        (args.report, PAGE_SIGNATURE),
+    ):
+        if path is not None:
+            check_file(path, signature, inputs, args.overwrite)
 
 
 def _write(args: argparse.Namespace, results: Mapping[str, Evaluation], cases: Cases, fitted: Fitted | None) -> None:

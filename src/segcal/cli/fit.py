@@ -13,12 +13,14 @@ from segcal.cli.parsing import voxels
 from segcal.cli.reading import common_options, open_folders, reading_options, split_paths
 from segcal.errors import InputError
 from segcal.fitting import FitConfig, Fitted
+from segcal.fitting.artifact import check_place
 from segcal.fitting.choice import Candidate, Decision
 from segcal.fitting.contest import candidates, compare, read_poolings
 from segcal.fitting.division import divide
 from segcal.fitting.fit import fit_to, read_data
 from segcal.fitting.progress import Progress
 from segcal.pooling import BEST
+from segcal.target import claim_beside
 
 KEPT = {"order": "keeps the order of the classes", "argmax": "keeps the mask", None: "may change the mask"}
 
@@ -41,6 +43,9 @@ def add(commands: Any, name: str) -> argparse.ArgumentParser:
         "paths", nargs="+", type=Path, metavar="PREDICTIONS LABELS", help="folders; the last one holds the labels"
     )
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="CAL", help="where the calibrator goes")
+    parser.add_argument(
+        "--overwrite", action="store_true", help="replace a calibrator that is damaged or not of segcal"
+    )
     parser.add_argument(
         "--calibrator",
         choices=list(CALIBRATORS),
@@ -76,6 +81,12 @@ def add(commands: Any, name: str) -> argparse.ArgumentParser:
 
 def run(args: argparse.Namespace) -> int:
     """Fit, save and print."""
+    check_place(args.output, args.overwrite)
+    with claim_beside(args.output):
+        return _fit(args)
+
+
+def _fit(args: argparse.Namespace) -> int:
     output = Output(args.json)
     cases = open_folders(args, *split_paths(args.paths), pool=BEST)
     named = args.calibrator is not None
@@ -94,7 +105,7 @@ def run(args: argparse.Namespace) -> int:
         else:
             voxels = read_poolings(calibration, validation, config, progress, args.workers, failed)
             fitted, decision = compare(names, voxels, config, args.device, progress)
-    segcal.save(fitted, args.output)
+    segcal.save(fitted, args.output, args.overwrite)
     _print(output, fitted, decision, args.output)
     return output.finish()
 

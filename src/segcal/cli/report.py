@@ -23,6 +23,7 @@ def add(commands: Any, name: str) -> argparse.ArgumentParser:
         "-o", "--output", type=Path, metavar="FILE", help="the page; default: report.html in the folder"
     )
     parser.add_argument("--figures", type=Path, metavar="FOLDER", help="write the figures there too, as SVG files")
+    parser.add_argument("--overwrite", action="store_true", help="replace such files though segcal did not write them")
     parser.add_argument("--json", action="store_true", help="print one JSON document on stdout and nothing else there")
     return parser
 
@@ -30,7 +31,7 @@ def add(commands: Any, name: str) -> argparse.ArgumentParser:
 def run(args: argparse.Namespace) -> int:
     """Write the page and say where it is."""
     output = Output(args.json)
-    path = write_report(args.results, args.output, args.figures)
+    path = write_report(args.results, args.output, args.figures, args.overwrite)
     output.say(f"report {path} ({path.stat().st_size / 1e6:.1f} MB): open it in a browser")
     output.document({"report": str(path), "figures": None if args.figures is None else str(args.figures)})
     return DONE

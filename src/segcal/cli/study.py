@@ -13,6 +13,7 @@ from segcal.demo.loss_study.page import write_page
 from segcal.demo.loss_study.run import Study, run_study
 from segcal.demo.tasks import TASKS
 from segcal.errors import InputError
+from segcal.target import claim
 
 EXAMPLE = "example:\n  segcal study losses --out study --main --tasks roads --seeds 1"
 ARCHIVE = "losses.zip"
@@ -70,9 +71,10 @@ def run(args: argparse.Namespace) -> int:
         main=args.main,
         small=args.small,
     )
-    missing = run_study(study, lambda text: print(text, file=sys.stderr, flush=True))
-    measured = missing < len(study.units())
-    page = write_page([study.archive], args.out, args.small, missing) if measured else None
+    with claim(args.out):
+        missing = run_study(study, lambda text: print(text, file=sys.stderr, flush=True))
+        measured = missing < len(study.units())
+        page = write_page([study.archive], args.out, args.small, missing) if measured else None
     output.say(f"Written: {page}, {study.archive}" if page else "No network is measured yet, so there is no page.")
     if missing:
         output.say(f"{plural(missing, 'network')} of {len(study.units())} missing: run the command again to go on.")

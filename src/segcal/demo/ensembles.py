@@ -16,6 +16,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
+from segcal.atomic import write_bytes
 from segcal.demo.tasks import get_task
 from segcal.errors import ArtifactError, InputError
 from segcal.training import UNet
@@ -72,10 +73,7 @@ def save_ensemble(path: Path, facts: dict[str, Any], weights: Sequence[dict[str,
         for member, state in enumerate(weights)
         for key, value in state.items()
     }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(path.name + ".part")
-    beside.write_bytes(save(tensors, {"network": json.dumps(facts), "members": str(len(weights))}))
-    beside.replace(path)
+    write_bytes(path, save(tensors, {"network": json.dumps(facts), "members": str(len(weights))}))
 
 
 def _widened(value: Tensor) -> Tensor:

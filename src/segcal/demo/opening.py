@@ -1,6 +1,5 @@
 """Embedded tasks for a benchmark: opened by name, and predicted once however often they are read."""
 
-import os
 from functools import cached_property
 from pathlib import Path
 
@@ -9,6 +8,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from segcal.atomic import written
 from segcal.benchmark.corruptions import corrupt
 from segcal.benchmark.tasks import EmbeddedTask, OpenTask
 from segcal.cases.base import Case, Cases
@@ -108,12 +108,6 @@ class PredictedCases(Cases):
         if sample.mask is not None:
             found["mask"] = torch.from_numpy(sample.mask)
         if self._cache is not None:
-            self._cache.mkdir(parents=True, exist_ok=True)
-            self._keep(case_id, found)
+            with written(self._cache / f"{case_id}.safetensors") as beside:
+                save_file({key: value.contiguous().clone() for key, value in found.items()}, beside)
         return found
-
-    def _keep(self, case_id: str, found: dict[str, Tensor]) -> None:
-        assert self._cache is not None
-        beside = self._cache / f".{case_id}.{os.getpid()}.part"
-        save_file({key: value.contiguous().clone() for key, value in found.items()}, beside)
-        beside.replace(self._cache / f"{case_id}.safetensors")

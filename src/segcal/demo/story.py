@@ -2,7 +2,6 @@
 
 import json
 import multiprocessing
-import shutil
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
@@ -10,24 +9,24 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from segcal.atomic import temporary, write_text
 from segcal.benchmark.job import one_thread
 from segcal.benchmark.page.writing import PAGE, write_report
 from segcal.benchmark.pipelines import Pipeline
-from segcal.benchmark.results import write_text
-from segcal.benchmark.run import Step
+from segcal.benchmark.run import Step, check_folder
 from segcal.benchmark.studies import Setting, Study
 from segcal.benchmark.studies.base import estimate_cell
 from segcal.benchmark.studies.default import choose_default
 from segcal.benchmark.studies.facts import MATRIX, UNCALIBRATED, Facts, find_facts
 from segcal.benchmark.tasks import EmbeddedTask
-from segcal.benchmark.whole import run_protocol
+from segcal.benchmark.whole import Whole, run_protocol
 from segcal.demo.opening import open_embedded
 from segcal.demo.plan import Plan
 from segcal.demo.verdict import padding_verdict, shift_verdict, task_verdict
+from segcal.parent import follow_parent
 from segcal.report.table import Cell, Column, Group, Row, Table
 from segcal.report.tables import FLIPS, SHOWN
 
-PREDICTIONS = "predictions"
 VERDICT = "verdict.json"
 # Cases that a process predicts before it reports.
 PART = 4
@@ -73,15 +72,20 @@ def tell_story(plan: Plan, folder: str | Path, progress: Callable[[Step], None] 
         progress: told how far it is.
     """
     place = Path(folder)
-    embedded = partial(open_embedded, cache=place / PREDICTIONS)
-    predict_all(plan, place, progress)
-    whole = run_protocol(plan.protocol, place, embedded, open_embedded, progress)
+    check_folder(place)
+    with temporary(place) as cache:  # predictions are kept while it runs
+        predict_all(plan, cache, progress)
+        embedded = partial(open_embedded, cache=cache)
+        whole = run_protocol(plan.protocol, place, embedded, open_embedded, progress)
+        return _tell(plan, place, whole)
+
+
+def _tell(plan: Plan, place: Path, whole: Whole) -> Story:
     setting = whole.setting
     chosen = {task.name: choose_default(setting, task).pipeline for task in setting.tasks}
     verdict = find_verdict(setting, chosen, whole.studies)
     table = short_table(setting, chosen)
     table.write(place / "tables", "demo")
-    shutil.rmtree(place / PREDICTIONS, ignore_errors=True)
     titles = {task: pipeline.calibrator for task, pipeline in chosen.items()}
     names = (PAGE, VERDICT, "tables", "studies", "summary.json", "units", "calibrators")
     written = tuple(place / name for name in names)
@@ -91,9 +95,8 @@ def tell_story(plan: Plan, folder: str | Path, progress: Callable[[Step], None] 
     return story
 
 
-def predict_all(plan: Plan, folder: Path, progress: Callable[[Step], None]) -> None:
+def predict_all(plan: Plan, cache: Path, progress: Callable[[Step], None]) -> None:
     """Draw and predict every case once, in as many processes as the plan has; what is there is not done again."""
-    cache = folder / PREDICTIONS
     tasks = [task for task in plan.protocol.tasks if isinstance(task, EmbeddedTask)]
     parts = [(task, part) for task in tasks for part in batched(open_embedded(task, "mean_logits").cases.ids, PART)]
     total, done = sum(task.cases for task in tasks), 0
@@ -104,7 +107,7 @@ def predict_all(plan: Plan, folder: Path, progress: Callable[[Step], None]) -> N
             progress(Step(done, total, f"predicting {task.name}"))
         return
     context = multiprocessing.get_context("spawn")  # a fork of a process with threads may hang
-    with ProcessPoolExecutor(workers, context) as pool:
+    with ProcessPoolExecutor(workers, context, initializer=follow_parent) as pool:
         names = {pool.submit(predict_part, task, part, cache): task.name for task, part in parts}
         for future in as_completed(names):
             done += future.result()

@@ -18,10 +18,12 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from segcal.atomic import write_text
 from segcal.demo.ensembles import MEMBERS, fast_layout, load_ensemble, save_ensemble
 from segcal.demo.record import Scores, mean_scores, measure_case
 from segcal.demo.tasks import TASKS, TRAINING, VALIDATION, Task
 from segcal.losses import make_loss
+from segcal.parent import follow_parent
 from segcal.training import Epoch, TrainConfig, UNet, train
 
 Result = TypeVar("Result")
@@ -107,8 +109,13 @@ def _map(function: Callable[..., Result], calls: Sequence[tuple[Any, ...]], work
     if workers == 1:
         return [function(*arguments) for arguments in calls]
     threads = max((os.cpu_count() or 1) // workers, 1)
-    with ProcessPoolExecutor(workers, get_context("spawn"), torch.set_num_threads, (threads,)) as pool:
+    with ProcessPoolExecutor(workers, get_context("spawn"), _start_worker, (threads,)) as pool:
         return [future.result() for future in [pool.submit(function, *arguments) for arguments in calls]]
+
+
+def _start_worker(threads: int) -> None:
+    follow_parent()
+    torch.set_num_threads(threads)
 
 
 def train_member(job: Job) -> dict[str, Tensor]:
@@ -163,10 +170,7 @@ def _write_record(task: str, folder: Path, members: int, count: int) -> Scores:
     networks = load_ensemble(task, members, folder)
     cases = [measure_case(TASKS[task], networks, index) for index in range(count)]
     record = {"task": task, "held_out_cases": count, "mean": mean_scores(cases), "first_cases": cases[:LISTED_CASES]}
-    path = folder / f"{task}.json"
-    beside = path.with_name(path.name + ".part")
-    beside.write_text(json.dumps(record, indent=1) + "\n")
-    beside.replace(path)
+    write_text(folder / f"{task}.json", json.dumps(record, indent=1) + "\n")
     return mean_scores(cases)
 
 

@@ -5,19 +5,23 @@ import io
 import json
 import math
 import os
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from segcal.atomic import write_text
 from segcal.metrics import Metric
 from segcal.summary import Difference, Estimate
 
 SCHEMA = 1
+# How the files begin: what begins otherwise was written by something else.
+CSV_SIGNATURE = re.compile(rb"case,(part,)?stage,group,voxels,ignored\b")
+SUMMARY_SIGNATURE = re.compile(rb'\{\n "stage": "')
 WIDTH = 140
 # On fewer columns only the difference keeps its interval.
 WIDE = 125
@@ -48,17 +52,15 @@ class Evaluation:
 
     def to_csv(self, path: str | os.PathLike[str]) -> None:
         """Write the rows; an undefined value is an empty cell."""
-
-        def write(file: IO[str]) -> None:
-            writer = csv.DictWriter(file, fieldnames=list(self.rows[0]), lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(self.rows)
-
-        _write(Path(path), write)
+        text = io.StringIO()
+        writer = csv.DictWriter(text, fieldnames=list(self.rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(self.rows)
+        write_text(path, text.getvalue())
 
     def to_json(self, path: str | os.PathLike[str]) -> None:
         """Write everything; an undefined value is null."""
-        _write(Path(path), lambda file: json.dump(self.to_plain(), file, indent=1))
+        write_text(path, json.dumps(self.to_plain(), indent=1))
 
     def to_summary(self, path: str | os.PathLike[str]) -> None:
         """Write JSON shaped like nnU-Net's ``summary.json``: a mean, and the metrics of each case.
@@ -76,7 +78,7 @@ class Evaluation:
             "mean": {name: one.value for name, one in last.items()},
             "metric_per_case": cases,
         }
-        _write(Path(path), lambda file: json.dump(document, file, indent=1))
+        write_text(path, json.dumps(document, indent=1))
 
     def to_plain(self) -> dict[str, Any]:
         """Return everything as dicts, lists and numbers."""
@@ -190,14 +192,3 @@ def _notes(result: Evaluation, width: int) -> list[str]:
     if ignored:
         notes.append(f"{100 * ignored / (ignored + counted):.2g} % of the voxels are ignored")
     return notes
-
-
-def _write(path: Path, write: Callable[[IO[str]], None]) -> None:
-    """Write beside the target, then rename, so that no reader ever sees half a file."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with beside.open("w", encoding="utf-8", newline="") as file:
-            write(file)
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)

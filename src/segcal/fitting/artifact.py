@@ -1,14 +1,13 @@
 """Saving and loading: a folder with ``calibrator.json`` and ``weights.safetensors``, never a pickle.
 
-The folder is written beside its place and renamed into it, so that it is complete or absent. The JSON carries a digest
-of itself and of the weights: what was edited or cut short is noticed, and says so instead of answering wrongly.
+The folder is complete or absent, and an older one in its place is the old one or the new one whatever happens. The
+JSON carries a digest of itself and of the weights: what was edited or cut short is noticed, and says so instead of
+answering wrongly; and by its digest an artefact of ours is known from a file of somebody else's with the same name.
 """
 
 import hashlib
 import json
 import os
-import shutil
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 
+from segcal.atomic import sweep, written
 from segcal.calibrators import make_calibrator, registry_entry
 from segcal.calibrators.base import Calibrator
 from segcal.errors import ArtifactError, InputError
@@ -29,43 +29,58 @@ DESCRIPTION = "calibrator.json"
 WEIGHTS = "weights.safetensors"
 
 
-def save(fitted: Fitted, folder: str | os.PathLike[str]) -> Path:
+def save(fitted: Fitted, folder: str | os.PathLike[str], overwrite: bool = False) -> Path:
     """Write a fitted calibrator to a folder; an older artefact in its place is replaced as a whole.
 
     Args:
         fitted: what :func:`segcal.fit` returned.
         folder: where to; must not exist, be empty, or hold an older artefact.
+        overwrite: replace files of an artefact's names that are damaged or not ours as well.
     """
     if not isinstance(fitted, Fitted):
         raise InputError(
             f"fitted is {type(fitted).__name__}, but the result of segcal.fit is needed. Pass that object."
         )
-    target = Path(folder)
-    if target.exists() and not _replaceable(target):
-        raise InputError(
-            f"{target} exists and is not a calibrator of segcal, but a new or empty folder is needed. "
-            "Choose another name."
-        )
+    check_place(folder, overwrite)
     weights = save_tensors(
         {key: value.detach().cpu().contiguous() for key, value in fitted.calibrator.state_dict().items()}
     )
     description = _describe(fitted, hashlib.sha256(weights).hexdigest())
-    target.parent.mkdir(parents=True, exist_ok=True)
-    beside = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
-    try:
+    with written(Path(folder).resolve()) as beside:  # where a link leads, it stays
+        beside.mkdir()
         (beside / WEIGHTS).write_bytes(weights)
         (beside / DESCRIPTION).write_text(json.dumps(description, indent=2, ensure_ascii=False) + "\n", "utf-8")
-        beside.chmod(0o755)
-        _put_in_place(beside, target)
-    except BaseException:
-        shutil.rmtree(beside, ignore_errors=True)
-        raise
-    return target
+    return Path(folder)
+
+
+def check_place(folder: str | os.PathLike[str], overwrite: bool = False) -> None:
+    """Refuse a place where an artefact cannot go: one that is neither new, nor empty, nor an older artefact of ours."""
+    target = Path(folder)
+    if not target.exists() or (target.is_dir() and not any(target.iterdir())):
+        return
+    foreign = sorted({child.name for child in target.iterdir()} - {DESCRIPTION, WEIGHTS}) if target.is_dir() else ["."]
+    if foreign:
+        raise InputError(
+            f"{target} exists and is not a calibrator of segcal, but a new or empty folder is needed. "
+            "Choose another name."
+        )
+    if not overwrite:
+        try:
+            description = _read_description(target)
+            if (target / WEIGHTS).exists():
+                _read_weights(target, description)
+        except ArtifactError:
+            raise InputError(
+                f"{target} holds a {DESCRIPTION} that is not as segcal wrote it, or other weights, but only a "
+                "calibrator of segcal is replaced. Choose another name, or pass overwrite=True."
+            ) from None
 
 
 def load(folder: str | os.PathLike[str]) -> Fitted:
     """Read a fitted calibrator back, exactly as it was saved."""
     path = Path(folder)
+    if not path.exists():
+        sweep(path.parent)  # a writer that died may have had it aside
     description = _read_description(path)
     calibrator = _empty_calibrator(path, description)
     _load_weights(path, description, calibrator)
@@ -155,13 +170,18 @@ def _empty_calibrator(path: Path, description: dict[str, Any]) -> Calibrator:
         raise _broken(path / DESCRIPTION, f"lacks or misspells {error}") from None
 
 
+def _read_weights(path: Path, description: dict[str, Any]) -> bytes:
+    content = (path / WEIGHTS).read_bytes()
+    if hashlib.sha256(content).hexdigest() != description.get("weights_sha256"):
+        raise _broken(path / WEIGHTS, f"is not the one that {DESCRIPTION} describes: cut short, edited or mixed up")
+    return content
+
+
 def _load_weights(path: Path, description: dict[str, Any], calibrator: Calibrator) -> None:
     file = path / WEIGHTS
     if not file.is_file():
         raise ArtifactError(f"{path} has no {WEIGHTS}, but it belongs to {DESCRIPTION}. Copy the whole folder again.")
-    content = file.read_bytes()
-    if hashlib.sha256(content).hexdigest() != description.get("weights_sha256"):
-        raise _broken(file, f"is not the one that {DESCRIPTION} describes: cut short, edited or mixed up")
+    content = _read_weights(path, description)
     try:
         tensors = load_tensors(content)
     except SafetensorError as error:
@@ -173,20 +193,6 @@ def _load_weights(path: Path, description: dict[str, Any], calibrator: Calibrato
     if not all(bool(torch.isfinite(value).all()) for value in tensors.values()):
         raise _broken(file, "holds values that are not finite")
     calibrator.load_state_dict(tensors)
-
-
-def _replaceable(target: Path) -> bool:
-    return target.is_dir() and {child.name for child in target.iterdir()} <= {DESCRIPTION, WEIGHTS}
-
-
-def _put_in_place(beside: Path, target: Path) -> None:
-    if not target.exists():
-        beside.rename(target)
-        return
-    old = Path(tempfile.mkdtemp(prefix=f".{target.name}-old-", dir=target.parent))
-    target.rename(old / target.name)
-    beside.rename(target)
-    shutil.rmtree(old, ignore_errors=True)
 
 
 def _revive(data: dict[str, Any]) -> Certificate:

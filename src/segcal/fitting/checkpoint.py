@@ -1,8 +1,8 @@
-"""The state of a fit by gradient on disk: written beside, then renamed; read without running any code it holds."""
+"""The state of a fit by gradient on disk: complete or absent; read without running any code it holds."""
 
 import hashlib
+import io
 import json
-import os
 import pickle
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from segcal.atomic import write_bytes
 from segcal.errors import ArtifactError, InputError
 
 VERSION = 1
@@ -29,10 +30,9 @@ class FileKeeper:
 
     def save(self, state: dict[str, Any]) -> None:
         """Write a state so that a kill at any moment leaves the old file or the new one."""
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        beside = self._path.with_name(f".{self._path.name}.{os.getpid()}")
-        torch.save({"version": VERSION, "identity": self._identity, **state}, beside)
-        beside.replace(self._path)
+        content = io.BytesIO()  # a full disk would be an error without a name inside torch
+        torch.save({"version": VERSION, "identity": self._identity, **state}, content)
+        write_bytes(self._path, content.getbuffer())
 
     def load(self) -> dict[str, Any] | None:
         """Return the state that was written last; None if there is none."""

@@ -15,6 +15,7 @@ from pathlib import Path
 from rich import box
 from rich.table import Table as RichTable
 
+from segcal.atomic import write_text
 from segcal.report.cells import Cell, Column, Group, Row, quartiles, shown
 
 __all__ = ["Cell", "Column", "Group", "Row", "Table", "quartiles"]
@@ -122,15 +123,9 @@ class Table:
         )
 
     def write(self, folder: str | os.PathLike[str], stem: str) -> list[Path]:
-        """Write STEM.md, STEM.csv and STEM.tex, each beside and then renamed, and return their paths."""
-        target = Path(folder)
-        target.mkdir(parents=True, exist_ok=True)
+        """Write STEM.md, STEM.csv and STEM.tex and return their paths."""
         contents = {".md": self.to_markdown(), ".csv": self.to_csv(), ".tex": self.to_latex()}
-        for suffix, content in contents.items():
-            beside = target / f".{stem}{suffix}.{os.getpid()}.part"
-            beside.write_text(content, encoding="utf-8", newline="")
-            beside.replace(target / f"{stem}{suffix}")
-        return [target / f"{stem}{suffix}" for suffix in contents]
+        return [write_text(Path(folder) / f"{stem}{suffix}", content) for suffix, content in contents.items()]
 
     def __rich__(self) -> RichTable:
         """Return the table that a terminal shows."""

@@ -1,5 +1,6 @@
-"""The state of a training on disk: written beside, then renamed; read without running any code it holds."""
+"""The state of a training on disk: complete or absent; read without running any code it holds."""
 
+import io
 import pickle
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -8,6 +9,7 @@ from typing import Any
 
 import torch
 
+from segcal.atomic import write_bytes
 from segcal.errors import ArtifactError, InputError
 from segcal.training.config import TrainConfig
 
@@ -38,10 +40,9 @@ class Training:
 
 def save_checkpoint(path: Path, state: Mapping[str, Any], training: Training) -> None:
     """Write a state so that a kill at any moment leaves the old file or the new one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(path.name + ".part")
-    torch.save({"version": VERSION, "training": training.plain(), **state}, beside)
-    beside.replace(path)
+    content = io.BytesIO()  # a full disk would be an error without a name inside torch
+    torch.save({"version": VERSION, "training": training.plain(), **state}, content)
+    write_bytes(path, content.getbuffer())
 
 
 def load_checkpoint(path: Path, training: Training) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from segcal.benchmark.results import write_text
+from segcal.atomic import write_text
 from segcal.report.table import Cell, Table
 from segcal.report.tables import FOLDER as TABLES
 

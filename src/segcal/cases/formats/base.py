@@ -159,6 +159,10 @@ class Format(ABC):
             raise InputError(f"{self.folder} has no scores for it, but every member needs them. Add the file.")
         return self.files[case_id][0]
 
+    def sources(self, case_id: str) -> list[Path]:
+        """Return the files that a case is read from."""
+        return list(self.files.get(case_id, ()))
+
     def class_axis(self, ndim: int, default: int = 0) -> int:
         """Return the declared class axis of an array of `ndim` axes."""
         axis = default if self.options.class_axis is None else self.options.class_axis

@@ -58,7 +58,8 @@ def save_like(image: Any, values: np.ndarray, path: Path) -> None:
         kept = values.astype(np.float32) if values.dtype == np.float16 else values
         header.set_data_dtype(kept.dtype)
         header.set_slope_inter(1, 0)
-        type(image)(kept, image.affine, header).to_filename(path)
+        made = type(image)(kept, image.affine, header)
+    made.to_filename(path)
 
 
 def _drop_time(shape: tuple[int, ...]) -> tuple[int, ...]:

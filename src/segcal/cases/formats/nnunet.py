@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from segcal.atomic import write_bytes
 from segcal.cases import nifti_file
 from segcal.cases.bounded import npz_header, npz_keys, read_npz
 from segcal.cases.formats.base import Facts, Format, Header, Options, Stored
@@ -108,9 +109,14 @@ class Nnunet(Format):
     def write_shared(self, folder: Path) -> None:
         """Copy the JSON files, so that nnU-Net's own commands accept the folder."""
         for path in self.dataset.shared:
-            beside = folder / f".{path.name}.new"
-            shutil.copyfile(path, beside)
-            beside.replace(folder / path.name)
+            content = path.read_bytes()
+            if not (folder / path.name).is_file() or (folder / path.name).read_bytes() != content:
+                write_bytes(folder / path.name, content)
+
+    def sources(self, case_id: str) -> list[Path]:
+        """Return the files of the case and the JSON files that say how they are read."""
+        found = super().sources(case_id)
+        return [*found, *([self._pkl(case_id)] if found else []), *self.dataset.shared]
 
     def stored_label(self, case_id: str, space: tuple[int, ...]) -> np.ndarray | None:
         """Return the label map that nnU-Net wrote."""

@@ -15,6 +15,7 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
+from segcal.atomic import write_text
 from segcal.cases.base import Case
 from segcal.cases.bounded import check_size, read_json, reading
 from segcal.cases.decision import keep_decision
@@ -152,12 +153,19 @@ def read_dataset(folder: Path) -> dict[str, Any]:
 
 
 def write_dataset(folder: Path, facts: Mapping[str, Any]) -> None:
-    """Write a store's dataset.json, beside and then renamed."""
-    beside = folder / f".{DATASET}.new"
-    beside.write_text(
-        json.dumps({"format": FORMAT, "version": VERSION} | dict(facts), indent=1) + "\n", encoding="utf-8"
-    )
-    beside.replace(folder / DATASET)
+    """Write a store's dataset.json, unless it says that already: then its time stays too."""
+    text = json.dumps({"format": FORMAT, "version": VERSION} | dict(facts), indent=1) + "\n"
+    if not (folder / DATASET).is_file() or (folder / DATASET).read_bytes() != text.encode():
+        write_text(folder / DATASET, text)
+
+
+def is_stored_case(path: Path) -> bool:
+    """Whether a file is a case of a store."""
+    try:
+        with reading(path), safe_open(path, framework="pt") as file:
+            return bool(_metadata(file, path))
+    except InputError:
+        return False
 
 
 def _metadata(file: Any, path: Path) -> dict[str, Any]:

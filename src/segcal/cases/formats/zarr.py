@@ -42,9 +42,8 @@ class Zarr(Format):
         """Copy the folder, so that attributes and neighbours stay, and overwrite the values."""
         path = self.path(case_id)
         shutil.copytree(path, folder / path.name)
-        array, axis, copied = self._open(case_id, folder / path.name, mode="r+")
-        with reading(copied):
-            array[...] = np.moveaxis(values, 0, axis)
+        array, axis, _ = self._open(case_id, folder / path.name, mode="r+")
+        array[...] = np.moveaxis(values, 0, axis)
         return [path.name]
 
     def _open(self, case_id: str, path: Path | None = None, mode: str = "r") -> tuple[Any, int, Path]:

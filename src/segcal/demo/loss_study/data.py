@@ -4,13 +4,13 @@ Training and validation cases are those of the shipped ensembles. Of the held-ou
 next ones validate a calibration, and the rest are for the test; those of the test also exist degraded.
 """
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from segcal.atomic import written
 from segcal.demo.loss_study.shift import degrade
 from segcal.demo.tasks import HELD_OUT, TRAINING, VALIDATION, Task, get_task
 
@@ -88,16 +88,12 @@ def all_chunks(tasks: tuple[str, ...], sizes: Sizes) -> Iterator[Chunk]:
 
 
 def write_chunk(folder: Path, chunk: Chunk) -> None:
-    """Draw the cases of a file and write it beside, then rename."""
+    """Draw the cases of a file and write it."""
     task = get_task(chunk.task)
     samples = [_draw(task, chunk.part, index) for index in chunk.indices]
-    beside = folder / f".{chunk.name}.{os.getpid()}.part.npz"
-    np.savez(
-        beside,
-        image=np.stack([image for image, _ in samples]),
-        labels=np.stack([labels for _, labels in samples]),
-    )
-    beside.replace(folder / chunk.name)
+    images, labels = (np.stack(each) for each in zip(*samples, strict=True))
+    with written(folder / chunk.name) as beside:
+        np.savez(beside, image=images, labels=labels)
 
 
 def read_part(folder: Path, task: str, part: str, sizes: Sizes) -> list[Stored]:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from segcal.atomic import written
 from segcal.demo.loss_study import tables
 from segcal.demo.loss_study.network import LOGIT_EDGES
 from segcal.demo.loss_study.plan import MAIN, SENSITIVITY, SHARE_TASKS, SHARES, Unit
@@ -208,12 +209,10 @@ def write_figures(results: Results, archives: Sequence[Path], folder: Path) -> l
     }
     made = {name: draw(results) for name, draw in FIGURES.items() if beyond.get(name, True)}
     made |= {f"case_{task}": case_figure(results, archives, task) for task in results.tasks}
-    folder.mkdir(parents=True, exist_ok=True)
     drawn = {name: figure for name, figure in made.items() if figure is not None}
     for name, figure in drawn.items():
-        beside = folder / f".{name}.part.png"
-        figure.savefig(beside, dpi=DPI)
-        beside.replace(folder / f"{name}.png")
+        with written(folder / f"{name}.png") as beside:
+            figure.savefig(beside, dpi=DPI)
     return list(drawn)
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from segcal.atomic import write_text
 from segcal.demo.loss_study.data import Stored
 from segcal.demo.loss_study.plan import CONFIGS, VARIANTS, Unit
 from segcal.demo.tasks import get_task
@@ -63,9 +64,7 @@ class Data:
     def keep(self, histograms: Histograms) -> None:
         """Write them down for a training that goes on."""
         if self.checkpoint is not None:
-            beside = self.checkpoint.with_suffix(".part")
-            beside.write_text(json.dumps(histograms), encoding="utf-8")
-            beside.replace(self.checkpoint.with_suffix(".json"))
+            write_text(self.checkpoint.with_suffix(".json"), json.dumps(histograms))
 
     def forget(self) -> None:
         """Remove the files of a training that is done."""

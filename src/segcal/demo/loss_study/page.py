@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
+from segcal.atomic import write_text
 from segcal.demo.loss_study import tables
 from segcal.demo.loss_study.figures import write_figures
 from segcal.demo.loss_study.plan import MAIN, SENSITIVITY, SIGMAS
@@ -47,14 +48,10 @@ def write_page(archives: Sequence[Path], folder: Path, small: bool = False, miss
     """
     results = Results(read_rows(archives))
     drawn = write_figures(results, archives, folder / IMAGES)
-    path = folder / PAGE
-    beside = path.with_name(f".{PAGE}.part")
     notes = [SMALL_NOTE] if small else []
     notes += [f"Not complete: of what was asked for, {missing} more are to come."] if missing else []
     parts = ["# Losses that calibrate while training", ABOUT, *notes, sections(results, drawn, IMAGES)]
-    beside.write_text("\n\n".join(parts), encoding="utf-8")
-    beside.replace(path)
-    return path
+    return write_text(folder / PAGE, "\n\n".join(parts))
 
 
 def sections(results: Results, drawn: Sequence[str], images: str) -> str:

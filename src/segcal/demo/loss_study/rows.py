@@ -1,7 +1,6 @@
 """The results of the study on disk: one JSON file a network, small arrays beside it, and one archive of them all."""
 
 import json
-import os
 import sys
 import traceback
 import zipfile
@@ -11,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from segcal.atomic import write_text, written
 from segcal.errors import ArtifactError
 
 SCHEMA = 1
@@ -18,10 +18,8 @@ FACTS = "facts"
 
 
 def write_row(folder: Path, name: str, row: Mapping[str, Any]) -> None:
-    """Write the result of one network beside, then rename; the reason of an earlier failure goes."""
-    beside = folder / f".{name}.{os.getpid()}.part"
-    beside.write_text(json.dumps({"schema": SCHEMA, **row}, separators=(",", ":")), encoding="utf-8")
-    beside.replace(folder / f"{name}.json")
+    """Write the result of one network; the reason of an earlier failure goes."""
+    write_text(folder / f"{name}.json", json.dumps({"schema": SCHEMA, **row}, separators=(",", ":")))
     (folder / f"{name}.error.txt").unlink(missing_ok=True)
 
 
@@ -33,21 +31,18 @@ def write_failure(folder: Path, name: str, error: Exception) -> None:
 
 
 def write_arrays(folder: Path, name: str, arrays: dict[str, Any]) -> None:
-    """Write small arrays beside, then rename."""
-    beside = folder / f".{name}.{os.getpid()}.part.npz"
-    np.savez_compressed(beside, **arrays)
-    beside.replace(folder / f"{name}.npz")
+    """Write small arrays."""
+    with written(folder / f"{name}.npz") as beside:
+        np.savez_compressed(beside, **arrays)
 
 
 def pack(folder: Path, archive: Path) -> int:
-    """Put all finished files of a folder into one archive, written beside and then renamed; return how many."""
+    """Put all finished files of a folder into one archive and return how many."""
     files = sorted(
         path for path in folder.iterdir() if path.suffix in (".json", ".npz", ".txt") and path.name[0] != "."
     )
-    archive.parent.mkdir(parents=True, exist_ok=True)
-    beside = archive.with_name(f".{archive.name}.{os.getpid()}.part")
     packed = 0
-    with zipfile.ZipFile(beside, "w", zipfile.ZIP_DEFLATED) as target:
+    with written(archive) as beside, zipfile.ZipFile(beside, "w", zipfile.ZIP_DEFLATED) as target:
         for path in files:
             try:
                 data = path.read_bytes()
@@ -56,7 +51,6 @@ def pack(folder: Path, archive: Path) -> int:
             # A fixed date: the same results are the same bytes.
             target.writestr(zipfile.ZipInfo(path.name), data, zipfile.ZIP_DEFLATED)
             packed += 1
-    beside.replace(archive)
     return packed
 
 

@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from segcal.atomic import write_text
 from segcal.cases import ArrayCases
-from segcal.demo.loss_study.child import follow_parent
 from segcal.demo.loss_study.data import all_chunks, write_chunk
 from segcal.demo.loss_study.measure import fit_post_hoc, study_metrics
 from segcal.demo.loss_study.plan import Unit
@@ -27,6 +27,8 @@ from segcal.demo.loss_study.trial import FINDING, read_finding, try_graphs
 from segcal.demo.loss_study.unit import measure_unit, train_unit
 from segcal.errors import ArtifactError, InputError
 from segcal.evaluation.counting import Counter
+from segcal.parent import follow_parent
+from segcal.target import entries
 from segcal.training import Steps, take_turns
 
 # How long after the deadline a network may still be worked on, and how often the archive is written anew.
@@ -138,12 +140,9 @@ def _check_folder(study: Study) -> None:
     """Refuse a folder of something else, or of a study of another size: what is in it will be changed."""
     path, sizes = study.folder / SIZES, {"small": study.small}
     if not path.exists():
-        if study.folder.is_dir() and any(study.folder.iterdir()):
+        if entries(study.folder):
             raise InputError(f"{study.folder} holds files that are no study. Choose a new or an empty folder.")
-        study.folder.mkdir(parents=True, exist_ok=True)
-        beside = path.with_name(f".{SIZES}.part")
-        beside.write_text(json.dumps(sizes), encoding="utf-8")
-        beside.replace(path)
+        write_text(path, json.dumps(sizes))
     elif _read_sizes(path) != sizes:
         there, here = ("full", "small") if study.small else ("small", "full")
         raise InputError(f"{study.folder} holds a {there} study, but this one is {here}. Choose another folder.")

@@ -10,11 +10,12 @@ from pathlib import Path
 
 import numpy as np
 
-from segcal.demo.loss_study.child import follow_parent
+from segcal.atomic import write_text
 from segcal.demo.loss_study.data import Stored
 from segcal.demo.loss_study.network import Data, Effort, unit_steps
 from segcal.demo.loss_study.plan import CONFIGS, Unit
 from segcal.demo.tasks import get_task
+from segcal.parent import follow_parent
 from segcal.training import take_turns
 
 FINDING = "graph.json"
@@ -34,9 +35,7 @@ def try_graphs(folder: Path, device: str, tasks: tuple[str, ...]) -> None:
             finding["seconds"][task] = compare(task, device)  # type: ignore[index]
     except Exception:  # whatever it is: then steps are taken plainly
         finding = {"works": False, "reason": traceback.format_exc()}
-    beside = folder / f".{FINDING}.part"
-    beside.write_text(json.dumps(finding), encoding="utf-8")
-    beside.replace(folder / FINDING)
+    write_text(folder / FINDING, json.dumps(finding))
 
 
 def read_finding(folder: Path, patience: float) -> bool:

@@ -5,7 +5,6 @@ training stands beside them as JSON, in the same file.
 """
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,15 +14,14 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
+from segcal.atomic import write_bytes
 from segcal.errors import ArtifactError
 
 
 def write_weights(path: Path, network: nn.Module, record: Mapping[str, Any]) -> None:
-    """Write a network and its record beside, then rename."""
+    """Write a network and its record."""
     tensors = {name: _narrowed(name, value) for name, value in network.state_dict().items()}
-    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
-    beside.write_bytes(save(tensors, {"record": json.dumps(record)}))
-    beside.replace(path)
+    write_bytes(path, save(tensors, {"record": json.dumps(record)}))
 
 
 def read_weights(path: Path, network: nn.Module) -> dict[str, Any]:

@@ -31,6 +31,8 @@ LOOK: dict[Any, Any] = {
     "lines.linewidth": 1.6, "lines.markersize": 4,
 }  # fmt: skip
 IGNORED_BYTE = 255
+# How every file of a figure begins: what begins otherwise was written by something else.
+SVG_SIGNATURE = re.compile(rb"<\?xml.{1,2000}<dc:title>segcal</dc:title>", re.DOTALL)
 CLIP_NAME = re.compile(r"(?<=[#\"])p[0-9a-f]{10}(?=[)\"])")
 # Of a picture behind a map, so many along its longer side: figures stay small enough to be mailed.
 MOST_PIXELS = 160

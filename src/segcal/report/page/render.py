@@ -17,7 +17,11 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from segcal.atomic import write_text
+
 SCHEMA = 1
+# How every page begins: what begins otherwise was written by something else.
+PAGE_SIGNATURE = re.compile(rb"<!doctype html>.{1,2000}<title>segcal report", re.DOTALL)
 # The page's script, in the order in which its parts need each other.
 SCRIPTS = (
     "dom.js", "colours.js", "format.js", "verdict.js", "chart.js", "reliability.js", "table.js", "maps.js", "cases.js",
@@ -58,15 +62,8 @@ def render_page(document: Mapping[str, Any], figures: Sequence[Mapping[str, str]
 def write_page(
     path: str | os.PathLike[str], document: Mapping[str, Any], figures: Sequence[Mapping[str, str]] = ()
 ) -> Path:
-    """Write the page of a document, beside its place and then renamed, and return its path."""
-    target = Path(path)
-    beside = target.with_name(f".{target.name}.{os.getpid()}.part")
-    try:
-        beside.write_text(render_page(document, figures), encoding="utf-8", newline="")
-        beside.replace(target)
-    finally:
-        beside.unlink(missing_ok=True)
-    return target
+    """Write the page of a document and return its path."""
+    return write_text(path, render_page(document, figures))
 
 
 def asset(name: str) -> str:

@@ -9,7 +9,7 @@ import pytest
 PARENT = """
 import sys, time
 from multiprocessing import get_context
-from segcal.demo.loss_study.child import follow_parent
+from segcal.parent import follow_parent
 
 def child():
     follow_parent()

@@ -1,4 +1,4 @@
-"""How a process of the study stands to the one that started it: it leaves interruptions to it, and ends with it."""
+"""How a process of a pool stands to the one that started it: it leaves interruptions to it, and ends with it."""
 
 import os
 import signal

@@ -1,0 +1,177 @@
+"""Writing beside and renaming: a kill at any moment leaves the old result or the new one, and nothing that stays.
+
+What is being written lies in a folder of its own next to its place, ``.segcal-`` and sixteen random hexadecimal digits,
+in which a marker says whose it is. The writer holds a lock on the marker, which ends with its process however that
+comes about: a folder with the name, the marker and no lock is what a dead process left, and the next run removes it.
+Nothing else is ever removed. The lock is taken before the marker is signed, so no folder of a living process is free.
+
+A file is replaced by one rename. A folder is exchanged with the old one in one step where the system can (Linux);
+elsewhere the old one is renamed aside first, and put back by the next run if this one dies in between.
+"""
+
+import ctypes
+import os
+import re
+import secrets
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+NAME = re.compile(r"\.segcal-[0-9a-f]{16}")
+MARKER = ".owner"
+SIGNATURE = b"A temporary folder of segcal. It may be removed when no segcal is running.\n"
+# Where the old folder waits while the new one is put in its place.
+REPLACED = ".replaced"
+
+
+class NotWrittenError(OSError):
+    """A file could not be written; the message names it."""
+
+
+@contextmanager
+def written(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Give a path of the same name to write a file or a folder to, which then takes its place; on an error nothing."""
+    target = Path(path)
+    with naming(target), temporary(target.parent) as beside:
+        yield beside / target.name
+        put(beside / target.name, target, durable=True)
+
+
+def write_text(path: str | os.PathLike[str], text: str) -> Path:
+    """Write a text file as a whole; lines end as they do in the text."""
+    return write_bytes(path, text.encode())
+
+
+def write_bytes(path: str | os.PathLike[str], content: bytes | memoryview) -> Path:
+    """Write a file as a whole."""
+    with written(path) as beside:
+        beside.write_bytes(content)
+    return Path(path)
+
+
+@contextmanager
+def temporary(folder: Path) -> Iterator[Path]:
+    """Give an empty folder inside `folder`, which is made if it is not there; it is removed at the end."""
+    folder.mkdir(parents=True, exist_ok=True)
+    beside = folder / f".segcal-{secrets.token_hex(8)}"
+    beside.mkdir()
+    try:
+        with (beside / MARKER).open("xb", buffering=0) as marker:
+            hold(marker.fileno())
+            marker.write(SIGNATURE)
+            yield beside
+    finally:
+        _remove(beside)
+
+
+def put(source: Path, target: Path, durable: bool = False) -> Path:
+    """Rename a file or a folder of a temporary folder into its place, instead of what is there.
+
+    Args:
+        source: lies directly in what :func:`temporary` gave.
+        target: its place.
+        durable: whether it must also survive a loss of power; for files that nobody could find to be incomplete.
+    """
+    if durable:
+        for path in [source, *source.rglob("*")]:
+            _sync(path)
+    if not (source.is_dir() and target.is_dir()):
+        source.replace(target)
+    elif not _exchange(source, target):
+        aside = source.parent / REPLACED / target.name
+        aside.parent.mkdir(exist_ok=True)
+        target.rename(aside)
+        try:
+            source.rename(target)
+        except BaseException:
+            aside.rename(target)
+            raise
+    if durable:
+        _sync(target.parent)
+    return target
+
+
+def sweep(*folders: Path) -> None:
+    """Remove the temporary folders that dead processes left directly in some folders; what they had aside goes back."""
+    for folder in folders:
+        with suppress(OSError):  # not there, or not ours to write to
+            for beside in [path for path in folder.iterdir() if NAME.fullmatch(path.name)]:
+                _sweep_one(beside)
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Let a failure to write, such as a full disk, name the file: what libraries raise often does not."""
+    try:
+        yield
+    except NotWrittenError:
+        raise
+    except OSError as error:
+        raise NotWrittenError(
+            f"{path} could not be written ({error.strerror or str(error)[:200]}), but it is needed. "
+            "Make room or choose another place, and run the command again."
+        ) from None
+
+
+if sys.platform == "win32":
+
+    def hold(descriptor: int) -> bool | None:
+        """Lock a file that is open. None: there is no such lock on this system."""
+        return None
+
+else:
+    import fcntl
+
+    def hold(descriptor: int) -> bool | None:
+        """Lock a file that is open until it is closed; False: another process has it. None: this disk has no locks."""
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return None
+        return True
+
+
+def _sweep_one(beside: Path) -> None:
+    marker = beside / MARKER
+    if beside.is_symlink() or marker.is_symlink() or not marker.is_file():
+        return
+    with marker.open("r+b") as file:
+        if file.read(len(SIGNATURE) + 1) != SIGNATURE or not hold(file.fileno()):
+            return
+        for old in (beside / REPLACED).glob("*"):
+            if not (beside.parent / old.name).exists():
+                old.rename(beside.parent / old.name)
+        _remove(beside)
+
+
+def _remove(beside: Path) -> None:
+    """Remove a temporary folder; the marker last, so that a kill in between leaves what the next run knows."""
+    with suppress(OSError):
+        for path in [path for path in beside.iterdir() if path.name != MARKER]:
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
+    shutil.rmtree(beside, ignore_errors=True)
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Exchange two folders in one step; False where the system or the disk cannot."""
+    if sys.platform != "linux":
+        return False
+    rename = getattr(ctypes.CDLL(None), "renameat2", None)
+    here, swap = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
+    return rename is not None and rename(here, os.fsencode(one), here, os.fsencode(other), swap) == 0
+
+
+def _sync(path: Path) -> None:
+    with suppress(OSError):  # some disks cannot, and the file is there all the same
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

@@ -1,0 +1,53 @@
+"""The command from its first moment: an interruption while it imports is one line, and no traceback."""
+
+import signal
+import subprocess
+import sys
+
+import pytest
+
+INTERRUPTED = """
+import os, signal, sys
+
+class Interrupting:
+    def find_spec(self, name, path=None, target=None):
+        if name == sys.argv[1]:
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupting())
+from segcal_command import main
+if sys.argv[2] == "ignored":
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+sys.argv[2:] = ["--version"]
+main()
+"""
+
+
+def run(module, ignored=""):
+    command = [sys.executable, "-c", INTERRUPTED, module, ignored]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("module", ["segcal", "numpy", "segcal.cli.study"])
+def test_an_interruption_while_importing_is_one_line(module):
+    done = run(module)
+    assert done.returncode == 130
+    assert done.stderr == "interrupted: nothing was begun; run the command again\n"
+    assert done.stdout == ""
+
+
+def test_where_interruptions_are_ignored_they_stay_so():
+    done = run("numpy", "ignored")
+    assert "interrupted" not in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_afterwards_an_interruption_is_what_it_was(monkeypatch):
+    import segcal.cli
+    from segcal_command import main
+
+    before = signal.getsignal(signal.SIGINT)
+    seen = []
+    monkeypatch.setattr(segcal.cli, "main", lambda: seen.append(signal.getsignal(signal.SIGINT)))
+    main()
+    assert seen == [before]
