@@ -11,9 +11,10 @@ TESTS = ROOT / "tests"
 
 # A part may import parts of earlier levels and itself, never its own level or a later one.
 LEVELS = (
-    {"errors", "version"},
+    {"names", "version"},
+    {"errors"},
     {"types"},
-    {"checks", "numerics"},
+    {"checks", "numerics", "memory", "documents"},
     {"kernels"},
     {"pooling"},
     {"calibrators", "statistics", "losses", "cases"},

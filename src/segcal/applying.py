@@ -21,11 +21,11 @@ from segcal.calibrators import registry_entry
 from segcal.calibrators.base import Calibrator
 from segcal.calibrators.look_around import tiled_scores
 from segcal.cases.base import Case, CaseError, Cases
-from segcal.cases.bounded import read_json
 from segcal.cases.files import FileCases
 from segcal.cases.maps import has_confidence, write_confidence
 from segcal.cases.offset import require_offset
 from segcal.cases.writing import CaseWriter
+from segcal.documents import read_json
 from segcal.errors import InputError
 from segcal.fitting.certificate import Fitted
 from segcal.numerics import compute_dtype, winner
@@ -139,6 +139,13 @@ class Applier:
     def __call__(self, case: Case) -> Applied:
         """Calibrate and write one case."""
         log_probs, before, flips = calibrate(self._calibrator, case.logits, case.image)
+        broken = int(log_probs.isnan().sum())
+        if broken:
+            raise CaseError(
+                case.id,
+                f"{broken} calibrated values are not numbers, but all must be. The scores are too large for the "
+                "calibrator, or it is damaged: run segcal audit; nothing was written.",
+            )
         keeps = self._calibrator.preserves is not None
         if keeps and flips:
             raise CaseError(

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from segcal.benchmark.units import SCHEMA, Unit
+from segcal.documents import parse_json
 from segcal.errors import ArtifactError, InputError
 from segcal.statistics import CaseTables
 
@@ -98,8 +99,8 @@ def finished(folder: Path, unit: Unit, digest: str) -> bool:
         return False
     with path.open(encoding="utf-8") as file:
         try:
-            header = json.loads(file.readline())
-        except (json.JSONDecodeError, UnicodeDecodeError):
+            header = parse_json(file.readline())
+        except ValueError:
             return False
     return isinstance(header, dict) and header.get("digest") == digest
 
@@ -107,7 +108,7 @@ def finished(folder: Path, unit: Unit, digest: str) -> bool:
 def read_unit(path: Path) -> UnitResult:
     """Read the file of a unit."""
     try:
-        header, *lines = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+        header, *lines = [parse_json(line) for line in path.read_text("utf-8").splitlines()]
         if header["schema"] != SCHEMA:
             raise ArtifactError(
                 f"{path} has schema {header['schema']}, but this segcal reads {SCHEMA}. Run the benchmark again."
@@ -128,7 +129,7 @@ def read_results(folder: str | Path) -> Results:
             f"{place} has no {PROTOCOL}, but a folder written by segcal benchmark is needed. Check the path."
         )
     try:
-        protocol = json.loads((place / PROTOCOL).read_text("utf-8"))
+        protocol = parse_json((place / PROTOCOL).read_text("utf-8"))
         paths = [place / Unit.from_plain(plain).path for plain in protocol["units"]]
     except (ValueError, KeyError, TypeError) as error:
         raise ArtifactError(

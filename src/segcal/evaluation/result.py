@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from segcal.metrics import Metric
+from segcal.names import csv_cell
 from segcal.summary import Difference, Estimate
 
 SCHEMA = 1
@@ -52,7 +53,7 @@ class Evaluation:
         def write(file: IO[str]) -> None:
             writer = csv.DictWriter(file, fieldnames=list(self.rows[0]), lineterminator="\n")
             writer.writeheader()
-            writer.writerows(self.rows)
+            writer.writerows({name: csv_cell(value) for name, value in row.items()} for row in self.rows)
 
         _write(Path(path), write)
 

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from segcal.calibrators import CALIBRATORS, make_calibrator
+from segcal.calibrators import CALIBRATORS, fits_in_memory, make_calibrator
 from segcal.calibrators.base import Calibrator
 from segcal.cases.base import Case
 from segcal.cases.parallel import map_cases
@@ -102,7 +102,9 @@ def candidates(
         raise InputError(f"preserve is {preserve!r}, but it must be order, argmax or none. Choose one of the three.")
     names = []
     for name in CALIBRATORS:
-        calibrator = make_calibrator(name, num_classes)
+        if not fits_in_memory(name, num_classes):
+            continue
+        calibrator = make_calibrator(name, 2)  # promises do not depend on the number of classes
         sees_offset = not calibrator.translation_invariant
         if calibrator.fitted_by in LIKELIHOOD and calibrator.preserves in enough[preserve]:
             names += [] if sees_offset and not allow_offset_dependent else [name]

@@ -57,8 +57,10 @@ def test_calibrated_scores_keep_labels_and_lose_the_offset(tmp_path, rng):
     ("change", "match"),
     [
         ({"version": 2}, "has format 'segcal-store' version 2, but 'segcal-store' version 1 is needed"),
-        ({"num_classes": "three"}, "has no valid num_classes and class_names"),
-        ({"class_names": "abc"}, "has no valid num_classes and class_names"),
+        ({"num_classes": "three"}, r"dataset\.json has num_classes = 'three', but 2 to 1048576 are needed"),
+        ({"num_classes": 10**12}, r"dataset\.json has num_classes = 1000000000000, but 2 to"),
+        ({"class_names": "abc"}, "has no valid class_names and pooling"),
+        ({"pooling": ["single"]}, "has no valid class_names and pooling"),
         ({"kind": "softmax"}, "no kind is named 'softmax'"),
     ],
 )

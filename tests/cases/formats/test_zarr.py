@@ -51,10 +51,10 @@ def change(path, **entries):
             "uses the codec evil",
         ),
         ({"codecs": "bytes"}, "has no list of codecs"),
-        ({"shape": [3, 10**9, 10**9]}, "declares 3000000000000000000 bytes of values"),
+        ({"shape": [3, 10**9, 10**9]}, r"a\.zarr needs more memory than any machine has, but at most"),
         (
             {"chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [10**12, 1, 1]}}},
-            "declares 1000000000000",
+            r"a\.zarr needs 11175\.9 GiB",
         ),
         ({"shape": [3, -1]}, "has no valid shape and chunk shape"),
         ({"chunk_grid": 5}, "has no valid shape and chunk shape"),
@@ -62,8 +62,8 @@ def change(path, **entries):
     ],
 )
 def test_metadata_is_checked_before_the_library_sees_it(entries, match, tmp_path):
-    make(tmp_path / "a.zarr", np.zeros((3, 4, 5), np.float32))
-    make(tmp_path / "b.zarr", np.zeros((3, 4, 5), np.float32))
+    make(tmp_path / "a.zarr", np.ones((3, 4, 5), np.float32))
+    make(tmp_path / "b.zarr", np.ones((3, 4, 5), np.float32))
     cases = open_cases(tmp_path, kind="logits")
     change(tmp_path / "a.zarr", **entries)
     with pytest.raises(CaseError, match=match):

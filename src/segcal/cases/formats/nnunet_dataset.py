@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from segcal.cases.bounded import read_json
 from segcal.cases.labels import Axes
+from segcal.documents import read_json
 from segcal.errors import InputError
 
 SHARED = ("dataset.json", "plans.json", "predict_from_raw_data_args.json")
