@@ -125,7 +125,7 @@ def test_the_list_of_exceptions_names_files_that_exist():
 
 
 def test_every_test_file_mirrors_a_source_file():
-    special = {"contracts", "paper"}
+    special = {"contracts", "faults", "paper"}
     whole = {"test_nnunet_export.py", "test_nnunet.py"}  # a framework from end to end
     for path in TESTS.rglob("test_*.py"):
         file = path.relative_to(TESTS)

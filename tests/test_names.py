@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from segcal.errors import InputError
-from segcal.names import LONGEST, clean, clean_lines, csv_cell, short
+from segcal.names import clean, clean_lines, csv_cell
 
 
 @pytest.mark.parametrize(
@@ -45,10 +45,3 @@ def test_no_cell_is_a_formula(start):
 @pytest.mark.parametrize("value", [-0.5, None, 3, "", "a=b"])
 def test_other_cells_stay(value):
     assert csv_cell(value) is value or csv_cell(value) == value
-
-
-def test_short_names_stay_and_long_ones_stay_apart():
-    long = ["é" * 150, "é" * 149 + "e"]
-    assert short("case") == "case"
-    assert short(long[0]) != short(long[1])
-    assert all(len(short(name).encode()) <= 100 < LONGEST for name in long)

@@ -14,8 +14,8 @@ from segcal.errors import InputError
 from segcal.types import IGNORED
 
 MAX_CLASSES = 1 << 20
-# Scores beyond this are no logits: their differences and squares leave the range of float32.
-LARGEST_LOGIT = 1e15
+# Masked classes often hold -1e9, which can be computed with. Beyond this, squares of scores swamp all else in a fit.
+LARGEST_LOGIT = 1e10
 
 
 def check_num_classes(num_classes: object) -> int:

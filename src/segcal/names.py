@@ -9,13 +9,10 @@ cleaning twice does no harm.
 A spreadsheet takes a cell that begins with ``= + - @`` for a formula; a quote before it makes it a text.
 """
 
-import hashlib
 import re
 
 _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
-# What most file systems allow, in bytes.
-LONGEST = 255
 
 
 def clean(text: str) -> str:
@@ -41,19 +38,6 @@ def csv_cell(value: object) -> object:
     if not isinstance(value, str):
         return value
     return f"'{clean(value)}" if value.startswith(_FORMULA) else clean(value)
-
-
-def short(name: str, longest: int = 100) -> str:
-    """Return a name of at most so many bytes; what is cut off is kept apart by a digest.
-
-    >>> short("case_1"), len(short("x" * 240)), short("x" * 240) == short("x" * 241)
-    ('case_1', 100, False)
-    """
-    content = name.encode("utf-8", "surrogateescape")
-    if len(content) <= longest:
-        return name
-    digest = hashlib.sha256(content).hexdigest()[:16]
-    return f"{content[: longest - 17].decode('utf-8', 'ignore')}-{digest}"
 
 
 def _bytes(letter: str) -> bytes:

@@ -134,7 +134,10 @@ def test_the_hash_sees_numbers_and_not_places_or_processes():
         ({"repeats": 0}, r"repeats = 0, but at least 1 is needed"),
         ({"split": {"cal": 0}}, r"split.cal = 0, but at least 1 is needed"),
         ({"repeats": 10**12}, r"repeats = 1000000000000, but at most 1000 is possible. Lower it"),
-        ({"bootstrap": {"replicates": 10**12}}, r"bootstrap.replicates = 1000000000000, but at most 1e\+06 is possible"),
+        (
+            {"bootstrap": {"replicates": 10**12}},
+            r"bootstrap.replicates = 1000000000000, but at most 1e\+06 is possible",
+        ),
         ({"bootstrap": {"level": float("nan")}}, r"bootstrap.level = nan, but a share between 0 and 1 is needed"),
         ({"seed": "x"}, r"seed = 'x', but a whole number is needed"),
         ({"seed": 10**18}, r"seed = 1000000000000000000, but at most"),
@@ -145,7 +148,10 @@ def test_the_hash_sees_numbers_and_not_places_or_processes():
         ({"studies": [{"a": 1}]}, r"no study is named \{'a': 1\}"),
         ({"study_options": {"model_sizes": {"roads": "x"}}}, r"model_sizes.roads = 'x', but a whole number is needed"),
         ({"tasks": [{**FOLDERS, "labels": "a\0b"}]}, r"tasks\[0\].labels = .*, but a text of one line is needed"),
-        ({"tasks": [{**EMBEDDED, "cases": 10**12}]}, r"tasks\[0\].cases = 1000000000000, but at most 1e\+06 is possible"),
+        (
+            {"tasks": [{**EMBEDDED, "cases": 10**12}]},
+            r"cases = 1000000000000, but at most 1e\+06 is possible",
+        ),
         ({"tasks": [{**EMBEDDED, "members": 0}]}, r"tasks\[0\].members = 0, but at least 1 is needed"),
         *(
             ({"pipelines": [{"pooling": "single", "calibrator": name, "options": options}]}, match)

@@ -54,8 +54,6 @@ def nifti_values(image: Any, path: Path) -> np.ndarray:
         slope, shift = (stored.slope, stored.inter) if hasattr(stored, "get_unscaled") else (1.0, 0.0)
         if (slope, shift) == (1.0, 0.0):
             return values.astype(values.dtype.newbyteorder("="), copy=False)
-        if not (np.isfinite(slope) and np.isfinite(shift)):
-            raise InputError(f"{path} is scaled by {slope} and {shift}, but both must be finite. Export it again.")
         scaled = values.astype(np.float64)
         scaled *= slope
         scaled += shift

@@ -1,7 +1,8 @@
 """Converting any cases to segcal's own store, one case at a time; what is complete is not written again."""
 
-import os
+import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from segcal.cases.base import Case, Cases
@@ -45,12 +46,13 @@ class StoreWriter:
 
     def done(self, case_id: str) -> bool:
         """Whether the case is complete in the store."""
-        return (self.folder / f"{case_id}.safetensors").exists()
+        with suppress(OSError):  # a name that is too long fails its case, when it is written
+            return (self.folder / f"{case_id}.safetensors").exists()
+        return False
 
     def write(self, case: Case) -> Path:
         """Write one case, beside and then renamed."""
-        beside = self.folder / f".writing-{case.id}-{os.getpid()}"
-        beside.mkdir(exist_ok=True)
+        beside = Path(tempfile.mkdtemp(prefix=".writing-", dir=self.folder))  # an id may be too long for more
         try:
             name = save_case(case, beside, self.cases.has_offset)
             return (beside / name).replace(self.folder / name)

@@ -94,7 +94,7 @@ def write_tensors(tensors: dict[str, Tensor], path: Path, metadata: dict[str, st
         save_file(tensors, path, metadata)
     except SafetensorError as error:  # a full disk, mostly
         raise OSError(f"{path.name} could not be written ({error})") from None
-    pattern = path.with_name(f".{path.name}.mode")
+    pattern = path.with_name(".mode")  # the folder is nobody else's, and a longer name may be too long
     pattern.touch()
     path.chmod(pattern.stat().st_mode)
     pattern.unlink()

@@ -15,7 +15,7 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from segcal.cases.base import Case
+from segcal.cases.base import Case, CaseError
 from segcal.cases.decision import keep_decision
 from segcal.cases.formats.base import Facts, Format, Header, Options, Stored
 from segcal.cases.formats.safetensors import look_at, write_tensors
@@ -30,6 +30,8 @@ from segcal.numerics import canonical_logits, compute_dtype, free_energy, winner
 FORMAT = "segcal-store"
 VERSION = 1
 DATASET = "dataset.json"
+# What most file systems allow.
+LONGEST_NAME = 255
 _LOWEST = float(np.finfo(np.float16).min)
 
 
@@ -136,6 +138,10 @@ def save_case(case: Case, folder: Path, has_offset: bool) -> str:
         tensors["mask"] = case.mask.to(torch.uint8).contiguous()
     facts = {"format": FORMAT, "version": VERSION, "id": case.id, "spacing": case.spacing, "group": case.group}
     name = f"{case.id}.safetensors"
+    if len(name.encode()) > LONGEST_NAME:
+        raise CaseError(
+            case.id, f"its file would have a name of {len(name.encode())} bytes, but {LONGEST_NAME} can be. Rename it."
+        )
     write_tensors(tensors, folder / name, {"segcal": json.dumps(facts)})
     return name
 
