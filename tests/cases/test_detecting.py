@@ -4,6 +4,7 @@ import nibabel
 import numpy as np
 import pytest
 
+from segcal.cases import CaseError, open_cases
 from segcal.cases.detecting import detect_format, open_format
 from segcal.cases.formats import Options
 from segcal.errors import InputError

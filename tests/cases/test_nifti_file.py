@@ -113,7 +113,9 @@ def test_scaled_values_are_those_of_the_library_in_one_copy(dtype, tmp_path, rng
     tracemalloc.start()
     try:
         found = nifti_file.nifti_values(opened, tmp_path / "a.nii")
-        assert tracemalloc.get_traced_memory()[1] < found.nbytes * 1.2 + image.get_fdata().size * np.dtype(dtype).itemsize
+        assert (
+            tracemalloc.get_traced_memory()[1] < found.nbytes * 1.2 + image.get_fdata().size * np.dtype(dtype).itemsize
+        )
     finally:
         tracemalloc.stop()
     assert found.dtype == expected.dtype

@@ -1,4 +1,5 @@
 import math
+import resource
 from dataclasses import replace
 
 import numpy as np
@@ -137,3 +138,21 @@ def test_what_must_be_kept_decides_who_competes():
         assert make_calibrator(name, 4).translation_invariant
     with pytest.raises(InputError, match="preserve is 'mask', but it must be order, argmax or none"):
         candidates(4, "mask")
+
+
+def test_what_cannot_fit_in_memory_is_no_candidate():
+    """With 20,000 classes the parameters of cms_ap alone are 64 terabytes."""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert candidates(20_000) == ["identity", "ts", "ets"]
+    assert candidates(20_000, "none", allow_offset_dependent=True)[:4] == ["identity", "ts", "ets", "vs"]
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    assert grown < 300_000  # kilobytes; torch loads some of its own for the first one that is built without values
+
+
+def test_memory_decides_who_competes(monkeypatch):
+    monkeypatch.setattr("segcal.calibrators.memory_limit", lambda: 100**3 * 8 * 108)
+    assert "cms_ap" not in candidates(100)
+    monkeypatch.setattr("segcal.calibrators.memory_limit", lambda: 100**3 * 8 * 110)
+    assert "cms_ap" in candidates(100)
+    with pytest.raises(InputError, match=r"cms_ap for 3000 classes needs 201\.2 GiB, but at most"):
+        make_calibrator("cms_ap", 3000)

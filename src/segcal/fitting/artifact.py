@@ -153,7 +153,7 @@ def _empty_calibrator(path: Path, description: dict[str, Any]) -> Calibrator:
         return make_calibrator(description["name"], description["num_classes"], **description["options"])
     except InputError as error:
         raise ArtifactError(
-            f"{path / DESCRIPTION} describes a calibrator that this segcal does not know: {error} Update segcal."
+            f"{path / DESCRIPTION} describes a calibrator that this segcal cannot make: {error} Update segcal."
         ) from None
     except (KeyError, TypeError, AttributeError) as error:
         raise _broken(path / DESCRIPTION, f"lacks or misspells {error}") from None
