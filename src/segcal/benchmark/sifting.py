@@ -94,4 +94,6 @@ def _read(path: Path) -> dict[str, Any]:
         known = parse_json(path.read_text("utf-8"))
     except (OSError, ValueError):
         return {}
-    return known if isinstance(known, dict) else {}
+    if not isinstance(known, dict):
+        return {}
+    return {name: one for name, one in known.items() if isinstance(one, dict) and isinstance(one.get("broken"), dict)}

@@ -30,7 +30,7 @@ def make_document(folder: str | Path) -> dict[str, Any]:
         return _document(read_results(folder))
     except SegcalError:  # says what is wrong already
         raise
-    except (KeyError, TypeError, IndexError, ValueError) as error:
+    except (KeyError, TypeError, IndexError, ValueError, AttributeError) as error:
         raise ArtifactError(
             f"{folder} holds results that this segcal cannot read ({type(error).__name__}: {error}), but they must be "
             "as it writes them. Run the benchmark again."
