@@ -40,6 +40,8 @@ def load_member(task: str, member: int, folder: Path = WEIGHTS) -> UNet:
                 )
             prefix = f"{member}."
             weights = {key[len(prefix) :]: file.get_tensor(key) for key in file.keys() if key.startswith(prefix)}  # noqa: SIM118
+    except InputError:
+        raise
     except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
         raise ArtifactError(f"{path} is not readable as weights ({error}). Install the package again.") from None
     network = UNet(**facts)
