@@ -130,3 +130,10 @@ def test_a_broken_promise_is_an_error_of_the_case(cases, tmp_path):
     with pytest.raises(CaseError, match=r"case 'a': 35 voxels changed their class, but the calibrator promises"):
         applier(cases.read("a"))
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["calibration.json"]
+
+
+def test_what_is_no_number_is_never_written(cases, tmp_path):
+    applier = Applier(fitted(inverse_temperature=1e300), cases, tmp_path / "out")
+    with pytest.raises(CaseError, match=r"105 calibrated values are not numbers, but all must be.* nothing was"):
+        applier(cases.read("a"))
+    assert not (tmp_path / "out" / "a.npy").exists()

@@ -189,3 +189,14 @@ def test_other_masks_are_refused():
         InputError, match=r"masks has space \(5, 4\), but its logits have \(4, 5\). Give one mask value"
     ):
         check_mask(torch.ones(5, 4), "masks", SPACE)
+
+
+def test_scores_beyond_any_logit_are_refused_and_masks_are_not():
+    check_finite(torch.tensor([-1e9, 0.0]), "logits")
+    with pytest.raises(InputError, match=r"logits has values up to 3e\+38 in size, but at most 1e\+10 can be computed"):
+        check_finite(torch.tensor([3e38, 0.0]), "logits")
+
+
+def test_a_number_of_classes_has_a_bound():
+    with pytest.raises(InputError, match="num_classes is 1000000000000, but at most 1048576 are possible"):
+        check_num_classes(10**12)

@@ -145,6 +145,13 @@ class Applier:
     def __call__(self, case: Case) -> Applied:
         """Calibrate and write one case."""
         log_probs, before, flips = calibrate(self._calibrator, case.logits, case.image)
+        broken = int(log_probs.isnan().sum())
+        if broken:
+            raise CaseError(
+                case.id,
+                f"{broken} calibrated values are not numbers, but all must be. The scores are too large for the "
+                "calibrator, or it is damaged: run segcal audit; nothing was written.",
+            )
         keeps = self._calibrator.preserves is not None
         if keeps and flips:
             raise CaseError(

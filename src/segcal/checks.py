@@ -13,6 +13,10 @@ from torch import Tensor
 from segcal.errors import InputError
 from segcal.types import IGNORED
 
+MAX_CLASSES = 1 << 20
+# Masked classes often hold -1e9, which can be computed with. Beyond this, squares of scores swamp all else in a fit.
+LARGEST_LOGIT = 1e10
+
 
 def check_num_classes(num_classes: object) -> int:
     """Return `num_classes` if it is a whole number of at least 2."""
@@ -21,6 +25,8 @@ def check_num_classes(num_classes: object) -> int:
             f"num_classes is {num_classes!r}, but a whole number of at least 2 is needed. "
             "A single sigmoid output is two classes: declare kind='sigmoid'."
         )
+    if num_classes > MAX_CLASSES:
+        raise InputError(f"num_classes is {num_classes}, but at most {MAX_CLASSES} are possible. Check the number.")
     return int(num_classes)
 
 
@@ -51,7 +57,7 @@ def check_floating(logits: Tensor, name: str) -> None:
 
 
 def check_finite(logits: Tensor, name: str) -> None:
-    """Refuse NaN and infinite values, and say how many there are."""
+    """Refuse NaN, infinite and absurdly large values, and say how many there are."""
     if logits.numel() == 0:
         return
     lowest, highest = logits.aminmax()  # NaN spreads into both; several times faster than looking at every value
@@ -60,6 +66,12 @@ def check_finite(logits: Tensor, name: str) -> None:
         raise InputError(
             f"{name} has {bad} values that are NaN or infinite, but all must be finite. "
             "Zero probabilities give -inf: declare kind='probs' instead of taking the log yourself."
+        )
+    largest = max(-float(lowest), float(highest))
+    if largest > LARGEST_LOGIT:
+        raise InputError(
+            f"{name} has values up to {largest:.2g} in size, but at most {LARGEST_LOGIT:g} can be computed with. "
+            "Classes that are masked out need no more than -1e4: clamp the scores."
         )
 
 

@@ -1,11 +1,17 @@
 """The exceptions of the package.
 
-Messages have one form: ``<name> <what it is>, but <what is needed>. <What to do>.``
+Messages have one form: ``<name> <what it is>, but <what is needed>. <What to do>.`` They quote names that somebody else
+chose, and go to terminals and into results: they are cleaned here, once for all.
 """
+
+from segcal.names import clean
 
 
 class SegcalError(Exception):
     """Base of everything that segcal raises on purpose."""
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(clean(message))
 
 
 class InputError(SegcalError, ValueError):

@@ -133,6 +133,36 @@ def test_the_hash_sees_numbers_and_not_places_or_processes():
         ({"repeats": True}, r"repeats = True, but a whole number is needed"),
         ({"repeats": 0}, r"repeats = 0, but at least 1 is needed"),
         ({"split": {"cal": 0}}, r"split.cal = 0, but at least 1 is needed"),
+        ({"repeats": 10**12}, r"repeats = 1000000000000, but at most 1000 is possible. Lower it"),
+        (
+            {"bootstrap": {"replicates": 10**12}},
+            r"bootstrap.replicates = 1000000000000, but at most 1e\+06 is possible",
+        ),
+        ({"bootstrap": {"level": float("nan")}}, r"bootstrap.level = nan, but a share between 0 and 1 is needed"),
+        ({"seed": "x"}, r"seed = 'x', but a whole number is needed"),
+        ({"seed": 10**18}, r"seed = 1000000000000000000, but at most"),
+        ({"workers": 10**9}, r"workers = 1000000000, but at most 1024 is possible"),
+        ({"fit": {"trials": 10**15}}, r"fit.trials = 1000000000000000, but at most 100000 is possible"),
+        ({"fit": {"seed": 10**18}}, r"fit.seed = 1000000000000000000, but at most"),
+        ({"studies": [["x"]]}, r"no study is named \['x'\]"),
+        ({"studies": [{"a": 1}]}, r"no study is named \{'a': 1\}"),
+        ({"study_options": {"model_sizes": {"roads": "x"}}}, r"model_sizes.roads = 'x', but a whole number is needed"),
+        ({"tasks": [{**FOLDERS, "labels": "a\0b"}]}, r"tasks\[0\].labels = .*, but a text of one line is needed"),
+        (
+            {"tasks": [{**EMBEDDED, "cases": 10**12}]},
+            r"cases = 1000000000000, but at most 1e\+06 is possible",
+        ),
+        ({"tasks": [{**EMBEDDED, "members": 0}]}, r"tasks\[0\].members = 0, but at least 1 is needed"),
+        *(
+            ({"pipelines": [{"pooling": "single", "calibrator": name, "options": options}]}, match)
+            for name, options, match in [
+                ("isotonic", {"knots": 10**12}, r"isotonic for 2 classes needs 14901.2 GiB, but at most"),
+                ("histogram", {"bins": 10**15}, r"histogram for 2 classes needs .* GiB, but at most"),
+                ("lts", {"seed": "x"}, r"lts has the options \{'seed': 'x'\}, but it cannot be made with them"),
+                ("pts", {"hidden": [10**9, 10**9]}, r"pts for 2 classes needs more memory than any machine has"),
+                ("pts", {"hidden": 5}, r"pts has the options \{'hidden': 5\}, but it cannot be made with them"),
+            ]
+        ),
         ({"split": 3}, r"split = 3, but a table is needed"),
         ({"fit": {"lam": "x"}}, r"fit.lam = 'x', but a number is needed"),
         ({"fit": {"method": "adam"}}, r"method is 'adam', but it must be 'exact' or 'paper'"),
@@ -170,3 +200,9 @@ def test_a_missing_or_broken_file_is_named(tmp_path):
     (tmp_path / "bad.toml").write_text("a = ", encoding="utf-8")
     with pytest.raises(InputError, match="is not readable as TOML"):
         load_protocol(tmp_path / "bad.toml")
+
+
+def test_options_of_a_pipeline_may_be_lists():
+    entry = {"pooling": "single", "calibrator": "pts", "options": {"hidden": [4, 4]}}
+    protocol = parse_protocol({"tasks": [EMBEDDED], "pipelines": [entry, entry]})
+    assert [pipeline.to_plain() for pipeline in protocol.pipelines] == [entry]

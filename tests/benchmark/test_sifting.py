@@ -87,3 +87,9 @@ def test_a_task_of_broken_cases_alone_is_refused(broken, tmp_path):
         np.save(path, np.full((3, 13, 11), np.nan, np.float32))
     with pytest.raises(InputError, match="task 'blobs' has 12 cases and none can be used, but some are needed"):
         sift(parse_protocol(document(task), root), tmp_path / "out", lambda failure: None)
+
+
+@pytest.mark.parametrize("content", ["[1]", '{"t": [1]}', '{"t": {"fingerprint": "x"}}', "[" * 100_000])
+def test_a_record_that_holds_something_else_counts_as_none(content, tmp_path):
+    (tmp_path / "sifted.json").write_text(content)
+    assert sifting._read(tmp_path / "sifted.json") == {}

@@ -4,6 +4,7 @@ import nibabel
 import numpy as np
 import pytest
 
+from segcal.cases import CaseError, open_cases
 from segcal.cases.detecting import detect_format, open_format
 from segcal.cases.formats import Options
 from segcal.errors import InputError
@@ -61,3 +62,17 @@ def test_npz_below_somebody_elses_dataset_json_is_not_nnunet(tmp_path):
     assert detect_format(tmp_path / "p") == "npz"
     (tmp_path / "p" / "a.pkl").write_bytes(b"")
     assert detect_format(tmp_path / "p") == "nnunet"
+
+
+def test_a_damaged_first_file_fails_its_case_and_not_the_folder(tmp_path, rng):
+    image = nibabel.Nifti1Image(rng.normal(size=(3, 4, 5, 2)).astype(np.float32), np.eye(4))
+    for name in ("a", "b"):
+        nibabel.save(image, tmp_path / f"{name}.nii.gz")
+    (tmp_path / "a.nii.gz").write_bytes((tmp_path / "a.nii.gz").read_bytes()[:60])
+    cases = open_cases(tmp_path, kind="logits")
+    assert cases.read("b").logits.shape == (2, 3, 4, 5)
+    with pytest.raises(CaseError, match=r"a\.nii\.gz cannot be read"):
+        cases.read("a")
+    (tmp_path / "b.nii.gz").write_bytes(b"")
+    with pytest.raises(InputError, match=r"a\.nii\.gz cannot be read"):
+        open_cases(tmp_path, kind="logits")

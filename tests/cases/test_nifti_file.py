@@ -100,3 +100,23 @@ def test_damaged_headers_are_read_or_refused_and_nothing_else(data, tmp_path_fac
         nifti_file.spacing(image)
         nifti_file.orientation(image)
         nifti_file.nifti_values(image, path)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.int32, np.float32])
+def test_scaled_values_are_those_of_the_library_in_one_copy(dtype, tmp_path, rng):
+    image = nibabel.Nifti1Image(rng.integers(0, 100, (30, 40, 50)).astype(dtype), np.eye(4))
+    content = bytearray(image.to_bytes())
+    content[112:120] = struct.pack("<2f", 0.3, -7.0)
+    (tmp_path / "a.nii").write_bytes(content)
+    expected = np.asanyarray(nibabel.load(tmp_path / "a.nii").dataobj)
+    opened = nifti_file.open_nifti(tmp_path / "a.nii")
+    tracemalloc.start()
+    try:
+        found = nifti_file.nifti_values(opened, tmp_path / "a.nii")
+        assert (
+            tracemalloc.get_traced_memory()[1] < found.nbytes * 1.2 + image.get_fdata().size * np.dtype(dtype).itemsize
+        )
+    finally:
+        tracemalloc.stop()
+    assert found.dtype == expected.dtype
+    assert np.array_equal(found, expected)

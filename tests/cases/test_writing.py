@@ -71,7 +71,7 @@ def test_a_file_that_reads_back_differently_is_not_put_in_place(npy_folder, tmp_
     cases = open_cases(npy_folder[0], kind="logits")
     case = cases.read("a1")
     writer = CaseWriter(cases, tmp_path / "out")
-    monkeypatch.setattr(np, "save", lambda path, array: path.write_bytes((npy_folder[0] / "b1.npy").read_bytes()))
+    monkeypatch.setattr(np, "save", lambda file, array: file.write((npy_folder[0] / "b1.npy").read_bytes()))
     with pytest.raises(CaseError, match="read back has another winning class in some voxels"):
         writer.write("a1", torch.log_softmax(case.logits, 0), case.logits.argmax(0))
     assert list((tmp_path / "out").iterdir()) == []

@@ -56,3 +56,9 @@ def test_help_names_all_spellings_of_an_option_and_its_value_once(monkeypatch):
     assert re.search(r"^  --kind \{a,b\} +what$", text, flags=re.MULTILINE)
     assert re.search(r"^  --many N \[N \.\.\.\] +several$", text, flags=re.MULTILINE)
     assert re.search(r"^  --flag +yes or no$", text, flags=re.MULTILINE)
+
+
+def test_a_refusal_quotes_nothing_that_a_terminal_obeys(capsys):
+    with pytest.raises(SystemExit):
+        Parser(prog="segcal").parse_args(["\x1b[31mred"])
+    assert "error: unrecognized arguments: %1B[31mred. See segcal --help." in capsys.readouterr().err

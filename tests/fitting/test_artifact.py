@@ -235,3 +235,55 @@ def test_weights_of_somebody_else_are_not_replaced(fitted, tmp_path):
         segcal.save(fitted, folder)
     segcal.save(fitted, folder, overwrite=True)
     segcal.load(folder)
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({"num_classes": 10**12}, r"cannot make: num_classes is 1000000000000, but at most 1048576 are possible"),
+        ({"num_classes": 10_000}, r"cannot make: cms_ap for 10000 classes needs 7450\.6 GiB, but at most"),
+        ({"name": "isotonic", "options": {"knots": 10**12}}, r"isotonic for 3 classes needs 14901\.2 GiB"),
+        ({"name": "histogram", "options": {"bins": 10**12}}, r"histogram for 3 classes needs .* GiB"),
+        ({"name": "lts", "options": {"seed": "x"}}, r"lts has the options \{'seed': 'x'\}, but it cannot be made"),
+        ({"name": ["ts"]}, "lacks or misspells"),
+        ({"options": 3}, "lacks or misspells"),
+        ({"config": {"voxels": 0}}, r"lacks or misspells voxels is 0"),
+        ({"config": 5}, "lacks or misspells"),
+        ({"certificate": 5}, "lacks or misspells"),
+    ],
+)
+def test_a_description_of_something_absurd_is_refused_before_it_is_made(change, match, fitted, tmp_path):
+    folder = segcal.save(fitted, tmp_path / "calibrator")
+    _resign(folder, lambda d: d.update(change))
+    with pytest.raises(segcal.ArtifactError, match=match):
+        segcal.load(folder)
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"schema": ' + "9" * 5000 + "}"])
+def test_json_beyond_the_bounds_is_one_sentence(text, fitted, tmp_path):
+    folder = segcal.save(fitted, tmp_path / "calibrator")
+    (folder / "calibrator.json").write_text(text)
+    with pytest.raises(segcal.ArtifactError, match=r"calibrator\.json is not readable as JSON"):
+        segcal.load(folder)
+
+
+def test_parameters_beyond_any_fit_are_refused(cases, tmp_path):
+    folder = segcal.save(segcal.fit("ts", cases), tmp_path / "calibrator")
+    save_file({"inverse_temperature": torch.tensor(1e300, dtype=torch.float64)}, folder / "weights.safetensors")
+    _resign(folder, lambda d: None)
+    with pytest.raises(
+        segcal.ArtifactError, match=r"weights\.safetensors holds values that are .* or beyond 1e\+20, but"
+    ):
+        segcal.load(folder)
+
+
+def test_weights_of_another_type_or_far_too_many_are_refused(cases, tmp_path):
+    folder = segcal.save(segcal.fit("ts", cases), tmp_path / "calibrator")
+    save_file({"inverse_temperature": torch.tensor(1.0).to(torch.float8_e4m3fn)}, folder / "weights.safetensors")
+    _resign(folder, lambda d: None)
+    with pytest.raises(segcal.ArtifactError, match=r"holds .*float8_e4m3fn.* but ts needs .*float64"):
+        segcal.load(folder)
+    with (folder / "weights.safetensors").open("r+b") as file:
+        file.truncate(10**13)  # takes no space
+    with pytest.raises(segcal.ArtifactError, match="has 10000000000000 bytes, which ts cannot need"):
+        segcal.load(folder)

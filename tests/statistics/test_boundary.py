@@ -3,6 +3,7 @@ import pytest
 from scipy import ndimage
 
 from segcal.errors import InputError
+from segcal.statistics import boundary
 from segcal.statistics.boundary import BandCache, check_band_edges, find_bands, find_boundary, squared_distances
 
 
@@ -92,3 +93,23 @@ def test_four_axes_are_measured_too():
     labels = np.zeros((3, 3, 3, 4), np.int64)
     labels[..., 2:] = 1
     assert find_bands(labels).distance.sum() == pytest.approx(2 * 27)
+
+
+def test_memory_follows_the_voxels_and_not_the_square_of_a_side():
+    """A strip of two million voxels has squared distances up to 4e12: one counter for each would be 32 terabytes."""
+    length = 2_000_000
+    labels = np.zeros((1, length), np.int8)
+    labels[0, :2] = 1
+    found = find_bands(labels)
+    assert found.count.tolist() == [5, 4, 8, length - 17]
+    assert found.distance[:3].tolist() == [1 + 0 + 0 + 1 + 2, 3 + 4 + 5 + 6, sum(range(7, 15))]
+    exact = sum(range(15, length - 2))
+    assert found.distance[3] == pytest.approx(exact, rel=1e-6)
+
+
+def test_both_ways_of_counting_distances_agree():
+    square = np.array([0.0, 1, 1, 2, 4, 4, 4], np.float32)
+    size, often = boundary._count_distances(square)
+    longer, few = boundary._count_distances(np.append(square, np.float32(1e6)))
+    assert size[often > 0].tolist() == longer[:-1].tolist() == [0, 1, 2, 4]
+    assert often[often > 0].tolist() == few[:-1].tolist() == [1, 2, 1, 3]

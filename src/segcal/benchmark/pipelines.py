@@ -67,6 +67,9 @@ class Pipeline:
         check_pooling(self.pooling)
         self.make(2)  # a wrong name or option is refused here
 
+    def __hash__(self) -> int:
+        return hash((self.pooling, self.calibrator, tuple(key for key, _ in self.options)))  # values may be lists
+
     @property
     def title(self) -> str:
         """Return how it is shown."""

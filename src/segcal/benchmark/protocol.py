@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from segcal.benchmark.pipelines import LISTS, Pipeline, unknown_calibrators
-from segcal.benchmark.reading import check_least, read_table, read_toml, require
+from segcal.benchmark.reading import COUNT, check_range, read_table, read_toml, require
 from segcal.benchmark.study_choice import USUAL, Options, read_options, read_studies
 from segcal.benchmark.tasks import Division, Task, read_division, read_tasks
 from segcal.errors import InputError
@@ -30,6 +30,10 @@ KEYS: dict[str, type | None] = {
     "tasks": None, "split": dict, "repeats": int, "seed": int, "pipelines": None, "fit": dict, "metrics": list,
     "bootstrap": dict, "workers": int, "studies": None, "study_options": dict,
 }  # fmt: skip
+# Least and most: a slip of the finger is not to run for a year.
+BOUNDS = {"repeats": (1, 1000), "seed": (0, COUNT), "workers": (1, 1024)}
+MOST_REPLICATES = 1_000_000
+FIT_BOUNDS = {"memory": 1 << 50, "trials": 100_000, "max_steps": 100_000_000, "patience": 100_000_000}
 # Where files lie, how the work is spread, and what is only read from the numbers.
 NOT_DECIDING = ("root", "workers", "device", "notes", "studies", "study_options")
 FIT_KINDS: dict[str, type | None] = {
@@ -134,8 +138,8 @@ def load_protocol(path: str | Path, root: str | Path | None = None) -> Protocol:
 def parse_protocol(document: Mapping[str, Any], root: str | Path = ".") -> Protocol:
     """Read a protocol from the tables of a TOML document; see :func:`load_protocol`."""
     found = read_table(dict(document), "", KEYS)
-    for key, least in (("repeats", 1), ("seed", 0), ("workers", 1)):
-        check_least(found.get(key, least), key, least)
+    for key, (least, most) in BOUNDS.items():
+        check_range(found.get(key, least), key, least, most)
     found["tasks"] = read_tasks(found.get("tasks"))
     listed = found.pop("pipelines", PAPER)
     pipelines, notes = _read_pipelines(listed)
@@ -145,7 +149,7 @@ def parse_protocol(document: Mapping[str, Any], root: str | Path = ".") -> Proto
     if "split" in found:
         found["split"] = read_division(found["split"], "split")
     if "fit" in found:
-        found["fit"] = FitConfig(**read_table(found["fit"], "fit", FIT_KINDS))
+        found["fit"] = _read_fit(found["fit"])
     if "bootstrap" in found:
         found["bootstrap"] = _read_bootstrap(found["bootstrap"])
     if "studies" in found:
@@ -175,10 +179,18 @@ def _read_pipelines(listed: object) -> tuple[tuple[Pipeline, ...], tuple[str, ..
     return tuple(dict.fromkeys(pipelines)), ()
 
 
+def _read_fit(table: object) -> FitConfig:
+    found = read_table(table, "fit", FIT_KINDS)
+    for key, value in found.items():
+        if type(value) is int:
+            check_range(value, f"fit.{key}", 0, FIT_BOUNDS.get(key, COUNT))
+    return FitConfig(**found)
+
+
 def _read_bootstrap(table: object) -> Bootstrap:
     bootstrap = Bootstrap(**read_table(table, "bootstrap", {"replicates": int, "seed": int, "level": float}))
-    check_least(bootstrap.replicates, "bootstrap.replicates", 1)
-    check_least(bootstrap.seed, "bootstrap.seed", 0)
+    check_range(bootstrap.replicates, "bootstrap.replicates", 1, MOST_REPLICATES)
+    check_range(bootstrap.seed, "bootstrap.seed", 0)
     if not 0 < bootstrap.level < 1:
         raise InputError(
             f"protocol has bootstrap.level = {bootstrap.level}, but a share between 0 and 1 is needed. Try 0.95."

@@ -15,6 +15,7 @@ from typing import Any
 
 from segcal.atomic import write_text
 from segcal.benchmark.units import SCHEMA, Unit
+from segcal.documents import parse_json
 from segcal.errors import ArtifactError, InputError
 from segcal.statistics import CaseTables
 
@@ -83,7 +84,7 @@ def finished(folder: Path, unit: Unit, digest: str) -> bool:
     """Return whether the file of a unit is there, with this digest and its last line."""
     try:
         lines = _lines(folder / unit.path)
-        header = json.loads(lines[0])
+        header = parse_json(lines[0])
     except (OSError, ValueError, IndexError):
         return False
     return isinstance(header, dict) and header.get("digest") == digest and lines[-1].startswith('{"total":')
@@ -92,7 +93,7 @@ def finished(folder: Path, unit: Unit, digest: str) -> bool:
 def read_unit(path: Path) -> UnitResult:
     """Read the file of a unit."""
     try:
-        header, *lines = [json.loads(line) for line in _lines(path)]
+        header, *lines = [parse_json(line) for line in _lines(path)]
         if header["schema"] != SCHEMA:
             raise ArtifactError(
                 f"{path} has schema {header['schema']}, but this segcal reads {SCHEMA}. Run the benchmark again."
@@ -124,7 +125,7 @@ def read_protocol(place: Path) -> tuple[dict[str, Any], list[Unit]]:
             f"{place} has no {PROTOCOL}, but a folder written by segcal benchmark is needed. Check the path."
         )
     try:
-        protocol = json.loads((place / PROTOCOL).read_text("utf-8"))
+        protocol = parse_json((place / PROTOCOL).read_text("utf-8"))
         return protocol, [Unit.from_plain(plain) for plain in protocol["units"]]
     except (ValueError, KeyError, TypeError) as error:
         raise ArtifactError(

@@ -17,6 +17,7 @@ from segcal.benchmark.run import Step
 from segcal.benchmark.tasks import FolderTask, Task, open_task
 from segcal.cases.base import Case, CaseError, Cases
 from segcal.cases.parallel import map_cases
+from segcal.documents import parse_json
 from segcal.errors import InputError
 
 SIFTED = "sifted.json"
@@ -90,7 +91,9 @@ def _look(case: Case) -> None:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        known = json.loads(path.read_text("utf-8"))
+        known = parse_json(path.read_text("utf-8"))
     except (OSError, ValueError):
         return {}
-    return known if isinstance(known, dict) else {}
+    if not isinstance(known, dict):
+        return {}
+    return {name: one for name, one in known.items() if isinstance(one, dict) and isinstance(one.get("broken"), dict)}

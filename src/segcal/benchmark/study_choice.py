@@ -7,7 +7,7 @@ says otherwise. The others fit again, and run when they are named.
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from segcal.benchmark.reading import check_least, read_table
+from segcal.benchmark.reading import check_range, read_table
 from segcal.errors import InputError
 
 
@@ -90,7 +90,7 @@ def read_studies(listed: object) -> tuple[str, ...]:
 def check_studies(names: list[Any] | tuple[str, ...]) -> None:
     """Refuse a study that does not exist."""
     for name in names:
-        if name not in STUDY_FACTS:
+        if not isinstance(name, str) or name not in STUDY_FACTS:
             raise InputError(f"no study is named {name!r}. Choose one of: {', '.join(STUDY_FACTS)}.")
 
 
@@ -100,8 +100,12 @@ def read_options(table: object) -> Options:
     known = {"cases": int, "sizes": None, "model_sizes": dict, **dict.fromkeys(LISTS, list)}
     found = read_table(table, where, known)
     for name, size in found.get("model_sizes", {}).items():
-        check_least(size, f"{where}.model_sizes.{name}", 1)
-    check_least(found.get("cases", 1), f"{where}.cases", 1)
+        if type(size) is not int:
+            raise InputError(
+                f"protocol has {where}.model_sizes.{name} = {size!r}, but a whole number is needed. Change the value."
+            )
+        check_range(size, f"{where}.model_sizes.{name}", 1, 2**62)
+    check_range(found.get("cases", 1), f"{where}.cases", 1)
     if "sizes" in found:
         sizes = found["sizes"]
         if not isinstance(sizes, list) or not sizes or not all(type(size) is int and size >= 1 for size in sizes):

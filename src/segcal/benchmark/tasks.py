@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 from torch import Tensor
 
-from segcal.benchmark.reading import check_least, read_table, require
+from segcal.benchmark.reading import check_range, read_table, require
 from segcal.cases import Cases, open_cases
 from segcal.errors import InputError
 
@@ -21,6 +21,8 @@ FOLDERS: dict[str, type | None] = {
     "members": list, "labels": str, "kind": str, "format": str, "ignore": int, "class_axis": int, "key": str,
     "label_key": str, "label_axes": str, "images": str, "groups": str, "class_names": list, "properties": str,
 }  # fmt: skip
+# Each of them is drawn and predicted.
+MOST_EMBEDDED = 1_000_000
 PATHS = ("labels", "images", "properties")
 
 
@@ -181,9 +183,9 @@ def read_tasks(entries: object) -> tuple[Task, ...]:
 def read_division(table: object, where: str) -> Division:
     """Read a split."""
     division = Division(**read_table(table, where, {"cal": int, "val": int, "test": int}))
-    check_least(division.cal, f"{where}.cal", 1)
-    check_least(division.val, f"{where}.val", 0)
-    check_least(1 if division.test is None else division.test, f"{where}.test", 1)
+    check_range(division.cal, f"{where}.cal", 1)
+    check_range(division.val, f"{where}.val", 0)
+    check_range(1 if division.test is None else division.test, f"{where}.test", 1)
     return division
 
 
@@ -198,8 +200,9 @@ def _read_task(entry: object, where: str) -> Task:
         if isinstance(found.get(key), list):
             found[key] = tuple(found[key])
     if embedded:
-        check_least(found.get("cases", 1), f"{where}.cases", 1)
-        check_least(found.get("first", 0), f"{where}.first", 0)
+        check_range(found.get("cases", 1), f"{where}.cases", 1, MOST_EMBEDDED)
+        check_range(found.get("first", 0), f"{where}.first", 0)
+        check_range(found.get("members", 1), f"{where}.members", 1)
         return EmbeddedTask(**found)
     own = {f.name for f in fields(FolderTask)}
     options = tuple(sorted((key, value) for key, value in found.items() if key not in own))

@@ -1,10 +1,17 @@
-"""The calibrators, as a visible list in the order of the paper's tables."""
+"""The calibrators, as a visible list in the order of the paper's tables.
+
+Parameters of some grow with the cube of the number of classes, and options come from files that nobody vouches for. How
+much a calibrator takes is known before it is made: it is first built without values, on torch's device for that.
+"""
 
 import inspect
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import torch
+
+from segcal.calibrators.affine import AffineCalibrator
 from segcal.calibrators.base import Calibrator
 from segcal.calibrators.conditional_affine import ConditionalAffine
 from segcal.calibrators.conditional_dirichlet import ConditionalDirichlet
@@ -22,9 +29,11 @@ from segcal.calibrators.parametric_temperature import ParametricTemperatureScali
 from segcal.calibrators.selective import Selective
 from segcal.calibrators.temperature import TemperatureScaling
 from segcal.calibrators.vector import VectorScaling
+from segcal.checks import check_num_classes
 from segcal.errors import InputError
+from segcal.memory import check_memory, memory_limit
 
-__all__ = ["CALIBRATORS", "Calibrator", "make_calibrator", "registry_entry"]
+__all__ = ["CALIBRATORS", "Calibrator", "fits_in_memory", "make_calibrator", "registry_entry"]
 
 CALIBRATORS: dict[str, Callable[..., Calibrator]] = {
     "identity": Identity,
@@ -52,6 +61,10 @@ CALIBRATORS: dict[str, Callable[..., Calibrator]] = {
 
 # The option by which a calibrator holds another one.
 INNER = "inner"
+# Up to so many classes none of them is large, unless its options make it so.
+SMALL = 64
+# What a fit holds besides the parameters: gradients, steps, the best so far.
+COPIES = 8
 
 
 def make_calibrator(name: str, num_classes: int, **options: Any) -> Calibrator:
@@ -74,9 +87,26 @@ def make_calibrator(name: str, num_classes: int, **options: Any) -> Calibrator:
         if option not in known:
             listed = f"Its options are: {', '.join(known)}." if known else "It has none."
             raise InputError(f"{name} has no option {option!r}. {listed}")
-    if isinstance(options.get(INNER), str | dict):
-        options[INNER] = _make_inner(options[INNER], num_classes)
-    return make(num_classes, **options)
+    if check_num_classes(num_classes) > SMALL or options:
+        needed = _state_bytes(_without_values(name, num_classes, options))
+        repair = "Choose a calibrator with fewer parameters, such as ts."
+        check_memory(f"{name} for {num_classes} classes", needed, memory_limit(), repair)
+    return _make(name, num_classes, options)
+
+
+def fits_in_memory(name: str, num_classes: int) -> bool:
+    """Whether a calibrator can be fitted on this machine: its parameters, and what a fit holds beside them.
+
+    A fit of an affine map also holds the curvature of each output: one square of its features.
+
+    >>> fits_in_memory("cms_ap", 20), fits_in_memory("cms_ap", 20_000)
+    (True, False)
+    """
+    if num_classes <= SMALL:
+        return True
+    calibrator = _without_values(name, num_classes, {})
+    features = calibrator.weight.shape[-1] + 1 if isinstance(calibrator, AffineCalibrator) else 0
+    return _state_bytes(calibrator) * (COPIES + features) <= memory_limit()
 
 
 def registry_entry(calibrator: Calibrator) -> tuple[str, dict[str, Any]] | None:
@@ -95,6 +125,29 @@ def registry_entry(calibrator: Calibrator) -> tuple[str, dict[str, Any]] | None:
         if matches and (best is None or len(fixed) > best[0]):
             best = (len(fixed), name, _changed_options(calibrator, set(fixed), made_by))
     return None if best is None else (best[1], best[2])
+
+
+def _make(name: str, num_classes: int, options: dict[str, Any]) -> Calibrator:
+    try:
+        if isinstance(options.get(INNER), str | dict):
+            options = options | {INNER: _make_inner(options[INNER], num_classes)}
+        return CALIBRATORS[name](num_classes, **options)
+    except InputError:
+        raise
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+        reason = str(error).split("\n")[0][:200]
+        raise InputError(
+            f"{name} has the options {options}, but it cannot be made with them ({reason}). Check types and sizes."
+        ) from None
+
+
+def _without_values(name: str, num_classes: int, options: dict[str, Any]) -> Calibrator:
+    with torch.device("meta"):
+        return _make(name, num_classes, options)
+
+
+def _state_bytes(calibrator: Calibrator) -> int:
+    return sum(value.numel() * value.element_size() for value in calibrator.state_dict().values())
 
 
 def _changed_options(calibrator: Calibrator, fixed: set[str], made_by: Callable[..., Calibrator]) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from torch import Tensor
 from segcal.cases.grouping import draw_groups, resolve_groups
 from segcal.checks import as_tensor, check_case_logits, check_image, check_labels
 from segcal.errors import InputError
+from segcal.names import clean
 from segcal.pooling import BEST, POOLED
 from segcal.types import IGNORED, Kind
 
@@ -36,7 +37,7 @@ class CaseError(InputError):
     def __init__(self, case_id: str, reason: str) -> None:
         super().__init__(f"case {case_id!r}: {reason}")
         self.case_id = case_id
-        self.reason = reason
+        self.reason = clean(reason)
 
     def __reduce__(self) -> tuple[type["CaseError"], tuple[str, str]]:  # so that it survives a worker process
         return CaseError, (self.case_id, self.reason)
@@ -102,8 +103,8 @@ class Cases(ABC):
         self.num_classes = num_classes
         self.kind = kind
         self.pooling = pooling
-        self.class_names = None if class_names is None else tuple(class_names)
-        self.groups: dict[str, str] = dict(groups or {})
+        self.class_names = None if class_names is None else tuple(clean(str(name)) for name in class_names)
+        self.groups: dict[str, str] = {case_id: clean(name) for case_id, name in (groups or {}).items()}
 
     @abstractmethod
     def read(self, case_id: str) -> Case:
@@ -188,7 +189,7 @@ class Cases(ABC):
         """Return a short digest of the ids, the class count and the files' sizes: how an artefact names its data."""
         lines = [f"{case_id}{self.size_note(case_id)}" for case_id in sorted(self.ids)]
         text = "\n".join([str(self.num_classes), self.kind, str(self.pooling), *lines])
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+        return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
     def folders(self) -> set[Path]:
         """Return the folders that cases are read from, in full; none for cases that have no files."""

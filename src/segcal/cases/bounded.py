@@ -1,35 +1,38 @@
-"""Reading files that nobody vouches for: what a file declares is checked before anything is allocated.
+"""Reading arrays from files that nobody vouches for: what a file declares is checked before anything is allocated.
 
 A header of a few bytes can promise an array of any size, and a zip entry can promise any length. So
 
 - an array is allocated only if the bytes it needs are there: in the file itself, or within what the compression could
   have made of the bytes that are (deflate reaches 1032 to 1 at most);
-- and only if it fits in half of the machine's memory;
+- and only if it fits in half of the machine's memory *as it is used*: as stored, and once more in the widest type that
+  anything computes in. Scaled integers, half floats and labels all grow on their way. An axis of size 0 hides the sizes
+  of the others, so it counts as 1;
 - nothing is unpickled, and every failure of a library becomes an :class:`~segcal.errors.InputError` naming the file.
 """
 
 import io
-import json
 import math
-import os
 import zipfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 import numpy as np
 from numpy.lib import format as npy_format
 
+from segcal.documents import reading
 from segcal.errors import InputError
+from segcal.memory import check_memory, memory_limit
 
 # The most that deflate can make of one byte; a declared size above it is a lie.
 DEFLATE_RATIO = 1032
-MAX_JSON_BYTES = 64 << 20
 # Numpy itself refuses headers above 10,000 characters; nothing more is ever read to look at one.
 _HEAD_BYTES = 16 << 10
 _CHUNK = 16 << 20
 _NUMBERS = "fiub"
+_LARGEST_AXIS = 1 << 62
+# Bytes of a number while it is computed with: float64 or int64.
+_WORKING = 8
 
 
 class ArrayHeader(NamedTuple):
@@ -46,56 +49,37 @@ class ArrayHeader(NamedTuple):
         return math.prod(self.shape) * self.dtype.itemsize
 
 
-@contextmanager
-def reading(path: Path) -> Iterator[None]:
-    """Turn whatever a library raises on a damaged file into one sentence with the file's name."""
-    try:
-        yield
-    except InputError:
-        raise
-    except FileNotFoundError:
-        raise InputError(f"{path} is missing, but it is needed. Add the file or leave out its case.") from None
-    except Exception as error:  # damaged files make zip, gzip, PNG and NIfTI readers raise almost anything
-        reason = (str(error).splitlines() or [""])[0][:200]
-        raise InputError(
-            f"{path} cannot be read ({type(error).__name__}: {reason}), but a complete file is needed. Export it again."
-        ) from None
+def used_bytes(shape: Sequence[int], dtype: np.dtype[Any]) -> int:
+    """Return what an array takes while it is used.
+
+    >>> used_bytes((2, 0, 5), np.dtype("int8"))
+    90
+    """
+    return math.prod(max(size, 1) for size in shape) * (dtype.itemsize + _WORKING)
 
 
-def memory_limit() -> int:
-    """Return the most bytes that one array may need: half of the machine's memory."""
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
-    except (AttributeError, OSError, ValueError):  # not a POSIX system
-        return 16 << 30
+def check_array(path: Path, shape: Sequence[int], dtype: np.dtype[Any], available: int, ratio: int = 1) -> None:
+    """Refuse an array whose bytes cannot all be in the file, or that does not fit in memory when it is used.
 
-
-def check_size(path: Path, needed: int, available: int, ratio: int = 1) -> None:
-    """Refuse an array whose bytes cannot all be in the file, or do not fit in memory."""
+    Args:
+        path: the file.
+        shape: the declared shape.
+        dtype: the declared type.
+        available: bytes of values that are in the file.
+        ratio: how much the file's compression can make of one byte.
+    """
+    check_used(path, used_bytes(shape, dtype))
+    needed = math.prod(shape) * dtype.itemsize
     if needed > available * ratio:
         raise InputError(
             f"{path} declares {needed} bytes of values, but holds {available}"
             f"{'' if ratio == 1 else ' compressed'} bytes. It is cut off or damaged: export it again."
         )
-    if needed > memory_limit():
-        raise InputError(
-            f"{path} declares {needed / 2**30:.1f} GiB of values, but at most {memory_limit() / 2**30:.1f} GiB (half "
-            "of this machine's memory) are read at once. Use a larger machine or store the case in parts."
-        )
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object of bounded size."""
-    with reading(path):
-        size = path.stat().st_size
-        if size > MAX_JSON_BYTES:
-            raise InputError(
-                f"{path} has {size} bytes, but a JSON file of at most {MAX_JSON_BYTES} is needed. Check it."
-            )
-        content = json.loads(path.read_text(encoding="utf-8"))
-    if not isinstance(content, dict):
-        raise InputError(f"{path} holds a {type(content).__name__}, but a JSON object is needed. Check the file.")
-    return content
+def check_used(path: Path, needed: int) -> None:
+    """Refuse what takes too much memory when it is used."""
+    check_memory(path, needed, memory_limit(), "Use a larger machine or store the case in parts.")
 
 
 def parse_npy_header(head: bytes, path: Path) -> ArrayHeader:
@@ -112,10 +96,8 @@ def parse_npy_header(head: bytes, path: Path) -> ArrayHeader:
             f"{path} has dtype {dtype}, but numbers are needed. Save a plain array of floats or integers; "
             "arrays of Python objects are never read."
         )
-    if any(size < 0 for size in shape):
-        raise InputError(
-            f"{path} has shape {shape}, but sizes cannot be negative. The file is damaged: export it again."
-        )
+    if not all(0 <= size < _LARGEST_AXIS for size in shape):
+        raise InputError(f"{path} has no valid shape, but sizes of an array are needed. Damaged: export it again.")
     return ArrayHeader(shape, dtype, fortran, stream.tell())
 
 
@@ -123,7 +105,7 @@ def npy_header(path: Path) -> ArrayHeader:
     """Read and check the header of an npy file."""
     with reading(path), path.open("rb") as stream:
         header = parse_npy_header(stream.read(_HEAD_BYTES), path)
-        check_size(path, header.nbytes, path.stat().st_size - header.offset)
+        check_array(path, header.shape, header.dtype, path.stat().st_size - header.offset)
     return header
 
 
@@ -188,7 +170,7 @@ def _check_entry_size(path: Path, entry: zipfile.ZipInfo, header: ArrayHeader) -
             "two must agree. The file is damaged: export it again."
         )
     ratio = DEFLATE_RATIO if entry.compress_type == zipfile.ZIP_DEFLATED else 1
-    check_size(path, header.nbytes, min(entry.compress_size, path.stat().st_size), ratio)
+    check_array(path, header.shape, header.dtype, min(entry.compress_size, path.stat().st_size), ratio)
 
 
 def _fill(header: ArrayHeader, head: bytes, stream: IO[bytes], path: Path) -> np.ndarray:

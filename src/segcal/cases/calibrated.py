@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from segcal.cases.bounded import read_json
+from segcal.documents import read_json
 
 MARKER = "calibration.json"
 FORMAT = "segcal-applied"

@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from segcal.cases.bounded import read_json
 from segcal.cases.formats import FORMATS, Format, Options
 from segcal.cases.formats.nnunet_dataset import find_beside
 from segcal.cases.formats.store import FORMAT as STORE
 from segcal.cases.labels import find_files
 from segcal.cases.nifti_file import open_nifti
+from segcal.documents import read_json
 from segcal.errors import InputError
 
 # Formats whose files can be told from their ending alone; the others need a look at more.
@@ -63,11 +63,22 @@ def _marker(folder: Path) -> str | None:
 
 def _nifti(folder: Path) -> str:
     """Tell one file a case from one file a class by the number of axes."""
-    path = next(iter(find_files(folder, FORMATS["nifti"].extensions).values()))
-    axes = len(open_nifti(path).shape)
+    path, axes = _first_readable(folder)
     if axes >= 4:
         return "nifti"
     raise InputError(
         f"{path} has {axes} axes: it may be one class of a volume, or all classes of a picture, but which must be "
         "declared. Pass format='nifti_classes' or format='nifti'."
     )
+
+
+def _first_readable(folder: Path) -> tuple[Path, int]:
+    """Return the first file that can be opened, and its number of axes; a damaged one fails its own case, later."""
+    failure: InputError | None = None
+    for path in find_files(folder, FORMATS["nifti"].extensions).values():
+        try:
+            return path, len(open_nifti(path).shape)
+        except InputError as error:
+            failure = failure or error
+    assert failure is not None
+    raise failure

@@ -11,8 +11,9 @@ import numpy as np
 from PIL import Image
 
 from segcal.cases import nifti_file
-from segcal.cases.bounded import DEFLATE_RATIO, check_size, map_npy, reading
+from segcal.cases.bounded import DEFLATE_RATIO, check_array, map_npy
 from segcal.cases.labels import Axes, find_files
+from segcal.documents import reading
 from segcal.errors import InputError
 
 EXTENSIONS = (*nifti_file.EXTENSIONS, ".npy", ".png", ".jpg", ".jpeg")
@@ -76,7 +77,8 @@ def _picture(path: Path) -> np.ndarray:
     with reading(path), warnings.catch_warnings():
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)
         with Image.open(path, formats=("PNG", "JPEG")) as picture:
-            check_size(path, 4 * picture.width * picture.height, path.stat().st_size, 32 * DEFLATE_RATIO)
+            size = (3, picture.height, picture.width)  # one bit may become three numbers of four bytes
+            check_array(path, size, np.dtype(np.float32), path.stat().st_size, 96 * DEFLATE_RATIO)
             grey = picture.mode in ("1", "L", "I", "I;16", "I;16B", "F")
             values = np.array(picture if grey else picture.convert("RGB"), np.float32)
     return values[None] if values.ndim == 2 else values.transpose(2, 0, 1)

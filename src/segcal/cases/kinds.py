@@ -59,8 +59,9 @@ def to_log_domain(raw: object, kind: Kind, name: str, num_classes: int | None = 
             f"{name} has probabilities whose sum over classes is off by up to {worst:.3g}, but they must sum to 1. "
             "Several independent sigmoid outputs are not a distribution; logits are declared with kind='logits'."
         )
-    probs = probs.clamp(min=CLIP[probs.dtype])
-    return _keeping((probs / probs.sum(dim=0, keepdim=True)).log(), decision, name)
+    kept = probs.clamp(min=CLIP[probs.dtype])  # the one copy: what was read may be a file
+    kept.div_(kept.sum(dim=0, keepdim=True)).log_()
+    return _keeping(kept, decision, name)
 
 
 def _from_sigmoid(values: Tensor, name: str) -> Tensor:

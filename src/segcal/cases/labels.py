@@ -15,8 +15,10 @@ import numpy as np
 from PIL import Image
 
 from segcal.cases import nifti_file
-from segcal.cases.bounded import DEFLATE_RATIO, check_size, map_npy, read_npz, reading
+from segcal.cases.bounded import DEFLATE_RATIO, check_array, map_npy, read_npz
+from segcal.documents import reading
 from segcal.errors import InputError
+from segcal.names import clean
 
 Axes = Literal["xyz", "zyx", "zyx_ras"]
 EXTENSIONS = (*nifti_file.EXTENSIONS, ".npy", ".npz", ".png")
@@ -67,13 +69,17 @@ class LabelFolder:
 
 
 def find_files(folder: Path, extensions: Sequence[str]) -> dict[str, Path]:
-    """Return case id -> file for the files of a folder, by stem; two files of one stem are an error."""
+    """Return case id -> file for the files of a folder, by stem; two files of one stem are an error.
+
+    Ids go everywhere: to terminals, into results, into names of new files. They are clean from here on, and only the
+    file itself keeps the name that it has.
+    """
     found: dict[str, Path] = {}
     for path in sorted(folder.iterdir()):
         extension = next((end for end in extensions if path.name.lower().endswith(end)), None)
         if extension is None or path.name.startswith("."):
             continue
-        case_id = path.name[: -len(extension)]
+        case_id = clean(path.name[: -len(extension)])
         if case_id in found:
             raise InputError(
                 f"{folder} has both {found[case_id].name} and {path.name}, but a case needs one file. Move one away."
@@ -143,8 +149,8 @@ def _read_png(path: Path) -> np.ndarray:
                     f"{path} is a colour picture ({picture.mode}), but one class index a pixel is needed. "
                     "Save labels as 8 or 16 bit greyscale or with a palette."
                 )
-            pixels = picture.width * picture.height
-            check_size(path, 4 * pixels, path.stat().st_size, 32 * DEFLATE_RATIO)  # one bit becomes four bytes
+            size = (picture.height, picture.width)  # one bit becomes four bytes
+            check_array(path, size, np.dtype(np.int32), path.stat().st_size, 32 * DEFLATE_RATIO)
             values = np.array(picture)
     if picture.mode == "L" and depth in (2, 4):  # the library stretches few-bit grey to 0..255
         values //= 255 // (2**depth - 1)

@@ -52,7 +52,7 @@ def write_confidence(
 def _nifti_of(cases: FileCases, case_id: str) -> Path | None:
     """Return the NIfTI file whose geometry the case has."""
     files = cases.members[0].files.get(case_id, ())
-    return next((path for path in files if path.name.endswith(EXTENSIONS) and path.is_file()), None)
+    return next((path for path in files if path.name.lower().endswith(EXTENSIONS) and path.is_file()), None)
 
 
 def _write_volume(

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from segcal.atomic import naming, put, temporary
-from segcal.cases.bounded import read_json
 from segcal.cases.identity import content_digest
+from segcal.documents import read_json
 from segcal.errors import InputError
 
 FOLDER = ".segcal"

@@ -11,7 +11,7 @@ from typing import Any
 
 from segcal.atomic import write_text
 from segcal.cases.base import Cases, Split
-from segcal.cases.bounded import read_json
+from segcal.documents import read_json
 from segcal.errors import InputError
 
 FORMAT = "segcal-splits"

@@ -11,6 +11,7 @@ from segcal.cli import apply, audit, benchmark, check, convert, demo, evaluate, 
 from segcal.cli.console import DONE, INTERRUPTED, USER_ERROR, in_options
 from segcal.cli.parsing import Parser
 from segcal.errors import SegcalError
+from segcal.names import clean
 
 # Each module has `add(commands, name)`, which declares the command, and `run(args)`, which returns the exit code.
 COMMANDS: dict[str, ModuleType] = {
@@ -59,7 +60,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = DONE
     except OSError as error:  # a full disk, a folder that may not be written
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {clean(str(error))}", file=sys.stderr)
+        code = USER_ERROR
+    except MemoryError:
+        print("error: the memory of this machine is not enough. Use a larger one, or smaller cases.", file=sys.stderr)
         code = USER_ERROR
     except KeyboardInterrupt:
         print("interrupted: what is written is complete; run the command again to go on", file=sys.stderr)

@@ -1,6 +1,5 @@
 """How commands speak: results on stdout, everything else on stderr, one JSON document if asked for one."""
 
-import json
 import re
 import sys
 from collections.abc import Sequence
@@ -15,6 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 from segcal.cases.base import CaseError
+from segcal.documents import json_text
+from segcal.names import clean, clean_lines
 
 DONE, USER_ERROR, SOME_FAILED, INTERRUPTED = 0, 2, 3, 130
 # A table in a pipe is not squeezed into 80 columns.
@@ -54,7 +55,7 @@ class Output:
         for text in () if self._json else texts:
             if isinstance(text, str):
                 # A sentence in a pipe is one line, whatever its length.
-                self._out.print(text, markup=False, soft_wrap=not self._out.is_terminal)
+                self._out.print(clean_lines(text), markup=False, soft_wrap=not self._out.is_terminal)
             else:
                 self._print(text)
 
@@ -68,12 +69,11 @@ class Output:
         """Print the JSON document, if it was asked for; the cases that failed are part of it."""
         if self._json:
             failed = {failure.case_id: in_options(failure.reason) for failure in self.failures}
-            json.dump(data | {"failed": failed}, sys.stdout, indent=1, ensure_ascii=False, allow_nan=False)
-            sys.stdout.write("\n")
+            sys.stdout.write(json_text(data | {"failed": failed}, indent=1) + "\n")
 
     def warn(self, text: str) -> None:
         """Print a warning."""
-        print(f"warning: {in_options(text)}", file=sys.stderr)
+        print(f"warning: {in_options(clean(text))}", file=sys.stderr)
 
     def warn_of_stale(self, ids: Sequence[str], folder: Path) -> None:
         """Name the results in a folder whose inputs are gone; nothing of them is removed unless that is asked for."""
@@ -91,7 +91,7 @@ class Output:
             return DONE
         print(f"{plural(len(self.failures), 'case')} failed:", file=sys.stderr)
         for failure in self.failures:
-            print(f"  {failure.case_id}: {in_options(failure.reason)}", file=sys.stderr)
+            print(f"  {clean(failure.case_id)}: {in_options(failure.reason)}", file=sys.stderr)
         return SOME_FAILED
 
 
@@ -128,7 +128,7 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]], text: bool = F
     for number, heading in enumerate(headings):
         made.add_column(heading, justify="right" if number and not text else "left")
     for row in rows:
-        made.add_row(*(Text(cell) for cell in row))  # a name in brackets is no markup
+        made.add_row(*(Text(clean_lines(cell)) for cell in row))  # a name in brackets is no markup
     return made
 
 

@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 import torch
 
 from segcal.cli.console import USER_ERROR
+from segcal.names import clean
 
 WIDTH = 100
 
@@ -42,7 +43,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Print the sentence and stop."""
-        print(f"error: {message}. See {self.prog} --help.", file=sys.stderr)
+        print(f"error: {clean(message)}. See {self.prog} --help.", file=sys.stderr)
         sys.exit(USER_ERROR)
 
 

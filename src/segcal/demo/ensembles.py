@@ -18,6 +18,7 @@ from torch import Tensor
 
 from segcal.atomic import write_bytes
 from segcal.demo.tasks import get_task
+from segcal.documents import parse_json
 from segcal.errors import ArtifactError, InputError
 from segcal.training import UNet
 from segcal.types import Logits
@@ -31,7 +32,7 @@ def load_member(task: str, member: int, folder: Path = WEIGHTS) -> UNet:
     path = folder / f"{get_task(task).name}.safetensors"
     try:
         with safe_open(path, framework="pt") as file:
-            facts = json.loads(file.metadata()["network"])
+            facts = parse_json(file.metadata()["network"])
             members = int(file.metadata()["members"])
             if not 0 <= member < members:
                 raise InputError(
@@ -40,7 +41,9 @@ def load_member(task: str, member: int, folder: Path = WEIGHTS) -> UNet:
                 )
             prefix = f"{member}."
             weights = {key[len(prefix) :]: file.get_tensor(key) for key in file.keys() if key.startswith(prefix)}  # noqa: SIM118
-    except (OSError, SafetensorError, KeyError, TypeError, json.JSONDecodeError) as error:
+    except InputError:
+        raise
+    except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
         raise ArtifactError(f"{path} is not readable as weights ({error}). Install the package again.") from None
     network = UNet(**facts)
     network.load_state_dict({key: _widened(value) for key, value in weights.items()})

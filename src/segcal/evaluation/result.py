@@ -16,6 +16,7 @@ from rich.table import Table
 
 from segcal.atomic import write_text
 from segcal.metrics import Metric
+from segcal.names import csv_cell
 from segcal.summary import Difference, Estimate
 
 SCHEMA = 1
@@ -55,7 +56,7 @@ class Evaluation:
         text = io.StringIO()
         writer = csv.DictWriter(text, fieldnames=list(self.rows[0]), lineterminator="\n")
         writer.writeheader()
-        writer.writerows(self.rows)
+        writer.writerows({name: csv_cell(value) for name, value in row.items()} for row in self.rows)
         write_text(path, text.getvalue())
 
     def to_json(self, path: str | os.PathLike[str]) -> None:

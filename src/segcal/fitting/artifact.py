@@ -11,7 +11,6 @@ import os
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
@@ -19,6 +18,7 @@ from safetensors.torch import save as save_tensors
 from segcal.atomic import sweep, written
 from segcal.calibrators import make_calibrator, registry_entry
 from segcal.calibrators.base import Calibrator
+from segcal.documents import parse_json, read_text
 from segcal.errors import ArtifactError, InputError
 from segcal.fitting.certificate import Certificate, Fitted
 from segcal.fitting.config import FitConfig
@@ -27,6 +27,10 @@ from segcal.version import __version__
 SCHEMA = 1
 DESCRIPTION = "calibrator.json"
 WEIGHTS = "weights.safetensors"
+# No fit comes near it. Beyond the range of float32 a parameter becomes infinite, and zero times infinity is no number.
+LARGEST = 1e20
+# What a safetensors file of ours has before its values.
+MAX_HEADER = 1 << 20
 
 
 def save(fitted: Fitted, folder: str | os.PathLike[str], overwrite: bool = False) -> Path:
@@ -99,7 +103,7 @@ def load(folder: str | os.PathLike[str]) -> Fitted:
             calibration_ids=tuple(description["calibration_ids"]),
             validation_ids=tuple(description["validation_ids"]),
         )
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise _broken(path / DESCRIPTION, f"lacks or misspells {error}") from None
 
 
@@ -144,8 +148,8 @@ def _read_description(path: Path) -> dict[str, Any]:
             f"{path} has no {DESCRIPTION}, but a folder written by segcal.save is needed. Check the path, or fit again."
         )
     try:
-        description = json.loads(file.read_text("utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        description = parse_json(read_text(file))
+    except ValueError as error:
         raise _broken(file, f"is not readable as JSON ({error})") from None
     if not isinstance(description, dict) or not isinstance(description.get("schema"), int):
         raise _broken(file, "does not name its schema")
@@ -164,9 +168,9 @@ def _empty_calibrator(path: Path, description: dict[str, Any]) -> Calibrator:
         return make_calibrator(description["name"], description["num_classes"], **description["options"])
     except InputError as error:
         raise ArtifactError(
-            f"{path / DESCRIPTION} describes a calibrator that this segcal does not know: {error} Update segcal."
+            f"{path / DESCRIPTION} describes a calibrator that this segcal cannot make: {error} Update segcal."
         ) from None
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, AttributeError) as error:
         raise _broken(path / DESCRIPTION, f"lacks or misspells {error}") from None
 
 
@@ -181,17 +185,20 @@ def _load_weights(path: Path, description: dict[str, Any], calibrator: Calibrato
     file = path / WEIGHTS
     if not file.is_file():
         raise ArtifactError(f"{path} has no {WEIGHTS}, but it belongs to {DESCRIPTION}. Copy the whole folder again.")
+    room = sum(value.numel() * value.element_size() for value in calibrator.state_dict().values()) + MAX_HEADER
+    if file.stat().st_size > room:
+        raise _broken(file, f"has {file.stat().st_size} bytes, which {description['name']} cannot need")
     content = _read_weights(path, description)
     try:
         tensors = load_tensors(content)
     except SafetensorError as error:
         raise _broken(file, f"is not readable as safetensors ({error})") from None
-    wanted = {key: tuple(value.shape) for key, value in calibrator.state_dict().items()}
-    found = {key: tuple(value.shape) for key, value in tensors.items()}
+    wanted = {key: (value.dtype, tuple(value.shape)) for key, value in calibrator.state_dict().items()}
+    found = {key: (value.dtype, tuple(value.shape)) for key, value in tensors.items()}
     if wanted != found:
         raise _broken(file, f"holds {found}, but {description['name']} needs {wanted}")
-    if not all(bool(torch.isfinite(value).all()) for value in tensors.values()):
-        raise _broken(file, "holds values that are not finite")
+    if not all(bool((value.abs() <= LARGEST).all()) for value in tensors.values()):
+        raise _broken(file, f"holds values that are not finite or beyond {LARGEST:g}")
     calibrator.load_state_dict(tensors)
 
 

@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 
 import torch
 
-from segcal.calibrators import CALIBRATORS, make_calibrator
+from segcal.calibrators import CALIBRATORS, fits_in_memory, make_calibrator
 from segcal.cases.base import CaseError, Cases
 from segcal.errors import InputError
 from segcal.fitting.certificate import Fitted
@@ -58,7 +58,9 @@ def candidates(num_classes: int, preserve: Preserve = "argmax", allow_offset_dep
         raise InputError(f"preserve is {preserve!r}, but it must be order, argmax or none. Choose one of the three.")
     names = []
     for name in CALIBRATORS:
-        calibrator = make_calibrator(name, num_classes)
+        if not fits_in_memory(name, num_classes):
+            continue
+        calibrator = make_calibrator(name, 2)  # promises do not depend on the number of classes
         fits = calibrator.fitted_by in METHODS and calibrator.pointwise and calibrator.preserves in ENOUGH[preserve]
         names += [name] if fits and (calibrator.translation_invariant or allow_offset_dependent) else []
     return names
@@ -147,7 +149,7 @@ def compare(
 
 def _hold(contest: "_Contest", names: Sequence[str], data: Mapping[str | None, FitData], folds: int) -> Decision:
     first = next(iter(data.values()))
-    quick = [name for name in names if len(names) == 1 or _is_quick(name, first.cases.num_classes)]
+    quick = [name for name in names if len(names) == 1 or _is_quick(name)]
     for own in data.values():
         for name in quick:
             contest.add(name, own)
@@ -160,9 +162,9 @@ def _hold(contest: "_Contest", names: Sequence[str], data: Mapping[str | None, F
     return contest.decide(held, folds)
 
 
-def _is_quick(name: str, num_classes: int) -> bool:
+def _is_quick(name: str) -> bool:
     """Return whether a candidate is fitted in no time, so that it can compete in every pooling."""
-    return name == "ts" or make_calibrator(name, num_classes).fitted_by in QUICK
+    return name == "ts" or make_calibrator(name, 2).fitted_by in QUICK
 
 
 class _Contest:

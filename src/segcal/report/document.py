@@ -1,9 +1,9 @@
 """The document that tables, figures and the report page are made from: ``summary.json`` in a folder of results."""
 
-import json
 from pathlib import Path
 from typing import Any
 
+from segcal.documents import parse_json
 from segcal.errors import ArtifactError
 
 SCHEMA = 1
@@ -14,7 +14,7 @@ def read_summary(folder: str | Path) -> dict[str, Any]:
     """Read the summary of a folder of results."""
     path = Path(folder) / SUMMARY
     try:
-        summary = json.loads(path.read_text("utf-8"))
+        summary = parse_json(path.read_text("utf-8"))
     except (OSError, ValueError) as error:
         raise ArtifactError(
             f"{path} is not readable ({error}), but it must be as segcal wrote it. Run the benchmark again."

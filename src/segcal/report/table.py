@@ -16,6 +16,7 @@ from rich import box
 from rich.table import Table as RichTable
 
 from segcal.atomic import write_text
+from segcal.names import csv_cell
 from segcal.report.cells import Cell, Column, Group, Row, quartiles, shown
 
 __all__ = ["Cell", "Column", "Group", "Row", "Table", "quartiles"]
@@ -91,11 +92,12 @@ class Table:
             for name, own in zip(names, parts, strict=True)
             for part in own
         ]
-        writer.writerow(["group", self.first.lower(), *heading])
+        writer.writerow(map(csv_cell, ["group", self.first.lower(), *heading]))
         for group in self.groups:
             for row in group.rows:
                 values = [getattr(cell, part) for cell, own in zip(row.cells, parts, strict=True) for part in own]
-                writer.writerow([group.title, row.title, *("" if value is None else value for value in values)])
+                cells = [group.title, row.title, *("" if value is None else value for value in values)]
+                writer.writerow(map(csv_cell, cells))
         return text.getvalue()
 
     def to_latex(self) -> str:

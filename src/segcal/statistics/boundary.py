@@ -106,12 +106,25 @@ def find_bands(labels: np.ndarray, edges: Sequence[float] = BAND_EDGES) -> Label
     code = np.zeros(labels.size, np.uint8)
     for edge in edges[1:]:
         code += square >= edge * edge
-    # Squared distances are whole numbers: counting them makes the sum of distances exact and free of any order.
-    often = np.bincount(np.rint(square[labels.reshape(-1) >= 0]).astype(np.int64))
-    size = np.arange(len(often))
+    size, often = _count_distances(square[labels.reshape(-1) >= 0])
     band = np.searchsorted(np.square(edges), size, side="right") - 1
     count = np.bincount(band, weights=often, minlength=len(edges)).astype(np.int64)
     return LabelBands(edges, code, count, np.bincount(band, weights=often * np.sqrt(size), minlength=len(edges)))
+
+
+def _count_distances(square: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the squared distances that occur, rising, and how often.
+
+    They are whole numbers: counting them makes the sum of distances exact and free of any order. One counter for each
+    possible one is fast, but their number grows with the square of the image's side; where there would be more counters
+    than voxels, those that occur are found by sorting.
+    """
+    whole = np.rint(square)
+    if whole.size and whole.max() > whole.size:
+        size, often = np.unique(whole, return_counts=True)
+        return size.astype(np.int64), often
+    often = np.bincount(whole.astype(np.int64))
+    return np.arange(len(often)), often
 
 
 class BandCache:

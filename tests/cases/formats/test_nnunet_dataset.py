@@ -46,3 +46,10 @@ def test_plans_without_a_valid_axis_order_are_refused(tmp_path):
     (tmp_path / "plans.json").write_text(json.dumps({"transpose_forward": [0, 0, 2]}))
     with pytest.raises(InputError, match="has no valid transpose_forward"):
         load_dataset(tmp_path, None)
+
+
+@pytest.mark.parametrize("ending", ["/../../secret.nii.gz", ".nii\0.gz", "", 5, ".gz/..", "..nii"])
+def test_a_file_ending_that_leads_elsewhere_is_refused(ending, tmp_path):
+    (tmp_path / "dataset.json").write_text(json.dumps({"labels": {"background": 0, "a": 1}, "file_ending": ending}))
+    with pytest.raises(InputError, match=r"dataset\.json has file_ending = .*, but one such as '\.nii\.gz' is needed"):
+        load_dataset(tmp_path, None)

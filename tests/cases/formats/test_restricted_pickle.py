@@ -21,7 +21,7 @@ PROPERTIES = {
     "bbox_used_for_cropping": [[np.int64(0), np.int64(4)], [0, 5]],
     "class_locations": {1: ARRAY, 2: ARRAY, 3: np.asfortranarray(ARRAY), 4: np.zeros((0, 4))},
     "affine": np.eye(4),
-    "scalars": [np.float32(3), np.bool_(True), None, True, 2**80, -3, -1.5, b"bytes", "text", {1, 2}, frozenset("a")],
+    "scalars": [np.float32(3), np.bool_(True), None, True, 2**62, -3, -1.5, b"bytes", "text", {1, 2}, frozenset("a")],
     "empty": [[], {}, ()],
 }
 
@@ -54,6 +54,9 @@ class Evil:
         return os.system, ("touch hacked",)
 
 
+# Each level holds the one below it twice: 60 levels are 2**60 values to whoever walks them.
+DOUBLING = b"".join(b"\x94h" + bytes([level]) + b"\x86" for level in range(60))
+
 BAD_PICKLES = {
     "runs a command": (pickle.dumps(Evil()), r"refers to posix\.system"),
     "protocol 0 command": (b"cos\nsystem\n(S'id'\ntR.", r"refers to os\.system"),
@@ -73,6 +76,17 @@ BAD_PICKLES = {
     "huge memo": (b"\x80\x04K\x01r" + struct.pack("<I", 2**32 - 1) + b"0.", "cannot be read|opcode POP"),
     "objects": (pickle.dumps(np.array([{}, []], dtype=object)), "cannot be read"),
     "records": (pickle.dumps(np.zeros(2, [("a", "f4")])), "cannot be read|structured"),
+    "deep key": (b"\x80\x04}" + b")" + b"\x85" * 100_000 + b"K\x01s.", "nested more than 64 deep"),
+    "tuple as key": (b"\x80\x04}K\x01\x85K\x01s.", "a tuple as key or member"),
+    "tuple in a set": (b"\x80\x04\x8f(K\x01\x85\x90.", "a tuple as key or member"),
+    "tuple in a frozen set": (b"\x80\x04(K\x01\x85\x91.", "a tuple as key or member"),
+    "tuple as key of a dict at once": (b"\x80\x04(K\x01\x85K\x01d.", "a tuple as key or member"),
+    "doubling key": (b"\x80\x04})" + DOUBLING + b"K\x01s.", "a tuple as key or member"),
+    "deep list": (b"\x80\x04" + b"]" * 100_000 + b"a" * 99_999 + b".", "nested more than 64 deep"),
+    "list in itself": (b"\x80\x04]\x94h\x00a.", "filled after it was put into another"),
+    "circle of two": (b"\x80\x04]\x94]\x94h\x00ah\x00h\x01a.", "filled after it was put into another"),
+    "long number": (b"\x80\x04\x8b" + struct.pack("<i", 1_000_000) + b"\x7f" * 1_000_000 + b".", "of 7999999 bits"),
+    "shape of a text": (pickle.dumps(np.zeros(3)).replace(b"K\x03\x85", b"\x8c\x013"), "without a shape"),
     "too few bytes": (pickle.dumps(np.zeros(3)).replace(struct.pack("<d", 0) * 3, b""), "cannot be read"),
 }
 
@@ -113,7 +127,7 @@ def test_a_file_with_too_many_steps_is_left(tmp_path, monkeypatch):
 
 
 PLAIN = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary(),
+    st.none() | st.booleans() | st.integers(-(2**63), 2**63) | st.floats(allow_nan=False) | st.text() | st.binary(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner) | st.tuples(inner, inner),
     max_leaves=20,
 )

@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -33,9 +35,9 @@ def test_several_tensors_need_a_key(tmp_path):
 
 
 def test_unusual_types_are_refused():
-    assert numpy_dtype("U16") == np.uint16
-    with pytest.raises(InputError, match="dtype F8_E4M3 is not supported"):
-        numpy_dtype("F8_E4M3")
+    assert numpy_dtype("U16", Path("a")) == np.uint16
+    with pytest.raises(InputError, match=r"a\.safetensors has dtype F8_E4M3, but plain numbers are needed"):
+        numpy_dtype("F8_E4M3", Path("a.safetensors"))
 
 
 def test_files_have_the_mode_that_other_files_have(tmp_path):

@@ -5,6 +5,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 from segcal.cases import ArrayCases, CaseError, CaseWriter, convert, open_cases
@@ -57,8 +58,10 @@ def test_calibrated_scores_keep_labels_and_lose_the_offset(tmp_path, rng):
     ("change", "match"),
     [
         ({"version": 2}, "has format 'segcal-store' version 2, but 'segcal-store' version 1 is needed"),
-        ({"num_classes": "three"}, "has no valid num_classes and class_names"),
-        ({"class_names": "abc"}, "has no valid num_classes and class_names"),
+        ({"num_classes": "three"}, r"dataset\.json has num_classes = 'three', but 2 to 1048576 are needed"),
+        ({"num_classes": 10**12}, r"dataset\.json has num_classes = 1000000000000, but 2 to"),
+        ({"class_names": "abc"}, "has no valid class_names and pooling"),
+        ({"pooling": ["single"]}, "has no valid class_names and pooling"),
         ({"kind": "softmax"}, "no kind is named 'softmax'"),
     ],
 )
@@ -85,3 +88,29 @@ def test_a_prediction_that_is_not_the_winner_is_damage(tmp_path):
         save_file(found | {"prediction": np.array(prediction, np.uint8)}, tmp_path / "0.safetensors", {"segcal": facts})
         with pytest.raises(CaseError, match=match):
             open_cases(tmp_path).read("0")
+
+
+@pytest.mark.parametrize(
+    ("facts", "spacing"),
+    [({"spacing": [1, 0.5]}, (1.0, 0.5)), ({"spacing": [float("inf"), 1]}, None), ({"spacing": "12"}, None)],
+)
+def test_a_voxel_size_that_is_none_counts_as_unknown(facts, spacing, tmp_path):
+    list(convert(ArrayCases([np.eye(2, 4, dtype=np.float32).reshape(2, 2, 2)], ids=["a"]), tmp_path))
+    _rewrite(tmp_path / "a.safetensors", facts)
+    assert open_cases(tmp_path).read("a").spacing == spacing
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"spacing": [1' + "0" * 400 + ", 1]}"])
+def test_metadata_beyond_the_bounds_fails_its_case(text, tmp_path):
+    list(convert(ArrayCases([np.eye(2, 4, dtype=np.float32)], ids=["a"]), tmp_path))
+    _rewrite(tmp_path / "a.safetensors", text)
+    with pytest.raises(CaseError, match=r"a\.safetensors cannot be read \(ValueError"):
+        open_cases(tmp_path).read("a")
+
+
+def _rewrite(path, facts):
+    """Change what a stored case says about itself."""
+    with safe_open(path, framework="np") as file:
+        known = json.loads(file.metadata()["segcal"])
+        tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+    save_file(tensors, path, {"segcal": facts if isinstance(facts, str) else json.dumps(known | facts)})

@@ -3,7 +3,6 @@
 The document is what the page embeds and offers for download. Its keys are described in ``docs/report.md``.
 """
 
-import json
 from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
@@ -15,6 +14,7 @@ from segcal.benchmark.page.words import METRIC_WORDS, PERCENT, POOLING_WORDS, ca
 from segcal.benchmark.pipelines import Pipeline
 from segcal.benchmark.results import Results, read_results
 from segcal.benchmark.summaries import summarise
+from segcal.documents import parse_json
 from segcal.errors import ArtifactError, SegcalError
 from segcal.report.page import SCHEMA
 
@@ -30,7 +30,7 @@ def make_document(folder: str | Path) -> dict[str, Any]:
         return _document(read_results(folder))
     except SegcalError:  # says what is wrong already
         raise
-    except (KeyError, TypeError, IndexError, ValueError) as error:
+    except (KeyError, TypeError, IndexError, ValueError, AttributeError) as error:
         raise ArtifactError(
             f"{folder} holds results that this segcal cannot read ({type(error).__name__}: {error}), but they must be "
             "as it writes them. Run the benchmark again."
@@ -69,7 +69,7 @@ def read_studies(folder: Path) -> dict[str, dict[str, Any]]:
     found = {}
     for path in sorted((folder / STUDIES).glob("*.json")):
         try:
-            document = json.loads(path.read_text("utf-8"))
+            document = parse_json(path.read_text("utf-8"))
             found[document["study"]] = document
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ArtifactError(
@@ -128,7 +128,7 @@ def _reduced(folder: Path) -> list[str]:
     if not path.is_file():
         return []
     try:
-        reduced = json.loads(path.read_text("utf-8"))["reduced"]
+        reduced = parse_json(path.read_text("utf-8"))["reduced"]
     except (OSError, ValueError, KeyError, TypeError):
         return []
     return [f"This is a demonstration on drawn data, reduced to take minutes: {'; '.join(reduced)}."] if reduced else []

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from segcal.atomic import write_text
+from segcal.documents import parse_json
 from segcal.report.table import Cell, Table
 from segcal.report.tables import FOLDER as TABLES
 
@@ -47,7 +48,7 @@ class Study:
 def read_study(results: str | Path, name: str, digest: str) -> Study | None:
     """Return a study that was written with this digest and is complete; None if it is to be done anew."""
     try:
-        document = json.loads((Path(results) / FOLDER / f"{name}.json").read_text("utf-8"))
+        document = parse_json((Path(results) / FOLDER / f"{name}.json").read_text("utf-8"))
         header = {key: document.pop(key) for key in HEADER}
     except (OSError, ValueError, KeyError, AttributeError):
         return None

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from segcal.cases import nifti_file
-from segcal.cases.bounded import reading
 from segcal.cases.formats.base import Format, Header, Stored, classes_first
 from segcal.cases.nifti_file import load_extra, open_nifti
+from segcal.documents import reading
 
 
 class Nifti(Format):

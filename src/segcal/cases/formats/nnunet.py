@@ -49,7 +49,7 @@ class Nnunet(Format):
             for case_id, path in find_files(folder, self.extensions).items():
                 if case_id in found:
                     twice.append(case_id)
-                found[case_id] = (path, path.with_suffix(".pkl"), folder / f"{case_id}{self.dataset.file_ending}")
+                found[case_id] = (path, path.with_suffix(".pkl"), path.with_name(path.stem + self.dataset.file_ending))
         if twice:
             raise InputError(
                 f"{self.folder} has {', '.join(twice[:5])} in more than one fold, but a case is held out by one fold "
@@ -95,9 +95,10 @@ class Nnunet(Format):
     def write(self, case_id: str, values: np.ndarray, folder: Path, decision: np.ndarray | None) -> Sequence[str]:
         """Write the array; copy the pkl, and the label map unless another decision is given."""
         pkl, label = self._pkl(case_id), self.files[case_id][2]
-        names = [f"{case_id}.pkl", f"{case_id}.npz"]
+        names = [pkl.name, self.path(case_id).name]
         shutil.copyfile(pkl, folder / names[0])
-        np.savez_compressed(folder / names[1], probabilities=np.ascontiguousarray(values))
+        with (folder / names[1]).open("wb") as file:  # given a path, the library adds ".npz" to CASE.NPZ
+            np.savez_compressed(file, probabilities=np.ascontiguousarray(values))
         if label.is_file():
             if decision is None:
                 shutil.copyfile(label, folder / label.name)
@@ -139,7 +140,7 @@ class Nnunet(Format):
 
     def _pkl(self, case_id: str) -> Path:
         if self.options.properties is not None:
-            return self.options.properties / f"{case_id}.pkl"
+            return self.options.properties / self.files[case_id][1].name
         return self.files[case_id][1]
 
     def _write_label(self, source: Path, decision: np.ndarray, path: Path) -> None:

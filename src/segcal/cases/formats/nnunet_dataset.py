@@ -7,12 +7,13 @@ list of several numbers is a region: such models end in sigmoids, not in a softm
 made arrays of files.
 """
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from segcal.cases.bounded import read_json
 from segcal.cases.labels import Axes
+from segcal.documents import read_json
 from segcal.errors import InputError
 
 SHARED = ("dataset.json", "plans.json", "predict_from_raw_data_args.json")
@@ -69,11 +70,17 @@ def load_dataset(folder: Path, properties: Path | None) -> NnunetDataset:
     return NnunetDataset(
         class_names=names,
         ignore=ignore,
-        file_ending=str(content.get("file_ending", ".nii.gz")),
+        file_ending=_ending(content.get("file_ending", ".nii.gz"), path),
         transpose_forward=_transpose(plans, plans_path),
         label_axes="zyx_ras" if str(plans.get("image_reader_writer")).endswith("WithReorient") else "zyx",
         shared=tuple(file for file in shared if file is not None and file.is_file()),
     )
+
+
+def _ending(ending: object, path: Path) -> str:
+    if not isinstance(ending, str) or not re.fullmatch(r"(\.\w+)+", ending):  # it becomes part of a path
+        raise InputError(f"{path} has file_ending = {ending!r}, but one such as '.nii.gz' is needed. Check the file.")
+    return ending
 
 
 def _classes(labels: dict[str, Any], path: Path) -> tuple[tuple[str, ...], int | None]:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from segcal.cases.formats.restricted_pickle import load_plain_pickle
+from segcal.cases.spacing import usable_spacing
 from segcal.errors import InputError
 
 REPAIR = "Pass properties= with the folder of a member's pkl files."
@@ -25,7 +26,7 @@ def read_properties(
     box = [_integers(pair) for pair in pairs] if isinstance(pairs, list | tuple | np.ndarray) else None
     if shape is None or box is None or len(box) != len(shape) or not _inside(box, shape):
         raise InputError(f"{path} has no valid bbox_used_for_cropping and shape_before_cropping. {REPAIR}")
-    spacing = _spacing(properties.get("spacing"), len(space))
+    spacing = usable_spacing(properties.get("spacing"), len(space))
     if all(pair == [0, size] for pair, size in zip(box, shape, strict=True)) and sorted(shape) == sorted(space):
         return None, spacing
     if transpose_forward is None:
@@ -74,11 +75,3 @@ def _inside(box: list[list[int] | None], shape: list[int]) -> bool:
         pair is not None and len(pair) == 2 and 0 <= pair[0] < pair[1] <= size
         for pair, size in zip(box, shape, strict=True)
     )
-
-
-def _spacing(values: object, length: int) -> tuple[float, ...] | None:
-    if not isinstance(values, list | tuple | np.ndarray) or len(values) != length:
-        return None
-    if not all(isinstance(value, int | float | np.number) and 0 < value < float("inf") for value in values):
-        return None
-    return tuple(float(value) for value in values)

@@ -30,5 +30,6 @@ class Npy(Format):
         header = npy_header(self.path(case_id))
         ordered = np.moveaxis(values, 0, self.class_axis(values.ndim)).astype(header.dtype, copy=False)
         name = self.path(case_id).name
-        np.save(folder / name, np.asfortranarray(ordered) if header.fortran else np.ascontiguousarray(ordered))
+        with (folder / name).open("wb") as file:  # given a path, the library adds ".npy" to CASE.NPY
+            np.save(file, np.asfortranarray(ordered) if header.fortran else np.ascontiguousarray(ordered))
         return [name]

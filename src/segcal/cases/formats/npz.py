@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from segcal.cases.bounded import npz_header, npz_keys, read_npz
+from segcal.cases.bounded import check_used, npz_header, npz_keys, read_npz
 from segcal.cases.formats.base import Format, Header, Stored, classes_first
 
 
@@ -31,7 +31,9 @@ class Npz(Format):
         path = self.path(case_id)
         keys = npz_keys(path)
         chosen = keys[0] if self.options.key is None else self.options.key
+        check_used(path, sum(npz_header(path, key).nbytes for key in keys))
         arrays: dict[str, Any] = {key: read_npz(path, key) for key in keys if key != chosen}
         arrays[chosen] = np.ascontiguousarray(np.moveaxis(values, 0, self.class_axis(values.ndim)))
-        np.savez_compressed(folder / path.name, **arrays)
+        with (folder / path.name).open("wb") as file:  # given a path, the library adds ".npz" to CASE.NPZ
+            np.savez_compressed(file, **arrays)
         return [path.name]

@@ -5,6 +5,7 @@ numpy has no bfloat16, and eight bits could not keep near ties: such scores are 
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,8 +13,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from segcal.cases.bounded import check_size, reading
+from segcal.cases.bounded import check_array
 from segcal.cases.formats.base import Format, Header, Stored, classes_first
+from segcal.documents import reading
 from segcal.errors import InputError
 
 
@@ -27,17 +29,16 @@ class Safetensors(Format):
         """Look at the tensor's entry in the header."""
         path = self.path(case_id)
         with reading(path), safe_open(path, framework="pt") as file:
-            entry = file.get_slice(self._key(list(file.keys()), path))
-            shape = tuple(int(size) for size in entry.get_shape())
-            dtype = numpy_dtype(entry.get_dtype())
+            shape, dtype = look_at(file, self._key(list(file.keys()), path), path)
         return Header(classes_first(shape, self.class_axis(len(shape))), dtype)
 
     def read(self, case_id: str) -> Stored:
         """Read the tensor."""
         path = self.path(case_id)
         with reading(path), safe_open(path, framework="pt") as file:
-            check_size(path, path.stat().st_size, path.stat().st_size)
-            values: Tensor = file.get_tensor(self._key(list(file.keys()), path))
+            chosen = self._key(list(file.keys()), path)
+            look_at(file, chosen, path)
+            values: Tensor = file.get_tensor(chosen)
         values = values.float() if values.dtype == torch.bfloat16 else values
         return Stored(values.movedim(self.class_axis(values.ndim), 0) if values.ndim else values)
 
@@ -63,10 +64,19 @@ class Safetensors(Format):
         return chosen
 
 
-def numpy_dtype(name: str) -> np.dtype[np.generic]:
+def look_at(file: Any, key: str, path: Path) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    """Return the shape and the type of a tensor that can be used; any other is refused before it is read."""
+    entry = file.get_slice(key)
+    shape = tuple(int(size) for size in entry.get_shape())
+    dtype = numpy_dtype(entry.get_dtype(), path)
+    check_array(path, shape, dtype, path.stat().st_size, 2)  # bfloat16 becomes float32
+    return shape, dtype
+
+
+def numpy_dtype(name: str, path: Path) -> np.dtype[np.generic]:
     """Return the numpy type for a name of the format; bfloat16, which numpy lacks, is read as float32.
 
-    >>> numpy_dtype("F16"), numpy_dtype("BF16")
+    >>> numpy_dtype("F16", Path("a")), numpy_dtype("BF16", Path("a"))
     (dtype('float16'), dtype('float32'))
     """
     letters = {"F": "float", "I": "int", "U": "uint"}
@@ -75,9 +85,7 @@ def numpy_dtype(name: str) -> np.dtype[np.generic]:
     try:
         return np.dtype(letters[name[0]] + name[1:])
     except (KeyError, TypeError, IndexError):
-        raise InputError(
-            f"dtype {name} is not supported, but plain numbers are needed. Save float16 or float32."
-        ) from None
+        raise InputError(f"{path} has dtype {name}, but plain numbers are needed. Save float16 or float32.") from None
 
 
 def write_tensors(tensors: dict[str, Tensor], path: Path, metadata: dict[str, str] | None) -> None:
@@ -86,7 +94,7 @@ def write_tensors(tensors: dict[str, Tensor], path: Path, metadata: dict[str, st
         save_file(tensors, path, metadata)
     except SafetensorError as error:  # a full disk, mostly
         raise OSError(f"{path.name} could not be written ({error})") from None
-    pattern = path.with_name(f".{path.name}.mode")
+    pattern = path.with_name(".mode")  # the folder is nobody else's, and a longer name may be too long
     pattern.touch()
     path.chmod(pattern.stat().st_mode)
     pattern.unlink()

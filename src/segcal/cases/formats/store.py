@@ -16,18 +16,23 @@ from safetensors import safe_open
 from torch import Tensor
 
 from segcal.atomic import write_text
-from segcal.cases.base import Case
-from segcal.cases.bounded import check_size, read_json, reading
+from segcal.cases.base import Case, CaseError
 from segcal.cases.decision import keep_decision
 from segcal.cases.formats.base import Facts, Format, Header, Options, Stored
-from segcal.cases.formats.safetensors import write_tensors
+from segcal.cases.formats.safetensors import look_at, write_tensors
 from segcal.cases.kinds import check_kind
+from segcal.cases.spacing import usable_spacing
+from segcal.checks import MAX_CLASSES
+from segcal.documents import parse_json, read_json, reading
 from segcal.errors import InputError
+from segcal.names import clean
 from segcal.numerics import canonical_logits, compute_dtype, free_energy, winner
 
 FORMAT = "segcal-store"
 VERSION = 1
 DATASET = "dataset.json"
+# What most file systems allow.
+LONGEST_NAME = 255
 _LOWEST = float(np.finfo(np.float16).min)
 
 
@@ -60,25 +65,25 @@ class Store(Format):
         path = self.path(case_id)
         with reading(path), safe_open(path, framework="pt") as file:
             _metadata(file, path)
-            shape = tuple(int(size) for size in file.get_slice("log_probs").get_shape())
-        return Header(shape, np.dtype(np.float16))
+            shape, dtype = look_at(file, "log_probs", path)
+        return Header(shape, dtype)
 
     def read(self, case_id: str) -> Stored:
         """Restore logits whose winner is the stored one."""
         path = self.path(case_id)
         with reading(path), safe_open(path, framework="pt") as file:
-            # Twice: float16 on disk becomes float32 in memory.
-            check_size(path, 2 * path.stat().st_size, 2 * path.stat().st_size)
             metadata = _metadata(file, path)
+            for key in file.keys():  # noqa: SIM118
+                look_at(file, key, path)
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
             values = _restore(tensors, path)
-            spacing = metadata.get("spacing")
+            group = metadata.get("group")
             return Stored(
                 values,
                 mask=None if "mask" not in tensors else tensors["mask"].numpy() != 0,
-                spacing=None if spacing is None else tuple(float(size) for size in spacing),
+                spacing=usable_spacing(metadata.get("spacing")),
                 labels=None if "labels" not in tensors else tensors["labels"].numpy(),
-                group=metadata.get("group"),
+                group=None if group is None else clean(str(group)),
             )
 
     def write(self, case_id: str, values: np.ndarray, folder: Path, decision: np.ndarray | None) -> Sequence[str]:
@@ -107,7 +112,7 @@ class Store(Format):
             except InputError:
                 continue  # a damaged file fails when its case is read, not when the folder is opened
             if group is not None:
-                groups[case_id] = str(group)
+                groups[case_id] = clean(str(group))
         return groups
 
 
@@ -134,6 +139,10 @@ def save_case(case: Case, folder: Path, has_offset: bool) -> str:
         tensors["mask"] = case.mask.to(torch.uint8).contiguous()
     facts = {"format": FORMAT, "version": VERSION, "id": case.id, "spacing": case.spacing, "group": case.group}
     name = f"{case.id}.safetensors"
+    if len(name.encode()) > LONGEST_NAME:
+        raise CaseError(
+            case.id, f"its file would have a name of {len(name.encode())} bytes, but {LONGEST_NAME} can be. Rename it."
+        )
     write_tensors(tensors, folder / name, {"segcal": json.dumps(facts)})
     return name
 
@@ -147,8 +156,12 @@ def read_dataset(folder: Path) -> dict[str, Any]:
             f"{path} has format {content.get('format')!r} version {content.get('version')!r}, but {FORMAT!r} version "
             f"{VERSION} is needed. Convert the predictions again, or declare their format."
         )
-    if type(content.get("num_classes")) is not int or not isinstance(content.get("class_names"), list | None):
-        raise InputError(f"{path} has no valid num_classes and class_names, but both are needed. Convert again.")
+    names, pooling = content.get("class_names"), content.get("pooling")
+    if not isinstance(names, list | None) or not isinstance(pooling, str | None):
+        raise InputError(f"{path} has no valid class_names and pooling, but both are needed. Convert again.")
+    classes = content.get("num_classes")
+    if type(classes) is not int or not 2 <= classes <= MAX_CLASSES:
+        raise InputError(f"{path} has num_classes = {classes!r}, but 2 to {MAX_CLASSES} are needed. Convert again.")
     return content
 
 
@@ -170,7 +183,7 @@ def is_stored_case(path: Path) -> bool:
 
 def _metadata(file: Any, path: Path) -> dict[str, Any]:
     text = (file.metadata() or {}).get("segcal")
-    content = {} if text is None else json.loads(text)
+    content = {} if text is None else parse_json(text)
     if content.get("format") != FORMAT or content.get("version") != VERSION:
         raise InputError(
             f"{path} is not a case of {FORMAT!r} version {VERSION}, but the folder's dataset.json says so. "

@@ -1,10 +1,12 @@
 """``CASE.zarr``: one zarr v3 array a case, or a group of which one array is declared.
 
 The class axis is the one declared; else the axis that the file itself names ``c`` (as OME-Zarr does); else the first.
-Metadata is read by us before the library sees it: only well-known codecs are let through, and no chunk or array may be
-larger than memory allows.
+Metadata is read by us before the library sees it: only well-known codecs and plain numbers are let through, and no
+chunk or array may be larger than memory allows. A store holds folders and plain files: a link in it may lead in
+circles, or to files of others, which would be copied with it. The store itself may be a link.
 """
 
+import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,11 +14,15 @@ from typing import Any
 
 import numpy as np
 
-from segcal.cases.bounded import check_size, memory_limit, read_json, reading
+from segcal.cases.bounded import check_used, used_bytes
 from segcal.cases.formats.base import Format, Header, Stored, classes_first
 from segcal.cases.nifti_file import load_extra
+from segcal.documents import read_json, reading
 from segcal.errors import InputError
 
+NUMBERS = {
+    "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64",
+}  # fmt: skip
 CODECS = {"bytes", "transpose", "sharding_indexed", "gzip", "zstd", "blosc", "crc32c"}
 
 
@@ -49,14 +55,16 @@ class Zarr(Format):
     def _open(self, case_id: str, path: Path | None = None, mode: str = "r") -> tuple[Any, int, Path]:
         path = self.path(case_id) if path is None else path
         zarr = load_extra("zarr", "zarr")
+        with reading(path):
+            files = _plain_files(path)
         inner = self._array_folder(path)
         metadata = read_json(inner / "zarr.json")
         with reading(inner):
             names = _check_metadata(metadata, inner)
             array = zarr.open_array(str(inner), mode=mode, zarr_format=3)
-            dtype = np.dtype(array.dtype)
-        if dtype.kind not in "fiub":
-            raise InputError(f"{inner} has dtype {dtype}, but numbers are needed. Save one number a voxel and class.")
+        chunks = any(file.is_relative_to(inner) and file.name != "zarr.json" for file in files)
+        if array.size and not chunks:
+            raise InputError(f"{inner} has no chunk, but values are needed. The file is cut off: export it again.")
         default = names.index("c") if names.count("c") == 1 else 0
         return array, self.class_axis(array.ndim, default), inner
 
@@ -85,15 +93,35 @@ def _check_metadata(metadata: dict[str, Any], path: Path) -> list[str]:
     shape = metadata.get("shape")
     grid = metadata.get("chunk_grid")
     chunk = grid.get("configuration", {}).get("chunk_shape") if isinstance(grid, dict) else None
+    dtype = _dtype(metadata.get("data_type"), path)
     for sizes in (shape, chunk):
         if not isinstance(sizes, list) or not all(type(size) is int and size >= 0 for size in sizes):
             raise InputError(f"{path} has no valid shape and chunk shape, but both are needed. The file is damaged.")
-        needed = 1
-        for size in sizes:
-            needed *= size
-        check_size(path, needed, memory_limit())
+        check_used(path, used_bytes(sizes, dtype))
     names = metadata.get("dimension_names")
     return names if isinstance(names, list) else []
+
+
+def _dtype(name: object, path: Path) -> np.dtype[Any]:
+    if not isinstance(name, str) or name not in NUMBERS:
+        raise InputError(f"{path} has dtype {name}, but numbers are needed. Save one number a voxel and class.")
+    return np.dtype(name)
+
+
+def _plain_files(path: Path) -> list[Path]:
+    """Return the files of a store; a link, a pipe or a device in it is refused without being opened."""
+    found: list[Path] = []
+    folders = [path]
+    while folders:
+        with os.scandir(folders.pop()) as entries:
+            for entry in entries:
+                if entry.is_symlink() or not (entry.is_dir() or entry.is_file()):
+                    raise InputError(
+                        f"{entry.path} is a link, a pipe or a device, but a zarr store holds folders and files. "
+                        "Put the file itself in its place."
+                    )
+                (folders if entry.is_dir() else found).append(Path(entry.path))
+    return found
 
 
 def _codecs(codecs: object, path: Path) -> set[str]:

@@ -15,6 +15,7 @@ from segcal.demo.loss_study.data import Stored
 from segcal.demo.loss_study.plan import CONFIGS, VARIANTS, Unit
 from segcal.demo.tasks import get_task
 from segcal.demo.train import RECIPES
+from segcal.documents import parse_json
 from segcal.losses import make_loss
 from segcal.training import BACKBONES, Epoch, Steps, train_steps
 
@@ -59,7 +60,7 @@ class Data:
         path = None if self.checkpoint is None else self.checkpoint.with_suffix(".json")
         if path is None or not path.exists():
             return {}
-        return {int(epoch): counts for epoch, counts in json.loads(path.read_text(encoding="utf-8")).items()}
+        return {int(epoch): counts for epoch, counts in parse_json(path.read_text(encoding="utf-8")).items()}
 
     def keep(self, histograms: Histograms) -> None:
         """Write them down for a training that goes on."""

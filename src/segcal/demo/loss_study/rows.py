@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from segcal.atomic import write_text, written
+from segcal.documents import parse_json
 from segcal.errors import ArtifactError
 
 SCHEMA = 1
@@ -70,7 +71,7 @@ def read_rows(archives: Iterable[Path]) -> list[dict[str, Any]]:
         with zipfile.ZipFile(archive) as source:
             for name in source.namelist():
                 if name.endswith(".json") and name != f"{FACTS}.json":
-                    row = json.loads(source.read(name))
+                    row = parse_json(source.read(name))
                     if row.get("schema") != SCHEMA:
                         raise ArtifactError(f"{name} in {archive} is not of schema {SCHEMA}. Run the study again.")
                     rows.setdefault(name, row)

@@ -25,6 +25,7 @@ from segcal.demo.loss_study.rows import FACTS, pack, write_failure, write_row
 from segcal.demo.loss_study.study import Study
 from segcal.demo.loss_study.trial import FINDING, read_finding, try_graphs
 from segcal.demo.loss_study.unit import measure_unit, train_unit
+from segcal.documents import parse_json
 from segcal.errors import ArtifactError, InputError
 from segcal.evaluation.counting import Counter
 from segcal.parent import follow_parent
@@ -150,7 +151,7 @@ def _check_folder(study: Study) -> None:
 
 def _read_sizes(path: Path) -> object:
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return parse_json(path.read_text(encoding="utf-8"))
     except ValueError:
         raise ArtifactError(f"{path} is not readable. Choose another folder.") from None
 
@@ -227,4 +228,4 @@ def _facts(study: Study, seconds: float, missing: int) -> dict[str, object]:
 
 def _finding(study: Study) -> object:
     path = study.folder / "claims" / FINDING
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+    return parse_json(path.read_text(encoding="utf-8")) if path.exists() else None

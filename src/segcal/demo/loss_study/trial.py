@@ -15,6 +15,7 @@ from segcal.demo.loss_study.data import Stored
 from segcal.demo.loss_study.network import Data, Effort, unit_steps
 from segcal.demo.loss_study.plan import CONFIGS, Unit
 from segcal.demo.tasks import get_task
+from segcal.documents import parse_json
 from segcal.parent import follow_parent
 from segcal.training import take_turns
 
@@ -45,7 +46,7 @@ def read_finding(folder: Path, patience: float) -> bool:
         time.sleep(0.2)
     if not (folder / FINDING).exists():
         return False
-    return bool(json.loads((folder / FINDING).read_text(encoding="utf-8"))["works"])
+    return bool(parse_json((folder / FINDING).read_text(encoding="utf-8"))["works"])
 
 
 def compare(task: str, device: str, variants: tuple[str, ...] = TRIED) -> list[float]:

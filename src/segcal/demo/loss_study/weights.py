@@ -15,6 +15,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from segcal.atomic import write_bytes
+from segcal.documents import parse_json
 from segcal.errors import ArtifactError
 
 
@@ -28,7 +29,7 @@ def read_weights(path: Path, network: nn.Module) -> dict[str, Any]:
     """Put weights into a network, and return the record; a file that is damaged is removed, to be made again."""
     try:
         with safe_open(path, framework="pt") as file:
-            record: dict[str, Any] = json.loads(file.metadata()["record"])
+            record: dict[str, Any] = parse_json(file.metadata()["record"])
             state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
         path.unlink(missing_ok=True)

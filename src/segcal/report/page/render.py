@@ -17,6 +17,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from segcal import documents
 from segcal.atomic import write_text
 
 SCHEMA = 1
@@ -74,10 +75,10 @@ def asset(name: str) -> str:
 def json_text(data: Any) -> str:
     """Return JSON that can stand inside a script element whatever it holds.
 
-    >>> json.loads(json_text("</script>")), "<" in json_text("</script>")
+    >>> documents.parse_json(json_text("</script>")), "<" in json_text("</script>")
     ('</script>', False)
     """
-    text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    text = documents.json_text(data)
     for character, escaped in ESCAPED.items():
         text = text.replace(character, escaped)
     return text

@@ -1,0 +1,45 @@
+"""Names that somebody else chose, made safe to show and to keep.
+
+File names, class names and messages that quote them end on terminals, in results, in CSV files and in names of new
+files. A name may hold anything: sequences that a terminal obeys, marks that turn the direction of writing, line
+separators, bytes that are no UTF-8 (which Python keeps as lone surrogates, and no file can be written with). Each such
+character is replaced by its bytes in the form ``%1B``, everything else stays as it is. What is clean stays the same, so
+cleaning twice does no harm.
+
+A spreadsheet takes a cell that begins with ``= + - @`` for a formula; a quote before it makes it a text.
+"""
+
+import re
+
+_UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
+
+def clean(text: str) -> str:
+    r"""Return the text without characters that a terminal obeys or that no file can hold.
+
+    >>> clean("a\x1b[31m.npy"), clean("caf\udce9"), clean("naïve 日本")
+    ('a%1B[31m.npy', 'caf%E9', 'naïve 日本')
+    """
+    return _UNSAFE.sub(lambda found: "".join(f"%{byte:02X}" for byte in _bytes(found[0])), text)
+
+
+def clean_lines(text: str) -> str:
+    """Return a text of several lines, each of them clean."""
+    return "\n".join(map(clean, text.split("\n")))
+
+
+def csv_cell(value: object) -> object:
+    """Return the cell of a CSV file: a text is clean and no formula, anything else stays.
+
+    >>> csv_cell("=1+1"), csv_cell(-0.5), csv_cell("case 1")
+    ("'=1+1", -0.5, 'case 1')
+    """
+    if not isinstance(value, str):
+        return value
+    return f"'{clean(value)}" if value.startswith(_FORMULA) else clean(value)
+
+
+def _bytes(letter: str) -> bytes:
+    escaped = 0xDC80 <= ord(letter) <= 0xDCFF  # a byte of a file name that is no UTF-8
+    return letter.encode("utf-8", "surrogateescape" if escaped else "surrogatepass")
