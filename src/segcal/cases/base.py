@@ -49,6 +49,7 @@ class Case:
         spacing: the voxel size along each axis of space, or None.
         image: ``(channels, *space)`` or None.
         group: what must stay in one split (patient, video, site), or None.
+        like_probs: whether scores that are declared as logits all lie in 0 to 1 and sum to 1, as probabilities do.
     """
 
     id: str
@@ -58,6 +59,7 @@ class Case:
     spacing: tuple[float, ...] | None = None
     image: Tensor | None = None
     group: str | None = None
+    like_probs: bool = False
 
 
 class Split(NamedTuple):
