@@ -18,6 +18,9 @@ from segcal.cases.grouping import draw_groups, resolve_groups
 from segcal.errors import InputError
 from segcal.types import Kind
 
+# The origin of predictions that cross-validation made: each case by the one network that did not see it.
+SINGLE_FOLDS = "single folds"
+
 
 class CaseError(InputError):
     """One case is not usable; the others may be.
@@ -80,7 +83,10 @@ class Cases(ABC):
         pooling: the name of the pooling that made `Case.logits`, or None if it is not known.
         class_names: one name a class, or None.
         groups: the group of each case that has one, by id.
+        origin: :data:`SINGLE_FOLDS`, where the files say so; "" where nothing is known.
     """
+
+    origin: str = ""
 
     def __init__(
         self,
@@ -101,6 +107,15 @@ class Cases(ABC):
     @abstractmethod
     def read(self, case_id: str) -> Case:
         """Read one case."""
+
+    def member_logits(self, case_id: str) -> Iterator[Tensor]:
+        """Yield the logits of one member after the other, before they are pooled; none where they are not known."""
+        yield from ()
+
+    @property
+    def member_names(self) -> tuple[str, ...]:
+        """How the members of the ensemble are called; empty where they are not known."""
+        return ()
 
     def __len__(self) -> int:
         return len(self.ids)

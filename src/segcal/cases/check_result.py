@@ -11,11 +11,12 @@ Severity = Literal["error", "warning", "note"]
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing to know: which case (None for the whole folder), how bad, and a sentence."""
+    """One thing to know: which case (None for the folder), how bad, a sentence; and its cases, if it has several."""
 
     case_id: str | None
     severity: Severity
     text: str
+    case_ids: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,10 @@ class CheckResult:
         for problem in self.problems:
             text = problem.text if problem.case_id is None else problem.text.replace(problem.case_id, "")
             alike.setdefault((problem.severity, re.sub(r"\d[\d.,]*", "#", text)), []).append(problem)
-        found = [(same[0], tuple(one.case_id for one in same if one.case_id is not None)) for same in alike.values()]
+        found = [
+            (same[0], same[0].case_ids or tuple(one.case_id for one in same if one.case_id is not None))
+            for same in alike.values()
+        ]
         order = ("error", "warning", "note")
         return sorted(found, key=lambda pair: order.index(pair[0].severity))
 

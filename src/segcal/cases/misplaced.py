@@ -10,7 +10,17 @@ import numpy as np
 
 from segcal.cases.agreement import agreement, better_numbers, pair_agreement, table_agreement
 from segcal.cases.glance import Glance
-from segcal.cases.suspicion import FIT, GAIN, GAIN_OF_CLASS, LARGE_FIT, LARGE_GAIN, MOST, Suspicion, listed
+from segcal.cases.suspicion import (
+    ENOUGH_VOXELS,
+    FIT,
+    GAIN,
+    GAIN_OF_CLASS,
+    LARGE_FIT,
+    LARGE_GAIN,
+    MOST,
+    Suspicion,
+    listed,
+)
 from segcal.cases.turns import Turn
 
 # Scores that look for other labels; of more cases, some, spread evenly.
@@ -146,7 +156,7 @@ def _fit(scores: Glance, labels: Glance, num_classes: int) -> float:
 
 def renumbered(table: np.ndarray | None) -> Explanation | None:
     """Return whether labels and scores count their classes differently."""
-    numbers = {} if table is None else better_numbers(table, GAIN_OF_CLASS, FIT, MOST)
+    numbers = {} if table is None else renumbering(table)
     if table is None or not numbers:
         return None
     order = np.arange(len(table))
@@ -154,3 +164,8 @@ def renumbered(table: np.ndarray | None) -> Explanation | None:
     pairs = listed([f"label {label} is predicted as {number}" for label, number in numbers.items()])
     text = f"labels fit clearly better with their classes renumbered ({pairs}). Map one of the two numberings."
     return Explanation(table_agreement(table[:, order]).kappa, (Suspicion(text),))
+
+
+def renumbering(table: np.ndarray) -> dict[int, int]:
+    """Return which classes clearly have other numbers; of a table of few voxels, none."""
+    return better_numbers(table, GAIN_OF_CLASS, FIT, MOST) if table.sum() >= ENOUGH_VOXELS else {}

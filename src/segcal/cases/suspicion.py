@@ -18,8 +18,12 @@ Where labels could be turned, paired otherwise or renumbered, the explanation th
 mirrored labels may also resemble those of another case.
 """
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+
+from segcal.cases.base import SINGLE_FOLDS, Cases
+from segcal.errors import InputError, SuspicionWarning
 
 NEAR_CHANCE = 0.1
 ENOUGH_VOXELS = 1000
@@ -43,6 +47,17 @@ class Suspicion:
         return f"{listed(self.ids)}: {self.text}" if self.ids else self.text
 
 
+def warn(suspicions: Iterable[Suspicion], level: int = 1) -> None:
+    """Say suspicions as warnings, each one sentence.
+
+    Args:
+        suspicions: what was found.
+        level: how many functions lie between this one and the user's line.
+    """
+    for suspicion in suspicions:
+        warnings.warn(str(suspicion), SuspicionWarning, stacklevel=level + 2)
+
+
 def listed(names: Sequence[str]) -> str:
     """Return a few names, and how many more there are.
 
@@ -51,3 +66,37 @@ def listed(names: Sequence[str]) -> str:
     """
     shown = ", ".join(names[:LISTED])
     return shown if len(names) <= LISTED else f"{shown} and {len(names) - LISTED} more"
+
+
+def like_probabilities(ids: Sequence[str]) -> list[Suspicion]:
+    """Return the suspicion that scores declared as logits are probabilities, if there are such cases."""
+    text = "scores are declared as logits, but all lie in 0 to 1 and sum to 1. Declare kind='probs' if so."
+    return [Suspicion(text, tuple(ids))] if ids else []
+
+
+def doubtful_kind(cases: Cases) -> list[Suspicion]:
+    """Return the suspicion that scores declared as logits are probabilities, from the first case that can be read."""
+    for case_id in cases.ids if cases.kind == "logits" else ():
+        try:
+            return like_probabilities([case_id] if cases.read(case_id).like_probs else [])
+        except InputError:
+            continue
+    return []
+
+
+def single_folds(origin: str) -> list[Suspicion]:
+    """Return what to know about predictions of single folds, if these are."""
+    text = (
+        "each case is predicted by the network of one fold, and the ensemble of all folds has other confidences. Apply "
+        "what is fitted here to single networks, or fit on cases that the ensemble has predicted and not seen."
+    )
+    return [Suspicion(text)] if origin == SINGLE_FOLDS else []
+
+
+def other_origin(fitted: str, applied: str) -> list[Suspicion]:
+    """Return the suspicion that a calibrator of single networks meets predictions of their ensemble."""
+    text = (
+        "the calibrator was fitted on predictions of single folds, and these come from elsewhere: an ensemble of folds "
+        "has other confidences. Fit on predictions like these, unless one network made them."
+    )
+    return [Suspicion(text)] if fitted == SINGLE_FOLDS != applied else []

@@ -1,13 +1,13 @@
 """Glances at all cases, judged together; kept are a glance per case, and one table of classes for all of them."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from segcal.cases.glance import Glance
 from segcal.cases.misplaced import misplaced
-from segcal.cases.suspicion import ENOUGH_VOXELS, LISTED, NEAR_CHANCE, Suspicion, listed
+from segcal.cases.suspicion import ENOUGH_VOXELS, LISTED, NEAR_CHANCE, Suspicion, like_probabilities, listed
 
 
 class Watch:
@@ -32,7 +32,7 @@ class Watch:
         """Return what was seen, in a fixed order."""
         glances = [self._glances[key] for key in sorted(self._glances)]
         return [
-            *_like_probabilities(glances),
+            *like_probabilities([glance.id for glance in glances if glance.like_probs]),
             *(misplaced(glances, self._table, self._num_classes) or _near_chance(glances)),
             *self._twice(),
             *_nothing_counts(glances),
@@ -53,17 +53,6 @@ class Watch:
             text = f"the same scores have several names ({_equal(within)}) and count several times. Remove the copies."
             found.append(Suspicion(text))
         return found
-
-
-def _like_probabilities(glances: Sequence[Glance]) -> list[Suspicion]:
-    ids = tuple(glance.id for glance in glances if glance.like_probs)
-    return [like_probabilities(ids)] if ids else []
-
-
-def like_probabilities(ids: Iterable[str]) -> Suspicion:
-    """Return the suspicion that scores declared as logits are probabilities."""
-    text = "scores are declared as logits, but all lie in 0 to 1 and sum to 1. Declare kind='probs' if so."
-    return Suspicion(text, tuple(ids))
 
 
 def _near_chance(glances: Sequence[Glance]) -> list[Suspicion]:

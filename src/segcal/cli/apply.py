@@ -7,6 +7,7 @@ from typing import Any
 import segcal
 from segcal.applying import Applied, Applier, check_match
 from segcal.cases.parallel import map_cases
+from segcal.cases.suspicion import doubtful_kind, warn
 from segcal.cli.console import Bar, Output, plural
 from segcal.cli.reading import common_options, open_folders, reading_options
 
@@ -40,6 +41,7 @@ def run(args: argparse.Namespace) -> int:
     fitted.calibrator.to(args.device)
     applier = Applier(fitted, cases, args.output, args.output_kind, args.confidence_map)
     missing = applier.missing()
+    warn(doubtful_kind(missing))
     done: dict[str, Applied] = {}
     with Bar("calibrating", len(missing)) as bar:
         for case_id, applied in map_cases(missing, applier, args.workers, None if args.strict else output.failed):

@@ -82,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
     config, failed = FitConfig(**settings), None if args.strict else output.failed
     choice = None
     with Progress("fitting") as progress:
-        data = read_data(calibration, validation, config, progress, args.workers, failed)
+        data = read_data(calibration, validation, config, progress, args.workers, failed, suspect=True)
         if named:
             fitted = fit_to(args.calibrator, data, config, args.device, progress)
         else:

@@ -7,6 +7,7 @@ larger than memory allows.
 
 import shutil
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,15 @@ class Zarr(Format):
             values = np.asarray(array[...])
         return Stored(np.moveaxis(values, axis, 0) if values.ndim else values)
 
+    def lacking(self, case_id: str) -> str:
+        """Name the first chunk (or shard) that has no file and would be read as the fill value."""
+        array, _, path = self._open(case_id)
+        with reading(path):
+            counts = [-(-size // step) for size, step in zip(array.shape, array.shards or array.chunks, strict=True)]
+            keys = map(array.metadata.encode_chunk_key, product(*map(range, counts)))
+            absent = next((key for key in keys if not (path / key).is_file()), None)
+        return "" if absent is None else f"lacks the chunk {absent} and perhaps others"
+
     def write(self, case_id: str, values: np.ndarray, folder: Path, decision: np.ndarray | None) -> Sequence[str]:
         """Copy the folder, so that attributes and neighbours stay, and overwrite the values."""
         path = self.path(case_id)
@@ -54,7 +64,9 @@ class Zarr(Format):
         metadata = read_json(inner / "zarr.json")
         with reading(inner):
             names = _check_metadata(metadata, inner)
-            array = zarr.open_array(str(inner), mode=mode, zarr_format=3)
+            # Chunks of nothing but zeros are written too: a missing one then means that something was lost.
+            with zarr.config.set({"array.write_empty_chunks": True}):
+                array = zarr.open_array(str(inner), mode=mode, zarr_format=3)
             dtype = np.dtype(array.dtype)
         if dtype.kind not in "fiub":
             raise InputError(f"{inner} has dtype {dtype}, but numbers are needed. Save one number a voxel and class.")
