@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -7,7 +8,7 @@ import torch
 from segcal import ArrayCases, make_calibrator, open_cases
 from segcal.applying import Applier, calibrate, check_match
 from segcal.cases import CaseError
-from segcal.errors import InputError
+from segcal.errors import InputError, SuspicionWarning
 from segcal.fitting.certificate import Certificate, Fitted
 from segcal.fitting.config import FitConfig
 
@@ -130,3 +131,12 @@ def test_a_broken_promise_is_an_error_of_the_case(cases, tmp_path):
     with pytest.raises(CaseError, match=r"case 'a': 35 voxels changed their class, but the calibrator promises"):
         applier(cases.read("a"))
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["calibration.json"]
+
+
+def test_a_calibrator_of_single_folds_meets_something_else_with_a_warning(cases):
+    single = replace(fitted(), origin="single folds")
+    with pytest.warns(SuspicionWarning, match="fitted on predictions of single folds, and these come from elsewhere"):
+        check_match(single, cases)
+    cases.origin = "single folds"
+    check_match(single, cases)
+    check_match(fitted(), cases)

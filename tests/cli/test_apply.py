@@ -206,3 +206,14 @@ def test_the_record_says_what_made_the_folder(folders, calibrator, run, tmp_path
     assert record["calibrator"] == "ts"
     assert record["preserves"] == "order"
     assert record["fitted_on"] == segcal.load(calibrator).fingerprint
+
+
+def test_probabilities_declared_as_logits_are_named_before_anything_is_calibrated(folders, hot, run, tmp_path):
+    for path in folders.predictions.iterdir():
+        scores = np.exp(np.load(path) / 4)
+        np.save(path, scores / scores.sum(0))
+    done = run("apply", hot, folders.predictions, "-o", tmp_path / "out", "--kind", "logits")
+    assert done.code == 0
+    assert done.err == (
+        "warning: a1: scores are declared as logits, but all lie in 0 to 1 and sum to 1. Declare --kind probs if so.\n"
+    )

@@ -101,3 +101,15 @@ def test_one_of_two_parts_may_fail_as_a_whole(folders, calibrator, run):
     assert done.code == 3
     assert done.document["part"] == "fitted on"
     assert len(done.document["failed"]) == 2
+
+
+def test_probabilities_declared_as_logits_are_named(folders, run):
+    for path in folders.predictions.iterdir():
+        scores = np.exp(np.load(path) / 4)
+        np.save(path, scores / scores.sum(0))
+    done = run("evaluate", *folders.both, "--metrics", "nll", "--json")
+    assert done.code == 0
+    assert done.err == (
+        "warning: a1, a2, b1, b2, c1 and 1 more: scores are declared as logits, but all lie in 0 to 1 and sum to 1. "
+        "Declare --kind probs if so.\n"
+    )

@@ -130,3 +130,14 @@ def test_a_folder_that_is_no_calibrator_is_not_replaced(folders, run, tmp_path):
     assert done.code == 2
     assert "exists and is not a calibrator of segcal" in done.err
     assert len(list(folders.labels.iterdir())) == 6
+
+
+def test_what_is_seldom_meant_is_a_line_before_the_fit(scene_folder, run, tmp_path):
+    predictions, labels = scene_folder(change=lambda number, labels: labels[::-1])
+    done = run("fit", predictions, labels, "-o", tmp_path / "cal", "--kind", "logits", "--calibrator", "ts", "--json")
+    assert done.code == 0
+    (line,) = done.err.splitlines()
+    assert line.startswith(
+        "warning: c0, c1, c2, c3, c4 and 1 more: labels fit clearly better as numpy.flip(labels, 0) ("
+    )
+    assert done.document["certificate"]["converged"]

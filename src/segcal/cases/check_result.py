@@ -46,7 +46,7 @@ class CaseRow:
 
 @dataclass
 class CheckResult:
-    """All problems and one row a readable case."""
+    """All problems and one row a readable case; `suspicions` counts the problems that all cases together show."""
 
     format: str
     kind: str
@@ -57,6 +57,7 @@ class CheckResult:
     cases: int
     rows: list[CaseRow] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
+    suspicions: int = 0
 
     @property
     def usable(self) -> bool:

@@ -85,7 +85,9 @@ def check_opened(
         ensemble.add(seen.members)
         if progress is not None:
             progress(case_id)
-    result.problems.extend(Problem(None, "warning", one.text, one.ids) for one in watch.found() + ensemble.found())
+    suspected = watch.found() + ensemble.found()
+    result.suspicions = len(suspected)
+    result.problems.extend(Problem(None, "warning", one.text, one.ids) for one in suspected)
     result.problems.extend(Problem(None, "note", one.text) for one in single_folds(cases.origin))
     result.problems.extend(_whole(cases, result))
     return result
@@ -151,10 +153,9 @@ def _refuse_nothing(decision: Tensor, mask: Tensor | None, labels: Tensor | None
         )
     counting = mask if labels is None else labels != IGNORED
     if counting is not None and not bool(counting.any()):
-        what = "mask" if labels is None else "labels"
+        what = "mask is empty" if labels is None else "labels are ignored everywhere"
         raise InputError(
-            f"{what} leaves no voxel that counts, but at least one is needed. Check the ignore label and the mask, or "
-            "leave the case out."
+            f"{what}, but at least one voxel must count. Check the ignore label and the mask, or leave the case out."
         )
 
 
