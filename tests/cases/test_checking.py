@@ -135,8 +135,8 @@ def test_cases_with_nothing_to_count_are_not_usable(npy_folder):
     result = check_cases(predictions, labels, kind="logits", ignore=9)
     assert result.broken == {"a1", "a2"}
     assert texts(result, "a1", "error") == (
-        "labels are ignored everywhere, but at least one voxel must count. Check the ignore label and the mask, or leave "
-        "the case out."
+        "labels are ignored everywhere, but at least one voxel must count. Check the ignore label and the mask, or "
+        "leave the case out."
     )
     assert texts(result, "a2", "error") == (
         "scores have space (0, 5), but at least one voxel is needed. Leave the case out."

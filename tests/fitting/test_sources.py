@@ -53,3 +53,4 @@ def test_copies_in_calibration_and_validation_are_known_by_content(scenes, voxel
     with pytest.warns(SuspicionWarning, match=match) as said:
         read_data(cal, val, FitConfig(voxels=voxels), suspect=True)
     assert len(said) == 1
+    read_data(cal, cal, FitConfig(voxels=voxels), suspect=True)

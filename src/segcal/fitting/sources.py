@@ -46,7 +46,9 @@ def read_data(
     check_cases(cases, validation)
     watch = Watch(cases.num_classes) if suspect else None
     source = _voxels(cases, config, report, workers, failed, watch, "calibration")
-    own = None if validation is None else _voxels(validation, config, report, workers, failed, watch, "validation")
+    # Who passes the same collection twice knows it.
+    other = None if validation is cases else watch
+    own = None if validation is None else _voxels(validation, config, report, workers, failed, other, "validation")
     if watch is not None:
         warn([*single_folds(cases.origin), *watch.found(), *look_at_members(cases)], level=2)
     return FitData(
