@@ -67,6 +67,13 @@ def test_a_network_that_fails_on_a_case_is_not_a_pairing(scenes):
     assert paired(seen(drawn), 3) is None
 
 
+def test_one_case_alone_has_not_changed_places(scenes):
+    drawn = scenes(4)
+    noise = np.random.default_rng(5).normal(size=drawn[0][0].shape).astype(np.float32)
+    drawn[0], drawn[1] = (drawn[1][0], drawn[0][1]), (noise, drawn[1][1])
+    assert paired(seen(drawn), 3) is None
+
+
 def test_cases_of_other_shapes_are_not_compared(scenes):
     drawn = scenes(1, (24, 30)) + scenes(1, (30, 24), seed=1) + scenes(1, (20, 36), seed=2)
     assert judged(seen(drawn)) == []
