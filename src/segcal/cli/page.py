@@ -19,6 +19,8 @@ The help of every command, as `segcal COMMAND --help` prints it. Written by `pyt
 - Interrupted at any point, a command leaves complete files or none. `apply`, `convert` and `benchmark` go on where they
   were when they are run again; `fit`, `evaluate`, `audit` and `check` start again and give the same result.
 - A case that cannot be read fails alone. `--strict` stops at the first one.
+- What is possible but seldom meant (labels that fit better mirrored, cases that are there twice, ...) is one line that
+  begins with `warning:`, and the work goes on; [data-format.md](data-format.md) lists what is looked for.
 """
 
 
