@@ -7,6 +7,7 @@ Property tests draw the same examples every time, so that a run says something a
 import os
 from itertools import pairwise
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import settings
@@ -102,3 +103,39 @@ def randomise():
         return calibrator
 
     return fill
+
+
+@pytest.fixture
+def scenes():
+    """A factory of cases, each (logits, labels): patches of classes, and scores that are right in most voxels."""
+
+    def make(count, space=(24, 30), classes=3, seed=0):
+        draws = np.random.default_rng(seed)
+        found = []
+        for _ in range(count):
+            coarse = draws.normal(size=(classes, *(-(-size // 6) for size in space)))
+            for axis, size in enumerate(space, start=1):
+                coarse = coarse.repeat(6, axis=axis).take(range(size), axis=axis)
+            labels = coarse.argmax(0).astype(np.uint8)
+            own = 2.5 * (np.arange(classes).reshape(-1, *[1] * len(space)) == labels)
+            found.append(((own + draws.normal(size=own.shape)).astype(np.float32), labels))
+        return found
+
+    return make
+
+
+@pytest.fixture
+def scene_folder(tmp_path, scenes):
+    """A factory of folders of scenes: predictions and labels, which `change` makes of the number and the true ones."""
+
+    def make(count=6, space=(24, 30), classes=3, change=lambda number, labels: labels, name="p"):
+        predictions, folder = tmp_path / name, tmp_path / f"{name}_labels"
+        predictions.mkdir()
+        folder.mkdir()
+        drawn = scenes(count, space, classes)
+        for number, (logits, own) in enumerate(drawn):
+            np.save(predictions / f"c{number}.npy", logits)
+            np.save(folder / f"c{number}.npy", np.ascontiguousarray(change(number, own)))
+        return predictions, folder
+
+    return make

@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -7,7 +8,7 @@ import torch
 from segcal import ArrayCases, make_calibrator, open_cases
 from segcal.applying import Applier, calibrate, check_match
 from segcal.cases import CaseError
-from segcal.errors import InputError
+from segcal.errors import InputError, SuspicionWarning
 from segcal.fitting.certificate import Certificate, Fitted
 from segcal.fitting.config import FitConfig
 
@@ -137,3 +138,12 @@ def test_what_is_no_number_is_never_written(cases, tmp_path):
     with pytest.raises(CaseError, match=r"105 calibrated values are not numbers, but all must be.* nothing was"):
         applier(cases.read("a"))
     assert not (tmp_path / "out" / "a.npy").exists()
+
+
+def test_a_calibrator_of_single_folds_meets_something_else_with_a_warning(cases):
+    single = replace(fitted(), origin="single folds")
+    with pytest.warns(SuspicionWarning, match="fitted on predictions of single folds, and these come from elsewhere"):
+        check_match(single, cases)
+    cases.origin = "single folds"
+    check_match(single, cases)
+    check_match(fitted(), cases)

@@ -12,7 +12,7 @@ from segcal.calibrators.base import Calibrator
 from segcal.calibrators.matrix import MatrixScaling
 from segcal.calibrators.temperature import TemperatureScaling
 from segcal.cases import ArrayCases
-from segcal.errors import InputError
+from segcal.errors import InputError, SuspicionWarning
 from segcal.evaluate import DEFAULT_METRICS, evaluate
 from segcal.metrics import METRICS
 from segcal.statistics import BandCache, count_log_probs, count_logits
@@ -246,3 +246,15 @@ def test_a_fit_is_no_calibrator_and_the_sentence_says_what_to_pass():
     cases = ArrayCases([np.zeros((2, 3, 4), np.float32)], [np.zeros((3, 4), int)])
     with pytest.raises(InputError, match=r"calibrator is dict, but .* pass \.calibrator"):
         evaluate(cases, {})
+
+
+def test_probabilities_declared_as_logits_bring_one_warning_with_their_cases():
+    rng = np.random.default_rng(0)
+    probs = [rng.dirichlet(np.ones(3), 50).T for _ in range(3)]
+    labels = [rng.integers(0, 3, 50) for _ in range(3)]
+    with pytest.warns(SuspicionWarning) as said:
+        evaluate(ArrayCases([*probs[:2], 5 * probs[2]], labels, kind="logits"), metrics=["nll"])
+    assert [str(one.message) for one in said] == [
+        "0, 1: scores are declared as logits, but all lie in 0 to 1 and sum to 1. Declare kind='probs' if so."
+    ]
+    assert said[0].filename == __file__

@@ -3,7 +3,7 @@
 from segcal.audit import audit
 from segcal.calibrators import CALIBRATORS, Calibrator, make_calibrator
 from segcal.cases import ArrayCases, open_cases
-from segcal.errors import ArtifactError, InputError, SegcalError
+from segcal.errors import ArtifactError, InputError, SegcalError, SuspicionWarning
 from segcal.evaluate import evaluate
 from segcal.fitting import FitConfig, fit
 from segcal.fitting.artifact import load, save
@@ -24,6 +24,7 @@ __all__ = [
     "FitConfig",
     "InputError",
     "SegcalError",
+    "SuspicionWarning",
     "audit",
     "choose",
     "evaluate",

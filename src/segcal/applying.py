@@ -25,6 +25,7 @@ from segcal.cases.calibrated import FORMAT, MARKER, read_marker
 from segcal.cases.files import FileCases
 from segcal.cases.offset import require_offset
 from segcal.cases.records import Records
+from segcal.cases.suspicion import other_origin, warn
 from segcal.cases.writing import CaseWriter
 from segcal.errors import InputError
 from segcal.fitting.certificate import Fitted
@@ -73,6 +74,7 @@ def check_match(fitted: Fitted, cases: Cases, ignore_pooling: bool = False) -> N
     entry = registry_entry(calibrator)
     name = type(calibrator).__name__ if entry is None else entry[0]
     require_offset(cases, name, calibrator.translation_invariant)
+    warn(other_origin(fitted.origin, cases.origin))
 
 
 @torch.no_grad()

@@ -20,3 +20,7 @@ class InputError(SegcalError, ValueError):
 
 class ArtifactError(SegcalError):
     """A file that segcal wrote is missing, damaged, or of another version."""
+
+
+class SuspicionWarning(UserWarning):
+    """What was given is possible but seldom meant; the work goes on."""

@@ -13,6 +13,7 @@ from typing import Any
 
 from segcal.cases.base import Case, CaseError, Cases
 from segcal.cases.parallel import map_cases
+from segcal.cases.suspicion import like_probabilities, warn
 from segcal.errors import InputError
 from segcal.evaluation.counting import Counter, Map
 from segcal.evaluation.result import Evaluation
@@ -73,7 +74,9 @@ def evaluate(
     counter = Counter(chosen, bands)
     stages = {"before": Stage(chosen)} | ({} if calibrator is None else {"after": Stage(chosen)})
     rows, measured = [], 0
-    for case_id, (found, group) in map_cases(cases, partial(_measure, counter, calibrator), workers, failed):
+    doubted: list[str] = []
+    for case_id, (found, group, doubt) in map_cases(cases, partial(_measure, counter, calibrator), workers, failed):
+        doubted += [case_id] if doubt else []
         for (name, stage), tables in zip(stages.items(), found, strict=True):
             rows.append(_row(case_id, group, name, tables, stage.add(case_id, tables)))
         measured += 1
@@ -81,6 +84,7 @@ def evaluate(
             progress(case_id)
     if measured == 0:
         raise InputError(f"all {len(cases)} cases failed, but at least one is needed. Check their files.")
+    warn(like_probabilities(doubted))
     estimates, changes = summarise(list(stages.values()), Draws([measured], replicates, seed), level)
     return Evaluation(
         rows=rows,
@@ -104,8 +108,8 @@ def _choose(metrics: Sequence[str] | Mapping[str, Metric] | None, compared: bool
     return chosen
 
 
-def _measure(counter: Counter, calibrator: Map | None, case: Case) -> tuple[list[CaseTables], str | None]:
-    return counter.count(case, calibrator), case.group
+def _measure(counter: Counter, calibrator: Map | None, case: Case) -> tuple[list[CaseTables], str | None, bool]:
+    return counter.count(case, calibrator), case.group, case.like_probs
 
 
 def _row(

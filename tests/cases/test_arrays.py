@@ -62,3 +62,24 @@ def test_classes_must_agree_between_cases(logits):
         InputError, match=r"logits of case '1' has shape \(2, 4, 5\), but \(3, \*space\) like the cases"
     ):
         ArrayCases([logits[0], logits[1][:2]]).read("1")
+
+
+def test_probabilities_must_be_declared_and_may_be_declared_as_logits(rng):
+    probs = rng.dirichlet(np.ones(3), (4, 5)).transpose(2, 0, 1).astype(np.float32)
+    match = (
+        r"kind is not declared, but logits of case '0' lie in 0 to 1 and sum to 1 as probabilities do\. "
+        r"Pass kind='probs', or kind='logits' if they are logits all the same\."
+    )
+    for given, pooling in ([probs], None), ([[probs, probs]], "mean_probs"):
+        with pytest.raises(InputError, match=match):
+            ArrayCases(given, pooling=pooling)
+    assert next(iter(ArrayCases([probs], kind="logits"))).like_probs
+    assert not next(iter(ArrayCases([probs], kind="probs"))).like_probs
+
+
+def test_members_can_be_read_one_by_one(logits):
+    cases = ArrayCases([logits], pooling="mean_logits")
+    assert cases.member_names == ("member 0", "member 1")
+    for found, given in zip(cases.member_logits("0"), logits, strict=True):
+        assert np.array_equal(found, given)
+    assert ArrayCases(logits).member_names == ()

@@ -1,3 +1,5 @@
+import shutil
+
 import nibabel
 import numpy as np
 import pytest
@@ -112,3 +114,80 @@ def test_files_of_different_precision_are_a_warning(npy_folder):
 def test_a_folder_that_cannot_be_opened_at_all_raises(tmp_path):
     with pytest.raises(InputError, match="is not a folder"):
         check_cases(tmp_path / "none", kind="logits")
+
+
+def test_members_of_different_sizes_are_not_usable(npy_folder, tmp_path):
+    predictions, labels, arrays = npy_folder
+    other = tmp_path / "other"
+    other.mkdir()
+    for case_id, array in arrays.items():
+        np.save(other / f"{case_id}.npy", array[:, :3] if case_id == "b1" else array + 1)
+    result = check_cases([predictions, other], labels, kind="logits", pool="mean_logits")
+    assert result.broken == {"b1"}
+    assert "has space (3, 5), but the first member has (4, 5)" in texts(result, "b1", "error")
+
+
+def test_cases_with_nothing_to_count_are_not_usable(npy_folder):
+    predictions, labels, _ = npy_folder
+    np.save(labels / "a1.npy", np.full((4, 5), 9, np.uint8))
+    np.save(predictions / "a2.npy", np.zeros((3, 0, 5), np.float32))
+    np.save(labels / "a2.npy", np.zeros((0, 5), np.uint8))
+    result = check_cases(predictions, labels, kind="logits", ignore=9)
+    assert result.broken == {"a1", "a2"}
+    assert texts(result, "a1", "error") == (
+        "labels are ignored everywhere, but at least one voxel must count. Check the ignore label and the mask, or "
+        "leave the case out."
+    )
+    assert texts(result, "a2", "error") == (
+        "scores have space (0, 5), but at least one voxel is needed. Leave the case out."
+    )
+    assert check_cases(predictions, kind="logits").broken == {"a2"}
+
+
+def suspected(result):
+    return [(problem.text, problem.case_ids) for problem in result.problems if problem.severity == "warning"][:-1]
+
+
+def test_what_all_cases_together_show_is_one_line_with_its_cases(scene_folder):
+    assert suspected(check_cases(*scene_folder(), kind="logits")) == []
+    mirrored = check_cases(*scene_folder(change=lambda number, labels: labels[:, ::-1], name="m"), kind="logits")
+    ((text, ids),) = suspected(mirrored)
+    assert text.startswith("labels fit clearly better as numpy.flip(labels, 1)")
+    assert ids == ("c0", "c1", "c2", "c3", "c4", "c5")
+    (shown,) = [ids for problem, ids in mirrored.digest() if problem.text == text]
+    assert shown == ids
+    assert mirrored.usable
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_copies_are_found_among_cases_and_among_members(scene_folder, tmp_path, workers):
+    predictions, labels = scene_folder()
+    shutil.copy(predictions / "c1.npy", predictions / "c4.npy")
+    shutil.copy(labels / "c1.npy", labels / "c4.npy")
+    shutil.copytree(predictions, tmp_path / "again")
+    result = check_cases([predictions, tmp_path / "again"], labels, kind="logits", pool="mean_logits", workers=workers)
+    same = f"members hold the same scores ({predictions} = {tmp_path / 'again'})"
+    assert [text for text, _ in suspected(result)] == [
+        "the same scores have several names (c1 = c4) and count several times. Remove the copies.",
+        f"{same} and count several times. Leave the copies out.",
+    ]
+
+
+def test_a_member_with_its_classes_in_another_order_is_named(scene_folder, tmp_path):
+    predictions, labels = scene_folder()
+    (tmp_path / "other").mkdir()
+    for path in predictions.iterdir():
+        np.save(tmp_path / "other" / path.name, np.load(path)[[1, 0, 2]] + np.float32(0.1))
+    result = check_cases([predictions, tmp_path / "other"], labels, kind="logits", pool="mean_logits")
+    ((text, _),) = suspected(result)
+    assert text.startswith(
+        f"{tmp_path / 'other'} has its classes in another order than {predictions} (0 for 1, 1 for 0)"
+    )
+
+
+def test_broken_cases_do_not_hide_what_the_others_show(scene_folder):
+    predictions, labels = scene_folder(change=lambda number, labels: labels[::-1])
+    (predictions / "c2.npy").write_bytes(b"broken")
+    result = check_cases(predictions, labels, kind="logits")
+    assert result.broken == {"c2"}
+    assert "numpy.flip(labels, 0)" in suspected(result)[0][0]

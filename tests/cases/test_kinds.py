@@ -4,7 +4,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from segcal.cases.kinds import check_kind, to_log_domain
+from segcal.cases.kinds import check_kind, like_probabilities, to_log_domain
 from segcal.errors import InputError
 
 
@@ -79,3 +79,20 @@ def test_float64_probabilities_stay_float64():
 def test_tensors_of_any_floating_type_are_taken():
     probs = torch.tensor([[0.25, 0.75], [0.75, 0.25]], dtype=torch.bfloat16)
     assert to_log_domain(probs, "probs", "x").argmax(0).tolist() == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([[0.2, 1.0], [0.8, 0.0]], True),
+        ([[0.2, 1.01], [0.8, 0.0]], True),  # within what float16 loses
+        ([[0.2, 1.0], [0.8, 0.1]], False),
+        ([[-0.2, 1.0], [1.2, 0.0]], False),
+        ([[0.5, 0.5], [0.5, 0.5]], False),  # one constant
+        ([[0, 1], [1, 0]], False),  # whole numbers
+        ([[0.2, 1.0]], False),
+        (np.zeros((2, 0)), False),
+    ],
+)
+def test_what_looks_like_probabilities(values, expected):
+    assert like_probabilities(np.asarray(values)) is expected

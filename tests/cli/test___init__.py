@@ -16,7 +16,7 @@ def arguments(command, folders, calibrator, out):
     """Return a complete call of a command."""
     return {
         "check": ["check", *folders.both],
-        "fit": ["fit", *folders.both, "-o", out, "--calibrator", "ts", "--all"],
+        "fit": ["fit", *folders.both, "-o", out, "--calibrator", "ts"],
         "apply": ["apply", calibrator, folders.predictions, *folders.options, "-o", out],
         "evaluate": ["evaluate", *folders.both, "--calibrator", calibrator],
         "audit": ["audit", calibrator, folders.predictions, *folders.options],
@@ -35,7 +35,7 @@ def test_the_whole_path_from_a_folder_to_a_calibrated_one(name, make_folders, ru
     checked = run("check", *folders.both)
     assert checked.code == 0, checked
     assert f"format {name}" in checked.out
-    fitted = run("fit", *folders.both, "-o", tmp_path / "cal", "--calibrator", "ts", "--all")
+    fitted = run("fit", *folders.both, "-o", tmp_path / "cal", "--calibrator", "ts")
     assert fitted.code == 0, fitted
     measured = run("evaluate", *folders.both, "--calibrator", tmp_path / "cal", "--json")
     assert measured.document["after"]["nll"]["value"] < 0.9 * measured.document["before"]["nll"]["value"]
@@ -136,7 +136,7 @@ REFUSED = {
         "depends on the offset of the logits, but kind is 'probs', so the offset is gone",
     ),
     "a comparison without validation": (
-        ["fit", "{predictions}", "{labels}", "--kind", "logits", "-o", "x", "--all"],
+        ["fit", "{predictions}", "{labels}", "--kind", "logits", "-o", "x"],
         "Name one with --calibrator",
     ),
 }  # fmt: skip
@@ -228,7 +228,7 @@ def test_two_processes_give_the_same_bytes_as_one(folders, calibrator, run, file
         own = tmp_path / str(workers)
         own.mkdir()
         many = ["--workers", workers]
-        run("fit", *folders.both, "-o", own / "cal", "--calibrator", "ts", "--all", "--voxels", 50, *many)
+        run("fit", *folders.both, "-o", own / "cal", "--calibrator", "ts", "--voxels", 50, *many)
         run("apply", calibrator, *reading, "-o", own / "out", "--confidence-map", *many)
         measured = run("evaluate", *folders.both, "--csv", own / "cases.csv", *many)
         printed[workers] = measured.out

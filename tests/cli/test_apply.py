@@ -340,3 +340,14 @@ def test_a_full_disk_is_one_sentence_with_the_file_s_name(name, make_folders, ho
     assert "could not be written (" in done.stderr
     assert done.stderr.count("\n") == 1
     assert not list((tmp_path / "out").glob("a*"))
+
+
+def test_probabilities_declared_as_logits_are_named_before_anything_is_calibrated(folders, hot, run, tmp_path):
+    for path in folders.predictions.iterdir():
+        scores = np.exp(np.load(path) / 4)
+        np.save(path, scores / scores.sum(0))
+    done = run("apply", hot, folders.predictions, "-o", tmp_path / "out", "--kind", "logits")
+    assert done.code == 0
+    assert done.err == (
+        "warning: a1: scores are declared as logits, but all lie in 0 to 1 and sum to 1. Declare --kind probs if so.\n"
+    )

@@ -121,3 +121,14 @@ def test_damaged_files_of_any_kind_are_reported_and_never_a_traceback(files, kin
     assert done.code in (0, 2, 3)
     if done.code == 2 and not done.out:
         assert len(done.err.splitlines()) == 1
+
+
+def test_what_all_cases_together_show_is_one_line(scene_folder, run):
+    folders = scene_folder(change=lambda number, labels: labels[:, ::-1])
+    done = run("check", *folders, "--kind", "logits")
+    assert done.code == 0
+    assert done.out.count("labels fit clearly better as numpy.flip(labels, 1)") == 1
+    assert done.out.endswith("usable: every case can be read; look into the 1 suspicion above first\n")
+    assert "and 1 more" in done.out
+    problems = run("check", *folders, "--kind", "logits", "--json").document["problems"]
+    assert problems[0]["case_ids"] == [f"c{number}" for number in range(6)]

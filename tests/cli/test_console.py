@@ -1,9 +1,11 @@
 import json
+import warnings
 
 import pytest
 
 from segcal.cases import CaseError
-from segcal.cli.console import Bar, Output, in_options, plural, table
+from segcal.cli.console import Bar, Output, in_options, plural, table, warnings_in_one_line
+from segcal.errors import SuspicionWarning
 
 
 def test_for_a_person_texts_and_tables_go_to_stdout(capsys):
@@ -73,3 +75,18 @@ def test_counts_have_the_right_number():
     assert plural(0, "case") == "0 cases"
     assert plural(1, "case") == "1 case"
     assert plural(1234567, "voxel") == "1,234,567 voxels"
+
+
+def test_suspicions_are_one_line_in_the_words_of_the_command_line(capsys):
+    with warnings_in_one_line():
+        for _ in range(2):
+            warnings.warn("Declare kind='probs' if so.", SuspicionWarning, stacklevel=1)
+    assert capsys.readouterr().err == "warning: Declare --kind probs if so.\n" * 2
+
+
+def test_other_warnings_stay_as_they_are(monkeypatch):
+    shown = []
+    monkeypatch.setattr(warnings, "showwarning", lambda *arguments: shown.append(arguments[:4]))
+    with warnings_in_one_line():
+        warnings.showwarning("other", UserWarning, "file.py", 3)
+    assert shown == [("other", UserWarning, "file.py", 3)]

@@ -42,7 +42,7 @@ def test_without_a_calibrator_there_is_no_after(folders, run):
 
 
 def test_cases_fitted_on_alone_bring_a_warning(folders, run, tmp_path):
-    run("fit", *folders.both, "-o", tmp_path / "cal", "--calibrator", "ts", "--all")
+    run("fit", *folders.both, "-o", tmp_path / "cal", "--calibrator", "ts")
     done = run("evaluate", *folders.both, "--calibrator", tmp_path / "cal")
     assert done.code == 0
     assert "warning: no case was held out" in done.err
@@ -130,3 +130,15 @@ def test_a_file_that_cannot_be_written_is_known_before_the_work(folders, run, tm
     done = run("evaluate", *folders.both, "--csv", tmp_path / "none" / "cases.csv")
     assert done.code == 2
     assert "cases.csv is in a folder that does not exist, but results go there. Make the folder first." in done.err
+
+
+def test_probabilities_declared_as_logits_are_named(folders, run):
+    for path in folders.predictions.iterdir():
+        scores = np.exp(np.load(path) / 4)
+        np.save(path, scores / scores.sum(0))
+    done = run("evaluate", *folders.both, "--metrics", "nll", "--json")
+    assert done.code == 0
+    assert done.err == (
+        "warning: a1, a2, b1, b2, c1 and 1 more: scores are declared as logits, but all lie in 0 to 1 and sum to 1. "
+        "Declare --kind probs if so.\n"
+    )

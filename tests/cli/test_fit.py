@@ -84,13 +84,13 @@ def test_calibration_cases_cannot_validate(folders, run, tmp_path):
 
 def test_all_and_a_split_contradict_each_other(folders, run, tmp_path):
     call = ["fit", *folders.both, "-o", tmp_path / "cal", "--calibrator", "ts"]
-    done = run(*call, "--all", "--splits", tmp_path / "splits.json")
+    done = run(*call, "--splits", tmp_path / "splits.json")
     assert done.code == 2
     assert "--all and --splits contradict each other" in done.err
 
 
 def test_all_cases_without_validation(folders, run, tmp_path):
-    done = run("fit", *folders.both, "-o", tmp_path / "cal", "--calibrator", "ts", "--all")
+    done = run("fit", *folders.both, "-o", tmp_path / "cal", "--calibrator", "ts")
     assert "fitted on 6 cases, validated on 0" in done.out
 
 
@@ -108,13 +108,13 @@ def test_a_broken_case_does_not_move_the_others_between_the_parts(folders, run, 
 def test_an_ensemble_is_pooled_as_declared_and_the_calibrator_remembers(folders, make_folders, run, tmp_path):
     other = make_folders(folder="second", seed=6)
     call = [folders.predictions, other.predictions, folders.labels, "--kind", "logits", "--pool", "mean_probs"]
-    assert run("fit", *call, "-o", tmp_path / "cal", "--calibrator", "ts", "--all").code == 0
+    assert run("fit", *call, "-o", tmp_path / "cal", "--calibrator", "ts").code == 0
     assert segcal.load(tmp_path / "cal").pooling == "mean_probs"
 
 
 def test_the_temperature_is_that_of_a_search_over_one_variable(folders, run, tmp_path):
     scipy_optimize = pytest.importorskip("scipy.optimize")
-    run("fit", *folders.both, "-o", tmp_path / "cal", "--calibrator", "ts", "--all", "--voxels", "all")
+    run("fit", *folders.both, "-o", tmp_path / "cal", "--calibrator", "ts", "--voxels", "all")
     logits = np.concatenate([folders.scores[name].reshape(3, -1) for name in sorted(folders.scores)], 1).astype(float)
     labels = np.concatenate([np.load(path).reshape(-1) for path in sorted(folders.labels.iterdir())])
 
@@ -128,14 +128,14 @@ def test_the_temperature_is_that_of_a_search_over_one_variable(folders, run, tmp
 
 
 def test_a_folder_that_is_no_calibrator_is_not_replaced(folders, run, tmp_path):
-    done = run("fit", *folders.both, "-o", folders.labels, "--calibrator", "ts", "--all")
+    done = run("fit", *folders.both, "-o", folders.labels, "--calibrator", "ts")
     assert done.code == 2
     assert "exists and is not a calibrator of segcal" in done.err
     assert len(list(folders.labels.iterdir())) == 6
 
 
 def test_a_calibrator_of_something_else_is_not_replaced(folders, run, files_of, tmp_path):
-    call = ["fit", *folders.both, "-o", tmp_path / "cal", "--calibrator", "ts", "--all"]
+    call = ["fit", *folders.both, "-o", tmp_path / "cal", "--calibrator", "ts"]
     (tmp_path / "cal").mkdir()
     (tmp_path / "cal" / "calibrator.json").write_text('{"colour": "blue"}')
     done = run(*call)
@@ -153,13 +153,13 @@ def test_a_calibrator_of_something_else_is_not_replaced(folders, run, files_of, 
 def test_a_place_that_cannot_be_written_is_known_before_the_work(folders, run, tmp_path):
     (tmp_path / "file").touch()
     (folders.predictions / "a1.npy").write_bytes(b"nothing")  # would be found first otherwise
-    done = run("fit", *folders.both, "-o", tmp_path / "file" / "cal", "--calibrator", "ts", "--all", "--strict")
+    done = run("fit", *folders.both, "-o", tmp_path / "file" / "cal", "--calibrator", "ts", "--strict")
     assert done.code == 2
     assert "file is a file, but a folder is needed. Name a new one." in done.err
 
 
 def test_two_at_once_are_one_too_many(folders, run, tmp_path):
-    call = ["fit", *folders.both, "-o", tmp_path / "cal", "--calibrator", "ts", "--all"]
+    call = ["fit", *folders.both, "-o", tmp_path / "cal", "--calibrator", "ts"]
     with claim_beside(tmp_path / "cal"):
         done = run(*call)
         assert run(*call[:-4], tmp_path / "other", *call[-3:]).code == 0
@@ -167,3 +167,14 @@ def test_two_at_once_are_one_too_many(folders, run, tmp_path):
     assert f"is being written to by another segcal (process {os.getpid()}), but two would mix" in done.err
     assert run(*call).code == 0
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cal", "labels", "other", "predictions"]
+
+
+def test_what_is_seldom_meant_is_a_line_before_the_fit(scene_folder, run, tmp_path):
+    predictions, labels = scene_folder(change=lambda number, labels: labels[::-1])
+    done = run("fit", predictions, labels, "-o", tmp_path / "cal", "--kind", "logits", "--calibrator", "ts", "--json")
+    assert done.code == 0
+    (line,) = done.err.splitlines()
+    assert line.startswith(
+        "warning: c0, c1, c2, c3, c4 and 1 more: labels fit clearly better as numpy.flip(labels, 0) ("
+    )
+    assert done.document["certificate"]["converged"]

@@ -55,7 +55,7 @@ def folders(tmp_path_factory):
 
 def growth(folders, command, cached=False):
     extra = {
-        "fit": ["--calibrator", "ts", "--all", "--voxels", "100", "-o", str(folders / "cal")],
+        "fit": ["--calibrator", "ts", "--voxels", "100", "-o", str(folders / "cal")],
         "evaluate": ["--metrics", "nll,ece,dice"],
     }[command]
     calls = [

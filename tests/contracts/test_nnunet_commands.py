@@ -113,7 +113,7 @@ def test_nnunets_commands_accept_what_segcal_apply_writes(exported, monkeypatch,
 
     labels, first, second, out = (exported / name for name in ("labels", "first", "second", "calibrated"))
     segcal("check", first, labels)
-    segcal("fit", first, labels, "-o", exported / "cal", "--calibrator", "ts", "--all")
+    segcal("fit", first, labels, "-o", exported / "cal", "--calibrator", "ts")
     segcal("apply", exported / "cal", first, "-o", out, "--confidence-map")
     capsys.readouterr()
     segcal("evaluate", first, labels, "--calibrator", exported / "cal", "--json", "--metrics", "nll,dice")
@@ -139,7 +139,7 @@ def test_nnunets_commands_accept_what_segcal_apply_writes(exported, monkeypatch,
 
 
 def test_the_confidence_map_lies_on_nnunets_label_map(exported):
-    segcal("fit", exported / "first", exported / "labels", "-o", exported / "cal", "--calibrator", "ts", "--all")
+    segcal("fit", exported / "first", exported / "labels", "-o", exported / "cal", "--calibrator", "ts")
     segcal("apply", exported / "cal", exported / "first", "-o", exported / "calibrated", "--confidence-map")
     for case_id in IDS:
         label = nibabel.load(exported / "calibrated" / f"{case_id}.nii.gz")

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+import segcal
 from segcal import CALIBRATORS, ArrayCases, Calibrator, FitConfig, fit, make_calibrator
 from segcal.errors import InputError
 from segcal.fitting import METHODS
@@ -191,7 +192,11 @@ def test_every_calibrator_declares_a_method_that_exists():
 def test_the_result_remembers_where_it_came_from(make_data):
     logits, labels = make_data(3, 200)
     known = ArrayCases(
-        logits=[logits] * 2, labels=[labels] * 2, ids=["a", "b"], class_names=["x", "y", "z"], pooling="mean_logits"
+        logits=[logits, logits + 1],
+        labels=[labels] * 2,
+        ids=["a", "b"],
+        class_names=["x", "y", "z"],
+        pooling="mean_logits",
     )
     fitted = fit("ts", known.subset(["a"]), validation=known.subset(["b"]))
     assert (fitted.calibration_ids, fitted.validation_ids) == (("a",), ("b",))
@@ -352,3 +357,21 @@ def test_a_users_own_calibrator_is_fitted_as_it_declares(make_cases):
             return 0
 
     assert fit(Half(3), make_cases(3, 100)).certificate.method == "nothing"
+
+
+def test_a_fit_warns_at_the_line_that_called_it(scenes):
+    drawn = scenes(4)
+    cases = segcal.ArrayCases([z for z, _ in drawn], [y[:, ::-1].copy() for _, y in drawn])
+    with pytest.warns(segcal.SuspicionWarning, match=r"labels fit clearly better as numpy\.flip\(labels, 1\)") as said:
+        segcal.fit("ts", cases)
+    assert [one.filename for one in said] == [__file__]
+
+
+def test_where_the_predictions_came_from_is_remembered(scenes, tmp_path):
+    drawn = scenes(2)
+    cases = segcal.ArrayCases([z for z, _ in drawn], [y for _, y in drawn])
+    cases.origin = "single folds"
+    with pytest.warns(segcal.SuspicionWarning, match="each case is predicted by the network of one fold"):
+        fitted = segcal.fit("ts", cases)
+    segcal.save(fitted, tmp_path / "cal")
+    assert segcal.load(tmp_path / "cal").origin == fitted.origin == "single folds"

@@ -1,7 +1,7 @@
 import pytest
 
-from segcal import FitConfig
-from segcal.errors import InputError
+from segcal import ArrayCases, FitConfig
+from segcal.errors import InputError, SuspicionWarning
 from segcal.fitting.sources import check_cases, read_data
 
 
@@ -29,3 +29,28 @@ def test_collections_that_nothing_can_be_fitted_to_are_refused(make_cases):
         check_cases(cases, cases.subset([]))
     with pytest.raises(InputError, match="validation has 4 classes, but the calibration cases have 3"):
         check_cases(cases, make_cases(4, 20))
+
+
+def test_what_is_seldom_meant_is_said_where_it_is_asked_for(scenes):
+    drawn = scenes(6)
+    logits, labels = [z for z, _ in drawn], [y[::-1].copy() for _, y in drawn]
+    cases = ArrayCases([[z, z] for z in logits], labels, pooling="mean_logits")
+    read_data(cases, None, FitConfig())
+    with pytest.warns(SuspicionWarning) as said:
+        read_data(cases.subset("0123"), cases.subset("45"), FitConfig(), suspect=True)
+    texts = [str(one.message) for one in said]
+    assert [text.split(" (")[0] for text in texts] == [
+        "0, 1, 2, 3, 4 and 1 more: labels fit clearly better as numpy.flip(labels, 0)",
+        "members hold the same scores",
+    ]
+
+
+@pytest.mark.parametrize("voxels", [500, "all"])
+def test_copies_in_calibration_and_validation_are_known_by_content(scenes, voxels):
+    drawn = scenes(4)
+    cal, val = (ArrayCases([drawn[i][0] for i in part], [drawn[i][1] for i in part]) for part in ((0, 1, 2), (3, 1)))
+    match = r"the same scores are in calibration and in validation \(1 = 1\)"
+    with pytest.warns(SuspicionWarning, match=match) as said:
+        read_data(cal, val, FitConfig(voxels=voxels), suspect=True)
+    assert len(said) == 1
+    read_data(cal, cal, FitConfig(voxels=voxels), suspect=True)

@@ -1,9 +1,11 @@
 """Cases from arrays that are already in memory."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+
+from torch import Tensor
 
 from segcal.cases.base import Case, Cases
-from segcal.cases.kinds import check_kind, to_log_domain
+from segcal.cases.kinds import check_kind, like_probabilities, to_log_domain
 from segcal.checks import as_tensor, check_labels, check_mask
 from segcal.errors import InputError
 from segcal.pooling import check_pooling, pool
@@ -22,7 +24,8 @@ class ArrayCases(Cases):
         spacing: one tuple of voxel sizes a case.
         images: one array ``(channels, *space)`` a case.
         groups: one group name a case; a group is never divided between splits.
-        kind: what the numbers are: "logits", "probs" or "sigmoid".
+        kind: what the numbers are: "logits", "probs" or "sigmoid". Not declared, they are logits, unless they look like
+            probabilities: then it must be.
         pooling: how lists of members are pooled, or how these logits were pooled (it is written to artefacts); "best"
             to have it chosen by :func:`segcal.choose`.
         class_names: one name a class.
@@ -43,7 +46,7 @@ class ArrayCases(Cases):
         spacing: Sequence[tuple[float, ...]] | None = None,
         images: Sequence[object] | None = None,
         groups: Sequence[str] | None = None,
-        kind: str = "logits",
+        kind: str | None = None,
         pooling: str | None = None,
         class_names: Sequence[str] | None = None,
     ) -> None:
@@ -66,6 +69,8 @@ class ArrayCases(Cases):
         if len(set(names)) < len(names):
             twice = next(name for name in names if names.count(name) > 1)
             raise InputError(f"ids contains {twice!r} more than once, but ids must be unique. Rename one of the cases.")
+        if kind is None:
+            kind = _undeclared(logits[0], names[0])
         self._logits = dict(zip(names, logits, strict=True))
         self._columns = {
             key: {} if column is None else dict(zip(names, column, strict=True)) for key, column in columns.items()
@@ -88,7 +93,10 @@ class ArrayCases(Cases):
 
     def read(self, case_id: str) -> Case:
         """Check and return one case."""
-        logits = self._pooled(case_id)
+        doubts: list[bool] = []
+        members = self._watched(case_id, doubts)
+        several = self._pooling_rule is not None and isinstance(self._logits[case_id], list | tuple)
+        logits = pool(members, str(self._pooling_rule)) if several else next(members)
         space = tuple(logits.shape[1:])
         column = {key: values.get(case_id) for key, values in self._columns.items()}
         mask = labels = image = None
@@ -110,23 +118,44 @@ class ArrayCases(Cases):
             spacing=None if spacing is None else tuple(float(size) for size in spacing),  # type: ignore[attr-defined]
             image=image,
             group=self.groups.get(case_id),
+            like_probs=any(doubts),
         )
 
-    def _pooled(self, case_id: str):  # type: ignore[no-untyped-def]
+    def member_logits(self, case_id: str) -> Iterator[Tensor]:
+        """Yield the logits of one member after the other, before they are pooled."""
         raw = self._logits[case_id]
         name = f"logits of case {case_id!r}"
         if not isinstance(raw, list | tuple):
-            return to_log_domain(raw, self.kind, name, self.num_classes)
+            yield to_log_domain(raw, self.kind, name, self.num_classes)
+            return
         if self._pooling_rule is None:
             raise InputError(
                 f"{name} is a list of {len(raw)} members, but no pooling is declared. "
                 "Pass pooling='mean_logits' or pooling='mean_probs'."
             )
-        members = (
-            to_log_domain(member, self.kind, f"member {number} of case {case_id!r}", self.num_classes)
-            for number, member in enumerate(raw)
+        for number, member in enumerate(raw):
+            yield to_log_domain(member, self.kind, f"member {number} of case {case_id!r}", self.num_classes)
+
+    def _watched(self, case_id: str, doubts: list[bool]) -> Iterator[Tensor]:
+        for member in self.member_logits(case_id):
+            doubts.append(self.kind == "logits" and like_probabilities(member))
+            yield member
+
+    @property
+    def member_names(self) -> tuple[str, ...]:
+        """Numbers of the members."""
+        first = self._logits[self.ids[0]] if self.ids else None
+        return tuple(f"member {number}" for number in range(len(first))) if isinstance(first, list | tuple) else ()
+
+
+def _undeclared(first: object, case_id: str) -> str:
+    scores = first[0] if isinstance(first, list | tuple) and first else first
+    if like_probabilities(scores):
+        raise InputError(
+            f"kind is not declared, but logits of case {case_id!r} lie in 0 to 1 and sum to 1 as probabilities do. "
+            "Pass kind='probs', or kind='logits' if they are logits all the same."
         )
-        return pool(members, check_pooling(self._pooling_rule))
+    return "logits"
 
 
 def _count_classes(first: object, case_id: str, kind: str) -> int:

@@ -25,6 +25,9 @@ from segcal.names import clean
 from segcal.pooling import BEST, POOLED
 from segcal.types import IGNORED, Kind
 
+# The origin of predictions that cross-validation made: each case by the one network that did not see it.
+SINGLE_FOLDS = "single folds"
+
 
 class CaseError(InputError):
     """One case is not usable; the others may be.
@@ -56,6 +59,7 @@ class Case:
         spacing: the voxel size along each axis of space, or None.
         image: ``(channels, *space)`` or None.
         group: what must stay in one split (patient, video, site), or None.
+        like_probs: whether scores that are declared as logits all lie in 0 to 1 and sum to 1, as probabilities do.
     """
 
     id: str
@@ -65,6 +69,7 @@ class Case:
     spacing: tuple[float, ...] | None = None
     image: Tensor | None = None
     group: str | None = None
+    like_probs: bool = False
 
 
 class Split(NamedTuple):
@@ -86,9 +91,11 @@ class Cases(ABC):
             chosen, in which case nothing can be read before :meth:`pooled`.
         class_names: one name a class, or None.
         groups: the group of each case that has one, by id.
+        origin: :data:`SINGLE_FOLDS`, where the files say so; "" where nothing is known.
     """
 
     _pooling_rule: str | None = None
+    origin: str = ""
 
     def __init__(
         self,
@@ -124,6 +131,15 @@ class Cases(ABC):
         except InputError as error:
             raise CaseError(case_id, str(error)) from None
         return replace(case, logits=logits, labels=labels)
+
+    def member_logits(self, case_id: str) -> Iterator[Tensor]:
+        """Yield the logits of one member after the other, before they are pooled; none where they are not known."""
+        yield from ()
+
+    @property
+    def member_names(self) -> tuple[str, ...]:
+        """How the members of the ensemble are called; empty where they are not known."""
+        return ()
 
     def __len__(self) -> int:
         return len(self.ids)

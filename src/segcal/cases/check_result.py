@@ -11,11 +11,12 @@ Severity = Literal["error", "warning", "note"]
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing to know: which case (None for the whole folder), how bad, and a sentence."""
+    """One thing to know: which case (None for the folder), how bad, a sentence; and its cases, if it has several."""
 
     case_id: str | None
     severity: Severity
     text: str
+    case_ids: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class CaseRow:
 
 @dataclass
 class CheckResult:
-    """All problems and one row a readable case."""
+    """All problems and one row a readable case; `suspicions` counts the problems that all cases together show."""
 
     format: str
     kind: str
@@ -56,6 +57,7 @@ class CheckResult:
     cases: int
     rows: list[CaseRow] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
+    suspicions: int = 0
 
     @property
     def usable(self) -> bool:
@@ -73,7 +75,10 @@ class CheckResult:
         for problem in self.problems:
             text = problem.text if problem.case_id is None else problem.text.replace(problem.case_id, "")
             alike.setdefault((problem.severity, re.sub(r"\d[\d.,]*", "#", text)), []).append(problem)
-        found = [(same[0], tuple(one.case_id for one in same if one.case_id is not None)) for same in alike.values()]
+        found = [
+            (same[0], same[0].case_ids or tuple(one.case_id for one in same if one.case_id is not None))
+            for same in alike.values()
+        ]
         order = ("error", "warning", "note")
         return sorted(found, key=lambda pair: order.index(pair[0].severity))
 

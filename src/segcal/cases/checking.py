@@ -1,29 +1,31 @@
 """Looking at every file of a collection before anything is fitted: what is in it, and what is wrong with it.
 
 Nothing stops at the first problem: a damaged file, a label that does not exist, padding that pretends to be a
-prediction and a label map that is not the argmax each become a line of the result.
+prediction and a label map that is not the argmax each become a line of the result. What only all cases together show
+(labels that are mirrored or of another case, members or cases that are there twice) is judged from glances at them.
 """
 
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from segcal.cases.base import CaseError
 from segcal.cases.check_result import CaseRow, CheckResult, Problem
+from segcal.cases.ensemble import Ensemble, Member, look_at
 from segcal.cases.files import FileCases
 from segcal.cases.formats import Stored
-from segcal.cases.kinds import SUM_TOLERANCE, to_log_domain
+from segcal.cases.glance import Glance, glance
+from segcal.cases.member_check import check_member
 from segcal.cases.opening import open_cases
-from segcal.cases.padding import find_padding
 from segcal.cases.parallel import map_ids
+from segcal.cases.suspicion import single_folds
+from segcal.cases.watch import Watch
 from segcal.checks import as_tensor, check_mask
 from segcal.errors import InputError
-from segcal.numerics import winner
 from segcal.types import IGNORED
 
 # Fewer cases than this, and intervals are wide and a fit can follow a single case.
@@ -70,95 +72,91 @@ def check_opened(
         class_names=cases.class_names,
         cases=len(cases),
     )
-    for case_id, (row, problems) in map_ids(cases.ids, partial(_check_case, cases), workers):
-        for problem in problems if strict else []:
+    watch, ensemble = Watch(cases.num_classes), Ensemble(cases.member_names)
+    for case_id, seen in map_ids(cases.ids, partial(_check_case, cases), workers):
+        for problem in seen.problems if strict else []:
             if problem.severity == "error":
                 raise CaseError(case_id, problem.text)
-        result.problems.extend(problems)
-        if row is not None:
-            result.rows.append(row)
+        result.problems.extend(seen.problems)
+        if seen.row is not None:
+            result.rows.append(seen.row)
+        if seen.glance is not None:
+            watch.add(seen.glance)
+        ensemble.add(seen.members)
         if progress is not None:
             progress(case_id)
+    suspected = watch.found() + ensemble.found()
+    result.suspicions = len(suspected)
+    result.problems.extend(Problem(None, "warning", one.text, one.ids) for one in suspected)
+    result.problems.extend(Problem(None, "note", one.text) for one in single_folds(cases.origin))
     result.problems.extend(_whole(cases, result))
     return result
 
 
-def _check_case(cases: FileCases, case_id: str) -> tuple[CaseRow | None, list[Problem]]:
-    """Check the members one after the other, then the labels; return the row of the first member, and all problems."""
+class _Seen(NamedTuple):
+    """What was found in one case; without an error, also what the cases are compared by."""
+
+    problems: list[Problem]
+    row: CaseRow | None = None
+    glance: Glance | None = None
+    members: tuple[Member, ...] = ()
+
+
+def _check_case(cases: FileCases, case_id: str) -> _Seen:
+    """Check the members one after the other, then the labels; the row is that of the first member."""
     problems: list[Problem] = []
-    first: tuple[Stored, Tensor] | None = None
+    members: list[Member] = []
+    stored: Stored | None = None
+    decision: Tensor | None = None
     for number in range(len(cases.members)):
-        found = _check_member(cases, case_id, number, problems)
-        first = found if number == 0 else first
-    if first is None:
+        found = check_member(cases, case_id, number, decision)
+        problems += found.problems
+        if number == 0:
+            stored, decision = found.stored, found.decision
+        if found.decision is not None and decision is not None:
+            members.append(look_at(found.digest, found.decision, decision, cases.num_classes))
+    if stored is None or decision is None:
         _report_label_file(cases, case_id, problems)
-        return None, problems
-    stored, decision = first
+        return _Seen(problems)
+    mask, labels, error = _read_labels(cases, case_id, stored, decision)
+    if error is not None:
+        problems.append(error)
+    row = _row(cases, case_id, decision, mask, labels)
+    if any(problem.severity == "error" for problem in problems):
+        return _Seen(problems, row)
+    digest = b"".join(member.digest for member in members)
+    own = glance(case_id, digest, decision, labels, mask, cases.num_classes)
+    return _Seen(problems, row, own, tuple(members))
+
+
+def _read_labels(
+    cases: FileCases, case_id: str, stored: Stored, decision: Tensor
+) -> tuple[Tensor | None, Tensor | None, Problem | None]:
+    """Return mask and labels, as far as they can be had, and what is wrong with them."""
     space = tuple(decision.shape)
-    mask = None
-    labels = None
+    mask = labels = None
     try:
         if stored.mask is not None:
             mask = check_mask(as_tensor(stored.mask, "mask"), "mask", space)
         labels, _ = cases.read_labels(case_id, space, stored, mask)
+        _refuse_nothing(decision, mask, labels)
     except InputError as error:
-        problems.append(Problem(case_id, "error", str(error)))
-    return _row(cases, case_id, decision, mask, labels), problems
+        return mask, labels, Problem(case_id, "error", str(error))
+    return mask, labels, None
 
 
-def _check_member(cases: FileCases, case_id: str, number: int, problems: list[Problem]) -> tuple[Stored, Tensor] | None:
-    member = cases.members[number]
-    try:
-        stored = cases.read_member(case_id, number)
-        kind = member.values_kind or cases.kind
-        logits = to_log_domain(stored.values, kind, str(member.path(case_id)), cases.num_classes)
-        decision = winner(logits, axis=0)
-        problems.extend(_suspicions(cases, case_id, number, stored, decision.numpy()))
-    except InputError as error:
-        reason = error.reason if isinstance(error, CaseError) else str(error)
-        problems.append(Problem(case_id, "error", reason))
-        return None
-    return stored, decision
-
-
-def _suspicions(cases: FileCases, case_id: str, number: int, stored: Stored, decision: np.ndarray) -> list[Problem]:
-    """Return what is possible but seldom meant."""
-    member = cases.members[number]
-    path = member.path(case_id)
-    values = np.asarray(stored.values)
-    found = []
-    padding = None if cases.kind == "sigmoid" else find_padding(values, stored.mask)
-    if padding is not None:
-        vector = ", ".join(f"{value:.4g}" for value in padding.vector)
-        padded_logits = cases.kind == "logits" and padding.one_hot
-        text = (
-            f"{path} holds exactly ({vector}) in {padding.share:.1%} of its voxels: suspected padding, which is no "
-            "prediction. Mask it, or export again without it."
+def _refuse_nothing(decision: Tensor, mask: Tensor | None, labels: Tensor | None) -> None:
+    """Refuse a case without a voxel that counts."""
+    if decision.numel() == 0:
+        raise InputError(
+            f"scores have space {tuple(decision.shape)}, but at least one voxel is needed. Leave the case out."
         )
-        found.append(Problem(case_id, "error" if padded_logits else "warning", text))
-    if member.values_kind is None and cases.kind == "logits" and _like_probabilities(values):
-        text = (
-            f"{path} is declared as logits, but all its values lie in 0 to 1 and sum to 1. Declare kind='probs' if so."
+    counting = mask if labels is None else labels != IGNORED
+    if counting is not None and not bool(counting.any()):
+        what = "mask is empty" if labels is None else "labels are ignored everywhere"
+        raise InputError(
+            f"{what}, but at least one voxel must count. Check the ignore label and the mask, or leave the case out."
         )
-        found.append(Problem(case_id, "warning", text))
-    stored_label = member.stored_label(case_id, decision.shape)
-    if stored_label is not None:
-        differ = float((stored_label != decision).mean()) if stored_label.shape == decision.shape else 1.0
-        if differ > 0:
-            text = (
-                f"{path} has another argmax than the stored label map in {differ:.2%} of the voxels: "
-                "post-processing, or another model, made one of them."
-            )
-            found.append(Problem(case_id, "warning", text))
-    return found
-
-
-def _like_probabilities(values: np.ndarray) -> bool:
-    lowest, highest = as_tensor(values, "values").aminmax() if values.size else (0, 0)  # numpy is slow at half floats
-    if lowest < 0 or highest > 1 + SUM_TOLERANCE:
-        return False
-    total = values.sum(axis=0, dtype=np.float64)
-    return bool((np.abs(total - 1) <= SUM_TOLERANCE).all())
 
 
 def _report_label_file(cases: FileCases, case_id: str, problems: list[Problem]) -> None:

@@ -14,7 +14,7 @@ from segcal.cases.base import Case, CaseError, Cases
 from segcal.cases.formats import Format, Stored
 from segcal.cases.identity import input_digest
 from segcal.cases.images import ImageFolder
-from segcal.cases.kinds import to_log_domain
+from segcal.cases.kinds import like_probabilities, to_log_domain
 from segcal.cases.labels import LabelFolder
 from segcal.checks import as_tensor, check_labels, check_mask
 from segcal.errors import InputError
@@ -45,11 +45,13 @@ class FileCases(Cases):
         ignore: int | None = None,
         class_names: Sequence[str] | None = None,
         groups: Mapping[str, str] | None = None,
+        origin: str = "",
     ) -> None:
         self.members = tuple(members)
         self.label_folder = label_folder
         self.image_folder = image_folder
         self.ignore = ignore
+        self.origin = origin
         self._pooling_rule = check_pooling(pooling, may_choose=True)
         super().__init__(ids, num_classes, kind, stored_pooling or pooling, class_names, groups)
 
@@ -57,19 +59,37 @@ class FileCases(Cases):
         """Read, pool and check one case; a failure is a :class:`CaseError` with the file's name."""
         with self._naming(case_id):
             facts: list[Stored] = []
-            logits = pool(self._member_logits(case_id, facts), check_pooling(self._pooling_rule or "single"))
+            doubts: list[bool] = []
+            logits = pool(self._member_logits(case_id, facts, doubts), check_pooling(self._pooling_rule or "single"))
             space = tuple(logits.shape[1:])
             mask = self._mask(facts, case_id, space)
             labels, spacing = self.read_labels(case_id, space, facts[0], mask)
             image = None
             if self.image_folder is not None:
                 image = torch.from_numpy(self.image_folder.read(case_id, space))
-        return Case(case_id, logits, labels, mask, spacing, image, self.groups.get(case_id))
+        return Case(case_id, logits, labels, mask, spacing, image, self.groups.get(case_id), any(doubts))
+
+    def member_logits(self, case_id: str) -> Iterator[Tensor]:
+        """Yield the logits of one member after the other, before they are pooled."""
+        with self._naming(case_id):
+            yield from self._member_logits(case_id, [], [])
+
+    @property
+    def member_names(self) -> tuple[str, ...]:
+        """The folders of the members."""
+        return tuple(str(member.folder) for member in self.members)
 
     def read_member(self, case_id: str, member: int = 0) -> Stored:
-        """Read one member's scores as they are stored."""
+        """Read one member's scores as they are stored; parts of them that are not there are no logits."""
         with self._naming(case_id):
-            return self.members[member].read(case_id)
+            source = self.members[member]
+            lacking = source.lacking(case_id)
+            if lacking and (source.values_kind or self.kind) == "logits":
+                raise InputError(
+                    f"{source.path(case_id)} {lacking}, which read as 0, but every voxel needs its logits. "
+                    "Copy the file again, or write it with all chunks."
+                )
+            return source.read(case_id)
 
     def read_labels(
         self, case_id: str, space: tuple[int, ...], stored: Stored, mask: Tensor | None = None
@@ -127,12 +147,13 @@ class FileCases(Cases):
             paths.append(self.label_folder.files[case_id])
         return "".join(f" {path.stat().st_size if path.is_file() else 0}" for path in paths)
 
-    def _member_logits(self, case_id: str, facts: list[Stored]) -> Iterator[Tensor]:
+    def _member_logits(self, case_id: str, facts: list[Stored], doubts: list[bool]) -> Iterator[Tensor]:
         shape = None
-        for member in self.members:
-            stored = member.read(case_id)
+        for number, member in enumerate(self.members):
+            stored = self.read_member(case_id, number)
             name = str(member.path(case_id))
             logits = to_log_domain(stored.values, member.values_kind or self.kind, name, self.num_classes)
+            doubts.append(self.kind == "logits" and member.values_kind is None and like_probabilities(logits))
             shape = shape or tuple(logits.shape)
             if tuple(logits.shape) != shape:
                 raise InputError(

@@ -64,6 +64,17 @@ def to_log_domain(raw: object, kind: Kind, name: str, num_classes: int | None = 
     return _keeping(kept, decision, name)
 
 
+def like_probabilities(scores: object) -> bool:
+    """Whether scores ``(classes, *space)`` all lie in 0 to 1 and sum to 1; logits of a network hardly ever do."""
+    values = as_tensor(scores, "scores")
+    if not values.is_floating_point() or values.ndim == 0 or len(values) < 2 or values.numel() == 0:
+        return False
+    lowest, highest = values.aminmax()
+    if not (0 <= lowest < highest <= 1 + SUM_TOLERANCE):  # one constant says nothing either way
+        return False
+    return bool(((values.sum(dim=0, dtype=torch.float64) - 1).abs() <= SUM_TOLERANCE).all())
+
+
 def _from_sigmoid(values: Tensor, name: str) -> Tensor:
     check_floating(values, name)
     check_finite(values, name)

@@ -88,6 +88,7 @@ def open_cases(
         ignore=_ignore(ignore, facts[0]),
         class_names=_class_names(class_names, facts[0], num_classes),
         groups=facts[0].groups if groups is None else resolve_groups(groups, ids),
+        origin=facts[0].origin,
     )
 
 

@@ -8,7 +8,7 @@ from types import ModuleType
 
 from segcal import __version__
 from segcal.cli import apply, audit, benchmark, check, convert, demo, evaluate, fit, report, study
-from segcal.cli.console import DONE, INTERRUPTED, USER_ERROR, in_options
+from segcal.cli.console import DONE, INTERRUPTED, USER_ERROR, in_options, warnings_in_one_line
 from segcal.cli.parsing import Parser
 from segcal.errors import SegcalError
 from segcal.names import clean
@@ -51,7 +51,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Run one command and exit with its code; a user's mistake is one sentence on stderr."""
     try:
         args = make_parser().parse_args(argv)
-        code = args.run(args)
+        with warnings_in_one_line():
+            code = args.run(args)
         sys.stdout.flush()
     except SegcalError as error:
         print(f"error: {in_options(str(error))}", file=sys.stderr)

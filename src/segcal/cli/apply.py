@@ -7,6 +7,7 @@ from typing import Any
 import segcal
 from segcal.applying import Applied, Applier, check_match
 from segcal.cases.parallel import map_cases
+from segcal.cases.suspicion import doubtful_kind, warn
 from segcal.cli.console import Bar, Output, plural
 from segcal.cli.reading import common_options, open_folders, reading_options
 from segcal.target import claim
@@ -44,6 +45,7 @@ def run(args: argparse.Namespace) -> int:
     with claim(args.output):
         applier = Applier(fitted, cases, args.output, args.output_kind, args.confidence_map, args.overwrite)
         missing, stale = applier.missing(), applier.stale()
+        warn(doubtful_kind(missing))
         with Bar("calibrating", len(missing)) as bar:
             for case_id, applied in map_cases(missing, applier, args.workers, None if args.strict else output.failed):
                 done[case_id] = applied

@@ -80,5 +80,6 @@ def _which(ids: tuple[str, ...]) -> str:
 
 def _verdict(result: CheckResult) -> str:
     if result.usable:
-        return "usable: every case can be read"
+        odd = f"; look into the {plural(result.suspicions, 'suspicion')} above first" if result.suspicions else ""
+        return f"usable: every case can be read{odd}"
     return f"{len(result.broken)} of {plural(result.cases, 'case')} not usable"

@@ -2,7 +2,9 @@
 
 import re
 import sys
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -15,6 +17,7 @@ from rich.text import Text
 
 from segcal.cases.base import CaseError
 from segcal.documents import json_text
+from segcal.errors import SuspicionWarning
 from segcal.names import clean, clean_lines
 
 DONE, USER_ERROR, SOME_FAILED, INTERRUPTED = 0, 2, 3, 130
@@ -148,3 +151,20 @@ def in_options(text: str) -> str:
     'Pass --label-axes zyx, or --ignore 255; choose it with --key.'
     """
     return _ARGUMENT.sub(lambda found: f"--{found[1].replace('_', '-')} {found[2] or found[3] or ''}".rstrip(), text)
+
+
+@contextmanager
+def warnings_in_one_line() -> Iterator[None]:
+    """Print suspicions of the library as a command's own warnings; other warnings stay as they are."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", SuspicionWarning)
+        other = warnings.showwarning
+
+        def show(message: Warning | str, category: type[Warning], *place: Any, **options: Any) -> None:
+            if issubclass(category, SuspicionWarning):
+                print(f"warning: {in_options(str(message))}", file=sys.stderr)
+            else:
+                other(message, category, *place, **options)
+
+        warnings.showwarning = show
+        yield

@@ -100,7 +100,7 @@ def _fit(args: argparse.Namespace) -> int:
     decision = None
     with Progress("fitting") as progress:
         if named and len(cases.poolings) == 1:
-            data = read_data(calibration, validation, config, progress, args.workers, failed)
+            data = read_data(calibration, validation, config, progress, args.workers, failed, suspect=True)
             fitted = fit_to(args.calibrator, data, config, args.device, progress)
         else:
             voxels = read_poolings(calibration, validation, config, progress, args.workers, failed)

@@ -21,6 +21,8 @@ The help of every command, as `segcal COMMAND --help` prints it. Written by `pyt
 - No command overwrites an input, or removes a file that it did not write. A target that holds something else is refused
   before the work begins; `--overwrite` says where that is meant. One process at a time writes to a target.
 - A case that cannot be read fails alone. `--strict` stops at the first one.
+- What is possible but seldom meant (labels that fit better mirrored, cases that are there twice, ...) is one line that
+  begins with `warning:`, and the work goes on; [data-format.md](data-format.md) lists what is looked for.
 """
 
 

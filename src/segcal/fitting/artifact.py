@@ -102,6 +102,7 @@ def load(folder: str | os.PathLike[str]) -> Fitted:
             fingerprint=description["fingerprint"],
             calibration_ids=tuple(description["calibration_ids"]),
             validation_ids=tuple(description["validation_ids"]),
+            origin=str(description.get("origin", "")),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise _broken(path / DESCRIPTION, f"lacks or misspells {error}") from None
@@ -131,6 +132,7 @@ def _describe(fitted: Fitted, weights_digest: str) -> dict[str, Any]:
         "fingerprint": fitted.fingerprint,
         "calibration_ids": list(fitted.calibration_ids),
         "validation_ids": list(fitted.validation_ids),
+        "origin": fitted.origin,
         "weights_sha256": weights_digest,
     }
     return {**description, "digest": _digest(description)}

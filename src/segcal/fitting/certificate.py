@@ -75,6 +75,7 @@ class Fitted:
         fingerprint: digest of those cases.
         calibration_ids: the cases it was fitted on.
         validation_ids: the cases on which strengths were chosen.
+        origin: where the predictions came from (:attr:`segcal.cases.Cases.origin`).
     """
 
     calibrator: Calibrator
@@ -86,3 +87,4 @@ class Fitted:
     fingerprint: str = ""
     calibration_ids: tuple[str, ...] = ()
     validation_ids: tuple[str, ...] = ()
+    origin: str = ""

@@ -111,10 +111,10 @@ def read_poolings(
 ) -> dict[str | None, FitData]:
     """Return the voxels of a comparison, by pooling; the arguments are those of `read_data`."""
     room = replace(config, memory=max(1 << 20, config.memory // len(cases.poolings)))
-    data = {}
+    data: dict[str | None, FitData] = {}
     for pooling in cases.poolings:
         own = None if validation is None else validation.pooled(pooling)
-        data[pooling] = read_data(cases.pooled(pooling), own, room, report, workers, failed)
+        data[pooling] = read_data(cases.pooled(pooling), own, room, report, workers, failed, suspect=not data)
     return data
 
 

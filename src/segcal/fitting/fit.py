@@ -107,7 +107,7 @@ def fit(
     require_offset(cases, _name(name_or_calibrator), calibrator.translation_invariant)
     check_device(device)
     with Progress("fitting") as progress:
-        data = read_data(cases, validation, config, progress)
+        data = read_data(cases, validation, config, progress, suspect=True)
         return fit_to(name_or_calibrator, data, config, device, progress)
 
 
@@ -145,6 +145,7 @@ def fit_to(
         fingerprint=cases.fingerprint(),
         calibration_ids=cases.ids,
         validation_ids=() if validation is None else validation.ids,
+        origin=cases.origin,
     )
 
 

@@ -2,8 +2,12 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from segcal.cases.base import CaseError, Cases
+from segcal.cases.ensemble import look_at_members
+from segcal.cases.suspicion import single_folds, warn
+from segcal.cases.watch import Watch
 from segcal.errors import InputError
 from segcal.fitting.config import FitConfig
 from segcal.fitting.voxels import SampledVoxels, StreamedVoxels, VoxelSource
@@ -26,6 +30,7 @@ def read_data(
     report: Callable[[str], None] = lambda message: None,
     workers: int = 1,
     failed: Callable[[CaseError], None] | None = None,
+    suspect: bool = False,
 ) -> FitData:
     """Draw the voxels of a fit from its cases, or arrange to stream them.
 
@@ -36,10 +41,16 @@ def read_data(
         report: takes messages of progress.
         workers: how many processes read cases.
         failed: takes the error of a case that is not usable, which is then left out; without it the error is raised.
+        suspect: look at the cases while they are read, and warn of what is possible but seldom meant.
     """
     check_cases(cases, validation)
-    source = _voxels(cases, config, report, workers, failed)
-    own = None if validation is None else _voxels(validation, config, report, workers, failed)
+    watch = Watch(cases.num_classes) if suspect else None
+    source = _voxels(cases, config, report, workers, failed, watch, "calibration")
+    # Who passes the same collection twice knows it.
+    other = None if validation is cases else watch
+    own = None if validation is None else _voxels(validation, config, report, workers, failed, other, "validation")
+    if watch is not None:
+        warn([*single_folds(cases.origin), *watch.found(), *look_at_members(cases)], level=2)
     return FitData(
         cases=cases.subset(source.ids),
         validation_cases=None if validation is None or own is None else validation.subset(own.ids),
@@ -69,6 +80,8 @@ def _voxels(
     report: Callable[[str], None],
     workers: int,
     failed: Callable[[CaseError], None] | None,
+    watch: Watch | None,
+    part: str,
 ) -> VoxelSource:
     read = 0
 
@@ -77,9 +90,10 @@ def _voxels(
         read += 1
         report(f"read {read} of {len(cases)} cases")
 
+    seen = None if watch is None else partial(watch.add, part=part)
     if config.voxels == "all":
-        return StreamedVoxels(cases, tick, workers, failed)
+        return StreamedVoxels(cases, tick, workers, failed, seen)
     # Voxels that fit into the memory allowed: 4 bytes for each class, and label and weight.
     room = config.memory // (4 * (cases.num_classes + 2))
     quota = max(1, min(config.voxels, room // len(cases)))
-    return SampledVoxels(cases, quota, config.seed, tick, workers, failed)
+    return SampledVoxels(cases, quota, config.seed, tick, workers, failed, seen)

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from segcal.cases.base import Case, CaseError, Cases
-from segcal.cases.parallel import map_cases
+from segcal.cases.glance import Glance, map_seen
 from segcal.errors import InputError
 from segcal.numerics import compute_dtype
 
@@ -123,11 +123,13 @@ class SampledVoxels(HeldVoxels):
         tick: Callable[[], None],
         workers: int = 1,
         failed: Callable[[CaseError], None] | None = None,
+        seen: Callable[[Glance], None] | None = None,
     ) -> None:
         found: dict[str, int] = {}
         counts: dict[str, int] = {}
         room = _Room(cases.num_classes, len(cases) * (per_case + 1))
-        for case_id, (available, voxels) in map_cases(cases, partial(_draw_from, per_case, seed), workers, failed):
+        draw_from = partial(_draw_from, per_case, seed)
+        for case_id, (available, voxels) in map_seen(cases, draw_from, workers, failed, seen):
             found[case_id], counts[case_id] = available, voxels.labels.numel()
             room.add(voxels)
             tick()
@@ -146,10 +148,11 @@ class StreamedVoxels(VoxelSource):
         tick: Callable[[], None],
         workers: int = 1,
         failed: Callable[[CaseError], None] | None = None,
+        seen: Callable[[Glance], None] | None = None,
     ) -> None:
         self.num_classes = cases.num_classes
         found: dict[str, int] = {}
-        for case_id, count in map_cases(cases, _count_labelled, workers, failed):
+        for case_id, count in map_seen(cases, _count_labelled, workers, failed, seen):
             found[case_id] = count
             tick()
         self.ids = tuple(found)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
-from segcal.cases import CaseError, CaseWriter, open_cases
+from segcal.cases import CaseError, CaseWriter, check_cases, open_cases
 from segcal.errors import InputError
 
 
@@ -252,3 +252,16 @@ def test_a_label_map_that_must_change_and_cannot_be_written_is_refused(tmp_path,
         writer.write("c1", torch.log_softmax(-case.logits, 0))
     writer.write("c1", torch.log_softmax(case.logits / 2, 0), case.logits.argmax(0))
     assert (tmp_path / "out" / "c1.mha").read_bytes() == b"label map"
+
+
+def test_predictions_of_single_folds_say_so_and_others_do_not(tmp_path, make_nnunet):
+    model = tmp_path / "model"
+    model.mkdir()
+    make_nnunet(model / "fold_0" / "validation", json_folder=model)
+    make_nnunet(tmp_path / "predicted")
+    assert open_cases(model).origin == open_cases(model / "fold_0" / "validation").origin == "single folds"
+    assert open_cases(model).subset(["c1"]).origin == "single folds"
+    assert open_cases(tmp_path / "predicted").origin == ""
+    notes = [problem.text for problem in check_cases(model).problems if problem.severity == "note"]
+    assert any(text.startswith("each case is predicted by the network of one fold, and the ensemble") for text in notes)
+    assert not any("one fold" in problem.text for problem in check_cases(tmp_path / "predicted").problems)

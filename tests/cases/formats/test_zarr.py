@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from segcal.cases import CaseError, CaseWriter, open_cases
+from segcal.cases import CaseError, CaseWriter, check_cases, open_cases
 from segcal.cases.formats import zarr as module
 from segcal.errors import InputError
 
@@ -115,3 +115,53 @@ def test_the_store_itself_may_be_a_link(tmp_path, rng):
     CaseWriter(cases, tmp_path / "out").write("a", torch.log_softmax(cases.read("a").logits, 0))
     assert not (tmp_path / "out" / "a.zarr").is_symlink()
     assert np.array_equal(cases.read("a").logits, array)
+
+
+def make_chunked(path, array, **options):
+    stored = zarr.create_array(str(path), shape=array.shape, chunks=(3, 2, 5), dtype=array.dtype, **options)
+    stored[...] = array
+
+
+@pytest.mark.parametrize("options", [{}, {"chunk_key_encoding": {"name": "v2", "separator": "."}}])
+def test_a_chunk_that_is_not_there_is_not_read_as_zeros(tmp_path, rng, options):
+    make_chunked(tmp_path / "p" / "a.zarr", rng.normal(size=(3, 4, 5)).astype(np.float32), **options)
+    cases = open_cases(tmp_path / "p", kind="logits")
+    cases.read("a")
+    name = "c/0/1/0" if not options else "0.1.0"
+    (tmp_path / "p" / "a.zarr" / name).unlink()
+    match = rf"a.zarr lacks the chunk {name} and perhaps others, which read as 0, but every voxel needs its logits"
+    with pytest.raises(CaseError, match=match):
+        cases.read("a")
+    assert match in " ".join(problem.text for problem in check_cases(tmp_path / "p", kind="logits").problems)
+
+
+def test_a_shard_that_is_not_there_is_noticed(tmp_path, rng):
+    make_chunked(tmp_path / "a.zarr", rng.normal(size=(3, 4, 5)).astype(np.float32), shards=(3, 4, 5))
+    cases = open_cases(tmp_path, kind="logits")
+    cases.read("a")
+    (tmp_path / "a.zarr" / "c/0/0/0").unlink()
+    with pytest.raises(CaseError, match="lacks the chunk c/0/0/0"):
+        cases.read("a")
+
+
+@pytest.mark.parametrize(("kind", "severity"), [("probs", "note"), ("sigmoid", "warning")])
+def test_probabilities_of_zero_may_be_left_out_by_whoever_wrote_them(tmp_path, kind, severity):
+    values = np.zeros((2, 4, 5), np.float32) if kind == "probs" else np.full((4, 5), 0.5, np.float32)
+    chunks = (1, 4, 5) if kind == "probs" else (2, 5)
+    values[0] = 1 if kind == "probs" else 0
+    values[1] = 0
+    zarr.create_array(str(tmp_path / "a.zarr"), shape=values.shape, chunks=chunks, dtype="f4")[...] = values
+    result = check_cases(tmp_path, kind=kind)
+    said = [problem.severity for problem in result.problems if "lacks the chunk" in problem.text]
+    assert said == [severity]
+    assert result.usable
+
+
+def test_what_is_written_has_all_its_chunks_even_of_zeros(tmp_path):
+    logits = np.zeros((2, 4, 5), np.float32)
+    logits[0] += 200.0
+    stored = zarr.create_array(str(tmp_path / "p" / "a.zarr"), shape=(2, 4, 5), chunks=(1, 4, 5), dtype="f4")
+    stored[...] = logits - 100
+    cases = open_cases(tmp_path / "p", kind="logits")
+    CaseWriter(cases, tmp_path / "out").write("a", torch.log_softmax(cases.read("a").logits, 0))
+    assert open_cases(tmp_path / "out", kind="logits").read("a").logits[0].eq(0).all()

@@ -78,6 +78,7 @@ class Facts:
     ignore: int | None = None
     label_axes: Axes | None = None
     groups: Mapping[str, str] = field(default_factory=dict)
+    origin: str = ""
 
 
 class Format(ABC):
@@ -148,6 +149,10 @@ class Format(ABC):
         other.folder = folder
         other.files = other.find()
         return other
+
+    def lacking(self, case_id: str) -> str:
+        """Return which parts of a case's scores are not there, as the end of a sentence; empty where all are."""
+        return ""
 
     def stored_label(self, case_id: str, space: tuple[int, ...]) -> np.ndarray | None:
         """Return the label map that was stored with the prediction, or None."""

@@ -18,6 +18,7 @@ from PIL import Image
 
 from segcal.atomic import write_bytes
 from segcal.cases import nifti_file
+from segcal.cases.base import SINGLE_FOLDS
 from segcal.cases.bounded import npz_header, npz_keys, read_npz
 from segcal.cases.formats.base import Facts, Format, Header, Options, Stored
 from segcal.cases.formats.nifti import save_like
@@ -66,6 +67,7 @@ class Nnunet(Format):
             num_classes=len(data.class_names),
             ignore=data.ignore,
             label_axes=data.label_axes,
+            origin=SINGLE_FOLDS if self._fold_folders() or _is_fold(self.folder) else "",
         )
 
     def header(self, case_id: str) -> Header:
@@ -162,3 +164,8 @@ class Nnunet(Format):
             )
             axes = nibabel.orientations.apply_orientation(axes, turn)
         save_like(image, np.ascontiguousarray(axes).reshape(image.shape), path)
+
+
+def _is_fold(folder: Path) -> bool:
+    inside = folder.resolve()
+    return inside.name == "validation" and inside.parent.name.startswith("fold_")

@@ -9,6 +9,7 @@ circles, or to files of others, which would be copied with it. The store itself 
 import os
 import shutil
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,15 @@ class Zarr(Format):
             values = np.asarray(array[...])
         return Stored(np.moveaxis(values, axis, 0) if values.ndim else values)
 
+    def lacking(self, case_id: str) -> str:
+        """Name the first chunk (or shard) that has no file and would be read as the fill value."""
+        array, _, path = self._open(case_id)
+        with reading(path):
+            counts = [-(-size // step) for size, step in zip(array.shape, array.shards or array.chunks, strict=True)]
+            keys = map(array.metadata.encode_chunk_key, product(*map(range, counts)))
+            absent = next((key for key in keys if not (path / key).is_file()), None)
+        return "" if absent is None else f"lacks the chunk {absent} and perhaps others"
+
     def write(self, case_id: str, values: np.ndarray, folder: Path, decision: np.ndarray | None) -> Sequence[str]:
         """Copy the folder, so that attributes and neighbours stay, and overwrite the values."""
         path = self.path(case_id)
@@ -61,7 +71,9 @@ class Zarr(Format):
         metadata = read_json(inner / "zarr.json")
         with reading(inner):
             names = _check_metadata(metadata, inner)
-            array = zarr.open_array(str(inner), mode=mode, zarr_format=3)
+            # Chunks of nothing but zeros are written too: a missing one then means that something was lost.
+            with zarr.config.set({"array.write_empty_chunks": True}):
+                array = zarr.open_array(str(inner), mode=mode, zarr_format=3)
         chunks = any(file.is_relative_to(inner) and file.name != "zarr.json" for file in files)
         if array.size and not chunks:
             raise InputError(f"{inner} has no chunk, but values are needed. The file is cut off: export it again.")

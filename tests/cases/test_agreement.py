@@ -1,0 +1,53 @@
+import numpy as np
+import pytest
+from sklearn.metrics import cohen_kappa_score
+
+from segcal.cases.agreement import agreement, better_numbers, confusion, pair_agreement, table_agreement
+
+
+@pytest.fixture
+def maps():
+    rng = np.random.default_rng(3)
+    labels = rng.integers(-1, 4, (5, 300))
+    return np.where(rng.random((5, 300)) < 0.6, labels, rng.integers(-1, 4, (5, 300))), labels
+
+
+def test_agreement_is_kappa_of_the_places_where_both_count(maps):
+    decisions, labels = maps
+    for decision, truth in zip(decisions, labels, strict=True):
+        both = (decision >= 0) & (truth >= 0)
+        expected = cohen_kappa_score(decision[both], truth[both])
+        found = agreement(truth, decision, 4)
+        assert found.kappa == pytest.approx(expected)
+        assert found.voxels == both.sum()
+        assert table_agreement(confusion(truth, decision, 4)).kappa == pytest.approx(expected)
+
+
+def test_of_nothing_and_of_one_class_agreement_is_undefined():
+    assert np.isnan(agreement(np.array([-1, 0]), np.array([0, -1]), 2).kappa)
+    assert np.isnan(agreement(np.zeros(5, int), np.zeros(5, int), 2).kappa)
+
+
+def test_pairs_are_compared_like_single_maps_where_all_voxels_count(maps):
+    decisions, labels = (np.where(one < 0, 0, one).astype(np.int16) for one in maps)
+    found = pair_agreement(decisions[:3], labels, 4)
+    for row in range(3):
+        for column in range(5):
+            assert found[row, column] == pytest.approx(agreement(labels[column], decisions[row], 4).kappa)
+
+
+def test_numbers_that_were_exchanged_are_found_also_of_small_classes():
+    table = np.diag([9000, 500, 40, 30]) + 5
+    assert better_numbers(table, 0.2, 0.3, 0.75) == {}
+    assert better_numbers(table[:, [0, 1, 3, 2]], 0.2, 0.3, 0.75) == {2: 3, 3: 2}
+    assert better_numbers(table[:, [3, 0, 1, 2]], 0.2, 0.3, 0.75) == {0: 1, 1: 2, 2: 3, 3: 0}
+
+
+def test_a_class_that_is_mistaken_for_another_is_not_renumbered():
+    table = np.array([[900, 10, 10], [5, 5, 90], [5, 5, 100]])  # class 1 is mostly called 2
+    assert better_numbers(table, 0.2, 0.3, 0.75) == {}
+
+
+def test_labels_that_lack_a_class_may_be_renumbered_too():
+    table = np.array([[0, 300, 0], [0, 0, 200], [0, 0, 0]])  # labels begin with 0 what is called 1
+    assert better_numbers(table, 0.2, 0.3, 0.75) == {0: 1, 1: 2}
