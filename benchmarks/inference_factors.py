@@ -1,8 +1,9 @@
-"""Crop size and test scales on networks of your own: ``python benchmarks/inference_factors.py PROTOCOL.toml NETWORKS.py
---root DATA -o RESULTS``.
+"""Crop size and test scales on networks of your own.
 
-The studies `crop_size` and `test_scales` of ``segcal benchmark`` run the networks again, and folders of predictions have
-none. NETWORKS.py is a file of yours with one function::
+``python benchmarks/inference_factors.py PROTOCOL.toml NETWORKS.py --root DATA -o RESULTS``
+
+The studies `crop_size` and `test_scales` of ``segcal benchmark`` run the networks again, and folders of predictions
+have none. NETWORKS.py is a file of yours with one function::
 
     def load(task: str, device: str) -> list[Callable[[Tensor], Tensor]]
 
