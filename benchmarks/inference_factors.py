@@ -18,6 +18,7 @@ writes them; it may be a folder of results that is there.
 
 import argparse
 import runpy
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -30,7 +31,7 @@ from segcal.benchmark.studies.factors import MODEL_STUDIES, Runnable, model_stud
 from segcal.benchmark.studies.repredicted_cases import Model
 from segcal.benchmark.tasks import open_task
 from segcal.cases.base import Cases
-from segcal.errors import InputError
+from segcal.errors import InputError, SegcalError
 from segcal.pooling import pool
 
 POOLING = "mean_logits"
@@ -48,10 +49,25 @@ def main() -> None:
     parser.add_argument("--in-plane", action="store_true", help="networks see one slice of a volume at a time")
     parser.add_argument("--device", default="cpu")
     args = parser.parse_args()
+    try:
+        run(args)
+    except SegcalError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+
+
+def run(args: argparse.Namespace) -> None:
+    """Run both studies and write them."""
     protocol = load_protocol(args.protocol, args.root)
     load = load_function(args.networks)
+    names = [task.name for task in protocol.tasks]
+    unknown = [name for name in args.tasks or () if name not in names]
+    if unknown:
+        raise InputError(
+            f"tasks has {unknown[0]!r}, but a task of the protocol is needed. Choose from: {', '.join(names)}."
+        )
     for name in MODEL_STUDIES:
-        runnables = runnable_tasks(protocol, load, args.tasks, args.cases, args.in_plane, args.device)
+        runnables = runnable_tasks(protocol, load, args.tasks or names, args.cases, args.in_plane, args.device)
         for path in model_study(name, runnables).write(args.output):
             print(path)
 
@@ -67,11 +83,11 @@ def load_function(path: Path) -> Loader:
 
 
 def runnable_tasks(
-    protocol: Protocol, load: Loader, wanted: list[str] | None, most: int, in_plane: bool, device: str
+    protocol: Protocol, load: Loader, wanted: list[str], most: int, in_plane: bool, device: str
 ) -> Iterator[Runnable]:
     """Yield the tasks of a protocol with their cases, evenly spread, and the pooled prediction of their networks."""
     for task in protocol.tasks:
-        if wanted is None or task.name in wanted:
+        if task.name in wanted:
             print(task.name, flush=True)
             cases = spread(open_task(task, POOLING, protocol.root, None).cases, most)
             yield Runnable(task.name, cases, pooled(load(task.name, device), device), in_plane)

@@ -16,6 +16,7 @@ from ensemble import Settings, predict_member, train_member
 from layout import Dataset, Record
 
 from segcal.benchmark.pipelines import LISTS
+from segcal.benchmark.results import write_text
 from segcal.cli import main as segcal
 from segcal.errors import InputError, SegcalError
 
@@ -62,9 +63,7 @@ def run(dataset: Dataset, args: argparse.Namespace) -> int:
     records = dataset.records(args.folder)
     counts = {part: sum(record.part == part for record in records) for part in ("train", "held_out")}
     print(f"{dataset.title}: {counts['train']} cases to train on, {counts['held_out']} held out", flush=True)
-    settings = Settings(
-        args.members, args.epochs, args.batch_size, args.crop, tuple(args.widths), args.learning_rate
-    )  # fmt: skip
+    settings = Settings(args.members, args.epochs, args.batch_size, args.crop, tuple(args.widths), args.learning_rate)
     remember(args.output / dataset.name / "settings.json", settings)
     for member in range(settings.members):
         network = train_member(dataset, records, settings, member, args.output, args.device, _say)
@@ -77,21 +76,18 @@ def run(dataset: Dataset, args: argparse.Namespace) -> int:
 
 def remember(path: Path, settings: Settings) -> None:
     """Keep the settings of an ensemble, and refuse others than those that are there."""
-    if path.is_file():
-        for name, value in json.loads(path.read_text("utf-8")).items():
-            now = settings.plain()[name]
-            if now != value:
-                raise InputError(
-                    f"{path.parent} was made with {name} = {value}, but it is now {now}. "
-                    "Use the same settings, or another folder."
-                )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(settings.plain(), indent=1) + "\n", encoding="utf-8")
+    now = settings.plain()
+    then = json.loads(path.read_text("utf-8")) if path.is_file() else now
+    for name, value in now.items():
+        if then.get(name) != value:
+            raise InputError(
+                f"{path.parent} was made with {name} = {then.get(name)}, but it is now {value}. "
+                "Use the same settings, or another folder."
+            )
+    write_text(path, json.dumps(now, indent=1) + "\n")
 
 
-def write_protocol(
-    dataset: Dataset, records: Sequence[Record], settings: Settings, args: argparse.Namespace
-) -> Path:  # fmt: skip
+def write_protocol(dataset: Dataset, records: Sequence[Record], settings: Settings, args: argparse.Namespace) -> Path:
     """Write the protocol of a dataset and the groups of its cases; its paths are relative to OUT."""
     folder = args.output / dataset.name
     with (folder / "groups.csv").open("w", encoding="utf-8", newline="") as file:
@@ -116,9 +112,7 @@ def write_protocol(
         f"groups = {json.dumps(f'{dataset.name}/groups.csv')}",
         f"split = {{cal = {args.cal}, val = {args.val}}}",
     ]
-    path = folder / "protocol.toml"
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return path
+    return write_text(folder / "protocol.toml", "\n".join(lines) + "\n")
 
 
 def _pipelines(names: Sequence[str]) -> str:

@@ -89,6 +89,13 @@ def test_each_way_is_measured_on_cases_that_are_evenly_spread(script, root, monk
     assert (root / "out" / "tables" / "test_scales.md").is_file()
 
 
+def test_a_task_that_is_not_in_the_protocol_is_one_sentence(script, root, monkeypatch, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        run(script, monkeypatch, root, "--tasks", "toys")
+    message = "error: tasks has 'toys', but a task of the protocol is needed. Choose from: toy.\n"
+    assert capsys.readouterr().err == message
+
+
 def test_a_file_without_networks_is_refused(script, root):
     (root / "networks.py").write_text("networks = []")
     with pytest.raises(
