@@ -126,10 +126,36 @@ def test_a_member_that_is_lost_is_trained_again_and_the_others_are_not(scripts, 
     arguments = [tmp_path / "data", "-o", tmp_path / "out", *QUICK]
     assert run(scripts, "roads", arguments) == 0
     (tmp_path / "out" / "networks" / "roads" / "member_1.pt").unlink()
+    prediction = tmp_path / "out" / "predictions" / "roads" / "member_1" / "valid0_15_r0_c0.npy"
+    before = prediction.read_bytes()
+    prediction.unlink()
     capsys.readouterr()
     assert run(scripts, "roads", arguments) == 0
+    assert prediction.read_bytes() == before
     trained = [line for line in capsys.readouterr().out.splitlines() if "epoch" in line]
     assert [line.split(",")[0] for line in trained] == ["member 1: epoch 1 of 1"]
+
+
+def test_a_training_that_was_killed_ends_with_the_weights_that_it_would_have_had(scripts, tmp_path):
+    write_roads(tmp_path / "data", np.random.default_rng(0))
+    ensemble, roads = scripts("ensemble"), scripts("roads").DATASET
+    records = roads.records(tmp_path / "data")
+    settings = ensemble.Settings(members=1, epochs=10, batch_size=2, crop=16, widths=(4, 6))
+
+    def train(folder, say):
+        return ensemble.train_member(roads, records, settings, 0, tmp_path / folder, "cpu", say).state_dict()
+
+    def kill(text):
+        if "epoch 7" in text:
+            raise KeyboardInterrupt
+
+    whole = train("whole", lambda text: None)
+    with pytest.raises(KeyboardInterrupt):
+        train("killed", kill)
+    told = []
+    again = train("killed", told.append)
+    assert told[0].startswith("member 0: epoch 6 of 10")
+    assert all(torch.equal(whole[name], again[name]) for name in whole)
 
 
 def test_the_copy_of_the_roads_on_kaggle_has_the_same_cases(scripts, tmp_path):
