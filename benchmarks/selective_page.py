@@ -11,8 +11,9 @@ FOLDER = "selective"
 PLAIN = "identity(mean_logits)"
 INTRO = """## Where the error lies, and what moves it
 
-The analyses of *On Calibrating Semantic Segmentation Models* (selective scaling) on the same ensembles, with mean
-logits. These runs are smaller than those of Table 4 and divide the cases on their own, so rows do not compare with it.
+The analyses of *On Calibrating Semantic Segmentation Models: Analyses and An Algorithm* (selective scaling) on the same
+ensembles, with mean logits. These runs are smaller than those of Table 4 and divide the cases on their own, so rows do
+not compare with it.
 """
 STUDIES = {
     "regions": "selective_figure5_regions.md",
@@ -76,7 +77,7 @@ def factor_words(found: Mapping[str, Any]) -> str:
     low, high = found[first], found[last]
     cases = low["ece"]["cases"]
     return (
-        f"from {first} to {last}, ECE {low['ece']['value']:.3f} → {high['ece']['value']:.3f}, mIoU in % "
+        f"from `{first}` to `{last}`, ECE {low['ece']['value']:.3f} → {high['ece']['value']:.3f}, mIoU in % "
         f"{100 * low['miou']['value']:.1f} → {100 * high['miou']['value']:.1f} ({cases} cases)"
     )
 

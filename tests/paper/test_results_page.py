@@ -189,5 +189,7 @@ def test_the_analyses_of_selective_scaling_are_a_section_with_computed_sentences
     first = found["detection"]["tasks"]["roads"]["oracle"]["ts(mean_logits)"][0]
     assert f"ts(mean_logits) {first:.3f} with none found, least " in text
     curve = found["ensemble_size"]["tasks"]["roads"]
-    assert f"from 1 to 2, ECE {curve['1']['ece']['value']:.3f} → {curve['2']['ece']['value']:.3f}, mIoU in %" in text
+    assert (
+        f"from `1` to `2`, ECE {curve['1']['ece']['value']:.3f} → {curve['2']['ece']['value']:.3f}, mIoU in %" in text
+    )
     assert text.count("(2 cases).") == 3

@@ -59,7 +59,7 @@ def binning_study(tasks: Mapping[str, Mapping[str, Numbers]]) -> Study:
         for task, pipelines in tasks.items()
     )
     notes = tuple(_note(task, changed_pairs(pipelines), len(pipelines)) for task, pipelines in tasks.items())
-    table = Table("Sensitivity of ECE and ACE to binning", "Pipeline", columns, groups, notes)
+    table = Table("Sensitivity of ECE and ACE to binning", "Pipeline", columns, groups, notes, apart=True)
     return Study(NAME, {"tasks": data, "reference_bins": REFERENCE}, {"figure6_binning": table})
 
 

@@ -134,7 +134,7 @@ def factor_study(name: str, first: str, title: str, found: Mapping[str, Curve]) 
     return Study(
         name,
         {"tasks": {task: dict(curve) for task, curve in found.items()}},
-        {name: Table(title, first, columns, groups, (note,))},
+        {name: Table(title, first, columns, groups, (note,), apart=True)},
     )
 
 
