@@ -1,25 +1,32 @@
 """Write docs/results.md from folders of results: ``python benchmarks/results_page.py RESULTS [-o docs/results.md]``.
 
-RESULTS has one folder a run of ``segcal benchmark``: roads, cardiac, camvid, camvid_shift, more and padding
-(benchmarks/protocols), and demo (``segcal demo``), whatever of them is there. Every table and sentence of the page is
-made from them; run it again when they grow.
+RESULTS has one folder per run of ``segcal benchmark``: roads, cardiac, camvid, camvid_shift, more, selective and
+padding (benchmarks/protocols), and demo (``segcal demo``), whatever of them is there. Every table and every measured
+number of the page is made from them; run it again when they grow. Folders that contradict each other are refused.
 """
 
 import argparse
 import json
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import paper_numbers as paper
+from more_page import FOLDER as MORE
+from more_page import more
+from one_source import check_sources
 from paper_words import TITLES, agreement, claims
 from segcal.atomic import write_text
+from segcal.benchmark.studies.binning import summary_binning
 from segcal.benchmark.studies.offsets import offset_study
+from segcal.errors import SegcalError
 from segcal.report.document import read_summary
 from segcal.report.tables import task_table
+from selective_page import selective
 
 REAL = ("roads", "cardiac", "camvid")
-SHIFT, MORE, PADDING, DEMO = "camvid_shift", "more", "padding", "demo"
+SHIFT, PADDING, DEMO = "camvid_shift", "padding", "demo"
 INTRO = """# Measured results
 
 This page is written by `benchmarks/results_page.py` from the folders that `segcal benchmark` and `segcal demo` wrote.
@@ -33,23 +40,6 @@ The protocols are in `benchmarks/protocols/`, and [protocol.md](protocol.md) say
 departs from the paper: exact fits instead of Adam and Optuna, padding that does not count, groups that stay together,
 and draws of the bootstrap that all pipelines share. The paper's numbers of BraTS are what padded volumes give
 ([the study below](#padding-read-as-logits) shows how), so theirs are no target.
-"""
-MORE_WORDS = """\
-**What it says.** `pts`, `iop` and `isotonic` keep the order of all classes. On the roads they are better than
-`cms_ap` in every column but Dice, which is equal; on the cardiac volumes they have the lowest ACE of all that keep
-the mask; on the street scenes they are no better than a temperature, and `cms_ap` has the lower NLL. Local
-temperatures (`lts_ti`) help where errors have a place, along roads; on the cardiac volumes they equal plain
-temperature, and on the street scenes their NLL is above it, probably because what is learned of some streets does
-not carry over to others (the NLL of the validation cases is lowest after a few rounds).
-
-`selective` alone does not beat plain temperature in NLL on any of the three. Its premise is that only voxels that
-look wrong are over-confident; here the others are too, and they keep T = 1. And with a precision of about one half
-or below, most flagged voxels are right: the published rule (T so large that a flagged voxel is uniform) costs more
-than it gives. Measured in the first repeat on 20, 20 and 16 test cases, its ECE is 0.0080 (roads), 0.0053 (cardiac)
-and 0.0898 (street scenes); with temperatures chosen on validation it is 0.0069, 0.0054 and 0.0415, and with
-`inner="ts"` 0.0057, 0.0048 and 0.0305, beside 0.0072, 0.0050 and 0.0293 of plain `ts`. `meta_cal` loses the
-decisions of doubtful voxels, which are nearly all of a thin road; `meta_cal_large_t` keeps them but calls them a
-coin toss, and its ECE shows it.
 """
 MATCHED = """## Matched comparisons
 
@@ -69,12 +59,17 @@ def main() -> None:
     parser.add_argument("results", type=Path, metavar="RESULTS")
     parser.add_argument("-o", "--output", type=Path, default=Path("docs/results.md"))
     args = parser.parse_args()
-    text = "\n".join(page(args.results))
+    try:
+        text = "\n".join(page(args.results))
+    except SegcalError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
     write_text(args.output, text)
 
 
 def page(folder: Path) -> Iterator[str]:
     """Yield the paragraphs of the page."""
+    check_sources(folder, (*REAL, SHIFT, MORE))
     summaries = {name: read_summary(folder / name) for name in REAL if (folder / name / "summary.json").is_file()}
     yield INTRO
     yield from setup(folder, summaries)
@@ -83,10 +78,11 @@ def page(folder: Path) -> Iterator[str]:
     yield from offsets(folder, summaries)
     yield from tables(folder, "## Flips", "figure4_flips.md", summaries, flip_words)
     yield from tables(folder, "## Number of calibration cases", "figure5_size_{}.md", summaries, nothing)
-    yield from tables(folder, "## Binning", "figure6_binning.md", summaries, nothing)
+    yield from binning(summaries)
     yield from shift(folder)
     yield from padding(folder)
-    yield from more(folder)
+    yield from more(folder, summaries)
+    yield from selective(folder)
 
 
 def setup(folder: Path, summaries: Mapping[str, Any]) -> Iterator[str]:
@@ -160,6 +156,15 @@ def tables(folder: Path, title: str, stem: str, summaries: Mapping[str, Any], wo
         yield from words(folder / name, name)
 
 
+def binning(summaries: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the table of each task that has every number of bins."""
+    known = {name: summary for name, summary in summaries.items() if "ece_20" in summary["metrics"]}
+    if known:
+        yield "## Binning\n"
+    for summary in known.values():
+        yield from (table.to_markdown() for table in summary_binning(summary).tables.values())
+
+
 def nothing(folder: Path, name: str) -> Iterator[str]:
     yield from ()
 
@@ -202,37 +207,6 @@ def padding(folder: Path) -> Iterator[str]:
         yield "## Padding read as logits\n"
         yield "On the embedded task `tumour`: logits outside the crop are (1, 0, ..., 0), and count or do not.\n"
         yield path.read_text("utf-8")
-
-
-def more(folder: Path) -> Iterator[str]:
-    if not (folder / MORE / "summary.json").is_file():
-        return
-    summary = read_summary(folder / MORE)
-    yield "## More calibrators\n"
-    yield "Calibrators that are not in the paper's table, on mean logits, beside none and temperature scaling."
-    yield "The divisions are those of Table 4 above, so that its rows (`ets`, `cms_ap`, `lts_ti`) compare.\n"
-    for task in summary["tasks"]:
-        yield task_table(summary, task["name"]).to_markdown()
-    yield from selectors(folder / MORE)
-    yield MORE_WORDS
-
-
-def selectors(folder: Path) -> Iterator[str]:
-    """How well the selectors of selective scaling find mispredictions, on validation voxels."""
-    yield "**The selector of `selective`**, on the validation voxels of each repeat:\n"
-    yield "| task | repeat | mispredicted | flagged | recall | precision | AUROC | T of flagged voxels |"
-    yield "|---|---:|---:|---:|---:|---:|---:|---:|"
-    for path in sorted(folder.glob("units/*/repeat_*/selective-*.jsonl")):
-        with path.open(encoding="utf-8") as lines:
-            details = json.loads(next(lines))["certificate"]["details"]
-        found = details["selector"]
-        precision = "—" if found["precision"] is None else f"{found['precision']:.2f}"
-        yield (
-            f"| {path.parts[-3]} | {int(path.parts[-2].split('_')[1]) + 1} | {found['mispredicted_share']:.1%} | "
-            f"{found['flagged_share']:.1%} | {found['recall']:.2f} | {precision} | {found['auroc']:.3f} | "
-            f"{details['temperature_wrong']:g} |"
-        )
-    yield ""
 
 
 if __name__ == "__main__":

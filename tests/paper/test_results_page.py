@@ -1,5 +1,9 @@
-"""The page of results: made from folders alone, with the paper's word beside ours."""
+"""The page of results: made from folders alone, with the paper's word beside ours, and one source for each number."""
 
+import json
+import re
+import shutil
+import subprocess
 import sys
 from functools import partial
 from pathlib import Path
@@ -9,6 +13,7 @@ import pytest
 from segcal.benchmark.protocol import parse_protocol
 from segcal.benchmark.whole import run_protocol
 from segcal.demo.opening import open_embedded
+from segcal.errors import InputError
 
 SCRIPTS = Path(__file__).parents[2] / "benchmarks"
 
@@ -24,22 +29,32 @@ def script():
         sys.path.remove(str(SCRIPTS))
 
 
-@pytest.fixture(scope="module")
-def text(script, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("page")
+def run_roads(folder, name, pipelines, studies, **more):
     facts = {"name": "roads", "embedded": "roads", "cases": 7, "members": 2, "split": {"cal": 3, "val": 1}}
     document = {
         "tasks": [facts],
-        "pipelines": [{"pooling": "mean_logits", "calibrator": name} for name in ("identity", "ms", "dc")]
-        + [{"pooling": how, "calibrator": "identity"} for how in ("single", "mean_probs")],
-        "repeats": 2,
+        "pipelines": [{"pooling": how, "calibrator": calibrator} for how, calibrator in pipelines],
         "fit": {"lam": 1e-3, "mu": 1e-3, "voxels": 500},
         "bootstrap": {"replicates": 20},
-        "studies": ["offsets", "flips", "binning"],
+        "studies": studies,
+        **more,
     }
     opener = partial(open_embedded, cache=folder / "cache")
-    run_protocol(parse_protocol(document), folder / "roads", opener, opener)
-    return "\n".join(script.page(folder))
+    run_protocol(parse_protocol(document), folder / name, opener, opener)
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("page")
+    pipelines = [("mean_logits", name) for name in ("identity", "ms", "dc", "ts")]
+    pipelines += [(how, "identity") for how in ("single", "mean_probs")]
+    run_roads(folder, "roads", pipelines, ["offsets", "flips", "binning"], repeats=2)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def text(script, results):
+    return "\n".join(script.page(results))
 
 
 def test_every_section_that_has_results_is_there_and_no_other(text):
@@ -79,3 +94,102 @@ def test_agreement_is_judged_strictly(script, theirs, ours, outcome):
     from paper_words import judge
 
     assert judge(theirs, ours) == outcome
+
+
+@pytest.fixture
+def twice(results, tmp_path):
+    """Return a folder in which two runs say the same of the same pipelines."""
+    for name in ("roads", "more"):
+        shutil.copytree(results / "roads", tmp_path / name)
+    return tmp_path
+
+
+def change(path, keys, value):
+    document = json.loads(path.read_text("utf-8"))
+    inner = document
+    for key in keys[:-1]:
+        inner = inner[key]
+    inner[keys[-1]] = value
+    path.write_text(json.dumps(document), "utf-8")
+
+
+def test_two_runs_that_agree_make_a_page_whose_sentences_are_computed(script, twice):
+    text = "\n".join(script.page(twice))
+    rows = {row["pipeline"]: row["metrics"] for row in script.read_summary(twice / "more")["results"]}
+    kept = {name: rows[f"{name}(mean_logits)"] for name in ("identity", "ts")}
+    for metric, title in (("nll", "NLL"), ("ece", "ECE"), ("ba_ece", "BA-ECE"), ("ace", "ACE")):
+        best = min(kept, key=lambda name: kept[name][metric]["value"])
+        assert f"lowest {title} `{best}` {kept[best][metric]['value']:.4f}" in text
+    assert "- roads, of those that keep the mask: lowest NLL " in text
+
+
+def test_two_runs_that_disagree_are_refused_and_named(script, twice, tmp_path):
+    change(twice / "more" / "summary.json", ["results", 1, "metrics", "nll", "value"], 0.125)
+    row = script.read_summary(twice / "more")["results"][1]
+    message = f"says two things of one number (nll of {row['pipeline']} on roads: "
+    with pytest.raises(InputError, match=re.escape(message)) as refused:
+        list(script.page(twice))
+    assert " in roads, 0.125 in more), but a page needs one source. Run the older of the two" in str(refused.value)
+    out = tmp_path / "page.md"
+    done = subprocess.run(
+        [sys.executable, SCRIPTS / "results_page.py", twice, "-o", out], capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr.count("\n"), out.exists()) == (2, 1, False)
+
+
+def test_a_difference_in_the_last_digits_is_none(script, twice):
+    value = script.read_summary(twice / "more")["results"][1]["metrics"]["nll"]["value"]
+    change(twice / "more" / "summary.json", ["results", 1, "metrics", "nll", "value"], value * (1 + 1e-9))
+    assert list(script.page(twice))
+
+
+def test_tasks_that_are_divided_in_two_ways_are_refused(script, twice):
+    change(twice / "more" / "summary.json", ["tasks", 0, "cal"], [2, 2])
+    with pytest.raises(
+        InputError, match=r"divides roads in two ways \(roads has .*; more has .*\), but sections of one"
+    ):
+        list(script.page(twice))
+
+
+@pytest.mark.parametrize(
+    ("study", "data"),
+    [
+        (
+            "calibration_size",
+            {"reference": 3, "pipelines": {"ts(mean_logits)": {"nll": [{"n": 3, "value": {"value": 9.5}}]}}},
+        ),
+        ("covariate_shift", {"pipelines": {"ts(mean_logits)": {"": {"metrics": {"nll": {"value": 9.5}}}}}}),
+    ],
+)
+def test_a_study_that_is_older_than_its_units_is_refused(script, results, tmp_path, study, data):
+    shutil.copytree(results / "roads", tmp_path / "roads")
+    (tmp_path / "roads" / "studies" / f"{study}.json").write_text(json.dumps({"tasks": {"roads": data}}), "utf-8")
+    message = rf"nll of ts\(mean_logits\) on roads: .* in roads, 9.5 in roads/studies/{study}.json"
+    with pytest.raises(InputError, match=message):
+        list(script.page(tmp_path))
+
+
+def test_the_table_of_bins_is_that_of_the_summary_and_not_of_an_old_file(script, results, tmp_path, text):
+    shutil.copytree(results / "roads", tmp_path / "roads")
+    (tmp_path / "roads" / "tables" / "figure6_binning.md").write_text("old", "utf-8")
+    assert "\n".join(script.page(tmp_path)) == text
+
+
+def test_the_analyses_of_selective_scaling_are_a_section_with_computed_sentences(script, tmp_path):
+    pipelines = [("mean_logits", name) for name in ("identity", "ts", "selective")]
+    studies = ["regions", "detection", "ensemble_size", "crop_size", "test_scales"]
+    options = {"study_options": {"cases": 2}, "repeats": 1}
+    run_roads(tmp_path, "selective", pipelines, studies, **options)
+    text = "\n".join(script.page(tmp_path))
+    assert "\n## Where the error lies, and what moves it\n" in text
+    assert "- roads: 3 cases for calibration, 1 for validation, 3 for the test." in text
+    found = {name: json.loads((tmp_path / "selective" / "studies" / f"{name}.json").read_text()) for name in studies}
+    wrong = found["regions"]["tasks"]["roads"]["identity(mean_logits)"]["ece"]["wrong"]["mean"]
+    assert f"- roads: before calibration ECE is {wrong:.3f} where the prediction is wrong and " in text
+    first = found["detection"]["tasks"]["roads"]["oracle"]["ts(mean_logits)"][0]
+    assert f"ts(mean_logits) {first:.3f} with none found, least " in text
+    curve = found["ensemble_size"]["tasks"]["roads"]
+    assert (
+        f"from `1` to `2`, ECE {curve['1']['ece']['value']:.3f} → {curve['2']['ece']['value']:.3f}, mIoU in %" in text
+    )
+    assert text.count("(2 cases).") == 3

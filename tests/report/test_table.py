@@ -69,6 +69,18 @@ def test_a_value_out_of_contention_is_shown_but_not_best():
     assert "| b | **0.200** |" in table.to_markdown()
 
 
+def test_groups_that_are_apart_have_each_its_own_best():
+    groups = tuple(
+        Group(task, (Row("a", (Cell(first),)), Row("b", (Cell(second),))))
+        for task, first, second in (("roads", 0.1, 0.2), ("streets", 0.6, 0.5))
+    )
+    columns = (Column("NLL", better="lower"),)
+    together = Table("t", "x", columns, groups).to_markdown()
+    assert [line for line in together.splitlines() if "**0" in line] == ["| a | **0.100** |"]
+    apart = Table("t", "x", columns, groups, apart=True).to_markdown()
+    assert [line for line in apart.splitlines() if "**0" in line] == ["| a | **0.100** |", "| b | **0.500** |"]
+
+
 def test_all_three_files_are_written_and_nothing_else(table, tmp_path):
     paths = table.write(tmp_path / "tables", "table_4")
     assert [path.name for path in paths] == ["table_4.md", "table_4.csv", "table_4.tex"]

@@ -1,7 +1,7 @@
 r"""Local temperature scaling (LTS): one temperature for every voxel, from its neighbourhood.
 
 .. math:: q_v = S(z_v / T_v), \qquad T_v = T(X)_v, \qquad X = z \ \text{(lts)} \quad\text{or}\quad X = \log S(z) \
-    \text{(lts_ti)} \quad\text{(Eq. 4)}
+    \text{(lts_ti)} \quad\text{(Eq. 7, 11)}
 
 The tree of :mod:`segcal.calibrators.temperature_tree` makes the temperatures. One positive number divides all classes
 of a voxel, so no two change places; the winner is moved to zero first, so that near ties are not lost to an offset. On

@@ -1,4 +1,4 @@
-r"""The network behind local temperatures: a tree of convolutions (Ding et al., without its image branch in Eq. 4).
+r"""The network behind local temperatures: a tree of convolutions (Ding et al., 2021), tau of Eq. 7 and 11.
 
 Seven convolutions with kernel 5 and dilation 2 see the features X of a voxel's neighbourhood: four leaves :math:`t_i`
 and three gates :math:`g_i`, mixed by sigmoids :math:`\sigma`,

@@ -7,7 +7,7 @@ every other that looks the same once rounded: a difference that is not shown is 
 import csv
 import io
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -40,6 +40,7 @@ class Table:
         columns: the others.
         groups: the rows.
         notes: sentences below it.
+        apart: groups are of different tasks, and each has its own best.
 
     >>> row = Row("ts", (Cell(0.25, 0.2, 0.3), Cell(None)))
     >>> columns = (Column("NLL", better="lower"), Column("Flip"))
@@ -57,15 +58,18 @@ class Table:
     columns: tuple[Column, ...]
     groups: tuple[Group, ...]
     notes: tuple[str, ...] = ()
+    apart: bool = False
 
     @property
     def rows(self) -> list[Row]:
         """Return the rows of all groups."""
         return [row for group in self.groups for row in group.rows]
 
-    def best(self) -> list[str | None]:
-        """Return, for each column, how its best number is shown; None where nothing is best."""
-        return [self._best(number, column) for number, column in enumerate(self.columns)]
+    def best(self, row: Row) -> list[str | None]:
+        """Return, for each column, how the best number that a row contends with is shown; None where nothing is."""
+        group = next(group for group in self.groups if any(row is other for other in group.rows))
+        rivals = group.rows if self.apart else self.rows
+        return [_best([each.cells[number] for each in rivals], column) for number, column in enumerate(self.columns)]
 
     def to_markdown(self) -> str:
         """Return the table in Markdown."""
@@ -147,18 +151,11 @@ class Table:
                 made.add_row(_plain(row.title), *self._texts(row, lambda text: f"[bold]{text}[/bold]", _plain))
         return made
 
-    def _best(self, number: int, column: Column) -> str | None:
-        cells = [row.cells[number] for row in self.rows]
-        values = [cell.value for cell in cells if cell.contends and isinstance(cell.value, int | float)]
-        if column.better is None or not values:
-            return None
-        return shown(min(values) if column.better == "lower" else max(values), column)
-
     def _texts(
         self, row: Row, bold: Callable[[str], str], escape: Callable[[str], str] = lambda text: text
     ) -> list[str]:
         texts = []
-        for cell, column, best in zip(row.cells, self.columns, self.best(), strict=True):
+        for cell, column, best in zip(row.cells, self.columns, self.best(row), strict=True):
             text = escape(cell.text(column))
             number = isinstance(cell.value, int | float) and cell.contends
             wins = number and best is not None and shown(cell.value, column) == best  # type: ignore[arg-type]
@@ -170,6 +167,13 @@ class Table:
         return ["value"] + [
             part for part in ("low", "middle", "high") if any(getattr(cell, part) is not None for cell in cells)
         ]
+
+
+def _best(cells: Sequence[Cell], column: Column) -> str | None:
+    values = [cell.value for cell in cells if cell.contends and isinstance(cell.value, int | float)]
+    if column.better is None or not values:
+        return None
+    return shown(min(values) if column.better == "lower" else max(values), column)
 
 
 def _heading(column: Column) -> str:

@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from segcal.benchmark.studies.inference import in_crops, over_scales
+from segcal.benchmark.studies.inference import in_crops, over_scales, slice_by_slice
 from segcal.errors import InputError
 
 
@@ -33,6 +33,21 @@ def test_every_crop_is_full_and_the_last_one_counts_where_two_overlap():
 def test_volumes_are_cropped_along_every_axis():
     image = torch.rand(2, 3, 5, 7)
     assert torch.equal(in_crops(pointwise, 2)(image), pointwise(image))
+
+
+def test_a_model_of_slices_sees_each_slice_in_its_own_way_and_pictures_pass():
+    seen = []
+
+    def shapes(image):
+        seen.append(tuple(image.shape))
+        return image[:1] * 2
+
+    volume = torch.rand(2, 3, 8, 12)
+    found = slice_by_slice(over_scales(shapes, [1.0, 0.5], "mean_logits"))(volume)
+    assert found.shape == (1, 3, 8, 12)
+    assert seen == [(2, 8, 12), (2, 4, 6)] * 3
+    assert torch.equal(slice_by_slice(shapes)(volume), volume[:1] * 2)
+    assert torch.equal(slice_by_slice(shapes)(volume[:, 0]), volume[:1, 0] * 2)
 
 
 def test_one_scale_of_one_is_the_model_itself():

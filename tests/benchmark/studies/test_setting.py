@@ -85,6 +85,23 @@ def test_a_finished_study_is_read_back_and_one_with_other_options_is_done_anew(s
         run_studies(setting, ["binning"])
 
 
+def test_a_unit_with_other_numbers_makes_its_studies_anew_though_its_digest_is_the_same(setting, monkeypatch):
+    run_studies(setting, ["binning"])
+    monkeypatch.setitem(STUDIES, "binning", lambda setting: pytest.fail("it is done anew"))
+    path = setting.results.folder / setting.results.units[0].unit.path
+    before = path.read_text("utf-8")
+    header, row, rest = before.split("\n", 2)
+    changed = json.loads(row)
+    changed["metrics"]["ece"] += 0.25
+    try:
+        path.write_text("\n".join([header, json.dumps(changed), rest]), "utf-8")
+        with pytest.raises(pytest.fail.Exception, match="it is done anew"):
+            run_studies(setting, ["binning"])
+    finally:
+        path.write_text(before, "utf-8")
+    run_studies(setting, ["binning"])
+
+
 def test_the_studies_of_the_protocol_are_run_if_none_are_named(setting):
     protocol = replace(setting.protocol, studies=("reliability",))
     assert list(run_studies(replace(setting, protocol=protocol))[0]) == ["reliability"]

@@ -6,6 +6,7 @@ results it does not compute again.
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from hashlib import sha256
 from importlib.metadata import version
 
 from segcal.benchmark.job import one_thread
@@ -78,8 +79,12 @@ def run_studies(setting: Setting, names: Sequence[str] | None = None) -> tuple[d
 
 
 def study_digest(setting: Setting, name: str) -> str:
-    """Return the digest of what decides a study: the units it reads, the bootstrap, and how much of it is done."""
-    units = sorted((str(each.unit.path), each.header["digest"]) for each in setting.results.units)
+    """Return the digest of what decides a study: the units it reads, the bootstrap, and how much of it is done.
+
+    Units are known by what is in them: one that was computed anew may have other numbers and the same digest.
+    """
+    paths = sorted(each.unit.path for each in setting.results.units)
+    units = [(str(path), sha256((setting.results.folder / path).read_bytes()).hexdigest()) for path in paths]
     options = asdict(setting.options)
     bootstrap = setting.summary["bootstrap"]
     plain = {"study": name, "units": units, "options": options, "bootstrap": bootstrap, "segcal": version("segcal")}

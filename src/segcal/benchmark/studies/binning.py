@@ -27,8 +27,13 @@ Numbers = dict[str, dict[str, dict[str, Any]]]
 
 def run_binning(setting: Setting) -> Study:
     """Read the numbers of all pipelines from the summary of a benchmark."""
+    return summary_binning(setting.summary)
+
+
+def summary_binning(summary: Mapping[str, Any]) -> Study:
+    """Return the study of a summary, which is all that it needs."""
     tasks: dict[str, dict[str, Numbers]] = {}
-    for row in setting.summary["results"]:
+    for row in summary["results"]:
         if not row["test_on"] and all(name in row["metrics"] for names in NAMES.values() for name in names.values()):
             numbers = {
                 metric: {str(bins): row["metrics"][name] for bins, name in names.items()}
@@ -54,7 +59,7 @@ def binning_study(tasks: Mapping[str, Mapping[str, Numbers]]) -> Study:
         for task, pipelines in tasks.items()
     )
     notes = tuple(_note(task, changed_pairs(pipelines), len(pipelines)) for task, pipelines in tasks.items())
-    table = Table("Sensitivity of ECE and ACE to binning", "Pipeline", columns, groups, notes)
+    table = Table("Sensitivity of ECE and ACE to binning", "Pipeline", columns, groups, notes, apart=True)
     return Study(NAME, {"tasks": data, "reference_bins": REFERENCE}, {"figure6_binning": table})
 
 

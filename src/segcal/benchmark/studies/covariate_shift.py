@@ -63,6 +63,7 @@ def run_covariate_shift(setting: Setting) -> Study:
         columns,
         tuple(groups),
         ("Δ: change against the clean cases, paired, with its interval. The values themselves: tables shift_*.",),
+        apart=True,
     )
     data = {"tasks": tasks, "settings": SETTINGS}
     return Study(NAME, data, {"table6_corruptions": settings_table(), "covariate_shift": table})

@@ -2,16 +2,16 @@
 
 Each study puts one factor on the horizontal axis and measures uncalibrated predictions: ECE and NLL as means over
 cases with intervals, mIoU of all cases together. Ensemble size needs nothing but the members. Crop size and scales
-need a model that can be run: those of embedded tasks can. Model size is what a protocol says of its tasks
-(``study_options.model_sizes``), each task being another model on the same cases.
+need a model that can be run: those of embedded tasks can, and :func:`model_study` takes any other. Model size is what a
+protocol says of its tasks (``study_options.model_sizes``), each task being another model on the same cases.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 from segcal.benchmark.studies.base import Study, estimate_cell
-from segcal.benchmark.studies.inference import SCALES, in_crops, over_scales
+from segcal.benchmark.studies.inference import SCALES, in_crops, over_scales, slice_by_slice
 from segcal.benchmark.studies.repredicted_cases import Model, RepredictedCases
 from segcal.benchmark.studies.setting import NothingToStudyError, Setting
 from segcal.cases.base import Cases
@@ -21,10 +21,29 @@ from segcal.report.table import Cell, Column, Group, Row, Table
 METRICS = ("ece", "nll", "miou", "entropy")
 # Shares of the shorter in-plane side of an image that crops have.
 CROP_SHARES = (0.25, 0.5, 0.75, 1.0)
-FEW_SCALES = (1.0,)
+SCALE_SETS = ((1.0,), SCALES[1:4], SCALES)
 
 # By the factor's value, in the order of the axis, the estimate of each metric.
 Curve = dict[str, dict[str, dict[str, Any]]]
+# From a model to one that is run in a way that is studied.
+Way: TypeAlias = Callable[[Model], Model]
+
+
+class Runnable(NamedTuple):
+    """A task whose model can be run.
+
+    Attributes:
+        task: its name.
+        cases: cases with images and labels.
+        model: makes logits from the image of a case.
+        in_plane: the model sees one slice ``(channels, height, width)`` of a volume at a time, and so do crops and
+            scales.
+    """
+
+    task: str
+    cases: Cases
+    model: Model
+    in_plane: bool = False
 
 
 def run_ensemble_size(setting: Setting) -> Study:
@@ -46,12 +65,25 @@ def run_ensemble_size(setting: Setting) -> Study:
 
 def run_crop_size(setting: Setting) -> Study:
     """Run the models of embedded tasks on crops."""
-    return _run_models(setting, "crop_size", "Crop", "Crop size of the input", _crops)
+    return model_study("crop_size", _embedded(setting, "crop size"))
 
 
 def run_test_scales(setting: Setting) -> Study:
     """Run the models of embedded tasks on one scale, and on several with their mean."""
-    return _run_models(setting, "test_scales", "Scales", "Averaging over test-time scales", lambda cases: _scales())
+    return model_study("test_scales", _embedded(setting, "test scales"))
+
+
+def model_study(name: str, runnables: Iterable[Runnable]) -> Study:
+    """Run models in every way of a study: "crop_size" or "test_scales"."""
+    first, title, ways = MODEL_STUDIES[name]
+    found: dict[str, Curve] = {}
+    for task, cases, model, in_plane in runnables:
+        models = {key: way(model) for key, way in ways(cases).items()}
+        sliced = {key: slice_by_slice(one) for key, one in models.items()} if in_plane else models
+        found[task] = compare_models(cases, sliced)
+    if not found:
+        raise NothingToStudyError("no task has a model that can be run; embedded tasks have one")
+    return factor_study(name, first, title, found)
 
 
 def run_model_size(setting: Setting) -> Study:
@@ -102,48 +134,44 @@ def factor_study(name: str, first: str, title: str, found: Mapping[str, Curve]) 
     return Study(
         name,
         {"tasks": {task: dict(curve) for task, curve in found.items()}},
-        {name: Table(title, first, columns, groups, (note,))},
+        {name: Table(title, first, columns, groups, (note,), apart=True)},
     )
 
 
-Ways = Callable[[Cases], Mapping[str, Callable[[Model], Model]]]
-
-
-def _run_models(setting: Setting, name: str, first: str, title: str, ways: Ways) -> Study:
-    found: dict[str, Curve] = {}
-    for task in setting.tasks:
-        opened = setting.open(task, "mean_logits")
-        if opened.model is None:
-            continue
-        cases = setting.some(opened.cases)
-        setting.progress(f"{name.replace('_', ' ')} of {task.name}")
-        found[task.name] = compare_models(cases, {key: way(opened.model) for key, way in ways(cases).items()})
-    if not found:
-        raise NothingToStudyError("no task has a model that can be run; embedded tasks have one")
-    return factor_study(name, first, title, found)
-
-
-def _crops(cases: Cases) -> dict[str, Callable[[Model], Model]]:
+def crop_ways(cases: Cases) -> dict[str, Way]:
+    """Return, by their size, ways to see crops; the sizes are shares of the first case's shorter in-plane side."""
     space = cases.read(cases.ids[0]).logits.shape[1:]
     side = min(space[-2:]) if len(space) > 1 else space[0]
     sizes = sorted({max(8, round(share * side)) for share in CROP_SHARES})
     return {str(size): _crop_way(size) for size in sizes}
 
 
-def _crop_way(size: int) -> Callable[[Model], Model]:
+def scale_ways(cases: Cases) -> dict[str, Way]:
+    """Return, by their scales, ways to see one scale or several; they are the same for all cases."""
+    return {", ".join(f"{scale:g}" for scale in scales): _scale_way(scales) for scales in SCALE_SETS}
+
+
+# Of each study: the title of the first column, that of the table, and the ways.
+MODEL_STUDIES: dict[str, tuple[str, str, Callable[[Cases], Mapping[str, Way]]]] = {
+    "crop_size": ("Crop", "Crop size of the input", crop_ways),
+    "test_scales": ("Scales", "Averaging over test-time scales", scale_ways),
+}
+
+
+def _embedded(setting: Setting, what: str) -> Iterable[Runnable]:
+    for task in setting.tasks:
+        opened = setting.open(task, "mean_logits")
+        if opened.model is not None:
+            setting.progress(f"{what} of {task.name}")
+            yield Runnable(task.name, setting.some(opened.cases), opened.model)
+
+
+def _crop_way(size: int) -> Way:
     return lambda model: in_crops(model, size)
 
 
-def _scales() -> dict[str, Callable[[Model], Model]]:
-    return {_scale_title(scales): _scale_way(scales) for scales in (FEW_SCALES, SCALES[1:4], SCALES)}
-
-
-def _scale_way(scales: Sequence[float]) -> Callable[[Model], Model]:
+def _scale_way(scales: Sequence[float]) -> Way:
     return lambda model: over_scales(model, scales)
-
-
-def _scale_title(scales: Sequence[float]) -> str:
-    return ", ".join(f"{scale:g}" for scale in scales)
 
 
 def _cells(numbers: Mapping[str, dict[str, Any]]) -> tuple[Cell, ...]:

@@ -1,4 +1,4 @@
-"""How a model is run: on crops of different sizes, and on several scales of an image.
+"""How a model is run: on crops of different sizes, on several scales of an image, and on the slices of a volume.
 
 A model is any function from an image ``(channels, *space)`` to logits ``(classes, *space)``.
 """
@@ -6,6 +6,7 @@ A model is any function from an image ``(channels, *space)`` to logits ``(classe
 from collections.abc import Sequence
 from itertools import product
 
+import torch
 from torch import Tensor
 from torch.nn import functional
 
@@ -54,6 +55,17 @@ def over_scales(model: Model, scales: Sequence[float] = SCALES, pooling: str = "
 
     def predict(image: Tensor) -> Tensor:
         return pool((_at_scale(model, image, scale) for scale in scales), pooling)
+
+    return predict
+
+
+def slice_by_slice(model: Model) -> Model:
+    """Return a model of volumes ``(channels, slices, height, width)`` that sees one slice at a time; pictures pass."""
+
+    def predict(image: Tensor) -> Tensor:
+        if image.ndim < 4:
+            return model(image)
+        return torch.stack([model(image[:, number]) for number in range(image.shape[1])], dim=1)
 
     return predict
 

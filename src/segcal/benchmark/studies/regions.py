@@ -86,7 +86,7 @@ def region_study(tasks: Mapping[str, Values]) -> Study:
         "Mean over cases [lower quartile, median, upper quartile]; entropy in nats, its increase over the uncalibrated "
         "prediction. Boundary: less than 3 voxels from it."
     )
-    table = Table("Calibration error by region", "Pipeline", columns, tuple(groups), (note,))
+    table = Table("Calibration error by region", "Pipeline", columns, tuple(groups), (note,), apart=True)
     return Study(NAME, {"tasks": data, "whisker": WHISKER}, {"selective_figure5_regions": table})
 
 

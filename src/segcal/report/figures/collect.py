@@ -124,8 +124,9 @@ def _selective(studies: Mapping[str, Any], task: str, place: Mapping[str, Any]) 
     found = _of(studies, "detection", "tasks", task)
     if found:
         text = (
-            "If mistakes could be found and only their confidence lowered, the error would fall along the lines. "
-            "Single marks are selectors that were learned, at the share of mistakes that they find."
+            "If mistakes could be found and only their confidence lowered, the error would move along the lines: down "
+            "while the voxels together are too sure, and up once they are not. Single marks are selectors that were "
+            "learned, at the share of mistakes that they find."
         )
         draw = partial(detection_figure, found, studies["detection"]["rates"])
         yield Drawn(f"detection_{task}", task, "What finding mistakes would be worth", text, draw)
