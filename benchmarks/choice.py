@@ -5,8 +5,9 @@
 For every size of the calibration set and every seed, cases are drawn (whole groups), a calibrator is chosen by the rule
 of `segcal fit` and by that of version 0.1, and both are measured on all other cases beside temperature scaling and
 nothing, with both poolings. With ``--by REGEX`` the calibration cases come from all places but one (such as videos),
-and the test cases are those of that place. Fits and tests see 20,000 voxels of each case, drawn once. The output has
-one line per division; a file that has lines already is continued. ``benchmarks/choice_table.py`` makes tables of it.
+the test cases are those of that place, and places are the groups that a choice holds out. Fits and tests see 20,000
+voxels of each case, drawn once. The output has one line per division; a file that has lines already is continued.
+``benchmarks/choice_page.py`` makes tables of it.
 """
 
 import argparse
@@ -15,6 +16,7 @@ import multiprocessing
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,8 +27,10 @@ from segcal.benchmark.protocol import load_protocol
 from segcal.benchmark.tasks import open_task
 from segcal.cases.base import Cases
 from segcal.fitting import FitConfig
-from segcal.fitting.contest import candidates, compare
+from segcal.fitting.choice import Decision
+from segcal.fitting.contest import compare
 from segcal.fitting.division import divide
+from segcal.fitting.eligible import candidates
 from segcal.fitting.fit import FitData, fit_to
 from segcal.fitting.held_out import Worth, group_names, measure, noise, paired
 from segcal.fitting.voxels import SampledVoxels, VoxelSource
@@ -61,20 +65,20 @@ class Division(NamedTuple):
     test: list[str]
 
 
-def divisions(cases: Cases, sizes: list[int], seeds: int, by: str | None) -> Iterator[Division]:
+def divisions(cases: Cases, sizes: list[int], seeds: range, by: bool) -> Iterator[Division]:
     """Draw the divisions; groups stay together."""
-    place_of = {case_id: re.match(by, case_id)[1] if by else "" for case_id in cases.ids}
-    for place in sorted(set(place_of.values())):
-        inside = [case_id for case_id in cases.ids if place_of[case_id] == place]
-        source = cases.subset([case_id for case_id in cases.ids if not by or place_of[case_id] != place])
+    for place in sorted(set(cases.groups.values())) if by else [""]:
+        inside = [case_id for case_id in cases.ids if by and cases.groups[case_id] == place]
+        source = cases.subset([case_id for case_id in cases.ids if case_id not in inside])
+        own = {case_id: case_id for case_id in cases.ids} if by else None  # a few cases of each place
         for size in sizes:
-            for seed in range(seeds):
-                cal = list(source.split(cal=size, seed=seed).cal.ids)
+            for seed in seeds:
+                cal = list(source.split(cal=size, seed=seed, group=own).cal.ids)
                 test = inside if by else [case_id for case_id in cases.ids if case_id not in cal]
                 yield Division(size, seed, place, cal, test)
 
 
-def run(division: Division, pools: dict[str, Pool]) -> dict[str, Any]:
+def run(division: Division, pools: dict[str, Pool], with_old: bool = True) -> dict[str, Any]:
     """Choose by both rules, and measure on the test cases."""
     torch.set_num_threads(1)
     config = FitConfig()
@@ -86,10 +90,12 @@ def run(division: Division, pools: dict[str, Pool]) -> dict[str, Any]:
         for name in ("identity", "ts"):
             fitted = fit_to(name, pool.data(division.cal), config)
             worth[f"{name}({pooling})"] = _measure(fitted.calibrator, pool, division)
-    old, worth["old"] = old_choice(pools["mean_logits"], division)
+    old = None
+    if with_old:
+        old, worth["old"] = old_choice(pools["mean_logits"], division)
     test = pools[POOLINGS[0]].cases
     rows = {}
-    for rule in ("new", "old"):
+    for rule in ("new", "old") if with_old else ("new",):
         for other in worth:
             if other not in ("new", "old"):
                 ids, differences = paired(worth[rule], worth[other])
@@ -103,11 +109,18 @@ def run(division: Division, pools: dict[str, Pool]) -> dict[str, Any]:
         "test": len(division.test),
         "new": chosen.title,
         "stated": None if stated is None else stated._asdict(),
+        "poolings": _pooling_noise(choice.decision),
         "old": old,
         "nll": {key: float(np.mean([w.nll for w in found.values()])) for key, found in worth.items()},
         "ece": {key: float(np.mean([w.ece for w in found.values()])) for key, found in worth.items()},
         "differences": rows,
     }
+
+
+def _pooling_noise(decision: Decision) -> float | None:
+    """Return the noise that the choice states between the two poolings of temperature scaling."""
+    errors = [row.against.error for row in decision.candidates if row.name == "ts" and row.against is not None]
+    return max((error for error in errors if error is not None), default=None)
 
 
 def _measure(calibrator: Any, pool: Pool, division: Division) -> dict[str, Worth]:
@@ -143,8 +156,8 @@ def _validation_nll(fitted: Any, data: FitData) -> float:
 _POOLS: dict[str, Pool] = {}  # what the processes of one run share, by fork
 
 
-def _line(division: Division) -> str:
-    return json.dumps(run(division, _POOLS))
+def _line(with_old: bool, division: Division) -> str:
+    return json.dumps(run(division, _POOLS, with_old))
 
 
 def main() -> None:
@@ -154,22 +167,30 @@ def main() -> None:
     parser.add_argument("-o", "--output", type=Path, required=True)
     parser.add_argument("--sizes", type=int, nargs="+", default=[3, 6, 10, 25])
     parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--by", metavar="REGEX", help="its group names the place of a case")
     parser.add_argument("--single-groups", action="store_true", help="every case is a group of its own")
+    parser.add_argument("--skip-old", action="store_true", help="leave the rule of version 0.1 out")
     parser.add_argument("--workers", type=int, default=1)
     args = parser.parse_args()
     protocol = load_protocol(args.protocol, args.root)
     for pooling in POOLINGS:
         cases = open_task(protocol.tasks[0], pooling, args.root, None).cases
-        if args.single_groups:
+        if args.by is not None:
+            cases.groups = {case_id: re.match(args.by, case_id)[1] for case_id in cases.ids}
+        elif args.single_groups:
             cases.groups = {}
         _POOLS[pooling] = Pool(cases, SampledVoxels(cases, 20_000, 0, lambda: None, args.workers))
     args.output.parent.mkdir(parents=True, exist_ok=True)
     done = args.output.read_text().splitlines() if args.output.exists() else []
     known = {(row["size"], row["seed"], row["place"]) for row in map(json.loads, done)}
-    todo = [d for d in divisions(cases, args.sizes, args.seeds, args.by) if (d.size, d.seed, d.place) not in known]
+    todo = [
+        d
+        for d in divisions(cases, args.sizes, range(args.first_seed, args.first_seed + args.seeds), args.by is not None)
+        if (d.size, d.seed, d.place) not in known
+    ]
     with args.output.open("a") as file, multiprocessing.get_context("fork").Pool(args.workers) as pool:
-        for number, line in enumerate(pool.imap(_line, todo)):
+        for number, line in enumerate(pool.imap(partial(_line, not args.skip_old), todo)):
             file.write(line + "\n")
             file.flush()
             print(f"\r{number + 1} of {len(todo)}", end="", flush=True)

@@ -135,10 +135,6 @@ REFUSED = {
          "--allow-offset-dependent"],
         "depends on the offset of the logits, but kind is 'probs', so the offset is gone",
     ),
-    "a comparison without validation": (
-        ["fit", "{predictions}", "{labels}", "--kind", "logits", "-o", "x"],
-        "Name one with --calibrator",
-    ),
 }  # fmt: skip
 
 

@@ -17,29 +17,44 @@ def test_the_default_is_chosen_among_those_that_keep_the_mask_and_the_table_is_p
     assert done.code == 0, done
     fitted = segcal.load(tmp_path / "cal")
     details = fitted.certificate.details
-    assert [row["name"] for row in details["comparison"]] == ["identity", "ts", "ets", "cms_ap", "cms_op"]
+    assert {"identity", "ts", "ets", "isotonic"} <= {row["name"] for row in details["candidates"]}
     assert fitted.calibrator.preserves in ("argmax", "order")
     assert fitted.calibrator.translation_invariant
-    for row in details["comparison"]:
-        assert f"{row['validation_nll']:.5f}" in done.out
+    for row in details["candidates"]:
+        assert row["nll"] is None or f"{row['nll']:.5f}" in done.out
     assert f"{details['chosen']} <-" in done.out
-    assert "within one standard error of the best" in done.out
+    assert details["reason"] in " ".join(done.out.split())
+    assert list(fitted.calibration_ids) == ["a1", "a2", "b1", "b2", "c1", "c2"]
 
 
-def test_what_must_be_kept_decides_who_competes(folders, run, tmp_path):
+def test_what_must_be_kept_decides_who_competes(make_folders, run, tmp_path):
+    folders = make_folders(ids=[f"c{k:02}" for k in range(12)], space=(30, 20))
     out = tmp_path / "cal"
     names = {}
     for preserve in ("order", "none"):
         document = run("fit", *folders.both, "-o", out, "--preserve", preserve, *SMALL, "--json").document
-        names[preserve] = {row["name"] for row in document["certificate"]["details"]["comparison"]}
-    assert names["order"] == {"identity", "ts", "ets", "cms_op"}
+        names[preserve] = {row["name"] for row in document["certificate"]["details"]["candidates"]}
+    assert names["order"] == {"identity", "ts", "ets", "cms_op", "pts", "iop", "isotonic"}
     assert {"dc", "cdc", "ms_c", "vs_ti"} <= names["none"]
     assert not {"vs", "ms"} & names["none"]
 
 
+def test_an_ensemble_without_a_declared_pooling_gets_the_better_one(folders, make_folders, run, tmp_path):
+    other = make_folders(folder="second", seed=6)
+    call = [folders.predictions, other.predictions, folders.labels, "--kind", "logits"]
+    done = run("fit", *call, "-o", tmp_path / "cal", *SMALL)
+    assert done.code == 0
+    assert "ts (mean_probs)" in done.out
+    assert "ts (mean_logits)" in done.out
+    assert segcal.load(tmp_path / "cal").pooling in ("mean_probs", "mean_logits")
+    assert run("evaluate", *call, "--calibrator", tmp_path / "cal").code == 0  # pooled as the calibrator says
+    assert run("fit", *call, "-o", tmp_path / "ts", "--calibrator", "ts").code == 0
+    assert segcal.load(tmp_path / "ts").pooling in ("mean_probs", "mean_logits")
+
+
 def test_the_split_is_written_and_reused_and_the_artefact_knows_it(folders, run, tmp_path):
     call = ["fit", *folders.both, "-o", tmp_path / "cal", "--calibrator", "ts", "--splits", tmp_path / "splits.json"]
-    first = run(*call, "--seed", 3, "--test-share", 0.2, "--json").document
+    first = run(*call, "--seed", 3, "--val-share", 0.3, "--test-share", 0.2, "--json").document
     written = json.loads((tmp_path / "splits.json").read_text())
     assert first["calibration_ids"] == written["cal"]
     assert first["validation_ids"] == written["val"]
@@ -54,17 +69,26 @@ def test_the_split_is_written_and_reused_and_the_artefact_knows_it(folders, run,
 
 def test_groups_stay_together(folders, run, tmp_path):
     document = run(
-        "fit", *folders.both, "-o", tmp_path / "cal", "--calibrator", "ts", "--groups", "([abc])\\d", "--json"
-    ).document
+        "fit", *folders.both, "-o", tmp_path / "cal", "--calibrator", "ts", "--groups", "([abc])\\d", "--json",
+        "--val-share", 0.3,
+    ).document  # fmt: skip
     letters = [{case_id[0] for case_id in document[f"{part}_ids"]} for part in ("calibration", "validation")]
     assert not letters[0] & letters[1]
     assert len(document["calibration_ids"]) + len(document["validation_ids"]) == 6
 
 
 def test_one_group_cannot_be_divided(folders, run, tmp_path):
-    done = run("fit", *folders.both, "-o", tmp_path / "cal", "--groups", "[abc](.*)", *SMALL, "--test-share", 0.3)
+    call = ["fit", *folders.both, "-o", tmp_path / "cal", "--groups", "[abc](.*)", *SMALL, "--test-share", 0.3]
+    done = run(*call, "--val-share", 0.3)
     assert done.code == 2
     assert "there are 2 groups, which are kept whole, but 3 are needed to divide them" in done.err
+
+
+def test_where_nothing_can_be_held_out_nothing_is_changed_and_that_is_said(folders, run, tmp_path):
+    done = run("fit", *folders.both, "-o", tmp_path / "cal", "--groups", "()[abc]", *SMALL)
+    assert done.code == 0
+    assert "The cases are one group, so that none can be held out" in done.out
+    assert type(segcal.load(tmp_path / "cal").calibrator).__name__ == "Identity"
 
 
 def test_validation_cases_of_their_own(folders, make_folders, run, tmp_path):
@@ -82,20 +106,13 @@ def test_calibration_cases_cannot_validate(folders, run, tmp_path):
     assert not (tmp_path / "cal").exists()
 
 
-def test_all_and_a_split_contradict_each_other(folders, run, tmp_path):
-    call = ["fit", *folders.both, "-o", tmp_path / "cal", "--calibrator", "ts"]
-    done = run(*call, "--splits", tmp_path / "splits.json")
-    assert done.code == 2
-    assert "--all and --splits contradict each other" in done.err
-
-
-def test_all_cases_without_validation(folders, run, tmp_path):
+def test_without_a_share_for_validation_all_cases_are_for_the_fit(folders, run, tmp_path):
     done = run("fit", *folders.both, "-o", tmp_path / "cal", "--calibrator", "ts")
-    assert "fitted on 6 cases, validated on 0" in done.out
+    assert "fitted on 6 cases; the calibrator remembers which" in " ".join(done.out.split())
 
 
 def test_a_broken_case_does_not_move_the_others_between_the_parts(folders, run, tmp_path):
-    call = ["fit", *folders.both, "-o", tmp_path / "cal", "--calibrator", "ts", "--json"]
+    call = ["fit", *folders.both, "-o", tmp_path / "cal", "--calibrator", "ts", "--json", "--val-share", 0.3]
     whole = run(*call).document
     broken = whole["calibration_ids"][0]
     (folders.predictions / f"{broken}.npy").write_bytes(b"nothing")
@@ -162,7 +179,7 @@ def test_two_at_once_are_one_too_many(folders, run, tmp_path):
     call = ["fit", *folders.both, "-o", tmp_path / "cal", "--calibrator", "ts"]
     with claim_beside(tmp_path / "cal"):
         done = run(*call)
-        assert run(*call[:-4], tmp_path / "other", *call[-3:]).code == 0
+        assert run(*call[:-3], tmp_path / "other", *call[-2:]).code == 0
     assert done.code == 2
     assert f"is being written to by another segcal (process {os.getpid()}), but two would mix" in done.err
     assert run(*call).code == 0

@@ -116,5 +116,5 @@ def test_endings_in_capitals_are_read_and_written_alike(ending, folders, tmp_pat
 def test_class_names_are_clean_too():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        cases = segcal.ArrayCases([np.eye(2)], class_names=["a\x1b", "\ud800"])
+        cases = segcal.ArrayCases([np.eye(2)], kind="logits", class_names=["a\x1b", "\ud800"])
     assert cases.class_names == ("a%1B", "%ED%A0%80")

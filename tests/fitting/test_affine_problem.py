@@ -84,11 +84,11 @@ def test_about_a_centre_everything_is_the_same_in_the_same_variables(cache, make
     offset = torch.tensor([[500.0], [512.0], [0.0], [-700.0]])
     cases = ArrayCases([case.logits + offset for case in plain], [case.labels for case in plain])
     _, problem = build("ms", cases, randomise, cache)
-    problem.set_strengths(0.0, 0.0)
+    problem.set_strengths(Strengths(0.0, 0.0))
     assert problem._frames.centre.mean.abs().round(decimals=-2).tolist() == [500.0, 500.0, 0.0, 700.0]
     monkeypatch.setattr(affine_problem, "LARGEST_MATRIX", 0)
     theta, products = problem.start(), build("ms", cases, randomise, cache)[1]
-    products.set_strengths(0.0, 0.0)
+    products.set_strengths(Strengths(0.0, 0.0))
     theta[0, 4::5] -= (theta[0].reshape(4, 5)[:, :4] @ offset.double())[
         :, 0
     ]  # so that probabilities are not all 0 or 1

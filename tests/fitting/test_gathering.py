@@ -3,7 +3,8 @@ import pytest
 import torch
 
 from segcal.fitting.gathering import KeptVoxels, gather
-from segcal.fitting.voxels import HeldVoxels, SampledVoxels, StreamedVoxels, Voxels
+from segcal.fitting.sample import Voxels
+from segcal.fitting.voxels import HeldVoxels, SampledVoxels, StreamedVoxels
 
 
 def held(classes=3, count=400, seed=0):

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from segcal import make_calibrator
 from segcal.fitting.measuring import both_nlls, detection_quality, gap_sums, in_steps, mean_nll, weighted_auroc
-from segcal.fitting.voxels import SampledVoxels, Voxels
+from segcal.fitting.sample import Voxels
+from segcal.fitting.voxels import SampledVoxels
 
 
 def test_the_nll_is_the_weighted_mean_over_all_batches(make_data):

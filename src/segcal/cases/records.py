@@ -45,7 +45,7 @@ class Records:
         path = self._path(case_id)
         try:
             content = read_json(path) if path.is_file() else {}
-        except InputError:
+        except (InputError, OSError):  # such as a name that is too long for a file system
             return None
         files = content.get("files")
         if (content.get("format"), content.get("version")) != (FORMAT, VERSION) or not isinstance(files, dict):
@@ -95,7 +95,7 @@ class Records:
         """Refuse to write a case where a file of one of its names is there that no record of the case has."""
         record = self.find(case_id)
         for name in names:
-            if (record is None or name not in record.files) and (self.folder / name).exists():
+            if (record is None or name not in record.files) and _exists(self.folder / name):
                 raise InputError(
                     f"{self.folder} holds {name}, of which segcal has no record, but a result would take its place. "
                     "Name a new folder."
@@ -120,3 +120,10 @@ class Records:
         for name in names:
             with temporary(self.folder) as beside:  # a folder goes at once, or not at all
                 (self.folder / name).replace(beside / Path(name).name)
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # a name that is too long is nobody's
+        return False

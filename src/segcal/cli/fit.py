@@ -15,8 +15,9 @@ from segcal.errors import InputError
 from segcal.fitting import FitConfig, Fitted
 from segcal.fitting.artifact import check_place
 from segcal.fitting.choice import Candidate, Decision
-from segcal.fitting.contest import candidates, compare, read_poolings
+from segcal.fitting.contest import compare, read_poolings
 from segcal.fitting.division import divide
+from segcal.fitting.eligible import candidates
 from segcal.fitting.fit import fit_to, read_data
 from segcal.fitting.progress import Progress
 from segcal.pooling import BEST

@@ -15,7 +15,7 @@ from torch import Tensor
 from segcal.calibrators.base import Calibrator
 from segcal.calibrators.look_around import LookAround
 from segcal.fitting.crops import Tiles
-from segcal.fitting.voxels import Voxels
+from segcal.fitting.sample import Voxels
 
 # Voxels of one step on voxels; tiles of one step on tiles, and cases where the tiles of a case stand together.
 BATCH_VOXELS = 1 << 15

@@ -1,11 +1,12 @@
 r"""The rule by which a calibrator is chosen without doing harm, from what held-out cases say of each candidate.
 
-1. Temperature scaling is the reference, with the pooling in which its mean NLL over cases is lowest; only if that is
-   more than one standard error worse than without calibration, doing nothing is the reference.
+1. Temperature scaling is the reference, with the pooling in which its mean NLL over cases is lowest, if it lowers the
+   NLL of most groups and does not raise the mean by more than one standard error; else doing nothing is. One failed
+   case in a fit asks for a temperature that harms all others: the mean over cases forgives that, most groups do not.
 2. Another candidate is *clearly better* if its NLL is lower than the reference's by more than noise allows: the upper
    end of the one-sided 95 % interval of the paired difference (Student's t over groups,
    :func:`segcal.fitting.held_out.noise`) is below zero, and its ECE is not higher by more than one standard error. Of
-   fewer than six groups nothing can be said to be clearly better: their spread is not known well enough.
+   fewer than ten groups nothing can be said to be clearly better: their spread is not known well enough.
 3. The best of these is taken, or the one with the fewest parameters that is within one standard error of it; without
    any, the reference.
 
@@ -25,7 +26,7 @@ from segcal.fitting.held_out import Noise, Worth, noise, paired
 # One-sided, of the interval that must exclude zero.
 LEVEL = 0.95
 # Fewer groups than this say nothing of more than a temperature.
-ENOUGH_GROUPS = 6
+ENOUGH_GROUPS = 10
 CLEARLY = "clearly better"
 
 
@@ -114,14 +115,22 @@ def decide(tried: Sequence[Tried], groups: Mapping[str, str], folds: int) -> Dec
 
 
 def _reference(tried: Sequence[Tried], groups: Mapping[str, str], folds: int) -> Tried:
-    """Return temperature scaling where it is best, or no calibration if that is better beyond one standard error."""
+    """Return temperature scaling where it is best, or no calibration if that is better."""
     scaled, plain = ([row for row in tried if row.candidate.name == name] for name in ("ts", "identity"))
     best, nothing = (min(rows, key=lambda row: row.nll, default=None) for rows in (scaled or tried, plain))
     assert best is not None
     if nothing is None:
         return best
     mean, error = _against(best, nothing, groups, folds)
-    return nothing if error is not None and mean > error else best
+    return nothing if _share_worse(best, nothing, groups) >= 0.5 or (error is not None and mean > error) else best
+
+
+def _share_worse(row: Tried, other: Tried, groups: Mapping[str, str]) -> float:
+    """Return the share of groups whose mean NLL is not lower than that of the other."""
+    sums: dict[str, float] = {}
+    for case_id, difference in zip(*paired(row.worth, other.worth), strict=True):
+        sums[groups[case_id]] = sums.get(groups[case_id], 0.0) + difference
+    return sum(total >= 0 for total in sums.values()) / len(sums)
 
 
 def _against(
@@ -175,7 +184,7 @@ def _reason(chosen: Candidate, reference: Candidate, cases: int, groups: int) ->
         return f"{chosen.title} has an NLL lower than {than} by {-against.mean:.4f} ± {against.error:.4f} on {where}."
     if groups < ENOUGH_GROUPS:
         few = f"{groups} groups are too few to know what more than a temperature is worth: {ENOUGH_GROUPS} are needed."
-        return few if chosen.name != "identity" else f"On {where} a temperature was worse than no calibration. {few}"
+        return few if chosen.name != "identity" else f"On {where} a temperature was not better than none. {few}"
     if chosen.name == "identity":
-        return f"On {where} a temperature was worse than no calibration: confidences stay as they are."
+        return f"On {where} a temperature was not better than no calibration: confidences stay as they are."
     return f"No calibrator was better than a temperature on {where} beyond their noise."

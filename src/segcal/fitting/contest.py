@@ -9,29 +9,23 @@ pooling that did best. A candidate that the first folds show to be worse than te
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 
-from segcal.calibrators import CALIBRATORS, fits_in_memory, make_calibrator
+from segcal.calibrators import make_calibrator
 from segcal.cases.base import CaseError, Cases
-from segcal.errors import InputError
 from segcal.fitting.certificate import Fitted
 from segcal.fitting.choice import ENOUGH_GROUPS, Candidate, Decision, Tried, decide
 from segcal.fitting.config import FitConfig
 from segcal.fitting.division import divide
+from segcal.fitting.eligible import Preserve, candidates, is_quick
 from segcal.fitting.fit import FitData, check_device, fit_declared, fit_to, read_data
 from segcal.fitting.held_out import Fold, Worth, count_folds, each_fold, group_names, measure, noise, paired
 from segcal.fitting.progress import Progress
 from segcal.fitting.request import Request
 from segcal.fitting.strengths import at, given, walk
 
-Preserve = Literal["order", "argmax", "none"]
-# What keeps a promise of at least this kind.
-ENOUGH = {"none": (None, "argmax", "order"), "argmax": ("argmax", "order"), "order": ("order",)}
-# Methods that lower the NLL of all voxels. Those that decide by a selector or a threshold are for those who name them.
-QUICK = ("nothing", "mixture", "isotonic")
-METHODS = (*QUICK, "convex", "gradient")
 # Fewer voxels to a parameter promise nothing, and take long to say so.
 VOXELS_PER_PARAMETER = 20
 # Share of what a fold learns from that stops a fit by gradient, and how many steps that may take at most.
@@ -44,26 +38,6 @@ class Choice(NamedTuple):
 
     fitted: Fitted
     decision: Decision
-
-
-def candidates(num_classes: int, preserve: Preserve = "argmax", allow_offset_dependent: bool = False) -> list[str]:
-    """Return the names of the calibrators that work voxel by voxel and keep at least `preserve`.
-
-    Those that decide by a selector, a threshold or bins, or see neighbours, are for those who name them.
-
-    >>> candidates(3)
-    ['identity', 'ts', 'ets', 'cms_ap', 'cms_op', 'pts', 'iop', 'isotonic']
-    """
-    if preserve not in ENOUGH:
-        raise InputError(f"preserve is {preserve!r}, but it must be order, argmax or none. Choose one of the three.")
-    names = []
-    for name in CALIBRATORS:
-        if not fits_in_memory(name, num_classes):
-            continue
-        calibrator = make_calibrator(name, 2)  # promises do not depend on the number of classes
-        fits = calibrator.fitted_by in METHODS and calibrator.pointwise and calibrator.preserves in ENOUGH[preserve]
-        names += [name] if fits and (calibrator.translation_invariant or allow_offset_dependent) else []
-    return names
 
 
 def choose(
@@ -149,7 +123,7 @@ def compare(
 
 def _hold(contest: "_Contest", names: Sequence[str], data: Mapping[str | None, FitData], folds: int) -> Decision:
     first = next(iter(data.values()))
-    quick = [name for name in names if len(names) == 1 or _is_quick(name)]
+    quick = [name for name in names if len(names) == 1 or is_quick(name)]
     for own in data.values():
         for name in quick:
             contest.add(name, own)
@@ -160,11 +134,6 @@ def _hold(contest: "_Contest", names: Sequence[str], data: Mapping[str | None, F
         if name not in quick:
             contest.add(name, best)
     return contest.decide(held, folds)
-
-
-def _is_quick(name: str) -> bool:
-    """Return whether a candidate is fitted in no time, so that it can compete in every pooling."""
-    return name == "ts" or make_calibrator(name, 2).fitted_by in QUICK
 
 
 class _Contest:
@@ -254,9 +223,9 @@ def _on_fold(request: Request, fold: Fold) -> Request:
 
 
 def _without_comparison(pooling: str | None) -> Decision:
-    alone = Candidate("ts", pooling, 1, verdict="fitted without a comparison")
+    alone = Candidate("identity", pooling, 0, verdict="nothing to compare")
     reason = (
-        "ts was fitted without a comparison: the cases are one group, so that none can be held out. "
-        "Whether it is better than nothing is not known; add cases of other groups."
+        "The cases are one group, so that none can be held out, and whether anything is better than nothing is not "
+        "known: confidences stay as they are. Add cases of other groups, or name a calibrator, such as ts."
     )
     return Decision(alone, (alone,), 0, 1, 0, reason)

@@ -22,7 +22,8 @@ from segcal.calibrators.look_around import LookAround, with_margin
 from segcal.cases.base import Case, CaseError, Cases
 from segcal.checks import check_planes, check_volume
 from segcal.fitting.config import FitConfig
-from segcal.fitting.voxels import hardness, inclusion, refuse_nothing, require_labels, systematic
+from segcal.fitting.sample import hardness, inclusion, systematic
+from segcal.fitting.voxels import refuse_nothing, require_labels
 from segcal.types import IGNORED
 
 # Side of a tile, by the number of axes that kernels run over: small tiles show more different places.

@@ -24,9 +24,10 @@ from segcal.fitting.gathering import gather
 from segcal.fitting.measuring import both_nlls, mean_nll
 from segcal.fitting.newton import Solution, minimise
 from segcal.fitting.request import Request
+from segcal.fitting.sample import Voxels
 from segcal.fitting.selective import WRONG_TEMPERATURES
 from segcal.fitting.temperature_problem import TemperatureProblem
-from segcal.fitting.voxels import HeldVoxels, Voxels
+from segcal.fitting.voxels import HeldVoxels
 from segcal.numerics import winner
 
 MOST_VOXELS = 1 << 22

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from segcal.calibrators.affine import Frame
 from segcal.fitting.centre import Centre
-from segcal.fitting.voxels import Voxels, VoxelSource, hardness, inclusion, systematic
+from segcal.fitting.sample import Voxels, hardness, inclusion, systematic
+from segcal.fitting.voxels import VoxelSource
 
 # Values in one step of making frames, which is done in float64.
 STEP_VALUES = 1 << 20

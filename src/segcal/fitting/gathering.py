@@ -6,7 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from segcal.fitting.voxels import Voxels, VoxelSource, draw, systematic
+from segcal.fitting.sample import Voxels, draw, systematic
+from segcal.fitting.voxels import VoxelSource
 
 
 def gather(source: VoxelSource, most: int, seed: int) -> Voxels:

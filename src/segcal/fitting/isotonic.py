@@ -17,7 +17,7 @@ from segcal.fitting.certificate import Certificate
 from segcal.fitting.gathering import gather
 from segcal.fitting.measuring import both_nlls, in_steps
 from segcal.fitting.request import Request
-from segcal.fitting.voxels import Voxels
+from segcal.fitting.sample import Voxels
 
 # Pairs that are sorted at once; a few hundred megabytes.
 MOST_PAIRS = 1 << 24

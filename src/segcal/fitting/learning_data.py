@@ -17,8 +17,9 @@ from segcal.fitting.batches import Batches, TileBatches, VoxelBatches
 from segcal.fitting.crops import Tiles, TileSource, Window
 from segcal.fitting.division import divide
 from segcal.fitting.request import Request
+from segcal.fitting.sample import Voxels
 from segcal.fitting.sources import read_data
-from segcal.fitting.voxels import Voxels, VoxelSource
+from segcal.fitting.voxels import VoxelSource
 
 # Share of the calibration cases that is held back where there are no validation cases.
 HELD_BACK = 0.2

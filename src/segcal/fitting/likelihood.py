@@ -23,8 +23,9 @@ from segcal.calibrators.temperature import TemperatureScaling
 from segcal.calibrators.vector import VectorScaling
 from segcal.fitting.convex_problem import ConvexProblem, Strengths
 from segcal.fitting.request import Request
+from segcal.fitting.sample import Voxels
 from segcal.fitting.solver import make_problem
-from segcal.fitting.voxels import Voxels, VoxelSource
+from segcal.fitting.voxels import VoxelSource
 
 
 class Likelihood(ABC):

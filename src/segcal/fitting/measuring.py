@@ -10,7 +10,7 @@ from torch import Tensor
 
 from segcal.calibrators.base import Calibrator
 from segcal.fitting.request import Request
-from segcal.fitting.voxels import Voxels
+from segcal.fitting.sample import Voxels
 
 STEP_VALUES = 1 << 21
 BINS = 50

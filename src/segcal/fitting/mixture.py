@@ -24,8 +24,9 @@ from segcal.fitting.certificate import Certificate
 from segcal.fitting.curvature import DenseCurvature
 from segcal.fitting.newton import BlockProblem, Curvature, minimise
 from segcal.fitting.request import Request
+from segcal.fitting.sample import Voxels
 from segcal.fitting.temperature_problem import TemperatureProblem, coarse_stride
-from segcal.fitting.voxels import Voxels, VoxelSource
+from segcal.fitting.voxels import VoxelSource
 
 STEP_VALUES = 1 << 19
 # Factors of the exact inverse temperature from which the search starts.

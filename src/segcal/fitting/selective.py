@@ -27,8 +27,8 @@ from segcal.fitting.certificate import Certificate
 from segcal.fitting.gathering import KeptVoxels, gather
 from segcal.fitting.measuring import Detection, both_nlls, detection_quality, gap_sums, in_steps, mean_nll, nll_of
 from segcal.fitting.request import Request
+from segcal.fitting.sample import Voxels
 from segcal.fitting.selector import RIGHT, WRONG, Examples, train_selector
-from segcal.fitting.voxels import Voxels
 from segcal.fitting.warm_start import best_temperature
 from segcal.numerics import winner
 

@@ -10,7 +10,8 @@ from segcal.calibrators.temperature import TemperatureScaling
 from segcal.fitting.convex_problem import ConvexProblem, Strengths
 from segcal.fitting.curvature import DenseCurvature
 from segcal.fitting.newton import Curvature
-from segcal.fitting.voxels import Voxels, VoxelSource
+from segcal.fitting.sample import Voxels
+from segcal.fitting.voxels import VoxelSource
 from segcal.kernels.affine_temperature import temperature_terms
 
 # The first approach uses every 16th voxel, or fewer: it keeps them, also where the voxels are streamed.

@@ -1,14 +1,7 @@
-r"""Which voxels a fit sees, and how they reach it.
+"""The voxels of a fit and how they reach it: a sample of every case that is kept, or a stream.
 
-A *sample* draws a bounded number of voxels from each case, once, and keeps them. Hard voxels are drawn more often:
-voxel i of n is drawn with probability
-
-.. math:: \pi_i = \min\bigl(1,\ m\,(\tfrac12 \tfrac1n + \tfrac12 \tfrac{h_i}{\sum_j h_j})\bigr), \qquad
-          h_i = 1 - \max_c S(z_i)_c,
-
-by systematic sampling, and gets the weight :math:`1 / \pi_i`. Whether a voxel is drawn depends on its logits alone,
-never on its label, so the weighted likelihood is an unbiased estimate of that of all voxels. A *stream* reads all
-voxels of all cases again on every pass and keeps nothing.
+A *sample* draws a bounded number of voxels from each case, once, and keeps them (:mod:`segcal.fitting.sample`). A
+*stream* reads all voxels of all cases again on every pass and keeps nothing.
 """
 
 import copy
@@ -16,7 +9,6 @@ import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -25,24 +17,11 @@ from torch import Tensor
 from segcal.cases.base import Case, CaseError, Cases
 from segcal.cases.glance import Glance, map_seen
 from segcal.errors import InputError
+from segcal.fitting.sample import Voxels, draw
 from segcal.numerics import compute_dtype
 
 # Values in one step of a stream: bounds its memory whatever the size of a case.
 STEP_VALUES = 1 << 21
-
-
-class Voxels(NamedTuple):
-    """A batch of labelled voxels.
-
-    Attributes:
-        logits: ``(C, n)`` float32 or float64.
-        labels: ``(n,)`` int32.
-        weight: ``(n,)``, of the type of the logits.
-    """
-
-    logits: Tensor
-    labels: Tensor
-    weight: Tensor
 
 
 class VoxelSource(ABC):
@@ -224,35 +203,6 @@ def _draw_from(per_case: int, seed: int, case: Case) -> tuple[int, Voxels]:
     voxels = labelled_voxels(case)
     rng = np.random.default_rng([seed, zlib.crc32(case.id.encode())])
     return voxels.labels.numel(), draw(voxels, per_case, rng)
-
-
-def draw(voxels: Voxels, quota: int, rng: np.random.Generator) -> Voxels:
-    """Draw about `quota` voxels, hard ones more often, with weights that undo it."""
-    if voxels.labels.numel() <= quota:
-        return voxels
-    hard = hardness(voxels.logits).double()
-    probability = inclusion(hard, quota, float(voxels.labels.numel()), float(hard.sum()))
-    index = systematic(probability, rng)
-    return Voxels(voxels.logits[:, index], voxels.labels[index], (1 / probability[index]).to(voxels.weight.dtype))
-
-
-def hardness(logits: Tensor) -> Tensor:
-    """Return one minus the confidence of logits ``(C, n)``, never quite zero."""
-    return 1 - torch.softmax(logits, dim=0).amax(0) + 1e-9
-
-
-def inclusion(hard: Tensor, quota: int, total: float, total_hard: float) -> Tensor:
-    """Return the probability with which each voxel is drawn, given the sums over all voxels."""
-    return (quota * (0.5 / total + 0.5 / total_hard * hard)).clamp(max=1.0)
-
-
-def systematic(probability: Tensor, rng: np.random.Generator) -> Tensor:
-    """Return the indices of voxels drawn with these probabilities."""
-    # Voxel i is drawn when the running sum passes a whole number minus a common random offset.
-    running, offset = probability.cumsum(0, dtype=torch.float64), float(rng.random())
-    whole = torch.arange(1, int(running[-1] + offset) + 1, dtype=torch.float64) - offset
-    # Rounding may let one step of size 1 pass two whole numbers.
-    return torch.searchsorted(running, whole).clamp(max=len(running) - 1).unique_consecutive()
 
 
 def require_labels(case: Case) -> Tensor:

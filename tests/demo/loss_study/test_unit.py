@@ -15,6 +15,8 @@ from segcal.demo.loss_study.weights import write_weights
 from segcal.demo.tasks import get_task
 from segcal.training import take_turns
 
+# Networks of a test are hardly trained, and that is noticed.
+pytestmark = pytest.mark.filterwarnings("ignore::segcal.errors.SuspicionWarning")
 TINY = Sizes({"roads": 2, "tumour": 2, "streets": 1}, valid=1, cal=2, val=1, test=2)
 SPACE = {"roads": (16, 24), "tumour": (16, 17, 9)}
 

@@ -12,7 +12,7 @@ from segcal.benchmark.pipelines import Pipeline
 from segcal.benchmark.studies.setting import Setting
 from segcal.benchmark.tasks import Task
 from segcal.fitting.choice import Candidate, Tried, decide
-from segcal.fitting.contest import candidates
+from segcal.fitting.eligible import candidates
 from segcal.fitting.held_out import group_names, measure
 from segcal.fitting.voxels import StreamedVoxels
 
