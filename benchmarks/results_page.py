@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import paper_numbers as paper
+from choice_page import choice
 from more_page import FOLDER as MORE
 from more_page import more
 from one_source import check_sources
@@ -83,6 +84,7 @@ def page(folder: Path) -> Iterator[str]:
     yield from padding(folder)
     yield from more(folder, summaries)
     yield from selective(folder)
+    yield from choice(folder / "choice")
 
 
 def setup(folder: Path, summaries: Mapping[str, Any]) -> Iterator[str]:

@@ -1,0 +1,77 @@
+"""The study of the default: what it measures is what a plain computation gives, and its page counts what it says."""
+
+import importlib
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from segcal import ArrayCases
+from segcal.fitting.voxels import SampledVoxels
+
+SCRIPTS = Path(__file__).parents[2] / "benchmarks"
+
+
+@pytest.fixture
+def load(monkeypatch):
+    monkeypatch.syspath_prepend(str(SCRIPTS))
+    return importlib.import_module
+
+
+def nll(logits, labels):
+    log_probs = logits - np.log(np.exp(logits).sum(0))
+    return -np.take_along_axis(log_probs, labels[None], 0).mean()
+
+
+def test_a_division_is_measured_on_the_cases_that_it_leaves_out(load):
+    study = load("choice")
+    rng = np.random.default_rng(0)
+    logits = [4 * rng.normal(size=(3, 20, 25)).astype("float32") for _ in range(9)]
+    labels = [(z / 3 + rng.gumbel(size=z.shape)).argmax(0) for z in logits]
+    pools = {}
+    for pooling in study.POOLINGS:
+        cases = ArrayCases(logits, labels, pooling=pooling)
+        pools[pooling] = study.Pool(cases, SampledVoxels(cases, 1000, 0, lambda: None))
+    (division,) = study.divisions(pools["mean_probs"].cases, [6], range(3, 4), by=False)
+    assert len(division.cal) == 6
+    assert sorted(division.cal + division.test) == [str(k) for k in range(9)]
+    row = study.run(division, pools)
+    assert row["new"].startswith("ts")
+    expected = np.mean([nll(logits[int(i)].astype(float), labels[int(i)]) for i in division.test])
+    assert row["nll"]["identity(mean_logits)"] == pytest.approx(expected, rel=1e-5)
+    gap = row["differences"]["new - identity(mean_logits)"]["mean"]
+    assert gap == pytest.approx(row["nll"]["new"] - expected, abs=1e-6)
+    assert row["nll"]["new"] < expected
+    assert json.loads(json.dumps(row)) == row
+
+
+def test_places_are_tested_on_cases_of_none_of_the_others(load):
+    study = load("choice")
+    cases = ArrayCases([np.zeros((2, 3), "float32")] * 9, groups=list("aaabbbccc"))
+    found = list(study.divisions(cases, [2, 4], range(2), by=True))
+    assert len(found) == 3 * 2 * 2
+    for division in found:
+        assert {cases.groups[i] for i in division.test} == {division.place}
+        assert division.place not in {cases.groups[i] for i in division.cal}
+        assert len(division.cal) == division.size
+
+
+def row(size, seed, new, change, error):
+    difference = {"mean": change, "error": error}
+    keys = [f"{n}({p})" for n in ("ts", "identity") for p in ("mean_probs", "mean_logits")]
+    return {
+        "size": size, "seed": seed, "place": "", "new": new,
+        "nll": dict.fromkeys([*keys, "new", "old"], 0.5),
+        "differences": {f"{rule} - {key}": difference for rule in ("new", "old") for key in keys},
+    }  # fmt: skip
+
+
+def test_the_page_counts_what_is_worse_beyond_two_standard_errors(load, tmp_path):
+    rows = [row(3, 0, "ts (mean_probs)", 0.1, 0.04), row(3, 1, "ts (mean_probs)", 0.1, 0.06)]
+    rows += [row(6, 0, "cms_ap (mean_logits)", -0.1, 0.01)]
+    (tmp_path / "roads.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n")
+    text = "\n".join(load("choice_page").choice(tmp_path))
+    assert "| 3 | 2 | 0.5000 | 0.5000 | 0.5000 | 0.5000 | 0.5000 | 1 / 1 | 1 / 1 | ts (mean_probs) 2 |" in text
+    assert "| 6 | 1 | 0.5000 | 0.5000 | 0.5000 | 0.5000 | 0.5000 | 0 / 0 | 0 / 0 | cms_ap (mean_logits) 1 |" in text
+    assert "Default minus `ts(mean_probs)` with 6 cases: -0.1000 NLL" in text
