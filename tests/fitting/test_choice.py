@@ -77,20 +77,19 @@ def test_a_lower_likelihood_does_not_buy_a_worse_calibration_error():
     ("changes", "name"),
     [
         ([-0.2] * 12, "ts"),
-        ([-0.01] * 7 + [0.02] * 5, "ts"),  # most are better, and the mean is worse within its noise
+        ([-0.01] * 7 + [0.02] * 5, "ts"),  # the mean is worse within its noise
         ([-0.01] * 7 + [1.0] * 5, "identity"),  # the mean is worse beyond noise
-        ([-9.0] + [0.1] * 11, "identity"),  # better in the mean for one failed case alone, and worse for all others
-        ([0.0] * 12, "identity"),
+        ([-9.0] + [0.1] * 11, "ts"),  # better in the mean, though for one failed case alone
+        ([-9.0] + [0.1] * 5, "identity"),  # of so few, one failed case is no reason to harm all others
+        ([-0.1] * 2 + [0.1] * 2, "ts"),
     ],
 )
-def test_a_temperature_must_help_most_groups_and_not_harm_the_mean(changes, name):
-    rows = [tried("identity", np.ones(12)), tried("ts", 1 + np.array(changes))]
-    decision = decide(rows, alone(12), 5)
+def test_a_temperature_must_not_harm_the_mean_and_of_few_groups_not_most(changes, name):
+    count = len(changes)
+    rows = [tried("identity", np.ones(count)), tried("ts", 1 + np.array(changes))]
+    decision = decide(rows, alone(count), 5)
     assert decision.chosen.name == name
-    if name == "identity":
-        assert decision.reason == (
-            "On 12 held-out cases a temperature was not better than no calibration: confidences stay as they are."
-        )
+    assert ("a temperature was not better than" in decision.reason) == (name == "identity")
 
 
 def test_the_reference_is_the_better_pooling_of_a_temperature():

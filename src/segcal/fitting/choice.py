@@ -1,8 +1,8 @@
 r"""The rule by which a calibrator is chosen without doing harm, from what held-out cases say of each candidate.
 
-1. Temperature scaling is the reference, with the pooling in which its mean NLL over cases is lowest, if it lowers the
-   NLL of most groups and does not raise the mean by more than one standard error; else doing nothing is. One failed
-   case in a fit asks for a temperature that harms all others: the mean over cases forgives that, most groups do not.
+1. Temperature scaling is the reference, with the pooling in which its mean NLL over cases is lowest, unless that is
+   more than one standard error above the mean without calibration: then doing nothing is. Of fewer than ten groups the
+   mean can be one failed case, which asks for a temperature that harms all others: there most must not get worse.
 2. Another candidate is *clearly better* if its NLL is lower than the reference's by more than noise allows: the upper
    end of the one-sided 95 % interval of the paired difference (Student's t over groups,
    :func:`segcal.fitting.held_out.noise`) is below zero, and its ECE is not higher by more than one standard error. Of
@@ -122,7 +122,9 @@ def _reference(tried: Sequence[Tried], groups: Mapping[str, str], folds: int) ->
     if nothing is None:
         return best
     mean, error = _against(best, nothing, groups, folds)
-    return nothing if _share_worse(best, nothing, groups) >= 0.5 or (error is not None and mean > error) else best
+    few = len({groups[case_id] for case_id in best.worth}) < ENOUGH_GROUPS
+    harms_most = few and _share_worse(best, nothing, groups) > 0.5
+    return nothing if harms_most or (error is not None and mean > error) else best
 
 
 def _share_worse(row: Tried, other: Tried, groups: Mapping[str, str]) -> float:
