@@ -4,10 +4,11 @@ import numpy as np
 import torch
 
 from segcal import evaluate, fit
-from segcal.benchmark.job import Context, one_thread, run_job
+from segcal.benchmark.job import Context, run_job
 from segcal.benchmark.protocol import parse_protocol
 from segcal.benchmark.results import read_unit
 from segcal.benchmark.units import plan
+from segcal.kernels.threads import one_thread
 
 METRICS = ["nll", "dice", "ece", "ba_ece", "ace", "flip_rate"]
 

@@ -5,14 +5,11 @@ digit; in one thread, results are the same bytes with one process or with many.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from segcal.benchmark.counting import CaseCounter, Kept, benchmark_metrics
 from segcal.benchmark.protocol import Protocol
@@ -23,6 +20,7 @@ from segcal.cases import Cases, Split
 from segcal.fitting import Fitted
 from segcal.fitting.artifact import save
 from segcal.fitting.fit import fit_to, read_data
+from segcal.kernels.threads import one_thread
 
 CALIBRATORS = "calibrators"
 
@@ -69,17 +67,6 @@ def run_job(job: Job, context: Context, report: Callable[[str], None] = lambda m
                 header = _header(unit, context, fits[unit.pipeline.title], split, cases, background)
                 write_unit(context.folder, header, kept[unit.pipeline.title].rows, kept[unit.pipeline.title].total())
     return len(job.units)
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Compute in one thread, and leave the setting as it was."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _fit(job: Job, context: Context, split: Split, report: Callable[[str], None]) -> dict[str, Fitted]:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from segcal.atomic import temporary, write_text
-from segcal.benchmark.job import one_thread
 from segcal.benchmark.page.writing import PAGE, write_report
 from segcal.benchmark.pipelines import Pipeline
 from segcal.benchmark.run import Step, check_folder
@@ -23,6 +22,7 @@ from segcal.benchmark.whole import Whole, run_protocol
 from segcal.demo.opening import open_embedded
 from segcal.demo.plan import Plan
 from segcal.demo.verdict import padding_verdict, shift_verdict, task_verdict
+from segcal.kernels.threads import one_thread
 from segcal.parent import follow_parent
 from segcal.report.table import Cell, Column, Group, Row, Table
 from segcal.report.tables import FLIPS, SHOWN

@@ -25,6 +25,7 @@ from segcal.fitting.held_out import Fold, Worth, count_folds, each_fold, group_n
 from segcal.fitting.progress import Progress
 from segcal.fitting.request import Request
 from segcal.fitting.strengths import at, given, walk
+from segcal.kernels.threads import one_thread
 
 # Fewer voxels to a parameter promise nothing, and take long to say so.
 VOXELS_PER_PARAMETER = 20
@@ -111,7 +112,11 @@ def compare(
     first = next(iter(data.values()))
     folds = count_folds(first.cases, first.validation, config.folds)
     contest = _Contest(config, check_device(device), report)
-    decision = _hold(contest, names, data, folds) if folds else _without_comparison(next(iter(data)))
+    if folds:
+        with one_thread():  # many small steps: more threads wait for each other, and the choice would depend on them
+            decision = _hold(contest, names, data, folds)
+    else:
+        decision = _without_comparison(next(iter(data)))
     chosen = decision.chosen
     lam, mu, nu = chosen.strengths or (config.lam, config.mu, config.nu)
     fitted = fit_to(chosen.name, data[chosen.pooling], replace(config, lam=lam, mu=mu, nu=nu), device, report)

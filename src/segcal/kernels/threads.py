@@ -4,8 +4,9 @@ Voxels are cut into parts whose number depends on how many there are, and on not
 own, which are added in their order. So no result depends on the number of threads.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import TypeVar
 
 import torch
@@ -34,3 +35,14 @@ def in_threads(work: Callable[[int], Result], parts: int) -> list[Result]:
         return [work(part) for part in range(parts)]
     with ThreadPoolExecutor(threads) as pool:
         return list(pool.map(work, range(parts)))
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Compute in one thread, and leave the setting as it was."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

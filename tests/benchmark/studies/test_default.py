@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from segcal.benchmark.job import one_thread
 from segcal.benchmark.studies.default import choose_default
 from segcal.fitting.contest import compare, read_poolings
+from segcal.kernels.threads import one_thread
 
 
 def test_the_choice_is_the_one_that_a_fit_would_make(setting):

@@ -9,7 +9,6 @@ from dataclasses import asdict
 from hashlib import sha256
 from importlib.metadata import version
 
-from segcal.benchmark.job import one_thread
 from segcal.benchmark.protocol import digest as make_digest
 from segcal.benchmark.studies.base import Study, read_study
 from segcal.benchmark.studies.binning import run_binning
@@ -26,6 +25,7 @@ from segcal.benchmark.studies.reliability import run_reliability
 from segcal.benchmark.studies.setting import NothingToStudyError, Setting
 from segcal.benchmark.studies.worst_cases import run_worst_cases
 from segcal.benchmark.study_choice import Options, check_studies
+from segcal.kernels.threads import one_thread
 
 __all__ = ["STUDIES", "Options", "Setting", "Study", "run_studies"]
 
