@@ -32,8 +32,8 @@ def curve(tables):
 
 def main(path: str) -> None:
     cases = EmbeddedCases("streets", range(60), "mean_logits")
-    cal, val, test = cases.split(cal=20, val=10, seed=0)
-    fitted = segcal.fit("cms_ap", cal, validation=val)
+    cal, _, test = cases.split(cal=30, seed=0)
+    fitted = segcal.choose(cal)
     before = after = None
     for case in test:
         scores = fitted.calibrator.scores(case.logits[None].float())[0]
