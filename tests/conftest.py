@@ -5,6 +5,7 @@ Property tests draw the same examples every time, so that a run says something a
 """
 
 import os
+import signal
 from itertools import pairwise
 
 import numpy as np
@@ -23,6 +24,11 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
 
 # Workers share the cores already, and what is tested is small: a second thread is mostly waited for.
 torch.set_num_threads(1)
+
+# A shell without job control has its background commands ignore Ctrl-C, and whatever they start inherits that; tests
+# that interrupt a process must find it listening.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _randomise_affine(calibrator, generator, edge):
