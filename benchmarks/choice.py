@@ -100,7 +100,6 @@ def run(division: Division, pools: dict[str, Pool], with_old: bool = True) -> di
             if other not in ("new", "old"):
                 ids, differences = paired(worth[rule], worth[other])
                 rows[f"{rule} - {other}"] = noise(differences, group_names(test, ids), folds=1)._asdict()
-    stated = chosen.against
     return {
         "size": division.size,
         "seed": division.seed,
@@ -108,8 +107,8 @@ def run(division: Division, pools: dict[str, Pool], with_old: bool = True) -> di
         "cal": len(division.cal),
         "test": len(division.test),
         "new": chosen.title,
-        "stated": None if stated is None else stated._asdict(),
-        "poolings": _pooling_noise(choice.decision),
+        "groups": choice.decision.groups,
+        "stated": stated_noise(choice.decision),
         "old": old,
         "nll": {key: float(np.mean([w.nll for w in found.values()])) for key, found in worth.items()},
         "ece": {key: float(np.mean([w.ece for w in found.values()])) for key, found in worth.items()},
@@ -117,10 +116,19 @@ def run(division: Division, pools: dict[str, Pool], with_old: bool = True) -> di
     }
 
 
-def _pooling_noise(decision: Decision) -> float | None:
-    """Return the noise that the choice states between the two poolings of temperature scaling."""
-    errors = [row.against.error for row in decision.candidates if row.name == "ts" and row.against is not None]
-    return max((error for error in errors if error is not None), default=None)
+def stated_noise(decision: Decision) -> dict[str, float | None]:
+    """Return the error that the choice states of its own difference from `ts` and from nothing, in its pooling.
+
+    Candidates are compared with the reference, which is one of these two; where the other one is asked for, the errors
+    of both differences are added up.
+    """
+    chosen = decision.chosen
+    rows = {row.name: row for row in decision.candidates if row.pooling == chosen.pooling and row.against is not None}
+    found: dict[str, float | None] = {}
+    for name in ("ts", "identity"):
+        errors = [row.against.error for row in (rows.get(name), rows.get(chosen.name)) if row is not None]
+        found[name] = None if None in errors or len(errors) < 2 else float(np.hypot(*errors))
+    return found
 
 
 def _measure(calibrator: Any, pool: Pool, division: Division) -> dict[str, Worth]:

@@ -11,7 +11,7 @@ has to guess it from values.
 A single case has no batch axis: ``(classes, *space)`` and ``(*space)``.
 """
 
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 from torch import Tensor
 
@@ -21,6 +21,19 @@ Labels: TypeAlias = Tensor
 
 Kind: TypeAlias = Literal["logits", "probs", "sigmoid"]
 Preserves: TypeAlias = Literal["argmax", "order"] | None
+
+
+class Context(NamedTuple):
+    """What a voxel may see beside its pooled logits; None for what is not known.
+
+    Attributes:
+        image: ``(batch, channels, *space)``.
+        disagreement: ``(batch, *space)``: how much the members of an ensemble disagree, of :mod:`segcal.pooling`.
+    """
+
+    image: Tensor | None = None
+    disagreement: Tensor | None = None
+
 
 # The label of a voxel that does not count: the user's ignore label, or outside the valid mask.
 IGNORED = -1

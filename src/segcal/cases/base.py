@@ -23,7 +23,7 @@ from segcal.checks import as_tensor, check_case_logits, check_image, check_label
 from segcal.errors import InputError
 from segcal.names import clean
 from segcal.pooling import BEST, POOLED
-from segcal.types import IGNORED, Kind
+from segcal.types import IGNORED, Context, Kind
 
 # The origin of predictions that cross-validation made: each case by the one network that did not see it.
 SINGLE_FOLDS = "single folds"
@@ -59,6 +59,7 @@ class Case:
         spacing: the voxel size along each axis of space, or None.
         image: ``(channels, *space)`` or None.
         group: what must stay in one split (patient, video, site), or None.
+        disagreement: ``(*space)``, how much the members disagree, or None where it was not asked for or is not known.
         like_probs: whether scores that are declared as logits all lie in 0 to 1 and sum to 1, as probabilities do.
     """
 
@@ -70,6 +71,13 @@ class Case:
     image: Tensor | None = None
     group: str | None = None
     like_probs: bool = False
+    disagreement: Tensor | None = None
+
+    @property
+    def context(self) -> Context:
+        """What a calibrator may see beside the logits, as a batch of one."""
+        parts = (self.image, self.disagreement)
+        return Context(*(None if part is None else part[None] for part in parts))
 
 
 class Split(NamedTuple):
