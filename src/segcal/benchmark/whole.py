@@ -7,7 +7,7 @@ from pathlib import Path
 from segcal.benchmark.protocol import Protocol
 from segcal.benchmark.run import Step, check_folder, run_benchmark
 from segcal.benchmark.sifting import sift
-from segcal.benchmark.studies import Setting, Study, run_studies
+from segcal.studies import Setting, Study, run_studies
 from segcal.benchmark.summaries import write_summary
 from segcal.benchmark.tasks import Opener
 from segcal.cases.base import CaseError

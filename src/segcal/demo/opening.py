@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from segcal.atomic import written
-from segcal.benchmark.corruptions import corrupt
+from segcal.studies.corruptions import corrupt
 from segcal.benchmark.tasks import EmbeddedTask, OpenTask
 from segcal.cases.base import Case, Cases
 from segcal.demo.ensembles import MEMBERS, load_ensemble, predict

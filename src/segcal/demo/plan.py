@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from segcal.benchmark.pipelines import Pipeline, paper_pipelines
 from segcal.benchmark.protocol import Protocol
-from segcal.benchmark.studies.facts import UNCALIBRATED
+from segcal.studies.facts import UNCALIBRATED
 from segcal.benchmark.study_choice import STUDY_FACTS, Options
 from segcal.benchmark.tasks import Division, EmbeddedTask
 from segcal.fitting import FitConfig

@@ -13,10 +13,10 @@ from segcal.atomic import temporary, write_text
 from segcal.benchmark.page.writing import PAGE, write_report
 from segcal.benchmark.pipelines import Pipeline
 from segcal.benchmark.run import Step, check_folder
-from segcal.benchmark.studies import Setting, Study
-from segcal.benchmark.studies.base import estimate_cell
-from segcal.benchmark.studies.default import choose_default
-from segcal.benchmark.studies.facts import MATRIX, UNCALIBRATED, Facts, find_facts
+from segcal.studies import Setting, Study
+from segcal.studies.base import estimate_cell
+from segcal.studies.default import choose_default
+from segcal.studies.facts import MATRIX, UNCALIBRATED, Facts, find_facts
 from segcal.benchmark.tasks import EmbeddedTask
 from segcal.benchmark.whole import Whole, run_protocol
 from segcal.demo.opening import open_embedded
