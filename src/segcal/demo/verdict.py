@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from segcal.studies import Study
+from segcal.studies.study import Outcome as Study
 from segcal.studies.facts import Change, Facts, Honesty
 
 # Less than this between confidence and accuracy is not worth a word: 0.1 points.

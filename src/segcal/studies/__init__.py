@@ -1,80 +1,100 @@
-"""The studies beside the main table, one a file; each returns data for figures and tables for readers.
+"""The studies beside the main table, one per file: facts, run, table, figure.
 
-A study takes a finished benchmark (:class:`~segcal.studies.setting.Setting`). What it can read from the
-results it does not compute again.
+A study takes a finished benchmark (:class:`segcal.studies.setting.Setting`); what it can read from the results it does
+not compute again. Those that read what the benchmark counted anyway, or each case a few times, are usual: they run
+unless the protocol says otherwise. The others fit again, and run when they are named.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from hashlib import sha256
 from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
 
 from segcal.benchmark.protocol import digest as make_digest
-from segcal.studies.base import Study, read_study
-from segcal.studies.binning import run_binning
-from segcal.studies.calibration_size import run_calibration_size
-from segcal.studies.covariate_shift import run_covariate_shift
-from segcal.studies.detection import run_detection
-from segcal.studies.domain_shift import run_domain_shift
-from segcal.studies.factors import run_crop_size, run_ensemble_size, run_model_size, run_test_scales
-from segcal.studies.flips import run_flips
-from segcal.studies.offsets import run_offsets
-from segcal.studies.padding import run_padding
-from segcal.studies.regions import run_regions
-from segcal.studies.reliability import run_reliability
-from segcal.studies.setting import NothingToStudyError, Setting
-from segcal.studies.worst_cases import run_worst_cases
-from segcal.benchmark.study_choice import Options, check_studies
+from segcal.errors import InputError
 from segcal.kernels.threads import one_thread
+from segcal.studies import (
+    binning,
+    calibration_size,
+    covariate_shift,
+    crop_size,
+    detection,
+    domain_shift,
+    ensemble_size,
+    flips,
+    model_size,
+    offsets,
+    padding,
+    regions,
+    reliability,
+    scales,
+    worst_cases,
+)
+from segcal.studies.setting import NothingToStudyError, Setting
+from segcal.studies.study import FOLDER, Outcome, Study, read_data
 
-__all__ = ["STUDIES", "Options", "Setting", "Study", "run_studies"]
-
-STUDIES: dict[str, Callable[[Setting], Study]] = {
-    "offsets": run_offsets,
-    "flips": run_flips,
-    "calibration_size": run_calibration_size,
-    "binning": run_binning,
-    "domain_shift": run_domain_shift,
-    "covariate_shift": run_covariate_shift,
-    "reliability": run_reliability,
-    "padding": run_padding,
-    "worst_cases": run_worst_cases,
-    "regions": run_regions,
-    "detection": run_detection,
-    "ensemble_size": run_ensemble_size,
-    "crop_size": run_crop_size,
-    "test_scales": run_test_scales,
-    "model_size": run_model_size,
+STUDIES: dict[str, Study] = {
+    "offsets": offsets.STUDY,
+    "flips": flips.STUDY,
+    "calibration_size": calibration_size.STUDY,
+    "binning": binning.STUDY,
+    "domain_shift": domain_shift.STUDY,
+    "covariate_shift": covariate_shift.STUDY,
+    "reliability": reliability.STUDY,
+    "padding": padding.STUDY,
+    "worst_cases": worst_cases.STUDY,
+    "regions": regions.STUDY,
+    "detection": detection.STUDY,
+    "ensemble_size": ensemble_size.STUDY,
+    "crop_size": crop_size.STUDY,
+    "test_scales": scales.STUDY,
+    "model_size": model_size.STUDY,
 }
+USUAL = tuple(name for name, study in STUDIES.items() if study.usual)
+ALL = "all"
 
 
-def run_studies(setting: Setting, names: Sequence[str] | None = None) -> tuple[dict[str, Study], dict[str, str]]:
-    """Run studies and write what they found into the folder of the results; what is there is read back.
+def choose_studies(names: Sequence[str] | str | None) -> tuple[str, ...]:
+    """Return the studies that a protocol asks for: "all", a list of names, or None for the usual ones.
 
-    Args:
-        setting: a finished benchmark.
-        names: names from :data:`STUDIES`; those of the protocol if None.
-
-    Returns:
-        the studies by name, and the reason for each that this benchmark has nothing for.
+    >>> choose_studies(["binning", "flips", "binning"])
+    ('binning', 'flips')
     """
-    wanted = setting.protocol.studies if names is None else tuple(names)
-    check_studies(wanted)
+    if names is None or names == ALL:
+        return USUAL if names is None else tuple(STUDIES)
+    for name in names:
+        if name not in STUDIES:
+            raise InputError(f"no study is named {name!r}. Choose one of: {', '.join(STUDIES)}.")
+    return tuple(dict.fromkeys(names))
+
+
+def run_studies(
+    setting: Setting, names: Sequence[str] | str | None = None
+) -> tuple[dict[str, Outcome[Any]], dict[str, str]]:
+    """Run studies, those of the protocol if `names` is None, and write them into the folder of the results.
+
+    A study that is there is read back. Returned are the outcomes by name, and the reason for each study that this
+    benchmark has nothing for.
+    """
     found, left_out = {}, {}
-    for name in wanted:
+    for name in choose_studies(setting.protocol.studies if names is None else names):
         setting.progress(name)
         digest = study_digest(setting, name)
-        known = read_study(setting.results.folder, name, digest)
+        known = STUDIES[name].read(setting.results.folder, name, digest)
         if known is not None:
             found[name] = known
             continue
         try:
             with one_thread():  # as the benchmark itself: the same bytes on every machine
-                found[name] = STUDIES[name](setting)
+                found[name] = STUDIES[name].run(setting)
         except NothingToStudyError as reason:
             left_out[name] = str(reason)
         else:
-            found[name].write(setting.results.folder, digest)
+            found[name].write(setting.results.folder, name, digest)
     return found, left_out
 
 
@@ -89,3 +109,18 @@ def study_digest(setting: Setting, name: str) -> str:
     bootstrap = setting.summary["bootstrap"]
     plain = {"study": name, "units": units, "options": options, "bootstrap": bootstrap, "segcal": version("segcal")}
     return make_digest(plain)
+
+
+def read_outcomes(folder: str | Path) -> dict[str, Struct]:
+    """Return the data of the studies of a folder of results, by name; what cannot be read is refused."""
+    found = (read_data(path, STUDIES) for path in sorted((Path(folder) / FOLDER).glob("*.json")))
+    return {name: data for name, data in found if data is not None}
+
+
+def study_table() -> str:
+    """Return a Markdown table of the studies, for the manual."""
+    lines = ["| study | shows | needs | takes | runs unless `studies` says otherwise |", "|---|---|---|---|---|"]
+    for name, each in STUDIES.items():
+        cells = (f"`{name}`", each.shows, each.needs, each.costs, "yes" if each.usual else "no")
+        lines.append(f"| {' | '.join(cells)} |".replace("|  |", "| |"))
+    return "\n".join(lines)

@@ -2,42 +2,65 @@
 
 The cases that are not for the test are divided anew into calibration and validation: n for calibration (with groups, as
 many as whole groups fill), the others for validation. The test cases stay the same, so that every number is compared
-with that of the protocol's own n case by case, with paired intervals. Pooled metrics (ACE) have one value a repeat: the
-change is mean [min, max] over repeats.
+with that of the protocol's own n case by case, with paired intervals. Pooled metrics (ACE) have one value per repeat:
+the change is mean [min, max] over repeats.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
-import numpy as np
+from msgspec import Struct
 
 from segcal.benchmark.pipelines import Pipeline
 from segcal.benchmark.results import Results, UnitResult
 from segcal.benchmark.run import run_benchmark
-from segcal.studies.base import Study, estimate_cell
-from segcal.studies.setting import NothingToStudyError, Setting
 from segcal.benchmark.tasks import Division, Task
 from segcal.errors import InputError
 from segcal.metrics import METRICS
+from segcal.report.figures.base import Drawn, new_figure, styled
 from segcal.report.table import Column, Group, Row, Table
+from segcal.studies.setting import NothingToStudyError, Number, Section, Setting
+from segcal.studies.study import FOLDER, MOST_LINES, Outcome, Study, columns_of, draw_band
 from segcal.summary import Draws, difference, estimate, over_repeats
 
 NAME = "calibration_size"
 # The paper's subset, and the calibrator that this package would take first.
 CALIBRATORS = ("ts", "ms", "ms_c", "lts", "cdc", "cms_ap")
-METRIC_NAMES = ("nll", "ece", "ba_ece", "ace")
+TITLES = {"nll": "NLL", "ece": "ECE", "ba_ece": "BA-ECE", "ace": "ACE"}
 SHARES = (0.05, 0.25, 0.5, 0.75, 0.99)
 
 
-def run_calibration_size(setting: Setting) -> Study:
+class SizePoint(Struct):
+    """A metric with `n` calibration cases, and its change against the usual number of them."""
+
+    n: int
+    value: Number
+    change: Number
+
+
+class SizedTask(Struct):
+    """The usual number of calibration cases, all numbers, and by pipeline and metric one point for each."""
+
+    reference: int
+    sizes: list[int]
+    pipelines: dict[str, dict[str, list[SizePoint]]]
+
+
+class CalibrationSizeData(Struct):
+    """The data of the study, by task."""
+
+    tasks: dict[str, SizedTask]
+
+
+def run_calibration_size(setting: Setting) -> Outcome[CalibrationSizeData]:
     """Fit again with fewer and with more calibration cases, and compare."""
     wanted = setting.options.size_tasks
-    tasks = [task for task in setting.tasks if wanted is None or task.name in wanted]
     found: dict[str, dict[int, Results]] = {}
     references = {}
-    for task in tasks:
+    for task in (task for task in setting.tasks if wanted is None or task.name in wanted):
         division = setting.protocol.division(task)
         pool = division.cal + division.val
         if pool < 2 or not _pipelines(setting, task):
@@ -49,62 +72,68 @@ def run_calibration_size(setting: Setting) -> Study:
             found[task.name][size] = _run(setting, task, replace(division, fitted=size))
     if not found:
         raise NothingToStudyError("no task has calibrators of this study and two cases beside the test")
-    return size_study(found, references, setting.summary["bootstrap"])
+    return size_outcome(found, references, setting.summary["bootstrap"])
 
 
-def size_study(
+def size_outcome(
     found: Mapping[str, Mapping[int, Results]], references: Mapping[str, int], bootstrap: Mapping[str, Any]
-) -> Study:
-    """Return the study of results by task and number of calibration cases; `references` names the usual number."""
-    data: dict[str, Any] = {}
+) -> Outcome[CalibrationSizeData]:
+    """Return the outcome of results by task and number of calibration cases; `references` names the usual number."""
+    tasks = {}
     for task, by_size in found.items():
+        reference = references[task]
         units = {size: _units(results, task) for size, results in by_size.items()}
-        own = units[references[task]]
-        titles = [title for title in own if all(title in each for each in units.values())]
         curves = {}
-        for title in titles:
-            same = {size: each[title] for size, each in units.items()}
-            _check_tests(task, same, references[task])
-            curves[title] = _curve(same, references[task], bootstrap)
-        data[task] = {"reference": references[task], "sizes": sorted(units), "pipelines": curves}
-    return Study(NAME, {"tasks": data}, {f"figure5_size_{task}": _table(task, one) for task, one in data.items()})
+        for title in units[reference]:
+            if all(title in each for each in units.values()):
+                same = {size: each[title] for size, each in units.items()}
+                _check_tests(task, same, reference)
+                curves[title] = _curves(same, reference, bootstrap)
+        tasks[task] = SizedTask(reference, sorted(units), curves)
+    return Outcome(
+        CalibrationSizeData(tasks), {f"figure5_size_{task}": _table(task, one) for task, one in tasks.items()}
+    )
 
 
-def _curve(units: Mapping[int, Sequence[UnitResult]], reference: int, bootstrap: Mapping[str, Any]) -> dict[str, Any]:
-    """Return, by metric, one point a size: its value and its change against the reference, with intervals."""
-    draws = Draws([len(unit.rows) for unit in units[reference]], bootstrap["replicates"], bootstrap["seed"])
-    curves: dict[str, Any] = {}
-    for name in METRIC_NAMES:
+def _curves(
+    units: Mapping[int, Sequence[UnitResult]], reference: int, bootstrap: Mapping[str, Any]
+) -> dict[str, list[SizePoint]]:
+    """Return, by metric, one point per size: its value and its change against the reference, with intervals."""
+    own = units[reference]
+    draws = Draws([len(unit.rows) for unit in own], bootstrap["replicates"], bootstrap["seed"])
+    curves: dict[str, list[SizePoint]] = {}
+    for name in TITLES:
         metric = METRICS[name]
-        if name not in units[reference][0].rows[0]["metrics"]:
+        if name not in own[0].rows[0]["metrics"]:
             continue
-        points = []
         for size in sorted(units):
             if metric.pooled:
-                own, other = ([metric(unit.tables) for unit in units[n]] for n in (reference, size))
-                gaps = [None if a is None or b is None else b - a for a, b in zip(own, other, strict=True)]
-                value, change = asdict(over_repeats(other)), asdict(over_repeats(gaps))
+                first, second = ([metric(unit.tables) for unit in units[n]] for n in (reference, size))
+                gaps = [None if a is None or b is None else b - a for a, b in zip(first, second, strict=True)]
+                value, change = Number.of(over_repeats(second)), Number.of(over_repeats(gaps))
             else:
-                first, second = (_columns(units[n], name) for n in (reference, size))
-                value = asdict(estimate(second, draws, bootstrap["level"]))
-                change = asdict(difference(first, second, draws, metric.better, bootstrap["level"]))
-            points.append({"n": size, "value": value, "change": change})
-        curves[name] = points
+                columns = [columns_of(units[n], name) for n in (reference, size)]
+                value = Number.of(estimate(columns[1], draws, bootstrap["level"]))
+                change = Number.of(difference(*columns, draws, metric.better, bootstrap["level"]))
+            curves.setdefault(name, []).append(SizePoint(size, value, change))
     return curves
 
 
-def _table(task: str, data: Mapping[str, Any]) -> Table:
-    columns = tuple(Column(f"n = {size}", digits=4) for size in data["sizes"])
-    groups = []
-    for metric in METRIC_NAMES:
-        rows = []
-        for title, curves in data["pipelines"].items():
-            changes = [point["change"] for point in curves.get(metric, [])]
-            if changes:
-                rows.append(Row(title, tuple(estimate_cell(one) for one in changes)))
-        groups.append(Group(metric, tuple(rows)))
-    note = f"Change against n = {data['reference']}, with 95 % intervals of paired differences (ACE: min, max)."
-    return Table(f"Number of calibration cases: {task}", "Pipeline", columns, tuple(groups), (note,))
+def _table(task: str, data: SizedTask) -> Table:
+    columns = tuple(Column(f"n = {size}", digits=4) for size in data.sizes)
+    groups = tuple(
+        Group(
+            metric,
+            tuple(
+                Row(title, tuple(point.change.cell() for point in curves[metric]))
+                for title, curves in data.pipelines.items()
+                if metric in curves
+            ),
+        )
+        for metric in TITLES
+    )
+    note = f"Change against n = {data.reference}, with 95 % intervals of paired differences (ACE: min, max)."
+    return Table(f"Number of calibration cases: {task}", "Pipeline", columns, groups, (note,))
 
 
 def _sizes(setting: Setting, task: Task, pool: int, reference: int) -> list[int]:
@@ -122,7 +151,7 @@ def _pipelines(setting: Setting, task: Task) -> tuple[Pipeline, ...]:
 def _run(setting: Setting, task: Task, division: Division) -> Results:
     alone = replace(task, split=division, test_on=())
     protocol = replace(setting.protocol, tasks=(alone,), pipelines=_pipelines(setting, task), notes=())
-    folder = setting.results.folder / "studies" / NAME / task.name / f"n_{division.fitted}"
+    folder = setting.results.folder / FOLDER / NAME / task.name / f"n_{division.fitted}"
     return run_benchmark(protocol, folder, setting.embedded)
 
 
@@ -130,9 +159,10 @@ def _units(results: Results, task: str) -> dict[str, list[UnitResult]]:
     found: dict[str, list[UnitResult]] = {}
     for each in sorted(results.units, key=lambda each: each.unit.repeat):
         pipeline = each.unit.pipeline
-        if (each.unit.task, each.unit.test_on, pipeline.pooling) == (task, "", "mean_logits"):
+        here = (each.unit.task, each.unit.test_on, pipeline.pooling) == (task, "", "mean_logits")
+        if here and pipeline.calibrator in CALIBRATORS:
             found.setdefault(pipeline.title, []).append(each)
-    return {title: units for title, units in found.items() if units[0].unit.pipeline.calibrator in CALIBRATORS}
+    return found
 
 
 def _check_tests(task: str, units: Mapping[int, Sequence[UnitResult]], reference: int) -> None:
@@ -145,5 +175,36 @@ def _check_tests(task: str, units: Mapping[int, Sequence[UnitResult]], reference
             )
 
 
-def _columns(units: Sequence[UnitResult], metric: str) -> list[np.ndarray]:
-    return [np.array([np.nan if value is None else value for value in unit.numbers(metric)], float) for unit in units]
+@styled
+def size_figure(found: SizedTask) -> Any:
+    """Return the change of each metric against the usual number of calibration cases, with bands of its intervals."""
+    metrics = [name for name in TITLES if any(name in curves for curves in found.pipelines.values())]
+    figure, axes = new_figure(1, len(metrics), 3.2 * len(metrics), 3.2)
+    for axis, metric in zip(axes[0], metrics, strict=True):
+        axis.axhline(0, color="#8a939c", linewidth=1)
+        for number, (title, curves) in enumerate(list(found.pipelines.items())[:MOST_LINES]):
+            points = curves.get(metric, [])
+            draw_band(axis, [each.n for each in points], [each.change for each in points], number, title)
+        axis.set(title=TITLES[metric], xlabel="calibration cases")
+    axes[0, 0].set_ylabel(f"change against n = {found.reference}")
+    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=8)
+    return figure
+
+
+def _figures(data: CalibrationSizeData, section: Section) -> Iterator[Drawn]:
+    task = section.task
+    if task in data.tasks:
+        text = "Change against the number used here; bands are 95 % intervals. Near zero, more cases would not help."
+        draw = partial(size_figure, data.tasks[task])
+        yield Drawn(f"size_{task}", task, "How many calibration cases are needed", text, draw)
+
+
+STUDY = Study(
+    shows="Fig. 5: fewer and more calibration cases",
+    needs="",
+    costs="fits and tests up to six pipelines again, for five sizes",
+    usual=False,
+    run=run_calibration_size,
+    data=CalibrationSizeData,
+    figures=_figures,
+)

@@ -5,79 +5,100 @@ the benchmark; this study sets them beside the clean ones, case by case: how muc
 paired intervals.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
-import numpy as np
+from msgspec import Struct
 
-from segcal.studies.corruptions import BLUR_TAPS, CORRUPTIONS, SETTINGS, STRENGTHS, corrupt
 from segcal.benchmark.results import UnitResult
-from segcal.studies.base import Study, estimate_cell
-from segcal.studies.setting import NothingToStudyError, Setting
 from segcal.benchmark.tasks import Task
 from segcal.metrics import METRICS
+from segcal.report.case_maps import Encoded
+from segcal.report.figures.base import Drawn, new_figure, show_picture, styled
 from segcal.report.pictures import encode_values
 from segcal.report.table import Cell, Column, Group, Row, Table
+from segcal.studies.corruptions import BLUR_TAPS, CORRUPTIONS, SETTINGS, STRENGTHS, corrupt
+from segcal.studies.setting import NothingToStudyError, Number, Section, Setting
+from segcal.studies.study import Outcome, Study, columns_of, number_cell, task_groups
 from segcal.summary import Draws, difference
 
-NAME = "covariate_shift"
 COMPARED = ("nll", "ece", "ba_ece", "dice")
 SHOWN = {"nll": ("NLL", 3, 1.0), "ece": ("ECE", 3, 1.0)}
+# Of each corruption, its name in Table 6 and above a picture.
 TITLES = {
-    "noise": "Gaussian noise (sigma)",
-    "blur": "Gaussian blur (taps, sigma)",
-    "brightness": "Brightness (factor)",
-    "jpeg": "JPEG compression (quality)",
-    "fog": "Fog (alpha)",
+    "noise": ("Gaussian noise (sigma)", "Gaussian noise"),
+    "blur": ("Gaussian blur (taps, sigma)", "Gaussian blur"),
+    "brightness": ("Brightness (factor)", "brightness"),
+    "jpeg": ("JPEG compression (quality)", "JPEG compression"),
+    "fog": ("Fog (alpha)", "fog"),
 }
 
 
-def run_covariate_shift(setting: Setting) -> Study:
+class ShiftedNumbers(Struct, omit_defaults=True):
+    """The numbers of a pipeline in one place, and how they changed against the clean cases (not for these)."""
+
+    metrics: dict[str, Number]
+    change: dict[str, Number] | None = None
+
+
+class CorruptedPicture(Struct):
+    """The image of one case, clean and in every strong corruption."""
+
+    case: str
+    images: dict[str, Encoded]
+
+
+class ShiftedTask(Struct):
+    """By pipeline and place ("" is clean) the numbers, and an example if there is a picture."""
+
+    pipelines: dict[str, dict[str, ShiftedNumbers]]
+    example: CorruptedPicture | None
+
+
+class CovariateShiftData(Struct):
+    """The data of the study, by task, and the strengths of the corruptions."""
+
+    tasks: dict[str, ShiftedTask]
+    settings: dict[str, dict[str, float]]
+
+
+def run_covariate_shift(setting: Setting) -> Outcome[CovariateShiftData]:
     """Compare clean and corrupted test cases of all tasks that have corrupted copies."""
-    tasks: dict[str, Any] = {}
-    groups = []
-    targets: list[str] = []
+    tasks: dict[str, ShiftedTask] = {}
+    targets: dict[str, None] = {}
     for task in setting.tasks:
         copies = [target for target in task.test_on if _same_cases(setting, task.name, target)]
         if copies:
-            tasks[task.name] = {
-                "pipelines": _task(setting, task.name, copies),
-                "example": example_corruptions(setting, task),
-            }
-            targets += [target for target in copies if target not in targets]
+            tasks[task.name] = ShiftedTask(_compare(setting, task.name, copies), example_corruptions(setting, task))
+            targets |= dict.fromkeys(copies)
     if not tasks:
         raise NothingToStudyError("no task has a corrupted copy of its cases in test_on")
-    for name, found in tasks.items():
-        rows = tuple(Row(title, _cells(places, targets)) for title, places in found["pipelines"].items())
-        groups.append(Group(name, rows))
     columns = tuple(
         Column(f"Δ{title}" if place else title, place or "clean", digits, scale, METRICS[metric].better)
         for place in ("", *targets)
         for metric, (title, digits, scale) in SHOWN.items()
     )
-    title = "Fitted on clean cases, tested on corrupted copies"
     table = Table(
-        title,
+        "Fitted on clean cases, tested on corrupted copies",
         "Pipeline",
         columns,
-        tuple(groups),
+        task_groups({name: one.pipelines for name, one in tasks.items()}, partial(_cells, list(targets))),
         ("Δ: change against the clean cases, paired, with its interval. The values themselves: tables shift_*.",),
         apart=True,
     )
-    data = {"tasks": tasks, "settings": SETTINGS}
-    return Study(NAME, data, {"table6_corruptions": settings_table(), "covariate_shift": table})
+    tables = {"table6_corruptions": settings_table(), "covariate_shift": table}
+    return Outcome(CovariateShiftData(tasks, SETTINGS), tables)
 
 
 def settings_table() -> Table:
-    """Return Table 6: what the corruptions are at their two strengths."""
+    """Return Table 6: the corruptions at their two strengths."""
     rows = []
     for kind, strengths in SETTINGS.items():
-        texts = [
-            f"{BLUR_TAPS[strengths[each]]}, {strengths[each]:g}" if kind == "blur" else f"{strengths[each]:g}"
-            for each in STRENGTHS
-        ]
-        rows.append(Row(TITLES[kind], tuple(Cell(text) for text in texts)))
+        taps = [f"{BLUR_TAPS[strengths[each]]}, " if kind == "blur" else "" for each in STRENGTHS]
+        cells = [Cell(f"{own}{strengths[each]:g}") for own, each in zip(taps, STRENGTHS, strict=True)]
+        rows.append(Row(TITLES[kind][0], tuple(cells)))
     note = "A picture gets one of them, chosen by a digest of its name; labels stay."
     columns = tuple(Column(strength) for strength in STRENGTHS)
     return Table("Photometric corruptions", "Corruption", columns, (Group("", tuple(rows)),), (note,))
@@ -85,7 +106,7 @@ def settings_table() -> Table:
 
 def compare_shift(
     clean: Sequence[UnitResult], shifted: Sequence[UnitResult], bootstrap: Mapping[str, Any]
-) -> dict[str, Any]:
+) -> dict[str, Number]:
     """Return the paired change of each metric from the clean to the shifted cases of a pipeline.
 
     A copy may have some of the cases only; the change is that of those.
@@ -96,16 +117,14 @@ def compare_shift(
         replace(unit, rows=[row for row in unit.rows if row["case"] in ids])
         for unit, ids in zip(clean, kept, strict=True)
     ]
-    return {
-        name: asdict(
-            difference(_columns(paired, name), _columns(shifted, name), draws, METRICS[name].better, bootstrap["level"])
-        )
-        for name in COMPARED
-        if name in shifted[0].rows[0]["metrics"]
-    }
+    found = {}
+    for name in (each for each in COMPARED if each in shifted[0].rows[0]["metrics"]):
+        columns = [columns_of(units, name) for units in (paired, shifted)]
+        found[name] = Number.of(difference(*columns, draws, METRICS[name].better, bootstrap["level"]))
+    return found
 
 
-def example_corruptions(setting: Setting, task: Task) -> dict[str, Any] | None:
+def example_corruptions(setting: Setting, task: Task) -> CorruptedPicture | None:
     """Return the image of one test case, clean and in every strong corruption; None without a picture."""
     cases = setting.split(task, "mean_logits").test
     case = cases.read(cases.ids[0])
@@ -114,46 +133,72 @@ def example_corruptions(setting: Setting, task: Task) -> dict[str, Any] | None:
     picture = case.image.numpy()
     if picture.min() < 0 or picture.max() > 1:
         return None
-    shown = {kind: corrupt(picture, case.id, "strong", kind=kind) for kind in CORRUPTIONS}
-    maps = {"clean": picture} | shown
-    return {
-        "case": case.id,
-        "images": {kind: encode_values(image if len(image) == 3 else image[0]) for kind, image in maps.items()},
-    }
+    maps = {"clean": picture} | {kind: corrupt(picture, case.id, "strong", kind=kind) for kind in CORRUPTIONS}
+    images = {kind: encode_values(image if len(image) == 3 else image[0]) for kind, image in maps.items()}
+    return CorruptedPicture(case.id, images)
 
 
 def _same_cases(setting: Setting, task: str, target: str) -> bool:
     """Return whether the target was tested on cases of the task's own tests: a copy, and not another place."""
-    own = {each.unit.repeat: set(each.header["test"]) for each in setting.results.units if _is(each, task, "")}
-    there = {each.unit.repeat: set(each.header["test"]) for each in setting.results.units if _is(each, task, target)}
+    own, there = (
+        {
+            each.unit.repeat: set(each.header["test"])
+            for each in setting.results.units
+            if (each.unit.task, each.unit.test_on) == (task, place)
+        }
+        for place in ("", target)
+    )
     return bool(there) and all(there[repeat] <= own.get(repeat, set()) for repeat in there)
 
 
-def _is(each: UnitResult, task: str, target: str) -> bool:
-    return (each.unit.task, each.unit.test_on) == (task, target)
-
-
-def _task(setting: Setting, task: str, copies: Sequence[str]) -> dict[str, Any]:
+def _compare(setting: Setting, task: str, copies: Sequence[str]) -> dict[str, dict[str, ShiftedNumbers]]:
     found = {}
-    for pipeline in setting.pipelines(task):
-        clean = setting.results.repeats(task, pipeline.title)
-        places: dict[str, Any] = {"": {"metrics": setting.numbers(task, pipeline.title)}}
+    for title in (each.title for each in setting.pipelines(task)):
+        places = {"": ShiftedNumbers(setting.numbers(task, title))}
         for target in copies:
-            shifted = setting.results.repeats(task, pipeline.title, target)
-            change = compare_shift(clean, shifted, setting.summary["bootstrap"])
-            places[target] = {"metrics": setting.numbers(task, pipeline.title, target), "change": change}
-        found[pipeline.title] = places
+            units = [setting.results.repeats(task, title, place) for place in ("", target)]
+            change = compare_shift(*units, setting.summary["bootstrap"])
+            places[target] = ShiftedNumbers(setting.numbers(task, title, target), change)
+        found[title] = places
     return found
 
 
-def _columns(units: Sequence[UnitResult], metric: str) -> list[np.ndarray]:
-    return [np.array([np.nan if value is None else value for value in unit.numbers(metric)], float) for unit in units]
-
-
-def _cells(places: Mapping[str, Any], targets: Sequence[str]) -> tuple[Cell, ...]:
-    cells = [Cell(places[""]["metrics"].get(metric, {}).get("value")) for metric in SHOWN]
+def _cells(targets: Sequence[str], places: Mapping[str, ShiftedNumbers]) -> Iterator[Cell]:
+    clean = places[""].metrics
+    yield from (Cell(clean[metric].value if metric in clean else None) for metric in SHOWN)
     for target in targets:
-        for metric in SHOWN:
-            one = places.get(target, {}).get("change", {}).get(metric)
-            cells.append(estimate_cell(one))
-    return tuple(cells)
+        change = (places[target].change if target in places else None) or {}
+        yield from (number_cell(change.get(metric)) for metric in SHOWN)
+
+
+@styled
+def corruption_figure(images: Mapping[str, Encoded]) -> Any:
+    """Return pictures by kind ("clean" and the corruptions) in two rows."""
+    columns = (len(images) + 1) // 2
+    figure, axes = new_figure(2, columns, 3.1 * columns, 5.2)
+    for axis in axes.flat:
+        axis.set_axis_off()
+    for axis, (kind, encoded) in zip(axes.flat, images.items(), strict=False):
+        show_picture(axis, encoded, (1, 1))
+        axis.set_title(TITLES[kind][1] if kind in TITLES else kind)
+    return figure
+
+
+def _figures(data: CovariateShiftData, section: Section) -> Iterator[Drawn]:
+    task = section.task
+    example = data.tasks[task].example if task in data.tasks else None
+    if example:
+        text = f"Case {example.case}, as the networks saw it in the tests under other conditions."
+        draw = partial(corruption_figure, example.images)
+        yield Drawn(f"corruptions_{task}", task, "The same picture under strong corruptions", text, draw)
+
+
+STUDY = Study(
+    shows="Tables 6 and 7: corrupted copies, paired",
+    needs="a corrupted copy in `test_on`",
+    costs="reads one case",
+    usual=True,
+    run=run_covariate_shift,
+    data=CovariateShiftData,
+    figures=_figures,
+)

@@ -13,52 +13,94 @@ Every calibrator is fitted and judged three ways, on the same cases:
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import replace
 
 import torch
+from msgspec import Struct
 
-from segcal.studies.base import Study
-from segcal.studies.padded_cases import PaddedCases
-from segcal.studies.setting import NothingToStudyError, Setting
 from segcal.calibrators.base import Calibrator
 from segcal.calibrators.temperature import TemperatureScaling
 from segcal.cases.base import Case, Cases, Split
 from segcal.cases.padding import Padding, find_padding
-from segcal.evaluation.counting import Counter
-from segcal.evaluation.stage import Stage, summarise
+from segcal.errors import InputError
+from segcal.evaluation.stage import summarise
 from segcal.fitting.config import FitConfig
 from segcal.fitting.fit import fit_to, read_data
-from segcal.metrics import find_metrics
 from segcal.report.table import Cell, Column, Group, Row, Table
+from segcal.studies.setting import NothingToStudyError, Number, Setting, count_stages
+from segcal.studies.study import Outcome, Study
 from segcal.summary import LEVEL, Draws
+from segcal.types import IGNORED
 
-NAME = "padding"
 METRICS = ("nll", "ece", "ba_ece", "ace", "dice", "flip_rate")
 WAYS = {"masked": "with the mask", "unmasked": "without the mask", "rescued": "fitted without, judged with"}
-COLUMNS = (
-    ("NLL", 3, 1.0, "nll"),
-    ("ECE", 3, 1.0, "ece"),
-    ("ACE", 3, 1.0, "ace"),
-    ("DSC", 1, 100.0, "dice"),
-    ("Flip", 2, 100.0, "flip_rate"),
-)
+# Title, digits and scale of the metrics that the table shows.
+COLUMNS = {
+    "nll": ("NLL", 3, 1.0),
+    "ece": ("ECE", 3, 1.0),
+    "ace": ("ACE", 3, 1.0),
+    "dice": ("DSC", 1, 100.0),
+    "flip_rate": ("Flip", 2, 100.0),
+}
+# By calibrator, way and metric.
+WayNumbers = dict[str, dict[str, dict[str, Number]]]
 
 
-@dataclass(frozen=True)
-class PaddingReport:
-    """What a look for padding finds in one case.
+class PaddedVoxel(Struct):
+    """A padded voxel, read as logits and not calibrated."""
 
-    Attributes:
-        without_mask: what :func:`segcal.cases.padding.find_padding` finds in the whole array.
-        with_mask: what it finds inside the mask.
+    confidence: float
+    gap: float
+    nll: float
+
+
+class PaddingCheck(Struct):
+    """How many cases a check of the whole array catches, with which share of padding, and how many inside the mask."""
+
+    cases: int
+    caught: int
+    mean_share: float
+    caught_inside_the_mask: int
+
+
+class PaddingData(Struct):
+    """The data of the study; `temperature` is that of temperature scaling, by way of the fit."""
+
+    padded_voxel: PaddedVoxel
+    check: PaddingCheck
+    temperature: dict[str, float]
+    calibrators: WayNumbers
+
+
+class PaddedCases(Cases):
+    """Cases whose logits outside their mask are (1, 0, ..., 0), as an exporter of probabilities fills in.
+
+    With `masked` the mask is kept; else it is forgotten, so that padding counts as background, rightly predicted.
     """
 
-    without_mask: Padding | None
-    with_mask: Padding | None
+    def __init__(self, cases: Cases, masked: bool) -> None:
+        super().__init__(
+            cases.ids, cases.num_classes, cases.kind, cases.pooling, cases.class_names, groups=cases.groups
+        )
+        self._cases, self._masked = cases, masked
+
+    def read(self, case_id: str) -> Case:
+        """Read one case and pad it."""
+        case = self._cases.read(case_id)
+        if case.mask is None or case.labels is None:
+            raise InputError(
+                f"case {case_id!r} has no {'mask' if case.mask is None else 'labels'}, but the padding study needs "
+                "both. Take cases with a cropped field of view."
+            )
+        vector = torch.zeros(self.num_classes, dtype=case.logits.dtype)
+        vector[0] = 1
+        logits = torch.where(case.mask, case.logits, vector.reshape(-1, *[1] * case.mask.ndim))
+        if self._masked:
+            return replace(case, logits=logits, labels=case.labels.where(case.mask, IGNORED))
+        return replace(case, logits=logits, labels=case.labels.where(case.mask, 0), mask=None)
 
 
-def run_padding(setting: Setting) -> Study:
+def run_padding(setting: Setting) -> Outcome[PaddingData]:
     """Pad the first task of a benchmark whose cases have masks, and fit and judge its calibrators the three ways."""
     for task in setting.tasks:
         split = setting.split(task, "mean_logits")
@@ -78,7 +120,7 @@ def study_padding(
     config: FitConfig,
     masked: Mapping[str, Calibrator] | None = None,
     progress: Callable[[str], None] = lambda text: None,
-) -> Study:
+) -> Outcome[PaddingData]:
     """Fit and judge every calibrator the three ways.
 
     Args:
@@ -102,51 +144,41 @@ def study_padding(
     }
     numbers = {name: {way: found[way][name] for way in WAYS} for name in calibrators}
     temperatures = {way: _temperature(made["ts"]) for way, made in fits.items() if "ts" in made}
-    reports = {
-        case_id: look_for_padding(split.test.read(case_id).mask, whole[2].read(case_id)) for case_id in split.test.ids
-    }
-    return padding_study(numbers, reports, split.test.num_classes, temperatures)
+    padded, caught_inside = [], 0
+    for case_id in split.test.ids:
+        values, mask = whole[2].read(case_id).logits.numpy(), split.test.read(case_id).mask
+        padded.append(find_padding(values))
+        caught_inside += mask is not None and find_padding(values, mask.numpy()) is not None
+    return padding_outcome(numbers, padded, caught_inside, split.test.num_classes, temperatures)
 
 
-def look_for_padding(mask: torch.Tensor | None, padded: Case) -> PaddingReport:
-    """Return what a check of this case says, with its mask and without."""
-    values = padded.logits.numpy()
-    return PaddingReport(find_padding(values), None if mask is None else find_padding(values, mask.numpy()))
-
-
-def padding_study(
-    numbers: Mapping[str, Mapping[str, Mapping[str, Any]]],
-    reports: Mapping[str, PaddingReport],
+def padding_outcome(
+    numbers: WayNumbers,
+    padded: Sequence[Padding | None],
+    caught_inside: int,
     num_classes: int,
-    temperatures: Mapping[str, float],
-) -> Study:
-    """Return the study of estimates by calibrator, way and metric, and of what a check says about each case."""
-    padded = [report.without_mask for report in reports.values() if report.without_mask is not None]
-    caught = sum(one.one_hot for one in padded)
-    share = sum(one.share for one in padded) / max(len(padded), 1)
+    temperature: dict[str, float],
+) -> Outcome[PaddingData]:
+    """Return the outcome of numbers, and of what a check finds in each case and in how many inside the mask."""
+    known = [one for one in padded if one is not None]
+    caught = sum(one.one_hot for one in known)
+    share = sum(one.share for one in known) / max(len(known), 1)
     confidence = math.e / (math.e + num_classes - 1)
-    data = {
-        "padded_voxel": {"confidence": confidence, "gap": 1 - confidence, "nll": -math.log(confidence)},
-        "check": {
-            "cases": len(reports),
-            "caught": caught,
-            "mean_share": share,
-            "caught_inside_the_mask": sum(report.with_mask is not None for report in reports.values()),
-        },
-        "temperature": dict(temperatures),
-        "calibrators": {name: dict(ways) for name, ways in numbers.items()},
-    }
+    nll = -math.log(confidence)
+    check = PaddingCheck(len(padded), caught, share, caught_inside)
     notes = (
         f"Outside the crop, logits are (1, 0, ..., 0): {100 * share:.0f} % of the voxels, each with confidence "
-        f"{confidence:.3f} and NLL {-math.log(confidence):.3f} before calibration.",
-        f"The check of the cases reports it in {caught} of {len(reports)} cases.",
+        f"{confidence:.3f} and NLL {nll:.3f} before calibration.",
+        f"The check of the cases reports it in {caught} of {len(padded)} cases.",
     )
-    columns = tuple(Column(title, span, digits, scale) for span in WAYS.values() for title, digits, scale, _ in COLUMNS)
+    columns = tuple(Column(title, span, *shown) for span in WAYS.values() for title, *shown in COLUMNS.values())
     rows = tuple(
-        Row(name, tuple(_cell(ways[way], key) for way in WAYS for *_, key in COLUMNS)) for name, ways in numbers.items()
+        Row(name, tuple(Cell(ways[way][key].value) for way in WAYS for key in COLUMNS))
+        for name, ways in numbers.items()
     )
     table = Table("What padded logits do to every calibrator", "Calibrator", columns, (Group("", rows),), notes)
-    return Study(NAME, data, {"padding": table})
+    data = PaddingData(PaddedVoxel(confidence, 1 - confidence, nll), check, temperature, numbers)
+    return Outcome(data, {"padding": table})
 
 
 def _fit_all(
@@ -165,19 +197,19 @@ def _temperature(calibrator: Calibrator) -> float:
     return 1 / calibrator.inverse_temperature.item()
 
 
-def _judge(cases: Cases, calibrators: Mapping[str, Calibrator]) -> dict[str, dict[str, Any]]:
-    """Return the estimates of each calibrator, every case read once."""
-    chosen = find_metrics(METRICS)
-    counter, stages = Counter(chosen), {name: Stage(chosen) for name in calibrators}
-    for case in cases:
-        for name, counted in counter.count_each(case, calibrators)[1].items():
-            stages[name].add(case.id, counted.tables)
+def _judge(cases: Cases, calibrators: Mapping[str, Calibrator]) -> dict[str, dict[str, Number]]:
     draws = Draws([len(cases)])
     return {
-        name: {metric: asdict(one) for metric, one in summarise([stage], draws, LEVEL)[0][0].items()}
-        for name, stage in stages.items()
+        name: {metric: Number.of(one) for metric, one in summarise([stage], draws, LEVEL)[0][0].items()}
+        for name, stage in count_stages(cases, calibrators, METRICS).items()
     }
 
 
-def _cell(numbers: Mapping[str, Mapping[str, Any]], key: str) -> Cell:
-    return Cell(numbers[key]["value"])
+STUDY = Study(
+    shows="one-hot padding read as logits",
+    needs="logits and masks",
+    costs="fits and tests again",
+    usual=False,
+    run=run_padding,
+    data=PaddingData,
+)

@@ -5,17 +5,19 @@ and the one with the lowest ACE among those that keep the order of the classes. 
 in the paper: it shows what is possible, and is not how to choose a calibrator.
 """
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator
+from functools import partial
+
+from msgspec import Struct
 
 from segcal.benchmark.pipelines import Pipeline
-from segcal.benchmark.results import UnitResult
-from segcal.studies.base import Study, estimate_cell
-from segcal.studies.setting import NothingToStudyError, Setting
+from segcal.report.figures.base import Drawn
+from segcal.report.figures.reliability import CurveData, reliability_figure, reliability_panel
 from segcal.report.table import Cell, Column, Group, Row, Table
 from segcal.statistics.reliability import Curve
+from segcal.studies.setting import NothingToStudyError, Number, Section, Setting
+from segcal.studies.study import Outcome, Study
 
-NAME = "reliability"
 BINS = 15
 RULE = (
     "Lowest ACE on the test cases, mean over repeats, among calibrated pipelines; for 'best_order' among those that "
@@ -29,17 +31,37 @@ ROLES = {
 }
 
 
-def run_reliability(setting: Setting) -> Study:
+class BinnedCurve(Struct):
+    """Voxels, accuracy and mean confidence of each bin (None in empty ones) and of all."""
+
+    count: list[int]
+    accuracy: list[float | None]
+    confidence: list[float | None]
+    mean_accuracy: float
+    mean_confidence: float
+
+
+class ChosenCurves(Struct):
+    """The pipeline of a role, with the curve of all voxels of all repeats, and that of each repeat."""
+
+    pipeline: str
+    preserves: str | None
+    ace: Number
+    curve: BinnedCurve
+    repeats: list[BinnedCurve]
+
+
+class ReliabilityData(Struct):
+    """The data of the study, by task and role."""
+
+    bins: int
+    rule: str
+    tasks: dict[str, dict[str, ChosenCurves]]
+
+
+def run_reliability(setting: Setting) -> Outcome[ReliabilityData]:
     """Choose the pipelines of each task and return their curves."""
-    tasks = {}
-    for task in setting.tasks:
-        chosen = choose_pipelines(setting, task.name)
-        found = {}
-        for role, pipeline in chosen.items():
-            units = setting.results.repeats(task.name, pipeline.title)
-            ace = setting.numbers(task.name, pipeline.title)["ace"]
-            found[role] = {"pipeline": pipeline.title, "preserves": pipeline.preserves, "ace": ace, **_curves(units)}
-        tasks[task.name] = found
+    tasks = {task.name: _chosen(setting, task.name) for task in setting.tasks}
     if not any("best" in found for found in tasks.values()):
         raise NothingToStudyError("no calibrated pipeline has an ACE")
     columns = (Column("pipeline"), Column("ACE", better=None), Column("confidence"), Column("accuracy"))
@@ -48,54 +70,78 @@ def run_reliability(setting: Setting) -> Study:
         for name, found in tasks.items()
     )
     table = Table("Reliability of chosen pipelines, 15 bins", "", columns, groups, (RULE,))
-    return Study(NAME, {"bins": BINS, "rule": RULE, "tasks": tasks}, {"figure8_reliability": table})
+    return Outcome(ReliabilityData(BINS, RULE, tasks), {"figure8_reliability": table})
 
 
 def choose_pipelines(setting: Setting, task: str) -> dict[str, Pipeline]:
     """Return the pipelines of a task's diagram by their role; roles that nothing can fill are left out."""
-    scored = [each for each in setting.pipelines(task) if _ace(setting, task, each) is not None]
-    calibrated = [each for each in scored if each.calibrator != "identity"]
+    known = {each: setting.numbers(task, each.title).get("ace") for each in setting.pipelines(task)}
+    aces = {each: number.value for each, number in known.items() if number is not None and number.value is not None}
+    calibrated = [each for each in aces if each.calibrator != "identity"]
     ordered = [each for each in calibrated if each.preserves == "order"]
-    best = min(calibrated, key=lambda each: _ace(setting, task, each) or 0.0, default=None)
-    best_order = min(ordered, key=lambda each: _ace(setting, task, each) or 0.0, default=None)
-    plain = {each.pooling: each for each in scored if each.calibrator == "identity"}
+    best, best_order = (min(some, key=lambda each: aces[each], default=None) for some in (calibrated, ordered))
+    plain = {each.pooling: each for each in aces if each.calibrator == "identity"}
     pooling = best.pooling if best is not None else "mean_logits"
-    chosen = {
-        "single": plain.get("single"),
-        "uncalibrated": plain.get(pooling),
-        "best": best,
-        "best_order": best_order,
-    }
-    return {role: pipeline for role, pipeline in chosen.items() if pipeline is not None}
+    chosen = (plain.get("single"), plain.get(pooling), best, best_order)
+    return {role: pipeline for role, pipeline in zip(ROLES, chosen, strict=True) if pipeline is not None}
 
 
-def _ace(setting: Setting, task: str, pipeline: Pipeline) -> float | None:
-    value: float | None = setting.numbers(task, pipeline.title).get("ace", {}).get("value")
-    return value
+def _chosen(setting: Setting, task: str) -> dict[str, ChosenCurves]:
+    found = {}
+    for role, pipeline in choose_pipelines(setting, task).items():
+        curves = [unit.tables.reliability[BINS]["all"] for unit in setting.results.repeats(task, pipeline.title)]
+        total = curves[0]
+        for curve in curves[1:]:
+            total = total + curve
+        ace, apart = setting.numbers(task, pipeline.title)["ace"], [_binned(curve) for curve in curves]
+        found[role] = ChosenCurves(pipeline.title, pipeline.preserves, ace, _binned(total), apart)
+    return found
 
 
-def _curves(units: Sequence[UnitResult]) -> dict[str, Any]:
-    """Return the curve of each repeat, and that of all voxels of all repeats."""
-    curves = [unit.tables.reliability[BINS]["all"] for unit in units]
-    total = curves[0]
-    for curve in curves[1:]:
-        total = total + curve
-    return {"curve": _plain(total), "repeats": [_plain(curve) for curve in curves]}
+def _binned(curve: Curve) -> BinnedCurve:
+    share, total = curve.count.clip(1), curve.count.sum()
+    accuracy, confidence = (
+        [float(value) if there else None for value, there in zip(sums / share, curve.count > 0, strict=True)]
+        for sums in (curve.right, curve.confidence)
+    )
+    means = (float(sums.sum() / total) for sums in (curve.right, curve.confidence))
+    return BinnedCurve(curve.count.tolist(), accuracy, confidence, *means)
 
 
-def _plain(curve: Curve) -> dict[str, Any]:
-    filled = curve.count > 0
-    share = curve.count.clip(1)
+def _cells(one: ChosenCurves) -> tuple[Cell, ...]:
+    return (Cell(one.pipeline), one.ace.cell(), Cell(one.curve.mean_confidence), Cell(one.curve.mean_accuracy))
+
+
+def _figures(data: ReliabilityData, section: Section) -> Iterator[Drawn]:
+    task = section.task
+    if data.tasks.get(task):
+        text = f"{data.rule} This shows what is possible; it is not how to choose a calibrator."
+        draw = partial(reliability_figure, _drawn(data.tasks[task], "(ACE {:.1f} %)"), "all voxels, 15 bins")
+        yield Drawn(f"reliability_{task}", task, "The best of all pipelines, chosen on the test cases", text, draw)
+
+
+def panel_figure(data: ReliabilityData) -> Drawn:
+    """Return the diagrams of all tasks beside each other, as a file only."""
+    curves = {task: _drawn(roles, "({:.1f} %)") for task, roles in data.tasks.items() if roles}
+    draw = partial(reliability_panel, curves, data.rule)
+    return Drawn("reliability_panel", "", "Reliability of chosen pipelines", data.rule, draw, on_page=False)
+
+
+def _drawn(roles: dict[str, ChosenCurves], ace: str) -> dict[str, CurveData]:
     return {
-        "count": curve.count.tolist(),
-        "accuracy": [float(a) if there else None for a, there in zip(curve.right / share, filled, strict=True)],
-        "confidence": [float(c) if there else None for c, there in zip(curve.confidence / share, filled, strict=True)],
-        "mean_accuracy": float(curve.right.sum() / curve.count.sum()),
-        "mean_confidence": float(curve.confidence.sum() / curve.count.sum()),
-    }
+        f"{one.pipeline} {ace.format(100 * (one.ace.value or 0))}": {
+            "count": one.curve.count, "confidence": one.curve.confidence, "accuracy": one.curve.accuracy
+        }
+        for one in roles.values()
+    }  # fmt: skip
 
 
-def _cells(one: dict[str, Any]) -> tuple[Cell, ...]:
-    ace, curve = one["ace"], one["curve"]
-    means = (Cell(curve["mean_confidence"]), Cell(curve["mean_accuracy"]))
-    return (Cell(one["pipeline"]), estimate_cell(ace), *means)
+STUDY = Study(
+    shows="Fig. 8: reliability diagrams",
+    needs="ace among the metrics",
+    costs="nothing",
+    usual=True,
+    run=run_reliability,
+    data=ReliabilityData,
+    figures=_figures,
+)

@@ -1,8 +1,12 @@
-"""What a study is given: a finished benchmark, its summary, and the means to read its cases and calibrators again."""
+"""The setting of a study: a finished benchmark, and the means to read its cases and calibrators again."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
+from typing import Protocol as Kind
+
+import torch
+from msgspec import Struct, convert
 
 from segcal.benchmark.job import CALIBRATORS
 from segcal.benchmark.pipelines import Pipeline
@@ -15,11 +19,61 @@ from segcal.benchmark.units import Unit, divide
 from segcal.calibrators.base import Calibrator
 from segcal.calibrators.identity import Identity
 from segcal.cases.base import Cases, Split
+from segcal.evaluation.counting import Counter
+from segcal.evaluation.stage import Stage
 from segcal.fitting.artifact import load
+from segcal.fitting.choice import Candidate, Tried, decide
+from segcal.fitting.eligible import candidates
+from segcal.fitting.held_out import group_names, measure
+from segcal.fitting.voxels import StreamedVoxels
+from segcal.metrics import find_metrics
+from segcal.report.table import Cell
 
 
 class NothingToStudyError(Exception):
     """A benchmark has nothing that this study is about; the text says what it would need."""
+
+
+class Number(Struct, omit_defaults=True):
+    """An estimate, a paired difference or a range over repeats, as :mod:`segcal.summary` makes them."""
+
+    value: float | None
+    low: float | None
+    high: float | None
+    cases: int | None = None
+    undefined: int | None = None
+    better: int | None = None
+    equal: int | None = None
+    worse: int | None = None
+    repeats: int | None = None
+
+    @classmethod
+    def of(cls, estimate: object) -> "Number":
+        """Return the number of an estimate, or of its plain data."""
+        return convert(estimate, cls, from_attributes=True)
+
+    def cell(self) -> Cell:
+        """Return a cell; an interval of no width (one repeat, or nothing that changed) is not shown.
+
+        >>> Number(0.5, 0.5, 0.5).cell()
+        Cell(value=0.5, low=None, high=None, middle=None, contends=True)
+        """
+        return Cell(self.value) if self.low == self.high else Cell(self.value, self.low, self.high)
+
+
+class Section(Kind):
+    """What figures know of a task: its classes, and the pipelines before and after that the page compares."""
+
+    task: str
+    classes: Sequence[str]
+    background: bool
+    baseline: str | None
+    chosen: str | None
+
+
+def compared_first(section: Section, titles: Iterable[str]) -> list[str]:
+    """Return titles of pipelines, those first that the page compares."""
+    return list(dict.fromkeys([title for title in (section.baseline, section.chosen) if title] + list(titles)))
 
 
 @dataclass(frozen=True)
@@ -27,11 +81,10 @@ class Setting:
     """A finished benchmark.
 
     Attributes:
-        protocol: what was run.
+        protocol: the protocol.
         results: its units.
-        summary: made from them by :func:`segcal.benchmark.summaries.summarise`.
-        embedded: opens embedded tasks.
-        embedded_once: the same for cases that are read once, so that nothing of them need be kept; `embedded` if None.
+        summary: made from them.
+        embedded: opens embedded tasks; `embedded_once`: the same where nothing of them need be kept.
         options: how much is done.
         progress: told what is done next.
     """
@@ -57,6 +110,16 @@ class Setting:
         fewer = replace(task, members=kept)  # type: ignore[arg-type]
         return open_task(fewer, pooling, self.protocol.root, self.embedded_once or self.embedded)
 
+    def members(self, task: Task) -> int:
+        """Return how many members a task has."""
+        return task.members if isinstance(task.members, int) else len(task.members)
+
+    def by_members(self, task: Task) -> Iterator[tuple[int, Cases]]:
+        """Yield 1, 2, ... and some cases with the mean logits of so many members."""
+        for size in range(1, self.members(task) + 1):
+            self.progress(f"{task.name} with {size} of {self.members(task)} members")
+            yield size, self.some(self.open(task, "mean_logits", size).cases)
+
     def split(self, task: Task, pooling: str, repeat: int = 0) -> Split:
         """Return the cases of a task as a repeat divided them."""
         cases = self.open(task, pooling).cases
@@ -79,6 +142,48 @@ class Setting:
         found = dict.fromkeys(each.unit.pipeline for each in self.results.units if each.unit.task == task)
         return [each for each in found if pooling in (None, each.pooling)]
 
-    def numbers(self, task: str, pipeline: str, test_on: str = "") -> dict[str, Any]:
+    def numbers(self, task: str, pipeline: str, test_on: str = "") -> dict[str, Number]:
         """Return the summarised metrics of a pipeline by its title; empty if it is not there."""
-        return numbers_of(self.summary, task, pipeline, test_on)
+        found = numbers_of(self.summary, task, pipeline, test_on)
+        return {name: Number.of(one) for name, one in found.items()}
+
+
+def count_stages(cases: Cases, calibrators: Mapping[str, Calibrator], metrics: Iterable[str]) -> dict[str, Stage]:
+    """Return the numbers of the cases after each calibrator, every case read once."""
+    chosen = find_metrics(tuple(metrics))
+    counter, stages = Counter(chosen), {name: Stage(chosen) for name in calibrators}
+    for case in cases:
+        for name, counted in counter.count_each(case, calibrators)[1].items():
+            stages[name].add(case.id, counted.tables)
+    return stages
+
+
+@dataclass(frozen=True)
+class Default:
+    """The chosen pipeline, why, and the mean validation NLL of all that were compared, by their title."""
+
+    pipeline: Pipeline
+    reason: str
+    validation_nll: dict[str, float]
+
+
+def choose_default(setting: Setting, task: Task, pooling: str | None = "mean_logits") -> Default:
+    """Choose as `segcal fit` would, among the fitted pipelines with one pooling, or with any.
+
+    The rule is that of :mod:`segcal.fitting.choice`, on the validation cases of the first repeat: a pipeline that is
+    clearly better than temperature scaling, or temperature scaling, or nothing. Nothing is fitted again.
+    """
+    tried: dict[Pipeline, Tried] = {}
+    for name in dict.fromkeys(each.pooling for each in setting.pipelines(task.name, pooling)):
+        validation = setting.split(task, name).val
+        voxels = StreamedVoxels(validation, lambda: None)
+        for each in setting.pipelines(task.name, name):
+            if each.calibrator in candidates(validation.num_classes):
+                calibrator = setting.calibrator(task, each)
+                candidate = Candidate(each.calibrator, each.pooling, calibrator.num_identifiable())
+                tried[each] = Tried(candidate, measure(calibrator, voxels, torch.device("cpu")))
+    groups = dict(zip(validation.ids, group_names(validation, validation.ids), strict=True))
+    decision = decide(list(tried.values()), groups, folds=1)
+    key = (decision.chosen.name, decision.chosen.pooling)
+    chosen = next(each for each in tried if (each.calibrator, each.pooling) == key)
+    return Default(chosen, decision.reason, {each.title: row.nll for each, row in tried.items()})

@@ -1,38 +1,77 @@
 """A few cases to look at, the worst first: where the confidence misleads most, and where calibration helped least.
 
 For each task the pipeline is the one that `segcal fit` would take, chosen on validation cases
-(:mod:`segcal.studies.default`). Of the test cases of the first repeat those are kept that a critical reader
-would ask for: the highest NLL after calibration, the smallest and the largest gain. How many there are, and how large
-their pictures, is bounded, however many cases were tested.
+(:func:`segcal.studies.setting.choose_default`). Of the test cases of the first repeat those are kept that a critical
+reader would ask for: the highest NLL after calibration, the smallest and the largest gain. How many there are, and how
+large their pictures, is bounded, however many cases were tested.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
-from segcal.benchmark.pipelines import Pipeline
-from segcal.studies.base import Study
-from segcal.report.case_maps import CaseNumbers, see_cases
-from segcal.studies.default import choose_default
-from segcal.studies.setting import NothingToStudyError, Setting
-from segcal.benchmark.tasks import Task
-from segcal.report.table import Cell, Column, Group, Row, Table
+import numpy as np
+from msgspec import Struct
 
-NAME = "worst_cases"
-# By reason, how many cases are kept for it; a case may have several.
-REASONS = {"worst": 3, "least gain": 2, "most gain": 1}
+from segcal.benchmark.pipelines import Pipeline
+from segcal.benchmark.tasks import Task
+from segcal.report.case_maps import CaseNumbers, SeenCase, SliceMaps, see_cases
+from segcal.report.figures.base import (
+    CLASS_COLOURS,
+    CONFIDENCE_MAP,
+    Drawn,
+    new_figure,
+    shorten,
+    show_classes,
+    show_picture,
+    styled,
+)
+from segcal.report.pictures import decode_map
+from segcal.report.table import Cell, Column, Table
+from segcal.studies.setting import NothingToStudyError, Section, Setting, choose_default
+from segcal.studies.study import Outcome, Study, task_groups
+
 # Of local temperatures, those of the first that was fitted are shown.
 LOCAL = ("lts_ti", "lts")
-# Characters of pictures a task, about; the first case is kept whatever its size.
-BUDGET = 1_000_000
 RULE = (
     "The calibrator is the one that segcal fit would take, chosen on the validation cases of the first repeat. Cases "
     "are from its test cases: three with the highest loss (NLL) after calibration, two that gained least, one that "
     "gained most."
 )
+# Of a figure: so many cases, and so many classes in its legend.
+MOST_CASES = 4
+MOST_NAMES = 20
+# Of a case, its name and one slice.
+Shown = tuple[str, SliceMaps]
 
 
-def run_worst_cases(setting: Setting) -> Study:
+class ChosenPipeline(Struct, omit_defaults=True):
+    """The pipeline of a task, as a protocol names it."""
+
+    title: str
+    pooling: str
+    calibrator: str
+    options: dict[str, Any] = {}
+
+
+class SeenTask(Struct):
+    """The cases of a task, `of` so many, and by title what was chosen among, and whose temperature is shown."""
+
+    chosen: ChosenPipeline
+    validation_nll: dict[str, float]
+    cases: list[SeenCase]
+    of: int
+    temperature: str | None = None
+
+
+class WorstCasesData(Struct):
+    """The data of the study, by task, and how the cases were chosen."""
+
+    rule: str
+    tasks: dict[str, SeenTask]
+
+
+def run_worst_cases(setting: Setting) -> Outcome[WorstCasesData]:
     """Choose a pipeline and a few cases of each task, and keep their maps."""
     tasks = {}
     for task in setting.tasks:
@@ -42,47 +81,27 @@ def run_worst_cases(setting: Setting) -> Study:
         raise NothingToStudyError("no task was fitted")
     columns = (Column("why"), Column("before", "NLL"), Column("after", "NLL"), Column("before", "ECE"),
                Column("after", "ECE"), Column("Dice", digits=3))  # fmt: skip
-    groups = tuple(
-        Group(f"{name}: {found['chosen']['title']}", tuple(Row(each["case"], _cells(each)) for each in found["cases"]))
-        for name, found in tasks.items()
-    )
-    table = Table("Cases to look at, the worst first", "Case", columns, groups, (RULE,))
-    return Study(NAME, {"rule": RULE, "tasks": tasks}, {"worst_cases": table})
+    rows = {f"{name}: {one.chosen.title}": {each.case: each for each in one.cases} for name, one in tasks.items()}
+    table = Table("Cases to look at, the worst first", "Case", columns, task_groups(rows, _cells), (RULE,))
+    return Outcome(WorstCasesData(RULE, tasks), {"worst_cases": table})
 
 
-def look_at(setting: Setting, task: Task) -> dict[str, Any]:
+def look_at(setting: Setting, task: Task, budget: int | None = None) -> SeenTask:
     """Return the chosen pipeline of a task, and its cases with their maps."""
     chosen, validation = choose_pipeline(setting, task)
-    opened = setting.open(task, chosen.pooling)
-    cases = setting.split(task, chosen.pooling).test
-    calibrator = setting.calibrator(task, chosen)
-    local = local_pipeline(setting, task, chosen.pooling)
-    rows = case_rows(setting, task.name, chosen)
-    kept: list[dict[str, Any]] = []
-    used = 0
-    for case_id, why in choose_cases(rows).items():
-        case = cases.read(case_id)
-        arrays = arrays_of(case, calibrator)
-        if local is not None:
-            arrays = replace(arrays, temperature=temperature_of(case, setting.calibrator(task, local)))
-        maps = maps_of(case, arrays, opened.background, cases.has_offset)
-        used += size_of(maps)
-        if kept and used > BUDGET:
-            break
-        kept.append({"case": case_id, "why": why, **rows[case_id], **maps})
-    return {
-        "chosen": {"title": chosen.title, **chosen.to_plain()},
-        "validation_nll": validation,
-        "cases": kept,
-        "of": len(rows),
-        "temperature": None if local is None else local.title,
-    }
-
-
-def local_pipeline(setting: Setting, task: Task, pooling: str) -> Pipeline | None:
-    """Return the pipeline whose local temperature is shown, if one was fitted."""
-    found = {each.calibrator: each for each in setting.pipelines(task.name, pooling)}
-    return next((found[name] for name in LOCAL if name in found), None)
+    fitted = {each.calibrator: each for each in setting.pipelines(task.name, chosen.pooling)}
+    local = next((fitted[name] for name in LOCAL if name in fitted), None)
+    numbers = case_numbers(setting, task.name, chosen)
+    seen = see_cases(
+        setting.split(task, chosen.pooling).test,
+        numbers,
+        setting.calibrator(task, chosen),
+        setting.open(task, chosen.pooling).background,
+        None if local is None else setting.calibrator(task, local),
+        budget,
+    )
+    named = ChosenPipeline(chosen.title, **chosen.to_plain())
+    return SeenTask(named, validation, seen, len(numbers), None if local is None else local.title)
 
 
 def choose_pipeline(setting: Setting, task: Task) -> tuple[Pipeline, dict[str, float]]:
@@ -101,38 +120,79 @@ def choose_pipeline(setting: Setting, task: Task) -> tuple[Pipeline, dict[str, f
     return (safe or own)[0], {}
 
 
-def case_rows(setting: Setting, task: str, chosen: Pipeline) -> dict[str, dict[str, Any]]:
-    """Return NLL, ECE and Dice of the test cases of the first repeat, before and after."""
+def case_numbers(setting: Setting, task: str, chosen: Pipeline) -> dict[str, CaseNumbers]:
+    """Return the numbers of the test cases of the first repeat, before and after."""
     after = setting.results.repeats(task, chosen.title)[0]
     plain = setting.results.repeats(task, Pipeline(chosen.pooling, "identity").title) or [after]
-    pairs = zip(plain[0].rows, after.rows, strict=True)
-    return {
-        new["case"]: {
-            **{name: [old["metrics"].get(name), new["metrics"].get(name)] for name in ("nll", "ece", "dice")},
-            "voxels": new["voxels"],
-            "flip_rate": new["metrics"].get("flip_rate"),
-        }
-        for old, new in pairs
-    }
+    found = {}
+    for old, new in zip(plain[0].rows, after.rows, strict=True):
+        pairs = [[row["metrics"].get(name) for row in (old, new)] for name in ("nll", "ece", "dice")]
+        found[new["case"]] = CaseNumbers(*pairs, new["voxels"], new["metrics"].get("flip_rate"))
+    return found
 
 
-def choose_cases(rows: Mapping[str, Mapping[str, Any]]) -> dict[str, list[str]]:
-    """Return the cases to keep with the reasons why, the worst first.
-
-    >>> rows = {"a": {"nll": [1.0, 0.9]}, "b": {"nll": [0.5, 0.6]}, "c": {"nll": [None, None]}}
-    >>> choose_cases(rows)
-    {'a': ['worst', 'least gain', 'most gain'], 'b': ['worst', 'least gain']}
-    """
-    known = {name: row["nll"] for name, row in rows.items() if None not in row["nll"]}
-    by_loss = sorted(known, key=lambda name: (-known[name][1], name))
-    by_gain = sorted(known, key=lambda name: (known[name][0] - known[name][1], name))
-    ordered: dict[str, Sequence[str]] = {"worst": by_loss, "least gain": by_gain, "most gain": by_gain[::-1]}
-    kept: dict[str, list[str]] = {}
-    for reason, most in REASONS.items():
-        for name in ordered[reason][:most]:
-            kept.setdefault(name, []).append(reason)
-    return {name: kept[name] for name in by_loss if name in kept}
+def _cells(one: SeenCase) -> tuple[Cell, ...]:
+    return (Cell(", ".join(one.why)), *(Cell(value) for value in (*one.nll, *one.ece, one.dice[1])))
 
 
-def _cells(one: Mapping[str, Any]) -> tuple[Cell, ...]:
-    return (Cell(", ".join(one["why"])), *(Cell(value) for value in (*one["nll"], *one["ece"], one["dice"][1])))
+@styled
+def overlay_figure(cases: Sequence[Shown], classes: Sequence[str], background: bool = True, alpha: float = 0.55) -> Any:
+    """Return inputs above, and the same with the truth over them below, one case per column (Fig. 2)."""
+    from matplotlib.patches import Patch
+
+    figure, axes = new_figure(2, len(cases), 2.9 * len(cases), 5.4)
+    for (upper, lower), (name, one) in zip(axes.T, cases, strict=True):
+        shape = decode_map(one.truth).shape
+        for axis in (upper, lower):
+            show_picture(axis, one.image, shape)
+        show_classes(lower, one.truth, background, alpha)
+        upper.set_title(shorten(name, 30))
+    first = 1 if background else 0
+    patches = [
+        Patch(color=CLASS_COLOURS[k % len(CLASS_COLOURS)], label=shorten(text, 20))
+        for k, text in enumerate(classes[first:][:MOST_NAMES])
+    ]
+    figure.legend(handles=patches, loc="outside lower center", ncols=min(len(patches), 6) or 1, fontsize=8)
+    return figure
+
+
+@styled
+def temperature_figure(cases: Sequence[Shown]) -> Any:
+    """Return the image and the local temperature of some cases, all temperatures on one logarithmic scale."""
+    from matplotlib.colors import LogNorm
+
+    maps = [decode_map(one.temperature or {}) for _, one in cases]
+    low, high = min(float(each.min()) for each in maps), max(float(each.max()) for each in maps)
+    norm = LogNorm(max(low, 1e-3), max(high, low * 1.001, 1e-3 * 1.001))
+    figure, axes = new_figure(2, len(cases), 3 * len(cases) + 0.5, 5.4)
+    for (upper, lower), (name, one), values in zip(axes.T, cases, maps, strict=True):
+        show_picture(upper, one.image, values.shape)
+        upper.set_title(shorten(name, 28))
+        drawn = lower.imshow(np.maximum(values, 1e-3), cmap=CONFIDENCE_MAP, norm=norm)
+        lower.set_axis_off()
+    figure.colorbar(drawn, ax=axes[1, :].tolist(), shrink=0.8, label="temperature: above 1 is softened")
+    return figure
+
+
+def _figures(data: WorstCasesData, section: Section) -> Iterator[Drawn]:
+    task, found = section.task, data.tasks.get(section.task)
+    if not found or not found.cases:
+        return
+    cases = [(case.case, case.slices[len(case.slices) // 2]) for case in found.cases[:MOST_CASES]]
+    draw = partial(overlay_figure, cases, section.classes, section.background)
+    title = "Inputs, and the truth laid over them"
+    yield Drawn(f"inputs_{task}", task, title, "The cases of the browser.", draw, on_page=False)
+    if all(one.temperature for _, one in cases):
+        text = "Above 1 the confidence of a voxel is lowered, below 1 it is raised; one scale for all cases."
+        yield Drawn(f"temperature_{task}", task, "Local temperature", text, partial(temperature_figure, cases))
+
+
+STUDY = Study(
+    shows="a few test cases to look at, the worst first",
+    needs="",
+    costs="reads the validation cases and six test cases",
+    usual=True,
+    run=run_worst_cases,
+    data=WorstCasesData,
+    figures=_figures,
+)

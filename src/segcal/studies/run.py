@@ -1,35 +1,32 @@
 """A benchmark from its protocol to its tables and studies: what `segcal benchmark` and `segcal demo` do."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from segcal.benchmark.protocol import Protocol
 from segcal.benchmark.run import Step, check_folder, run_benchmark
 from segcal.benchmark.sifting import sift
-from segcal.studies import Setting, Study, run_studies
 from segcal.benchmark.summaries import write_summary
 from segcal.benchmark.tasks import Opener
 from segcal.cases.base import CaseError
 from segcal.report.tables import write_tables
+from segcal.studies import choose_studies, run_studies
+from segcal.studies.setting import Setting
+from segcal.studies.study import Outcome
 
 
 @dataclass(frozen=True)
-class Whole:
-    """What a benchmark found.
-
-    Attributes:
-        setting: the finished benchmark: protocol, results and summary.
-        studies: by name.
-        left_out: studies that it has nothing for, with the reason.
-    """
+class Finished:
+    """A benchmark that ran to its end: its setting, the outcomes of its studies by name, why others were left out."""
 
     setting: Setting
-    studies: dict[str, Study]
+    studies: dict[str, Outcome[Any]]
     left_out: dict[str, str]
 
 
-def run_protocol(
+def run(
     protocol: Protocol,
     folder: str | Path,
     embedded: Opener | None = None,
@@ -37,7 +34,7 @@ def run_protocol(
     progress: Callable[[Step], None] = lambda step: None,
     failed: Callable[[CaseError], None] | None = None,
     overwrite: bool = False,
-) -> Whole:
+) -> Finished:
     """Run a protocol with its studies; run again after an interruption, it goes on from there.
 
     Args:
@@ -50,6 +47,7 @@ def run_protocol(
         overwrite: go on where files that a benchmark did not write would be replaced.
     """
     place = Path(folder)
+    protocol = replace(protocol, studies=choose_studies(protocol.studies))
     check_folder(place, overwrite)
     if failed is not None:
         protocol = sift(protocol, place, failed, progress)
@@ -57,7 +55,7 @@ def run_protocol(
     summary = write_summary(results)
     write_tables(place)
     setting = Setting(protocol, results, summary, embedded, embedded_once, protocol.study_options)
-    studies: dict[str, Study] = {}
+    studies: dict[str, Outcome[Any]] = {}
     left_out: dict[str, str] = {}
     for number, name in enumerate(protocol.studies):
         progress(Step(number, len(protocol.studies), f"study: {name.replace('_', ' ')}"))
@@ -65,4 +63,4 @@ def run_protocol(
         studies |= found
         left_out |= reasons
     progress(Step(len(protocol.studies), len(protocol.studies), ""))
-    return Whole(setting, studies, left_out)
+    return Finished(setting, studies, left_out)
