@@ -1,15 +1,15 @@
 """A benchmark from its protocol to its tables and studies: what `segcal benchmark` and `segcal demo` do."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from msgspec.structs import replace
+
+from segcal.benchmark.broken_cases import exclude_broken
 from segcal.benchmark.protocol import Protocol
-from segcal.benchmark.run import Step, check_folder, run_benchmark
-from segcal.benchmark.sifting import sift
+from segcal.benchmark.run import Progress, Step, check_folder, run_benchmark
 from segcal.benchmark.summaries import write_summary
-from segcal.benchmark.tasks import Opener
 from segcal.cases.base import CaseError
 from segcal.report.tables import write_tables
 from segcal.studies import choose_studies, run_studies
@@ -17,8 +17,7 @@ from segcal.studies.setting import Setting
 from segcal.studies.study import Outcome
 
 
-@dataclass(frozen=True)
-class Finished:
+class Finished(NamedTuple):
     """A benchmark that ran to its end: its setting, the outcomes of its studies by name, why others were left out."""
 
     setting: Setting
@@ -29,9 +28,7 @@ class Finished:
 def run(
     protocol: Protocol,
     folder: str | Path,
-    embedded: Opener | None = None,
-    embedded_once: Opener | None = None,
-    progress: Callable[[Step], None] = lambda step: None,
+    progress: Progress = lambda step: None,
     failed: Callable[[CaseError], None] | None = None,
     overwrite: bool = False,
 ) -> Finished:
@@ -40,27 +37,24 @@ def run(
     Args:
         protocol: the protocol.
         folder: where results go.
-        embedded: opens embedded tasks.
-        embedded_once: the same for cases that are read once, so that nothing of them need be kept.
         progress: told how far it is.
         failed: takes cases that cannot be used, which are then left out; without it the first one ends the run.
         overwrite: go on where files that a benchmark did not write would be replaced.
     """
     place = Path(folder)
-    protocol = replace(protocol, studies=choose_studies(protocol.studies))
+    names = choose_studies(protocol.studies)
+    protocol = replace(protocol, studies=names)
     check_folder(place, overwrite)
     if failed is not None:
-        protocol = sift(protocol, place, failed, progress)
-    results = run_benchmark(protocol, place, embedded, progress, overwrite)
+        protocol = exclude_broken(protocol, place, failed, progress)
+    results = run_benchmark(protocol, place, progress, overwrite)
     summary = write_summary(results)
-    write_tables(place)
-    setting = Setting(protocol, results, summary, embedded, embedded_once, protocol.study_options)
-    studies: dict[str, Outcome[Any]] = {}
-    left_out: dict[str, str] = {}
-    for number, name in enumerate(protocol.studies):
-        progress(Step(number, len(protocol.studies), f"study: {name.replace('_', ' ')}"))
-        found, reasons = run_studies(setting, [name])
-        studies |= found
-        left_out |= reasons
-    progress(Step(len(protocol.studies), len(protocol.studies), ""))
-    return Finished(setting, studies, left_out)
+    write_tables(place, summary)
+    finished = Finished(Setting(protocol, results, summary), {}, {})
+    for number, name in enumerate(names):
+        progress(Step(number, len(names), f"study: {name.replace('_', ' ')}"))
+        found, reasons = run_studies(finished.setting, [name])
+        finished.studies.update(found)
+        finished.left_out.update(reasons)
+    progress(Step(len(names), len(names), ""))
+    return finished

@@ -1,25 +1,21 @@
 """The setting of a study: a finished benchmark, and the means to read its cases and calibrators again."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
-from typing import Protocol as Kind
+from dataclasses import dataclass, field
+from typing import NamedTuple
+from typing import Protocol as Interface
 
 import torch
-from msgspec import Struct, convert
 
-from segcal.benchmark.job import CALIBRATORS
 from segcal.benchmark.pipelines import Pipeline
 from segcal.benchmark.protocol import Protocol
 from segcal.benchmark.results import Results
-from segcal.benchmark.study_choice import Options
-from segcal.benchmark.summaries import numbers_of
-from segcal.benchmark.tasks import Opener, OpenTask, Task, open_task
+from segcal.benchmark.tasks import OpenTask, Task
 from segcal.benchmark.units import Unit, divide
 from segcal.calibrators.base import Calibrator
 from segcal.calibrators.identity import Identity
 from segcal.cases.base import Cases, Split
-from segcal.evaluation.counting import Counter
+from segcal.evaluation.case_counter import Counter
 from segcal.evaluation.stage import Stage
 from segcal.fitting.artifact import load
 from segcal.fitting.choice import Candidate, Tried, decide
@@ -27,42 +23,15 @@ from segcal.fitting.eligible import candidates
 from segcal.fitting.held_out import group_names, measure
 from segcal.fitting.voxels import StreamedVoxels
 from segcal.metrics import find_metrics
-from segcal.report.table import Cell
+from segcal.summary import Estimate, Summary
 
 
 class NothingToStudyError(Exception):
     """A benchmark has nothing that this study is about; the text says what it would need."""
 
 
-class Number(Struct, omit_defaults=True):
-    """An estimate, a paired difference or a range over repeats, as :mod:`segcal.summary` makes them."""
-
-    value: float | None
-    low: float | None
-    high: float | None
-    cases: int | None = None
-    undefined: int | None = None
-    better: int | None = None
-    equal: int | None = None
-    worse: int | None = None
-    repeats: int | None = None
-
-    @classmethod
-    def of(cls, estimate: object) -> "Number":
-        """Return the number of an estimate, or of its plain data."""
-        return convert(estimate, cls, from_attributes=True)
-
-    def cell(self) -> Cell:
-        """Return a cell; an interval of no width (one repeat, or nothing that changed) is not shown.
-
-        >>> Number(0.5, 0.5, 0.5).cell()
-        Cell(value=0.5, low=None, high=None, middle=None, contends=True)
-        """
-        return Cell(self.value) if self.low == self.high else Cell(self.value, self.low, self.high)
-
-
-class Section(Kind):
-    """What figures know of a task: its classes, and the pipelines before and after that the page compares."""
+class Section(Interface):
+    """A task for figures: its classes, and the pipelines before and after that the page compares."""
 
     task: str
     classes: Sequence[str]
@@ -78,46 +47,26 @@ def compared_first(section: Section, titles: Iterable[str]) -> list[str]:
 
 @dataclass(frozen=True)
 class Setting:
-    """A finished benchmark.
-
-    Attributes:
-        protocol: the protocol.
-        results: its units.
-        summary: made from them.
-        embedded: opens embedded tasks; `embedded_once`: the same where nothing of them need be kept.
-        options: how much is done.
-        progress: told what is done next.
-    """
+    """A finished benchmark: its protocol, its units, the summary of these; `progress` is told what is done next."""
 
     protocol: Protocol
     results: Results
-    summary: dict[str, Any] = field(repr=False)
-    embedded: Opener | None = None
-    embedded_once: Opener | None = None
-    options: Options = field(default_factory=Options)
+    summary: Summary = field(repr=False)
     progress: Callable[[str], None] = lambda text: None
 
     @property
     def tasks(self) -> list[Task]:
-        """Return the tasks that calibrators were fitted on."""
+        """The tasks that calibrators were fitted on."""
         return [task for task in self.protocol.tasks if not task.test_only]
 
     def open(self, task: Task, pooling: str, members: int | None = None) -> OpenTask:
         """Open a task with a pooling, and with its first `members` members only if that is given."""
-        if members is None:
-            return open_task(task, pooling, self.protocol.root, self.embedded)
-        kept = members if isinstance(task.members, int) else task.members[:members]
-        fewer = replace(task, members=kept)  # type: ignore[arg-type]
-        return open_task(fewer, pooling, self.protocol.root, self.embedded_once or self.embedded)
-
-    def members(self, task: Task) -> int:
-        """Return how many members a task has."""
-        return task.members if isinstance(task.members, int) else len(task.members)
+        return self.protocol.open(task, pooling, members)
 
     def by_members(self, task: Task) -> Iterator[tuple[int, Cases]]:
         """Yield 1, 2, ... and some cases with the mean logits of so many members."""
-        for size in range(1, self.members(task) + 1):
-            self.progress(f"{task.name} with {size} of {self.members(task)} members")
+        for size in range(1, member_count(task) + 1):
+            self.progress(f"{task.name} with {size} of {member_count(task)} members")
             yield size, self.some(self.open(task, "mean_logits", size).cases)
 
     def split(self, task: Task, pooling: str, repeat: int = 0) -> Split:
@@ -127,30 +76,34 @@ class Setting:
 
     def some(self, cases: Cases) -> Cases:
         """Return the first cases, as many as the options allow."""
-        return cases if self.options.cases is None else cases.subset(cases.ids[: self.options.cases])
+        most = self.protocol.study_options.cases
+        return cases if most is None else cases.subset(cases.ids[:most])
 
     def calibrator(self, task: Task, pipeline: Pipeline, repeat: int = 0) -> Calibrator:
         """Return a calibrator as the benchmark fitted it."""
         if pipeline.calibrator == "identity":
             return Identity(self.open(task, pipeline.pooling).cases.num_classes)
-        stem = Unit(task.name, repeat, pipeline).path.with_suffix("").name
-        place = self.results.folder / CALIBRATORS / task.name / f"repeat_{repeat}" / stem
-        return load(place).calibrator
+        unit = Unit(task=task.name, repeat=repeat, pipeline=pipeline)
+        return load(self.results.folder / unit.calibrator_path).calibrator
 
     def pipelines(self, task: str, pooling: str | None = None) -> list[Pipeline]:
         """Return the pipelines that were fitted on a task."""
         found = dict.fromkeys(each.unit.pipeline for each in self.results.units if each.unit.task == task)
         return [each for each in found if pooling in (None, each.pooling)]
 
-    def numbers(self, task: str, pipeline: str, test_on: str = "") -> dict[str, Number]:
+    def numbers(self, task: str, pipeline: str, test_on: str = "") -> dict[str, Estimate]:
         """Return the summarised metrics of a pipeline by its title; empty if it is not there."""
-        found = numbers_of(self.summary, task, pipeline, test_on)
-        return {name: Number.of(one) for name, one in found.items()}
+        return self.summary.numbers(task, pipeline, test_on)
 
 
-def count_stages(cases: Cases, calibrators: Mapping[str, Calibrator], metrics: Iterable[str]) -> dict[str, Stage]:
+def member_count(task: Task) -> int:
+    """Return how many members a task has."""
+    return task.members if isinstance(task.members, int) else len(task.members)
+
+
+def count_stages(cases: Cases, calibrators: Mapping[str, Calibrator], metrics: Sequence[str]) -> dict[str, Stage]:
     """Return the numbers of the cases after each calibrator, every case read once."""
-    chosen = find_metrics(tuple(metrics))
+    chosen = find_metrics(metrics)
     counter, stages = Counter(chosen), {name: Stage(chosen) for name in calibrators}
     for case in cases:
         for name, counted in counter.count_each(case, calibrators)[1].items():
@@ -158,8 +111,7 @@ def count_stages(cases: Cases, calibrators: Mapping[str, Calibrator], metrics: I
     return stages
 
 
-@dataclass(frozen=True)
-class Default:
+class Default(NamedTuple):
     """The chosen pipeline, why, and the mean validation NLL of all that were compared, by their title."""
 
     pipeline: Pipeline

@@ -7,20 +7,18 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 from msgspec import Struct, convert, to_builtins
-from msgspec.structs import asdict
 
 from segcal.atomic import write_text
-from segcal.benchmark.results import UnitResult
 from segcal.documents import parse_json
-from segcal.errors import ArtifactError
 from segcal.report.figures.base import COLOURS, DASHES, MARKERS, Drawn, shorten
 from segcal.report.table import Cell, Group, Row, Table
 from segcal.report.tables import FOLDER as TABLES
-from segcal.studies.setting import Number, Section, Setting
+from segcal.studies.setting import Section, Setting
+from segcal.summary import Interval
 
 SCHEMA = 1
 FOLDER = "studies"
@@ -29,6 +27,15 @@ MOST_LINES = 8
 
 Data = TypeVar("Data", bound=Struct)
 One = TypeVar("One")
+
+
+class Header(Struct):
+    """What a document has beside the data of its study."""
+
+    schema: int
+    study: str
+    digest: str
+    tables: list[str]
 
 
 @dataclass(frozen=True)
@@ -45,21 +52,12 @@ class Outcome(Generic[Data]):
         """
         written = [path for stem, table in self.tables.items() for path in table.write(Path(results) / TABLES, stem)]
         header = Header(SCHEMA, name, digest, [path.name for path in written])
-        text = json.dumps(asdict(header) | to_builtins(self.data), indent=1, ensure_ascii=False, allow_nan=False)
-        return [write_text(Path(results) / FOLDER / f"{name}.json", text + "\n"), *written]
+        plain = to_builtins(header) | to_builtins(self.data)
+        text = json.dumps(plain, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+        return [write_text(Path(results) / FOLDER / f"{name}.json", text), *written]
 
 
-class Header(Struct):
-    """Beside the data of its study, a document has these."""
-
-    schema: int
-    study: str
-    digest: str
-    tables: list[str]
-
-
-@dataclass(frozen=True)
-class Study:
+class Study(NamedTuple):
     """A study.
 
     Attributes:
@@ -90,22 +88,15 @@ class Study:
         return Outcome(data, {}) if same and whole else None
 
 
-def read_data(path: Path, studies: Mapping[str, Study]) -> tuple[str, Struct | None]:
-    """Return the name and the data of a document, whatever its digest; no data of a study that is not known."""
-    try:
-        document = parse_json(path.read_text("utf-8"))
-        name: str = document["study"]
-        return name, convert(document, studies[name].data) if name in studies else None
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ArtifactError(
-            f"{path} is not readable ({error}), but it must be as segcal wrote it. Delete it and run the "
-            "benchmark again."
-        ) from None
+def interval_cell(one: Interval | None) -> Cell:
+    """Return a number as a cell; an interval of no width (one repeat, or nothing that changed) is not shown.
 
-
-def number_cell(number: Number | None) -> Cell:
-    """Return the cell of a number that may be missing."""
-    return Cell(None) if number is None else number.cell()
+    >>> interval_cell(Interval(0.5, 0.5, 0.5))
+    Cell(value=0.5, low=None, high=None, middle=None, contends=True)
+    """
+    if one is None:
+        return Cell(None)
+    return Cell(one.value) if one.low == one.high else Cell(one.value, one.low, one.high)
 
 
 def task_groups(tasks: Mapping[str, Mapping[str, One]], cells: Callable[[One], Iterable[Cell]]) -> tuple[Group, ...]:
@@ -115,12 +106,7 @@ def task_groups(tasks: Mapping[str, Mapping[str, One]], cells: Callable[[One], I
     )
 
 
-def columns_of(units: Sequence[UnitResult], metric: str) -> list[np.ndarray]:
-    """Return one array per repeat, one value per test case, NaN where it is not defined."""
-    return [np.array([np.nan if value is None else value for value in unit.numbers(metric)], float) for unit in units]
-
-
-def draw_band(axis: Any, places: Sequence[int], numbers: Sequence[Number], line: int, title: str) -> None:
+def draw_band(axis: Any, places: Sequence[int], numbers: Sequence[Interval], line: int, title: str) -> None:
     """Draw numbers as a line, the `line`-th of a figure, with a band of their intervals."""
     value, low, high = (np.array([getattr(each, key) for each in numbers], float) for key in ("value", "low", "high"))
     style = {"color": COLOURS[line % 8], "linestyle": DASHES[line % 8], "marker": MARKERS[line % 8]}
