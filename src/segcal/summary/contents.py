@@ -4,10 +4,10 @@ Attributes are named as the keys of the file.
 """
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from segcal.documents import parse_json
 from segcal.errors import ArtifactError
@@ -53,12 +53,12 @@ class Difference(Interval, frozen=True):
     worse: int
 
 
-class Bootstrap(Struct, frozen=True):
+class Bootstrap(Struct, frozen=True, forbid_unknown_fields=True):
     """The bootstrap of the intervals: it decides how results are summed up, not the results."""
 
-    replicates: int = REPLICATES
-    seed: int = 0
-    level: float = LEVEL
+    replicates: Annotated[int, Meta(ge=1, le=1_000_000)] = REPLICATES
+    seed: Annotated[int, Meta(ge=0, le=1 << 32)] = 0
+    level: Annotated[float, Meta(gt=0, lt=1)] = LEVEL
 
 
 class MetricFacts(Struct, frozen=True):
