@@ -12,15 +12,15 @@ import numpy as np
 
 from segcal.calibrators import Calibrator
 from segcal.cases import Case
-from segcal.evaluation.counting import Counter
-from segcal.kernels.tables import BENEFICIAL, HARMFUL, NEUTRAL
+from segcal.evaluation.case_counter import Counter
+from segcal.kernels.raw_tables import BENEFICIAL, HARMFUL, NEUTRAL
 from segcal.metrics import METRICS, Metric, find_metrics
-from segcal.metrics.parts import region_curve
+from segcal.metrics.readers import region_curve
 from segcal.metrics.reliability import average_calibration_error, expected_calibration_error
 from segcal.statistics import BandCache, CaseTables, Counted
+from segcal.statistics.additive import Table
 from segcal.statistics.reliability import Curve
 from segcal.statistics.spread import CurveSpread
-from segcal.statistics.table import Table
 
 # Bins of reliability diagrams, and what they are drawn of.
 FIGURE_BINS = 15

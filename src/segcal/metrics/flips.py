@@ -6,7 +6,7 @@ and not defined where none flipped.
 
 import math
 
-from segcal.kernels.tables import BENEFICIAL, HARMFUL, NEUTRAL
+from segcal.kernels.raw_tables import BENEFICIAL, HARMFUL, NEUTRAL
 from segcal.statistics.flips import Flips
 
 

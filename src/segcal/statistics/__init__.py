@@ -1,9 +1,9 @@
 """One pass over a case gives tables that add up: over chunks, cases, processes and machines."""
 
+from segcal.statistics.additive import total_of
 from segcal.statistics.boundary import BandCache, find_bands
 from segcal.statistics.case import CaseTables, Counted, count_log_probs, count_logits
 from segcal.statistics.surface import surface_distances
-from segcal.statistics.table import total_of
 
 __all__ = [
     "BandCache",

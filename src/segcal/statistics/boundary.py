@@ -21,8 +21,8 @@ except ImportError:  # compiled code that is not made for every platform
     edt = None
 
 from segcal.errors import InputError
+from segcal.statistics.additive import Table
 from segcal.statistics.reliability import Curve
-from segcal.statistics.table import Table
 
 BAND_EDGES = (0.0, 3.0, 7.0, 15.0)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from segcal.statistics.table import Table
+from segcal.statistics.additive import Table
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@ r"""Moments of the free energy :math:`F(z) = \log \sum_c e^{z_c}` over the voxel
 from dataclasses import dataclass
 from typing import Self
 
-from segcal.statistics.table import Table
+from segcal.statistics.additive import Table
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from segcal.statistics.table import Table
+from segcal.statistics.additive import Table
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from segcal.benchmark.studies.inference import SCALES, in_crops, over_scales, sl
 from segcal.benchmark.studies.repredicted_cases import Model, RepredictedCases
 from segcal.benchmark.studies.setting import NothingToStudyError, Setting
 from segcal.cases.base import Cases
-from segcal.evaluate import evaluate
+from segcal.evaluation.evaluate import evaluate
 from segcal.report.table import Cell, Column, Group, Row, Table
 
 METRICS = ("ece", "nll", "miou", "entropy")

@@ -12,8 +12,8 @@ from segcal.benchmark.results import Results, UnitResult
 from segcal.benchmark.summaries import numbers_of
 from segcal.metrics import METRICS
 from segcal.statistics import CaseTables
+from segcal.statistics.additive import total_of
 from segcal.statistics.reliability import Curve
-from segcal.statistics.table import total_of
 from segcal.summary import Difference, Draws, difference, over_repeats
 
 UNCALIBRATED = Pipeline("mean_logits", "identity")

@@ -27,9 +27,9 @@ from segcal.cases.base import Case
 from segcal.numerics import compute_dtype, winner
 from segcal.report.pictures import encode_indices
 from segcal.report.table import Cell, Column, Group, Row, Table
+from segcal.statistics.additive import Table as CountTable
+from segcal.statistics.additive import total_of
 from segcal.statistics.boundary import BAND_EDGES, find_boundary, squared_distances
-from segcal.statistics.table import Table as CountTable
-from segcal.statistics.table import total_of
 from segcal.types import IGNORED
 
 NAME = "flips"

@@ -14,7 +14,7 @@ from segcal.benchmark.studies.base import Study
 from segcal.benchmark.studies.examples import picture_of, slice_of
 from segcal.benchmark.studies.setting import NothingToStudyError, Setting
 from segcal.cases.base import Cases
-from segcal.evaluate import evaluate
+from segcal.evaluation.evaluate import evaluate
 from segcal.numerics import free_energy
 from segcal.report.pictures import encode_indices, encode_values
 from segcal.report.table import Cell, Column, Group, Row, Table, quartiles

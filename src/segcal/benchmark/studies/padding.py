@@ -25,7 +25,7 @@ from segcal.calibrators.base import Calibrator
 from segcal.calibrators.temperature import TemperatureScaling
 from segcal.cases.base import Case, Cases, Split
 from segcal.cases.padding import Padding, find_padding
-from segcal.evaluation.counting import Counter
+from segcal.evaluation.case_counter import Counter
 from segcal.evaluation.stage import Stage, summarise
 from segcal.fitting.config import FitConfig
 from segcal.fitting.fit import fit_to, read_data

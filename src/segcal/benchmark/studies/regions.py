@@ -17,7 +17,7 @@ from segcal.benchmark.studies.base import Study
 from segcal.benchmark.studies.setting import NothingToStudyError, Setting
 from segcal.calibrators.base import Calibrator
 from segcal.cases.base import Cases
-from segcal.evaluation.counting import Counter
+from segcal.evaluation.case_counter import Counter
 from segcal.evaluation.stage import Stage
 from segcal.metrics import find_metrics
 from segcal.report.table import Cell, Column, Group, Row, Table

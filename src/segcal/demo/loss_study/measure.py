@@ -19,7 +19,7 @@ from segcal.demo.loss_study.network import on_device
 from segcal.demo.loss_study.plan import POST_HOC
 from segcal.demo.tasks import Task
 from segcal.errors import SegcalError
-from segcal.evaluation.counting import Counter
+from segcal.evaluation.case_counter import Counter
 from segcal.fitting import fit
 from segcal.metrics import METRICS, Metric, parts
 from segcal.metrics.classwise import classwise_calibration_error

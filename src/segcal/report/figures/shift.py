@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from segcal.calibrators.base import Calibrator
-from segcal.calibrators.violations import adversarial, shift_change
+from segcal.evaluation.violations import adversarial, shift_change
 from segcal.report.figures.base import COLOURS, new_figure, shorten, styled
 
 MOST_CLASSES = 8

@@ -8,12 +8,10 @@ import torch
 from torch import Tensor
 
 from segcal.calibrators.base import Calibrator
-from segcal.calibrators.look_around import tiled_scores
 from segcal.cases.base import Case
-from segcal.checks import check_forward
 from segcal.errors import InputError
+from segcal.evaluation.slabs import calibrated_scores
 from segcal.metrics import Metric
-from segcal.numerics import compute_dtype
 from segcal.statistics import (
     BandCache,
     CaseTables,
@@ -25,9 +23,6 @@ from segcal.statistics import (
 )
 from segcal.statistics.boundary import LabelBands
 from segcal.statistics.case import CLASS_BINS
-
-# Values of one step of a calibrator that sees neighbours.
-STEP_VALUES = 1 << 24
 
 # A calibrator, or any function from logits (1, classes, *space) and an image to log-probabilities of that shape.
 Map: TypeAlias = Calibrator | Callable[[Tensor, Tensor | None], Tensor]
@@ -86,18 +81,10 @@ class Counter:
         return counted._replace(tables=replace(tables, surface=distances))
 
 
-@torch.no_grad()
 def _count_calibrated(case: Case, labels: Tensor, calibrator: Map, options: tuple[Any, ...]) -> Counted:
-    logits, image = case.logits[None], None if case.image is None else case.image[None]
-    if not isinstance(calibrator, Calibrator):
-        return count_log_probs(calibrator(logits, image)[0], labels, *options)
-    check_forward(logits, calibrator.num_classes)
-    parameter = next(calibrator.parameters(), None)
-    if parameter is not None and parameter.device != logits.device:
-        logits = logits.to(parameter.device)
-        image = None if image is None else image.to(parameter.device)
-    # Decisions are compared in the scores, and counting normalises them: the log-probabilities are never written.
-    logits = logits.to(compute_dtype(logits.dtype))
-    whole = calibrator.pointwise
-    scores = calibrator.scores(logits, image) if whole else tiled_scores(calibrator, logits, image, STEP_VALUES)
-    return count_logits(scores[0], labels, *options)
+    if isinstance(calibrator, Calibrator):
+        # Decisions are compared in the scores, and counting normalises them: the log-probabilities are never written.
+        return count_logits(calibrated_scores(calibrator, case), labels, *options)
+    with torch.no_grad():
+        log_probs = calibrator(case.logits[None], case.context.image)
+    return count_log_probs(log_probs[0], labels, *options)
