@@ -21,7 +21,8 @@ from segcal.demo.tasks import Task
 from segcal.errors import SegcalError
 from segcal.evaluation.case_counter import Counter
 from segcal.fitting import fit
-from segcal.metrics import METRICS, Metric, parts
+from segcal.metrics import METRICS, Metric
+from segcal.metrics import readers as parts
 from segcal.metrics.classwise import classwise_calibration_error
 from segcal.metrics.reliability import expected_calibration_error
 from segcal.statistics import BandCache, CaseTables
