@@ -14,7 +14,7 @@ from segcal.cases.files import FileCases
 from segcal.cases.formats import FORMATS, Facts, Format, Options
 from segcal.cases.formats.nnunet_dataset import find_beside
 from segcal.cases.formats.store import FORMAT as STORE
-from segcal.cases.grouping import Grouping, resolve_groups
+from segcal.cases.split import Grouping, resolve_groups
 from segcal.cases.images import ImageFolder
 from segcal.cases.kinds import KINDS, check_kind
 from segcal.cases.labels import Axes, LabelFolder, find_files
