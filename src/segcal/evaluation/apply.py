@@ -22,7 +22,6 @@ from segcal.calibrators.base import Calibrator
 from segcal.cases.base import Case, CaseError, Cases
 from segcal.cases.calibrated import FORMAT, MARKER, read_marker
 from segcal.cases.files import FileCases
-from segcal.cases.offset import require_offset
 from segcal.cases.records import Records
 from segcal.cases.suspicion import other_origin, warn
 from segcal.cases.writing import CaseWriter
@@ -71,7 +70,7 @@ def check_match(fitted: Fitted, cases: Cases, ignore_pooling: bool = False) -> N
             )
     entry = registry_entry(calibrator)
     name = type(calibrator).__name__ if entry is None else entry[0]
-    require_offset(cases, name, calibrator.translation_invariant)
+    cases.require_offset(name, calibrator.translation_invariant)
     warn(other_origin(fitted.origin, cases.origin))
 
 
