@@ -2,16 +2,15 @@
 
 from segcal.errors import InputError
 from segcal.metrics import readers
-from segcal.metrics.ba_ece import boundary_calibration_error
 from segcal.metrics.base import Metric
-from segcal.metrics.classwise import classwise_calibration_error
 from segcal.metrics.flips import beneficial_flips, flip_rate, harmful_flips, neutral_flips
-from segcal.metrics.free_energy import free_energy_std
-from segcal.metrics.likelihood import brier_score, mean_entropy, negative_log_likelihood
+from segcal.metrics.likelihood import brier_score, free_energy_std, mean_entropy, negative_log_likelihood
 from segcal.metrics.overlap import dice_score, mean_iou, pixel_accuracy
 from segcal.metrics.ranking import area_under_risk_coverage
 from segcal.metrics.reliability import (
     average_calibration_error,
+    boundary_calibration_error,
+    classwise_calibration_error,
     expected_calibration_error,
     maximum_calibration_error,
 )
@@ -55,8 +54,12 @@ METRICS: dict[str, Metric] = {
     ),
     "ece_correct": Metric("ECE of right predictions", readers.region_curve("right", 50), _ECE, bins=50),
     "ece_wrong": Metric("ECE of wrong predictions", readers.region_curve("wrong", 50), _ECE, bins=50),
-    "ece_boundary": Metric("ECE near the boundary", readers.boundary_curve(50), _ECE, bins=50, needs=("bands",)),
-    "ece_interior": Metric("ECE away from the boundary", readers.interior_curve(50), _ECE, bins=50, needs=("bands",)),
+    "ece_boundary": Metric(
+        "ECE near the boundary", readers.region_curve("boundary", 50), _ECE, bins=50, needs=("bands",)
+    ),
+    "ece_interior": Metric(
+        "ECE away from the boundary", readers.region_curve("interior", 50), _ECE, bins=50, needs=("bands",)
+    ),
     "entropy": Metric("mean predictive entropy", readers.likelihood, mean_entropy, unit="nat", better=None),
     "free_energy_std": Metric(
         "spread of the logits' offset", readers.free_energy, free_energy_std, unit="nat", better=None

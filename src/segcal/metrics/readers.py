@@ -1,94 +1,60 @@
-"""Which table a metric reads."""
+"""The table that a metric reads; None where a case has none."""
 
 from collections.abc import Callable
+from dataclasses import dataclass, replace
+from operator import attrgetter
+from typing import Self
 
 from segcal.errors import InputError
-from segcal.statistics.boundary import Bands
 from segcal.statistics.case import CaseTables
-from segcal.statistics.confusion import Confusion
-from segcal.statistics.flips import Flips
-from segcal.statistics.free_energy import FreeEnergy
-from segcal.statistics.likelihood import Likelihood
-from segcal.statistics.ranking import Ranking
 from segcal.statistics.reliability import Curve
-from segcal.statistics.surface import Surface
+
+likelihood = attrgetter("likelihood")
+confusion = attrgetter("confusion")
+ranking = attrgetter("ranking")
+bands = attrgetter("bands")
+flips = attrgetter("flips")
+free_energy = attrgetter("free_energy")
+surface = attrgetter("surface")
 
 
-def likelihood(tables: CaseTables) -> Likelihood:
-    """Return the sums of NLL, Brier score and entropy."""
-    return tables.likelihood
+@dataclass(frozen=True)
+class CurveReader:
+    """Reads a curve of the top label's reliability.
+
+    Attributes:
+        place: a region of :data:`segcal.statistics.reliability.REGIONS`; "boundary", the first band; "interior", all
+            voxels beyond it, and maps without a boundary.
+        bins: the number of bins.
+    """
+
+    place: str
+    bins: int
+
+    def __call__(self, tables: CaseTables) -> Curve | None:
+        """Return the curve; None without bands where it is one of them."""
+        if self.bins not in tables.reliability:
+            raise InputError(
+                f"bins is {self.bins}, but the tables have {sorted(tables.reliability)} bins. "
+                f"Count the cases with bins={self.bins} too."
+            )
+        if self.place not in ("boundary", "interior"):
+            return tables.reliability[self.bins][self.place]
+        if tables.bands is None:
+            return None
+        curves = tables.bands.curves[self.bins]
+        return curves[0] if self.place == "boundary" else curves[1:].summed(0)
+
+    def with_bins(self, bins: int) -> Self:
+        """Return the reader of the same place in other bins."""
+        return replace(self, bins=bins)
 
 
-def confusion(tables: CaseTables) -> Confusion:
-    """Return the confusion matrix."""
-    return tables.confusion
-
-
-def ranking(tables: CaseTables) -> Ranking:
-    """Return errors by doubt."""
-    return tables.ranking
-
-
-def bands(tables: CaseTables) -> Bands | None:
-    """Return what was counted by distance from the boundary."""
-    return tables.bands
-
-
-def flips(tables: CaseTables) -> Flips | None:
-    """Return the flips."""
-    return tables.flips
-
-
-def free_energy(tables: CaseTables) -> FreeEnergy | None:
-    """Return the moments of the free energy."""
-    return tables.free_energy
-
-
-def surface(tables: CaseTables) -> Surface | None:
-    """Return the surface distances."""
-    return tables.surface
-
-
-def region_curve(region: str, bins: int) -> Callable[[CaseTables], Curve]:
+def region_curve(region: str, bins: int) -> CurveReader:
     """Return a reader of the top-label reliability of a region."""
-
-    def read(tables: CaseTables) -> Curve:
-        return tables.reliability[_counted(bins, tables)][region]
-
-    return read
+    return CurveReader(region, bins)
 
 
 def class_curves(region: str) -> Callable[[CaseTables], Curve | None]:
-    """Return a reader of the class-wise reliability of a region."""
-
-    def read(tables: CaseTables) -> Curve | None:
-        return None if tables.classwise is None else tables.classwise[region]
-
-    return read
-
-
-def boundary_curve(bins: int) -> Callable[[CaseTables], Curve | None]:
-    """Return a reader of the reliability of the first band."""
-
-    def read(tables: CaseTables) -> Curve | None:
-        return None if tables.bands is None else tables.bands.curves[_counted(bins, tables)][0]
-
-    return read
-
-
-def interior_curve(bins: int) -> Callable[[CaseTables], Curve | None]:
-    """Return a reader of the reliability of all voxels beyond the first band, and of maps without a boundary."""
-
-    def read(tables: CaseTables) -> Curve | None:
-        return None if tables.bands is None else tables.bands.curves[_counted(bins, tables)][1:].summed(0)
-
-    return read
-
-
-def _counted(bins: int, tables: CaseTables) -> int:
-    if bins not in tables.reliability:
-        raise InputError(
-            f"bins is {bins}, but the tables have {sorted(tables.reliability)} bins. "
-            f"Count the cases with bins={bins} too."
-        )
-    return bins
+    """Return a reader of the class-wise reliability of a region: "all", "foreground" or "union"."""
+    return lambda tables: None if tables.classwise is None else tables.classwise[region]

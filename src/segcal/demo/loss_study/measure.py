@@ -23,8 +23,7 @@ from segcal.evaluation.case_counter import Counter
 from segcal.fitting import fit
 from segcal.metrics import METRICS, Metric
 from segcal.metrics import readers as parts
-from segcal.metrics.classwise import classwise_calibration_error
-from segcal.metrics.reliability import expected_calibration_error
+from segcal.metrics.reliability import classwise_calibration_error, expected_calibration_error
 from segcal.statistics import BandCache, CaseTables
 from segcal.statistics.reliability import Curve
 from segcal.types import IGNORED
