@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -12,17 +12,8 @@ from segcal.cases.base import Case
 from segcal.errors import InputError
 from segcal.evaluation.slabs import calibrated_scores
 from segcal.metrics import Metric
-from segcal.statistics import (
-    BandCache,
-    CaseTables,
-    Counted,
-    count_log_probs,
-    count_logits,
-    find_bands,
-    surface_distances,
-)
-from segcal.statistics.boundary import LabelBands
-from segcal.statistics.case import CLASS_BINS
+from segcal.metrics.needs import Needs
+from segcal.statistics import BandCache, CaseTables, Counted
 
 # A calibrator, or any function from logits (1, classes, *space) and an image to log-probabilities of that shape.
 Map: TypeAlias = Calibrator | Callable[[Tensor, Tensor | None], Tensor]
@@ -37,10 +28,8 @@ class Counter:
     """
 
     def __init__(self, metrics: Mapping[str, Metric], cache: BandCache | None = None) -> None:
-        self.needs = {need for metric in metrics.values() for need in metric.needs}
-        self.bins = tuple(sorted({metric.bins for metric in metrics.values() if metric.bins})) or (15,)
-        self.class_bins = CLASS_BINS if "classwise" in self.needs else 0
-        self.cache = cache
+        self._needs = Needs.of(metrics.values())
+        self._cache = cache
 
     def count(self, case: Case, calibrator: Map | None) -> list[CaseTables]:
         """Return the tables before and, with a calibrator, after calibration."""
@@ -51,40 +40,27 @@ class Counter:
         self, case: Case, calibrators: Mapping[str, Map], predict: bool = False
     ) -> tuple[Counted, dict[str, Counted]]:
         """Return what was counted before, and after each of several calibrators; with predictions, if asked for."""
-        if case.labels is None:
+        labels, needs = case.labels, self._needs
+        if labels is None:
             raise InputError(
                 f"labels of case {case.id!r} is missing, but every case needs labels to be measured. "
                 "Open the cases with labels, or leave this one out."
             )
-        labels, bands = case.labels, self._bands(case.id, case.labels)
-        options = (self.bins, self.class_bins, bands)
-        predict = predict or "surface" in self.needs
-        before = count_logits(case.logits, labels, *options, predict=predict or bool(calibrators))
-        compared = (*options, before.prediction, predict)
+        bands, size = needs.bands(labels, case.id, self._cache), case.spacing
+        before = needs.count(case.logits, labels, bands, None, predict or bool(calibrators), size)
         after = {}
         for name, calibrator in calibrators.items():
-            counted = _count_calibrated(case, labels, calibrator, compared)
+            # Decisions are compared in the scores, and counting normalises them: no log-probabilities are written.
+            scores = _scores(calibrator, case)
+            foreign = not isinstance(calibrator, Calibrator)
+            counted = needs.count(scores, labels, bands, before.prediction, predict, size, normalised=foreign)
             # The free energy is that of the input; what a calibrator returns has none of its own.
-            after[name] = self._with_surface(case, counted._replace(tables=replace(counted.tables, free_energy=None)))
-        return self._with_surface(case, before), after
-
-    def _bands(self, case_id: str, labels: Tensor) -> LabelBands | None:
-        if "bands" not in self.needs:
-            return None
-        return find_bands(labels.numpy()) if self.cache is None else self.cache.bands(case_id, labels.numpy())
-
-    def _with_surface(self, case: Case, counted: Counted) -> Counted:
-        if "surface" not in self.needs or counted.prediction is None or case.labels is None:
-            return counted
-        tables = counted.tables
-        distances = surface_distances(counted.prediction, case.labels.numpy(), tables.num_classes, case.spacing)
-        return counted._replace(tables=replace(tables, surface=distances))
+            after[name] = counted._replace(tables=replace(counted.tables, free_energy=None))
+        return before, after
 
 
-def _count_calibrated(case: Case, labels: Tensor, calibrator: Map, options: tuple[Any, ...]) -> Counted:
+def _scores(calibrator: Map, case: Case) -> Tensor:
     if isinstance(calibrator, Calibrator):
-        # Decisions are compared in the scores, and counting normalises them: the log-probabilities are never written.
-        return count_logits(calibrated_scores(calibrator, case), labels, *options)
+        return calibrated_scores(calibrator, case)
     with torch.no_grad():
-        log_probs = calibrator(case.logits[None], case.context.image)
-    return count_log_probs(log_probs[0], labels, *options)
+        return calibrator(case.logits[None], case.context.image)[0]

@@ -116,7 +116,7 @@ def find_bands(labels: np.ndarray, edges: Sequence[float] = BAND_EDGES) -> Label
         count += np.bincount(band, weights=often, minlength=len(edges)).astype(np.int64)
         # One term after the other onto what is there: the same bits, in however many pieces the distances come.
         terms = np.concatenate([distance, often * np.sqrt(size)])
-        distance = np.bincount(np.concatenate([own, band]), weights=terms, minlength=len(edges))
+        distance = np.bincount(np.concatenate([own, band]), weights=terms, minlength=len(edges)).astype(np.float64)
     return LabelBands(edges, code, count, distance)
 
 
