@@ -6,6 +6,7 @@ from segcal.cases.check_result import CaseRow, CheckResult, Problem
 from segcal.cases.checking import check_cases
 from segcal.cases.files import FileCases
 from segcal.cases.formats import FORMATS
+from segcal.cases.loader import LoaderCases, as_cases
 from segcal.cases.open import ReadOptions, open_cases
 from segcal.cases.padding import find_padding
 from segcal.cases.split import Split, load_split, save_split
@@ -22,10 +23,12 @@ __all__ = [
     "Cases",
     "CheckResult",
     "FileCases",
+    "LoaderCases",
     "Problem",
     "ReadOptions",
     "Split",
     "StoreWriter",
+    "as_cases",
     "check_cases",
     "convert",
     "find_padding",

@@ -184,7 +184,7 @@ class Cases(ABC):
     def require_offset(self, calibrator: str, translation_invariant: bool) -> None:
         r"""Refuse a calibrator that needs the offset of the logits where these cases have lost it.
 
-        A softmax throws the offset :math:`F(z) = \log\sum_c e^{z_c}` away: from probabilities, :math:`\log p = z - F(z)`
+        A softmax throws the offset :math:`F(z) = \log\sum_c e^{z_c}` away: of probabilities, :math:`\log p = z - F(z)`
         is all that can be had. A calibrator that depends on the offset (vs, ms, lts) would be fitted to numbers that
         are not the network's, and would give other results when it meets real logits.
         """
