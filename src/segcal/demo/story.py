@@ -17,7 +17,7 @@ from segcal.studies.run import Finished as Whole
 from segcal.studies.run import run as run_protocol
 from segcal.studies.setting import Setting, choose_default
 from segcal.studies.study import Outcome as Study
-from segcal.studies.study import number_cell as estimate_cell
+from segcal.studies.study import interval_cell as estimate_cell
 from segcal.studies.facts import MATRIX, UNCALIBRATED, Facts, find_facts
 from segcal.benchmark.tasks import EmbeddedTask
 from segcal.demo.opening import open_embedded

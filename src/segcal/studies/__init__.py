@@ -6,16 +6,16 @@ unless the protocol says otherwise. The others fit again, and run when they are 
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from hashlib import sha256
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, convert, to_builtins
 
 from segcal.benchmark.protocol import digest as make_digest
-from segcal.errors import InputError
+from segcal.documents import parse_json
+from segcal.errors import ArtifactError, InputError
 from segcal.kernels.threads import one_thread
 from segcal.studies import (
     binning,
@@ -35,7 +35,7 @@ from segcal.studies import (
     worst_cases,
 )
 from segcal.studies.setting import NothingToStudyError, Setting
-from segcal.studies.study import FOLDER, Outcome, Study, read_data
+from segcal.studies.study import FOLDER, Outcome, Study
 
 STUDIES: dict[str, Study] = {
     "offsets": offsets.STUDY,
@@ -58,23 +58,23 @@ USUAL = tuple(name for name, study in STUDIES.items() if study.usual)
 ALL = "all"
 
 
-def choose_studies(names: Sequence[str] | str | None) -> tuple[str, ...]:
-    """Return the studies that a protocol asks for: "all", a list of names, or None for the usual ones.
+def choose_studies(names: Sequence[str] | None) -> tuple[str, ...]:
+    """Return the studies that a protocol asks for: names, "all" alone, or None for the usual ones.
 
     >>> choose_studies(["binning", "flips", "binning"])
     ('binning', 'flips')
     """
-    if names is None or names == ALL:
-        return USUAL if names is None else tuple(STUDIES)
+    if names is None:
+        return USUAL
+    if tuple(names) == (ALL,):
+        return tuple(STUDIES)
     for name in names:
-        if name not in STUDIES:
+        if not isinstance(name, str) or name not in STUDIES:
             raise InputError(f"no study is named {name!r}. Choose one of: {', '.join(STUDIES)}.")
     return tuple(dict.fromkeys(names))
 
 
-def run_studies(
-    setting: Setting, names: Sequence[str] | str | None = None
-) -> tuple[dict[str, Outcome[Any]], dict[str, str]]:
+def run_studies(setting: Setting, names: Sequence[str] | None = None) -> tuple[dict[str, Outcome[Any]], dict[str, str]]:
     """Run studies, those of the protocol if `names` is None, and write them into the folder of the results.
 
     A study that is there is read back. Returned are the outcomes by name, and the reason for each study that this
@@ -105,16 +105,24 @@ def study_digest(setting: Setting, name: str) -> str:
     """
     paths = sorted(each.unit.path for each in setting.results.units)
     units = [(str(path), sha256((setting.results.folder / path).read_bytes()).hexdigest()) for path in paths]
-    options = asdict(setting.options)
-    bootstrap = setting.summary["bootstrap"]
-    plain = {"study": name, "units": units, "options": options, "bootstrap": bootstrap, "segcal": version("segcal")}
-    return make_digest(plain)
+    decides = {"options": setting.protocol.study_options, "bootstrap": setting.summary.bootstrap}
+    return make_digest({"study": name, "units": units, "segcal": version("segcal")} | to_builtins(decides))
 
 
 def read_outcomes(folder: str | Path) -> dict[str, Struct]:
     """Return the data of the studies of a folder of results, by name; what cannot be read is refused."""
-    found = (read_data(path, STUDIES) for path in sorted((Path(folder) / FOLDER).glob("*.json")))
-    return {name: data for name, data in found if data is not None}
+    found: dict[str, Struct] = {}
+    for path in sorted((Path(folder) / FOLDER).glob("*.json")):
+        try:
+            document = parse_json(path.read_text("utf-8"))
+            if document["study"] in STUDIES:
+                found[document["study"]] = convert(document, STUDIES[document["study"]].data)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ArtifactError(
+                f"{path} is not readable ({error}), but it must be as segcal wrote it. Delete it and run the "
+                "benchmark again."
+            ) from None
+    return found
 
 
 def study_table() -> str:

@@ -15,8 +15,9 @@ from msgspec import Struct
 
 from segcal.report.figures.base import Drawn, new_figure, styled
 from segcal.report.table import Column, Table
-from segcal.studies.setting import NothingToStudyError, Number, Section, Setting, compared_first
-from segcal.studies.study import MOST_LINES, Outcome, Study, draw_band, task_groups
+from segcal.studies.setting import NothingToStudyError, Section, Setting, compared_first
+from segcal.studies.study import MOST_LINES, Outcome, Study, draw_band, interval_cell, task_groups
+from segcal.summary import Estimate, Summary
 
 # By metric and number of bins, the name in the summary.
 NAMES: dict[str, dict[int, str]] = {
@@ -26,7 +27,7 @@ NAMES: dict[str, dict[int, str]] = {
 # What the tables use.
 REFERENCE = {"ece": 50, "ace": 15}
 # Of a pipeline, by metric and number of bins.
-Numbers = dict[str, dict[str, Number]]
+Numbers = dict[str, dict[str, Estimate]]
 
 
 class BinnedTask(Struct):
@@ -48,13 +49,13 @@ def run_binning(setting: Setting) -> Outcome[BinningData]:
     return summary_binning(setting.summary)
 
 
-def summary_binning(summary: Mapping[str, Any]) -> Outcome[BinningData]:
+def summary_binning(summary: Summary) -> Outcome[BinningData]:
     """Return the outcome of a summary, which is all that it needs."""
     tasks: dict[str, dict[str, Numbers]] = {}
-    for row in summary["results"]:
-        if not row["test_on"] and all(name in row["metrics"] for names in NAMES.values() for name in names.values()):
-            tasks.setdefault(row["task"], {})[row["pipeline"]] = {
-                metric: {str(bins): Number.of(row["metrics"][name]) for bins, name in names.items()}
+    for row in summary.results:
+        if not row.test_on and all(name in row.metrics for names in NAMES.values() for name in names.values()):
+            tasks.setdefault(row.task, {})[row.pipeline] = {
+                metric: {str(bins): row.metrics[name] for bins, name in names.items()}
                 for metric, names in NAMES.items()
             }
     if not tasks:
@@ -68,7 +69,9 @@ def binning_outcome(tasks: Mapping[str, dict[str, Numbers]]) -> Outcome[BinningD
     columns = tuple(
         Column(f"{bins} bins", metric.upper(), better="lower") for metric, names in NAMES.items() for bins in names
     )
-    groups = task_groups(tasks, lambda numbers: [one.cell() for metric in NAMES for one in numbers[metric].values()])
+    groups = task_groups(
+        tasks, lambda numbers: [interval_cell(one) for metric in NAMES for one in numbers[metric].values()]
+    )
     notes = tuple(_note(task, one) for task, one in data.items())
     table = Table("Sensitivity of ECE and ACE to binning", "Pipeline", columns, groups, notes, apart=True)
     return Outcome(BinningData(data, REFERENCE), {"figure6_binning": table})
@@ -125,11 +128,6 @@ def _figures(data: BinningData, section: Section) -> Iterator[Drawn]:
 
 
 STUDY = Study(
-    shows="Fig. 6: other numbers of bins",
-    needs="ece and ace among the metrics",
-    costs="nothing",
-    usual=True,
-    run=run_binning,
-    data=BinningData,
-    figures=_figures,
-)
+    "Fig. 6: other numbers of bins", "ece and ace among the metrics", "nothing", True,
+    run_binning, BinningData, _figures,
+)  # fmt: skip

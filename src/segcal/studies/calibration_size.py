@@ -8,11 +8,11 @@ the change is mean [min, max] over repeats.
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from segcal.benchmark.pipelines import Pipeline
 from segcal.benchmark.results import Results, UnitResult
@@ -22,9 +22,9 @@ from segcal.errors import InputError
 from segcal.metrics import METRICS
 from segcal.report.figures.base import Drawn, new_figure, styled
 from segcal.report.table import Column, Group, Row, Table
-from segcal.studies.setting import NothingToStudyError, Number, Section, Setting
-from segcal.studies.study import FOLDER, MOST_LINES, Outcome, Study, columns_of, draw_band
-from segcal.summary import Draws, difference, estimate, over_repeats
+from segcal.studies.setting import NothingToStudyError, Section, Setting
+from segcal.studies.study import FOLDER, MOST_LINES, Outcome, Study, draw_band, interval_cell
+from segcal.summary import Bootstrap, Draws, Estimate, Interval, difference, estimate, over_repeats
 
 NAME = "calibration_size"
 # The paper's subset, and the calibrator that this package would take first.
@@ -37,8 +37,8 @@ class SizePoint(Struct):
     """A metric with `n` calibration cases, and its change against the usual number of them."""
 
     n: int
-    value: Number
-    change: Number
+    value: Estimate
+    change: Interval
 
 
 class SizedTask(Struct):
@@ -57,7 +57,7 @@ class CalibrationSizeData(Struct):
 
 def run_calibration_size(setting: Setting) -> Outcome[CalibrationSizeData]:
     """Fit again with fewer and with more calibration cases, and compare."""
-    wanted = setting.options.size_tasks
+    wanted = setting.protocol.study_options.size_tasks
     found: dict[str, dict[int, Results]] = {}
     references = {}
     for task in (task for task in setting.tasks if wanted is None or task.name in wanted):
@@ -72,11 +72,11 @@ def run_calibration_size(setting: Setting) -> Outcome[CalibrationSizeData]:
             found[task.name][size] = _run(setting, task, replace(division, fitted=size))
     if not found:
         raise NothingToStudyError("no task has calibrators of this study and two cases beside the test")
-    return size_outcome(found, references, setting.summary["bootstrap"])
+    return size_outcome(found, references, setting.summary.bootstrap)
 
 
 def size_outcome(
-    found: Mapping[str, Mapping[int, Results]], references: Mapping[str, int], bootstrap: Mapping[str, Any]
+    found: Mapping[str, Mapping[int, Results]], references: Mapping[str, int], bootstrap: Bootstrap
 ) -> Outcome[CalibrationSizeData]:
     """Return the outcome of results by task and number of calibration cases; `references` names the usual number."""
     tasks = {}
@@ -96,26 +96,26 @@ def size_outcome(
 
 
 def _curves(
-    units: Mapping[int, Sequence[UnitResult]], reference: int, bootstrap: Mapping[str, Any]
+    units: Mapping[int, Sequence[UnitResult]], reference: int, bootstrap: Bootstrap
 ) -> dict[str, list[SizePoint]]:
     """Return, by metric, one point per size: its value and its change against the reference, with intervals."""
     own = units[reference]
-    draws = Draws([len(unit.rows) for unit in own], bootstrap["replicates"], bootstrap["seed"])
+    draws = Draws([len(unit.rows) for unit in own], bootstrap.replicates, bootstrap.seed)
     curves: dict[str, list[SizePoint]] = {}
     for name in TITLES:
         metric = METRICS[name]
-        if name not in own[0].rows[0]["metrics"]:
+        if name not in own[0].rows[0].metrics:
             continue
         for size in sorted(units):
             if metric.pooled:
                 first, second = ([metric(unit.tables) for unit in units[n]] for n in (reference, size))
                 gaps = [None if a is None or b is None else b - a for a, b in zip(first, second, strict=True)]
-                value, change = Number.of(over_repeats(second)), Number.of(over_repeats(gaps))
+                point = SizePoint(size, over_repeats(second), over_repeats(gaps))
             else:
-                columns = [columns_of(units[n], name) for n in (reference, size)]
-                value = Number.of(estimate(columns[1], draws, bootstrap["level"]))
-                change = Number.of(difference(*columns, draws, metric.better, bootstrap["level"]))
-            curves.setdefault(name, []).append(SizePoint(size, value, change))
+                before, after = ([unit.column(name) for unit in units[n]] for n in (reference, size))
+                change = difference(before, after, draws, metric.better, bootstrap.level)
+                point = SizePoint(size, estimate(after, draws, bootstrap.level), change)
+            curves.setdefault(name, []).append(point)
     return curves
 
 
@@ -125,7 +125,7 @@ def _table(task: str, data: SizedTask) -> Table:
         Group(
             metric,
             tuple(
-                Row(title, tuple(point.change.cell() for point in curves[metric]))
+                Row(title, tuple(interval_cell(point.change) for point in curves[metric]))
                 for title, curves in data.pipelines.items()
                 if metric in curves
             ),
@@ -137,7 +137,7 @@ def _table(task: str, data: SizedTask) -> Table:
 
 
 def _sizes(setting: Setting, task: Task, pool: int, reference: int) -> list[int]:
-    wanted = setting.options.sizes or tuple(round(share * pool) for share in SHARES)
+    wanted = setting.protocol.study_options.sizes or tuple(round(share * pool) for share in SHARES)
     cases = setting.open(task, "mean_logits").cases
     groups = Counter(cases.groups.get(case_id, case_id) for case_id in cases.ids)
     least = max(groups.values())  # so that a whole group fits, whichever is drawn
@@ -152,7 +152,7 @@ def _run(setting: Setting, task: Task, division: Division) -> Results:
     alone = replace(task, split=division, test_on=())
     protocol = replace(setting.protocol, tasks=(alone,), pipelines=_pipelines(setting, task), notes=())
     folder = setting.results.folder / FOLDER / NAME / task.name / f"n_{division.fitted}"
-    return run_benchmark(protocol, folder, setting.embedded)
+    return run_benchmark(protocol, folder)
 
 
 def _units(results: Results, task: str) -> dict[str, list[UnitResult]]:
@@ -166,9 +166,9 @@ def _units(results: Results, task: str) -> dict[str, list[UnitResult]]:
 
 
 def _check_tests(task: str, units: Mapping[int, Sequence[UnitResult]], reference: int) -> None:
-    own = [unit.header["test"] for unit in units[reference]]
+    own = [unit.header.test for unit in units[reference]]
     for size, each in units.items():
-        if [unit.header["test"] for unit in each] != own:
+        if [unit.header.test for unit in each] != own:
             raise InputError(
                 f"task {task!r} has other test cases with {size} calibration cases than with {reference}, but they "
                 "must be the same. Delete the folder of this study and run it again."
@@ -200,11 +200,6 @@ def _figures(data: CalibrationSizeData, section: Section) -> Iterator[Drawn]:
 
 
 STUDY = Study(
-    shows="Fig. 5: fewer and more calibration cases",
-    needs="",
-    costs="fits and tests up to six pipelines again, for five sizes",
-    usual=False,
-    run=run_calibration_size,
-    data=CalibrationSizeData,
-    figures=_figures,
-)
+    "Fig. 5: fewer and more calibration cases", "", "fits and tests up to six pipelines again, for five sizes", False,
+    run_calibration_size, CalibrationSizeData, _figures,
+)  # fmt: skip

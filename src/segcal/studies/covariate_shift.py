@@ -6,11 +6,11 @@ paired intervals.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from segcal.benchmark.results import UnitResult
 from segcal.benchmark.tasks import Task
@@ -20,9 +20,9 @@ from segcal.report.figures.base import Drawn, new_figure, show_picture, styled
 from segcal.report.pictures import encode_values
 from segcal.report.table import Cell, Column, Group, Row, Table
 from segcal.studies.corruptions import BLUR_TAPS, CORRUPTIONS, SETTINGS, STRENGTHS, corrupt
-from segcal.studies.setting import NothingToStudyError, Number, Section, Setting
-from segcal.studies.study import Outcome, Study, columns_of, number_cell, task_groups
-from segcal.summary import Draws, difference
+from segcal.studies.setting import NothingToStudyError, Section, Setting
+from segcal.studies.study import Outcome, Study, interval_cell, task_groups
+from segcal.summary import Bootstrap, Difference, Draws, Estimate, difference
 
 COMPARED = ("nll", "ece", "ba_ece", "dice")
 SHOWN = {"nll": ("NLL", 3, 1.0), "ece": ("ECE", 3, 1.0)}
@@ -39,8 +39,8 @@ TITLES = {
 class ShiftedNumbers(Struct, omit_defaults=True):
     """The numbers of a pipeline in one place, and how they changed against the clean cases (not for these)."""
 
-    metrics: dict[str, Number]
-    change: dict[str, Number] | None = None
+    metrics: dict[str, Estimate]
+    change: dict[str, Difference] | None = None
 
 
 class CorruptedPicture(Struct):
@@ -105,22 +105,22 @@ def settings_table() -> Table:
 
 
 def compare_shift(
-    clean: Sequence[UnitResult], shifted: Sequence[UnitResult], bootstrap: Mapping[str, Any]
-) -> dict[str, Number]:
+    clean: Sequence[UnitResult], shifted: Sequence[UnitResult], bootstrap: Bootstrap
+) -> dict[str, Difference]:
     """Return the paired change of each metric from the clean to the shifted cases of a pipeline.
 
     A copy may have some of the cases only; the change is that of those.
     """
-    draws = Draws([len(unit.rows) for unit in shifted], bootstrap["replicates"], bootstrap["seed"])
-    kept = [{row["case"] for row in unit.rows} for unit in shifted]
+    draws = Draws([len(unit.rows) for unit in shifted], bootstrap.replicates, bootstrap.seed)
+    kept = [{row.case for row in unit.rows} for unit in shifted]
     paired = [
-        replace(unit, rows=[row for row in unit.rows if row["case"] in ids])
+        replace(unit, rows=tuple(row for row in unit.rows if row.case in ids))
         for unit, ids in zip(clean, kept, strict=True)
     ]
     found = {}
-    for name in (each for each in COMPARED if each in shifted[0].rows[0]["metrics"]):
-        columns = [columns_of(units, name) for units in (paired, shifted)]
-        found[name] = Number.of(difference(*columns, draws, METRICS[name].better, bootstrap["level"]))
+    for name in (each for each in COMPARED if each in shifted[0].rows[0].metrics):
+        before, after = ([unit.column(name) for unit in units] for units in (paired, shifted))
+        found[name] = difference(before, after, draws, METRICS[name].better, bootstrap.level)
     return found
 
 
@@ -142,7 +142,7 @@ def _same_cases(setting: Setting, task: str, target: str) -> bool:
     """Return whether the target was tested on cases of the task's own tests: a copy, and not another place."""
     own, there = (
         {
-            each.unit.repeat: set(each.header["test"])
+            each.unit.repeat: set(each.header.test)
             for each in setting.results.units
             if (each.unit.task, each.unit.test_on) == (task, place)
         }
@@ -155,9 +155,10 @@ def _compare(setting: Setting, task: str, copies: Sequence[str]) -> dict[str, di
     found = {}
     for title in (each.title for each in setting.pipelines(task)):
         places = {"": ShiftedNumbers(setting.numbers(task, title))}
+        clean = setting.results.repeats(task, title)
         for target in copies:
-            units = [setting.results.repeats(task, title, place) for place in ("", target)]
-            change = compare_shift(*units, setting.summary["bootstrap"])
+            shifted = setting.results.repeats(task, title, target)
+            change = compare_shift(clean, shifted, setting.summary.bootstrap)
             places[target] = ShiftedNumbers(setting.numbers(task, title, target), change)
         found[title] = places
     return found
@@ -168,7 +169,7 @@ def _cells(targets: Sequence[str], places: Mapping[str, ShiftedNumbers]) -> Iter
     yield from (Cell(clean[metric].value if metric in clean else None) for metric in SHOWN)
     for target in targets:
         change = (places[target].change if target in places else None) or {}
-        yield from (number_cell(change.get(metric)) for metric in SHOWN)
+        yield from (interval_cell(change.get(metric)) for metric in SHOWN)
 
 
 @styled
@@ -194,11 +195,6 @@ def _figures(data: CovariateShiftData, section: Section) -> Iterator[Drawn]:
 
 
 STUDY = Study(
-    shows="Tables 6 and 7: corrupted copies, paired",
-    needs="a corrupted copy in `test_on`",
-    costs="reads one case",
-    usual=True,
-    run=run_covariate_shift,
-    data=CovariateShiftData,
-    figures=_figures,
-)
+    "Tables 6 and 7: corrupted copies, paired", "a corrupted copy in `test_on`", "reads one case", True,
+    run_covariate_shift, CovariateShiftData, _figures,
+)  # fmt: skip

@@ -60,10 +60,6 @@ def in_crops(model: Model, size: int) -> Model:
 
 
 STUDY = Study(
-    shows="ECE and mIoU by crop size of the input",
-    needs="embedded tasks, or networks of yours",
-    costs="predicts every case four times",
-    usual=False,
-    run=run_crop_size,
-    data=FactorData,
-)
+    "ECE and mIoU by crop size of the input", "embedded tasks, or networks of yours", "predicts every case four times",
+    False, run_crop_size, FactorData,
+)  # fmt: skip

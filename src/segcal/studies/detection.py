@@ -20,9 +20,9 @@ from segcal.calibrators.base import Calibrator
 from segcal.calibrators.lead import with_lead
 from segcal.calibrators.selective import Selective
 from segcal.cases.base import Case, Cases
+from segcal.evaluation.slabs import calibrated_scores
 from segcal.metrics.reliability import expected_calibration_error
 from segcal.numerics import compute_dtype, winner
-from segcal.report.case_maps import calibrated_scores
 from segcal.report.figures.base import COLOURS, DASHES, MARKERS, Drawn, new_figure, shorten, styled
 from segcal.report.table import Cell, Column, Group, Row, Table
 from segcal.statistics.case import count_logits
@@ -214,11 +214,6 @@ def _figures(data: DetectionData, section: Section) -> Iterator[Drawn]:
 
 
 STUDY = Study(
-    shows="ECE by the share of mispredictions found: oracle curves, learned selectors",
-    needs="",
-    costs="counts the test cases of a repeat eleven times",
-    usual=False,
-    run=run_detection,
-    data=DetectionData,
-    figures=_figures,
-)
+    "ECE by the share of mispredictions found: oracle curves, learned selectors", "",
+    "counts the test cases of a repeat eleven times", False, run_detection, DetectionData, _figures,
+)  # fmt: skip

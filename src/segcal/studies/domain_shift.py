@@ -5,13 +5,14 @@ intersection over union of the uncalibrated prediction. In the second table cali
 SD, a task of `test_on`, without any fitting there.
 """
 
-from typing import Any
+from collections.abc import Iterable
 
 from msgspec import Struct
 
 from segcal.report.table import Cell, Column, Group, Row, Table
-from segcal.studies.setting import NothingToStudyError, Number, Setting
+from segcal.studies.setting import NothingToStudyError, Setting
 from segcal.studies.study import Outcome, Study
+from segcal.summary import Estimate, ResultRow
 
 UNCALIBRATED = "identity"
 
@@ -22,8 +23,8 @@ class DomainRow(Struct):
     InD: str
     SD: str
     model: str
-    miou: Number | None
-    ece: dict[str, Number]
+    miou: Estimate | None
+    ece: dict[str, Estimate]
 
 
 class DomainShiftData(Struct):
@@ -35,11 +36,11 @@ class DomainShiftData(Struct):
 
 def run_domain_shift(setting: Setting) -> Outcome[DomainShiftData]:
     """Tabulate the benchmark's results in and out of their domain."""
-    if not any(row["test_on"] for row in setting.summary["results"]):
+    if not any(row.test_on for row in setting.summary.results):
         raise NothingToStudyError("no task names another one in test_on")
-    rows = [row for row in setting.summary["results"] if "ece" in row["metrics"]]
-    inside = arrange(setting, [row for row in rows if not row["test_on"]])
-    outside = arrange(setting, [row for row in rows if row["test_on"]])
+    rows = [row for row in setting.summary.results if "ece" in row.metrics]
+    inside = arrange(setting, [row for row in rows if not row.test_on])
+    outside = arrange(setting, [row for row in rows if row.test_on])
     tables = {
         "selective_table1_in_domain": _table("ECE in the domain of the fit", inside),
         "selective_table2_domain_shift": _table("ECE under domain shift: fitted on InD, tested on SD", outside),
@@ -47,16 +48,16 @@ def run_domain_shift(setting: Setting) -> Outcome[DomainShiftData]:
     return Outcome(DomainShiftData(inside, outside), tables)
 
 
-def arrange(setting: Setting, results: list[dict[str, Any]]) -> list[DomainRow]:
+def arrange(setting: Setting, results: Iterable[ResultRow]) -> list[DomainRow]:
     """Return one row per task, target and pooling."""
     rows: dict[tuple[str, str, str], DomainRow] = {}
     for result in results:
-        facts, metrics = setting.summary["pipelines"][result["pipeline"]], result["metrics"]
-        key = (result["task"], result["test_on"], facts["pooling"])
+        pipeline = setting.summary.pipelines[result.pipeline]
+        key = (result.task, result.test_on, pipeline.pooling)
         row = rows.setdefault(key, DomainRow(*key, None, {}))
-        row.ece[facts["calibrator"]] = Number.of(metrics["ece"])
-        if facts["calibrator"] == UNCALIBRATED and "miou" in metrics:
-            row.miou = Number.of(metrics["miou"])
+        row.ece[pipeline.calibrator] = result.metrics["ece"]
+        if pipeline.calibrator == UNCALIBRATED:
+            row.miou = result.metrics.get("miou")
     return list(rows.values())
 
 
@@ -74,10 +75,5 @@ def _table(title: str, rows: list[DomainRow]) -> Table:
 
 
 STUDY = Study(
-    shows="fitted here, tested elsewhere",
-    needs="a `test_on`",
-    costs="nothing",
-    usual=True,
-    run=run_domain_shift,
-    data=DomainShiftData,
-)
+    "fitted here, tested elsewhere", "a `test_on`", "nothing", True, run_domain_shift, DomainShiftData,
+)  # fmt: skip

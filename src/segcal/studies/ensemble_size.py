@@ -1,7 +1,7 @@
 """ECE and mIoU by the number of members; it needs nothing but the members."""
 
 from segcal.studies.factor import FactorCurve, FactorData, factor_outcome, measure
-from segcal.studies.setting import NothingToStudyError, Setting
+from segcal.studies.setting import NothingToStudyError, Setting, member_count
 from segcal.studies.study import Outcome, Study
 
 
@@ -9,7 +9,7 @@ def run_ensemble_size(setting: Setting) -> Outcome[FactorData]:
     """Measure the tasks of a benchmark with their first 1, 2, ... members."""
     found: dict[str, FactorCurve] = {}
     for task in setting.tasks:
-        if setting.members(task) > 1:
+        if member_count(task) > 1:
             found[task.name] = {str(size): measure(cases) for size, cases in setting.by_members(task)}
     if not found:
         raise NothingToStudyError("no task has two members")
@@ -17,10 +17,6 @@ def run_ensemble_size(setting: Setting) -> Outcome[FactorData]:
 
 
 STUDY = Study(
-    shows="ECE and mIoU by number of members",
-    needs="two members",
-    costs="reads every case once for each ensemble size",
-    usual=False,
-    run=run_ensemble_size,
-    data=FactorData,
-)
+    "ECE and mIoU by number of members", "two members", "reads every case once for each ensemble size", False,
+    run_ensemble_size, FactorData,
+)  # fmt: skip

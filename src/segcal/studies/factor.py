@@ -6,10 +6,10 @@ ECE and NLL are means over cases with intervals, mIoU is of all cases together (
 from msgspec import Struct
 
 from segcal.cases.base import Cases
-from segcal.evaluate import evaluate
+from segcal.evaluation.evaluate import evaluate
 from segcal.report.table import Column, Table
-from segcal.studies.setting import Number
-from segcal.studies.study import Outcome, number_cell, task_groups
+from segcal.studies.study import Outcome, interval_cell, task_groups
+from segcal.summary import Estimate
 
 COLUMNS = {
     "ece": Column("ECE", better="lower"),
@@ -19,7 +19,7 @@ COLUMNS = {
 }
 NOTE = "Uncalibrated predictions; mean over cases with 95 % intervals, mIoU of all cases together in %."
 # By the factor's value, in the order of the axis, the estimate of each metric.
-FactorCurve = dict[str, dict[str, Number]]
+FactorCurve = dict[str, dict[str, Estimate]]
 
 
 class FactorData(Struct):
@@ -28,13 +28,13 @@ class FactorData(Struct):
     tasks: dict[str, FactorCurve]
 
 
-def measure(cases: Cases) -> dict[str, Number]:
+def measure(cases: Cases) -> dict[str, Estimate]:
     """Return the estimates of uncalibrated predictions."""
-    return {name: Number.of(one) for name, one in evaluate(cases, metrics=tuple(COLUMNS)).before.items()}
+    return dict(evaluate(cases, metrics=tuple(COLUMNS)).before)
 
 
 def factor_outcome(name: str, first: str, title: str, tasks: dict[str, FactorCurve]) -> Outcome[FactorData]:
     """Return the outcome of curves by task; `first` heads the column of the factor's values."""
-    groups = task_groups(tasks, lambda numbers: [number_cell(numbers.get(metric)) for metric in COLUMNS])
+    groups = task_groups(tasks, lambda numbers: [interval_cell(numbers.get(metric)) for metric in COLUMNS])
     table = Table(title, first, tuple(COLUMNS.values()), groups, (NOTE,), apart=True)
     return Outcome(FactorData(tasks), {name: table})

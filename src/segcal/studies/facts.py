@@ -6,14 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from segcal.benchmark.results import FlipBands
 from segcal.benchmark.pipelines import Pipeline
-from segcal.benchmark.results import Results, UnitResult
+from segcal.benchmark.results import FlipBands, Results, UnitResult
 from segcal.benchmark.summaries import numbers_of
 from segcal.metrics import METRICS
 from segcal.statistics import CaseTables
+from segcal.statistics.additive import total_of
 from segcal.statistics.reliability import Curve
-from segcal.statistics.table import total_of
 from segcal.summary import Difference, Draws, difference, over_repeats
 
 UNCALIBRATED = Pipeline("mean_logits", "identity")

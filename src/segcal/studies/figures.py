@@ -12,12 +12,11 @@ import numpy as np
 import torch
 from msgspec import Struct
 
-from segcal.benchmark.job import CALIBRATORS
 from segcal.benchmark.pipelines import Pipeline
 from segcal.benchmark.units import Unit
 from segcal.calibrators.base import Calibrator
-from segcal.calibrators.violations import adversarial, shift_change
 from segcal.errors import SegcalError
+from segcal.evaluation.violations import adversarial, shift_change
 from segcal.fitting.artifact import load
 from segcal.report.figures.base import COLOURS, MARKERS, Drawn, new_figure, shorten, styled
 from segcal.report.figures.reliability import reliability_figure
@@ -109,9 +108,9 @@ def _shifts(section: Any, folder: Path) -> Iterator[Drawn]:
         row = next((row for row in section.rows if row.pipeline == title), None)
         if row is None or row.calibrator == "identity" or "," in title:
             continue
-        stem = Unit(section.task, 0, Pipeline(row.pooling, row.calibrator)).path.with_suffix("").name
+        unit = Unit(task=section.task, repeat=0, pipeline=Pipeline(row.pooling, row.calibrator))
         try:
-            calibrator = load(folder / CALIBRATORS / section.task / "repeat_0" / stem).calibrator
+            calibrator = load(folder / unit.calibrator_path).calibrator
         except (SegcalError, OSError):
             continue
         draw = partial(shift_figure, calibrator, title, section.classes)
@@ -165,17 +164,18 @@ def _clearest(calibrator: Calibrator) -> tuple[float, _Pair]:
     voxels = adversarial(calibrator.num_classes)[::SPARSE].round(decimals=3)
     if not calibrator.pointwise:
         change, found = shift_change(calibrator, voxels)
-        keys = ("logits", "the same plus", "probabilities", "and after the shift")
-        logits, shift, first, second = (np.array(found[key], float) for key in keys)
-        return change, _Pair(logits, float(shift), first, second)
+        logits, first, second = (
+            np.array(found[key], float) for key in ("logits", "probabilities", "and after the shift")
+        )
+        return change, _Pair(logits, float(found["the same plus"]), first, second)
     before = calibrator(voxels)
     worst = 0.0
     for shift in (*VISIBLE_SHIFTS, VISIBLE_SHIFTS[0]):  # the first again, where none of them can be seen
         after = calibrator(voxels + shift)
         worst = max(worst, float((after - before).abs().max()))
-        change = (after.exp() - before.exp()).abs().amax(1)
-        place = int(change.argmax())
-        if float(change[place]) > VISIBLE:
+        changes = (after.exp() - before.exp()).abs().amax(1)
+        place = int(changes.argmax())
+        if float(changes[place]) > VISIBLE:
             break
-    pair = (each[place].exp().numpy().astype(float) for each in (before, after))
-    return worst, _Pair(voxels[place].numpy().astype(float), shift, *pair)
+    first, second = (each[place].exp().double().numpy() for each in (before, after))
+    return worst, _Pair(voxels[place].double().numpy(), shift, first, second)

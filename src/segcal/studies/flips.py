@@ -8,7 +8,6 @@ most flips is kept as an example.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -18,18 +17,18 @@ from msgspec import Struct
 from msgspec import field as json_field
 from numpy.typing import NDArray
 
-from segcal.benchmark.counting import FlipBands
 from segcal.benchmark.pipelines import Pipeline
+from segcal.benchmark.results import FlipBands
 from segcal.benchmark.tasks import Task
 from segcal.calibrators.base import Calibrator
 from segcal.cases.base import Case
-from segcal.report.case_maps import Encoded, calibrated_scores, decisions, picture_of, slice_of
+from segcal.evaluation.slabs import calibrated_scores
+from segcal.report.case_maps import Encoded, decisions, picture_of, slice_of
 from segcal.report.figures.base import COLOURS, Drawn, new_figure, shorten, show_classes, show_picture, styled
 from segcal.report.pictures import decode_map, encode_indices
 from segcal.report.table import Cell, Column, Table
+from segcal.statistics.additive import total_of
 from segcal.statistics.boundary import BAND_EDGES, find_boundary, squared_distances
-from segcal.statistics.table import Table as CountTable
-from segcal.statistics.table import total_of
 from segcal.studies.setting import NothingToStudyError, Section, Setting
 from segcal.studies.study import Outcome, Study, task_groups
 from segcal.types import IGNORED
@@ -98,19 +97,6 @@ class FlipsData(Struct):
     closer: dict[str, CloserLook]
 
 
-@dataclass(frozen=True)
-class FlipPlaces(CountTable):
-    """Voxels ``(steps + 1,)`` and flips ``(steps + 1, 3)`` by distance; they add up over cases.
-
-    Steps are of one voxel, the last one open; one more entry holds voxels without a distance. Flips are harmful,
-    beneficial, neutral.
-    """
-
-    steps: int = field(metadata={"fixed": True})
-    voxels: NDArray[np.int64]
-    flips: NDArray[np.int64]
-
-
 def run_flips(setting: Setting) -> Outcome[FlipsData]:
     """Tabulate the flips of a benchmark, and look at one pipeline per task more closely."""
     bands: dict[str, dict[str, FlipBands]] = {}
@@ -119,7 +105,12 @@ def run_flips(setting: Setting) -> Outcome[FlipsData]:
         free = {each.title: each for each in setting.pipelines(task.name) if each.preserves is None}
         if not free:
             continue
-        bands[task.name] = own = {title: _counted(setting, task.name, title) for title in free}
+        bands[task.name] = own = {
+            title: total_of(
+                {str(unit.unit.repeat): unit.flip_bands for unit in setting.results.repeats(task.name, title)}
+            )
+            for title in free
+        }
         most = max(free, key=lambda title: int(own[title].flips.sum()))
         setting.progress(f"flips of {task.name}")
         closer[task.name] = look_closer(setting, task, free.get(SHOWN, free[most]))
@@ -133,13 +124,16 @@ def look_closer(setting: Setting, task: Task, pipeline: Pipeline) -> CloserLook:
     calibrator = setting.calibrator(task, pipeline)
     cases = setting.some(setting.split(task, pipeline.pooling).test)
     found = {case.id: count_places(case, calibrator) for case in cases}
-    most = max(sorted(found), key=lambda case_id: int(found[case_id].flips.sum()))
+    most = max(sorted(found), key=lambda case_id: int(found[case_id][:, 1:].sum()))
     example = example_flips(cases.read(most), calibrator)
     return CloserLook(pipeline.title, len(found), place_curve(total_of(found)), example)
 
 
-def count_places(case: Case, calibrator: Calibrator) -> FlipPlaces:
-    """Count the flips of one case by distance from the boundary."""
+def count_places(case: Case, calibrator: Calibrator) -> NDArray[np.int64]:
+    """Return ``(STEPS + 1, 4)``: voxels, harmful, beneficial and neutral flips of one case by distance.
+
+    Steps are of one voxel, the last one open; one more entry holds voxels without a distance.
+    """
     labels, before, after = _maps(case, calibrator)
     boundary = find_boundary(labels)
     step = np.full(labels.shape, STEPS)
@@ -148,9 +142,8 @@ def count_places(case: Case, calibrator: Calibrator) -> FlipPlaces:
     counts = labels != IGNORED
     flipped = counts & (before != after)
     was_right, is_right = before == labels, after == labels
-    apart = (was_right, is_right, ~was_right & ~is_right)
-    columns = [np.bincount(step[flipped & kind], minlength=STEPS + 1) for kind in apart]
-    return FlipPlaces(STEPS, np.bincount(step[counts], minlength=STEPS + 1), np.stack(columns, axis=1))
+    apart = (counts, flipped & was_right, flipped & is_right, flipped & ~was_right & ~is_right)
+    return np.stack([np.bincount(step[kind], minlength=STEPS + 1) for kind in apart], axis=1)
 
 
 def flip_outcome(
@@ -181,13 +174,15 @@ def share_bands(counted: FlipBands) -> FlipShares:
         FlipBand(edge, share(own, voxels), share(flipped, total), share(flipped, own))
         for edge, own, flipped in zip(BAND_EDGES, counted.voxels, flips, strict=False)
     ]
-    return FlipShares(share(total, voxels), voxels, *counted.flips.sum(axis=0).tolist(), bands)
+    harmful, beneficial, neutral = counted.flips.sum(axis=0).tolist()
+    return FlipShares(share(total, voxels), voxels, harmful, beneficial, neutral, bands)
 
 
-def place_curve(places: FlipPlaces) -> FlipCurve:
-    """Return voxels and flips at each distance."""
-    without = {"voxels": int(places.voxels[-1]), "flips": int(places.flips[-1].sum())}
-    return FlipCurve(list(range(places.steps)), places.voxels[:-1].tolist(), *places.flips[:-1].T.tolist(), without)
+def place_curve(counted: NDArray[np.int64]) -> FlipCurve:
+    """Return voxels and flips at each distance, from the counts of :func:`count_places`."""
+    voxels, harmful, beneficial, neutral = counted[:-1].T.tolist()
+    without = {"voxels": int(counted[-1, 0]), "flips": int(counted[-1, 1:].sum())}
+    return FlipCurve(list(range(STEPS)), voxels, harmful, beneficial, neutral, without)
 
 
 def example_flips(case: Case, calibrator: Calibrator) -> FlipExample:
@@ -197,14 +192,6 @@ def example_flips(case: Case, calibrator: Calibrator) -> FlipExample:
     index = slice_of(labels, flipped)
     maps = [encode_indices(values[index].astype(np.int64)) for values in (labels, before, after, flipped)]
     return FlipExample(case.id, int(flipped.sum()), picture_of(case, index), *maps)
-
-
-def _counted(setting: Setting, task: str, title: str) -> FlipBands:
-    units = setting.results.repeats(task, title)
-    total: FlipBands = total_of(
-        {str(unit.unit.repeat): FlipBands.from_plain(unit.total["flip_bands"]) for unit in units}
-    )
-    return total
 
 
 def _maps(case: Case, calibrator: Calibrator) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
@@ -261,11 +248,6 @@ def _figures(data: FlipsData, section: Section) -> Iterator[Drawn]:
 
 
 STUDY = Study(
-    shows="Fig. 4: where flips lie",
-    needs="a pipeline that may flip",
-    costs="reads the test cases of a repeat",
-    usual=True,
-    run=run_flips,
-    data=FlipsData,
-    figures=_figures,
-)
+    "Fig. 4: where flips lie", "a pipeline that may flip", "reads the test cases of a repeat", True,
+    run_flips, FlipsData, _figures,
+)  # fmt: skip

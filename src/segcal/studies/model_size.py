@@ -7,7 +7,7 @@ from segcal.studies.study import Outcome, Study
 
 def run_model_size(setting: Setting) -> Outcome[FactorData]:
     """Read ECE and mIoU of tasks that are models of different size."""
-    sizes = setting.options.model_sizes or {}
+    sizes = setting.protocol.study_options.model_sizes or {}
     known = [task.name for task in setting.tasks if task.name in sizes]
     if len(known) < 2:
         raise NothingToStudyError("study_options.model_sizes names fewer than two tasks")
@@ -22,10 +22,6 @@ def run_model_size(setting: Setting) -> Outcome[FactorData]:
 
 
 STUDY = Study(
-    shows="ECE and mIoU by model size: tasks that are models of one data set",
-    needs="`study_options.model_sizes`",
-    costs="nothing",
-    usual=False,
-    run=run_model_size,
-    data=FactorData,
-)
+    "ECE and mIoU by model size: tasks that are models of one data set", "`study_options.model_sizes`", "nothing",
+    False, run_model_size, FactorData,
+)  # fmt: skip

@@ -13,7 +13,7 @@ import numpy as np
 from msgspec import Struct
 
 from segcal.cases.base import Cases
-from segcal.evaluate import evaluate
+from segcal.evaluation.evaluate import evaluate
 from segcal.numerics import free_energy
 from segcal.report.case_maps import Encoded, picture_of, slice_of
 from segcal.report.figures.base import CONFIDENCE_MAP, Drawn, new_figure, shorten, show_picture, styled
@@ -119,11 +119,6 @@ def _figures(data: OffsetsData, section: Section) -> Iterator[Drawn]:
 
 
 STUDY = Study(
-    shows="Tables 3 and 5, Fig. 3: spread of the offset by ensemble size",
-    needs="logits",
-    costs="reads every case once for each ensemble size",
-    usual=True,
-    run=run_offsets,
-    data=OffsetsData,
-    figures=_figures,
-)
+    "Tables 3 and 5, Fig. 3: spread of the offset by ensemble size", "logits",
+    "reads every case once for each ensemble size", True, run_offsets, OffsetsData, _figures,
+)  # fmt: skip

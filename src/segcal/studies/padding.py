@@ -27,23 +27,23 @@ from segcal.evaluation.stage import summarise
 from segcal.fitting.config import FitConfig
 from segcal.fitting.fit import fit_to, read_data
 from segcal.report.table import Cell, Column, Group, Row, Table
-from segcal.studies.setting import NothingToStudyError, Number, Setting, count_stages
+from segcal.studies.setting import NothingToStudyError, Setting, count_stages
 from segcal.studies.study import Outcome, Study
-from segcal.summary import LEVEL, Draws
+from segcal.summary import LEVEL, Draws, Estimate
 from segcal.types import IGNORED
 
 METRICS = ("nll", "ece", "ba_ece", "ace", "dice", "flip_rate")
 WAYS = {"masked": "with the mask", "unmasked": "without the mask", "rescued": "fitted without, judged with"}
-# Title, digits and scale of the metrics that the table shows.
+# Of the metrics that the table shows, by way.
 COLUMNS = {
-    "nll": ("NLL", 3, 1.0),
-    "ece": ("ECE", 3, 1.0),
-    "ace": ("ACE", 3, 1.0),
-    "dice": ("DSC", 1, 100.0),
-    "flip_rate": ("Flip", 2, 100.0),
+    "nll": Column("NLL"),
+    "ece": Column("ECE"),
+    "ace": Column("ACE"),
+    "dice": Column("DSC", digits=1, scale=100),
+    "flip_rate": Column("Flip", digits=2, scale=100),
 }
 # By calibrator, way and metric.
-WayNumbers = dict[str, dict[str, dict[str, Number]]]
+WayNumbers = dict[str, dict[str, dict[str, Estimate]]]
 
 
 class PaddedVoxel(Struct):
@@ -105,7 +105,7 @@ def run_padding(setting: Setting) -> Outcome[PaddingData]:
     for task in setting.tasks:
         split = setting.split(task, "mean_logits")
         if split.cal.has_offset and split.cal.read(split.cal.ids[0]).mask is not None:
-            wanted = setting.options.padding_calibrators
+            wanted = setting.protocol.study_options.padding_calibrators
             pipelines = {each.calibrator: each for each in setting.pipelines(task.name, "mean_logits")}
             names = [name for name in pipelines if wanted is None or name in wanted]
             # Inside the mask the padded cases are the benchmark's own: what it fitted need not be fitted again.
@@ -171,7 +171,7 @@ def padding_outcome(
         f"{confidence:.3f} and NLL {nll:.3f} before calibration.",
         f"The check of the cases reports it in {caught} of {len(padded)} cases.",
     )
-    columns = tuple(Column(title, span, *shown) for span in WAYS.values() for title, *shown in COLUMNS.values())
+    columns = tuple(replace(column, span=span) for span in WAYS.values() for column in COLUMNS.values())
     rows = tuple(
         Row(name, tuple(Cell(ways[way][key].value) for way in WAYS for key in COLUMNS))
         for name, ways in numbers.items()
@@ -197,19 +197,12 @@ def _temperature(calibrator: Calibrator) -> float:
     return 1 / calibrator.inverse_temperature.item()
 
 
-def _judge(cases: Cases, calibrators: Mapping[str, Calibrator]) -> dict[str, dict[str, Number]]:
+def _judge(cases: Cases, calibrators: Mapping[str, Calibrator]) -> dict[str, dict[str, Estimate]]:
     draws = Draws([len(cases)])
-    return {
-        name: {metric: Number.of(one) for metric, one in summarise([stage], draws, LEVEL)[0][0].items()}
-        for name, stage in count_stages(cases, calibrators, METRICS).items()
-    }
+    stages = count_stages(cases, calibrators, METRICS)
+    return {name: summarise([stage], draws, LEVEL)[0][0] for name, stage in stages.items()}
 
 
 STUDY = Study(
-    shows="one-hot padding read as logits",
-    needs="logits and masks",
-    costs="fits and tests again",
-    usual=False,
-    run=run_padding,
-    data=PaddingData,
-)
+    "one-hot padding read as logits", "logits and masks", "fits and tests again", False, run_padding, PaddingData,
+)  # fmt: skip

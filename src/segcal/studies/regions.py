@@ -207,11 +207,6 @@ def _figures(data: RegionsData, section: Section) -> Iterator[Drawn]:
 
 
 STUDY = Study(
-    shows="ECE of right and wrong predictions, boundary and interior (box plots); entropy increase",
-    needs="uncalibrated mean logits",
-    costs="reads the test cases of a repeat",
-    usual=True,
-    run=run_regions,
-    data=RegionsData,
-    figures=_figures,
-)
+    "ECE of right and wrong predictions, boundary and interior (box plots); entropy increase",
+    "uncalibrated mean logits", "reads the test cases of a repeat", True, run_regions, RegionsData, _figures,
+)  # fmt: skip

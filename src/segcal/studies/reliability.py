@@ -15,8 +15,9 @@ from segcal.report.figures.base import Drawn
 from segcal.report.figures.reliability import CurveData, reliability_figure, reliability_panel
 from segcal.report.table import Cell, Column, Group, Row, Table
 from segcal.statistics.reliability import Curve
-from segcal.studies.setting import NothingToStudyError, Number, Section, Setting
-from segcal.studies.study import Outcome, Study
+from segcal.studies.setting import NothingToStudyError, Section, Setting
+from segcal.studies.study import Outcome, Study, interval_cell
+from segcal.summary import Estimate
 
 BINS = 15
 RULE = (
@@ -46,7 +47,7 @@ class ChosenCurves(Struct):
 
     pipeline: str
     preserves: str | None
-    ace: Number
+    ace: Estimate
     curve: BinnedCurve
     repeats: list[BinnedCurve]
 
@@ -104,12 +105,12 @@ def _binned(curve: Curve) -> BinnedCurve:
         [float(value) if there else None for value, there in zip(sums / share, curve.count > 0, strict=True)]
         for sums in (curve.right, curve.confidence)
     )
-    means = (float(sums.sum() / total) for sums in (curve.right, curve.confidence))
-    return BinnedCurve(curve.count.tolist(), accuracy, confidence, *means)
+    right, sure = (float(sums.sum() / total) for sums in (curve.right, curve.confidence))
+    return BinnedCurve(curve.count.tolist(), accuracy, confidence, right, sure)
 
 
 def _cells(one: ChosenCurves) -> tuple[Cell, ...]:
-    return (Cell(one.pipeline), one.ace.cell(), Cell(one.curve.mean_confidence), Cell(one.curve.mean_accuracy))
+    return (Cell(one.pipeline), interval_cell(one.ace), Cell(one.curve.mean_confidence), Cell(one.curve.mean_accuracy))
 
 
 def _figures(data: ReliabilityData, section: Section) -> Iterator[Drawn]:
@@ -137,11 +138,6 @@ def _drawn(roles: dict[str, ChosenCurves], ace: str) -> dict[str, CurveData]:
 
 
 STUDY = Study(
-    shows="Fig. 8: reliability diagrams",
-    needs="ace among the metrics",
-    costs="nothing",
-    usual=True,
-    run=run_reliability,
-    data=ReliabilityData,
-    figures=_figures,
-)
+    "Fig. 8: reliability diagrams", "ace among the metrics", "nothing", True,
+    run_reliability, ReliabilityData, _figures,
+)  # fmt: skip

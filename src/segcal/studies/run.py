@@ -49,7 +49,7 @@ def run(
         protocol = exclude_broken(protocol, place, failed, progress)
     results = run_benchmark(protocol, place, progress, overwrite)
     summary = write_summary(results)
-    write_tables(place, summary)
+    write_tables(place)
     finished = Finished(Setting(protocol, results, summary), {}, {})
     for number, name in enumerate(names):
         progress(Step(number, len(names), f"study: {name.replace('_', ' ')}"))

@@ -64,10 +64,6 @@ def _at_scale(model: Model, image: Tensor, scale: float) -> Tensor:
 
 
 STUDY = Study(
-    shows="ECE and mIoU with averaging over test-time scales",
-    needs="embedded tasks, or networks of yours",
-    costs="predicts every case ten times",
-    usual=False,
-    run=run_test_scales,
-    data=FactorData,
-)
+    "ECE and mIoU with averaging over test-time scales", "embedded tasks, or networks of yours",
+    "predicts every case ten times", False, run_test_scales, FactorData,
+)  # fmt: skip

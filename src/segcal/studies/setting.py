@@ -71,8 +71,7 @@ class Setting:
 
     def split(self, task: Task, pooling: str, repeat: int = 0) -> Split:
         """Return the cases of a task as a repeat divided them."""
-        cases = self.open(task, pooling).cases
-        return divide(cases, self.protocol.division(task), task.name, self.protocol.seed, repeat)
+        return divide(self.protocol, task, self.open(task, pooling).cases, repeat)
 
     def some(self, cases: Cases) -> Cases:
         """Return the first cases, as many as the options allow."""
@@ -101,7 +100,7 @@ def member_count(task: Task) -> int:
     return task.members if isinstance(task.members, int) else len(task.members)
 
 
-def count_stages(cases: Cases, calibrators: Mapping[str, Calibrator], metrics: Sequence[str]) -> dict[str, Stage]:
+def count_stages(cases: Cases, calibrators: Mapping[str, Calibrator], metrics: tuple[str, ...]) -> dict[str, Stage]:
     """Return the numbers of the cases after each calibrator, every case read once."""
     chosen = find_metrics(metrics)
     counter, stages = Counter(chosen), {name: Stage(chosen) for name in calibrators}

@@ -51,7 +51,7 @@ class ChosenPipeline(Struct, omit_defaults=True):
     title: str
     pooling: str
     calibrator: str
-    options: dict[str, Any] = {}
+    options: dict[str, object] = {}
 
 
 class SeenTask(Struct):
@@ -100,7 +100,7 @@ def look_at(setting: Setting, task: Task, budget: int | None = None) -> SeenTask
         None if local is None else setting.calibrator(task, local),
         budget,
     )
-    named = ChosenPipeline(chosen.title, **chosen.to_plain())
+    named = ChosenPipeline(chosen.title, chosen.pooling, chosen.calibrator, chosen.options)
     return SeenTask(named, validation, seen, len(numbers), None if local is None else local.title)
 
 
@@ -126,8 +126,8 @@ def case_numbers(setting: Setting, task: str, chosen: Pipeline) -> dict[str, Cas
     plain = setting.results.repeats(task, Pipeline(chosen.pooling, "identity").title) or [after]
     found = {}
     for old, new in zip(plain[0].rows, after.rows, strict=True):
-        pairs = [[row["metrics"].get(name) for row in (old, new)] for name in ("nll", "ece", "dice")]
-        found[new["case"]] = CaseNumbers(*pairs, new["voxels"], new["metrics"].get("flip_rate"))
+        nll, ece, dice = ([row.metrics.get(name) for row in (old, new)] for name in ("nll", "ece", "dice"))
+        found[new.case] = CaseNumbers(nll, ece, dice, new.voxels, new.metrics.get("flip_rate"))
     return found
 
 
@@ -188,11 +188,6 @@ def _figures(data: WorstCasesData, section: Section) -> Iterator[Drawn]:
 
 
 STUDY = Study(
-    shows="a few test cases to look at, the worst first",
-    needs="",
-    costs="reads the validation cases and six test cases",
-    usual=True,
-    run=run_worst_cases,
-    data=WorstCasesData,
-    figures=_figures,
-)
+    "a few test cases to look at, the worst first", "", "reads the validation cases and six test cases", True,
+    run_worst_cases, WorstCasesData, _figures,
+)  # fmt: skip

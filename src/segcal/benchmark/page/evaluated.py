@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from msgspec import to_builtins
 
-from segcal.audit import audit
 from segcal.benchmark.page.curves import plain_curve
 from segcal.benchmark.page.document import metric_facts
 from segcal.benchmark.page.verdict import Verdict, make_verdict, measured_verdict
@@ -22,11 +21,12 @@ from segcal.calibrators.identity import Identity
 from segcal.cases.base import Cases
 from segcal.errors import InputError
 from segcal.evaluation import Evaluation
+from segcal.evaluation.audit import audit
 from segcal.fitting import Fitted
 from segcal.report.page import SCHEMA
+from segcal.statistics.additive import total_of
 from segcal.statistics.reliability import Curve
 from segcal.statistics.spread import CurveSpread, accuracy_error, accuracy_interval
-from segcal.statistics.table import total_of
 
 PLACE = "these cases"
 BEFORE = "uncalibrated"

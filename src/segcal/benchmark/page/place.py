@@ -9,7 +9,7 @@ from segcal.benchmark.page.verdict import Verdict, make_verdict
 from segcal.benchmark.pipelines import Pipeline
 from segcal.benchmark.results import Results, UnitResult
 from segcal.studies.facts import find_facts
-from segcal.statistics.table import total_of
+from segcal.statistics.additive import total_of
 
 # Of so many test cases the numbers before and after are kept, one by one.
 MOST_CASES = 200

@@ -19,21 +19,18 @@ from torch import Tensor
 from segcal.atomic import write_text
 from segcal.calibrators import registry_entry
 from segcal.calibrators.base import Calibrator
-from segcal.calibrators.look_around import tiled_scores
 from segcal.cases.base import Case, CaseError, Cases
 from segcal.cases.calibrated import FORMAT, MARKER, read_marker
 from segcal.cases.files import FileCases
-from segcal.cases.offset import require_offset
 from segcal.cases.records import Records
 from segcal.cases.suspicion import other_origin, warn
 from segcal.cases.writing import CaseWriter
 from segcal.errors import InputError
+from segcal.evaluation.slabs import calibrated_scores
 from segcal.fitting.certificate import Fitted
-from segcal.numerics import compute_dtype, winner
+from segcal.numerics import winner
 from segcal.target import entries
 
-# Values of one step: large volumes are calibrated in slabs of voxels, which overlap where voxels see each other.
-STEP_VALUES = 1 << 24
 VERSION = 2
 
 
@@ -73,34 +70,14 @@ def check_match(fitted: Fitted, cases: Cases, ignore_pooling: bool = False) -> N
             )
     entry = registry_entry(calibrator)
     name = type(calibrator).__name__ if entry is None else entry[0]
-    require_offset(cases, name, calibrator.translation_invariant)
+    cases.require_offset(name, calibrator.translation_invariant)
     warn(other_origin(fitted.origin, cases.origin))
 
 
-@torch.no_grad()
-def calibrate(calibrator: Calibrator, logits: Tensor, image: Tensor | None = None) -> tuple[Tensor, Tensor, int]:
-    """Return calibrated log-probabilities and the winner before, of one case, and how many voxels changed their class.
-
-    Args:
-        calibrator: on any device.
-        logits: ``(classes, *space)``.
-        image: ``(channels, *space)``, for calibrators that see it.
-    """
-    parameter = next(calibrator.parameters(), torch.empty(0))
-    scores_of = compute_dtype(logits.dtype)
-    if not calibrator.pointwise:
-        batch = logits[None].to(parameter.device, scores_of)
-        picture = None if image is None else image[None].to(parameter.device)
-        scores = tiled_scores(calibrator, batch, picture, STEP_VALUES)[0].cpu()
-    else:
-        flat = logits.reshape(len(logits), -1)
-        step = max(1024, STEP_VALUES // len(logits))
-        scores = torch.empty(flat.shape, dtype=scores_of)
-        for start in range(0, flat.shape[1], step):
-            part = flat[None, :, start : start + step].to(parameter.device, scores_of)
-            scores[:, start : start + step] = calibrator.scores(part)[0].cpu()
-        scores = scores.reshape(logits.shape)
-    before = winner(logits, axis=0)
+def calibrate(calibrator: Calibrator, case: Case) -> tuple[Tensor, Tensor, int]:
+    """Return calibrated log-probabilities and the winner before, and how many voxels changed their class."""
+    scores = calibrated_scores(calibrator, case, device="cpu")
+    before = winner(case.logits, axis=0)
     flips = int((scores.amax(0) > scores.gather(0, before[None])[0]).sum())
     return torch.log_softmax(scores, dim=0), before, flips
 
@@ -146,7 +123,7 @@ class Applier:
 
     def __call__(self, case: Case) -> Applied:
         """Calibrate and write one case."""
-        log_probs, before, flips = calibrate(self._calibrator, case.logits, case.image)
+        log_probs, before, flips = calibrate(self._calibrator, case)
         broken = int(log_probs.isnan().sum())
         if broken:
             raise CaseError(

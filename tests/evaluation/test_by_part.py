@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from segcal import ArrayCases, evaluate, make_calibrator
-from segcal.evaluation.parts import divide_by_part, document, labelled_rows, related
+from segcal.evaluation.by_part import divide_by_part, document, labelled_rows, related
 from segcal.fitting.certificate import Certificate, Fitted
 from segcal.fitting.config import FitConfig
 

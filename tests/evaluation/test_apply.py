@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from segcal import ArrayCases, make_calibrator, open_cases
-from segcal.applying import Applier, calibrate, check_match
-from segcal.cases import CaseError
+from segcal.cases import Case, CaseError
 from segcal.errors import InputError, SuspicionWarning
+from segcal.evaluation.apply import Applier, calibrate, check_match
 from segcal.fitting.certificate import Certificate, Fitted
 from segcal.fitting.config import FitConfig
 
@@ -38,8 +38,8 @@ def test_slabs_give_what_the_whole_gives(dtype, name, randomise, monkeypatch):
     logits = (3 * torch.randn(3, 50, 41, generator=torch.Generator().manual_seed(0))).to(dtype)
     with torch.no_grad():
         whole = calibrator(logits[None])[0]
-    monkeypatch.setattr("segcal.applying.STEP_VALUES", 1)
-    log_probs, before, flips = calibrate(calibrator, logits)
+    monkeypatch.setattr("segcal.evaluation.slabs.STEP_VALUES", 1)
+    log_probs, before, flips = calibrate(calibrator, Case("a", logits))
     torch.testing.assert_close(log_probs, whole)
     assert torch.equal(before, logits.double().argmax(0))
     assert flips == int((whole.argmax(0) != before).sum())
@@ -55,7 +55,7 @@ def test_a_calibrator_that_sees_neighbours_gets_the_whole_picture():
             return logits - logits.mean(dim=(2, 3), keepdim=True)
 
     logits = torch.randn(3, 5, 6, generator=torch.Generator().manual_seed(0))
-    log_probs, _, flips = calibrate(Blurring(3), logits, torch.zeros(2, 5, 6))
+    log_probs, _, flips = calibrate(Blurring(3), Case("a", logits, image=torch.zeros(2, 5, 6)))
     expected = torch.log_softmax(logits - logits.mean(dim=(1, 2), keepdim=True), 0)
     torch.testing.assert_close(log_probs, expected)
     assert flips == int((expected.argmax(0) != logits.argmax(0)).sum())

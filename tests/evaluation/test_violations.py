@@ -3,7 +3,9 @@ import pytest
 import torch
 
 from segcal import make_calibrator
-from segcal.calibrators.violations import STEP, Measured, adversarial, rise_of, shift_change
+from segcal.cases import Case
+from segcal.evaluation import violations
+from segcal.evaluation.violations import Measured, adversarial, measure, rise_of, shift_change
 
 
 @pytest.fixture
@@ -17,7 +19,7 @@ def flipping():
 
 def test_flips_and_the_largest_rise_are_those_of_a_plain_loop(flipping):
     logits = torch.from_numpy(np.random.default_rng(0).normal(size=(3, 7, 8)) * 2).float()
-    found = Measured.of(flipping, logits)
+    found = measure(flipping, Case("a", logits))
     flips, rise = 0, 0.0
     for voxel in logits.reshape(3, -1).T.double().numpy():
         after = voxel + np.array([0, 0, 3.0])
@@ -30,17 +32,29 @@ def test_flips_and_the_largest_rise_are_those_of_a_plain_loop(flipping):
 
 def test_one_that_keeps_everything_has_no_violation():
     logits = torch.from_numpy(np.random.default_rng(1).normal(size=(3, 7, 8)) * 2)
-    found = Measured.of(make_calibrator("cms_op", 3), logits)
+    found = measure(make_calibrator("cms_op", 3), Case("a", logits))
     assert (found.flips, found.rise) == (0, 0.0)
     assert found.change < 1e-9
-    assert found.change_or_none() == found.change
-    assert Measured().change_or_none() is None
 
 
-def test_a_case_of_several_steps_is_counted_whole(flipping):
-    logits = torch.zeros(3, STEP + 10)
-    found = Measured.of(flipping, logits)
-    assert found.voxels == found.flips == STEP + 10
+def test_a_case_of_several_steps_is_counted_whole(flipping, monkeypatch):
+    logits = torch.zeros(3, 90, 11)
+    logits[1, 40:] = 9
+    monkeypatch.setattr(violations, "STEP_VALUES", 300)
+    found = measure(flipping, Case("a", logits))
+    assert (found.voxels, found.flips) == (990, 440)
+
+
+def test_voxels_that_see_each_other_are_shifted_apart_and_in_slabs_as_in_one(randomise, monkeypatch):
+    calibrator = randomise(make_calibrator("lts_ti", 3))
+    case = Case("a", 3 * torch.randn(3, 40, 17, generator=torch.Generator().manual_seed(0)))
+    whole = measure(calibrator, case)
+    monkeypatch.setattr(violations, "STEP_VALUES", 300)
+    assert (whole.voxels, whole.flips, whole.rise) == (680, 0, 0.0)
+    assert whole.change < 1e-6
+    assert measure(calibrator, case).voxels == 680
+    dependent = randomise(make_calibrator("lts", 3))
+    assert measure(dependent, case).change > 1e-3
 
 
 def test_what_was_measured_on_two_cases_adds_up():

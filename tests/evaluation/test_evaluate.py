@@ -13,7 +13,7 @@ from segcal.calibrators.matrix import MatrixScaling
 from segcal.calibrators.temperature import TemperatureScaling
 from segcal.cases import ArrayCases
 from segcal.errors import InputError, SuspicionWarning
-from segcal.evaluate import DEFAULT_METRICS, evaluate
+from segcal.evaluation.evaluate import DEFAULT_METRICS, evaluate
 from segcal.metrics import METRICS
 from segcal.statistics import BandCache, count_log_probs, count_logits
 
@@ -214,7 +214,7 @@ from pathlib import Path
 import torch
 from segcal.calibrators.temperature import TemperatureScaling
 from segcal.cases.base import Case, Cases
-from segcal.evaluate import evaluate
+from segcal.evaluation.evaluate import evaluate
 
 class Made(Cases):
     def read(self, case_id):

@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from segcal.statistics import count_logits
-from segcal.statistics.free_energy import FreeEnergy
+from segcal.statistics.counts import FreeEnergy
 
 
 def test_moments_of_parts_merge_to_those_of_the_whole():

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from segcal.errors import InputError
-from segcal.statistics.table import Table, total_of
+from segcal.statistics.additive import Table, total_of
 
 
 @dataclass(frozen=True)

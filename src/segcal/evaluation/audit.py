@@ -7,7 +7,7 @@ different results, or a voxel that changes its class.
 """
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
@@ -15,10 +15,10 @@ from torch import Tensor
 
 from segcal.calibrators import registry_entry
 from segcal.calibrators.base import Calibrator
-from segcal.calibrators.violations import Measured, adversarial, rise_of, shift_change
-from segcal.cases.base import Case, CaseError, Cases
+from segcal.cases.base import CaseError, Cases
 from segcal.cases.parallel import map_cases
 from segcal.errors import InputError
+from segcal.evaluation.violations import Measured, adversarial, measure, rise_of, shift_change
 
 # What float64 rounding of z + 1000 can change in a log-probability.
 ROUNDING = 1e-6
@@ -55,7 +55,7 @@ class Audit:
 
     Attributes:
         calibrator: its name in the registry, or that of its class.
-        findings: one a promise.
+        findings: one per promise.
         voxels: how many voxels of given cases were tried.
         flips: how many of them changed their class, or None without cases.
         passed: whether every promise that is made holds.
@@ -65,7 +65,7 @@ class Audit:
     findings: tuple[Finding, ...]
     voxels: int = 0
     flips: int | None = None
-    passed: bool = field(default=True)
+    passed: bool = True
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data."""
@@ -78,8 +78,7 @@ class Audit:
         for finding in self.findings:
             mark = "ok  " if finding.holds else ("FAIL" if finding.promised else "none")
             lines.append(f"  [{mark}] {finding.statement}")
-            if finding.example is not None:
-                lines += [f"         {key}: {value}" for key, value in finding.example.items()]
+            lines += [f"         {key}: {value}" for key, value in (finding.example or {}).items()]
         if self.flips is not None:
             lines.append(f"  on the given cases: {self.flips} of {self.voxels} voxels changed their class")
         return "\n".join(lines)
@@ -117,7 +116,7 @@ def audit(
             "Use the cases of the model it was fitted for."
         )
     tried = Measured()
-    for _, found in () if cases is None else map_cases(cases, partial(_try, calibrator), workers, failed):
+    for _, found in () if cases is None else map_cases(cases, partial(measure, calibrator), workers, failed):
         tried = tried.with_others(found)
         if progress is not None:
             progress()
@@ -143,35 +142,31 @@ def _offset(calibrator: Calibrator, logits: Tensor, tried: Measured) -> Finding:
     if promised:
         known = "by construction" if evidence is None else f"because {evidence.property}"
         text = f"independent of the logit offset, {known}; largest change under shifts up to 1000: {worst:.2g}"
-    else:
+    elif broken:
         why = "" if evidence is None else f", as not {evidence.property}: they differ by {evidence.violation:.3g}"
         text = f"depends on the logit offset{why}; largest change of a log-probability found: {worst:.3g}"
-        if not broken:
-            text = "does not promise independence of the logit offset, but no dependence was found"
-    return Finding(
-        "offset", promised, not broken, how, text, change, tried.change_or_none(), example if broken else None
-    )
+    else:
+        text = "does not promise independence of the logit offset, but no dependence was found"
+    measured = tried.change if tried.voxels else None
+    return Finding("offset", promised, not broken, how, text, change, measured, example if broken else None)
 
 
 def _decision(calibrator: Calibrator, logits: Tensor, tried: Measured) -> Finding:
     kept = calibrator.preserves
     rise, example = rise_of(calibrator, logits, kept or "argmax")
     evidence = calibrator.evidence().get("decision")
-    broken = max(rise, tried.rise) > 0 or (evidence is not None and evidence.violation > 0)
+    off = 0.0 if evidence is None else evidence.violation
+    broken = max(rise, tried.rise) > 0 or off > 0
     what = "the order of the classes" if kept == "order" else "the winning class"
-    if kept:
+    if kept and evidence is not None and off > 0:
+        text = f"should keep {what}, but not so that {evidence.property}: off by {off:.3g}"
+    elif kept:
         known = "by construction" if evidence is None else f"because {evidence.property}"
         text = f"keeps {what}, {known}; largest rise found: {max(rise, tried.rise):.2g}"
-        if evidence is not None and evidence.violation > 0:
-            text = f"should keep {what}, but not so that {evidence.property}: off by {evidence.violation:.3g}"
     elif broken:
         text = "does not keep the winning class; a voxel that changes its class:"
     else:
         text = f"does not promise to keep the winning class, but none of {len(logits)} random voxels changed"
     how = "construction" if kept and evidence is None else "parameters" if kept else "measurement"
-    measured = None if tried.voxels == 0 else tried.rise
+    measured = tried.rise if tried.voxels else None
     return Finding("decision", kept or False, not broken, how, text, rise, measured, example if broken else None)
-
-
-def _try(calibrator: Calibrator, case: Case) -> Measured:
-    return Measured.of(calibrator, case.logits, case.image)

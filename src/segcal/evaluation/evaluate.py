@@ -15,7 +15,7 @@ from segcal.cases.base import Case, CaseError, Cases
 from segcal.cases.parallel import map_cases
 from segcal.cases.suspicion import like_probabilities, warn
 from segcal.errors import InputError
-from segcal.evaluation.counting import Counter, Map
+from segcal.evaluation.case_counter import Counter, Map
 from segcal.evaluation.result import Evaluation
 from segcal.evaluation.stage import Stage, summarise
 from segcal.metrics import Metric, find_metrics
