@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from segcal.errors import InputError
 from segcal.studies.corruptions import (
     CORRUPTIONS,
     SETTINGS,
@@ -19,7 +20,6 @@ from segcal.studies.corruptions import (
     corrupt_folder,
     gaussian_kernel,
 )
-from segcal.errors import InputError
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "corrupt.py"
 
