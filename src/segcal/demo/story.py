@@ -19,7 +19,7 @@ from segcal.benchmark.studies.default import choose_default
 from segcal.benchmark.studies.facts import MATRIX, UNCALIBRATED, Facts, find_facts
 from segcal.benchmark.tasks import EmbeddedTask
 from segcal.benchmark.whole import Whole, run_protocol
-from segcal.demo.opening import open_embedded
+from segcal.demo.embedded import open_embedded
 from segcal.demo.plan import Plan
 from segcal.demo.verdict import padding_verdict, shift_verdict, task_verdict
 from segcal.kernels.threads import one_thread
