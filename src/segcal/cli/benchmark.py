@@ -12,7 +12,7 @@ from segcal.benchmark.protocol import load_protocol
 from segcal.cli.console import Output
 from segcal.cli.parsing import at_least_one, device
 from segcal.cli.steps import step_bar
-from segcal.demo.opening import open_embedded
+from segcal.demo.embedded import open_embedded
 from segcal.report.document import SUMMARY
 from segcal.report.tables import FOLDER, task_table
 from segcal.studies.run import Finished as Whole

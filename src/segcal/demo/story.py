@@ -20,7 +20,7 @@ from segcal.studies.study import Outcome as Study
 from segcal.studies.study import interval_cell as estimate_cell
 from segcal.studies.facts import MATRIX, UNCALIBRATED, Facts, find_facts
 from segcal.benchmark.tasks import EmbeddedTask
-from segcal.demo.opening import open_embedded
+from segcal.demo.embedded import open_embedded
 from segcal.demo.plan import Plan
 from segcal.demo.verdict import padding_verdict, shift_verdict, task_verdict
 from segcal.kernels.threads import one_thread
