@@ -1,12 +1,10 @@
 """Binning: the numbers of the benchmark against plain loops, and changed places by hand."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from msgspec import structs
 
-from segcal.studies.binning import binning_figure, binning_outcome, run_binning
+from segcal.studies.binning import binning_figure, binning_outcome, summary_binning
 from segcal.studies.setting import NothingToStudyError
 from segcal.summary import Estimate
 
@@ -31,7 +29,7 @@ def outcomes(setting, repeat):
 
 @pytest.mark.parametrize("bins", [20, 30, 40, 50])
 def test_ece_is_the_mean_over_cases_and_repeats(setting, bins):
-    found = run_binning(setting).data.tasks["plain"].pipelines["identity(mean_logits)"]["ece"][str(bins)]
+    found = summary_binning(setting.summary).data.tasks["plain"].pipelines["identity(mean_logits)"]["ece"][str(bins)]
     means = []
     for repeat in (0, 1):
         pairs = [plain_gaps(*outcome, bins) for outcome in outcomes(setting, repeat)]
@@ -42,7 +40,7 @@ def test_ece_is_the_mean_over_cases_and_repeats(setting, bins):
 
 @pytest.mark.parametrize("bins", [15, 20, 30, 40])
 def test_ace_is_of_all_voxels_of_a_repeat(setting, bins):
-    found = run_binning(setting).data.tasks["plain"].pipelines["identity(mean_logits)"]["ace"][str(bins)]
+    found = summary_binning(setting.summary).data.tasks["plain"].pipelines["identity(mean_logits)"]["ace"][str(bins)]
     repeats = []
     for repeat in (0, 1):
         columns = zip(*outcomes(setting, repeat), strict=True)
@@ -76,7 +74,7 @@ def test_pairs_that_change_places_are_counted_against_the_reference():
 def test_a_benchmark_without_these_metrics_has_nothing_to_study(setting):
     rows = tuple(structs.replace(row, metrics={"nll": row.metrics["nll"]}) for row in setting.summary.results)
     with pytest.raises(NothingToStudyError, match="no ece and ace among its metrics"):
-        run_binning(replace(setting, summary=structs.replace(setting.summary, results=rows)))
+        summary_binning(structs.replace(setting.summary, results=rows))
 
 
 def test_bins_are_drawn_for_the_pipelines_asked_for_and_undefined_ones_leave_a_gap(texts):
