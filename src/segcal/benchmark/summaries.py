@@ -8,6 +8,7 @@ have one number per repeat, shown as mean [min, max].
 import json
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 from msgspec import to_builtins
 
 from segcal.atomic import write_text
@@ -22,14 +23,14 @@ from segcal.summary import (
     SUMMARY,
     Bootstrap,
     Comparison,
-    Draws,
+    Estimate,
     MetricFacts,
     PipelineFacts,
     ResultRow,
     RowGroup,
     Summary,
     TaskFacts,
-    estimate_all,
+    estimate,
     over_repeats,
 )
 
@@ -104,18 +105,20 @@ def _summarise_task(
                 f"{title} on {task} was tested on other cases than {first[0].header.title}, but all must share "
                 "them. Delete the units of this task and run the benchmark again."
             )
-    draws = Draws([len(unit.rows) for unit in first], bootstrap.replicates, bootstrap.seed)
+    draws = bootstrap.draws([len(unit.rows) for unit in first])
     single = [name for name, metric in metrics.items() if not metric.pooled]
     values = {title: {name: [unit.column(name) for unit in units] for name in single} for title, units in own.items()}
     pooled = {
         title: {name: [metric(unit.tables) for unit in units] for name, metric in metrics.items() if metric.pooled}
         for title, units in own.items()
     }
-    series = {(title, name): column for title, columns in values.items() for name, column in columns.items()}
-    estimates = estimate_all(series, draws, bootstrap.level)
+    known: dict[bytes, Estimate] = {}  # many pipelines have equal numbers, which are drawn from once
     rows = []
     for title, units in own.items():
-        numbers = {name: estimates[title, name] for name in single}
+        numbers = {}
+        for name, columns in values[title].items():
+            key = np.concatenate(columns).tobytes()
+            known[key] = numbers[name] = known.get(key) or estimate(columns, draws, bootstrap.level)
         numbers |= {name: over_repeats(column) for name, column in pooled[title].items()}
         converged = all(unit.header.certificate["converged"] for unit in units)
         rows.append(ResultRow(task, target, title, numbers, converged))
