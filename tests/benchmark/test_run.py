@@ -138,6 +138,15 @@ def test_files_of_something_else_are_not_overwritten(name, data, tmp_path):
     check_folder(tmp_path, overwrite=True)
 
 
+@pytest.mark.parametrize("part", ["", "units", "tables"])
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_place_that_cannot_be_written_to_is_refused_before_the_work(part, overwrite, tmp_path):
+    place = tmp_path / "file" if not part else tmp_path
+    (place / part).touch()
+    with pytest.raises(InputError, match=r"cannot be written to, but results go there\. Name another folder"):
+        check_folder(place, overwrite)
+
+
 def test_a_result_that_is_cut_short_is_computed_again(whole, data, tmp_path):
     place = tmp_path / "results"
     shutil.copytree(whole[1], place)

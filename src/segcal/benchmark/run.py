@@ -7,6 +7,7 @@ Killed at any point and run again, a benchmark ends with the same bytes.
 
 import json
 import multiprocessing
+import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from pathlib import Path
@@ -85,12 +86,16 @@ def run_benchmark(
 
 
 def check_folder(place: Path, overwrite: bool = False) -> None:
-    """Refuse a folder that cannot be written, or in which files of something else would be overwritten.
+    """Refuse a folder that cannot be written to, or in which files of something else would be overwritten.
 
     Args:
         place: a folder that has results of ours, whose protocol says so, or nothing of the names that we write.
         overwrite: whether files of such names may be replaced, whoever wrote them.
     """
+    for path in (place, *(place / name for name in PARTS)):
+        there = next(each for each in (path, *path.absolute().parents) if each.exists())
+        if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+            raise InputError(f"{there} cannot be written to, but results go there. Name another folder.")
     if overwrite:
         return
     try:
@@ -137,21 +142,20 @@ def _any(opened: Opened, name: str) -> OpenTask:
     return next(task for (own, _), task in opened.items() if own == name)
 
 
-def _usable(protocol: Protocol, opened: Opened) -> tuple[dict[str, tuple[Pipeline, ...]], list[str]]:
+def _usable(protocol: Protocol, opened: Opened) -> tuple[dict[str, list[Pipeline]], list[str]]:
     """Return the pipelines of each task; of the paper's list, those that need an offset that is gone are left out."""
-    usable: dict[str, tuple[Pipeline, ...]] = {}
+    usable: dict[str, list[Pipeline]] = {}
     notes = []
     for task in protocol.tasks:
-        kept, left_out = [], []
+        own = usable[task.name] = []
         for pipeline in protocol.pipelines:
             cases = opened[task.name, pipeline.pooling].cases
             if not protocol.paper:
                 cases.require_offset(pipeline.title, pipeline.translation_invariant)
-            (kept if pipeline.translation_invariant or cases.has_offset else left_out).append(pipeline)
-        usable[task.name] = tuple(kept)
+            own += [pipeline] if pipeline.translation_invariant or cases.has_offset else []
+        left_out = ", ".join(pipeline.title for pipeline in protocol.pipelines if pipeline not in own)
         if left_out and not task.test_only:
-            titles = ", ".join(pipeline.title for pipeline in left_out)
-            notes.append(f"left out for {task.name}, whose predictions have no offset: {titles}")
+            notes.append(f"left out for {task.name}, whose predictions have no offset: {left_out}")
     return usable, notes
 
 

@@ -149,7 +149,7 @@ def open_task(
     return opened._replace(cases=opened.cases.subset(kept))
 
 
-def _resolved(options: ReadOptions, root: Path) -> dict[str, Path]:
+def _resolved(options: ReadOptions, root: Path) -> dict[str, Any]:
     """Return the declarations that are paths, from the root."""
     paths = {each.name: getattr(options, each.name) for each in _DECLARED if each.metadata.get("path")}
     if str(options.groups).lower().endswith(".csv"):
