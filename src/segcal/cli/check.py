@@ -7,8 +7,10 @@ from typing import Any
 
 from segcal.cases import CheckResult, open_cases
 from segcal.cases.checking import check_opened
-from segcal.cli.console import DONE, SOME_FAILED, USER_ERROR, Bar, Output, in_options, plural, table
-from segcal.cli.reading import common_options, reading_arguments, reading_options
+from segcal.cli.console import DONE, SOME_FAILED, USER_ERROR, Output
+from segcal.cli.progress import case_bar
+from segcal.cli.reading import common_options, read_options, reading_options
+from segcal.cli.wording import in_options, plural, table
 
 LISTED = 5
 
@@ -36,9 +38,9 @@ def run(args: argparse.Namespace) -> int:
     output = Output(args.json)
     alone = args.no_labels or len(args.paths) == 1
     folders, labels = (args.paths, None) if alone else (args.paths[:-1], args.paths[-1])
-    cases = open_cases(folders, labels, strict=args.strict, **reading_arguments(args))
-    with Bar("checking", len(cases)) as bar:
-        result = check_opened(cases, bar.step, args.workers, args.strict)
+    cases = open_cases(folders, labels, strict=args.strict, **read_options(args))
+    with case_bar("checking", len(cases)) as step:
+        result = check_opened(cases, step, args.workers, args.strict)
     output.say(*_tables(result), _verdict(result))
     facts = ["cases", "format", "kind", "pooling", "members", "num_classes", "usable"]
     output.document(
