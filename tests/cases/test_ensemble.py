@@ -52,8 +52,8 @@ def test_a_member_with_other_numbers_is_named(scenes, members, which):
 
 def test_a_few_cases_are_read_and_those_that_cannot_be_are_left_out(scenes, monkeypatch):
     cases = ensemble(scenes, [copied, copied], count=9)
-    cases._logits["4"][1] = cases._logits["4"][1][:, :5, :5]
-    cases._logits["8"][1] = np.full((3, 24, 30), np.nan, np.float32)
+    cases.raw("4").logits[1] = cases.raw("4").logits[1][:, :5, :5]
+    cases.raw("8").logits[1] = np.full((3, 24, 30), np.nan, np.float32)
     read, original = [], ArrayCases.member_logits
     monkeypatch.setattr(ArrayCases, "member_logits", lambda self, key: read.append(key) or original(self, key))
     (found,) = look_at_members(cases.subset(["0", "1", "2", "3", "8"]))

@@ -1,4 +1,4 @@
-"""Crafted files, made small on the fly: each is refused in one sentence, within bounded memory and time.
+"""Crafted files, made small on the fly: each is refused in one sentence, within safe_io memory and time.
 
 All are read by one process whose memory is limited, on a machine that seems to have 64 MiB to give to an array. A file
 of some kilobytes that asks for more is refused for what it asks; `MemoryError` would mean that it was believed.
@@ -177,10 +177,10 @@ def good_case(folder, ending):
 def read_all(root):
     """Read every crafted file in this process, whose memory is limited, and print what came of each."""
     import segcal
-    from segcal.cases import bounded
+    from segcal.cases import safe_io
     from segcal.errors import InputError
 
-    bounded.memory_limit = lambda: LIMIT
+    safe_io.memory_limit = lambda: LIMIT
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     most = pages * os.sysconf("SC_PAGE_SIZE") + (1 << 30)
     resource.setrlimit(resource.RLIMIT_AS, (most, most))

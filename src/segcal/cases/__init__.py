@@ -4,14 +4,14 @@ from segcal.cases.arrays import ArrayCases
 from segcal.cases.base import Case, CaseError, Cases
 from segcal.cases.check_result import CaseRow, CheckResult, Problem
 from segcal.cases.checking import check_cases
+from segcal.cases.convert import StoreWriter, convert
 from segcal.cases.files import FileCases
 from segcal.cases.formats import FORMATS
+from segcal.cases.kinds import find_padding
 from segcal.cases.loader import LoaderCases, as_cases
-from segcal.cases.open import ReadOptions, open_cases
-from segcal.cases.padding import find_padding
+from segcal.cases.open import ReadOptions, open_cases, split_folders
 from segcal.cases.split import Split, load_split, save_split
-from segcal.cases.storing import StoreWriter, convert
-from segcal.cases.writing import CaseWriter
+from segcal.cases.write import CaseWriter
 
 __all__ = [
     "FORMATS",
@@ -35,4 +35,5 @@ __all__ = [
     "load_split",
     "open_cases",
     "save_split",
+    "split_folders",
 ]

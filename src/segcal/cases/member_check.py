@@ -10,8 +10,7 @@ from segcal.cases.check_result import Problem
 from segcal.cases.files import FileCases
 from segcal.cases.formats import Stored
 from segcal.cases.glance import digest_of
-from segcal.cases.kinds import like_probabilities, to_log_domain
-from segcal.cases.padding import find_padding
+from segcal.cases.kinds import find_padding, like_probabilities, to_log_domain
 from segcal.errors import InputError
 from segcal.numerics import winner
 

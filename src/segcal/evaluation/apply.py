@@ -21,12 +21,12 @@ from segcal.atomic import write_text
 from segcal.calibrators import registry_entry
 from segcal.calibrators.base import Calibrator
 from segcal.cases.base import Case, CaseError, Cases
-from segcal.cases.calibrated import FORMAT, MARKER, read_marker
 from segcal.cases.files import FileCases
 from segcal.cases.parallel import map_cases
-from segcal.cases.records import Records
+from segcal.cases.records import APPLIED as FORMAT
+from segcal.cases.records import MARKER, Records, read_marker
 from segcal.cases.suspicion import doubtful_kind, other_origin, warn
-from segcal.cases.writing import CaseWriter
+from segcal.cases.write import CaseWriter
 from segcal.errors import InputError
 from segcal.evaluation.slabs import calibrated_scores
 from segcal.fitting.certificate import Fitted
