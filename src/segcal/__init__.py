@@ -2,7 +2,8 @@
 
 from segcal import metrics
 from segcal.calibrators import CALIBRATORS, Calibrator, make_calibrator
-from segcal.cases import ArrayCases, Case, CaseError, Cases, ReadOptions, as_cases, convert, open_cases
+from segcal.cases import ArrayCases, Case, CaseError, Cases, CheckResult, ReadOptions, as_cases, convert, open_cases
+from segcal.cases.check import check
 from segcal.errors import ArtifactError, InputError, SegcalError, SuspicionWarning
 from segcal.evaluation.apply import Applied, apply
 from segcal.evaluation.audit import Audit, audit
@@ -30,6 +31,7 @@ __all__ = [
     "Case",
     "CaseError",
     "Cases",
+    "CheckResult",
     "Context",
     "Evaluation",
     "FitConfig",
@@ -41,6 +43,7 @@ __all__ = [
     "apply",
     "as_cases",
     "audit",
+    "check",
     "choose",
     "convert",
     "evaluate",

@@ -5,7 +5,7 @@ import pytest
 
 from segcal import ReadOptions
 from segcal.cli import make_parser
-from segcal.cli.reading import open_folders, read_options, split_paths
+from segcal.cli.reading import open_folders, read_options
 from segcal.cli.wording import option
 from segcal.errors import InputError
 
@@ -29,12 +29,6 @@ def test_every_declaration_can_be_given_and_none_is_there_unless_it_is():
 
 def shown(value):
     return ",".join(value) if isinstance(value, list) else str(value)
-
-
-def test_the_labels_come_last():
-    assert split_paths([Path("a"), Path("b"), Path("c")]) == ([Path("a"), Path("b")], Path("c"))
-    with pytest.raises(InputError, match="PREDICTIONS LABELS is a alone, but both are needed"):
-        split_paths([Path("a")])
 
 
 def test_unless_strict_an_incomplete_case_is_kept_and_fails_later(folders):

@@ -1,4 +1,4 @@
-"""Crafted files, made small on the fly: each is refused in one sentence, within safe_io memory and time.
+"""Crafted files, made small on the fly: each is refused in one sentence, within bounded memory and time.
 
 All are read by one process whose memory is limited, on a machine that seems to have 64 MiB to give to an array. A file
 of some kilobytes that asks for more is refused for what it asks; `MemoryError` would mean that it was believed.

@@ -7,9 +7,10 @@ from typing import Any
 
 import segcal
 from segcal.benchmark.page.evaluated import evaluated_document
+from segcal.cases import split_folders
 from segcal.cli.console import Output
 from segcal.cli.progress import case_bar
-from segcal.cli.reading import common_options, open_folders, reading_options, split_paths
+from segcal.cli.reading import common_options, open_folders, reading_options
 from segcal.evaluation.apply import check_match
 from segcal.evaluation.by_part import FITTED_ON, TITLES, document, evaluate_by_part, labelled_rows
 from segcal.evaluation.result import CSV_SIGNATURE, SUMMARY_SIGNATURE
@@ -50,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
     """Measure, print, write."""
     output = Output(args.json)
     fitted = None if args.calibrator is None else segcal.load(args.calibrator)
-    cases = open_folders(args, *split_paths(args.paths), pooling=None if fitted is None else fitted.pooling)
+    cases = open_folders(args, *split_folders(args.paths), pooling=None if fitted is None else fitted.pooling)
     if fitted is not None:
         check_match(fitted, cases, args.ignore_pooling)
         fitted.calibrator.to(args.device)

@@ -4,10 +4,11 @@ import argparse
 
 import segcal
 from segcal.calibrators import make_calibrator
+from segcal.cases import split_folders
 from segcal.cli.console import Output
 from segcal.cli.fit_options import add, divide_cases
 from segcal.cli.fit_result import print_fit
-from segcal.cli.reading import open_folders, split_paths
+from segcal.cli.reading import open_folders
 from segcal.fitting import FitConfig, Fitted
 from segcal.fitting.artifact import check_place
 from segcal.fitting.choice import Decision
@@ -35,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _fit(args: argparse.Namespace, output: Output) -> tuple[Fitted, Decision | None]:
-    cases = open_folders(args, *split_paths(args.paths), pooling=BEST)
+    cases = open_folders(args, *split_folders(args.paths), pooling=BEST)
     named = args.calibrator is not None
     names = [args.calibrator] if named else candidates(cases.num_classes, args.preserve, args.allow_offset_dependent)
     for name in names:

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from segcal.calibrators import CALIBRATORS
-from segcal.cases import Cases, FileCases, load_split, save_split
+from segcal.cases import Cases, FileCases, load_split, save_split, split_folders
 from segcal.cli.parsing import voxels
-from segcal.cli.reading import common_options, open_folders, reading_options, split_paths
+from segcal.cli.reading import common_options, open_folders, reading_options
 from segcal.errors import InputError
 from segcal.fitting.division import divide
 from segcal.pooling import BEST
@@ -56,7 +56,7 @@ def add(commands: Any, name: str) -> argparse.ArgumentParser:
 
 def divide_cases(args: argparse.Namespace, cases: FileCases) -> tuple[Cases, Cases | None]:
     """Return the cases to learn from, and those to compare on if they are others."""
-    own, labels = split_paths(args.paths)
+    own, labels = split_folders(args.paths)
     if args.validation is not None:
         shared = next((path for path in args.validation if path.resolve() in {each.resolve() for each in own}), None)
         if shared is not None:

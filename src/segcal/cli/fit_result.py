@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from segcal.cases.checking import ENOUGH_CASES
+from segcal.cases.check import ENOUGH_CASES
 from segcal.cli.console import Output
 from segcal.cli.wording import plural, table
 from segcal.fitting import Fitted

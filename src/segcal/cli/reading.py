@@ -69,12 +69,3 @@ def open_folders(
             "one case must have one stem. Rename the files, or name other folders."
         )
     return cases
-
-
-def split_paths(paths: list[Path]) -> tuple[list[Path], Path]:
-    """Return the prediction folders and the label folder, which comes last."""
-    if len(paths) < 2:
-        raise InputError(
-            f"PREDICTIONS LABELS is {paths[0]} alone, but both are needed. Name the folder of labels last."
-        )
-    return paths[:-1], paths[-1]
