@@ -152,7 +152,7 @@ def check_bins(bins: Sequence[int], class_bins: int) -> None:
 def _tables(raw: RawTables, bins: Sequence[int], bands: LabelBands | None, compared: bool) -> CaseTables:
     voxels = raw.voxels()
     starts = np.cumsum([0, *bins])
-    cells = {n: (raw.count[..., a : a + n], raw.confidence[..., a : a + n]) for n, a in zip(bins, starts, strict=False)}
+    cells = {n: (raw.cells[..., a : a + n], raw.confidence[..., a : a + n]) for n, a in zip(bins, starts, strict=False)}
     classwise = None
     if raw.class_count.shape[-1]:
         apart = Curve(raw.class_count, raw.class_hits, raw.class_prob)
