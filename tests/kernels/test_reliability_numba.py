@@ -41,7 +41,7 @@ def test_every_table_is_what_counting_one_by_one_gives(plain_count, num_classes,
     found = count_voxels(scores, labels, layout, bands, reference, prediction)
     plain = plain_count(scores.tolist(), labels.tolist(), BINS, CLASS_BINS, bands, reference.tolist())
 
-    for name in ("count", "class_count", "class_hits", "confusion", "flips"):
+    for name in ("cells", "class_count", "class_hits", "confusion", "flips"):
         table = getattr(found, name)
         np.testing.assert_array_equal(table, fill(plain[name], table.shape, int), err_msg=name)
     for name in ("confidence", "class_prob"):
@@ -79,7 +79,7 @@ def test_float32_counts_are_those_of_float64_away_from_bin_edges():
     assert int((labels >= 0).sum()) > 2000
     layout = Layout(6, BINS, CLASS_BINS)
     single, double = count_voxels(scores, labels, layout), count_voxels(scores.double(), labels, layout)
-    for name in ("count", "class_count", "class_hits", "confusion"):
+    for name in ("cells", "class_count", "class_hits", "confusion"):
         np.testing.assert_array_equal(getattr(single, name), getattr(double, name), err_msg=name)
     np.testing.assert_allclose(single.sums, double.sums, rtol=3e-7)
 
