@@ -1,81 +1,75 @@
-r"""From numbers of cases to means with intervals, and paired differences.
+r"""From numbers of cases to means with intervals and paired differences, and ``summary.json``, which holds them.
 
-A pipeline's values are one array a repeat, one value a case, NaN where a value is not defined. The estimate is the mean
-over repeats of the mean over cases. The interval comes from a two-level bootstrap: a replicate draws R repeats with
-replacement and, for each of them anew, as many of its cases as it has, with replacement; its value is the mean over the
-drawn repeats of the mean over the drawn cases. The interval is the percentile interval, linear between replicates.
-
-All pipelines and metrics share the same draws (:class:`Draws`). So equal values have equal intervals, and an interval
-of a difference is the interval of the paired difference.
-
-Drawing with replacement is counting: how often each case was drawn is a row of weights, and all replicates of a
-series are one product of weights and values.
+A pipeline's values are one array per repeat, one value per case, NaN where it is not defined. The estimate is the mean
+over repeats of the mean over cases. Its interval is the percentile interval of a two-level bootstrap: a replicate draws
+R repeats with replacement and, for each of them anew, as many of its cases as it has, and takes the mean of means. All
+pipelines and metrics share the draws (:class:`Draws`): equal values have equal intervals, and an interval of a
+difference is paired. Drawing with replacement is counting: how often each case was drawn is a row of weights, and all
+replicates of a series are one product of weights and values.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import Any, Literal
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeAlias
 
+import msgspec
 import numpy as np
+from msgspec import UNSET, Meta, Struct, UnsetType
 
-from segcal.errors import InputError
+from segcal.documents import parse_json
+from segcal.errors import ArtifactError, InputError
+from segcal.types import Preserves
 
+SCHEMA = 1
+SUMMARY = "summary.json"
 REPLICATES = 2000
 LEVEL = 0.95
 
+Verdict: TypeAlias = Literal["better", "worse", "no difference", "not defined"]
 
-@dataclass(frozen=True)
-class Estimate:
-    """A number with its interval.
 
-    Attributes:
-        value: the estimate; None if it is defined for no case.
-        low: the lower end of the interval; None if there is none.
-        high: the upper end.
-        cases: how many values it is the mean of.
-        undefined: how many values were not defined and left out.
-    """
+class Interval(Struct, frozen=True):
+    """A value with its interval; None where it is not defined."""
 
     value: float | None
     low: float | None
     high: float | None
+
+
+class Estimate(Interval, frozen=True, repr_omit_defaults=True):
+    """The mean over so many cases, without the undefined ones; or mean, smallest and largest value over repeats."""
+
+    cases: int | UnsetType = UNSET
+    undefined: int | UnsetType = UNSET
+    repeats: int | UnsetType = UNSET
+
+
+class Difference(Interval, frozen=True):
+    """A paired difference, the second minus the first, and in how many cases (or repeats) the second is better."""
+
     cases: int
     undefined: int
-
-
-@dataclass(frozen=True)
-class Difference(Estimate):
-    """A paired difference, the second minus the first.
-
-    Attributes:
-        better: in how many cases the second is better.
-        equal: in how many cases they are equal.
-        worse: in how many cases the second is worse.
-    """
-
     better: int
     equal: int
     worse: int
 
 
-@dataclass(frozen=True)
-class Range:
-    """Mean, smallest and largest value over repeats, as ACE is reported."""
+class Bootstrap(Struct, frozen=True, forbid_unknown_fields=True):
+    """How intervals are drawn: it decides how results are summed up, not the results."""
 
-    value: float | None
-    low: float | None
-    high: float | None
-    repeats: int
+    replicates: Annotated[int, Meta(ge=1, le=1_000_000)] = REPLICATES
+    seed: Annotated[int, Meta(ge=0, le=1 << 32)] = 0
+    level: Annotated[float, Meta(gt=0, lt=1)] = LEVEL
+
+    def draws(self, sizes: Sequence[int]) -> "Draws":
+        """Return the draws for repeats of so many cases."""
+        return Draws(sizes, self.replicates, self.seed)
 
 
 class Draws:
-    """The draws of a two-level bootstrap, made once and shared.
-
-    Args:
-        sizes: the number of cases of each repeat.
-        replicates: how many times everything is drawn anew.
-        seed: seed of the draws.
+    """The draws of a two-level bootstrap, made once and shared; `sizes` are the numbers of cases of the repeats.
 
     Attributes:
         repeat: ``(replicates, R)``, the drawn repeats.
@@ -98,7 +92,7 @@ class Draws:
             self.weights.append(np.bincount(drawn.ravel(), minlength=times * size).reshape(times, size).astype(float))
 
     def means(self, values: Sequence[np.ndarray]) -> np.ndarray:
-        """Return the replicates of one series: one array of values a repeat, NaN where not defined."""
+        """Return the replicates of one series: one array of values per repeat, NaN where not defined."""
         drawn = np.full(self.repeat.shape, np.nan)
         for r, (weights, column) in enumerate(zip(self.weights, values, strict=True)):
             defined = ~np.isnan(column)
@@ -116,22 +110,9 @@ def estimate(values: Sequence[np.ndarray], draws: Draws, level: float = LEVEL) -
     """
     columns = _columns(values, draws)
     undefined = sum(int(np.isnan(column).sum()) for column in columns)
-    total = sum(map(len, columns))
-    value = _or_none(_nanmean(np.array([_nanmean(column) for column in columns])))
+    value = float(_nanmean(np.array([_nanmean(column) for column in columns])))
     low, high = percentile_interval(draws.means(columns), level)
-    return Estimate(value, low, high, total - undefined, undefined)
-
-
-def estimate_all(series: Mapping[Any, Sequence[np.ndarray]], draws: Draws, level: float = LEVEL) -> dict[Any, Estimate]:
-    """Return mean and interval of many series that share draws; equal series are computed once."""
-    known: dict[bytes, Estimate] = {}
-    result = {}
-    for key, values in series.items():
-        digest = b"".join(np.asarray(column, float).tobytes() for column in values)
-        if digest not in known:
-            known[digest] = estimate(values, draws, level)
-        result[key] = known[digest]
-    return result
+    return Estimate(None if math.isnan(value) else value, low, high, sum(draws.sizes) - undefined, undefined)
 
 
 def difference(
@@ -141,44 +122,33 @@ def difference(
     better: Literal["lower", "higher"] | None = "lower",
     level: float = LEVEL,
 ) -> Difference:
-    """Return the paired difference second - first over cases where both are defined.
-
-    Args:
-        first: one array a repeat.
-        second: the same cases in the same order.
-        draws: the shared draws.
-        better: which direction is better; with None nothing counts as better or worse.
-        level: of the interval.
-    """
+    """Return the paired difference second - first of the same cases; with `better` None none is better or worse."""
     gaps = [b - a for a, b in zip(_columns(first, draws), _columns(second, draws), strict=True)]
     found = estimate(gaps, draws, level)
     every = np.concatenate(gaps)
     down, up = int((every < 0).sum()), int((every > 0).sum())
     good, bad = {"lower": (down, up), "higher": (up, down), None: (0, 0)}[better]
-    return Difference(
-        found.value, found.low, found.high, found.cases, found.undefined, good, int((every == 0).sum()), bad
-    )
+    undefined = int(np.isnan(every).sum())
+    cases, equal = len(every) - undefined, int((every == 0).sum())
+    return Difference(found.value, found.low, found.high, cases, undefined, good, equal, bad)
 
 
-def over_repeats(values: Sequence[float | None]) -> Range:
-    """Return mean [min, max] of one value a repeat.
+def over_repeats(values: Sequence[float | None]) -> Estimate:
+    """Return mean [min, max] of one value per repeat.
 
     >>> over_repeats([0.1, 0.3, None])
-    Range(value=0.2, low=0.1, high=0.3, repeats=2)
+    Estimate(value=0.2, low=0.1, high=0.3, repeats=2)
     """
     found = [value for value in values if value is not None and not math.isnan(value)]
     if not found:
-        return Range(None, None, None, 0)
-    return Range(float(np.mean(found)), min(found), max(found), len(found))
+        return Estimate(None, None, None, repeats=0)
+    return Estimate(float(np.mean(found)), min(found), max(found), repeats=len(found))
 
 
 def pooled_replicates(parts: Sequence[Any], value: Callable[[Any], float | None], draws: Draws) -> np.ndarray:
-    """Return the replicates of a number that is read from the sum of the tables of all cases of one repeat.
+    """Return the replicates of a number that is read from the sum of the tables of all cases of a single repeat.
 
-    Args:
-        parts: one table a case (a dataclass of arrays).
-        value: reads the number from a sum of tables.
-        draws: draws of a single repeat.
+    A table is a dataclass of arrays; `value` reads the number from a sum of them.
     """
     weights = draws.weights[0].astype(np.int64)
     names = [f.name for f in fields(parts[0])]
@@ -203,7 +173,7 @@ def _columns(values: Sequence[np.ndarray], draws: Draws) -> list[np.ndarray]:
     if sizes != draws.sizes:
         raise InputError(
             f"values has {sizes} cases in its repeats, but the draws were made for {draws.sizes}. "
-            "Give one value a case, NaN where it is not defined."
+            "Give one value per case, NaN where it is not defined."
         )
     return columns
 
@@ -216,6 +186,114 @@ def _nanmean(values: np.ndarray, axis: int | None = None) -> Any:
     return np.divide(total, count, out=np.full(np.shape(total), np.nan), where=count > 0)
 
 
-def _or_none(value: Any) -> float | None:
-    number = float(value)
-    return None if math.isnan(number) else number
+class MetricFacts(Struct, frozen=True):
+    """A metric, as :class:`segcal.metrics.Metric` has its facts."""
+
+    title: str
+    unit: str
+    better: Literal["lower", "higher"] | None
+    pooled: bool
+
+
+class TaskFacts(Struct, frozen=True):
+    """A task that was fitted on: how many cases it has, and per repeat its test voxels and the sizes of its parts.
+
+    `offsets` are the spread of the pooled logits' free energy, by case that was tested in some repeat.
+    """
+
+    name: str
+    members: int
+    num_classes: int
+    class_names: tuple[str, ...] | None
+    background: bool
+    cases: int
+    voxels: tuple[int, ...]
+    cal: tuple[int, ...]
+    val: tuple[int, ...]
+    test: tuple[int, ...]
+    offsets: dict[str, float | None]
+
+
+class RowGroup(Struct, frozen=True):
+    """Pipelines, by title, that stand together in the main table."""
+
+    title: str
+    rows: tuple[str, ...]
+
+
+class PipelineFacts(Struct, frozen=True):
+    """A pipeline: its parts, how the paper writes it, and what its calibrator promises."""
+
+    pooling: str
+    calibrator: str
+    latex: str
+    translation_invariant: bool
+    preserves: Preserves
+    pointwise: bool
+
+
+class ResultRow(Struct, frozen=True):
+    """The numbers of a pipeline that was fitted on a task and tested there, or on the task `test_on`."""
+
+    task: str
+    test_on: str
+    pipeline: str
+    metrics: dict[str, Estimate]
+    converged: bool
+
+
+class Compared(Struct, frozen=True):
+    """One metric of a comparison: the second pipeline against the first."""
+
+    verdict: Verdict
+    difference: Difference
+    of: Literal["cases", "repeats"]
+
+
+class Comparison(Struct, frozen=True):
+    """A matched comparison of two pipelines, by title; `sentence` says the outcome in words."""
+
+    task: str
+    test_on: str
+    about: str
+    first: str
+    second: str
+    metrics: dict[str, Compared]
+    sentence: str
+
+
+class Summary(Struct, frozen=True):
+    """All of ``summary.json``, with its keys as attributes; metrics and pipelines are by name and title."""
+
+    schema: int
+    hash: str
+    repeats: int
+    bootstrap: Bootstrap
+    fit: dict[str, int | float | str | bool | None]
+    notes: tuple[str, ...]
+    metrics: dict[str, MetricFacts]
+    tasks: tuple[TaskFacts, ...]
+    groups: tuple[RowGroup, ...]
+    pipelines: dict[str, PipelineFacts]
+    results: tuple[ResultRow, ...]
+    comparisons: tuple[Comparison, ...]
+
+    def numbers(self, task: str, pipeline: str, test_on: str = "") -> dict[str, Estimate]:
+        """Return the metrics of a pipeline by its title; empty if it is not there."""
+        wanted = (task, pipeline, test_on)
+        rows = (row for row in self.results if (row.task, row.pipeline, row.test_on) == wanted)
+        return next((row.metrics for row in rows), {})
+
+
+def read_summary(folder: str | Path) -> Summary:
+    """Read the summary of a folder of results."""
+    path = Path(folder) / SUMMARY
+    try:
+        plain = parse_json(path.read_text("utf-8"))
+        if isinstance(plain, dict) and plain.get("schema") == SCHEMA:
+            return msgspec.convert(plain, Summary)
+    except (OSError, ValueError) as error:
+        raise ArtifactError(
+            f"{path} is not readable ({error}), but it must be as segcal wrote it. Run the benchmark again."
+        ) from None
+    raise ArtifactError(f"{path} is not a summary of schema {SCHEMA}, but one is needed. Run the benchmark again.")

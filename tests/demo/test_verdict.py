@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from segcal.benchmark.pipelines import Pipeline
-from segcal.benchmark.studies import Study
-from segcal.benchmark.studies.facts import Change, Facts, FlipCount, Honesty
+from segcal.studies import Study
+from segcal.studies.facts import Change, Facts, FlipCount, Honesty
 from segcal.demo.verdict import padding_verdict, shift_verdict, task_verdict
 from segcal.summary import Difference
 

@@ -4,76 +4,64 @@ Written `ts(mean_probs)`: temperature scaling of the mean of the members' probab
 :math:`p_0` for the first network alone, :math:`\bar p` for `mean_probs` and :math:`\bar z` for `mean_logits`.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
 
+from msgspec import Struct
+from msgspec.structs import force_setattr
+
+from segcal.benchmark.toml import Text
 from segcal.calibrators import CALIBRATORS, Calibrator, make_calibrator
 from segcal.pooling import check_pooling
 from segcal.types import Preserves
 
 SYMBOLS = {"single": "p_0", "mean_probs": r"\bar{p}", "mean_logits": r"\bar{z}"}
 
+_P, _L = "mean_probs", "mean_logits"
 # Pooling and calibrator, in the row groups of Table 4. Vector scaling is defined in the paper, but not in its table.
 ROW_GROUPS: dict[str, tuple[tuple[str, str], ...]] = {
-    "(a) Uncalibrated baselines": (("single", "identity"), ("mean_probs", "identity"), ("mean_logits", "identity")),
-    "(b) Translation invariance: MS vs. MS_c and DC": (
-        ("mean_logits", "ms"),
-        ("mean_logits", "dc"),
-        ("mean_logits", "ms_c"),
+    "(a) Uncalibrated baselines": (("single", "identity"), (_P, "identity"), (_L, "identity")),
+    "(b) Translation invariance: MS vs. MS_c and DC": ((_L, "ms"), (_L, "dc"), (_L, "ms_c")),
+    "(c) Translation invariance: LTS with logits vs. log-probabilities": ((_L, "lts"), (_L, "lts_ti")),
+    "(d) Decision preservation: CDC vs. CMS": tuple(
+        (how, name) for how in (_P, _L) for name in ("cdc", "cms_ap", "cms_op")
     ),
-    "(c) Translation invariance: LTS with logits vs. log-probabilities": (
-        ("mean_logits", "lts"),
-        ("mean_logits", "lts_ti"),
+    "(e) Standard temperature-based calibrators (order-preserving, TI): TS, ETS": tuple(
+        (how, name) for name in ("ts", "ets") for how in (_P, _L)
     ),
-    "(d) Decision preservation: CDC vs. CMS": (
-        ("mean_probs", "cdc"),
-        ("mean_probs", "cms_ap"),
-        ("mean_probs", "cms_op"),
-        ("mean_logits", "cdc"),
-        ("mean_logits", "cms_ap"),
-        ("mean_logits", "cms_op"),
-    ),
-    "(e) Standard temperature-based calibrators (order-preserving, TI): TS, ETS": (
-        ("mean_probs", "ts"),
-        ("mean_logits", "ts"),
-        ("mean_probs", "ets"),
-        ("mean_logits", "ets"),
-    ),
-    "(f) Standard affine calibrator (not order-preserving, TI): DC": (("mean_probs", "dc"), ("mean_logits", "dc")),
-    "(g) Vector scaling, and its TI form": (("mean_logits", "vs"), ("mean_logits", "vs_ti")),
+    "(f) Standard affine calibrator (not order-preserving, TI): DC": ((_P, "dc"), (_L, "dc")),
+    "(g) Vector scaling, and its TI form": ((_L, "vs"), (_L, "vs_ti")),
 }
 OTHER_ROWS = "(h) Others"
 
 
-@dataclass(frozen=True)
-class Pipeline:
+class Pipeline(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """A pooling and a calibrator.
 
     Attributes:
         pooling: a name from :data:`segcal.POOLINGS`; "single" is the first member alone.
         calibrator: a name from :data:`segcal.CALIBRATORS`.
-        options: the calibrator's own options, as pairs.
+        options: the calibrator's own options.
 
     >>> Pipeline("mean_probs", "ts").title
     'ts(mean_probs)'
     """
 
-    pooling: str
-    calibrator: str
-    options: tuple[tuple[str, Any], ...] = ()
+    pooling: Text
+    calibrator: Text
+    options: dict[str, object] = {}
 
     def __post_init__(self) -> None:
         check_pooling(self.pooling)
+        force_setattr(self, "options", dict(sorted(self.options.items())))
         self.make(2)  # a wrong name or option is refused here
 
     def __hash__(self) -> int:
-        return hash((self.pooling, self.calibrator, tuple(key for key, _ in self.options)))  # values may be lists
+        return hash((self.pooling, self.calibrator, *self.options))  # values may be lists
 
     @property
     def title(self) -> str:
         """Return how it is shown."""
-        options = "".join(f", {key}={value}" for key, value in self.options)
+        options = "".join(f", {key}={value}" for key, value in self.options.items())
         return f"{self.calibrator}({self.pooling}{options})"
 
     @property
@@ -84,7 +72,7 @@ class Pipeline:
             return f"${symbol}$"
         head, _, tail = self.calibrator.partition("_")
         name = head.upper() + (rf"$_\mathrm{{{tail}}}$" if tail else "")
-        options = "".join(rf", {key}={value}".replace("_", r"\_") for key, value in self.options)
+        options = "".join(rf", {key}={value}".replace("_", r"\_") for key, value in self.options.items())
         return f"{name}(${symbol}${options})"
 
     @property
@@ -99,17 +87,7 @@ class Pipeline:
 
     def make(self, num_classes: int) -> Calibrator:
         """Return a new calibrator, which is the identity until it is fitted."""
-        return make_calibrator(self.calibrator, num_classes, **dict(self.options))
-
-    def to_plain(self) -> dict[str, Any]:
-        """Return plain data."""
-        plain: dict[str, Any] = {"pooling": self.pooling, "calibrator": self.calibrator}
-        return plain | ({"options": dict(self.options)} if self.options else {})
-
-    @classmethod
-    def from_plain(cls, plain: Mapping[str, Any]) -> "Pipeline":
-        """Return the pipeline that :meth:`to_plain` described."""
-        return cls(plain["pooling"], plain["calibrator"], tuple(sorted(plain.get("options", {}).items())))
+        return make_calibrator(self.calibrator, num_classes, **self.options)
 
 
 def paper_pipelines() -> tuple[Pipeline, ...]:
@@ -133,13 +111,12 @@ def more_pipelines() -> tuple[Pipeline, ...]:
     return tuple(Pipeline("mean_logits", name) for name in ("identity", "ts", *others))
 
 
-def all_pipelines() -> tuple[Pipeline, ...]:
-    """Return the paper's pipelines and those of :func:`more_pipelines`."""
-    return tuple(dict.fromkeys((*paper_pipelines(), *more_pipelines())))
-
-
 # What a protocol may write in the place of a list.
-LISTS = {"paper": paper_pipelines, "more": more_pipelines, "all": all_pipelines}
+LISTS = {
+    "paper": paper_pipelines,
+    "more": more_pipelines,
+    "all": lambda: tuple(dict.fromkeys((*paper_pipelines(), *more_pipelines()))),
+}
 
 
 def unknown_calibrators() -> tuple[str, ...]:

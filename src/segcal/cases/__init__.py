@@ -1,17 +1,17 @@
 """Cases: what a case is, and where cases come from."""
 
 from segcal.cases.arrays import ArrayCases
-from segcal.cases.base import Case, CaseError, Cases, Split
-from segcal.cases.check_result import CaseRow, CheckResult, Problem
-from segcal.cases.checking import check_cases
+from segcal.cases.base import Case, CaseError, Cases
+from segcal.cases.check import CheckResult
+from segcal.cases.check_case import CaseRow, Problem
 from segcal.cases.files import FileCases
 from segcal.cases.formats import FORMATS
-from segcal.cases.offset import require_offset
-from segcal.cases.opening import open_cases
-from segcal.cases.padding import find_padding
-from segcal.cases.splits import load_split, save_split
-from segcal.cases.storing import StoreWriter, convert
-from segcal.cases.writing import CaseWriter
+from segcal.cases.kinds import find_padding
+from segcal.cases.loader import LoaderCases, as_cases
+from segcal.cases.open import ReadOptions, open_cases, split_folders
+from segcal.cases.split import Split, load_split, save_split
+from segcal.cases.store_writer import StoreWriter, convert
+from segcal.cases.write import CaseWriter
 
 __all__ = [
     "FORMATS",
@@ -23,14 +23,16 @@ __all__ = [
     "Cases",
     "CheckResult",
     "FileCases",
+    "LoaderCases",
     "Problem",
+    "ReadOptions",
     "Split",
     "StoreWriter",
-    "check_cases",
+    "as_cases",
     "convert",
     "find_padding",
     "load_split",
     "open_cases",
-    "require_offset",
     "save_split",
+    "split_folders",
 ]

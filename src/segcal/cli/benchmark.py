@@ -9,16 +9,16 @@ from typing import Any
 from segcal.atomic import temporary
 from segcal.benchmark.page.writing import PAGE, write_report
 from segcal.benchmark.protocol import load_protocol
-from segcal.benchmark.whole import Whole, run_protocol
 from segcal.cli.console import Output
 from segcal.cli.parsing import at_least_one, device
-from segcal.cli.steps import step_bar
-from segcal.demo.opening import open_embedded
+from segcal.cli.progress import step_bar
+from segcal.cli.reading import json_option
+from segcal.demo.embedded import open_embedded
 from segcal.report.document import SUMMARY
 from segcal.report.tables import FOLDER, task_table
+from segcal.studies.run import Finished as Whole
+from segcal.studies.run import run as run_protocol
 from segcal.target import claim
-
-EXAMPLE = "example: segcal benchmark protocol.toml -o results/ --workers 2"
 
 
 def add(commands: Any, name: str) -> argparse.ArgumentParser:
@@ -27,7 +27,7 @@ def add(commands: Any, name: str) -> argparse.ArgumentParser:
         name,
         help="the paper's protocol on your own cases",
         description="Fit and test every pipeline of a protocol, and run its studies. What is finished is skipped.",
-        epilog=EXAMPLE,
+        epilog="example: segcal benchmark protocol.toml -o results/ --workers 2",
     )
     parser.add_argument("protocol", type=Path, metavar="PROTOCOL.toml", help="see docs/protocol.md")
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="RESULTS", help="folder for the results")
@@ -39,7 +39,7 @@ def add(commands: Any, name: str) -> argparse.ArgumentParser:
     )
     parser.add_argument("--device", type=device, default="cpu", help="where to fit: cpu (default) or cuda")
     parser.add_argument("--overwrite", action="store_true", help="replace files that a benchmark did not write")
-    parser.add_argument("--json", action="store_true", help="print one JSON document on stdout and nothing else there")
+    json_option(parser)
     return parser
 
 

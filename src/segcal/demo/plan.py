@@ -4,8 +4,9 @@ from dataclasses import dataclass
 
 from segcal.benchmark.pipelines import Pipeline, paper_pipelines
 from segcal.benchmark.protocol import Protocol
-from segcal.benchmark.studies.facts import UNCALIBRATED
-from segcal.benchmark.study_choice import STUDY_FACTS, Options
+from segcal.studies.facts import UNCALIBRATED
+from segcal.benchmark.protocol import StudyOptions as Options
+from segcal.studies import STUDIES as STUDY_FACTS
 from segcal.benchmark.tasks import Division, EmbeddedTask
 from segcal.fitting import FitConfig
 
@@ -25,12 +26,7 @@ PICTURES = ("roads", "streets")
 
 @dataclass(frozen=True)
 class Plan:
-    """A demonstration.
-
-    Attributes:
-        protocol: of the benchmark and its studies.
-        reduced: what is less than everything, one sentence each.
-    """
+    """A demonstration: the protocol of its benchmark, and one sentence for each part that is less than everything."""
 
     protocol: Protocol
     reduced: tuple[str, ...]

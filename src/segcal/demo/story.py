@@ -13,13 +13,14 @@ from segcal.atomic import temporary, write_text
 from segcal.benchmark.page.writing import PAGE, write_report
 from segcal.benchmark.pipelines import Pipeline
 from segcal.benchmark.run import Step, check_folder
-from segcal.benchmark.studies import Setting, Study
-from segcal.benchmark.studies.base import estimate_cell
-from segcal.benchmark.studies.default import choose_default
-from segcal.benchmark.studies.facts import MATRIX, UNCALIBRATED, Facts, find_facts
+from segcal.studies.run import Finished as Whole
+from segcal.studies.run import run as run_protocol
+from segcal.studies.setting import Setting, choose_default
+from segcal.studies.study import Outcome as Study
+from segcal.studies.study import interval_cell as estimate_cell
+from segcal.studies.facts import MATRIX, UNCALIBRATED, Facts, find_facts
 from segcal.benchmark.tasks import EmbeddedTask
-from segcal.benchmark.whole import Whole, run_protocol
-from segcal.demo.opening import open_embedded
+from segcal.demo.embedded import open_embedded
 from segcal.demo.plan import Plan
 from segcal.demo.verdict import padding_verdict, shift_verdict, task_verdict
 from segcal.kernels.threads import one_thread

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from segcal.benchmark.studies import Study
-from segcal.benchmark.studies.facts import Change, Facts, Honesty
+from segcal.studies.study import Outcome as Study
+from segcal.studies.facts import Change, Facts, Honesty
 
 # Less than this between confidence and accuracy is not worth a word: 0.1 points.
 NEGLIGIBLE = 0.001

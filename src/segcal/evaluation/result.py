@@ -7,9 +7,10 @@ import math
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -17,7 +18,7 @@ from rich.table import Table
 from segcal.atomic import write_text
 from segcal.metrics import Metric
 from segcal.names import csv_cell
-from segcal.summary import Difference, Estimate
+from segcal.summary import Difference, Estimate, Interval
 
 SCHEMA = 1
 # How the files begin: what begins otherwise was written by something else.
@@ -84,8 +85,8 @@ class Evaluation:
     def to_plain(self) -> dict[str, Any]:
         """Return everything as dicts, lists and numbers."""
 
-        def plain(part: Mapping[str, Estimate] | None) -> dict[str, Any] | None:
-            return None if part is None else {name: asdict(one) for name, one in part.items()}
+        def plain(part: Mapping[str, Interval] | None) -> dict[str, Any] | None:
+            return None if part is None else {name: msgspec.to_builtins(one) for name, one in part.items()}
 
         facts = {
             name: {"title": m.title, "unit": m.unit, "better": m.better, "pooled": m.pooled, "bins": m.bins}
@@ -170,7 +171,7 @@ def _digits(value: float) -> int:
     return 3 if value == 0 else min(max(2 - math.floor(math.log10(abs(value))), 1), 7)
 
 
-def _text(one: Estimate, digits: int, sign: str = "") -> str:
+def _text(one: Interval, digits: int, sign: str = "") -> str:
     if one.value is None:
         return "–"
     value, low, high = (f"{number or 0.0:{sign}.{digits}f}" for number in (one.value, one.low, one.high))

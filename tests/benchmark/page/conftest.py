@@ -7,7 +7,7 @@ from segcal.benchmark.page.writing import write_report
 from segcal.benchmark.pipelines import Pipeline
 from segcal.benchmark.protocol import Bootstrap, Protocol
 from segcal.benchmark.run import run_benchmark
-from segcal.benchmark.studies import Options, Setting, run_studies
+from segcal.studies import Options, Setting, run_studies
 from segcal.benchmark.summaries import write_summary
 from segcal.benchmark.tasks import Division, EmbeddedTask, OpenTask
 from segcal.cases import ArrayCases

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from segcal.benchmark.page.curves import band_rows, class_rows, pipeline_curves, shown_classes
+from segcal.statistics.additive import total_of
 from segcal.statistics.boundary import find_boundary
-from segcal.statistics.table import total_of
 
 TITLE = "identity(mean_logits)"
 

@@ -6,7 +6,7 @@ import pytest
 
 from segcal.benchmark.page.verdict import effect_of, make_verdict, measured_verdict
 from segcal.benchmark.pipelines import Pipeline
-from segcal.benchmark.studies.facts import Change, Facts, FlipCount, Honesty
+from segcal.studies.facts import Change, Facts, FlipCount, Honesty
 from segcal.summary import Difference
 
 DIVISION = {"cal": 10, "val": 5, "test": 30, "repeats": 1, "level": 0.95, "chosen": "on 5 validation cases"}

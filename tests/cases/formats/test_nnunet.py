@@ -7,7 +7,8 @@ import pytest
 import torch
 from PIL import Image
 
-from segcal.cases import CaseError, CaseWriter, check_cases, open_cases
+from segcal.cases import CaseError, CaseWriter, open_cases
+from segcal.cases.check import check
 from segcal.errors import InputError
 
 
@@ -95,7 +96,7 @@ def test_a_changed_decision_is_written_into_the_label_map_with_its_header(tmp_pa
 def test_the_pooled_decision_of_members_is_written_into_the_label_map(tmp_path, make_nnunet):
     first = make_nnunet(tmp_path / "p")
     second = make_nnunet(tmp_path / "q")
-    cases = open_cases([tmp_path / "p", tmp_path / "q"], pool="mean_probs")
+    cases = open_cases([tmp_path / "p", tmp_path / "q"], pooling="mean_probs")
     case = cases.read("c1")
     CaseWriter(cases, tmp_path / "out").write("c1", case.logits, case.logits.argmax(0))
     expected = ((first["c1"] + second["c1"]) / 2).argmax(0)
@@ -262,6 +263,6 @@ def test_predictions_of_single_folds_say_so_and_others_do_not(tmp_path, make_nnu
     assert open_cases(model).origin == open_cases(model / "fold_0" / "validation").origin == "single folds"
     assert open_cases(model).subset(["c1"]).origin == "single folds"
     assert open_cases(tmp_path / "predicted").origin == ""
-    notes = [problem.text for problem in check_cases(model).problems if problem.severity == "note"]
+    notes = [problem.text for problem in check(model).problems if problem.severity == "note"]
     assert any(text.startswith("each case is predicted by the network of one fold, and the ensemble") for text in notes)
-    assert not any("one fold" in problem.text for problem in check_cases(tmp_path / "predicted").problems)
+    assert not any("one fold" in problem.text for problem in check(tmp_path / "predicted").problems)

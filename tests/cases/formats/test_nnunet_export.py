@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-from segcal.cases import CaseWriter, check_cases, open_cases
+from segcal.cases import CaseWriter, open_cases
+from segcal.cases.check import check
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.filterwarnings("ignore")]
 
@@ -98,7 +99,7 @@ def test_what_nnunet_exports_is_read_with_its_mask_and_its_labels(exported):
         labels, _ = reader.read_seg(str(folder / "labels" / f"{case.id}.nii.gz"))
         assert np.array_equal(case.mask.numpy(), image[0] > 0)
         assert np.array_equal(case.labels[case.mask].numpy(), labels[0][case.mask.numpy()])
-    result = check_cases(folder / "predictions", folder / "labels")
+    result = check(folder / "predictions", folder / "labels")
     assert {problem.case_id for problem in result.problems} == {None}
 
 
@@ -127,14 +128,14 @@ def test_nnunet_evaluates_and_ensembles_what_segcal_writes(exported):
     ensemble_folders([str(folder / "calibrated"), str(folder / "second")], str(folder / "both"), True, 1)
     shutil.copy(folder / "second" / "plans.json", folder / "both")
     pooled = open_cases(folder / "both").read("c1")
-    mine = open_cases([folder / "calibrated", folder / "second"], pool="mean_probs")
+    mine = open_cases([folder / "calibrated", folder / "second"], pooling="mean_probs")
     np.testing.assert_allclose(pooled.logits.exp(), mine.read("c1").logits.exp(), atol=1e-6)
     assert torch.equal(pooled.mask, mine.read("c1").mask)
 
 
 def test_a_label_map_that_segcal_writes_anew_is_the_one_nnunet_would_have_written(exported):
     folder, reader = exported
-    cases = open_cases([folder / "predictions", folder / "second"], pool="mean_probs")
+    cases = open_cases([folder / "predictions", folder / "second"], pooling="mean_probs")
     writer = CaseWriter(cases, folder / "pooled")
     for case in cases:
         writer.write(case.id, case.logits, case.logits.argmax(0))

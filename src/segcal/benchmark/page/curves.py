@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from segcal.benchmark.counting import FlipBands, curves_of
+from segcal.benchmark.job import curves_of
+from segcal.benchmark.results import FlipBands
 from segcal.benchmark.results import UnitResult
 from segcal.statistics import CaseTables
+from segcal.statistics.additive import total_of
 from segcal.statistics.reliability import Curve
 from segcal.statistics.spread import CurveSpread, accuracy_error, accuracy_interval
-from segcal.statistics.table import total_of
 
 # Curves of so many classes are kept, those with most true voxels.
 MOST_CLASSES = 24

@@ -6,27 +6,27 @@ from importlib.metadata import version
 from typing import Any
 
 import numpy as np
+from msgspec import to_builtins
 
-from segcal.audit import audit
 from segcal.benchmark.page.curves import plain_curve
 from segcal.benchmark.page.document import metric_facts
 from segcal.benchmark.page.verdict import Verdict, make_verdict, measured_verdict
 from segcal.benchmark.page.words import POOLING_WORDS, calibrator_words
 from segcal.benchmark.pipelines import Pipeline
-from segcal.benchmark.studies.case_maps import arrays_of, maps_of, size_of
-from segcal.benchmark.studies.facts import Change, Facts, FlipCount, Honesty
-from segcal.benchmark.studies.worst_cases import BUDGET, choose_cases
+from segcal.report.case_maps import CaseNumbers, see_cases
+from segcal.studies.facts import Change, Facts, FlipCount, Honesty
 from segcal.calibrators import registry_entry
 from segcal.calibrators.base import Calibrator
 from segcal.calibrators.identity import Identity
 from segcal.cases.base import Cases
 from segcal.errors import InputError
 from segcal.evaluation import Evaluation
+from segcal.evaluation.audit import audit
 from segcal.fitting import Fitted
 from segcal.report.page import SCHEMA
+from segcal.statistics.additive import total_of
 from segcal.statistics.reliability import Curve
 from segcal.statistics.spread import CurveSpread, accuracy_error, accuracy_interval
-from segcal.statistics.table import total_of
 
 PLACE = "these cases"
 BEFORE = "uncalibrated"
@@ -185,17 +185,8 @@ def _examples(result: Evaluation, cases: Cases, fitted: Fitted | None, backgroun
         for case_id, one in numbers.items():
             one[key] = [found["before"][case_id], found[last][case_id]]
     calibrator = Identity(cases.num_classes) if fitted is None else fitted.calibrator.to("cpu")
-    kept: list[dict[str, Any]] = []
-    used = 0
-    for case_id, why in choose_cases(numbers).items():
-        case = cases.read(case_id)
-        if case.logits.ndim not in (3, 4):
-            break  # neither a picture nor a volume
-        maps = maps_of(case, arrays_of(case, calibrator), background, cases.has_offset)
-        used += size_of(maps)
-        if kept and used > BUDGET:
-            break
-        kept.append({"case": case_id, "why": why, **numbers[case_id], **maps})
+    found = {case_id: CaseNumbers(**one) for case_id, one in numbers.items()}
+    kept = to_builtins(see_cases(cases, found, calibrator, background))
     return {"cases": kept, "of": len(numbers), "pipeline": title}
 
 

@@ -8,8 +8,8 @@ from segcal.benchmark.page.curves import band_rows, class_rows, pipeline_curves,
 from segcal.benchmark.page.verdict import Verdict, make_verdict
 from segcal.benchmark.pipelines import Pipeline
 from segcal.benchmark.results import Results, UnitResult
-from segcal.benchmark.studies.facts import find_facts
-from segcal.statistics.table import total_of
+from segcal.studies.facts import find_facts
+from segcal.statistics.additive import total_of
 
 # Of so many test cases the numbers before and after are kept, one by one.
 MOST_CASES = 200

@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 from typing import Any
 
-from segcal.audit import audit
 from segcal.benchmark.job import CALIBRATORS
 from segcal.benchmark.pipelines import Pipeline
 from segcal.benchmark.results import Results
 from segcal.benchmark.units import Unit
 from segcal.errors import SegcalError
+from segcal.evaluation.audit import audit
 from segcal.fitting.artifact import load
 
 # Of a fit's certificate, what a reader of the page can make something of.

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from segcal.benchmark.page.words import calibrator_words
-from segcal.benchmark.studies.facts import Change, Facts, Honesty
+from segcal.studies.facts import Change, Facts, Honesty
 
 # Less than this between confidence and accuracy is not worth a word: 0.1 points.
 NEGLIGIBLE = 0.001

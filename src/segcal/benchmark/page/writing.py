@@ -12,9 +12,9 @@ from segcal.benchmark.units import Unit
 from segcal.errors import InputError, SegcalError
 from segcal.fitting.artifact import load
 from segcal.report.figures.base import SVG_SIGNATURE
-from segcal.report.figures.collect import Drawn, study_figures
-from segcal.report.figures.places import place_figures
-from segcal.report.figures.shift import shift_figure
+from segcal.report.figures.base import Drawn
+from segcal.studies import read_outcomes
+from segcal.studies.figures import result_figures
 from segcal.report.page import PAGE_SIGNATURE, write_page
 from segcal.target import check_file
 
@@ -40,7 +40,7 @@ def write_report(
     shown: list[dict[str, str]] = []
     try:
         drawn = make_figures(place, document)
-        shown = [each.to_plain() for each in drawn if each.on_page]
+        shown = [{"name": each.name, "task": each.task, "title": each.title, "text": each.text, "svg": each.svg} for each in drawn if each.on_page]
         for each in () if figures is None else drawn:
             target = Path(figures) / f"{each.name}.svg"  # type: ignore[arg-type]
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -55,31 +55,15 @@ def write_report(
 
 def make_figures(folder: Path, document: dict[str, Any]) -> list[Drawn]:
     """Return all figures of a folder of results."""
+    from types import SimpleNamespace as N
+
     places = {place["task"]: place for place in document["places"] if not place["test_on"]}
-    studies = read_studies(folder)
-    drawn = [*study_figures(studies, places), *place_figures(places, studies)]
+    sections = {}
     for task, place in places.items():
-        drawn += _shifts(folder, task, place)
-    return drawn
-
-
-def _shifts(folder: Path, task: str, place: dict[str, Any]) -> list[Drawn]:
-    """Return the shifted-logit illustration of the chosen calibrator, and of matrix scaling if it was fitted."""
-    drawn = []
-    for title in dict.fromkeys((place["chosen"], "ms(mean_logits)")):
-        row = next((row for row in place["rows"] if row["pipeline"] == title), None)
-        if row is None or row["calibrator"] == "identity" or title.count(",") > 0:
-            continue
-        stem = Unit(task, 0, Pipeline(row["pooling"], row["calibrator"])).path.with_suffix("").name
-        try:
-            calibrator = load(folder / CALIBRATORS / task / "repeat_0" / stem).calibrator
-        except (SegcalError, OSError):
-            continue
-        text = (
-            "Two sets of raw scores that differ by one number for all classes mean the same to the network. "
-            "The voxel is the one of the audit on which the calibrator's answer differs most."
-        )
-        name = f"shift_{task}_{row['calibrator']}"
-        draw = partial(shift_figure, calibrator, title, place["classes"])
-        drawn.append(Drawn(name, task, f"What a shift of all scores does: {title}", text, draw))
-    return drawn
+        own = N(**place)
+        own.curves = {title: N(**({"foreground": None} | one)) for title, one in place["curves"].items()}
+        own.bands = {title: [N(start=band["from"]) for band in one] for title, one in place["bands"].items()}
+        own.rows = [N(**row) for row in place["rows"]]
+        own.cases = N(**place["cases"])
+        sections[task] = own
+    return result_figures(read_outcomes(folder), sections, folder)

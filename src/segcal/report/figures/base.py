@@ -3,7 +3,8 @@
 import io
 import re
 from collections.abc import Callable, Mapping
-from functools import wraps
+from dataclasses import dataclass
+from functools import cached_property, wraps
 from typing import Any, ParamSpec
 
 import numpy as np
@@ -36,6 +37,32 @@ SVG_SIGNATURE = re.compile(rb"<\?xml.{1,2000}<dc:title>segcal</dc:title>", re.DO
 CLIP_NAME = re.compile(r"(?<=[#\"])p[0-9a-f]{10}(?=[)\"])")
 # Of a picture behind a map, so many along its longer side: figures stay small enough to be mailed.
 MOST_PIXELS = 160
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A figure with its words.
+
+    Attributes:
+        name: of its file, without the ending.
+        task: which task it belongs to.
+        title: what it shows.
+        text: how to read it.
+        draw: makes the figure, when it is needed.
+        on_page: whether the page has it; what its case browser shows anyway is a file only.
+    """
+
+    name: str
+    task: str
+    title: str
+    text: str
+    draw: Callable[[], Any]
+    on_page: bool = True
+
+    @cached_property
+    def svg(self) -> str:
+        """The figure as SVG."""
+        return to_svg(self.draw())
 
 
 def styled(draw: Callable[Arguments, Any]) -> Callable[Arguments, Any]:

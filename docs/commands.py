@@ -1,0 +1,42 @@
+"""The page of commands: ``python docs/commands.py > docs/cli.md`` writes the help of every command.
+
+A test compares the page with what the commands say, so that it cannot fall behind.
+"""
+
+import argparse
+
+from segcal.cli import COMMANDS, make_parser
+from segcal.cli.parsing import WIDTH
+
+INTRODUCTION = """\
+# Commands
+
+The help of every command, as `segcal COMMAND --help` prints it. Written by `python docs/commands.py > docs/cli.md`.
+
+- Results go to stdout, everything else to stderr. With `--json`, stdout is one JSON document.
+- Exit codes: 0 done; 2 a mistake that you can repair, in one sentence; 3 done, but some cases failed and are listed;
+  130 interrupted.
+- Interrupted at any point, a command leaves complete files or none. `apply`, `convert` and `benchmark` go on where they
+  were when they are run again; `fit`, `evaluate`, `audit` and `check` start again and give the same result.
+- No command overwrites an input, or removes a file that it did not write. A target that holds something else is refused
+  before the work begins; `--overwrite` says where that is meant. One process at a time writes to a target.
+- A case that cannot be read fails alone. `--strict` stops at the first one.
+- What is possible but seldom meant (labels that fit better mirrored, cases that are there twice, ...) is one line that
+  begins with `warning:`, and the work goes on; [data-format.md](data-format.md) lists what is looked for.
+"""
+
+
+def help_page() -> str:
+    """Return the page as Markdown."""
+    parser = make_parser()
+    commands = next(action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
+    parts = [INTRODUCTION, f"```\n{parser.format_help().rstrip()}\n```\n"]
+    parts += [f"## segcal {name}\n\n```\n{commands.choices[name].format_help().rstrip()}\n```\n" for name in COMMANDS]
+    return "\n".join(parts)
+
+
+if __name__ == "__main__":
+    import os
+
+    os.environ["COLUMNS"] = str(WIDTH)
+    print(help_page(), end="")

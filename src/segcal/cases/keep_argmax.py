@@ -1,0 +1,69 @@
+r"""Keeping a decision through rounding.
+
+A calibrator that keeps the mask leaves the old winner :math:`w` with :math:`s_w \ge s_j` for all classes. Rounded to a
+file's float16 or float32, two scores can become equal, and then a lowest-index ``argmax`` may name another class
+(definitions 13.8). :func:`keep_decision` lowers such rivals by the least amount that the number type allows: those
+with a lower index to the next number below :math:`s_w`, the others to :math:`s_w` itself. The winner's own value
+never changes, no value rises, and a voxel whose winner is right already is not touched.
+
+A rival that is above the winner by more than rounding can explain is a changed decision: that is an error, not
+something to be hidden.
+"""
+
+import numpy as np
+
+from segcal.errors import InputError
+
+# exp, log and the division by a sum are each within two units in the last place, and rounding adds one.
+MAX_UNITS = 8
+
+
+def keep_decision(values: np.ndarray, winner: np.ndarray, name: str = "values") -> np.ndarray:
+    """Make `winner` ``(*space)`` the lowest-index maximum over axis 0 of `values`, in place, and return `values`.
+
+    Values are floating-point scores ``(classes, *space)`` as they will be stored; `name` is for messages.
+
+    >>> keep_decision(np.array([[0.5], [0.5]], np.float16), np.array([1])).T
+    array([[0.4998, 0.5   ]], dtype=float16)
+    """
+    wrong = np.argmax(values, axis=0) != winner
+    if not wrong.any():
+        return values
+    scores = values[:, wrong]
+    wanted = winner[wrong].astype(np.int64)
+    own = np.take_along_axis(scores, wanted[None], axis=0)
+    highest = scores.max(axis=0, keepdims=True)
+    # Compared in float64: float16 differences overflow.
+    excess = highest.astype(np.float64) - own.astype(np.float64)
+    beyond = excess > MAX_UNITS * np.spacing(np.maximum(np.abs(highest), np.abs(own))).astype(np.float64)
+    if beyond.any():
+        raise InputError(
+            f"{name} would name another class at {int(beyond.sum())} of {winner.size} voxels, but the decision is to "
+            "be kept. Use a calibrator that preserves the argmax, or write without keeping the decision."
+        )
+    below = np.nextafter(own, np.asarray(-np.inf, own.dtype))
+    lower_index = np.arange(len(scores))[:, None] < wanted
+    rival = np.arange(len(scores))[:, None] != wanted
+    limit = np.where(lower_index, below, own)
+    values[:, wrong] = np.where(rival, np.minimum(scores, limit), scores)
+    return values
+
+
+def keep_binary_decision(foreground: np.ndarray, winner: np.ndarray, name: str = "values") -> np.ndarray:
+    """Put foreground probabilities on the side of 0.5 that `winner` says, in place, and return them.
+
+    Class 1 wins above 0.5; at 0.5 exactly both classes are equal and the lower index wins.
+
+    >>> keep_binary_decision(np.array([0.5, 0.5], np.float32), np.array([0, 1]))
+    array([0.5       , 0.50000006], dtype=float32)
+    """
+    half = foreground.dtype.type(0.5)
+    above = np.nextafter(half, foreground.dtype.type(1))
+    wrong = (foreground > half) != (winner == 1)
+    if (np.abs(foreground[wrong].astype(np.float64) - 0.5) > MAX_UNITS * np.spacing(half)).any():
+        raise InputError(
+            f"{name} would name the other class at {int(wrong.sum())} of {winner.size} voxels, but the decision is to "
+            "be kept. Use a calibrator that preserves the argmax, or write without keeping the decision."
+        )
+    foreground[wrong] = np.where(winner[wrong] == 1, above, half)
+    return foreground

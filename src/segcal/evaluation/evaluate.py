@@ -1,0 +1,118 @@
+"""Measure the cases of a collection before and after calibration.
+
+Cases are read one at a time; what is kept of each is a row of numbers and, for metrics that pool voxels over cases, one
+small table. Means and intervals do not depend on the order of the cases: they are taken in the order of their ids.
+
+Before: the softmax of the case's logits. After: the calibrator's scores, normalised the same way. The prediction after
+calibration stays the one before wherever no other class is strictly above it in the scores.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from segcal.cases import as_cases
+from segcal.cases.base import Case, CaseError
+from segcal.cases.parallel import map_cases
+from segcal.cases.suspicion import like_probabilities, warn
+from segcal.errors import InputError
+from segcal.evaluation.case_counter import Counter, Map
+from segcal.evaluation.result import Evaluation
+from segcal.evaluation.stage import Stage, summarise
+from segcal.metrics import Metric, find_metrics
+from segcal.statistics import BandCache, CaseTables
+from segcal.summary import LEVEL, REPLICATES, Draws
+
+DEFAULT_METRICS = (
+    "nll", "brier", "ece", "ba_ece", "ace", "cece", "dice", "miou", "accuracy", "aurc",
+    "flip_rate", "harmful_flips", "beneficial_flips", "neutral_flips",
+)  # fmt: skip
+
+
+def evaluate(
+    cases: Any,
+    calibrator: Map | None = None,
+    metrics: Sequence[str] | Mapping[str, Metric] | None = None,
+    seed: int = 0,
+    replicates: int = REPLICATES,
+    level: float = LEVEL,
+    bands: BandCache | None = None,
+    progress: Callable[[str], None] | None = None,
+    workers: int = 1,
+    failed: Callable[[CaseError], None] | None = None,
+    *,
+    labels: Any = None,
+    **declared: Any,
+) -> Evaluation:
+    """Measure cases before and, with a calibrator, after calibration.
+
+    Args:
+        cases: the cases, with labels; or arrays, tensors or a loader, as :func:`segcal.cases.as_cases` takes them.
+        calibrator: a calibrator; or any function of logits ``(1, classes, *space)`` and an image (or None) that
+            returns log-probabilities of that shape.
+        metrics: names from :data:`segcal.METRICS`, or metrics by names of your own; the usual ones if None.
+        seed: seed of the bootstrap.
+        replicates: how many replicates the bootstrap has.
+        level: level of the intervals.
+        bands: keeps the boundary bands of label maps between calls on the same cases.
+        progress: called with the id of each case when it is done.
+        workers: how many processes measure cases at a time; the result is the same to the last bit.
+        failed: takes the error of a case that is not usable, which is then left out; without it the error is raised.
+        labels: of arrays.
+        declared: what else is known of arrays, such as `kind` and `ignore`.
+
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> result = evaluate(rng.normal(size=(4, 3, 8, 7)), labels=rng.integers(3, size=(4, 8, 7)), metrics=["nll", "ece"])
+    >>> result.before["nll"].cases, result.after
+    (4, None)
+    """
+    if calibrator is not None and not callable(calibrator):
+        raise InputError(
+            f"calibrator is {type(calibrator).__name__}, but a calibrator or a function is needed. Of what fit or load "
+            "returned, pass .calibrator."
+        )
+    chosen = _choose(metrics, calibrator is not None)
+    cases = as_cases(cases, labels, **declared)
+    if len(cases) == 0:
+        raise InputError("cases is empty, but at least one case is needed. Check the folder or the split.")
+    measure = partial(_measure, Counter(chosen, bands), calibrator)
+    stages = {name: Stage(chosen) for name in ("before", "after")[: 1 if calibrator is None else 2]}
+    rows: list[dict[str, Any]] = []
+    doubted: list[str] = []
+    for case_id, (found, group, doubt) in map_cases(cases, measure, workers, failed):
+        doubted += [case_id] if doubt else []
+        for (name, stage), tables in zip(stages.items(), found, strict=True):
+            size = {"voxels": tables.likelihood.voxels, "ignored": tables.confusion.ignored}
+            rows.append({"case": case_id, "stage": name, "group": group, **size, **stage.add(case_id, tables)})
+        if progress is not None:
+            progress(case_id)
+    if not rows:
+        raise InputError(f"all {len(cases)} cases failed, but at least one is needed. Check their files.")
+    warn(like_probabilities(doubted))
+    measured = len(rows) // len(stages)
+    estimates, changes = summarise(list(stages.values()), Draws([measured], replicates, seed), level)
+    return Evaluation(
+        rows=rows,
+        before=estimates[0],
+        after=None if calibrator is None else estimates[1],
+        change=None if calibrator is None else changes,
+        metrics=chosen,
+        level=level,
+        parts={name: stage.parts for name, stage in stages.items()},
+    )
+
+
+def _choose(metrics: Sequence[str] | Mapping[str, Metric] | None, compared: bool) -> dict[str, Metric]:
+    if isinstance(metrics, Mapping):
+        return dict(metrics)
+    if isinstance(metrics, str):
+        raise InputError(f"metrics is {metrics!r}, but a list of names is needed. Pass metrics=[{metrics!r}].")
+    chosen = find_metrics(tuple(DEFAULT_METRICS if metrics is None else metrics))
+    if metrics is None and not compared:
+        return {name: metric for name, metric in chosen.items() if "reference" not in metric.needs}
+    return chosen
+
+
+def _measure(counter: Counter, calibrator: Map | None, case: Case) -> tuple[list[CaseTables], str | None, bool]:
+    return counter.count(case, calibrator), case.group, case.like_probs
