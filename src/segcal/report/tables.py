@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from segcal.calibrators import make_calibrator
-from segcal.report.cells import Cell, Column, Group, Row, quartiles
 from segcal.report.document import read_summary
-from segcal.report.table import Table
+from segcal.report.table import Cell, Column, Group, Row, Table, quartiles
 
 FOLDER = "tables"
 KEEPS = {"order": "order", "argmax": "argmax", None: "×"}
