@@ -2,8 +2,9 @@
 
 import io
 import re
-from collections.abc import Callable, Mapping
-from functools import wraps
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property, wraps
 from typing import Any, ParamSpec
 
 import numpy as np
@@ -11,7 +12,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from segcal.errors import InputError
-from segcal.report.pictures import decode_map
+from segcal.report.page import PageFigure
+from segcal.report.pictures import Encoded, decode_map
 
 Arguments = ParamSpec("Arguments")
 # Okabe and Ito: told apart with every kind of colour vision. Dashes and markers differ as well.
@@ -36,6 +38,32 @@ SVG_SIGNATURE = re.compile(rb"<\?xml.{1,2000}<dc:title>segcal</dc:title>", re.DO
 CLIP_NAME = re.compile(r"(?<=[#\"])p[0-9a-f]{10}(?=[)\"])")
 # Of a picture behind a map, so many along its longer side: figures stay small enough to be mailed.
 MOST_PIXELS = 160
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A figure of a task: the stem of its file, what it shows, how to read it.
+
+    Attributes:
+        draw: makes the figure, when it is needed.
+        on_page: whether the page has it; what the page draws itself is a file only.
+    """
+
+    name: str
+    task: str
+    title: str
+    text: str
+    draw: Callable[[], Any]
+    on_page: bool = True
+
+    @cached_property
+    def svg(self) -> str:
+        """The figure as SVG."""
+        return to_svg(self.draw())
+
+    def on_the_page(self) -> PageFigure:
+        """Return what the page embeds."""
+        return PageFigure(self.name, self.task, self.title, self.text, self.svg)
 
 
 def styled(draw: Callable[Arguments, Any]) -> Callable[Arguments, Any]:
@@ -95,7 +123,7 @@ def shorten(text: str, most: int = 36) -> str:
     return plain if len(plain) <= most else f"{plain[: most - 1]}…"
 
 
-def show_picture(axis: Any, encoded: Mapping[str, Any] | None, shape: tuple[int, ...]) -> None:
+def show_picture(axis: Any, encoded: Encoded | None, shape: tuple[int, ...]) -> None:
     """Show a picture in grey or colour; an even grey where there is none."""
     axis.set_axis_off()
     if encoded is None:
@@ -117,7 +145,7 @@ def _smaller(values: NDArray[np.float64]) -> NDArray[np.uint8]:
     return np.asarray(image)
 
 
-def show_classes(axis: Any, encoded: Mapping[str, Any], background: bool, alpha: float) -> None:
+def show_classes(axis: Any, encoded: Encoded, background: bool, alpha: float) -> None:
     """Lay the classes of a map over what is there; the background and voxels that do not count stay clear."""
     from matplotlib.colors import to_rgb
 

@@ -5,7 +5,6 @@ import io
 import json
 
 import pytest
-
 from segcal.report.tables import make_tables, write_tables
 
 METRICS = {

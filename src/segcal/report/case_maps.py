@@ -1,0 +1,309 @@
+"""One case to look at: the input, the truth, the prediction, and confidence before and after, as small pictures.
+
+Of a volume a few slices across its shortest axis are kept, where there is something to see; of a large image every
+second or third pixel. Confidence and the probability of foreground are stored on one scale, 0 to 1, for all cases and
+stages. Of many cases those are kept that a critical reader would ask for, worst first, within a budget.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from msgspec import Struct
+from msgspec.structs import asdict
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
+
+from segcal.calibrators.base import Calibrator
+from segcal.cases.base import Case, Cases
+from segcal.numerics import canonical_logits, compute_dtype, free_energy, winner
+from segcal.report.pictures import encode_indices, encode_jpeg, encode_values
+from segcal.types import IGNORED
+
+# Pixels along the longer side that are kept, of a picture and of a slice of a volume.
+SIDES = {2: 288, 3: 160}
+SLICES = 8
+# Temperatures are stored from 0 to this, for all cases alike.
+HOTTEST = 5.0
+# Of an image that is no picture, so much at either end of its values is cut off.
+TAIL = 0.5
+# By reason, how many cases are kept for it; a case may have several.
+REASONS = {"worst": 3, "least gain": 2, "most gain": 1}
+# Characters of pictures in all, about; the first case is kept whatever its size.
+BUDGET = 1_000_000
+
+# A picture as :mod:`segcal.report.pictures` encodes it, and an index into the space of a case.
+Encoded: TypeAlias = dict[str, str | float]
+Index: TypeAlias = tuple[slice | int, ...]
+
+
+class SliceMaps(Struct, omit_defaults=True):
+    """The maps of one slice; those that mean nothing for a case are not there."""
+
+    index: int
+    truth: Encoded
+    prediction: Encoded
+    before: Encoded
+    after: Encoded
+    prediction_after: Encoded | None = None
+    foreground_before: Encoded | None = None
+    foreground_after: Encoded | None = None
+    energy: Encoded | None = None
+    temperature: Encoded | None = None
+    image: Encoded | None = None
+
+
+class CaseMaps(Struct):
+    """The slices of a case, every `step`-th pixel of them; `axis` is None for a picture."""
+
+    shape: list[int]
+    axis: int | None
+    step: int
+    slices: list[SliceMaps]
+
+
+class CaseNumbers(Struct):
+    """NLL, ECE and Dice of a case before and after calibration, and what flipped."""
+
+    nll: list[float | None]
+    ece: list[float | None]
+    dice: list[float | None]
+    voxels: int
+    flip_rate: float | None
+
+
+class SeenCase(Struct):
+    """A case that is shown: why, its numbers, and its maps."""
+
+    case: str
+    why: list[str]
+    nll: list[float | None]
+    ece: list[float | None]
+    dice: list[float | None]
+    voxels: int
+    flip_rate: float | None
+    shape: list[int]
+    axis: int | None
+    step: int
+    slices: list[SliceMaps]
+
+
+@dataclass(frozen=True)
+class CaseArrays:
+    """Arrays ``(*space)`` of one case: labels, predicted class, its confidence and 1 - P(class 0), free energy.
+
+    `after` is the old class where no other is strictly above it; `temperature` is that of :func:`temperature_of`.
+    """
+
+    labels: NDArray[np.int64]
+    before: NDArray[np.int64]
+    after: NDArray[np.int64]
+    confidence_before: NDArray[np.floating]
+    confidence_after: NDArray[np.floating]
+    foreground_before: NDArray[np.floating]
+    foreground_after: NDArray[np.floating]
+    energy: NDArray[np.floating]
+    temperature: NDArray[np.floating] | None = None
+
+
+@torch.no_grad()
+def calibrated_scores(calibrator: Calibrator, case: Case) -> Tensor:
+    logits = case.logits.to(compute_dtype(case.logits.dtype))
+    return calibrator.scores(logits[None], None if case.image is None else case.image[None])[0]
+
+
+def decisions(logits: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the class before and after calibration; it stays where no class is strictly above it."""
+    before = winner(logits, axis=0)
+    stays = scores.gather(0, before[None])[0] >= scores.amax(0)
+    return before, torch.where(stays, before, winner(scores, axis=0))
+
+
+def arrays_of(case: Case, calibrator: Calibrator, local: Calibrator | None = None) -> CaseArrays:
+    """Return the arrays of a case with labels; `local` is the calibrator whose temperature is shown."""
+    assert case.labels is not None
+    logits = case.logits.to(compute_dtype(case.logits.dtype))
+    scores = calibrated_scores(calibrator, case)
+    before, after = decisions(logits, scores)
+    probs = [canonical_logits(each, axis=0).exp() for each in (logits, scores)]
+    return CaseArrays(
+        labels=case.labels.numpy(),
+        before=before.numpy(),
+        after=after.numpy(),
+        confidence_before=probs[0].gather(0, before[None])[0].numpy(),
+        confidence_after=probs[1].gather(0, after[None])[0].numpy(),
+        foreground_before=(1 - probs[0][0]).numpy(),
+        foreground_after=(1 - probs[1][0]).numpy(),
+        energy=free_energy(logits, axis=0).numpy(),
+        temperature=None if local is None else temperature_of(case, local),
+    )
+
+
+def temperature_of(case: Case, calibrator: Calibrator) -> NDArray[np.floating]:
+    """Return what a calibrator divides the lead of the first class over the second by, in each voxel; 1 in a tie.
+
+    For a calibrator that scales all logits of a voxel alike, such as local temperature scaling, it is the temperature.
+    """
+    scores = calibrated_scores(calibrator, case)
+    top = case.logits.to(scores.dtype).topk(2, dim=0)
+    lead = top.values[0] - top.values[1]
+    after = (scores.gather(0, top.indices[:1]) - scores.gather(0, top.indices[1:]))[0]
+    ratio = lead / after.clamp(min=torch.finfo(after.dtype).tiny)
+    return torch.where((lead > 0) & (after > 0), ratio, torch.ones_like(ratio)).numpy()
+
+
+def maps_of(case: Case, arrays: CaseArrays, background: bool, has_offset: bool) -> CaseMaps:
+    """Return the maps of a case; `background`: foreground means something, `has_offset`: free energy does."""
+    labels, space = arrays.labels, arrays.labels.shape
+    axis = int(np.argmin(space)) if len(space) == 3 else None
+    counts = labels != IGNORED
+    shown = choose_slices(counts & ((arrays.before != labels) | (labels > 0)), axis)
+    kept = [size for number, size in enumerate(space) if number != axis]
+    step = max(1, -(-max(kept) // SIDES[2 if axis is None else 3]))
+    energy = arrays.energy[counts] if has_offset else np.empty(0)
+    levels = (float(energy.min()), float(energy.max())) if energy.size else None
+    slices = []
+    for place in shown:
+        index = tuple(place if number == axis else slice(None, None, step) for number in range(len(space)))
+        slices.append(_slice(place, case, arrays, index, background, levels))
+    return CaseMaps(list(space), axis, step, slices)
+
+
+def choose_slices(interest: NDArray[np.bool_], axis: int | None, most: int = SLICES) -> list[int]:
+    """Return which slices are shown: spread over those with something to see, and the one with most of it.
+
+    >>> choose_slices(np.array([[[0, 1, 1, 1, 0]]], bool), 2, most=2)
+    [1, 3]
+    """
+    if axis is None:
+        return [0]
+    amount = interest.sum(axis=tuple(number for number in range(interest.ndim) if number != axis))
+    there = np.flatnonzero(amount)
+    if not len(there):
+        return [int(len(amount) // 2)]
+    if len(there) <= most:
+        return [int(place) for place in there]
+    spread = there[np.linspace(0, len(there) - 1, most).round().astype(int)]
+    fullest = int(amount.argmax())
+    if fullest not in spread:  # the nearest of the others makes room for it
+        spread[np.abs(spread - fullest).argmin()] = fullest
+    return sorted({int(place) for place in spread})
+
+
+def choose_cases(losses: Mapping[str, Sequence[float | None]]) -> dict[str, list[str]]:
+    """Return the cases to keep with the reasons why, the worst first, from their NLL before and after.
+
+    >>> choose_cases({"a": [1.0, 0.9], "b": [0.5, 0.6], "c": [None, None]})
+    {'a': ['worst', 'least gain', 'most gain'], 'b': ['worst', 'least gain']}
+    """
+    known = {name: (old, new) for name, (old, new) in losses.items() if old is not None and new is not None}
+    by_loss = sorted(known, key=lambda name: (-known[name][1], name))
+    by_gain = sorted(known, key=lambda name: (known[name][0] - known[name][1], name))
+    ordered = {"worst": by_loss, "least gain": by_gain, "most gain": by_gain[::-1]}
+    kept: dict[str, list[str]] = {}
+    for reason, most in REASONS.items():
+        for name in ordered[reason][:most]:
+            kept.setdefault(name, []).append(reason)
+    return {name: kept[name] for name in by_loss if name in kept}
+
+
+def see_cases(
+    cases: Cases,
+    numbers: Mapping[str, CaseNumbers],
+    calibrator: Calibrator,
+    background: bool,
+    local: Calibrator | None = None,
+    budget: int | None = None,
+) -> list[SeenCase]:
+    """Return the cases to look at with their maps, within the budget; what is no picture and no volume has none."""
+    seen: list[SeenCase] = []
+    left = BUDGET if budget is None else budget
+    for case_id, why in choose_cases({name: one.nll for name, one in numbers.items()}).items():
+        case = cases.read(case_id)
+        if case.logits.ndim not in (3, 4):
+            break
+        maps = maps_of(case, arrays_of(case, calibrator, local), background, cases.has_offset)
+        left -= size_of(maps)
+        if seen and left < 0:
+            break
+        seen.append(SeenCase(case_id, why, **asdict(numbers[case_id]), **asdict(maps)))
+    return seen
+
+
+def size_of(maps: CaseMaps) -> int:
+    """Return how many characters the pictures of a case have."""
+    found = [value for each in maps.slices for value in asdict(each).values() if isinstance(value, dict)]
+    return sum(len(each["png"] if "png" in each else each["jpeg"]) for each in found)
+
+
+def slice_of(volume: NDArray[Any], interest: NDArray[Any]) -> Index:
+    """Return the index of the slice to show: across the shortest axis of space, where `interest` sums to most.
+
+    >>> slice_of(np.zeros((5, 4, 2)), np.ones((5, 4, 2)) * [1, 2])
+    (slice(None, None, None), slice(None, None, None), 1)
+    """
+    everything: list[slice | int] = [slice(None)] * volume.ndim
+    if volume.ndim >= 3:
+        axis = int(np.argmin(volume.shape))
+        others = tuple(number for number in range(volume.ndim) if number != axis)
+        everything[axis] = int(interest.sum(axis=others).argmax())
+    return tuple(everything)
+
+
+def picture_of(case: Case, index: Index) -> Encoded | None:
+    """Return a slice of a case's image: a picture as it is, of other images the last channel."""
+    if case.image is None:
+        return None
+    channels = case.image.numpy()[(slice(None), *index)]
+    return encode_values(channels if len(channels) == 3 else channels[-1])
+
+
+def encode_picture(image: NDArray[np.floating], index: Index) -> Encoded:
+    """Return a slice of an image as JPEG, to look at: three channels as colours, of any other number the last.
+
+    Where an index leaves voxels out, the picture shows the mean of each block instead.
+    """
+    channels = image if len(image) == 3 else image[-1:]
+    low, high = _range(channels)
+    whole = tuple(slice(None) if isinstance(each, slice) else each for each in index)
+    steps = np.clip((channels[(slice(None), *whole)] - low) / max(high - low, 1e-12), 0, 1)
+    pixels = np.rint(255 * steps).astype(np.uint8)
+    height, width = channels[(slice(None), *index)].shape[1:]
+    smaller = [np.asarray(Image.fromarray(each).resize((width, height), Image.Resampling.BOX)) for each in pixels]
+    return encode_jpeg(np.stack(smaller))
+
+
+def _slice(
+    place: int, case: Case, arrays: CaseArrays, index: Index, background: bool, levels: tuple[float, float] | None
+) -> SliceMaps:
+    found = SliceMaps(
+        index=place,
+        truth=encode_indices(arrays.labels[index]),
+        prediction=encode_indices(arrays.before[index]),
+        before=encode_values(arrays.confidence_before[index], 0.0, 1.0),
+        after=encode_values(arrays.confidence_after[index], 0.0, 1.0),
+    )
+    if (arrays.before[index] != arrays.after[index]).any():
+        found.prediction_after = encode_indices(arrays.after[index])
+    if background:
+        found.foreground_before = encode_values(arrays.foreground_before[index], 0.0, 1.0)
+        found.foreground_after = encode_values(arrays.foreground_after[index], 0.0, 1.0)
+    if levels is not None:
+        found.energy = encode_values(arrays.energy[index], *levels)
+    if arrays.temperature is not None:
+        found.temperature = encode_values(arrays.temperature[index], 0.0, HOTTEST)
+    if case.image is not None:
+        found.image = encode_picture(case.image.numpy(), index)
+    return found
+
+
+def _range(channels: NDArray[np.floating]) -> tuple[float, float]:
+    """Return which values are black and white: of a picture all there are, of a scan what most voxels have."""
+    low, high = float(channels.min()), float(channels.max())
+    if len(channels) == 3 and low >= 0 and high <= 255:
+        return 0.0, 1.0 if high <= 1 else 255.0
+    low, high = np.percentile(channels, [TAIL, 100 - TAIL])
+    return float(low), float(high)
