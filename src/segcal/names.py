@@ -11,7 +11,7 @@ A spreadsheet takes a cell that begins with ``= + - @`` for a formula; a quote b
 
 import re
 
-_UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+UNSAFE = "\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff"
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
@@ -21,7 +21,7 @@ def clean(text: str) -> str:
     >>> clean("a\x1b[31m.npy"), clean("caf\udce9"), clean("naïve 日本")
     ('a%1B[31m.npy', 'caf%E9', 'naïve 日本')
     """
-    return _UNSAFE.sub(lambda found: "".join(f"%{byte:02X}" for byte in _bytes(found[0])), text)
+    return re.sub(f"[{UNSAFE}]", lambda found: "".join(f"%{byte:02X}" for byte in _bytes(found[0])), text)
 
 
 def clean_lines(text: str) -> str:

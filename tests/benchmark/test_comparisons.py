@@ -29,7 +29,7 @@ def test_a_clear_gain_is_better_in_all_cases():
     assert {name: each.verdict for name, each in found.metrics.items()} == dict.fromkeys(
         ("nll", "ace", "dice"), "better"
     )
-    assert found.sentence() == (
+    assert found.sentence == (
         "roads, ms_c(mean_logits) against ms(mean_logits): better on NLL (-0.0500 [-0.0500, -0.0500], better in 60 and "
         "worse in 0 of 60 cases), ACE (-0.0667 [-0.1000, -0.0500], better in 3 and worse in 0 of 3 repeats) and DSC "
         "(+2.00 points [+2.00, +2.00], better in 60 and worse in 0 of 60 cases)."
@@ -38,7 +38,7 @@ def test_a_clear_gain_is_better_in_all_cases():
 
 def test_a_clear_loss_is_worse_and_a_gain_beside_it_is_said_too():
     found = sentence(nll=0.05, dice=0.02, ace=[0.2, 0.3, 0.4])
-    text = found.sentence()
+    text = found.sentence
     assert ": better on DSC (+2.00 points" in text
     assert "; worse on NLL (+0.0500 [+0.0500, +0.0500], better in 0 and worse in 60 of 60 cases) and ACE (" in text
     assert "no difference" not in text
@@ -46,7 +46,7 @@ def test_a_clear_loss_is_worse_and_a_gain_beside_it_is_said_too():
 
 def test_equal_numbers_are_no_difference():
     found = sentence(nll=0.0, dice=0.0, ace=[0.1, 0.2, 0.3])
-    assert found.sentence().startswith(
+    assert found.sentence.startswith(
         "roads, ms_c(mean_logits) against ms(mean_logits): no difference on any metric: NLL (+0.0000 [+0.0000, +0.0000]"
     )
 
@@ -68,7 +68,7 @@ def test_a_number_that_is_nowhere_defined_is_said_to_be_so():
     found = compare_repeats([None, 0.1], [0.2, None], "lower")
     assert found.verdict == "not defined"
     comparison = sentence(nll=-0.05, dice=np.nan, ace=[None, None, None])
-    assert comparison.sentence().endswith("; not defined: ACE and DSC.")
+    assert comparison.sentence.endswith("; not defined: ACE and DSC.")
 
 
 def test_pairs_of_which_one_is_missing_are_left_out():

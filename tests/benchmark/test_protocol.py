@@ -1,11 +1,14 @@
 """Reading protocols: what is known, what is refused, and what the hash sees."""
 
-from dataclasses import replace
+from dataclasses import fields
 
 import pytest
+from msgspec import to_builtins
+from msgspec.structs import replace
 
-from segcal.benchmark.protocol import load_protocol, parse_protocol
+from segcal.benchmark.protocol import StudyOptions, load_protocol, parse_protocol
 from segcal.benchmark.tasks import Division, EmbeddedTask, FolderTask
+from segcal.cases import ReadOptions
 from segcal.errors import InputError
 from segcal.fitting import FitConfig
 
@@ -69,7 +72,7 @@ test_only = true
     assert isinstance(mine, FolderTask)
     assert isinstance(roads, EmbeddedTask)
     assert mine.members == ("net_0", "net_1")
-    assert dict(mine.options) == {"kind": "logits", "groups": r"(p\d+)_"}
+    assert mine.options == ReadOptions(kind="logits", groups=r"(p\d+)_")
     assert mine.background is False
     assert found.division(mine) == Division(3, 1, 5)
     assert found.division(roads) == Division(4, 2)
@@ -123,7 +126,7 @@ def test_the_hash_sees_numbers_and_not_places_or_processes():
     ("changes", "match"),
     [
         ({"repeat": 3}, r"the key repeat, which is unknown. Known keys: tasks, split, repeats"),
-        ({"fit": {"patiance": 3}}, r"the key fit.patiance, which is unknown. Known keys: lam, mu, voxels"),
+        ({"fit": {"patiance": 3}}, r"the key fit.patiance, which is unknown. Known keys: lam, mu, nu, folds, voxels"),
         ({"split": {"train": 3}}, r"the key split.train, which is unknown. Known keys: cal, val, test"),
         ({"tasks": [{**EMBEDDED, "labels": "x"}]}, r"the key tasks\[0\].labels, which is unknown. Known keys: name"),
         ({"tasks": [{**FOLDERS, "cases": 3}]}, r"the key tasks\[0\].cases, which is unknown"),
@@ -144,8 +147,13 @@ def test_the_hash_sees_numbers_and_not_places_or_processes():
         ({"workers": 10**9}, r"workers = 1000000000, but at most 1024 is possible"),
         ({"fit": {"trials": 10**15}}, r"fit.trials = 1000000000000000, but at most 100000 is possible"),
         ({"fit": {"seed": 10**18}}, r"fit.seed = 1000000000000000000, but at most"),
-        ({"studies": [["x"]]}, r"no study is named \['x'\]"),
-        ({"studies": [{"a": 1}]}, r"no study is named \{'a': 1\}"),
+        ({"studies": "flips"}, r"studies = 'flips', but 'all' or a list of names is needed"),
+        ({"study_options": {"cases": 0}}, r"study_options\.cases = 0, but at least 1 is needed"),
+        ({"study_options": {"size": 3}}, r"the key study_options\.size, which is unknown"),
+        *(
+            ({"study_options": {"sizes": wrong}}, r"sizes = .*, but whole numbers of at least 1 are needed")
+            for wrong in ([], [0], ["2"], 3, [True])
+        ),
         ({"study_options": {"model_sizes": {"roads": "x"}}}, r"model_sizes.roads = 'x', but a whole number is needed"),
         ({"tasks": [{**FOLDERS, "labels": "a\0b"}]}, r"tasks\[0\].labels = .*, but a text of one line is needed"),
         (
@@ -205,4 +213,21 @@ def test_a_missing_or_broken_file_is_named(tmp_path):
 def test_options_of_a_pipeline_may_be_lists():
     entry = {"pooling": "single", "calibrator": "pts", "options": {"hidden": [4, 4]}}
     protocol = parse_protocol({"tasks": [EMBEDDED], "pipelines": [entry, entry]})
-    assert [pipeline.to_plain() for pipeline in protocol.pipelines] == [entry]
+    assert list(to_builtins(protocol.pipelines)) == [entry]
+
+
+def test_studies_and_their_options_do_not_change_the_hash():
+    plain, other = protocol(), protocol(studies=["flips"], study_options={"cases": 2, "sizes": [2, 5]})
+    assert (plain.studies, protocol(studies="all").studies, other.studies) == (None, ("all",), ("flips",))
+    assert other.study_options == StudyOptions(cases=2, sizes=(2, 5))
+    assert plain.hash() == other.hash()
+
+
+def test_every_declaration_about_files_can_be_made_but_the_pooling():
+    names = [field.name for field in fields(ReadOptions)]
+    given = {"ignore": 1, "class_axis": 1, "class_names": ["a", "b"]}
+    wanted = {name: given.get(name, "x") for name in names if name != "pooling"}
+    (task,) = protocol(tasks=[{"name": "mine", "members": ["a"], "labels": "b", **wanted}]).tasks
+    assert task.options == ReadOptions(**wanted | {"class_names": ("a", "b")})
+    with pytest.raises(InputError, match=r"the key tasks\[0\].pooling, which is unknown"):
+        protocol(tasks=[FOLDERS | {"pooling": "single"}])

@@ -7,11 +7,11 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
 
 import numpy as np
 import psutil
 import pytest
+from msgspec.structs import replace
 
 from segcal import load
 from segcal.atomic import MARKER, SIGNATURE
@@ -60,8 +60,8 @@ def test_every_unit_has_a_file_and_every_test_case_a_row(whole):
     results, folder = whole
     assert len(results.units) == 2 * len(PIPELINES)
     for result in results.units:
-        assert [row["case"] for row in result.rows] == result.header["test"]
-        assert result.tables.likelihood.voxels == sum(row["voxels"] for row in result.rows)
+        assert tuple(row.case for row in result.rows) == result.header.test
+        assert result.tables.likelihood.voxels == sum(row.voxels for row in result.rows)
     assert not [path for path in folder.rglob("*") if path.suffix == ".part"]
 
 
@@ -70,14 +70,14 @@ def test_splits_are_disjoint_by_case_and_by_patient_and_shared_by_all_pipelines(
     seen = set()
     for repeat in range(2):
         headers = [each.header for each in results.units if each.unit.repeat == repeat]
-        parts = {tuple(tuple(header[part]) for part in ("cal", "val", "test")) for header in headers}
+        parts = {(header.cal, header.val, header.test) for header in headers}
         assert len(parts) == 1
         cal, val, test = ({case_id.split("_")[0] for case_id in part} for part in parts.pop())
         assert not cal & val
         assert not cal & test
         assert not val & test
-        assert (len(headers[0]["cal"]), len(headers[0]["val"]), len(headers[0]["test"])) == (4, 2, 6)
-        seen.add(tuple(headers[0]["test"]))
+        assert (len(headers[0].cal), len(headers[0].val), len(headers[0].test)) == (4, 2, 6)
+        seen.add(headers[0].test)
     assert len(seen) == 2  # another division in another repeat
 
 
@@ -154,14 +154,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from segcal.benchmark import run
 
-def wait(job, context):
-    (Path(context.folder) / str(os.getpid())).touch()
+def wait(job, work):
+    (Path(work.folder) / str(os.getpid())).touch()
     time.sleep(1000)
 
 if __name__ == "__main__":
     run.run_job = wait
-    context = SimpleNamespace(folder=sys.argv[1], protocol=SimpleNamespace(workers=2))
-    run._run([1, 2], context, 0, 2, print)
+    work = SimpleNamespace(folder=sys.argv[1], protocol=SimpleNamespace(workers=2))
+    run._run([1, 2], work, 0, 2, print)
 """
 
 
@@ -250,8 +250,8 @@ def test_calibrators_are_kept_and_give_the_promised_numbers(whole, data):
     results, folder = whole
     fitted = load(folder / "calibrators" / "blobs" / "repeat_0" / "ms-mean_logits")
     header = results.repeats("blobs", "ms(mean_logits)")[0].header
-    assert sorted(fitted.calibration_ids) == header["cal"]
-    assert fitted.certificate.objective == header["certificate"]["objective"]
+    assert sorted(fitted.calibration_ids) == list(header.cal)
+    assert fitted.certificate.objective == header.certificate["objective"]
 
 
 def test_a_task_is_tested_on_another_and_on_a_changed_copy_of_itself(data, tmp_path):
@@ -260,10 +260,10 @@ def test_a_task_is_tested_on_another_and_on_a_changed_copy_of_itself(data, tmp_p
     tasks = [{**blobs, "test_on": ["others", "copy"]}, {**others, "test_only": True}, copy]
     results = run_benchmark(protocol(data, tasks=tasks, pipelines=PIPELINES[2:3], repeats=1), tmp_path)
     own, copied, other = (results.repeats("blobs", "ts(mean_logits)", on)[0] for on in ("", "copy", "others"))
-    assert copied.header["test"] == own.header["test"]
+    assert copied.header.test == own.header.test
     assert copied.numbers("nll") == own.numbers("nll")
-    seen = {*own.header["cal"], *own.header["val"]}
-    assert set(other.header["test"]) == {f"p{i}_v{j}" for i in range(3) for j in range(2)} - seen
+    seen = {*own.header.cal, *own.header.val}
+    assert set(other.header.test) == {f"p{i}_v{j}" for i in range(3) for j in range(2)} - seen
     assert other.numbers("nll") != own.numbers("nll")[: len(other.rows)]
 
 

@@ -11,6 +11,7 @@ from segcal.benchmark.results import read_results
 from segcal.benchmark.run import run_benchmark
 from segcal.benchmark.summaries import summarise, write_summary
 from segcal.errors import ArtifactError, InputError
+from segcal.summary import read_summary
 
 NAMES = [("mean_logits", name) for name in ("identity", "ts", "ets", "cms_ap", "cms_op", "cdc", "ms", "dc")]
 
@@ -36,15 +37,15 @@ def summary(results):
 
 
 def numbers(summary, pipeline):
-    return next(row["metrics"] for row in summary["results"] if row["pipeline"] == pipeline)
+    return summary.numbers("blobs", pipeline)
 
 
 def test_the_estimate_is_the_mean_over_repeats_of_the_mean_over_cases(results, summary):
-    values = [[row["metrics"]["nll"] for row in unit.rows] for unit in results.repeats("blobs", "ts(mean_logits)")]
+    values = [[row.metrics["nll"] for row in unit.rows] for unit in results.repeats("blobs", "ts(mean_logits)")]
     found = numbers(summary, "ts(mean_logits)")["nll"]
-    assert np.isclose(found["value"], np.mean([np.mean(each) for each in values]))
-    assert found["low"] < found["value"] < found["high"]
-    assert found["cases"] == sum(map(len, values))
+    assert np.isclose(found.value, np.mean([np.mean(each) for each in values]))
+    assert found.low < found.value < found.high
+    assert found.cases == sum(map(len, values))
 
 
 def test_pipelines_that_keep_the_order_have_the_same_dice_interval(summary):
@@ -57,11 +58,11 @@ def test_pipelines_that_keep_the_order_have_the_same_dice_interval(summary):
 def test_ace_is_pooled_in_a_repeat_and_shown_with_its_range(results, summary):
     values = []
     for unit in results.repeats("blobs", "dc(mean_logits)"):
-        curve = sum(np.array([_dense(row["parts"]["ace"][key]) for key in KEYS]) for row in unit.rows)
+        curve = sum(np.array([_dense(row.parts["ace"][key]) for key in KEYS]) for row in unit.rows)
         full = curve[0] > 0
         values.append(np.mean(np.abs(curve[1] - curve[2])[full] / curve[0][full]))
     found = numbers(summary, "dc(mean_logits)")["ace"]
-    assert np.allclose([found["value"], found["low"], found["high"]], [np.mean(values), min(values), max(values)])
+    assert np.allclose([found.value, found.low, found.high], [np.mean(values), min(values), max(values)])
 
 
 KEYS = ("count", "right", "confidence")
@@ -74,26 +75,30 @@ def _dense(plain):
 
 
 def test_offsets_are_those_of_all_cases_that_were_tested(results, summary):
-    (task,) = summary["tasks"]
-    tested = {case_id for unit in results.units for case_id in unit.header["test"]}
-    assert set(task["offsets"]) == tested
-    assert all(value > 0 for value in task["offsets"].values())
-    assert (task["cal"], task["val"], task["test"], task["cases"]) == ([4, 4], [2, 2], [6, 6], 12)
+    (task,) = summary.tasks
+    tested = {case_id for unit in results.units for case_id in unit.header.test}
+    assert set(task.offsets) == tested
+    assert all(value > 0 for value in task.offsets.values())
+    assert (task.cal, task.val, task.test, task.cases) == ((4, 4), (2, 2), (6, 6), 12)
 
 
 def test_comparisons_are_made_of_the_pairs_that_are_there(summary):
-    pairs = [(each["first"], each["second"]) for each in summary["comparisons"]]
+    pairs = [(each.first, each.second) for each in summary.comparisons]
     assert pairs == [
         ("ms(mean_logits)", "dc(mean_logits)"),
         ("cdc(mean_logits)", "cms_ap(mean_logits)"),
         ("cdc(mean_logits)", "cms_op(mean_logits)"),
     ]
-    assert all(each["sentence"].endswith(".") for each in summary["comparisons"])
+    assert all(each.sentence.endswith(".") for each in summary.comparisons)
 
 
-def test_the_summary_is_plain_data_and_is_written(results, summary):
+def test_the_summary_is_written_and_read_back(results, summary):
     assert write_summary(results) == summary
-    assert json.loads((results.folder / "summary.json").read_text("utf-8")) == json.loads(json.dumps(summary))
+    assert read_summary(results.folder) == summary
+    row = json.loads((results.folder / "summary.json").read_text("utf-8"))["results"][0]
+    assert list(row) == ["task", "test_on", "pipeline", "metrics", "converged"]
+    assert list(row["metrics"]["nll"]) == ["value", "low", "high", "cases", "undefined"]
+    assert list(row["metrics"]["ace"]) == ["value", "low", "high", "repeats"]
 
 
 def test_a_pipeline_without_all_its_repeats_is_left_out_with_a_note(results, tmp_path):
@@ -101,8 +106,8 @@ def test_a_pipeline_without_all_its_repeats_is_left_out_with_a_note(results, tmp
     shutil.copytree(results.folder, folder)
     (folder / "units" / "blobs" / "repeat_1" / "ts-mean_logits.jsonl").unlink()
     found = summarise(read_results(folder))
-    assert "ts(mean_logits)" not in found["pipelines"]
-    assert found["notes"][-1] == f"1 of {len(NAMES)} pipelines are not finished"
+    assert "ts(mean_logits)" not in found.pipelines
+    assert found.notes[-1] == f"1 of {len(NAMES)} pipelines are not finished"
     for path in (folder / "units" / "blobs" / "repeat_1").iterdir():
         path.unlink()
     with pytest.raises(InputError, match="has no pipeline with all its repeats"):

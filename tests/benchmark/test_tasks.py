@@ -3,16 +3,16 @@
 import numpy as np
 import pytest
 
-from segcal.benchmark.tasks import FolderTask, OpenTask, open_task, read_tasks
+from segcal.benchmark.tasks import FolderTask, OpenTask, open_task, read_task
 from segcal.errors import InputError
 
 
 def test_single_is_the_first_member_and_means_are_means(data):
     root, blobs, _ = data
-    (task,) = read_tasks([blobs])
+    task = read_task(blobs, "t")
     first = np.load(root / "blobs" / "member_0" / "p0_v0.npy")
     second = np.load(root / "blobs" / "member_1" / "p0_v0.npy")
-    found = {how: open_task(task, how, root, None).cases for how in ("single", "mean_logits")}
+    found = {how: open_task(task, how, root).cases for how in ("single", "mean_logits")}
     assert np.array_equal(found["single"].read("p0_v0").logits.numpy(), first)
     assert np.allclose(found["mean_logits"].read("p0_v0").logits.numpy(), (first + second) / 2)
     assert found["single"].groups["p0_v1"] == "p0"
@@ -20,34 +20,42 @@ def test_single_is_the_first_member_and_means_are_means(data):
 
 def test_paths_begin_at_the_root_and_background_is_on_unless_declared(data):
     root, blobs, _ = data
-    (task,) = read_tasks([{**blobs, "background": False}])
+    task = read_task({**blobs, "background": False}, "t")
     assert isinstance(task, FolderTask)
     assert task.labels == "blobs/labels"
-    assert open_task(task, "single", root, None).background is False
-    assert open_task(read_tasks([blobs])[0], "single", root, None).background is True
+    assert open_task(task, "single", root).background is False
+    assert open_task(read_task(blobs, "t"), "single", root).background is True
 
 
 def test_an_embedded_task_is_opened_by_the_function_that_was_given(data):
-    (task,) = read_tasks([{"name": "x", "embedded": "roads", "members": 3}])
+    task = read_task({"name": "x", "embedded": "roads", "members": 3}, "t")
     asked = []
 
-    def opener(which, pooling):
-        asked.append((which.embedded, which.members, pooling))
+    def opener(which, pooling, once=False):
+        asked.append((which.embedded, which.members, pooling, once))
         return OpenTask(None, True)
 
     open_task(task, "mean_probs", data[0], opener)
-    assert asked == [("roads", 3, "mean_probs")]
+    open_task(task, "mean_probs", data[0], opener, members=2)
+    assert asked == [("roads", 3, "mean_probs", False), ("roads", 2, "mean_probs", True)]
+
+
+def test_fewer_members_are_the_first_ones(data):
+    root, blobs, _ = data
+    task = read_task(blobs, "t")
+    one, first = (open_task(task, how, root, members=1).cases.read("p0_v0").logits for how in ("mean_logits", "single"))
+    assert np.array_equal(one, first)
 
 
 def test_excluded_cases_are_not_there_and_must_exist(data):
     root, blobs, _ = data
-    (task,) = read_tasks([{**blobs, "exclude": ["p0_v1", "p2_v0"]}])
-    every = open_task(read_tasks([blobs])[0], "mean_logits", root, None).cases.ids
-    found = open_task(task, "mean_logits", root, None).cases.ids
+    task = read_task({**blobs, "exclude": ["p0_v1", "p2_v0"]}, "t")
+    every = open_task(read_task(blobs, "t"), "mean_logits", root).cases.ids
+    found = open_task(task, "mean_logits", root).cases.ids
     assert found == tuple(case_id for case_id in every if case_id not in ("p0_v1", "p2_v0"))
-    (wrong,) = read_tasks([{**blobs, "exclude": ["p99"]}])
+    wrong = read_task({**blobs, "exclude": ["p99"]}, "t")
     with pytest.raises(InputError, match="task 'blobs' has exclude with 'p99', which is none of its cases"):
-        open_task(wrong, "mean_logits", root, None)
-    (nothing,) = read_tasks([{**blobs, "exclude": list(every)}])
+        open_task(wrong, "mean_logits", root)
+    nothing = read_task({**blobs, "exclude": list(every)}, "t")
     with pytest.raises(InputError, match="has exclude with all 12 cases, but cases must remain"):
-        open_task(nothing, "mean_logits", root, None)
+        open_task(nothing, "mean_logits", root)

@@ -5,21 +5,18 @@
 
 The second is compared with the first, metric by metric, in paired differences over the test cases of all repeats, with
 the shared draws of the bootstrap. It is *better* or *worse* if the interval of the difference lies on one side of zero,
-and otherwise there is *no difference*. A metric that pools voxels over cases (ACE) has one value a repeat; it is better
+and otherwise there is *no difference*. A metric that pools voxels over cases (ACE) has one value per repeat; it is better
 or worse if it is so in every repeat.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
 from segcal.benchmark.pipelines import Pipeline
 from segcal.metrics import Metric
-from segcal.summary import Difference, Draws, difference
-
-Verdict = Literal["better", "worse", "no difference", "not defined"]
+from segcal.summary import Compared, Comparison, Difference, Draws, Verdict, difference
 
 # Pooling, the first calibrator, the second, and what the comparison is about.
 PAIRS: tuple[tuple[str, str, str, str], ...] = (
@@ -34,64 +31,6 @@ PAIRS: tuple[tuple[str, str, str, str], ...] = (
 COMPARED = ("nll", "ece", "ba_ece", "ace", "dice")
 SHORT = {"nll": "NLL", "ece": "ECE", "ba_ece": "BA-ECE", "ace": "ACE", "dice": "DSC"}
 PERCENT = ("dice",)
-
-
-@dataclass(frozen=True)
-class Compared:
-    """One metric of a comparison.
-
-    Attributes:
-        verdict: what the second is, compared with the first.
-        difference: the second minus the first, with its interval and in how many cases (or repeats) it is better.
-        of: "cases" or "repeats".
-    """
-
-    verdict: Verdict
-    difference: Difference
-    of: Literal["cases", "repeats"]
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """A matched comparison of two pipelines.
-
-    Attributes:
-        task: where both were fitted.
-        test_on: where both were tested, if that is another task.
-        about: what they differ in.
-        first: title of the pipeline without the property.
-        second: title of the pipeline with it.
-        metrics: the outcome by metric.
-    """
-
-    task: str
-    test_on: str
-    about: str
-    first: str
-    second: str
-    metrics: Mapping[str, Compared]
-
-    def sentence(self) -> str:
-        """Return the outcome in words."""
-        where = f"{self.task} tested on {self.test_on}" if self.test_on else self.task
-        parts = []
-        for verdict in ("better", "worse"):
-            listed = [_phrase(name, found) for name, found in self.metrics.items() if found.verdict == verdict]
-            if listed:
-                parts.append(f"{verdict} on {_joined(listed)}")
-        same = [_phrase(name, found) for name, found in self.metrics.items() if found.verdict == "no difference"]
-        if same:
-            parts.append(
-                f"no difference on {_joined(same)}" if parts else f"no difference on any metric: {_joined(same)}"
-            )
-        unknown = [SHORT.get(name, name) for name, found in self.metrics.items() if found.verdict == "not defined"]
-        if unknown:
-            parts.append(f"not defined: {_joined(unknown)}")
-        return f"{where}, {self.second} against {self.first}: {'; '.join(parts)}."
-
-    def to_plain(self) -> dict[str, Any]:
-        """Return plain data."""
-        return asdict(self) | {"sentence": self.sentence()}
 
 
 def compare(
@@ -109,9 +48,9 @@ def compare(
     Args:
         task: where they were fitted.
         test_on: where they were tested; "" for the same.
-        pipelines: which pipelines there are.
-        values: by title and metric, one array a repeat, one number a case, NaN where it is not defined.
-        pooled: by title and pooled metric, one number a repeat.
+        pipelines: the pipelines that there are.
+        values: by title and metric, one array per repeat, one number per case, NaN where it is not defined.
+        pooled: by title and pooled metric, one number per repeat.
         metrics: the metrics.
         draws: the shared draws.
         level: of the intervals.
@@ -130,7 +69,9 @@ def compare(
             else:
                 gap = difference(values[one][name], values[other][name], draws, better, level)
                 outcome[name] = Compared(verdict_of(gap, better), gap, "cases")
-        found.append(Comparison(task, test_on, about, one, other, outcome))
+        where = f"{task} tested on {test_on}" if test_on else task
+        sentence = f"{where}, {other} against {one}: {_in_words(outcome)}."
+        found.append(Comparison(task, test_on, about, one, other, outcome, sentence))
     return found
 
 
@@ -155,6 +96,21 @@ def verdict_of(gap: Difference, better: Literal["lower", "higher"]) -> Verdict:
     if gap.low <= 0 <= gap.high:
         return "no difference"
     return "better" if (gap.high < 0) == (better == "lower") else "worse"
+
+
+def _in_words(metrics: Mapping[str, Compared]) -> str:
+    parts = []
+    for verdict in ("better", "worse"):
+        listed = [_phrase(name, found) for name, found in metrics.items() if found.verdict == verdict]
+        if listed:
+            parts.append(f"{verdict} on {_joined(listed)}")
+    same = [_phrase(name, found) for name, found in metrics.items() if found.verdict == "no difference"]
+    if same:
+        parts.append(f"no difference on {_joined(same)}" if parts else f"no difference on any metric: {_joined(same)}")
+    unknown = [SHORT.get(name, name) for name, found in metrics.items() if found.verdict == "not defined"]
+    if unknown:
+        parts.append(f"not defined: {_joined(unknown)}")
+    return "; ".join(parts)
 
 
 def _phrase(name: str, found: Compared) -> str:

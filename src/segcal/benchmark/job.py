@@ -2,136 +2,132 @@
 
 A job computes in one thread, whatever the machine offers. Sums of many numbers in another order differ in their last
 digit; in one thread, results are the same bytes with one process or with many.
+
+Kept of a test case are its numbers, and small tables that add up. Besides the protocol's metrics a row has the
+calibration error with other numbers of bins (Fig. 6), and where flips lie: voxels and flips in each band of distance
+from the boundary (Fig. 4).
 """
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from segcal.benchmark.counting import CaseCounter, Kept, benchmark_metrics
+import numpy as np
+
 from segcal.benchmark.protocol import Protocol
-from segcal.benchmark.results import write_unit
-from segcal.benchmark.tasks import Opener, OpenTask, open_task
+from segcal.benchmark.results import CaseResult, FlipBands, Totals, UnitHeader, write_unit
+from segcal.benchmark.tasks import OpenTask
 from segcal.benchmark.units import SCHEMA, Job, Unit, cases_elsewhere, divide
-from segcal.cases import Cases, Split
+from segcal.calibrators import Calibrator
+from segcal.cases import Case, Cases, Split
+from segcal.evaluation.counting import Counter
 from segcal.fitting import Fitted
 from segcal.fitting.artifact import save
 from segcal.fitting.fit import fit_to, read_data
+from segcal.kernels.tables import BENEFICIAL, HARMFUL, NEUTRAL
 from segcal.kernels.threads import one_thread
+from segcal.metrics import METRICS, Metric, find_metrics
+from segcal.metrics.parts import region_curve
+from segcal.metrics.reliability import average_calibration_error, expected_calibration_error
+from segcal.statistics import BandCache, CaseTables, Counted
+from segcal.statistics.reliability import Curve
+from segcal.statistics.spread import CurveSpread
 
-CALIBRATORS = "calibrators"
+# Bins of reliability diagrams, and what they are drawn of.
+FIGURE_BINS = 15
+REGIONS = ("all", "foreground")
+OTHER_BINS = (20, 30, 40)
+
+CALIBRATORS = "calibrators"  # until studies and report use Unit.calibrator_path
+Report = Callable[[str], None]
 
 
-@dataclass(frozen=True)
-class Context:
-    """What every job of a run shares.
-
-    Attributes:
-        protocol: the protocol.
-        folder: where results go.
-        digests: the digest of each unit.
-        embedded: opens embedded tasks.
-    """
+class Work(NamedTuple):
+    """What every job of a run shares: the protocol, the folder of results, and the digest of each unit."""
 
     protocol: Protocol
     folder: Path
     digests: Mapping[Unit, str]
-    embedded: Opener | None
 
-    def open(self, task: str, pooling: str) -> OpenTask:
+    def open(self, name: str, pooling: str) -> OpenTask:
         """Open a task with a pooling."""
-        return open_task(self.protocol.task(task), pooling, self.protocol.root, self.embedded)
+        return self.protocol.open(self.protocol.task(name), pooling)
 
-    def divide(self, task: str, cases: Cases, repeat: int) -> Split:
+    def divide(self, name: str, cases: Cases, repeat: int) -> Split:
         """Divide the cases of a task in a repeat."""
-        division = self.protocol.division(self.protocol.task(task))
-        return divide(cases, division, task, self.protocol.seed, repeat)
+        return divide(self.protocol, self.protocol.task(name), cases, repeat)
 
 
-def run_job(job: Job, context: Context, report: Callable[[str], None] = lambda message: None) -> int:
+def run_job(job: Job, work: Work, report: Report = lambda message: None) -> int:
     """Run the units of a job, write their files, and return how many there are."""
     name = f"{job.task}, repeat {job.repeat + 1}, {job.pooling}"
     with one_thread():
-        opened = context.open(job.task, job.pooling)
-        split = context.divide(job.task, opened.cases, job.repeat)
-        fits = _fit(job, context, split, lambda message: report(f"{name}: {message}"))
+        opened = work.open(job.task, job.pooling)
+        split = work.divide(job.task, opened.cases, job.repeat)
+        fits = _fit(job, work, split, lambda message: report(f"{name}: {message}"))
         for target in dict.fromkeys(unit.test_on for unit in job.units):
             units = [unit for unit in job.units if unit.test_on == target]
             where = f"{name}, tested on {target}" if target else name
-            cases, background = _target(context, target, job, split, opened)
-            kept = _test(units, cases, background, fits, context, lambda message: report(f"{where}: {message}"))  # noqa: B023
+            cases, background = _target(work, target, job, split, opened)
+            counter = CaseCounter(benchmark_metrics(work.protocol.metrics, background))
+            calibrators = {unit.pipeline.title: fits[unit.pipeline.title].calibrator for unit in units}
+            kept = {title: Kept() for title in calibrators}
+            for number, case_id in enumerate(sorted(cases.ids)):
+                report(f"{where}: testing case {number + 1} of {len(cases)}")
+                counter.add(cases.read(case_id), calibrators, kept)
             for unit in units:
-                header = _header(unit, context, fits[unit.pipeline.title], split, cases, background)
-                write_unit(context.folder, header, kept[unit.pipeline.title].rows, kept[unit.pipeline.title].total())
+                title = unit.pipeline.title
+                header = _header(unit, work.digests[unit], fits[title], split, cases, background)
+                write_unit(work.folder, header, kept[title].rows, kept[title].total())
     return len(job.units)
 
 
-def _fit(job: Job, context: Context, split: Split, report: Callable[[str], None]) -> dict[str, Fitted]:
-    config = context.protocol.fit
+def _fit(job: Job, work: Work, split: Split, report: Report) -> dict[str, Fitted]:
+    config = work.protocol.fit
     data = read_data(split.cal, split.val if len(split.val) else None, config, report)
     fits = {}
-    for pipeline in dict.fromkeys(unit.pipeline for unit in job.units):
-        report(f"fitting {pipeline.calibrator}")
-        fitted = fit_to(pipeline.make(split.cal.num_classes), data, config, context.protocol.device)
+    for unit in {unit.pipeline: unit for unit in job.units}.values():
+        report(f"fitting {unit.pipeline.calibrator}")
+        fitted = fit_to(unit.pipeline.make(split.cal.num_classes), data, config, work.protocol.device)
         fitted.calibrator.cpu()
-        fits[pipeline.title] = fitted
+        fits[unit.pipeline.title] = fitted
         if fitted.calibrator.num_parameters():
-            stem = Unit(job.task, job.repeat, pipeline).path.with_suffix("").name
-            save(fitted, context.folder / CALIBRATORS / job.task / f"repeat_{job.repeat}" / stem)
+            save(fitted, work.folder / unit.calibrator_path)
     return fits
 
 
-def _target(context: Context, target: str, job: Job, split: Split, opened: OpenTask) -> tuple[Cases, bool]:
+def _target(work: Work, target: str, job: Job, split: Split, opened: OpenTask) -> tuple[Cases, bool]:
     if not target:
         return split.test, opened.background
-    other = context.open(target, job.pooling)
-    alone = context.protocol.task(target).test_only
-    own = None if alone else context.divide(target, other.cases, job.repeat)
+    other = work.open(target, job.pooling)
+    alone = work.protocol.task(target).test_only
+    own = None if alone else work.divide(target, other.cases, job.repeat)
     return cases_elsewhere(split, opened.cases, other.cases, own), other.background
 
 
-def _test(
-    units: list[Unit],
-    cases: Cases,
-    background: bool,
-    fits: Mapping[str, Fitted],
-    context: Context,
-    report: Callable[[str], None],
-) -> dict[str, Kept]:
-    counter = CaseCounter(benchmark_metrics(context.protocol.metrics, background))
-    calibrators = {unit.pipeline.title: fits[unit.pipeline.title].calibrator for unit in units}
-    kept = {name: Kept() for name in calibrators}
-    for number, case_id in enumerate(sorted(cases.ids)):
-        report(f"testing case {number + 1} of {len(cases)}")
-        counter.add(cases.read(case_id), calibrators, kept)
-    return kept
-
-
-def _header(
-    unit: Unit, context: Context, fitted: Fitted, split: Split, cases: Cases, background: bool
-) -> dict[str, Any]:
+def _header(unit: Unit, digest: str, fitted: Fitted, split: Split, cases: Cases, background: bool) -> UnitHeader:
     calibrator = fitted.calibrator
-    return {
-        "schema": SCHEMA,
-        "digest": context.digests[unit],
-        "segcal": version("segcal"),
-        "unit": unit.to_plain(),
-        "title": unit.pipeline.title,
-        "translation_invariant": calibrator.translation_invariant,
-        "preserves": calibrator.preserves,
-        "parameters": calibrator.num_parameters(),
-        "identifiable": calibrator.num_identifiable(),
-        "num_classes": calibrator.num_classes,
-        "class_names": None if fitted.class_names is None else list(fitted.class_names),
-        "background": background,
-        "certificate": _finite(fitted.certificate.to_dict()),
-        "cal": sorted(split.cal.ids),
-        "val": sorted(split.val.ids),
-        "test": sorted(cases.ids),
-    }
+    return UnitHeader(
+        schema=SCHEMA,
+        digest=digest,
+        segcal=version("segcal"),
+        unit=unit,
+        title=unit.pipeline.title,
+        translation_invariant=calibrator.translation_invariant,
+        preserves=calibrator.preserves,
+        parameters=calibrator.num_parameters(),
+        identifiable=calibrator.num_identifiable(),
+        num_classes=calibrator.num_classes,
+        class_names=fitted.class_names,
+        background=background,
+        certificate=_finite(fitted.certificate.to_dict()),
+        cal=tuple(sorted(split.cal.ids)),
+        val=tuple(sorted(split.val.ids)),
+        test=tuple(sorted(cases.ids)),
+    )
 
 
 def _finite(value: Any) -> Any:
@@ -141,3 +137,121 @@ def _finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_finite(entry) for entry in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+@dataclass
+class Kept:
+    """Rows of the test cases of one unit, and the sums of their tables.
+
+    Sums are taken in the order in which cases come; whoever counts goes through them in the order of their ids, so that
+    the result is the same to the last bit.
+    """
+
+    rows: list[CaseResult] = field(default_factory=list)
+    tables: CaseTables | None = None
+    flip_bands: FlipBands | None = None
+    spread: dict[str, CurveSpread] = field(default_factory=dict)
+
+    def add(self, row: CaseResult, tables: CaseTables, flip_bands: FlipBands) -> None:
+        """Keep one case."""
+        self.rows.append(row)
+        self.tables = tables if self.tables is None else self.tables + tables
+        self.flip_bands = flip_bands if self.flip_bands is None else self.flip_bands + flip_bands
+        for name, curve in curves_of(tables).items():
+            own = CurveSpread.of(curve)
+            self.spread[name] = self.spread[name] + own if name in self.spread else own
+
+    def total(self) -> Totals:
+        """Return the tables of all cases together."""
+        assert self.tables is not None
+        assert self.flip_bands is not None
+        spread = {name: one.to_plain() for name, one in self.spread.items()}
+        return Totals(self.tables.to_plain(), self.flip_bands.to_plain(), spread)
+
+
+def benchmark_metrics(names: Sequence[str], background: bool) -> dict[str, Metric]:
+    """Return the metrics of a task, and those that the binning study reads; without background Dice counts class 0."""
+    chosen = dict(find_metrics(tuple(names)))
+    if "dice" in chosen and not background:
+        chosen["dice"] = METRICS["dice"].with_options(include_background=True)
+    for bins in OTHER_BINS:
+        title = f"calibration error, {bins} bins"
+        chosen[f"ece_{bins}"] = Metric(title, region_curve("all", bins), expected_calibration_error, bins=bins)
+    for bins in OTHER_BINS:
+        title, part = f"average calibration error, {bins} bins", region_curve("all", bins)
+        chosen[f"ace_{bins}"] = Metric(title, part, average_calibration_error, pooled=True, bins=bins)
+    return chosen
+
+
+class CaseCounter:
+    """Counts test cases for several pipelines at a time."""
+
+    def __init__(self, metrics: Mapping[str, Metric]) -> None:
+        self._metrics = metrics
+        self._bands = BandCache(max_bytes=0)  # of one case, for all its pipelines
+        # Bands and class-wise tables are always kept: figures read them, whatever metrics were asked for.
+        needed = {name: METRICS[name] for name in ("ba_ece", "cece", "ece", "ace")}
+        self._counter = Counter({**needed, **metrics}, self._bands)
+
+    def add(self, case: Case, calibrators: Mapping[str, Calibrator], kept: Mapping[str, Kept]) -> None:
+        """Count a case with every calibrator, and keep it under the calibrator's name."""
+        before, after = self._counter.count_each(case, calibrators, predict=True)
+        for name, counted in after.items():
+            tables = replace(counted.tables, free_energy=before.tables.free_energy)
+            flips = self._flip_bands(case, before, counted)
+            kept[name].add(self._row(case, tables, flips), thinned(tables), flips)
+
+    def _row(self, case: Case, tables: CaseTables, flips: FlipBands) -> CaseResult:
+        parts = {name: metric.part(tables) for name, metric in self._metrics.items()}
+        pooled = sorted(name for name, each in self._metrics.items() if each.pooled and not name.startswith("ace_"))
+        return CaseResult(
+            case=case.id,
+            group=case.group,
+            voxels=tables.likelihood.voxels,
+            ignored=tables.confusion.ignored,
+            metrics={name: metric.of_part(parts[name]) for name, metric in self._metrics.items()},
+            parts={name: parts[name].to_plain() for name in pooled if parts[name] is not None},
+            flip_bands=flips.to_plain(),
+        )
+
+    def _flip_bands(self, case: Case, before: Counted, after: Counted) -> FlipBands:
+        assert case.labels is not None
+        assert before.prediction is not None
+        assert after.prediction is not None
+        labels = case.labels.numpy().reshape(-1)
+        old, new = before.prediction.reshape(-1), after.prediction.reshape(-1)
+        bands = self._bands.bands(case.id, case.labels.numpy())
+        size, counts = len(bands.edges) + 1, labels >= 0
+        voxels = np.bincount(bands.code[counts], minlength=size)
+        flips = np.zeros((size, 3), np.int64)
+        where = np.flatnonzero(counts & (old != new))
+        kind = np.full(len(where), NEUTRAL)
+        kind[old[where] == labels[where]] = HARMFUL
+        kind[new[where] == labels[where]] = BENEFICIAL
+        np.add.at(flips, (bands.code[where], kind), 1)
+        return FlipBands(voxels.astype(np.int64), flips)
+
+
+def thinned(tables: CaseTables) -> CaseTables:
+    """Return the tables that figures need: reliability of all voxels and of foreground, one binning of the bands."""
+    bands = tables.bands
+    return replace(
+        tables,
+        reliability={
+            bins: {name: regions[name] for name in (REGIONS if bins == FIGURE_BINS else REGIONS[:1])}
+            for bins, regions in tables.reliability.items()
+        },
+        classwise=None if tables.classwise is None else {"all": tables.classwise["all"]},
+        bands=None if bands is None else replace(bands, curves={FIGURE_BINS: bands.curves[FIGURE_BINS]}),
+        surface=None,
+    )
+
+
+def curves_of(tables: CaseTables) -> dict[str, Curve]:
+    """Return the curves of reliability diagrams that are there: "all", "foreground", "classes" and "bands"."""
+    found = {name: curve for name, curve in tables.reliability[FIGURE_BINS].items() if name in REGIONS}
+    if tables.classwise is not None:
+        found["classes"] = tables.classwise["all"]
+    if tables.bands is not None:
+        found["bands"] = tables.bands.curves[FIGURE_BINS]
+    return found

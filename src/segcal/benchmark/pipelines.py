@@ -4,10 +4,12 @@ Written `ts(mean_probs)`: temperature scaling of the mean of the members' probab
 :math:`p_0` for the first network alone, :math:`\bar p` for `mean_probs` and :math:`\bar z` for `mean_logits`.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
 
+from msgspec import Struct
+from msgspec.structs import force_setattr
+
+from segcal.benchmark.toml import Text
 from segcal.calibrators import CALIBRATORS, Calibrator, make_calibrator
 from segcal.pooling import check_pooling
 from segcal.types import Preserves
@@ -46,34 +48,34 @@ ROW_GROUPS: dict[str, tuple[tuple[str, str], ...]] = {
 OTHER_ROWS = "(h) Others"
 
 
-@dataclass(frozen=True)
-class Pipeline:
+class Pipeline(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """A pooling and a calibrator.
 
     Attributes:
         pooling: a name from :data:`segcal.POOLINGS`; "single" is the first member alone.
         calibrator: a name from :data:`segcal.CALIBRATORS`.
-        options: the calibrator's own options, as pairs.
+        options: the calibrator's own options.
 
     >>> Pipeline("mean_probs", "ts").title
     'ts(mean_probs)'
     """
 
-    pooling: str
-    calibrator: str
-    options: tuple[tuple[str, Any], ...] = ()
+    pooling: Text
+    calibrator: Text
+    options: dict[str, object] = {}
 
     def __post_init__(self) -> None:
         check_pooling(self.pooling)
+        force_setattr(self, "options", dict(sorted(self.options.items())))
         self.make(2)  # a wrong name or option is refused here
 
     def __hash__(self) -> int:
-        return hash((self.pooling, self.calibrator, tuple(key for key, _ in self.options)))  # values may be lists
+        return hash((self.pooling, self.calibrator, *self.options))  # values may be lists
 
     @property
     def title(self) -> str:
         """Return how it is shown."""
-        options = "".join(f", {key}={value}" for key, value in self.options)
+        options = "".join(f", {key}={value}" for key, value in self.options.items())
         return f"{self.calibrator}({self.pooling}{options})"
 
     @property
@@ -84,7 +86,7 @@ class Pipeline:
             return f"${symbol}$"
         head, _, tail = self.calibrator.partition("_")
         name = head.upper() + (rf"$_\mathrm{{{tail}}}$" if tail else "")
-        options = "".join(rf", {key}={value}".replace("_", r"\_") for key, value in self.options)
+        options = "".join(rf", {key}={value}".replace("_", r"\_") for key, value in self.options.items())
         return f"{name}(${symbol}${options})"
 
     @property
@@ -99,17 +101,7 @@ class Pipeline:
 
     def make(self, num_classes: int) -> Calibrator:
         """Return a new calibrator, which is the identity until it is fitted."""
-        return make_calibrator(self.calibrator, num_classes, **dict(self.options))
-
-    def to_plain(self) -> dict[str, Any]:
-        """Return plain data."""
-        plain: dict[str, Any] = {"pooling": self.pooling, "calibrator": self.calibrator}
-        return plain | ({"options": dict(self.options)} if self.options else {})
-
-    @classmethod
-    def from_plain(cls, plain: Mapping[str, Any]) -> "Pipeline":
-        """Return the pipeline that :meth:`to_plain` described."""
-        return cls(plain["pooling"], plain["calibrator"], tuple(sorted(plain.get("options", {}).items())))
+        return make_calibrator(self.calibrator, num_classes, **self.options)
 
 
 def paper_pipelines() -> tuple[Pipeline, ...]:

@@ -7,88 +7,79 @@ for a device, last digits).
 
 import hashlib
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from msgspec import UNSET, Meta, Struct, UnsetType, defstruct, to_builtins
 
 from segcal.benchmark.pipelines import LISTS, Pipeline, unknown_calibrators
-from segcal.benchmark.reading import COUNT, check_range, read_table, read_toml, require
-from segcal.benchmark.study_choice import USUAL, Options, read_options, read_studies
-from segcal.benchmark.tasks import Division, Task, read_division, read_tasks
+from segcal.benchmark.tasks import Division, Opener, OpenTask, Task, check_tasks, open_task, read_task, task_plain
+from segcal.benchmark.toml import AtLeastOne, Count, Number, Text, read_table, read_toml
 from segcal.errors import InputError
 from segcal.fitting import FitConfig
 from segcal.metrics import find_metrics
-from segcal.summary import LEVEL, REPLICATES
+from segcal.summary import Bootstrap
 
-PAPER = "paper"
 DEFAULT_METRICS = (
     "nll", "dice", "ece", "ba_ece", "ace", "flip_rate", "harmful_flips", "beneficial_flips", "neutral_flips", "brier",
     "accuracy", "miou", "cece", "ece_foreground", "ece_wrong", "ece_boundary", "free_energy_std",
 )  # fmt: skip
-KEYS: dict[str, type | None] = {
-    "tasks": None, "split": dict, "repeats": int, "seed": int, "pipelines": None, "fit": dict, "metrics": list,
-    "bootstrap": dict, "workers": int, "studies": None, "study_options": dict,
-}  # fmt: skip
-# Least and most: a slip of the finger is not to run for a year.
-BOUNDS = {"repeats": (1, 1000), "seed": (0, COUNT), "workers": (1, 1024)}
-MOST_REPLICATES = 1_000_000
-FIT_BOUNDS = {"memory": 1 << 50, "trials": 100_000, "max_steps": 100_000_000, "patience": 100_000_000}
-# Where files lie, how the work is spread, and what is only read from the numbers.
-NOT_DECIDING = ("root", "workers", "device", "notes", "studies", "study_options")
-FIT_KINDS: dict[str, type | None] = {
-    "lam": float, "mu": float, "voxels": None, "seed": int, "tol": float, "memory": int, "verify": bool, "method": str,
-    "trials": int, "learning_rate": float, "patience": int, "max_steps": int, "weight_decay": float,
-}  # fmt: skip
+DECIDING = ("paper", "split", "repeats", "seed", "fit", "metrics", "bootstrap")
 
 
-@dataclass(frozen=True)
-class Bootstrap:
-    """The bootstrap of the intervals: it decides how results are summed up, not the results."""
+class StudyOptions(Struct, frozen=True, forbid_unknown_fields=True):
+    """How much of the studies that read cases or fit again is done; the defaults are everything.
 
-    replicates: int = REPLICATES
-    seed: int = 0
-    level: float = LEVEL
+    Attributes:
+        cases: at most so many cases per task, where a study reads cases anew.
+        sizes: numbers of calibration cases; None: shares of the cases that are not for the test, as in the paper.
+        size_tasks: tasks of the calibration-size study; None: all.
+        padding_calibrators: calibrators of the padding study; None: all that the benchmark fitted on mean logits.
+        model_sizes: how many parameters the model of a task has, by the name of the task.
+    """
+
+    cases: AtLeastOne | None = None
+    sizes: Annotated[tuple[AtLeastOne, ...], Meta(min_length=1)] | None = None
+    size_tasks: tuple[Text, ...] | None = None
+    padding_calibrators: tuple[Text, ...] | None = None
+    model_sizes: dict[str, Annotated[int, Meta(ge=1, le=1 << 62)]] | None = None
 
 
-@dataclass(frozen=True)
-class Protocol:
+class Protocol(Struct, frozen=True):
     """What a benchmark does.
 
     Attributes:
-        tasks: the tasks.
-        pipelines: the pipelines.
         paper: whether the pipelines are a list of ours; then a pipeline that a task cannot have is left out, and not
             an error.
         split: how the cases of a task are divided where the task does not say.
         repeats: how often they are divided anew.
         seed: of the divisions.
-        fit: how calibrators are fitted.
         metrics: names of metrics.
-        bootstrap: how intervals are made.
-        studies: names of studies; they read the results, and decide nothing about them.
+        studies: names of studies; they read the results, and decide nothing about them. None: the usual ones.
         study_options: how much of them is done.
         root: where relative paths begin.
         workers: how many processes.
         device: where fits compute; not part of a file, since it belongs to a machine.
         notes: what was left out, in words.
+        embedded: opens embedded tasks; see :class:`segcal.benchmark.tasks.Opener`.
     """
 
     tasks: tuple[Task, ...]
     pipelines: tuple[Pipeline, ...]
     paper: bool = False
-    split: Division = field(default_factory=Division)
+    split: Division = Division()
     repeats: int = 3
     seed: int = 0
-    fit: FitConfig = field(default_factory=FitConfig)
+    fit: FitConfig = FitConfig()
     metrics: tuple[str, ...] = DEFAULT_METRICS
-    bootstrap: Bootstrap = field(default_factory=Bootstrap)
-    studies: tuple[str, ...] = USUAL
-    study_options: Options = field(default_factory=Options)
+    bootstrap: Bootstrap = Bootstrap()
+    studies: tuple[str, ...] | None = None
+    study_options: StudyOptions = StudyOptions()
     root: Path = Path()
     workers: int = 1
     device: str = "cpu"
     notes: tuple[str, ...] = ()
+    embedded: Opener | None = None
 
     def task(self, name: str) -> Task:
         """Return the task of this name."""
@@ -98,18 +89,20 @@ class Protocol:
         """Return how the cases of a task are divided."""
         return self.split if task.split is None else task.split
 
+    def open(self, task: Task, pooling: str, members: int | None = None) -> OpenTask:
+        """Open a task with a pooling; see :func:`segcal.benchmark.tasks.open_task`."""
+        return open_task(task, pooling, self.root, self.embedded, members)
+
     def to_plain(self) -> dict[str, Any]:
         """Return what decides the numbers, as plain data."""
-        plain = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in NOT_DECIDING}
-        plain["tasks"] = [asdict(task) for task in self.tasks]
-        plain["pipelines"] = [pipeline.to_plain() for pipeline in self.pipelines]
-        plain |= {"split": asdict(self.split), "fit": self.fit.to_dict(), "bootstrap": asdict(self.bootstrap)}
-        return plain
+        plain = {"tasks": list(map(task_plain, self.tasks)), "pipelines": to_builtins(self.pipelines)}
+        plain |= {name: to_builtins(getattr(self, name)) for name in DECIDING}
+        return plain | {"fit": self.fit.to_dict()}
 
     def hash(self) -> str:
         """Return a digest of everything that decides the numbers.
 
-        >>> from dataclasses import replace
+        >>> from msgspec.structs import replace
         >>> from segcal.benchmark.tasks import EmbeddedTask
         >>> from segcal.benchmark.pipelines import paper_pipelines
         >>> one = Protocol((EmbeddedTask("roads", "roads"),), paper_pipelines())
@@ -119,9 +112,37 @@ class Protocol:
         return digest(self.to_plain())
 
 
-def digest(plain: Mapping[str, Any]) -> str:
+def digest(plain: object) -> str:
     """Return a short digest of plain data, whatever the order of its keys."""
     return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:16]
+
+
+class _Document(Struct, forbid_unknown_fields=True):
+    """The file. Least and most: a slip of the finger is not to run for a year."""
+
+    tasks: Any = ()
+    split: Division = Division()
+    repeats: Annotated[int, Meta(ge=1, le=1000)] = 3
+    seed: Count = 0
+    pipelines: Any = "paper"
+    fit: Any = {}
+    metrics: tuple[Text, ...] = DEFAULT_METRICS
+    bootstrap: Bootstrap = Bootstrap()
+    workers: Annotated[int, Meta(ge=1, le=1024)] = 1
+    studies: Any = None
+    study_options: StudyOptions = StudyOptions()
+
+
+_STEPS = Annotated[int, Meta(ge=0, le=100_000_000)]
+_FIT = {
+    "lam": Number, "mu": Number, "nu": Number, "folds": Count, "voxels": Any, "seed": Count, "tol": Number,
+    "memory": Annotated[int, Meta(ge=0, le=1 << 50)], "verify": bool, "method": Text,
+    "trials": Annotated[int, Meta(ge=0, le=100_000)], "learning_rate": Number, "patience": _STEPS, "max_steps": _STEPS,
+    "weight_decay": Number,
+}  # fmt: skip
+_FitTable = defstruct(
+    "_FitTable", [(name, kind | UnsetType, UNSET) for name, kind in _FIT.items()], forbid_unknown_fields=True
+)
 
 
 def load_protocol(path: str | Path, root: str | Path | None = None) -> Protocol:
@@ -135,28 +156,32 @@ def load_protocol(path: str | Path, root: str | Path | None = None) -> Protocol:
     return parse_protocol(read_toml(file), file.parent if root is None else Path(root))
 
 
-def parse_protocol(document: Mapping[str, Any], root: str | Path = ".") -> Protocol:
+def parse_protocol(document: dict[str, Any], root: str | Path = ".") -> Protocol:
     """Read a protocol from the tables of a TOML document; see :func:`load_protocol`."""
-    found = read_table(dict(document), "", KEYS)
-    for key, (least, most) in BOUNDS.items():
-        check_range(found.get(key, least), key, least, most)
-    found["tasks"] = read_tasks(found.get("tasks"))
-    listed = found.pop("pipelines", PAPER)
-    pipelines, notes = _read_pipelines(listed)
-    if "metrics" in found:
-        found["metrics"] = tuple(dict.fromkeys(found["metrics"]))
-        find_metrics(found["metrics"])
-    if "split" in found:
-        found["split"] = read_division(found["split"], "split")
-    if "fit" in found:
-        found["fit"] = _read_fit(found["fit"])
-    if "bootstrap" in found:
-        found["bootstrap"] = _read_bootstrap(found["bootstrap"])
-    if "studies" in found:
-        found["studies"] = read_studies(found["studies"])
-    if "study_options" in found:
-        found["study_options"] = read_options(found["study_options"])
-    return Protocol(pipelines=pipelines, paper=isinstance(listed, str), notes=notes, root=Path(root), **found)
+    found = read_table(document, "", _Document)
+    if not isinstance(found.tasks, list) or not found.tasks:
+        raise InputError("protocol has no tasks, but at least one is needed. Add a table [[tasks]].")
+    tasks = tuple(read_task(entry, f"tasks[{number}]") for number, entry in enumerate(found.tasks))
+    check_tasks(tasks)
+    pipelines, notes = _read_pipelines(found.pipelines)
+    find_metrics(found.metrics)
+    read_table(found.fit, "fit", _FitTable)
+    return Protocol(
+        tasks=tasks,
+        pipelines=pipelines,
+        paper=isinstance(found.pipelines, str),
+        split=found.split,
+        repeats=found.repeats,
+        seed=found.seed,
+        fit=FitConfig(**found.fit),
+        metrics=tuple(dict.fromkeys(found.metrics)),
+        bootstrap=found.bootstrap,
+        studies=_read_studies(found.studies),
+        study_options=found.study_options,
+        root=Path(root),
+        workers=found.workers,
+        notes=notes,
+    )
 
 
 def _read_pipelines(listed: object) -> tuple[tuple[Pipeline, ...], tuple[str, ...]]:
@@ -170,29 +195,19 @@ def _read_pipelines(listed: object) -> tuple[tuple[Pipeline, ...], tuple[str, ..
             f"protocol has pipelines = {listed!r}, but one of {names}, or a list of tables, is needed. "
             'Write for example pipelines = [{pooling = "mean_probs", calibrator = "ts"}].'
         )
-    pipelines = []
-    for number, entry in enumerate(listed):
-        where = f"pipelines[{number}]"
-        table = read_table(entry, where, {"pooling": str, "calibrator": str, "options": dict})
-        require(table, where, ["pooling", "calibrator"])
-        pipelines.append(Pipeline.from_plain(table))
+    pipelines = [read_table(entry, f"pipelines[{number}]", Pipeline) for number, entry in enumerate(listed)]
     return tuple(dict.fromkeys(pipelines)), ()
 
 
-def _read_fit(table: object) -> FitConfig:
-    found = read_table(table, "fit", FIT_KINDS)
-    for key, value in found.items():
-        if type(value) is int:
-            check_range(value, f"fit.{key}", 0, FIT_BOUNDS.get(key, COUNT))
-    return FitConfig(**found)
-
-
-def _read_bootstrap(table: object) -> Bootstrap:
-    bootstrap = Bootstrap(**read_table(table, "bootstrap", {"replicates": int, "seed": int, "level": float}))
-    check_range(bootstrap.replicates, "bootstrap.replicates", 1, MOST_REPLICATES)
-    check_range(bootstrap.seed, "bootstrap.seed", 0)
-    if not 0 < bootstrap.level < 1:
+def _read_studies(listed: Any) -> tuple[str, ...] | None:
+    """Return the names as they are: whoever runs the studies knows which there are."""
+    if listed is None:
+        return None
+    if listed == "all":
+        return ("all",)
+    if not isinstance(listed, list):
         raise InputError(
-            f"protocol has bootstrap.level = {bootstrap.level}, but a share between 0 and 1 is needed. Try 0.95."
+            f"protocol has studies = {listed!r}, but 'all' or a list of names is needed. "
+            'Write for example studies = ["flips", "binning"].'
         )
-    return bootstrap
+    return tuple(listed)

@@ -1,83 +1,171 @@
-"""Files of results: one JSONL file a unit, complete or absent.
+"""Files of results: one JSONL file per unit, complete or absent.
 
 The first line is the header: schema, digest, the unit, the promises and the certificate of its calibrator, and which
-cases it was fitted, validated and tested on. One line a test case follows, with its numbers and the small tables that
+cases it was fitted, validated and tested on. One line per test case follows, with its numbers and the small tables that
 pooled metrics read. The last line holds the tables of all its cases together, for figures. No time, no path and no
 machine is in it, so that the same protocol writes the same bytes.
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
+
+import numpy as np
+from msgspec import Struct, ValidationError, convert, to_builtins
 
 from segcal.atomic import write_text
 from segcal.benchmark.units import SCHEMA, Unit
 from segcal.documents import parse_json
 from segcal.errors import ArtifactError, InputError
 from segcal.statistics import CaseTables
+from segcal.statistics.spread import CurveSpread
+from segcal.statistics.table import Table
+from segcal.summary import Bootstrap
+from segcal.types import Preserves
 
 PROTOCOL = "protocol.json"
+# Plain data of a table, as `Table.to_plain` writes it.
+PlainTable: TypeAlias = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class UnitResult:
-    """The results of one unit.
+class FlipBands(Table):
+    """Flips by distance from the boundary; the last band holds voxels of maps without a boundary.
 
     Attributes:
-        unit: which one.
-        header: the first line.
-        rows: one dict a test case, in the order of their ids: case, group, voxels, ignored, metrics (None: undefined),
-            parts (tables of pooled metrics), flip_bands.
-        total: the tables of all test cases together, as plain data; see `tables`.
+        voxels: ``(bands + 1,)`` int64, the voxels that count.
+        flips: ``(bands + 1, 3)`` int64: harmful, beneficial, neutral.
     """
 
+    voxels: np.ndarray
+    flips: np.ndarray
+
+
+class UnitHeader(Struct, frozen=True):
+    """The first line: what was fitted, and the cases that had part in it."""
+
+    schema: int
+    digest: str
+    segcal: str
     unit: Unit
-    header: dict[str, Any]
-    rows: list[dict[str, Any]]
-    total: dict[str, Any] = field(repr=False)
+    title: str
+    translation_invariant: bool
+    preserves: Preserves
+    parameters: int
+    identifiable: int
+    num_classes: int
+    class_names: tuple[str, ...] | None
+    background: bool
+    certificate: dict[str, Any]
+    cal: tuple[str, ...]
+    val: tuple[str, ...]
+    test: tuple[str, ...]
+
+
+class CaseResult(Struct, frozen=True):
+    """The line of a test case: its numbers (None: not defined), and the tables of pooled metrics and of flips."""
+
+    case: str
+    group: str | None
+    voxels: int
+    ignored: int
+    metrics: dict[str, float | None]
+    parts: dict[str, PlainTable]
+    flip_bands: PlainTable
+
+
+class Totals(Struct, frozen=True):
+    """The last line: tables of all test cases together."""
+
+    tables: PlainTable
+    flip_bands: PlainTable
+    spread: dict[str, PlainTable] = {}
+
+
+class UnitResult(Struct, frozen=True, dict=True):
+    """The results of one unit; `rows` are in the order of the cases' ids."""
+
+    header: UnitHeader
+    rows: tuple[CaseResult, ...]
+    total: Totals
+
+    @property
+    def unit(self) -> Unit:
+        """The unit."""
+        return self.header.unit
 
     @cached_property
     def tables(self) -> CaseTables:
-        """Return the tables of all test cases together: reliability (by bins, region "all"), class-wise, bands, ..."""
-        return CaseTables.from_plain(self.total["tables"])
+        """The tables of all test cases together: reliability (by bins, region "all"), class-wise, bands, ..."""
+        return CaseTables.from_plain(self.total.tables)
+
+    @cached_property
+    def flip_bands(self) -> FlipBands:
+        """The flips of all test cases together."""
+        return FlipBands.from_plain(self.total.flip_bands)
+
+    @cached_property
+    def spread(self) -> dict[str, CurveSpread]:
+        """How much the curves of reliability diagrams vary between cases; results of old versions have none."""
+        return {name: CurveSpread.from_plain(plain) for name, plain in self.total.spread.items()}
 
     def numbers(self, metric: str) -> list[float | None]:
-        """Return one number a test case."""
-        return [row["metrics"].get(metric) for row in self.rows]
+        """Return one number per test case, None where it is not defined."""
+        return [row.metrics.get(metric) for row in self.rows]
+
+    def column(self, metric: str) -> np.ndarray:
+        """Return the same numbers for the bootstrap: NaN where they are not defined."""
+        return np.array([np.nan if number is None else number for number in self.numbers(metric)], float)
 
 
-@dataclass(frozen=True)
-class Results:
-    """All results of a folder.
+class TaskRecord(Struct, frozen=True):
+    """A task in ``protocol.json``: its name, and its members or how many they are."""
 
-    Attributes:
-        folder: the folder.
-        protocol: the resolved protocol, as plain data, with its hash and notes.
-        units: the results that belong to this protocol.
-    """
+    name: str
+    members: int | tuple[str, ...]
+
+
+class ProtocolRecord(Struct, frozen=True, kw_only=True):
+    """``protocol.json``: what decided the numbers, and which cases and units that came to."""
+
+    tasks: tuple[TaskRecord, ...] = ()
+    repeats: int = 0
+    seed: int = 0
+    fit: dict[str, int | float | str | bool | None] = {}
+    metrics: tuple[str, ...] = ()
+    bootstrap: Bootstrap = Bootstrap()
+    hash: str = ""
+    notes: tuple[str, ...] = ()
+    studies: tuple[str, ...] = ()
+    cases: dict[str, int] = {}
+    fingerprints: dict[str, str] = {}
+    units: tuple[Unit, ...]
+
+
+class Results(Struct, frozen=True):
+    """All results of a folder that belong to its protocol."""
 
     folder: Path
-    protocol: dict[str, Any]
+    protocol: ProtocolRecord
     units: tuple[UnitResult, ...]
 
     def repeats(self, task: str, pipeline: str, test_on: str = "") -> list[UnitResult]:
         """Return the results of a pipeline, by its title, in the order of the repeats."""
         wanted = (task, pipeline, test_on)
-        found = [each for each in self.units if (each.unit.task, each.unit.pipeline.title, each.unit.test_on) == wanted]
+        found = [each for each in self.units if (each.unit.task, each.header.title, each.unit.test_on) == wanted]
         return sorted(found, key=lambda each: each.unit.repeat)
 
 
-def write_unit(folder: Path, header: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], total: Any) -> Path:
+def write_unit(folder: Path, header: UnitHeader, rows: Sequence[CaseResult], total: Totals) -> Path:
     """Write the file of a unit."""
-    unit = Unit.from_plain(header["unit"])
-    lines = [header, *rows, {"total": total}]
+    lines = to_builtins([header, *rows, {"total": total}])
     text = "".join(
         json.dumps(line, ensure_ascii=False, allow_nan=False, separators=(",", ":")) + "\n" for line in lines
     )
-    return write_text(folder / unit.path, text)
+    return write_text(folder / header.unit.path, text)
 
 
 def finished(folder: Path, unit: Unit, digest: str) -> bool:
@@ -98,7 +186,7 @@ def read_unit(path: Path) -> UnitResult:
             raise ArtifactError(
                 f"{path} has schema {header['schema']}, but this segcal reads {SCHEMA}. Run the benchmark again."
             )
-        return UnitResult(Unit.from_plain(header["unit"]), header, lines[:-1], lines[-1]["total"])
+        return convert({"header": header, "rows": lines[:-1], "total": lines[-1]["total"]}, UnitResult)
     except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
         raise ArtifactError(
             f"{path} is not readable as results ({error}), but it must be as segcal wrote it. "
@@ -114,26 +202,20 @@ def _lines(path: Path) -> list[str]:
 def read_results(folder: str | Path) -> Results:
     """Read a folder of results; units that its protocol does not list any more are left out."""
     place = Path(folder)
-    protocol, units = read_protocol(place)
-    return Results(place, protocol, tuple(_existing([place / unit.path for unit in units])))
+    protocol = read_protocol(place)
+    paths = [place / unit.path for unit in protocol.units]
+    return Results(place, protocol, tuple(read_unit(path) for path in paths if path.is_file()))
 
 
-def read_protocol(place: Path) -> tuple[dict[str, Any], list[Unit]]:
-    """Read the protocol of a folder of results, with the units that it lists."""
+def read_protocol(place: Path) -> ProtocolRecord:
+    """Read the protocol of a folder of results."""
     if not (place / PROTOCOL).is_file():
         raise InputError(
             f"{place} has no {PROTOCOL}, but a folder written by segcal benchmark is needed. Check the path."
         )
     try:
-        protocol = parse_json((place / PROTOCOL).read_text("utf-8"))
-        return protocol, [Unit.from_plain(plain) for plain in protocol["units"]]
-    except (ValueError, KeyError, TypeError) as error:
+        return convert(parse_json((place / PROTOCOL).read_text("utf-8")), ProtocolRecord)
+    except ValueError as error:
         raise ArtifactError(
             f"{place / PROTOCOL} is not readable ({error}), but it must be as segcal wrote it. Run the benchmark again."
         ) from None
-
-
-def _existing(paths: Sequence[Path]) -> Iterator[UnitResult]:
-    for path in paths:
-        if path.is_file():
-            yield read_unit(path)

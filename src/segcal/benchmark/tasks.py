@@ -1,55 +1,42 @@
 """The tasks of a protocol: cases that the package draws, or folders of the user's, and how they are divided.
 
-An embedded task is only named here; how it is drawn and predicted is given to the run as a function, because the
-networks are part of the demonstration and not of the benchmark.
+An embedded task is only named here: the networks that predict it are part of the demonstration, which lies above the
+benchmark, so the protocol holds the function that opens it.
 """
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Annotated, Any, NamedTuple, TypeAlias
+from typing import Protocol as Interface
 
+from msgspec import Meta, Struct, defstruct, structs, to_builtins
 from torch import Tensor
 
-from segcal.benchmark.reading import check_range, read_table, require
-from segcal.cases import Cases, open_cases
+from segcal.benchmark.toml import AtLeastOne, Count, Text, read_table
+from segcal.cases import Cases, ReadOptions, open_cases
 from segcal.errors import InputError
 
-SHARED = {"name": str, "background": bool, "split": dict, "test_on": list, "test_only": bool, "exclude": list}
-EMBEDDED = {"embedded": str, "cases": int, "first": int, "members": int, "corruption": str}
-FOLDERS: dict[str, type | None] = {
-    "members": list, "labels": str, "kind": str, "format": str, "ignore": int, "class_axis": int, "key": str,
-    "label_key": str, "label_axes": str, "images": str, "groups": str, "class_names": list, "properties": str,
-}  # fmt: skip
 # Each of them is drawn and predicted.
 MOST_EMBEDDED = 1_000_000
-PATHS = ("labels", "images", "properties")
 
 
-@dataclass(frozen=True)
-class Division:
+class Division(Struct, frozen=True, forbid_unknown_fields=True):
     """How many cases are for calibration, validation and test.
 
     Attributes:
-        cal: for calibration.
-        val: for validation.
-        test: for the test; None is all the rest.
+        test: None is all the rest.
         fitted: of those for calibration and validation, only so many for calibration and the others for validation,
             drawn anew; the test stays. None leaves them as they are.
     """
 
-    cal: int = 50
-    val: int = 25
-    test: int | None = None
-    fitted: int | None = None
-
-    def to_plain(self) -> dict[str, int | None]:
-        """Return plain data; `fitted` only where it is used."""
-        return {key: value for key, value in asdict(self).items() if key != "fitted" or value is not None}
+    cal: AtLeastOne = 50
+    val: Count = 25
+    test: AtLeastOne | None = None
+    fitted: AtLeastOne | None = None
 
 
-@dataclass(frozen=True)
-class EmbeddedTask:
+class EmbeddedTask(Struct, frozen=True, forbid_unknown_fields=True):
     """A task that the package carries.
 
     Attributes:
@@ -59,47 +46,41 @@ class EmbeddedTask:
         first: the index of the first one; cases are drawn from their index.
         members: how many networks of its ensemble.
         corruption: "" or a strength ("mild", "strong"): pictures are corrupted before the networks see them.
-        background: class 0 is what is left over, and Dice leaves it out; None: as the task says.
+        background: class 0 is background, and Dice leaves it out; None: as the task says.
         split: how its cases are divided; None: as the protocol says.
         test_on: other tasks that its calibrators are also tested on.
         test_only: nothing is fitted on it; it is there for `test_on`.
         exclude: cases that are left out.
     """
 
-    name: str
-    embedded: str
-    cases: int = 60
-    first: int = 0
-    members: int = 5
-    corruption: str = ""
+    name: Text
+    embedded: Text
+    cases: Annotated[int, Meta(ge=1, le=MOST_EMBEDDED)] = 60
+    first: Count = 0
+    members: AtLeastOne = 5
+    corruption: Text = ""
     background: bool | None = None
     split: Division | None = None
-    test_on: tuple[str, ...] = ()
+    test_on: tuple[Text, ...] = ()
     test_only: bool = False
-    exclude: tuple[str, ...] = ()
+    exclude: tuple[Text, ...] = ()
 
 
-@dataclass(frozen=True)
-class FolderTask:
-    """Cases in folders of the user's, one folder a member; paths are relative to the protocol's root.
+class FolderTask(Struct, frozen=True):
+    """Cases in folders of the user's; paths are relative to the protocol's root.
 
     Attributes:
-        name: how results name it.
-        members: one folder of predictions a member.
+        members: one folder of predictions per member.
         labels: the folder of labels.
-        options: the other arguments of :func:`segcal.open_cases`, as pairs.
-        background: class 0 is what is left over, and Dice leaves it out.
-        split: how its cases are divided; None: as the protocol says.
-        test_on: other tasks that its calibrators are also tested on.
-        test_only: nothing is fitted on it; it is there for `test_on`.
-        exclude: cases that are left out.
+        options: what else is declared about them; their pooling is the pipeline's.
+        background, split, test_on, test_only, exclude: as for :class:`EmbeddedTask`.
     """
 
     name: str
     members: tuple[str, ...]
     labels: str
-    options: tuple[tuple[str, Any], ...] = ()
-    background: bool | None = True
+    options: ReadOptions = ReadOptions()
+    background: bool = True
     split: Division | None = None
     test_on: tuple[str, ...] = ()
     test_only: bool = False
@@ -108,9 +89,21 @@ class FolderTask:
 
 Task: TypeAlias = EmbeddedTask | FolderTask
 
+DECLARED = [each for each in fields(ReadOptions) if each.name != "pooling"]
+_PLAIN = {str: Text, int: int, list: tuple[Text, ...]}
+# A folder task as TOML has it: what is declared about its files stands among its own keys.
+_FolderTable = defstruct(
+    "_FolderTable",
+    [
+        ("name", Text), ("members", tuple[Text, ...]), ("labels", Text), ("background", bool, True),
+        ("split", Division | None, None), ("test_on", tuple[Text, ...], ()), ("test_only", bool, False),
+        ("exclude", tuple[Text, ...], ()), *((f.name, _PLAIN[f.metadata["plain"]] | None, None) for f in DECLARED),
+    ],
+    forbid_unknown_fields=True,
+)  # fmt: skip
 
-@dataclass(frozen=True)
-class OpenTask:
+
+class OpenTask(NamedTuple):
     """A task's cases with one pooling.
 
     Attributes:
@@ -124,45 +117,71 @@ class OpenTask:
     model: Callable[[Tensor], Tensor] | None = None
 
 
-# Opens an embedded task with a pooling. It travels to worker processes, so it must be picklable.
-Opener: TypeAlias = Callable[[EmbeddedTask, str], OpenTask]
+class Opener(Interface):
+    """Opens an embedded task with a pooling; `once` says that nothing need be kept of what is predicted.
+
+    It travels to worker processes, so it must be picklable.
+    """
+
+    def __call__(self, task: EmbeddedTask, pooling: str, *, once: bool = False) -> OpenTask:  # noqa: D102
+        ...
 
 
-def open_task(task: Task, pooling: str, root: Path, embedded: Opener | None) -> OpenTask:
-    """Open the cases of a task with a pooling; "single" is the first member alone."""
-    opened = _open_all_cases(task, pooling, root, embedded)
-    return replace(opened, cases=_without(opened.cases, task)) if task.exclude else opened
+def open_task(
+    task: Task, pooling: str, root: Path = Path(), embedded: Opener | None = None, members: int | None = None
+) -> OpenTask:
+    """Open the cases of a task with a pooling; "single" is the first member alone.
+
+    Args:
+        task: the task.
+        pooling: a name from :data:`segcal.POOLINGS`.
+        root: where its relative paths begin.
+        embedded: opens embedded tasks: :func:`segcal.demo.embedded.open_embedded`.
+        members: only so many of its members; such cases are read once.
+    """
+    if isinstance(task, FolderTask):
+        folders = [root / member for member in task.members[: 1 if pooling == "single" else members]]
+        # A single folder has nothing to pool: its mean is itself, but the pooling still says what calibrators see.
+        options = replace(task.options, pooling=pooling, **_resolved(task.options, root))
+        opened = OpenTask(open_cases(folders, root / task.labels, options=options), task.background)
+    elif embedded is None:
+        raise InputError(
+            f"task {task.name!r} is an embedded one, but this run was given no embedded tasks. "
+            "Pass segcal.demo.embedded.open_embedded as `embedded`, or name folders."
+        )
+    elif members is None:
+        opened = embedded(task, pooling)
+    else:
+        opened = embedded(structs.replace(task, members=members), pooling, once=True)
+    return opened._replace(cases=_without(opened.cases, task)) if task.exclude else opened
 
 
-def _open_all_cases(task: Task, pooling: str, root: Path, embedded: Opener | None) -> OpenTask:
-    if isinstance(task, EmbeddedTask):
-        if embedded is None:
-            raise InputError(
-                f"task {task.name!r} is an embedded one, but this run was given no embedded tasks. "
-                "Pass segcal.demo.opening.open_embedded as `embedded`, or name folders."
-            )
-        return embedded(task, pooling)
-    members = task.members[:1] if pooling == "single" else task.members
-    # A single folder has nothing to pool: its mean is itself, but the pooling still says what calibrators see.
-    options = {key: _resolved(key, value, root) for key, value in task.options}
-    cases = open_cases([root / member for member in members], root / task.labels, pool=pooling, **options)
-    return OpenTask(cases, task.background is not False)
+def task_plain(task: Task) -> dict[str, Any]:
+    """Return a task as plain data; of what is declared about files, pairs of what was given."""
+    plain: dict[str, Any] = to_builtins(task, enc_hook=str)
+    if isinstance(task, FolderTask):
+        plain["options"] = sorted([f.name, value] for f in DECLARED if (value := plain["options"][f.name]) is not None)
+    return plain
 
 
-def _without(cases: Cases, task: Task) -> Cases:
-    kept = [case_id for case_id in cases.ids if case_id not in task.exclude]
-    unknown = [case_id for case_id in task.exclude if case_id not in cases.ids]
-    if unknown or not kept:
-        what = f"{unknown[0]!r}, which is none of its cases" if unknown else f"all {len(cases)} cases"
-        raise InputError(f"task {task.name!r} has exclude with {what}, but cases must remain. Change exclude.")
-    return cases.subset(kept)
+def read_task(entry: object, where: str) -> Task:
+    """Read the table of a task."""
+    if isinstance(entry, dict) and "embedded" in entry:
+        task: Task = read_table(entry, where, EmbeddedTask)
+    else:
+        given = structs.asdict(read_table(entry, where, _FolderTable))
+        declared = {each.name: given.pop(each.name) for each in DECLARED}
+        task = FolderTask(**given, options=ReadOptions(**declared))
+    if not task.name.strip(".") or task.name[0] == "." or not all(x.isalnum() or x in "-_." for x in task.name):
+        raise InputError(
+            f"protocol has {where}.name = {task.name!r}, but letters, digits, '-', '_' and '.' are needed, because it "
+            "names a folder. Rename the task."
+        )
+    return task
 
 
-def read_tasks(entries: object) -> tuple[Task, ...]:
-    """Read the list of tasks."""
-    if not isinstance(entries, list) or not entries:
-        raise InputError("protocol has no tasks, but at least one is needed. Add a table [[tasks]].")
-    tasks = tuple(_read_task(entry, f"tasks[{number}]") for number, entry in enumerate(entries))
+def check_tasks(tasks: tuple[Task, ...]) -> None:
+    """Refuse tasks of one name, tests on tasks that are not there, and tasks that nothing is fitted on."""
     names = [task.name for task in tasks]
     for name in names:
         if names.count(name) > 1:
@@ -177,46 +196,20 @@ def read_tasks(entries: object) -> tuple[Task, ...]:
                 )
     if all(task.test_only for task in tasks):
         raise InputError("protocol has test_only tasks alone, but one must be fitted on. Remove a test_only.")
-    return tasks
 
 
-def read_division(table: object, where: str) -> Division:
-    """Read a split."""
-    division = Division(**read_table(table, where, {"cal": int, "val": int, "test": int}))
-    check_range(division.cal, f"{where}.cal", 1)
-    check_range(division.val, f"{where}.val", 0)
-    check_range(1 if division.test is None else division.test, f"{where}.test", 1)
-    return division
+def _without(cases: Cases, task: Task) -> Cases:
+    kept = [case_id for case_id in cases.ids if case_id not in task.exclude]
+    unknown = [case_id for case_id in task.exclude if case_id not in cases.ids]
+    if unknown or not kept:
+        what = f"{unknown[0]!r}, which is none of its cases" if unknown else f"all {len(cases)} cases"
+        raise InputError(f"task {task.name!r} has exclude with {what}, but cases must remain. Change exclude.")
+    return cases.subset(kept)
 
 
-def _read_task(entry: object, where: str) -> Task:
-    embedded = isinstance(entry, dict) and "embedded" in entry
-    found = read_table(entry, where, {**SHARED, **(EMBEDDED if embedded else FOLDERS)})
-    require(found, where, ["name", *(["embedded"] if embedded else ["members", "labels"])])
-    _check_name(found["name"], where)
-    if "split" in found:
-        found["split"] = read_division(found["split"], f"{where}.split")
-    for key in ("test_on", "members", "class_names", "exclude"):
-        if isinstance(found.get(key), list):
-            found[key] = tuple(found[key])
-    if embedded:
-        check_range(found.get("cases", 1), f"{where}.cases", 1, MOST_EMBEDDED)
-        check_range(found.get("first", 0), f"{where}.first", 0)
-        check_range(found.get("members", 1), f"{where}.members", 1)
-        return EmbeddedTask(**found)
-    own = {f.name for f in fields(FolderTask)}
-    options = tuple(sorted((key, value) for key, value in found.items() if key not in own))
-    return FolderTask(**{key: value for key, value in found.items() if key in own}, options=options)
-
-
-def _check_name(name: str, where: str) -> None:
-    if not name or not all(letter.isalnum() or letter in "-_." for letter in name) or name.startswith("."):
-        raise InputError(
-            f"protocol has {where}.name = {name!r}, but letters, digits, '-', '_' and '.' are needed, because it "
-            "names a folder. Rename the task."
-        )
-
-
-def _resolved(key: str, value: Any, root: Path) -> Any:
-    table = key == "groups" and value.lower().endswith(".csv")
-    return root / value if key in PATHS or table else value
+def _resolved(options: ReadOptions, root: Path) -> dict[str, Path]:
+    """Return the declarations that are paths, from the root."""
+    paths = {f.name: getattr(options, f.name) for f in DECLARED if f.metadata.get("path")}
+    if str(options.groups).lower().endswith(".csv"):
+        paths["groups"] = options.groups
+    return {name: root / path for name, path in paths.items() if path is not None}

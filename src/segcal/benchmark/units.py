@@ -9,60 +9,50 @@ pipelines, and tests all of them on a case while it is in memory.
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from msgspec import Struct, to_builtins
 
 from segcal.benchmark.pipelines import Pipeline
 from segcal.benchmark.protocol import Protocol, digest
-from segcal.benchmark.tasks import Division, FolderTask, Task
+from segcal.benchmark.tasks import FolderTask, Task, task_plain
 from segcal.cases import Cases, Split
 from segcal.errors import InputError
 from segcal.fitting import FitConfig
 
 SCHEMA = 1
+PLACES = ("labels", "images", "properties")
 
 
-@dataclass(frozen=True)
-class Unit:
-    """One file of results.
-
-    Attributes:
-        task: the task that the pipeline is fitted on.
-        repeat: the number of the repeat.
-        pipeline: the pipeline.
-        test_on: the task that it is tested on, where that is another; "" for its own.
-    """
+class Unit(Struct, frozen=True, kw_only=True):
+    """One file of results: a pipeline fitted on a task in a repeat, and tested there or on the task `test_on`."""
 
     task: str
     repeat: int
-    pipeline: Pipeline
     test_on: str = ""
+    pipeline: Pipeline
 
     @property
     def path(self) -> Path:
         """Return its file, relative to the folder of results."""
-        options = f"-{digest(dict(self.pipeline.options))[:8]}" if self.pipeline.options else ""
         target = f"@{self.test_on}" if self.test_on else ""
-        name = f"{self.pipeline.calibrator}-{self.pipeline.pooling}{options}{target}.jsonl"
-        return Path("units") / self.task / f"repeat_{self.repeat}" / name
+        return Path("units", self.task, f"repeat_{self.repeat}", f"{self._stem}{target}.jsonl")
 
-    def to_plain(self) -> dict[str, Any]:
-        """Return plain data."""
-        plain = {"task": self.task, "repeat": self.repeat, "test_on": self.test_on}
-        return plain | {"pipeline": self.pipeline.to_plain()}
+    @property
+    def calibrator_path(self) -> Path:
+        """Return the folder of its fitted calibrator, relative to the folder of results."""
+        return Path("calibrators", self.task, f"repeat_{self.repeat}", self._stem)
 
-    @classmethod
-    def from_plain(cls, plain: Mapping[str, Any]) -> "Unit":
-        """Return the unit that :meth:`to_plain` described."""
-        return cls(plain["task"], plain["repeat"], Pipeline.from_plain(plain["pipeline"]), plain["test_on"])
+    @property
+    def _stem(self) -> str:
+        options = f"-{digest(self.pipeline.options)[:8]}" if self.pipeline.options else ""
+        return f"{self.pipeline.calibrator}-{self.pipeline.pooling}{options}"
 
 
-@dataclass(frozen=True)
-class Job:
+class Job(NamedTuple):
     """Units of one task, repeat and pooling."""
 
     task: str
@@ -72,48 +62,37 @@ class Job:
 
 
 def unit_digest(unit: Unit, protocol: Protocol, fingerprints: Mapping[tuple[str, str], str]) -> str:
-    """Return the digest of what decides a unit's numbers.
-
-    Args:
-        unit: the unit.
-        protocol: its protocol.
-        fingerprints: of the cases of each task and pooling.
-    """
+    """Return the digest of what decides a unit's numbers; `fingerprints` are of the cases by task and pooling."""
     names = [unit.task, *([unit.test_on] if unit.test_on else [])]
+    usual = FitConfig().to_dict()
     plain = {
         "schema": SCHEMA,
         "segcal": version("segcal"),
-        "unit": unit.to_plain(),
+        "unit": to_builtins(unit),
         "tasks": [_deciding(protocol, protocol.task(name)) for name in names],
         "cases": [fingerprints[name, unit.pipeline.pooling] for name in names],
         "seed": protocol.seed,
-        "fit": _changed(protocol.fit.to_dict(), FitConfig().to_dict()),
+        # What is not as usual, so that an option that is added later leaves finished units alone.
+        "fit": {key: value for key, value in protocol.fit.to_dict().items() if value != usual[key]},
         "metrics": list(protocol.metrics),
     }
     return digest(plain)
 
 
-def divide(cases: Cases, division: Division, name: str, seed: int, repeat: int) -> Split:
-    """Divide the cases of a task; the same for every pipeline of a repeat.
-
-    Args:
-        cases: all cases of the task.
-        division: how many go where; groups stay together.
-        name: of the task, for messages.
-        seed: of the protocol.
-        repeat: the number of the repeat; each has a division of its own.
-    """
+def divide(protocol: Protocol, task: Task, cases: Cases, repeat: int) -> Split:
+    """Divide the cases of a task, by groups; the same for every pipeline of a repeat, another one in each repeat."""
+    division = protocol.division(task)
     wanted = division.cal + division.val + (division.test or 1)
     if wanted > len(cases):
         raise InputError(
-            f"task {name!r} has {len(cases)} cases, but {division.cal} for calibration, {division.val} for validation "
-            f"and at least {division.test or 1} for the test are asked for. Change its split."
+            f"task {task.name!r} has {len(cases)} cases, but {division.cal} for calibration, {division.val} for "
+            f"validation and at least {division.test or 1} for the test are asked for. Change its split."
         )
-    first, second = (int(number) for number in np.random.SeedSequence([seed, repeat]).generate_state(2))
+    first, second = (int(number) for number in np.random.SeedSequence([protocol.seed, repeat]).generate_state(2))
     split = cases.split(division.cal, division.val, first)
     if division.val and not len(split.val):
         raise InputError(
-            f"task {name!r} has val = {division.val}, but no whole group of cases fits into it. "
+            f"task {task.name!r} has val = {division.val}, but no whole group of cases fits into it. "
             "Groups are kept whole: ask for more validation cases."
         )
     if division.fitted is not None:
@@ -126,17 +105,11 @@ def divide(cases: Cases, division: Division, name: str, seed: int, repeat: int) 
 
 
 def cases_elsewhere(source: Split, every: Cases, target: Cases, own: Split | None) -> Cases:
-    """Return the cases of another task that a calibrator may be tested on.
+    """Return the cases of another task, `target`, that a calibrator may be tested on.
 
-    Where the other task has the same cases, or some of them (a corrupted copy), these are the source's test cases.
-    Otherwise they are the other task's own test cases, or all it has if nothing is fitted on it, without those that had
-    part in the fit.
-
-    Args:
-        source: the division of the task that was fitted on.
-        every: all cases of that task.
-        target: all cases of the other task.
-        own: the other task's own division, or None.
+    Where the other task has the same cases as the one that was fitted on (`every`, divided as `source`), or some of
+    them (a corrupted copy), these are the source's test cases. Otherwise they are the other task's own test cases, or
+    all it has if nothing is fitted on it (`own` is None), without those that had part in the fit.
     """
     seen = {*source.cal.ids, *source.val.ids}
     ids = target.ids if own is None else own.test.ids
@@ -152,19 +125,14 @@ def cases_elsewhere(source: Split, every: Cases, target: Cases, own: Split | Non
 
 
 def plan(protocol: Protocol, usable: Mapping[str, tuple[Pipeline, ...]]) -> list[Job]:
-    """Return the jobs of a protocol, in the order of its tasks.
-
-    Args:
-        protocol: the protocol.
-        usable: the pipelines that each task can have.
-    """
+    """Return the jobs of a protocol, in the order of its tasks; `usable` are the pipelines that each task can have."""
     jobs = []
     for task in protocol.tasks:
         pipelines = () if task.test_only else usable[task.name]
         for repeat in range(protocol.repeats):
             for pooling in dict.fromkeys(pipeline.pooling for pipeline in pipelines):
                 units = tuple(
-                    Unit(task.name, repeat, pipeline, target)
+                    Unit(task=task.name, repeat=repeat, test_on=target, pipeline=pipeline)
                     for pipeline in pipelines
                     if pipeline.pooling == pooling
                     for target in ("", *task.test_on)
@@ -173,19 +141,13 @@ def plan(protocol: Protocol, usable: Mapping[str, tuple[Pipeline, ...]]) -> list
     return jobs
 
 
-def _changed(values: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what is not as usual, so that an option that is added later leaves finished units alone."""
-    return {key: value for key, value in values.items() if value != usual[key]}
-
-
 def _deciding(protocol: Protocol, task: Task) -> dict[str, Any]:
     """Return what of a task decides numbers: not where its files are, and not what else is tested."""
-    bare = replace(task, test_on=(), split=protocol.division(task))
-    plain = asdict(bare)
+    plain = task_plain(task) | {"test_on": []}
     del plain["exclude"]  # the fingerprint of the cases tells
-    plain["split"] = protocol.division(task).to_plain()
+    split = to_builtins(protocol.division(task))
+    plain["split"] = {key: value for key, value in split.items() if key != "fitted" or value is not None}
     if isinstance(task, FolderTask):
-        places = {"labels", "images", "properties"}
-        plain["options"] = [[key, key in places or value] for key, value in task.options]
+        plain["options"] = [[key, key in PLACES or value] for key, value in plain["options"]]
         plain |= {"members": len(task.members), "labels": True}
     return plain

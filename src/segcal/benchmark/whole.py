@@ -5,11 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from segcal.benchmark.protocol import Protocol
+from segcal.benchmark.broken_cases import exclude_broken
 from segcal.benchmark.run import Step, check_folder, run_benchmark
-from segcal.benchmark.sifting import sift
 from segcal.benchmark.studies import Setting, Study, run_studies
 from segcal.benchmark.summaries import write_summary
-from segcal.benchmark.tasks import Opener
 from segcal.cases.base import CaseError
 from segcal.report.tables import write_tables
 
@@ -32,8 +31,6 @@ class Whole:
 def run_protocol(
     protocol: Protocol,
     folder: str | Path,
-    embedded: Opener | None = None,
-    embedded_once: Opener | None = None,
     progress: Callable[[Step], None] = lambda step: None,
     failed: Callable[[CaseError], None] | None = None,
     overwrite: bool = False,
@@ -43,8 +40,6 @@ def run_protocol(
     Args:
         protocol: the protocol.
         folder: where results go.
-        embedded: opens embedded tasks.
-        embedded_once: the same for cases that are read once, so that nothing of them need be kept.
         progress: told how far it is.
         failed: takes cases that cannot be used, which are then left out; without it the first one ends the run.
         overwrite: go on where files that a benchmark did not write would be replaced.
@@ -52,11 +47,11 @@ def run_protocol(
     place = Path(folder)
     check_folder(place, overwrite)
     if failed is not None:
-        protocol = sift(protocol, place, failed, progress)
-    results = run_benchmark(protocol, place, embedded, progress, overwrite)
+        protocol = exclude_broken(protocol, place, failed, progress)
+    results = run_benchmark(protocol, place, progress, overwrite)
     summary = write_summary(results)
-    write_tables(place)
-    setting = Setting(protocol, results, summary, embedded, embedded_once, protocol.study_options)
+    write_tables(place, summary)
+    setting = Setting(protocol, results, summary, options=protocol.study_options)
     studies: dict[str, Study] = {}
     left_out: dict[str, str] = {}
     for number, name in enumerate(protocol.studies):

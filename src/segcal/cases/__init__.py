@@ -7,7 +7,7 @@ from segcal.cases.checking import check_cases
 from segcal.cases.files import FileCases
 from segcal.cases.formats import FORMATS
 from segcal.cases.offset import require_offset
-from segcal.cases.opening import open_cases
+from segcal.cases.open import ReadOptions, open_cases
 from segcal.cases.padding import find_padding
 from segcal.cases.splits import load_split, save_split
 from segcal.cases.storing import StoreWriter, convert
@@ -24,6 +24,7 @@ __all__ = [
     "CheckResult",
     "FileCases",
     "Problem",
+    "ReadOptions",
     "Split",
     "StoreWriter",
     "check_cases",

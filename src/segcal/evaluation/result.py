@@ -7,9 +7,10 @@ import math
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -85,7 +86,7 @@ class Evaluation:
         """Return everything as dicts, lists and numbers."""
 
         def plain(part: Mapping[str, Estimate] | None) -> dict[str, Any] | None:
-            return None if part is None else {name: asdict(one) for name, one in part.items()}
+            return None if part is None else {name: msgspec.to_builtins(one) for name, one in part.items()}
 
         facts = {
             name: {"title": m.title, "unit": m.unit, "better": m.better, "pooled": m.pooled, "bins": m.bins}

@@ -1,10 +1,10 @@
 """What is kept of the cases of one stage (before or after calibration), and what it amounts to."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from segcal.metrics import Metric
 from segcal.statistics import CaseTables, total_of

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from segcal.benchmark.counting import FlipBands, curves_of
+from segcal.benchmark.job import curves_of
+from segcal.benchmark.results import FlipBands
 from segcal.benchmark.results import UnitResult
 from segcal.statistics import CaseTables
 from segcal.statistics.reliability import Curve

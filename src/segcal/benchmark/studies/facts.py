@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from segcal.benchmark.counting import FlipBands
+from segcal.benchmark.results import FlipBands
 from segcal.benchmark.pipelines import Pipeline
 from segcal.benchmark.results import Results, UnitResult
 from segcal.benchmark.summaries import numbers_of

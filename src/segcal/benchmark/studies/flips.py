@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from segcal.benchmark.counting import FlipBands
+from segcal.benchmark.results import FlipBands
 from segcal.benchmark.pipelines import Pipeline
 from segcal.benchmark.studies.base import Study
 from segcal.benchmark.studies.examples import picture_of, slice_of

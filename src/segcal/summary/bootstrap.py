@@ -1,6 +1,6 @@
 r"""From numbers of cases to means with intervals, and paired differences.
 
-A pipeline's values are one array a repeat, one value a case, NaN where a value is not defined. The estimate is the mean
+A pipeline's values are one array per repeat, one value per case, NaN where a value is not defined. The estimate is the mean
 over repeats of the mean over cases. The interval comes from a two-level bootstrap: a replicate draws R repeats with
 replacement and, for each of them anew, as many of its cases as it has, with replacement; its value is the mean over the
 drawn repeats of the mean over the drawn cases. The interval is the percentile interval, linear between replicates.
@@ -14,60 +14,13 @@ series are one product of weights and values.
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any, Literal
 
 import numpy as np
 
 from segcal.errors import InputError
-
-REPLICATES = 2000
-LEVEL = 0.95
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A number with its interval.
-
-    Attributes:
-        value: the estimate; None if it is defined for no case.
-        low: the lower end of the interval; None if there is none.
-        high: the upper end.
-        cases: how many values it is the mean of.
-        undefined: how many values were not defined and left out.
-    """
-
-    value: float | None
-    low: float | None
-    high: float | None
-    cases: int
-    undefined: int
-
-
-@dataclass(frozen=True)
-class Difference(Estimate):
-    """A paired difference, the second minus the first.
-
-    Attributes:
-        better: in how many cases the second is better.
-        equal: in how many cases they are equal.
-        worse: in how many cases the second is worse.
-    """
-
-    better: int
-    equal: int
-    worse: int
-
-
-@dataclass(frozen=True)
-class Range:
-    """Mean, smallest and largest value over repeats, as ACE is reported."""
-
-    value: float | None
-    low: float | None
-    high: float | None
-    repeats: int
-
+from segcal.summary.contents import LEVEL, REPLICATES, Difference, Estimate
 
 class Draws:
     """The draws of a two-level bootstrap, made once and shared.
@@ -98,7 +51,7 @@ class Draws:
             self.weights.append(np.bincount(drawn.ravel(), minlength=times * size).reshape(times, size).astype(float))
 
     def means(self, values: Sequence[np.ndarray]) -> np.ndarray:
-        """Return the replicates of one series: one array of values a repeat, NaN where not defined."""
+        """Return the replicates of one series: one array of values per repeat, NaN where not defined."""
         drawn = np.full(self.repeat.shape, np.nan)
         for r, (weights, column) in enumerate(zip(self.weights, values, strict=True)):
             defined = ~np.isnan(column)
@@ -144,7 +97,7 @@ def difference(
     """Return the paired difference second - first over cases where both are defined.
 
     Args:
-        first: one array a repeat.
+        first: one array per repeat.
         second: the same cases in the same order.
         draws: the shared draws.
         better: which direction is better; with None nothing counts as better or worse.
@@ -160,23 +113,23 @@ def difference(
     )
 
 
-def over_repeats(values: Sequence[float | None]) -> Range:
-    """Return mean [min, max] of one value a repeat.
+def over_repeats(values: Sequence[float | None]) -> Estimate:
+    """Return mean [min, max] of one value per repeat.
 
     >>> over_repeats([0.1, 0.3, None])
-    Range(value=0.2, low=0.1, high=0.3, repeats=2)
+    Estimate(value=0.2, low=0.1, high=0.3, repeats=2)
     """
     found = [value for value in values if value is not None and not math.isnan(value)]
     if not found:
-        return Range(None, None, None, 0)
-    return Range(float(np.mean(found)), min(found), max(found), len(found))
+        return Estimate(None, None, None, repeats=0)
+    return Estimate(float(np.mean(found)), min(found), max(found), repeats=len(found))
 
 
 def pooled_replicates(parts: Sequence[Any], value: Callable[[Any], float | None], draws: Draws) -> np.ndarray:
     """Return the replicates of a number that is read from the sum of the tables of all cases of one repeat.
 
     Args:
-        parts: one table a case (a dataclass of arrays).
+        parts: one table per case (a dataclass of arrays).
         value: reads the number from a sum of tables.
         draws: draws of a single repeat.
     """
@@ -203,7 +156,7 @@ def _columns(values: Sequence[np.ndarray], draws: Draws) -> list[np.ndarray]:
     if sizes != draws.sizes:
         raise InputError(
             f"values has {sizes} cases in its repeats, but the draws were made for {draws.sizes}. "
-            "Give one value a case, NaN where it is not defined."
+            "Give one value per case, NaN where it is not defined."
         )
     return columns
 
