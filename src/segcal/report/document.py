@@ -17,6 +17,7 @@ from segcal.metrics import Metric
 from segcal.report.case_maps import SeenCase
 from segcal.report.facts import PartCounts
 from segcal.report.verdict import Verdict
+from segcal.summary import Bootstrap
 from segcal.types import Preserves
 
 SCHEMA = 1
@@ -189,8 +190,8 @@ class Provenance(Struct, omit_defaults=True, kw_only=True):
     protocol_hash: str | None = None
     seed: int | None = None
     repeats: int | None = None
-    bootstrap: dict[str, float] | None = None
-    fit: dict[str, str | float | bool | None] | None = None
+    bootstrap: Bootstrap | None = None
+    fit: dict[str, int | float | str | bool | None] | None = None
     metrics: list[str] | None = None
     calibrators: dict[str, CalibratorFacts] | None = None
 
@@ -245,27 +246,3 @@ def audit_facts(calibrator: Calibrator) -> AuditFacts:
 def class_titles(names: Iterable[str] | None, count: int) -> list[str]:
     """Return the names of the classes, numbers where they have none."""
     return [f"class {number}" for number in range(count)] if names is None else list(names)
-
-
-# TEMPORARY until core's segcal.summary is merged
-from pathlib import Path  # noqa: E402
-from typing import Any  # noqa: E402
-
-from segcal.documents import parse_json  # noqa: E402
-from segcal.errors import ArtifactError  # noqa: E402
-
-SUMMARY = "summary.json"
-
-
-def read_summary(folder: str | Path) -> dict[str, Any]:
-    """Read the summary of a folder of results."""
-    path = Path(folder) / SUMMARY
-    try:
-        summary = parse_json(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise ArtifactError(
-            f"{path} is not readable ({error}), but it must be as segcal wrote it. Run the benchmark again."
-        ) from None
-    if not isinstance(summary, dict) or summary.get("schema") != SCHEMA:
-        raise ArtifactError(f"{path} is not a summary of schema {SCHEMA}, but one is needed. Run the benchmark again.")
-    return summary

@@ -3,38 +3,22 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from msgspec import Struct, convert
+from msgspec import UNSET, Struct
 
-from segcal.benchmark.job import CALIBRATORS, curves_of
+from segcal.benchmark.job import curves_of
 from segcal.benchmark.pipelines import Pipeline
 from segcal.benchmark.results import Results, UnitResult
 from segcal.benchmark.units import Unit
 from segcal.errors import SegcalError
 from segcal.fitting.artifact import load
 from segcal.metrics import METRICS
+from segcal.report import document as doc
 from segcal.report.curves import band_rows, class_rows, pipeline_curves, shown_classes
-from segcal.report.document import (
-    AuditFacts,
-    CalibratorFacts,
-    CaseColumns,
-    CaseNames,
-    Certified,
-    Document,
-    Examples,
-    RowNumber,
-    PipelineRow,
-    Provenance,
-    TaskSection,
-    audit_facts,
-    calibrator_words,
-    class_titles,
-    metric_words,
-)
 from segcal.report.facts import PartCounts
 from segcal.report.verdict import Verdict, make_verdict
 from segcal.statistics.table import total_of
 from segcal.studies.facts import find_facts, total_tables
-from segcal.studies.worst_cases import WorstCases
+from segcal.studies.worst_cases import WorstCasesData
 from segcal.summary import ResultRow, Summary
 
 BY_RULE = "on {count} validation cases that it was not fitted to, as segcal fit does"
@@ -47,21 +31,22 @@ PARTS = ("cal", "val", "test")
 
 def make_document(
     results: Results, summary: Summary, studies: Mapping[str, Struct], reduced: Sequence[str] = ()
-) -> Document:
+) -> doc.Document:
     """Return the document of a benchmark, its summary and the data of its studies, by name."""
     tasks = [task.name for task in summary.tasks]
-    worst: WorstCases | None = studies.get("worst_cases")  # type: ignore[assignment]
+    worst: WorstCasesData | None = studies.get("worst_cases")  # type: ignore[assignment]
     chosen = {task: choose(results, summary, worst, task) for task in tasks}
     targets = dict.fromkeys((row.task, row.test_on) for row in summary.results)
     notes = [f"This is a demonstration on drawn data, reduced to take minutes: {'; '.join(reduced)}."]
-    return Document(
+    return doc.Document(
         kind="benchmark",
         title=", ".join(tasks),
         level=summary.bootstrap.level,
         notes=[*summary.notes, *(notes if reduced else [])],
-        metrics=metric_words({name: METRICS[name] for name in summary.metrics if name in METRICS}),
+        metrics=doc.metric_words({name: METRICS[name] for name in summary.metrics if name in METRICS}),
         calibrators={
-            name: calibrator_words(name) for name in sorted({each.calibrator for each in summary.pipelines.values()})
+            name: doc.calibrator_words(name)
+            for name in sorted({each.calibrator for each in summary.pipelines.values()})
         },
         sections=[task_section(results, summary, task, target, *chosen[task]) for task, target in targets],
         comparisons=[each.sentence for each in summary.comparisons],
@@ -71,7 +56,7 @@ def make_document(
     )
 
 
-def choose(results: Results, summary: Summary, worst: WorstCases | None, task: str) -> tuple[Pipeline, str]:
+def choose(results: Results, summary: Summary, worst: WorstCasesData | None, task: str) -> tuple[Pipeline, str]:
     """Return the pipeline that the verdict on a task is about, and how it was chosen, in words.
 
     The study of the worst cases has chosen one by the rule of `segcal fit`. Without it, the pipeline of lowest
@@ -96,7 +81,7 @@ def choose(results: Results, summary: Summary, worst: WorstCases | None, task: s
 
 def task_section(
     results: Results, summary: Summary, task: str, test_on: str, chosen: Pipeline, why: str
-) -> TaskSection:
+) -> doc.TaskSection:
     """Return the section of a task, or of another that its calibrators were tested on.
 
     Args:
@@ -114,11 +99,11 @@ def task_section(
     classes = shown_classes(next(iter(tables.values())))
     baseline, level = Pipeline(chosen.pooling, "identity").title, summary.bootstrap.level
     judged = {baseline, chosen.title} <= set(units)
-    return TaskSection(
+    return doc.TaskSection(
         id=f"{task}→{test_on}" if test_on else task,
         task=task,
         test_on=test_on,
-        classes=class_titles(first[0].header.class_names, first[0].header.num_classes),
+        classes=doc.class_titles(first[0].header.class_names, first[0].header.num_classes),
         shown_classes=classes,
         background=first[0].header.background,
         baseline=baseline if baseline in units else None,
@@ -139,7 +124,7 @@ def task_section(
     )
 
 
-def case_columns(units: Mapping[str, UnitResult]) -> CaseColumns:
+def case_columns(units: Mapping[str, UnitResult]) -> doc.CaseColumns:
     """Return the numbers of every test case of some units, by pipeline; of many cases the first."""
     kept = {title: unit.rows[:MOST_CASES] for title, unit in units.items()}
     dice, ece, nll = (
@@ -147,7 +132,7 @@ def case_columns(units: Mapping[str, UnitResult]) -> CaseColumns:
         for name in ("dice", "ece", "nll")
     )
     first = next(iter(units))
-    return CaseColumns([row.case for row in kept[first]], len(units[first].rows), dice, ece, nll)
+    return doc.CaseColumns([row.case for row in kept[first]], len(units[first].rows), dice, ece, nll)
 
 
 def _rounded(value: float | None) -> float | None:
@@ -171,9 +156,9 @@ def _counts(units: Sequence[UnitResult]) -> PartCounts:
     return PartCounts(len(header.cal), len(header.val), len(header.test), len(units))
 
 
-def _row(row: ResultRow, unit: UnitResult, summary: Summary) -> PipelineRow:
+def _row(row: ResultRow, unit: UnitResult, summary: Summary) -> doc.PipelineRow:
     facts = summary.pipelines[row.pipeline]
-    return PipelineRow(
+    return doc.PipelineRow(
         pipeline=row.pipeline,
         pooling=facts.pooling,
         calibrator=facts.calibrator,
@@ -183,7 +168,9 @@ def _row(row: ResultRow, unit: UnitResult, summary: Summary) -> PipelineRow:
         identifiable=unit.header.identifiable,
         converged=row.converged,
         metrics={
-            name: RowNumber(_short(one.value), _short(one.low), _short(one.high), one.undefined or 0)
+            name: doc.RowNumber(
+                _short(one.value), _short(one.low), _short(one.high), 0 if one.undefined is UNSET else one.undefined
+            )
             for name, one in row.metrics.items()
         },
     )
@@ -194,17 +181,17 @@ def _short(value: float | None) -> float | None:
     return None if value is None else float(f"{value:.6g}")
 
 
-def _examples(worst: WorstCases | None, task: str) -> Examples:
+def _examples(worst: WorstCasesData | None, task: str) -> doc.Examples:
     found = None if worst is None else worst.tasks.get(task)
     if found is None:
-        return Examples([], 0, "")
-    return Examples(found.cases, found.of, found.chosen.title, found.temperature)
+        return doc.Examples([], 0, "")
+    return doc.Examples(found.cases, found.of, found.chosen.title, found.temperature)
 
 
-def provenance(results: Results, chosen: Mapping[str, Pipeline]) -> Provenance:
+def provenance(results: Results, chosen: Mapping[str, Pipeline]) -> doc.Provenance:
     """Return what holds for the whole benchmark, and what is known about the chosen pipeline of each task."""
     protocol = results.protocol
-    return Provenance(
+    return doc.Provenance(
         segcal=", ".join(sorted({unit.header.segcal for unit in results.units})),
         fingerprints=protocol.fingerprints,
         protocol_hash=protocol.hash,
@@ -217,21 +204,21 @@ def provenance(results: Results, chosen: Mapping[str, Pipeline]) -> Provenance:
     )
 
 
-def _calibrator(results: Results, task: str, chosen: Pipeline) -> CalibratorFacts:
+def _calibrator(results: Results, task: str, chosen: Pipeline) -> doc.CalibratorFacts:
     header = results.repeats(task, chosen.title)[0].header
     names = {part: getattr(header, part) for part in PARTS}
-    return CalibratorFacts(
+    return doc.CalibratorFacts(
         pipeline=chosen.title,
         pooling=chosen.pooling,
-        certificate=convert(header.certificate, Certified),
-        audit=_audit(results.folder, Unit(task, 0, chosen)),
-        cases={part: CaseNames(len(own), list(own[:MOST_NAMES])) for part, own in names.items()},
+        certificate={name: header.certificate.get(name) for name in doc.CERTIFIED},
+        audit=_audit(results.folder, Unit(task=task, repeat=0, pipeline=chosen)),
+        cases={part: doc.CaseNames(len(own), list(own[:MOST_NAMES])) for part, own in names.items()},
     )
 
 
-def _audit(folder: Path, unit: Unit) -> AuditFacts | None:
+def _audit(folder: Path, unit: Unit) -> doc.AuditFacts | None:
     """Return the audit of a calibrator as it was fitted in the first repeat; None if it is not there."""
     try:
-        return audit_facts(load(folder / CALIBRATORS / unit.path.relative_to("units").with_suffix("")).calibrator)
+        return doc.audit_facts(load(folder / unit.calibrator_path).calibrator)
     except (SegcalError, OSError):
         return None
