@@ -57,7 +57,9 @@ def test_what_was_read_well_is_not_read_again_and_a_repaired_case_comes_back(bro
     assert steps[-1].total == 12
     read = []
     original = broken_cases.map_cases
-    monkeypatch.setattr(broken_cases, "map_cases", lambda cases, *rest: [read.append(cases.ids), *original(cases, *rest)])
+    monkeypatch.setattr(
+        broken_cases, "map_cases", lambda cases, *rest: [read.append(cases.ids), *original(cases, *rest)]
+    )
     failures = []
     assert exclude_broken(protocol, tmp_path / "out", failures.append).tasks[0].exclude == ("p3_v1",)
     assert len(failures) == 1

@@ -50,11 +50,11 @@ def test_a_metric_of_ones_own_with_words_comes_last():
     ]
 
 
-@pytest.mark.parametrize(("name", "promised"), [("ts", [True, "order"]), ("ms", [False, False])])
-def test_the_audit_says_what_is_promised_and_what_holds(name, promised):
+@pytest.mark.parametrize(("name", "text"), [("ts", "ts: every promise holds"), ("ms", "ms: makes no promise")])
+def test_the_audit_says_what_is_promised_and_what_holds(name, text):
     found = audit_facts(CALIBRATORS[name](3))
-    assert [each.promised for each in found.findings] == promised
     assert found.passed
+    assert found.text.startswith(text)
 
 
 def test_keys_are_those_of_the_page():

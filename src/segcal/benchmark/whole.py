@@ -4,13 +4,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from segcal.benchmark.protocol import Protocol
 from segcal.benchmark.broken_cases import exclude_broken
+from segcal.benchmark.protocol import Protocol
 from segcal.benchmark.run import Step, check_folder, run_benchmark
 from segcal.benchmark.studies import Setting, Study, run_studies
 from segcal.benchmark.summaries import write_summary
 from segcal.cases.base import CaseError
-from segcal.report.tables import write_tables
+from segcal.report.paper_tables import write_tables
 
 
 @dataclass(frozen=True)

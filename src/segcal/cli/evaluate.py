@@ -8,7 +8,6 @@ from typing import Any
 
 import segcal
 from segcal.applying import check_match
-from segcal.benchmark.page.evaluated import evaluated_document
 from segcal.cases import Cases, FileCases
 from segcal.cli.console import Bar, Output
 from segcal.cli.reading import common_options, open_folders, reading_options, split_paths
@@ -17,6 +16,7 @@ from segcal.evaluation import Evaluation
 from segcal.evaluation.parts import FITTED_ON, TITLES, divide_by_part, document, labelled_rows, related
 from segcal.evaluation.result import CSV_SIGNATURE, SUMMARY_SIGNATURE
 from segcal.fitting import Fitted
+from segcal.report.evaluated import evaluation_document as evaluated_document
 from segcal.report.page import PAGE_SIGNATURE, write_page
 from segcal.target import check_file
 

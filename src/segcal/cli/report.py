@@ -4,8 +4,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from segcal.benchmark.page.writing import write_report
 from segcal.cli.console import DONE, Output
+from segcal.studies.page import write_report
 
 EXAMPLE = "example:\n  segcal report demo-results -o report.html"
 

@@ -22,6 +22,7 @@ import numpy as np
 from segcal.errors import InputError
 from segcal.summary.contents import LEVEL, REPLICATES, Difference, Estimate
 
+
 class Draws:
     """The draws of a two-level bootstrap, made once and shared.
 

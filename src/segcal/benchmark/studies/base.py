@@ -8,8 +8,8 @@ from typing import Any
 
 from segcal.atomic import write_text
 from segcal.documents import parse_json
+from segcal.report.paper_tables import FOLDER as TABLES
 from segcal.report.table import Cell, Table
-from segcal.report.tables import FOLDER as TABLES
 
 SCHEMA = 1
 FOLDER = "studies"

@@ -6,9 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from segcal.benchmark.results import FlipBands
 from segcal.benchmark.pipelines import Pipeline
-from segcal.benchmark.results import Results, UnitResult
+from segcal.benchmark.results import FlipBands, Results, UnitResult
 from segcal.benchmark.summaries import numbers_of
 from segcal.metrics import METRICS
 from segcal.statistics import CaseTables

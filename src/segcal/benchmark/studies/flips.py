@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from segcal.benchmark.results import FlipBands
 from segcal.benchmark.pipelines import Pipeline
+from segcal.benchmark.results import FlipBands
 from segcal.benchmark.studies.base import Study
 from segcal.benchmark.studies.examples import picture_of, slice_of
 from segcal.benchmark.studies.setting import NothingToStudyError, Setting
