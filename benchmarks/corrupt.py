@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from segcal.atomic import write_text
-from segcal.benchmark.corruptions import SETTINGS, STRENGTHS, corrupt_folder
+from segcal.studies.corruptions import SETTINGS, STRENGTHS, corrupt_folder
 from segcal.errors import SegcalError
 
 

@@ -27,8 +27,8 @@ import torch
 from torch import Tensor
 
 from segcal.benchmark.protocol import Protocol, load_protocol
-from segcal.benchmark.studies.factors import MODEL_STUDIES, Runnable, model_study
-from segcal.benchmark.studies.repredicted_cases import Model
+from segcal.studies.factors import MODEL_STUDIES, Runnable, model_study
+from segcal.studies.repredicted_cases import Model
 from segcal.benchmark.tasks import open_task
 from segcal.cases.base import Cases
 from segcal.errors import InputError, SegcalError

@@ -19,8 +19,8 @@ from more_page import more
 from one_source import check_sources
 from paper_words import TITLES, agreement, claims
 from segcal.atomic import write_text
-from segcal.benchmark.studies.binning import summary_binning
-from segcal.benchmark.studies.offsets import offset_study
+from segcal.studies.binning import summary_binning
+from segcal.studies.offsets import offset_study
 from segcal.errors import SegcalError
 from segcal.report.paper_tables import task_table
 from segcal.summary import read_summary

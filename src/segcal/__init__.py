@@ -1,10 +1,10 @@
 """segcal: honest confidence for trained segmentation models, without changing their masks."""
 
-from segcal.audit import audit
 from segcal.calibrators import CALIBRATORS, Calibrator, make_calibrator
 from segcal.cases import ArrayCases, open_cases
 from segcal.errors import ArtifactError, InputError, SegcalError, SuspicionWarning
-from segcal.evaluate import evaluate
+from segcal.evaluation.audit import audit
+from segcal.evaluation.evaluate import evaluate
 from segcal.fitting import FitConfig, fit
 from segcal.fitting.artifact import load, save
 from segcal.fitting.contest import choose

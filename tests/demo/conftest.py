@@ -7,7 +7,7 @@ import pytest
 from segcal.benchmark.pipelines import Pipeline
 from segcal.benchmark.protocol import Bootstrap, Protocol
 from segcal.benchmark.results import read_results
-from segcal.benchmark.studies import Setting
+from segcal.studies import Setting
 from segcal.benchmark.study_choice import Options
 from segcal.benchmark.summaries import summarise
 from segcal.benchmark.tasks import Division, EmbeddedTask

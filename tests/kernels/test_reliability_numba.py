@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from segcal.errors import InputError
 from segcal.kernels import reliability_numba
+from segcal.kernels.raw_tables import Layout
 from segcal.kernels.reliability_numba import count_voxels
-from segcal.kernels.tables import Layout
 
 BINS, CLASS_BINS = (10, 7), 6
 

@@ -8,7 +8,7 @@ import torch
 
 from segcal.errors import InputError
 from segcal.kernels import reliability_numba, reliability_torch
-from segcal.kernels.tables import Layout
+from segcal.kernels.raw_tables import Layout
 
 
 @pytest.mark.parametrize("num_classes", [2, 3, 7])

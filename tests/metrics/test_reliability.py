@@ -1,16 +1,21 @@
+import math
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from segcal.errors import InputError
 from segcal.metrics import METRICS
 from segcal.metrics.reliability import (
     average_calibration_error,
+    boundary_calibration_error,
+    classwise_calibration_error,
     expected_calibration_error,
     maximum_calibration_error,
 )
-from segcal.statistics import count_logits
+from segcal.statistics import count_logits, find_bands
 from segcal.statistics.reliability import Curve
 
 CONF = (0.55, 0.6, 0.6, 0.72, 0.88, 0.95, 0.97, 1.0, 1.0, 1.0)
@@ -168,3 +173,150 @@ def test_right_and_wrong_predictions_apart():
     assert METRICS["ece_wrong"](tables) == pytest.approx(0.6)
     alone = count_logits(*logits_of((0.9,), (1,))).tables
     assert METRICS["ece_wrong"](alone) is None
+
+
+# Class by class
+
+
+def classes_case(seed=0, num_classes=4, voxels=700):
+    rng = np.random.default_rng(seed)
+    logits = rng.normal(scale=2, size=(num_classes, voxels))
+    labels = rng.integers(num_classes - 1, size=voxels)  # the last class is never true
+    labels[: voxels // 2] = np.minimum(logits.argmax(0), num_classes - 2)[: voxels // 2]
+    return logits, labels
+
+
+def errors_one_by_one(logits, labels, chosen, bins=15):
+    q = np.exp(logits) / np.exp(logits).sum(0)
+    errors = []
+    for c in range(len(q)):
+        error = 0.0
+        for b in range(bins):
+            inside = [v for v in chosen if (b == 0 or q[c, v] > b / bins) and q[c, v] <= (b + 1) / bins]
+            error += abs(sum(q[c, v] - (labels[v] == c) for v in inside)) / len(chosen)
+        errors.append(error)
+    return errors
+
+
+@pytest.mark.parametrize("region", ["all", "foreground", "union"])
+def test_cece_against_plain_loops_in_every_region(region):
+    logits, labels = classes_case()
+    prediction = logits.argmax(0)
+    chosen = {
+        "all": range(700),
+        "foreground": [v for v in range(700) if labels[v] > 0],
+        "union": [v for v in range(700) if labels[v] > 0 or prediction[v] > 0],
+    }[region]
+    errors = errors_one_by_one(logits, labels, list(chosen))
+    tables = count_logits(torch.from_numpy(logits), torch.from_numpy(labels)).tables
+    name = "cece" if region == "all" else f"cece_{region}"
+    assert METRICS[name](tables) == pytest.approx(np.mean(errors), abs=1e-12)
+    curve = tables.classwise[region]
+    assert classwise_calibration_error(curve, classes="sum") == pytest.approx(sum(errors), abs=1e-12)
+    assert classwise_calibration_error(curve, classes="up_to_largest") == pytest.approx(np.mean(errors[:3]), abs=1e-12)
+    present = errors[:3] if region != "foreground" else errors[1:3]
+    assert classwise_calibration_error(curve, classes="present") == pytest.approx(np.mean(present), abs=1e-12)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_monai_agrees_where_it_computes_the_same():
+    from monai.metrics.calibration import CalibrationErrorMetric
+
+    logits, labels = classes_case(2)
+    q = torch.softmax(torch.from_numpy(logits), 0)[None]
+    hot = torch.nn.functional.one_hot(torch.from_numpy(labels), 4).T[None]
+    theirs = CalibrationErrorMetric(num_bins=15)(q.double(), hot)
+    tables = count_logits(torch.from_numpy(logits), torch.from_numpy(labels)).tables
+    assert METRICS["cece"](tables) == pytest.approx(float(theirs.mean()), abs=1e-6)
+
+
+def test_a_case_without_foreground_has_no_foreground_error():
+    tables = count_logits(torch.tensor([[1.0, 2.0], [0.0, 0.0]]), torch.tensor([0, 0])).tables
+    assert METRICS["cece_foreground"](tables) is None
+    assert METRICS["ece_foreground"](tables) is None
+    assert METRICS["ece_union"](tables) is None
+
+
+def test_an_unknown_choice_of_classes_is_refused():
+    tables = count_logits(*map(torch.from_numpy, classes_case())).tables
+    with pytest.raises(
+        InputError, match=r"no classes is named 'some'. Choose one of: all, present, up_to_largest, sum"
+    ):
+        METRICS["cece"].with_options(classes="some")(tables)
+
+
+# In bands of distance from the boundary
+
+
+def boundary_example():
+    labels = np.array([[0] * 4 + [1] * 20])
+    prediction = labels.copy()
+    prediction[0, [2, 3]], prediction[0, 9] = 1, 0
+    confidence = np.full((1, 24), 0.9)
+    confidence[0, 1:7], confidence[0, 19:] = 0.7, 0.99
+    q = np.stack([np.where(prediction == c, confidence, 1 - confidence) for c in range(2)])
+    return torch.from_numpy(np.log(q)), torch.from_numpy(labels)
+
+
+def count_bands(logits, labels):
+    return count_logits(logits, labels, bands=find_bands(labels.numpy())).tables
+
+
+def test_the_boundary_example():
+    tables = count_bands(*boundary_example())
+    assert METRICS["ba_ece"](tables) == pytest.approx(0.0540819, abs=1e-7)
+    curve, bands = tables.bands.curves[50].summed(1), tables.bands
+    doubt = 1 - curve.confidence[:4] / bands.count
+    wrong = 1 - curve.right[:4] / bands.count
+    np.testing.assert_allclose(doubt, [0.3, 0.1, 0.1, 0.01], atol=1e-12)
+    np.testing.assert_allclose(wrong, [1 / 3, 0.2, 0, 0], atol=1e-12)
+    np.testing.assert_allclose(1 / (1 + bands.distance / bands.count), [0.5, 0.192308, 0.086957, 0.055556], atol=1e-6)
+
+
+def test_bins_within_a_band_are_the_other_reading():
+    logits, labels = boundary_example()
+    logits[:, 0, ::2] *= 0.4  # within a band, confidences now differ
+    bands = count_bands(logits, labels).bands
+    q = torch.softmax(logits, 0).numpy().reshape(2, 24)
+    confidence, right = q.max(0), q.argmax(0) == labels.numpy().ravel()
+    d = np.array([3, 2, 1, 0, *range(20)])
+    one_gap, binned, weights = [], [], []
+    for inside in (d < 3, (d >= 3) & (d < 7), (d >= 7) & (d < 15), d >= 15):
+        slot = np.ceil(confidence * 50)
+        gaps = [(right - confidence)[inside & (slot == s)].sum() for s in range(51)]
+        one_gap.append(abs(sum(gaps)) / inside.sum())
+        binned.append(np.abs(gaps).sum() / inside.sum())
+        weights.append(1 / (1 + d[inside].mean()))
+    assert boundary_calibration_error(bands) == pytest.approx(np.average(one_gap, weights=weights), abs=1e-12)
+    assert boundary_calibration_error(bands, bins_within_band=50) == pytest.approx(
+        np.average(binned, weights=weights), abs=1e-12
+    )
+    assert np.average(binned, weights=weights) > np.average(one_gap, weights=weights) + 0.01
+
+
+def test_bins_within_a_band_that_were_not_counted_are_refused():
+    with pytest.raises(InputError, match=r"bins_within_band is 20, but \[15, 50\] bins were counted"):
+        boundary_calibration_error(count_bands(*boundary_example()).bands, bins_within_band=20)
+
+
+def test_a_map_without_boundary_has_none():
+    tables = count_bands(torch.zeros(2, 4, 5), torch.zeros(4, 5, dtype=torch.int64))
+    assert METRICS["ba_ece"](tables) is None
+    assert METRICS["ece_boundary"](tables) is None
+    assert METRICS["ece_interior"](tables) == pytest.approx(0.5)
+
+
+def test_boundary_and_interior_are_the_first_band_and_the_rest():
+    tables = count_bands(*boundary_example())
+    # First band: index 1 to 6, confidence 0.7, four of six right; all in one bin.
+    assert METRICS["ece_boundary"](tables) == pytest.approx(abs(4 / 6 - 0.7), abs=1e-12)
+    interior = (abs(12 - 13 * 0.9) + abs(5 - 5 * 0.99)) / 18
+    assert METRICS["ece_interior"](tables) == pytest.approx(interior, abs=1e-12)
+
+
+def test_ignored_voxels_are_in_no_band():
+    logits, labels = boundary_example()
+    labels[0, 20:] = -1
+    tables = count_bands(logits, labels)
+    assert tables.bands.count.tolist() == [6, 5, 8, 1]
+    assert not math.isnan(METRICS["ba_ece"](tables))

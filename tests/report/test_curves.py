@@ -5,13 +5,13 @@ import pytest
 import torch
 
 from segcal.cases import ArrayCases
-from segcal.evaluation.counting import Counter
+from segcal.evaluation.case_counter import Counter
 from segcal.metrics import find_metrics
 from segcal.report import curves as module
 from segcal.report.curves import band_rows, class_rows, pipeline_curves, shown_classes
+from segcal.statistics.additive import total_of
 from segcal.statistics.boundary import find_boundary
 from segcal.statistics.spread import CurveSpread
-from segcal.statistics.table import total_of
 
 SPACE = (14, 17, 5)
 

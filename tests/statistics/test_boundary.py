@@ -1,3 +1,7 @@
+import collections
+import math
+import tracemalloc
+
 import numpy as np
 import pytest
 from scipy import ndimage
@@ -107,9 +111,35 @@ def test_memory_follows_the_voxels_and_not_the_square_of_a_side():
     assert found.distance[3] == pytest.approx(exact, rel=1e-6)
 
 
-def test_both_ways_of_counting_distances_agree():
-    square = np.array([0.0, 1, 1, 2, 4, 4, 4], np.float32)
-    size, often = boundary._count_distances(square)
-    longer, few = boundary._count_distances(np.append(square, np.float32(1e6)))
-    assert size[often > 0].tolist() == longer[:-1].tolist() == [0, 1, 2, 4]
-    assert often[often > 0].tolist() == few[:-1].tolist() == [1, 2, 1, 3]
+@pytest.mark.parametrize("ignored", [False, True])
+def test_both_ways_of_counting_distances_agree_to_the_last_bit(ignored, monkeypatch):
+    """Against one counter for each squared distance of the whole map, as a plain loop sums them."""
+    rng = np.random.default_rng(3)
+    labels = np.zeros((61, 83), np.int64)
+    labels[:2, :3] = 1
+    labels[rng.random(labels.shape) < 0.1] = -1 if ignored else 0
+    square = np.rint(squared_distances(find_boundary(labels)))[labels >= 0].astype(int)
+    count, total = [0] * 4, [0.0] * 4
+    for size, often in sorted(collections.Counter(square.tolist()).items()):
+        band = sum(size >= edge * edge for edge in (3, 7, 15))
+        count[band] += often
+        total[band] += often * math.sqrt(size)
+    for counters in (1 << 20, 5000, 700, 1):
+        monkeypatch.setattr(boundary, "COUNTERS", counters)
+        found = find_bands(labels)
+        assert found.count.tolist() == count
+        assert found.distance.tolist() == total
+
+
+def test_counting_distances_takes_the_same_memory_whatever_the_size(monkeypatch):
+    """One counter for each squared distance of a side of 4000 would be 256 megabytes, and five arrays of it."""
+    monkeypatch.setattr(boundary, "COUNTERS", 1 << 14)
+    peaks = []
+    for side in (500, 1000, 4000):
+        square = (np.arange(side, dtype=np.float32)[:, None] ** 2 + np.arange(side, dtype=np.float32) ** 2).reshape(-1)
+        tracemalloc.start()
+        voxels = sum(int(often.sum()) for _, often in boundary._count_distances(square))
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+        assert voxels == side * side
+    assert max(peaks) < 4_000_000

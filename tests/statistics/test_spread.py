@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from segcal.statistics.additive import total_of
 from segcal.statistics.reliability import Curve
 from segcal.statistics.spread import CurveSpread, accuracy_error, accuracy_interval
-from segcal.statistics.table import total_of
 
 
 def curves(seed, cases, bins=3):

@@ -23,14 +23,14 @@ from segcal.benchmark.tasks import OpenTask
 from segcal.benchmark.units import SCHEMA, Job, Unit, cases_elsewhere, divide
 from segcal.calibrators import Calibrator
 from segcal.cases import Case, Cases, Split
-from segcal.evaluation.counting import Counter
+from segcal.evaluation.case_counter import Counter
 from segcal.fitting import Fitted
 from segcal.fitting.artifact import save
 from segcal.fitting.fit import fit_to, read_data
-from segcal.kernels.tables import BENEFICIAL, HARMFUL, NEUTRAL
+from segcal.kernels.raw_tables import BENEFICIAL, HARMFUL, NEUTRAL
 from segcal.kernels.threads import one_thread
 from segcal.metrics import METRICS, Metric, find_metrics
-from segcal.metrics.parts import region_curve
+from segcal.metrics.readers import region_curve
 from segcal.metrics.reliability import average_calibration_error, expected_calibration_error
 from segcal.statistics import BandCache, CaseTables, Counted
 from segcal.statistics.reliability import Curve

@@ -22,7 +22,7 @@ from segcal.documents import parse_json
 from segcal.errors import ArtifactError, InputError
 from segcal.statistics import CaseTables
 from segcal.statistics.spread import CurveSpread
-from segcal.statistics.table import Table
+from segcal.statistics.additive import Table
 from segcal.summary import Bootstrap
 from segcal.types import Preserves
 

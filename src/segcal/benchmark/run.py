@@ -22,7 +22,6 @@ from segcal.benchmark.protocol import Protocol
 from segcal.benchmark.results import PROTOCOL, Results, finished, read_protocol, read_results
 from segcal.benchmark.tasks import OpenTask
 from segcal.benchmark.units import SCHEMA, Job, divide, plan, unit_digest
-from segcal.cases import require_offset
 from segcal.errors import InputError, SegcalError
 from segcal.parent import follow_parent
 
@@ -147,7 +146,7 @@ def _usable(protocol: Protocol, opened: Opened) -> tuple[dict[str, tuple[Pipelin
         for pipeline in protocol.pipelines:
             cases = opened[task.name, pipeline.pooling].cases
             if not protocol.paper:
-                require_offset(cases, pipeline.title, pipeline.translation_invariant)
+                cases.require_offset(pipeline.title, pipeline.translation_invariant)
             (kept if pipeline.translation_invariant or cases.has_offset else left_out).append(pipeline)
         usable[task.name] = tuple(kept)
         if left_out and not task.test_only:

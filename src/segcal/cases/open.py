@@ -14,11 +14,11 @@ from segcal.cases.files import FileCases
 from segcal.cases.formats import FORMATS, Facts, Format, Options
 from segcal.cases.formats.nnunet_dataset import find_beside
 from segcal.cases.formats.store import FORMAT as STORE
-from segcal.cases.grouping import Grouping, resolve_groups
 from segcal.cases.images import ImageFolder
 from segcal.cases.kinds import KINDS, check_kind
 from segcal.cases.labels import Axes, LabelFolder, find_files
 from segcal.cases.nifti_file import open_nifti
+from segcal.cases.split import Grouping, resolve_groups
 from segcal.documents import read_json
 from segcal.errors import InputError
 from segcal.pooling import BEST, POOLINGS, check_pooling

@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import segcal
-from segcal.applying import Applied, Applier, check_match
 from segcal.cases.parallel import map_cases
 from segcal.cases.suspicion import doubtful_kind, warn
 from segcal.cli.console import Bar, Output, plural
 from segcal.cli.reading import common_options, open_folders, reading_options
+from segcal.evaluation.apply import Applied, Applier, check_match
 from segcal.target import claim
 
 

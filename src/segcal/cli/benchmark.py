@@ -8,13 +8,14 @@ from typing import Any
 
 from segcal.atomic import temporary
 from segcal.benchmark.protocol import load_protocol
-from segcal.benchmark.whole import Whole, run_protocol
 from segcal.cli.console import Output
 from segcal.cli.parsing import at_least_one, device
 from segcal.cli.steps import step_bar
 from segcal.demo.opening import open_embedded
 from segcal.report.paper_tables import FOLDER, task_table
 from segcal.studies.page import PAGE, write_report
+from segcal.studies.run import Finished as Whole
+from segcal.studies.run import run as run_protocol
 from segcal.summary import SUMMARY
 from segcal.target import claim
 

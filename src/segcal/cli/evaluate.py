@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import segcal
-from segcal.applying import check_match
 from segcal.cases import Cases, FileCases
 from segcal.cli.console import Bar, Output
 from segcal.cli.reading import common_options, open_folders, reading_options, split_paths
 from segcal.errors import InputError
 from segcal.evaluation import Evaluation
-from segcal.evaluation.parts import FITTED_ON, TITLES, divide_by_part, document, labelled_rows, related
+from segcal.evaluation.apply import check_match
+from segcal.evaluation.by_part import FITTED_ON, TITLES, divide_by_part, document, labelled_rows, related
 from segcal.evaluation.result import CSV_SIGNATURE, SUMMARY_SIGNATURE
 from segcal.fitting import Fitted
 from segcal.report.evaluated import evaluation_document as evaluated_document

@@ -8,7 +8,6 @@ import torch
 from segcal.calibrators import make_calibrator
 from segcal.calibrators.base import Calibrator
 from segcal.cases.base import Cases
-from segcal.cases.offset import require_offset
 from segcal.errors import InputError
 from segcal.fitting.by_gradient import fit_by_gradient
 from segcal.fitting.certificate import Certificate, Fitted
@@ -104,7 +103,7 @@ def fit(
     # What can be refused at once is, before anything is read.
     check_cases(cases, validation)
     calibrator = _fresh(name_or_calibrator, cases)
-    require_offset(cases, _name(name_or_calibrator), calibrator.translation_invariant)
+    cases.require_offset(_name(name_or_calibrator), calibrator.translation_invariant)
     check_device(device)
     with Progress("fitting") as progress:
         data = read_data(cases, validation, config, progress, suspect=True)
@@ -122,7 +121,7 @@ def fit_to(
     cases, validation = data.cases, data.validation_cases
     calibrator = _fresh(name_or_calibrator, cases)
     name = _name(name_or_calibrator)
-    require_offset(cases, name, calibrator.translation_invariant)
+    cases.require_offset(name, calibrator.translation_invariant)
     certificate = fit_declared(
         Request(
             calibrator=calibrator,

@@ -23,7 +23,7 @@ import numpy as np
 from torch import Tensor
 
 from segcal.kernels import reliability_numba, reliability_torch
-from segcal.kernels.tables import Layout, RawTables
+from segcal.kernels.raw_tables import Layout, RawTables
 
 
 def count_voxels(

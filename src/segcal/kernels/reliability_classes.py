@@ -7,8 +7,8 @@ one by one; counts of the first bin are what is left over, and are filled in at 
 import numpy as np
 
 from segcal.kernels.jit import part
+from segcal.kernels.raw_tables import ZONES
 from segcal.kernels.reliability_tile import NO_ZONE, find_bins
-from segcal.kernels.tables import ZONES
 
 
 @part

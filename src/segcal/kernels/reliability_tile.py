@@ -12,7 +12,7 @@ from numba.extending import overload
 
 from segcal.kernels.exponential import exp_below_zero, log1p_above_zero, single_of_bits
 from segcal.kernels.jit import OPTIONS, part
-from segcal.kernels.tables import ZONES
+from segcal.kernels.raw_tables import ZONES
 
 TILE = 256
 NO_ZONE = ZONES

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from segcal.checks import check_finite
-from segcal.kernels.tables import BENEFICIAL, DOUBT_BASE, DOUBT_BINS, HARMFUL, NEUTRAL, ZONES, Layout, RawTables
+from segcal.kernels.raw_tables import BENEFICIAL, DOUBT_BASE, DOUBT_BINS, HARMFUL, NEUTRAL, ZONES, Layout, RawTables
 from segcal.numerics import compute_dtype, winner
 
 CHUNK = 1 << 18

@@ -6,8 +6,8 @@ import numpy as np
 
 from segcal.kernels.exponential import bits_of_single
 from segcal.kernels.jit import part
+from segcal.kernels.raw_tables import DOUBT_BASE, DOUBT_BINS, ZONES
 from segcal.kernels.reliability_tile import NO_ZONE, TILE, find_bins
-from segcal.kernels.tables import DOUBT_BASE, DOUBT_BINS, ZONES
 
 
 class Out(NamedTuple):

@@ -1,67 +1,88 @@
-"""Numbers from tables. :data:`METRICS` is the list of them all."""
+"""Numbers from tables, and from tensors. :data:`METRICS` is the list of them all.
+
+Every name of the list is a function of plain tensors as well, and :func:`meter` is fed batch by batch:
+
+>>> import torch
+>>> logits, labels = torch.tensor([[[2.0, 0.0], [0.0, 1.0]]]), torch.tensor([[0, 0]])
+>>> import segcal
+>>> segcal.metrics.accuracy(logits, labels)
+0.5
+>>> running = segcal.metrics.meter("accuracy", "dice")
+>>> running.update(logits, labels)
+>>> running.compute()
+{'accuracy': 0.5, 'dice': 0.0}
+"""
+
+from collections.abc import Callable
 
 from dataclasses import replace
 
 from segcal.errors import InputError
-from segcal.metrics import parts
-from segcal.metrics.ba_ece import boundary_calibration_error
+from segcal.metrics import flips, likelihood, readers
 from segcal.metrics.base import Metric
-from segcal.metrics.classwise import classwise_calibration_error
-from segcal.metrics.flips import beneficial_flips, flip_rate, harmful_flips, neutral_flips
-from segcal.metrics.free_energy import free_energy_std
-from segcal.metrics.likelihood import brier_score, mean_entropy, negative_log_likelihood
 from segcal.metrics.overlap import dice_score, mean_iou, pixel_accuracy
 from segcal.metrics.ranking import area_under_risk_coverage
 from segcal.metrics.reliability import (
     average_calibration_error,
+    boundary_calibration_error,
+    classwise_calibration_error,
     expected_calibration_error,
     maximum_calibration_error,
 )
 from segcal.metrics.surface import hausdorff_95, hausdorff_distance
+from segcal.metrics.tensors import Meter, on_tensors
 
-__all__ = ["METRICS", "Metric", "find_metrics"]
+__all__ = ["METRICS", "Meter", "Metric", "find_metrics", "meter"]
 
 _ECE, _CECE = expected_calibration_error, classwise_calibration_error
 
 # In the order of the paper's tables, then the rest.
 METRICS: dict[str, Metric] = {
-    "nll": Metric("negative log-likelihood", parts.likelihood, negative_log_likelihood, unit="nat"),
-    "dice": Metric("Dice score, foreground classes", parts.confusion, dice_score, better="higher"),
-    "ece": Metric("calibration error", parts.region_curve("all", 50), _ECE, bins=50),
-    "ba_ece": Metric("boundary-aware calibration error", parts.bands, boundary_calibration_error, needs=("bands",)),
+    "nll": Metric("negative log-likelihood", readers.likelihood, likelihood.negative_log_likelihood, unit="nat"),
+    "dice": Metric("Dice score, foreground classes", readers.confusion, dice_score, better="higher"),
+    "ece": Metric("calibration error", readers.region_curve("all", 50), _ECE, bins=50),
+    "ba_ece": Metric("boundary-aware calibration error", readers.bands, boundary_calibration_error, needs=("bands",)),
     "ace": Metric(
-        "average calibration error", parts.region_curve("all", 15), average_calibration_error, pooled=True, bins=15
+        "average calibration error", readers.region_curve("all", 15), average_calibration_error, pooled=True, bins=15
     ),
-    "flip_rate": Metric("voxels whose class changed", parts.flips, flip_rate, needs=("reference",)),
-    "harmful_flips": Metric("flips from right to wrong", parts.flips, harmful_flips, needs=("reference",)),
+    "flip_rate": Metric("voxels whose class changed", readers.flips, flips.flip_rate, needs=("reference",)),
+    "harmful_flips": Metric("flips from right to wrong", readers.flips, flips.harmful_flips, needs=("reference",)),
     "beneficial_flips": Metric(
-        "flips from wrong to right", parts.flips, beneficial_flips, better="higher", needs=("reference",)
+        "flips from wrong to right", readers.flips, flips.beneficial_flips, better="higher", needs=("reference",)
     ),
-    "neutral_flips": Metric("flips from wrong to wrong", parts.flips, neutral_flips, better=None, needs=("reference",)),
-    "brier": Metric("Brier score", parts.likelihood, brier_score, unit=""),
-    "accuracy": Metric("right voxels", parts.confusion, pixel_accuracy, better="higher"),
-    "miou": Metric("mean intersection over union", parts.confusion, mean_iou, better="higher", pooled=True),
-    "mce": Metric("largest calibration gap", parts.region_curve("all", 15), maximum_calibration_error, bins=15),
-    "cece": Metric("class-wise calibration error", parts.class_curves("all"), _CECE, needs=("classwise",)),
-    "ece_foreground": Metric("ECE where truth is foreground", parts.region_curve("foreground", 15), _ECE, bins=15),
-    "ece_union": Metric("ECE where truth or prediction is foreground", parts.region_curve("union", 15), _ECE, bins=15),
+    "neutral_flips": Metric(
+        "flips from wrong to wrong", readers.flips, flips.neutral_flips, better=None, needs=("reference",)
+    ),
+    "brier": Metric("Brier score", readers.likelihood, likelihood.brier_score, unit=""),
+    "accuracy": Metric("right voxels", readers.confusion, pixel_accuracy, better="higher"),
+    "miou": Metric("mean intersection over union", readers.confusion, mean_iou, better="higher", pooled=True),
+    "mce": Metric("largest calibration gap", readers.region_curve("all", 15), maximum_calibration_error, bins=15),
+    "cece": Metric("class-wise calibration error", readers.class_curves("all"), _CECE, needs=("classwise",)),
+    "ece_foreground": Metric("ECE where truth is foreground", readers.region_curve("foreground", 15), _ECE, bins=15),
+    "ece_union": Metric(
+        "ECE where truth or prediction is foreground", readers.region_curve("union", 15), _ECE, bins=15
+    ),
     "cece_foreground": Metric(
-        "CECE where truth is foreground", parts.class_curves("foreground"), _CECE, needs=("classwise",)
+        "CECE where truth is foreground", readers.class_curves("foreground"), _CECE, needs=("classwise",)
     ),
     "cece_union": Metric(
-        "CECE where truth or prediction is foreground", parts.class_curves("union"), _CECE, needs=("classwise",)
+        "CECE where truth or prediction is foreground", readers.class_curves("union"), _CECE, needs=("classwise",)
     ),
-    "ece_correct": Metric("ECE of right predictions", parts.region_curve("right", 50), _ECE, bins=50),
-    "ece_wrong": Metric("ECE of wrong predictions", parts.region_curve("wrong", 50), _ECE, bins=50),
-    "ece_boundary": Metric("ECE near the boundary", parts.boundary_curve(50), _ECE, bins=50, needs=("bands",)),
-    "ece_interior": Metric("ECE away from the boundary", parts.interior_curve(50), _ECE, bins=50, needs=("bands",)),
-    "entropy": Metric("mean predictive entropy", parts.likelihood, mean_entropy, unit="nat", better=None),
+    "ece_correct": Metric("ECE of right predictions", readers.region_curve("right", 50), _ECE, bins=50),
+    "ece_wrong": Metric("ECE of wrong predictions", readers.region_curve("wrong", 50), _ECE, bins=50),
+    "ece_boundary": Metric(
+        "ECE near the boundary", readers.region_curve("boundary", 50), _ECE, bins=50, needs=("bands",)
+    ),
+    "ece_interior": Metric(
+        "ECE away from the boundary", readers.region_curve("interior", 50), _ECE, bins=50, needs=("bands",)
+    ),
+    "entropy": Metric("mean predictive entropy", readers.likelihood, likelihood.mean_entropy, unit="nat", better=None),
     "free_energy_std": Metric(
-        "spread of the logits' offset", parts.free_energy, free_energy_std, unit="nat", better=None
+        "spread of the logits' offset", readers.free_energy, likelihood.free_energy_std, unit="nat", better=None
     ),
-    "aurc": Metric("area under risk-coverage curve", parts.ranking, area_under_risk_coverage),
-    "hd": Metric("Hausdorff distance", parts.surface, hausdorff_distance, unit="distance", needs=("surface",)),
-    "hd95": Metric("95 % Hausdorff distance", parts.surface, hausdorff_95, unit="distance", needs=("surface",)),
+    "aurc": Metric("area under risk-coverage curve", readers.ranking, area_under_risk_coverage),
+    "hd": Metric("Hausdorff distance", readers.surface, hausdorff_distance, unit="distance", needs=("surface",)),
+    "hd95": Metric("95 % Hausdorff distance", readers.surface, hausdorff_95, unit="distance", needs=("surface",)),
 }
 
 # Title and sentence of the report, for readers who know no statistics; a metric without them is not shown there.
@@ -109,3 +130,19 @@ def find_metrics(names: tuple[str, ...]) -> dict[str, Metric]:
         if name not in METRICS:
             raise InputError(f"no metric is named {name!r}. Choose one of: {', '.join(METRICS)}.")
     return {name: METRICS[name] for name in names}
+
+
+def meter(*names: str, kind: str = "logits", ignore: int | None = None, average: str | None = None) -> Meter:
+    """Return a meter of these metrics; the options are those of :class:`Meter`."""
+    return Meter(find_metrics(names), kind, ignore, average)
+
+
+def __getattr__(name: str) -> Callable[..., float | None]:
+    # So that a new metric is a function of tensors by being in the list.
+    if name not in METRICS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return on_tensors(name, METRICS[name])
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *METRICS]

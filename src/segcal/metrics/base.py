@@ -8,6 +8,7 @@ from typing import Any, Literal, Self
 import numpy as np
 
 from segcal.errors import InputError
+from segcal.metrics.readers import CurveReader
 from segcal.statistics.case import CaseTables
 
 Need = Literal["bands", "classwise", "surface", "reference"]
@@ -50,6 +51,12 @@ class Metric:
         """Return the number of the table that `part` reads."""
         number = np.nan if part is None else float(self.value(part))
         return None if np.isnan(number) else number
+
+    def with_bins(self, bins: int) -> Self:
+        """Return the metric with another number of bins."""
+        if not isinstance(self.part, CurveReader):
+            raise InputError(f"bins is {bins}, but the {self.title} is read without such bins. Leave it out.")
+        return replace(self, part=self.part.with_bins(bins), bins=bins)
 
     def with_options(self, **options: Any) -> Self:
         """Return the metric with other conventions, as its function documents them."""

@@ -6,8 +6,8 @@ and not defined where none flipped.
 
 import math
 
-from segcal.kernels.tables import BENEFICIAL, HARMFUL, NEUTRAL
-from segcal.statistics.flips import Flips
+from segcal.kernels.raw_tables import BENEFICIAL, HARMFUL, NEUTRAL
+from segcal.statistics.counts import Flips
 
 
 def flip_rate(flips: Flips) -> float:

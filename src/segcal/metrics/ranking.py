@@ -19,7 +19,7 @@ import math
 import numpy as np
 from scipy.special import digamma
 
-from segcal.statistics.ranking import Ranking
+from segcal.statistics.counts import Ranking
 
 
 def area_under_risk_coverage(ranking: Ranking) -> float:

@@ -1,4 +1,4 @@
-r"""Calibration errors of the top label, from bins b with :math:`n_b` voxels, accuracy and mean confidence.
+r"""Calibration errors, from bins b with :math:`n_b` voxels, accuracy and mean confidence; NaN without voxels.
 
 .. math::
     \mathrm{ECE} = \sum_b \frac{n_b}{N} |\mathrm{acc}_b - \mathrm{conf}_b|, \qquad
@@ -6,12 +6,28 @@ r"""Calibration errors of the top label, from bins b with :math:`n_b` voxels, ac
     \mathrm{MCE} = \max_{b : n_b > 0} |\mathrm{acc}_b - \mathrm{conf}_b| .
 
 ACE is the *average* calibration error over non-empty bins (Kahl et al.), not the adaptive one with equal-mass bins.
+
+Class-wise, every class's probability is binned on its own:
+
+.. math:: \mathrm{CECE} = \frac1C \sum_c \sum_b \frac{n_{b,c}}{N} |\mathrm{freq}_{b,c} - \mathrm{prob}_{b,c}| .
+
+Boundary-aware (Zeevi et al.), the gap is that of each band k of distance from the true boundary:
+
+.. math::
+    \mathrm{BA\text{-}ECE} = \frac{\sum_k w_k |\mathrm{acc}_k - \mathrm{conf}_k|}{\sum_k w_k}, \qquad
+    w_k = \frac{1}{1 + \bar d_k},
+
+over non-empty bands, :math:`\bar d_k` being the mean distance in the band. Not defined for a label map without a
+boundary.
 """
 
 import math
 
 import numpy as np
 
+from segcal.errors import InputError
+from segcal.metrics.base import check_choice
+from segcal.statistics.boundary import Bands
 from segcal.statistics.reliability import Curve
 
 
@@ -22,7 +38,7 @@ def bin_gaps(curve: Curve) -> np.ndarray:
 
 
 def expected_calibration_error(curve: Curve) -> float:
-    """Return the ECE; NaN without voxels.
+    """Return the ECE.
 
     >>> expected_calibration_error(Curve(np.array([0, 4]), np.array([0, 3]), np.array([0.0, 3.6])))
     0.15000000000000002
@@ -32,10 +48,60 @@ def expected_calibration_error(curve: Curve) -> float:
 
 
 def average_calibration_error(curve: Curve) -> float:
-    """Return the ACE; NaN without voxels."""
+    """Return the ACE."""
     return float(np.nanmean(bin_gaps(curve))) if curve.count.any() else math.nan
 
 
 def maximum_calibration_error(curve: Curve) -> float:
-    """Return the MCE; NaN without voxels."""
+    """Return the MCE."""
     return float(np.nanmax(bin_gaps(curve))) if curve.count.any() else math.nan
+
+
+def classwise_calibration_error(curve: Curve, classes: str = "all") -> float:
+    """Return the CECE of ``(classes, bins)`` curves.
+
+    Args:
+        curve: counts, hits and sums of probability.
+        classes: which classes are averaged. "all": all C (Kull et al.). "present": those that are true somewhere.
+            "up_to_largest": 0 to the largest true class (the code of the neighbour-aware paper). "sum": the sum over
+            all C instead of a mean (that paper's Eq. 11).
+    """
+    check_choice(classes, "classes", ("all", "present", "up_to_largest", "sum"))
+    total = curve.count[0].sum()
+    if not total:
+        return math.nan
+    errors = np.abs(curve.right - curve.confidence).sum(1) / total
+    if classes == "sum":
+        return float(errors.sum())
+    present = curve.right.sum(1) > 0
+    if classes == "present":
+        errors = errors[present]
+    elif classes == "up_to_largest":
+        errors = errors[: np.flatnonzero(present)[-1] + 1]
+    return float(errors.mean())
+
+
+def boundary_calibration_error(bands: Bands, bins_within_band: int | None = None) -> float:
+    """Return BA-ECE.
+
+    Args:
+        bands: what was counted in each band.
+        bins_within_band: None for one gap per band (the paper); a number of bins for an ECE inside each band, the
+            other reading of the definition. It must be one of the numbers that were counted.
+    """
+    if bins_within_band is not None and bins_within_band not in bands.curves:
+        raise InputError(
+            f"bins_within_band is {bins_within_band}, but {sorted(bands.curves)} bins were counted. "
+            "Choose one of these, or count with other bins."
+        )
+    curve = next(iter(bands.curves.values())) if bins_within_band is None else bands.curves[bins_within_band]
+    curve = curve[: len(bands.count)]
+    filled = bands.count > 0
+    if not filled.any():
+        return math.nan
+    gaps = curve.right - curve.confidence
+    if bins_within_band is None:
+        gaps = gaps.sum(1, keepdims=True)
+    errors = np.abs(gaps).sum(1)[filled] / bands.count[filled]
+    weights = 1 / (1 + bands.distance[filled] / bands.count[filled])
+    return float((weights * errors).sum() / weights.sum())

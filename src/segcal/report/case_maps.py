@@ -19,7 +19,8 @@ from torch import Tensor
 
 from segcal.calibrators.base import Calibrator
 from segcal.cases.base import Case, Cases
-from segcal.numerics import canonical_logits, compute_dtype, free_energy, winner
+from segcal.evaluation.slabs import calibrated_scores
+from segcal.numerics import canonical_logits, free_energy, winner
 from segcal.report.pictures import encode_indices, encode_jpeg, encode_values
 from segcal.types import IGNORED
 
@@ -109,12 +110,6 @@ class CaseArrays:
     temperature: NDArray[np.floating] | None = None
 
 
-@torch.no_grad()
-def calibrated_scores(calibrator: Calibrator, case: Case) -> Tensor:
-    logits = case.logits.to(compute_dtype(case.logits.dtype))
-    return calibrator.scores(logits[None], None if case.image is None else case.image[None])[0]
-
-
 def decisions(logits: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
     """Return the class before and after calibration; it stays where no class is strictly above it."""
     before = winner(logits, axis=0)
@@ -125,8 +120,8 @@ def decisions(logits: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
 def arrays_of(case: Case, calibrator: Calibrator, local: Calibrator | None = None) -> CaseArrays:
     """Return the arrays of a case with labels; `local` is the calibrator whose temperature is shown."""
     assert case.labels is not None
-    logits = case.logits.to(compute_dtype(case.logits.dtype))
-    scores = calibrated_scores(calibrator, case)
+    scores = calibrated_scores(calibrator, case, "cpu")
+    logits = case.logits.to(scores.dtype)
     before, after = decisions(logits, scores)
     probs = [canonical_logits(each, axis=0).exp() for each in (logits, scores)]
     return CaseArrays(
@@ -147,7 +142,7 @@ def temperature_of(case: Case, calibrator: Calibrator) -> NDArray[np.floating]:
 
     For a calibrator that scales all logits of a voxel alike, such as local temperature scaling, it is the temperature.
     """
-    scores = calibrated_scores(calibrator, case)
+    scores = calibrated_scores(calibrator, case, "cpu")
     top = case.logits.to(scores.dtype).topk(2, dim=0)
     lead = top.values[0] - top.values[1]
     after = (scores.gather(0, top.indices[:1]) - scores.gather(0, top.indices[1:]))[0]

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from segcal.report.document import BandRow, ClassRow, CurveLists, Curves
 from segcal.statistics import CaseTables
+from segcal.statistics.additive import total_of
 from segcal.statistics.reliability import Curve
 from segcal.statistics.spread import CurveSpread, accuracy_error, accuracy_interval
-from segcal.statistics.table import total_of
 
 # Curves of so many classes are kept, those with most true voxels.
 MOST_CLASSES = 24

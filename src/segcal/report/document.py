@@ -10,9 +10,9 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct, field
 
-from segcal.audit import audit
 from segcal.calibrators import CALIBRATORS, make_calibrator
 from segcal.calibrators.base import Calibrator
+from segcal.evaluation.audit import audit
 from segcal.metrics import Metric
 from segcal.report.case_maps import SeenCase
 from segcal.report.facts import PartCounts

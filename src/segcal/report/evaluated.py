@@ -6,14 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
-from segcal.applying import check_match
 from segcal.calibrators import registry_entry
 from segcal.calibrators.base import Calibrator
 from segcal.calibrators.identity import Identity
 from segcal.cases.base import CaseError, Cases
-from segcal.evaluate import evaluate
 from segcal.evaluation import Evaluation
-from segcal.evaluation.parts import FITTED_ON, divide_by_part
+from segcal.evaluation.apply import check_match
+from segcal.evaluation.by_part import FITTED_ON, divide_by_part
+from segcal.evaluation.evaluate import evaluate
 from segcal.fitting import Fitted
 from segcal.fitting.artifact import load
 from segcal.report import document as doc
@@ -22,9 +22,9 @@ from segcal.report.curves import pipeline_curves
 from segcal.report.facts import COMPARED, Change, Facts, FlipCount, Honesty, PartCounts
 from segcal.report.page import PAGE_SIGNATURE, write_page
 from segcal.report.verdict import Verdict, make_verdict, measured_verdict
+from segcal.statistics.additive import total_of
 from segcal.statistics.reliability import Curve
 from segcal.statistics.spread import CurveSpread
-from segcal.statistics.table import total_of
 from segcal.summary import LEVEL, REPLICATES
 from segcal.target import check_file
 

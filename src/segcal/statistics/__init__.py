@@ -1,14 +1,15 @@
 """One pass over a case gives tables that add up: over chunks, cases, processes and machines."""
 
-from segcal.statistics.boundary import BandCache, find_bands
+from segcal.statistics.additive import total_of
+from segcal.statistics.boundary import BandCache, LabelBands, find_bands
 from segcal.statistics.case import CaseTables, Counted, count_log_probs, count_logits
 from segcal.statistics.surface import surface_distances
-from segcal.statistics.table import total_of
 
 __all__ = [
     "BandCache",
     "CaseTables",
     "Counted",
+    "LabelBands",
     "count_log_probs",
     "count_logits",
     "find_bands",

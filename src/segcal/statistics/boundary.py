@@ -8,7 +8,7 @@ A label map without any boundary has no distances: its voxels are in no band.
 """
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -21,10 +21,12 @@ except ImportError:  # compiled code that is not made for every platform
     edt = None
 
 from segcal.errors import InputError
+from segcal.statistics.additive import Table
 from segcal.statistics.reliability import Curve
-from segcal.statistics.table import Table
 
 BAND_EDGES = (0.0, 3.0, 7.0, 15.0)
+# Squared distances that are counted at a time, and voxels in one step: some tens of megabytes.
+COUNTERS = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -106,25 +108,42 @@ def find_bands(labels: np.ndarray, edges: Sequence[float] = BAND_EDGES) -> Label
     code = np.zeros(labels.size, np.uint8)
     for edge in edges[1:]:
         code += square >= edge * edge
-    size, often = _count_distances(square[labels.reshape(-1) >= 0])
-    band = np.searchsorted(np.square(edges), size, side="right") - 1
-    count = np.bincount(band, weights=often, minlength=len(edges)).astype(np.int64)
-    return LabelBands(edges, code, count, np.bincount(band, weights=often * np.sqrt(size), minlength=len(edges)))
+    square[labels.reshape(-1) < 0] = np.inf
+    count, distance = np.zeros(len(edges), np.int64), np.zeros(len(edges))
+    own = np.arange(len(edges))
+    for size, often in _count_distances(square):
+        band = np.searchsorted(np.square(edges), size, side="right") - 1
+        count += np.bincount(band, weights=often, minlength=len(edges)).astype(np.int64)
+        # One term after the other onto what is there: the same bits, in however many pieces the distances come.
+        terms = np.concatenate([distance, often * np.sqrt(size)])
+        distance = np.bincount(np.concatenate([own, band]), weights=terms, minlength=len(edges)).astype(np.float64)
+    return LabelBands(edges, code, count, distance)
 
 
-def _count_distances(square: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the squared distances that occur, rising, and how often.
+def _count_distances(square: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield squared distances, rising, and how often each occurs; infinite ones do not count. `square` is used up.
 
     They are whole numbers: counting them makes the sum of distances exact and free of any order. One counter for each
-    possible one is fast, but their number grows with the square of the image's side; where there would be more counters
-    than voxels, those that occur are found by sorting.
+    possible one is fast, but their number grows with the square of the image's side; beyond :data:`COUNTERS` those that
+    occur are found by sorting in place, so that no more memory is needed however large the image is.
     """
-    whole = np.rint(square)
-    if whole.size and whole.max() > whole.size:
-        size, often = np.unique(whole, return_counts=True)
-        return size.astype(np.int64), often
-    often = np.bincount(whole.astype(np.int64))
-    return np.arange(len(often)), often
+    pieces = [square[start : start + COUNTERS] for start in range(0, square.size, COUNTERS)]
+    largest = max(float(np.max(piece, where=np.isfinite(piece), initial=0)) for piece in pieces)
+    if largest < COUNTERS:
+        often = np.zeros(round(largest) + 1, np.int64)
+        for piece in pieces:
+            often += np.bincount(np.rint(piece[np.isfinite(piece)]).astype(np.int64), minlength=len(often))
+        yield np.arange(len(often)), often
+        return
+    square.sort()
+    last, times = np.empty(0, np.int64), np.empty(0, np.int64)  # the largest of a piece may go on in the next one
+    for piece in pieces:
+        size, often = np.unique(np.rint(piece[np.isfinite(piece)]).astype(np.int64), return_counts=True)
+        size, where = np.unique(np.concatenate([last, size]), return_inverse=True)
+        often = np.bincount(where, weights=np.concatenate([times, often])).astype(np.int64)
+        yield size[:-1], often[:-1]
+        last, times = size[-1:], often[-1:]
+    yield last, times
 
 
 class BandCache:

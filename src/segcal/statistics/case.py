@@ -14,17 +14,13 @@ from torch import Tensor
 
 from segcal.checks import as_tensor, check_floating, check_labels
 from segcal.errors import InputError
+from segcal.kernels.raw_tables import Layout, RawTables
 from segcal.kernels.reliability import count_voxels
-from segcal.kernels.tables import Layout, RawTables
+from segcal.statistics.additive import Table
 from segcal.statistics.boundary import Bands, LabelBands
-from segcal.statistics.confusion import Confusion
-from segcal.statistics.flips import Flips
-from segcal.statistics.free_energy import FreeEnergy
-from segcal.statistics.likelihood import Likelihood
-from segcal.statistics.ranking import Ranking
+from segcal.statistics.counts import Confusion, Flips, FreeEnergy, Likelihood, Ranking
 from segcal.statistics.reliability import Curve, curves_by_band, curves_by_region
 from segcal.statistics.surface import Surface
-from segcal.statistics.table import Table
 from segcal.types import IGNORED
 
 BINS = (50, 15)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from segcal.statistics.table import Table
+from segcal.statistics.additive import Table
 
 REGIONS = ("all", "right", "wrong", "foreground", "union")
 

@@ -17,8 +17,8 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
+from segcal.statistics.additive import Table
 from segcal.statistics.reliability import Curve
-from segcal.statistics.table import Table
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from segcal.statistics.additive import Table
 from segcal.statistics.boundary import squared_distances
-from segcal.statistics.table import Table
 
 PRESENT, ONE_EMPTY, BOTH_EMPTY = 0, 1, 2
 

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from msgspec import UNSET, Struct
-from segcal.studies.worst_cases import WorstCasesData
 
 from segcal.benchmark.job import curves_of
 from segcal.benchmark.pipelines import Pipeline
@@ -17,8 +16,9 @@ from segcal.report import document as doc
 from segcal.report.curves import band_rows, class_rows, pipeline_curves, shown_classes
 from segcal.report.facts import PartCounts
 from segcal.report.verdict import Verdict, make_verdict
-from segcal.statistics.table import total_of
+from segcal.statistics.additive import total_of
 from segcal.studies.facts import find_facts, total_tables
+from segcal.studies.worst_cases import WorstCasesData
 from segcal.summary import ResultRow, Summary
 
 BY_RULE = "on {count} validation cases that it was not fitted to, as segcal fit does"

@@ -10,7 +10,7 @@ from segcal.metrics import METRICS
 from segcal.report.document import calibrator_words
 from segcal.report.facts import COMPARED, Change, Facts, FlipCount, Honesty
 from segcal.statistics import CaseTables
-from segcal.statistics.table import total_of
+from segcal.statistics.additive import total_of
 from segcal.summary import Draws, Summary, difference, over_repeats
 
 UNCALIBRATED = Pipeline("mean_logits", "identity")

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from msgspec import Struct, convert
-from segcal.studies.figures import result_figures
 
 from segcal.atomic import write_text
 from segcal.benchmark.results import Results, read_results
@@ -20,6 +19,7 @@ from segcal.report.figures.base import SVG_SIGNATURE
 from segcal.report.page import PAGE_SIGNATURE, write_page
 from segcal.studies import read_outcomes
 from segcal.studies.document import make_document
+from segcal.studies.figures import result_figures
 from segcal.summary import Summary
 from segcal.target import check_file
 

@@ -1,6 +1,6 @@
 import numpy as np
 
-from segcal.benchmark.corruptions import corrupt
+from segcal.studies.corruptions import corrupt
 from segcal.demo.loss_study.data import FULL, SMALL, Chunk, Sizes, all_chunks, chunks, read_part, write_chunk
 from segcal.demo.loss_study.shift import degrade
 from segcal.demo.tasks import HELD_OUT, TRAINING, get_task

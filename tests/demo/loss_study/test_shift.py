@@ -3,7 +3,7 @@ import hashlib
 import numpy as np
 import pytest
 
-from segcal.benchmark.corruptions import corrupt
+from segcal.studies.corruptions import corrupt
 from segcal.demo.loss_study.data import FULL, chunks
 from segcal.demo.loss_study.shift import degrade
 

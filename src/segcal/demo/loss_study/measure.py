@@ -19,11 +19,11 @@ from segcal.demo.loss_study.network import on_device
 from segcal.demo.loss_study.plan import POST_HOC
 from segcal.demo.tasks import Task
 from segcal.errors import SegcalError
-from segcal.evaluation.counting import Counter
+from segcal.evaluation.case_counter import Counter
 from segcal.fitting import fit
-from segcal.metrics import METRICS, Metric, parts
-from segcal.metrics.classwise import classwise_calibration_error
-from segcal.metrics.reliability import expected_calibration_error
+from segcal.metrics import METRICS, Metric
+from segcal.metrics import readers as parts
+from segcal.metrics.reliability import classwise_calibration_error, expected_calibration_error
 from segcal.statistics import BandCache, CaseTables
 from segcal.statistics.reliability import Curve
 from segcal.types import IGNORED

@@ -27,7 +27,7 @@ from segcal.demo.loss_study.trial import FINDING, read_finding, try_graphs
 from segcal.demo.loss_study.unit import measure_unit, train_unit
 from segcal.documents import parse_json
 from segcal.errors import ArtifactError, InputError
-from segcal.evaluation.counting import Counter
+from segcal.evaluation.case_counter import Counter
 from segcal.parent import follow_parent
 from segcal.target import entries
 from segcal.training import Steps, take_turns

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.ndimage import gaussian_filter
 
-from segcal.benchmark.corruptions import corrupt
+from segcal.studies.corruptions import corrupt
 
 Volume = NDArray[np.float32]
 

@@ -1,0 +1,165 @@
+"""Dividing cases into calibration, validation and test: by a seeded draw that keeps groups together, or by a file.
+
+Two phases of one patient, frames of one video or images of one site are not independent: a calibrator that saw one has
+seen a part of the other. A group is named by a mapping, by a regular expression with one group on the case id, or by a
+CSV file with the columns ``id,group``.
+
+``splits.json`` names the cases of each part, so that a later run uses the same ones:
+``{"format": "segcal-splits", "version": 1, "seed": 0, "cal": [ids], "val": [ids], "test": [ids]}``
+"""
+
+import csv
+import json
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from segcal.atomic import write_text
+from segcal.documents import read_json
+from segcal.errors import InputError
+
+if TYPE_CHECKING:
+    from segcal.cases.base import Cases
+
+Grouping = Mapping[str, str] | str | Path
+FORMAT, VERSION = "segcal-splits", 1
+
+
+class Split(NamedTuple):
+    """Three disjoint collections of cases."""
+
+    cal: "Cases"
+    val: "Cases"
+    test: "Cases"
+
+
+def resolve_groups(group: Grouping, ids: Sequence[str]) -> dict[str, str]:
+    r"""Return the group of every case.
+
+    Args:
+        group: case id -> group; or a regular expression with one group; or the path of a CSV file (a ``Path``, or a
+            text that ends in ``.csv``).
+        ids: the cases.
+
+    >>> resolve_groups(r"(patient\d+)_", ["patient01_a", "patient01_b"])
+    {'patient01_a': 'patient01', 'patient01_b': 'patient01'}
+    """
+    if isinstance(group, Path) or (isinstance(group, str) and group.lower().endswith(".csv")):
+        return _complete(_read_csv(Path(group)), ids, f"group file {group}")
+    return _match(group, ids) if isinstance(group, str) else _complete(group, ids, "group")
+
+
+def draw_groups(
+    ids: Sequence[str], groups: Mapping[str, str], cal: int, val: int, seed: int
+) -> tuple[list[str], list[str], list[str]]:
+    """Draw whole groups into three parts of at most `cal`, at most `val`, and the remaining cases."""
+    members: dict[str, list[str]] = {}
+    for case_id in ids:
+        members.setdefault(groups.get(case_id, f"\0{case_id}"), []).append(case_id)
+    order = [list(members)[i] for i in np.random.default_rng(seed).permutation(len(members))]
+    parts: tuple[list[str], list[str], list[str]] = ([], [], [])
+    room = [cal, val, len(ids)]
+    for name in order:
+        part = next(k for k in range(3) if room[k] >= len(members[name]))
+        room[part] -= len(members[name])
+        parts[part].extend(members[name])
+    if not parts[0]:
+        raise InputError(
+            f"cal is {cal}, but the smallest group has {min(map(len, members.values()))} cases. "
+            "Groups are kept whole: ask for more calibration cases."
+        )
+    return parts
+
+
+def save_split(split: Split, path: str | Path, seed: int | None = None) -> None:
+    """Write which case is in which part, and the seed it was drawn with."""
+    parts = {name: list(part.ids) for name, part in split._asdict().items()}
+    write_text(path, json.dumps({"format": FORMAT, "version": VERSION, "seed": seed, **parts}, indent=1) + "\n")
+
+
+def load_split(cases: "Cases", path: str | Path) -> Split:
+    """Divide cases as :func:`save_split` wrote; the file must name every case, and no other."""
+    content = read_json(Path(path))
+    if content.get("format") != FORMAT or content.get("version") != VERSION:
+        raise InputError(
+            f"{path} has format {content.get('format')!r} version {content.get('version')!r}, but {FORMAT!r} version "
+            f"{VERSION} is needed. Make the split again."
+        )
+    parts = []
+    for name in Split._fields:
+        ids = content.get(name)
+        if not isinstance(ids, list) or not all(isinstance(case_id, str) for case_id in ids):
+            raise InputError(f"{path} has no list of ids under {name!r}, but it is needed. Make the split again.")
+        parts.append(ids)
+    named = Counter(case_id for part in parts for case_id in part)
+    twice = sorted(case_id for case_id, count in named.items() if count > 1)
+    if twice:
+        raise InputError(f"{path} names {_listed(twice)} more than once, but parts are disjoint. Make the split again.")
+    absent, new = sorted(set(named) - set(cases.ids)), sorted(set(cases.ids) - set(named))
+    if absent or new:
+        raise InputError(
+            f"{path} names {len(absent)} cases that are not there ({_listed(absent)}) and leaves out {len(new)} that "
+            f"are ({_listed(new)}), but it must name all. Make the split again, or open the cases it was made for."
+        )
+    return Split(*(cases.subset(part) for part in parts))
+
+
+def _match(pattern: str, ids: Sequence[str]) -> dict[str, str]:
+    try:
+        compiled = re.compile(pattern)
+    except re.error as error:
+        raise InputError(f"group {pattern!r} is not a regular expression ({error}). Correct the pattern.") from None
+    if compiled.groups != 1:
+        raise InputError(
+            f"group {pattern!r} has {compiled.groups} groups, but exactly one is needed. "
+            r"Put parentheses around the part of the id that names the group, as in '(patient\d+)_'."
+        )
+    found = {case_id: match[1] for case_id in ids if (match := compiled.search(case_id)) and match[1] is not None}
+    missing = [case_id for case_id in ids if case_id not in found]
+    if missing:
+        raise InputError(
+            f"group {pattern!r} does not match {len(missing)} of {len(ids)} ids ({_listed(missing)}), but every case "
+            "needs a group. Widen the pattern."
+        )
+    return found
+
+
+def _read_csv(path: Path) -> dict[str, str]:
+    if not path.is_file():
+        raise InputError(f"group file {path} is missing, but a CSV file is needed. Check the path.")
+    groups: dict[str, str] = {}
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as stream:
+            rows = csv.DictReader(stream)
+            columns = rows.fieldnames or []
+            if "id" not in columns or "group" not in columns:
+                raise InputError(
+                    f"group file {path} has the columns {', '.join(columns) or 'none'}, but id and group are needed. "
+                    "Name them in the first line."
+                )
+            for row in rows:
+                if groups.setdefault(row["id"], row["group"]) != row["group"]:
+                    raise InputError(
+                        f"group file {path} puts {row['id']!r} in two groups, but a case has one. Remove a line."
+                    )
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise InputError(f"group file {path} is not a CSV text file ({error}). Save it as UTF-8 CSV.") from None
+    return groups
+
+
+def _complete(groups: Mapping[str, str], ids: Sequence[str], name: str) -> dict[str, str]:
+    missing = [case_id for case_id in ids if not groups.get(case_id)]
+    if missing:
+        raise InputError(
+            f"{name} has no group for {len(missing)} of {len(ids)} cases ({_listed(missing)}), but every case needs "
+            "one. Add them; a case that stands alone gets a group of its own."
+        )
+    return {case_id: str(groups[case_id]) for case_id in ids}
+
+
+def _listed(ids: Sequence[str]) -> str:
+    return (", ".join(ids[:5]) + (", ..." if len(ids) > 5 else "")) or "none"

@@ -1,0 +1,113 @@
+"""The scores of one case in slabs of bounded size: the one way in which a fitted calibrator meets a case.
+
+Slabs are cut along the longest axis of space and overlap by what a voxel can see, so nothing changes but the memory
+that is needed: one slab of logits and what the calibrator makes of it, on the calibrator's device and in the type that
+is computed in. A calibrator that sees the whole image gets the whole image.
+"""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from segcal.calibrators.base import Calibrator
+from segcal.cases.base import Case
+from segcal.checks import check_forward
+from segcal.numerics import compute_dtype
+from segcal.types import Context
+
+# Logits of one slab.
+STEP_VALUES = 1 << 24
+
+
+class Slab(NamedTuple):
+    """A part of a case, on the calibrator's device.
+
+    Attributes:
+        where: its index in ``(classes, *space)``.
+        logits: ``(1, classes, *slab)``, as the calibrator saw them.
+        scores: the same shape; unnormalised log-probabilities, in which decisions are compared.
+    """
+
+    where: tuple[Any, ...]
+    logits: Tensor
+    scores: Tensor
+
+
+def calibrated_scores(
+    calibrator: Calibrator, case: Case, device: torch.device | str | None = None, values: int | None = None
+) -> Tensor:
+    """Return the scores ``(classes, *space)`` of a case.
+
+    Args:
+        calibrator: on any device.
+        case: with the context that the calibrator sees.
+        device: where they are wanted; None is where the calibrator is.
+        values: the logits of one slab; :data:`STEP_VALUES` unless told.
+    """
+    scores: Tensor | None = None
+    for slab in score_slabs(calibrator, case, values=values):
+        found = slab.scores[0].to(device)
+        if found.shape == case.logits.shape:
+            return found
+        scores = found.new_empty(case.logits.shape) if scores is None else scores
+        scores[slab.where] = found
+    assert scores is not None
+    return scores
+
+
+def score_slabs(
+    calibrator: Calibrator,
+    case: Case,
+    dtype: torch.dtype | None = None,
+    shift: Tensor | None = None,
+    values: int | None = None,
+) -> Iterator[Slab]:
+    """Yield a case slab by slab.
+
+    Args:
+        calibrator: on any device.
+        case: with the context that the calibrator sees.
+        dtype: what to compute in; None is the type of the logits, and float32 for half types.
+        shift: ``(1, *space)``, added to the logits in `dtype`.
+        values: the logits of one slab; :data:`STEP_VALUES` unless told.
+    """
+    check_forward(case.logits[None], calibrator.num_classes)
+    values = STEP_VALUES if values is None else values
+    space, total = case.logits.shape[1:], case.logits.numel()
+    parameter = next(calibrator.parameters(), case.logits)
+    kind = compute_dtype(case.logits.dtype) if dtype is None else dtype
+    reach = calibrator.reach(len(space))
+    if reach is None or total <= values:
+        yield Slab((...,), *_scored(calibrator, case.logits[None], case.context, shift, parameter.device, kind))
+        return
+    longest = max(range(len(space)), key=lambda number: space[number])
+    axis, size, overlap = longest - len(space), space[longest], reach[longest]  # from the end, where all have space
+    step = max(1, values * size // total)
+    for start in range(0, size, step):
+        stop = min(start + step, size)
+        low, high = max(0, start - overlap), min(size, stop + overlap)
+        window = (axis, low, high - low)
+        seen = Context(*(None if each is None else each.narrow(*window) for each in case.context))
+        own = None if shift is None else shift.narrow(*window)
+        part, scores = _scored(calibrator, case.logits[None].narrow(*window), seen, own, parameter.device, kind)
+        inner = (axis, start - low, stop - start)
+        where = (..., slice(start, stop), *[slice(None)] * (-axis - 1))
+        yield Slab(where, part.narrow(*inner), scores.narrow(*inner))
+
+
+@torch.no_grad()
+def _scored(
+    calibrator: Calibrator,
+    logits: Tensor,
+    context: Context,
+    shift: Tensor | None,
+    device: torch.device,
+    dtype: torch.dtype,
+) -> tuple[Tensor, Tensor]:
+    logits = logits.to(device, dtype)
+    if shift is not None:
+        logits = logits + shift.to(device, dtype)
+    seen = Context(*(None if each is None else each.to(device) for each in context))
+    return logits, calibrator.scores(logits, seen.image)

@@ -1,0 +1,149 @@
+"""Metrics of plain tensors: in one call, or batch by batch.
+
+Every item of a batch ``(batch, classes, *space)`` is a case; ``(voxels, classes)``, without space, is one case. As in
+:func:`segcal.evaluate`, the number is the mean over cases in which it is defined, or is read from the voxels of all
+cases together, as the metric says (`pooled`); `average` says otherwise.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch import Tensor
+
+from segcal.cases.kinds import check_kind, to_log_domain
+from segcal.checks import as_tensor, check_labels
+from segcal.errors import InputError
+from segcal.metrics.base import Metric, check_choice
+from segcal.metrics.needs import Needs
+from segcal.statistics import CaseTables
+
+AVERAGES = ("cases", "voxels")
+
+
+class Meter:
+    """Metrics that are fed batch by batch; what is kept is one number, or one small table, per metric.
+
+    Args:
+        metrics: by the names of the results.
+        kind: what the numbers are: "logits", "probs" or "sigmoid".
+        ignore: the label that does not count.
+        average: "cases": the mean of one number per case; "voxels": one number of all voxels; None: as a metric says.
+    """
+
+    def __init__(
+        self, metrics: Mapping[str, Metric], kind: str = "logits", ignore: int | None = None, average: str | None = None
+    ) -> None:
+        self.metrics = dict(metrics)
+        self._needs = Needs.of(metrics.values())
+        self._kind, self._ignore = check_kind(kind), ignore
+        if average is not None:
+            check_choice(average, "average", AVERAGES)
+        if average == "voxels" and "surface" in self._needs.tables:
+            raise InputError(
+                "average is 'voxels', but distances between surfaces belong to one case each. Leave it out."
+            )
+        self._average = average
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget everything."""
+        self._tables: dict[str, Any] = {}
+        self._sums: dict[str, float] = {}
+        self._cases: dict[str, int] = {}
+
+    def update(
+        self, logits: object, labels: object, reference: object = None, spacing: tuple[float, ...] | None = None
+    ) -> None:
+        """Count a batch.
+
+        Args:
+            logits: ``(batch, classes, *space)``, of any floating type, on any device.
+            labels: ``(batch, *space)``, class indices.
+            reference: ``(batch, *space)``, the prediction to compare with, for metrics of flips.
+            spacing: the voxel size along each axis of space, for distances.
+        """
+        if "reference" in self._needs.tables and reference is None:
+            raise InputError("reference is missing, but flips are counted against one. Pass the prediction before.")
+        batch = zip(*self._divide(logits, labels, reference), strict=True)
+        # All of it is looked at before any is kept.
+        for tables in [self._count(raw, truth, old, spacing) for raw, truth, old in batch]:
+            for name, metric in self.metrics.items():
+                part = metric.part(tables)
+                if self._is_pooled(metric):
+                    self._tables[name] = self._tables[name] + part if name in self._tables else part
+                elif (number := metric.of_part(part)) is not None:
+                    self._sums[name] = self._sums.get(name, 0.0) + number
+                    self._cases[name] = self._cases.get(name, 0) + 1
+
+    def compute(self) -> dict[str, float | None]:
+        """Return the numbers of all that was counted; None where one is not defined."""
+        return {
+            name: metric.of_part(self._tables.get(name))
+            if self._is_pooled(metric)
+            else (self._sums[name] / self._cases[name] if name in self._cases else None)
+            for name, metric in self.metrics.items()
+        }
+
+    def _is_pooled(self, metric: Metric) -> bool:
+        return metric.pooled if self._average is None else self._average == "voxels"
+
+    def _count(
+        self, raw: Tensor, labels: Tensor, reference: Tensor | None, spacing: tuple[float, ...] | None
+    ) -> CaseTables:
+        logits = to_log_domain(raw, self._kind, "logits")
+        truth = check_labels(labels, "labels", logits.shape[1:], len(logits), self._ignore).cpu()
+        return self._needs.count(logits, truth, self._needs.bands(truth), reference, spacing=spacing).tables
+
+    def _divide(self, logits: object, labels: object, reference: object) -> tuple[list[Any], list[Any], list[Any]]:
+        """Return logits, labels and references case by case."""
+        batch, truth = as_tensor(logits, "logits").detach(), as_tensor(labels, "labels")
+        if batch.device.type not in ("cpu", "cuda"):
+            batch = batch.cpu()
+        old = None if reference is None else as_tensor(reference, "reference").cpu()
+        if batch.ndim == (1 if self._kind == "sigmoid" else 2):  # voxels without space are one case
+            batch, truth, old = batch.movedim(0, -1)[None], truth[None], None if old is None else old[None]
+        other = old is not None and old.shape != truth.shape
+        if batch.ndim < 2 or truth.ndim < 1 or len(batch) != len(truth) or other:
+            found = f"{tuple(truth.shape)}" if old is None else f"{tuple(truth.shape)}, reference {tuple(old.shape)}"
+            raise InputError(
+                f"logits has shape {tuple(batch.shape)} and labels {found}, but (batch, classes, *space) and (batch, "
+                "*space) are needed. Of a single case, pass logits[None] and labels[None]."
+            )
+        return list(batch), list(truth), [None] * len(batch) if old is None else list(old)
+
+
+def on_tensors(name: str, metric: Metric) -> Callable[..., float | None]:
+    """Return a metric as a function of logits and labels."""
+
+    def measure(
+        logits: object,
+        labels: object,
+        *,
+        kind: str = "logits",
+        ignore: int | None = None,
+        average: str | None = None,
+        reference: object = None,
+        spacing: tuple[float, ...] | None = None,
+        bins: int | None = None,
+        **options: Any,
+    ) -> float | None:
+        chosen = metric if bins is None else metric.with_bins(bins)
+        meter = Meter({name: chosen.with_options(**options) if options else chosen}, kind, ignore, average)
+        meter.update(logits, labels, reference, spacing)
+        return meter.compute()[name]
+
+    measure.__name__ = measure.__qualname__ = name
+    measure.__doc__ = f"""Return the {metric.title}; None where it is not defined.
+
+    Args:
+        logits: ``(batch, classes, *space)``, of any floating type, on any device.
+        labels: ``(batch, *space)``, class indices.
+        kind: what the numbers are: "logits", "probs" or "sigmoid".
+        ignore: the label that does not count.
+        average: "cases" or "voxels"; None: {"all voxels together" if metric.pooled else "the mean over cases"}.
+        reference: ``(batch, *space)``, the prediction to compare with, for metrics of flips.
+        spacing: the voxel size along each axis of space, for distances.
+        bins: another number of bins, for metrics that have them.
+        options: other conventions, as the function behind the metric documents them.
+    """
+    return measure

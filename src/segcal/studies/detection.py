@@ -1,0 +1,219 @@
+"""What a better selector would be worth: ECE as a function of the share of mispredictions found (Fig. 4 of that paper).
+
+An oracle flags a random share of the mispredicted voxels of a case, and no right ones; flagged voxels get a large
+temperature, the others stay as a calibrator leaves them. From 0 % to 100 % each step flags what the step before did and
+more, so that a curve is smooth. The ends are the calibrator alone and the best that selective scaling can do. Beside
+the curves stands the selector that was learned: its recall and its precision on the same voxels, and the ECE it gave.
+"""
+
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from msgspec import Struct
+from torch import Tensor
+
+from segcal.calibrators.base import Calibrator
+from segcal.calibrators.lead import with_lead
+from segcal.calibrators.selective import Selective
+from segcal.cases.base import Case, Cases
+from segcal.evaluation.slabs import calibrated_scores
+from segcal.metrics.reliability import expected_calibration_error
+from segcal.numerics import compute_dtype, winner
+from segcal.report.figures.base import COLOURS, DASHES, MARKERS, Drawn, new_figure, shorten, styled
+from segcal.report.table import Cell, Column, Group, Row, Table
+from segcal.statistics.case import count_logits
+from segcal.studies.setting import NothingToStudyError, Section, Setting
+from segcal.studies.study import Outcome, Study
+from segcal.types import IGNORED
+
+RATES = tuple(rate / 10 for rate in range(11))
+TEMPERATURE = 1e10
+BINS = 50
+# Calibrators that an oracle is put on top of.
+BASES = ("identity", "ts", "cms_ap")
+SEED = 0
+# Voxels that a selector sees at a time.
+STEP = 1 << 20
+
+
+class LearnedSelector(Struct):
+    """A learned selector on test cases: shares of the mispredictions, mean ECE, and voxels; None is undefined."""
+
+    recall: float | None
+    precision: float | None
+    ece: float | None
+    mispredicted: int
+    flagged: int
+
+
+class DetectionTask(Struct):
+    """The mean ECE of each calibrator at each rate, and the learned selectors by pipeline."""
+
+    oracle: dict[str, list[float]]
+    learned: dict[str, LearnedSelector]
+
+
+class DetectionData(Struct):
+    """The data of the study, by task, and the rates of detection."""
+
+    rates: list[float]
+    tasks: dict[str, DetectionTask]
+
+
+def run_detection(setting: Setting) -> Outcome[DetectionData]:
+    """Draw the oracle's curves for every task of a benchmark, and place its learned selectors beside them."""
+    tasks = {}
+    for task in setting.tasks:
+        pipelines = setting.pipelines(task.name, "mean_logits")
+        bases = [each for each in pipelines if each.calibrator in BASES and not each.options]
+        if not bases:
+            continue
+        setting.progress(f"detection rates of {task.name}")
+        cases = setting.some(setting.split(task, "mean_logits").test)
+        oracle = oracle_curves(cases, {each.title: setting.calibrator(task, each) for each in bases})
+        selective = [each for each in pipelines if each.calibrator == "selective"]
+        learned = {each.title: judge_selector(cases, setting.calibrator(task, each)) for each in selective}
+        tasks[task.name] = DetectionTask(oracle, learned)
+    if not tasks:
+        raise NothingToStudyError(f"no task has one of {', '.join(BASES)} of the mean logits among its pipelines")
+    return detection_outcome(tasks)
+
+
+def oracle_curves(
+    cases: Cases,
+    calibrators: Mapping[str, Calibrator],
+    rates: Sequence[float] = RATES,
+    temperature: float = TEMPERATURE,
+    seed: int = SEED,
+) -> dict[str, list[float]]:
+    """Return, for each calibrator, the mean ECE of the cases at each detection rate.
+
+    Args:
+        cases: labelled cases.
+        calibrators: what stays of voxels that are not flagged.
+        rates: shares of the mispredictions that are flagged.
+        temperature: of flagged voxels.
+        seed: of which ones they are.
+    """
+    sums = {title: np.zeros(len(rates)) for title in calibrators}
+    for case in cases:
+        for title, calibrator in calibrators.items():
+            sums[title] += oracle_errors(case, calibrator, rates, temperature, seed)
+    return {title: (total / len(cases)).tolist() for title, total in sums.items()}
+
+
+@torch.no_grad()
+def oracle_errors(
+    case: Case, calibrator: Calibrator, rates: Sequence[float], temperature: float, seed: int
+) -> list[float]:
+    """Return the ECE of one case at each detection rate."""
+    labels, scores = _counted(case, calibrated_scores(calibrator, case))
+    first = winner(scores, axis=0)
+    wrong = (first != labels).nonzero()[:, 0].numpy()
+    order = np.random.default_rng([seed, zlib.crc32(case.id.encode())]).permutation(wrong)
+    gaps = scores - scores.amax(0)
+    smoothed = with_lead((gaps / temperature)[None], first[None])[0]
+    errors = []
+    for rate in rates:
+        flagged = torch.zeros(len(labels), dtype=torch.bool)
+        flagged[torch.from_numpy(order[: round(rate * len(order))])] = True
+        errors.append(_error(torch.where(flagged, smoothed, gaps), labels))
+    return errors
+
+
+@torch.no_grad()
+def judge_selector(cases: Cases, calibrator: Calibrator) -> LearnedSelector:
+    """Return what a learned selector finds in cases, and their mean ECE after selective scaling."""
+    assert isinstance(calibrator, Selective)
+    mispredicted = flagged = found = 0
+    errors = []
+    for case in cases:
+        labels, logits = _counted(case, case.logits.to(compute_dtype(case.logits.dtype)))
+        for truth, part in zip(labels.split(STEP), logits.split(STEP, dim=1), strict=True):
+            seen = calibrator.parts(part[None])[0]
+            marked, wrong = calibrator.selector(seen)[0] > 0, winner(seen)[0] != truth
+            mispredicted += int(wrong.sum())
+            flagged += int(marked.sum())
+            found += int((wrong & marked).sum())
+        errors.append(_error(*reversed(_counted(case, calibrated_scores(calibrator, case)))))
+    return LearnedSelector(
+        recall=found / mispredicted if mispredicted else None,
+        precision=found / flagged if flagged else None,
+        ece=float(np.mean(errors)) if errors else None,
+        mispredicted=mispredicted,
+        flagged=flagged,
+    )
+
+
+def detection_outcome(tasks: dict[str, DetectionTask]) -> Outcome[DetectionData]:
+    """Return the outcome of curves and learned selectors by task."""
+    shown = RATES[::2]
+    columns = (
+        *(Column(f"{100 * rate:.0f} %", "ECE with mispredictions found") for rate in shown),
+        Column("recall", "learned", digits=2),
+        Column("precision", "learned", digits=2),
+        Column("ECE", "learned"),
+    )
+    groups = []
+    for task, one in tasks.items():
+        rows = [Row(title, (*map(Cell, errors[::2]), *[Cell(None)] * 3)) for title, errors in one.oracle.items()]
+        for title, own in one.learned.items():
+            rows.append(Row(title, (*[Cell(None)] * len(shown), *map(Cell, (own.recall, own.precision, own.ece)))))
+        groups.append(Group(task, tuple(rows)))
+    note = (
+        f"An oracle flags a share of the mispredictions and no right voxel; flagged voxels get T = {TEMPERATURE:.0e}."
+    )
+    table = Table("ECE by the share of mispredictions found", "Pipeline", columns, tuple(groups), (note,))
+    return Outcome(DetectionData(list(RATES), tasks), {"selective_figure4_detection": table})
+
+
+def _counted(case: Case, scores: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the labels of the voxels that count, and their scores ``(C, n)``."""
+    assert case.labels is not None
+    counts = case.labels.reshape(-1) != IGNORED
+    return case.labels.reshape(-1)[counts], scores.reshape(len(scores), -1)[:, counts]
+
+
+def _error(scores: Tensor, labels: Tensor) -> float:
+    tables = count_logits(scores, labels, bins=(BINS,), class_bins=0).tables
+    return expected_calibration_error(tables.reliability[BINS]["all"])
+
+
+@styled
+def detection_figure(found: DetectionTask, rates: Sequence[float]) -> Any:
+    """Return the curves of an oracle, and learned selectors where they stand."""
+    figure, axes = new_figure(1, 1, 6.4, 3.8)
+    axis = axes[0, 0]
+    share = [100 * rate for rate in rates]
+    for number, (title, errors) in enumerate(found.oracle.items()):
+        style = {"color": COLOURS[number % 8], "linestyle": DASHES[number % 8], "marker": MARKERS[number % 8]}
+        axis.plot(share, [100 * error for error in errors], label=f"{shorten(title, 28)}, oracle", **style)
+    for number, (title, one) in enumerate(found.learned.items()):
+        if one.recall is not None and one.ece is not None:
+            style = {"marker": "*X"[number % 2], "linestyle": "", "label": f"{shorten(title, 34)}, learned"}
+            axis.plot([100 * one.recall], [100 * one.ece], "k", **style)
+    axis.set(xlim=(0, 100), ylim=(0, None), xlabel="mispredicted voxels found, %", ylabel="calibration error in %")
+    figure.legend(loc="outside lower center", ncols=2, fontsize=8)
+    return figure
+
+
+def _figures(data: DetectionData, section: Section) -> Iterator[Drawn]:
+    task = section.task
+    if task in data.tasks:
+        text = (
+            "If mistakes could be found and only their confidence lowered, the error would move along the lines: down "
+            "while the voxels together are too sure, and up once they are not. Single marks are selectors that were "
+            "learned, at the share of mistakes that they find."
+        )
+        draw = partial(detection_figure, data.tasks[task], data.rates)
+        yield Drawn(f"detection_{task}", task, "What finding mistakes would be worth", text, draw)
+
+
+STUDY = Study(
+    "ECE by the share of mispredictions found: oracle curves, learned selectors", "",
+    "counts the test cases of a repeat eleven times", False, run_detection, DetectionData, _figures,
+)  # fmt: skip

@@ -1,0 +1,253 @@
+"""Where the labels lie that a calibrator flips: their distance from the boundary of the label map (Fig. 4).
+
+A voxel flips if another class is strictly above its old winner in the scores. Distances are those of the
+boundary-aware calibration error: Euclidean, in voxels, 0 on the boundary (:mod:`segcal.statistics.boundary`). For every
+pipeline that may flip, the benchmark has counted voxels and flips in bands of distance. For one of them per task,
+matrix scaling of the mean logits if it is there, they are counted again in steps of one voxel, and the test case with
+most flips is kept as an example.
+"""
+
+from collections.abc import Iterator, Mapping
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from msgspec import Struct
+from msgspec import field as json_field
+from numpy.typing import NDArray
+
+from segcal.benchmark.pipelines import Pipeline
+from segcal.benchmark.results import FlipBands
+from segcal.benchmark.tasks import Task
+from segcal.calibrators.base import Calibrator
+from segcal.cases.base import Case
+from segcal.evaluation.slabs import calibrated_scores
+from segcal.report.case_maps import Encoded, decisions, picture_of, slice_of
+from segcal.report.figures.base import COLOURS, Drawn, new_figure, shorten, show_classes, show_picture, styled
+from segcal.report.pictures import decode_map, encode_indices
+from segcal.report.table import Cell, Column, Table
+from segcal.statistics.additive import total_of
+from segcal.statistics.boundary import BAND_EDGES, find_boundary, squared_distances
+from segcal.studies.setting import NothingToStudyError, Section, Setting
+from segcal.studies.study import Outcome, Study, task_groups
+from segcal.types import IGNORED
+
+KINDS = {"harmful": "right to wrong", "beneficial": "wrong to right", "neutral": "wrong to wrong"}
+STEPS = 32
+SHOWN = "ms(mean_logits)"
+
+
+class FlipBand(Struct):
+    """A band of distance: its share of the voxels and of the flips, and the share of its voxels that flipped."""
+
+    edge: float = json_field(name="from")
+    share_of_voxels: float | None
+    share_of_flips: float | None
+    flip_rate: float | None
+
+
+class FlipShares(Struct):
+    """What a pipeline flipped in all test cases."""
+
+    flip_rate: float | None
+    voxels: int
+    harmful: int
+    beneficial: int
+    neutral: int
+    bands: list[FlipBand]
+
+
+class FlipCurve(Struct):
+    """Voxels and flips at each distance."""
+
+    distance: list[int]
+    voxels: list[int]
+    harmful: list[int]
+    beneficial: list[int]
+    neutral: list[int]
+    without_boundary: dict[str, int]
+
+
+class FlipExample(Struct):
+    """The slice of a case with most flips: image, labels, predictions, and which voxels flipped."""
+
+    case: str
+    flips: int
+    image: Encoded | None
+    labels: Encoded
+    before: Encoded
+    after: Encoded
+    flipped: Encoded
+
+
+class CloserLook(Struct):
+    """One pipeline on the test cases of the first repeat, in steps of one voxel."""
+
+    pipeline: str
+    cases: int
+    curve: FlipCurve
+    example: FlipExample
+
+
+class FlipsData(Struct):
+    """The data of the study: by task and pipeline, and by task a closer look."""
+
+    tasks: dict[str, dict[str, FlipShares]]
+    closer: dict[str, CloserLook]
+
+
+def run_flips(setting: Setting) -> Outcome[FlipsData]:
+    """Tabulate the flips of a benchmark, and look at one pipeline per task more closely."""
+    bands: dict[str, dict[str, FlipBands]] = {}
+    closer = {}
+    for task in setting.tasks:
+        free = {each.title: each for each in setting.pipelines(task.name) if each.preserves is None}
+        if not free:
+            continue
+        bands[task.name] = own = {
+            title: total_of(
+                {str(unit.unit.repeat): unit.flip_bands for unit in setting.results.repeats(task.name, title)}
+            )
+            for title in free
+        }
+        most = max(free, key=lambda title: int(own[title].flips.sum()))
+        setting.progress(f"flips of {task.name}")
+        closer[task.name] = look_closer(setting, task, free.get(SHOWN, free[most]))
+    if not bands:
+        raise NothingToStudyError("no pipeline may flip a label")
+    return flip_outcome(bands, closer)
+
+
+def look_closer(setting: Setting, task: Task, pipeline: Pipeline) -> CloserLook:
+    """Return flips by distance in steps of one voxel, and an example, from the test cases of the first repeat."""
+    calibrator = setting.calibrator(task, pipeline)
+    cases = setting.some(setting.split(task, pipeline.pooling).test)
+    found = {case.id: count_places(case, calibrator) for case in cases}
+    most = max(sorted(found), key=lambda case_id: int(found[case_id][:, 1:].sum()))
+    example = example_flips(cases.read(most), calibrator)
+    return CloserLook(pipeline.title, len(found), place_curve(total_of(found)), example)
+
+
+def count_places(case: Case, calibrator: Calibrator) -> NDArray[np.int64]:
+    """Return ``(STEPS + 1, 4)``: voxels, harmful, beneficial and neutral flips of one case by distance.
+
+    Steps are of one voxel, the last one open; one more entry holds voxels without a distance.
+    """
+    labels, before, after = _maps(case, calibrator)
+    boundary = find_boundary(labels)
+    step = np.full(labels.shape, STEPS)
+    if boundary.any():
+        step = np.minimum(np.sqrt(squared_distances(boundary)).astype(np.int64), STEPS - 1)
+    counts = labels != IGNORED
+    flipped = counts & (before != after)
+    was_right, is_right = before == labels, after == labels
+    apart = (counts, flipped & was_right, flipped & is_right, flipped & ~was_right & ~is_right)
+    return np.stack([np.bincount(step[kind], minlength=STEPS + 1) for kind in apart], axis=1)
+
+
+def flip_outcome(
+    tasks: Mapping[str, Mapping[str, FlipBands]], closer: dict[str, CloserLook] | None = None
+) -> Outcome[FlipsData]:
+    """Return the outcome of flips in bands, by task and pipeline, and of a closer look at one of them."""
+    data = {task: {title: share_bands(counted) for title, counted in found.items()} for task, found in tasks.items()}
+    titles = [f"{low:g} to {high:g}" if high else f"from {low:g}" for low, high in pairwise([*BAND_EDGES, None])]
+    columns = (
+        Column("Flip", digits=2, scale=100),
+        *(Column(title, "share of flips (of voxels), % at distance") for title in titles),
+    )
+    note = "Distances in voxels. Flips that lay anywhere alike would have the shares of the voxels."
+    title = "Where flips lie: distance from the label boundary"
+    table = Table(title, "Pipeline", columns, task_groups(data, _cells), (note,))
+    return Outcome(FlipsData(data, closer or {}), {"figure4_flips": table})
+
+
+def share_bands(counted: FlipBands) -> FlipShares:
+    """Return the share of voxels that flipped and, for each band, its share of the voxels and of the flips."""
+
+    def share(part: int, whole: int) -> float | None:
+        return int(part) / int(whole) if whole else None
+
+    flips = counted.flips.sum(axis=1)
+    voxels, total = int(counted.voxels.sum()), int(flips.sum())
+    bands = [
+        FlipBand(edge, share(own, voxels), share(flipped, total), share(flipped, own))
+        for edge, own, flipped in zip(BAND_EDGES, counted.voxels, flips, strict=False)
+    ]
+    harmful, beneficial, neutral = counted.flips.sum(axis=0).tolist()
+    return FlipShares(share(total, voxels), voxels, harmful, beneficial, neutral, bands)
+
+
+def place_curve(counted: NDArray[np.int64]) -> FlipCurve:
+    """Return voxels and flips at each distance, from the counts of :func:`count_places`."""
+    voxels, harmful, beneficial, neutral = counted[:-1].T.tolist()
+    without = {"voxels": int(counted[-1, 0]), "flips": int(counted[-1, 1:].sum())}
+    return FlipCurve(list(range(STEPS)), voxels, harmful, beneficial, neutral, without)
+
+
+def example_flips(case: Case, calibrator: Calibrator) -> FlipExample:
+    """Return the slice of a case with most flips."""
+    labels, before, after = _maps(case, calibrator)
+    flipped = (before != after) & (labels != IGNORED)
+    index = slice_of(labels, flipped)
+    maps = [encode_indices(values[index].astype(np.int64)) for values in (labels, before, after, flipped)]
+    return FlipExample(case.id, int(flipped.sum()), picture_of(case, index), *maps)
+
+
+def _maps(case: Case, calibrator: Calibrator) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Return labels, and the prediction before and after."""
+    assert case.labels is not None
+    scores = calibrated_scores(calibrator, case)
+    before, after = decisions(case.logits.to(scores.dtype), scores)
+    return case.labels.numpy(), before.numpy(), after.numpy()
+
+
+def _cells(one: FlipShares) -> Iterator[Cell]:
+    yield Cell(one.flip_rate)
+    for band in one.bands:
+        flips, voxels = band.share_of_flips, band.share_of_voxels
+        yield Cell(None if flips is None or voxels is None else f"{100 * flips:.1f} ({100 * voxels:.1f})")
+
+
+@styled
+def flip_figure(found: CloserLook, background: bool = True) -> Any:
+    """Return input, truth and flipped voxels of one case, and flips by distance from the boundary of the truth."""
+    example, curve = found.example, found.curve
+    figure, axes = new_figure(1, 4, 12.5, 3.1, width_ratios=[1, 1, 1, 1.25])
+    flipped = decode_map(example.flipped) == 1
+    titles = (shorten(example.case, 26), "truth", f"{example.flips:,} voxels that changed their class")
+    for axis, title in zip(axes[0], titles, strict=False):
+        show_picture(axis, example.image, flipped.shape)
+        axis.set_title(title)
+    show_classes(axes[0, 1], example.labels, background, 0.55)
+    layer = np.zeros((*flipped.shape, 4))
+    layer[flipped] = (0.835, 0.369, 0.0, 1.0)
+    axes[0, 2].imshow(layer)
+    voxels = np.maximum(np.array(curve.voxels, float), 1)
+    bottom = np.zeros(len(voxels))
+    axis = axes[0, 3]
+    for colour, (kind, label) in zip((0, 1, 6), KINDS.items(), strict=True):
+        share = 100 * np.array(getattr(curve, kind), float) / voxels
+        axis.bar(curve.distance, share, 0.9, bottom=bottom, color=COLOURS[colour], label=label)
+        bottom += share
+    title = f"{shorten(found.pipeline, 30)}, all cases"
+    axis.set(title=title, xlabel="voxels from the boundary", ylabel="% of voxels changed")
+    axis.legend(fontsize=8)
+    return figure
+
+
+def _figures(data: FlipsData, section: Section) -> Iterator[Drawn]:
+    task, found = section.task, data.closer.get(section.task)
+    if found:
+        title = "What a calibrator that does not keep the mask would change"
+        text = (
+            f"{found.pipeline}, in the test case with most changes, and by distance from the boundary in "
+            f"{found.cases} test cases."
+        )
+        yield Drawn(f"flips_{task}", task, title, text, partial(flip_figure, found, section.background))
+
+
+STUDY = Study(
+    "Fig. 4: where flips lie", "a pipeline that may flip", "reads the test cases of a repeat", True,
+    run_flips, FlipsData, _figures,
+)  # fmt: skip

@@ -1,0 +1,124 @@
+r"""How much the offset of the pooled logits varies within a case (Tables 3 and 5, Fig. 3).
+
+For each case, :math:`\mathrm{Std}_v F(\bar z(v))` with the free energy :math:`F(z) = \log \sum_c e^{z_c}` of the mean
+logits of the first M members. A softmax does not see it; a calibrator that is not translation-invariant does. Voxels
+that do not count (ignored, outside the field of view) are left out.
+"""
+
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+from msgspec import Struct
+
+from segcal.cases.base import Cases
+from segcal.evaluation.evaluate import evaluate
+from segcal.numerics import free_energy
+from segcal.report.case_maps import Encoded, picture_of, slice_of
+from segcal.report.figures.base import CONFIDENCE_MAP, Drawn, new_figure, shorten, show_picture, styled
+from segcal.report.pictures import decode_map, encode_indices, encode_values
+from segcal.report.table import Cell, Column, Group, Row, Table, quartiles
+from segcal.studies.setting import NothingToStudyError, Section, Setting
+from segcal.studies.study import Outcome, Study
+from segcal.types import IGNORED
+
+
+class EnergyExample(Struct):
+    """A slice of one case: the free energy of its logits, its labels and its image."""
+
+    case: str
+    free_energy: Encoded
+    labels: Encoded
+    image: Encoded | None = None
+
+
+class OffsetsData(Struct):
+    """The data of the study: spreads by task, number of members and case, and an example for each task."""
+
+    tasks: dict[str, dict[str, dict[str, float | None]]]
+    examples: dict[str, EnergyExample]
+
+
+def run_offsets(setting: Setting) -> Outcome[OffsetsData]:
+    """Measure the tasks of a benchmark with their first 1, 2, ... members."""
+    found: dict[str, dict[int, dict[str, float | None]]] = {}
+    examples = {}
+    for task in setting.tasks:
+        if setting.open(task, "mean_logits").cases.has_offset:
+            found[task.name] = {}
+            for size, cases in setting.by_members(task):
+                found[task.name][size] = measure_offsets(cases)
+            examples[task.name] = example_map(cases)
+    if not found:
+        raise NothingToStudyError("no task has logits with their offset")
+    return offset_outcome(found, examples)
+
+
+def measure_offsets(cases: Cases) -> dict[str, float | None]:
+    """Return the spread of the free energy of each case."""
+    result = evaluate(cases, metrics=["free_energy_std"], replicates=1)
+    return {row["case"]: row["free_energy_std"] for row in result.rows}
+
+
+def offset_outcome(
+    tasks: Mapping[str, Mapping[int, Mapping[str, float | None]]], examples: dict[str, EnergyExample] | None = None
+) -> Outcome[OffsetsData]:
+    """Return the outcome of spreads that have been measured: by task, number of members, and case."""
+    sizes = sorted({size for found in tasks.values() for size in found})
+    rows = []
+    for task, found in tasks.items():
+        cells = [quartiles(list(found[size].values())) if size in found else Cell(None) for size in sizes]
+        rows.append(Row(task, (Cell(float(len(next(iter(found.values()))))), *cells)))
+    table = Table(
+        "Spatial variability of the pooled logits' offset, by ensemble size",
+        "Dataset",
+        (Column("n", digits=0), *(Column(f"M = {size}", digits=2) for size in sizes)),
+        (Group("", tuple(rows)),),
+        ("Mean over cases of the standard deviation of the free energy over voxels [lower quartile, median, upper].",),
+    )
+    named = {task: {str(size): dict(values) for size, values in found.items()} for task, found in tasks.items()}
+    return Outcome(OffsetsData(named, examples or {}), {"table5_offsets": table})
+
+
+def example_map(cases: Cases) -> EnergyExample:
+    """Return the map of the free energy of the first case, with its labels and image (Fig. 3)."""
+    case = cases.read(cases.ids[0])
+    assert case.labels is not None
+    labels = case.labels.numpy()
+    energy = free_energy(case.logits, axis=0).numpy()
+    counts = labels != IGNORED
+    index = slice_of(labels, labels > 0)
+    shown = np.where(counts, energy, energy[counts].min() if counts.any() else 0.0)[index]
+    return EnergyExample(case.id, encode_values(shown), encode_indices(labels[index]), picture_of(case, index))
+
+
+@styled
+def energy_figure(examples: Mapping[str, EnergyExample]) -> Any:
+    """Return the image and the map of one case per task; every map has its own scale, drawn beside it (Fig. 1b, 3)."""
+    figure, axes = new_figure(len(examples), 2, 7.6, 2.9 * len(examples))
+    for (left, right), (task, one) in zip(axes, examples.items(), strict=True):
+        values = decode_map(one.free_energy)
+        show_picture(left, one.image, values.shape)
+        left.set_title(f"{shorten(task, 20)}: {shorten(one.case, 20)}")
+        drawn = right.imshow(values, cmap=CONFIDENCE_MAP)
+        right.set_axis_off()
+        figure.colorbar(drawn, ax=right, shrink=0.8, label="free energy in nats")
+    return figure
+
+
+def _figures(data: OffsetsData, section: Section) -> Iterator[Drawn]:
+    task = section.task
+    if task in data.examples:
+        text = (
+            "The level of the raw scores varies over the image, although the network's own probabilities do not see "
+            "it. Calibrators that see it can be misled; those that ignore a shift of all scores cannot."
+        )
+        draw = partial(energy_figure, {task: data.examples[task]})
+        yield Drawn(f"energy_{task}", task, "Free energy of the raw scores", text, draw)
+
+
+STUDY = Study(
+    "Tables 3 and 5, Fig. 3: spread of the offset by ensemble size", "logits",
+    "reads every case once for each ensemble size", True, run_offsets, OffsetsData, _figures,
+)  # fmt: skip

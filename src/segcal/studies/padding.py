@@ -1,0 +1,208 @@
+r"""What padding that pretends to be a prediction does to calibration (definitions 13.1).
+
+Networks see a crop; exporters fill the rest of the volume with (1, 0, ..., 0). That is right for probabilities. As
+logits, such a voxel has the softmax :math:`e / (e + C - 1)` for the background, although it is always right: with five
+classes a confidence of 0.405, a gap of 0.595 and an NLL of 0.905, in as many voxels as were padded.
+
+Every calibrator is fitted and judged three ways, on the same cases:
+
+- *with the mask*: padded voxels neither fit nor count;
+- *without the mask*: padded voxels are voxels like others, in the fit and in the numbers, as in the published results;
+- *fitted without, judged with*: what such a calibrator does to the voxels that the network did predict.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import torch
+from msgspec import Struct
+
+from segcal.calibrators.base import Calibrator
+from segcal.calibrators.temperature import TemperatureScaling
+from segcal.cases.base import Case, Cases, Split
+from segcal.cases.padding import Padding, find_padding
+from segcal.errors import InputError
+from segcal.evaluation.stage import summarise
+from segcal.fitting.config import FitConfig
+from segcal.fitting.fit import fit_to, read_data
+from segcal.report.table import Cell, Column, Group, Row, Table
+from segcal.studies.setting import NothingToStudyError, Setting, count_stages
+from segcal.studies.study import Outcome, Study
+from segcal.summary import LEVEL, Draws, Estimate
+from segcal.types import IGNORED
+
+METRICS = ("nll", "ece", "ba_ece", "ace", "dice", "flip_rate")
+WAYS = {"masked": "with the mask", "unmasked": "without the mask", "rescued": "fitted without, judged with"}
+# Of the metrics that the table shows, by way.
+COLUMNS = {
+    "nll": Column("NLL"),
+    "ece": Column("ECE"),
+    "ace": Column("ACE"),
+    "dice": Column("DSC", digits=1, scale=100),
+    "flip_rate": Column("Flip", digits=2, scale=100),
+}
+# By calibrator, way and metric.
+WayNumbers = dict[str, dict[str, dict[str, Estimate]]]
+
+
+class PaddedVoxel(Struct):
+    """A padded voxel, read as logits and not calibrated."""
+
+    confidence: float
+    gap: float
+    nll: float
+
+
+class PaddingCheck(Struct):
+    """How many cases a check of the whole array catches, with which share of padding, and how many inside the mask."""
+
+    cases: int
+    caught: int
+    mean_share: float
+    caught_inside_the_mask: int
+
+
+class PaddingData(Struct):
+    """The data of the study; `temperature` is that of temperature scaling, by way of the fit."""
+
+    padded_voxel: PaddedVoxel
+    check: PaddingCheck
+    temperature: dict[str, float]
+    calibrators: WayNumbers
+
+
+class PaddedCases(Cases):
+    """Cases whose logits outside their mask are (1, 0, ..., 0), as an exporter of probabilities fills in.
+
+    With `masked` the mask is kept; else it is forgotten, so that padding counts as background, rightly predicted.
+    """
+
+    def __init__(self, cases: Cases, masked: bool) -> None:
+        super().__init__(
+            cases.ids, cases.num_classes, cases.kind, cases.pooling, cases.class_names, groups=cases.groups
+        )
+        self._cases, self._masked = cases, masked
+
+    def read(self, case_id: str) -> Case:
+        """Read one case and pad it."""
+        case = self._cases.read(case_id)
+        if case.mask is None or case.labels is None:
+            raise InputError(
+                f"case {case_id!r} has no {'mask' if case.mask is None else 'labels'}, but the padding study needs "
+                "both. Take cases with a cropped field of view."
+            )
+        vector = torch.zeros(self.num_classes, dtype=case.logits.dtype)
+        vector[0] = 1
+        logits = torch.where(case.mask, case.logits, vector.reshape(-1, *[1] * case.mask.ndim))
+        if self._masked:
+            return replace(case, logits=logits, labels=case.labels.where(case.mask, IGNORED))
+        return replace(case, logits=logits, labels=case.labels.where(case.mask, 0), mask=None)
+
+
+def run_padding(setting: Setting) -> Outcome[PaddingData]:
+    """Pad the first task of a benchmark whose cases have masks, and fit and judge its calibrators the three ways."""
+    for task in setting.tasks:
+        split = setting.split(task, "mean_logits")
+        if split.cal.has_offset and split.cal.read(split.cal.ids[0]).mask is not None:
+            wanted = setting.protocol.study_options.padding_calibrators
+            pipelines = {each.calibrator: each for each in setting.pipelines(task.name, "mean_logits")}
+            names = [name for name in pipelines if wanted is None or name in wanted]
+            # Inside the mask the padded cases are the benchmark's own: what it fitted need not be fitted again.
+            known = {name: setting.calibrator(task, pipelines[name]) for name in names}
+            return study_padding(split, names, setting.protocol.fit, known, setting.progress)
+    raise NothingToStudyError("no task has logits with their offset and a mask")
+
+
+def study_padding(
+    split: Split,
+    calibrators: Sequence[str],
+    config: FitConfig,
+    masked: Mapping[str, Calibrator] | None = None,
+    progress: Callable[[str], None] = lambda text: None,
+) -> Outcome[PaddingData]:
+    """Fit and judge every calibrator the three ways.
+
+    Args:
+        split: calibration, validation and test cases with masks and with logits that have their offset.
+        calibrators: names from :data:`segcal.CALIBRATORS`; "identity" stands for no calibration.
+        config: of the fits.
+        masked: calibrators that are already fitted with the mask.
+        progress: told what is done next.
+    """
+    inside = [PaddedCases(part, masked=True) for part in split]
+    whole = [PaddedCases(part, masked=False) for part in split]
+    fits = {
+        "masked": masked or _fit_all(inside, calibrators, config, progress),
+        "unmasked": _fit_all(whole, calibrators, config, progress),
+    }
+    progress("judging with and without the mask")
+    found = {
+        "masked": _judge(inside[2], fits["masked"]),
+        "unmasked": _judge(whole[2], fits["unmasked"]),
+        "rescued": _judge(inside[2], fits["unmasked"]),
+    }
+    numbers = {name: {way: found[way][name] for way in WAYS} for name in calibrators}
+    temperatures = {way: _temperature(made["ts"]) for way, made in fits.items() if "ts" in made}
+    padded, caught_inside = [], 0
+    for case_id in split.test.ids:
+        values, mask = whole[2].read(case_id).logits.numpy(), split.test.read(case_id).mask
+        padded.append(find_padding(values))
+        caught_inside += mask is not None and find_padding(values, mask.numpy()) is not None
+    return padding_outcome(numbers, padded, caught_inside, split.test.num_classes, temperatures)
+
+
+def padding_outcome(
+    numbers: WayNumbers,
+    padded: Sequence[Padding | None],
+    caught_inside: int,
+    num_classes: int,
+    temperature: dict[str, float],
+) -> Outcome[PaddingData]:
+    """Return the outcome of numbers, and of what a check finds in each case and in how many inside the mask."""
+    known = [one for one in padded if one is not None]
+    caught = sum(one.one_hot for one in known)
+    share = sum(one.share for one in known) / max(len(known), 1)
+    confidence = math.e / (math.e + num_classes - 1)
+    nll = -math.log(confidence)
+    check = PaddingCheck(len(padded), caught, share, caught_inside)
+    notes = (
+        f"Outside the crop, logits are (1, 0, ..., 0): {100 * share:.0f} % of the voxels, each with confidence "
+        f"{confidence:.3f} and NLL {nll:.3f} before calibration.",
+        f"The check of the cases reports it in {caught} of {len(padded)} cases.",
+    )
+    columns = tuple(replace(column, span=span) for span in WAYS.values() for column in COLUMNS.values())
+    rows = tuple(
+        Row(name, tuple(Cell(ways[way][key].value) for way in WAYS for key in COLUMNS))
+        for name, ways in numbers.items()
+    )
+    table = Table("What padded logits do to every calibrator", "Calibrator", columns, (Group("", rows),), notes)
+    data = PaddingData(PaddedVoxel(confidence, 1 - confidence, nll), check, temperature, numbers)
+    return Outcome(data, {"padding": table})
+
+
+def _fit_all(
+    parts: Sequence[Cases], calibrators: Sequence[str], config: FitConfig, progress: Callable[[str], None]
+) -> dict[str, Calibrator]:
+    data = read_data(parts[0], parts[1] if len(parts[1]) else None, config)
+    fits = {}
+    for name in calibrators:
+        progress(f"padding: fitting {name}")
+        fits[name] = fit_to(name, data, config).calibrator
+    return fits
+
+
+def _temperature(calibrator: Calibrator) -> float:
+    assert isinstance(calibrator, TemperatureScaling)
+    return 1 / calibrator.inverse_temperature.item()
+
+
+def _judge(cases: Cases, calibrators: Mapping[str, Calibrator]) -> dict[str, dict[str, Estimate]]:
+    draws = Draws([len(cases)])
+    stages = count_stages(cases, calibrators, METRICS)
+    return {name: summarise([stage], draws, LEVEL)[0][0] for name, stage in stages.items()}
+
+
+STUDY = Study(
+    "one-hot padding read as logits", "logits and masks", "fits and tests again", False, run_padding, PaddingData,
+)  # fmt: skip

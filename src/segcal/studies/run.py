@@ -1,0 +1,60 @@
+"""A benchmark from its protocol to its tables and studies: what `segcal benchmark` and `segcal demo` do."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from msgspec.structs import replace
+
+from segcal.benchmark.broken_cases import exclude_broken
+from segcal.benchmark.protocol import Protocol
+from segcal.benchmark.run import Progress, Step, check_folder, run_benchmark
+from segcal.benchmark.summaries import write_summary
+from segcal.cases.base import CaseError
+from segcal.report.paper_tables import write_tables
+from segcal.studies import choose_studies, run_studies
+from segcal.studies.setting import Setting
+from segcal.studies.study import Outcome
+
+
+class Finished(NamedTuple):
+    """A benchmark that ran to its end: its setting, the outcomes of its studies by name, why others were left out."""
+
+    setting: Setting
+    studies: dict[str, Outcome[Any]]
+    left_out: dict[str, str]
+
+
+def run(
+    protocol: Protocol,
+    folder: str | Path,
+    progress: Progress = lambda step: None,
+    failed: Callable[[CaseError], None] | None = None,
+    overwrite: bool = False,
+) -> Finished:
+    """Run a protocol with its studies; run again after an interruption, it goes on from there.
+
+    Args:
+        protocol: the protocol.
+        folder: where results go.
+        progress: told how far it is.
+        failed: takes cases that cannot be used, which are then left out; without it the first one ends the run.
+        overwrite: go on where files that a benchmark did not write would be replaced.
+    """
+    place = Path(folder)
+    names = choose_studies(protocol.studies)
+    protocol = replace(protocol, studies=names)
+    check_folder(place, overwrite)
+    if failed is not None:
+        protocol = exclude_broken(protocol, place, failed, progress)
+    results = run_benchmark(protocol, place, progress, overwrite)
+    summary = write_summary(results)
+    write_tables(summary, place)
+    finished = Finished(Setting(protocol, results, summary), {}, {})
+    for number, name in enumerate(names):
+        progress(Step(number, len(names), f"study: {name.replace('_', ' ')}"))
+        found, reasons = run_studies(finished.setting, [name])
+        finished.studies.update(found)
+        finished.left_out.update(reasons)
+    progress(Step(len(names), len(names), ""))
+    return finished

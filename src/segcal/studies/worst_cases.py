@@ -1,0 +1,193 @@
+"""A few cases to look at, the worst first: where the confidence misleads most, and where calibration helped least.
+
+For each task the pipeline is the one that `segcal fit` would take, chosen on validation cases
+(:func:`segcal.studies.setting.choose_default`). Of the test cases of the first repeat those are kept that a critical
+reader would ask for: the highest NLL after calibration, the smallest and the largest gain. How many there are, and how
+large their pictures, is bounded, however many cases were tested.
+"""
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+from msgspec import Struct
+
+from segcal.benchmark.pipelines import Pipeline
+from segcal.benchmark.tasks import Task
+from segcal.report.case_maps import CaseNumbers, SeenCase, SliceMaps, see_cases
+from segcal.report.figures.base import (
+    CLASS_COLOURS,
+    CONFIDENCE_MAP,
+    Drawn,
+    new_figure,
+    shorten,
+    show_classes,
+    show_picture,
+    styled,
+)
+from segcal.report.pictures import decode_map
+from segcal.report.table import Cell, Column, Table
+from segcal.studies.setting import NothingToStudyError, Section, Setting, choose_default
+from segcal.studies.study import Outcome, Study, task_groups
+
+# Of local temperatures, those of the first that was fitted are shown.
+LOCAL = ("lts_ti", "lts")
+RULE = (
+    "The calibrator is the one that segcal fit would take, chosen on the validation cases of the first repeat. Cases "
+    "are from its test cases: three with the highest loss (NLL) after calibration, two that gained least, one that "
+    "gained most."
+)
+# Of a figure: so many cases, and so many classes in its legend.
+MOST_CASES = 4
+MOST_NAMES = 20
+# Of a case, its name and one slice.
+Shown = tuple[str, SliceMaps]
+
+
+class ChosenPipeline(Struct, omit_defaults=True):
+    """The pipeline of a task, as a protocol names it."""
+
+    title: str
+    pooling: str
+    calibrator: str
+    options: dict[str, object] = {}
+
+
+class SeenTask(Struct):
+    """The cases of a task, `of` so many, and by title what was chosen among, and whose temperature is shown."""
+
+    chosen: ChosenPipeline
+    validation_nll: dict[str, float]
+    cases: list[SeenCase]
+    of: int
+    temperature: str | None = None
+
+
+class WorstCasesData(Struct):
+    """The data of the study, by task, and how the cases were chosen."""
+
+    rule: str
+    tasks: dict[str, SeenTask]
+
+
+def run_worst_cases(setting: Setting) -> Outcome[WorstCasesData]:
+    """Choose a pipeline and a few cases of each task, and keep their maps."""
+    tasks = {}
+    for task in setting.tasks:
+        setting.progress(f"worst cases of {task.name}")
+        tasks[task.name] = look_at(setting, task)
+    if not tasks:
+        raise NothingToStudyError("no task was fitted")
+    columns = (Column("why"), Column("before", "NLL"), Column("after", "NLL"), Column("before", "ECE"),
+               Column("after", "ECE"), Column("Dice", digits=3))  # fmt: skip
+    rows = {f"{name}: {one.chosen.title}": {each.case: each for each in one.cases} for name, one in tasks.items()}
+    table = Table("Cases to look at, the worst first", "Case", columns, task_groups(rows, _cells), (RULE,))
+    return Outcome(WorstCasesData(RULE, tasks), {"worst_cases": table})
+
+
+def look_at(setting: Setting, task: Task, budget: int | None = None) -> SeenTask:
+    """Return the chosen pipeline of a task, and its cases with their maps."""
+    chosen, validation = choose_pipeline(setting, task)
+    fitted = {each.calibrator: each for each in setting.pipelines(task.name, chosen.pooling)}
+    local = next((fitted[name] for name in LOCAL if name in fitted), None)
+    numbers = case_numbers(setting, task.name, chosen)
+    seen = see_cases(
+        setting.split(task, chosen.pooling).test,
+        numbers,
+        setting.calibrator(task, chosen),
+        setting.open(task, chosen.pooling).background,
+        None if local is None else setting.calibrator(task, local),
+        budget,
+    )
+    named = ChosenPipeline(chosen.title, chosen.pooling, chosen.calibrator, chosen.options)
+    return SeenTask(named, validation, seen, len(numbers), None if local is None else local.title)
+
+
+def choose_pipeline(setting: Setting, task: Task) -> tuple[Pipeline, dict[str, float]]:
+    """Return the pipeline that would be taken by default, and the validation NLL of all that were compared.
+
+    With mean logits if they were pooled so, else with the first pooling of the protocol. Without validation cases it is
+    the first calibrator that keeps the mask and does not see the offset.
+    """
+    found = setting.pipelines(task.name)
+    pooling = "mean_logits" if any(each.pooling == "mean_logits" for each in found) else found[0].pooling
+    if len(setting.split(task, pooling).val):
+        default = choose_default(setting, task, pooling)
+        return default.pipeline, default.validation_nll
+    own = [each for each in found if each.pooling == pooling]
+    safe = [each for each in own if each.calibrator != "identity" and each.preserves and each.translation_invariant]
+    return (safe or own)[0], {}
+
+
+def case_numbers(setting: Setting, task: str, chosen: Pipeline) -> dict[str, CaseNumbers]:
+    """Return the numbers of the test cases of the first repeat, before and after."""
+    after = setting.results.repeats(task, chosen.title)[0]
+    plain = setting.results.repeats(task, Pipeline(chosen.pooling, "identity").title) or [after]
+    found = {}
+    for old, new in zip(plain[0].rows, after.rows, strict=True):
+        nll, ece, dice = ([row.metrics.get(name) for row in (old, new)] for name in ("nll", "ece", "dice"))
+        found[new.case] = CaseNumbers(nll, ece, dice, new.voxels, new.metrics.get("flip_rate"))
+    return found
+
+
+def _cells(one: SeenCase) -> tuple[Cell, ...]:
+    return (Cell(", ".join(one.why)), *(Cell(value) for value in (*one.nll, *one.ece, one.dice[1])))
+
+
+@styled
+def overlay_figure(cases: Sequence[Shown], classes: Sequence[str], background: bool = True, alpha: float = 0.55) -> Any:
+    """Return inputs above, and the same with the truth over them below, one case per column (Fig. 2)."""
+    from matplotlib.patches import Patch
+
+    figure, axes = new_figure(2, len(cases), 2.9 * len(cases), 5.4)
+    for (upper, lower), (name, one) in zip(axes.T, cases, strict=True):
+        shape = decode_map(one.truth).shape
+        for axis in (upper, lower):
+            show_picture(axis, one.image, shape)
+        show_classes(lower, one.truth, background, alpha)
+        upper.set_title(shorten(name, 30))
+    first = 1 if background else 0
+    patches = [
+        Patch(color=CLASS_COLOURS[k % len(CLASS_COLOURS)], label=shorten(text, 20))
+        for k, text in enumerate(classes[first:][:MOST_NAMES])
+    ]
+    figure.legend(handles=patches, loc="outside lower center", ncols=min(len(patches), 6) or 1, fontsize=8)
+    return figure
+
+
+@styled
+def temperature_figure(cases: Sequence[Shown]) -> Any:
+    """Return the image and the local temperature of some cases, all temperatures on one logarithmic scale."""
+    from matplotlib.colors import LogNorm
+
+    maps = [decode_map(one.temperature or {}) for _, one in cases]
+    low, high = min(float(each.min()) for each in maps), max(float(each.max()) for each in maps)
+    norm = LogNorm(max(low, 1e-3), max(high, low * 1.001, 1e-3 * 1.001))
+    figure, axes = new_figure(2, len(cases), 3 * len(cases) + 0.5, 5.4)
+    for (upper, lower), (name, one), values in zip(axes.T, cases, maps, strict=True):
+        show_picture(upper, one.image, values.shape)
+        upper.set_title(shorten(name, 28))
+        drawn = lower.imshow(np.maximum(values, 1e-3), cmap=CONFIDENCE_MAP, norm=norm)
+        lower.set_axis_off()
+    figure.colorbar(drawn, ax=axes[1, :].tolist(), shrink=0.8, label="temperature: above 1 is softened")
+    return figure
+
+
+def _figures(data: WorstCasesData, section: Section) -> Iterator[Drawn]:
+    task, found = section.task, data.tasks.get(section.task)
+    if not found or not found.cases:
+        return
+    cases = [(case.case, case.slices[len(case.slices) // 2]) for case in found.cases[:MOST_CASES]]
+    draw = partial(overlay_figure, cases, section.classes, section.background)
+    title = "Inputs, and the truth laid over them"
+    yield Drawn(f"inputs_{task}", task, title, "The cases of the browser.", draw, on_page=False)
+    if all(one.temperature for _, one in cases):
+        text = "Above 1 the confidence of a voxel is lowered, below 1 it is raised; one scale for all cases."
+        yield Drawn(f"temperature_{task}", task, "Local temperature", text, partial(temperature_figure, cases))
+
+
+STUDY = Study(
+    "a few test cases to look at, the worst first", "", "reads the validation cases and six test cases", True,
+    run_worst_cases, WorstCasesData, _figures,
+)  # fmt: skip

@@ -1,0 +1,260 @@
+import csv
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from segcal.calibrators.base import Calibrator
+from segcal.calibrators.matrix import MatrixScaling
+from segcal.calibrators.temperature import TemperatureScaling
+from segcal.cases import ArrayCases
+from segcal.errors import InputError, SuspicionWarning
+from segcal.evaluation.evaluate import DEFAULT_METRICS, evaluate
+from segcal.metrics import METRICS
+from segcal.statistics import BandCache, count_log_probs, count_logits
+
+
+def make_cases(count=5, num_classes=3, ids=None, dtype="float32", ignore=True):
+    rng = np.random.default_rng(0)
+    logits, labels = [], []
+    for i in range(count):
+        space = (8 + i, 15)
+        y = np.zeros(space, int)
+        y[2:6, 3 : 8 + i] = 1
+        y[5:, 9:] = 2
+        z = rng.normal(size=(num_classes, *space)) + 3 * (y == np.arange(num_classes)[:, None, None])
+        if ignore:
+            y[0] = 255
+        logits.append((z * 2).astype(dtype))
+        labels.append(y)
+    return ArrayCases(logits, labels, ignore=255 if ignore else None, ids=ids)
+
+
+def matrix_scaling(num_classes=3, seed=0):
+    calibrator = MatrixScaling(num_classes)
+    with torch.no_grad():
+        for parameter in calibrator.parameters():
+            parameter += 0.6 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(seed)).double()
+    return calibrator
+
+
+def test_without_a_calibrator_there_is_only_before():
+    result = evaluate(make_cases())
+    assert result.after is None
+    assert result.change is None
+    assert {row["stage"] for row in result.rows} == {"before"}
+    assert set(result.before) == {name for name in DEFAULT_METRICS if "reference" not in METRICS[name].needs}
+
+
+def test_rows_and_means_are_those_of_the_cases():
+    cases = make_cases()
+    result = evaluate(cases, metrics=["nll", "dice"])
+    for case, row in zip(cases, result.rows, strict=True):
+        tables = count_logits(case.logits, case.labels).tables
+        assert row["nll"] == pytest.approx(METRICS["nll"](tables))
+        assert row["dice"] == pytest.approx(METRICS["dice"](tables))
+        assert row["ignored"] == 15
+    assert result.before["nll"].value == pytest.approx(np.mean([row["nll"] for row in result.rows]))
+    assert result.before["nll"].low < result.before["nll"].value < result.before["nll"].high
+
+
+def test_after_is_what_the_calibrators_log_probabilities_give():
+    cases, calibrator = make_cases(), matrix_scaling()
+    result = evaluate(cases, calibrator, metrics=[name for name in METRICS if METRICS[name].needs == ()])
+    for case, row in zip(cases, [row for row in result.rows if row["stage"] == "after"], strict=True):
+        with torch.no_grad():
+            log_probs = calibrator(case.logits[None])[0]
+        tables = count_log_probs(log_probs, case.labels).tables
+        for name in ("nll", "brier", "ece", "entropy", "dice"):
+            assert row[name] == pytest.approx(METRICS[name](tables), rel=1e-5), name
+        assert row["free_energy_std"] is None
+
+
+def test_a_calibrator_that_keeps_the_decision_flips_nothing_even_when_it_makes_ties():
+    class Flatten(Calibrator):
+        """Makes every voxel an exact tie of all classes, which is still nobody above the old winner."""
+
+        translation_invariant, preserves, fitted_by = True, "argmax", "nothing"
+
+        def scores(self, logits, image=None):
+            return torch.zeros_like(logits)
+
+        def num_identifiable(self):
+            return 0
+
+    result = evaluate(make_cases(), Flatten(3))
+    assert result.after["flip_rate"].value == 0
+    assert result.after["dice"].value == result.before["dice"].value
+    assert result.change["dice"].equal == 5
+    assert result.after["harmful_flips"].value is None
+
+
+def test_flips_agree_with_comparing_decisions():
+    cases, calibrator = make_cases(ignore=False), matrix_scaling()
+    result = evaluate(cases, calibrator, metrics=["flip_rate"])
+    for case, row in zip(cases, [row for row in result.rows if row["stage"] == "after"], strict=True):
+        with torch.no_grad():
+            changed = calibrator(case.logits[None])[0].argmax(0) != case.logits.argmax(0)
+        assert row["flip_rate"] == pytest.approx(float(changed.float().mean())) != 0
+
+
+def test_a_plain_function_may_stand_for_a_calibrator():
+    cases = make_cases()
+    calibrator = TemperatureScaling(3)
+    with torch.no_grad():
+        calibrator.inverse_temperature.fill_(0.5)
+
+    def divide(logits, image):
+        return torch.log_softmax(logits / 2, 1)
+
+    mine, its = (evaluate(cases, one, metrics=["nll", "ece"]) for one in (calibrator, divide))
+    assert mine.after["nll"].value == pytest.approx(its.after["nll"].value, rel=1e-6)
+    with pytest.raises(InputError, match="log_probs has a voxel whose logsumexp over classes is off zero"):
+        evaluate(cases, lambda logits, image: logits)
+
+
+def test_pooled_metrics_pool_the_voxels():
+    cases = make_cases()
+    result = evaluate(cases, metrics=["ace", "miou"])
+    z = torch.cat([case.logits.reshape(3, -1) for case in cases], 1)
+    y = torch.cat([case.labels.reshape(-1) for case in cases])
+    tables = count_logits(z, y).tables
+    assert result.before["ace"].value == pytest.approx(METRICS["ace"](tables))
+    assert result.before["miou"].value == pytest.approx(METRICS["miou"](tables))
+    assert result.before["ace"].low <= result.before["ace"].high
+
+
+def test_the_order_of_the_cases_does_not_change_a_bit():
+    ids = ["d", "a", "c", "e", "b"]
+    cases = make_cases(ids=ids)
+    back = ArrayCases(
+        [case.logits for case in cases][::-1], [case.labels for case in cases][::-1], ignore=-1, ids=ids[::-1]
+    )
+    first, second = (evaluate(one, matrix_scaling()) for one in (cases, back))
+    assert first.before == second.before
+    assert first.after == second.after
+    assert first.change == second.change
+
+
+def test_surface_distances_know_the_spacing():
+    y = np.zeros((6, 9), int)
+    y[2:4, 2:5] = 1
+    z = np.stack([np.zeros((6, 9)), np.where(np.roll(y, 2, axis=1), 1.0, -1.0)])
+    result = evaluate(ArrayCases([z], [y], spacing=[(1.0, 0.25)]), metrics=["hd", "hd95"])
+    assert result.before["hd"].value == pytest.approx(0.5)
+
+
+def test_what_is_undefined_is_none_counted_and_said():
+    z = [np.zeros((2, 4, 5)), np.random.default_rng(0).normal(size=(2, 4, 5))]
+    y = [np.zeros((4, 5), int), np.tile([0, 0, 1, 1, 1], (4, 1))]
+    result = evaluate(ArrayCases(z, y))
+    assert result.before["ba_ece"].undefined == 1
+    assert result.rows[0]["ba_ece"] is None
+    assert "ba_ece: not defined for 1 of 2 cases" in str(result)
+
+
+def test_the_printed_table_shows_names_values_and_intervals():
+    text = str(evaluate(make_cases(), matrix_scaling()))
+    assert text.startswith("5 cases: mean [95 % interval")
+    assert "better/equal/worse" in text
+    assert "% of the voxels are ignored" in text
+    assert max(map(len, text.splitlines())) <= 140
+    line = next(line for line in text.splitlines() if line.strip().startswith("nll"))
+    assert line.count("[") == 3
+
+
+def test_files_hold_the_same_numbers(tmp_path):
+    result = evaluate(make_cases(), matrix_scaling())
+    result.to_csv(tmp_path / "rows.csv")
+    result.to_json(tmp_path / "result.json")
+    with (tmp_path / "rows.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 10
+    assert float(rows[1]["nll"]) == result.rows[1]["nll"]
+    assert rows[0]["flip_rate"] == ""
+    plain = json.loads((tmp_path / "result.json").read_text())
+    assert plain["after"]["nll"]["low"] == result.after["nll"].low
+    assert plain["rows"][0]["flip_rate"] is None
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["result.json", "rows.csv"]
+
+
+def test_progress_and_a_shared_cache_of_bands():
+    cases, cache, seen = make_cases(), BandCache(), []
+    first = evaluate(cases, metrics=["ba_ece"], bands=cache, progress=seen.append)
+    assert seen == list(cases.ids)
+    assert evaluate(cases, metrics=["ba_ece"], bands=cache).before == first.before
+
+
+def test_metrics_with_options_of_ones_own():
+    own = {"dice_with_background": METRICS["dice"].with_options(include_background=True), "dice": METRICS["dice"]}
+    result = evaluate(make_cases(), metrics=own)
+    assert result.before["dice_with_background"].value > result.before["dice"].value
+
+
+def test_bad_input_is_refused_in_full_sentences():
+    cases = make_cases(2)
+    with pytest.raises(InputError, match=r"no metric is named 'eec'. Choose one of: nll"):
+        evaluate(cases, metrics=["eec"])
+    with pytest.raises(InputError, match=r"metrics is 'ece', but a list of names is needed. Pass metrics=\['ece'\]"):
+        evaluate(cases, metrics="ece")
+    with pytest.raises(InputError, match=r"cases is empty, but at least one case is needed"):
+        evaluate(cases.subset([]))
+    with pytest.raises(InputError, match=r"labels of case '0' is missing, but every case needs labels to be measured"):
+        evaluate(ArrayCases([np.zeros((2, 3))]))
+    with pytest.raises(InputError, match=r"this calibrator has 4 classes and needs \(batch, 4, \*space\)"):
+        evaluate(cases, TemperatureScaling(4))
+
+
+MEMORY = """
+from pathlib import Path
+import torch
+from segcal.calibrators.temperature import TemperatureScaling
+from segcal.cases.base import Case, Cases
+from segcal.evaluation.evaluate import evaluate
+
+class Made(Cases):
+    def read(self, case_id):
+        generator = torch.Generator().manual_seed(int(case_id))
+        z = torch.randn(6, 400, 500, generator=generator)
+        y = torch.randint(0, 6, (400, 500), generator=generator)
+        return Case(case_id, z, y)
+
+def peak(count):
+    evaluate(Made([str(i) for i in range(count)], 6, "logits"), TemperatureScaling(6))
+    # getrusage would answer with the peak of the parent process, if that is larger.
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return 1024 * int(next(line for line in lines if line.startswith("VmHWM")).split()[1])
+
+few = peak(3)
+print(peak(14) - few)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak is read from Linux's /proc")
+def test_memory_does_not_grow_with_the_number_of_cases():
+    run = subprocess.run([sys.executable, "-c", MEMORY], capture_output=True, text=True, check=True)
+    one_case = 6 * 400 * 500 * 4
+    # Eleven more cases are read. A pass that kept them would grow by eleven; an allocator may keep the odd block.
+    assert int(run.stdout) < 3 * one_case
+
+
+def test_a_fit_is_no_calibrator_and_the_sentence_says_what_to_pass():
+    cases = ArrayCases([np.zeros((2, 3, 4), np.float32)], [np.zeros((3, 4), int)])
+    with pytest.raises(InputError, match=r"calibrator is dict, but .* pass \.calibrator"):
+        evaluate(cases, {})
+
+
+def test_probabilities_declared_as_logits_bring_one_warning_with_their_cases():
+    rng = np.random.default_rng(0)
+    probs = [rng.dirichlet(np.ones(3), 50).T for _ in range(3)]
+    labels = [rng.integers(0, 3, 50) for _ in range(3)]
+    with pytest.warns(SuspicionWarning) as said:
+        evaluate(ArrayCases([*probs[:2], 5 * probs[2]], labels, kind="logits"), metrics=["nll"])
+    assert [str(one.message) for one in said] == [
+        "0, 1: scores are declared as logits, but all lie in 0 to 1 and sum to 1. Declare kind='probs' if so."
+    ]
+    assert said[0].filename == __file__

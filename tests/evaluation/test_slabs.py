@@ -1,0 +1,79 @@
+import pytest
+import torch
+
+from segcal import InputError, make_calibrator
+from segcal.cases import Case
+from segcal.evaluation.slabs import calibrated_scores, score_slabs
+
+
+def normal(*shape, seed=0, dtype=torch.float64):
+    return (4 * torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)).to(dtype)
+
+
+@pytest.mark.parametrize("name", ["ts", "cms_ap", "lts", "lts_ti"])
+@pytest.mark.parametrize("space", [(41, 23), (9, 37), (3, 31, 12), (13, 6, 7)])
+@pytest.mark.parametrize("values", [60, 700, 2500])
+def test_slabs_give_what_the_whole_gives(name, space, values, randomise):
+    calibrator = randomise(make_calibrator(name, 5))
+    case = Case("a", normal(5, *space))
+    whole = calibrator.scores(case.logits[None])[0].detach()
+    found = calibrated_scores(calibrator, case, values=values)
+    assert not found.requires_grad
+    torch.testing.assert_close(found, whole, rtol=1e-11, atol=1e-11)
+
+
+def test_voxels_without_space_and_in_one_row_are_calibrated_too(randomise):
+    calibrator = randomise(make_calibrator("cms_ap", 5))
+    for shape in ((5,), (5, 1000)):
+        logits = normal(*shape)
+        expected = calibrator.scores(logits[None])[0].detach()
+        torch.testing.assert_close(calibrated_scores(calibrator, Case("a", logits), values=100), expected)
+
+
+def test_slabs_of_full_3d_kernels_and_of_images_equal_the_whole(randomise):
+    volume = randomise(make_calibrator("lts_ti", 3, full_3d=True))
+    logits = normal(3, 17, 8, 7)
+    expected = volume.scores(logits[None])[0].detach()
+    found = calibrated_scores(volume, Case("a", logits), values=200)
+    torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-11)
+    pictured = randomise(make_calibrator("lts_ti", 3, image_channels=2))
+    case = Case("a", normal(3, 40, 9), image=normal(2, 40, 9, seed=1))
+    expected = pictured(case.logits[None], case.image[None])[0].detach()
+    found = calibrated_scores(pictured, case, values=200).log_softmax(0)
+    torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-11)
+
+
+def test_slabs_are_as_small_as_asked_for(randomise, monkeypatch):
+    calibrator = randomise(make_calibrator("lts_ti", 5))
+    seen = []
+    scores = calibrator.scores
+    monkeypatch.setattr(calibrator, "scores", lambda logits, *more: seen.append(logits.shape) or scores(logits, *more))
+    calibrated_scores(calibrator, Case("a", normal(5, 100, 20)), values=1000)
+    assert seen == [(1, 5, 14, 20)] + [(1, 5, 18, 20)] * 8 + [(1, 5, 14, 20)]  # ten rows, and four on each side
+
+
+def test_a_calibrator_that_sees_the_whole_image_gets_it(randomise):
+    calibrator = randomise(make_calibrator("ibts", 5))
+    logits = normal(5, 40, 23)
+    expected = calibrator.scores(logits[None])[0].detach()
+    assert torch.equal(calibrated_scores(calibrator, Case("a", logits), values=100), expected)
+
+
+@pytest.mark.parametrize(("given", "computed"), [(torch.float16, torch.float32), (torch.float64, torch.float64)])
+def test_half_types_are_computed_in_float32(given, computed):
+    found = calibrated_scores(make_calibrator("ts", 3), Case("a", normal(3, 6, 7, dtype=given)))
+    assert found.dtype == computed
+
+
+def test_a_shift_is_added_slab_by_slab():
+    case, shift = Case("a", normal(3, 30, 7, dtype=torch.float32)), normal(1, 30, 7, seed=1)
+    slabs = list(score_slabs(make_calibrator("identity", 3), case, torch.float64, shift, values=100))
+    assert len(slabs) > 3
+    for where, logits, scores in slabs:
+        assert torch.equal(logits[0], (case.logits.double() + shift)[where])
+        assert scores.dtype == torch.float64
+
+
+def test_logits_that_do_not_fit_are_refused():
+    with pytest.raises(InputError, match=r"logits has shape .1, 4, 6., but this calibrator has 3 classes"):
+        calibrated_scores(make_calibrator("ts", 3), Case("a", normal(4, 6)))

@@ -1,0 +1,111 @@
+"""Where flips lie: every voxel against a plain loop, and shares worked by hand."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from segcal.benchmark.counting import FlipBands
+
+from segcal.calibrators import make_calibrator
+from segcal.cases import ArrayCases
+from segcal.report.pictures import decode_map
+from segcal.studies.flips import count_places, example_flips, flip_study, place_curve, run_flips, share_bands
+
+
+def swapping():
+    """A matrix that raises class 1 above what is close to it."""
+    calibrator = make_calibrator("ms", 3)
+    with torch.no_grad():
+        for parameter in calibrator.parameters():
+            if parameter.shape == (3,):
+                parameter.copy_(torch.tensor([0.0, 0.8, -0.3]))
+    return calibrator
+
+
+def make_cases():
+    rng = np.random.default_rng(1)
+    labels = [np.where(np.add.outer(np.arange(9), np.arange(40)) < 12 + 3 * k, 0, 1 + (k % 2)) for k in range(3)]
+    labels[1][:, 30:] = 7
+    logits = [
+        (1.2 * np.eye(3)[np.minimum(truth, 2)].transpose(2, 0, 1) + rng.normal(size=(3, 9, 40))).astype("float32")
+        for truth in labels
+    ]
+    return ArrayCases(logits, labels, ignore=7), logits, labels
+
+
+def plain_boundary(truth):
+    """Every voxel with a face neighbour of another label; 7 does not count."""
+    found = []
+    for i, j in np.ndindex(truth.shape):
+        near = [(i + 1, j), (i - 1, j), (i, j + 1), (i, j - 1)]
+        inside = [truth[a, b] for a, b in near if 0 <= a < truth.shape[0] and 0 <= b < truth.shape[1]]
+        if truth[i, j] != 7 and any(other not in (7, truth[i, j]) for other in inside):
+            found.append((i, j))
+    return found
+
+
+def test_voxels_and_flips_are_counted_by_distance_as_in_a_plain_loop():
+    cases, logits, labels = make_cases()
+    bias = np.array([0.0, 0.8, -0.3], "float32")
+    for case_id, z, truth in zip(cases.ids, logits, labels, strict=True):
+        boundary = plain_boundary(truth)
+        voxels, flips = [0] * 33, [[0, 0, 0] for _ in range(33)]
+        for i, j in zip(*np.nonzero(truth != 7), strict=True):
+            step = min(int(min(math.dist((i, j), place) for place in boundary)), 31)
+            before, after = int(z[:, i, j].argmax()), int((z[:, i, j] + bias).argmax())
+            voxels[step] += 1
+            if before != after:
+                kind = 0 if before == truth[i, j] else 1 if after == truth[i, j] else 2
+                flips[step][kind] += 1
+        found = count_places(cases.read(case_id), swapping())
+        assert found.voxels.tolist() == voxels
+        assert found.flips.tolist() == flips
+        assert sum(map(sum, flips)) > 20
+
+
+def test_a_map_without_a_boundary_has_its_voxels_apart():
+    cases = ArrayCases([np.random.default_rng(0).normal(size=(3, 5, 6)).astype("float32")], [np.ones((5, 6), int)])
+    found = count_places(cases.read("0"), swapping())
+    assert found.voxels.tolist() == [0] * 32 + [30]
+    assert place_curve(found)["without_boundary"] == {"voxels": 30, "flips": int(found.flips[-1].sum())}
+
+
+def test_shares_of_bands_are_of_all_voxels_and_of_all_flips():
+    flips = np.array([[3, 2, 1], [0, 1, 0], [0, 0, 0], [1, 0, 0], [0, 0, 0]])
+    one = share_bands(FlipBands(np.array([30, 35, 15, 20, 0]), flips))
+    assert [band["share_of_voxels"] for band in one["bands"]] == [0.3, 0.35, 0.15, 0.2]
+    assert [band["share_of_flips"] for band in one["bands"]] == [0.75, 0.125, 0, 0.125]
+    assert [band["flip_rate"] for band in one["bands"]] == [0.2, pytest.approx(1 / 35), 0, 0.05]
+    assert (one["harmful"], one["beneficial"], one["neutral"], one["flip_rate"]) == (4, 3, 1, 0.08)
+    text = flip_study({"toy": {"ms": FlipBands(np.array([30, 35, 15, 20, 0]), flips)}}).tables["figure4_flips"]
+    assert "| ms | 8.00 | 75.0 (30.0) | 12.5 (35.0) | 0.0 (15.0) | 12.5 (20.0) |" in text.to_markdown()
+
+
+def test_nothing_flipped_has_no_shares():
+    none = FlipBands(np.array([10, 0, 0, 0, 0]), np.zeros((5, 3), int))
+    text = flip_study({"toy": {"ms": none}}).tables["figure4_flips"].to_markdown()
+    assert "| ms | 0.00 | — | — | — | — |" in text
+
+
+def test_the_example_shows_what_flipped():
+    cases, logits, labels = make_cases()
+    example = example_flips(cases.read("1"), swapping())
+    before = logits[1].argmax(0)
+    assert (decode_map(example["before"]) == before).all()
+    changed = (decode_map(example["after"]) != before) & (labels[1] != 7)
+    assert (decode_map(example["flipped"]) == changed).all()
+    assert example["flips"] == changed.sum()
+
+
+def test_only_pipelines_that_may_flip_are_studied_and_matrix_scaling_is_looked_at_closer(setting):
+    study = run_flips(setting)
+    assert list(study.data["tasks"]["toy"]) == ["ms(mean_logits)"]
+    rate = setting.numbers("plain", "ms(mean_logits)")["flip_rate"]["value"]
+    assert study.data["tasks"]["plain"]["ms(mean_logits)"]["flip_rate"] == pytest.approx(rate)
+    closer = study.data["closer"]["toy"]
+    assert (closer["pipeline"], closer["cases"]) == ("ms(mean_logits)", 2)
+    counted = [sum(closer["curve"][kind]) for kind in ("harmful", "beneficial", "neutral")]
+    rows = setting.results.repeats("toy", "ms(mean_logits)")[0].rows[:2]
+    assert sum(counted) == round(sum(row["metrics"]["flip_rate"] * row["voxels"] for row in rows))
+    assert sum(counted) > 0
