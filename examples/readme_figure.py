@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 import segcal
-from segcal.demo.cases import EmbeddedCases
+from segcal.demo.embedded import EmbeddedCases
 from segcal.statistics import count_logits
 
 matplotlib.use("Agg")

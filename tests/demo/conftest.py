@@ -11,7 +11,7 @@ from segcal.studies import Setting
 from segcal.benchmark.study_choice import Options
 from segcal.benchmark.summaries import summarise
 from segcal.benchmark.tasks import Division, EmbeddedTask
-from segcal.demo.opening import open_embedded
+from segcal.demo.embedded import open_embedded
 from segcal.demo.plan import QUICK_STUDIES, Plan
 from segcal.demo.story import tell_story
 from segcal.fitting import FitConfig

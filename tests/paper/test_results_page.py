@@ -12,7 +12,7 @@ import pytest
 
 from segcal.benchmark.protocol import parse_protocol
 from segcal.benchmark.whole import run_protocol
-from segcal.demo.opening import open_embedded
+from segcal.demo.embedded import open_embedded
 from segcal.errors import InputError
 
 SCRIPTS = Path(__file__).parents[2] / "benchmarks"

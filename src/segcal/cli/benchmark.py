@@ -11,7 +11,7 @@ from segcal.benchmark.protocol import load_protocol
 from segcal.cli.console import Output
 from segcal.cli.parsing import at_least_one, device
 from segcal.cli.steps import step_bar
-from segcal.demo.opening import open_embedded
+from segcal.demo.embedded import open_embedded
 from segcal.report.paper_tables import FOLDER, task_table
 from segcal.studies.page import PAGE, write_report
 from segcal.studies.run import Finished as Whole
