@@ -3,14 +3,17 @@
 import json
 import re
 import shutil
+from dataclasses import replace
 
 import pytest
-from msgspec.structs import replace
+from msgspec.structs import replace as with_other
 
 from segcal.errors import InputError, SegcalError
 from segcal.studies import page as module
 from segcal.studies import read_outcomes
 from segcal.studies.page import read_document, write_page_of, write_report
+from segcal.studies.run import Finished
+from segcal.studies.study import Outcome
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 PATIENCE = 90_000  # milliseconds; a machine may be busy
@@ -87,8 +90,9 @@ def test_without_a_path_the_page_lies_in_the_folder(page_folder, tmp_path, monke
 
 def test_what_has_just_run_has_the_page_that_is_read_from_its_folder(page_setting, page_folder, page_file, tmp_path):
     copy = shutil.copytree(page_folder, tmp_path / "copy")
-    results = replace(page_setting.results, folder=copy)
-    path = write_page_of(results, page_setting.summary, read_outcomes(page_folder))
+    setting = replace(page_setting, results=with_other(page_setting.results, folder=copy))
+    studies = {name: Outcome(data, {}) for name, data in read_outcomes(page_folder).items()}
+    path = write_page_of(Finished(setting, studies, {}))
     assert path == copy / "report.html"
     assert path.read_bytes() == page_file.read_bytes()
 

@@ -75,11 +75,10 @@ def tell_story(plan: Plan, folder: str | Path, progress: Callable[[Step], None] 
 
 def _tell(plan: Plan, folder: Path, finished: Finished) -> Story:
     setting = finished.setting
-    studies = {name: outcome.data for name, outcome in finished.studies.items()}
     chosen = {task.name: choose_default(setting, task).pipeline for task in setting.tasks}
     verdict = find_verdict(setting, chosen)
-    if "padding" in studies:
-        verdict.append(padding_sentence(studies["padding"]))
+    if "padding" in finished.studies:
+        verdict.append(padding_sentence(finished.studies["padding"].data))
     table = short_table(setting, chosen)
     table.write(folder / "tables", "demo")
     titles = {task: pipeline.calibrator for task, pipeline in chosen.items()}
@@ -87,7 +86,7 @@ def _tell(plan: Plan, folder: Path, finished: Finished) -> Story:
     written = tuple(folder / name for name in names)
     story = Story(table, tuple(verdict), plan.reduced, finished.left_out, written, titles)
     write_text(folder / VERDICT, json_text(story.to_plain(), indent=1) + "\n")
-    write_page_of(setting.results, setting.summary, studies, plan.reduced)
+    write_page_of(finished, plan.reduced)
     return story
 
 

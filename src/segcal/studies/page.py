@@ -10,7 +10,7 @@ from pathlib import Path
 from msgspec import Struct, convert
 
 from segcal.atomic import write_text
-from segcal.benchmark.results import Results, read_results
+from segcal.benchmark.results import read_results
 from segcal.benchmark.summaries import summarise
 from segcal.documents import parse_json
 from segcal.errors import ArtifactError, InputError, SegcalError
@@ -20,7 +20,7 @@ from segcal.report.page import PAGE_SIGNATURE, write_page
 from segcal.studies import read_outcomes
 from segcal.studies.document import make_document
 from segcal.studies.figures import result_figures
-from segcal.summary import Summary
+from segcal.studies.run import Finished
 from segcal.target import check_file
 
 PAGE = "report.html"
@@ -44,19 +44,15 @@ def write_report(
     return _write(page, document, studies, Path(folder), figures, overwrite)
 
 
-def write_page_of(
-    results: Results,
-    summary: Summary,
-    studies: Mapping[str, Struct],
-    reduced: Sequence[str] = (),
-    overwrite: bool = False,
-) -> Path:
+def write_page_of(finished: Finished, reduced: Sequence[str] = (), overwrite: bool = False) -> Path:
     """Write the page of a benchmark that has just run into its folder and return its path.
 
     `reduced` says what a demonstration did less of than everything; `overwrite` is that of :func:`write_report`.
     """
+    results, summary = finished.setting.results, finished.setting.summary
     page = results.folder / PAGE
     check_file(page, PAGE_SIGNATURE, results.folder.rglob("*.json*"), overwrite)
+    studies = {name: outcome.data for name, outcome in finished.studies.items()}
     document = make_document(results, summary, studies, reduced)
     return _write(page, document, studies, results.folder, None, overwrite)
 
