@@ -26,6 +26,7 @@ from segcal.studies.padding import PaddingData
 from segcal.studies.page import PAGE, write_page_of
 from segcal.studies.run import Finished, run
 from segcal.studies.setting import Setting, choose_default
+from segcal.studies.study import interval_cell
 
 VERDICT = "verdict.json"
 # Cases that a process predicts before it reports.
@@ -163,7 +164,7 @@ def short_table(setting: Setting, chosen: Mapping[str, Pipeline]) -> Table:
         for title, pipeline in (pipelines | {"matrix scaling: ms": MATRIX}).items():
             if numbers := setting.numbers(task, pipeline.title):
                 keeps = pipeline.preserves is not None
-                cells = (Cell(None) if keeps and name == FLIPS else numbers[name].cell() for name in names)
+                cells = (Cell(None) if keeps and name == FLIPS else interval_cell(numbers[name]) for name in names)
                 rows.append(Row(title, tuple(cells)))
         groups.append(Group(task, tuple(rows)))
     level = 100 * setting.protocol.bootstrap.level

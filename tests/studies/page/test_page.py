@@ -260,9 +260,9 @@ def test_results_of_another_version_are_refused(copy):
 
 def test_results_that_lack_something_are_refused(copy):
     protocol = json.loads((copy / "protocol.json").read_text())
-    del protocol["bootstrap"]
+    del protocol["cases"]
     (copy / "protocol.json").write_text(json.dumps(protocol))
-    with pytest.raises(SegcalError, match=r"cannot read \(KeyError: 'bootstrap'\), but they must be as it writes them"):
+    with pytest.raises(SegcalError, match=r"cannot read \(KeyError: 'heart'\), but they must be as it writes them"):
         read_document(copy)[0]
 
 
