@@ -72,21 +72,21 @@ def report(
 def evaluation_document(
     result: Evaluation, cases: Cases, fitted: Fitted | None, background: bool = True, notes: Sequence[str] = ()
 ) -> doc.Document:
-    """Return the document of an evaluation.
+    """Return the document of an evaluation; without ACE among its metrics it has no diagram and no verdict.
 
-    Args:
-        result: with ACE among its metrics, whose tables are the reliability diagram.
-        cases: the cases that were measured; a few are read again for their maps.
-        fitted: the calibrator, or None if there was none.
-        background: whether class 0 is background.
-        notes: remarks for the reader.
+    `cases` are those that were measured, of which a few are read again for their maps; `background` says whether class
+    0 is background, and `notes` are remarks for the reader.
     """
+    names = [row["case"] for row in result.rows if row["stage"] == "before"]
+    cases = cases.subset(names)  # some may have failed
     name = "identity" if fitted is None else _name(fitted.calibrator)
     after = BEFORE if fitted is None else f"calibrated with {name}"
     stages = {BEFORE: "before"} | ({} if fitted is None else {after: "after"})
-    columns = {key: _columns(result, key) for key in ("dice", "ece", "nll")}
+    columns = {
+        key: {title: [row.get(key) for row in result.rows if row["stage"] == stage] for title, stage in stages.items()}
+        for key in ("dice", "ece", "nll")
+    }
     curves = {title: _curves(result, stage) for title, stage in stages.items()}
-    names = [row["case"] for row in result.rows if row["stage"] == "before"]
     section = doc.TaskSection(
         id=TASK,
         task=TASK,
@@ -101,11 +101,7 @@ def evaluation_document(
         curves={title: each for title, each in curves.items() if each is not None},
         per_class={},
         bands={},
-        cases=doc.CaseColumns(
-            names,
-            len(names),
-            **{key: {title: found[stage] for title, stage in stages.items()} for key, found in columns.items()},
-        ),
+        cases=doc.CaseColumns(names, len(names), **columns),
     )
     return doc.Document(
         kind="evaluation",
@@ -115,7 +111,7 @@ def evaluation_document(
         metrics=doc.metric_words(result.metrics),
         calibrators={key: doc.CalibratorWords(doc.calibrator_words(key).title) for key in sorted({"identity", name})},
         sections=[section],
-        examples={TASK: _examples(result, cases, fitted, background, after, columns)},
+        examples={TASK: _examples(result, cases, fitted, background, section.cases)},
         rule=RULE,
         provenance=_provenance(cases, fitted),
     )
@@ -141,11 +137,6 @@ def _row(title: str, stage: str, result: Evaluation, cases: Cases, fitted: Fitte
         converged=True if fitted is None else fitted.certificate.converged,
         metrics={key: doc.RowNumber(one.value, one.low, one.high, one.undefined) for key, one in estimates.items()},
     )
-
-
-def _columns(result: Evaluation, metric: str) -> dict[str, list[float | None]]:
-    """Return the values of a metric by stage, in the order of the cases."""
-    return {stage: [row.get(metric) for row in result.rows if row["stage"] == stage] for stage in ("before", "after")}
 
 
 def _parts(result: Evaluation, stage: str) -> Mapping[str, Curve]:
@@ -201,19 +192,13 @@ def _flips(result: Evaluation) -> FlipCount:
 
 
 def _examples(
-    result: Evaluation,
-    cases: Cases,
-    fitted: Fitted | None,
-    background: bool,
-    title: str,
-    columns: Mapping[str, Mapping[str, Sequence[float | None]]],
+    result: Evaluation, cases: Cases, fitted: Fitted | None, background: bool, columns: doc.CaseColumns
 ) -> doc.Examples:
     last = "before" if fitted is None else "after"
-    rows = [row for row in result.rows if row["stage"] == last]
-    numbers = {}
-    for number, row in enumerate(rows):
-        pairs = {key: [found["before"][number], found[last][number]] for key, found in columns.items()}
-        numbers[row["case"]] = CaseNumbers(voxels=row["voxels"], flip_rate=row.get("flip_rate"), **pairs)
+    numbers, title = {}, list(columns.nll)[-1]
+    for number, row in enumerate(row for row in result.rows if row["stage"] == last):
+        pairs = ([each[BEFORE][number], each[title][number]] for each in (columns.nll, columns.ece, columns.dice))
+        numbers[row["case"]] = CaseNumbers(*pairs, row["voxels"], row.get("flip_rate"))
     calibrator = Identity(cases.num_classes) if fitted is None else fitted.calibrator.to("cpu")
     return doc.Examples(see_cases(cases, numbers, calibrator, background), len(numbers), title)
 
@@ -222,16 +207,10 @@ def _provenance(cases: Cases, fitted: Fitted | None) -> doc.Provenance:
     found = doc.Provenance(segcal=version("segcal"), fingerprints={f"{TASK}, {cases.pooling}": cases.fingerprint()})
     if fitted is not None:
         kept = {name: getattr(fitted.certificate, name) for name in doc.CERTIFIED if name != "active_bounds"}
-        found.calibrators = {
-            TASK: doc.CalibratorFacts(
-                pipeline=_name(fitted.calibrator),
-                pooling=fitted.pooling or "single",
-                certificate={name: one for name, one in kept.items() if isinstance(one, str) or _finite(one)},
-                audit=doc.audit_facts(fitted.calibrator),
-            )
+        certificate = {
+            name: None if isinstance(one, float) and not math.isfinite(one) else one for name, one in kept.items()
         }
+        name, pooling = _name(fitted.calibrator), fitted.pooling or "single"
+        audited = doc.audit_facts(fitted.calibrator)
+        found.calibrators = {TASK: doc.CalibratorFacts(name, pooling, certificate, audited)}
     return found
-
-
-def _finite(value: float | None) -> bool:
-    return value is not None and math.isfinite(value)
