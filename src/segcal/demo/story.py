@@ -39,10 +39,8 @@ class Story:
 
     Attributes:
         table: a few rows of the main table.
-        verdict: sentences.
         reduced: what was less than everything.
         left_out: studies that had nothing to look at, with the reason.
-        written: the files and folders to look at.
         chosen: by task, the calibrator that `segcal fit` would take.
     """
 
@@ -53,15 +51,10 @@ class Story:
     written: tuple[Path, ...]
     chosen: dict[str, str]
 
-    def to_plain(self) -> dict[str, list[str] | dict[str, str]]:
-        """Return plain data."""
-        return {
-            "verdict": list(self.verdict),
-            "reduced": list(self.reduced),
-            "left_out": self.left_out,
-            "chosen": self.chosen,
-            "written": [str(path) for path in self.written],
-        }
+    def to_plain(self) -> dict[str, object]:
+        """Return everything but the table as plain data."""
+        kept = ("verdict", "reduced", "left_out", "chosen")
+        return {name: getattr(self, name) for name in kept} | {"written": [str(path) for path in self.written]}
 
 
 def tell_story(plan: Plan, folder: str | Path, progress: Callable[[Step], None] = lambda step: None) -> Story:

@@ -21,7 +21,7 @@ from segcal.calibrators.base import Calibrator
 from segcal.cases.base import Case, Cases
 from segcal.evaluation.slabs import calibrated_scores
 from segcal.numerics import canonical_logits, free_energy, winner
-from segcal.report.pictures import encode_indices, encode_jpeg, encode_values
+from segcal.report.pictures import Encoded, encode_indices, encode_jpeg, encode_values
 from segcal.types import IGNORED
 
 # Pixels along the longer side that are kept, of a picture and of a slice of a volume.
@@ -36,8 +36,7 @@ REASONS = {"worst": 3, "least gain": 2, "most gain": 1}
 # Characters of pictures in all, about; the first case is kept whatever its size.
 BUDGET = 1_000_000
 
-# A picture as :mod:`segcal.report.pictures` encodes it, and an index into the space of a case.
-Encoded: TypeAlias = dict[str, str | float]
+# An index into the space of a case.
 Index: TypeAlias = tuple[slice | int, ...]
 
 

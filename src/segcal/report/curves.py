@@ -27,13 +27,10 @@ def pipeline_curves(
     level: float,
     classes: Sequence[int] = (),
 ) -> Curves:
-    """Return the curves of a pipeline.
+    """Return the curves of a pipeline, with intervals of this level.
 
-    Args:
-        repeats: for each repeat, curves named as in :class:`Curves`; those of "classes" and "bands" are stacked.
-        spreads: the spread over cases of each; without one there is no interval.
-        level: of the intervals.
-        classes: those whose curves are kept.
+    `repeats` has the curves of each repeat, named as in :class:`Curves`, those of "classes" and "bands" stacked, of
+    which these `classes` are kept; `spreads` their spread over cases, without which there is no interval.
     """
     found: dict[str, CurveLists | list[CurveLists]] = {}
     for name in repeats[0]:

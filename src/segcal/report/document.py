@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from importlib.metadata import version
 from typing import Literal, TypeAlias
 
-from msgspec import Struct, field
+from msgspec import UNSET, Struct, field
 
 from segcal.calibrators import CALIBRATORS, make_calibrator
 from segcal.calibrators.base import Calibrator
@@ -17,7 +17,7 @@ from segcal.metrics import Metric
 from segcal.report.case_maps import SeenCase
 from segcal.report.facts import PartCounts
 from segcal.report.verdict import Verdict
-from segcal.summary import Bootstrap
+from segcal.summary import Bootstrap, Estimate
 from segcal.types import Preserves
 
 SCHEMA = 1
@@ -64,6 +64,12 @@ class RowNumber(Struct):
     low: float | None
     high: float | None
     undefined: int = 0
+
+    @classmethod
+    def of(cls, one: Estimate, digits: int = 17) -> "RowNumber":
+        """Return an estimate with so many significant digits."""
+        ends = [None if each is None else float(f"{each:.{digits}g}") for each in (one.value, one.low, one.high)]
+        return cls(ends[0], ends[1], ends[2], 0 if one.undefined is UNSET else one.undefined)
 
 
 class PipelineRow(Struct):

@@ -135,7 +135,7 @@ def _row(title: str, stage: str, result: Evaluation, cases: Cases, fitted: Fitte
         parameters=calibrator.num_parameters(),
         identifiable=calibrator.num_identifiable(),
         converged=True if fitted is None else fitted.certificate.converged,
-        metrics={key: doc.RowNumber(one.value, one.low, one.high, one.undefined) for key, one in estimates.items()},
+        metrics={key: doc.RowNumber.of(one) for key, one in estimates.items()},
     )
 
 
@@ -197,8 +197,10 @@ def _examples(
     last = "before" if fitted is None else "after"
     numbers, title = {}, list(columns.nll)[-1]
     for number, row in enumerate(row for row in result.rows if row["stage"] == last):
-        pairs = ([each[BEFORE][number], each[title][number]] for each in (columns.nll, columns.ece, columns.dice))
-        numbers[row["case"]] = CaseNumbers(*pairs, row["voxels"], row.get("flip_rate"))
+        nll, ece, dice = (
+            [each[BEFORE][number], each[title][number]] for each in (columns.nll, columns.ece, columns.dice)
+        )
+        numbers[row["case"]] = CaseNumbers(nll, ece, dice, row["voxels"], row.get("flip_rate"))
     calibrator = Identity(cases.num_classes) if fitted is None else fitted.calibrator.to("cpu")
     return doc.Examples(see_cases(cases, numbers, calibrator, background), len(numbers), title)
 

@@ -62,7 +62,7 @@ def tasks_table(summary: Summary) -> Table:
     columns = tuple(Column(title, digits=0) for title in ("C", "M", "cal", "val", "test", "cases"))
     rows = []
     for task in summary.tasks:
-        parts = [_counts(getattr(task, part)) for part in ("cal", "val", "test")]
+        parts = [_counts(sizes) for sizes in (task.cal, task.val, task.test)]
         rows.append(Row(task.name, (Cell(task.num_classes), Cell(task.members), *parts, Cell(task.cases))))
     note = f"Divided {summary.repeats} times anew; cases of one group stay together, so sizes may differ a little."
     return Table("Tasks, classes, ensemble members and splits", "Task", columns, (Group("", tuple(rows)),), (note,))
@@ -124,14 +124,7 @@ def shift_tables(summary: Summary) -> dict[str, Table]:
 
 
 def _results(summary: Summary, title: str, blocks: Sequence[tuple[str, str, str]], intervals: bool) -> Table:
-    """Return a table of results.
-
-    Args:
-        summary: the summary.
-        title: what it shows.
-        blocks: for each block of columns, the task, the task tested on, and the heading.
-        intervals: whether intervals are shown.
-    """
+    """Return a table of results; a block of columns is a task, the task tested on, and a heading."""
     names = [name for name in SHOWN if name in summary.metrics]
     columns = tuple(
         Column(SHOWN[name].title, heading, SHOWN[name].digits, SHOWN[name].scale, summary.metrics[name].better)

@@ -34,8 +34,7 @@ SHORT_TITLES = {"nll": "NLL", "ece": "ECE", "ba_ece": "BA-ECE", "dice": "Dice"}
 class Verdict(msgspec.Struct, frozen=True):
     """The sentences on one task, in the order in which they are read.
 
-    Attributes:
-        tone: "better", "worse", "mixed", "same", or "measured" if nothing was calibrated.
+    Its tone is "better", "worse", "mixed", "same", or "measured" if nothing was calibrated.
     """
 
     headline: str
@@ -50,21 +49,19 @@ class Verdict(msgspec.Struct, frozen=True):
 def make_verdict(
     facts: Facts, division: PartCounts, level: float, why: str = "", shifted: Sequence[Facts] = ()
 ) -> Verdict:
-    """Return the verdict on a task.
+    """Return the verdict on a task, with intervals of this level.
 
-    Args:
-        facts: of its test cases.
-        division: how many cases there were.
-        level: of the intervals.
-        why: how the calibrator was chosen, in words.
-        shifted: facts of the same calibrator on other tasks.
+    `why` says how the calibrator was chosen; `shifted` are facts of the same calibrator on other tasks.
     """
     effects = {change.effect() for name, change in facts.change.items() if name in MEASURED}
     tone = _tone(effects, facts)
+    near = ""
+    if facts.boundary is not None:
+        near = f" Less than 3 voxels from the edge of a structure it {_judged(facts.boundary)}"
     return Verdict(
         headline=SEEN if division.seen else _headline(tone, facts, "same" in effects),
         tone="measured" if division.seen else tone,
-        before=_before(facts),
+        before=f"Before calibration the model {_judged(facts.everywhere)}{near}",
         done=_done(facts, division, why),
         changed=_changed(facts, level, division.repeats),
         mask=_mask(facts),
@@ -74,9 +71,8 @@ def make_verdict(
 
 def measured_verdict(before: Honesty, cases: int) -> Verdict:
     """Return the verdict on confidences that were measured and not calibrated."""
-    headline = "On average the model is as sure as it is right."
-    if before.judged:
-        headline = f"The model is {before.judged} on average."
+    told = f"The model is {before.judged} on average."
+    headline = told if before.judged else "On average the model is as sure as it is right."
     done = f"Nothing was changed: {cases} cases with known truth were measured. segcal fit fits a calibrator."
     return Verdict(headline, "measured", f"The model {_judged(before)}", done, limits=[ON_AVERAGE, SPREAD])
 
@@ -99,17 +95,10 @@ def _headline(tone: str, facts: Facts, partly: bool) -> str:
         "mixed": "Calibration helped by some measures and hurt by others",
         "same": "Calibration made no measurable difference",
     }[tone]
-    flips = facts.flips
-    if flips.total == 0:
-        return f"{text}, and the mask did not change."
-    return f"{text}, and the mask changed in {_percent(flips.total / flips.voxels)} of the voxels."
-
-
-def _before(facts: Facts) -> str:
-    text = f"Before calibration the model {_judged(facts.everywhere)}"
-    if facts.boundary is not None:
-        text += f" Less than 3 voxels from the edge of a structure it {_judged(facts.boundary)}"
-    return text
+    changed = (
+        f"changed in {_percent(facts.flips.total / facts.flips.voxels)} of the voxels" if facts.flips.total else ""
+    )
+    return f"{text}, and the mask {changed or 'did not change'}."
 
 
 def _judged(honesty: Honesty) -> str:

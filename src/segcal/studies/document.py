@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from msgspec import UNSET, Struct
+from msgspec import Struct
 
 from segcal.benchmark.job import curves_of
 from segcal.benchmark.pipelines import Pipeline
@@ -26,7 +26,8 @@ BY_LOSS = "because it has the lowest loss on the validation voxels of those that
 # So many names of cases are listed of each part, and the numbers of so many test cases are kept one by one.
 MOST_NAMES = 200
 MOST_CASES = 200
-PARTS = ("cal", "val", "test")
+# Of a number in the table; shown are three.
+DIGITS = 6
 
 
 def make_document(
@@ -38,6 +39,11 @@ def make_document(
     chosen = {task: choose(results, summary, worst, task) for task in tasks}
     targets = dict.fromkeys((row.task, row.test_on) for row in summary.results)
     notes = [f"This is a demonstration on drawn data, reduced to take minutes: {'; '.join(reduced)}."]
+    seen = {
+        task: doc.Examples(each.cases, each.of, each.chosen.title, each.temperature)
+        for task, each in ({} if worst is None else worst.tasks).items()
+        if task in tasks
+    }
     return doc.Document(
         kind="benchmark",
         title=", ".join(tasks),
@@ -50,7 +56,7 @@ def make_document(
         },
         sections=[task_section(results, summary, task, target, *chosen[task]) for task, target in targets],
         comparisons=[each.sentence for each in summary.comparisons],
-        examples={task: _examples(worst, task) for task in tasks},
+        examples={task: doc.Examples([], 0, "") for task in tasks} | seen,
         rule="" if worst is None else worst.rule,
         provenance=provenance(results, {task: pipeline for task, (pipeline, _) in chosen.items()}),
     )
@@ -72,25 +78,19 @@ def choose(results: Results, summary: Summary, worst: WorstCasesData | None, tas
     pipelines = [unit.unit.pipeline for unit in units.values()]
     pooled = [each for each in pipelines if each.pooling == "mean_logits"] or pipelines
     safe = [each for each in pooled if each.translation_invariant and each.preserves and each.calibrator != "identity"]
-    losses = {each: units[each.title].header.certificate.get("validation_nll") for each in safe}
-    scored = [each for each in safe if losses[each] is not None]
+    found = ((each, units[each.title].header.certificate.get("validation_nll")) for each in safe)
+    scored = {each: loss for each, loss in found if loss is not None}
     if scored:
-        return min(scored, key=lambda each: losses[each]), BY_LOSS
+        return min(scored, key=scored.__getitem__), BY_LOSS
     return (safe or pooled)[0], ""
 
 
 def task_section(
     results: Results, summary: Summary, task: str, test_on: str, chosen: Pipeline, why: str
 ) -> doc.TaskSection:
-    """Return the section of a task, or of another that its calibrators were tested on.
+    """Return the section of a task, or of another (`test_on`) that its calibrators were tested on.
 
-    Args:
-        results: the units.
-        summary: made from them.
-        task: where calibrators were fitted.
-        test_on: where they were tested; "" for the task itself.
-        chosen: the pipeline that the verdict is about.
-        why: how it was chosen, in words.
+    `chosen` is the pipeline that the verdict is about, and `why` says how it was chosen.
     """
     rows = {row.pipeline: row for row in summary.results if (row.task, row.test_on) == (task, test_on)}
     units = {title: results.repeats(task, title, test_on) for title in rows}
@@ -128,15 +128,14 @@ def case_columns(units: Mapping[str, UnitResult]) -> doc.CaseColumns:
     """Return the numbers of every test case of some units, by pipeline; of many cases the first."""
     kept = {title: unit.rows[:MOST_CASES] for title, unit in units.items()}
     dice, ece, nll = (
-        {title: [_rounded(row.metrics.get(name)) for row in rows] for title, rows in kept.items()}
+        {
+            title: [None if (number := row.metrics.get(name)) is None else round(number, 6) for row in rows]
+            for title, rows in kept.items()
+        }
         for name in ("dice", "ece", "nll")
     )
     first = next(iter(units))
     return doc.CaseColumns([row.case for row in kept[first]], len(units[first].rows), dice, ece, nll)
-
-
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else round(value, 6)
 
 
 def _verdict(results: Results, summary: Summary, task: str, test_on: str, chosen: Pipeline, why: str) -> Verdict:
@@ -167,25 +166,8 @@ def _row(row: ResultRow, unit: UnitResult, summary: Summary) -> doc.PipelineRow:
         parameters=unit.header.parameters,
         identifiable=unit.header.identifiable,
         converged=row.converged,
-        metrics={
-            name: doc.RowNumber(
-                _short(one.value), _short(one.low), _short(one.high), 0 if one.undefined is UNSET else one.undefined
-            )
-            for name, one in row.metrics.items()
-        },
+        metrics={name: doc.RowNumber.of(one, DIGITS) for name, one in row.metrics.items()},
     )
-
-
-def _short(value: float | None) -> float | None:
-    """Return a number with six significant digits: what is shown has three."""
-    return None if value is None else float(f"{value:.6g}")
-
-
-def _examples(worst: WorstCasesData | None, task: str) -> doc.Examples:
-    found = None if worst is None else worst.tasks.get(task)
-    if found is None:
-        return doc.Examples([], 0, "")
-    return doc.Examples(found.cases, found.of, found.chosen.title, found.temperature)
 
 
 def provenance(results: Results, chosen: Mapping[str, Pipeline]) -> doc.Provenance:
@@ -206,7 +188,7 @@ def provenance(results: Results, chosen: Mapping[str, Pipeline]) -> doc.Provenan
 
 def _calibrator(results: Results, task: str, chosen: Pipeline) -> doc.CalibratorFacts:
     header = results.repeats(task, chosen.title)[0].header
-    names = {part: getattr(header, part) for part in PARTS}
+    names = {"cal": header.cal, "val": header.val, "test": header.test}
     return doc.CalibratorFacts(
         pipeline=chosen.title,
         pooling=chosen.pooling,

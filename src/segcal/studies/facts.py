@@ -19,14 +19,9 @@ BINS = 15
 
 
 def find_facts(results: Results, summary: Summary, task: str, chosen: Pipeline, test_on: str = "") -> Facts:
-    """Collect the facts of a task, or of another one that its calibrators were tested on.
+    """Collect the facts of a task, or of another one (`test_on`) that its calibrators were tested on.
 
-    Args:
-        results: the units.
-        summary: made from them.
-        task: where calibrators were fitted.
-        chosen: the pipeline that is judged, against the same pooling without a calibrator.
-        test_on: where it is tested; "" for the same task.
+    The chosen pipeline is judged against the same pooling without a calibrator.
     """
     before = results.repeats(task, Pipeline(chosen.pooling, "identity").title, test_on)
     after = results.repeats(task, chosen.title, test_on)

@@ -18,10 +18,7 @@ CurveData: TypeAlias = CurveLists | Mapping[str, Sequence[float | None]]
 def reliability_figure(curves: Mapping[str, CurveData], title: str = "", what: str = "right") -> Any:
     """Return a diagram of several curves with their counts below, on scales that are always the same.
 
-    Args:
-        curves: by what the legend says.
-        title: above it: which voxels, how many bins.
-        what: "right" for the predicted class; for one class, that it is this class.
+    The title says which voxels and how many bins; `what` is "right" for the predicted class, "this class" for one.
     """
     figure, axes = new_figure(2, 1, 4.6, 5.4, height_ratios=[4, 1], sharex=True)
     _draw(axes[0, 0], axes[1, 0], curves)
@@ -33,12 +30,7 @@ def reliability_figure(curves: Mapping[str, CurveData], title: str = "", what: s
 
 @styled
 def reliability_panel(tasks: Mapping[str, Mapping[str, CurveData]], rule: str = "") -> Any:
-    """Return one diagram per task beside each other, with the rule by which their curves were chosen.
-
-    Args:
-        tasks: by task, curves by what the legend says.
-        rule: stands below.
-    """
+    """Return one diagram per task beside each other, with the rule below by which their curves were chosen."""
     figure, axes = new_figure(2, len(tasks), 4.2 * len(tasks), 5.2, height_ratios=[4, 1], sharex=True)
     for column, (name, curves) in enumerate(tasks.items()):
         _draw(axes[0, column], axes[1, column], curves)
