@@ -12,9 +12,13 @@ import json
 import sys
 from pathlib import Path
 
-from segcal.atomic import write_text
-from segcal.studies.corruptions import SETTINGS, STRENGTHS, corrupt_folder
-from segcal.errors import SegcalError
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from segcal.atomic import write_text, written
+from segcal.errors import InputError, SegcalError
+from segcal.studies.corruptions import SETTINGS, STRENGTHS, choose_corruption, corrupt, to_image
 
 
 def main() -> None:
@@ -33,6 +37,35 @@ def main() -> None:
     write_text(args.target.with_name(args.target.name + ".json"), json.dumps(record, indent=1) + "\n")
     counts = {kind: list(chosen.values()).count(kind) for kind in SETTINGS}
     print(f"{len(chosen)} pictures: " + ", ".join(f"{count} {kind}" for kind, count in counts.items()))
+
+
+def corrupt_folder(source: Path, target: Path, strength: str, seed: int = 0) -> dict[str, str]:
+    """Write a corrupted copy of a folder of pictures, as PNG files of the same stems; return the corruption of each.
+
+    Every file in the folder must be a picture, and its whole file name decides its corruption.
+    """
+    paths = sorted(path for path in source.iterdir() if path.is_file()) if source.is_dir() else []
+    if not paths:
+        raise InputError(f"{source} holds no files, but a folder of pictures is needed. Check the path.")
+    stems = [path.stem for path in paths]
+    twice = next((stem for stem in stems if stems.count(stem) > 1), None)
+    if twice is not None:
+        raise InputError(f"{source} holds two pictures named {twice!r}, but copies are PNG files. Rename one of them.")
+    for path in paths:
+        copy = to_image(corrupt(read_picture(path), path.name, strength, seed))
+        with written(target / f"{path.stem}.png") as beside:
+            copy.save(beside, "PNG")
+    return {path.name: choose_corruption(path.name, seed) for path in paths}
+
+
+def read_picture(path: Path) -> NDArray[np.float32]:
+    try:
+        with Image.open(path) as file:
+            pixels = np.asarray(file if file.mode == "L" else file.convert("RGB"))
+    except OSError as error:
+        raise InputError(f"{path} is not readable as a picture ({error}). Leave only pictures in the folder.") from None
+    picture = pixels.astype(np.float32) / np.float32(255)
+    return picture[None] if picture.ndim == 2 else np.moveaxis(picture, 2, 0)
 
 
 if __name__ == "__main__":

@@ -27,14 +27,15 @@ import torch
 from torch import Tensor
 
 from segcal.benchmark.protocol import Protocol, load_protocol
-from segcal.studies.factors import MODEL_STUDIES, Runnable, model_study
-from segcal.studies.repredicted_cases import Model
-from segcal.benchmark.tasks import open_task
 from segcal.cases.base import Cases
 from segcal.errors import InputError, SegcalError
 from segcal.pooling import pool
+from segcal.studies.crop_size import crop_outcome
+from segcal.studies.runnable import Model, Runnable
+from segcal.studies.scales import scales_outcome
 
 POOLING = "mean_logits"
+STUDIES = {"crop_size": crop_outcome, "test_scales": scales_outcome}
 Loader = Callable[[str, str], list[Model]]
 
 
@@ -66,9 +67,9 @@ def run(args: argparse.Namespace) -> None:
         raise InputError(
             f"tasks has {unknown[0]!r}, but a task of the protocol is needed. Choose from: {', '.join(names)}."
         )
-    for name in MODEL_STUDIES:
+    for name, study in STUDIES.items():
         runnables = runnable_tasks(protocol, load, args.tasks or names, args.cases, args.in_plane, args.device)
-        for path in model_study(name, runnables).write(args.output):
+        for path in study(runnables).write(args.output, name):
             print(path)
 
 
@@ -89,7 +90,7 @@ def runnable_tasks(
     for task in protocol.tasks:
         if task.name in wanted:
             print(task.name, flush=True)
-            cases = spread(open_task(task, POOLING, protocol.root, None).cases, most)
+            cases = spread(protocol.open(task, POOLING).cases, most)
             yield Runnable(task.name, cases, pooled(load(task.name, device), device), in_plane)
 
 

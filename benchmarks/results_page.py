@@ -20,7 +20,7 @@ from one_source import check_sources
 from paper_words import TITLES, agreement, claims
 from segcal.atomic import write_text
 from segcal.studies.binning import summary_binning
-from segcal.studies.offsets import offset_study
+from segcal.studies.offsets import offset_outcome
 from segcal.errors import SegcalError
 from segcal.report.paper_tables import task_table
 from segcal.summary import read_summary
@@ -142,7 +142,7 @@ def offsets(folder: Path, summaries: Mapping[str, Any]) -> Iterator[str]:
             sizes = json.loads(path.read_text("utf-8"))["tasks"][name]
             found[name] = {int(size): values for size, values in sizes.items()}
     if found:
-        yield offset_study(found).tables["table5_offsets"].to_markdown()
+        yield offset_outcome(found).tables["table5_offsets"].to_markdown()
     theirs = ", ".join(f"{dataset} {value}" for dataset, value in paper.OFFSETS.items())
     yield f"The paper's means with M = 5: {theirs}; that of BraTS is what padding alone would give.\n"
 

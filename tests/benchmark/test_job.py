@@ -4,10 +4,10 @@ import numpy as np
 import torch
 
 from segcal import evaluate, fit
-from segcal.benchmark.job import CaseCounter, Kept, Work, benchmark_metrics, run_job
+from segcal.benchmark.job import CaseCounter, Kept, benchmark_metrics, run_job
 from segcal.benchmark.protocol import parse_protocol
 from segcal.benchmark.results import read_unit
-from segcal.benchmark.units import plan
+from segcal.benchmark.units import divide, plan
 from segcal.calibrators import make_calibrator
 from segcal.cases import ArrayCases
 from segcal.kernels.threads import one_thread
@@ -20,12 +20,12 @@ def test_a_unit_has_the_numbers_of_fit_and_evaluate(data, tmp_path):
     document = {"tasks": [blobs], "repeats": 1, "split": {"cal": 4, "val": 2}, "metrics": METRICS}
     document["pipelines"] = [{"pooling": "mean_logits", "calibrator": "dc"}]
     protocol = parse_protocol(document | {"fit": {"lam": 1e-3, "mu": 1e-3}}, root)
-    (job,) = plan(protocol, {"blobs": protocol.pipelines})
-    work = Work(protocol, tmp_path, {job.units[0]: "digest"})
-    assert run_job(job, work) == 1
-    found = read_unit(tmp_path / job.units[0].path)
-    cases = work.open("blobs", "mean_logits").cases
-    split = work.divide("blobs", cases, 0)
+    (job,) = plan(protocol, {"blobs": protocol.pipelines}, {("blobs", "mean_logits"): "fingerprint"})
+    assert run_job(job, protocol, tmp_path) == 1
+    ((unit, digest),) = job.units.items()
+    found = read_unit(tmp_path / unit.path)
+    assert found.header.digest == digest
+    split = divide(protocol, job.task, protocol.open(job.task, "mean_logits").cases, 0)
     with one_thread():
         fitted = fit("dc", split.cal, split.val, protocol.fit)
     result = evaluate(split.test, fitted.calibrator, metrics=METRICS, replicates=1)

@@ -138,6 +138,15 @@ def test_files_of_something_else_are_not_overwritten(name, data, tmp_path):
     check_folder(tmp_path, overwrite=True)
 
 
+@pytest.mark.parametrize("part", ["", "units", "tables"])
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_place_that_cannot_be_written_to_is_refused_before_the_work(part, overwrite, tmp_path):
+    place = tmp_path / "file" if not part else tmp_path
+    (place / part).touch()
+    with pytest.raises(InputError, match=r"cannot be written to, but results go there\. Name another folder"):
+        check_folder(place, overwrite)
+
+
 def test_a_result_that_is_cut_short_is_computed_again(whole, data, tmp_path):
     place = tmp_path / "results"
     shutil.copytree(whole[1], place)
@@ -154,14 +163,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from segcal.benchmark import run
 
-def wait(job, work):
-    (Path(work.folder) / str(os.getpid())).touch()
+def wait(job, protocol, place):
+    (place / str(os.getpid())).touch()
     time.sleep(1000)
 
 if __name__ == "__main__":
     run.run_job = wait
-    work = SimpleNamespace(folder=sys.argv[1], protocol=SimpleNamespace(workers=2))
-    run._run([1, 2], work, 0, 2, print)
+    run._run([1, 2], SimpleNamespace(workers=2), Path(sys.argv[1]), run.Step(0, 2, ""), print)
 """
 
 
@@ -238,12 +246,11 @@ def test_a_new_pipeline_leaves_finished_units_alone(whole, data, tmp_path):
 
 def test_another_seed_or_other_files_make_a_unit_new(whole, data):
     one = protocol(data)
-    units = plan(one, {"blobs": one.pipelines})[0].units
     prints = {("blobs", pipeline.pooling): "x" for pipeline in one.pipelines}
-    digest = unit_digest(units[0], one, prints)
-    assert digest == unit_digest(units[0], replace(one, workers=5, pipelines=one.pipelines[:1]), prints)
-    assert digest != unit_digest(units[0], replace(one, seed=1), prints)
-    assert digest != unit_digest(units[0], one, dict.fromkeys(prints, "y"))
+    unit, digest = next(iter(plan(one, {"blobs": one.pipelines}, prints)[0].units.items()))
+    assert digest == unit_digest(unit, replace(one, workers=5, pipelines=one.pipelines[:1]), prints)
+    assert digest != unit_digest(unit, replace(one, seed=1), prints)
+    assert digest != unit_digest(unit, one, dict.fromkeys(prints, "y"))
 
 
 def test_calibrators_are_kept_and_give_the_promised_numbers(whole, data):

@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import convert, to_builtins
 
+from segcal.benchmark import units
 from segcal.benchmark.pipelines import Pipeline
 from segcal.benchmark.protocol import Protocol
 from segcal.benchmark.tasks import Division, EmbeddedTask
-from segcal.benchmark import units
 from segcal.benchmark.units import Unit, cases_elsewhere
 from segcal.cases import ArrayCases
 from segcal.errors import InputError

@@ -3,7 +3,8 @@
 import pytest
 
 from segcal.benchmark.pipelines import paper_pipelines
-from segcal.benchmark.study_choice import STUDY_FACTS, Options
+from segcal.benchmark.protocol import StudyOptions as Options
+from segcal.studies import STUDIES as STUDY_FACTS
 from segcal.demo.plan import full_plan, quick_plan
 from segcal.demo.tasks import TASKS
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from segcal.benchmark.protocol import parse_protocol
-from segcal.benchmark.whole import run_protocol
+from segcal.studies.run import run as run_protocol
 from segcal.demo.embedded import open_embedded
 from segcal.errors import InputError
 

@@ -1,22 +1,30 @@
 """A tiny finished benchmark: two tasks, a corrupted copy of the first, and another place, all made of arrays."""
 
+import xml.etree.ElementTree as ET
+from dataclasses import replace
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
+from msgspec import structs
 
 from segcal.benchmark.pipelines import Pipeline
-from segcal.benchmark.protocol import Bootstrap, Protocol
+from segcal.benchmark.protocol import Protocol, StudyOptions
 from segcal.benchmark.run import run_benchmark
 from segcal.benchmark.summaries import summarise
 from segcal.benchmark.tasks import Division, EmbeddedTask, OpenTask
 from segcal.cases import ArrayCases
 from segcal.fitting import FitConfig
-from segcal.studies import Options, Setting
+from segcal.report.figures.base import to_svg
+from segcal.report.pictures import encode_indices, encode_jpeg, encode_values
+from segcal.studies.setting import Setting
+from segcal.summary import Bootstrap
 
 MEMBERS = 3
 SPACE = (12, 17)
 
 
-def open_toy(task, pooling):
+def open_toy(task, pooling, once=False):
     """Blocks of three classes with sure and often wrong members; a copy has more noise, a place has other ids."""
     place = {"toy": 0, "plain": 1, "toy_strong": 0, "elsewhere": 7}[task.name]
     noise = 3.0 if task.corruption else 1.5
@@ -60,10 +68,19 @@ def setting(tmp_path_factory):
         repeats=2,
         fit=FitConfig(voxels=100, lam=1e-3, mu=1e-3),
         bootstrap=Bootstrap(replicates=50),
+        study_options=StudyOptions(cases=2, sizes=(1, 9), size_tasks=("toy",), model_sizes={"plain": 400, "toy": 100}),
+        embedded=open_toy,
     )
-    results = run_benchmark(protocol, tmp_path_factory.mktemp("results"), open_toy)
-    options = Options(cases=2, sizes=(1, 9), size_tasks=("toy",), model_sizes={"plain": 400, "toy": 100})
-    return Setting(protocol, results, summarise(results), open_toy, options=options)
+    results = run_benchmark(protocol, tmp_path_factory.mktemp("results"))
+    return Setting(protocol, results, summarise(results))
+
+
+@pytest.fixture
+def with_options(setting):
+    """Return the setting with other options of its studies."""
+    return lambda **options: replace(
+        setting, protocol=structs.replace(setting.protocol, study_options=StudyOptions(**options))
+    )
 
 
 @pytest.fixture(scope="session")
@@ -82,3 +99,54 @@ def masked_cases():
         return ArrayCases(logits, labels, masks=[mask] * count), mask
 
     return make
+
+
+@pytest.fixture
+def section():
+    """A task as the page knows it."""
+    return SimpleNamespace(
+        task="heart",
+        classes=["a", "b", "c"],
+        background=True,
+        baseline="identity(mean_logits)",
+        chosen="ts(mean_logits)",
+    )
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(0)
+
+
+@pytest.fixture
+def picture(rng):
+    return encode_jpeg(rng.integers(0, 255, (3, 12, 20)).astype(np.uint8))
+
+
+@pytest.fixture
+def classes(rng):
+    return encode_indices(rng.integers(-1, 3, (12, 20)))
+
+
+@pytest.fixture
+def values(rng):
+    return encode_values(rng.normal(size=(12, 20)))
+
+
+@pytest.fixture
+def nasty():
+    return "<b>\"$x_1$\" & 'y' \u202e" + "z" * 300
+
+
+@pytest.fixture
+def texts():
+    """Return the texts of a figure, read from its SVG, which must be well formed and without scripts."""
+
+    def read(figure):
+        svg = to_svg(figure)
+        root = ET.fromstring(svg)
+        assert not [node for node in root.iter() if node.tag.endswith("script")]
+        assert to_svg(figure) == svg
+        return ["".join(node.itertext()) for node in root.iter() if node.tag.endswith("}text")]
+
+    return read

@@ -1,12 +1,12 @@
 """Binning: the numbers of the benchmark against plain loops, and changed places by hand."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
+from msgspec import structs
 
-from segcal.studies.binning import binning_study, run_binning
+from segcal.studies.binning import binning_figure, binning_outcome, summary_binning
 from segcal.studies.setting import NothingToStudyError
+from segcal.summary import Estimate
 
 
 def plain_gaps(confidence, right, bins):
@@ -29,29 +29,29 @@ def outcomes(setting, repeat):
 
 @pytest.mark.parametrize("bins", [20, 30, 40, 50])
 def test_ece_is_the_mean_over_cases_and_repeats(setting, bins):
-    found = run_binning(setting).data["tasks"]["plain"]["pipelines"]["identity(mean_logits)"]["ece"][str(bins)]
+    found = summary_binning(setting.summary).data.tasks["plain"].pipelines["identity(mean_logits)"]["ece"][str(bins)]
     means = []
     for repeat in (0, 1):
         pairs = [plain_gaps(*outcome, bins) for outcome in outcomes(setting, repeat)]
         means.append(np.mean([(gaps * sizes).sum() / sizes.sum() for gaps, sizes in pairs]))
-    assert found["value"] == pytest.approx(np.mean(means), abs=1e-6)
-    assert found["low"] < found["value"] < found["high"]
+    assert found.value == pytest.approx(np.mean(means), abs=1e-6)
+    assert found.low < found.value < found.high
 
 
 @pytest.mark.parametrize("bins", [15, 20, 30, 40])
 def test_ace_is_of_all_voxels_of_a_repeat(setting, bins):
-    found = run_binning(setting).data["tasks"]["plain"]["pipelines"]["identity(mean_logits)"]["ace"][str(bins)]
+    found = summary_binning(setting.summary).data.tasks["plain"].pipelines["identity(mean_logits)"]["ace"][str(bins)]
     repeats = []
     for repeat in (0, 1):
         columns = zip(*outcomes(setting, repeat), strict=True)
         repeats.append(plain_gaps(*(np.concatenate(column) for column in columns), bins)[0].mean())
     expected = (np.mean(repeats), min(repeats), max(repeats))
-    assert (found["value"], found["low"], found["high"]) == pytest.approx(expected, abs=1e-6)
+    assert (found.value, found.low, found.high) == pytest.approx(expected, abs=1e-6)
 
 
 def numbers(ece, ace):
     def one(values):
-        return {str(bins): {"value": value, "low": value, "high": value} for bins, value in values.items()}
+        return {str(bins): Estimate(value, value, value) for bins, value in values.items()}
 
     return {"ece": one(ece), "ace": one(ace)}
 
@@ -59,8 +59,8 @@ def numbers(ece, ace):
 def test_pairs_that_change_places_are_counted_against_the_reference():
     steady = numbers(dict.fromkeys((20, 30, 40, 50), 0.2), dict.fromkeys((15, 20, 30, 40), 0.2))
     restless = numbers({20: 0.3, 30: 0.3, 40: 0.1, 50: 0.3}, {15: 0.1, 20: 0.3, 30: 0.3, 40: 0.1})
-    study = binning_study({"toy": {"a": steady, "b": restless}})
-    changed = study.data["tasks"]["toy"]["changed_pairs"]
+    study = binning_outcome({"toy": {"a": steady, "b": restless}})
+    changed = study.data.tasks["toy"].changed_pairs
     assert changed["ece"] == {"20": 0, "30": 0, "40": 1, "50": 0}
     assert changed["ace"] == {"15": 0, "20": 1, "30": 1, "40": 0}
     table = study.tables["figure6_binning"]
@@ -72,6 +72,20 @@ def test_pairs_that_change_places_are_counted_against_the_reference():
 
 
 def test_a_benchmark_without_these_metrics_has_nothing_to_study(setting):
-    row = {"task": "toy", "test_on": "", "pipeline": "ts", "metrics": {"nll": {"value": 1.0}}}
+    rows = tuple(structs.replace(row, metrics={"nll": row.metrics["nll"]}) for row in setting.summary.results)
     with pytest.raises(NothingToStudyError, match="no ece and ace among its metrics"):
-        run_binning(replace(setting, summary={"results": [row]}))
+        summary_binning(structs.replace(setting.summary, results=rows))
+
+
+def test_bins_are_drawn_for_the_pipelines_asked_for_and_undefined_ones_leave_a_gap(texts):
+    def estimate(value):
+        return Estimate(value, value - 0.01, value + 0.01)
+
+    own = {
+        "ece": {"20": estimate(0.1), "50": estimate(0.2)},
+        "ace": {"15": Estimate(None, None, None), "20": estimate(0.3)},
+    }
+    figure = binning_figure({"a": own, "b": own}, shown=["b", "gone"])
+    assert figure.axes[0].lines[0].get_xydata().tolist() == [[20, 0.1], [50, 0.2]]
+    assert "b" in texts(figure)
+    assert "a" not in texts(figure)

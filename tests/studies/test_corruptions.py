@@ -3,6 +3,7 @@
 import hashlib
 import io
 import json
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -17,7 +18,6 @@ from segcal.studies.corruptions import (
     SETTINGS,
     choose_corruption,
     corrupt,
-    corrupt_folder,
     gaussian_kernel,
 )
 
@@ -148,6 +148,7 @@ def test_the_script_writes_pngs_of_the_same_stems_and_a_record_beside_them(tmp_p
 
 
 def test_a_folder_that_cannot_be_copied_is_refused(tmp_path, picture):
+    corrupt_folder = runpy.run_path(str(SCRIPT))["corrupt_folder"]
     with pytest.raises(InputError, match="holds no files, but a folder of pictures is needed"):
         corrupt_folder(tmp_path / "nowhere", tmp_path / "out", "mild")
     pixels = Image.fromarray(np.rint(picture.transpose(1, 2, 0) * 255).astype(np.uint8))

@@ -5,13 +5,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from msgspec import structs
 
 from segcal import make_calibrator
 from segcal.cases import ArrayCases
 from segcal.studies.detection import (
     RATES,
-    Learned,
-    detection_study,
+    DetectionTask,
+    LearnedSelector,
+    detection_figure,
+    detection_outcome,
     judge_selector,
     oracle_curves,
     run_detection,
@@ -65,26 +68,41 @@ def test_a_selector_is_judged_on_the_voxels_that_count(cases):
         calibrator.inverse_temperature_wrong.fill_(1e-10)
     found = judge_selector(cases, calibrator)
     assert found.flagged == 3 * 11 * 13 - 26
-    assert found.found == found.mispredicted == sum(int((~right).sum()) for _, right in voxels(cases))
+    assert found.mispredicted == sum(int((~right).sum()) for _, right in voxels(cases))
+    assert (found.recall, found.precision) == (1, pytest.approx(found.mispredicted / found.flagged))
     flat = [error(np.full(right.shape, 0.25 + 1e-9), right) for _, right in voxels(cases)]
-    assert found.ece == pytest.approx(flat, rel=1e-4)
+    assert found.ece == pytest.approx(np.mean(flat), rel=1e-4)
 
 
 def test_shares_without_a_denominator_are_none():
-    study = detection_study({"toy": {"a": [0.1] * 11}}, {"toy": {"b": Learned(0, 0, 0, (0.2, 0.4))}})
-    own = study.data["tasks"]["toy"]["learned"]["b"]
-    assert (own["recall"], own["precision"], own["ece"]) == (None, None, pytest.approx(0.3))
+    logits = [np.eye(4)[:, [0, 1, 2, 3]].reshape(4, 4) * 9]
+    cases = ArrayCases(logits, [np.arange(4)])
+    calibrator = make_calibrator("selective", 4)
+    calibrator.selector.set_constant(flagged=False)
+    own = judge_selector(cases, calibrator)
+    assert (own.recall, own.precision, own.mispredicted, own.flagged) == (None, None, 0, 0)
+    study = detection_outcome({"toy": DetectionTask({"a": [0.1] * 11}, {"b": own})})
     assert "| b | — |" in study.tables["selective_figure4_detection"].to_markdown()
 
 
 def test_a_benchmark_has_curves_of_its_tasks(setting):
     study = run_detection(setting)
-    found = study.data["tasks"]["toy"]
-    assert list(found["oracle"]) == ["identity(mean_logits)", "ts(mean_logits)", "cms_ap(mean_logits)"]
-    assert found["learned"] == {}
+    found = study.data.tasks["toy"]
+    assert list(found.oracle) == ["identity(mean_logits)", "ts(mean_logits)", "cms_ap(mean_logits)"]
+    assert found.learned == {}
 
 
 def test_without_a_calibrator_to_start_from_there_is_nothing_to_study(setting):
     units = tuple(each for each in setting.results.units if each.unit.pipeline.calibrator == "ms")
     with pytest.raises(NothingToStudyError, match="no task has one of identity, ts, cms_ap of the mean logits"):
-        run_detection(replace(setting, results=replace(setting.results, units=units)))
+        run_detection(replace(setting, results=structs.replace(setting.results, units=units)))
+
+
+def test_curves_are_the_oracle_s_and_marks_are_learned_selectors(texts):
+    learned = {"s": LearnedSelector(0.4, 0.5, 0.03, 1, 1), "nothing found": LearnedSelector(None, None, 0.1, 0, 0)}
+    figure = detection_figure(DetectionTask({"ts": [0.1, 0.05, 0.0]}, learned), [0, 0.5, 1])
+    oracle, mark = figure.axes[0].lines
+    assert oracle.get_xydata().tolist() == [[0, 10], [50, 5], [100, 0]]
+    assert mark.get_xydata().tolist() == [[40, 3]]
+    assert "ts, oracle" in texts(figure)
+    assert not any("nothing found" in text for text in texts(figure))

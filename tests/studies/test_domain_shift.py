@@ -3,18 +3,20 @@
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from segcal.studies.domain_shift import arrange, run_domain_shift
 from segcal.studies.setting import NothingToStudyError
+from segcal.summary import Estimate, ResultRow
 
 
 def result(task, target, pipeline, ece, miou):
-    return {
-        "task": task,
-        "test_on": target,
-        "pipeline": pipeline,
-        "metrics": {"ece": {"value": ece}, "miou": {"value": miou}},
-    }
+    metrics = {"ece": Estimate(ece, None, None), "miou": Estimate(miou, None, None)}
+    return ResultRow(task, target, pipeline, metrics, converged=True)
+
+
+def with_rows(setting, rows):
+    return replace(setting, summary=structs.replace(setting.summary, results=tuple(rows)))
 
 
 def test_rows_and_columns_are_those_of_hand_made_results(setting):
@@ -25,7 +27,7 @@ def test_rows_and_columns_are_those_of_hand_made_results(setting):
         result("toy", "elsewhere", "identity(mean_logits)", 0.4, 0.3),
         result("toy", "elsewhere", "ts(mean_logits)", 0.3, 0.3),
     ]
-    study = run_domain_shift(replace(setting, summary=setting.summary | {"results": rows}))
+    study = run_domain_shift(with_rows(setting, rows))
     inside, outside = (table.to_markdown() for table in study.tables.values())
     assert "| Model | mIoU | Uncal | ts |" in inside
     assert "| *toy* | | | |\n| mean_logits | 50.00 | 0.200 | 0.100 |" in inside
@@ -36,15 +38,15 @@ def test_rows_and_columns_are_those_of_hand_made_results(setting):
 
 
 def test_every_pair_of_a_benchmark_has_its_rows(setting):
-    rows = arrange(setting, [row for row in setting.summary["results"] if row["test_on"]])
-    places = [(row["InD"], row["SD"], row["model"]) for row in rows]
+    rows = arrange(setting, [row for row in setting.summary.results if row.test_on])
+    places = [(row.InD, row.SD, row.model) for row in rows]
     assert sorted(places) == sorted(
         ("toy", target, pooling) for target in ("toy_strong", "elsewhere") for pooling in ("single", "mean_logits")
     )
-    assert set(rows[-1]["ece"]) == {"identity", "ts", "ms", "cms_ap"}
+    assert set(rows[-1].ece) == {"identity", "ts", "ms", "cms_ap"}
 
 
 def test_without_another_place_there_is_nothing_to_study(setting):
-    rows = [row for row in setting.summary["results"] if not row["test_on"]]
+    rows = [row for row in setting.summary.results if not row.test_on]
     with pytest.raises(NothingToStudyError, match="no task names another one in test_on"):
-        run_domain_shift(replace(setting, summary=setting.summary | {"results": rows}))
+        run_domain_shift(with_rows(setting, rows))

@@ -5,13 +5,19 @@ import json
 import numpy as np
 import pytest
 
+from segcal.report.case_maps import SeenCase, SliceMaps
+from segcal.report.pictures import encode_values
 from segcal.studies import worst_cases
 from segcal.studies.worst_cases import (
-    case_rows,
-    choose_cases,
+    STUDY,
+    ChosenPipeline,
+    SeenTask,
+    WorstCasesData,
+    case_numbers,
     choose_pipeline,
-    local_pipeline,
+    overlay_figure,
     run_worst_cases,
+    temperature_figure,
 )
 
 
@@ -21,39 +27,28 @@ def study(setting):
 
 
 def test_every_task_has_its_pipeline_and_its_cases_worst_first(setting, study):
-    assert set(study.data["tasks"]) == {"toy", "plain"}
-    found = study.data["tasks"]["toy"]
-    assert found["chosen"]["title"] in {"identity(mean_logits)", "ts(mean_logits)", "cms_ap(mean_logits)"}
-    losses = [each["nll"][1] for each in found["cases"]]
+    assert set(study.data.tasks) == {"toy", "plain"}
+    found = study.data.tasks["toy"]
+    assert found.chosen.title in {"identity(mean_logits)", "ts(mean_logits)", "cms_ap(mean_logits)"}
+    losses = [each.nll[1] for each in found.cases]
     assert losses == sorted(losses, reverse=True)
-    every = setting.results.repeats("toy", found["chosen"]["title"])[0].numbers("nll")
+    every = setting.results.repeats("toy", found.chosen.title)[0].numbers("nll")
     assert losses[0] == max(every)
-    assert found["of"] == len(every) == 4
+    assert found.of == len(every) == 4
 
 
 def test_a_case_has_its_numbers_before_and_after_and_its_maps(setting, study):
-    found = study.data["tasks"]["toy"]
-    first = found["cases"][0]
-    before = {row["case"]: row for row in setting.results.repeats("toy", "identity(mean_logits)")[0].rows}
-    assert first["ece"][0] == before[first["case"]]["metrics"]["ece"]
-    assert first["shape"] == [12, 17]
-    assert {"truth", "prediction", "before", "after", "image", "energy"} <= set(first["slices"][0])
+    found = study.data.tasks["toy"]
+    first = found.cases[0]
+    before = {row.case: row for row in setting.results.repeats("toy", "identity(mean_logits)")[0].rows}
+    assert first.ece[0] == before[first.case].metrics["ece"]
+    assert first.shape == [12, 17]
+    assert first.slices[0].image
+    assert first.slices[0].energy
 
 
-def test_reasons_are_given_and_cases_are_few():
-    rng = np.random.default_rng(0)
-    rows = {f"c{i:03d}": {"nll": rng.random(2).tolist()} for i in range(300)}
-    chosen = choose_cases(rows)
-    assert 3 <= len(chosen) <= 6
-    worst = max(rows, key=lambda name: rows[name]["nll"][1])
-    assert next(iter(chosen)) == worst
-    most = max(rows, key=lambda name: rows[name]["nll"][0] - rows[name]["nll"][1])
-    assert "most gain" in chosen[most]
-
-
-def test_pictures_of_a_task_are_bounded(setting, monkeypatch):
-    monkeypatch.setattr(worst_cases, "BUDGET", 1)
-    assert len(worst_cases.look_at(setting, setting.tasks[0])["cases"]) == 1
+def test_pictures_of_a_task_are_bounded(setting):
+    assert len(worst_cases.look_at(setting, setting.tasks[0], budget=1).cases) == 1
 
 
 def test_without_validation_cases_a_safe_calibrator_is_taken(setting, monkeypatch):
@@ -65,19 +60,65 @@ def test_without_validation_cases_a_safe_calibrator_is_taken(setting, monkeypatc
 
 def test_the_rows_hold_both_stages(setting):
     pipeline, _ = choose_pipeline(setting, setting.tasks[1])
-    rows = case_rows(setting, "plain", pipeline)
-    assert set(next(iter(rows.values()))) == {"nll", "ece", "dice", "voxels", "flip_rate"}
+    found = case_numbers(setting, "plain", pipeline)
+    units = [setting.results.repeats("plain", title)[0] for title in ("identity(mean_logits)", pipeline.title)]
+    before, after = (unit.numbers("ece") for unit in units)
+    assert [one.ece for one in found.values()] == [list(pair) for pair in zip(before, after, strict=True)]
 
 
 def test_it_is_written_as_json_and_as_a_table(study, tmp_path):
-    paths = study.write(tmp_path)
+    paths = study.write(tmp_path, "worst_cases")
     assert json.loads(paths[0].read_text())["study"] == "worst_cases"
     assert "the worst first" in (tmp_path / "tables" / "worst_cases.md").read_text()
 
 
 def test_a_local_temperature_is_shown_where_one_was_fitted(setting, monkeypatch):
-    assert local_pipeline(setting, setting.tasks[0], "mean_logits") is None
+    assert worst_cases.look_at(setting, setting.tasks[0]).temperature is None
     monkeypatch.setattr(worst_cases, "LOCAL", ("none", "ts"))
     found = worst_cases.look_at(setting, setting.tasks[0])
-    assert found["temperature"] == "ts(mean_logits)"
-    assert all("temperature" in each for case in found["cases"] for each in case["slices"])
+    assert found.temperature == "ts(mean_logits)"
+    assert all(each.temperature for case in found.cases for each in case.slices)
+
+
+def maps(classes, **more):
+    return SliceMaps(0, classes, classes, classes, classes, **more)
+
+
+def test_inputs_stand_above_the_same_with_the_truth_over_them(texts, classes, picture, nasty):
+    figure = overlay_figure(
+        [(nasty, maps(classes, image=picture)), ("b", maps(classes))], ("background", nasty, "road")
+    )
+    assert [len(axis.images) for axis in figure.axes] == [1, 1, 2, 2]
+    found = texts(figure)
+    assert "road" in found
+    assert "background" not in found
+
+
+def test_without_background_every_class_is_named(texts, classes):
+    assert "sky" in texts(overlay_figure([("a", maps(classes))], ("sky", "road"), background=False))
+
+
+def test_all_temperatures_share_one_scale(texts, classes, picture):
+    own = [encode_values(np.full((12, 20), 0.5) + np.eye(12, 20)), encode_values(np.full((12, 20), 4.0))]
+    figure = temperature_figure(
+        [(str(k), maps(classes, image=picture, temperature=each)) for k, each in enumerate(own)]
+    )
+    norms = {(axis.images[0].norm.vmin, axis.images[0].norm.vmax) for axis in figure.axes[2:4]}
+    assert norms == {(0.5, 4.0)}
+    assert "temperature: above 1 is softened" in texts(figure)
+
+
+def test_temperature_is_drawn_where_the_cases_have_it(section, classes, picture, values):
+    slices = [maps(classes, image=picture), maps(classes, temperature=values)]
+    case = SeenCase("x", ["worst"], [1.0, 1.0], [0.1, 0.1], [0.5, 0.5], 240, None, [12, 20, 2], 2, 1, slices)
+    chosen = ChosenPipeline("ts(mean_logits)", "mean_logits", "ts")
+
+    def drawn(*cases):
+        data = WorstCasesData("", {"heart": SeenTask(chosen, {}, list(cases), 1)})
+        return {each.name: each for each in STUDY.figures(data, section)}
+
+    found = drawn(case)
+    assert set(found) == {"inputs_heart", "temperature_heart"}
+    assert not found["inputs_heart"].on_page
+    assert found["temperature_heart"].svg.startswith("<?xml")
+    assert drawn() == {}

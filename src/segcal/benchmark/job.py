@@ -13,13 +13,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from segcal.benchmark.protocol import Protocol
 from segcal.benchmark.results import CaseResult, FlipBands, Totals, UnitHeader, write_unit
-from segcal.benchmark.tasks import OpenTask
+from segcal.benchmark.tasks import Task
 from segcal.benchmark.units import SCHEMA, Job, Unit, cases_elsewhere, divide
 from segcal.calibrators import Calibrator
 from segcal.cases import Case, Cases, Split
@@ -45,34 +45,20 @@ CALIBRATORS = "calibrators"  # until studies and report use Unit.calibrator_path
 Report = Callable[[str], None]
 
 
-class Work(NamedTuple):
-    """What every job of a run shares: the protocol, the folder of results, and the digest of each unit."""
-
-    protocol: Protocol
-    folder: Path
-    digests: Mapping[Unit, str]
-
-    def open(self, name: str, pooling: str) -> OpenTask:
-        """Open a task with a pooling."""
-        return self.protocol.open(self.protocol.task(name), pooling)
-
-    def divide(self, name: str, cases: Cases, repeat: int) -> Split:
-        """Divide the cases of a task in a repeat."""
-        return divide(self.protocol, self.protocol.task(name), cases, repeat)
-
-
-def run_job(job: Job, work: Work, report: Report = lambda message: None) -> int:
-    """Run the units of a job, write their files, and return how many there are."""
-    name = f"{job.task}, repeat {job.repeat + 1}, {job.pooling}"
+def run_job(job: Job, protocol: Protocol, folder: Path, report: Report = lambda message: None) -> int:
+    """Run the units of a job, write their files to a folder of results, and return how many there are."""
+    name = f"{job.task.name}, repeat {job.repeat + 1}, {job.pooling}"
     with one_thread():
-        opened = work.open(job.task, job.pooling)
-        split = work.divide(job.task, opened.cases, job.repeat)
-        fits = _fit(job, work, split, lambda message: report(f"{name}: {message}"))
+        opened = protocol.open(job.task, job.pooling)
+        split = divide(protocol, job.task, opened.cases, job.repeat)
+        fits = _fit(job, protocol, folder, split, lambda message: report(f"{name}: {message}"))
         for target in dict.fromkeys(unit.test_on for unit in job.units):
             units = [unit for unit in job.units if unit.test_on == target]
             where = f"{name}, tested on {target}" if target else name
-            cases, background = _target(work, target, job, split, opened)
-            counter = CaseCounter(benchmark_metrics(work.protocol.metrics, background))
+            cases, background = split.test, opened.background
+            if target:
+                cases, background = _elsewhere(job, protocol, protocol.task(target), split, opened.cases)
+            counter = CaseCounter(benchmark_metrics(protocol.metrics, background))
             calibrators = {unit.pipeline.title: fits[unit.pipeline.title].calibrator for unit in units}
             kept = {title: Kept() for title in calibrators}
             for number, case_id in enumerate(sorted(cases.ids)):
@@ -80,32 +66,28 @@ def run_job(job: Job, work: Work, report: Report = lambda message: None) -> int:
                 counter.add(cases.read(case_id), calibrators, kept)
             for unit in units:
                 title = unit.pipeline.title
-                header = _header(unit, work.digests[unit], fits[title], split, cases, background)
-                write_unit(work.folder, header, kept[title].rows, kept[title].total())
+                header = _header(unit, job.units[unit], fits[title], split, cases, background)
+                write_unit(folder, header, kept[title].rows, kept[title].total())
     return len(job.units)
 
 
-def _fit(job: Job, work: Work, split: Split, report: Report) -> dict[str, Fitted]:
-    config = work.protocol.fit
-    data = read_data(split.cal, split.val if len(split.val) else None, config, report)
+def _fit(job: Job, protocol: Protocol, folder: Path, split: Split, report: Report) -> dict[str, Fitted]:
+    data = read_data(split.cal, split.val if len(split.val) else None, protocol.fit, report)
     fits = {}
     for unit in {unit.pipeline: unit for unit in job.units}.values():
         report(f"fitting {unit.pipeline.calibrator}")
-        fitted = fit_to(unit.pipeline.make(split.cal.num_classes), data, config, work.protocol.device)
+        fitted = fit_to(unit.pipeline.make(split.cal.num_classes), data, protocol.fit, protocol.device)
         fitted.calibrator.cpu()
         fits[unit.pipeline.title] = fitted
         if fitted.calibrator.num_parameters():
-            save(fitted, work.folder / unit.calibrator_path)
+            save(fitted, folder / unit.calibrator_path)
     return fits
 
 
-def _target(work: Work, target: str, job: Job, split: Split, opened: OpenTask) -> tuple[Cases, bool]:
-    if not target:
-        return split.test, opened.background
-    other = work.open(target, job.pooling)
-    alone = work.protocol.task(target).test_only
-    own = None if alone else work.divide(target, other.cases, job.repeat)
-    return cases_elsewhere(split, opened.cases, other.cases, own), other.background
+def _elsewhere(job: Job, protocol: Protocol, target: Task, split: Split, every: Cases) -> tuple[Cases, bool]:
+    other = protocol.open(target, job.pooling)
+    own = None if target.test_only else divide(protocol, target, other.cases, job.repeat)
+    return cases_elsewhere(split, every, other.cases, own), other.background
 
 
 def _header(unit: Unit, digest: str, fitted: Fitted, split: Split, cases: Cases, background: bool) -> UnitHeader:

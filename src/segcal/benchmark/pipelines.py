@@ -16,34 +16,20 @@ from segcal.types import Preserves
 
 SYMBOLS = {"single": "p_0", "mean_probs": r"\bar{p}", "mean_logits": r"\bar{z}"}
 
+_P, _L = "mean_probs", "mean_logits"
 # Pooling and calibrator, in the row groups of Table 4. Vector scaling is defined in the paper, but not in its table.
 ROW_GROUPS: dict[str, tuple[tuple[str, str], ...]] = {
-    "(a) Uncalibrated baselines": (("single", "identity"), ("mean_probs", "identity"), ("mean_logits", "identity")),
-    "(b) Translation invariance: MS vs. MS_c and DC": (
-        ("mean_logits", "ms"),
-        ("mean_logits", "dc"),
-        ("mean_logits", "ms_c"),
+    "(a) Uncalibrated baselines": (("single", "identity"), (_P, "identity"), (_L, "identity")),
+    "(b) Translation invariance: MS vs. MS_c and DC": ((_L, "ms"), (_L, "dc"), (_L, "ms_c")),
+    "(c) Translation invariance: LTS with logits vs. log-probabilities": ((_L, "lts"), (_L, "lts_ti")),
+    "(d) Decision preservation: CDC vs. CMS": tuple(
+        (how, name) for how in (_P, _L) for name in ("cdc", "cms_ap", "cms_op")
     ),
-    "(c) Translation invariance: LTS with logits vs. log-probabilities": (
-        ("mean_logits", "lts"),
-        ("mean_logits", "lts_ti"),
+    "(e) Standard temperature-based calibrators (order-preserving, TI): TS, ETS": tuple(
+        (how, name) for name in ("ts", "ets") for how in (_P, _L)
     ),
-    "(d) Decision preservation: CDC vs. CMS": (
-        ("mean_probs", "cdc"),
-        ("mean_probs", "cms_ap"),
-        ("mean_probs", "cms_op"),
-        ("mean_logits", "cdc"),
-        ("mean_logits", "cms_ap"),
-        ("mean_logits", "cms_op"),
-    ),
-    "(e) Standard temperature-based calibrators (order-preserving, TI): TS, ETS": (
-        ("mean_probs", "ts"),
-        ("mean_logits", "ts"),
-        ("mean_probs", "ets"),
-        ("mean_logits", "ets"),
-    ),
-    "(f) Standard affine calibrator (not order-preserving, TI): DC": (("mean_probs", "dc"), ("mean_logits", "dc")),
-    "(g) Vector scaling, and its TI form": (("mean_logits", "vs"), ("mean_logits", "vs_ti")),
+    "(f) Standard affine calibrator (not order-preserving, TI): DC": ((_P, "dc"), (_L, "dc")),
+    "(g) Vector scaling, and its TI form": ((_L, "vs"), (_L, "vs_ti")),
 }
 OTHER_ROWS = "(h) Others"
 
@@ -125,13 +111,12 @@ def more_pipelines() -> tuple[Pipeline, ...]:
     return tuple(Pipeline("mean_logits", name) for name in ("identity", "ts", *others))
 
 
-def all_pipelines() -> tuple[Pipeline, ...]:
-    """Return the paper's pipelines and those of :func:`more_pipelines`."""
-    return tuple(dict.fromkeys((*paper_pipelines(), *more_pipelines())))
-
-
 # What a protocol may write in the place of a list.
-LISTS = {"paper": paper_pipelines, "more": more_pipelines, "all": all_pipelines}
+LISTS = {
+    "paper": paper_pipelines,
+    "more": more_pipelines,
+    "all": lambda: tuple(dict.fromkeys((*paper_pipelines(), *more_pipelines()))),
+}
 
 
 def unknown_calibrators() -> tuple[str, ...]:

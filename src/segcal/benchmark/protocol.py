@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 from typing import Annotated, Any
 
-from msgspec import UNSET, Meta, Struct, UnsetType, defstruct, to_builtins
+from msgspec import UNSET, Meta, Struct, UnsetType, defstruct, structs, to_builtins
 
 from segcal.benchmark.pipelines import LISTS, Pipeline, unknown_calibrators
 from segcal.benchmark.tasks import Division, Opener, OpenTask, Task, check_tasks, open_task, read_task, task_plain
@@ -166,22 +166,9 @@ def parse_protocol(document: dict[str, Any], root: str | Path = ".") -> Protocol
     pipelines, notes = _read_pipelines(found.pipelines)
     find_metrics(found.metrics)
     read_table(found.fit, "fit", _FitTable)
-    return Protocol(
-        tasks=tasks,
-        pipelines=pipelines,
-        paper=isinstance(found.pipelines, str),
-        split=found.split,
-        repeats=found.repeats,
-        seed=found.seed,
-        fit=FitConfig(**found.fit),
-        metrics=tuple(dict.fromkeys(found.metrics)),
-        bootstrap=found.bootstrap,
-        studies=_read_studies(found.studies),
-        study_options=found.study_options,
-        root=Path(root),
-        workers=found.workers,
-        notes=notes,
-    )
+    read = {"tasks": tasks, "pipelines": pipelines, "fit": FitConfig(**found.fit), "notes": notes, "root": Path(root)}
+    read |= {"metrics": tuple(dict.fromkeys(found.metrics)), "studies": _read_studies(found.studies)}
+    return Protocol(**structs.asdict(found) | read, paper=isinstance(found.pipelines, str))
 
 
 def _read_pipelines(listed: object) -> tuple[tuple[Pipeline, ...], tuple[str, ...]]:

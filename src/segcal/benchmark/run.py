@@ -7,6 +7,7 @@ Killed at any point and run again, a benchmark ends with the same bytes.
 
 import json
 import multiprocessing
+import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from pathlib import Path
@@ -16,12 +17,12 @@ from msgspec import to_builtins
 from msgspec.structs import replace
 
 from segcal.atomic import sweep, write_text
-from segcal.benchmark.job import Work, run_job
+from segcal.benchmark.job import run_job
 from segcal.benchmark.pipelines import Pipeline
 from segcal.benchmark.protocol import Protocol
 from segcal.benchmark.results import PROTOCOL, Results, finished, read_protocol, read_results
 from segcal.benchmark.tasks import OpenTask
-from segcal.benchmark.units import SCHEMA, Job, divide, plan, unit_digest
+from segcal.benchmark.units import SCHEMA, Job, divide, plan
 from segcal.errors import InputError, SegcalError
 from segcal.parent import follow_parent
 
@@ -59,10 +60,9 @@ def run_benchmark(
     opened = {(task.name, how): protocol.open(task, how) for task in protocol.tasks for how in poolings}
     usable, notes = _usable(protocol, opened)
     protocol = replace(protocol, notes=(*protocol.notes, *notes))
-    jobs = plan(protocol, usable)
-    units = [unit for job in jobs for unit in job.units]
     fingerprints = {key: task.cases.fingerprint() for key, task in opened.items()}
-    digests = {unit: unit_digest(unit, protocol, fingerprints) for unit in units}
+    jobs = plan(protocol, usable, fingerprints)
+    units = [unit for job in jobs for unit in job.units]
     _check_tasks(protocol, opened)
     document = protocol.to_plain() | {
         "schema": SCHEMA,
@@ -75,23 +75,27 @@ def run_benchmark(
     }
     write_text(place / PROTOCOL, json.dumps(document, indent=1, ensure_ascii=False) + "\n")
     pending = (
-        job._replace(units=tuple(unit for unit in job.units if not finished(place, unit, digests[unit])))
+        job._replace(units={unit: digest for unit, digest in job.units.items() if not finished(place, unit, digest)})
         for job in jobs
     )
     todo = [job for job in pending if job.units]
     done = len(units) - sum(len(job.units) for job in todo)
     progress(Step(done, len(units), f"{done} of {len(units)} units are finished"))
-    _run(todo, Work(protocol, place, digests), done, len(units), progress)
+    _run(todo, protocol, place, Step(done, len(units), ""), progress)
     return read_results(place)
 
 
 def check_folder(place: Path, overwrite: bool = False) -> None:
-    """Refuse a folder that cannot be written, or in which files of something else would be overwritten.
+    """Refuse a folder that cannot be written to, or in which files of something else would be overwritten.
 
     Args:
         place: a folder that has results of ours, whose protocol says so, or nothing of the names that we write.
         overwrite: whether files of such names may be replaced, whoever wrote them.
     """
+    for path in (place, *(place / name for name in PARTS)):
+        there = next(each for each in (path, *path.absolute().parents) if each.exists())
+        if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+            raise InputError(f"{there} cannot be written to, but results go there. Name another folder.")
     if overwrite:
         return
     try:
@@ -105,18 +109,19 @@ def check_folder(place: Path, overwrite: bool = False) -> None:
                 ) from None
 
 
-def _run(todo: Sequence[Job], work: Work, done: int, total: int, progress: Progress) -> None:
-    workers = min(work.protocol.workers, len(todo))
+def _run(todo: Sequence[Job], protocol: Protocol, place: Path, step: Step, progress: Progress) -> None:
+    done, total, _ = step
+    workers = min(protocol.workers, len(todo))
     if workers <= 1:
         for job in todo:
-            done += run_job(job, work, lambda message: progress(Step(done, total, message)))  # noqa: B023
+            done += run_job(job, protocol, place, lambda message: progress(Step(done, total, message)))  # noqa: B023
             progress(Step(done, total, ""))
         return
     others = set(multiprocessing.active_children())
     spawn = multiprocessing.get_context("spawn")  # a fork of a process with threads may hang
     pool = ProcessPoolExecutor(workers, spawn, initializer=follow_parent)
     try:
-        waiting: set[Future[int]] = {pool.submit(run_job, job, work) for job in todo}
+        waiting: set[Future[int]] = {pool.submit(run_job, job, protocol, place) for job in todo}
         while waiting:
             ready, waiting = wait(waiting, return_when=FIRST_COMPLETED)
             done += sum(future.result() for future in ready)
@@ -137,21 +142,20 @@ def _any(opened: Opened, name: str) -> OpenTask:
     return next(task for (own, _), task in opened.items() if own == name)
 
 
-def _usable(protocol: Protocol, opened: Opened) -> tuple[dict[str, tuple[Pipeline, ...]], list[str]]:
+def _usable(protocol: Protocol, opened: Opened) -> tuple[dict[str, list[Pipeline]], list[str]]:
     """Return the pipelines of each task; of the paper's list, those that need an offset that is gone are left out."""
-    usable: dict[str, tuple[Pipeline, ...]] = {}
+    usable: dict[str, list[Pipeline]] = {}
     notes = []
     for task in protocol.tasks:
-        kept, left_out = [], []
+        own = usable[task.name] = []
         for pipeline in protocol.pipelines:
             cases = opened[task.name, pipeline.pooling].cases
             if not protocol.paper:
                 cases.require_offset(pipeline.title, pipeline.translation_invariant)
-            (kept if pipeline.translation_invariant or cases.has_offset else left_out).append(pipeline)
-        usable[task.name] = tuple(kept)
+            own += [pipeline] if pipeline.translation_invariant or cases.has_offset else []
+        left_out = ", ".join(pipeline.title for pipeline in protocol.pipelines if pipeline not in own)
         if left_out and not task.test_only:
-            titles = ", ".join(pipeline.title for pipeline in left_out)
-            notes.append(f"left out for {task.name}, whose predictions have no offset: {titles}")
+            notes.append(f"left out for {task.name}, whose predictions have no offset: {left_out}")
     return usable, notes
 
 

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, TypeAlias
-from typing import Protocol as Interface
 
 from msgspec import Meta, Struct, defstruct, structs, to_builtins
 from torch import Tensor
@@ -16,9 +15,6 @@ from torch import Tensor
 from segcal.benchmark.toml import AtLeastOne, Count, Text, read_table
 from segcal.cases import Cases, ReadOptions, open_cases
 from segcal.errors import InputError
-
-# Each of them is drawn and predicted.
-MOST_EMBEDDED = 1_000_000
 
 
 class Division(Struct, frozen=True, forbid_unknown_fields=True):
@@ -36,13 +32,25 @@ class Division(Struct, frozen=True, forbid_unknown_fields=True):
     fitted: AtLeastOne | None = None
 
 
-class EmbeddedTask(Struct, frozen=True, forbid_unknown_fields=True):
+class _Named(Struct, frozen=True):
+    name: Text
+
+
+class _Shared(_Named, frozen=True, kw_only=True):
+    background: bool | None = None
+    split: Division | None = None
+    test_on: tuple[Text, ...] = ()
+    test_only: bool = False
+    exclude: tuple[Text, ...] = ()
+
+
+class EmbeddedTask(_Shared, frozen=True, forbid_unknown_fields=True):
     """A task that the package carries.
 
     Attributes:
         name: how results name it.
         embedded: its name among the embedded tasks.
-        cases: how many cases.
+        cases: how many cases; each of them is drawn and predicted.
         first: the index of the first one; cases are drawn from their index.
         members: how many networks of its ensemble.
         corruption: "" or a strength ("mild", "strong"): pictures are corrupted before the networks see them.
@@ -53,63 +61,49 @@ class EmbeddedTask(Struct, frozen=True, forbid_unknown_fields=True):
         exclude: cases that are left out.
     """
 
-    name: Text
     embedded: Text
-    cases: Annotated[int, Meta(ge=1, le=MOST_EMBEDDED)] = 60
+    cases: Annotated[int, Meta(ge=1, le=1_000_000)] = 60
     first: Count = 0
     members: AtLeastOne = 5
     corruption: Text = ""
-    background: bool | None = None
-    split: Division | None = None
-    test_on: tuple[Text, ...] = ()
-    test_only: bool = False
-    exclude: tuple[Text, ...] = ()
 
 
-class FolderTask(Struct, frozen=True):
-    """Cases in folders of the user's; paths are relative to the protocol's root.
+class FolderTask(_Shared, frozen=True):
+    """Cases in folders of the user's, one per member, and a folder of labels; paths begin at the protocol's root.
 
-    Attributes:
-        members: one folder of predictions per member.
-        labels: the folder of labels.
-        options: what else is declared about them; their pooling is the pipeline's.
-        background, split, test_on, test_only, exclude: as for :class:`EmbeddedTask`.
+    `options` are what else is declared about the files; their pooling is the pipeline's. `background` is true unless
+    declared; the others are as for :class:`EmbeddedTask`.
     """
 
-    name: str
     members: tuple[str, ...]
     labels: str
     options: ReadOptions = ReadOptions()
-    background: bool = True
-    split: Division | None = None
-    test_on: tuple[str, ...] = ()
-    test_only: bool = False
-    exclude: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        structs.force_setattr(self, "background", self.background is not False)
 
 
 Task: TypeAlias = EmbeddedTask | FolderTask
 
-DECLARED = [each for each in fields(ReadOptions) if each.name != "pooling"]
-_PLAIN = {str: Text, int: int, list: tuple[Text, ...]}
+_DECLARED = [each for each in fields(ReadOptions) if each.name != "pooling"]
+_KINDS: dict[type, Any] = {str: Text | None, int: int | None, list: tuple[Text, ...] | None}
 # A folder task as TOML has it: what is declared about its files stands among its own keys.
 _FolderTable = defstruct(
     "_FolderTable",
     [
-        ("name", Text), ("members", tuple[Text, ...]), ("labels", Text), ("background", bool, True),
-        ("split", Division | None, None), ("test_on", tuple[Text, ...], ()), ("test_only", bool, False),
-        ("exclude", tuple[Text, ...], ()), *((f.name, _PLAIN[f.metadata["plain"]] | None, None) for f in DECLARED),
+        ("members", tuple[Text, ...]),
+        ("labels", Text),
+        *((each.name, _KINDS[each.metadata["plain"]], None) for each in _DECLARED),
     ],
+    bases=(_Shared,),
     forbid_unknown_fields=True,
-)  # fmt: skip
+)
 
 
 class OpenTask(NamedTuple):
-    """A task's cases with one pooling.
+    """A task's cases with one pooling, and whether Dice leaves class 0 out.
 
-    Attributes:
-        cases: the cases.
-        background: whether class 0 is left out of Dice.
-        model: makes pooled logits ``(classes, *space)`` from an image ``(channels, *space)``, if it can be run here.
+    `model` makes pooled logits ``(classes, *space)`` from an image ``(channels, *space)``, if it can be run here.
     """
 
     cases: Cases
@@ -117,14 +111,9 @@ class OpenTask(NamedTuple):
     model: Callable[[Tensor], Tensor] | None = None
 
 
-class Opener(Interface):
-    """Opens an embedded task with a pooling; `once` says that nothing need be kept of what is predicted.
-
-    It travels to worker processes, so it must be picklable.
-    """
-
-    def __call__(self, task: EmbeddedTask, pooling: str, *, once: bool = False) -> OpenTask:  # noqa: D102
-        ...
+# Opens an embedded task with a pooling, as `segcal.demo.embedded.open_embedded` does; with once=True nothing need be
+# kept of what is predicted. It travels to worker processes, so it can be pickled.
+Opener: TypeAlias = Callable[..., OpenTask]
 
 
 def open_task(
@@ -132,18 +121,14 @@ def open_task(
 ) -> OpenTask:
     """Open the cases of a task with a pooling; "single" is the first member alone.
 
-    Args:
-        task: the task.
-        pooling: a name from :data:`segcal.POOLINGS`.
-        root: where its relative paths begin.
-        embedded: opens embedded tasks: :func:`segcal.demo.embedded.open_embedded`.
-        members: only so many of its members; such cases are read once.
+    Relative paths begin at `root`; `embedded` opens embedded tasks. With only so many of its `members`, cases are read
+    once.
     """
     if isinstance(task, FolderTask):
         folders = [root / member for member in task.members[: 1 if pooling == "single" else members]]
         # A single folder has nothing to pool: its mean is itself, but the pooling still says what calibrators see.
         options = replace(task.options, pooling=pooling, **_resolved(task.options, root))
-        opened = OpenTask(open_cases(folders, root / task.labels, options=options), task.background)
+        opened = OpenTask(open_cases(folders, root / task.labels, options=options), bool(task.background))
     elif embedded is None:
         raise InputError(
             f"task {task.name!r} is an embedded one, but this run was given no embedded tasks. "
@@ -153,14 +138,31 @@ def open_task(
         opened = embedded(task, pooling)
     else:
         opened = embedded(structs.replace(task, members=members), pooling, once=True)
-    return opened._replace(cases=_without(opened.cases, task)) if task.exclude else opened
+    if not task.exclude:
+        return opened
+    ids = opened.cases.ids
+    kept = [case_id for case_id in ids if case_id not in task.exclude]
+    unknown = [case_id for case_id in task.exclude if case_id not in ids]
+    if unknown or not kept:
+        what = f"{unknown[0]!r}, which is none of its cases" if unknown else f"all {len(ids)} cases"
+        raise InputError(f"task {task.name!r} has exclude with {what}, but cases must remain. Change exclude.")
+    return opened._replace(cases=opened.cases.subset(kept))
+
+
+def _resolved(options: ReadOptions, root: Path) -> dict[str, Any]:
+    """Return the declarations that are paths, from the root."""
+    paths = {each.name: getattr(options, each.name) for each in _DECLARED if each.metadata.get("path")}
+    if str(options.groups).lower().endswith(".csv"):
+        paths["groups"] = options.groups
+    return {name: root / path for name, path in paths.items() if path is not None}
 
 
 def task_plain(task: Task) -> dict[str, Any]:
     """Return a task as plain data; of what is declared about files, pairs of what was given."""
     plain: dict[str, Any] = to_builtins(task, enc_hook=str)
     if isinstance(task, FolderTask):
-        plain["options"] = sorted([f.name, value] for f in DECLARED if (value := plain["options"][f.name]) is not None)
+        given = ((each.name, plain["options"][each.name]) for each in _DECLARED)
+        plain["options"] = sorted((name, value) for name, value in given if value is not None)
     return plain
 
 
@@ -169,10 +171,10 @@ def read_task(entry: object, where: str) -> Task:
     if isinstance(entry, dict) and "embedded" in entry:
         task: Task = read_table(entry, where, EmbeddedTask)
     else:
-        given = structs.asdict(read_table(entry, where, _FolderTable))
-        declared = {each.name: given.pop(each.name) for each in DECLARED}
-        task = FolderTask(**given, options=ReadOptions(**declared))
-    if not task.name.strip(".") or task.name[0] == "." or not all(x.isalnum() or x in "-_." for x in task.name):
+        found = structs.asdict(read_table(entry, where, _FolderTable))
+        options = ReadOptions(**{each.name: found.pop(each.name) for each in _DECLARED})
+        task = FolderTask(**found, options=options)
+    if task.name[:1] in ("", ".") or not all(letter.isalnum() or letter in "-_." for letter in task.name):
         raise InputError(
             f"protocol has {where}.name = {task.name!r}, but letters, digits, '-', '_' and '.' are needed, because it "
             "names a folder. Rename the task."
@@ -183,10 +185,9 @@ def read_task(entry: object, where: str) -> Task:
 def check_tasks(tasks: tuple[Task, ...]) -> None:
     """Refuse tasks of one name, tests on tasks that are not there, and tasks that nothing is fitted on."""
     names = [task.name for task in tasks]
-    for name in names:
-        if names.count(name) > 1:
-            raise InputError(f"protocol has two tasks named {name!r}, but names must differ. Rename one.")
     for task in tasks:
+        if names.count(task.name) > 1:
+            raise InputError(f"protocol has two tasks named {task.name!r}, but names must differ. Rename one.")
         for target in task.test_on:
             if target not in names or target == task.name:
                 others = ", ".join(each for each in names if each != task.name) or "none"
@@ -196,20 +197,3 @@ def check_tasks(tasks: tuple[Task, ...]) -> None:
                 )
     if all(task.test_only for task in tasks):
         raise InputError("protocol has test_only tasks alone, but one must be fitted on. Remove a test_only.")
-
-
-def _without(cases: Cases, task: Task) -> Cases:
-    kept = [case_id for case_id in cases.ids if case_id not in task.exclude]
-    unknown = [case_id for case_id in task.exclude if case_id not in cases.ids]
-    if unknown or not kept:
-        what = f"{unknown[0]!r}, which is none of its cases" if unknown else f"all {len(cases)} cases"
-        raise InputError(f"task {task.name!r} has exclude with {what}, but cases must remain. Change exclude.")
-    return cases.subset(kept)
-
-
-def _resolved(options: ReadOptions, root: Path) -> dict[str, Path]:
-    """Return the declarations that are paths, from the root."""
-    paths = {f.name: getattr(options, f.name) for f in DECLARED if f.metadata.get("path")}
-    if str(options.groups).lower().endswith(".csv"):
-        paths["groups"] = options.groups
-    return {name: root / path for name, path in paths.items() if path is not None}

@@ -53,36 +53,37 @@ def read_table(table: object, where: str, kind: type[Record]) -> Record:
 def _sentence(message: str, table: Any, where: str, kind: Any) -> str:
     """Return what msgspec says, such as "Expected `int` >= 1 - at `$.split.cal`", in our words."""
     what, _, place = message.partition(" - at `$")
-    key = re.search(r"(unknown|required) field `(.*)`", what)
-    hint: Any = kind
-    path = where
+    path, hint = where, kind
     for step in re.findall(r"\.(\w+)", place):
         hint = get_type_hints(kind, include_extras=True)[step]
         kind = next((each for each in (hint, *get_args(hint)) if isinstance(each, type)), kind)
         path, table = f"{path}.{step}".lstrip("."), table[step]
-    if key:
+    if "[...]" in place:  # some value of a table of whole numbers
+        step = next(name for name, value in table.items() if type(value) is not int or not 1 <= value <= 1 << 62)
+        path, table, place = f"{path}.{step}", table[step], ""
+    if key := re.search(r"(unknown|required) field `(.*)`", what):
         path = f"{path}.{key[2]}".lstrip(".")
         if key[1] == "required":
             return f"protocol has no {path}, but it is needed. Add the key."
         return f"protocol has the key {path}, which is unknown. Known keys: {', '.join(kind.__struct_fields__)}."
-    if "[...]" in place:  # some value of a table of whole numbers
-        step = next(name for name, value in table.items() if type(value) is not int or not 1 <= value <= 1 << 62)
-        path, table, place = f"{path}.{step}", table[step], ""
     if "matching regex" in what:
         number = re.search(r"\[(\d+)\]", place)
-        text = table[int(number[1])] if number else table
-        return f"protocol has {path} = {text!r}, but a text of one line is needed. Change the value."
+        table, needed = table[int(number[1])] if number else table, "a text of one line is needed. Change the value"
+        return f"protocol has {path} = {table!r}, but {needed}."
+    return f"protocol has {path} = {table!r}, but {_needed(what, '[' in place, hint)}."
+
+
+def _needed(what: str, inside: bool, hint: object) -> str:
+    """Return what a value should be, from "Expected `kind` >= limit", of the value itself or of one inside a list."""
     wanted = what.split("`")[1].removesuffix(" | null")
+    if inside or wanted == "array":
+        numbers = "whole numbers of at least 1 are" if "int" in str(hint) else "a list of texts is"
+        return f"{numbers} needed. Change the value"
     bound = re.search(r"([<>]=?) (\S+)$", what)
-    if "[" in place or wanted == "array":
-        numbers = "int" in str(hint)
-        needed = "whole numbers of at least 1 are needed" if numbers else "a list of texts is needed"
-    elif bound is None:
-        needed = f"{KINDS[wanted]} is needed"
-    elif bound[1] in "<>":
-        return f"protocol has {path} = {table}, but a share between 0 and 1 is needed. Try 0.95."
-    elif bound[1] == ">=":
-        return f"protocol has {path} = {table}, but at least {float(bound[2]):g} is needed. Raise it."
-    else:
-        return f"protocol has {path} = {table}, but at most {float(bound[2]):g} is possible. Lower it."
-    return f"protocol has {path} = {table!r}, but {needed}. Change the value."
+    if bound is None:
+        return f"{KINDS[wanted]} is needed. Change the value"
+    limit = f"{float(bound[2]):g}"
+    return {
+        ">=": f"at least {limit} is needed. Raise it",
+        "<=": f"at most {limit} is possible. Lower it",
+    }.get(bound[1], "a share between 0 and 1 is needed. Try 0.95")

@@ -8,7 +8,7 @@ Units that share their cases are one job: a task in a repeat with a pooling. A j
 pipelines, and tests all of them on a case while it is in memory.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -53,12 +53,12 @@ class Unit(Struct, frozen=True, kw_only=True):
 
 
 class Job(NamedTuple):
-    """Units of one task, repeat and pooling."""
+    """Units of one task, repeat and pooling, each with its digest."""
 
-    task: str
+    task: Task
     repeat: int
     pooling: str
-    units: tuple[Unit, ...]
+    units: dict[Unit, str]
 
 
 def unit_digest(unit: Unit, protocol: Protocol, fingerprints: Mapping[tuple[str, str], str]) -> str:
@@ -124,20 +124,29 @@ def cases_elsewhere(source: Split, every: Cases, target: Cases, own: Split | Non
     return target.subset(unseen)
 
 
-def plan(protocol: Protocol, usable: Mapping[str, tuple[Pipeline, ...]]) -> list[Job]:
-    """Return the jobs of a protocol, in the order of its tasks; `usable` are the pipelines that each task can have."""
+def plan(
+    protocol: Protocol, usable: Mapping[str, Sequence[Pipeline]], fingerprints: Mapping[tuple[str, str], str]
+) -> list[Job]:
+    """Return the jobs of a protocol, in the order of its tasks.
+
+    Args:
+        protocol: the protocol.
+        usable: the pipelines that each task can have.
+        fingerprints: of the cases of each task and pooling.
+    """
     jobs = []
     for task in protocol.tasks:
         pipelines = () if task.test_only else usable[task.name]
         for repeat in range(protocol.repeats):
             for pooling in dict.fromkeys(pipeline.pooling for pipeline in pipelines):
-                units = tuple(
+                units = [
                     Unit(task=task.name, repeat=repeat, test_on=target, pipeline=pipeline)
                     for pipeline in pipelines
                     if pipeline.pooling == pooling
                     for target in ("", *task.test_on)
-                )
-                jobs.append(Job(task.name, repeat, pooling, units))
+                ]
+                digests = {unit: unit_digest(unit, protocol, fingerprints) for unit in units}
+                jobs.append(Job(task, repeat, pooling, digests))
     return jobs
 
 

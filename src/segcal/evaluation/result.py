@@ -18,7 +18,7 @@ from rich.table import Table
 from segcal.atomic import write_text
 from segcal.metrics import Metric
 from segcal.names import csv_cell
-from segcal.summary import Difference, Estimate
+from segcal.summary import Difference, Estimate, Interval
 
 SCHEMA = 1
 # How the files begin: what begins otherwise was written by something else.
@@ -85,7 +85,7 @@ class Evaluation:
     def to_plain(self) -> dict[str, Any]:
         """Return everything as dicts, lists and numbers."""
 
-        def plain(part: Mapping[str, Estimate] | None) -> dict[str, Any] | None:
+        def plain(part: Mapping[str, Interval] | None) -> dict[str, Any] | None:
             return None if part is None else {name: msgspec.to_builtins(one) for name, one in part.items()}
 
         facts = {
@@ -171,7 +171,7 @@ def _digits(value: float) -> int:
     return 3 if value == 0 else min(max(2 - math.floor(math.log10(abs(value))), 1), 7)
 
 
-def _text(one: Estimate, digits: int, sign: str = "") -> str:
+def _text(one: Interval, digits: int, sign: str = "") -> str:
     if one.value is None:
         return "–"
     value, low, high = (f"{number or 0.0:{sign}.{digits}f}" for number in (one.value, one.low, one.high))

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from segcal.report.figures.base import Drawn, new_figure, styled
 from segcal.report.table import Column, Table
-from segcal.studies.setting import NothingToStudyError, Section, Setting, compared_first
+from segcal.studies.setting import NothingToStudyError, Section, compared_first
 from segcal.studies.study import MOST_LINES, Outcome, Study, draw_band, interval_cell, task_groups
 from segcal.summary import Estimate, Summary
 
@@ -44,13 +44,8 @@ class BinningData(Struct):
     reference_bins: dict[str, int]
 
 
-def run_binning(setting: Setting) -> Outcome[BinningData]:
-    """Read the numbers of all pipelines from the summary of a benchmark."""
-    return summary_binning(setting.summary)
-
-
 def summary_binning(summary: Summary) -> Outcome[BinningData]:
-    """Return the outcome of a summary, which is all that it needs."""
+    """Read the numbers of all pipelines from the summary of a benchmark, which is all that it needs."""
     tasks: dict[str, dict[str, Numbers]] = {}
     for row in summary.results:
         if not row.test_on and all(name in row.metrics for names in NAMES.values() for name in names.values()):
@@ -69,9 +64,7 @@ def binning_outcome(tasks: Mapping[str, dict[str, Numbers]]) -> Outcome[BinningD
     columns = tuple(
         Column(f"{bins} bins", metric.upper(), better="lower") for metric, names in NAMES.items() for bins in names
     )
-    groups = task_groups(
-        tasks, lambda numbers: [interval_cell(one) for metric in NAMES for one in numbers[metric].values()]
-    )
+    groups = task_groups(tasks, lambda own: [interval_cell(one) for metric in NAMES for one in own[metric].values()])
     notes = tuple(_note(task, one) for task, one in data.items())
     table = Table("Sensitivity of ECE and ACE to binning", "Pipeline", columns, groups, notes, apart=True)
     return Outcome(BinningData(data, REFERENCE), {"figure6_binning": table})
@@ -129,5 +122,5 @@ def _figures(data: BinningData, section: Section) -> Iterator[Drawn]:
 
 STUDY = Study(
     "Fig. 6: other numbers of bins", "ece and ace among the metrics", "nothing", True,
-    run_binning, BinningData, _figures,
+    lambda setting: summary_binning(setting.summary), BinningData, _figures,
 )  # fmt: skip

@@ -16,62 +16,18 @@ strength is no part of it, so the two strengths of a picture are of one kind.
 import hashlib
 import io
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 from scipy.ndimage import correlate1d
 
-from segcal.atomic import written
 from segcal.errors import InputError
 
 Picture = NDArray[np.float32]
-Change = Callable[[NDArray[np.float64], float, np.random.Generator], NDArray[np.float64]]
+Precise = NDArray[np.float64]
 
 STRENGTHS = ("mild", "strong")
-
-
-def add_noise(picture: NDArray[np.float64], sigma: float, rng: np.random.Generator) -> NDArray[np.float64]:
-    """Return the picture with Gaussian noise, drawn anew for every pixel and channel."""
-    return picture + sigma * rng.standard_normal(picture.shape)
-
-
-def blur(picture: NDArray[np.float64], sigma: float, _: np.random.Generator) -> NDArray[np.float64]:
-    """Return the picture blurred along both axes."""
-    kernel = gaussian_kernel(BLUR_TAPS[sigma], sigma)
-    for axis in (1, 2):
-        picture = correlate1d(picture, kernel, axis=axis, mode="mirror")
-    return picture
-
-
-def brighten(picture: NDArray[np.float64], factor: float, _: np.random.Generator) -> NDArray[np.float64]:
-    """Return the picture times a factor."""
-    return factor * picture
-
-
-def compress(picture: NDArray[np.float64], quality: float, _: np.random.Generator) -> NDArray[np.float64]:
-    """Return the picture after JPEG."""
-    pixels = _to_bytes(picture)
-    stream = io.BytesIO()
-    Image.fromarray(pixels[0] if len(pixels) == 1 else np.moveaxis(pixels, 0, 2)).save(stream, "JPEG", quality=quality)
-    back = np.asarray(Image.open(stream), np.float64) / 255
-    return back[None] if len(pixels) == 1 else np.moveaxis(back, 2, 0)
-
-
-def add_fog(picture: NDArray[np.float64], alpha: float, _: np.random.Generator) -> NDArray[np.float64]:
-    """Return the picture mixed with white."""
-    return (1 - alpha) * picture + alpha
-
-
-# The order is part of the definition: a digest modulo 5 points into it.
-CORRUPTIONS: dict[str, Change] = {
-    "noise": add_noise,
-    "blur": blur,
-    "brightness": brighten,
-    "jpeg": compress,
-    "fog": add_fog,
-}
 # Table 6 of the paper.
 SETTINGS: dict[str, dict[str, float]] = {
     "noise": {"mild": 0.03, "strong": 0.10},
@@ -83,7 +39,15 @@ SETTINGS: dict[str, dict[str, float]] = {
 BLUR_TAPS = {1.0: 5, 3.0: 13}
 
 
-def gaussian_kernel(taps: int, sigma: float) -> NDArray[np.float64]:
+def blur(picture: Precise, sigma: float) -> Precise:
+    """Return the picture blurred along both axes."""
+    kernel = gaussian_kernel(BLUR_TAPS[sigma], sigma)
+    for axis in (1, 2):
+        picture = correlate1d(picture, kernel, axis=axis, mode="mirror")
+    return picture
+
+
+def gaussian_kernel(taps: int, sigma: float) -> Precise:
     """Return a sampled Gaussian that sums to 1.
 
     >>> gaussian_kernel(5, 1.0).round(6).tolist()
@@ -92,6 +56,24 @@ def gaussian_kernel(taps: int, sigma: float) -> NDArray[np.float64]:
     place = np.arange(taps) - (taps - 1) / 2
     weights = np.exp(-0.5 * (place / sigma) ** 2)
     return weights / weights.sum()
+
+
+def compress(picture: Precise, quality: float) -> Precise:
+    """Return the picture after JPEG."""
+    stream = io.BytesIO()
+    to_image(picture).save(stream, "JPEG", quality=quality)
+    back = np.asarray(Image.open(stream), np.float64) / 255
+    return back[None] if len(picture) == 1 else np.moveaxis(back, 2, 0)
+
+
+# The order is part of the definition: a digest modulo 5 points into it.
+CORRUPTIONS: dict[str, Callable[[Precise, float, np.random.Generator], Precise]] = {
+    "noise": lambda picture, sigma, rng: picture + sigma * rng.standard_normal(picture.shape),
+    "blur": lambda picture, sigma, _: blur(picture, sigma),
+    "brightness": lambda picture, factor, _: factor * picture,
+    "jpeg": lambda picture, quality, _: compress(picture, quality),
+    "fog": lambda picture, alpha, _: (1 - alpha) * picture + alpha,
+}
 
 
 def choose_corruption(name: str, seed: int = 0) -> str:
@@ -120,50 +102,10 @@ def corrupt(picture: NDArray[np.floating], name: str, strength: str, seed: int =
     return _to_bytes(changed).astype(np.float32) / np.float32(255)
 
 
-def corrupt_folder(
-    source: Path,
-    target: Path,
-    strength: str,
-    seed: int = 0,
-    progress: Callable[[str], None] = lambda name: None,
-) -> dict[str, str]:
-    """Write a corrupted copy of a folder of pictures, as PNG files of the same stems.
-
-    Args:
-        source: the folder; every file in it must be a picture, and its whole file name decides its corruption.
-        target: where the copies go; made if it is not there.
-        strength: "mild" or "strong".
-        seed: enters the digests.
-        progress: called with the name of each file when it is written.
-
-    Returns:
-        the corruption of each file, by its name.
-    """
-    paths = sorted(path for path in source.iterdir() if path.is_file()) if source.is_dir() else []
-    if not paths:
-        raise InputError(f"{source} holds no files, but a folder of pictures is needed. Check the path.")
-    stems = [path.stem for path in paths]
-    twice = next((stem for stem in stems if stems.count(stem) > 1), None)
-    if twice is not None:
-        raise InputError(f"{source} holds two pictures named {twice!r}, but copies are PNG files. Rename one of them.")
-    chosen = {}
-    for path in paths:
-        pixels = _to_bytes(corrupt(_read(path), path.name, strength, seed))
-        with written(target / f"{path.stem}.png") as beside:
-            Image.fromarray(pixels[0] if len(pixels) == 1 else np.moveaxis(pixels, 0, 2)).save(beside, "PNG")
-        chosen[path.name] = choose_corruption(path.name, seed)
-        progress(path.name)
-    return chosen
-
-
-def _read(path: Path) -> Picture:
-    try:
-        with Image.open(path) as file:
-            pixels = np.asarray(file if file.mode == "L" else file.convert("RGB"))
-    except OSError as error:
-        raise InputError(f"{path} is not readable as a picture ({error}). Leave only pictures in the folder.") from None
-    picture = pixels.astype(np.float32) / np.float32(255)
-    return picture[None] if picture.ndim == 2 else np.moveaxis(picture, 2, 0)
+def to_image(picture: NDArray[np.floating]) -> Image.Image:
+    """Return a picture of one or three channels in 8 bits."""
+    pixels = _to_bytes(picture)
+    return Image.fromarray(pixels[0] if len(pixels) == 1 else np.moveaxis(pixels, 0, 2))
 
 
 def _check(picture: NDArray[np.floating], name: str, strength: str, kind: str | None) -> None:

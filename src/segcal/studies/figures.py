@@ -6,11 +6,12 @@ What a shift of all logits does to a calibrator is Fig. 1a: two inputs with one 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from msgspec import Struct
+from numpy.typing import NDArray
 
 from segcal.benchmark.pipelines import Pipeline
 from segcal.benchmark.units import Unit
@@ -37,6 +38,7 @@ MOST_CLASSES = 8
 SPARSE = 31
 VISIBLE_SHIFTS = (5.0, 30.0, 1000.0)
 VISIBLE = 0.1
+Values = NDArray[np.float64]
 
 
 def result_figures(studies: Mapping[str, Struct], sections: Mapping[str, Any], folder: Path) -> list[Drawn]:
@@ -118,37 +120,24 @@ def _shifts(section: Any, folder: Path) -> Iterator[Drawn]:
         yield Drawn(f"shift_{section.task}_{row.calibrator}", section.task, heading, SHIFT_TEXT, draw)
 
 
-class _Pair(NamedTuple):
-    """A voxel, a shift of its logits, and the probabilities of a calibrator without it and with it."""
-
-    logits: np.ndarray
-    shift: float
-    first: np.ndarray
-    second: np.ndarray
-
-
 @styled
 def shift_figure(calibrator: Calibrator, name: str = "", classes: Sequence[str] | None = None) -> Any:
     """Return the illustration for a fitted calibrator, with the voxel of its audit on which a shift changes most."""
-    change, pair = _clearest(calibrator)
-    softmax = np.exp(pair.logits - pair.logits.max())
+    change, shift, logits, before, after = _clearest(calibrator)
+    softmax = np.exp(logits - logits.max())
     softmax /= softmax.sum()
-    shown = sorted(np.argsort(-np.maximum(pair.first, pair.second), kind="stable")[:MOST_CLASSES].tolist())
+    shown = sorted(np.argsort(-np.maximum(before, after), kind="stable")[:MOST_CLASSES].tolist())
     labels = [f"class {k}" if classes is None else shorten(classes[k], 14) for k in shown]
     figure, axes = new_figure(1, 3, 9.2, 3.1)
     place = np.arange(len(shown))
+    verdict = "the same" if change < 1e-6 else "not the same"
     panels = (
-        ("raw scores", pair.logits, pair.logits + pair.shift, f"shifted by {pair.shift:g}"),
+        ("raw scores", logits, logits + shift, f"shifted by {shift:g}"),
         ("the network's own probabilities", softmax, softmax, "the same"),
-        (
-            f"after {shorten(name or 'calibration', 24)}",
-            pair.first,
-            pair.second,
-            "the same" if change < 1e-6 else "not the same",
-        ),
+        (f"after {shorten(name or 'calibration', 24)}", before, after, verdict),
     )
     for axis, (title, first, second, note) in zip(axes[0], panels, strict=True):
-        for number, (values, label) in enumerate(((first, "scores z"), (second, f"scores z + {pair.shift:g}"))):
+        for number, (values, label) in enumerate(((first, "scores z"), (second, f"scores z + {shift:g}"))):
             axis.bar(place + 0.4 * number - 0.2, values[shown], 0.4, color=COLOURS[number], label=label)
         axis.set(title=f"{title}:\n{note}", xticks=place)
         axis.set_xticklabels(labels, rotation=35 if len(shown) > 4 else 0)
@@ -159,15 +148,16 @@ def shift_figure(calibrator: Calibrator, name: str = "", classes: Sequence[str] 
 
 
 @torch.no_grad()
-def _clearest(calibrator: Calibrator) -> tuple[float, _Pair]:
-    """Return the smallest shift that anyone can see the effect of, with the voxel where it is largest."""
+def _clearest(calibrator: Calibrator) -> tuple[float, float, Values, Values, Values]:
+    """Return the largest change, the smallest shift that anyone can see, and the voxel where it changes most.
+
+    Of this voxel: its logits, and the probabilities of the calibrator without the shift and with it.
+    """
     voxels = adversarial(calibrator.num_classes)[::SPARSE].round(decimals=3)
     if not calibrator.pointwise:
         change, found = shift_change(calibrator, voxels)
-        logits, first, second = (
-            np.array(found[key], float) for key in ("logits", "probabilities", "and after the shift")
-        )
-        return change, _Pair(logits, float(found["the same plus"]), first, second)
+        first, second = (np.array(found[key], float) for key in ("probabilities", "and after the shift"))
+        return change, float(found["the same plus"]), np.array(found["logits"], float), first, second
     before = calibrator(voxels)
     worst = 0.0
     for shift in (*VISIBLE_SHIFTS, VISIBLE_SHIFTS[0]):  # the first again, where none of them can be seen
@@ -178,4 +168,4 @@ def _clearest(calibrator: Calibrator) -> tuple[float, _Pair]:
         if float(changes[place]) > VISIBLE:
             break
     first, second = (each[place].exp().double().numpy() for each in (before, after))
-    return worst, _Pair(voxels[place].double().numpy(), shift, first, second)
+    return worst, shift, voxels[place].double().numpy(), first, second

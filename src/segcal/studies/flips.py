@@ -105,13 +105,11 @@ def run_flips(setting: Setting) -> Outcome[FlipsData]:
         free = {each.title: each for each in setting.pipelines(task.name) if each.preserves is None}
         if not free:
             continue
-        bands[task.name] = own = {
-            title: total_of(
-                {str(unit.unit.repeat): unit.flip_bands for unit in setting.results.repeats(task.name, title)}
-            )
-            for title in free
-        }
-        most = max(free, key=lambda title: int(own[title].flips.sum()))
+        bands[task.name] = own = {}
+        for title in free:
+            units = setting.results.repeats(task.name, title)
+            own[title] = total_of({str(unit.unit.repeat): unit.flip_bands for unit in units})
+        most = max(own, key=lambda title: int(own[title].flips.sum()))
         setting.progress(f"flips of {task.name}")
         closer[task.name] = look_closer(setting, task, free.get(SHOWN, free[most]))
     if not bands:

@@ -130,19 +130,10 @@ def box(values: Sequence[float | None]) -> Box:
     lower, median, upper = (float(q) for q in np.percentile(defined, (25, 50, 75)))
     reach = WHISKER * (upper - lower)
     outside = (defined < lower - reach) | (defined > upper + reach)
-    return Box(
-        mean=float(defined.mean()),
-        low=float(defined[~outside].min()),
-        lower_quartile=lower,
-        median=median,
-        upper_quartile=upper,
-        high=float(defined[~outside].max()),
-        minimum=float(defined.min()),
-        maximum=float(defined.max()),
-        outliers=sorted(defined[outside].tolist()),
-        cases=len(defined),
-        undefined=undefined,
-    )
+    low, high = float(defined[~outside].min()), float(defined[~outside].max())
+    ends = float(defined.min()), float(defined.max())
+    outliers = sorted(defined[outside].tolist())
+    return Box(float(defined.mean()), low, lower, median, upper, high, *ends, outliers, len(defined), undefined)
 
 
 def _boxes(values: Values, plain: Values) -> RegionBoxes:

@@ -1,16 +1,24 @@
+import json
+
 import numpy as np
 import pytest
+from msgspec import to_builtins
 
-from segcal.errors import InputError
+from segcal.errors import ArtifactError, InputError
 from segcal.statistics.reliability import Curve
 from segcal.summary import (
+    SUMMARY,
+    Bootstrap,
     Draws,
+    Estimate,
+    ResultRow,
+    Summary,
     difference,
     estimate,
-    estimate_all,
     over_repeats,
     percentile_interval,
     pooled_replicates,
+    read_summary,
 )
 
 
@@ -74,11 +82,9 @@ def test_repeats_are_drawn_with_replacement_and_cases_anew_each_time():
 
 def test_the_same_seed_gives_the_same_draws_and_equal_data_equal_intervals():
     values = make_values(3)
-    series = dict.fromkeys(("a", "b"), values) | {"c": [column + 1 for column in values]}
-    first, second = (estimate_all(series, Draws([40, 25, 31], seed=7)) for _ in range(2))
-    assert first == second
-    assert first["a"] == first["b"]
-    assert first["a"].low != estimate(values, Draws([40, 25, 31], seed=8)).low
+    first, second = (estimate(values, Draws([40, 25, 31], seed=7)) for _ in range(2))
+    assert first == second == estimate([column.copy() for column in values], Draws([40, 25, 31], seed=7))
+    assert first.low != estimate(values, Draws([40, 25, 31], seed=8)).low
 
 
 def test_the_interval_of_a_difference_is_paired():
@@ -130,3 +136,42 @@ def test_values_that_do_not_fit_the_draws_are_refused():
 def test_draws_of_nothing_are_refused(sizes, replicates):
     with pytest.raises(InputError, match="but at least one repeat, one case in each and one replicate are needed"):
         Draws(sizes, replicates)
+
+
+ROWS = (
+    ResultRow("t", "", "ts(single)", {"nll": Estimate(0.5, 0.25, 1.0, 7, 1)}, True),
+    ResultRow("t", "u", "ts(single)", {"ace": Estimate(None, None, None, repeats=0)}, False),
+)
+EMPTY = Summary(1, "h", 3, Bootstrap(), {"lam": None, "voxels": 20_000}, ("n",), {}, (), (), {}, ROWS, ())
+
+
+def test_a_summary_comes_back_as_it_was(tmp_path):
+    (tmp_path / SUMMARY).write_text(json.dumps(to_builtins(EMPTY)))
+    found = read_summary(tmp_path)
+    assert found == EMPTY
+    assert found.fit["voxels"] == 20_000
+    assert found.numbers("t", "ts(single)")["nll"].low == 0.25
+    assert found.numbers("t", "ts(single)", "u")["ace"].value is None
+    assert found.numbers("t", "dc(single)") == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "match"),
+    [
+        (None, "is not readable .*No such file.*, but it must be as segcal wrote it"),
+        ("{", "is not readable"),
+        ("[1]", "is not a summary of schema 1, but one is needed. Run the benchmark again"),
+        ('{"schema": 2}', "is not a summary of schema 1"),
+        ('{"schema": 1}', "is not readable .*missing required field `hash`"),
+    ],
+)
+def test_what_is_not_ours_is_refused(text, match, tmp_path):
+    if text is not None:
+        (tmp_path / SUMMARY).write_text(text)
+    with pytest.raises(ArtifactError, match=match):
+        read_summary(tmp_path)
+
+
+def test_an_estimate_shows_what_it_is_of():
+    assert repr(Estimate(0.5, 0.25, 1.0, 7, 1)) == "Estimate(value=0.5, low=0.25, high=1.0, cases=7, undefined=1)"
+    assert repr(Estimate(0.5, 0.5, 0.5, repeats=1)) == "Estimate(value=0.5, low=0.5, high=0.5, repeats=1)"

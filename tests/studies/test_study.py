@@ -3,14 +3,23 @@
 import json
 
 import pytest
-from segcal.studies.base import Study, estimate_cell, read_study
+from msgspec import Struct
 
 from segcal.report.table import Cell, Column, Group, Row, Table
+from segcal.studies.study import Outcome, Study, interval_cell
+from segcal.summary import Interval
+
+
+class Toy(Struct):
+    numbers: list[float | None]
+
+
+STUDY = Study("a toy", "", "nothing", True, lambda setting: Outcome(Toy([]), {}), Toy)
 
 
 def test_data_and_tables_are_written_and_nothing_else_is_left(tmp_path):
     table = Table("A", "B", (Column("C"),), (Group("", (Row("d", (Cell(0.5),)),)),))
-    paths = Study("toy", {"numbers": [1, None]}, {"stem": table}).write(tmp_path, "abc")
+    paths = Outcome(Toy([1, None]), {"stem": table}).write(tmp_path, "toy", "abc")
     tables = ["stem.md", "stem.csv", "stem.tex"]
     header = {"schema": 1, "study": "toy", "digest": "abc", "tables": tables}
     assert json.loads(paths[0].read_text()) == header | {"numbers": [1, None]}
@@ -21,25 +30,25 @@ def test_data_and_tables_are_written_and_nothing_else_is_left(tmp_path):
 
 def test_it_is_read_back_only_whole_and_with_its_digest(tmp_path):
     table = Table("A", "B", (Column("C"),), (Group("", (Row("d", (Cell(0.5),)),)),))
-    assert read_study(tmp_path, "toy", "abc") is None
-    paths = Study("toy", {"numbers": [1, None]}, {"stem": table}).write(tmp_path, "abc")
-    assert read_study(tmp_path, "toy", "abc") == Study("toy", {"numbers": [1, None]}, {})
-    assert read_study(tmp_path, "toy", "abd") is None
+    assert STUDY.read(tmp_path, "toy", "abc") is None
+    paths = Outcome(Toy([1, None]), {"stem": table}).write(tmp_path, "toy", "abc")
+    assert STUDY.read(tmp_path, "toy", "abc") == Outcome(Toy([1, None]), {})
+    assert STUDY.read(tmp_path, "toy", "abd") is None
     paths[1].unlink()
-    assert read_study(tmp_path, "toy", "abc") is None
+    assert STUDY.read(tmp_path, "toy", "abc") is None
     paths[0].write_text("{}")
-    assert read_study(tmp_path, "toy", "abc") is None
+    assert STUDY.read(tmp_path, "toy", "abc") is None
     paths[0].write_text("[")
-    assert read_study(tmp_path, "toy", "abc") is None
+    assert STUDY.read(tmp_path, "toy", "abc") is None
 
 
 def test_what_json_does_not_have_is_refused(tmp_path):
     with pytest.raises(ValueError, match="not JSON compliant"):
-        Study("toy", {"number": float("nan")}, {}).write(tmp_path)
+        Outcome(Toy([float("nan")]), {}).write(tmp_path, "toy")
 
 
 def test_an_interval_of_no_width_is_not_shown():
-    assert estimate_cell({"value": 0.2, "low": 0.1, "high": 0.3}) == Cell(0.2, 0.1, 0.3)
-    assert estimate_cell({"value": 0.2, "low": 0.2, "high": 0.2}) == Cell(0.2)
-    assert estimate_cell({"value": None, "low": None, "high": None}) == Cell(None)
-    assert estimate_cell(None) == Cell(None)
+    assert interval_cell(Interval(0.2, 0.1, 0.3)) == Cell(0.2, 0.1, 0.3)
+    assert interval_cell(Interval(0.2, 0.2, 0.2)) == Cell(0.2)
+    assert interval_cell(Interval(None, None, None)) == Cell(None)
+    assert interval_cell(None) == Cell(None)

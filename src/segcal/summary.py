@@ -1,0 +1,306 @@
+r"""From numbers of cases to means with intervals and paired differences, and ``summary.json``, which holds them.
+
+A pipeline's values are one array per repeat, one value per case, NaN where a value is not defined. The estimate is the
+mean over repeats of the mean over cases. The interval comes from a two-level bootstrap: a replicate draws R repeats
+with replacement and, for each of them anew, as many of its cases as it has, with replacement; its value is the mean
+over the drawn repeats of the mean over the drawn cases. The interval is the percentile interval, linear between
+replicates. All pipelines and metrics share the same draws (:class:`Draws`). So equal values have equal intervals, and
+an interval of a difference is the interval of the paired difference. Drawing with replacement is counting: how often
+each case was drawn is a row of weights, and all replicates of a series are one product of weights and values.
+
+Tables, figures and the page of a benchmark are made from its :class:`Summary`, whose attributes are named as the keys
+of the file.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeAlias
+
+import msgspec
+import numpy as np
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from segcal.documents import parse_json
+from segcal.errors import ArtifactError, InputError
+from segcal.types import Preserves
+
+SCHEMA = 1
+SUMMARY = "summary.json"
+REPLICATES = 2000
+LEVEL = 0.95
+
+Verdict: TypeAlias = Literal["better", "worse", "no difference", "not defined"]
+
+
+class Interval(Struct, frozen=True):
+    """A value with its interval; None where it is not defined."""
+
+    value: float | None
+    low: float | None
+    high: float | None
+
+
+class Estimate(Interval, frozen=True, repr_omit_defaults=True):
+    """The mean over so many cases, without the undefined ones; or mean, smallest and largest value over repeats."""
+
+    cases: int | UnsetType = UNSET
+    undefined: int | UnsetType = UNSET
+    repeats: int | UnsetType = UNSET
+
+
+class Difference(Interval, frozen=True):
+    """A paired difference, the second minus the first, and in how many cases (or repeats) the second is better."""
+
+    cases: int
+    undefined: int
+    better: int
+    equal: int
+    worse: int
+
+
+class Bootstrap(Struct, frozen=True, forbid_unknown_fields=True):
+    """How intervals are drawn: it decides how results are summed up, not the results."""
+
+    replicates: Annotated[int, Meta(ge=1, le=1_000_000)] = REPLICATES
+    seed: Annotated[int, Meta(ge=0, le=1 << 32)] = 0
+    level: Annotated[float, Meta(gt=0, lt=1)] = LEVEL
+
+    def draws(self, sizes: Sequence[int]) -> "Draws":
+        """Return the draws for repeats of so many cases."""
+        return Draws(sizes, self.replicates, self.seed)
+
+
+class Draws:
+    """The draws of a two-level bootstrap, made once and shared; `sizes` are the numbers of cases of the repeats.
+
+    Attributes:
+        repeat: ``(replicates, R)``, the drawn repeats.
+        weights: for each repeat, a row of weights for each time it was drawn, in the order of `repeat`.
+    """
+
+    def __init__(self, sizes: Sequence[int], replicates: int = REPLICATES, seed: int = 0) -> None:
+        if not sizes or min(sizes) < 1 or replicates < 1:
+            raise InputError(
+                f"sizes is {list(sizes)} and replicates is {replicates}, but at least one repeat, one case in each and "
+                "one replicate are needed. Leave out repeats without cases."
+            )
+        generator = np.random.default_rng(seed)
+        self.sizes = tuple(int(size) for size in sizes)
+        self.repeat = generator.integers(len(sizes), size=(replicates, len(sizes)))
+        self.weights = []
+        for r, size in enumerate(self.sizes):
+            times = int((self.repeat == r).sum())
+            drawn = generator.integers(size, size=(times, size)) + np.arange(times)[:, None] * size
+            self.weights.append(np.bincount(drawn.ravel(), minlength=times * size).reshape(times, size).astype(float))
+
+    def means(self, values: Sequence[np.ndarray]) -> np.ndarray:
+        """Return the replicates of one series: one array of values per repeat, NaN where not defined."""
+        drawn = np.full(self.repeat.shape, np.nan)
+        for r, (weights, column) in enumerate(zip(self.weights, values, strict=True)):
+            defined = ~np.isnan(column)
+            total = weights @ np.where(defined, column, 0.0)
+            count = weights @ defined.astype(float)
+            drawn[self.repeat == r] = np.divide(total, count, out=np.full(len(total), np.nan), where=count > 0)
+        return _nanmean(drawn, axis=1)
+
+
+def estimate(values: Sequence[np.ndarray], draws: Draws, level: float = LEVEL) -> Estimate:
+    """Return mean and interval of one series.
+
+    >>> estimate([np.array([1.0, 2.0, np.nan])], Draws([3])).value
+    1.5
+    """
+    columns = _columns(values, draws)
+    undefined = sum(int(np.isnan(column).sum()) for column in columns)
+    value = float(_nanmean(np.array([_nanmean(column) for column in columns])))
+    low, high = percentile_interval(draws.means(columns), level)
+    return Estimate(None if math.isnan(value) else value, low, high, sum(draws.sizes) - undefined, undefined)
+
+
+def difference(
+    first: Sequence[np.ndarray],
+    second: Sequence[np.ndarray],
+    draws: Draws,
+    better: Literal["lower", "higher"] | None = "lower",
+    level: float = LEVEL,
+) -> Difference:
+    """Return the paired difference second - first over cases where both are defined, in the same order in both.
+
+    With `better` None nothing counts as better or worse.
+    """
+    gaps = [b - a for a, b in zip(_columns(first, draws), _columns(second, draws), strict=True)]
+    found = estimate(gaps, draws, level)
+    every = np.concatenate(gaps)
+    down, up = int((every < 0).sum()), int((every > 0).sum())
+    good, bad = {"lower": (down, up), "higher": (up, down), None: (0, 0)}[better]
+    undefined = int(np.isnan(every).sum())
+    cases, equal = len(every) - undefined, int((every == 0).sum())
+    return Difference(found.value, found.low, found.high, cases, undefined, good, equal, bad)
+
+
+def over_repeats(values: Sequence[float | None]) -> Estimate:
+    """Return mean [min, max] of one value per repeat.
+
+    >>> over_repeats([0.1, 0.3, None])
+    Estimate(value=0.2, low=0.1, high=0.3, repeats=2)
+    """
+    found = [value for value in values if value is not None and not math.isnan(value)]
+    if not found:
+        return Estimate(None, None, None, repeats=0)
+    return Estimate(float(np.mean(found)), min(found), max(found), repeats=len(found))
+
+
+def pooled_replicates(parts: Sequence[Any], value: Callable[[Any], float | None], draws: Draws) -> np.ndarray:
+    """Return the replicates of a number that is read from the sum of the tables of all cases of a single repeat.
+
+    A table is a dataclass of arrays; `value` reads the number from a sum of them.
+    """
+    weights = draws.weights[0].astype(np.int64)
+    names = [f.name for f in fields(parts[0])]
+    sums = {name: np.tensordot(weights, np.stack([np.asarray(getattr(p, name)) for p in parts]), 1) for name in names}
+    kind = type(parts[0])
+    found = [value(kind(**{name: column[i] for name, column in sums.items()})) for i in range(len(weights))]
+    return np.array([math.nan if number is None else number for number in found])
+
+
+def percentile_interval(replicates: np.ndarray, level: float = LEVEL) -> tuple[float | None, float | None]:
+    """Return the percentile interval of the replicates that are defined."""
+    defined = replicates[~np.isnan(replicates)]
+    if defined.size == 0:
+        return None, None
+    low, high = np.percentile(defined, [50 * (1 - level), 50 * (1 + level)])
+    return float(low), float(high)
+
+
+def _columns(values: Sequence[np.ndarray], draws: Draws) -> list[np.ndarray]:
+    columns = [np.asarray(column, float) for column in values]
+    sizes = tuple(len(column) for column in columns)
+    if sizes != draws.sizes:
+        raise InputError(
+            f"values has {sizes} cases in its repeats, but the draws were made for {draws.sizes}. "
+            "Give one value per case, NaN where it is not defined."
+        )
+    return columns
+
+
+def _nanmean(values: np.ndarray, axis: int | None = None) -> Any:
+    """Return the mean of what is defined, NaN of nothing, without numpy's warning."""
+    defined = ~np.isnan(values)
+    count = defined.sum(axis)
+    total = np.where(defined, values, 0.0).sum(axis)
+    return np.divide(total, count, out=np.full(np.shape(total), np.nan), where=count > 0)
+
+
+class MetricFacts(Struct, frozen=True):
+    """A metric, as :class:`segcal.metrics.Metric` has its facts."""
+
+    title: str
+    unit: str
+    better: Literal["lower", "higher"] | None
+    pooled: bool
+
+
+class TaskFacts(Struct, frozen=True):
+    """A task that was fitted on: how many cases it has, and per repeat its test voxels and the sizes of its parts.
+
+    `offsets` are the spread of the pooled logits' free energy, by case that was tested in some repeat.
+    """
+
+    name: str
+    members: int
+    num_classes: int
+    class_names: tuple[str, ...] | None
+    background: bool
+    cases: int
+    voxels: tuple[int, ...]
+    cal: tuple[int, ...]
+    val: tuple[int, ...]
+    test: tuple[int, ...]
+    offsets: dict[str, float | None]
+
+
+class RowGroup(Struct, frozen=True):
+    """Pipelines, by title, that stand together in the main table."""
+
+    title: str
+    rows: tuple[str, ...]
+
+
+class PipelineFacts(Struct, frozen=True):
+    """A pipeline: its parts, how the paper writes it, and what its calibrator promises."""
+
+    pooling: str
+    calibrator: str
+    latex: str
+    translation_invariant: bool
+    preserves: Preserves
+    pointwise: bool
+
+
+class ResultRow(Struct, frozen=True):
+    """The numbers of a pipeline that was fitted on a task and tested there, or on the task `test_on`."""
+
+    task: str
+    test_on: str
+    pipeline: str
+    metrics: dict[str, Estimate]
+    converged: bool
+
+
+class Compared(Struct, frozen=True):
+    """One metric of a comparison: the second pipeline against the first."""
+
+    verdict: Verdict
+    difference: Difference
+    of: Literal["cases", "repeats"]
+
+
+class Comparison(Struct, frozen=True):
+    """A matched comparison of two pipelines, by title; `sentence` says the outcome in words."""
+
+    task: str
+    test_on: str
+    about: str
+    first: str
+    second: str
+    metrics: dict[str, Compared]
+    sentence: str
+
+
+class Summary(Struct, frozen=True):
+    """All of ``summary.json``; metrics and pipelines are by name and title."""
+
+    schema: int
+    hash: str
+    repeats: int
+    bootstrap: Bootstrap
+    fit: dict[str, int | float | str | bool | None]
+    notes: tuple[str, ...]
+    metrics: dict[str, MetricFacts]
+    tasks: tuple[TaskFacts, ...]
+    groups: tuple[RowGroup, ...]
+    pipelines: dict[str, PipelineFacts]
+    results: tuple[ResultRow, ...]
+    comparisons: tuple[Comparison, ...]
+
+    def numbers(self, task: str, pipeline: str, test_on: str = "") -> dict[str, Estimate]:
+        """Return the metrics of a pipeline by its title; empty if it is not there."""
+        wanted = (task, pipeline, test_on)
+        rows = (row for row in self.results if (row.task, row.pipeline, row.test_on) == wanted)
+        return next((row.metrics for row in rows), {})
+
+
+def read_summary(folder: str | Path) -> Summary:
+    """Read the summary of a folder of results."""
+    path = Path(folder) / SUMMARY
+    try:
+        plain = parse_json(path.read_text("utf-8"))
+        if isinstance(plain, dict) and plain.get("schema") == SCHEMA:
+            return msgspec.convert(plain, Summary)
+    except (OSError, ValueError) as error:
+        raise ArtifactError(
+            f"{path} is not readable ({error}), but it must be as segcal wrote it. Run the benchmark again."
+        ) from None
+    raise ArtifactError(f"{path} is not a summary of schema {SCHEMA}, but one is needed. Run the benchmark again.")
