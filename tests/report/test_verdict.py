@@ -121,13 +121,6 @@ def test_shares_near_the_ends_are_not_rounded_to_them():
     assert "more than 99.999 % sure" in text_of(verdict_of(sure))
 
 
-def test_an_effect_needs_its_whole_interval_on_one_side():
-    assert change(1, 0, -2, -0.1).effect() == "better"
-    assert change(0.8, 0.9, 0.05, 0.2).effect("higher") == "better"
-    assert change(1, 0, -2, 0.0).effect() == "same"
-    assert Change(1, 0, Difference(None, None, None, 0, 3, 0, 0, 0)).effect() == "same"
-
-
 @pytest.fixture
 def short():
     better = change(0.20, 0.15, -0.08, -0.02, 5, 6)

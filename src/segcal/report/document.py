@@ -155,7 +155,7 @@ class TaskSection(Struct, kw_only=True):
     cases: CaseColumns
 
 
-class Examples(Struct):
+class CaseExamples(Struct):
     """The cases of the browser, `of` how many, calibrated with `pipeline`; `temperature` names that of the maps."""
 
     cases: list[SeenCase]
@@ -216,7 +216,7 @@ class Document(Struct, kw_only=True):
     calibrators: dict[str, CalibratorWords]
     sections: list[TaskSection] = field(name="places")
     comparisons: list[str] = field(default_factory=list)
-    examples: dict[str, Examples]
+    examples: dict[str, CaseExamples]
     rule: str
     provenance: Provenance
 

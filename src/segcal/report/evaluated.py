@@ -193,7 +193,7 @@ def _flips(result: Evaluation) -> FlipCount:
 
 def _examples(
     result: Evaluation, cases: Cases, fitted: Fitted | None, background: bool, columns: doc.CaseColumns
-) -> doc.Examples:
+) -> doc.CaseExamples:
     last = "before" if fitted is None else "after"
     numbers, title = {}, list(columns.nll)[-1]
     for number, row in enumerate(row for row in result.rows if row["stage"] == last):
@@ -202,7 +202,7 @@ def _examples(
         )
         numbers[row["case"]] = CaseNumbers(nll, ece, dice, row["voxels"], row.get("flip_rate"))
     calibrator = Identity(cases.num_classes) if fitted is None else fitted.calibrator.to("cpu")
-    return doc.Examples(see_cases(cases, numbers, calibrator, background), len(numbers), title)
+    return doc.CaseExamples(see_cases(cases, numbers, calibrator, background), len(numbers), title)
 
 
 def _provenance(cases: Cases, fitted: Fitted | None) -> doc.Provenance:

@@ -40,7 +40,7 @@ def make_document(
     targets = dict.fromkeys((row.task, row.test_on) for row in summary.results)
     notes = [f"This is a demonstration on drawn data, reduced to take minutes: {'; '.join(reduced)}."]
     seen = {
-        task: doc.Examples(each.cases, each.of, each.chosen.title, each.temperature)
+        task: doc.CaseExamples(each.cases, each.of, each.chosen.title, each.temperature)
         for task, each in ({} if worst is None else worst.tasks).items()
         if task in tasks
     }
@@ -56,7 +56,7 @@ def make_document(
         },
         sections=[task_section(results, summary, task, target, *chosen[task]) for task, target in targets],
         comparisons=[each.sentence for each in summary.comparisons],
-        examples={task: doc.Examples([], 0, "") for task in tasks} | seen,
+        examples={task: doc.CaseExamples([], 0, "") for task in tasks} | seen,
         rule="" if worst is None else worst.rule,
         provenance=provenance(results, {task: pipeline for task, (pipeline, _) in chosen.items()}),
     )

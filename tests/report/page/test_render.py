@@ -9,7 +9,7 @@ import re
 from msgspec import to_builtins
 
 from segcal.report.case_maps import SeenCase
-from segcal.report.document import CaseColumns, Document, Examples, Provenance, TaskSection
+from segcal.report.document import CaseColumns, CaseExamples, Document, Provenance, TaskSection
 from segcal.report.facts import PartCounts
 from segcal.report.page import PageFigure, render_page, write_page
 from segcal.report.page.render import SCRIPTS, asset, bounded_examples, bounded_figures, json_text
@@ -78,7 +78,7 @@ def test_json_has_no_character_that_could_end_a_script():
 def test_examples_are_bounded_and_every_task_keeps_its_worst():
     case = SeenCase("x" * 1000, [], [], [], [], 0, None, [], None, 1, [])
     size = len(json.dumps(to_builtins(case)))
-    examples = {task: Examples([case] * 5, 90, "") for task in ("a", "b")}
+    examples = {task: CaseExamples([case] * 5, 90, "") for task in ("a", "b")}
     kept = bounded_examples(examples, most=4 * size)
     assert [len(kept[task].cases) for task in ("a", "b")] == [2, 2]
     assert (kept["a"].of, len(examples["a"].cases)) == (90, 5)

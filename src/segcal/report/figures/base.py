@@ -109,8 +109,8 @@ def _settle(figure: Any) -> None:
     figure.draw_without_rendering()
     figure.set_layout_engine("none")
     for axis in figure.axes:
-        place = axis.get_position(original=True)
-        axis.set_position([round(float(number), 3) for number in place.bounds])
+        box = axis.get_position(original=True)
+        axis.set_position([round(float(number), 3) for number in box.bounds])
 
 
 def shorten(text: str, most: int = 36) -> str:

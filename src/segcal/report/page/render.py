@@ -20,7 +20,7 @@ from msgspec import Struct, structs, to_builtins
 
 from segcal import documents
 from segcal.atomic import write_text
-from segcal.report.document import Document, Examples
+from segcal.report.document import CaseExamples, Document
 
 # How every page begins: what begins otherwise was written by something else.
 PAGE_SIGNATURE = re.compile(rb"<!doctype html>.{1,2000}<title>segcal report", re.DOTALL)
@@ -88,7 +88,7 @@ def json_text(data: object) -> str:
     return text
 
 
-def bounded_examples(examples: Mapping[str, Examples], most: int = MOST_PICTURES) -> dict[str, Examples]:
+def bounded_examples(examples: Mapping[str, CaseExamples], most: int = MOST_PICTURES) -> dict[str, CaseExamples]:
     """Return the examples of all tasks with as many cases as fit: first the worst of every task, then the next ones."""
     kept = {task: structs.replace(found, cases=[]) for task, found in examples.items()}
     used = 0
