@@ -1,15 +1,11 @@
 r"""From numbers of cases to means with intervals and paired differences, and ``summary.json``, which holds them.
 
-A pipeline's values are one array per repeat, one value per case, NaN where a value is not defined. The estimate is the
-mean over repeats of the mean over cases. The interval comes from a two-level bootstrap: a replicate draws R repeats
-with replacement and, for each of them anew, as many of its cases as it has, with replacement; its value is the mean
-over the drawn repeats of the mean over the drawn cases. The interval is the percentile interval, linear between
-replicates. All pipelines and metrics share the same draws (:class:`Draws`). So equal values have equal intervals, and
-an interval of a difference is the interval of the paired difference. Drawing with replacement is counting: how often
-each case was drawn is a row of weights, and all replicates of a series are one product of weights and values.
-
-Tables, figures and the page of a benchmark are made from its :class:`Summary`, whose attributes are named as the keys
-of the file.
+A pipeline's values are one array per repeat, one value per case, NaN where it is not defined. The estimate is the mean
+over repeats of the mean over cases. Its interval is the percentile interval of a two-level bootstrap: a replicate draws
+R repeats with replacement and, for each of them anew, as many of its cases as it has, and takes the mean of means. All
+pipelines and metrics share the draws (:class:`Draws`): equal values have equal intervals, and an interval of a
+difference is paired. Drawing with replacement is counting: how often each case was drawn is a row of weights, and all
+replicates of a series are one product of weights and values.
 """
 
 import math
@@ -126,10 +122,7 @@ def difference(
     better: Literal["lower", "higher"] | None = "lower",
     level: float = LEVEL,
 ) -> Difference:
-    """Return the paired difference second - first over cases where both are defined, in the same order in both.
-
-    With `better` None nothing counts as better or worse.
-    """
+    """Return the paired difference second - first of the same cases; with `better` None none is better or worse."""
     gaps = [b - a for a, b in zip(_columns(first, draws), _columns(second, draws), strict=True)]
     found = estimate(gaps, draws, level)
     every = np.concatenate(gaps)
@@ -270,7 +263,7 @@ class Comparison(Struct, frozen=True):
 
 
 class Summary(Struct, frozen=True):
-    """All of ``summary.json``; metrics and pipelines are by name and title."""
+    """All of ``summary.json``, with its keys as attributes; metrics and pipelines are by name and title."""
 
     schema: int
     hash: str

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from segcal import evaluate, fit
-from segcal.benchmark.job import CaseCounter, Kept, benchmark_metrics, run_job
+from segcal.benchmark.job import CaseCounter, benchmark_metrics, run_job
 from segcal.benchmark.protocol import parse_protocol
 from segcal.benchmark.results import read_unit
 from segcal.benchmark.units import divide, plan
@@ -60,15 +60,14 @@ def counted(metrics=("nll", "dice", "ace", "flip_rate", "free_energy_std"), back
     z1 = np.array([-3, -0.5, -3, -0.5, -0.5, 2, -3, 2, 2, -0.5])
     logits = np.stack([np.zeros((1, 10)), z1[None]]).astype(np.float32)
     cases = ArrayCases([logits], [labels], ignore=9, ids=["a"])
-    kept = {"swapped": Kept(), "same": Kept()}
-    counter = CaseCounter(benchmark_metrics(metrics, background))
     calibrators = {"swapped": swapped(), "same": make_calibrator("identity", 2)}
-    counter.add(cases.read("a"), calibrators, kept)
-    return kept
+    counter = CaseCounter(benchmark_metrics(metrics, background), calibrators)
+    counter.add(cases.read("a"))
+    return counter
 
 
 def test_flips_are_counted_in_the_band_and_kind_where_they_lie():
-    row = counted()["swapped"].rows[0]
+    row = counted().rows["swapped"][0]
     # Pixels 1, 3, 4 flip to class 1 (z1 = -0.5 + 1 > 0): 1 and 3 harmfully, 4 rightly; the ignored one does not count.
     # The boundary is pixels 3 | 4; bands begin at distance 0 and 3.
     flips = np.zeros((5, 3), int)
@@ -82,33 +81,33 @@ def test_flips_are_counted_in_the_band_and_kind_where_they_lie():
 
 def test_a_calibrator_that_changes_nothing_flips_nothing_and_keeps_the_input_s_free_energy():
     kept = counted()
-    same = kept["same"].rows[0].metrics
+    same = kept.rows["same"][0].metrics
     assert same["flip_rate"] == 0
     energy = np.log(1 + np.exp(np.array([-3, -0.5, -3, -0.5, -0.5, 2, -3, 2, 2])))
     assert np.isclose(same["free_energy_std"], energy.std())
-    assert same["free_energy_std"] == kept["swapped"].rows[0].metrics["free_energy_std"]
+    assert same["free_energy_std"] == kept.rows["swapped"][0].metrics["free_energy_std"]
 
 
 def test_dice_counts_class_0_where_it_is_no_background():
     # Truth 0 x 4, 1 x 5; predicted as class 1: pixels 5, 7, 8.
-    assert np.isclose(counted()["same"].rows[0].metrics["dice"], 2 * 3 / (5 + 3))
-    both = counted(background=False)["same"].rows[0].metrics["dice"]
+    assert np.isclose(counted().rows["same"][0].metrics["dice"], 2 * 3 / (5 + 3))
+    both = counted(background=False).rows["same"][0].metrics["dice"]
     assert np.isclose(both, (2 * 4 / (4 + 6) + 2 * 3 / (5 + 3)) / 2)
 
 
 def test_totals_have_the_tables_of_figures_whatever_was_asked_for():
-    total = counted(metrics=("nll",))["same"].total().tables
-    assert {"15", "20", "30", "40", "50"} == set(total["reliability"])
-    assert set(total["reliability"]["15"]) == {"all", "foreground"}
-    assert set(total["reliability"]["50"]) == {"all"}
-    assert total["classwise"] is not None
-    assert total["bands"] is not None
-    assert total["flips"] is not None
+    total = counted(metrics=("nll",)).totals["same"].tables
+    assert {15, 20, 30, 40, 50} == set(total.reliability)
+    assert set(total.reliability[15]) == {"all", "foreground"}
+    assert set(total.reliability[50]) == {"all"}
+    assert total.classwise is not None
+    assert total.bands is not None
+    assert total.flips is not None
 
 
 def test_the_spread_between_cases_is_summed_for_every_curve_of_a_diagram():
-    kept = counted()["same"]
-    assert set(kept.spread) == {"all", "foreground", "classes", "bands"} == set(kept.total().spread)
+    kept = counted().totals["same"]
+    assert set(kept.spread) == {"all", "foreground", "classes", "bands"}
     count = kept.tables.reliability[15]["all"].count
     assert (kept.spread["all"].counts == count**2).all()
     assert kept.spread["classes"].cases.shape == (2, 15)

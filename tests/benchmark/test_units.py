@@ -23,7 +23,7 @@ def cases(count, groups=None, prefix=""):
 
 def divide(collection, division, seed=0, repeat=0):
     task = EmbeddedTask("t", "roads", split=division)
-    return units.divide(Protocol((task,), (), seed=seed), task, collection, repeat)
+    return units.divide(Protocol(tasks=(task,), pipelines=(), seed=seed), task, collection, repeat)
 
 
 @given(seed=st.integers(0, 50), repeat=st.integers(0, 5), size=st.integers(1, 4))

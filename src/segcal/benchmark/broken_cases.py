@@ -25,7 +25,7 @@ SIFTED = "sifted.json"
 
 
 class Sifted(Struct, frozen=True):
-    """What is known of the files of a task: their fingerprint, and the reason of each broken case."""
+    """The files of a task when they were read: their fingerprint, and what is wrong with each broken case."""
 
     fingerprint: str
     broken: dict[str, str]
@@ -54,9 +54,9 @@ def exclude_broken(
         if not isinstance(task, FolderTask):
             continue
         cases = protocol.open(task, pooling).cases
-        fingerprint, before = cases.fingerprint(), known.get(task.name)
-        same = before is not None and before.fingerprint == fingerprint  # then only what was broken is read again
-        unread = cases.subset(each for each in before.broken if each in cases.ids) if before and same else cases
+        before = known.get(task.name, Sifted("", {}))
+        same = before.fingerprint == cases.fingerprint()  # then only what was broken is read again
+        unread = cases.subset(each for each in before.broken if each in cases.ids) if same else cases
         errors: list[CaseError] = []
         for done, _ in enumerate(map_cases(unread, _look, protocol.workers, errors.append)):
             progress(Step(done + len(errors) + 1, len(unread), f"reading cases of {task.name}"))
@@ -66,7 +66,7 @@ def exclude_broken(
                 f"task {task.name!r} has {len(cases)} cases and none can be used, but some are needed. "
                 f"The first: {next(iter(broken.values()))}"
             )
-        known[task.name] = Sifted(fingerprint, broken)
+        known[task.name] = Sifted(cases.fingerprint(), broken)
         for case_id, reason in broken.items():
             failed(CaseError(f"{task.name}/{case_id}", reason))
         tasks[number] = replace(task, exclude=(*task.exclude, *broken))

@@ -10,7 +10,7 @@ from the boundary (Fig. 4).
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -58,16 +58,15 @@ def run_job(job: Job, protocol: Protocol, folder: Path, report: Report = lambda 
             cases, background = split.test, opened.background
             if target:
                 cases, background = _elsewhere(job, protocol, protocol.task(target), split, opened.cases)
-            counter = CaseCounter(benchmark_metrics(protocol.metrics, background))
             calibrators = {unit.pipeline.title: fits[unit.pipeline.title].calibrator for unit in units}
-            kept = {title: Kept() for title in calibrators}
+            counter = CaseCounter(benchmark_metrics(protocol.metrics, background), calibrators)
             for number, case_id in enumerate(sorted(cases.ids)):
                 report(f"{where}: testing case {number + 1} of {len(cases)}")
-                counter.add(cases.read(case_id), calibrators, kept)
+                counter.add(cases.read(case_id))
             for unit in units:
                 title = unit.pipeline.title
                 header = _header(unit, job.units[unit], fits[title], split, cases, background)
-                write_unit(folder, header, kept[title].rows, kept[title].total())
+                write_unit(folder, header, counter.rows[title], counter.totals[title])
     return len(job.units)
 
 
@@ -121,36 +120,6 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-@dataclass
-class Kept:
-    """Rows of the test cases of one unit, and the sums of their tables.
-
-    Sums are taken in the order in which cases come; whoever counts goes through them in the order of their ids, so that
-    the result is the same to the last bit.
-    """
-
-    rows: list[CaseResult] = field(default_factory=list)
-    tables: CaseTables | None = None
-    flip_bands: FlipBands | None = None
-    spread: dict[str, CurveSpread] = field(default_factory=dict)
-
-    def add(self, row: CaseResult, tables: CaseTables, flip_bands: FlipBands) -> None:
-        """Keep one case."""
-        self.rows.append(row)
-        self.tables = tables if self.tables is None else self.tables + tables
-        self.flip_bands = flip_bands if self.flip_bands is None else self.flip_bands + flip_bands
-        for name, curve in curves_of(tables).items():
-            own = CurveSpread.of(curve)
-            self.spread[name] = self.spread[name] + own if name in self.spread else own
-
-    def total(self) -> Totals:
-        """Return the tables of all cases together."""
-        assert self.tables is not None
-        assert self.flip_bands is not None
-        spread = {name: one.to_plain() for name, one in self.spread.items()}
-        return Totals(self.tables.to_plain(), self.flip_bands.to_plain(), spread)
-
-
 def benchmark_metrics(names: Sequence[str], background: bool) -> dict[str, Metric]:
     """Return the metrics of a task, and those that the binning study reads; without background Dice counts class 0."""
     chosen = dict(find_metrics(tuple(names)))
@@ -166,22 +135,36 @@ def benchmark_metrics(names: Sequence[str], background: bool) -> dict[str, Metri
 
 
 class CaseCounter:
-    """Counts test cases for several pipelines at a time."""
+    """Counts test cases with several calibrators at a time.
 
-    def __init__(self, metrics: Mapping[str, Metric]) -> None:
+    Sums are taken in the order in which cases come; whoever counts goes through them in the order of their ids, so that
+    the result is the same to the last bit.
+
+    Attributes:
+        rows: by the name of a calibrator, one row per case.
+        totals: by the name of a calibrator, the sums of the tables of all cases.
+    """
+
+    def __init__(self, metrics: Mapping[str, Metric], calibrators: Mapping[str, Calibrator]) -> None:
         self._metrics = metrics
+        self._calibrators = calibrators
         self._bands = BandCache(max_bytes=0)  # of one case, for all its pipelines
         # Bands and class-wise tables are always kept: figures read them, whatever metrics were asked for.
         needed = {name: METRICS[name] for name in ("ba_ece", "cece", "ece", "ace")}
         self._counter = Counter({**needed, **metrics}, self._bands)
+        self.rows: dict[str, list[CaseResult]] = {name: [] for name in calibrators}
+        self.totals: dict[str, Totals] = {}
 
-    def add(self, case: Case, calibrators: Mapping[str, Calibrator], kept: Mapping[str, Kept]) -> None:
-        """Count a case with every calibrator, and keep it under the calibrator's name."""
-        before, after = self._counter.count_each(case, calibrators, predict=True)
+    def add(self, case: Case) -> None:
+        """Count a case with every calibrator."""
+        before, after = self._counter.count_each(case, self._calibrators, predict=True)
         for name, counted in after.items():
             tables = replace(counted.tables, free_energy=before.tables.free_energy)
             flips = self._flip_bands(case, before, counted)
-            kept[name].add(self._row(case, tables, flips), thinned(tables), flips)
+            self.rows[name].append(self._row(case, tables, flips))
+            spread = {region: CurveSpread.of(curve) for region, curve in curves_of(tables).items()}
+            own = Totals(thinned(tables), flips, spread)
+            self.totals[name] = self.totals[name] + own if name in self.totals else own
 
     def _row(self, case: Case, tables: CaseTables, flips: FlipBands) -> CaseResult:
         parts = {name: metric.part(tables) for name, metric in self._metrics.items()}

@@ -45,38 +45,50 @@ class StudyOptions(Struct, frozen=True, forbid_unknown_fields=True):
     model_sizes: dict[str, Annotated[int, Meta(ge=1, le=1 << 62)]] | None = None
 
 
-class Protocol(Struct, frozen=True):
-    """What a benchmark does.
+class ProtocolFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A protocol as its file has it. Numbers have bounds: a slip of the finger is not to run for a year.
 
     Attributes:
-        paper: whether the pipelines are a list of ours; then a pipeline that a task cannot have is left out, and not
-            an error.
         split: how the cases of a task are divided where the task does not say.
         repeats: how often they are divided anew.
         seed: of the divisions.
         metrics: names of metrics.
+        workers: how many processes.
         studies: names of studies; they read the results, and decide nothing about them. None: the usual ones.
         study_options: how much of them is done.
+    """
+
+    tasks: Any = ()
+    split: Division = Division()
+    repeats: Annotated[int, Meta(ge=1, le=1000)] = 3
+    seed: Count = 0
+    pipelines: Any = "paper"
+    fit: Any = {}
+    metrics: tuple[Text, ...] = DEFAULT_METRICS
+    bootstrap: Bootstrap = Bootstrap()
+    workers: Annotated[int, Meta(ge=1, le=1024)] = 1
+    studies: Any = None
+    study_options: StudyOptions = StudyOptions()
+
+
+class Protocol(ProtocolFile, frozen=True, kw_only=True):
+    """What a benchmark does: the document, read, and where and how.
+
+    Attributes:
+        paper: whether the pipelines are a list of ours; then a pipeline that a task cannot have is left out, and not
+            an error.
         root: where relative paths begin.
-        workers: how many processes.
         device: where fits compute; not part of a file, since it belongs to a machine.
         notes: what was left out, in words.
-        embedded: opens embedded tasks; see :class:`segcal.benchmark.tasks.Opener`.
+        embedded: opens embedded tasks; see :data:`segcal.benchmark.tasks.Opener`.
     """
 
     tasks: tuple[Task, ...]
     pipelines: tuple[Pipeline, ...]
-    paper: bool = False
-    split: Division = Division()
-    repeats: int = 3
-    seed: int = 0
     fit: FitConfig = FitConfig()
-    metrics: tuple[str, ...] = DEFAULT_METRICS
-    bootstrap: Bootstrap = Bootstrap()
     studies: tuple[str, ...] | None = None
-    study_options: StudyOptions = StudyOptions()
+    paper: bool = False
     root: Path = Path()
-    workers: int = 1
     device: str = "cpu"
     notes: tuple[str, ...] = ()
     embedded: Opener | None = None
@@ -105,7 +117,7 @@ class Protocol(Struct, frozen=True):
         >>> from msgspec.structs import replace
         >>> from segcal.benchmark.tasks import EmbeddedTask
         >>> from segcal.benchmark.pipelines import paper_pipelines
-        >>> one = Protocol((EmbeddedTask("roads", "roads"),), paper_pipelines())
+        >>> one = Protocol(tasks=(EmbeddedTask("roads", "roads"),), pipelines=paper_pipelines())
         >>> one.hash() == replace(one, workers=4).hash() != replace(one, seed=1).hash()
         True
         """
@@ -115,22 +127,6 @@ class Protocol(Struct, frozen=True):
 def digest(plain: object) -> str:
     """Return a short digest of plain data, whatever the order of its keys."""
     return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:16]
-
-
-class _Document(Struct, forbid_unknown_fields=True):
-    """The file. Least and most: a slip of the finger is not to run for a year."""
-
-    tasks: Any = ()
-    split: Division = Division()
-    repeats: Annotated[int, Meta(ge=1, le=1000)] = 3
-    seed: Count = 0
-    pipelines: Any = "paper"
-    fit: Any = {}
-    metrics: tuple[Text, ...] = DEFAULT_METRICS
-    bootstrap: Bootstrap = Bootstrap()
-    workers: Annotated[int, Meta(ge=1, le=1024)] = 1
-    studies: Any = None
-    study_options: StudyOptions = StudyOptions()
 
 
 _STEPS = Annotated[int, Meta(ge=0, le=100_000_000)]
@@ -146,19 +142,14 @@ _FitTable = defstruct(
 
 
 def load_protocol(path: str | Path, root: str | Path | None = None) -> Protocol:
-    """Read a protocol.
-
-    Args:
-        path: the TOML file.
-        root: where its relative paths begin; the folder of the file if not given.
-    """
+    """Read a protocol from a TOML file; its relative paths begin at `root`, or at the file's own folder."""
     file = Path(path)
     return parse_protocol(read_toml(file), file.parent if root is None else Path(root))
 
 
 def parse_protocol(document: dict[str, Any], root: str | Path = ".") -> Protocol:
     """Read a protocol from the tables of a TOML document; see :func:`load_protocol`."""
-    found = read_table(document, "", _Document)
+    found = read_table(document, "", ProtocolFile)
     if not isinstance(found.tasks, list) or not found.tasks:
         raise InputError("protocol has no tasks, but at least one is needed. Add a table [[tasks]].")
     tasks = tuple(read_task(entry, f"tasks[{number}]") for number, entry in enumerate(found.tasks))

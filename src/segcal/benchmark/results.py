@@ -7,11 +7,10 @@ machine is in it, so that the same protocol writes the same bytes.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Self, TypeAlias
 
 import numpy as np
 from msgspec import Struct, convert, to_builtins
@@ -77,15 +76,28 @@ class CaseResult(Struct, frozen=True):
     flip_bands: PlainTable
 
 
-class Totals(Struct, frozen=True):
-    """The last line: tables of all test cases together."""
+@dataclass(frozen=True)
+class Totals(Table):
+    """The last line: tables of all test cases together.
 
-    tables: PlainTable
-    flip_bands: PlainTable
-    spread: dict[str, PlainTable] = {}
+    Attributes:
+        tables: reliability (by bins, region "all"), class-wise, bands, ...
+        flip_bands: where flips lie.
+        spread: how much the curves of reliability diagrams vary between cases; results of old versions have none.
+    """
+
+    tables: CaseTables
+    flip_bands: FlipBands
+    spread: dict[str, CurveSpread]
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> Self:
+        """Return the tables that :meth:`to_plain` wrote."""
+        spread = {name: CurveSpread.from_plain(one) for name, one in plain.get("spread", {}).items()}
+        return cls(CaseTables.from_plain(plain["tables"]), FlipBands.from_plain(plain["flip_bands"]), spread)
 
 
-class UnitResult(Struct, frozen=True, dict=True):
+class UnitResult(Struct, frozen=True):
     """The results of one unit; `rows` are in the order of the cases' ids."""
 
     header: UnitHeader
@@ -97,20 +109,20 @@ class UnitResult(Struct, frozen=True, dict=True):
         """The unit."""
         return self.header.unit
 
-    @cached_property
+    @property
     def tables(self) -> CaseTables:
-        """The tables of all test cases together: reliability (by bins, region "all"), class-wise, bands, ..."""
-        return CaseTables.from_plain(self.total.tables)
+        """The tables of all test cases together."""
+        return self.total.tables
 
-    @cached_property
+    @property
     def flip_bands(self) -> FlipBands:
         """The flips of all test cases together."""
-        return FlipBands.from_plain(self.total.flip_bands)
+        return self.total.flip_bands
 
-    @cached_property
+    @property
     def spread(self) -> dict[str, CurveSpread]:
-        """How much the curves of reliability diagrams vary between cases; results of old versions have none."""
-        return {name: CurveSpread.from_plain(plain) for name, plain in self.total.spread.items()}
+        """The spread of curves between test cases."""
+        return self.total.spread
 
     def numbers(self, metric: str) -> list[float | None]:
         """Return one number per test case, None where it is not defined."""
@@ -161,7 +173,7 @@ class Results(Struct, frozen=True):
 
 def write_unit(folder: Path, header: UnitHeader, rows: Sequence[CaseResult], total: Totals) -> Path:
     """Write the file of a unit."""
-    lines = to_builtins([header, *rows, {"total": total}])
+    lines = to_builtins([header, *rows, {"total": total.to_plain()}])
     text = "".join(
         json.dumps(line, ensure_ascii=False, allow_nan=False, separators=(",", ":")) + "\n" for line in lines
     )
@@ -186,7 +198,8 @@ def read_unit(path: Path) -> UnitResult:
             raise ArtifactError(
                 f"{path} has schema {header['schema']}, but this segcal reads {SCHEMA}. Run the benchmark again."
             )
-        return convert({"header": header, "rows": lines[:-1], "total": lines[-1]["total"]}, UnitResult)
+        total = Totals.from_plain(lines[-1]["total"])
+        return UnitResult(convert(header, UnitHeader), convert(lines[:-1], tuple[CaseResult, ...]), total)
     except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
         raise ArtifactError(
             f"{path} is not readable as results ({error}), but it must be as segcal wrote it. "

@@ -26,12 +26,7 @@ PICTURES = ("roads", "streets")
 
 @dataclass(frozen=True)
 class Plan:
-    """A demonstration.
-
-    Attributes:
-        protocol: of the benchmark and its studies.
-        reduced: what is less than everything, one sentence each.
-    """
+    """A demonstration: the protocol of its benchmark, and one sentence for each part that is less than everything."""
 
     protocol: Protocol
     reduced: tuple[str, ...]
