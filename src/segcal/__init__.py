@@ -1,16 +1,21 @@
 """segcal: honest confidence for trained segmentation models, without changing their masks."""
 
+from segcal import metrics
 from segcal.calibrators import CALIBRATORS, Calibrator, make_calibrator
-from segcal.cases import ArrayCases, open_cases
+from segcal.cases import ArrayCases, Case, CaseError, Cases, CheckResult, ReadOptions, as_cases, convert, open_cases
+from segcal.cases.check import check
 from segcal.errors import ArtifactError, InputError, SegcalError, SuspicionWarning
-from segcal.evaluation.audit import audit
+from segcal.evaluation.apply import Applied, apply
+from segcal.evaluation.audit import Audit, audit
 from segcal.evaluation.evaluate import evaluate
-from segcal.fitting import FitConfig, fit
+from segcal.evaluation.result import Evaluation
+from segcal.fitting import FitConfig, Fitted, fit
 from segcal.fitting.artifact import load, save
 from segcal.fitting.contest import choose
 from segcal.losses import LOSSES, make_loss
 from segcal.metrics import METRICS
 from segcal.pooling import POOLINGS, pool
+from segcal.types import Context
 from segcal.version import __version__ as __version__
 
 __all__ = [
@@ -18,20 +23,35 @@ __all__ = [
     "LOSSES",
     "METRICS",
     "POOLINGS",
+    "Applied",
     "ArrayCases",
     "ArtifactError",
+    "Audit",
     "Calibrator",
+    "Case",
+    "CaseError",
+    "Cases",
+    "CheckResult",
+    "Context",
+    "Evaluation",
     "FitConfig",
+    "Fitted",
     "InputError",
+    "ReadOptions",
     "SegcalError",
     "SuspicionWarning",
+    "apply",
+    "as_cases",
     "audit",
+    "check",
     "choose",
+    "convert",
     "evaluate",
     "fit",
     "load",
     "make_calibrator",
     "make_loss",
+    "metrics",
     "open_cases",
     "pool",
     "save",

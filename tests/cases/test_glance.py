@@ -5,9 +5,8 @@ import pytest
 import torch
 
 from segcal.cases import ArrayCases, Case
-from segcal.cases.agreement import agreement
+from segcal.cases.agreement import Turn, agreement
 from segcal.cases.glance import FEWEST, GRID, THUMBNAIL, digest_of, glance_at, grid_of, map_seen
-from segcal.cases.turns import Turn
 
 
 @pytest.mark.parametrize("shape", [(), (5,), (40_000_000, 1), (9, 224, 216), (3, 0, 7), (750, 750), (100, 3, 400, 5)])

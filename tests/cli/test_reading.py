@@ -1,11 +1,12 @@
-import inspect
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
-from segcal import open_cases
+from segcal import ReadOptions
 from segcal.cli import make_parser
-from segcal.cli.reading import open_folders, reading_arguments, split_paths
+from segcal.cli.reading import open_folders, read_options
+from segcal.cli.wording import option
 from segcal.errors import InputError
 
 
@@ -13,25 +14,21 @@ def parsed(*arguments):
     return make_parser().parse_args(["evaluate", "p", "l", *arguments])
 
 
-def test_every_argument_of_open_cases_can_be_given():
-    given = set(reading_arguments(parsed()))
-    assert given == set(inspect.signature(open_cases).parameters) - {"predictions", "labels", "strict"}
+def test_every_declaration_can_be_given_and_none_is_there_unless_it_is():
+    assert read_options(parsed()) == {}
+    given = {
+        "kind": "probs", "pooling": "mean_logits", "format": "npy", "ignore": 255, "class_axis": 1, "key": "k",
+        "label_key": "l", "label_axes": "zyx", "images": Path("i"), "groups": "(a)", "class_names": ["sky", "road"],
+        "class_pattern": "p", "properties": Path("q"),
+    }  # fmt: skip
+    assert set(given) == {field.name for field in fields(ReadOptions)}
+    words = [word for name, value in given.items() for word in (option(name), shown(value))]
+    assert "--pool" in words
+    assert read_options(parsed(*words)) == given
 
 
-def test_arguments_that_are_not_given_are_the_defaults():
-    parameters = inspect.signature(open_cases).parameters
-    for name, value in reading_arguments(parsed()).items():
-        assert value == parameters[name].default, name
-
-
-def test_class_names_are_a_list():
-    assert reading_arguments(parsed("--class-names", "sky,road"))["class_names"] == ["sky", "road"]
-
-
-def test_the_labels_come_last():
-    assert split_paths([Path("a"), Path("b"), Path("c")]) == ([Path("a"), Path("b")], Path("c"))
-    with pytest.raises(InputError, match="PREDICTIONS LABELS is a alone, but both are needed"):
-        split_paths([Path("a")])
+def shown(value):
+    return ",".join(value) if isinstance(value, list) else str(value)
 
 
 def test_unless_strict_an_incomplete_case_is_kept_and_fails_later(folders):

@@ -50,6 +50,21 @@ def test_an_evaluation_writes_a_small_page(folders, tmp_path):
     assert document["places"][0]["division"] == {"cal": 3, "val": 0, "test": 5, "repeats": 1, "seen": 0}
 
 
+def test_a_calibrator_and_predictions_mean_an_evaluation_with_a_page(folders, tmp_path, capsys, monkeypatch):
+    words = (folders / "predictions", folders / "labels", "--kind", "logits")
+    options = ("--calibrator", folders / "calibrator", "--report", tmp_path / "expected.html", "--json")
+    assert run("evaluate", *words, *options) == 0
+    expected = capsys.readouterr().out
+    assert run("report", folders / "calibrator", *words, "-o", tmp_path / "page.html", "--json") == 0
+    assert capsys.readouterr().out == expected
+    assert (tmp_path / "page.html").read_bytes() == (tmp_path / "expected.html").read_bytes()
+    monkeypatch.chdir(tmp_path)
+    assert run("report", folders / "calibrator", *words) == 0
+    assert (tmp_path / "report.html").is_file()
+    assert run("report", folders / "calibrator", *words, "--figures", tmp_path / "f") == 2
+    assert "--figures are those of a folder of results, but a calibrator was named" in capsys.readouterr().err
+
+
 def test_a_page_of_the_cases_that_were_fitted_on_says_so(folders, tmp_path):
     fitted = tmp_path / "fitted"
     for part in ("predictions", "labels"):

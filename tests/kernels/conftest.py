@@ -13,7 +13,7 @@ def find_bin(value, bins):
 
 def count_one_by_one(scores, labels, bins, class_bins, bands=None, reference=None):
     """Count scores[c][v]; return a dict of the tables as nested dicts keyed by what was seen."""
-    found = {"count": {}, "confidence": {}, "class_count": {}, "class_hits": {}, "class_prob": {}, "confusion": {}}
+    found = {"cells": {}, "confidence": {}, "class_count": {}, "class_hits": {}, "class_prob": {}, "confusion": {}}
     found |= {"flips": {}, "sums": [0.0, 0.0, 0.0], "energies": [], "ignored": 0, "prediction": [], "doubts": []}
 
     def add(table, key, amount):
@@ -36,7 +36,7 @@ def count_one_by_one(scores, labels, bins, class_bins, bands=None, reference=Non
         first = 0
         for size in bins:
             cell = (band, zone, int(prediction == y), first + find_bin(max(q), size))
-            add("count", cell, 1)
+            add("cells", cell, 1)
             add("confidence", cell, max(q))
             first += size
         for c, value in enumerate(q):

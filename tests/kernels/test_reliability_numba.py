@@ -41,7 +41,7 @@ def test_every_table_is_what_counting_one_by_one_gives(plain_count, num_classes,
     found = count_voxels(scores, labels, layout, bands, reference, prediction)
     plain = plain_count(scores.tolist(), labels.tolist(), BINS, CLASS_BINS, bands, reference.tolist())
 
-    for name in ("count", "class_count", "class_hits", "confusion", "flips"):
+    for name in ("cells", "class_count", "class_hits", "confusion", "flips"):
         table = getattr(found, name)
         np.testing.assert_array_equal(table, fill(plain[name], table.shape, int), err_msg=name)
     for name in ("confidence", "class_prob"):
@@ -79,7 +79,7 @@ def test_float32_counts_are_those_of_float64_away_from_bin_edges():
     assert int((labels >= 0).sum()) > 2000
     layout = Layout(6, BINS, CLASS_BINS)
     single, double = count_voxels(scores, labels, layout), count_voxels(scores.double(), labels, layout)
-    for name in ("count", "class_count", "class_hits", "confusion"):
+    for name in ("cells", "class_count", "class_hits", "confusion"):
         np.testing.assert_array_equal(getattr(single, name), getattr(double, name), err_msg=name)
     np.testing.assert_allclose(single.sums, double.sums, rtol=3e-7)
 
@@ -131,7 +131,7 @@ def test_an_array_that_is_not_contiguous_is_counted_in_pieces_and_the_same(monke
     whole = count_voxels(scores.contiguous(), labels, layout, bands)
     monkeypatch.setattr(reliability_numba, "PIECE_VOXELS", 300)
     pieces = count_voxels(scores, labels, layout, bands)
-    np.testing.assert_array_equal(whole.count, pieces.count)
+    np.testing.assert_array_equal(whole.cells, pieces.cells)
     np.testing.assert_array_equal(whole.class_count, pieces.class_count)
     np.testing.assert_array_equal(whole.class_hits, pieces.class_hits)
     np.testing.assert_allclose(whole.sums, pieces.sums, rtol=1e-12)
@@ -154,13 +154,13 @@ def test_a_uniform_voxel_has_confidence_one_over_the_number_of_classes_whatever_
     for dtype in (torch.float16, torch.float32, torch.float64):
         found = count_voxels(torch.zeros(5, 3, dtype=dtype), torch.tensor([0, 1, 2]), Layout(5, (50,), 15))
         # 0.2 is the upper edge of bin 9 of 50.
-        assert found.count.sum((0, 1, 2)).nonzero()[0].tolist() == [9]
+        assert found.cells.sum((0, 1, 2)).nonzero()[0].tolist() == [9]
 
 
 def test_full_confidence_is_in_the_last_bin_and_its_doubt_is_not_lost():
     scores = torch.tensor([[60.0, 25.0], [0.0, 0.0]])
     found = count_voxels(scores, torch.tensor([0, 0]), Layout(2, (50,), 15))
-    assert found.count.sum((0, 1, 2))[-1] == 2
+    assert found.cells.sum((0, 1, 2))[-1] == 2
     assert found.sums[0] == pytest.approx(math.exp(-25.0), rel=1e-6)  # float32 probabilities would say zero
     assert np.count_nonzero(found.doubt) == 2
 
@@ -190,6 +190,6 @@ def test_scores_that_are_not_finite_are_refused(dtype, value):
 def test_more_voxels_in_one_bin_than_float32_can_count_are_counted():
     scores = torch.tensor([[8.0], [0.0]], dtype=torch.float16).expand(2, 20_000_000).contiguous()
     found = count_voxels(scores, torch.zeros(1, dtype=torch.int64).expand(20_000_000), Layout(2, (50,), 0))
-    assert found.count.sum((0, 1, 2))[-1] == 20_000_000
+    assert found.cells.sum((0, 1, 2))[-1] == 20_000_000
     exact = 1 / (1 + math.exp(-8.0))
     assert found.confidence.sum() / 20_000_000 == pytest.approx(exact, rel=1e-7)

@@ -49,5 +49,5 @@ def test_a_cuda_tensor_is_counted_on_its_device():
     labels = torch.randint(-1, 4, (5000,), generator=torch.Generator().manual_seed(1))
     layout = Layout(4, (50, 15), 15)
     here, there = count_voxels(scores, labels, layout), count_voxels(scores.cuda(), labels, layout)
-    np.testing.assert_array_equal(here.count, there.count)
+    np.testing.assert_array_equal(here.cells, there.cells)
     np.testing.assert_allclose(here.sums, there.sums, rtol=1e-12)

@@ -12,10 +12,9 @@ from torch import Tensor
 
 from segcal.cases.base import Case, CaseError, Cases
 from segcal.cases.formats import Format, Stored
-from segcal.cases.identity import input_digest
-from segcal.cases.images import ImageFolder
 from segcal.cases.kinds import like_probabilities, to_log_domain
-from segcal.cases.labels import LabelFolder
+from segcal.cases.labels import ImageFolder, LabelFolder
+from segcal.cases.records import input_digest
 from segcal.checks import as_tensor, check_labels, check_mask
 from segcal.errors import InputError
 from segcal.pooling import check_pooling, pool_members
@@ -30,6 +29,7 @@ class FileCases(Cases):
         label_folder: where label maps are, or None.
         image_folder: where images are, or None.
         ignore: the label that does not count.
+        has_labels: whether there are labels, in a folder of their own or with the scores.
     """
 
     def __init__(
@@ -46,12 +46,14 @@ class FileCases(Cases):
         class_names: Sequence[str] | None = None,
         groups: Mapping[str, str] | None = None,
         origin: str = "",
+        has_labels: bool = False,
     ) -> None:
         self.members = tuple(members)
         self.label_folder = label_folder
         self.image_folder = image_folder
         self.ignore = ignore
         self.origin = origin
+        self.has_labels = has_labels
         self._pooling_rule = check_pooling(pooling, may_choose=True)
         super().__init__(ids, num_classes, kind, stored_pooling or pooling, class_names, groups)
 

@@ -15,10 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from segcal.cases.agreement import Agreement, agreement, confusion
+from segcal.cases.agreement import Agreement, Turn, agreement, confusion, turns_of
 from segcal.cases.base import Case, CaseError, Cases
 from segcal.cases.parallel import map_cases
-from segcal.cases.turns import Turn, turns_of
 from segcal.numerics import winner
 from segcal.types import IGNORED
 
@@ -83,17 +82,7 @@ def glance(
     num_classes: int,
     like_probs: bool = False,
 ) -> Glance:
-    """Keep what judging needs.
-
-    Args:
-        case_id: the name of the case.
-        digest: of its scores.
-        decision: the winning class of every voxel.
-        labels: its labels, or None.
-        mask: where the prediction is real, or None.
-        num_classes: C.
-        like_probs: whether scores that are declared as logits look like probabilities.
-    """
+    """Keep what judging needs, given the digest of the scores and the winning class of every voxel."""
     space = tuple(decision.shape)
     if labels is None:
         return Glance(case_id, digest, space, like_probs)

@@ -1,16 +1,15 @@
 """``segcal apply``: calibrated probabilities, in the format that came in."""
 
 import argparse
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import segcal
-from segcal.cases.parallel import map_cases
-from segcal.cases.suspicion import doubtful_kind, warn
-from segcal.cli.console import Bar, Output, plural
+from segcal.cli.console import Output
+from segcal.cli.progress import case_bar
 from segcal.cli.reading import common_options, open_folders, reading_options
-from segcal.evaluation.apply import Applied, Applier, check_match
-from segcal.target import claim
+from segcal.cli.wording import plural
 
 
 def add(commands: Any, name: str) -> argparse.ArgumentParser:
@@ -38,25 +37,14 @@ def run(args: argparse.Namespace) -> int:
     """Calibrate case by case."""
     output = Output(args.json)
     fitted = segcal.load(args.calibrator)
-    cases = open_folders(args, args.paths, pool=fitted.pooling)
-    check_match(fitted, cases, args.ignore_pooling)
-    fitted.calibrator.to(args.device)
-    done: dict[str, Applied] = {}
-    with claim(args.output):
-        applier = Applier(fitted, cases, args.output, args.output_kind, args.confidence_map, args.overwrite)
-        missing, stale = applier.missing(), applier.stale()
-        warn(doubtful_kind(missing))
-        with Bar("calibrating", len(missing)) as bar:
-            for case_id, applied in map_cases(missing, applier, args.workers, None if args.strict else output.failed):
-                done[case_id] = applied
-                bar.step()
-    voxels, flips = sum(a.voxels for a in done.values()), sum(a.flips for a in done.values())
-    already = len(cases) - len(missing)
-    there = f", {already:,} were there already" if already else ""
-    output.say(f"{plural(len(done), 'case')} written to {args.output}{there}")
-    if done:
-        output.say(f"{flips:,} of {plural(voxels, 'voxel')} changed their class")
-    written = {case_id: {"voxels": a.voxels, "flips": a.flips, "files": a.files} for case_id, a in done.items()}
-    output.warn_of_stale(stale, args.output)
-    output.document({"written": written, "already_there": already, "stale": stale, "voxels": voxels, "flips": flips})
+    cases = open_folders(args, args.paths, pooling=fitted.pooling)
+    options = ("output_kind", "confidence_map", "overwrite", "ignore_pooling", "device", "workers")
+    given = {name: getattr(args, name) for name in options}
+    with case_bar("calibrating", len(cases)) as step:
+        failed = None if args.strict else output.failed
+        done = segcal.apply(fitted, cases, args.output, progress=step, failed=failed, **given)
+    output.written(len(done.written), args.output, done.already_there, done.stale)
+    if done.written:
+        output.say(f"{done.flips:,} of {plural(done.voxels, 'voxel')} changed their class")
+    output.document(asdict(done) | {"voxels": done.voxels, "flips": done.flips})
     return output.finish()

@@ -5,8 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import segcal
-from segcal.cli.console import USER_ERROR, Bar, Output, plural
+from segcal.cli.console import USER_ERROR, Output
+from segcal.cli.progress import case_bar
 from segcal.cli.reading import common_options, open_folders, reading_options
+from segcal.cli.wording import plural
 
 
 def add(commands: Any, name: str) -> argparse.ArgumentParser:
@@ -29,10 +31,9 @@ def run(args: argparse.Namespace) -> int:
     """Examine the calibrator and print the findings."""
     output = Output(args.json)
     fitted = segcal.load(args.calibrator)
-    cases = open_folders(args, args.paths, pool=fitted.pooling) if args.paths else None
-    with Bar("trying", 0 if cases is None else len(cases)) as bar:
-        failed = None if args.strict else output.failed
-        result = segcal.audit(fitted.calibrator, cases, args.workers, failed, bar.step)
+    cases = open_folders(args, args.paths, pooling=fitted.pooling) if args.paths else None
+    with case_bar("trying", 0 if cases is None else len(cases)) as step:
+        result = segcal.audit(fitted.calibrator, cases, args.workers, None if args.strict else output.failed, step)
     certificate = fitted.certificate
     residual = "" if certificate.kkt_residual is None else f", residual {certificate.kkt_residual:.1e}"
     output.say(

@@ -6,7 +6,8 @@ from typing import Any
 
 from segcal.cases import StoreWriter
 from segcal.cases.parallel import map_cases
-from segcal.cli.console import Bar, Output, plural
+from segcal.cli.console import Output
+from segcal.cli.progress import case_bar
 from segcal.cli.reading import common_options, open_folders, reading_options
 from segcal.target import claim
 
@@ -38,14 +39,12 @@ def run(args: argparse.Namespace) -> int:
         writer = StoreWriter(cases, args.output, args.overwrite)
         missing = cases.subset(case_id for case_id in cases.ids if not writer.done(case_id))
         stale = writer.records.others(cases.ids)
-        with Bar("converting", len(missing)) as bar:
+        with case_bar("converting", len(missing)) as step:
             failed = None if args.strict else output.failed
             for case_id, _ in map_cases(missing, writer.write, args.workers, failed):
                 written.append(case_id)
-                bar.step()
+                step()
     already = len(cases) - len(missing)
-    there = f", {already:,} were there already" if already else ""
-    output.say(f"{plural(len(written), 'case')} written to {args.output}{there}")
-    output.warn_of_stale(stale, args.output)
+    output.written(len(written), args.output, already, stale)
     output.document({"written": written, "already_there": already, "stale": stale})
     return output.finish()

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from segcal.cli.console import DONE, Output
-from segcal.cli.steps import step_bar
+from segcal.cli.progress import step_bar
+from segcal.cli.reading import json_option
 from segcal.demo.plan import full_plan, quick_plan
 from segcal.demo.story import tell_story
 from segcal.errors import InputError
@@ -28,7 +29,7 @@ def add(commands: Any, name: str) -> argparse.ArgumentParser:
     parser.add_argument("--out", type=Path, default=Path("demo-results"), metavar="DIR", help="default: demo-results")
     parser.add_argument("--full", action="store_true", help="nothing reduced: the paper's protocol; takes hours")
     parser.add_argument("--workers", type=int, metavar="N", help="processes to use; default: one a core, at most 4")
-    parser.add_argument("--json", action="store_true", help="print one JSON document on stdout and nothing else there")
+    json_option(parser)
     return parser
 
 

@@ -1,7 +1,6 @@
 """How arguments are declared, explained and refused, alike in every command."""
 
 import argparse
-import math
 import shutil
 import sys
 from typing import Any, NoReturn
@@ -63,17 +62,6 @@ def at_least_one(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is no count, but a whole number of at least 1 is needed")
     return int(text)
-
-
-def hours(text: str) -> float:
-    """Return a time above zero."""
-    try:
-        found = float(text)
-    except ValueError:
-        found = math.nan
-    if not found > 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is no time, but a number of hours above 0 is needed")
-    return found
 
 
 def voxels(text: str) -> int | str:

@@ -1,35 +1,53 @@
-"""``segcal report``: one offline page of a folder of results."""
+"""``segcal report``: one offline page, of a folder of results or of a calibrator on predictions."""
 
 import argparse
 from pathlib import Path
 from typing import Any
 
+from segcal.cli import evaluate
 from segcal.cli.console import DONE, Output
+from segcal.cli.reading import common_options, reading_options
+from segcal.errors import InputError
 from segcal.studies.page import write_report
 
-EXAMPLE = "example:\n  segcal report demo-results -o report.html"
+EXAMPLES = (
+    "examples:\n  segcal report demo-results -o report.html\n"
+    "  segcal report calibrator/ predictions/ labels/ --kind logits -o report.html"
+)
+# What `segcal evaluate` takes beside the options of this command.
+OTHERWISE = {"metrics": None, "csv": None, "summary": None, "seed": 0, "ignore_pooling": False}
 
 
 def add(commands: Any, name: str) -> argparse.ArgumentParser:
     """Declare the command."""
     parser: argparse.ArgumentParser = commands.add_parser(
         name,
+        parents=[reading_options(), common_options()],
         help="one offline page: verdict, tables, diagrams, cases",
-        description="Write one HTML file that shows a folder of results and needs no network. See docs/report.md.",
-        epilog=EXAMPLE,
+        usage="segcal report RESULTS | CAL PREDICTIONS... LABELS [options]",
+        description="Write one HTML file that shows a folder of results and needs no network; or, of a calibrator and\n"
+        "predictions, what segcal evaluate --report writes. See docs/report.md.",
+        epilog=EXAMPLES,
     )
     parser.add_argument("results", type=Path, metavar="RESULTS", help="a folder of segcal benchmark or segcal demo")
     parser.add_argument(
-        "-o", "--output", type=Path, metavar="FILE", help="the page; default: report.html in the folder"
+        "paths", nargs="*", type=Path, metavar="PREDICTIONS LABELS", help="with a calibrator in place of RESULTS"
+    )
+    parser.add_argument(
+        "-o", "--output", type=Path, metavar="FILE", help="the page; default: report.html, in RESULTS if it is one"
     )
     parser.add_argument("--figures", type=Path, metavar="FOLDER", help="write the figures there too, as SVG files")
     parser.add_argument("--overwrite", action="store_true", help="replace such files though segcal did not write them")
-    parser.add_argument("--json", action="store_true", help="print one JSON document on stdout and nothing else there")
     return parser
 
 
 def run(args: argparse.Namespace) -> int:
     """Write the page and say where it is."""
+    if args.paths:
+        if args.figures is not None:
+            raise InputError("--figures are those of a folder of results, but a calibrator was named. Leave it out.")
+        page = args.output or Path("report.html")
+        return evaluate.run(argparse.Namespace(**vars(args) | OTHERWISE | {"calibrator": args.results, "report": page}))
     output = Output(args.json)
     path = write_report(args.results, args.output, args.figures, args.overwrite)
     output.say(f"report {path} ({path.stat().st_size / 1e6:.1f} MB): open it in a browser")

@@ -7,8 +7,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from segcal.cli.console import DONE, SOME_FAILED, Output, plural
+from segcal.cli.console import DONE, SOME_FAILED, Output
 from segcal.cli.parsing import at_least_one, device, hours
+from segcal.cli.wording import plural
 from segcal.demo.loss_study.page import write_page
 from segcal.demo.loss_study.run import Study, run_study
 from segcal.demo.tasks import TASKS

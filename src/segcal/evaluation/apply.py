@@ -9,6 +9,7 @@ left as it is. ``calibration.json`` in the output says what made it, so that two
 
 import hashlib
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,33 +21,102 @@ from segcal.atomic import write_text
 from segcal.calibrators import registry_entry
 from segcal.calibrators.base import Calibrator
 from segcal.cases.base import Case, CaseError, Cases
-from segcal.cases.calibrated import FORMAT, MARKER, read_marker
 from segcal.cases.files import FileCases
-from segcal.cases.records import Records
-from segcal.cases.suspicion import other_origin, warn
-from segcal.cases.writing import CaseWriter
+from segcal.cases.parallel import map_cases
+from segcal.cases.records import APPLIED as FORMAT
+from segcal.cases.records import MARKER, Records, read_marker
+from segcal.cases.suspicion import doubtful_kind, other_origin, warn
+from segcal.cases.write import CaseWriter
 from segcal.errors import InputError
 from segcal.evaluation.slabs import calibrated_scores
 from segcal.fitting.certificate import Fitted
 from segcal.numerics import winner
-from segcal.target import entries
+from segcal.target import claim, entries
 
 VERSION = 2
 
 
 @dataclass(frozen=True)
-class Applied:
-    """What was done to one case.
-
-    Attributes:
-        voxels: how many it has.
-        flips: how many changed their class, strictly.
-        files: what was written.
-    """
+class AppliedCase:
+    """What was done to one case: its voxels, how many changed their class (strictly), and the files written."""
 
     voxels: int
     flips: int
     files: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Applied:
+    """What was done to a collection.
+
+    Attributes:
+        written: by case id, in this run.
+        already_there: how many cases were complete before.
+        stale: the cases that have results in the folder but no predictions any more.
+    """
+
+    written: dict[str, AppliedCase]
+    already_there: int
+    stale: list[str]
+
+    @property
+    def voxels(self) -> int:
+        """How many voxels were calibrated in this run."""
+        return sum(one.voxels for one in self.written.values())
+
+    @property
+    def flips(self) -> int:
+        """How many of them changed their class."""
+        return sum(one.flips for one in self.written.values())
+
+
+def apply(
+    fitted: Fitted,
+    cases: Cases,
+    folder: str | Path,
+    output_kind: str | None = None,
+    confidence_map: bool = False,
+    overwrite: bool = False,
+    ignore_pooling: bool = False,
+    device: str | torch.device = "cpu",
+    workers: int = 1,
+    progress: Callable[[str], None] | None = None,
+    failed: Callable[[CaseError], None] | None = None,
+) -> Applied:
+    """Calibrate every case into a folder, in the format that came in; run again, go on with what is missing.
+
+    Args:
+        fitted: the calibrator.
+        cases: the predictions, of :func:`segcal.open_cases`.
+        folder: where to write; one process at a time has it.
+        output_kind: what to write, "logits" or "probs"; None is what came in.
+        confidence_map: also write one map per case.
+        overwrite: clear a folder that another calibrator made, and remove results that have no input any more.
+        ignore_pooling: go on although the calibrator was fitted for another pooling.
+        device: where to calibrate.
+        workers: how many processes calibrate cases.
+        progress: called with the id of each case when it is done, or found complete.
+        failed: takes the error of a case that is not usable, which is then left out; without it the error is raised.
+    """
+    if not isinstance(cases, FileCases):
+        raise InputError(
+            f"cases is {type(cases).__name__}, but what is written has the format of files that were read. Open a "
+            "folder with segcal.open_cases, or call fitted.calibrator on arrays."
+        )
+    check_match(fitted, cases, ignore_pooling)
+    fitted.calibrator.to(device)
+    written: dict[str, AppliedCase] = {}
+    with claim(Path(folder)):
+        applier = Applier(fitted, cases, folder, output_kind, confidence_map, overwrite)
+        missing, stale = applier.missing(), applier.stale()
+        warn(doubtful_kind(missing))
+        tell = progress or (lambda case_id: None)
+        for case_id in sorted({*cases.ids} - {*missing.ids}):
+            tell(case_id)
+        for case_id, done in map_cases(missing, applier, workers, failed):
+            written[case_id] = done
+            tell(case_id)
+    return Applied(written, len(cases) - len(missing), stale)
 
 
 def check_match(fitted: Fitted, cases: Cases, ignore_pooling: bool = False) -> None:
@@ -83,16 +153,7 @@ def calibrate(calibrator: Calibrator, case: Case) -> tuple[Tensor, Tensor, int]:
 
 
 class Applier:
-    """Calibrates a case and writes it in the format that came in; picklable, for several processes.
-
-    Args:
-        fitted: the calibrator.
-        cases: the predictions.
-        folder: where to write.
-        kind: what to write; None is what came in.
-        confidence_map: also write one map a case.
-        overwrite: clear a folder that another calibrator made, and remove results that have no input any more.
-    """
+    """Calibrates a case and writes it; picklable, for several processes. The arguments are those of :func:`apply`."""
 
     def __init__(
         self,
@@ -121,7 +182,7 @@ class Applier:
         """Return the cases that have results in the folder but no predictions any more."""
         return self._writer.records.others(self._cases.ids)
 
-    def __call__(self, case: Case) -> Applied:
+    def __call__(self, case: Case) -> AppliedCase:
         """Calibrate and write one case."""
         log_probs, before, flips = calibrate(self._calibrator, case)
         broken = int(log_probs.isnan().sum())
@@ -140,7 +201,7 @@ class Applier:
             )
         confidence = log_probs.amax(0).exp().float().numpy() if self._map else None
         files = self._writer.write(case.id, log_probs, before if keeps else None, confidence, case.spacing)
-        return Applied(before.numel(), flips, tuple(str(path) for path in files))
+        return AppliedCase(before.numel(), flips, tuple(str(path) for path in files))
 
 
 def _record(fitted: Fitted, cases: FileCases, kind: str | None) -> dict[str, Any]:

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from segcal.calibrators import registry_entry
 from segcal.calibrators.base import Calibrator
-from segcal.cases.base import CaseError, Cases
+from segcal.cases import as_cases
+from segcal.cases.base import CaseError
 from segcal.cases.parallel import map_cases
 from segcal.errors import InputError
 from segcal.evaluation.violations import Measured, adversarial, measure, rise_of, shift_change
@@ -86,19 +87,21 @@ class Audit:
 
 def audit(
     calibrator: Calibrator,
-    cases: Cases | None = None,
+    cases: Any = None,
     workers: int = 1,
     failed: Callable[[CaseError], None] | None = None,
     progress: Callable[[], None] | None = None,
+    **declared: Any,
 ) -> Audit:
     """Examine the promises of a calibrator.
 
     Args:
         calibrator: fitted or not.
-        cases: cases to try it on; labels are not needed.
+        cases: cases to try it on, or arrays as :func:`segcal.cases.as_cases` takes them; labels are not needed.
         workers: how many processes try cases.
         failed: takes the error of a case that is not usable, which is then left out; without it the error is raised.
         progress: called when a case is done.
+        declared: what is known of arrays, such as `kind`.
 
     >>> from segcal import make_calibrator
     >>> print(audit(make_calibrator("ts", 3)))
@@ -110,6 +113,7 @@ def audit(
         raise InputError(
             f"calibrator is {type(calibrator).__name__}, but a Calibrator is needed. Pass fitted.calibrator."
         )
+    cases = None if cases is None else as_cases(cases, **declared)
     if cases is not None and cases.num_classes != calibrator.num_classes:
         raise InputError(
             f"the calibrator has {calibrator.num_classes} classes, but the cases have {cases.num_classes}. "

@@ -3,9 +3,13 @@
 Numbers of cases that a calibrator was fitted or chosen on flatter it. They are measured too, but apart.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
-from segcal.cases.base import Cases
+from segcal.cases.base import CaseError, Cases
+from segcal.cases.suspicion import Suspicion, warn
+from segcal.errors import InputError
+from segcal.evaluation.evaluate import evaluate
 from segcal.evaluation.result import Evaluation
 from segcal.fitting.certificate import Fitted
 
@@ -17,6 +21,49 @@ TITLES = {
     FITTED_ON: "cases that the calibrator was fitted or chosen on (these numbers flatter it)",
     ALL: "all cases",
 }
+
+
+def evaluate_by_part(
+    cases: Cases,
+    fitted: Fitted | None = None,
+    failed: Callable[[CaseError], None] | None = None,
+    **options: Any,
+) -> dict[str, Evaluation]:
+    """Measure held-out cases, and apart from them those that the calibrator was fitted or chosen on.
+
+    Args:
+        cases: the cases, with labels.
+        fitted: the calibrator and the cases it has seen; None to measure all as they are.
+        failed: takes the error of a case that is not usable; a part of which all cases fail is left out.
+        options: those of :func:`segcal.evaluate`.
+    """
+    parts, calibrator = divide_by_part(cases, fitted), None if fitted is None else fitted.calibrator
+    results: dict[str, Evaluation] = {}
+    failures: list[CaseError] = []
+
+    def keep(error: CaseError) -> None:
+        assert failed is not None
+        failures.append(error)
+        failed(error)
+
+    for name, part in parts.items():
+        before = len(failures)
+        try:
+            results[name] = evaluate(part, calibrator, failed=None if failed is None else keep, **options)
+        except InputError:
+            if len(failures) - before < len(part):
+                raise
+    if not results:
+        raise InputError(f"all {len(cases)} cases failed, but at least one is needed. First: {failures[0]}")
+    warn(_suspicions(next(iter(results)), related(parts)))
+    return results
+
+
+def _suspicions(first: str, related_cases: int) -> Iterator[Suspicion]:
+    if first == FITTED_ON:
+        yield Suspicion("no case was held out; what the calibrator is worth shows on cases that it has not seen")
+    if related_cases:
+        yield Suspicion(f"{related_cases} held-out cases belong to groups of which other cases were fitted on")
 
 
 def divide_by_part(cases: Cases, fitted: Fitted | None) -> dict[str, Cases]:

@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from segcal.cases.base import Case, CaseError, Cases
+from segcal.cases import as_cases
+from segcal.cases.base import Case, CaseError
 from segcal.cases.parallel import map_cases
 from segcal.cases.suspicion import like_probabilities, warn
 from segcal.errors import InputError
@@ -29,7 +30,7 @@ DEFAULT_METRICS = (
 
 
 def evaluate(
-    cases: Cases,
+    cases: Any,
     calibrator: Map | None = None,
     metrics: Sequence[str] | Mapping[str, Metric] | None = None,
     seed: int = 0,
@@ -39,11 +40,14 @@ def evaluate(
     progress: Callable[[str], None] | None = None,
     workers: int = 1,
     failed: Callable[[CaseError], None] | None = None,
+    *,
+    labels: Any = None,
+    **declared: Any,
 ) -> Evaluation:
     """Measure cases before and, with a calibrator, after calibration.
 
     Args:
-        cases: the cases, with labels.
+        cases: the cases, with labels; or arrays, tensors or a loader, as :func:`segcal.cases.as_cases` takes them.
         calibrator: a calibrator; or any function of logits ``(1, classes, *space)`` and an image (or None) that
             returns log-probabilities of that shape.
         metrics: names from :data:`segcal.METRICS`, or metrics by names of your own; the usual ones if None.
@@ -54,12 +58,12 @@ def evaluate(
         progress: called with the id of each case when it is done.
         workers: how many processes measure cases at a time; the result is the same to the last bit.
         failed: takes the error of a case that is not usable, which is then left out; without it the error is raised.
+        labels: of arrays.
+        declared: what else is known of arrays, such as `kind` and `ignore`.
 
     >>> import numpy as np
-    >>> from segcal.cases import ArrayCases
     >>> rng = np.random.default_rng(0)
-    >>> cases = ArrayCases([rng.normal(size=(3, 8, 7)) for _ in range(4)], [rng.integers(3, size=(8, 7))] * 4)
-    >>> result = evaluate(cases, metrics=["nll", "ece"])
+    >>> result = evaluate(rng.normal(size=(4, 3, 8, 7)), labels=rng.integers(3, size=(4, 8, 7)), metrics=["nll", "ece"])
     >>> result.before["nll"].cases, result.after
     (4, None)
     """
@@ -69,22 +73,24 @@ def evaluate(
             "returned, pass .calibrator."
         )
     chosen = _choose(metrics, calibrator is not None)
+    cases = as_cases(cases, labels, **declared)
     if len(cases) == 0:
         raise InputError("cases is empty, but at least one case is needed. Check the folder or the split.")
-    counter = Counter(chosen, bands)
-    stages = {"before": Stage(chosen)} | ({} if calibrator is None else {"after": Stage(chosen)})
-    rows, measured = [], 0
+    measure = partial(_measure, Counter(chosen, bands), calibrator)
+    stages = {name: Stage(chosen) for name in ("before", "after")[: 1 if calibrator is None else 2]}
+    rows: list[dict[str, Any]] = []
     doubted: list[str] = []
-    for case_id, (found, group, doubt) in map_cases(cases, partial(_measure, counter, calibrator), workers, failed):
+    for case_id, (found, group, doubt) in map_cases(cases, measure, workers, failed):
         doubted += [case_id] if doubt else []
         for (name, stage), tables in zip(stages.items(), found, strict=True):
-            rows.append(_row(case_id, group, name, tables, stage.add(case_id, tables)))
-        measured += 1
+            size = {"voxels": tables.likelihood.voxels, "ignored": tables.confusion.ignored}
+            rows.append({"case": case_id, "stage": name, "group": group, **size, **stage.add(case_id, tables)})
         if progress is not None:
             progress(case_id)
-    if measured == 0:
+    if not rows:
         raise InputError(f"all {len(cases)} cases failed, but at least one is needed. Check their files.")
     warn(like_probabilities(doubted))
+    measured = len(rows) // len(stages)
     estimates, changes = summarise(list(stages.values()), Draws([measured], replicates, seed), level)
     return Evaluation(
         rows=rows,
@@ -110,10 +116,3 @@ def _choose(metrics: Sequence[str] | Mapping[str, Metric] | None, compared: bool
 
 def _measure(counter: Counter, calibrator: Map | None, case: Case) -> tuple[list[CaseTables], str | None, bool]:
     return counter.count(case, calibrator), case.group, case.like_probs
-
-
-def _row(
-    case_id: str, group: str | None, stage: str, tables: CaseTables, numbers: dict[str, float | None]
-) -> dict[str, Any]:
-    voxels, ignored = tables.likelihood.voxels, tables.confusion.ignored
-    return {"case": case_id, "stage": stage, "group": group, "voxels": voxels, "ignored": ignored, **numbers}

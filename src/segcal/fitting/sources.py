@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from segcal.cases.base import CaseError, Cases
-from segcal.cases.ensemble import look_at_members
 from segcal.cases.suspicion import single_folds, warn
-from segcal.cases.watch import Watch
+from segcal.cases.watch import Watch, look_at_members
 from segcal.errors import InputError
 from segcal.fitting.config import FitConfig
 from segcal.fitting.voxels import SampledVoxels, StreamedVoxels, VoxelSource

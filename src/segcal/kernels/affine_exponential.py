@@ -5,33 +5,19 @@ an integer put into the exponent: relative error below 3e-14 for x in [-708, 708
 :mod:`segcal.kernels.exponential` it stays right where the compiler may reassociate sums, as the gradients need it.
 """
 
-from typing import Any
-
 import numpy as np
-from llvmlite import ir
-from numba import float64, int64, njit
-from numba.extending import intrinsic
+from numba import njit
+
+from segcal.kernels.exponential import LN2, SQRT_2, bits_of_double, double_of_bits
 
 LOG2_E = 1.4426950408889634
 LN2_HIGH = 6.93145751953125e-1
 LN2_LOW = 1.42860682030941723212e-6
-LN2 = 0.6931471805599453
-SQRT_2 = 1.4142135623730951
 # What the compiler may do in these kernels: reorder sums and fuse products, so that reductions run on several voxels
 # at once. NaN and infinity keep their meaning.
 SUMS = {"reassoc", "contract", "nsz", "arcp"}
 # Truncation rounds towards zero; with this added it rounds down.
 OFFSET = 1100
-
-
-@intrinsic
-def _from_bits(typing_context: Any, bits: Any) -> Any:
-    """Return the float64 with these bits."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.bitcast(arguments[0], ir.DoubleType())
-
-    return float64(int64), generate
 
 
 @njit(inline="always")
@@ -55,25 +41,15 @@ def fast_exp(x: float) -> float:
     y = y * r + 0.5
     y = y * r + 1.0
     y = y * r + 1.0
-    value = y * _from_bits((np.int64(power) + 1023) << 52)  # type: ignore[call-arg]
+    value = y * double_of_bits((np.int64(power) + 1023) << 52)
     return value if x >= -708.0 else 0.0
-
-
-@intrinsic
-def _to_bits(typing_context: Any, number: Any) -> Any:
-    """Return the bits of a float64."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.bitcast(arguments[0], ir.IntType(64))
-
-    return int64(float64), generate
 
 
 @njit(inline="always")
 def fast_log(x: float) -> float:
     """Return the logarithm of a normal positive number, to 3e-16 of its size or of 1, whichever is larger."""
-    power = (_to_bits(x * SQRT_2) >> 52) - 1023  # type: ignore[call-arg]
-    f = x * _from_bits((1023 - power) << 52) - 1.0
+    power = (bits_of_double(x * SQRT_2) >> 52) - 1023
+    f = x * double_of_bits((1023 - power) << 52) - 1.0
     # The series of log((1 + w) / (1 - w)); 1 + f is in [0.70, 1.42], so |w| <= 0.172 and the rest is below 1e-19.
     w = f / (2.0 + f)
     square = w * w

@@ -49,44 +49,23 @@ SQRT_2 = math.sqrt(2.0)
 LN2 = math.log(2.0)
 
 
-@intrinsic
-def single_of_bits(context: Any, bits: Any) -> Any:
-    """Return the float32 with the bits of an int32."""
+def _same_bits(given: Any, made: Any, machine: Any) -> Any:
+    """Return a compiled function that takes the bits of a number of one type for those of another."""
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.bitcast(arguments[0], ir.FloatType())
+    @intrinsic
+    def cast(context: Any, value: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            return builder.bitcast(arguments[0], machine)
 
-    return float32(int32), generate
+        return made(given), generate
 
-
-@intrinsic
-def bits_of_single(context: Any, value: Any) -> Any:
-    """Return the bits of a float32 as an int32."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.bitcast(arguments[0], ir.IntType(32))
-
-    return int32(float32), generate
+    return cast
 
 
-@intrinsic
-def double_of_bits(context: Any, bits: Any) -> Any:
-    """Return the float64 with the bits of an int64."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.bitcast(arguments[0], ir.DoubleType())
-
-    return float64(int64), generate
-
-
-@intrinsic
-def bits_of_double(context: Any, value: Any) -> Any:
-    """Return the bits of a float64 as an int64."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.bitcast(arguments[0], ir.IntType(64))
-
-    return int64(float64), generate
+single_of_bits = _same_bits(int32, float32, ir.FloatType())
+bits_of_single = _same_bits(float32, int32, ir.IntType(32))
+double_of_bits = _same_bits(int64, float64, ir.DoubleType())
+bits_of_double = _same_bits(float64, int64, ir.IntType(64))
 
 
 def exp_below_zero(t):  # type: ignore[no-untyped-def]
@@ -99,7 +78,7 @@ def _exp_32(t):  # type: ignore[no-untyped-def]
     k = (t * LOG2_E_32 + ROUND_32) - ROUND_32
     r = (t - k * LN2_HIGH_32) - k * LN2_LOW_32
     g = (((G4 * r + G3) * r + G2) * r + G1) * r + G0
-    return ((g * r * r + r) + ONE_32) * single_of_bits((np.int32(k) + ONE_BITS_32) << SHIFT_32)  # type: ignore[call-arg]
+    return ((g * r * r + r) + ONE_32) * single_of_bits((np.int32(k) + ONE_BITS_32) << SHIFT_32)
 
 
 def _exp_64(t):  # type: ignore[no-untyped-def]
@@ -109,7 +88,7 @@ def _exp_64(t):  # type: ignore[no-untyped-def]
     g = TAYLOR[0]
     for coefficient in TAYLOR[1:]:
         g = g * r + coefficient
-    return ((g * r * r + r) + 1.0) * double_of_bits((np.int64(k) + 1023) << 52)  # type: ignore[call-arg]
+    return ((g * r * r + r) + 1.0) * double_of_bits((np.int64(k) + 1023) << 52)
 
 
 @overload(exp_below_zero, jit_options=OPTIONS)  # type: ignore[arg-type]
@@ -121,7 +100,7 @@ def _choose_exp(t):  # type: ignore[no-untyped-def]
 def log1p_above_zero(u):  # type: ignore[no-untyped-def]
     """Return log(1 + u) for a float64 u >= 0."""
     # The exponent of (1 + u) sqrt 2, and 2 to the power of minus it.
-    k = (bits_of_double((1.0 + u) * SQRT_2) >> 52) - 1023  # type: ignore[call-arg]
+    k = (bits_of_double((1.0 + u) * SQRT_2) >> 52) - 1023
     scale = double_of_bits((1023 - k) << 52)
     f = u * scale + (scale - 1.0)
     w = f / (2.0 + f)

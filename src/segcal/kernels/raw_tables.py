@@ -35,7 +35,7 @@ class RawTables:
     """What one pass counted; tables of several passes add.
 
     Attributes:
-        count: ``(bands, zones, wrong/right, bins)`` int64, the binnings one after another on the last axis.
+        cells: ``(bands, zones, wrong/right, bins)`` int64, the binnings one after another on the last axis.
         confidence: the sum of confidence in the same cells, float64.
         class_count: ``(zones, classes, class_bins)`` int64.
         class_hits: how often the class was the true one.
@@ -49,7 +49,7 @@ class RawTables:
         offset: ``(1,)``, the largest absolute free energy; zero for log-probabilities.
     """
 
-    count: np.ndarray
+    cells: np.ndarray
     confidence: np.ndarray
     class_count: np.ndarray
     class_hits: np.ndarray
@@ -67,7 +67,7 @@ class RawTables:
         """Return empty tables, `lead` of them."""
         c, top = layout.num_classes, (layout.bands, ZONES, 2, sum(layout.bins))
         by_class = (ZONES, c, layout.class_bins)
-        whole = {"count": top, "class_count": by_class, "class_hits": by_class, "confusion": (c, c)}
+        whole = {"cells": top, "class_count": by_class, "class_hits": by_class, "confusion": (c, c)}
         whole |= {"flips": (c, c, 3), "doubt": (DOUBT_BINS, 2), "ignored": (1,)}
         real: dict[str, tuple[int, ...]] = {"confidence": top, "class_prob": by_class}
         real |= {"sums": (3,), "energy": (2,), "offset": (1,)}

@@ -16,9 +16,8 @@ from torch import Tensor
 from segcal.checks import check_finite
 from segcal.kernels.jit import SOURCES, compiled, part
 from segcal.kernels.raw_tables import Layout, RawTables, fill_first_class_bin, merge_blocks
-from segcal.kernels.reliability_classes import class_tile
 from segcal.kernels.reliability_tile import TILE, Scratch, find_winner, load_row, read_labels, softmax_tile
-from segcal.kernels.reliability_voxels import Out, add_sums, add_tile, find_pivot
+from segcal.kernels.reliability_voxels import Out, add_sums, add_tile, class_tile, find_pivot
 from segcal.kernels.threads import cut, in_threads
 
 # A case that is not contiguous is copied in pieces of about this many voxels.

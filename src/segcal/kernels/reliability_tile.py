@@ -69,13 +69,13 @@ def _load_halves(raw, bfloat, start, x, n):  # type: ignore[no-untyped-def]
     bad = 0
     if bfloat:
         for v in range(n):
-            x[v] = single_of_bits(np.int32(raw[start + v]) << np.int32(16))  # type: ignore[call-arg]
+            x[v] = single_of_bits(np.int32(raw[start + v]) << np.int32(16))
             bad += not (abs(x[v]) < np.inf)
         return bad
     for v in range(n):
         half = np.int32(raw[start + v])
         bad += (half & EXPONENT) == EXPONENT
-        x[v] = single_of_bits(((half & SIGN) << np.int32(16)) | ((half & REST) << np.int32(13))) * HALF_SCALE  # type: ignore[call-arg]
+        x[v] = single_of_bits(((half & SIGN) << np.int32(16)) | ((half & REST) << np.int32(13))) * HALF_SCALE
     return bad
 
 

@@ -65,11 +65,11 @@ def _count(z: Tensor, y: Tensor, band: Tensor, new: Tensor, layout: Layout) -> R
     right = (y == new).long()
     zone = torch.where(y > 0, 2, (new > 0).long())
 
-    shape = tables.count.shape
+    shape = tables.cells.shape
     first = 0
     for bins in layout.bins:
         cell = ((band * ZONES + zone) * 2 + right) * shape[-1] + first + find_bins(confidence, bins)
-        tables.count += _bincount(cell, shape)
+        tables.cells += _bincount(cell, shape)
         tables.confidence += _bincount(cell, shape, confidence)
         first += bins
     if layout.class_bins:

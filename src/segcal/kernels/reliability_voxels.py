@@ -1,30 +1,22 @@
-"""The compiled loops that add a tile of voxels to the tables that take one entry a voxel."""
+"""The compiled loops that add a tile of voxels to the tables.
 
-from typing import NamedTuple
+Some tables take one entry per voxel. Of the probabilities of the classes most lie in the first bin: they are summed
+lane by lane, and only the others are looked up one by one; counts of the first bin are what is left over, and are
+filled in at the end of the case.
+"""
+
+from collections import namedtuple
+from dataclasses import fields
 
 import numpy as np
 
 from segcal.kernels.exponential import bits_of_single
 from segcal.kernels.jit import part
-from segcal.kernels.raw_tables import DOUBT_BASE, DOUBT_BINS, ZONES
+from segcal.kernels.raw_tables import DOUBT_BASE, DOUBT_BINS, ZONES, RawTables
 from segcal.kernels.reliability_tile import NO_ZONE, TILE, find_bins
 
-
-class Out(NamedTuple):
-    """The arrays of one block's :class:`RawTables`, in a form that compiled loops take."""
-
-    cells: np.ndarray
-    confidence: np.ndarray
-    class_count: np.ndarray
-    class_hits: np.ndarray
-    class_prob: np.ndarray
-    confusion: np.ndarray
-    flips: np.ndarray
-    doubt: np.ndarray
-    sums: np.ndarray
-    energy: np.ndarray
-    ignored: np.ndarray
-    offset: np.ndarray
+# The arrays of one block's tables, in a form that compiled loops take.
+Out = namedtuple("Out", [field.name for field in fields(RawTables)])  # type: ignore[misc]
 
 
 @part
@@ -55,7 +47,7 @@ def add_counts(zone, winner, doubts, labels, start, doubt, confusion, ignored, n
             continue
         y, p = labels[start + v], winner[v]
         confusion[y, p] += 1
-        i = min(max((bits_of_single(doubts[v]) >> 20) - DOUBT_BASE, 0), DOUBT_BINS - 1)  # type: ignore[call-arg]
+        i = min(max((bits_of_single(doubts[v]) >> 20) - DOUBT_BASE, 0), DOUBT_BINS - 1)
         doubt[i, np.int64(y == p)] += 1
 
 
@@ -116,3 +108,63 @@ def add_tile(s, labels, bands, reference, prediction, start, n, bins, out):  # t
     add_counts(s.zone, s.winner, s.doubt, labels, start, out.doubt, out.confusion, out.ignored, n)
     if reference.size:
         add_flips(s.zone, s.winner, labels, reference, start, out.flips, n)
+
+
+@part
+def add_low(row, inverse, zone, edge, lanes, code, n):  # type: ignore[no-untyped-def]
+    """Add probabilities up to `edge` to the lanes of zone `code`."""
+    for v in range(n):
+        q = row[v] * inverse[v]
+        lanes[v] += q if (zone[v] == code) & (q <= edge) else 0.0
+
+
+@part
+def count_above(row, inverse, edge, n):  # type: ignore[no-untyped-def]
+    """Return how many probabilities are above `edge`."""
+    found = 0
+    for v in range(n):
+        found += row[v] * inverse[v] > edge
+    return found
+
+
+@part
+def select_above(row, inverse, zone, edge, chosen, values, n):  # type: ignore[no-untyped-def]
+    """List the voxels that count and whose probability is above `edge`; return how many there are."""
+    found = 0
+    for v in range(n):
+        q = row[v] * inverse[v]
+        chosen[found] = v
+        values[found] = q
+        found += int((q > edge) & (zone[v] != NO_ZONE))
+    return found
+
+
+@part
+def add_above(s, labels, start, n, c, edge, count, hits, prob):  # type: ignore[no-untyped-def]
+    """Look up the bins of one class's probabilities that are above `edge`."""
+    zone, chosen, values, slot = s.zone, s.chosen, s.high, s.slot
+    found = select_above(s.x[c], s.inverse, zone, edge, chosen, values, n)
+    find_bins(values, count.shape[2], slot, found)
+    for k in range(found):
+        v, i = chosen[k], slot[k]
+        z = zone[v]
+        count[z, c, i] += 1
+        hits[z, c, i] += labels[start + v] == c
+        prob[z, c, i] += values[k]
+
+
+@part
+def class_tile(s, labels, start, n, count, hits, prob):  # type: ignore[no-untyped-def]
+    """Count the probability of every class in its bins, apart by zone."""
+    x, inverse, zone, low = s.x, s.inverse, s.zone, s.low
+    edge = 1.0 / count.shape[2]
+    present = [0, 0, 0, 0]
+    for v in range(n):
+        present[zone[v]] = 1
+    for c in range(x.shape[0]):
+        row = x[c]
+        for z in range(ZONES):
+            if present[z]:
+                add_low(row, inverse, zone, edge, low[z, c], np.int32(z), n)
+        if count_above(row, inverse, edge, n):
+            add_above(s, labels, start, n, c, edge, count, hits, prob)

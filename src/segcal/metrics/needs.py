@@ -7,15 +7,7 @@ from typing import Any, Self
 from torch import Tensor
 
 from segcal.metrics.base import Metric
-from segcal.statistics import (
-    BandCache,
-    Counted,
-    LabelBands,
-    count_log_probs,
-    count_logits,
-    find_bands,
-    surface_distances,
-)
+from segcal.statistics import BandCache, Counted, LabelBands, count_logits, find_bands, surface_distances
 from segcal.statistics.case import CLASS_BINS
 
 
@@ -54,21 +46,11 @@ class Needs:
         spacing: tuple[float, ...] | None = None,
         normalised: bool = False,
     ) -> Counted:
-        """Count one case.
-
-        Args:
-            scores: ``(classes, *space)``.
-            labels: ``(*space)``, checked.
-            bands: of the label map.
-            reference: the prediction to compare with, ``(*space)``.
-            predict: also return the prediction.
-            spacing: the voxel size, for distances.
-            normalised: the scores must be log-probabilities; they have no free energy.
-        """
+        """Count one case; the arguments are those of :func:`segcal.statistics.count_logits`, and the voxel size."""
         surface = "surface" in self.tables
         class_bins = CLASS_BINS if "classwise" in self.tables else 0
-        count = count_log_probs if normalised else count_logits
-        counted = count(scores, labels, self.bins, class_bins, bands, reference, predict or surface)
+        asked = predict or surface
+        counted = count_logits(scores, labels, self.bins, class_bins, bands, reference, asked, normalised)
         if not surface or counted.prediction is None:
             return counted
         distances = surface_distances(counted.prediction, labels.numpy(), counted.tables.num_classes, spacing)

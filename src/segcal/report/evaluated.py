@@ -2,14 +2,15 @@
 
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 from segcal.calibrators import registry_entry
 from segcal.calibrators.base import Calibrator
 from segcal.calibrators.identity import Identity
-from segcal.cases.base import CaseError, Cases
+from segcal.cases.base import Cases
 from segcal.evaluation import Evaluation
 from segcal.evaluation.apply import check_match
 from segcal.evaluation.by_part import FITTED_ON, divide_by_part
@@ -25,7 +26,6 @@ from segcal.report.verdict import Verdict, make_verdict, measured_verdict
 from segcal.statistics.additive import total_of
 from segcal.statistics.reliability import Curve
 from segcal.statistics.spread import CurveSpread
-from segcal.summary import LEVEL, REPLICATES
 from segcal.target import check_file
 
 TASK = "these cases"
@@ -39,31 +39,24 @@ def report(
     cases: Cases,
     path: str | os.PathLike[str],
     *,
-    metrics: Sequence[str] | None = None,
-    seed: int = 0,
-    replicates: int = REPLICATES,
-    level: float = LEVEL,
-    workers: int = 1,
     background: bool = True,
     ignore_pooling: bool = False,
     overwrite: bool = False,
-    progress: Callable[[str], None] | None = None,
-    failed: Callable[[CaseError], None] | None = None,
+    **options: Any,
 ) -> Evaluation:
     """Measure cases that a calibrator has not seen, write one offline page of what was found, and return the numbers.
 
     `fitted` may be the folder of a calibrator, or None to measure only. Cases that had a part in the fit are left out;
     if there are no others they are measured, and the page says so. `background` says whether class 0 is background,
     `ignore_pooling` goes on although the calibrator was fitted for another pooling, `overwrite` replaces a file that
-    segcal did not write. The other arguments are those of :func:`segcal.evaluate`.
+    segcal did not write. The other options are those of :func:`segcal.evaluate`.
     """
     known = fitted if fitted is None or isinstance(fitted, Fitted) else load(fitted)
     if known is not None:
         check_match(known, cases, ignore_pooling)
     check_file(Path(path), PAGE_SIGNATURE, (), overwrite)
     part, judged = next(iter(divide_by_part(cases, known).items()))
-    calibrator = None if known is None else known.calibrator
-    result = evaluate(judged, calibrator, metrics, seed, replicates, level, None, progress, workers, failed)
+    result = evaluate(judged, None if known is None else known.calibrator, **options)
     notes = [FLATTERS] if part == FITTED_ON else []
     write_page(path, evaluation_document(result, judged, known, background, notes))
     return result

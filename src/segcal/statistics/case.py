@@ -6,7 +6,7 @@ refuses what is not normalised. Neither guesses which of the two it was given.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -74,6 +74,7 @@ def count_logits(
     bands: LabelBands | None = None,
     reference: np.ndarray | None = None,
     predict: bool = False,
+    normalised: bool = False,
 ) -> Counted:
     """Count one case from raw scores.
 
@@ -85,49 +86,15 @@ def count_logits(
         bands: the bands of the label map (:func:`segcal.statistics.boundary.find_bands`).
         reference: the prediction to compare with, ``(*space)``; it stays where no class is strictly above it.
         predict: also return the prediction.
+        normalised: the scores must be log-probabilities; they have no free energy.
 
     >>> z = torch.tensor([[2.0, 0.0, 1.0], [0.0, 1.0, 3.0]])
     >>> count_logits(z, torch.tensor([0, 1, 0])).tables.confusion.count
     array([[1, 1],
            [0, 1]])
     """
-    logits = as_tensor(logits, "logits")
-    raw, prediction = _count(logits, labels, "logits", bins, class_bins, bands, reference, predict)
-    tables = _tables(raw, bins, bands, reference is not None)
-    energy = FreeEnergy(raw.voxels(), float(raw.energy[0]), float(raw.energy[1]))
-    return Counted(replace(tables, free_energy=energy), prediction)
-
-
-def count_log_probs(
-    log_probs: Tensor,
-    labels: Tensor,
-    bins: Sequence[int] = BINS,
-    class_bins: int = CLASS_BINS,
-    bands: LabelBands | None = None,
-    reference: np.ndarray | None = None,
-    predict: bool = False,
-) -> Counted:
-    """Count one case from log-probabilities; the other arguments are those of :func:`count_logits`."""
-    log_probs = as_tensor(log_probs, "log_probs")
-    raw, prediction = _count(log_probs, labels, "log_probs", bins, class_bins, bands, reference, predict)
-    if raw.offset[0] > NORMALISED[log_probs.dtype]:
-        raise InputError(
-            f"log_probs has a voxel whose logsumexp over classes is off zero by {raw.offset[0]:.3g}, but "
-            "log-probabilities are normalised. Take torch.log_softmax over classes, or use count_logits for raw scores."
-        )
-    return Counted(_tables(raw, bins, bands, reference is not None), prediction)
-
-
-def _count(
-    scores: Tensor,
-    labels: Tensor,
-    name: str,
-    bins: Sequence[int],
-    class_bins: int,
-    bands: LabelBands | None,
-    reference: np.ndarray | None,
-    predict: bool,
-) -> tuple[RawTables, np.ndarray | None]:
+    name = "log_probs" if normalised else "logits"
+    scores = as_tensor(logits, name)
     check_floating(scores, name)
     if scores.ndim < 1 or scores.shape[0] < 2:
         raise InputError(
@@ -135,27 +102,34 @@ def _count(
             "Classes are the first axis of a case."
         )
     check_bins(bins, class_bins)
-    space = tuple(scores.shape[1:])
-    y = _labels(labels, "labels", space, scores.shape[0], IGNORED)
-    old = None
+    num_classes, *space = scores.shape
+    y, old = _labels(labels, "labels", space, num_classes, IGNORED), None
     if reference is not None:
-        old = (
-            _labels(reference, "reference", space, scores.shape[0], None)
-            .reshape(-1)
-            .numpy()
-            .astype(np.int16, copy=False)
-        )
-    layout = Layout(scores.shape[0], tuple(bins), class_bins, 1 if bands is None else len(bands.edges) + 1)
+        old = _labels(reference, "reference", space, num_classes, None).reshape(-1).numpy().astype(np.int16, copy=False)
+    layout = Layout(num_classes, tuple(bins), class_bins, 1 if bands is None else len(bands.edges) + 1)
     prediction = np.empty(y.numel(), np.int16) if predict else None
     raw = count_voxels(scores, y, layout, None if bands is None else bands.code, old, prediction)
-    return raw, None if prediction is None else prediction.reshape(space)
+    tables = _tables(raw, bins, bands, reference is not None)
+    if not normalised:
+        tables = replace(tables, free_energy=FreeEnergy(raw.voxels(), float(raw.energy[0]), float(raw.energy[1])))
+    elif raw.offset[0] > NORMALISED[scores.dtype]:
+        raise InputError(
+            f"log_probs has a voxel whose logsumexp over classes is off zero by {raw.offset[0]:.3g}, but "
+            "log-probabilities are normalised. Take torch.log_softmax over classes, or use count_logits for raw scores."
+        )
+    return Counted(tables, None if prediction is None else prediction.reshape(space))
 
 
-def _labels(labels: object, name: str, space: tuple[int, ...], num_classes: int, ignore: int | None) -> Tensor:
+def count_log_probs(log_probs: Tensor, labels: Tensor, **options: Any) -> Counted:
+    """Count one case from log-probabilities; the options are those of :func:`count_logits`."""
+    return count_logits(log_probs, labels, normalised=True, **options)
+
+
+def _labels(labels: object, name: str, space: list[int], num_classes: int, ignore: int | None) -> Tensor:
     """Return class indices as they are if they are usable; only others are copied, and refused or converted."""
     y = as_tensor(labels, name)
     low = 0 if ignore is None else IGNORED
-    usable = y.dtype in (torch.int64, torch.int16) and tuple(y.shape) == space
+    usable = y.dtype in (torch.int64, torch.int16) and [*y.shape] == space
     if usable and (y.numel() == 0 or (int(y.min()) >= low and int(y.max()) < num_classes)):
         return y if name == "reference" else y.to(torch.int64)
     return check_labels(y, name, space, num_classes, ignore)
@@ -178,7 +152,7 @@ def check_bins(bins: Sequence[int], class_bins: int) -> None:
 def _tables(raw: RawTables, bins: Sequence[int], bands: LabelBands | None, compared: bool) -> CaseTables:
     voxels = raw.voxels()
     starts = np.cumsum([0, *bins])
-    cells = {n: (raw.count[..., a : a + n], raw.confidence[..., a : a + n]) for n, a in zip(bins, starts, strict=False)}
+    cells = {n: (raw.cells[..., a : a + n], raw.confidence[..., a : a + n]) for n, a in zip(bins, starts, strict=False)}
     classwise = None
     if raw.class_count.shape[-1]:
         apart = Curve(raw.class_count, raw.class_hits, raw.class_prob)

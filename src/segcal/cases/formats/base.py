@@ -1,7 +1,7 @@
 """The contract of a file format: one folder of scores, listed, looked at, read and written case by case.
 
 A format knows files and axes and nothing else: what the numbers mean is declared by the user (`kind`), pooling and
-labels belong to :mod:`segcal.cases.files`, and keeping a decision through rounding to :mod:`segcal.cases.writing`.
+labels belong to :mod:`segcal.cases.files`, and keeping a decision through rounding to :mod:`segcal.cases.write`.
 """
 
 import copy
@@ -56,7 +56,6 @@ class Stored:
         spacing: the voxel size along each axis of space, or None.
         orientation: where the axes point ("RAS"), or "".
         labels: for formats that keep them with the scores, with -1 where a voxel does not count.
-        group: the case's group, where the file says so.
     """
 
     values: np.ndarray | Tensor
@@ -64,12 +63,11 @@ class Stored:
     spacing: tuple[float, ...] | None = None
     orientation: str = ""
     labels: np.ndarray | None = None
-    group: str | None = None
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What a folder as a whole says about its cases."""
+    """What a folder as a whole says about its cases; `labelled`: its files hold the labels too."""
 
     kind: Kind | None = None
     pooling: str | None = None
@@ -79,6 +77,7 @@ class Facts:
     label_axes: Axes | None = None
     groups: Mapping[str, str] = field(default_factory=dict)
     origin: str = ""
+    labelled: bool = False
 
 
 class Format(ABC):
@@ -87,15 +86,19 @@ class Format(ABC):
     Attributes:
         name: its name in the registry.
         extensions: how its files end.
-        folder: where they are.
-        options: what the user declared.
-        files: case id -> the files of the case; the first is the one that completes it.
+        by_ending: whether a folder with such files and no others is of this format; else :meth:`claims` decides.
+        last_axis: whether classes are the last axis where nothing is declared.
         has_mask: whether its cases may have voxels that were never predicted.
         values_kind: how `Stored.values` are to be understood where that differs from the declared kind.
+        folder: where the files are.
+        options: what the user declared.
+        files: case id -> the files of the case; the first is the one that completes it.
     """
 
     name: ClassVar[str]
     extensions: ClassVar[tuple[str, ...]]
+    by_ending: ClassVar[bool] = True
+    last_axis: ClassVar[bool] = False
     has_mask: ClassVar[bool] = False
     values_kind: ClassVar[Kind | None] = None
 
@@ -108,6 +111,16 @@ class Format(ABC):
                 f"predictions {folder} has no {self.name} files, but files ending in {', '.join(self.extensions)} are "
                 "needed. Check the path, or declare another format."
             )
+
+    @classmethod
+    def claims(cls, folder: Path) -> bool:
+        """Whether a folder says by itself that it is of this format."""
+        return False
+
+    @classmethod
+    def check_only(cls, folder: Path) -> None:
+        """Refuse a folder that has files of this ending and no others, where these could be of two formats."""
+        return
 
     def find(self) -> dict[str, tuple[Path, ...]]:
         """List the cases of the folder."""
@@ -168,18 +181,25 @@ class Format(ABC):
         """Return the files that a case is read from."""
         return list(self.files.get(case_id, ()))
 
-    def class_axis(self, ndim: int, default: int = 0) -> int:
-        """Return the declared class axis of an array of `ndim` axes."""
+    def class_axis(self, ndim: int, default: int | None = None) -> int:
+        """Return the axis of the classes in an array of `ndim` axes: the declared one, or the default."""
+        default = (-1 if self.last_axis else 0) if default is None else default
         axis = default if self.options.class_axis is None else self.options.class_axis
         if not -ndim <= axis < max(ndim, 1):
             raise InputError(f"class_axis is {axis}, but the array has {ndim} axes. Declare an axis that is there.")
         return axis % ndim if ndim else 0
 
+    def seen(self, shape: Sequence[int], dtype: np.dtype[Any], axis: int | None = None) -> Header:
+        """Return the header of an array whose classes are at an axis."""
+        sizes = [int(size) for size in shape]
+        axis = self.class_axis(len(sizes)) if axis is None else axis
+        return Header((*sizes[axis : axis + 1], *sizes[:axis], *sizes[axis + 1 :]), dtype)
 
-def classes_first(shape: tuple[int, ...], axis: int) -> tuple[int, ...]:
-    """Return a shape with one axis moved to the front.
+    def classes_first(self, values: np.ndarray, axis: int | None = None) -> np.ndarray:
+        """Return a view of what is stored, classes first."""
+        axis = self.class_axis(values.ndim) if axis is None else axis
+        return np.moveaxis(values, axis, 0) if values.ndim else values
 
-    >>> classes_first((5, 6, 3), 2)
-    (3, 5, 6)
-    """
-    return (*shape[axis : axis + 1], *shape[:axis], *shape[axis + 1 :])
+    def as_stored(self, values: np.ndarray) -> np.ndarray:
+        """Return a view with the classes back where the files have them."""
+        return np.moveaxis(values, 0, self.class_axis(values.ndim))

@@ -4,10 +4,13 @@ import io
 import sys
 
 from segcal.benchmark.run import Step
-from segcal.cli.steps import step_bar
+from segcal.cli.progress import case_bar, step_bar
 
 
 def test_nothing_is_shown_in_a_pipe(capsys):
+    with case_bar("working", 3) as step:
+        step("a")
+        step()
     with step_bar("demo") as show:
         show(Step(1, 2, "predicting"))
     assert capsys.readouterr() == ("", "")

@@ -1,4 +1,4 @@
-"""The page of commands: ``python -m segcal.cli.page > docs/cli.md`` writes the help of every command.
+"""The page of commands: ``python docs/commands.py > docs/cli.md`` writes the help of every command.
 
 A test compares the page with what the commands say, so that it cannot fall behind.
 """
@@ -11,7 +11,7 @@ from segcal.cli.parsing import WIDTH
 INTRODUCTION = """\
 # Commands
 
-The help of every command, as `segcal COMMAND --help` prints it. Written by `python -m segcal.cli.page > docs/cli.md`.
+The help of every command, as `segcal COMMAND --help` prints it. Written by `python docs/commands.py > docs/cli.md`.
 
 - Results go to stdout, everything else to stderr. With `--json`, stdout is one JSON document.
 - Exit codes: 0 done; 2 a mistake that you can repair, in one sentence; 3 done, but some cases failed and are listed;

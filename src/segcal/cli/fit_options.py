@@ -1,0 +1,74 @@
+"""The options of ``segcal fit``, and the cases that they name."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from segcal.calibrators import CALIBRATORS
+from segcal.cases import Cases, FileCases, load_split, save_split, split_folders
+from segcal.cli.parsing import voxels
+from segcal.cli.reading import common_options, open_folders, reading_options
+from segcal.errors import InputError
+from segcal.fitting.division import divide
+from segcal.pooling import BEST
+
+
+def add(commands: Any, name: str) -> argparse.ArgumentParser:
+    """Declare the command."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name,
+        parents=[reading_options(), common_options()],
+        help="fit a calibrator; by default the best one that keeps the mask",
+        usage="segcal fit PREDICTIONS... LABELS -o CAL [options]",
+        description="Compare calibrators on cases that are held out in turn, fit the winner to all cases, save it.\n"
+        "By default every calibrator competes that works voxel by voxel, ignores the logit offset and\n"
+        "keeps the mask, with both poolings of an ensemble. One that is not clearly better than a\n"
+        "temperature (ts) is not taken.",
+        epilog="examples:\n  segcal fit predictions/ labels/ -o calibrator/ --kind logits --ignore 255\n"
+        "  segcal fit member_*/ labels/ -o calibrator/ --kind logits --pool mean_logits --calibrator ts",
+    )
+    option = parser.add_argument
+    option("paths", nargs="+", type=Path, metavar="PREDICTIONS LABELS", help="folders; the last one holds the labels")
+    option("-o", "--output", type=Path, required=True, metavar="CAL", help="where the calibrator goes")
+    option("--overwrite", action="store_true", help="replace a calibrator that is damaged or not of segcal")
+    alone = "this one, without a comparison; see docs/calibrators.md"
+    option("--calibrator", choices=list(CALIBRATORS), metavar="NAME", help=alone)
+    kept = ["order", "argmax", "none"]
+    option("--preserve", choices=kept, default="argmax", help="what must be kept (default argmax)")
+    option("--allow-offset-dependent", action="store_true", help="calibrators such as vs and ms compete")
+    option = parser.add_argument_group("which cases").add_argument
+    share = "compare on this share of the cases alone; default: hold out whole groups of all cases in turn"
+    option("--val-share", type=float, metavar="SHARE", help=share)
+    unseen = "left unseen, for segcal evaluate (default 0)"
+    option("--test-share", type=float, default=0, metavar="SHARE", help=unseen)
+    option("--seed", type=int, default=0, help="of the division and of the voxel sample (default 0)")
+    option("--splits", type=Path, metavar="FILE", help="splits.json: used if it is there, else written")
+    option("--validation", type=Path, nargs="+", metavar="FOLDER", help="predictions for validation alone")
+    option("--validation-labels", type=Path, metavar="FOLDER", help="their labels; default: LABELS")
+    option = parser.add_argument_group("how to fit").add_argument
+    option("--voxels", type=voxels, default=20_000, metavar="N|all", help="of each case (default 20000)")
+    option("--lam", type=float, help="strength on off-diagonal weights; default: chosen on held-out cases")
+    option("--mu", type=float, help="strength on biases; default: chosen on held-out cases")
+    option("--method", choices=["exact", "paper"], default="exact", help="paper: Adam and a search")
+    option("--verify", action="store_true", help="also give the residual on all voxels")
+    return parser
+
+
+def divide_cases(args: argparse.Namespace, cases: FileCases) -> tuple[Cases, Cases | None]:
+    """Return the cases to learn from, and those to compare on if they are others."""
+    own, labels = split_folders(args.paths)
+    if args.validation is not None:
+        shared = next((path for path in args.validation if path.resolve() in {each.resolve() for each in own}), None)
+        if shared is not None:
+            raise InputError(
+                f"--validation is {shared}, but calibration cases cannot judge the fit. Leave it out to have the cases "
+                "divided."
+            )
+        return cases, open_folders(args, args.validation, args.validation_labels or labels, pooling=BEST)
+    if args.splits is not None and args.splits.exists():
+        split = load_split(cases, args.splits)
+    else:
+        split = divide(cases, args.val_share or 0.0, args.test_share, args.seed)
+        if args.splits is not None:
+            save_split(split, args.splits, args.seed)
+    return split.cal, split.val if len(split.val) else None
