@@ -68,16 +68,9 @@ def _print(output: Output, finished: Finished, folder: Path) -> None:
     output.say(*(f"no {name} study: {reason}" for name, reason in finished.left_out.items()))
     output.say(f"results {folder}, summary {folder / SUMMARY}, {len(paths)} files in {folder / FOLDER}")
     output.say(f"report {folder / PAGE}: open it in a browser")
-    output.document(
-        {
-            "results": str(folder),
-            "hash": summary.hash,
-            "notes": list(summary.notes),
-            "rows": to_builtins(summary.results),
-            "comparisons": to_builtins(summary.comparisons),
-            "studies": list(finished.studies),
-            "studies_left_out": finished.left_out,
-            "tables": [str(path) for path in paths],
-            "report": str(folder / PAGE),
-        }
-    )
+    rows, comparisons = to_builtins(summary.results), to_builtins(summary.comparisons)
+    output.document({
+        "results": str(folder), "hash": summary.hash, "notes": list(summary.notes), "rows": rows,
+        "comparisons": comparisons, "studies": list(finished.studies), "studies_left_out": finished.left_out,
+        "tables": [str(path) for path in paths], "report": str(folder / PAGE),
+    })  # fmt: skip

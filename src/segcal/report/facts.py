@@ -70,13 +70,16 @@ class FlipCount:
 
 
 class PartCounts(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How many cases had which part, in how many repeats; `seen` of the tested ones had a part in the fit."""
+    """How many cases had which part, in how many repeats; `seen` of the tested ones had a part in the fit.
+
+    In a benchmark none has, and it is None.
+    """
 
     cal: int
     val: int
     test: int
     repeats: int
-    seen: int = 0
+    seen: int | None = None
 
 
 @dataclass(frozen=True)
