@@ -249,5 +249,5 @@ def test_what_is_wrong_in_memory_is_a_line_too(scenes):
     assert "labels are ignored everywhere" in texts(result, "2", "error")
     twice = ArrayCases([[one, one] for one in logits], pooling="mean_logits")
     assert "members hold the same scores (member 0 = member 1)" in texts(check(twice), None, "warning")
-    with pytest.raises(CaseError, match="case '1': .*contains 7"):
+    with pytest.raises(CaseError, match=r"case '1': .*contains 7"):
         check(ArrayCases(logits[1:], labels[1:], ids=["1", "2", "3"], ignore=255), strict=True)
