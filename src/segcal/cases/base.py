@@ -11,6 +11,7 @@ import copy
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
@@ -39,6 +40,17 @@ class CaseError(InputError):
 
     def __reduce__(self) -> tuple[type["CaseError"], tuple[str, str]]:  # so that it survives a worker process
         return CaseError, (self.case_id, self.reason)
+
+
+@contextmanager
+def naming_case(case_id: str) -> Iterator[None]:
+    """Let what is wrong with an input name its case."""
+    try:
+        yield
+    except CaseError:
+        raise
+    except InputError as error:
+        raise CaseError(case_id, str(error)) from None
 
 
 @dataclass(frozen=True)
@@ -117,7 +129,7 @@ class Cases(ABC):
     def checked(self, case_id: str) -> Case:
         """Read one case, and refuse what does not fit together."""
         case = self.read(case_id)
-        try:
+        with naming_case(case_id):
             logits = as_tensor(case.logits, "logits").detach()
             check_case_logits(logits, "logits", self.num_classes)
             space, labels = tuple(logits.shape[1:]), case.labels
@@ -125,8 +137,6 @@ class Cases(ABC):
                 labels = check_labels(as_tensor(labels, "labels"), "labels", space, self.num_classes, IGNORED)
             if case.image is not None:
                 check_image(as_tensor(case.image, "image"), "image", space)
-        except InputError as error:
-            raise CaseError(case_id, str(error)) from None
         return replace(case, logits=logits, labels=labels)
 
     def member_logits(self, case_id: str) -> Iterator[Tensor]:
@@ -196,7 +206,7 @@ class Cases(ABC):
             "Choose a translation-invariant calibrator, or export the logits before the softmax."
         )
 
-    def split(self, cal: int, val: int = 0, seed: int = 0, group: Grouping | None = None) -> Split:
+    def split(self, cal: int, val: int = 0, seed: int = 0, group: Grouping | None = None) -> Split[Self]:
         """Draw calibration, validation and test cases at random.
 
         Cases of one group (`group`, or the groups the collection knows) stay together; a group is drawn whole, so

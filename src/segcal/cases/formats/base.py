@@ -67,7 +67,9 @@ class Facts:
 class Format(ABC):
     """One folder of scores; `files` are those of each case, the first of them the one that completes it."""
 
-    name: ClassVar[str]  # in the registry
+    name: ClassVar[str]
+    # The files of a case and notes, for the table of the documentation.
+    documented: ClassVar[tuple[str, str]]
     extensions: ClassVar[tuple[str, ...]]  # how its files end
     by_ending: ClassVar[bool] = True  # a folder with such files and no others is of this format
     last_axis: ClassVar[bool] = False  # where nothing is declared, classes are the last axis

@@ -62,6 +62,7 @@ class Store(Format):
     """Folders in segcal's own format."""
 
     name = "store"
+    documented = ("`CASE.safetensors` and `dataset.json`", "segcal's own, see below")
     extensions = (".safetensors",)
     by_ending = False
     has_mask = True
