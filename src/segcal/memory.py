@@ -1,4 +1,4 @@
-"""How much memory one thing may take: half of the machine's."""
+"""The memory that one thing may take: half of the machine's."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""What a command may write to: one process at a time, never an input, never what somebody else wrote.
+"""Targets that a command may write to: one process at a time, never an input, never what somebody else wrote.
 
 A folder is claimed by a lock on a file in it, which ends with the process that has it. Because the file is made before
 the work begins, a folder that cannot be written to is known before the work begins; for a single file, something is

@@ -1,4 +1,4 @@
-"""What a case is, and the interface through which every source of cases is read.
+"""A case, and the interface through which every source of cases is read.
 
 A :class:`Cases` is an ordered collection of ids that reads one case at a time; it never holds more than the one
 it was asked for. Everything that fits, evaluates or applies takes a ``Cases`` and nothing else.
@@ -82,7 +82,7 @@ class Case:
 
     @property
     def context(self) -> Context:
-        """What a calibrator may see beside the logits, as a batch of one."""
+        """Image and disagreement, which a calibrator may see beside the logits, as a batch of one."""
         parts = (self.image, self.disagreement)
         return Context(*(None if part is None else part[None] for part in parts))
 
@@ -96,7 +96,7 @@ class Cases(ABC):
         kind: what the numbers on disk are; `Case.logits` is always in the log domain.
         pooling: the name of the pooling that makes `Case.logits`, or None if it is not known; "best" if it is to be
             chosen, in which case nothing can be read before :meth:`pooled`.
-        class_names: one name a class, or None.
+        class_names: one name per class, or None.
         groups: the group of each case that has one, by id.
         origin: :data:`SINGLE_FOLDS`, where the files say so; "" where nothing is known.
         wants_disagreement: whether `Case.disagreement` is to be filled (:meth:`with_disagreement`).
@@ -145,7 +145,7 @@ class Cases(ABC):
 
     @property
     def member_names(self) -> tuple[str, ...]:
-        """How the members of the ensemble are called; empty where they are not known."""
+        """Names of the members of the ensemble; empty where they are not known."""
         return ()
 
     def __len__(self) -> int:

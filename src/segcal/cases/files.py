@@ -24,7 +24,7 @@ class FileCases(Cases):
     """Cases in folders; made by :func:`segcal.open_cases`.
 
     Attributes:
-        members: one format a member, each bound to its folder.
+        members: one format per member, each bound to its folder.
         label_folder: where label maps are, or None.
         image_folder: where images are, or None.
         ignore: the label that does not count.

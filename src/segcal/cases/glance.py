@@ -1,4 +1,4 @@
-"""What is kept of a case while it is read, to judge later whether it belongs where it is.
+"""Glances: the little that is kept of a case while it is read, to judge later whether it belongs where it is.
 
 Of its voxels, those of a regular grid of at most :data:`GRID` are compared with the labels, turned in every way that
 keeps the shape; of a coarser grid of at most :data:`THUMBNAIL` the winning classes and labels are kept, so that they
@@ -36,7 +36,7 @@ class Thumbnail(NamedTuple):
 
 @dataclass(frozen=True)
 class Glance:
-    """What is kept of one case; of labels nothing where there are none, and little where few voxels count."""
+    """A glance at one case; of labels nothing where there are none, and little where few voxels count."""
 
     id: str
     digest: bytes  # of the scores

@@ -49,7 +49,7 @@ class StoreFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CaseFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What a stored case says about itself beside its tensors."""
+    """Header of a stored case, beside its tensors."""
 
     format: str = ""
     version: int | None = None
