@@ -31,6 +31,7 @@ from segcal.errors import InputError
 from segcal.fitting.certificate import Fitted
 from segcal.numerics import compute_dtype, winner
 from segcal.target import entries
+from segcal.types import Context
 
 # Values of one step: large volumes are calibrated in slabs of voxels, which overlap where voxels see each other.
 STEP_VALUES = 1 << 24
@@ -78,20 +79,20 @@ def check_match(fitted: Fitted, cases: Cases, ignore_pooling: bool = False) -> N
 
 
 @torch.no_grad()
-def calibrate(calibrator: Calibrator, logits: Tensor, image: Tensor | None = None) -> tuple[Tensor, Tensor, int]:
+def calibrate(calibrator: Calibrator, logits: Tensor, context: Context | None = None) -> tuple[Tensor, Tensor, int]:
     """Return calibrated log-probabilities and the winner before, of one case, and how many voxels changed their class.
 
     Args:
         calibrator: on any device.
         logits: ``(classes, *space)``.
-        image: ``(channels, *space)``, for calibrators that see it.
+        context: of :attr:`segcal.cases.Case.context`, for calibrators that see it.
     """
     parameter = next(calibrator.parameters(), torch.empty(0))
     scores_of = compute_dtype(logits.dtype)
     if not calibrator.pointwise:
         batch = logits[None].to(parameter.device, scores_of)
-        picture = None if image is None else image[None].to(parameter.device)
-        scores = tiled_scores(calibrator, batch, picture, STEP_VALUES)[0].cpu()
+        around = Context(*(None if part is None else part.to(parameter.device) for part in context or ()))
+        scores = tiled_scores(calibrator, batch, around, STEP_VALUES)[0].cpu()
     else:
         flat = logits.reshape(len(logits), -1)
         step = max(1024, STEP_VALUES // len(logits))
@@ -146,7 +147,7 @@ class Applier:
 
     def __call__(self, case: Case) -> Applied:
         """Calibrate and write one case."""
-        log_probs, before, flips = calibrate(self._calibrator, case.logits, case.image)
+        log_probs, before, flips = calibrate(self._calibrator, case.logits, case.context)
         broken = int(log_probs.isnan().sum())
         if broken:
             raise CaseError(

@@ -27,8 +27,9 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from segcal.calibrators.affine import LARGEST, SMALLEST_SCALE, AffineCalibrator, Frame
+from segcal.calibrators.affine import AffineCalibrator
 from segcal.calibrators.base import Evidence
+from segcal.calibrators.convex import LARGEST, SMALLEST_SCALE, Frame
 from segcal.numerics import descending, winner
 
 
@@ -44,6 +45,7 @@ class ConditionalAffine(AffineCalibrator):
 
     def __init__(self, num_classes: int, preserves: Literal["argmax", "order"]) -> None:
         super().__init__(num_classes, preserves=preserves)
+        self.name = "cms_ap" if preserves == "argmax" else "cms_op"
         self.preserves = preserves
         self.outputs = "drops" if preserves == "argmax" else "stacked_drops"
         gaps = num_classes - 1
@@ -80,6 +82,11 @@ class ConditionalAffine(AffineCalibrator):
         matrix = torch.linalg.solve(to_gaps, in_gaps @ to_gaps)
         offsets = torch.linalg.solve(to_gaps, torch.cat([first_bias, bias], dim=-1)[..., None])[..., 0]
         return matrix, offsets
+
+    def positive(self) -> dict[str, float]:
+        """Return weights and drops; the error at the start grows with the classes."""
+        smallest = 1e-3 if self.num_classes <= 5 else 1e-4
+        return {"weight": smallest, "bias": smallest}
 
     def evidence(self) -> dict[str, Evidence]:
         """The decision is kept because no gap can become negative."""

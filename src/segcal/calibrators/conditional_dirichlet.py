@@ -12,7 +12,8 @@ over experts of Eq. 15.
 import torch
 from torch import Tensor, nn
 
-from segcal.calibrators.affine import AffineCalibrator, Frame
+from segcal.calibrators.affine import AffineCalibrator
+from segcal.calibrators.convex import Frame
 from segcal.calibrators.matrix import matrix_bounds
 from segcal.numerics import canonical_logits, winner
 
@@ -20,6 +21,7 @@ from segcal.numerics import canonical_logits, winner
 class ConditionalDirichlet(AffineCalibrator):
     """One affine map of the log-probabilities for each predicted class."""
 
+    name = "cdc"
     translation_invariant = True
     preserves = None
 

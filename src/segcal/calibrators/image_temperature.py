@@ -18,7 +18,7 @@ from torch import Tensor
 from segcal.calibrators.look_around import LookAround, without_margin
 from segcal.calibrators.temperature_tree import REACH, TemperatureTree, before_positive, positive
 from segcal.numerics import canonical_logits
-from segcal.types import Logits
+from segcal.types import Context, Logits
 
 
 class ImageTemperatureScaling(LookAround):
@@ -31,6 +31,7 @@ class ImageTemperatureScaling(LookAround):
         seed: of the random gates.
     """
 
+    name = "ibts"
     translation_invariant = True
     preserves = "order"
 
@@ -52,9 +53,9 @@ class ImageTemperatureScaling(LookAround):
         """Return None: a voxel sees the whole image."""
         return
 
-    def inner_scores(self, logits: Logits, image: Tensor | None = None, weight: Tensor | None = None) -> Tensor:
+    def inner_scores(self, logits: Logits, context: Context | None = None, weight: Tensor | None = None) -> Tensor:
         """Return the distances to the winner, divided by the temperature of the image."""
-        values = self.tree(canonical_logits(logits), image)
+        values = self.tree(canonical_logits(logits), None if context is None else context.image)
         space = tuple(range(1, values.ndim))
         if weight is None:
             mean = values.mean(dim=space, keepdim=True)

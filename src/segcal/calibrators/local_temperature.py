@@ -18,7 +18,7 @@ from segcal.calibrators.look_around import LookAround, without_margin
 from segcal.calibrators.temperature_tree import REACH, TemperatureTree, before_positive, positive
 from segcal.checks import check_volume
 from segcal.numerics import canonical_logits
-from segcal.types import Logits
+from segcal.types import Context, Logits
 
 
 class LocalTemperatureScaling(LookAround):
@@ -52,6 +52,7 @@ class LocalTemperatureScaling(LookAround):
             gate_init=gate_init,
             seed=seed,
         )
+        self.name = "lts_ti" if canonical else "lts"
         self.translation_invariant = canonical
         self.tree = TemperatureTree(self.num_classes, image_channels, full_3d, gate_init, seed)
 
@@ -64,16 +65,16 @@ class LocalTemperatureScaling(LookAround):
         """Return the margin: nothing else is seen."""
         return self.margin(axes)
 
-    def inner_scores(self, logits: Logits, image: Tensor | None = None, weight: Tensor | None = None) -> Tensor:
+    def inner_scores(self, logits: Logits, context: Context | None = None, weight: Tensor | None = None) -> Tensor:
         """Return the distances to the winner, divided by the temperatures."""
-        temperature = self.inner_temperature(logits, image)
+        temperature = self.inner_temperature(logits, context)
         inside = without_margin(logits, self.margin(logits.ndim - 2))
         return (inside - inside.amax(dim=1, keepdim=True)) / temperature
 
-    def inner_temperature(self, logits: Logits, image: Tensor | None = None) -> Tensor:
+    def inner_temperature(self, logits: Logits, context: Context | None = None) -> Tensor:
         """Return the temperature ``(batch, 1, *inside)`` of the voxels inside the margin."""
         features = canonical_logits(logits) if self.translation_invariant else logits
-        return positive(self.tree(features, image))
+        return positive(self.tree(features, None if context is None else context.image))
 
     def become_temperature(self, temperature: float) -> None:
         """Give every voxel this temperature."""

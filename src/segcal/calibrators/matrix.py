@@ -14,8 +14,9 @@ identity costs nothing.
 import torch
 from torch import Tensor, nn
 
-from segcal.calibrators.affine import LARGEST, SMALLEST_SCALE, AffineCalibrator, Frame
+from segcal.calibrators.affine import AffineCalibrator
 from segcal.calibrators.base import Evidence
+from segcal.calibrators.convex import LARGEST, SMALLEST_SCALE, Frame
 from segcal.numerics import canonical_logits
 
 
@@ -31,6 +32,7 @@ class MatrixScaling(AffineCalibrator):
 
     def __init__(self, num_classes: int, canonical: bool = False) -> None:
         super().__init__(num_classes, canonical=canonical)
+        self.name = "dc" if canonical else "ms"
         self.translation_invariant = canonical
         self.weight = nn.Parameter(torch.eye(num_classes, dtype=torch.float64))
         self.bias = nn.Parameter(torch.zeros(num_classes, dtype=torch.float64))

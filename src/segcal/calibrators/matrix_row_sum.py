@@ -11,13 +11,15 @@ penalty (Eq. 15), which reads the full W. Does not keep the decision. C^2 + 1 pa
 import torch
 from torch import Tensor, nn
 
-from segcal.calibrators.affine import AffineCalibrator, Frame
+from segcal.calibrators.affine import AffineCalibrator
+from segcal.calibrators.convex import Frame
 from segcal.calibrators.matrix import matrix_bounds
 
 
 class RowSumMatrixScaling(AffineCalibrator):
     """One affine map of the logits whose rows have one sum."""
 
+    name = "ms_c"
     translation_invariant = True
     preserves = None
 

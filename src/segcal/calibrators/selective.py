@@ -14,7 +14,7 @@ the model is under-confident. Another calibrator g can stand inside ("selective 
 
 The selector sees log-probabilities, and one positive factor a voxel keeps every order: translation-invariant and
 order-preserving, as far as g is. A temperature of 1e10 leaves the classes of a voxel equal in floating point; the
-winner keeps a visible lead (:mod:`segcal.calibrators.lead`), so the decision can be read from a float32 result too.
+winner keeps a visible lead (:mod:`segcal.calibrators.tie_break`), so the decision can be read from a float32 result too.
 
 The selector decides in jumps, so only the temperatures are identifiable in the sense of Table 2: 2 (or one and those
 of g), of :math:`5 C^2 + 6 C + 2` selector weights and 2 temperatures.
@@ -26,11 +26,11 @@ import torch
 from torch import Tensor, nn
 
 from segcal.calibrators.base import Calibrator, Evidence
-from segcal.calibrators.lead import with_lead
+from segcal.calibrators.tie_break import with_lead
 from segcal.calibrators.selector import Selector
 from segcal.errors import InputError
 from segcal.numerics import winner
-from segcal.types import Logits
+from segcal.types import Context, Logits
 
 Rule = Literal["nll", "ece", "paper"]
 RULES = ("nll", "ece", "paper")
@@ -49,6 +49,7 @@ class Selective(Calibrator):
         place: where it stands: "unflagged" or "before".
     """
 
+    name = "selective"
     fitted_by = "selector"
 
     def __init__(
@@ -69,9 +70,9 @@ class Selective(Calibrator):
         if inner is None:
             self.inverse_temperature_right = nn.Parameter(torch.ones((), dtype=torch.float64))
 
-    def scores(self, logits: Logits, image: Tensor | None = None) -> Tensor:
+    def scores(self, logits: Logits, context: Context | None = None) -> Tensor:
         """Return flagged voxels with their distances to the winner shrunk, and the others as they are or by g."""
-        seen, others = self.parts(logits, image)
+        seen, others = self.parts(logits, context)
         flagged = self.selector(seen).unsqueeze(1) > 0
         gaps = seen - seen.amax(dim=1, keepdim=True)
         smoothed = with_lead(gaps * self.inverse_temperature_wrong.to(gaps.dtype), winner(gaps))
@@ -79,11 +80,11 @@ class Selective(Calibrator):
             others = gaps * self.inverse_temperature_right.to(gaps.dtype)
         return torch.where(flagged, smoothed, others)
 
-    def parts(self, logits: Logits, image: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def parts(self, logits: Logits, context: Context | None = None) -> tuple[Tensor, Tensor]:
         """Return what the selector sees and flagged voxels are made of, and what the others are made of."""
         if self.inner is None:
             return logits, logits
-        others = self.inner.scores(logits, image)
+        others = self.inner.scores(logits, context)
         return (others if self.place == "before" else logits), others
 
     def evidence(self) -> dict[str, Evidence]:
@@ -116,6 +117,6 @@ def _check(temperatures: str, repeats: float, inner: Calibrator | None, place: s
         )
     if not inner.pointwise or inner.num_classes != num_classes:
         raise InputError(
-            f"inner is a {type(inner).__name__} for {inner.num_classes} classes, but a calibrator that works voxel by "
+            f"inner is {inner.name} for {inner.num_classes} classes, but a calibrator that works voxel by "
             f"voxel on {num_classes} classes is needed. Choose another one."
         )

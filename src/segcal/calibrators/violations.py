@@ -13,6 +13,7 @@ from torch import Tensor
 from segcal.calibrators.base import Calibrator
 from segcal.calibrators.look_around import tiled_scores
 from segcal.numerics import winner
+from segcal.types import Context
 
 # Random voxels tried, and how far their logits are shifted.
 TRIED = 20_000
@@ -55,7 +56,7 @@ class Measured:
         """Try one case: all of it for flips; the shift on what fits one step."""
         if not calibrator.pointwise:
             batch = logits[None].double()
-            picture = None if image is None else image[None].double()
+            picture = None if image is None else Context(image=image[None].double())
             shift = 1000 * torch.rand(batch[:, :1].shape, dtype=batch.dtype, generator=torch.Generator().manual_seed(0))
             scores = tiled_scores(calibrator, batch, picture, STEP_VALUES)
             moved = tiled_scores(calibrator, batch + shift, picture, STEP_VALUES)
@@ -144,10 +145,10 @@ def _as_image(calibrator: Calibrator, logits: Tensor) -> Tensor:
     return logits.T.reshape(1, logits.shape[1], side, -1)
 
 
-def _blank_image(calibrator: Calibrator, shaped: Tensor) -> Tensor | None:
+def _blank_image(calibrator: Calibrator, shaped: Tensor) -> Context | None:
     """Return an image for a calibrator that sees one; what is in it has no part in the promises."""
     channels = calibrator.options.get("image_channels", 0)
-    return shaped.new_zeros(len(shaped), channels, *shaped.shape[2:]) if channels else None
+    return Context(image=shaped.new_zeros(len(shaped), channels, *shaped.shape[2:])) if channels else None
 
 
 def _digits(values: Tensor) -> list[float]:

@@ -25,12 +25,13 @@ from segcal.statistics import (
 )
 from segcal.statistics.boundary import LabelBands
 from segcal.statistics.case import CLASS_BINS
+from segcal.types import Context
 
 # Values of one step of a calibrator that sees neighbours.
 STEP_VALUES = 1 << 24
 
-# A calibrator, or any function from logits (1, classes, *space) and an image to log-probabilities of that shape.
-Map: TypeAlias = Calibrator | Callable[[Tensor, Tensor | None], Tensor]
+# A calibrator, or any function from logits (1, classes, *space) and a context to log-probabilities of that shape.
+Map: TypeAlias = Calibrator | Callable[[Tensor, Context], Tensor]
 
 
 class Counter:
@@ -88,16 +89,16 @@ class Counter:
 
 @torch.no_grad()
 def _count_calibrated(case: Case, labels: Tensor, calibrator: Map, options: tuple[Any, ...]) -> Counted:
-    logits, image = case.logits[None], None if case.image is None else case.image[None]
+    logits, context = case.logits[None], case.context
     if not isinstance(calibrator, Calibrator):
-        return count_log_probs(calibrator(logits, image)[0], labels, *options)
+        return count_log_probs(calibrator(logits, context)[0], labels, *options)
     check_forward(logits, calibrator.num_classes)
     parameter = next(calibrator.parameters(), None)
     if parameter is not None and parameter.device != logits.device:
         logits = logits.to(parameter.device)
-        image = None if image is None else image.to(parameter.device)
+        context = Context(*(None if part is None else part.to(parameter.device) for part in context))
     # Decisions are compared in the scores, and counting normalises them: the log-probabilities are never written.
     logits = logits.to(compute_dtype(logits.dtype))
     whole = calibrator.pointwise
-    scores = calibrator.scores(logits, image) if whole else tiled_scores(calibrator, logits, image, STEP_VALUES)
+    scores = calibrator.scores(logits, context) if whole else tiled_scores(calibrator, logits, context, STEP_VALUES)
     return count_logits(scores[0], labels, *options)

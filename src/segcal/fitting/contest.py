@@ -20,10 +20,10 @@ from segcal.fitting.choice import ENOUGH_GROUPS, Candidate, Decision, Tried, dec
 from segcal.fitting.config import FitConfig
 from segcal.fitting.division import divide
 from segcal.fitting.eligible import Preserve, candidates, is_quick
-from segcal.fitting.fit import FitData, check_device, fit_declared, fit_to, read_data
+from segcal.fitting.fit import check_device, fit_declared, fit_to
 from segcal.fitting.held_out import Fold, Worth, count_folds, each_fold, group_names, measure, noise, paired
 from segcal.fitting.progress import Progress
-from segcal.fitting.request import Request
+from segcal.fitting.request import FitData, Request, read_data, silent
 from segcal.fitting.strengths import at, given, walk
 from segcal.kernels.threads import one_thread
 
@@ -80,7 +80,7 @@ def read_poolings(
     cases: Cases,
     validation: Cases | None,
     config: FitConfig,
-    report: Callable[[str], None] = lambda message: None,
+    report: Callable[[str], None] = silent,
     workers: int = 1,
     failed: Callable[[CaseError], None] | None = None,
 ) -> dict[str | None, FitData]:
@@ -98,7 +98,7 @@ def compare(
     data: Mapping[str | None, FitData],
     config: FitConfig,
     device: str | torch.device | None = None,
-    report: Callable[[str], None] = lambda message: None,
+    report: Callable[[str], None] = silent,
 ) -> Choice:
     """Compare calibrators and fit the winner; see the module docstring.
 
@@ -157,15 +157,8 @@ class _Contest:
         if calibrator.fitted_by != "isotonic" and candidate.parameters * VOXELS_PER_PARAMETER > data.source.used:
             self._left.append(replace(candidate, verdict="not tried: too many parameters for the voxels"))
             return
-        request = Request(
-            calibrator=calibrator,
-            source=data.source,
-            validation=data.validation,
-            config=self._config,
-            device=self._device,
-            report=lambda message: self._report(f"{candidate.title}: {message}"),
-            cases=data.cases,
-            validation_cases=data.validation_cases,
+        request = Request.on(
+            data, calibrator, self._config, self._device, lambda text: self._report(f"{candidate.title}: {text}")
         )
         fixed = given(request, calibrator.has_penalty) if calibrator.fitted_by == "convex" else ()
         tried = self._walk(candidate, request) if None in fixed else self._hold_out(candidate, request)

@@ -10,19 +10,18 @@ from segcal.calibrators.base import Calibrator
 from segcal.cases.base import Cases
 from segcal.cases.offset import require_offset
 from segcal.errors import InputError
-from segcal.fitting.by_gradient import fit_by_gradient
 from segcal.fitting.certificate import Certificate, Fitted
 from segcal.fitting.config import FitConfig
 from segcal.fitting.entropy_threshold import fit_entropy_threshold
 from segcal.fitting.exact import fit_convex
+from segcal.fitting.gradient_fit import fit_by_gradient
 from segcal.fitting.histogram import fit_histogram
 from segcal.fitting.isotonic import fit_isotonic
 from segcal.fitting.mixture import fit_mixture
+from segcal.fitting.paper import fit_as_in_paper
 from segcal.fitting.progress import Progress
-from segcal.fitting.request import Request
-from segcal.fitting.search import fit_as_in_paper
+from segcal.fitting.request import FitData, Request, check_cases, read_data, silent
 from segcal.fitting.selective import fit_selective
-from segcal.fitting.sources import FitData, check_cases, read_data
 
 
 def fit_nothing(request: Request) -> Certificate:
@@ -116,25 +115,15 @@ def fit_to(
     data: FitData,
     config: FitConfig,
     device: str | torch.device | None = None,
-    report: Callable[[str], None] = lambda message: None,
+    report: Callable[[str], None] = silent,
 ) -> Fitted:
     """Fit a calibrator to voxels that have been read; see :func:`fit`."""
     cases, validation = data.cases, data.validation_cases
     calibrator = _fresh(name_or_calibrator, cases)
     name = _name(name_or_calibrator)
     require_offset(cases, name, calibrator.translation_invariant)
-    certificate = fit_declared(
-        Request(
-            calibrator=calibrator,
-            source=data.source,
-            validation=data.validation,
-            config=config,
-            device=check_device(device),
-            report=lambda message: report(f"{name}: {message}"),
-            cases=cases,
-            validation_cases=validation,
-        )
-    )
+    request = Request.on(data, calibrator, config, check_device(device), lambda message: report(f"{name}: {message}"))
+    certificate = fit_declared(request)
     return Fitted(
         calibrator=calibrator.eval().requires_grad_(False),  # what it returns can be used as it is
         certificate=certificate,
@@ -150,7 +139,7 @@ def fit_to(
 
 
 def _name(name_or_calibrator: str | Calibrator) -> str:
-    return name_or_calibrator if isinstance(name_or_calibrator, str) else type(name_or_calibrator).__name__
+    return name_or_calibrator if isinstance(name_or_calibrator, str) else name_or_calibrator.name
 
 
 def _fresh(name_or_calibrator: str | Calibrator, cases: Cases) -> Calibrator:
