@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from segcal import POOLINGS, pool
 from segcal.errors import InputError
+from segcal.pooling import pool_members
 
 
 def members_of(count, shape=(3, 4, 5), seed=0, dtype=np.float64):
@@ -68,8 +69,9 @@ def test_half_types_are_pooled_in_float32_and_members_stay_as_they_are(how, dtyp
     assert all(np.array_equal(a, b) for a, b in zip(members, copies, strict=True))
 
 
+@pytest.mark.parametrize("disagreement", [False, True])
 @pytest.mark.parametrize("how", ["mean_logits", "mean_probs"])
-def test_members_are_let_go_one_by_one(how):
+def test_members_are_let_go_one_by_one(how, disagreement):
     alive, most = [], 0
 
     def produce():
@@ -82,7 +84,7 @@ def test_members_are_let_go_one_by_one(how):
             yield member
             del member
 
-    pool(produce(), how)
+    pool_members(produce(), how, disagreement)
     assert most <= 2
 
 
@@ -116,3 +118,29 @@ def test_a_member_with_other_classes_is_named():
 def test_what_cannot_be_pooled_is_refused(members, how, text):
     with pytest.raises(InputError, match=text):
         pool(members, how)
+
+
+@pytest.mark.parametrize("how", ["mean_logits", "mean_probs"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_disagreement_is_the_mutual_information_of_class_and_member(how, dtype):
+    members = members_of(4, dtype=dtype)
+    logits, found = pool_members((member for member in members), how, disagreement=True)
+    probs = np.stack([softmax(member.astype(np.float64)) for member in members])
+    mean = probs.mean(0)
+    expected = -(mean * np.log(mean)).sum(0) + (probs * np.log(probs)).sum(1).mean(0)
+    assert found.dtype == torch.float32
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+    assert torch.equal(logits, pool(members, how))
+
+
+def test_members_that_agree_do_not_disagree_and_certain_ones_disagree_by_log_two():
+    member = members_of(1)[0]
+    assert pool_members([member, member + 5], "mean_probs", disagreement=True)[1].abs().max() < 1e-6
+    certain = [np.array([0.0, -1e4, -1e4]), np.array([-1e4, 0.0, -1e4])]
+    assert float(pool_members(certain, "mean_logits", disagreement=True)[1]) == pytest.approx(np.log(2))
+
+
+def test_one_member_has_nobody_to_disagree_with_and_nothing_is_computed_unasked():
+    members = members_of(2)
+    assert pool_members(members[:1], "single", disagreement=True)[1] is None
+    assert pool_members(members, "mean_probs")[1] is None

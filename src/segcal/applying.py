@@ -23,7 +23,6 @@ from segcal.calibrators.look_around import tiled_scores
 from segcal.cases.base import Case, CaseError, Cases
 from segcal.cases.calibrated import FORMAT, MARKER, read_marker
 from segcal.cases.files import FileCases
-from segcal.cases.offset import require_offset
 from segcal.cases.records import Records
 from segcal.cases.suspicion import other_origin, warn
 from segcal.cases.writing import CaseWriter
@@ -74,7 +73,7 @@ def check_match(fitted: Fitted, cases: Cases, ignore_pooling: bool = False) -> N
             )
     entry = registry_entry(calibrator)
     name = type(calibrator).__name__ if entry is None else entry[0]
-    require_offset(cases, name, calibrator.translation_invariant)
+    cases.require_offset(name, calibrator.translation_invariant)
     warn(other_origin(fitted.origin, cases.origin))
 
 

@@ -5,11 +5,18 @@ r"""Pooling of an ensemble's members into one set of logits (Sec. 3.3).
 - ``mean_probs``: :math:`\log \bar p = \log \frac1M \sum_m S(z_m)`, computed in the log domain, so that no
   probability underflows and nothing is clipped.
 
+How much the members disagree is found in the same pass: the mutual information of class and member,
+
+.. math:: I = H\Big(\frac1M \sum_m p_m\Big) - \frac1M \sum_m H(p_m), \qquad p_m = S(z_m),
+
+in nats, between 0 (all members say the same) and :math:`\log \min(M, C)`. It does not depend on the pooling.
+
 Members are consumed one at a time: two of them are in memory at most, however many there are.
 """
 
 from collections.abc import Callable, Iterable, Iterator
 
+import torch
 from torch import Tensor
 
 from segcal.checks import as_tensor, check_finite, check_floating
@@ -74,14 +81,55 @@ def pool(members: Iterable[Logits], how: str) -> Logits:
     """Pool members ``(classes, *space)`` into one tensor of that shape.
 
     Args:
-        members: an iterable of logits (or log-probabilities), one a member; a generator is read lazily.
+        members: an iterable of logits (or log-probabilities), one per member; a generator is read lazily.
         how: a name from :data:`POOLINGS`.
 
     >>> import torch
     >>> pool([torch.zeros(2, 3), torch.ones(2, 3)], "mean_logits").unique()
     tensor([0.5000])
     """
-    return POOLINGS[check_pooling(how)](_checked(members))
+    return pool_members(members, how)[0]
+
+
+def pool_members(members: Iterable[Logits], how: str, disagreement: bool = False) -> tuple[Logits, Tensor | None]:
+    """Pool members as :func:`pool` does, and say where they disagree: float32 ``(*space)``, None for one member.
+
+    >>> import torch
+    >>> pool_members([torch.tensor([90.0, 0]), torch.tensor([0, 90.0])], "mean_logits", disagreement=True)
+    (tensor([45., 45.]), tensor(0.6931))
+    """
+    rule, checked = POOLINGS[check_pooling(how)], _checked(members)
+    if not disagreement:
+        return rule(checked), None
+    seen = _Disagreement()
+    return rule(seen.watch(checked)), seen.result()
+
+
+class _Disagreement:
+    """Running sums over members: of their probabilities, and of their entropies."""
+
+    def __init__(self) -> None:
+        self._sums: tuple[Tensor, Tensor] | None = None
+        self._count = 0
+
+    def watch(self, members: Iterable[Tensor]) -> Iterator[Tensor]:
+        for member in members:
+            probs = canonical_logits(member, axis=0).exp_()
+            entropy = _entropy(probs)
+            self._sums = (probs, entropy) if self._sums is None else (self._sums[0] + probs, self._sums[1] + entropy)
+            self._count += 1
+            del probs, entropy
+            yield member
+
+    def result(self) -> Tensor | None:
+        if self._sums is None or self._count < 2:
+            return None
+        mean, entropy = (total / self._count for total in self._sums)
+        return (_entropy(mean) - entropy).clamp_(min=0).float()
+
+
+def _entropy(probs: Tensor) -> Tensor:
+    return torch.special.entr(probs).sum(dim=0)
 
 
 def _checked(members: Iterable[Logits]) -> Iterator[Tensor]:

@@ -152,3 +152,25 @@ def test_unusual_but_right_cases_are_fitted_like_usual_ones(logits, labels):
     usual = fit("cms_ap", Foreign(PLAIN, LABELS)).calibrator
     found = fit("cms_ap", Foreign(logits, labels)).calibrator
     assert torch.equal(found.weight, usual.weight)
+
+
+HALF = np.full((2, 3), 0.5, np.float32)
+
+
+def test_logits_may_be_given_to_any_calibrator():
+    ArrayCases([HALF]).require_offset("ms", translation_invariant=False)
+
+
+def test_probabilities_may_be_given_to_an_invariant_calibrator():
+    ArrayCases([HALF], kind="probs").require_offset("ts", translation_invariant=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [({"kind": "probs"}, "kind is 'probs'"), ({"pooling": "mean_probs"}, "pooling is 'mean_probs'")],
+)
+def test_a_calibrator_that_needs_the_offset_is_refused_with_the_reason(options, reason):
+    with pytest.raises(
+        InputError, match=f"calibrator 'vs' depends on the offset .* but {reason}, so the offset is gone"
+    ):
+        ArrayCases([HALF], **options).require_offset("vs", translation_invariant=False)

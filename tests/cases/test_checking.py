@@ -50,7 +50,7 @@ def test_all_members_are_looked_at(npy_folder, tmp_path):
     other.mkdir()
     for case_id, array in arrays.items():
         np.save(other / f"{case_id}.npy", array[:2] if case_id == "b1" else array)
-    result = check_cases([predictions, other], labels, kind="logits", pool="mean_logits")
+    result = check_cases([predictions, other], labels, kind="logits", pooling="mean_logits")
     assert r"other/b1.npy has shape (2, 4, 5)" in texts(result, "b1", "error").replace("\\", "/")
     assert len(result.rows) == 4
 
@@ -122,7 +122,7 @@ def test_members_of_different_sizes_are_not_usable(npy_folder, tmp_path):
     other.mkdir()
     for case_id, array in arrays.items():
         np.save(other / f"{case_id}.npy", array[:, :3] if case_id == "b1" else array + 1)
-    result = check_cases([predictions, other], labels, kind="logits", pool="mean_logits")
+    result = check_cases([predictions, other], labels, kind="logits", pooling="mean_logits")
     assert result.broken == {"b1"}
     assert "has space (3, 5), but the first member has (4, 5)" in texts(result, "b1", "error")
 
@@ -165,7 +165,9 @@ def test_copies_are_found_among_cases_and_among_members(scene_folder, tmp_path, 
     shutil.copy(predictions / "c1.npy", predictions / "c4.npy")
     shutil.copy(labels / "c1.npy", labels / "c4.npy")
     shutil.copytree(predictions, tmp_path / "again")
-    result = check_cases([predictions, tmp_path / "again"], labels, kind="logits", pool="mean_logits", workers=workers)
+    result = check_cases(
+        [predictions, tmp_path / "again"], labels, kind="logits", pooling="mean_logits", workers=workers
+    )
     same = f"members hold the same scores ({predictions} = {tmp_path / 'again'})"
     assert [text for text, _ in suspected(result)] == [
         "the same scores have several names (c1 = c4) and count several times. Remove the copies.",
@@ -178,7 +180,7 @@ def test_a_member_with_its_classes_in_another_order_is_named(scene_folder, tmp_p
     (tmp_path / "other").mkdir()
     for path in predictions.iterdir():
         np.save(tmp_path / "other" / path.name, np.load(path)[[1, 0, 2]] + np.float32(0.1))
-    result = check_cases([predictions, tmp_path / "other"], labels, kind="logits", pool="mean_logits")
+    result = check_cases([predictions, tmp_path / "other"], labels, kind="logits", pooling="mean_logits")
     ((text, _),) = suspected(result)
     assert text.startswith(
         f"{tmp_path / 'other'} has its classes in another order than {predictions} (0 for 1, 1 for 0)"

@@ -22,7 +22,7 @@ def test_members_are_averaged_and_halves_are_computed_in_single_precision(tmp_pa
         (tmp_path / f"m{member}").mkdir()
         arrays.append(rng.normal(size=(3, 4, 5)).astype(np.float16))
         np.save(tmp_path / f"m{member}" / "a.npy", arrays[-1])
-    cases = open_cases([tmp_path / f"m{member}" for member in range(3)], kind="logits", pool="mean_logits")
+    cases = open_cases([tmp_path / f"m{member}" for member in range(3)], kind="logits", pooling="mean_logits")
     found = cases.read("a").logits.numpy()
     assert found.dtype == np.float32
     np.testing.assert_allclose(found, np.mean([array.astype(np.float32) for array in arrays], axis=0), rtol=1e-6)
@@ -64,7 +64,7 @@ def test_members_of_different_shape_fail_the_case(tmp_path):
     for member, size in enumerate((4, 6)):
         (tmp_path / f"m{member}").mkdir()
         np.save(tmp_path / f"m{member}" / "a.npy", np.zeros((3, size), np.float32))
-    cases = open_cases([tmp_path / "m0", tmp_path / "m1"], kind="logits", pool="mean_logits")
+    cases = open_cases([tmp_path / "m0", tmp_path / "m1"], kind="logits", pooling="mean_logits")
     with pytest.raises(CaseError, match=r"case 'a': .*m1.a\.npy has shape \(3, 6\), but the first member has \(3, 4\)"):
         cases.read("a")
 
@@ -94,7 +94,7 @@ def test_nifti_scores_and_labels_share_axes_even_where_the_shape_reads_both_ways
 def test_masks_of_members_are_intersected(tmp_path, make_nnunet):
     make_nnunet(tmp_path / "p", box=[[0, 3], [0, 5], [0, 6]])
     make_nnunet(tmp_path / "q", box=[[1, 4], [0, 5], [0, 6]])
-    case = open_cases([tmp_path / "p", tmp_path / "q"], pool="mean_probs").read("c1")
+    case = open_cases([tmp_path / "p", tmp_path / "q"], pooling="mean_probs").read("c1")
     assert case.mask[:, 0, 0].tolist() == [False, True, True, False]
 
 

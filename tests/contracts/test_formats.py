@@ -280,7 +280,7 @@ def test_two_members_are_pooled_as_declared(name, made, tmp_path):
     for case_id in IDS:
         MAKE[name](other, case_id, -scores[case_id])
     declared = {"kind": None if name in KNOWN_KIND else "logits", "format": name}
-    pooled = open_cases([folder, other], pool="mean_probs", **declared)
+    pooled = open_cases([folder, other], pooling="mean_probs", **declared)
     expected = (probabilities(scores["p1"]) + probabilities(-scores["p1"])) / 2
     np.testing.assert_allclose(pooled.read("p1").logits.exp(), expected, atol=HALF.get(name, 1e-5))
     assert not pooled.has_offset

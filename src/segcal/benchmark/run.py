@@ -19,7 +19,6 @@ from segcal.benchmark.protocol import Protocol
 from segcal.benchmark.results import PROTOCOL, Results, finished, read_protocol, read_results
 from segcal.benchmark.tasks import Opener, OpenTask, open_task
 from segcal.benchmark.units import SCHEMA, Job, divide, plan, unit_digest
-from segcal.cases import require_offset
 from segcal.errors import InputError, SegcalError
 from segcal.parent import follow_parent
 
@@ -161,7 +160,7 @@ def _usable(
         for pipeline in protocol.pipelines:
             cases = opened[task.name, pipeline.pooling].cases
             if not protocol.paper:
-                require_offset(cases, pipeline.title, pipeline.translation_invariant)
+                cases.require_offset(pipeline.title, pipeline.translation_invariant)
             if pipeline.translation_invariant or cases.has_offset:
                 kept.append(pipeline)
         usable[task.name] = tuple(kept)

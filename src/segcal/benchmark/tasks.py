@@ -145,7 +145,7 @@ def _open_all_cases(task: Task, pooling: str, root: Path, embedded: Opener | Non
     members = task.members[:1] if pooling == "single" else task.members
     # A single folder has nothing to pool: its mean is itself, but the pooling still says what calibrators see.
     options = {key: _resolved(key, value, root) for key, value in task.options}
-    cases = open_cases([root / member for member in members], root / task.labels, pool=pooling, **options)
+    cases = open_cases([root / member for member in members], root / task.labels, pooling=pooling, **options)
     return OpenTask(cases, task.background is not False)
 
 

@@ -1,37 +1,136 @@
-"""Cases from arrays that are already in memory."""
+"""Cases that come as arrays: on any device, with gradients or without; read on the CPU and without."""
 
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from segcal.cases.base import Case, Cases
 from segcal.cases.kinds import check_kind, like_probabilities, to_log_domain
 from segcal.checks import as_tensor, check_labels, check_mask
 from segcal.errors import InputError
-from segcal.pooling import check_pooling, pool
+from segcal.pooling import check_pooling, pool_members
 from segcal.types import IGNORED
 
 
-class ArrayCases(Cases):
+class Raw(NamedTuple):
+    """One case as it was given: `logits` is an array, or a list of them, one per member."""
+
+    logits: Any
+    labels: Any = None
+    mask: Any = None
+    image: Any = None
+    spacing: Sequence[float] | None = None
+
+
+class HeldCases(Cases):
+    """Cases of which each comes as arrays; a subclass says where from."""
+
+    def __init__(
+        self,
+        ids: Sequence[str],
+        first: object,
+        ignore: int | None,
+        groups: Sequence[str] | Mapping[str, str] | None,
+        kind: str,
+        pooling: str | None,
+        class_names: Sequence[str] | None,
+    ) -> None:
+        if len(set(ids)) < len(ids):
+            twice = next(name for name in ids if ids.count(name) > 1)
+            raise InputError(f"ids contains {twice!r} more than once, but ids must be unique. Rename one of the cases.")
+        self._ignore = ignore
+        self._pooling_rule = None if pooling is None else check_pooling(pooling, may_choose=True)
+        member = first[0] if isinstance(first, list | tuple) and first else first
+        name = f"logits of case {ids[0]!r}"
+        classes = len(to_log_domain(_on_cpu(member, name), check_kind(kind), name))
+        if class_names is not None and len(class_names) != classes:
+            raise InputError(
+                f"class_names has {len(class_names)} names, but the logits have {classes} classes. "
+                "Give one name a class."
+            )
+        if groups is not None and not isinstance(groups, Mapping):
+            check_length("groups", groups, len(ids))
+            groups = dict(zip(ids, map(str, groups), strict=True))
+        super().__init__(ids, classes, check_kind(kind), self._pooling_rule, class_names, groups)
+
+    @abstractmethod
+    def raw(self, case_id: str) -> Raw:
+        """Return one case as it was given."""
+
+    def read(self, case_id: str) -> Case:
+        """Check and return one case."""
+        raw = self.raw(case_id)
+        doubts: list[bool] = []
+        members = self._watched(raw, case_id, doubts)
+        disagreement = None
+        if self._pooling_rule is not None and isinstance(raw.logits, list | tuple):
+            logits, disagreement = pool_members(members, self._pooling_rule, self.wants_disagreement)
+        else:
+            logits = next(members)
+        space = tuple(logits.shape[1:])
+        mask = labels = image = None
+        if raw.mask is not None:
+            mask = check_mask(_on_cpu(raw.mask, "masks"), f"masks of case {case_id!r}", space)
+        if raw.labels is not None:
+            name = f"labels of case {case_id!r}"
+            labels = check_labels(_on_cpu(raw.labels, name), name, space, self.num_classes, self._ignore)
+            labels = labels if mask is None else labels.where(mask, IGNORED)
+        if raw.image is not None:
+            image = _on_cpu(raw.image, f"images of case {case_id!r}")
+        spacing = None if raw.spacing is None else tuple(float(size) for size in raw.spacing)
+        group = self.groups.get(case_id)
+        return Case(case_id, logits, labels, mask, spacing, image, group, any(doubts), disagreement)
+
+    def member_logits(self, case_id: str) -> Iterator[Tensor]:
+        """Yield the logits of one member after the other, before they are pooled."""
+        yield from self._members(self.raw(case_id), case_id)
+
+    def _members(self, raw: Raw, case_id: str) -> Iterator[Tensor]:
+        name = f"logits of case {case_id!r}"
+        several = isinstance(raw.logits, list | tuple)
+        if several and self._pooling_rule is None:
+            raise InputError(
+                f"{name} is a list of {len(raw.logits)} members, but no pooling is declared. "
+                "Pass pooling='mean_logits' or pooling='mean_probs'."
+            )
+        for number, member in enumerate(raw.logits if several else [raw.logits]):
+            called = f"member {number} of case {case_id!r}" if several else name
+            yield to_log_domain(_on_cpu(member, called), self.kind, called, self.num_classes)
+
+    def _watched(self, raw: Raw, case_id: str, doubts: list[bool]) -> Iterator[Tensor]:
+        for member in self._members(raw, case_id):
+            doubts.append(self.kind == "logits" and like_probabilities(member))
+            yield member
+
+    @property
+    def member_names(self) -> tuple[str, ...]:
+        """Numbers of the members."""
+        first = self.raw(self.ids[0]).logits if self.ids else None
+        return tuple(f"member {number}" for number in range(len(first))) if isinstance(first, list | tuple) else ()
+
+
+class ArrayCases(HeldCases):
     """Cases held as numpy arrays or tensors.
 
     Args:
-        logits: one array ``(classes, *space)`` a case; or, with `pooling`, a list of such arrays, one a member.
-        labels: one integer array ``(*space)`` a case, or None for cases that are only to be calibrated.
+        logits: one array ``(classes, *space)`` per case; or, with `pooling`, a list of such arrays, one per member.
+        labels: one integer array ``(*space)`` per case, or None for cases that are only to be calibrated.
         ignore: the label that does not count.
-        ids: one name a case; "0", "1", ... if not given.
-        masks: one array ``(*space)`` a case, true where the prediction is real.
-        spacing: one tuple of voxel sizes a case.
-        images: one array ``(channels, *space)`` a case.
-        groups: one group name a case; a group is never divided between splits.
+        ids: one name per case; "0", "1", ... if not given.
+        masks: one array ``(*space)`` per case, true where the prediction is real.
+        spacing: one tuple of voxel sizes per case.
+        images: one array ``(channels, *space)`` per case.
+        groups: one group name per case; a group is never divided between splits.
         kind: what the numbers are: "logits", "probs" or "sigmoid". Not declared, they are logits, unless they look like
             probabilities: then it must be.
         pooling: how lists of members are pooled, or how these logits were pooled (it is written to artefacts); "best"
             to have it chosen by :func:`segcal.choose`.
-        class_names: one name a class.
+        class_names: one name per class.
 
-    >>> import numpy as np
-    >>> cases = ArrayCases(logits=[np.zeros((2, 4), "float32")], labels=[np.array([0, 1, 1, 255])], ignore=255)
+    >>>     >>> cases = ArrayCases(logits=[np.zeros((2, 4), "float32")], labels=[np.array([0, 1, 1, 255])], ignore=255)
     >>> next(iter(cases)).labels
     tensor([ 0,  1,  1, -1])
     """
@@ -45,107 +144,33 @@ class ArrayCases(Cases):
         masks: Sequence[object] | None = None,
         spacing: Sequence[tuple[float, ...]] | None = None,
         images: Sequence[object] | None = None,
-        groups: Sequence[str] | None = None,
+        groups: Sequence[str] | Mapping[str, str] | None = None,
         kind: str | None = None,
         pooling: str | None = None,
         class_names: Sequence[str] | None = None,
     ) -> None:
         if len(logits) == 0:
             raise InputError("logits is empty, but at least one case is needed. Pass a list with one array a case.")
-        names = [str(i) for i in range(len(logits))] if ids is None else [str(name) for name in ids]
-        columns = {
-            "labels": labels,
-            "ids": names,
-            "masks": masks,
-            "spacing": spacing,
-            "images": images,
-            "groups": groups,
-        }
+        columns = {"labels": labels, "ids": ids, "masks": masks, "spacing": spacing, "images": images}
         for argument, column in columns.items():
-            if column is not None and len(column) != len(logits):
-                raise InputError(
-                    f"{argument} has {len(column)} entries, but logits has {len(logits)} cases. Give one entry a case."
-                )
-        if len(set(names)) < len(names):
-            twice = next(name for name in names if names.count(name) > 1)
-            raise InputError(f"ids contains {twice!r} more than once, but ids must be unique. Rename one of the cases.")
+            check_length(argument, column, len(logits))
+        names = [str(name) for name in (range(len(logits)) if ids is None else ids)]
         if kind is None:
             kind = _undeclared(logits[0], names[0])
-        self._logits = dict(zip(names, logits, strict=True))
-        self._columns = {
-            key: {} if column is None else dict(zip(names, column, strict=True)) for key, column in columns.items()
-        }
-        self._ignore = ignore
-        self._pooling_rule = None if pooling is None else check_pooling(pooling, may_choose=True)
-        super().__init__(
-            ids=names,
-            num_classes=_count_classes(logits[0], names[0], kind),
-            kind=check_kind(kind),
-            pooling=self._pooling_rule,
-            class_names=class_names,
-            groups=_text_values(self._columns["groups"]),
-        )
-        if class_names is not None and len(class_names) != self.num_classes:
-            raise InputError(
-                f"class_names has {len(class_names)} names, but the logits have {self.num_classes} classes. "
-                "Give one name a class."
-            )
+        super().__init__(names, logits[0], ignore, groups, kind, pooling, class_names)
+        given = [[None] * len(logits) if column is None else column for column in (labels, masks, images, spacing)]
+        rows: Iterator[Any] = zip(logits, *given, strict=True)
+        self._raw = {name: Raw(*row) for name, row in zip(names, rows, strict=True)}
 
-    def read(self, case_id: str) -> Case:
-        """Check and return one case."""
-        doubts: list[bool] = []
-        members = self._watched(case_id, doubts)
-        several = self._pooling_rule is not None and isinstance(self._logits[case_id], list | tuple)
-        logits = pool(members, str(self._pooling_rule)) if several else next(members)
-        space = tuple(logits.shape[1:])
-        column = {key: values.get(case_id) for key, values in self._columns.items()}
-        mask = labels = image = None
-        if column["masks"] is not None:
-            mask = check_mask(as_tensor(column["masks"], "masks"), f"masks of case {case_id!r}", space)
-        if column["labels"] is not None:
-            name = f"labels of case {case_id!r}"
-            labels = check_labels(as_tensor(column["labels"], name), name, space, self.num_classes, self._ignore)
-            if mask is not None:
-                labels = labels.where(mask, IGNORED)
-        if column["images"] is not None:
-            image = as_tensor(column["images"], f"images of case {case_id!r}")
-        spacing = column["spacing"]
-        return Case(
-            id=case_id,
-            logits=logits,
-            labels=labels,
-            mask=mask,
-            spacing=None if spacing is None else tuple(float(size) for size in spacing),  # type: ignore[attr-defined]
-            image=image,
-            group=self.groups.get(case_id),
-            like_probs=any(doubts),
-        )
+    def raw(self, case_id: str) -> Raw:
+        """Return one case as it was given."""
+        return self._raw[case_id]
 
-    def member_logits(self, case_id: str) -> Iterator[Tensor]:
-        """Yield the logits of one member after the other, before they are pooled."""
-        raw = self._logits[case_id]
-        name = f"logits of case {case_id!r}"
-        if not isinstance(raw, list | tuple):
-            yield to_log_domain(raw, self.kind, name, self.num_classes)
-            return
-        if self._pooling_rule is None:
-            raise InputError(
-                f"{name} is a list of {len(raw)} members, but no pooling is declared. "
-                "Pass pooling='mean_logits' or pooling='mean_probs'."
-            )
-        for number, member in enumerate(raw):
-            yield to_log_domain(member, self.kind, f"member {number} of case {case_id!r}", self.num_classes)
 
-    def _watched(self, case_id: str, doubts: list[bool]) -> Iterator[Tensor]:
-        for member in self.member_logits(case_id):
-            doubts.append(self.kind == "logits" and like_probabilities(member))
-            yield member
-
-    @property
-    def member_names(self) -> tuple[str, ...]:
-        """Numbers of the members."""
-        first = self._logits[self.ids[0]] if self.ids else None
-        return tuple(f"member {number}" for number in range(len(first))) if isinstance(first, list | tuple) else ()
+def check_length(argument: str, column: Sequence[object] | None, cases: int) -> None:
+    """Refuse a column that has not one entry per case."""
+    if column is not None and len(column) != cases:
+        raise InputError(f"{argument} has {len(column)} entries, but logits has {cases} cases. Give one entry a case.")
 
 
 def _undeclared(first: object, case_id: str) -> str:
@@ -158,10 +183,6 @@ def _undeclared(first: object, case_id: str) -> str:
     return "logits"
 
 
-def _count_classes(first: object, case_id: str, kind: str) -> int:
-    member = first[0] if isinstance(first, list | tuple) and first else first
-    return to_log_domain(member, check_kind(kind), f"logits of case {case_id!r}").shape[0]
-
-
-def _text_values(column: Mapping[str, object]) -> dict[str, str]:
-    return {key: str(value) for key, value in column.items()}
+def _on_cpu(array: object, name: str) -> Tensor:
+    values = as_tensor(array, name).detach().cpu()
+    return values.float() if values.dtype == torch.bfloat16 else values  # numpy has no such type

@@ -13,12 +13,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Self
 
 import torch
 from torch import Tensor
 
-from segcal.cases.grouping import draw_groups, resolve_groups
+from segcal.cases.split import Grouping, Split, draw_groups, resolve_groups
 from segcal.checks import as_tensor, check_case_logits, check_image, check_labels
 from segcal.errors import InputError
 from segcal.names import clean
@@ -30,12 +30,7 @@ SINGLE_FOLDS = "single folds"
 
 
 class CaseError(InputError):
-    """One case is not usable; the others may be.
-
-    Attributes:
-        case_id: which one.
-        reason: why, with the file's name.
-    """
+    """One case (`case_id`) is not usable, for a `reason`; the others may be."""
 
     def __init__(self, case_id: str, reason: str) -> None:
         super().__init__(f"case {case_id!r}: {reason}")
@@ -80,14 +75,6 @@ class Case:
         return Context(*(None if part is None else part[None] for part in parts))
 
 
-class Split(NamedTuple):
-    """Three disjoint collections of cases."""
-
-    cal: "Cases"
-    val: "Cases"
-    test: "Cases"
-
-
 class Cases(ABC):
     """An ordered collection of cases, read one at a time.
 
@@ -100,10 +87,12 @@ class Cases(ABC):
         class_names: one name a class, or None.
         groups: the group of each case that has one, by id.
         origin: :data:`SINGLE_FOLDS`, where the files say so; "" where nothing is known.
+        wants_disagreement: whether `Case.disagreement` is to be filled (:meth:`with_disagreement`).
     """
 
     _pooling_rule: str | None = None
     origin: str = ""
+    wants_disagreement: bool = False
 
     def __init__(
         self,
@@ -181,14 +170,33 @@ class Cases(ABC):
         chosen.pooling = chosen._pooling_rule = how
         return chosen
 
+    def with_disagreement(self) -> Self:
+        """Return the same cases that also say where their members disagree; None where there is one network."""
+        chosen = copy.copy(self)
+        chosen.wants_disagreement = True
+        return chosen
+
     @property
     def has_offset(self) -> bool:
         """Whether `Case.logits` still carry the network's offset; a softmax, or a mean of softmaxes, removes it."""
         return self.kind == "logits" and self.pooling != "mean_probs"
 
-    def split(
-        self, cal: int, val: int = 0, seed: int = 0, group: Mapping[str, str] | str | Path | None = None
-    ) -> Split:
+    def require_offset(self, calibrator: str, translation_invariant: bool) -> None:
+        r"""Refuse a calibrator that needs the offset of the logits where these cases have lost it.
+
+        A softmax throws the offset :math:`F(z) = \log\sum_c e^{z_c}` away: of probabilities, :math:`\log p = z - F(z)`
+        is all that can be had. A calibrator that depends on the offset (vs, ms, lts) would be fitted to numbers that
+        are not the network's, and would give other results when it meets real logits.
+        """
+        if translation_invariant or self.has_offset:
+            return
+        reason = "pooling is 'mean_probs'" if self.pooling == "mean_probs" else f"kind is {self.kind!r}"
+        raise InputError(
+            f"calibrator {calibrator!r} depends on the offset of the logits, but {reason}, so the offset is gone. "
+            "Choose a translation-invariant calibrator, or export the logits before the softmax."
+        )
+
+    def split(self, cal: int, val: int = 0, seed: int = 0, group: Grouping | None = None) -> Split:
         """Draw calibration, validation and test cases at random.
 
         Cases of one group (`group`, or the groups the collection knows) stay together; a group is drawn whole, so

@@ -20,7 +20,7 @@ from segcal.cases.files import FileCases
 from segcal.cases.formats import Stored
 from segcal.cases.glance import Glance, glance
 from segcal.cases.member_check import check_member
-from segcal.cases.opening import open_cases
+from segcal.cases.open import open_cases
 from segcal.cases.parallel import map_ids
 from segcal.cases.suspicion import single_folds
 from segcal.cases.watch import Watch

@@ -18,7 +18,7 @@ from segcal.cases.kinds import like_probabilities, to_log_domain
 from segcal.cases.labels import LabelFolder
 from segcal.checks import as_tensor, check_labels, check_mask
 from segcal.errors import InputError
-from segcal.pooling import check_pooling, pool
+from segcal.pooling import check_pooling, pool_members
 from segcal.types import IGNORED, Kind
 
 
@@ -60,14 +60,16 @@ class FileCases(Cases):
         with self._naming(case_id):
             facts: list[Stored] = []
             doubts: list[bool] = []
-            logits = pool(self._member_logits(case_id, facts, doubts), check_pooling(self._pooling_rule or "single"))
+            members = self._member_logits(case_id, facts, doubts)
+            rule = check_pooling(self._pooling_rule or "single")
+            logits, disagreement = pool_members(members, rule, self.wants_disagreement)
             space = tuple(logits.shape[1:])
             mask = self._mask(facts, case_id, space)
             labels, spacing = self.read_labels(case_id, space, facts[0], mask)
             image = None
             if self.image_folder is not None:
                 image = torch.from_numpy(self.image_folder.read(case_id, space))
-        return Case(case_id, logits, labels, mask, spacing, image, self.groups.get(case_id), any(doubts))
+        return Case(case_id, logits, labels, mask, spacing, image, self.groups.get(case_id), any(doubts), disagreement)
 
     def member_logits(self, case_id: str) -> Iterator[Tensor]:
         """Yield the logits of one member after the other, before they are pooled."""

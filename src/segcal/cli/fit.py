@@ -6,7 +6,7 @@ from typing import Any
 
 import segcal
 from segcal.calibrators import CALIBRATORS, make_calibrator
-from segcal.cases import Cases, FileCases, load_split, require_offset, save_split
+from segcal.cases import Cases, FileCases, load_split, save_split
 from segcal.cases.checking import ENOUGH_CASES
 from segcal.cli.console import Output, plural, table
 from segcal.cli.parsing import voxels
@@ -18,7 +18,8 @@ from segcal.fitting.choice import Candidate, Decision
 from segcal.fitting.contest import compare, read_poolings
 from segcal.fitting.division import divide
 from segcal.fitting.eligible import candidates
-from segcal.fitting.fit import fit_to, read_data
+from segcal.fitting.fit import fit_to
+from segcal.fitting.request import read_data
 from segcal.fitting.progress import Progress
 from segcal.pooling import BEST
 from segcal.target import claim_beside
@@ -94,7 +95,7 @@ def _fit(args: argparse.Namespace) -> int:
     names = [args.calibrator] if named else candidates(cases.num_classes, args.preserve, args.allow_offset_dependent)
     for name in names:
         for pooling in cases.poolings:
-            require_offset(cases.pooled(pooling), name, make_calibrator(name, cases.num_classes).translation_invariant)
+            cases.pooled(pooling).require_offset(name, make_calibrator(name, cases.num_classes).translation_invariant)
     calibration, validation = _divide(args, cases)
     settings = {name: getattr(args, name) for name in ("lam", "mu", "voxels", "seed", "method", "verify")}
     config, failed = FitConfig(**settings), None if args.strict else output.failed

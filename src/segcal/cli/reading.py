@@ -55,7 +55,7 @@ def reading_arguments(args: argparse.Namespace) -> dict[str, Any]:
         "class_pattern", "properties",
     )  # fmt: skip
     names = None if args.class_names is None else args.class_names.split(",")
-    return {name: getattr(args, name) for name in plain} | {"class_names": names, "pool": args.pool or "single"}
+    return {name: getattr(args, name) for name in plain} | {"class_names": names, "pooling": args.pool or "single"}
 
 
 def open_folders(
@@ -71,7 +71,7 @@ def open_folders(
     """
     options = reading_arguments(args)
     if args.pool is None and pool is not None and len(folders) > 1:
-        options["pool"] = pool
+        options["pooling"] = pool
     cases = open_cases(folders, labels, strict=args.strict, **options)
     if labels is not None and cases.label_folder is not None and not set(cases.ids) & set(cases.label_folder.files):
         spare = sorted(cases.label_folder.files)

@@ -3,17 +3,22 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 
 from segcal.calibrators.base import Calibrator
 from segcal.cases.base import CaseError, Cases
 from segcal.cases.ensemble import look_at_members
+from segcal.cases.loader import as_cases
 from segcal.cases.suspicion import single_folds, warn
 from segcal.cases.watch import Watch
 from segcal.errors import InputError
 from segcal.fitting.config import FitConfig
 from segcal.fitting.voxels import SampledVoxels, StreamedVoxels, VoxelSource
+
+# What validation data have in common with the calibration data; the rest belongs to single cases.
+ALIKE = ("kind", "pooling", "model", "inferer", "ignore", "class_names")
 
 
 def silent(message: str) -> None:
@@ -56,6 +61,23 @@ class Request(FitData):
         """Return the fit of a calibrator to data that have been read."""
         parts = data.cases, data.validation_cases, data.source, data.validation
         return cls(*parts, calibrator, config, device, report)
+
+
+def take_parts(cases: Any, labels: Any, validation: Any, declared: dict[str, Any]) -> tuple[Cases, Cases | None]:
+    """Return calibration and validation cases of what :func:`segcal.fit` is given; see there."""
+    if isinstance(labels, Cases):
+        if validation is not None:
+            raise InputError(
+                "labels is a collection of cases, but validation is given too. Pass labels for arrays, and one "
+                "collection as validation."
+            )
+        labels, validation = None, labels
+    own = as_cases(cases, labels, **declared)
+    if validation is None or isinstance(validation, Cases):
+        return own, validation
+    pair = isinstance(validation, tuple) and len(validation) == 2
+    alike = {name: declared[name] for name in ALIKE if name in declared}
+    return own, as_cases(*(validation if pair else (validation,)), **alike)
 
 
 def read_data(

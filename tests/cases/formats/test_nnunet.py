@@ -95,7 +95,7 @@ def test_a_changed_decision_is_written_into_the_label_map_with_its_header(tmp_pa
 def test_the_pooled_decision_of_members_is_written_into_the_label_map(tmp_path, make_nnunet):
     first = make_nnunet(tmp_path / "p")
     second = make_nnunet(tmp_path / "q")
-    cases = open_cases([tmp_path / "p", tmp_path / "q"], pool="mean_probs")
+    cases = open_cases([tmp_path / "p", tmp_path / "q"], pooling="mean_probs")
     case = cases.read("c1")
     CaseWriter(cases, tmp_path / "out").write("c1", case.logits, case.logits.argmax(0))
     expected = ((first["c1"] + second["c1"]) / 2).argmax(0)

@@ -127,14 +127,14 @@ def test_nnunet_evaluates_and_ensembles_what_segcal_writes(exported):
     ensemble_folders([str(folder / "calibrated"), str(folder / "second")], str(folder / "both"), True, 1)
     shutil.copy(folder / "second" / "plans.json", folder / "both")
     pooled = open_cases(folder / "both").read("c1")
-    mine = open_cases([folder / "calibrated", folder / "second"], pool="mean_probs")
+    mine = open_cases([folder / "calibrated", folder / "second"], pooling="mean_probs")
     np.testing.assert_allclose(pooled.logits.exp(), mine.read("c1").logits.exp(), atol=1e-6)
     assert torch.equal(pooled.mask, mine.read("c1").mask)
 
 
 def test_a_label_map_that_segcal_writes_anew_is_the_one_nnunet_would_have_written(exported):
     folder, reader = exported
-    cases = open_cases([folder / "predictions", folder / "second"], pool="mean_probs")
+    cases = open_cases([folder / "predictions", folder / "second"], pooling="mean_probs")
     writer = CaseWriter(cases, folder / "pooled")
     for case in cases:
         writer.write(case.id, case.logits, case.logits.argmax(0))

@@ -1,20 +1,40 @@
-"""Groups of cases that must stay in one split, and the seeded draw that keeps them together.
+"""Dividing cases into calibration, validation and test: by a seeded draw that keeps groups together, or by a file.
 
 Two phases of one patient, frames of one video or images of one site are not independent: a calibrator that saw one has
 seen a part of the other. A group is named by a mapping, by a regular expression with one group on the case id, or by a
 CSV file with the columns ``id,group``.
+
+``splits.json`` names the cases of each part, so that a later run uses the same ones:
+``{"format": "segcal-splits", "version": 1, "seed": 0, "cal": [ids], "val": [ids], "test": [ids]}``
 """
 
 import csv
+import json
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from segcal.atomic import write_text
+from segcal.documents import read_json
 from segcal.errors import InputError
 
+if TYPE_CHECKING:
+    from segcal.cases.base import Cases
+
 Grouping = Mapping[str, str] | str | Path
+FORMAT, VERSION = "segcal-splits", 1
+
+
+class Split(NamedTuple):
+    """Three disjoint collections of cases."""
+
+    cal: "Cases"
+    val: "Cases"
+    test: "Cases"
 
 
 def resolve_groups(group: Grouping, ids: Sequence[str]) -> dict[str, str]:
@@ -30,9 +50,7 @@ def resolve_groups(group: Grouping, ids: Sequence[str]) -> dict[str, str]:
     """
     if isinstance(group, Path) or (isinstance(group, str) and group.lower().endswith(".csv")):
         return _complete(_read_csv(Path(group)), ids, f"group file {group}")
-    if isinstance(group, str):
-        return _match(group, ids)
-    return _complete(group, ids, "group")
+    return _match(group, ids) if isinstance(group, str) else _complete(group, ids, "group")
 
 
 def draw_groups(
@@ -57,6 +75,39 @@ def draw_groups(
     return parts
 
 
+def save_split(split: Split, path: str | Path, seed: int | None = None) -> None:
+    """Write which case is in which part, and the seed it was drawn with."""
+    parts = {name: list(part.ids) for name, part in split._asdict().items()}
+    write_text(path, json.dumps({"format": FORMAT, "version": VERSION, "seed": seed, **parts}, indent=1) + "\n")
+
+
+def load_split(cases: "Cases", path: str | Path) -> Split:
+    """Divide cases as :func:`save_split` wrote; the file must name every case, and no other."""
+    content = read_json(Path(path))
+    if content.get("format") != FORMAT or content.get("version") != VERSION:
+        raise InputError(
+            f"{path} has format {content.get('format')!r} version {content.get('version')!r}, but {FORMAT!r} version "
+            f"{VERSION} is needed. Make the split again."
+        )
+    parts = []
+    for name in Split._fields:
+        ids = content.get(name)
+        if not isinstance(ids, list) or not all(isinstance(case_id, str) for case_id in ids):
+            raise InputError(f"{path} has no list of ids under {name!r}, but it is needed. Make the split again.")
+        parts.append(ids)
+    named = Counter(case_id for part in parts for case_id in part)
+    twice = sorted(case_id for case_id, count in named.items() if count > 1)
+    if twice:
+        raise InputError(f"{path} names {_listed(twice)} more than once, but parts are disjoint. Make the split again.")
+    absent, new = sorted(set(named) - set(cases.ids)), sorted(set(cases.ids) - set(named))
+    if absent or new:
+        raise InputError(
+            f"{path} names {len(absent)} cases that are not there ({_listed(absent)}) and leaves out {len(new)} that "
+            f"are ({_listed(new)}), but it must name all. Make the split again, or open the cases it was made for."
+        )
+    return Split(*(cases.subset(part) for part in parts))
+
+
 def _match(pattern: str, ids: Sequence[str]) -> dict[str, str]:
     try:
         compiled = re.compile(pattern)
@@ -67,19 +118,20 @@ def _match(pattern: str, ids: Sequence[str]) -> dict[str, str]:
             f"group {pattern!r} has {compiled.groups} groups, but exactly one is needed. "
             r"Put parentheses around the part of the id that names the group, as in '(patient\d+)_'."
         )
-    found = {case_id: compiled.search(case_id) for case_id in ids}
-    missing = [case_id for case_id, match in found.items() if match is None or match[1] is None]
+    found = {case_id: match[1] for case_id in ids if (match := compiled.search(case_id)) and match[1] is not None}
+    missing = [case_id for case_id in ids if case_id not in found]
     if missing:
         raise InputError(
             f"group {pattern!r} does not match {len(missing)} of {len(ids)} ids ({_listed(missing)}), but every case "
             "needs a group. Widen the pattern."
         )
-    return {case_id: match[1] for case_id, match in found.items() if match is not None}
+    return found
 
 
 def _read_csv(path: Path) -> dict[str, str]:
     if not path.is_file():
         raise InputError(f"group file {path} is missing, but a CSV file is needed. Check the path.")
+    groups: dict[str, str] = {}
     try:
         with path.open(newline="", encoding="utf-8-sig") as stream:
             rows = csv.DictReader(stream)
@@ -89,13 +141,13 @@ def _read_csv(path: Path) -> dict[str, str]:
                     f"group file {path} has the columns {', '.join(columns) or 'none'}, but id and group are needed. "
                     "Name them in the first line."
                 )
-            pairs = [(row["id"], row["group"]) for row in rows]
+            for row in rows:
+                if groups.setdefault(row["id"], row["group"]) != row["group"]:
+                    raise InputError(
+                        f"group file {path} puts {row['id']!r} in two groups, but a case has one. Remove a line."
+                    )
     except (UnicodeDecodeError, csv.Error) as error:
         raise InputError(f"group file {path} is not a CSV text file ({error}). Save it as UTF-8 CSV.") from None
-    groups: dict[str, str] = {}
-    for case_id, name in pairs:
-        if groups.setdefault(case_id, name) != name:
-            raise InputError(f"group file {path} puts {case_id!r} in two groups, but a case has one. Remove a line.")
     return groups
 
 
@@ -110,4 +162,4 @@ def _complete(groups: Mapping[str, str], ids: Sequence[str], name: str) -> dict[
 
 
 def _listed(ids: Sequence[str]) -> str:
-    return ", ".join(ids[:5]) + (", ..." if len(ids) > 5 else "")
+    return (", ".join(ids[:5]) + (", ..." if len(ids) > 5 else "")) or "none"

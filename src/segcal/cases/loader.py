@@ -1,0 +1,297 @@
+"""Cases from whatever a user holds in memory: arrays, a loader of batches, a network with a loader of images.
+
+Of a loader one batch is in memory at a time. A first pass counts the cases and takes a digest of each batch; it runs no
+network. Every later pass must give the same batches in the same order, because a case that is drawn for calibration
+must be the same one when it is read again: a loader that shuffles or changes images at random is refused.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from segcal.cases.arrays import ArrayCases, HeldCases, Raw, check_length
+from segcal.cases.base import Cases
+from segcal.cases.glance import digest_of
+from segcal.checks import as_tensor
+from segcal.errors import InputError
+from segcal.memory import memory_limit
+
+# The most bytes that are kept of a generator, which can be read only once.
+KEPT = 4 << 30
+
+
+def as_cases(
+    data: Any,
+    labels: Any = None,
+    *,
+    kind: str = "logits",
+    pooling: str | None = None,
+    model: Any = None,
+    inferer: Callable[[Tensor, Any], Tensor] | None = None,
+    groups: Sequence[str] | Mapping[str, str] | None = None,
+    ignore: int | None = None,
+    ids: Sequence[str] | None = None,
+    masks: Any = None,
+    images: Any = None,
+    spacing: Sequence[tuple[float, ...]] | None = None,
+    class_names: Sequence[str] | None = None,
+) -> Cases:
+    """Return cases from whatever holds scores and labels; :class:`Cases` as they are.
+
+    Args:
+        data: an array or tensor ``(batch, classes, *space)`` on any device; a list of such, one per member, with
+            `pooling`; a list of cases, each ``(classes, *space)`` or a list of members; a DataLoader, a Dataset or
+            anything else that can be iterated again, of batches (or cases) ``(scores, labels)``; or a generator of
+            those, which is read once and kept, up to :data:`KEPT` bytes.
+        labels: ``(batch, *space)``, or one ``(*space)`` per case of a list; None where `data` holds them too.
+        kind: what the numbers are: "logits", "probs" or "sigmoid". They are never looked at to find out.
+        pooling: how members are pooled.
+        model: a network, or a list of them with `pooling`: `data` then holds ``(images, labels)``, and the network is
+            run in evaluation mode and without gradients; its modes are restored.
+        inferer: how the network is run, ``inferer(images, model)``, such as over a sliding window.
+        groups: one group name per case, or by id; a group is never divided between splits.
+        ignore: the label that does not count.
+        ids: one name per case; "0", "1", ... if not given.
+        masks: one ``(*space)`` per case, true where the prediction is real.
+        images: one ``(channels, *space)`` per case.
+        spacing: one tuple of voxel sizes per case.
+        class_names: one name per class.
+
+    >>> cases = as_cases(torch.zeros(4, 2, 3, 5), torch.ones(4, 3, 5, dtype=int))
+    >>> len(cases), cases.num_classes, cases.kind
+    (4, 2, 'logits')
+    """
+    columns = {"masks": masks, "images": images, "spacing": spacing}
+    shared: dict[str, Any] = {"pooling": pooling, "groups": groups, "ignore": ignore, "class_names": class_names}
+    if isinstance(data, Cases):
+        _refuse({"labels": labels, "model": model, "ids": ids, **columns, **shared}, "cases, which know theirs")
+        return data
+    shared["kind"] = kind
+    array = isinstance(data, np.ndarray | Tensor)
+    if model is None and array:
+        scores, truth = _batched(data, labels, "data")
+        return ArrayCases(scores, truth, ids=ids, **shared, **columns)  # type: ignore[arg-type]
+    if model is None and isinstance(data, list | tuple) and data and (labels is not None or not _is_pair(data[0])):
+        return ArrayCases(_cases_of(data, labels), labels, ids=ids, **shared, **columns)
+    if isinstance(data, str | bytes | Mapping) or not (hasattr(data, "__iter__") or hasattr(data, "__getitem__")):
+        raise InputError(
+            f"data is {type(data).__name__}, but arrays, a list, a loader or cases are needed. "
+            "Open folders with segcal.open_cases."
+        )
+    _refuse({"labels": None if array else labels, **columns}, "a loader, which gives (scores, labels)")
+    source = [(data, labels)] if array else data
+    several = isinstance(model, list | tuple)
+    networks = _Networks(tuple(model) if several else () if model is None else (model,), several, inferer)
+    if hasattr(source, "__next__"):
+        return _kept(source, networks, ids, shared)
+    reader = _Reader(source, networks)
+    if not reader.places:
+        raise InputError("data is empty, but at least one case is needed. Pass a loader that has some.")
+    check_length("ids", ids, len(reader.places))
+    names = [str(name) for name in (range(len(reader.places)) if ids is None else ids)]
+    return LoaderCases(reader, names, **shared)
+
+
+class LoaderCases(HeldCases):
+    """Cases of a loader; made by :func:`as_cases`."""
+
+    def __init__(self, reader: "_Reader", ids: Sequence[str], **shared: Any) -> None:
+        self._reader = reader
+        self._place = dict(zip(ids, reader.places, strict=True))
+        super().__init__(ids, self.raw(ids[0]).logits, **shared)
+
+    def raw(self, case_id: str) -> Raw:
+        """Return one case of its batch."""
+        number, row = self._place[case_id]
+        return _row(*self._reader.scores(number), row)
+
+
+class _Batch(NamedTuple):
+    """Inputs ``(batch, ...)``, which are scores or the images of a network, and labels ``(batch, *space)``."""
+
+    inputs: Tensor
+    labels: Tensor | None
+
+    def digest(self) -> bytes:
+        return digest_of(self.inputs) + (b"" if self.labels is None else digest_of(self.labels))
+
+
+# Scores of a batch, of several networks one each.
+_Scores = Tensor | list[Tensor]
+
+
+class _Networks(NamedTuple):
+    """The members of an ensemble, and how they are run; without any, inputs are scores."""
+
+    models: tuple[Any, ...]
+    several: bool
+    inferer: Callable[[Tensor, Any], Tensor] | None
+
+    def __call__(self, inputs: Tensor) -> _Scores:
+        found = [self._run(model, inputs) for model in self.models]
+        return found if self.several else found[0] if found else inputs
+
+    def _run(self, model: Any, inputs: Tensor) -> Tensor:
+        parameter = next(model.parameters(), None) if isinstance(model, nn.Module) else None
+        inputs = inputs if parameter is None else inputs.to(parameter.device)
+        with _evaluating(model), torch.no_grad():
+            scores = model(inputs) if self.inferer is None else self.inferer(inputs, model)
+        if not isinstance(scores, Tensor) or len(scores) != len(inputs):
+            raise InputError(
+                f"model returned {type(scores).__name__}, but a tensor of scores (batch, classes, *space) is needed. "
+                "Pass inferer=, a function of the images and the model that returns it."
+            )
+        return scores
+
+
+class _Reader:
+    """The batches of a loader, by number: it goes on where it stands, or starts again."""
+
+    def __init__(self, source: Any, networks: _Networks) -> None:
+        self._source, self._networks = source, networks
+        self._held: tuple[int, _Batch, _Scores] | None = None
+        self._stream, self._next = _batches(source), 0
+        self.places: list[tuple[int, int]] = []
+        self._digests: list[bytes] = []
+        for number, batch in enumerate(self._stream):
+            self.places += [(number, row) for row in range(len(batch.inputs))]
+            self._digests.append(batch.digest())
+        self._next = len(self._digests)
+
+    def scores(self, number: int) -> tuple[_Batch, _Scores]:
+        if self._held is None or self._held[0] != number:
+            self._held = None  # one at a time
+            batch = self._read(number)
+            self._held = (number, batch, self._networks(batch.inputs))
+        return self._held[1:]
+
+    def _read(self, number: int) -> _Batch:
+        if self._next > number:
+            self._stream, self._next = _batches(self._source), 0
+        for batch in self._stream:
+            self._next += 1
+            if self._next <= number:
+                continue
+            if batch.digest() != self._digests[number]:
+                break
+            return batch
+        self._next = len(self._digests)
+        raise InputError(
+            f"batch {number} of the loader is another one than in the first pass, but a case must stay the same. "
+            "Leave shuffling and random transforms out: DataLoader(..., shuffle=False)."
+        )
+
+    def __getstate__(self) -> dict[str, Any]:  # an open loader stays in its process
+        return {**self.__dict__, "_stream": None, "_held": None, "_next": len(self._digests)}
+
+
+def _batches(source: Any) -> Iterator[_Batch]:
+    items = source if hasattr(source, "__iter__") else (source[index] for index in range(len(source)))
+    for number, item in enumerate(items):
+        pair = isinstance(item, list | tuple)
+        if isinstance(item, Mapping) or (pair and len(item) != 2):
+            raise InputError(
+                f"batch {number} is a {type(item).__name__}, but (scores, labels) are needed. "
+                "Wrap the loader in one that gives these two."
+            )
+        scores, labels = item if pair else (item, None)
+        yield _Batch(*_batched(scores, labels, f"batch {number}"))
+
+
+def _kept(source: Any, networks: _Networks, ids: Sequence[str] | None, shared: Mapping[str, Any]) -> ArrayCases:
+    """Read a generator once and keep its scores and labels."""
+    most = min(KEPT, memory_limit() // 2)
+    logits: list[object] = []
+    labels: list[Tensor | None] = []
+    size = 0
+    for batch in _batches(source):
+        scores = networks(batch.inputs)
+        for row in range(len(batch.inputs)):
+            raw = _row(batch, scores, row)
+            members = [_own(one) for one in (raw.logits if networks.several else [raw.logits])]
+            labels.append(None if raw.labels is None else _own(raw.labels))
+            logits.append(members if networks.several else members[0])
+            size += sum(one.nbytes for one in (*members, labels[-1]) if one is not None)
+            if size > most:
+                raise InputError(
+                    f"data is a generator, which can be read only once, and gives more than {most / 2**30:.1f} GiB, "
+                    "but it is read several times. Pass what can be iterated again: a list, a Dataset, a DataLoader."
+                )
+    if not logits:
+        raise InputError("data is empty, but at least one case is needed. A generator can be read only once.")
+    return ArrayCases(logits, labels if any(one is not None for one in labels) else None, ids=ids, **shared)
+
+
+def _own(values: Tensor) -> Tensor:
+    """Return a copy: a generator may use the same memory again."""
+    return values.detach().to("cpu", copy=True)
+
+
+def _row(batch: _Batch, scores: _Scores, row: int) -> Raw:
+    """Return one case of a batch; what a network saw is its image, where that has the size of the scores."""
+    one = [member[row] for member in scores] if isinstance(scores, list) else scores[row]
+    image = batch.inputs[row]
+    seen = scores is not batch.inputs and image.shape[1:] == (one[0] if isinstance(one, list) else one).shape[1:]
+    return Raw(one, None if batch.labels is None else batch.labels[row], image=image if seen else None)
+
+
+def _refuse(given: Mapping[str, object], beside: str) -> None:
+    extra = next((name for name, value in given.items() if value is not None), None)
+    if extra is not None:
+        raise InputError(f"{extra} is given beside {beside}, but one of the two is needed. Leave {extra} out.")
+
+
+def _batched(scores: Any, labels: Any, name: str) -> tuple[Tensor, Tensor | None]:
+    """Return scores ``(batch, classes, *space)`` and labels ``(batch, *space)``; a single case becomes a batch of one.
+
+    Labels may have an axis of length one where scores have classes. Where a batch and a single case both fit, it is a
+    batch.
+    """
+    scores = as_tensor(scores, name)
+    if labels is None:
+        return scores, None
+    labels = as_tensor(labels, "labels")
+    space = scores.shape[2:]
+    if labels.ndim == scores.ndim and labels.shape[1:2] == (1,) and labels.shape[2:] == space:
+        labels = labels[:, 0]
+    if labels.shape[:1] == scores.shape[:1] and (labels.shape[1:] == space or labels.shape == scores.shape):
+        return scores, labels
+    if labels.shape == scores.shape[1:]:
+        return scores[None], labels[None]
+    raise InputError(
+        f"{name} has shape {tuple(scores.shape)} and labels {tuple(labels.shape)}, but (batch, classes, *space) and "
+        "(batch, *space) are needed. Give both at one resolution; axis 1 holds the classes."
+    )
+
+
+def _is_pair(item: Any) -> bool:
+    """Whether an item of a list is ``(scores, labels)``: two arrays, of which the second holds whole numbers."""
+    if not isinstance(item, list | tuple) or len(item) != 2 or not hasattr(item[1], "dtype"):
+        return False
+    return not as_tensor(item[1], "labels").is_floating_point()
+
+
+def _cases_of(data: Sequence[Any], labels: Any) -> Sequence[Any]:
+    """Return one entry per case: of a list of members ``(batch, classes, *space)``, one list of members per case."""
+    if labels is None or isinstance(labels, list | tuple) or not all(hasattr(one, "shape") for one in data):
+        return data
+    shape = tuple(labels.shape)
+    whole = all(len(one) == len(labels) and (one.ndim == len(shape) + 1 or tuple(one.shape) == shape) for one in data)
+    return [list(members) for members in zip(*data, strict=True)] if whole else data
+
+
+@contextmanager
+def _evaluating(model: Any) -> Iterator[None]:
+    """Put a network into evaluation mode, and then each of its modules into the mode it was in."""
+    modes = {module: module.training for module in model.modules()} if isinstance(model, nn.Module) else {}
+    try:
+        if modes:
+            model.eval()
+        yield
+    finally:
+        for module, mode in modes.items():
+            module.training = mode

@@ -1,0 +1,320 @@
+"""Opening folders of predictions: which format they have, which case has which files, and what does not fit together.
+
+Everything that can be said before values are read is said here, all of it at once: cases that one member or the labels
+lack, formats that could be two things, kinds that were not declared. Nothing is concluded from values.
+"""
+
+import inspect
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from segcal.cases.files import FileCases
+from segcal.cases.formats import FORMATS, Facts, Format, Options
+from segcal.cases.formats.nnunet_dataset import find_beside
+from segcal.cases.formats.store import FORMAT as STORE
+from segcal.cases.images import ImageFolder
+from segcal.cases.kinds import KINDS, check_kind
+from segcal.cases.labels import Axes, LabelFolder, find_files
+from segcal.cases.nifti_file import open_nifti
+from segcal.cases.split import Grouping, resolve_groups
+from segcal.documents import read_json
+from segcal.errors import InputError
+from segcal.pooling import BEST, POOLINGS, check_pooling
+from segcal.types import Kind
+
+LABEL_AXES = ("xyz", "zyx")
+# Formats whose files can be told from their ending alone; the others need a look at more.
+_BY_ENDING = ("npy", "npz", "zarr", "safetensors", "nifti")
+
+
+def _said(text: str, plain: type = str, **more: Any) -> dict[str, Any]:
+    return {"help": text, "plain": plain, **more}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadOptions:
+    """All that can be declared about predictions; nothing of it is guessed from values.
+
+    The metadata of each field, for command lines and protocols: a sentence (`help`), its type in a text (`plain`), and
+    where there are any its `choices`, the name of its value (`metavar`), and whether it is a `path`.
+    """
+
+    kind: str | None = field(
+        default=None, metadata=_said("what the numbers are; nnU-Net folders and our store know theirs", choices=KINDS)
+    )
+    pooling: str = field(
+        default="single", metadata=_said("how several member folders are pooled", choices=(*POOLINGS, BEST))
+    )
+    format: str | None = field(
+        default=None, metadata=_said("file format, where the folder could be two things", choices=tuple(FORMATS))
+    )
+    ignore: int | None = field(default=None, metadata=_said("the label that does not count", int, metavar="LABEL"))
+    class_axis: int | None = field(
+        default=None, metadata=_said("axis of the classes; default 0, for NIfTI the last", int, metavar="N")
+    )
+    key: str | None = field(
+        default=None, metadata=_said("array in npz, safetensors or zarr files that hold several", metavar="NAME")
+    )
+    label_key: str | None = field(
+        default=None, metadata=_said("array in npz label files that hold several", metavar="NAME")
+    )
+    label_axes: Axes | None = field(
+        default=None,
+        metadata=_said("axes of the scores, where they are arrays and labels are NIfTI", choices=LABEL_AXES),
+    )
+    images: str | Path | None = field(
+        default=None, metadata=_said("images with the same names", metavar="FOLDER", path=True)
+    )
+    groups: Grouping | None = field(
+        default=None, metadata=_said("what stays in one split, such as '(patient\\d+)_.*'", metavar="REGEX|CSV")
+    )
+    class_names: Sequence[str] | None = field(
+        default=None, metadata=_said("one name per class", list, metavar="A,B,...")
+    )
+    class_pattern: str | None = field(
+        default=None, metadata=_said("names of one NIfTI file per class: groups id and cls", metavar="REGEX")
+    )
+    properties: str | Path | None = field(
+        default=None, metadata=_said("nnU-Net pkl files, where missing or damaged", metavar="FOLDER", path=True)
+    )
+
+
+def open_cases(
+    predictions: str | Path | Sequence[str | Path],
+    labels: str | Path | None = None,
+    *,
+    strict: bool = True,
+    options: ReadOptions | None = None,
+    **declared: Any,
+) -> FileCases:
+    """Open a folder of predictions, or one folder per member, with labels if there are any.
+
+    Args:
+        predictions: the folder; or several, one per member of an ensemble, which are pooled as `pooling` says.
+        labels: a folder of label maps (npy, npz, PNG, NIfTI) with the same stems; a store may hold its own.
+        strict: refuse cases that are incomplete; if False they are kept and fail one by one when they are read.
+        options: all declarations at once.
+        **declared: or one by one: the fields of :class:`ReadOptions`.
+    """
+    chosen = ReadOptions(**declared) if options is None else replace(options, **declared)
+    folders = _folders(predictions)
+    own = Options(
+        key=chosen.key,
+        class_axis=chosen.class_axis,
+        properties=None if chosen.properties is None else Path(chosen.properties),
+        calibration=labels is not None,
+        **({} if chosen.class_pattern is None else {"class_pattern": chosen.class_pattern}),
+    )
+    members = [open_format(folder, chosen.format, own) for folder in folders]
+    facts = [member.facts() for member in members]
+    _check_pooling(chosen.pooling, members)
+    axes = _label_axes(chosen.label_axes, members[0], facts[0])
+    label_folder = None if labels is None else LabelFolder(Path(labels), axes, chosen.label_key)
+    ids = _match(members, label_folder, strict)
+    kind = _kind(chosen.kind, members, facts)
+    num_classes = _num_classes(members[0], ids, facts[0], kind)
+    return FileCases(
+        ids=ids,
+        members=members,
+        num_classes=num_classes,
+        kind=kind,
+        pooling=chosen.pooling,
+        stored_pooling=facts[0].pooling if len(members) == 1 and chosen.pooling == "single" else None,
+        label_folder=label_folder,
+        image_folder=None if chosen.images is None else ImageFolder(Path(chosen.images), axes),
+        ignore=_ignore(chosen.ignore, facts[0]),
+        class_names=_class_names(chosen.class_names, facts[0], num_classes),
+        groups=facts[0].groups if chosen.groups is None else resolve_groups(chosen.groups, ids),
+        origin=facts[0].origin,
+    )
+
+
+def _with_fields(signature: inspect.Signature) -> inspect.Signature:
+    """Return the signature that a reader of the help sees: each declaration by its name."""
+    named = [parameter for parameter in signature.parameters.values() if parameter.kind != parameter.VAR_KEYWORD]
+    each = inspect.signature(ReadOptions).parameters.values()
+    return signature.replace(parameters=[*named[:2], *each, *named[2:]])
+
+
+open_cases.__signature__ = _with_fields(inspect.signature(open_cases))  # type: ignore[attr-defined]
+
+
+def _folders(predictions: str | Path | Sequence[str | Path]) -> list[Path]:
+    folders = [predictions] if isinstance(predictions, str | Path) else list(predictions)
+    if not folders:
+        raise InputError("predictions is empty, but at least one folder is needed. Pass a folder, or one a member.")
+    paths = [Path(folder) for folder in folders]
+    if len({path.resolve() for path in paths}) < len(paths):
+        raise InputError("predictions names one folder twice, but each member counts once. Remove the repetition.")
+    return paths
+
+
+def _check_pooling(pooling: str, members: Sequence[Format]) -> None:
+    check_pooling(pooling, may_choose=len(members) > 1)
+    if len(members) > 1 and pooling == "single":
+        raise InputError(
+            f"predictions has {len(members)} folders, but pooling is 'single'. Declare how members are pooled: "
+            "pooling='mean_logits' or pooling='mean_probs', or pooling='best' to have segcal.choose compare both."
+        )
+
+
+def _label_axes(declared: Axes | None, member: Format, facts: Facts) -> Axes | None:
+    if declared is not None and declared not in LABEL_AXES:
+        raise InputError(f"no label_axes is named {declared!r}. Choose one of: {', '.join(LABEL_AXES)}.")
+    if declared is None and member.name in ("nifti", "nifti_classes"):
+        return "xyz"
+    return declared or facts.label_axes
+
+
+def _match(members: Sequence[Format], labels: LabelFolder | None, strict: bool) -> list[str]:
+    """Return the ids of all cases; in strict mode every one must be complete."""
+    ids = sorted({case_id for member in members for case_id in member.files})
+    problems = []
+    for member in members:
+        absent = [case_id for case_id in ids if case_id not in member.files]
+        if absent:
+            problems.append(f"{member.folder} lacks {_listed(absent)}")
+    if labels is not None:
+        absent = [case_id for case_id in ids if case_id not in labels.files]
+        if absent:
+            spare = sorted(set(labels.files) - set(ids))
+            note = f" (and has {_listed(spare)} without predictions)" if spare else ""
+            problems.append(f"{labels.folder} lacks {_listed(absent)}{note}")
+    if problems and strict:
+        raise InputError(
+            f"the folders do not have the same cases: {'; '.join(problems)}, but files of one case must have one stem. "
+            "Add, rename or move files away."
+        )
+    return ids
+
+
+def _kind(declared: str | None, members: Sequence[Format], facts: Sequence[Facts]) -> Kind:
+    known = {fact.kind for fact in facts if fact.kind is not None}
+    if declared is None and not known:
+        raise InputError(
+            f"kind is not declared, but {members[0].name} files do not say what their numbers are. "
+            "Pass kind='logits', kind='probs' or kind='sigmoid'."
+        )
+    if declared is not None:
+        known.add(check_kind(declared))
+    if len(known) > 1:
+        raise InputError(
+            f"kind is {' and '.join(repr(kind) for kind in sorted(known))} at once, but declared and stored kinds must "
+            f"agree. Leave kind out: {members[0].folder} says what it holds."
+        )
+    return known.pop()
+
+
+def _num_classes(member: Format, ids: Sequence[str], facts: Facts, kind: Kind) -> int:
+    if facts.num_classes is not None:
+        return facts.num_classes
+    if kind == "sigmoid":
+        return 2
+    failure: InputError | None = None
+    for case_id in ids:
+        try:
+            shape = member.header(case_id).shape
+        except InputError as error:  # a damaged file fails its own case, later
+            failure = failure or error
+            continue
+        if shape and shape[0] >= 2:
+            return shape[0]
+        failure = failure or InputError(
+            f"{member.path(case_id)} has shape {shape} with classes first, but at least 2 classes are needed. "
+            "Declare class_axis if classes are elsewhere, or kind='sigmoid' for one foreground probability."
+        )
+    assert failure is not None
+    raise failure
+
+
+def _ignore(declared: int | None, facts: Facts) -> int | None:
+    if declared is not None and facts.ignore is not None and declared != facts.ignore:
+        raise InputError(
+            f"ignore is {declared}, but dataset.json says {facts.ignore}. Leave ignore out, or correct the dataset."
+        )
+    return facts.ignore if declared is None else declared
+
+
+def _class_names(declared: Sequence[str] | None, facts: Facts, num_classes: int) -> Sequence[str] | None:
+    names = facts.class_names if declared is None else declared
+    if names is not None and len(names) != num_classes:
+        raise InputError(
+            f"class_names has {len(names)} names, but the scores have {num_classes} classes. Give one name a class."
+        )
+    return names
+
+
+def _listed(ids: Sequence[str]) -> str:
+    return f"{len(ids)} cases: {', '.join(ids)}" if len(ids) > 1 else f"case {ids[0]}"
+
+
+def open_format(folder: Path, name: str | None, options: Options) -> Format:
+    """Return the format of a folder: the declared one, or the only one it can be.
+
+    Args:
+        folder: where the predictions are.
+        name: a name from :data:`~segcal.cases.formats.FORMATS`, or None.
+        options: what the user declared about the files.
+    """
+    if not folder.is_dir():
+        raise InputError(f"predictions {folder} is not a folder, but one with a file a case is needed. Check the path.")
+    if name is not None and name not in FORMATS:
+        raise InputError(f"no format is named {name!r}. Choose one of: {', '.join(FORMATS)}.")
+    return FORMATS[detect_format(folder) if name is None else name](folder, options)
+
+
+def detect_format(folder: Path) -> str:
+    """Return the name of the only format that the files of a folder can have."""
+    marker = _marker(folder)
+    if marker is not None:
+        return marker
+    found = [name for name in _BY_ENDING if find_files(folder, FORMATS[name].extensions)]
+    if not found:
+        raise InputError(
+            f"predictions {folder} has no files that segcal reads, but one a case is needed. "
+            f"Formats: {', '.join(FORMATS)}; folders inside it are not searched."
+        )
+    if len(found) > 1:
+        raise InputError(
+            f"predictions {folder} has files of {len(found)} formats ({', '.join(found)}), but which holds the scores "
+            "must be known. Pass format= with one of them, or nnunet if nnU-Net wrote the folder."
+        )
+    return _nifti(folder) if found == ["nifti"] else found[0]
+
+
+def _marker(folder: Path) -> str | None:
+    """Recognise the formats that say what they are: our store and nnU-Net, by their dataset.json."""
+    own = folder / "dataset.json"
+    if own.is_file() and read_json(own).get("format") == STORE:
+        return "store"
+    if any(folder.glob("fold_*/validation/*.npz")):
+        return "nnunet"
+    # A dataset.json further up may belong to anything; the pkl beside the npz is nnU-Net's own.
+    beside = find_beside(folder, "dataset.json") if any(folder.glob("*.pkl")) else own
+    ours = any(folder.glob("*.npz")) and beside is not None and beside.is_file()
+    return "nnunet" if ours and beside is not None and "labels" in read_json(beside) else None
+
+
+def _nifti(folder: Path) -> str:
+    """Tell one file a case from one file a class by the number of axes."""
+    path, axes = _first_readable(folder)
+    if axes >= 4:
+        return "nifti"
+    raise InputError(
+        f"{path} has {axes} axes: it may be one class of a volume, or all classes of a picture, but which must be "
+        "declared. Pass format='nifti_classes' or format='nifti'."
+    )
+
+
+def _first_readable(folder: Path) -> tuple[Path, int]:
+    """Return the first file that can be opened, and its number of axes; a damaged one fails its own case, later."""
+    failure: InputError | None = None
+    for path in find_files(folder, FORMATS["nifti"].extensions).values():
+        try:
+            return path, len(open_nifti(path).shape)
+        except InputError as error:
+            failure = failure or error
+    assert failure is not None
+    raise failure

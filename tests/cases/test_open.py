@@ -1,0 +1,202 @@
+import inspect
+import json
+from dataclasses import fields
+
+import nibabel
+import numpy as np
+import pytest
+
+from segcal.cases import CaseError, ReadOptions, open_cases
+from segcal.cases.formats import Options
+from segcal.cases.open import detect_format, open_format
+from segcal.errors import InputError
+
+
+def test_all_mismatches_are_listed_at_once(npy_folder, tmp_path):
+    predictions, labels, arrays = npy_folder
+    other = tmp_path / "other"
+    other.mkdir()
+    for case_id in ("a1", "b1", "new"):
+        np.save(other / f"{case_id}.npy", arrays["a1"])
+    (labels / "b2.npy").rename(labels / "b_2.npy")
+    with pytest.raises(InputError) as caught:
+        open_cases([predictions, other], labels, kind="logits", pooling="mean_logits")
+    text = str(caught.value)
+    assert "predictions lacks case new;" in text
+    assert "other lacks 2 cases: a2, b2;" in text
+    assert "labels lacks 2 cases: b2, new (and has case b_2 without predictions)" in text
+
+
+def test_incomplete_cases_fail_one_by_one_when_that_is_asked_for(npy_folder):
+    predictions, labels, _ = npy_folder
+    (labels / "b2.npy").unlink()
+    cases = open_cases(predictions, labels, kind="logits", strict=False)
+    assert cases.ids == ("a1", "a2", "b1", "b2")
+    cases.read("a1")
+    with pytest.raises(CaseError, match=r"case 'b2': .*labels has no label map for it"):
+        cases.read("b2")
+
+
+def test_labels_without_predictions_are_left_alone(npy_folder):
+    predictions, labels, _ = npy_folder
+    (predictions / "b2.npy").unlink()
+    assert len(open_cases(predictions, labels, kind="logits")) == 3
+
+
+def test_the_class_axis_is_moved_to_the_front(tmp_path, rng):
+    array = rng.normal(size=(4, 5, 3)).astype(np.float32)
+    np.save(tmp_path / "a.npy", array)
+    cases = open_cases(tmp_path, kind="logits", class_axis=-1)
+    assert cases.num_classes == 3
+    assert np.array_equal(cases.read("a").logits, array.transpose(2, 0, 1))
+    with pytest.raises(InputError, match="class_axis is 3, but the array has 3 axes"):
+        open_cases(tmp_path, kind="logits", class_axis=3)
+
+
+def test_groups_images_and_class_names_reach_the_cases(npy_folder, tmp_path):
+    predictions, labels, _ = npy_folder
+    images = tmp_path / "images"
+    images.mkdir()
+    for case_id in ("a1", "a2", "b1", "b2"):
+        np.save(images / f"{case_id}.npy", np.ones((2, 4, 5), np.float32))
+    cases = open_cases(
+        predictions, labels, kind="logits", groups=r"([a-z])\d", images=images, class_names=["x", "y", "z"]
+    )
+    case = cases.read("b1")
+    assert case.group == "b"
+    assert case.image.shape == (2, 4, 5)
+    assert cases.class_names == ("x", "y", "z")
+    assert {frozenset(case_id[0] for case_id in part.ids) for part in cases.split(cal=2)} >= {frozenset("a")}
+
+
+def test_a_sigmoid_folder_has_two_classes(tmp_path, rng):
+    np.save(tmp_path / "a.npy", rng.random((4, 5)).astype(np.float32))
+    cases = open_cases(tmp_path, kind="sigmoid")
+    assert cases.num_classes == 2
+    assert cases.read("a").logits.shape == (2, 4, 5)
+
+
+def test_one_broken_file_does_not_hide_the_class_count(npy_folder):
+    predictions, _, _ = npy_folder
+    (predictions / "a1.npy").write_bytes(b"")
+    assert open_cases(predictions, kind="logits").num_classes == 3
+
+
+def test_when_no_file_can_be_read_the_first_reason_is_given(tmp_path):
+    (tmp_path / "a.npy").write_bytes(b"")
+    with pytest.raises(InputError, match=r"a\.npy cannot be read"):
+        open_cases(tmp_path, kind="logits")
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"kind": "softmax"}, "no kind is named 'softmax'"),
+        ({"pooling": "mean"}, "no pooling is named 'mean'"),
+        ({"label_axes": "yxz"}, "no label_axes is named 'yxz'. Choose one of: xyz, zyx"),
+        ({"class_names": ["a"]}, "class_names has 1 names, but the scores have 3 classes"),
+        ({"groups": "x"}, "has 0 groups"),
+    ],
+)
+def test_declarations_that_cannot_be_are_refused(options, match, npy_folder):
+    with pytest.raises(InputError, match=match):
+        open_cases(npy_folder[0], **({"kind": "logits"} | options))
+
+
+def test_predictions_must_be_folders_each_named_once(npy_folder):
+    with pytest.raises(InputError, match="predictions is empty"):
+        open_cases([], kind="logits")
+    with pytest.raises(InputError, match="predictions names one folder twice"):
+        open_cases([npy_folder[0], npy_folder[0]], kind="logits", pooling="mean_probs")
+
+
+def test_one_class_is_a_question_about_axis_or_kind(tmp_path):
+    np.save(tmp_path / "a.npy", np.zeros((1, 4, 5), np.float32))
+    with pytest.raises(InputError, match=r"has shape \(1, 4, 5\) with classes first, but at least 2 classes"):
+        open_cases(tmp_path, kind="logits")
+
+
+@pytest.mark.parametrize(("name", "expected"), [("a.npy", "npy"), ("a.npz", "npz"), ("a.safetensors", "safetensors")])
+def test_one_ending_decides(name, expected, tmp_path):
+    (tmp_path / name).write_bytes(b"")
+    (tmp_path / "readme.txt").write_text("x")
+    assert detect_format(tmp_path) == expected
+
+
+def test_two_endings_are_a_question(tmp_path):
+    for name in ("a.npy", "a.npz"):
+        (tmp_path / name).write_bytes(b"")
+    with pytest.raises(
+        InputError, match=r"has files of 2 formats \(npy, npz\), but which holds the scores must be known"
+    ):
+        detect_format(tmp_path)
+
+
+def test_nothing_readable_lists_the_formats(tmp_path):
+    (tmp_path / "a.jpg").write_bytes(b"")
+    with pytest.raises(
+        InputError, match=r"has no files that segcal reads.*Formats: npy, npz, nifti, nifti_classes, zarr"
+    ):
+        detect_format(tmp_path)
+
+
+def test_a_nifti_file_of_three_axes_is_a_question(tmp_path):
+    nibabel.save(nibabel.Nifti1Image(np.zeros((2, 3, 4), np.float32), np.eye(4)), tmp_path / "a.nii.gz")
+    with pytest.raises(InputError, match="has 3 axes: it may be one class of a volume, or all classes of a picture"):
+        detect_format(tmp_path)
+
+
+def test_npz_beside_a_foreign_dataset_json_is_not_nnunet(tmp_path):
+    (tmp_path / "a.npz").write_bytes(b"")
+    (tmp_path / "dataset.json").write_text(json.dumps({"name": "x"}))
+    assert detect_format(tmp_path) == "npz"
+
+
+def test_wrong_paths_and_names_are_refused(tmp_path):
+    with pytest.raises(InputError, match=r"predictions .*none is not a folder"):
+        open_format(tmp_path / "none", None, Options())
+    with pytest.raises(InputError, match=r"no format is named 'tiff'\. Choose one of: npy, npz"):
+        open_format(tmp_path, "tiff", Options())
+    with pytest.raises(InputError, match=r"has no npy files, but files ending in \.npy are needed"):
+        open_format(tmp_path, "npy", Options())
+
+
+def test_npz_below_somebody_elses_dataset_json_is_not_nnunet(tmp_path):
+    (tmp_path / "p").mkdir()
+    (tmp_path / "p" / "a.npz").write_bytes(b"")
+    (tmp_path / "dataset.json").write_text(json.dumps({"labels": {"background": 0, "a": 1}}))
+    assert detect_format(tmp_path / "p") == "npz"
+    (tmp_path / "p" / "a.pkl").write_bytes(b"")
+    assert detect_format(tmp_path / "p") == "nnunet"
+
+
+def test_a_damaged_first_file_fails_its_case_and_not_the_folder(tmp_path, rng):
+    image = nibabel.Nifti1Image(rng.normal(size=(3, 4, 5, 2)).astype(np.float32), np.eye(4))
+    for name in ("a", "b"):
+        nibabel.save(image, tmp_path / f"{name}.nii.gz")
+    (tmp_path / "a.nii.gz").write_bytes((tmp_path / "a.nii.gz").read_bytes()[:60])
+    cases = open_cases(tmp_path, kind="logits")
+    assert cases.read("b").logits.shape == (2, 3, 4, 5)
+    with pytest.raises(CaseError, match=r"a\.nii\.gz cannot be read"):
+        cases.read("a")
+    (tmp_path / "b.nii.gz").write_bytes(b"")
+    with pytest.raises(InputError, match=r"a\.nii\.gz cannot be read"):
+        open_cases(tmp_path, kind="logits")
+
+
+def test_options_in_one_piece_mean_the_same_as_one_by_one(npy_folder):
+    predictions, labels, _ = npy_folder
+    declared = {"kind": "logits", "ignore": 2, "class_names": ["x", "y", "z"]}
+    one, other = (
+        open_cases(predictions, labels, **declared),
+        open_cases(predictions, labels, options=ReadOptions(**declared)),
+    )
+    assert one.identity("a1") == other.identity("a1")
+    assert open_cases(predictions, options=ReadOptions(kind="probs"), kind="logits").kind == "logits"
+
+
+def test_the_signature_names_every_declaration():
+    names = [field.name for field in fields(ReadOptions)]
+    assert set(names) < set(inspect.signature(open_cases).parameters)
+    with pytest.raises(TypeError, match="pool"):
+        open_cases("x", pool="mean_probs")
