@@ -5,6 +5,7 @@ import torch
 
 from segcal import make_calibrator
 from segcal.errors import InputError
+from segcal.types import Context
 
 
 def normal(*shape, seed=0):
@@ -34,7 +35,7 @@ def test_a_new_temperature_is_exactly_one(options, dtype):
 
 def test_an_image_branch_starts_at_one_too():
     calibrator = make_calibrator("lts_ti", 5, image_channels=3)
-    found = calibrator.inner_temperature(normal(2, 5, 12, 14), 100 * normal(2, 3, 12, 14, seed=1))
+    found = calibrator.inner_temperature(normal(2, 5, 12, 14), Context(100 * normal(2, 3, 12, 14, seed=1)))
     assert torch.equal(found.detach(), torch.ones(2, 1, 4, 6, dtype=torch.float64))
 
 

@@ -142,7 +142,7 @@ def test_its_name_and_options_make_it_again(options):
         ({"inner": 3}, "inner is int, but a calibrator is needed"),
         ({"inner": "tss"}, "no calibrator is named 'tss'"),
         ({"inner": {"nam": "ts"}}, "inner is {'nam': 'ts'}, but a name, or a name and options, is needed"),
-        ({"inner": make_calibrator("ts", 5)}, "inner is a TemperatureScaling for 5 classes, but a calibrator that"),
+        ({"inner": make_calibrator("ts", 5)}, "inner is ts for 5 classes, but a calibrator that"),
     ],
 )
 def test_wrong_options_are_refused(options, text):

@@ -61,7 +61,7 @@ class Calibrator(nn.Module, ABC):
     def __init__(self, num_classes: int, **options: Any) -> None:
         super().__init__()
         self.num_classes = check_num_classes(num_classes)
-        self.name = getattr(type(self), "name", type(self).__name__)
+        self.name = vars(type(self)).get("name", type(self).__name__)
         self.options: dict[str, Any] = options
 
     @abstractmethod

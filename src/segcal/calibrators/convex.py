@@ -139,7 +139,7 @@ class ConvexCalibrator(Calibrator):
         return theta[..., :0], theta[..., :0], theta[..., :0]
 
     def squares(self) -> list[tuple[Tensor, int]]:
-        """Return Q ``(P, P)`` and n of each of the mean squares :math:`\\theta^T Q \\theta / n`: for lam, mu, nu."""
+        """Return Q ``(P, P)`` and n of each of the mean squares ``theta Q theta / n``: for lam, mu and nu."""
         unit = torch.eye(self.theta().shape[1], dtype=torch.float64)
         return [(rows @ rows.T, 1) for rows in self.penalised(unit)]
 

@@ -14,7 +14,7 @@ the model is under-confident. Another calibrator g can stand inside ("selective 
 
 The selector sees log-probabilities, and one positive factor a voxel keeps every order: translation-invariant and
 order-preserving, as far as g is. A temperature of 1e10 leaves the classes of a voxel equal in floating point; the
-winner keeps a visible lead (:mod:`segcal.calibrators.tie_break`), so the decision can be read from a float32 result too.
+winner keeps a visible lead (:mod:`segcal.calibrators.tie_break`): the decision can be read from a float32 result too.
 
 The selector decides in jumps, so only the temperatures are identifiable in the sense of Table 2: 2 (or one and those
 of g), of :math:`5 C^2 + 6 C + 2` selector weights and 2 temperatures.
@@ -26,8 +26,8 @@ import torch
 from torch import Tensor, nn
 
 from segcal.calibrators.base import Calibrator, Evidence
-from segcal.calibrators.tie_break import with_lead
 from segcal.calibrators.selector import Selector
+from segcal.calibrators.tie_break import with_lead
 from segcal.errors import InputError
 from segcal.numerics import winner
 from segcal.types import Context, Logits

@@ -19,8 +19,8 @@ from segcal.fitting.contest import compare, read_poolings
 from segcal.fitting.division import divide
 from segcal.fitting.eligible import candidates
 from segcal.fitting.fit import fit_to
-from segcal.fitting.request import read_data
 from segcal.fitting.progress import Progress
+from segcal.fitting.request import read_data
 from segcal.pooling import BEST
 from segcal.target import claim_beside
 

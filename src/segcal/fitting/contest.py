@@ -82,9 +82,7 @@ def choose(
         return compare(names, read_poolings(cases, validation, config, progress, workers), config, device, progress)[0]
 
 
-def read_poolings(
-    cases: Cases, validation: Cases | None, config: FitConfig, *how: Any
-) -> dict[str | None, FitData]:
+def read_poolings(cases: Cases, validation: Cases | None, config: FitConfig, *how: Any) -> dict[str | None, FitData]:
     """Return the voxels of a comparison, by pooling; further arguments are those of :func:`read_data`."""
     room = replace(config, memory=max(1 << 20, config.memory // len(cases.poolings)))
     data: dict[str | None, FitData] = {}

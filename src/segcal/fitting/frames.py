@@ -120,4 +120,6 @@ class Frames:
 def _join(blocks: list[Block]) -> Block:
     if len(blocks) == 1:
         return blocks[0]
-    return Block(*(torch.cat(parts, dim=-1) for parts in zip(*(block[:4] for block in blocks), strict=True)), blocks[0].centre)
+    return Block(
+        *(torch.cat(parts, dim=-1) for parts in zip(*(block[:4] for block in blocks), strict=True)), blocks[0].centre
+    )

@@ -15,9 +15,9 @@ from torch import Tensor
 from segcal.calibrators.isotonic import Isotonic
 from segcal.fitting.certificate import Certificate
 from segcal.fitting.request import Request
+from segcal.fitting.sample import Voxels
 from segcal.fitting.scores import both_nlls, in_steps
 from segcal.fitting.voxels import gather
-from segcal.fitting.sample import Voxels
 
 # Pairs that are sorted at once; a few hundred megabytes.
 MOST_PAIRS = 1 << 24

@@ -19,8 +19,8 @@ from segcal.benchmark.pipelines import Pipeline
 from segcal.benchmark.studies.base import Study
 from segcal.benchmark.studies.setting import NothingToStudyError, Setting
 from segcal.calibrators.base import Calibrator
-from segcal.calibrators.tie_break import with_lead
 from segcal.calibrators.selective import Selective
+from segcal.calibrators.tie_break import with_lead
 from segcal.cases.base import Case, Cases
 from segcal.metrics.reliability import expected_calibration_error
 from segcal.numerics import compute_dtype, winner
