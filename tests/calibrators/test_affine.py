@@ -1,11 +1,8 @@
-import numpy as np
 import pytest
 import torch
 
 from segcal import make_calibrator
-from segcal.calibrators import affine
-from segcal.calibrators.affine import AffineCalibrator, likelihood_hessian, scores_from_outputs
-from segcal.calibrators.convex import Block
+from segcal.calibrators.affine import AffineCalibrator, scores_from_outputs
 
 AFFINE = ["ms", "ms_c", "dc", "cdc", "cms_ap", "cms_op"]
 
@@ -72,15 +69,3 @@ def test_a_voxel_in_a_class_without_voxels_beside_it_is_mapped_too(randomise):
     single = torch.tensor([[0.0, 5.0, 1.0]], dtype=torch.float64)
     both = torch.cat([single, torch.tensor([[9.0, 0.0, 0.0]], dtype=torch.float64)])
     torch.testing.assert_close(calibrator(both)[:1], calibrator(single))
-
-
-@pytest.mark.parametrize("outputs", ["scores", "drops", "stacked_drops"])
-def test_the_hessian_in_steps_is_the_hessian_at_once(outputs, monkeypatch):
-    rng = np.random.default_rng(0)
-    x = torch.as_tensor(np.abs(rng.normal(size=(3, 1000))))
-    weight = torch.as_tensor(rng.random(1000))
-    theta = torch.as_tensor(np.abs(rng.normal(size=(3, 4))))
-    block = Block(x, torch.zeros(1000, dtype=torch.int32), weight, weight)
-    whole = likelihood_hessian(block, theta, outputs)
-    monkeypatch.setattr(affine, "STEP_VALUES", 1)  # 256 voxels a step
-    torch.testing.assert_close(likelihood_hessian(block, theta, outputs), whole, rtol=1e-12, atol=1e-10)

@@ -13,15 +13,12 @@ import torch
 
 from segcal.calibrators.base import Calibrator
 from segcal.calibrators.conditional_affine import ConditionalAffine
-from segcal.calibrators.conditional_dirichlet import ConditionalDirichlet
 from segcal.calibrators.ensemble_temperature import EnsembleTemperatureScaling
 from segcal.calibrators.histogram import Histogram
 from segcal.calibrators.identity import Identity
-from segcal.calibrators.image_temperature import ImageTemperatureScaling
 from segcal.calibrators.isotonic import Isotonic
-from segcal.calibrators.local_temperature import LocalTemperatureScaling
-from segcal.calibrators.matrix import MatrixScaling
-from segcal.calibrators.matrix_row_sum import RowSumMatrixScaling
+from segcal.calibrators.local_temperature import ImageTemperatureScaling, LocalTemperatureScaling
+from segcal.calibrators.matrix import ConditionalDirichlet, MatrixScaling, RowSumMatrixScaling
 from segcal.calibrators.meta_cal import MetaCal
 from segcal.calibrators.order_preserving import OrderPreservingNetwork
 from segcal.calibrators.parametric_temperature import ParametricTemperatureScaling

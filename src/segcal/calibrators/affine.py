@@ -16,21 +16,18 @@ is a sum of squares of linear functions of them, averaged over experts; where st
 """
 
 import math
-from abc import abstractmethod
 from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
 from segcal.calibrators.centre import inward, outward
-from segcal.calibrators.convex import LARGEST, Block, ConvexCalibrator, Frame, Operator, Strengths
+from segcal.calibrators.convex import LARGEST, SMALLEST_SCALE, Block, ConvexCalibrator, Frame, Operator, Strengths
 from segcal.kernels import affine_numba, affine_torch
 from segcal.numerics import running_minimum
 from segcal.types import Context, Logits
 
 Outputs: TypeAlias = Literal["scores", "drops", "stacked_drops"]
-# Values in one step of a Hessian: bounds its memory whatever the size of the sample.
-STEP_VALUES = 1 << 22
 
 
 class AffineCalibrator(ConvexCalibrator):
@@ -52,20 +49,27 @@ class AffineCalibrator(ConvexCalibrator):
     bias: nn.Parameter
     gauge: nn.Parameter
 
-    @abstractmethod
+    def set_parameters(self, weight: Tensor, bias: Tensor | None = None, gauge: Tensor | None = None) -> None:
+        """Start from this W; without a bias and without a gauge, unless they are given."""
+        bias = torch.zeros(weight.shape[:-1]) if bias is None else bias
+        gauge = torch.zeros(*weight.shape[:-2], 0) if gauge is None else gauge
+        self.weight, self.bias, self.gauge = (nn.Parameter(x.double().contiguous()) for x in (weight, bias, gauge))
+
     def weight_bounds(self) -> tuple[Tensor, Tensor]:
-        """Return the lowest and highest value of each entry of one expert's `weight`."""
+        """Return the lowest and highest value of each entry of one expert's `weight`: wide, positive diagonals."""
+        high = torch.full(self.weight.shape[-2:], LARGEST, dtype=torch.float64)
+        return (-high).fill_diagonal_(SMALLEST_SCALE), high
 
     def bias_bounds(self) -> tuple[float, float]:
         """Return the lowest and highest value of a bias."""
         return -LARGEST, LARGEST
 
-    @abstractmethod
     def full_map(self, weight: Tensor, bias: Tensor, gauge: Tensor) -> tuple[Tensor, Tensor]:
         """Return the full W ``(..., C, C)`` and b ``(..., C)`` of Eq. 15, of which the parameters are coordinates.
 
         Both are linear in the arguments, which have a leading axis for experts and may have others before it.
         """
+        return weight, bias
 
     @property
     def num_experts(self) -> int:  # type: ignore[override]
@@ -160,7 +164,7 @@ class AffineCalibrator(ConvexCalibrator):
     def hessian(self, block: Block, theta: Tensor, total: float) -> Tensor:
         """Return the Hessian of the summed NLL, divided by `total`."""
         own = self._own(block, theta)
-        bend = likelihood_hessian(block, own, self.outputs).cpu() / total
+        bend = affine_torch.hessian(block.features, block.weight, own, self.outputs).cpu() / total
         for _ in range(2):  # from both sides
             bend = outward(bend.T.reshape(len(bend), len(own), -1), block.centre).reshape(bend.shape)
         gauge = self.gauge.shape[-1]
@@ -196,30 +200,6 @@ class AffineCalibrator(ConvexCalibrator):
         """Return values of (W, b) with zeros for the gauge, which no probability depends on."""
         gauge = self.gauge.shape[-1]
         return torch.cat([values, values.new_zeros(gauge)]) if gauge else values
-
-
-def likelihood_hessian(block: Block, theta: Tensor, outputs: str) -> Tensor:
-    """Return the Hessian of the summed NLL in ``theta`` flattened, ``(K (F + 1), K (F + 1))``."""
-    rows, columns = theta.shape
-    size = rows * columns
-    products, own = theta.new_zeros(size, size), theta.new_zeros(size, columns)
-    step = max(256, STEP_VALUES // size)
-    for start in range(0, block.target.numel(), step):
-        features, weight = block.features[:, start : start + step], block.weight[start : start + step]
-        probs = affine_torch.probabilities(features, theta, outputs)
-        x = torch.cat([features.double(), torch.ones_like(features[:1], dtype=torch.float64)])
-        spread = (probs[:, None] * x[None]).reshape(size, -1)
-        weighted = spread * weight.double()
-        products += weighted @ spread.T
-        own += weighted @ x.T
-    blocks, hessian = own.reshape(rows, columns, columns), -products.reshape(rows, columns, rows, columns)
-    index = torch.arange(rows, device=theta.device)
-    if outputs == "stacked_drops":
-        later = torch.maximum(index[:, None], index[None])  # two drops act together on all classes below both
-        hessian += blocks[later].permute(0, 2, 1, 3)
-    else:
-        hessian[index, :, index, :] += blocks
-    return hessian.reshape(size, size)
 
 
 def without_diagonal(matrix: Tensor) -> Tensor:

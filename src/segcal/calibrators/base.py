@@ -68,10 +68,6 @@ class Calibrator(nn.Module, ABC):
     def scores(self, logits: Logits, context: Context | None = None) -> Tensor:
         """Return unnormalised log-probabilities of float32 or float64 logits ``(batch, classes, *space)``."""
 
-    @abstractmethod
-    def num_identifiable(self) -> int:
-        """Return how many directions of parameter space change the output (Table 2)."""
-
     def reach(self, axes: int) -> tuple[int, ...] | None:
         """Return how far a voxel sees along each of `axes` axes of space; None if it sees the whole image."""
         return (0,) * axes
@@ -100,6 +96,10 @@ class Calibrator(nn.Module, ABC):
         """Return how many scalars are fitted (Table 2)."""
         return sum(parameter.numel() for parameter in self.parameters())
 
+    def num_identifiable(self) -> int:
+        """Return how many directions of parameter space change the output (Table 2); all, unless told."""
+        return self.num_parameters()
+
     @property
     def temperature(self) -> float | None:
         """The temperature that divides the logits of all voxels; None where there is no such thing."""
@@ -118,9 +118,10 @@ class Calibrator(nn.Module, ABC):
         scale = "" if self.temperature is None else f", T = {self.temperature:.4g}"
         offset = "does not see" if self.translation_invariant else "depends on"
         sees = "voxel by voxel" if self.pointwise else "sees neighbours"
+        size = "1 parameter" if self.num_parameters() == 1 else f"{self.num_parameters():,} parameters"
         return (
             f"{self.name} for {self.num_classes} classes{scale}: {KEPT[self.preserves]}, {offset} the offset of the "
-            f"logits, {sees}; {self.num_parameters():,} parameters"
+            f"logits, {sees}; {size}"
         )
 
 

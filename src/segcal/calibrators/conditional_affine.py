@@ -25,7 +25,7 @@ promise holds in floating point, where the dense W reverses near ties.
 from typing import Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from segcal.calibrators.affine import AffineCalibrator
 from segcal.calibrators.base import Evidence
@@ -34,12 +34,7 @@ from segcal.numerics import descending, winner
 
 
 class ConditionalAffine(AffineCalibrator):
-    """One constrained affine map per predicted class.
-
-    Args:
-        num_classes: number of classes C.
-        preserves: "argmax" for CMS_ap, "order" for CMS_op.
-    """
+    """One constrained affine map per predicted class, which keeps the "argmax" (CMS_ap) or the "order" (CMS_op)."""
 
     translation_invariant = True
 
@@ -48,12 +43,9 @@ class ConditionalAffine(AffineCalibrator):
         self.name = "cms_ap" if preserves == "argmax" else "cms_op"
         self.preserves = preserves
         self.outputs = "drops" if preserves == "argmax" else "stacked_drops"
-        gaps = num_classes - 1
-        self.weight = nn.Parameter(torch.eye(gaps, dtype=torch.float64).repeat(num_classes, 1, 1))
-        self.bias = nn.Parameter(torch.zeros(num_classes, gaps, dtype=torch.float64))
-        gauge = torch.zeros(num_classes, num_classes + 1, dtype=torch.float64)
+        gauge = torch.zeros(num_classes, num_classes + 1)
         gauge[:, 0] = 1
-        self.gauge = nn.Parameter(gauge)
+        self.set_parameters(torch.eye(num_classes - 1).repeat(num_classes, 1, 1), gauge=gauge)
 
     def frame(self, logits: Tensor) -> Frame:
         """Return the gaps in canonical order, the winner, and that order."""
@@ -64,9 +56,8 @@ class ConditionalAffine(AffineCalibrator):
 
     def weight_bounds(self) -> tuple[Tensor, Tensor]:
         """Return the cone: non-negative, with a floor on the diagonal."""
-        gaps = self.num_classes - 1
-        low = torch.zeros(gaps, gaps, dtype=torch.float64).fill_diagonal_(SMALLEST_SCALE)
-        return low, torch.full((gaps, gaps), LARGEST, dtype=torch.float64)
+        high = torch.full(self.weight.shape[-2:], LARGEST, dtype=torch.float64)
+        return torch.zeros_like(high).fill_diagonal_(SMALLEST_SCALE), high
 
     def bias_bounds(self) -> tuple[float, float]:
         """Return the cone of the drops."""

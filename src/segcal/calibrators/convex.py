@@ -77,7 +77,8 @@ class Block(NamedTuple):
 
     def take(self, index: Tensor | slice) -> "Block":
         """Return the voxels at these indices."""
-        return Block(self.features[:, index], *(values[index] for values in self[1:4]), self.centre)
+        features, target, weight, hard, centre = self
+        return Block(features[:, index], target[index], weight[index], hard[index], centre)
 
     def steps(self, values_each: int) -> Iterator["Block"]:
         """Yield parts of bounded size, given how many values a voxel has."""

@@ -21,7 +21,3 @@ class Identity(Calibrator):
     def scores(self, logits: Logits, context: Context | None = None) -> Tensor:
         """Return the logits."""
         return logits
-
-    def num_identifiable(self) -> int:
-        """There is nothing to identify."""
-        return 0

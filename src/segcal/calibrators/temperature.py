@@ -49,7 +49,3 @@ class TemperatureScaling(ConvexCalibrator):
         """The order is kept because the inverse temperature is positive."""
         beta = float(self.inverse_temperature.detach())
         return {"decision": Evidence("the inverse temperature is positive", max(0.0, -beta))}
-
-    def num_identifiable(self) -> int:
-        """Return 1."""
-        return 1

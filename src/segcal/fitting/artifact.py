@@ -154,7 +154,7 @@ def _revive(path: Path, plain: dict[str, Any]) -> Description:
     except msgspec.ValidationError as error:
         required = [field.name for field in msgspec.structs.fields(Description) if field.required]
         missing = [repr(name) for name in required if name not in plain]
-        raise _broken(path / DESCRIPTION, f"lacks or misspells {(missing or [error])[0]}") from None
+        raise _broken(path / DESCRIPTION, f"lacks or misspells {[*missing, error][0]}") from None
 
 
 def _digest(description: dict[str, Any]) -> str:

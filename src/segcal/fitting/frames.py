@@ -120,6 +120,5 @@ class Frames:
 def _join(blocks: list[Block]) -> Block:
     if len(blocks) == 1:
         return blocks[0]
-    return Block(
-        *(torch.cat(parts, dim=-1) for parts in zip(*(block[:4] for block in blocks), strict=True)), blocks[0].centre
-    )
+    features, target, weight, hard = (torch.cat(parts, -1) for parts in list(zip(*blocks, strict=True))[:4])
+    return Block(features, target, weight, hard, blocks[0].centre)

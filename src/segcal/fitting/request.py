@@ -87,6 +87,7 @@ def read_data(
     report: Callable[[str], None] = silent,
     workers: int = 1,
     failed: Callable[[CaseError], None] | None = None,
+    *,
     suspect: bool = False,
 ) -> FitData:
     """Draw the voxels of a fit from its cases, or arrange to stream them.

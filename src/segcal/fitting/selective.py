@@ -20,8 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from segcal.calibrators.selective import Selective
-from segcal.calibrators.selector import selector_input
+from segcal.calibrators.selective import Selective, selector_input
 from segcal.calibrators.temperature import TemperatureScaling
 from segcal.fitting.certificate import Certificate
 from segcal.fitting.convex_problem import solve_temperature
