@@ -14,10 +14,9 @@ from segcal.cli.reading import common_options, open_folders, reading_options, sp
 from segcal.errors import InputError
 from segcal.fitting import FitConfig, Fitted
 from segcal.fitting.artifact import check_place
-from segcal.fitting.choice import Candidate, Decision
+from segcal.fitting.choice import Candidate, Decision, candidates
 from segcal.fitting.contest import compare, read_poolings
 from segcal.fitting.division import divide
-from segcal.fitting.eligible import candidates
 from segcal.fitting.fit import fit_to
 from segcal.fitting.progress import Progress
 from segcal.fitting.request import read_data

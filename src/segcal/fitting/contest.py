@@ -16,14 +16,23 @@ import torch
 from segcal.calibrators import make_calibrator
 from segcal.cases.base import Cases
 from segcal.fitting.certificate import Fitted
-from segcal.fitting.choice import ENOUGH_GROUPS, Candidate, Decision, Tried, decide
+from segcal.fitting.choice import (
+    ENOUGH_GROUPS,
+    Candidate,
+    Decision,
+    Preserve,
+    Tried,
+    candidates,
+    decide,
+    is_quick,
+    undecided,
+)
 from segcal.fitting.config import FitConfig
-from segcal.fitting.division import divide
-from segcal.fitting.eligible import Preserve, candidates, is_quick
+from segcal.fitting.division import divide, group_names
 from segcal.fitting.fit import check_device, fit_declared, fit_to
-from segcal.fitting.held_out import Fold, Worth, count_folds, each_fold, group_names, measure, noise, paired
-from segcal.fitting.progress import Progress
-from segcal.fitting.request import FitData, Request, read_data, silent, take_parts
+from segcal.fitting.held_out import Fold, Worth, count_folds, each_fold, measure, noise, paired
+from segcal.fitting.progress import Progress, silent
+from segcal.fitting.request import FitData, Request, read_data, take_parts
 from segcal.fitting.strengths import at, given, walk
 from segcal.kernels.threads import one_thread
 
@@ -99,15 +108,7 @@ def compare(
     device: str | torch.device | None = None,
     report: Callable[[str], None] = silent,
 ) -> Choice:
-    """Compare calibrators and fit the winner; see the module docstring.
-
-    Args:
-        names: of :data:`segcal.CALIBRATORS`, such as :func:`candidates` returns.
-        data: the voxels, by pooling; of :func:`read_poolings`.
-        config: how to fit.
-        device: where to compute; the CPU if not given.
-        report: takes messages of progress.
-    """
+    """Compare calibrators of these names on voxels by pooling (:func:`read_poolings`), and fit the winner."""
     first = next(iter(data.values()))
     folds = count_folds(first.cases, first.validation, config.folds)
     contest = _Contest(config, check_device(device), report)
@@ -115,7 +116,7 @@ def compare(
         with one_thread():  # many small steps: more threads wait for each other, and the choice would depend on them
             decision = _hold(contest, names, data, folds)
     else:
-        decision = _without_comparison(next(iter(data)))
+        decision = undecided(next(iter(data)))
     chosen = decision.chosen
     lam, mu, nu = chosen.strengths or (config.lam, config.mu, config.nu)
     fitted = fit_to(chosen.name, data[chosen.pooling], replace(config, lam=lam, mu=mu, nu=nu), device, report)
@@ -217,12 +218,3 @@ def _on_fold(request: Request, fold: Fold) -> Request:
     cal, stop, _ = divide(fold.cases, STOPPING_SHARE, seed=request.config.seed)
     source, held = fold.learn.subset(cal.ids), fold.learn.subset(stop.ids)
     return replace(own, source=source, cases=cal, validation=held, validation_cases=stop)
-
-
-def _without_comparison(pooling: str | None) -> Decision:
-    alone = Candidate("identity", pooling, 0, verdict="nothing to compare")
-    reason = (
-        "The cases are one group, so that none can be held out, and whether anything is better than nothing is not "
-        "known: confidences stay as they are. Add cases of other groups, or name a calibrator, such as ts."
-    )
-    return Decision(alone, (alone,), 0, 1, 0, reason)

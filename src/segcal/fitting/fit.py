@@ -19,8 +19,8 @@ from segcal.fitting.histogram import fit_histogram
 from segcal.fitting.isotonic import fit_isotonic
 from segcal.fitting.mixture import fit_mixture
 from segcal.fitting.paper import fit_as_in_paper
-from segcal.fitting.progress import Progress
-from segcal.fitting.request import FitData, Request, check_cases, read_data, silent, take_parts
+from segcal.fitting.progress import Progress, silent
+from segcal.fitting.request import FitData, Request, check_cases, read_data, take_parts
 from segcal.fitting.selective import fit_selective
 
 

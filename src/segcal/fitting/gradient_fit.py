@@ -23,10 +23,10 @@ import torch
 from segcal.calibrators import registry_entry
 from segcal.calibrators.base import Calibrator
 from segcal.fitting.adam import FileKeeper, Training, TrainOptions, train_rounds
+from segcal.fitting.batches import LearningData, read_tiles, read_voxels
 from segcal.fitting.certificate import Certificate
 from segcal.fitting.config import FitConfig
 from segcal.fitting.convex_problem import solve_temperature
-from segcal.fitting.learning_data import LearningData, read_tiles, read_voxels
 from segcal.fitting.request import Request
 from segcal.fitting.search import Found, Search, Trial, search
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from segcal.calibrators.base import Calibrator
 from segcal.calibrators.convex import ConvexCalibrator, Strengths
 from segcal.errors import InputError
-from segcal.fitting.adam import Training, train, trainable
+from segcal.fitting.adam import Training, train_rounds, trainable
 from segcal.fitting.certificate import Certificate
 from segcal.fitting.mixture import Likelihood, MixtureLikelihood
 from segcal.fitting.request import Request
@@ -72,7 +72,7 @@ def fit_as_in_paper(request: Request) -> Certificate:
         def loss() -> Tensor:
             return likelihood(model) + _penalty(model, trial)
 
-        return train(list(model.parameters()), loss, validate, trial.train), model
+        return train_rounds(list(model.parameters()), lambda number: [loss()], validate, trial.train), model
 
     found = search(proposals, run, request.report)
     training, trial = found.training, found.trial

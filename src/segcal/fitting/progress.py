@@ -8,13 +8,12 @@ from rich.console import Console
 from rich.status import Status
 
 
-class Progress:
-    """Shows what a fit is doing; cleared when it is done.
+def silent(message: str) -> None:
+    """Take a message of progress and show it to nobody."""
 
-    Args:
-        title: what stands before every message.
-        show: False to stay silent; None to show on a terminal only.
-    """
+
+class Progress:
+    """Shows what a fit is doing, after a title; cleared when it is done. `show` forces or forbids it."""
 
     def __init__(self, title: str, show: bool | None = None) -> None:
         self._title = title

@@ -15,14 +15,11 @@ from segcal.cases.suspicion import single_folds, warn
 from segcal.cases.watch import Watch
 from segcal.errors import InputError
 from segcal.fitting.config import FitConfig
+from segcal.fitting.progress import silent
 from segcal.fitting.voxels import SampledVoxels, StreamedVoxels, VoxelSource
 
 # What validation data have in common with the calibration data; the rest belongs to single cases.
 ALIKE = ("kind", "pooling", "model", "inferer", "ignore", "class_names")
-
-
-def silent(message: str) -> None:
-    """Take a message of progress and show it to nobody."""
 
 
 @dataclass(frozen=True)
@@ -37,11 +34,9 @@ class FitData:
 
 @dataclass(frozen=True)
 class Request(FitData):
-    """One fit: the calibrator to change, the voxels to fit it to, and how.
+    """One fit: the voxels, the calibrator whose parameters are where it starts and leaves its result, and how.
 
-    Attributes:
-        calibrator: its parameters are where the fit starts and where it leaves its result.
-        report: takes a short text on how far the fit is.
+    `report` takes a short text on how far the fit is.
     """
 
     calibrator: Calibrator
@@ -99,7 +94,7 @@ def read_data(
         report: takes messages of progress.
         workers: how many processes read cases.
         failed: takes the error of a case that is not usable, which is then left out; without it the error is raised.
-        suspect: look at the cases while they are read, and warn of what is possible but seldom meant.
+        suspect: warn of what is possible but seldom meant.
     """
     check_cases(cases, validation)
     watch = Watch(cases.num_classes) if suspect else None

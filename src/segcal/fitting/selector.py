@@ -41,13 +41,7 @@ WRONG, RIGHT = 0, 1
 
 @dataclass(frozen=True)
 class Examples:
-    """What a selector learns from.
-
-    Attributes:
-        features: ``(n, C)`` float32, what it sees.
-        right: ``(n,)`` int64: 0 for a misprediction, 1 for a right prediction.
-        weight: ``(n,)`` float32, how many voxels it stands for.
-    """
+    """Voxels that a selector learns from: its input ``(n, C)``, 0 for a misprediction and 1 otherwise, weights."""
 
     features: Tensor
     right: Tensor

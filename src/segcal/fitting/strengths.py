@@ -19,7 +19,8 @@ from dataclasses import dataclass
 
 from segcal.calibrators.convex import Strengths
 from segcal.fitting.config import STRENGTHS
-from segcal.fitting.held_out import Fold, Worth, each_fold, group_names, measure, noise, paired
+from segcal.fitting.division import group_names
+from segcal.fitting.held_out import Fold, Worth, each_fold, measure, noise, paired
 from segcal.fitting.request import Request
 from segcal.fitting.solver import Solver
 
@@ -31,19 +32,11 @@ RISES = 2
 
 @dataclass(frozen=True)
 class Walk:
-    """What was found along the path.
-
-    Attributes:
-        worth: by strength, what every held-out case says; strongest first.
-        chosen: the strength that is taken.
-        best: the strength with the lowest mean NLL.
-        folds: of how many folds the cases were held out.
-    """
+    """The path: by strength, strongest first, what every held-out case says; the one that is taken, and the best."""
 
     worth: dict[float, dict[str, Worth]]
     chosen: float
     best: float
-    folds: int
 
     @property
     def edge(self) -> str | None:
@@ -94,7 +87,7 @@ def walk(request: Request, fixed: tuple[float | None, float | None, float | None
         _add(worth, one.walk(_between(best, list(worth)), may_end=False))
     worth = dict(sorted(worth.items(), reverse=True))
     best = _lowest(worth)
-    return Walk(worth, _strongest_as_good(request, worth, best, len(folds)), best, len(folds))
+    return Walk(worth, _strongest_as_good(request, worth, best, len(folds)), best)
 
 
 class _FoldWalk:

@@ -39,12 +39,7 @@ RAY_STEP = 0.7
 
 @dataclass(frozen=True)
 class Products:
-    """A Hessian known by its products.
-
-    Attributes:
-        multiply: v -> H v.
-        precondition: v -> an approximate solution of H u = v; linear, symmetric and positive definite.
-    """
+    """A Hessian by its products v -> H v, and an approximate solution of H u = v: linear, symmetric, positive."""
 
     multiply: Callable[[Tensor], Tensor]
     precondition: Callable[[Tensor], Tensor]
@@ -63,12 +58,7 @@ class ProductProblem(BlockProblem):
 
 @dataclass(frozen=True)
 class Region:
-    """Where the model of one block is trusted.
-
-    Attributes:
-        radius: the longest step.
-        fresh: whether the preconditioner is to be made anew.
-    """
+    """The longest step in which the model of one block is trusted; and whether its preconditioner is made anew."""
 
     radius: float = math.inf
     fresh: bool = True
@@ -76,7 +66,7 @@ class Region:
 
 @dataclass(frozen=True)
 class Step:
-    """What the model proposes for one block.
+    """A proposal of the model for one block.
 
     Attributes:
         change: ``(P,)``, within the bounds.
