@@ -32,6 +32,7 @@ class Histogram(Calibrator):
     """
 
     name = "histogram"
+    title = "Histogram binning"
     translation_invariant = True
     preserves = None
     fitted_by = "histogram"

@@ -35,6 +35,7 @@ class Isotonic(Calibrator):
     """
 
     name = "isotonic"
+    title = "Isotonic regression"
     translation_invariant = True
     preserves = "order"
     fitted_by = "isotonic"

@@ -79,6 +79,7 @@ class LocalTemperatureScaling(_TreeScaling):
             seed=seed,
         )
         self.name = "lts_ti" if canonical else "lts"
+        self.title = "Local temperature scaling, offset-free" if canonical else "Local temperature scaling"
         self.translation_invariant = canonical
         self.tree = TemperatureTree(self.num_classes, image_channels, full_3d, gate_init, seed)
 
@@ -109,6 +110,7 @@ class ImageTemperatureScaling(_TreeScaling):
     """
 
     name = "ibts"
+    title = "Temperature by image"
     translation_invariant = True
 
     def __init__(

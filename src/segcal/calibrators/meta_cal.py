@@ -74,6 +74,7 @@ class MetaCal(Calibrator):
             large_temperature=large_temperature,
         )
         self.name = "meta_cal" if above == "uniform" else "meta_cal_large_t"
+        self.title = "Meta-Cal" if above == "uniform" else "Meta-Cal with a large temperature"
         _check(alpha, target_accuracy, n1_max, large_temperature)
         self.above, self.alpha, self.target_accuracy = above, alpha, target_accuracy
         self.n1_max, self.large_temperature = n1_max, large_temperature

@@ -38,6 +38,7 @@ class OrderPreservingNetwork(Calibrator):
     """
 
     name = "iop"
+    title = "Order-keeping network"
     translation_invariant = True
     preserves = "order"
     fitted_by = "gradient"

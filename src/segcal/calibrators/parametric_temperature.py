@@ -34,6 +34,7 @@ class ParametricTemperatureScaling(Calibrator):
     """
 
     name = "pts"
+    title = "Temperature by voxel"
     translation_invariant = True
     preserves = "order"
     fitted_by = "gradient"

@@ -120,6 +120,7 @@ class Selective(Calibrator):
     """
 
     name = "selective"
+    title = "Selective scaling"
     fitted_by = "selector"
 
     def __init__(

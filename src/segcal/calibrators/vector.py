@@ -37,6 +37,7 @@ class VectorScaling(ConvexCalibrator):
     def __init__(self, num_classes: int, common_scale: bool = False) -> None:
         super().__init__(num_classes, common_scale=common_scale)
         self.name = "vs_ti" if common_scale else "vs"
+        self.title = "Vector scaling, offset-free" if common_scale else "Vector scaling"
         self.translation_invariant = common_scale
         self.has_penalty = (not common_scale, True)
         self.scale = nn.Parameter(torch.ones(1 if common_scale else num_classes, dtype=torch.float64))

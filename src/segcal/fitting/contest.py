@@ -7,6 +7,7 @@ pooling that did best. A candidate that the first folds show to be worse than te
 """
 
 import copy
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any, NamedTuple
@@ -14,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 
 from segcal.calibrators import make_calibrator
-from segcal.cases.base import Cases
+from segcal.cases.base import CaseError, Cases
 from segcal.fitting.certificate import Fitted
 from segcal.fitting.choice import (
     ENOUGH_GROUPS,
@@ -60,6 +61,8 @@ def choose(
     workers: int = 1,
     *,
     validation: Any = None,
+    names: Sequence[str] | None = None,
+    failed: Callable[[CaseError], None] | None = None,
     **declared: Any,
 ) -> Fitted:
     """Return the calibrator that does best on held-out cases, or the simplest where that is not clear.
@@ -74,6 +77,8 @@ def choose(
         device: where to compute; the CPU if not given.
         workers: how many processes read cases.
         validation: cases to compare on; if not given, groups of `cases` are held out in turn.
+        names: the calibrators that compete; all that may, if not given.
+        failed: takes the error of a case that is not usable, which is then left out; without it the error is raised.
         declared: ``kind``, ``model``, ``inferer`` and the like; see :func:`segcal.fit`.
 
     >>> import numpy as np
@@ -84,11 +89,14 @@ def choose(
     'ts'
     """
     cases, validation = take_parts(cases, labels, validation, declared)
-    names = candidates(cases.num_classes, preserve, allow_offset_dependent)
+    names = candidates(cases.num_classes, preserve, allow_offset_dependent) if names is None else names
+    for name, pooling in itertools.product(names, cases.poolings):
+        cases.pooled(pooling).require_offset(name, make_calibrator(name, cases.num_classes).translation_invariant)
     config = FitConfig() if config is None else config
     check_device(device)
     with Progress("choosing") as progress:
-        return compare(names, read_poolings(cases, validation, config, progress, workers), config, device, progress)[0]
+        data = read_poolings(cases, validation, config, progress, workers, failed)
+        return compare(names, data, config, device, progress).fitted
 
 
 def read_poolings(cases: Cases, validation: Cases | None, config: FitConfig, *how: Any) -> dict[str | None, FitData]:

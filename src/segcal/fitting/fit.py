@@ -8,7 +8,7 @@ import torch
 
 from segcal.calibrators import make_calibrator
 from segcal.calibrators.base import Calibrator
-from segcal.cases.base import Cases
+from segcal.cases.base import CaseError, Cases
 from segcal.errors import InputError
 from segcal.fitting.certificate import Certificate, Fitted
 from segcal.fitting.config import FitConfig
@@ -81,6 +81,8 @@ def fit(
     device: str | torch.device | None = None,
     *,
     validation: Any = None,
+    workers: int = 1,
+    failed: Callable[[CaseError], None] | None = None,
     **declared: Any,
 ) -> Fitted:
     """Fit a calibrator to labelled cases.
@@ -95,6 +97,8 @@ def fit(
         device: where to compute; the CPU if not given.
         validation: cases on which the strengths of the penalty are chosen (and on which gradient methods stop); or a
             pair (logits, labels), or a loader.
+        workers: how many processes read cases.
+        failed: takes the error of a case that is not usable, which is then left out; without it the error is raised.
         declared: what cannot be read from arrays and loaders, as :func:`segcal.cases.as_cases` takes it: ``kind``
             ("logits" unless told), ``model``, ``inferer``, ``pooling``, ``ignore``, ``groups``, ...
 
@@ -113,7 +117,7 @@ def fit(
     cases.require_offset(calibrator.name, calibrator.translation_invariant)
     check_device(device)
     with Progress("fitting") as progress:
-        data = read_data(cases, validation, config, progress, suspect=True)
+        data = read_data(cases, validation, config, progress, workers, failed, suspect=True)
         return fit_to(name_or_calibrator, data, config, device, progress)
 
 

@@ -19,14 +19,14 @@ from segcal.calibrators.convex import ConvexCalibrator, Strengths
 from segcal.errors import InputError
 from segcal.fitting.adam import Training, train_rounds, trainable
 from segcal.fitting.certificate import Certificate
-from segcal.fitting.mixture import Likelihood, MixtureLikelihood
+from segcal.fitting.mixture import MeanNLL, MixtureLikelihood
 from segcal.fitting.request import Request
 from segcal.fitting.search import Search, Trial, search
 from segcal.fitting.solver import make_problem
 from segcal.fitting.voxels import VoxelSource
 
 
-class ConvexLikelihood(Likelihood):
+class ConvexLikelihood(MeanNLL):
     """The likelihood of a convex calibrator, by the passes of its exact fit, without a penalty."""
 
     def __init__(self, request: Request, source: VoxelSource) -> None:
@@ -45,7 +45,7 @@ class ConvexLikelihood(Likelihood):
 
 
 # By what a calibrator declares in `fitted_by`.
-LIKELIHOODS: dict[str, Callable[[Request, VoxelSource], Likelihood]] = {
+LIKELIHOODS: dict[str, Callable[[Request, VoxelSource], MeanNLL]] = {
     "convex": ConvexLikelihood,
     "mixture": MixtureLikelihood,
 }
