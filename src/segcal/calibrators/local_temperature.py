@@ -114,11 +114,7 @@ class ImageTemperatureScaling(_TreeScaling):
     translation_invariant = True
 
     def __init__(
-        self,
-        num_classes: int,
-        image_channels: int = 0,
-        gate_init: Literal["random", "zeros"] = "random",
-        seed: int = 0,
+        self, num_classes: int, image_channels: int = 0, gate_init: Literal["random", "zeros"] = "random", seed: int = 0
     ) -> None:
         super().__init__(num_classes, image_channels=image_channels, gate_init=gate_init, seed=seed)
         self.tree = TemperatureTree(self.num_classes, image_channels, False, gate_init, seed)

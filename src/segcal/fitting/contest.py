@@ -32,7 +32,7 @@ from segcal.fitting.config import FitConfig
 from segcal.fitting.division import divide, group_names
 from segcal.fitting.fit import check_device, fit_declared, fit_to
 from segcal.fitting.held_out import Fold, Worth, count_folds, each_fold, measure, noise, paired
-from segcal.fitting.progress import Progress, silent
+from segcal.fitting.progress import Progress, Report, silent
 from segcal.fitting.request import FitData, Request, read_data, take_parts
 from segcal.fitting.strengths import at, given, walk
 from segcal.kernels.threads import one_thread
@@ -114,7 +114,7 @@ def compare(
     data: Mapping[str | None, FitData],
     config: FitConfig,
     device: str | torch.device | None = None,
-    report: Callable[[str], None] = silent,
+    report: Report = silent,
 ) -> Choice:
     """Compare calibrators of these names on voxels by pooling (:func:`read_poolings`), and fit the winner."""
     first = next(iter(data.values()))
@@ -152,7 +152,7 @@ def _hold(contest: "_Contest", names: Sequence[str], data: Mapping[str | None, F
 class _Contest:
     """Candidates on the voxels of each pooling, held out one after the other."""
 
-    def __init__(self, config: FitConfig, device: torch.device, report: Callable[[str], None]) -> None:
+    def __init__(self, config: FitConfig, device: torch.device, report: Report) -> None:
         self._config, self._device, self._report = config, device, report
         self.tried: list[Tried] = []
         self._left: list[Candidate] = []

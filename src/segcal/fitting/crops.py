@@ -11,7 +11,7 @@ Cases are read one at a time. What is kept of them is bounded, and reserved in o
 
 import math
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -22,7 +22,7 @@ from segcal.calibrators.look_around import LookAround, with_margin
 from segcal.cases.base import Case, CaseError, Cases
 from segcal.checks import check_planes, check_volume
 from segcal.fitting.config import FitConfig
-from segcal.fitting.progress import silent
+from segcal.fitting.progress import Report, silent
 from segcal.fitting.sample import hardness, inclusion, systematic
 from segcal.fitting.voxels import refuse_nothing, require_labels
 from segcal.types import IGNORED
@@ -114,7 +114,7 @@ class TileSource:
             image=torch.zeros(*room, window.image_channels, *window.outer) if window.image_channels else None,
         )
 
-    def draw(self, number: int, report: Callable[[str], None] = silent) -> Tiles:
+    def draw(self, number: int, report: Report = silent) -> Tiles:
         """Read every case once and return tiles of it, in the room of the last draw; another number, other tiles."""
         self._tiles.empty()
         self.available = 0

@@ -19,7 +19,7 @@ from segcal.fitting.histogram import fit_histogram
 from segcal.fitting.isotonic import fit_isotonic
 from segcal.fitting.mixture import fit_mixture
 from segcal.fitting.paper import fit_as_in_paper
-from segcal.fitting.progress import Progress, silent
+from segcal.fitting.progress import Progress, Report, silent
 from segcal.fitting.request import FitData, Request, check_cases, read_data, take_parts
 from segcal.fitting.selective import fit_selective
 
@@ -126,7 +126,7 @@ def fit_to(
     data: FitData,
     config: FitConfig,
     device: str | torch.device | None = None,
-    report: Callable[[str], None] = silent,
+    report: Report = silent,
 ) -> Fitted:
     """Fit a calibrator to voxels that have been read; see :func:`fit`."""
     cases, validation = data.cases, data.validation_cases

@@ -1,11 +1,15 @@
 """A line of progress on a terminal, and nothing in a pipe."""
 
 import sys
+from collections.abc import Callable
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeAlias
 
 from rich.console import Console
 from rich.status import Status
+
+# Takes a short text on how far the work is.
+Report: TypeAlias = Callable[[str], None]
 
 
 def silent(message: str) -> None:

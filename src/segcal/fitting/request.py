@@ -15,7 +15,7 @@ from segcal.cases.suspicion import single_folds, warn
 from segcal.cases.watch import Watch
 from segcal.errors import InputError
 from segcal.fitting.config import FitConfig
-from segcal.fitting.progress import silent
+from segcal.fitting.progress import Report, silent
 from segcal.fitting.voxels import SampledVoxels, StreamedVoxels, VoxelSource
 
 # What validation data have in common with the calibration data; the rest belongs to single cases.
@@ -42,16 +42,11 @@ class Request(FitData):
     calibrator: Calibrator
     config: FitConfig
     device: torch.device
-    report: Callable[[str], None]
+    report: Report
 
     @classmethod
     def on(
-        cls,
-        data: FitData,
-        calibrator: Calibrator,
-        config: FitConfig,
-        device: torch.device,
-        report: Callable[[str], None],
+        cls, data: FitData, calibrator: Calibrator, config: FitConfig, device: torch.device, report: Report
     ) -> "Request":
         """Return the fit of a calibrator to data that have been read."""
         parts = data.cases, data.validation_cases, data.source, data.validation
@@ -79,7 +74,7 @@ def read_data(
     cases: Cases,
     validation: Cases | None,
     config: FitConfig,
-    report: Callable[[str], None] = silent,
+    report: Report = silent,
     workers: int = 1,
     failed: Callable[[CaseError], None] | None = None,
     *,
@@ -130,7 +125,7 @@ def check_cases(cases: Cases, validation: Cases | None) -> None:
 def _voxels(
     cases: Cases,
     config: FitConfig,
-    report: Callable[[str], None],
+    report: Report,
     workers: int,
     failed: Callable[[CaseError], None] | None,
     watch: Watch | None,

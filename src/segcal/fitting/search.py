@@ -22,6 +22,7 @@ from segcal.calibrators.base import Calibrator
 from segcal.errors import InputError
 from segcal.fitting.adam import Training, TrainOptions
 from segcal.fitting.config import FitConfig
+from segcal.fitting.progress import Report
 
 LEARNING_RATES = (1e-4, 3e-2)
 PATIENCES = (10, 20, 50)
@@ -116,9 +117,7 @@ class Search:
         return float(self._open.suggest_float(name, *between, log=True))
 
 
-def search(
-    proposals: Search, run: Callable[[Trial, int], tuple[Training, Calibrator]], report: Callable[[str], None]
-) -> Found:
+def search(proposals: Search, run: Callable[[Trial, int], tuple[Training, Calibrator]], report: Report) -> Found:
     """Run the trials that are proposed and return the best; `run` trains a model as the trial of a number says."""
     best: tuple[Training, Trial, Calibrator] | None = None
     path: list[dict[str, float]] = []

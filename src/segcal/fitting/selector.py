@@ -15,7 +15,6 @@ After training the normalisations are folded into the layers. All random choices
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -24,6 +23,7 @@ from torch import Tensor, nn
 
 from segcal.calibrators.selective import Selector
 from segcal.fitting.config import FitConfig
+from segcal.fitting.progress import Report
 
 WEIGHT_DECAY = 1e-6
 EPOCHS = {"paper": 40, "exact": 12}
@@ -58,7 +58,7 @@ def train_selector(
     validation: Examples | None,
     repeats: float,
     config: FitConfig,
-    report: Callable[[str], None],
+    report: Report,
 ) -> tuple[float, ...]:
     """Train a selector in place; return its validation loss (without validation, its training loss) by epoch."""
     if examples.only_one_kind():
