@@ -26,7 +26,8 @@ from segcal.cases import Case, Cases, Split
 from segcal.evaluation.case_counter import Counter
 from segcal.fitting import Fitted
 from segcal.fitting.artifact import save
-from segcal.fitting.fit import fit_to, read_data
+from segcal.fitting.fit import fit_to
+from segcal.fitting.request import read_data
 from segcal.kernels.raw_tables import BENEFICIAL, HARMFUL, NEUTRAL
 from segcal.kernels.threads import one_thread
 from segcal.metrics import METRICS, Metric, find_metrics

@@ -15,7 +15,7 @@ from segcal.metrics import Metric
 from segcal.metrics.needs import Needs
 from segcal.statistics import BandCache, CaseTables, Counted
 
-# A calibrator, or any function from logits (1, classes, *space) and an image to log-probabilities of that shape.
+# A calibrator, or any function from logits (1, classes, *space) and a context to log-probabilities of that shape.
 Map: TypeAlias = Calibrator | Callable[[Tensor, Tensor | None], Tensor]
 
 
@@ -63,4 +63,4 @@ def _scores(calibrator: Map, case: Case) -> Tensor:
     if isinstance(calibrator, Calibrator):
         return calibrated_scores(calibrator, case)
     with torch.no_grad():
-        return calibrator(case.logits[None], case.context.image)[0]
+        return calibrator(case.logits[None], case.context)[0]

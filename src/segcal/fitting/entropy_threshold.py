@@ -10,6 +10,8 @@ The temperature is the exact minimiser of the NLL of all other voxels below the 
 :data:`segcal.fitting.selective.WRONG_TEMPERATURES`.
 """
 
+from typing import Any
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -17,17 +19,15 @@ from scipy.optimize import isotonic_regression
 from torch import Tensor
 
 from segcal.calibrators.meta_cal import MetaCal, entropy
-from segcal.calibrators.temperature import TemperatureScaling
 from segcal.errors import InputError
 from segcal.fitting.certificate import Certificate
-from segcal.fitting.gathering import gather
-from segcal.fitting.measuring import both_nlls, mean_nll
-from segcal.fitting.newton import Solution, minimise
+from segcal.fitting.convex_problem import solve_temperature
+from segcal.fitting.newton import Solution
 from segcal.fitting.request import Request
 from segcal.fitting.sample import Voxels
+from segcal.fitting.scores import certify, mean_nll
 from segcal.fitting.selective import WRONG_TEMPERATURES
-from segcal.fitting.temperature_problem import TemperatureProblem
-from segcal.fitting.voxels import HeldVoxels
+from segcal.fitting.voxels import HeldVoxels, gather
 from segcal.numerics import winner
 
 MOST_VOXELS = 1 << 22
@@ -58,19 +58,10 @@ def fit_entropy_threshold(request: Request) -> Certificate:
         if solution is not None:
             calibrator.inverse_temperature.copy_(solution.theta[0, 0])
     _choose_large(request, calibrator)
-    nll, validation = both_nlls(request)
-    return Certificate(
-        method="entropy_threshold",
-        objective=nll,
-        nll=nll,
-        kkt_residual=None,
-        converged=solution is None or solution.converged,
-        passes=3 if solution is None else solution.evaluations + 3,
-        voxels=voxels.labels.numel(),
-        voxels_available=request.source.available,
-        validation_nll=validation,
-        details=_details(calibrator, len(chosen), weight, below, right, solution),
-    )
+    passes = 3 if solution is None else solution.evaluations + 3
+    details = _details(calibrator, len(chosen), weight, below, right, solution)
+    done = solution is None or solution.converged
+    return certify(request, "entropy_threshold", voxels, passes, details, converged=done)
 
 
 def higher_quantile(values: NDArray[np.float64], weight: NDArray[np.float64], share: float) -> float:
@@ -122,10 +113,9 @@ def _fit_temperature(request: Request, voxels: Voxels, keep: Tensor) -> Solution
     """Return the best temperature of some voxels; None without any."""
     if not bool(keep.any()):
         return None
-    kept = Voxels(*(values[..., keep].contiguous() for values in voxels))
+    kept = Voxels(*(values.contiguous() for values in voxels.take(keep)))
     source = HeldVoxels(kept, {"kept": kept.labels.numel()})
-    problem = TemperatureProblem(TemperatureScaling(len(voxels.logits)), source, request.device)
-    return minimise(problem, problem.start(), [0], request.config.tol)
+    return solve_temperature(source, request.device, request.config.tol, approach=False)
 
 
 @torch.no_grad()
@@ -148,7 +138,7 @@ def _details(
     below: NDArray[np.bool_],
     right: NDArray[np.bool_],
     solution: Solution | None,
-) -> dict[str, object]:
+) -> dict[str, Any]:
     unsure = None if calibrator.above == "uniform" else 1 / float(calibrator.inverse_temperature_unsure.detach())
     covered = float(weight[below].sum())
     return {

@@ -11,9 +11,9 @@ import torch
 
 from segcal.calibrators.histogram import Histogram
 from segcal.fitting.certificate import Certificate
-from segcal.fitting.gathering import gather
-from segcal.fitting.measuring import both_nlls, in_steps
 from segcal.fitting.request import Request
+from segcal.fitting.scores import certify, in_steps
+from segcal.fitting.voxels import gather
 from segcal.numerics import winner
 
 MOST_VOXELS = 1 << 23
@@ -42,19 +42,7 @@ def fit_histogram(request: Request) -> Certificate:
         calibrator.edges.copy_(torch.from_numpy(edges))
         calibrator.accuracy.copy_(torch.from_numpy(np.where(known, accuracy, 0.5)))
         calibrator.known.copy_(torch.from_numpy(known.astype(float)))
-    nll, validation = both_nlls(request)
-    return Certificate(
-        method="histogram",
-        objective=nll,
-        nll=nll,
-        kkt_residual=None,
-        converged=True,
-        passes=2,
-        voxels=voxels.labels.numel(),
-        voxels_available=request.source.available,
-        validation_nll=validation,
-        details={"bins_filled": int(known.sum())},
-    )
+    return certify(request, "histogram", voxels, 2, {"bins_filled": int(known.sum())})
 
 
 def equal_mass_edges(values: np.ndarray, weight: np.ndarray, bins: int) -> np.ndarray:

@@ -10,14 +10,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy.optimize import isotonic_regression
-from torch import Tensor
 
 from segcal.calibrators.isotonic import Isotonic
 from segcal.fitting.certificate import Certificate
-from segcal.fitting.gathering import gather
-from segcal.fitting.measuring import both_nlls, in_steps
 from segcal.fitting.request import Request
 from segcal.fitting.sample import Voxels
+from segcal.fitting.scores import certify, in_steps
+from segcal.fitting.voxels import gather
 
 # Pairs that are sorted at once; a few hundred megabytes.
 MOST_PAIRS = 1 << 24
@@ -32,19 +31,7 @@ def fit_isotonic(request: Request) -> Certificate:
     pieces = len(value)
     low, high, value = join_lightest(low, high, value, mass, calibrator.knots // 2)
     _write(calibrator, low, high, value)
-    nll, validation = both_nlls(request)
-    return Certificate(
-        method="isotonic",
-        objective=nll,
-        nll=nll,
-        kkt_residual=None,
-        converged=True,
-        passes=2,
-        voxels=voxels.labels.numel(),
-        voxels_available=request.source.available,
-        validation_nll=validation,
-        details={"pieces": pieces, "pieces_kept": len(value)},
-    )
+    return certify(request, "isotonic", voxels, 2, {"pieces": pieces, "pieces_kept": len(value)})
 
 
 Numbers = NDArray[np.float64]
@@ -90,14 +77,9 @@ def _pairs(voxels: Voxels, device: torch.device) -> tuple[Numbers, Numbers, Numb
         is_own = torch.nn.functional.one_hot(labels.long(), len(logits)).T
         part = slice(start, start + found.numel())
         for target, values in ((probs, found), (own, is_own), (weight, mass.expand(len(logits), -1))):
-            target[part] = _flat(values)
+            target[part] = values.double().reshape(-1).cpu().numpy()
         start = part.stop
     return probs, own, weight
-
-
-def _flat(values: Tensor) -> Numbers:
-    flat: Numbers = values.double().reshape(-1).cpu().numpy()
-    return flat
 
 
 @torch.no_grad()

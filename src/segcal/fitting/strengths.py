@@ -17,9 +17,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from segcal.calibrators.convex import Strengths
 from segcal.fitting.config import STRENGTHS
-from segcal.fitting.convex_problem import Strengths
-from segcal.fitting.held_out import Fold, Worth, each_fold, group_names, measure, noise, paired
+from segcal.fitting.division import group_names
+from segcal.fitting.held_out import Fold, Worth, each_fold, measure, noise, paired
 from segcal.fitting.request import Request
 from segcal.fitting.solver import Solver
 
@@ -31,19 +32,11 @@ RISES = 2
 
 @dataclass(frozen=True)
 class Walk:
-    """What was found along the path.
-
-    Attributes:
-        worth: by strength, what every held-out case says; strongest first.
-        chosen: the strength that is taken.
-        best: the strength with the lowest mean NLL.
-        folds: of how many folds the cases were held out.
-    """
+    """The path: by strength, strongest first, what every held-out case says; the one that is taken, and the best."""
 
     worth: dict[float, dict[str, Worth]]
     chosen: float
     best: float
-    folds: int
 
     @property
     def edge(self) -> str | None:
@@ -94,7 +87,7 @@ def walk(request: Request, fixed: tuple[float | None, float | None, float | None
         _add(worth, one.walk(_between(best, list(worth)), may_end=False))
     worth = dict(sorted(worth.items(), reverse=True))
     best = _lowest(worth)
-    return Walk(worth, _strongest_as_good(request, worth, best, len(folds)), best, len(folds))
+    return Walk(worth, _strongest_as_good(request, worth, best, len(folds)), best)
 
 
 class _FoldWalk:
@@ -102,16 +95,15 @@ class _FoldWalk:
 
     def __init__(self, request: Request, fold: Fold, fixed: tuple[float | None, float | None, float | None]) -> None:
         self._request, self._held, self._fixed = request, fold.held, fixed
-        self._calibrator = copy.deepcopy(request.calibrator)
-        self._solver = Solver(self._calibrator, fold.learn, request)
+        self._solver = Solver(copy.deepcopy(request.calibrator), fold.learn, request)
 
     def walk(self, path: Sequence[float], may_end: bool) -> dict[float, dict[str, Worth]]:
         """Return what the held-out cases say of each strength, as far as the path was walked."""
         tried: dict[float, dict[str, Worth]] = {}
         means: list[float] = []
         for strength in path:
-            self._solver.problem.write(self._solver.solve(at(strength, self._fixed), PATH_TOL).theta)
-            tried[strength] = measure(self._calibrator, self._held, self._request.device)
+            self._solver.write(self._solver.solve(at(strength, self._fixed), PATH_TOL).theta)
+            tried[strength] = measure(self._solver.calibrator, self._held, self._request.device)
             means.append(_mean(tried[strength]))
             self._request.report(f"strength {strength:g}: held-out NLL {means[-1]:.5f}")
             if may_end and len(means) > RISES and means[-RISES - 1 :] == sorted(means[-RISES - 1 :]):
