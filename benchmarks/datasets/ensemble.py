@@ -10,6 +10,7 @@ Volumes are seen slice by slice. What is drawn at random comes from torch's own 
 checkpoint, so that a training that was killed ends with the weights that it would have had.
 """
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,9 +21,13 @@ import torch
 from layout import Dataset, Record
 from torch import Tensor, nn
 
+from segcal.demo.unet import UNet
 from segcal.losses import make_loss
-from segcal.training import Epoch, TrainConfig, UNet, train
 from segcal.types import IGNORED
+
+sys.path.append(str(Path(__file__).parents[2]))  # the trainer is that of the study of losses beside this folder
+from benchmarks.loss_study.trainer import Epoch, train
+from benchmarks.loss_study.training import TrainConfig
 
 Say = Callable[[str], None]
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from types import ModuleType
 
 from segcal import __version__
-from segcal.cli import apply, audit, benchmark, check, convert, demo, evaluate, fit, report, study
+from segcal.cli import apply, audit, benchmark, check, convert, demo, evaluate, fit, report
 from segcal.cli.console import DONE, INTERRUPTED, USER_ERROR, in_options, warnings_in_one_line
 from segcal.cli.parsing import Parser
 from segcal.errors import SegcalError
@@ -24,7 +24,6 @@ COMMANDS: dict[str, ModuleType] = {
     "convert": convert,
     "benchmark": benchmark,
     "report": report,
-    "study": study,
 }
 
 
