@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from segcal.demo.tasks.canvas import Canvas
+from segcal.demo.tasks.scene import Canvas
 from segcal.demo.tasks.street_view import HEIGHT, PAVEMENT, ROAD, SKY, WIDTH, View, draw_view, paint_background
 
 
