@@ -136,7 +136,7 @@ def case_figure(results: Results, archives: Sequence[Path], task: str) -> Any:
     shown = read_arrays(archives, f"{task}-shown")
     if shown is None:
         return None
-    palette = ListedColormap(np.array(get_task(task).palette) / 255)
+    palette = ListedColormap(np.array(list(get_task(task).palette.values())) / 255)
     classes = {"cmap": palette, "vmin": 0, "vmax": palette.N - 1}
     figure, axes = new_figure(3, len(MAIN) + 1, 15, 4.6)
     image, ignored = shown["image"], shown["labels"] < 0

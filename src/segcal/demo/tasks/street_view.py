@@ -133,6 +133,5 @@ def _houses(rng: Rng, canvas: Canvas, view: View, plane: float) -> None:
 
 def _tiled(texture: Field, rows: Field, columns: Field) -> Field:
     """Return a texture laid on the ground over and over."""
-    return texture[
-        tuple(np.mod(place, size).astype(int) for place, size in zip((rows, columns), texture.shape, strict=True))
-    ]
+    height, width = texture.shape
+    return texture[np.mod(rows, height).astype(int), np.mod(columns, width).astype(int)]
