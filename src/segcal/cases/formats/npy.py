@@ -13,6 +13,7 @@ class Npy(Format):
     """Plain numpy files."""
 
     name = "npy"
+    documented = ("`CASE.npy`", "memory-mapped")
     extensions = (".npy",)
 
     def header(self, case_id: str) -> Header:
