@@ -4,6 +4,7 @@ import importlib.util
 import re
 import shlex
 import shutil
+import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -165,3 +166,10 @@ def test_every_command_stands_in_the_command_document():
     text = (ROOT / "docs" / "cli.md").read_text("utf-8")
     for name in COMMANDS:
         assert f"segcal {name}" in text
+
+
+def test_the_package_is_typed_and_says_where_its_documentation_is():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    assert (Path(segcal.__file__).parent / "py.typed").exists()
+    assert "Typing :: Typed" in project["classifiers"]
+    assert project["urls"]["Documentation"].startswith("https://")
