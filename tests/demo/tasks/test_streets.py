@@ -40,7 +40,10 @@ def test_pictures_lie_between_zero_and_one(samples):
 
 @pytest.fixture
 def view():
-    return View(200, 1.5, 60, 128, 4, -7, 7, 100, np.array([0.7, 0.8, 0.9]))
+    found = View(np.random.default_rng(0))
+    vars(found).update(focal=200, eye=1.5, horizon=60, centre=128, road=4, left=-7, right=7, haze=100)
+    found.air = np.array([0.7, 0.8, 0.9])
+    return found
 
 
 def painted(view, thing, *place, seed=0, **options):

@@ -4,8 +4,6 @@ World coordinates are metres: X to the right, Y up from the road, Z along it. A 
 ``centre + focal X / Z`` and row ``horizon + focal (eye - Y) / Z``.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -16,19 +14,19 @@ SKY, BUILDING, ROAD, PAVEMENT, PLANTS, POLE, SIGN, CAR, PERSON = range(9)
 WALLS = np.array([[0.62, 0.54, 0.46], [0.70, 0.67, 0.62], [0.52, 0.38, 0.32], [0.76, 0.72, 0.60], [0.50, 0.51, 0.53]])
 
 
-@dataclass(frozen=True)
 class View:
-    """A camera and the cross section of its street."""
+    """A camera and the cross section of its street, drawn at random."""
 
-    focal: float  # focal length in pixels
-    eye: float  # height of the camera
-    horizon: float  # row of the horizon
-    centre: float  # column of the vanishing point
-    road: float  # half the width of the road
-    left: float  # X of the left row of houses, negative
-    right: float  # X of the right row of houses
-    haze: float  # distance at which two thirds of an object's contrast are gone
-    air: NDArray[np.float64]  # the colour of the haze
+    def __init__(self, rng: Rng) -> None:
+        self.road = float(rng.uniform(3.4, 5.6))  # half the width of the road
+        self.focal = float(rng.uniform(190, 240))  # focal length in pixels
+        self.eye = float(rng.uniform(1.3, 1.9))  # height of the camera
+        self.horizon = float(rng.normal(66, 5))  # row of the horizon
+        self.centre = float(rng.normal(WIDTH / 2, 22))  # column of the vanishing point
+        self.left = -self.road - float(rng.uniform(2.0, 5.5))  # X of the left row of houses, negative
+        self.right = self.road + float(rng.uniform(2.0, 5.5))  # X of the right row of houses
+        self.haze = float(rng.uniform(70, 220))  # distance at which two thirds of an object's contrast are gone
+        self.air = np.array([0.74, 0.78, 0.83]) * rng.normal(1, 0.05)  # the colour of the haze
 
     def place(self, x: float, y: float, z: float) -> Point:
         """Return the row and column of a point."""
@@ -38,22 +36,6 @@ class View:
         """Return a colour as it looks from a distance."""
         clear = np.exp(-np.asarray(z) / self.haze)
         return np.asarray(colour) * clear + (self.air if colour.ndim == 1 else self.air[:, None, None]) * (1 - clear)
-
-
-def draw_view(rng: Rng) -> View:
-    """Draw a camera and a street."""
-    road = float(rng.uniform(3.4, 5.6))
-    return View(
-        focal=float(rng.uniform(190, 240)),
-        eye=float(rng.uniform(1.3, 1.9)),
-        horizon=float(rng.normal(66, 5)),
-        centre=float(rng.normal(WIDTH / 2, 22)),
-        road=road,
-        left=-road - float(rng.uniform(2.0, 5.5)),
-        right=road + float(rng.uniform(2.0, 5.5)),
-        haze=float(rng.uniform(70, 220)),
-        air=np.array([0.74, 0.78, 0.83]) * rng.normal(1, 0.05),
-    )
 
 
 def paint_background(rng: Rng, canvas: Canvas, view: View) -> None:

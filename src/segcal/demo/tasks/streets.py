@@ -9,19 +9,8 @@ class it gets, or KEEP where the labels forget it.
 import numpy as np
 from numpy.typing import NDArray
 
+from segcal.demo.tasks import street_view as street
 from segcal.demo.tasks.scene import KEEP, Canvas, Classes, Field, Point, Rng, Sample, Task, blobs, displaced, smooth
-from segcal.demo.tasks.street_view import (
-    CAR,
-    HEIGHT,
-    PERSON,
-    PLANTS,
-    POLE,
-    SIGN,
-    WIDTH,
-    View,
-    draw_view,
-    paint_background,
-)  # fmt: skip
 from segcal.types import IGNORED
 
 # Beyond this distance the labels forget half of all small things.
@@ -32,13 +21,13 @@ CLOTHES = np.array([[0.15, 0.16, 0.22], [0.55, 0.20, 0.18], [0.30, 0.34, 0.42], 
 
 def draw(rng: Rng) -> Sample:
     """Draw one picture and its labels."""
-    view = draw_view(rng)
-    canvas = Canvas(HEIGHT, WIDTH)
-    paint_background(rng, canvas, view)
+    view = street.View(rng)
+    canvas = Canvas(street.HEIGHT, street.WIDTH)
+    street.paint_background(rng, canvas, view)
     things = [(float(_distance(rng)), kind) for kind in _kinds(rng)]
     for distance, kind in sorted(things, reverse=True):  # the nearest last
         _put(rng, canvas, view, kind, distance)
-    hand = [0.8 * blobs(rng, (HEIGHT, WIDTH), 4), 0.8 * blobs(rng, (HEIGHT, WIDTH), 4)]
+    hand = [0.8 * blobs(rng, (street.HEIGHT, street.WIDTH), 4), 0.8 * blobs(rng, (street.HEIGHT, street.WIDTH), 4)]
     labels = displaced(canvas.labels, hand)
     image = _camera(rng, canvas.image)
     _frame(rng, canvas, image, labels)
@@ -58,7 +47,7 @@ def _distance(rng: Rng) -> float:
     return 5.5 * np.exp(rng.uniform(0, 1) ** 0.8 * 2.2)
 
 
-def _put(rng: Rng, canvas: Canvas, view: View, kind: str, z: float) -> None:
+def _put(rng: Rng, canvas: Canvas, view: street.View, kind: str, z: float) -> None:
     side = float(rng.choice([-1.0, 1.0]))
     pavement = (abs(view.left) if side < 0 else view.right) - view.road
     forgotten = z > FAR and rng.random() < 0.5
@@ -67,16 +56,16 @@ def _put(rng: Rng, canvas: Canvas, view: View, kind: str, z: float) -> None:
     if kind == "tree":
         tree(rng, canvas, view, side * (view.road + pavement * float(rng.uniform(0.3, 1.2))), z)
     elif kind == "lamp":
-        lamp(rng, canvas, view, at_kerb, z, KEEP if forgotten else POLE)
+        lamp(rng, canvas, view, at_kerb, z, KEEP if forgotten else street.POLE)
     elif kind == "sign":
         sign(rng, canvas, view, at_kerb, z, forgotten)
     elif kind == "parked":
-        car(rng, canvas, view, side * (view.road - 1.05), z, CAR)
+        car(rng, canvas, view, side * (view.road - 1.05), z, street.CAR)
     elif kind == "driving":
-        car(rng, canvas, view, float(rng.choice([-0.45, 0.45])) * view.road, z + 4, CAR)
+        car(rng, canvas, view, float(rng.choice([-0.45, 0.45])) * view.road, z + 4, street.CAR)
     elif kind == "person":
         across = side * view.road * float(rng.uniform(0, 1)) if rng.random() < 0.2 else on_pavement
-        person(rng, canvas, view, across, z, KEEP if forgotten else PERSON)
+        person(rng, canvas, view, across, z, KEEP if forgotten else street.PERSON)
     else:
         clutter(rng, canvas, view, on_pavement, z)
 
@@ -93,23 +82,23 @@ def _camera(rng: Rng, image: Field) -> Field:
 
 def _frame(rng: Rng, canvas: Canvas, image: Field, labels: Classes) -> None:
     """Blank the uneven border that lens correction leaves, and the own bonnet; neither has a label."""
-    bow = rng.uniform(2, 4) + 2.0 * ((canvas.columns - WIDTH / 2) / (WIDTH / 2)) ** 2
-    sides = rng.uniform(2, 4) + 2.0 * ((canvas.rows - HEIGHT / 2) / (HEIGHT / 2)) ** 2
-    border = np.minimum(canvas.rows, HEIGHT - 1 - canvas.rows) < bow
-    border |= np.minimum(canvas.columns, WIDTH - 1 - canvas.columns) < sides
+    bow = rng.uniform(2, 4) + 2.0 * ((canvas.columns - street.WIDTH / 2) / (street.WIDTH / 2)) ** 2
+    sides = rng.uniform(2, 4) + 2.0 * ((canvas.rows - street.HEIGHT / 2) / (street.HEIGHT / 2)) ** 2
+    border = np.minimum(canvas.rows, street.HEIGHT - 1 - canvas.rows) < bow
+    border |= np.minimum(canvas.columns, street.WIDTH - 1 - canvas.columns) < sides
     rise = rng.uniform(4, 14)
-    bonnet = canvas.rows > HEIGHT - rise + 10 * ((canvas.columns - WIDTH / 2) / (WIDTH / 2)) ** 2
+    bonnet = canvas.rows > street.HEIGHT - rise + 10 * ((canvas.columns - street.WIDTH / 2) / (street.WIDTH / 2)) ** 2
     image[:, bonnet] = image[:, bonnet] * 0.3 + 0.12
     image[:, border] = 0
     labels[border | bonnet] = IGNORED
 
 
-def tree(rng: Rng, canvas: Canvas, view: View, x: float, z: float) -> None:
+def tree(rng: Rng, canvas: Canvas, view: street.View, x: float, z: float) -> None:
     """Paint a tree; sky shows through its leaves, and the label calls all of it plants."""
     scale = view.focal / z
     tall = float(rng.uniform(4.5, 9))
     foot, fork = view.place(x, 0, z), view.place(x, tall * 0.5, z)
-    canvas.line(foot, fork, max(0.3 * scale, 0.8), view.hazy(np.array([0.25, 0.20, 0.16]), z), PLANTS)
+    canvas.line(foot, fork, max(0.3 * scale, 0.8), view.hazy(np.array([0.25, 0.20, 0.16]), z), street.PLANTS)
     middle = view.place(x, tall * 0.68, z)
     reach = tall * 0.34 * scale
     window = canvas.window([middle], reach * 1.3)
@@ -120,14 +109,14 @@ def tree(rng: Rng, canvas: Canvas, view: View, x: float, z: float) -> None:
     leaf = blobs(rng, canvas.labels.shape, 0.9)[window]
     apart = np.hypot((rows - middle[0]) / 1.1, columns - middle[1]) - reach * (0.85 + 0.13 * lumps)
     crown = np.clip(0.5 - apart, 0, 1)
-    canvas.labels[window][crown > 0.5] = PLANTS
+    canvas.labels[window][crown > 0.5] = street.PLANTS
     green = np.array([0.22, 0.33, 0.15]) * rng.normal(1, 0.15)
     light = 1 + 0.3 * leaf + 0.25 * lumps + 0.25 * (middle[0] - rows) / reach
     holes = np.clip(1.7 - leaf + 1.2 * np.clip(-apart / reach, 0, 1), 0, 1)
     canvas.paint(window, (crown * holes).astype(np.float32), view.hazy(green[:, None, None] * light, z))
 
 
-def lamp(rng: Rng, canvas: Canvas, view: View, x: float, z: float, label: int = POLE) -> None:
+def lamp(rng: Rng, canvas: Canvas, view: street.View, x: float, z: float, label: int = street.POLE) -> None:
     """Paint a street lamp with an arm over the road."""
     scale = view.focal / z
     tall = float(rng.uniform(5, 8))
@@ -139,14 +128,16 @@ def lamp(rng: Rng, canvas: Canvas, view: View, x: float, z: float, label: int = 
     canvas.ellipse(head, (max(0.12 * scale, 0.6), max(0.35 * scale, 0.9)), colour * 1.3, label)
 
 
-def sign(rng: Rng, canvas: Canvas, view: View, x: float, z: float, forgotten: bool) -> None:
+def sign(rng: Rng, canvas: Canvas, view: street.View, x: float, z: float, forgotten: bool) -> None:
     """Paint a traffic sign or light on its post."""
     scale = view.focal / z
     tall, radius = float(rng.uniform(2.2, 2.9)), float(rng.uniform(0.32, 0.5)) * scale
     grey = view.hazy(np.array([0.45, 0.46, 0.47]), z)
-    canvas.line(view.place(x, 0, z), view.place(x, tall, z), max(0.09 * scale, 0.9), grey, KEEP if forgotten else POLE)
+    canvas.line(
+        view.place(x, 0, z), view.place(x, tall, z), max(0.09 * scale, 0.9), grey, KEEP if forgotten else street.POLE
+    )
     row, column = view.place(x, tall, z)
-    label = KEEP if forgotten else SIGN
+    label = KEEP if forgotten else street.SIGN
     red, white, blue = np.array([[0.75, 0.10, 0.12], [0.92, 0.92, 0.90], [0.10, 0.25, 0.62]])
     shape = int(rng.integers(4))
     if shape == 0:
@@ -166,7 +157,7 @@ def sign(rng: Rng, canvas: Canvas, view: View, x: float, z: float, forgotten: bo
         canvas.ellipse((row + on * radius, column), (radius * 0.3, radius * 0.3), bulb)
 
 
-def car(rng: Rng, canvas: Canvas, view: View, x: float, z: float, label: int = CAR) -> None:
+def car(rng: Rng, canvas: Canvas, view: street.View, x: float, z: float, label: int = street.CAR) -> None:
     """Paint a car that stands along the street: its near end and the side that faces the middle of the picture."""
     paint = PAINTS[rng.integers(len(PAINTS))] * rng.normal(1, 0.08)
     half, roof, length = float(rng.uniform(0.8, 0.95)), float(rng.uniform(1.35, 1.8)), float(rng.uniform(3.6, 4.8))
@@ -197,7 +188,7 @@ def car(rng: Rng, canvas: Canvas, view: View, x: float, z: float, label: int = C
         canvas.ellipse(view.place(end, waist - 0.14, z), (0.09 * scale, 0.13 * scale), light)
 
 
-def person(rng: Rng, canvas: Canvas, view: View, x: float, z: float, label: int = PERSON) -> None:
+def person(rng: Rng, canvas: Canvas, view: street.View, x: float, z: float, label: int = street.PERSON) -> None:
     """Paint somebody who walks."""
     scale = view.focal / z
     tall, step = float(rng.uniform(1.5, 1.9)), float(rng.uniform(0.05, 0.3))
@@ -211,7 +202,7 @@ def person(rng: Rng, canvas: Canvas, view: View, x: float, z: float, label: int 
     canvas.ellipse(view.place(x, 0.92 * tall, z), (max(0.14 * scale, 0.7), max(0.11 * scale, 0.6)), skin, label)
 
 
-def clutter(rng: Rng, canvas: Canvas, view: View, x: float, z: float) -> None:
+def clutter(rng: Rng, canvas: Canvas, view: street.View, x: float, z: float) -> None:
     """Paint a bin or a box that has no class: its label is void."""
     scale = view.focal / z
     row, column = view.place(x, 0.5, z)
@@ -239,7 +230,7 @@ STREETS = Task(
         "person": (220, 30, 60),
     },
     channels=3,
-    space=(HEIGHT, WIDTH),
+    space=(street.HEIGHT, street.WIDTH),
     draw=draw,
     background=False,
 )

@@ -91,7 +91,8 @@ def draw_brain(rng: Rng, noise: Noise) -> Brain:
     outer = np.maximum(folds, share(fissure, 1.5))
     ventricle = _ventricles(rng, up, back, side, size) * (1 - share(-depth - 4))
     contrasts = np.zeros((4, *SPACE), np.float32) + np.array(WHITE, np.float32)[:, None, None, None]
-    contrasts = mixed(contrasts, np.maximum(cortex, _deep_grey(up, back, side, size)), GREY)
+    nuclei = np.sqrt(((abs(side) - 9 * size) / 3) ** 2 + (back / 6) ** 2 + ((up + 2) / 6) ** 2) - 1
+    contrasts = mixed(contrasts, np.maximum(cortex, share(nuclei * 3, 1.5)), GREY)
     contrasts = mixed(contrasts, np.maximum(outer * 0.85, ventricle), FLUID)
     vessels = np.clip(noise(1.0) - 2.6, 0, 1) * share(depth + 1)
     inside = share(depth)
@@ -117,11 +118,6 @@ def _ventricles(rng: Rng, up: Field, back: Field, side: Field, size: float) -> F
     return share(horn * width)
 
 
-def _deep_grey(up: Field, back: Field, side: Field, size: float) -> Field:
-    nuclei = np.sqrt(((abs(side) - 9 * size) / 3) ** 2 + (back / 6) ** 2 + ((up + 2) / 6) ** 2) - 1
-    return share(nuclei * 3, 1.5)
-
-
 def draw(rng: Rng) -> Sample:
     """Draw one brain with up to two tumours."""
     noise = Noise(rng)
@@ -138,7 +134,9 @@ def draw(rng: Rng) -> Sample:
 
 def _grow(rng: Rng, noise: Noise, brain: Brain, contrasts: Field, parts: Field) -> Field:
     """Add a tumour to the contrasts and to the shares of each class, which later tumours cover."""
-    back, side, up = _around_a_centre(rng, brain)
+    # Around a random place in the white matter that is not too near the surface.
+    centre = int(rng.choice(np.flatnonzero((brain.white > 0.8) & (brain.depth < -5))))
+    back, side, up = (axis - axis.flat[centre] for axis in brain.axes)
     stretch = rng.uniform(0.75, 1.3, 3)
     radius = float(rng.uniform(4.0, 8.0))
     ragged = 1.1 * noise(3.0) + 0.7 * noise(1.7)
@@ -161,12 +159,6 @@ def _grow(rng: Rng, noise: Noise, brain: Brain, contrasts: Field, parts: Field) 
         parts *= 1 - part
         parts[kind] += part
     return contrasts
-
-
-def _around_a_centre(rng: Rng, brain: Brain) -> list[Field]:
-    """Return coordinates around a random place in the white matter that is not too near the surface."""
-    place = int(rng.choice(np.flatnonzero((brain.white > 0.8) & (brain.depth < -5))))
-    return [axis - axis.flat[place] for axis in brain.axes]
 
 
 def _spots(rng: Rng, noise: Noise, brain: Brain) -> Field:
