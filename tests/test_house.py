@@ -12,7 +12,7 @@ BOUNDS = {
     house.importers: ((96, 43),),
     house.untyped: ((207,),),
     house.touched: ((6, 5, 4, 4, 6),),
-    house.names: ((9,), (875,)),
+    house.names: ((7,), (875,)),
     house.renames: ((6,),),
     house.ladders: ((21,),),
 }

@@ -58,7 +58,7 @@ BY_CONTRACT = {
     "evaluation": "test_evaluate.py",
 }
 # Class names that two files have today. None is to come.
-REPEATED = {"Context", "Step", "Study", "Facts", "Options", "Noise", "Penalised", "Likelihood", "Table"}
+REPEATED = {"Context", "Step", "Study", "Facts", "Options", "Likelihood", "Table"}
 
 FILES = sorted(path.relative_to(SOURCE) for path in SOURCE.rglob("*.py"))
 

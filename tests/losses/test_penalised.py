@@ -3,10 +3,10 @@ import torch
 
 from segcal.errors import InputError
 from segcal.losses import LOSSES, CrossEntropy, make_loss
-from segcal.losses.penalised import Penalised
+from segcal.losses.penalised import PenalisedLoss
 from segcal.types import IGNORED
 
-MEMBERS = [name for name, kind in LOSSES.items() if isinstance(kind, type) and issubclass(kind, Penalised)]
+MEMBERS = [name for name, kind in LOSSES.items() if isinstance(kind, type) and issubclass(kind, PenalisedLoss)]
 
 
 def test_three_losses_are_penalised():

@@ -10,12 +10,12 @@ Reference: Pereyra et al., ICLR workshop 2017.
 import torch
 from torch import Tensor
 
-from segcal.losses.penalised import Penalised
+from segcal.losses.penalised import PenalisedLoss
 from segcal.types import Labels, Logits
 
 
-class ConfidencePenalty(Penalised):
-    """Cross-entropy minus weighted entropy; arguments as of :class:`Penalised`."""
+class ConfidencePenalty(PenalisedLoss):
+    """Cross-entropy minus weighted entropy; arguments as of :class:`PenalisedLoss`."""
 
     formula = "ce − weight · mean_c(−p_c log p_c)"
 

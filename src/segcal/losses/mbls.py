@@ -10,18 +10,18 @@ which also punishes distances below the margin.) Reference: Liu et al., CVPR 202
 from torch import Tensor
 
 from segcal.losses.base import Reduction, check_choice, check_positive
-from segcal.losses.penalised import PENALTIES, Penalised, Penalty
+from segcal.losses.penalised import PENALTIES, PenalisedLoss, Penalty
 from segcal.types import IGNORED, Labels, Logits
 
 
-class MarginLabelSmoothing(Penalised):
+class MarginLabelSmoothing(PenalisedLoss):
     """Cross-entropy plus a penalty on logit distances beyond a margin.
 
     Args:
         margin: distance from the winning logit that is free.
         weight: factor on the penalty.
         penalty: "l1" for the excess, "l2" for its square.
-        class_weights, ignore_index, reduction: as of :class:`Penalised`.
+        class_weights, ignore_index, reduction: as of :class:`PenalisedLoss`.
     """
 
     formula = "ce + weight · mean_c max(0, max_j z_j − z_c − margin)"

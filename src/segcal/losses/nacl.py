@@ -29,7 +29,7 @@ from torch.nn import functional
 
 from segcal.losses import neighbours
 from segcal.losses.base import Reduction, check_choice
-from segcal.losses.penalised import PENALTIES, Penalised, Penalty
+from segcal.losses.penalised import PENALTIES, PenalisedLoss, Penalty
 from segcal.types import IGNORED, Labels, Logits
 
 Prior: TypeAlias = Literal["mean", "gaussian"]
@@ -68,7 +68,7 @@ def neighbour_penalty(values: Tensor, shares: Iterable[Tensor], labels: Labels, 
     return functional.mse_loss(values, prior, reduction="none").mean(dim=1)
 
 
-class NeighbourAware(Penalised):
+class NeighbourAware(PenalisedLoss):
     """Cross-entropy plus the distance of the logits from the class proportions around each voxel.
 
     Args:
@@ -79,7 +79,7 @@ class NeighbourAware(Penalised):
         penalty: "l1" or "l2".
         on: "logits" or "softmax".
         parity: a published code to reproduce, "marginloss" or "monai"; None for borders that repeat the image.
-        class_weights, ignore_index, reduction: as of :class:`Penalised`.
+        class_weights, ignore_index, reduction: as of :class:`PenalisedLoss`.
     """
 
     formula = "ce + weight · mean_c |τ_c − z_c|, τ the class proportions around the voxel"

@@ -20,7 +20,7 @@ Penalty: TypeAlias = Literal["l1", "l2"]
 PENALTIES = ("l1", "l2")
 
 
-class Penalised(Loss):
+class PenalisedLoss(Loss):
     """Cross-entropy plus a penalty.
 
     Args:

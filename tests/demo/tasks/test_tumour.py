@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from segcal.demo.tasks import TASKS
-from segcal.demo.tasks.tumour import ENHANCING, FLUID, NECROSIS, SPACE, SWELLING, Noise, draw_brain, mixed, share
+from segcal.demo.tasks.tumour import ENHANCING, FLUID, NECROSIS, SPACE, SWELLING, NoiseFields, draw_brain, mixed, share
 from segcal.types import IGNORED
 
 
@@ -61,14 +61,14 @@ def test_mixing_replaces_a_share_of_a_voxel():
 
 
 def test_two_fields_of_one_size_are_not_the_same():
-    noise = Noise(np.random.default_rng(0))
+    noise = NoiseFields(np.random.default_rng(0))
     first, second = noise(2.0), noise(2.0)
     assert np.sort(first.flat) == pytest.approx(np.sort(second.flat))
     assert abs((first * second).mean()) < 0.3
 
 
 def test_a_brain_has_two_halves_fluid_in_the_middle_and_nothing_outside():
-    brain = draw_brain(np.random.default_rng(0), Noise(np.random.default_rng(1)))
+    brain = draw_brain(np.random.default_rng(0), NoiseFields(np.random.default_rng(1)))
     assert brain.contrasts.shape == (4, *SPACE)
     assert 0.3 < brain.inside.mean() < 0.7
     assert (brain.white[brain.depth > 1] == 0).all()

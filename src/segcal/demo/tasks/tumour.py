@@ -34,7 +34,7 @@ TISSUE = {
 }
 
 
-class Noise:
+class NoiseFields:
     """Random fields of one case, in blobs of a given size in in-plane voxels.
 
     A field is made once for each size and then moved by a random shift, around the edges, each time it is asked for:
@@ -74,7 +74,7 @@ def mixed(contrasts: Field, part: Field, intensity: tuple[float, ...]) -> Field:
     return contrasts + part * (np.array(intensity, np.float32)[:, None, None, None] - contrasts)
 
 
-def draw_brain(rng: Rng, noise: Noise) -> Brain:
+def draw_brain(rng: Rng, noise: NoiseFields) -> Brain:
     """Draw a brain of random size, place, tilt and folding."""
     axes = _turned_axes(rng)
     back, side, up = axes
@@ -120,7 +120,7 @@ def _ventricles(rng: Rng, up: Field, back: Field, side: Field, size: float) -> F
 
 def draw(rng: Rng) -> Sample:
     """Draw one brain with up to two tumours."""
-    noise = Noise(rng)
+    noise = NoiseFields(rng)
     brain = draw_brain(rng, noise)
     contrasts = _spots(rng, noise, brain)
     parts = np.zeros((5, *SPACE), np.float32)
@@ -132,7 +132,7 @@ def draw(rng: Rng) -> Sample:
     return Sample(image.astype(np.float32), np.where(mask, labels, IGNORED), mask)
 
 
-def _grow(rng: Rng, noise: Noise, brain: Brain, contrasts: Field, parts: Field) -> Field:
+def _grow(rng: Rng, noise: NoiseFields, brain: Brain, contrasts: Field, parts: Field) -> Field:
     """Add a tumour to the contrasts and to the shares of each class, which later tumours cover."""
     # Around a random place in the white matter that is not too near the surface.
     centre = int(rng.choice(np.flatnonzero((brain.white > 0.8) & (brain.depth < -5))))
@@ -161,14 +161,14 @@ def _grow(rng: Rng, noise: Noise, brain: Brain, contrasts: Field, parts: Field) 
     return contrasts
 
 
-def _spots(rng: Rng, noise: Noise, brain: Brain) -> Field:
+def _spots(rng: Rng, noise: NoiseFields, brain: Brain) -> Field:
     """Add what looks like swelling and is none: caps around the ventricles and spots in the white matter."""
     caps = np.clip(smooth(brain.ventricle, 1.5, (0, 1)) * 1.6 - brain.ventricle, 0, 0.7) * rng.uniform(0, 1)
     spots = np.clip(noise(1.7) - rng.uniform(2.3, 3.2), 0, 1) * brain.white
     return mixed(brain.contrasts, np.maximum(caps, spots), (0.66, 0.66, 0.70, 0.84))
 
 
-def _rate(rng: Rng, noise: Noise, parts: Field) -> Classes:
+def _rate(rng: Rng, noise: NoiseFields, parts: Field) -> Classes:
     """Return one rater's labels: own threshold for faint swelling, an unsteady hand, tiny islands left out."""
     shares = parts.copy()
     shares[SWELLING] *= rng.lognormal(0, 0.35)
@@ -188,7 +188,7 @@ def _field_of_view(rng: Rng, brain: Brain) -> NDArray[np.bool_]:
     return mask & (height > -rng.uniform(17, 27)) & (height < rng.uniform(19, 28))
 
 
-def _scan(rng: Rng, noise: Noise, brain: Brain, contrasts: Field) -> Field:
+def _scan(rng: Rng, noise: NoiseFields, brain: Brain, contrasts: Field) -> Field:
     """Return what the scanner makes of it: a bias field, blur across slices, gain, noise; nothing outside the brain."""
     image = smooth(contrasts * brain.inside, 0.55, (1, 2))
     image = smooth(image, 0.45, (3,))
