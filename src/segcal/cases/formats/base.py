@@ -86,7 +86,6 @@ class Format(ABC):
 
     Attributes:
         name: its name in the registry.
-        documented: the files of a case and notes, for the table of the documentation.
         extensions: how its files end.
         folder: where they are.
         options: what the user declared.
@@ -96,7 +95,6 @@ class Format(ABC):
     """
 
     name: ClassVar[str]
-    documented: ClassVar[tuple[str, str]]
     extensions: ClassVar[tuple[str, ...]]
     has_mask: ClassVar[bool] = False
     values_kind: ClassVar[Kind | None] = None

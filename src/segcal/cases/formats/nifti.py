@@ -19,7 +19,6 @@ class Nifti(Format):
     """NIfTI files that hold all classes."""
 
     name = "nifti"
-    documented = ("`CASE.nii.gz` (or `.nii`)", "4-D, classes last; (x, y, z, 1, class) too; extra `nifti`")
     extensions = nifti_file.EXTENSIONS
 
     def header(self, case_id: str) -> Header:

@@ -22,10 +22,6 @@ class NiftiClasses(Format):
     """NIfTI files that hold one class each."""
 
     name = "nifti_classes"
-    documented = (
-        "`CASE_0.nii.gz`, `CASE_1.nii.gz`, ...",
-        "one file a class; other names with `class_pattern`; must be declared",
-    )
     extensions = nifti_file.EXTENSIONS
 
     def find(self) -> dict[str, tuple[Path, ...]]:

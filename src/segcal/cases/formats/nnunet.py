@@ -34,7 +34,6 @@ class Nnunet(Format):
     """Folders that nnU-Net version 2 wrote."""
 
     name = "nnunet"
-    documented = ("`CASE.npz`, `CASE.pkl`, label map", "version 2, see below")
     extensions = (".npz",)
     has_mask = True
 

@@ -13,7 +13,6 @@ class Npy(Format):
     """Plain numpy files."""
 
     name = "npy"
-    documented = ("`CASE.npy`", "memory-mapped")
     extensions = (".npy",)
 
     def header(self, case_id: str) -> Header:

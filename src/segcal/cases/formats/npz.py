@@ -14,7 +14,6 @@ class Npz(Format):
     """Zipped numpy files."""
 
     name = "npz"
-    documented = ("`CASE.npz`", "the only array, or `key`")
     extensions = (".npz",)
 
     def header(self, case_id: str) -> Header:

@@ -40,7 +40,6 @@ class Store(Format):
     """Folders in segcal's own format."""
 
     name = "store"
-    documented = ("`CASE.safetensors` and `dataset.json`", "segcal's own, see below")
     extensions = (".safetensors",)
     has_mask = True
     values_kind = "logits"
