@@ -13,7 +13,8 @@ What is counted:
   kernels and the other commands are left out, and members of one registry count as one file. It is the second run in
   one process, so that what happens once on import does not count.
 - **files for a new member**: its own, its test, the changelog, every file of src that names all members of its registry
-  (the registry itself among them), and its page of the documentation unless the table there is made from the registry.
+  (the registry itself among them), and its page of the documentation unless the table there is made from the registry
+  (what else is written about a member there is not counted).
 - **class names**: defined more than once; **public names**: functions and classes of modules that do not begin with an
   underscore.
 - **write beside, rename**: calls of ``Path.replace``, ``Path.rename`` and ``os.replace``.

@@ -8,11 +8,50 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+from segcal.calibrators import CALIBRATORS, make_calibrator
 from segcal.cases.formats import FORMATS
 from segcal.losses import LOSSES, Loss
+from segcal.metrics import METRICS
 
 DOCS = Path(__file__).parent
 MARK = re.compile(r"(<!-- table: (\w+) -->\n)(?:\|.*\n)*")
+
+
+def calibrators_table() -> str:
+    """Return the calibrators: promises, and fitted / identifiable parameters for the classes of the paper's tasks."""
+    counts = (2, 5, 20)
+    rows = []
+    for name in CALIBRATORS:
+        sizes = [make_calibrator(name, count) for count in counts]
+        first = sizes[0]
+        rows.append(
+            (
+                f"`{name}`",
+                "yes" if first.translation_invariant else "no",
+                first.preserves or "nothing",
+                "yes" if first.pointwise else "no",
+                first.fitted_by,
+                *(f"{each.num_parameters():,} / {each.num_identifiable():,}" for each in sizes),
+            )
+        )
+    head = ("name", "offset-free", "keeps", "voxel by voxel", "fitted by", *(f"C = {count}" for count in counts))
+    return _table(head, rows)
+
+
+def metrics_table() -> str:
+    """Return the metrics with their facts."""
+    rows = [
+        (
+            f"`{name}`",
+            metric.title,
+            metric.unit or "number",
+            metric.better or "neither",
+            "pooled" if metric.pooled else "per case",
+            str(metric.bins or ""),
+        )
+        for name, metric in METRICS.items()
+    ]
+    return _table(("name", "title", "unit", "better", "averaged", "bins"), rows)
 
 
 def losses_table() -> str:
@@ -44,7 +83,13 @@ def studies_table() -> str:
     return _table(("study", "shows", "needs", "takes", "runs unless `studies` says otherwise"), rows)
 
 
-TABLES: dict[str, Callable[[], str]] = {"losses": losses_table, "formats": formats_table, "studies": studies_table}
+TABLES: dict[str, Callable[[], str]] = {
+    "calibrators": calibrators_table,
+    "metrics": metrics_table,
+    "losses": losses_table,
+    "formats": formats_table,
+    "studies": studies_table,
+}
 
 
 def renewed(page: str) -> str:
@@ -53,8 +98,9 @@ def renewed(page: str) -> str:
 
 
 def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
-    lines = [head, ("---",) * len(head), *(tuple(cell.replace("|", r"\|") for cell in row) for row in rows)]
-    return "".join(f"| {' | '.join(cells)} |\n".replace("|  |", "| |") for cells in lines)
+    cells = [[cell.replace("|", r"\|") for cell in row] for row in rows]
+    lines = [f"| {' | '.join(row)} |".replace("|  |", "| |") for row in (head, *cells)]
+    return "\n".join([lines[0], "|" + "---|" * len(head), *lines[1:]]) + "\n"
 
 
 def _shown(value: object) -> str:

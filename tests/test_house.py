@@ -11,7 +11,7 @@ BOUNDS = {
     house.size: ((30_100,), (300,)),
     house.importers: ((96, 43),),
     house.untyped: ((207,),),
-    house.touched: ((6, 5, 5, 4, 6),),
+    house.touched: ((5, 4, 5, 4, 6),),
     house.names: ((7,), (875,)),
     house.renames: ((6,),),
     house.ladders: ((21,),),
