@@ -21,6 +21,7 @@ import torch
 from layout import Dataset, Record
 from torch import Tensor, nn
 
+from segcal.atomic import written
 from segcal.demo.unet import UNet
 from segcal.losses import make_loss
 from segcal.types import IGNORED
@@ -147,10 +148,8 @@ def predict(network: UNet, image: Tensor, device: str) -> Tensor:
 
 def save(path: Path, array: np.ndarray) -> None:
     """Write an array so that a kill leaves the whole file or none."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}")
-    np.save(beside, array)
-    beside.replace(path)
+    with written(path) as beside, beside.open("wb") as file:
+        np.save(file, array)
 
 
 def _draw(count: int) -> int:
