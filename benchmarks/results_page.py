@@ -19,10 +19,10 @@ from more_page import more
 from one_source import check_sources
 from paper_words import TITLES, agreement, claims
 from segcal.atomic import write_text
-from segcal.studies.binning import summary_binning
-from segcal.studies.offsets import offset_outcome
 from segcal.errors import SegcalError
 from segcal.report.paper_tables import task_table
+from segcal.studies.binning import summary_binning
+from segcal.studies.offsets import offset_outcome
 from segcal.summary import read_summary
 from selective_page import selective
 

@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 from scipy.ndimage import gaussian_filter
 
 from segcal.atomic import written
-from segcal.benchmark.corruptions import corrupt
 from segcal.demo.tasks import HELD_OUT, TRAINING, VALIDATION, Task, get_task
+from segcal.studies.corruptions import corrupt
 
 # Cases in a file: what one process draws at a time.
 CHUNK = 6

@@ -105,7 +105,9 @@ class Measurer:
         curves = []
         for case in cases:
             counted = self._count(case, calibrators, surface)
-            curves.append(parts.region_curve("foreground" if self.task.background else "all", BINS)(counted[NONE]))
+            curve = parts.region_curve("foreground" if self.task.background else "all", BINS)(counted[NONE])
+            assert curve is not None  # the region is always counted
+            curves.append(curve)
             for name, tables in counted.items():
                 own = values.setdefault(name, {})
                 for key, metric in chosen.items():

@@ -15,8 +15,7 @@ from benchmarks.loss_study.plan import (
     VARIANTS,
 )
 from benchmarks.loss_study.results import DIRECTIONS, Key, Results
-from segcal.report.cells import Cell, Column, Group, Row
-from segcal.report.table import Table
+from segcal.report.table import Cell, Column, Group, Row, Table
 from segcal.summary import Difference
 
 TITLES = {

@@ -2,9 +2,10 @@ import numpy as np
 import pytest
 import torch
 
-from segcal import audit, make_calibrator
+from segcal import make_calibrator
 from segcal.calibrators.meta_cal import entropy
 from segcal.errors import InputError
+from segcal.evaluation import audit
 
 
 def softmax(z):

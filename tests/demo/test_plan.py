@@ -4,9 +4,9 @@ import pytest
 
 from segcal.benchmark.pipelines import paper_pipelines
 from segcal.benchmark.protocol import StudyOptions as Options
-from segcal.studies import STUDIES as STUDY_FACTS
 from segcal.demo.plan import full_plan, quick_plan
 from segcal.demo.tasks import TASKS
+from segcal.studies import STUDIES as STUDY_FACTS
 
 
 @pytest.mark.parametrize("make", [quick_plan, full_plan])

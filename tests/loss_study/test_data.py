@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from benchmarks.loss_study.data import FULL, SMALL, Chunk, Sizes, all_chunks, chunks, degrade, read_part, write_chunk
-from segcal.benchmark.corruptions import corrupt
 from segcal.demo.tasks import HELD_OUT, TRAINING, get_task
+from segcal.studies.corruptions import corrupt
 
 TINY = Sizes({"roads": 2, "tumour": 1, "streets": 1}, valid=1, cal=1, val=1, test=1)
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from segcal.benchmark.protocol import parse_protocol
-from segcal.studies.run import run as run_protocol
 from segcal.demo.embedded import open_embedded
 from segcal.errors import InputError
+from segcal.studies.run import run as run_protocol
 
 SCRIPTS = Path(__file__).parents[2] / "benchmarks"
 

@@ -20,8 +20,8 @@ from segcal.benchmark.units import SCHEMA, Unit
 from segcal.documents import parse_json
 from segcal.errors import ArtifactError, InputError
 from segcal.statistics import CaseTables
-from segcal.statistics.spread import CurveSpread
 from segcal.statistics.additive import Table
+from segcal.statistics.spread import CurveSpread
 from segcal.summary import Bootstrap
 from segcal.types import Preserves
 

@@ -11,9 +11,8 @@ from segcal.cli.fit_result import print_fit
 from segcal.cli.reading import open_folders
 from segcal.fitting import FitConfig, Fitted
 from segcal.fitting.artifact import check_place
-from segcal.fitting.choice import Candidate, Decision, candidates
+from segcal.fitting.choice import Decision, candidates
 from segcal.fitting.contest import compare, read_poolings
-from segcal.fitting.division import divide
 from segcal.fitting.fit import fit_to
 from segcal.fitting.progress import Progress
 from segcal.fitting.request import read_data

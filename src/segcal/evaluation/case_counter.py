@@ -14,9 +14,10 @@ from segcal.evaluation.slabs import calibrated_scores
 from segcal.metrics import Metric
 from segcal.metrics.needs import Needs
 from segcal.statistics import BandCache, CaseTables, Counted
+from segcal.types import Context
 
 # A calibrator, or any function from logits (1, classes, *space) and a context to log-probabilities of that shape.
-Map: TypeAlias = Calibrator | Callable[[Tensor, Tensor | None], Tensor]
+Map: TypeAlias = Calibrator | Callable[[Tensor, Context], Tensor]
 
 
 class Counter:

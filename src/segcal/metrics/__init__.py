@@ -14,7 +14,6 @@ Every name of the list is a function of plain tensors as well, and :func:`meter`
 """
 
 from collections.abc import Callable
-
 from dataclasses import replace
 
 from segcal.errors import InputError

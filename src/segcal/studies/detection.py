@@ -17,8 +17,8 @@ from msgspec import Struct
 from torch import Tensor
 
 from segcal.calibrators.base import Calibrator
-from segcal.calibrators.lead import with_lead
 from segcal.calibrators.selective import Selective
+from segcal.calibrators.tie_break import with_lead
 from segcal.cases.base import Case, Cases
 from segcal.evaluation.slabs import calibrated_scores
 from segcal.metrics.reliability import expected_calibration_error

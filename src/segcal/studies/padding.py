@@ -21,7 +21,7 @@ from msgspec import Struct
 from segcal.calibrators.base import Calibrator
 from segcal.calibrators.temperature import TemperatureScaling
 from segcal.cases.base import Case, Cases, Split
-from segcal.cases.kinds import Padding, find_padding
+from segcal.cases.kinds import find_padding
 from segcal.errors import InputError
 from segcal.evaluation.stage import summarise
 from segcal.fitting.config import FitConfig

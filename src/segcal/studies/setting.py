@@ -18,9 +18,9 @@ from segcal.cases.base import Cases, Split
 from segcal.evaluation.case_counter import Counter
 from segcal.evaluation.stage import Stage
 from segcal.fitting.artifact import load
-from segcal.fitting.choice import Candidate, Tried, decide
-from segcal.fitting.eligible import candidates
-from segcal.fitting.held_out import group_names, measure
+from segcal.fitting.choice import Candidate, Tried, candidates, decide
+from segcal.fitting.division import group_names
+from segcal.fitting.held_out import measure
 from segcal.fitting.voxels import StreamedVoxels
 from segcal.metrics import find_metrics
 from segcal.summary import Estimate, Summary
