@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from segcal.report.document import read_summary
-from segcal.report.tables import task_table
+from segcal.report.paper_tables import task_table
+from segcal.summary import read_summary
 
 FOLDER = "more"
 POOLING = "(mean_logits)"

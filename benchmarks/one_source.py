@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from segcal.errors import InputError
-from segcal.report.document import read_summary
+from segcal.summary import read_summary
 
 # Two machines may differ in the last digits of a sum, and in no digit that is printed.
 TOLERANCE = 1e-6

@@ -22,8 +22,8 @@ from segcal.atomic import write_text
 from segcal.studies.binning import summary_binning
 from segcal.studies.offsets import offset_outcome
 from segcal.errors import SegcalError
-from segcal.report.document import read_summary
-from segcal.report.tables import task_table
+from segcal.report.paper_tables import task_table
+from segcal.summary import read_summary
 from selective_page import selective
 
 REAL = ("roads", "cardiac", "camvid")

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from segcal.report.document import read_summary
+from segcal.summary import read_summary
 
 FOLDER = "selective"
 PLAIN = "identity(mean_logits)"

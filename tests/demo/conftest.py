@@ -1,23 +1,17 @@
 """A demonstration as small as can be: one task, a corrupted copy of it, two networks."""
 
-from functools import partial
-
 import pytest
 
 from segcal.benchmark.pipelines import Pipeline
-from segcal.benchmark.protocol import Bootstrap, Protocol
-from segcal.benchmark.results import read_results
-from segcal.studies import Setting
-from segcal.benchmark.protocol import StudyOptions as Options
-from segcal.benchmark.summaries import summarise
+from segcal.benchmark.protocol import Protocol, StudyOptions
 from segcal.benchmark.tasks import Division, EmbeddedTask
-from segcal.demo.embedded import open_embedded
 from segcal.demo.plan import QUICK_STUDIES, Plan
 from segcal.demo.story import tell_story
 from segcal.fitting import FitConfig
+from segcal.summary import Bootstrap
 
 
-def small_plan(workers=1):
+def small_plan():
     facts = {"cases": 7, "members": 2}
     tasks = (
         EmbeddedTask("roads", "roads", split=Division(3, 2, 2), test_on=("roads_mild",), **facts),
@@ -34,22 +28,19 @@ def small_plan(workers=1):
         fit=FitConfig(voxels=400, lam=1e-3, mu=1e-3),
         bootstrap=Bootstrap(replicates=60),
         studies=QUICK_STUDIES,
-        study_options=Options(cases=1, sizes=(1,)),
-        workers=workers,
+        study_options=StudyOptions(cases=1, sizes=(1,)),
     )
     return Plan(protocol, ("one task instead of three",))
 
 
 @pytest.fixture(scope="session")
-def told(tmp_path_factory):
-    """The small demonstration: its folder, its story and the steps it reported."""
-    folder, steps = tmp_path_factory.mktemp("demo"), []
-    story = tell_story(small_plan(), folder, steps.append)
-    return folder, story, steps
+def plan():
+    return small_plan()
 
 
 @pytest.fixture(scope="session")
-def demo_setting(told, tmp_path_factory):
-    results = read_results(told[0])
-    opener = partial(open_embedded, cache=tmp_path_factory.mktemp("kept"))
-    return Setting(small_plan().protocol, results, summarise(results), opener)
+def told(plan, tmp_path_factory):
+    """The small demonstration: its folder, its story and the steps it reported."""
+    folder, steps = tmp_path_factory.mktemp("demo"), []
+    story = tell_story(plan, folder, steps.append)
+    return folder, story, steps

@@ -3,9 +3,12 @@
 import json
 from dataclasses import replace
 
+from msgspec import convert, structs
+
 from segcal.benchmark.tasks import EmbeddedTask
-from segcal.demo.plan import QUICK_STUDIES, quick_plan
-from segcal.demo.story import batched, predict_all, predict_part, tell_story
+from segcal.demo.plan import QUICK_STUDIES
+from segcal.demo.story import batched, padding_sentence, predict_all, predict_part, tell_story
+from segcal.studies.padding import PaddingData
 
 
 def test_everything_is_written_and_predictions_are_cleared_away(told):
@@ -54,26 +57,26 @@ def test_progress_goes_from_predicting_to_the_studies(told):
     assert predicted[-1].done == predicted[-1].total == 14
 
 
-def test_told_again_it_computes_no_unit_and_no_study_anew_and_leaves_what_is_the_user_s(told, demo_setting):
+def test_told_again_it_computes_no_unit_and_no_study_anew_and_leaves_what_is_the_user_s(told, plan):
     folder, story, _ = told
     (folder / "predictions").mkdir()
     (folder / "predictions" / "a.npy").write_bytes(b"precious")
     before = {path: path.stat().st_mtime_ns for path in (folder / "units").rglob("*.jsonl")}
     studies = {path: path.stat().st_mtime_ns for path in (folder / "studies").glob("*.json")}
-    again = tell_story(replace(quick_plan(), protocol=demo_setting.protocol), folder)
+    again = tell_story(plan, folder)
     assert again.verdict == story.verdict
     assert (folder / "predictions" / "a.npy").read_bytes() == b"precious"
     assert {path: path.stat().st_mtime_ns for path in (folder / "units").rglob("*.jsonl")} == before
     assert {path: path.stat().st_mtime_ns for path in (folder / "studies").glob("*.json")} == studies
 
 
-def test_predictions_of_processes_are_those_of_one(tmp_path, demo_setting):
+def test_predictions_of_processes_are_those_of_one(tmp_path, plan):
     task = EmbeddedTask("roads", "roads", cases=2, members=1)
     one, two = tmp_path / "one", tmp_path / "two"
     assert predict_part(task, ["roads_0000", "roads_0001"], one) == 2
-    protocol = replace(demo_setting.protocol, tasks=(task,), workers=2)
+    protocol = structs.replace(plan.protocol, tasks=(task,), workers=2)
     steps = []
-    predict_all(replace(quick_plan(), protocol=protocol), two, steps.append)
+    predict_all(replace(plan, protocol=protocol), two, steps.append)
     assert (steps[-1].done, steps[-1].total) == (2, 2)
     for path in one.rglob("*.safetensors"):
         assert path.read_bytes() == (two / path.relative_to(one)).read_bytes()
@@ -81,3 +84,20 @@ def test_predictions_of_processes_are_those_of_one(tmp_path, demo_setting):
 
 def test_parts_are_of_at_most_the_size():
     assert batched(["a", "b", "c"], 2) == [["a", "b"], ["c"]]
+
+
+def test_padding_is_told_with_what_the_check_says():
+    ways = {
+        way: {"ece": {"value": ece, "low": None, "high": None}} for way, ece in (("masked", 0.01), ("unmasked", 0.3))
+    }
+    plain = {
+        "padded_voxel": {"confidence": 1, "gap": 1, "nll": 1},
+        "calibrators": {"identity": ways},
+        "check": {"cases": 4, "caught": 4, "mean_share": 0.57, "caught_inside_the_mask": 0},
+        "temperature": {"masked": 1.5, "unmasked": 0.17},
+    }
+    text = padding_sentence(convert(plain, PaddingData))
+    assert "(57 % of the voxels)" in text
+    assert "ECE of 0.0100 into 0.3000 and the fitted temperature from 1.50 to 0.17" in text
+    assert text.endswith("segcal check reports it in 4 of 4 cases.")
+    assert "temperature" not in padding_sentence(convert(plain | {"temperature": {}}, PaddingData))

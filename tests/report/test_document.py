@@ -1,16 +1,67 @@
-"""Reading the summary of a folder of results."""
+"""Words of the document: every metric and calibrator of a table can be explained."""
 
+from dataclasses import replace
+
+import msgspec
 import pytest
 
-from segcal.errors import ArtifactError
-from segcal.report.document import read_summary
+from segcal.calibrators import CALIBRATORS
+from segcal.metrics import METRICS
+from segcal.pooling import POOLINGS
+from segcal.report.document import (
+    FIRST_COLUMNS,
+    MORE_COLUMNS,
+    POOLING_TITLES,
+    BandRow,
+    CurveLists,
+    audit_facts,
+    calibrator_words,
+    class_titles,
+    metric_words,
+)
 
 
-def test_what_is_not_a_summary_is_refused(tmp_path):
-    with pytest.raises(ArtifactError, match=r"summary.json is not readable"):
-        read_summary(tmp_path)
-    (tmp_path / "summary.json").write_text("[]", encoding="utf-8")
-    with pytest.raises(ArtifactError, match="is not a summary of schema 1"):
-        read_summary(tmp_path)
-    (tmp_path / "summary.json").write_text('{"schema": 1, "a": 2}', encoding="utf-8")
-    assert read_summary(tmp_path)["a"] == 2
+def test_everything_that_can_stand_in_a_table_has_words():
+    assert set(POOLING_TITLES) == set(POOLINGS)
+    assert {*FIRST_COLUMNS, *MORE_COLUMNS} == {name for name, metric in METRICS.items() if metric.plain}
+    assert all(calibrator_words(name).title != name for name in CALIBRATORS)
+
+
+def test_words_differ_so_that_rows_can_be_told_apart():
+    assert len({calibrator_words(name).title for name in CALIBRATORS}) == len(CALIBRATORS)
+    assert calibrator_words("mine").title == "mine"
+    assert calibrator_words("vs_ti").title == "Vector scaling, offset-free"
+
+
+def test_metrics_come_in_the_order_of_the_columns_with_unit_and_direction():
+    words = metric_words({name: METRICS[name] for name in ("brier", "dice", "ece", "mce")})
+    assert list(words) == ["ece", "dice", "brier"]  # others have no words
+    assert [each.shown for each in words.values()] == [True, True, False]
+    assert [each.percent for each in words.values()] == [True, True, False]
+    assert (words["dice"].better, words["dice"].name) == ("higher", "dice")
+    assert "0 % would be perfect" in words["ece"].explained
+
+
+def test_a_metric_of_ones_own_with_words_comes_last():
+    worded = replace(METRICS["mce"], plain="Mine", sentence="What I measure.")
+    assert [each.title for each in metric_words({"mine": worded, "ece": METRICS["ece"]}).values()] == [
+        "Calibration error",
+        "Mine",
+    ]
+
+
+@pytest.mark.parametrize(("name", "text"), [("ts", "ts: every promise holds"), ("ms", "ms: makes no promise")])
+def test_the_audit_says_what_is_promised_and_what_holds(name, text):
+    found = audit_facts(CALIBRATORS[name](3))
+    assert found.passed
+    assert found.text.startswith(text)
+
+
+def test_keys_are_those_of_the_page():
+    assert msgspec.to_builtins(BandRow(3, 10, 0.5, None, 0))["from"] == 3
+    assert set(msgspec.to_builtins(CurveLists([1], [0.5], [1.0]))) == {"count", "confidence", "accuracy"}
+
+
+def test_classes_without_names_are_numbered():
+    assert class_titles(None, 2) == ["class 0", "class 1"]
+    assert class_titles(("a", "b"), 2) == ["a", "b"]

@@ -39,7 +39,6 @@ def test_confidence_and_accuracy_are_those_of_all_voxels_before_and_after(settin
     assert facts.everywhere_after.accuracy == facts.everywhere.accuracy
     assert facts.boundary.accuracy != facts.everywhere.accuracy
     assert facts.boundary_after.confidence != facts.boundary.confidence
-    assert facts.cases == 8
 
 
 def test_changes_are_paired_over_cases(setting, facts):
@@ -66,8 +65,8 @@ def test_flips_are_counted_voxel_by_voxel(setting, facts):
     assert facts.matrix_flips.flips == tuple(counted)
     assert counted.sum() > 0
     assert 0 < facts.matrix_flips.near <= 1
-    assert (facts.chosen_flips.total, facts.chosen_flips.near) == (0, None)
-    assert facts.chosen_flips.voxels == 8 * 12 * 13
+    assert (facts.flips.total, facts.flips.near) == (0, None)
+    assert facts.flips.voxels == 8 * 12 * 13
 
 
 def test_facts_of_a_corrupted_copy_are_named_after_it(setting, facts):

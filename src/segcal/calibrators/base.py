@@ -38,6 +38,7 @@ class Calibrator(nn.Module, ABC):
     """Maps logits to calibrated log-probabilities.
 
     Attributes:
+        title: what it is called outside of code; "" for a class that has no such name.
         translation_invariant: adding a constant to all logits of a voxel does not change the result.
         preserves: "argmax" if the winning class of a voxel never changes, "order" if no two classes ever change
             places, None if nothing is promised. A change of scores means *strictly* another class above; of the
@@ -49,6 +50,7 @@ class Calibrator(nn.Module, ABC):
         options: the arguments, besides `num_classes`, that make it again; plain data, written to artefacts.
     """
 
+    title: str = ""
     translation_invariant: bool
     preserves: Preserves
     pointwise: bool = True
@@ -59,6 +61,11 @@ class Calibrator(nn.Module, ABC):
         super().__init__()
         self.num_classes = check_num_classes(num_classes)
         self.options: dict[str, Any] = options
+
+    @property
+    def sentence(self) -> str:
+        """One plain sentence on what it does: the first line of its class."""
+        return (type(self).__doc__ or "").strip().split("\n")[0]
 
     @abstractmethod
     def scores(self, logits: Logits, image: Tensor | None = None) -> Tensor:

@@ -45,6 +45,7 @@ class ConditionalAffine(AffineCalibrator):
     def __init__(self, num_classes: int, preserves: Literal["argmax", "order"]) -> None:
         super().__init__(num_classes, preserves=preserves)
         self.preserves = preserves
+        self.title = "Mask-keeping scaling" if preserves == "argmax" else "Order-keeping scaling"
         self.outputs = "drops" if preserves == "argmax" else "stacked_drops"
         gaps = num_classes - 1
         self.weight = nn.Parameter(torch.eye(gaps, dtype=torch.float64).repeat(num_classes, 1, 1))

@@ -20,6 +20,7 @@ from segcal.numerics import canonical_logits, winner
 class ConditionalDirichlet(AffineCalibrator):
     """One affine map of the log-probabilities for each predicted class."""
 
+    title = "Class-conditional Dirichlet"
     translation_invariant = True
     preserves = None
 

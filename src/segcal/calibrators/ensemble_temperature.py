@@ -21,6 +21,7 @@ from segcal.types import Logits
 class EnsembleTemperatureScaling(Calibrator):
     """Mix tempered probabilities with the original and the uniform ones."""
 
+    title = "Ensemble temperature scaling"
     translation_invariant = True
     preserves = "order"
     fitted_by = "mixture"

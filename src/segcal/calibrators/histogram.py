@@ -31,6 +31,7 @@ class Histogram(Calibrator):
         bins: how many bins.
     """
 
+    title = "Histogram binning"
     translation_invariant = True
     preserves = None
     fitted_by = "histogram"

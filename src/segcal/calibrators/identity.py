@@ -13,6 +13,7 @@ from segcal.types import Logits
 class Identity(Calibrator):
     """Return the softmax of the logits, unchanged."""
 
+    title = "No calibration"
     translation_invariant = True
     preserves = "order"
     fitted_by = "nothing"

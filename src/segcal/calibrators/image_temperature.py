@@ -31,6 +31,7 @@ class ImageTemperatureScaling(LookAround):
         seed: of the random gates.
     """
 
+    title = "Temperature by image"
     translation_invariant = True
     preserves = "order"
 

@@ -34,6 +34,7 @@ class Isotonic(Calibrator):
         knots: how many points the function may have; a fit with more joins the lightest of them.
     """
 
+    title = "Isotonic regression"
     translation_invariant = True
     preserves = "order"
     fitted_by = "isotonic"

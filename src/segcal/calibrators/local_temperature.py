@@ -33,6 +33,7 @@ class LocalTemperatureScaling(LookAround):
         seed: of the random gates.
     """
 
+    title = "Local temperature scaling"
     preserves = "order"
 
     def __init__(
@@ -53,6 +54,7 @@ class LocalTemperatureScaling(LookAround):
             seed=seed,
         )
         self.translation_invariant = canonical
+        self.title = "Local temperature scaling, offset-free" if canonical else self.title
         self.tree = TemperatureTree(self.num_classes, image_channels, full_3d, gate_init, seed)
 
     def margin(self, axes: int) -> tuple[int, ...]:

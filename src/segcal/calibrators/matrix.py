@@ -27,11 +27,13 @@ class MatrixScaling(AffineCalibrator):
         canonical: see log-probabilities (DC) instead of raw logits (MS).
     """
 
+    title = "Matrix scaling"
     preserves = None
 
     def __init__(self, num_classes: int, canonical: bool = False) -> None:
         super().__init__(num_classes, canonical=canonical)
         self.translation_invariant = canonical
+        self.title = "Dirichlet calibration" if canonical else self.title
         self.weight = nn.Parameter(torch.eye(num_classes, dtype=torch.float64))
         self.bias = nn.Parameter(torch.zeros(num_classes, dtype=torch.float64))
         self.gauge = nn.Parameter(torch.zeros(0, dtype=torch.float64))

@@ -18,6 +18,7 @@ from segcal.calibrators.matrix import matrix_bounds
 class RowSumMatrixScaling(AffineCalibrator):
     """One affine map of the logits whose rows have one sum."""
 
+    title = "Matrix scaling, offset-free"
     translation_invariant = True
     preserves = None
 

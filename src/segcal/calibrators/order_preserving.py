@@ -37,6 +37,7 @@ class OrderPreservingNetwork(Calibrator):
         seed: of its random start.
     """
 
+    title = "Order-keeping network"
     translation_invariant = True
     preserves = "order"
     fitted_by = "gradient"

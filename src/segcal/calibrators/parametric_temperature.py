@@ -33,6 +33,7 @@ class ParametricTemperatureScaling(Calibrator):
         seed: of its random start.
     """
 
+    title = "Temperature by voxel"
     translation_invariant = True
     preserves = "order"
     fitted_by = "gradient"

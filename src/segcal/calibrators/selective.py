@@ -49,6 +49,7 @@ class Selective(Calibrator):
         place: where it stands: "unflagged" or "before".
     """
 
+    title = "Selective scaling"
     fitted_by = "selector"
 
     def __init__(

@@ -18,6 +18,7 @@ from segcal.types import Logits
 class TemperatureScaling(Calibrator):
     """Divide all logits by one temperature."""
 
+    title = "Temperature scaling"
     translation_invariant = True
     preserves = "order"
     fitted_by = "convex"

@@ -25,12 +25,14 @@ class VectorScaling(Calibrator):
         common_scale: one scale for all classes (VS_ti), which makes it translation-invariant.
     """
 
+    title = "Vector scaling"
     preserves = None
     fitted_by = "convex"
 
     def __init__(self, num_classes: int, common_scale: bool = False) -> None:
         super().__init__(num_classes, common_scale=common_scale)
         self.translation_invariant = common_scale
+        self.title = "Vector scaling, offset-free" if common_scale else self.title
         self.has_penalty = (not common_scale, True)
         self.scale = nn.Parameter(torch.ones(1 if common_scale else num_classes, dtype=torch.float64))
         self.bias = nn.Parameter(torch.zeros(num_classes, dtype=torch.float64))

@@ -1,23 +1,25 @@
 """``segcal benchmark``: the paper's protocol on the user's cases, resumable, ending in the paper's tables."""
 
 import argparse
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from msgspec import to_builtins
+from msgspec.structs import replace
+
 from segcal.atomic import temporary
-from segcal.benchmark.page.writing import PAGE, write_report
 from segcal.benchmark.protocol import load_protocol
 from segcal.cli.console import Output
 from segcal.cli.parsing import at_least_one, device
 from segcal.cli.progress import step_bar
 from segcal.cli.reading import json_option
 from segcal.demo.embedded import open_embedded
-from segcal.report.document import SUMMARY
-from segcal.report.tables import FOLDER, task_table
-from segcal.studies.run import Finished as Whole
+from segcal.report.paper_tables import FOLDER, task_table
+from segcal.studies.page import PAGE, write_page_of
+from segcal.studies.run import Finished
 from segcal.studies.run import run as run_protocol
+from segcal.summary import SUMMARY
 from segcal.target import claim
 
 
@@ -47,35 +49,28 @@ def run(args: argparse.Namespace) -> int:
     """Run the protocol with its studies, write the tables, and say what came out."""
     output = Output(args.json)
     protocol = load_protocol(args.protocol, args.root)
-    protocol = replace(protocol, device=args.device, workers=args.workers or protocol.workers)
     # Predictions of embedded tasks are kept while it runs.
     with claim(args.output), step_bar("benchmark") as show, temporary(args.output) as cache:
-        opener = partial(open_embedded, cache=cache)
-        whole = run_protocol(protocol, args.output, opener, open_embedded, show, output.failed, args.overwrite)
-        write_report(args.output, overwrite=args.overwrite)
-    _print(output, whole, args.output)
+        embedded, workers = partial(open_embedded, cache=cache), args.workers or protocol.workers
+        protocol = replace(protocol, device=args.device, workers=workers, embedded=embedded)
+        finished = run_protocol(protocol, args.output, show, output.failed, args.overwrite)
+        write_page_of(finished, overwrite=args.overwrite)
+    _print(output, finished, args.output)
     return output.finish()
 
 
-def _print(output: Output, whole: Whole, folder: Path) -> None:
-    summary = whole.setting.summary
+def _print(output: Output, finished: Finished, folder: Path) -> None:
+    summary = finished.setting.summary
     paths = sorted((folder / FOLDER).iterdir())
-    output.say(*(task_table(summary, task["name"], intervals=False) for task in summary["tasks"]))
-    output.say("Matched comparisons:", *(f"- {each['sentence']}" for each in summary["comparisons"]))
-    output.say(*(f"note: {note}" for note in summary["notes"]))
-    output.say(*(f"no {name} study: {reason}" for name, reason in whole.left_out.items()))
+    output.say(*(task_table(summary, task.name, intervals=False) for task in summary.tasks))
+    output.say("Matched comparisons:", *(f"- {each.sentence}" for each in summary.comparisons))
+    output.say(*(f"note: {note}" for note in summary.notes))
+    output.say(*(f"no {name} study: {reason}" for name, reason in finished.left_out.items()))
     output.say(f"results {folder}, summary {folder / SUMMARY}, {len(paths)} files in {folder / FOLDER}")
     output.say(f"report {folder / PAGE}: open it in a browser")
-    output.document(
-        {
-            "results": str(folder),
-            "hash": summary["hash"],
-            "notes": summary["notes"],
-            "rows": summary["results"],
-            "comparisons": summary["comparisons"],
-            "studies": list(whole.studies),
-            "studies_left_out": whole.left_out,
-            "tables": [str(path) for path in paths],
-            "report": str(folder / PAGE),
-        }
-    )
+    rows, comparisons = to_builtins(summary.results), to_builtins(summary.comparisons)
+    output.document({
+        "results": str(folder), "hash": summary.hash, "notes": list(summary.notes), "rows": rows,
+        "comparisons": comparisons, "studies": list(finished.studies), "studies_left_out": finished.left_out,
+        "tables": [str(path) for path in paths], "report": str(folder / PAGE),
+    })  # fmt: skip

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import segcal
-from segcal.benchmark.page.evaluated import evaluated_document
 from segcal.cases import split_folders
 from segcal.cli.console import Output
 from segcal.cli.progress import case_bar
@@ -14,11 +13,11 @@ from segcal.cli.reading import common_options, open_folders, reading_options
 from segcal.evaluation.apply import check_match
 from segcal.evaluation.by_part import FITTED_ON, TITLES, document, evaluate_by_part, labelled_rows
 from segcal.evaluation.result import CSV_SIGNATURE, SUMMARY_SIGNATURE
+from segcal.report.evaluated import FLATTERS, evaluation_document
 from segcal.report.page import PAGE_SIGNATURE, write_page
 from segcal.target import check_file
 
 SIGNATURES = (CSV_SIGNATURE, SUMMARY_SIGNATURE, PAGE_SIGNATURE)
-FLATTERS = "No case was held out: the calibrator was fitted or chosen on these, and the numbers flatter it."
 
 
 def add(commands: Any, name: str) -> argparse.ArgumentParser:
@@ -70,8 +69,7 @@ def run(args: argparse.Namespace) -> int:
     if args.summary is not None:
         first.to_summary(args.summary)
     if args.report is not None:
-        measured = cases.subset([row["case"] for row in first.rows])
-        write_page(args.report, evaluated_document(first, measured, fitted, notes=[FLATTERS] * (part == FITTED_ON)))
+        write_page(args.report, evaluation_document(first, cases, fitted, notes=[FLATTERS] * (part == FITTED_ON)))
     for name, result in results.items():
         output.say(f"{TITLES[name]}:", result.table(output.width))
     output.document(document(results))

@@ -4,11 +4,11 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from segcal.benchmark.page.writing import write_report
 from segcal.cli import evaluate
 from segcal.cli.console import DONE, Output
 from segcal.cli.reading import common_options, reading_options
 from segcal.errors import InputError
+from segcal.studies.page import write_report
 
 EXAMPLES = (
     "examples:\n  segcal report demo-results -o report.html\n"

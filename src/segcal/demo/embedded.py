@@ -10,13 +10,13 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from segcal.atomic import written
-from segcal.studies.corruptions import corrupt
 from segcal.benchmark.tasks import EmbeddedTask, OpenTask
 from segcal.cases.base import Case, Cases
 from segcal.demo.ensembles import MEMBERS, load_ensemble, predict
 from segcal.demo.tasks import HELD_OUT, get_task
 from segcal.errors import InputError
 from segcal.pooling import POOLINGS, check_pooling, pool
+from segcal.studies.corruptions import corrupt
 from segcal.training import UNet
 
 

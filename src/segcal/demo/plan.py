@@ -4,11 +4,11 @@ from dataclasses import dataclass
 
 from segcal.benchmark.pipelines import Pipeline, paper_pipelines
 from segcal.benchmark.protocol import Protocol
-from segcal.studies.facts import UNCALIBRATED
 from segcal.benchmark.protocol import StudyOptions as Options
-from segcal.studies import STUDIES as STUDY_FACTS
 from segcal.benchmark.tasks import Division, EmbeddedTask
 from segcal.fitting import FitConfig
+from segcal.studies import STUDIES as STUDY_FACTS
+from segcal.studies.facts import UNCALIBRATED
 
 SINGLE = Pipeline("single", "identity")
 MEAN_PROBS = Pipeline("mean_probs", "identity")

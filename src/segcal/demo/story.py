@@ -1,32 +1,32 @@
 """The whole story on the embedded tasks: predict, fit, compare, study, and say in words what was found."""
 
-import json
 import multiprocessing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+
+from msgspec.structs import replace
 
 from segcal.atomic import temporary, write_text
-from segcal.benchmark.page.writing import PAGE, write_report
 from segcal.benchmark.pipelines import Pipeline
 from segcal.benchmark.run import Step, check_folder
-from segcal.studies.run import Finished as Whole
-from segcal.studies.run import run as run_protocol
-from segcal.studies.setting import Setting, choose_default
-from segcal.studies.study import Outcome as Study
-from segcal.studies.study import interval_cell as estimate_cell
-from segcal.studies.facts import MATRIX, UNCALIBRATED, Facts, find_facts
 from segcal.benchmark.tasks import EmbeddedTask
 from segcal.demo.embedded import open_embedded
 from segcal.demo.plan import Plan
-from segcal.demo.verdict import padding_verdict, shift_verdict, task_verdict
+from segcal.documents import json_text
 from segcal.kernels.threads import one_thread
 from segcal.parent import follow_parent
+from segcal.report.paper_tables import FLIPS, SHOWN
 from segcal.report.table import Cell, Column, Group, Row, Table
-from segcal.report.tables import FLIPS, SHOWN
+from segcal.report.verdict import shift_sentence, short_number, short_verdict
+from segcal.studies.facts import MATRIX, UNCALIBRATED, find_facts
+from segcal.studies.padding import PaddingData
+from segcal.studies.page import PAGE, write_page_of
+from segcal.studies.run import Finished, run
+from segcal.studies.setting import Setting, choose_default
+from segcal.studies.study import interval_cell
 
 VERDICT = "verdict.json"
 # Cases that a process predicts before it reports.
@@ -35,14 +35,12 @@ PART = 4
 
 @dataclass(frozen=True)
 class Story:
-    """What a demonstration found.
+    """The findings of a demonstration.
 
     Attributes:
         table: a few rows of the main table.
-        verdict: sentences.
         reduced: what was less than everything.
         left_out: studies that had nothing to look at, with the reason.
-        written: the files and folders to look at.
         chosen: by task, the calibrator that `segcal fit` would take.
     """
 
@@ -53,46 +51,36 @@ class Story:
     written: tuple[Path, ...]
     chosen: dict[str, str]
 
-    def to_plain(self) -> dict[str, Any]:
-        """Return plain data."""
-        return {
-            "verdict": list(self.verdict),
-            "reduced": list(self.reduced),
-            "left_out": self.left_out,
-            "chosen": self.chosen,
-            "written": [str(path) for path in self.written],
-        }
+    def to_plain(self) -> dict[str, object]:
+        """Return everything but the table as plain data."""
+        kept = ("verdict", "reduced", "left_out", "chosen")
+        return {name: getattr(self, name) for name in kept} | {"written": [str(path) for path in self.written]}
 
 
 def tell_story(plan: Plan, folder: str | Path, progress: Callable[[Step], None] = lambda step: None) -> Story:
-    """Run a demonstration; run again after an interruption, it goes on from there.
-
-    Args:
-        plan: what is done.
-        folder: where results go.
-        progress: told how far it is.
-    """
-    place = Path(folder)
-    check_folder(place)
-    with temporary(place) as cache:  # predictions are kept while it runs
+    """Run a demonstration and report its steps; run again after an interruption, it goes on from there."""
+    results = Path(folder)
+    check_folder(results)
+    with temporary(results) as cache:  # predictions are kept while it runs
         predict_all(plan, cache, progress)
-        embedded = partial(open_embedded, cache=cache)
-        whole = run_protocol(plan.protocol, place, embedded, open_embedded, progress)
-        return _tell(plan, place, whole)
+        protocol = replace(plan.protocol, embedded=partial(open_embedded, cache=cache))
+        return _tell(plan, results, run(protocol, results, progress))
 
 
-def _tell(plan: Plan, place: Path, whole: Whole) -> Story:
-    setting = whole.setting
+def _tell(plan: Plan, folder: Path, finished: Finished) -> Story:
+    setting = finished.setting
     chosen = {task.name: choose_default(setting, task).pipeline for task in setting.tasks}
-    verdict = find_verdict(setting, chosen, whole.studies)
+    verdict = find_verdict(setting, chosen)
+    if "padding" in finished.studies:
+        verdict.append(padding_sentence(finished.studies["padding"].data))
     table = short_table(setting, chosen)
-    table.write(place / "tables", "demo")
+    table.write(folder / "tables", "demo")
     titles = {task: pipeline.calibrator for task, pipeline in chosen.items()}
     names = (PAGE, VERDICT, "tables", "studies", "summary.json", "units", "calibrators")
-    written = tuple(place / name for name in names)
-    story = Story(table, tuple(verdict), plan.reduced, whole.left_out, written, titles)
-    write_text(place / VERDICT, json.dumps(story.to_plain(), indent=1, ensure_ascii=False) + "\n")
-    write_report(place)
+    written = tuple(folder / name for name in names)
+    story = Story(table, tuple(verdict), plan.reduced, finished.left_out, written, titles)
+    write_text(folder / VERDICT, json_text(story.to_plain(), indent=1) + "\n")
+    write_page_of(finished, plan.reduced)
     return story
 
 
@@ -117,7 +105,7 @@ def predict_all(plan: Plan, cache: Path, progress: Callable[[Step], None]) -> No
 
 def predict_part(task: EmbeddedTask, ids: Sequence[str], cache: Path) -> int:
     """Predict some cases of a task into the cache, in one thread, and return how many."""
-    cases = open_embedded(task, "mean_logits", cache).cases
+    cases = open_embedded(task, "mean_logits", cache=cache).cases
     with one_thread():
         for case_id in ids:
             cases.read(case_id)
@@ -133,35 +121,45 @@ def batched(ids: Sequence[str], size: int) -> list[Sequence[str]]:
     return [ids[start : start + size] for start in range(0, len(ids), size)]
 
 
-def find_verdict(setting: Setting, chosen: dict[str, Pipeline], studies: dict[str, Study]) -> list[str]:
-    """Return the sentences on all tasks, their corrupted copies, and padding."""
+def find_verdict(setting: Setting, chosen: Mapping[str, Pipeline]) -> list[str]:
+    """Return the sentences on all tasks and their corrupted copies."""
     sentences: list[str] = []
     for task in setting.tasks:
         judged = (setting.results, setting.summary, task.name, chosen[task.name])
         facts = find_facts(*judged)
-        sentences += task_verdict(facts)
-        shifted: list[Facts] = [find_facts(*judged, target) for target in task.test_on]
-        sentences += [shift_verdict(facts, each) for each in shifted]
-    if "padding" in studies:
-        sentences.append(padding_verdict(studies["padding"]))
+        sentences += short_verdict(facts)
+        sentences += [shift_sentence(facts, find_facts(*judged, target)) for target in task.test_on]
     return sentences
 
 
-def short_table(setting: Setting, chosen: dict[str, Pipeline]) -> Table:
+def padding_sentence(data: PaddingData) -> str:
+    """Return what padding does, if nobody looks."""
+    plain, check = data.calibrators["identity"], data.check
+    before, after = (short_number(plain[way]["ece"].value) for way in ("masked", "unmasked"))
+    text = (
+        f"padding: taking the filled outside of the crop ({100 * check.mean_share:.0f} % of the voxels) for "
+        f"logits turns an uncalibrated ECE of {before} into {after}"
+    )
+    if {"masked", "unmasked"} <= set(data.temperature):
+        low, high = data.temperature["unmasked"], data.temperature["masked"]
+        text += f" and the fitted temperature from {high:.2f} to {low:.2f}"
+    return f"{text}; segcal check reports it in {check.caught} of {check.cases} cases."
+
+
+def short_table(setting: Setting, chosen: Mapping[str, Pipeline]) -> Table:
     """Return uncalibrated, default and matrix scaling of each task, with intervals."""
-    names = [name for name in SHOWN if name in setting.summary["metrics"]]
+    names = [name for name in SHOWN if name in setting.summary.metrics]
     columns = tuple(Column(SHOWN[name].title, "", SHOWN[name].digits, SHOWN[name].scale, None) for name in names)
     groups = []
     for task, default in chosen.items():
-        rows = {"uncalibrated": UNCALIBRATED, f"default: {default.calibrator}": default, "matrix scaling: ms": MATRIX}
-        found = {title: (pipeline, setting.numbers(task, pipeline.title)) for title, pipeline in rows.items()}
-        listed = [Row(title, _cells(names, *pair)) for title, pair in found.items() if pair[1]]
-        groups.append(Group(task, tuple(listed)))
+        rows = []
+        pipelines = {"uncalibrated": UNCALIBRATED, f"default: {default.calibrator}": default}
+        for title, pipeline in (pipelines | {"matrix scaling: ms": MATRIX}).items():
+            if numbers := setting.numbers(task, pipeline.title):
+                keeps = pipeline.preserves is not None
+                cells = (Cell(None) if keeps and name == FLIPS else interval_cell(numbers[name]) for name in names)
+                rows.append(Row(title, tuple(cells)))
+        groups.append(Group(task, tuple(rows)))
     level = 100 * setting.protocol.bootstrap.level
     note = f"Mean [{level:g} % interval over cases; ACE: min, max over repeats]. DSC and Flip in %. — cannot flip."
     return Table("Before and after calibration, mean logits of the ensemble", "", columns, tuple(groups), (note,))
-
-
-def _cells(names: Sequence[str], pipeline: Pipeline, numbers: dict[str, Any]) -> tuple[Cell, ...]:
-    keeps = pipeline.preserves is not None
-    return tuple(Cell(None) if keeps and name == FLIPS else estimate_cell(numbers[name]) for name in names)

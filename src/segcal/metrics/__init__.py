@@ -15,6 +15,8 @@ Every name of the list is a function of plain tensors as well, and :func:`meter`
 
 from collections.abc import Callable
 
+from dataclasses import replace
+
 from segcal.errors import InputError
 from segcal.metrics import flips, likelihood, readers
 from segcal.metrics.base import Metric
@@ -82,6 +84,44 @@ METRICS: dict[str, Metric] = {
     "hd": Metric("Hausdorff distance", readers.surface, hausdorff_distance, unit="distance", needs=("surface",)),
     "hd95": Metric("95 % Hausdorff distance", readers.surface, hausdorff_95, unit="distance", needs=("surface",)),
 }
+
+# Title and sentence of the report, for readers who know no statistics; a metric without them is not shown there.
+_IN_WORDS = {
+    "nll": (
+        "Loss",
+        "A strict score of the probabilities: confident mistakes cost most (negative log-likelihood, NLL). Lower is "
+        "better; it has no upper end.",
+    ),
+    "dice": (
+        "Dice",
+        "How well the mask overlaps the truth; 100 % is a perfect mask. A calibrator that keeps the mask cannot "
+        "change it.",
+    ),
+    "ece": (
+        "Calibration error",
+        "How far confidence is from the share of right predictions, on average over all voxels (ECE). "
+        "0 % would be perfect.",
+    ),
+    "ba_ece": (
+        "Error by distance",
+        "The same gap, weighted towards voxels near the edges of structures, where it matters most (BA-ECE).",
+    ),
+    "ace": (
+        "Error by level",
+        "The same gap, with every level of confidence counting the same, however few voxels it has (ACE).",
+    ),
+    "flip_rate": ("Mask changed", "Share of voxels whose predicted class the calibrator changed."),
+    "harmful_flips": ("Harmful changes", "Of the changed voxels, the share that was right and became wrong."),
+    "beneficial_flips": ("Useful changes", "Of the changed voxels, the share that was wrong and became right."),
+    "brier": ("Brier score", "Mean squared distance between probabilities and truth, 0 to 2; lower is better."),
+    "accuracy": ("Voxels right", "Share of voxels whose predicted class is the true one."),
+    "miou": ("Mean IoU", "Overlap of mask and truth, mean over classes, all voxels together."),
+    "cece": ("Error by class", "Calibration error of every class's own probability, averaged over classes."),
+    "ece_foreground": ("Error in structures", "Calibration error of voxels that truly belong to a structure."),
+    "ece_wrong": ("Confidence when wrong", "How sure the model is where it is wrong; lower is better."),
+    "ece_boundary": ("Error at edges", "Calibration error of voxels less than 3 voxels from an edge."),
+}
+METRICS |= {name: replace(METRICS[name], plain=plain, sentence=text) for name, (plain, text) in _IN_WORDS.items()}
 
 
 def find_metrics(names: tuple[str, ...]) -> dict[str, Metric]:

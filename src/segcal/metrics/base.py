@@ -28,6 +28,8 @@ class Metric:
             and take the mean.
         bins: the number of bins it reads, if it reads some.
         needs: tables that are only made when asked for.
+        plain: what a reader who knows no statistics sees as its title; "" for a metric that the report leaves out.
+        sentence: what it says, for the same reader.
     """
 
     title: str
@@ -38,6 +40,8 @@ class Metric:
     pooled: bool = False
     bins: int | None = None
     needs: tuple[Need, ...] = ()
+    plain: str = ""
+    sentence: str = ""
 
     def __call__(self, tables: CaseTables) -> float | None:
         """Return the number of these tables, or None where it is not defined."""

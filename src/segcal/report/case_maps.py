@@ -11,8 +11,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import torch
-from msgspec import Struct
-from msgspec.structs import asdict
+from msgspec import Struct, structs
 from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
@@ -21,7 +20,7 @@ from segcal.calibrators.base import Calibrator
 from segcal.cases.base import Case, Cases
 from segcal.evaluation.slabs import calibrated_scores
 from segcal.numerics import canonical_logits, free_energy, winner
-from segcal.report.pictures import encode_indices, encode_jpeg, encode_values
+from segcal.report.pictures import Encoded, encode_indices, encode_jpeg, encode_values
 from segcal.types import IGNORED
 
 # Pixels along the longer side that are kept, of a picture and of a slice of a volume.
@@ -35,9 +34,6 @@ TAIL = 0.5
 REASONS = {"worst": 3, "least gain": 2, "most gain": 1}
 # Characters of pictures in all, about; the first case is kept whatever its size.
 BUDGET = 1_000_000
-
-# A picture as :mod:`segcal.report.pictures` encodes it, and an index into the space of a case.
-Encoded: TypeAlias = dict[str, str | float]
 Index: TypeAlias = tuple[slice | int, ...]
 
 
@@ -224,13 +220,13 @@ def see_cases(
         left -= size_of(maps)
         if seen and left < 0:
             break
-        seen.append(SeenCase(case_id, why, **asdict(numbers[case_id]), **asdict(maps)))
+        seen.append(SeenCase(case_id, why, **structs.asdict(numbers[case_id]), **structs.asdict(maps)))
     return seen
 
 
 def size_of(maps: CaseMaps) -> int:
     """Return how many characters the pictures of a case have."""
-    found = [value for each in maps.slices for value in asdict(each).values() if isinstance(value, dict)]
+    found = [value for each in maps.slices for value in structs.asdict(each).values() if isinstance(value, dict)]
     return sum(len(each["png"] if "png" in each else each["jpeg"]) for each in found)
 
 

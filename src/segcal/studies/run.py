@@ -11,7 +11,7 @@ from segcal.benchmark.protocol import Protocol
 from segcal.benchmark.run import Progress, Step, check_folder, run_benchmark
 from segcal.benchmark.summaries import write_summary
 from segcal.cases.base import CaseError
-from segcal.report.tables import write_tables
+from segcal.report.paper_tables import write_tables
 from segcal.studies import choose_studies, run_studies
 from segcal.studies.setting import Setting
 from segcal.studies.study import Outcome
@@ -49,7 +49,7 @@ def run(
         protocol = exclude_broken(protocol, place, failed, progress)
     results = run_benchmark(protocol, place, progress, overwrite)
     summary = write_summary(results)
-    write_tables(place)
+    write_tables(summary, place)
     finished = Finished(Setting(protocol, results, summary), {}, {})
     for number, name in enumerate(names):
         progress(Step(number, len(names), f"study: {name.replace('_', ' ')}"))

@@ -6,14 +6,32 @@ import html
 import json
 import re
 
-from segcal.report.page import SCHEMA, render_page, write_page
+from msgspec import to_builtins
+
+from segcal.report.case_maps import SeenCase
+from segcal.report.document import CaseColumns, CaseExamples, Document, Provenance, TaskSection
+from segcal.report.facts import PartCounts
+from segcal.report.page import PageFigure, render_page, write_page
 from segcal.report.page.render import SCRIPTS, asset, bounded_examples, bounded_figures, json_text
+from segcal.report.verdict import Verdict
+
+HARM = "</title><script>harm()</script>"
 
 
-def document(**changes):
-    verdict = {"headline": "<b>All</b> is well."}
-    place = {"id": "</title><script>harm()</script>", "verdict": verdict}
-    return {"schema": SCHEMA, "title": "</title><script>harm()</script>", "places": [place], "examples": {}, **changes}
+def document(notes=()):
+    section = TaskSection(
+        id=HARM, task="a", classes=[], shown_classes=[], background=True, baseline=None, chosen=None,
+        verdict=Verdict("<b>All</b> is well.", "same", "", ""), division=PartCounts(1, 1, 1, 1), rows=[], curves={},
+        per_class={}, bands={}, cases=CaseColumns([], 0, {}, {}, {}),
+    )  # fmt: skip
+    return Document(
+        kind="evaluation", title=HARM, level=0.95, notes=list(notes), metrics={}, calibrators={}, sections=[section],
+        examples={}, rule="", provenance=Provenance(segcal="1", fingerprints={}),
+    )  # fmt: skip
+
+
+def figure(name, svg):
+    return PageFigure(name, "", "", "", svg)
 
 
 def embedded(page, name):
@@ -23,7 +41,7 @@ def embedded(page, name):
 
 def test_the_document_comes_back_from_the_page_whatever_it_holds():
     nasty = "</script><!--<script>\u2028'\"&%%data%%%%script%%"
-    page = render_page(document(notes=[nasty]), [{"name": "a", "svg": f"<svg>{nasty}</svg>"}])
+    page = render_page(document(notes=[nasty]), [figure("a", f"<svg>{nasty}</svg>")])
     assert embedded(page, "data")["notes"] == [nasty]
     assert embedded(page, "figures")[0]["svg"] == f"<svg>{nasty}</svg>"
 
@@ -58,16 +76,18 @@ def test_json_has_no_character_that_could_end_a_script():
 
 
 def test_examples_are_bounded_and_every_task_keeps_its_worst():
-    examples = {task: {"cases": [{"png": "x" * 1000}] * 5, "of": 90} for task in ("a", "b")}
-    kept = bounded_examples(examples, most=4200)
-    assert [len(kept[task]["cases"]) for task in ("a", "b")] == [2, 2]
-    assert kept["a"]["of"] == 90
-    assert len(bounded_examples(examples, most=1)["a"]["cases"]) == 1
+    case = SeenCase("x" * 1000, [], [], [], [], 0, None, [], None, 1, [])
+    size = len(json.dumps(to_builtins(case)))
+    examples = {task: CaseExamples([case] * 5, 90, "") for task in ("a", "b")}
+    kept = bounded_examples(examples, most=4 * size)
+    assert [len(kept[task].cases) for task in ("a", "b")] == [2, 2]
+    assert (kept["a"].of, len(examples["a"].cases)) == (90, 5)
+    assert len(bounded_examples(examples, most=1)["a"].cases) == 1
 
 
 def test_figures_are_bounded_and_keep_their_order():
-    figures = [{"name": str(size), "svg": "x" * size} for size in (500, 10, 300, 20)]
-    assert [each["name"] for each in bounded_figures(figures, most=350)] == ["10", "300", "20"]
+    figures = [figure(str(size), "x" * size) for size in (500, 10, 300, 20)]
+    assert [each.name for each in bounded_figures(figures, most=350)] == ["10", "300", "20"]
 
 
 def test_the_page_is_written_beside_and_renamed(tmp_path):

@@ -8,7 +8,7 @@ import numpy as np
 from scipy.stats import rankdata
 
 from segcal.demo.loss_study.plan import MAIN
-from segcal.report.cells import Cell
+from segcal.report.table import Cell
 from segcal.summary import Difference, Draws, Estimate, difference, estimate
 
 # How the main metrics are ranked.

@@ -14,8 +14,7 @@ from segcal.demo.loss_study.plan import (
     VARIANTS,
 )
 from segcal.demo.loss_study.results import DIRECTIONS, Key, Results
-from segcal.report.cells import Cell, Column, Group, Row
-from segcal.report.table import Table
+from segcal.report.table import Cell, Column, Group, Row, Table
 from segcal.summary import Difference
 from segcal.training import BACKBONES
 

@@ -11,8 +11,7 @@ import numpy as np
 from segcal.demo.loss_study.plan import MAIN
 from segcal.demo.loss_study.results import Key, Results
 from segcal.demo.loss_study.tables import BASELINE, METRIC_TITLES, PIPELINES, TITLES
-from segcal.report.cells import Cell, Column, Group, Row
-from segcal.report.table import Table
+from segcal.report.table import Cell, Column, Group, Row, Table
 from segcal.summary import Difference
 
 STAGES = {"clean": "On cases like those of training", "corrupted": "Under corruption"}

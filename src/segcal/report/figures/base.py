@@ -2,7 +2,7 @@
 
 import io
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, wraps
 from typing import Any, ParamSpec
@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from segcal.errors import InputError
-from segcal.report.pictures import decode_map
+from segcal.report.page import PageFigure
+from segcal.report.pictures import Encoded, decode_map
 
 Arguments = ParamSpec("Arguments")
 # Okabe and Ito: told apart with every kind of colour vision. Dashes and markers differ as well.
@@ -41,15 +42,11 @@ MOST_PIXELS = 160
 
 @dataclass(frozen=True)
 class Drawn:
-    """A figure with its words.
+    """A figure of a task: the stem of its file, what it shows, how to read it.
 
     Attributes:
-        name: of its file, without the ending.
-        task: which task it belongs to.
-        title: what it shows.
-        text: how to read it.
         draw: makes the figure, when it is needed.
-        on_page: whether the page has it; what its case browser shows anyway is a file only.
+        on_page: whether the page has it; what the page draws itself is a file only.
     """
 
     name: str
@@ -63,6 +60,10 @@ class Drawn:
     def svg(self) -> str:
         """The figure as SVG."""
         return to_svg(self.draw())
+
+    def on_the_page(self) -> PageFigure:
+        """Return what the page embeds."""
+        return PageFigure(self.name, self.task, self.title, self.text, self.svg)
 
 
 def styled(draw: Callable[Arguments, Any]) -> Callable[Arguments, Any]:
@@ -108,8 +109,8 @@ def _settle(figure: Any) -> None:
     figure.draw_without_rendering()
     figure.set_layout_engine("none")
     for axis in figure.axes:
-        place = axis.get_position(original=True)
-        axis.set_position([round(float(number), 3) for number in place.bounds])
+        box = axis.get_position(original=True)
+        axis.set_position([round(float(number), 3) for number in box.bounds])
 
 
 def shorten(text: str, most: int = 36) -> str:
@@ -122,7 +123,7 @@ def shorten(text: str, most: int = 36) -> str:
     return plain if len(plain) <= most else f"{plain[: most - 1]}…"
 
 
-def show_picture(axis: Any, encoded: Mapping[str, Any] | None, shape: tuple[int, ...]) -> None:
+def show_picture(axis: Any, encoded: Encoded | None, shape: tuple[int, ...]) -> None:
     """Show a picture in grey or colour; an even grey where there is none."""
     axis.set_axis_off()
     if encoded is None:
@@ -144,7 +145,7 @@ def _smaller(values: NDArray[np.float64]) -> NDArray[np.uint8]:
     return np.asarray(image)
 
 
-def show_classes(axis: Any, encoded: Mapping[str, Any], background: bool, alpha: float) -> None:
+def show_classes(axis: Any, encoded: Encoded, background: bool, alpha: float) -> None:
     """Lay the classes of a map over what is there; the background and voxels that do not count stay clear."""
     from matplotlib.colors import to_rgb
 

@@ -1,6 +1,6 @@
 """From a document to one HTML file.
 
-The document (plain data, see ``docs/report.md``) is embedded as JSON, and the page's own script draws everything from
+The document (:mod:`segcal.report.document`) is embedded as JSON, and the page's own script draws everything from
 it. Names in it may come from anywhere: in the JSON every character that could end a script or begin a tag is escaped,
 the script only ever sets text, and the file's content security policy allows its own script and style by their digests
 and nothing else, from nowhere else.
@@ -15,12 +15,13 @@ import re
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+
+from msgspec import Struct, structs, to_builtins
 
 from segcal import documents
 from segcal.atomic import write_text
+from segcal.report.document import CaseExamples, Document
 
-SCHEMA = 1
 # How every page begins: what begins otherwise was written by something else.
 PAGE_SIGNATURE = re.compile(rb"<!doctype html>.{1,2000}<title>segcal report", re.DOTALL)
 # The page's script, in the order in which its parts need each other.
@@ -34,18 +35,23 @@ MOST_FIGURES = 1_700_000
 ESCAPED = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
 
 
-def render_page(document: Mapping[str, Any], figures: Sequence[Mapping[str, str]] = ()) -> str:
-    """Return the page of a document.
+class PageFigure(Struct):
+    """A figure of a study, as SVG, with its words; with a task it is shown in that task's section only."""
 
-    Args:
-        document: what is shown.
-        figures: title, text and svg of each figure of the studies.
-    """
-    shown = {**document, "examples": bounded_examples(document.get("examples", {}))}
+    name: str
+    task: str
+    title: str
+    text: str
+    svg: str
+
+
+def render_page(document: Document, figures: Sequence[PageFigure] = ()) -> str:
+    """Return the page of a document, with figures of studies."""
+    shown = structs.replace(document, examples=bounded_examples(document.examples))
     script = "\n".join(["'use strict';", *(asset(name) for name in SCRIPTS)])
     style = asset("page.css")
     parts = {
-        "title": html.escape(f"segcal report: {_shortened(str(document['title']))}"),
+        "title": html.escape(f"segcal report: {_shortened(document.title)}"),
         "policy": html.escape(
             f"default-src 'none'; script-src '{_digest(script)}'; style-src '{_digest(style)}'; img-src data: blob:; "
             "base-uri 'none'; form-action 'none'"
@@ -60,9 +66,7 @@ def render_page(document: Mapping[str, Any], figures: Sequence[Mapping[str, str]
     return re.sub(r"%%(\w+)%%", lambda found: parts[found[1]], asset("page.html"))
 
 
-def write_page(
-    path: str | os.PathLike[str], document: Mapping[str, Any], figures: Sequence[Mapping[str, str]] = ()
-) -> Path:
+def write_page(path: str | os.PathLike[str], document: Document, figures: Sequence[PageFigure] = ()) -> Path:
     """Write the page of a document and return its path."""
     return write_text(path, render_page(document, figures))
 
@@ -72,49 +76,48 @@ def asset(name: str) -> str:
     return (files("segcal.report.page") / "assets" / name).read_text("utf-8")
 
 
-def json_text(data: Any) -> str:
+def json_text(data: object) -> str:
     """Return JSON that can stand inside a script element whatever it holds.
 
     >>> documents.parse_json(json_text("</script>")), "<" in json_text("</script>")
     ('</script>', False)
     """
-    text = documents.json_text(data)
+    text = documents.json_text(to_builtins(data))
     for character, escaped in ESCAPED.items():
         text = text.replace(character, escaped)
     return text
 
 
-def bounded_examples(examples: Mapping[str, Any], most: int = MOST_PICTURES) -> dict[str, Any]:
+def bounded_examples(examples: Mapping[str, CaseExamples], most: int = MOST_PICTURES) -> dict[str, CaseExamples]:
     """Return the examples of all tasks with as many cases as fit: first the worst of every task, then the next ones."""
-    kept: dict[str, list[Any]] = {task: [] for task in examples}
+    kept = {task: structs.replace(found, cases=[]) for task, found in examples.items()}
     used = 0
-    for place in range(max((len(found["cases"]) for found in examples.values()), default=0)):
+    for rank in range(max((len(found.cases) for found in examples.values()), default=0)):
         for task, found in examples.items():
-            if place < len(found["cases"]):
-                used += len(json.dumps(found["cases"][place]))
-                if used <= most or not any(kept.values()):
-                    kept[task].append(found["cases"][place])
-    return {task: {**found, "cases": kept[task]} for task, found in examples.items()}
+            if rank < len(found.cases):
+                used += len(json.dumps(to_builtins(found.cases[rank])))
+                if used <= most or not any(each.cases for each in kept.values()):
+                    kept[task].cases.append(found.cases[rank])
+    return kept
 
 
-def bounded_figures(figures: Sequence[Mapping[str, str]], most: int = MOST_FIGURES) -> list[dict[str, str]]:
+def bounded_figures(figures: Sequence[PageFigure], most: int = MOST_FIGURES) -> list[PageFigure]:
     """Return the figures that fit, small ones first where there is not room for all, in their own order."""
     kept, used = set(), 0
-    for place in sorted(range(len(figures)), key=lambda place: len(figures[place]["svg"])):
-        used += len(figures[place]["svg"])
+    for number in sorted(range(len(figures)), key=lambda number: len(figures[number].svg)):
+        used += len(figures[number].svg)
         if used <= most:
-            kept.add(place)
-    return [dict(figure) for place, figure in enumerate(figures) if place in kept]
+            kept.add(number)
+    return [figure for number, figure in enumerate(figures) if number in kept]
 
 
-def _plain_verdicts(document: Mapping[str, Any]) -> str:
+def _plain_verdicts(document: Document) -> str:
     """Return the headlines as HTML, for readers whose browser runs no script."""
-    lines = [
-        f"<p><b>{html.escape(place['id'])}</b>: {html.escape(place['verdict']['headline'])}</p>"
-        for place in document["places"]
-        if place["verdict"] is not None
-    ]
-    return "".join(lines)
+    return "".join(
+        f"<p><b>{html.escape(section.id)}</b>: {html.escape(section.verdict.headline)}</p>"
+        for section in document.sections
+        if section.verdict is not None
+    )
 
 
 def _digest(text: str) -> str:

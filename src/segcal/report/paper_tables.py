@@ -1,18 +1,17 @@
 """The paper's tables from the summary of a benchmark.
 
 Table 1: tasks and splits. Table 2: calibrators and their parameters. Table 3: how much the offset of the pooled logits
-varies. Table 4: the main results. Table 8: the same with intervals, one table a task. Tests on other tasks have tables
-in the layout of Table 7. Tables 5 and 6 belong to studies.
+varies. Table 4: the main results. Table 8: the same with intervals, one table per task. Tests on other tasks have
+tables in the layout of Table 7. Tables 5 and 6 belong to studies.
 """
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from segcal.calibrators import make_calibrator
-from segcal.report.cells import Cell, Column, Group, Row, quartiles
-from segcal.report.document import read_summary
-from segcal.report.table import Table
+from segcal.report.table import Cell, Column, Group, Row, Table, quartiles
+from segcal.summary import Estimate, PipelineFacts, Summary
 
 FOLDER = "tables"
 KEEPS = {"order": "order", "argmax": "argmax", None: "×"}
@@ -40,7 +39,7 @@ SHOWN = {
 }
 
 
-def make_tables(summary: Mapping[str, Any]) -> dict[str, Table]:
+def make_tables(summary: Summary) -> dict[str, Table]:
     """Return the tables of a summary, by the stem of their files."""
     tables = {
         "table1_tasks": tasks_table(summary),
@@ -48,52 +47,49 @@ def make_tables(summary: Mapping[str, Any]) -> dict[str, Table]:
         "table3_offsets": offsets_table(summary),
         "table4_results": results_table(summary),
     }
-    tables |= {f"table8_{task['name']}": task_table(summary, task["name"]) for task in summary["tasks"]}
+    tables |= {f"table8_{task.name}": task_table(summary, task.name) for task in summary.tasks}
     return tables | shift_tables(summary)
 
 
-def write_tables(folder: str | Path) -> list[Path]:
-    """Write the tables of a folder of results, made from its summary, and return their paths."""
-    tables = make_tables(read_summary(folder))
+def write_tables(summary: Summary, folder: str | Path) -> list[Path]:
+    """Write the tables of a summary into a folder of results and return their paths."""
+    tables = make_tables(summary)
     return [path for stem, table in tables.items() for path in table.write(Path(folder) / FOLDER, stem)]
 
 
-def tasks_table(summary: Mapping[str, Any]) -> Table:
+def tasks_table(summary: Summary) -> Table:
     """Return Table 1: classes, members and splits of each task."""
     columns = tuple(Column(title, digits=0) for title in ("C", "M", "cal", "val", "test", "cases"))
     rows = []
-    for task in summary["tasks"]:
-        parts = [_counts(task[part]) for part in ("cal", "val", "test")]
-        rows.append(Row(task["name"], (Cell(task["num_classes"]), Cell(task["members"]), *parts, Cell(task["cases"]))))
-    note = f"Divided {summary['repeats']} times anew; cases of one group stay together, so sizes may differ a little."
+    for task in summary.tasks:
+        parts = [_counts(sizes) for sizes in (task.cal, task.val, task.test)]
+        rows.append(Row(task.name, (Cell(task.num_classes), Cell(task.members), *parts, Cell(task.cases))))
+    note = f"Divided {summary.repeats} times anew; cases of one group stay together, so sizes may differ a little."
     return Table("Tasks, classes, ensemble members and splits", "Task", columns, (Group("", tuple(rows)),), (note,))
 
 
-def calibrators_table(summary: Mapping[str, Any]) -> Table:
+def calibrators_table(summary: Summary) -> Table:
     """Return Table 2: promises, and fitted / identifiable parameters for the class counts of the tasks."""
-    sizes = {task["name"]: task["num_classes"] for task in summary["tasks"]}
+    sizes = {task.name: task.num_classes for task in summary.tasks}
     spans = [Column(f"{name} (C={size})") for name, size in sizes.items()]
     columns = (Column("TI"), Column("keeps"), *spans)
     groups: dict[str, list[Row]] = {GLOBAL: [], OTHERS: []}
-    for name, facts in {each["calibrator"]: each for each in summary["pipelines"].values()}.items():
+    for name, facts in {each.calibrator: each for each in summary.pipelines.values()}.items():
         if name == "identity":
             continue
         made = [make_calibrator(name, size) for size in sizes.values()]
         cells = [Cell(f"{each.num_parameters()}/{each.num_identifiable()}") for each in made]
-        promises = (Cell("✓" if facts["translation_invariant"] else "×"), Cell(KEEPS[facts["preserves"]]))
+        promises = (Cell("✓" if facts.translation_invariant else "×"), Cell(KEEPS[facts.preserves]))
         row = Row(name, (*promises, *cells))
-        groups[OTHERS if name in CONDITIONAL or not facts["pointwise"] else GLOBAL].append(row)
+        groups[OTHERS if name in CONDITIONAL or not facts.pointwise else GLOBAL].append(row)
     listed = tuple(Group(title, tuple(rows)) for title, rows in groups.items() if rows)
     note = "TI: the logits' offset does not matter. Parameters: fitted / identifiable."
     return Table("Calibrators: promises and parameters", "Calibrator", columns, listed, (note,))
 
 
-def offsets_table(summary: Mapping[str, Any]) -> Table:
+def offsets_table(summary: Summary) -> Table:
     """Return Table 3: the spread of the free energy of the pooled logits over the voxels of a case."""
-    rows = [
-        Row(task["name"], (Cell(len(task["offsets"])), quartiles(list(task["offsets"].values()))))
-        for task in summary["tasks"]
-    ]
+    rows = [Row(task.name, (Cell(len(task.offsets)), quartiles(list(task.offsets.values())))) for task in summary.tasks]
     columns = (Column("cases", digits=0), Column("mean [quartiles]", digits=2))
     note = (
         "Standard deviation over the voxels of a case, mean over test cases [lower quartile, median, upper quartile]."
@@ -102,23 +98,23 @@ def offsets_table(summary: Mapping[str, Any]) -> Table:
     return Table(title, "Task", columns, (Group("", tuple(rows)),), (note,))
 
 
-def results_table(summary: Mapping[str, Any]) -> Table:
+def results_table(summary: Summary) -> Table:
     """Return Table 4: the main results of all tasks side by side."""
-    places = [(task["name"], "", task["name"]) for task in summary["tasks"]]
-    return _results(summary, "Calibration and segmentation on the test cases", places, intervals=False)
+    blocks = [(task.name, "", task.name) for task in summary.tasks]
+    return _results(summary, "Calibration and segmentation on the test cases", blocks, intervals=False)
 
 
-def task_table(summary: Mapping[str, Any], task: str, intervals: bool = True) -> Table:
+def task_table(summary: Summary, task: str, intervals: bool = True) -> Table:
     """Return the part of Table 8 for one task, or of Table 4 without intervals."""
     return _results(summary, f"Results on {task}", [(task, "", "")], intervals)
 
 
-def shift_tables(summary: Mapping[str, Any]) -> dict[str, Table]:
+def shift_tables(summary: Summary) -> dict[str, Table]:
     """Return, for each task that was tested on others, a table in the layout of Table 7."""
     targets: dict[str, list[str]] = {}
-    for row in summary["results"]:
-        if row["test_on"] and row["test_on"] not in targets.setdefault(row["task"], []):
-            targets[row["task"]].append(row["test_on"])
+    for row in summary.results:
+        if row.test_on and row.test_on not in targets.setdefault(row.task, []):
+            targets[row.task].append(row.test_on)
     return {
         f"shift_{task}": _results(
             summary, f"Fitted on {task}, tested elsewhere", [(task, other, other) for other in others], intervals=False
@@ -127,58 +123,47 @@ def shift_tables(summary: Mapping[str, Any]) -> dict[str, Table]:
     }
 
 
-def _results(summary: Mapping[str, Any], title: str, places: Sequence[tuple[str, str, str]], intervals: bool) -> Table:
-    """Return a table of results.
-
-    Args:
-        summary: the summary.
-        title: what it shows.
-        places: for each block of columns, the task, the task tested on, and the heading.
-        intervals: whether intervals are shown.
-    """
-    names = [name for name in SHOWN if name in summary["metrics"]]
+def _results(summary: Summary, title: str, blocks: Sequence[tuple[str, str, str]], intervals: bool) -> Table:
+    """Return a table of results; a block of columns is a task, the task tested on, and a heading."""
+    names = [name for name in SHOWN if name in summary.metrics]
     columns = tuple(
-        Column(SHOWN[name].title, heading, SHOWN[name].digits, SHOWN[name].scale, summary["metrics"][name]["better"])
-        for _, _, heading in places
+        Column(SHOWN[name].title, heading, SHOWN[name].digits, SHOWN[name].scale, summary.metrics[name].better)
+        for _, _, heading in blocks
         for name in names
     )
-    numbers = {(row["task"], row["test_on"], row["pipeline"]): row["metrics"] for row in summary["results"]}
+    numbers = {(row.task, row.test_on, row.pipeline): row.metrics for row in summary.results}
     groups = []
-    for group in summary["groups"]:
+    for group in summary.groups:
         rows = []
-        for pipeline in group["rows"]:
-            found = [numbers.get((task, other, pipeline)) for task, other, _ in places]
+        for pipeline in group.rows:
+            found = [numbers.get((task, other, pipeline)) for task, other, _ in blocks]
             if any(found):
-                facts = summary["pipelines"][pipeline]
-                cells = [_cell(metrics, name, facts, intervals) for metrics in found for name in names]
-                rows.append(_row(pipeline, facts, cells))
+                facts = summary.pipelines[pipeline]
+                cells = tuple(_cell(metrics, name, facts, intervals) for metrics in found for name in names)
+                mark, latex = ("", "") if facts.translation_invariant else (" ×", r" [$\times$]")
+                rows.append(Row(pipeline + mark, cells, facts.latex + latex))
         if rows:
-            groups.append(Group(group["title"], tuple(rows)))
+            groups.append(Group(group.title, tuple(rows)))
     return Table(title, "Pipeline", columns, tuple(groups), _notes(summary, intervals))
 
 
-def _cell(metrics: Mapping[str, Any] | None, name: str, facts: Mapping[str, Any], intervals: bool) -> Cell:
+def _cell(metrics: Mapping[str, Estimate] | None, name: str, facts: PipelineFacts, intervals: bool) -> Cell:
     # A calibrator that keeps the decision flips nothing by construction: the paper's dash.
-    if metrics is None or name not in metrics or (name == FLIPS and facts["preserves"] is not None):
+    if metrics is None or name not in metrics or (name == FLIPS and facts.preserves is not None):
         return Cell(None)
     found = metrics[name]
-    return Cell(found["value"], found["low"], found["high"]) if intervals else Cell(found["value"])
+    return Cell(found.value, found.low, found.high) if intervals else Cell(found.value)
 
 
-def _row(pipeline: str, facts: Mapping[str, Any], cells: Sequence[Cell]) -> Row:
-    mark, latex = ("", "") if facts["translation_invariant"] else (" ×", r" [$\times$]")
-    return Row(pipeline + mark, tuple(cells), facts["latex"] + latex)
-
-
-def _notes(summary: Mapping[str, Any], intervals: bool) -> tuple[str, ...]:
-    level = 100 * summary["bootstrap"]["level"]
+def _notes(summary: Summary, intervals: bool) -> tuple[str, ...]:
+    level = 100 * summary.bootstrap.level
     notes = ["DSC and Flip in %. — not applicable; × not translation-invariant. Bold: best of the column as shown."]
     if intervals:
         notes.append(
             f"[{level:g} % percentile interval of a two-level bootstrap over repeats and cases; ACE: min, max over "
-            f"{summary['repeats']} repeats]. All pipelines share the draws."
+            f"{summary.repeats} repeats]. All pipelines share the draws."
         )
-    open_fits = sorted({row["pipeline"] for row in summary["results"] if not row["converged"]})
+    open_fits = sorted({row.pipeline for row in summary.results if not row.converged})
     if open_fits:
         notes.append(f"Not fitted to their tolerance in some repeat: {', '.join(open_fits)}.")
     return tuple(notes)

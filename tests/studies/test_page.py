@@ -3,11 +3,17 @@
 import json
 import re
 import shutil
+from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace as with_other
 
-from segcal.benchmark.page.writing import write_report
-from segcal.errors import InputError
+from segcal.errors import InputError, SegcalError
+from segcal.studies import page as module
+from segcal.studies import read_outcomes
+from segcal.studies.page import read_document, write_page_of, write_report
+from segcal.studies.run import Finished
+from segcal.studies.study import Outcome
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 PATIENCE = 90_000  # milliseconds; a machine may be busy
@@ -75,11 +81,20 @@ def test_without_a_path_the_page_lies_in_the_folder(page_folder, tmp_path, monke
     def missing(*_):
         raise InputError("matplotlib is not installed, but figures need it.")
 
-    monkeypatch.setattr("segcal.benchmark.page.writing.make_figures", missing)
+    monkeypatch.setattr(module, "result_figures", missing)
     assert write_report(copy) == copy / "report.html"
     assert "Figures of the studies are left out" in (copy / "report.html").read_text("utf-8")
     with pytest.raises(InputError, match="matplotlib is not installed"):
         write_report(copy, figures=tmp_path / "figures")
+
+
+def test_what_has_just_run_has_the_page_that_is_read_from_its_folder(page_setting, page_folder, page_file, tmp_path):
+    copy = shutil.copytree(page_folder, tmp_path / "copy")
+    setting = replace(page_setting, results=with_other(page_setting.results, folder=copy))
+    studies = {name: Outcome(data, {}) for name, data in read_outcomes(page_folder).items()}
+    path = write_page_of(Finished(setting, studies, {}))
+    assert path == copy / "report.html"
+    assert path.read_bytes() == page_file.read_bytes()
 
 
 def test_it_loads_without_an_error_and_without_a_request(opened):
@@ -204,3 +219,55 @@ def test_narrow_windows_and_paper_fit(browser, page_file):
     assert narrow.evaluate("getComputedStyle(document.documentElement).backgroundColor") == "rgb(18, 23, 28)"
     assert narrow.pdf(format="A4").startswith(b"%PDF")
     narrow.close()
+
+
+@pytest.fixture
+def copy(page_folder, tmp_path):
+    return shutil.copytree(page_folder, tmp_path / "copy")
+
+
+def test_a_partial_folder_has_a_page_that_says_so(copy):
+    next(copy.glob("units/heart/repeat_1/ms-mean_logits.jsonl")).unlink()
+    document = read_document(copy)[0]
+    assert any("1 of 10 pipelines are not finished" in note for note in document.notes)
+    assert "ms(mean_logits)" not in [row.pipeline for row in document.sections[0].rows]
+
+
+@pytest.mark.parametrize(
+    ("harm", "words"),
+    [
+        (lambda place: shutil.rmtree(place / "units"), "has no pipeline with all its repeats"),
+        (lambda place: (place / "protocol.json").unlink(), "has no protocol.json"),
+        (lambda place: (place / "protocol.json").write_text("{"), "is not readable"),
+        (lambda place: (place / "protocol.json").write_text('{"units": []}'), "has no pipeline with all its repeats"),
+        (lambda place: next(place.rglob("ts-mean_logits.jsonl")).write_text("{}"), "is not readable as results"),
+        (lambda place: (place / "studies" / "flips.json").write_text("[]"), "is not readable"),
+    ],
+)
+def test_a_folder_that_cannot_be_used_gives_one_sentence(copy, harm, words):
+    harm(copy)
+    with pytest.raises(SegcalError, match=words) as caught:
+        read_document(copy)[0]
+    assert "\n" not in str(caught.value)
+
+
+def test_results_of_another_version_are_refused(copy):
+    path = next(copy.rglob("ts-mean_logits.jsonl"))
+    path.write_text(path.read_text().replace('"schema":1', '"schema":99', 1))
+    with pytest.raises(SegcalError, match="schema 99, but this segcal reads"):
+        read_document(copy)[0]
+
+
+def test_results_that_lack_something_are_refused(copy):
+    protocol = json.loads((copy / "protocol.json").read_text())
+    del protocol["cases"]
+    (copy / "protocol.json").write_text(json.dumps(protocol))
+    with pytest.raises(SegcalError, match=r"cannot read \(KeyError: 'heart'\), but they must be as it writes them"):
+        read_document(copy)[0]
+
+
+def test_a_demonstration_says_what_was_reduced(copy):
+    (copy / "verdict.json").write_text(json.dumps({"reduced": ["one", "two"]}))
+    assert any("reduced to take minutes: one; two" in note for note in read_document(copy)[0].notes)
+    (copy / "verdict.json").write_text("{")
+    assert not any("reduced" in note for note in read_document(copy)[0].notes)

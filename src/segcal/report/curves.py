@@ -1,0 +1,105 @@
+"""Reliability curves, classes and bands of a pipeline, from the sums over its test cases.
+
+Voxels of all repeats are counted together. The standard error of a bin's accuracy is that over the cases of one repeat,
+averaged over repeats: repeats share cases, so more of them do not make it smaller.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from segcal.report.document import BandRow, ClassRow, CurveLists, Curves
+from segcal.statistics import CaseTables
+from segcal.statistics.additive import total_of
+from segcal.statistics.reliability import Curve
+from segcal.statistics.spread import CurveSpread, accuracy_error, accuracy_interval
+
+# Curves of so many classes are kept, those with most true voxels.
+MOST_CLASSES = 24
+BINS = 15
+DIGITS = 5
+
+
+def pipeline_curves(
+    repeats: Sequence[Mapping[str, Curve]],
+    spreads: Sequence[Mapping[str, CurveSpread]],
+    level: float,
+    classes: Sequence[int] = (),
+) -> Curves:
+    """Return the curves of a pipeline, with intervals of this level.
+
+    `repeats` has the curves of each repeat, named as in :class:`Curves`, those of "classes" and "bands" stacked, of
+    which these `classes` are kept; `spreads` their spread over cases, without which there is no interval.
+    """
+    found: dict[str, CurveLists | list[CurveLists]] = {}
+    for name in repeats[0]:
+        own = [curves[name] for curves in repeats]
+        total = total_of({str(number): curve for number, curve in enumerate(own)})
+        low, high = accuracy_interval(total, _error(own, [spread.get(name) for spread in spreads]), level)
+        if total.count.ndim == 1:
+            found[name] = _lists(total, low, high)
+        else:  # of bands the last holds voxels without a boundary
+            kept = classes if name == "classes" else range(len(total.count) - 1)
+            found[name] = [_lists(total[number], low[number], high[number]) for number in kept]
+    return Curves(**found)  # type: ignore[arg-type]
+
+
+def shown_classes(tables: CaseTables) -> list[int]:
+    """Return the classes whose curves are kept: all, or of many those with most true voxels, in their own order."""
+    voxels = tables.confusion.count.sum(axis=1)
+    return sorted(np.argsort(-voxels, kind="stable")[:MOST_CLASSES].tolist())
+
+
+def class_rows(tables: CaseTables) -> list[ClassRow]:
+    """Return a row for every class."""
+    count = tables.confusion.count
+    truth, predicted, both = count.sum(axis=1), count.sum(axis=0), np.diag(count)
+    rows = []
+    for number in range(tables.num_classes):
+        either = int(truth[number] + predicted[number])
+        row = ClassRow(int(truth[number]), round(2 * int(both[number]) / either, DIGITS) if either else None)
+        if tables.classwise is not None:
+            curve = tables.classwise["all"][number]
+            total = max(int(curve.count.sum()), 1)
+            row.error = round(float(np.abs(curve.right - curve.confidence).sum() / total), 7)
+            row.mean_probability = round(float(curve.confidence.sum() / total), 7)
+            row.frequency = round(int(curve.right.sum()) / total, 7)
+        rows.append(row)
+    return rows
+
+
+def band_rows(tables: CaseTables, flips: NDArray[np.int64]) -> list[BandRow]:
+    """Return a row for every band of distance from a boundary; `flips` ``(bands, kinds)`` counts them."""
+    if tables.bands is None:
+        return []
+    curves = tables.bands.curves[BINS]
+    rows = []
+    for number, edge in enumerate(tables.bands.edges):
+        voxels = int(curves.count[number].sum())
+        confidence = round(float(curves.confidence[number].sum()) / voxels, 7) if voxels else None
+        accuracy = round(int(curves.right[number].sum()) / voxels, 7) if voxels else None
+        rows.append(BandRow(edge, voxels, confidence, accuracy, int(flips[number].sum())))
+    return rows
+
+
+def _lists(curve: Curve, low: NDArray[np.float64], high: NDArray[np.float64]) -> CurveLists:
+    share = np.maximum(curve.count, 1)
+    columns = [
+        [round(float(value), DIGITS) if filled and not np.isnan(value) else None
+         for value, filled in zip(column, curve.count > 0, strict=True)]
+        for column in (curve.confidence / share, curve.right / share, low, high)
+    ]  # fmt: skip
+    return CurveLists(curve.count.tolist(), *columns)
+
+
+def _error(curves: Sequence[Curve], spreads: Sequence[CurveSpread | None]) -> NDArray[np.float64]:
+    """Return the mean over repeats of the standard error; NaN where no repeat has one."""
+    errors = [
+        accuracy_error(curve, spread) for curve, spread in zip(curves, spreads, strict=True) if spread is not None
+    ]
+    if not errors:  # written by a version that did not keep it
+        return np.full(curves[0].count.shape, np.nan)
+    stacked = np.stack(errors)
+    known = np.isfinite(stacked)
+    return np.where(known.any(0), np.where(known, stacked, 0).sum(0) / np.maximum(known.sum(0), 1), np.nan)

@@ -1,0 +1,211 @@
+"""The report of an evaluation, in small: a verdict, one diagram, two rows, and the worst cases."""
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from segcal.calibrators import registry_entry
+from segcal.calibrators.base import Calibrator
+from segcal.calibrators.identity import Identity
+from segcal.cases.base import Cases
+from segcal.evaluation import Evaluation
+from segcal.evaluation.apply import check_match
+from segcal.evaluation.by_part import FITTED_ON, divide_by_part
+from segcal.evaluation.evaluate import evaluate
+from segcal.fitting import Fitted
+from segcal.fitting.artifact import load
+from segcal.report import document as doc
+from segcal.report.case_maps import CaseNumbers, see_cases
+from segcal.report.curves import pipeline_curves
+from segcal.report.facts import COMPARED, Change, Facts, FlipCount, Honesty, PartCounts
+from segcal.report.page import PAGE_SIGNATURE, write_page
+from segcal.report.verdict import Verdict, make_verdict, measured_verdict
+from segcal.statistics.additive import total_of
+from segcal.statistics.reliability import Curve
+from segcal.statistics.spread import CurveSpread
+from segcal.target import check_file
+
+TASK = "these cases"
+BEFORE = "uncalibrated"
+FLATTERS = "No case was held out: the calibrator was fitted or chosen on these, and the numbers flatter it."
+RULE = "Chosen are three with the highest loss, two that gained least and one that gained most."
+
+
+def report(
+    fitted: Fitted | str | os.PathLike[str] | None,
+    cases: Cases,
+    path: str | os.PathLike[str],
+    *,
+    background: bool = True,
+    ignore_pooling: bool = False,
+    overwrite: bool = False,
+    **options: Any,
+) -> Evaluation:
+    """Measure cases that a calibrator has not seen, write one offline page of what was found, and return the numbers.
+
+    `fitted` may be the folder of a calibrator, or None to measure only. Cases that had a part in the fit are left out;
+    if there are no others they are measured, and the page says so. `background` says whether class 0 is background,
+    `ignore_pooling` goes on although the calibrator was fitted for another pooling, `overwrite` replaces a file that
+    segcal did not write. The other options are those of :func:`segcal.evaluate`.
+    """
+    known = fitted if fitted is None or isinstance(fitted, Fitted) else load(fitted)
+    if known is not None:
+        check_match(known, cases, ignore_pooling)
+    check_file(Path(path), PAGE_SIGNATURE, (), overwrite)
+    part, judged = next(iter(divide_by_part(cases, known).items()))
+    result = evaluate(judged, None if known is None else known.calibrator, **options)
+    notes = [FLATTERS] if part == FITTED_ON else []
+    write_page(path, evaluation_document(result, judged, known, background, notes))
+    return result
+
+
+def evaluation_document(
+    result: Evaluation, cases: Cases, fitted: Fitted | None, background: bool = True, notes: Sequence[str] = ()
+) -> doc.Document:
+    """Return the document of an evaluation; without ACE among its metrics it has no diagram and no verdict.
+
+    `cases` are those that were measured, of which a few are read again for their maps; `background` says whether class
+    0 is background, and `notes` are remarks for the reader.
+    """
+    names = [row["case"] for row in result.rows if row["stage"] == "before"]
+    cases = cases.subset(names)  # some may have failed
+    name = "identity" if fitted is None else _name(fitted.calibrator)
+    after = BEFORE if fitted is None else f"calibrated with {name}"
+    stages = {BEFORE: "before"} | ({} if fitted is None else {after: "after"})
+    columns = {
+        key: {title: [row.get(key) for row in result.rows if row["stage"] == stage] for title, stage in stages.items()}
+        for key in ("dice", "ece", "nll")
+    }
+    curves = {title: _curves(result, stage) for title, stage in stages.items()}
+    section = doc.TaskSection(
+        id=TASK,
+        task=TASK,
+        classes=doc.class_titles(cases.class_names, cases.num_classes),
+        shown_classes=[],
+        background=background,
+        baseline=BEFORE,
+        chosen=after,
+        verdict=None if curves[BEFORE] is None else _verdict(result, fitted),
+        division=_counts(result, fitted),
+        rows=[_row(title, stage, result, cases, fitted) for title, stage in stages.items()],
+        curves={title: each for title, each in curves.items() if each is not None},
+        per_class={},
+        bands={},
+        cases=doc.CaseColumns(names, len(names), **columns),
+    )
+    return doc.Document(
+        kind="evaluation",
+        title=f"evaluation of {len(names)} cases",
+        level=result.level,
+        notes=list(notes),
+        metrics=doc.metric_words(result.metrics),
+        calibrators={key: doc.CalibratorWords(doc.calibrator_words(key).title) for key in sorted({"identity", name})},
+        sections=[section],
+        examples={TASK: _examples(result, cases, fitted, background, section.cases)},
+        rule=RULE,
+        provenance=_provenance(cases, fitted),
+    )
+
+
+def _name(calibrator: Calibrator) -> str:
+    entry = registry_entry(calibrator)
+    return type(calibrator).__name__ if entry is None else entry[0]
+
+
+def _row(title: str, stage: str, result: Evaluation, cases: Cases, fitted: Fitted | None) -> doc.PipelineRow:
+    calibrator = Identity(cases.num_classes) if fitted is None or stage == "before" else fitted.calibrator
+    estimates = result.before if stage == "before" else result.after
+    assert estimates is not None
+    return doc.PipelineRow(
+        pipeline=title,
+        pooling=cases.pooling or "single",
+        calibrator=_name(calibrator),
+        translation_invariant=calibrator.translation_invariant,
+        preserves=calibrator.preserves,
+        parameters=calibrator.num_parameters(),
+        identifiable=calibrator.num_identifiable(),
+        converged=True if fitted is None else fitted.certificate.converged,
+        metrics={key: doc.RowNumber.of(one) for key, one in estimates.items()},
+    )
+
+
+def _parts(result: Evaluation, stage: str) -> Mapping[str, Curve]:
+    found: Mapping[str, Curve] = result.parts.get(stage, {}).get("ace", {})
+    return found
+
+
+def _curves(result: Evaluation, stage: str) -> doc.Curves | None:
+    parts = _parts(result, stage)
+    if not parts:
+        return None
+    spread = total_of({case_id: CurveSpread.of(curve) for case_id, curve in parts.items()})
+    return pipeline_curves([{"all": total_of(parts)}], [{"all": spread}], result.level)
+
+
+def _counts(result: Evaluation, fitted: Fitted | None) -> PartCounts:
+    tested = [row["case"] for row in result.rows if row["stage"] == "before"]
+    cal, val = ((), ()) if fitted is None else (fitted.calibration_ids, fitted.validation_ids)
+    return PartCounts(len(cal), len(val), len(tested), 1, len({*tested} & {*cal, *val}))
+
+
+def _verdict(result: Evaluation, fitted: Fitted | None) -> Verdict:
+    counts = _counts(result, fitted)
+    before = Honesty.of(total_of(_parts(result, "before")))
+    if fitted is None or result.after is None or result.change is None:
+        return measured_verdict(before, counts.test)
+    name = _name(fitted.calibrator)
+    facts = Facts(
+        task=TASK,
+        calibrator=name,
+        title=doc.calibrator_words(name).title,
+        keeps=fitted.calibrator.preserves is not None,
+        everywhere=before,
+        change={
+            key: Change(result.before[key].value, result.after[key].value, result.change[key])
+            for key in COMPARED
+            if key in result.change
+        },
+        flips=_flips(result),
+        everywhere_after=Honesty.of(total_of(_parts(result, "after"))),
+    )
+    return make_verdict(facts, counts, result.level)
+
+
+def _flips(result: Evaluation) -> FlipCount:
+    rows = [row for row in result.rows if row["stage"] == "after"]
+    counts = [round(row["voxels"] * (row.get("flip_rate") or 0)) for row in rows]
+    harmful, beneficial = (
+        sum(round(count * (row.get(kind) or 0)) for count, row in zip(counts, rows, strict=True))
+        for kind in ("harmful_flips", "beneficial_flips")
+    )
+    return FlipCount(sum(row["voxels"] for row in rows), (harmful, beneficial, sum(counts) - harmful - beneficial))
+
+
+def _examples(
+    result: Evaluation, cases: Cases, fitted: Fitted | None, background: bool, columns: doc.CaseColumns
+) -> doc.CaseExamples:
+    last = "before" if fitted is None else "after"
+    numbers, title = {}, list(columns.nll)[-1]
+    for number, row in enumerate(row for row in result.rows if row["stage"] == last):
+        nll, ece, dice = (
+            [each[BEFORE][number], each[title][number]] for each in (columns.nll, columns.ece, columns.dice)
+        )
+        numbers[row["case"]] = CaseNumbers(nll, ece, dice, row["voxels"], row.get("flip_rate"))
+    calibrator = Identity(cases.num_classes) if fitted is None else fitted.calibrator.to("cpu")
+    return doc.CaseExamples(see_cases(cases, numbers, calibrator, background), len(numbers), title)
+
+
+def _provenance(cases: Cases, fitted: Fitted | None) -> doc.Provenance:
+    found = doc.Provenance(segcal=version("segcal"), fingerprints={f"{TASK}, {cases.pooling}": cases.fingerprint()})
+    if fitted is not None:
+        kept = {name: getattr(fitted.certificate, name) for name in doc.CERTIFIED if name != "active_bounds"}
+        certificate = {
+            name: None if isinstance(one, float) and not math.isfinite(one) else one for name, one in kept.items()
+        }
+        name, pooling = _name(fitted.calibrator), fitted.pooling or "single"
+        audited = doc.audit_facts(fitted.calibrator)
+        found.calibrators = {TASK: doc.CalibratorFacts(name, pooling, certificate, audited)}
+    return found

@@ -1,0 +1,206 @@
+"""From a benchmark, its summary and its studies to the document that the report page shows."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from msgspec import Struct
+
+from segcal.benchmark.job import curves_of
+from segcal.benchmark.pipelines import Pipeline
+from segcal.benchmark.results import Results, UnitResult
+from segcal.benchmark.units import Unit
+from segcal.errors import SegcalError
+from segcal.fitting.artifact import load
+from segcal.metrics import METRICS
+from segcal.report import document as doc
+from segcal.report.curves import band_rows, class_rows, pipeline_curves, shown_classes
+from segcal.report.facts import PartCounts
+from segcal.report.verdict import Verdict, make_verdict
+from segcal.statistics.additive import total_of
+from segcal.studies.facts import find_facts, total_tables
+from segcal.studies.worst_cases import WorstCasesData
+from segcal.summary import ResultRow, Summary
+
+BY_RULE = "on {count} validation cases that it was not fitted to, as segcal fit does"
+BY_LOSS = "because it has the lowest loss on the validation voxels of those that keep the mask"
+# So many names of cases are listed of each part, and the numbers of so many test cases are kept one by one.
+MOST_NAMES = 200
+MOST_CASES = 200
+# Of a number in the table; shown are three.
+DIGITS = 6
+
+
+def make_document(
+    results: Results, summary: Summary, studies: Mapping[str, Struct], reduced: Sequence[str] = ()
+) -> doc.Document:
+    """Return the document of a benchmark, its summary and the data of its studies, by name."""
+    tasks = [task.name for task in summary.tasks]
+    worst: WorstCasesData | None = studies.get("worst_cases")  # type: ignore[assignment]
+    chosen = {task: choose(results, summary, worst, task) for task in tasks}
+    targets = dict.fromkeys((row.task, row.test_on) for row in summary.results)
+    notes = [f"This is a demonstration on drawn data, reduced to take minutes: {'; '.join(reduced)}."]
+    seen = {
+        task: doc.CaseExamples(each.cases, each.of, each.chosen.title, each.temperature)
+        for task, each in ({} if worst is None else worst.tasks).items()
+        if task in tasks
+    }
+    return doc.Document(
+        kind="benchmark",
+        title=", ".join(tasks),
+        level=summary.bootstrap.level,
+        notes=[*summary.notes, *(notes if reduced else [])],
+        metrics=doc.metric_words({name: METRICS[name] for name in summary.metrics if name in METRICS}),
+        calibrators={
+            name: doc.calibrator_words(name)
+            for name in sorted({each.calibrator for each in summary.pipelines.values()})
+        },
+        sections=[task_section(results, summary, task, target, *chosen[task]) for task, target in targets],
+        comparisons=[each.sentence for each in summary.comparisons],
+        examples={task: doc.CaseExamples([], 0, "") for task in tasks} | seen,
+        rule="" if worst is None else worst.rule,
+        provenance=provenance(results, {task: pipeline for task, (pipeline, _) in chosen.items()}),
+    )
+
+
+def choose(results: Results, summary: Summary, worst: WorstCasesData | None, task: str) -> tuple[Pipeline, str]:
+    """Return the pipeline that the verdict on a task is about, and how it was chosen, in words.
+
+    The study of the worst cases has chosen one by the rule of `segcal fit`. Without it, the pipeline of lowest
+    validation loss among those that keep the mask and do not see the offset is taken.
+    """
+    complete = [row.pipeline for row in summary.results if (row.task, row.test_on) == (task, "")]
+    units = {title: results.repeats(task, title)[0] for title in complete}
+    known = None if worst is None else worst.tasks.get(task)
+    if known is not None and known.chosen.title in units:
+        unit = units[known.chosen.title]
+        count = len(unit.header.val)
+        return unit.unit.pipeline, BY_RULE.format(count=count) if count else ""
+    pipelines = [unit.unit.pipeline for unit in units.values()]
+    pooled = [each for each in pipelines if each.pooling == "mean_logits"] or pipelines
+    safe = [each for each in pooled if each.translation_invariant and each.preserves and each.calibrator != "identity"]
+    found = ((each, units[each.title].header.certificate.get("validation_nll")) for each in safe)
+    scored = {each: loss for each, loss in found if loss is not None}
+    if scored:
+        return min(scored, key=scored.__getitem__), BY_LOSS
+    return (safe or pooled)[0], ""
+
+
+def task_section(
+    results: Results, summary: Summary, task: str, test_on: str, chosen: Pipeline, why: str
+) -> doc.TaskSection:
+    """Return the section of a task, or of another (`test_on`) that its calibrators were tested on.
+
+    `chosen` is the pipeline that the verdict is about, and `why` says how it was chosen.
+    """
+    rows = {row.pipeline: row for row in summary.results if (row.task, row.test_on) == (task, test_on)}
+    units = {title: results.repeats(task, title, test_on) for title in rows}
+    tables = {title: total_tables(own) for title, own in units.items()}
+    first = next(iter(units.values()))
+    classes = shown_classes(next(iter(tables.values())))
+    baseline, level = Pipeline(chosen.pooling, "identity").title, summary.bootstrap.level
+    judged = {baseline, chosen.title} <= set(units)
+    return doc.TaskSection(
+        id=f"{task}→{test_on}" if test_on else task,
+        task=task,
+        test_on=test_on,
+        classes=doc.class_titles(first[0].header.class_names, first[0].header.num_classes),
+        shown_classes=classes,
+        background=first[0].header.background,
+        baseline=baseline if baseline in units else None,
+        chosen=chosen.title if chosen.title in units else None,
+        verdict=_verdict(results, summary, task, test_on, chosen, why) if judged else None,
+        division=_counts(first),
+        rows=[_row(rows[title], own[0], summary) for title, own in units.items()],
+        curves={
+            title: pipeline_curves([curves_of(u.tables) for u in own], [u.spread for u in own], level, classes)
+            for title, own in units.items()
+        },
+        per_class={title: class_rows(own) for title, own in tables.items()},
+        bands={
+            title: band_rows(own, total_of({str(unit.unit.repeat): unit.flip_bands for unit in units[title]}).flips)
+            for title, own in tables.items()
+        },
+        cases=case_columns({title: own[0] for title, own in units.items()}),
+    )
+
+
+def case_columns(units: Mapping[str, UnitResult]) -> doc.CaseColumns:
+    """Return the numbers of every test case of some units, by pipeline; of many cases the first."""
+    kept = {title: unit.rows[:MOST_CASES] for title, unit in units.items()}
+    dice, ece, nll = (
+        {
+            title: [None if (number := row.metrics.get(name)) is None else round(number, 6) for row in rows]
+            for title, rows in kept.items()
+        }
+        for name in ("dice", "ece", "nll")
+    )
+    first = next(iter(units))
+    return doc.CaseColumns([row.case for row in kept[first]], len(units[first].rows), dice, ece, nll)
+
+
+def _verdict(results: Results, summary: Summary, task: str, test_on: str, chosen: Pipeline, why: str) -> Verdict:
+    needed = {chosen.title, Pipeline(chosen.pooling, "identity").title}
+    done: dict[str, set[str]] = {}
+    for row in summary.results:
+        if row.task == task and row.test_on and not test_on:
+            done.setdefault(row.test_on, set()).add(row.pipeline)
+    others = [target for target, titles in done.items() if needed <= titles]
+    facts, *shifted = (find_facts(results, summary, task, chosen, target) for target in (test_on, *others))
+    counts = _counts(results.repeats(task, chosen.title, test_on))
+    return make_verdict(facts, counts, summary.bootstrap.level, why, shifted)
+
+
+def _counts(units: Sequence[UnitResult]) -> PartCounts:
+    header = units[0].header
+    return PartCounts(len(header.cal), len(header.val), len(header.test), len(units))
+
+
+def _row(row: ResultRow, unit: UnitResult, summary: Summary) -> doc.PipelineRow:
+    facts = summary.pipelines[row.pipeline]
+    return doc.PipelineRow(
+        pipeline=row.pipeline,
+        pooling=facts.pooling,
+        calibrator=facts.calibrator,
+        translation_invariant=facts.translation_invariant,
+        preserves=facts.preserves,
+        parameters=unit.header.parameters,
+        identifiable=unit.header.identifiable,
+        converged=row.converged,
+        metrics={name: doc.RowNumber.of(one, DIGITS) for name, one in row.metrics.items()},
+    )
+
+
+def provenance(results: Results, chosen: Mapping[str, Pipeline]) -> doc.Provenance:
+    """Return what holds for the whole benchmark, and what is known about the chosen pipeline of each task."""
+    protocol = results.protocol
+    return doc.Provenance(
+        segcal=", ".join(sorted({unit.header.segcal for unit in results.units})),
+        fingerprints=protocol.fingerprints,
+        protocol_hash=protocol.hash,
+        seed=protocol.seed,
+        repeats=protocol.repeats,
+        bootstrap=protocol.bootstrap,
+        fit=protocol.fit,
+        metrics=list(protocol.metrics),
+        calibrators={task: _calibrator(results, task, pipeline) for task, pipeline in chosen.items()},
+    )
+
+
+def _calibrator(results: Results, task: str, chosen: Pipeline) -> doc.CalibratorFacts:
+    header = results.repeats(task, chosen.title)[0].header
+    names = {"cal": header.cal, "val": header.val, "test": header.test}
+    return doc.CalibratorFacts(
+        pipeline=chosen.title,
+        pooling=chosen.pooling,
+        certificate={name: header.certificate.get(name) for name in doc.CERTIFIED},
+        audit=_audit(results.folder, Unit(task=task, repeat=0, pipeline=chosen)),
+        cases={part: doc.CaseNames(len(own), list(own[:MOST_NAMES])) for part, own in names.items()},
+    )
+
+
+def _audit(folder: Path, unit: Unit) -> doc.AuditFacts | None:
+    """Return the audit of a calibrator as it was fitted in the first repeat; None if it is not there."""
+    try:
+        return doc.audit_facts(load(folder / unit.calibrator_path).calibrator)
+    except (SegcalError, OSError):
+        return None

@@ -1,0 +1,131 @@
+"""The document of a benchmark has the numbers of its summary, its cases and its studies."""
+
+import json
+import shutil
+
+import pytest
+from msgspec import to_builtins
+from msgspec.structs import replace
+
+from segcal.benchmark.pipelines import Pipeline
+from segcal.studies import document as module
+from segcal.studies.document import case_columns, choose, make_document, provenance, task_section
+from segcal.studies.page import read_document
+
+TS, MS = Pipeline("mean_logits", "ts"), Pipeline("mean_logits", "ms")
+
+
+@pytest.fixture(scope="module")
+def document(page_folder):
+    return read_document(page_folder)[0]
+
+
+def made(setting, test_on="", chosen=TS):
+    return task_section(setting.results, setting.summary, "heart", test_on, chosen, "by hand")
+
+
+def calibrator(results, pipeline=TS):
+    return provenance(results, {"heart": pipeline}).calibrators["heart"]
+
+
+def test_the_document_is_json_and_has_every_section(document):
+    plain = to_builtins(document)
+    json.dumps(plain, allow_nan=False)
+    assert [section["id"] for section in plain["places"]] == ["heart", "heart→heart_strong"]
+    assert document.examples["heart"].cases
+    assert set(document.metrics) >= {"ece", "nll", "dice", "ba_ece", "ace", "flip_rate"}
+    assert document.calibrators["ts"].about == "Divide all logits by one temperature."
+
+
+def test_the_chosen_pipeline_is_that_of_the_study(document, page_folder):
+    study = json.loads((page_folder / "studies" / "worst_cases.json").read_text())
+    assert document.sections[0].chosen == study["tasks"]["heart"]["chosen"]["title"]
+
+
+def test_without_the_study_the_lowest_validation_loss_is_taken(page_setting):
+    pipeline, why = choose(page_setting.results, page_setting.summary, None, "heart")
+    units = [page_setting.results.repeats("heart", f"{name}(mean_logits)")[0] for name in ("ts", "cms_ap")]
+    losses = {unit.unit.pipeline.title: unit.header.certificate["validation_nll"] for unit in units}
+    assert losses[pipeline.title] == min(losses.values())
+    assert "lowest loss" in why
+    assert make_document(page_setting.results, page_setting.summary, {}).examples["heart"].cases == []
+
+
+def test_rows_are_those_of_the_summary(page_setting):
+    section = made(page_setting)
+    assert section.rows[1].pipeline == "identity(mean_logits)"
+    row = next(row for row in section.rows if row.pipeline == "ts(mean_logits)")
+    expected = page_setting.summary.numbers("heart", "ts(mean_logits)")
+    assert row.metrics["ece"].value == pytest.approx(expected["ece"].value, rel=1e-5)
+    assert row.metrics["ace"].low == pytest.approx(expected["ace"].low, rel=1e-5)
+    assert (row.preserves, row.translation_invariant, row.converged) == ("order", True, True)
+
+
+def test_curves_and_bands_are_those_of_all_repeats(page_setting):
+    section, title = made(page_setting), "ms(mean_logits)"
+    units = page_setting.results.repeats("heart", title)
+    voxels = sum(row.voxels for unit in units for row in unit.rows)
+    assert sum(section.curves[title].all.count) == voxels
+    assert sum(row.voxels for row in section.per_class[title]) == voxels
+    rates = [row.metrics["flip_rate"] * row.voxels for unit in units for row in unit.rows]
+    assert sum(band.flips for band in section.bands[title]) == pytest.approx(sum(rates))
+    assert sum(band.flips for band in section.bands["ts(mean_logits)"]) == 0
+
+
+def test_the_verdict_is_about_the_chosen_pipeline_and_its_shifts(page_setting):
+    section = made(page_setting)
+    assert (section.baseline, section.chosen) == ("identity(mean_logits)", "ts(mean_logits)")
+    assert any("heart_strong" in text for text in section.verdict.limits)
+    assert "by hand" in section.verdict.done
+
+
+def test_a_section_elsewhere_is_named_so(page_setting):
+    section = made(page_setting, "heart_strong")
+    assert section.id == "heart→heart_strong"
+    assert section.verdict.headline
+
+
+def test_without_an_uncalibrated_row_there_is_no_verdict(page_setting):
+    section = made(page_setting, chosen=Pipeline("mean_probs", "ts"))
+    assert section.verdict is section.baseline is section.chosen is None
+
+
+def test_every_test_case_of_the_first_repeat_has_its_numbers(page_setting, monkeypatch):
+    unit = page_setting.results.repeats("heart", "ts(mean_logits)")[0]
+    found = case_columns({"ts": unit})
+    assert found.names == [row.case for row in unit.rows]
+    assert found.nll["ts"] == pytest.approx([row.metrics["nll"] for row in unit.rows], abs=1e-6)
+    monkeypatch.setattr(module, "MOST_CASES", 2)
+    assert (len(case_columns({"ts": unit}).names), case_columns({"ts": unit}).of) == (2, len(unit.rows))
+
+
+def test_the_protocol_is_told_with_seeds_versions_and_fingerprints(page_setting):
+    facts = provenance(page_setting.results, {})
+    assert facts.protocol_hash == page_setting.protocol.hash()
+    assert (facts.seed, facts.repeats) == (0, 2)
+    assert set(facts.fingerprints) == {
+        f"{task}, {pooling}" for task in ("heart", "heart_strong") for pooling in ("single", "mean_logits")
+    }
+
+
+def test_the_calibrator_has_its_certificate_its_audit_and_its_cases(page_setting, monkeypatch):
+    facts = calibrator(page_setting.results)
+    assert facts.certificate["converged"] is True
+    assert facts.audit.passed
+    assert "every promise holds" in facts.audit.text
+    assert [facts.cases[part].count for part in ("cal", "val", "test")] == [3, 2, 7]
+    monkeypatch.setattr(module, "MOST_NAMES", 1)
+    assert len(calibrator(page_setting.results).cases["test"].names) == 1
+
+
+def test_a_calibrator_that_promises_nothing_is_audited_all_the_same(page_setting):
+    assert "ms: makes no promise" in calibrator(page_setting.results, MS).audit.text
+
+
+def test_a_calibrator_that_is_gone_has_no_audit(page_setting, tmp_path):
+    moved = replace(page_setting.results, folder=tmp_path)
+    assert calibrator(moved).audit is None
+    source = page_setting.results.folder / "calibrators"
+    shutil.copytree(source, tmp_path / "calibrators")
+    next((tmp_path / "calibrators").rglob("ts-mean_logits/calibrator.json")).write_text("{")
+    assert calibrator(moved).audit is None
