@@ -20,9 +20,10 @@ from segcal.benchmark.run import run_benchmark
 from segcal.benchmark.tasks import Division, Task
 from segcal.errors import InputError
 from segcal.metrics import METRICS
+from segcal.report.document import TaskSection
 from segcal.report.figures.base import Drawn, new_figure, styled
 from segcal.report.table import Column, Group, Row, Table
-from segcal.studies.setting import NothingToStudyError, Section, Setting
+from segcal.studies.setting import NothingToStudyError, Setting
 from segcal.studies.study import FOLDER, MOST_LINES, Outcome, Study, draw_band, interval_cell
 from segcal.summary import Bootstrap, Draws, Estimate, Interval, difference, estimate, over_repeats
 
@@ -191,7 +192,7 @@ def size_figure(found: SizedTask) -> Any:
     return figure
 
 
-def _figures(data: CalibrationSizeData, section: Section) -> Iterator[Drawn]:
+def _figures(data: CalibrationSizeData, section: TaskSection) -> Iterator[Drawn]:
     task = section.task
     if task in data.tasks:
         text = "Change against the number used here; bands are 95 % intervals. Near zero, more cases would not help."

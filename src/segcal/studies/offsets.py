@@ -15,11 +15,12 @@ from msgspec import Struct
 from segcal.cases.base import Cases
 from segcal.evaluation.evaluate import evaluate
 from segcal.numerics import free_energy
-from segcal.report.case_maps import Encoded, picture_of, slice_of
+from segcal.report.case_maps import picture_of, slice_of
+from segcal.report.document import TaskSection
 from segcal.report.figures.base import CONFIDENCE_MAP, Drawn, new_figure, shorten, show_picture, styled
-from segcal.report.pictures import decode_map, encode_indices, encode_values
+from segcal.report.pictures import Encoded, decode_map, encode_indices, encode_values
 from segcal.report.table import Cell, Column, Group, Row, Table, quartiles
-from segcal.studies.setting import NothingToStudyError, Section, Setting
+from segcal.studies.setting import NothingToStudyError, Setting
 from segcal.studies.study import Outcome, Study
 from segcal.types import IGNORED
 
@@ -107,7 +108,7 @@ def energy_figure(examples: Mapping[str, EnergyExample]) -> Any:
     return figure
 
 
-def _figures(data: OffsetsData, section: Section) -> Iterator[Drawn]:
+def _figures(data: OffsetsData, section: TaskSection) -> Iterator[Drawn]:
     task = section.task
     if task in data.examples:
         text = (

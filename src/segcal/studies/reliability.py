@@ -11,11 +11,12 @@ from functools import partial
 from msgspec import Struct
 
 from segcal.benchmark.pipelines import Pipeline
+from segcal.report.document import TaskSection
 from segcal.report.figures.base import Drawn
 from segcal.report.figures.reliability import CurveData, reliability_figure, reliability_panel
 from segcal.report.table import Cell, Column, Group, Row, Table
 from segcal.statistics.reliability import Curve
-from segcal.studies.setting import NothingToStudyError, Section, Setting
+from segcal.studies.setting import NothingToStudyError, Setting
 from segcal.studies.study import Outcome, Study, interval_cell
 from segcal.summary import Estimate
 
@@ -113,7 +114,7 @@ def _cells(one: ChosenCurves) -> tuple[Cell, ...]:
     return (Cell(one.pipeline), interval_cell(one.ace), Cell(one.curve.mean_confidence), Cell(one.curve.mean_accuracy))
 
 
-def _figures(data: ReliabilityData, section: Section) -> Iterator[Drawn]:
+def _figures(data: ReliabilityData, section: TaskSection) -> Iterator[Drawn]:
     task = section.task
     if data.tasks.get(task):
         text = f"{data.rule} This shows what is possible; it is not how to choose a calibrator."
