@@ -1,4 +1,4 @@
-"""How many calibration cases are needed (Fig. 5).
+"""The number of calibration cases that is needed (Fig. 5).
 
 The cases that are not for the test are divided anew into calibration and validation: n for calibration (with groups, as
 many as whole groups fill), the others for validation. The test cases stay the same, so that every number is compared

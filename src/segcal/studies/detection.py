@@ -1,4 +1,4 @@
-"""What a better selector would be worth: ECE as a function of the share of mispredictions found (Fig. 4 of that paper).
+"""The worth of a better selector: ECE by the share of mispredictions found (Fig. 4 of selective scaling).
 
 An oracle flags a random share of the mispredicted voxels of a case, and no right ones; flagged voxels get a large
 temperature, the others stay as a calibrator leaves them. From 0 % to 100 % each step flags what the step before did and

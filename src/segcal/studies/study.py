@@ -31,7 +31,7 @@ One = TypeVar("One")
 
 
 class StudyHeader(Struct):
-    """What a document has beside the data of its study."""
+    """The head of a document, before the data of its study."""
 
     schema: int
     study: str
