@@ -17,7 +17,7 @@ from segcal.demo.plan import Plan
 from segcal.documents import json_text
 from segcal.kernels.threads import one_thread
 from segcal.report.paper_tables import FLIPS, SHOWN
-from segcal.report.table import Cell, Column, Group, Row, Table
+from segcal.report.table import Cell, Group, Row, Table
 from segcal.report.verdict import shift_sentence, short_number, short_verdict
 from segcal.studies.facts import MATRIX, UNCALIBRATED, find_facts
 from segcal.studies.padding import PaddingData
@@ -123,7 +123,7 @@ def padding_sentence(data: PaddingData) -> str:
 def short_table(setting: Setting, chosen: Mapping[str, Pipeline]) -> Table:
     """Return uncalibrated, default and matrix scaling of each task, with intervals."""
     names = [name for name in SHOWN if name in setting.summary.metrics]
-    columns = tuple(Column(SHOWN[name].title, "", SHOWN[name].digits, SHOWN[name].scale, None) for name in names)
+    columns = tuple(SHOWN[name] for name in names)
     groups = []
     for task, default in chosen.items():
         rows = []
