@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from segcal.errors import InputError
-from segcal.studies.crop_size import in_crops, run_crop_size
+from segcal.studies.crop_size import STUDY, in_crops
 
 
 def pointwise(image):
@@ -42,7 +42,7 @@ def test_a_wrong_size_is_refused():
 
 
 def test_models_of_embedded_tasks_are_run_in_every_way(setting):
-    study = run_crop_size(setting)
+    study = STUDY.run(setting)
     assert list(study.data.tasks) == ["toy", "plain"]
     found = study.data.tasks["toy"]
     assert len(found) == 3

@@ -10,7 +10,7 @@ from msgspec import structs
 from segcal.benchmark.tasks import OpenTask
 from segcal.cases import ArrayCases
 from segcal.errors import InputError
-from segcal.studies.crop_size import run_crop_size
+from segcal.studies.crop_size import STUDY
 from segcal.studies.runnable import RepredictedCases, compare_models, slice_by_slice
 from segcal.studies.scales import over_scales
 from segcal.studies.setting import NothingToStudyError
@@ -36,7 +36,7 @@ def test_tasks_without_a_model_have_nothing_to_run(setting):
         return OpenTask(opened.cases, opened.background)
 
     with pytest.raises(NothingToStudyError, match="no task has a model that can be run"):
-        run_crop_size(replace(setting, protocol=structs.replace(setting.protocol, embedded=open_plain)))
+        STUDY.run(replace(setting, protocol=structs.replace(setting.protocol, embedded=open_plain)))
 
 
 def test_a_model_of_slices_sees_each_slice_in_its_own_way_and_pictures_pass():

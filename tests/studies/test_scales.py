@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from segcal.errors import InputError
-from segcal.studies.scales import over_scales, run_test_scales
+from segcal.studies.scales import STUDY, over_scales
 
 
 def pointwise(image):
@@ -46,7 +46,7 @@ def test_scales_that_are_none_are_refused():
 
 
 def test_models_of_embedded_tasks_are_run_in_every_way(setting):
-    study = run_test_scales(setting)
+    study = STUDY.run(setting)
     assert list(study.data.tasks) == ["toy", "plain"]
     found = study.data.tasks["toy"]
     assert len(found) == 3

@@ -1,4 +1,4 @@
-"""How much ECE and ACE depend on the number of bins (Fig. 6).
+"""Dependence of ECE and ACE on the number of bins (Fig. 6).
 
 The benchmark counts every case once, with all numbers of bins at the same time; this study only reads its summary. ECE
 is the mean over cases and repeats with its bootstrap interval, ACE the mean over repeats [min, max]. For every number

@@ -10,20 +10,14 @@ from segcal.cases.base import Cases
 from segcal.errors import InputError
 from segcal.studies.factor import FactorData
 from segcal.studies.runnable import Model, Runnable, Way, embedded_models, model_outcome
-from segcal.studies.setting import Setting
 from segcal.studies.study import Outcome, Study
 
 # Shares of the shorter in-plane side of an image that crops have.
 SHARES = (0.25, 0.5, 0.75, 1.0)
 
 
-def run_crop_size(setting: Setting) -> Outcome[FactorData]:
-    """Run the models of embedded tasks on crops."""
-    return crop_outcome(embedded_models(setting))
-
-
 def crop_outcome(runnables: Iterable[Runnable]) -> Outcome[FactorData]:
-    """Run any models on crops."""
+    """Run models on crops."""
     return model_outcome("crop_size", "Crop", "Crop size of the input", crop_ways, runnables)
 
 
@@ -61,5 +55,5 @@ def in_crops(model: Model, size: int) -> Model:
 
 STUDY = Study(
     "ECE and mIoU by crop size of the input", "embedded tasks, or networks of yours", "predicts every case four times",
-    False, run_crop_size, FactorData,
+    False, lambda setting: crop_outcome(embedded_models(setting)), FactorData,
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""What a better selector would be worth: ECE as a function of the share of mispredictions found (Fig. 4 of that paper).
+"""The worth of a better selector: ECE by the share of mispredictions found (Fig. 4 of selective scaling).
 
 An oracle flags a random share of the mispredicted voxels of a case, and no right ones; flagged voxels get a large
 temperature, the others stay as a calibrator leaves them. From 0 % to 100 % each step flags what the step before did and
@@ -83,42 +83,26 @@ def run_detection(setting: Setting) -> Outcome[DetectionData]:
     return detection_outcome(tasks)
 
 
-def oracle_curves(
-    cases: Cases,
-    calibrators: Mapping[str, Calibrator],
-    rates: Sequence[float] = RATES,
-    temperature: float = TEMPERATURE,
-    seed: int = SEED,
-) -> dict[str, list[float]]:
-    """Return, for each calibrator, the mean ECE of the cases at each detection rate.
-
-    Args:
-        cases: labelled cases.
-        calibrators: what stays of voxels that are not flagged.
-        rates: shares of the mispredictions that are flagged.
-        temperature: of flagged voxels.
-        seed: of which ones they are.
-    """
-    sums = {title: np.zeros(len(rates)) for title in calibrators}
+def oracle_curves(cases: Cases, calibrators: Mapping[str, Calibrator], seed: int = SEED) -> dict[str, list[float]]:
+    """Return, for each calibrator, the mean ECE of the cases at each detection rate."""
+    sums = {title: np.zeros(len(RATES)) for title in calibrators}
     for case in cases:
         for title, calibrator in calibrators.items():
-            sums[title] += oracle_errors(case, calibrator, rates, temperature, seed)
+            sums[title] += oracle_errors(case, calibrator, seed)
     return {title: (total / len(cases)).tolist() for title, total in sums.items()}
 
 
 @torch.no_grad()
-def oracle_errors(
-    case: Case, calibrator: Calibrator, rates: Sequence[float], temperature: float, seed: int
-) -> list[float]:
-    """Return the ECE of one case at each detection rate."""
+def oracle_errors(case: Case, calibrator: Calibrator, seed: int = SEED) -> list[float]:
+    """Return the ECE of one case at each detection rate; the seed decides which mispredictions are flagged."""
     labels, scores = _counted(case, calibrated_scores(calibrator, case))
     first = winner(scores, axis=0)
     wrong = (first != labels).nonzero()[:, 0].numpy()
     order = np.random.default_rng([seed, zlib.crc32(case.id.encode())]).permutation(wrong)
     gaps = scores - scores.amax(0)
-    smoothed = with_lead((gaps / temperature)[None], first[None])[0]
+    smoothed = with_lead((gaps / TEMPERATURE)[None], first[None])[0]
     errors = []
-    for rate in rates:
+    for rate in RATES:
         flagged = torch.zeros(len(labels), dtype=torch.bool)
         flagged[torch.from_numpy(order[: round(rate * len(order))])] = True
         errors.append(_error(torch.where(flagged, smoothed, gaps), labels))

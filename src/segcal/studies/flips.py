@@ -1,4 +1,4 @@
-"""Where the labels lie that a calibrator flips: their distance from the boundary of the label map (Fig. 4).
+"""Labels that a calibrator flips: their distance from the boundary of the label map (Fig. 4).
 
 A voxel flips if another class is strictly above its old winner in the scores. Distances are those of the
 boundary-aware calibration error: Euclidean, in voxels, 0 on the boundary (:mod:`segcal.statistics.boundary`). For every
@@ -48,7 +48,7 @@ class FlipBand(Struct):
 
 
 class FlipShares(Struct):
-    """What a pipeline flipped in all test cases."""
+    """Flips of a pipeline in all test cases."""
 
     flip_rate: float | None
     voxels: int

@@ -1,4 +1,4 @@
-r"""How much the offset of the pooled logits varies within a case (Tables 3 and 5, Fig. 3).
+r"""Variability of the pooled logits' offset within a case (Tables 3 and 5, Fig. 3).
 
 For each case, :math:`\mathrm{Std}_v F(\bar z(v))` with the free energy :math:`F(z) = \log \sum_c e^{z_c}` of the mean
 logits of the first M members. A softmax does not see it; a calibrator that is not translation-invariant does. Voxels

@@ -1,4 +1,4 @@
-r"""What padding that pretends to be a prediction does to calibration (definitions 13.1).
+r"""Padding that pretends to be a prediction, and what it does to calibration (definitions 13.1).
 
 Networks see a crop; exporters fill the rest of the volume with (1, 0, ..., 0). That is right for probabilities. As
 logits, such a voxel has the softmax :math:`e / (e + C - 1)` for the background, although it is always right: with five
@@ -21,7 +21,7 @@ from msgspec import Struct
 from segcal.calibrators.base import Calibrator
 from segcal.calibrators.temperature import TemperatureScaling
 from segcal.cases.base import Case, Cases, Split
-from segcal.cases.kinds import Padding, find_padding
+from segcal.cases.kinds import find_padding
 from segcal.errors import InputError
 from segcal.evaluation.stage import summarise
 from segcal.fitting.config import FitConfig
@@ -55,7 +55,7 @@ class PaddedVoxel(Struct):
 
 
 class PaddingCheck(Struct):
-    """How many cases a check of the whole array catches, with which share of padding, and how many inside the mask."""
+    """Cases that a check of the whole array catches, their mean share of padding, and those caught inside the mask."""
 
     cases: int
     caught: int
@@ -144,32 +144,13 @@ def study_padding(
     }
     numbers = {name: {way: found[way][name] for way in WAYS} for name in calibrators}
     temperatures = {way: _temperature(made["ts"]) for way, made in fits.items() if "ts" in made}
-    padded, caught_inside = [], 0
-    for case_id in split.test.ids:
-        values, mask = whole[2].read(case_id).logits.numpy(), split.test.read(case_id).mask
-        padded.append(find_padding(values))
-        caught_inside += mask is not None and find_padding(values, mask.numpy()) is not None
-    return padding_outcome(numbers, padded, caught_inside, split.test.num_classes, temperatures)
-
-
-def padding_outcome(
-    numbers: WayNumbers,
-    padded: Sequence[Padding | None],
-    caught_inside: int,
-    num_classes: int,
-    temperature: dict[str, float],
-) -> Outcome[PaddingData]:
-    """Return the outcome of numbers, and of what a check finds in each case and in how many inside the mask."""
-    known = [one for one in padded if one is not None]
-    caught = sum(one.one_hot for one in known)
-    share = sum(one.share for one in known) / max(len(known), 1)
-    confidence = math.e / (math.e + num_classes - 1)
-    nll = -math.log(confidence)
-    check = PaddingCheck(len(padded), caught, share, caught_inside)
+    check = check_padding(split.test, whole[2])
+    confidence = math.e / (math.e + split.test.num_classes - 1)
+    padded = PaddedVoxel(confidence, 1 - confidence, -math.log(confidence))
     notes = (
-        f"Outside the crop, logits are (1, 0, ..., 0): {100 * share:.0f} % of the voxels, each with confidence "
-        f"{confidence:.3f} and NLL {nll:.3f} before calibration.",
-        f"The check of the cases reports it in {caught} of {len(padded)} cases.",
+        f"Outside the crop, logits are (1, 0, ..., 0): {100 * check.mean_share:.0f} % of the voxels, each with "
+        f"confidence {confidence:.3f} and NLL {padded.nll:.3f} before calibration.",
+        f"The check of the cases reports it in {check.caught} of {check.cases} cases.",
     )
     columns = tuple(replace(column, span=span) for span in WAYS.values() for column in COLUMNS.values())
     rows = tuple(
@@ -177,8 +158,19 @@ def padding_outcome(
         for name, ways in numbers.items()
     )
     table = Table("What padded logits do to every calibrator", "Calibrator", columns, (Group("", rows),), notes)
-    data = PaddingData(PaddedVoxel(confidence, 1 - confidence, nll), check, temperature, numbers)
-    return Outcome(data, {"padding": table})
+    return Outcome(PaddingData(padded, check, temperatures, numbers), {"padding": table})
+
+
+def check_padding(cases: Cases, padded: Cases) -> PaddingCheck:
+    """Return what a check of the padded cases finds, in whole arrays and inside the masks."""
+    found, inside = [], 0
+    for case in cases:
+        values = padded.read(case.id).logits.numpy()
+        found.append(find_padding(values))
+        inside += case.mask is not None and find_padding(values, case.mask.numpy()) is not None
+    known = [one for one in found if one is not None]
+    share = sum(one.share for one in known) / max(len(known), 1)
+    return PaddingCheck(len(found), sum(one.one_hot for one in known), share, inside)
 
 
 def _fit_all(

@@ -1,4 +1,4 @@
-"""Where the calibration error lies: right and wrong predictions, the boundary and the interior (selective scaling).
+"""The calibration error by region: right and wrong predictions, the boundary and the interior (selective scaling).
 
 The layout of that paper's Fig. 2d and Fig. 5: ECE (50 bins) of each test case in each region, as the numbers of a box
 plot, before calibration and after; and how much the mean predictive entropy rose, which smoothing must pay for. A

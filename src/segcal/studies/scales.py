@@ -11,7 +11,6 @@ from segcal.errors import InputError
 from segcal.pooling import pool
 from segcal.studies.factor import FactorData
 from segcal.studies.runnable import Model, Runnable, Way, embedded_models, model_outcome
-from segcal.studies.setting import Setting
 from segcal.studies.study import Outcome, Study
 
 SCALES = (0.5, 0.75, 1.0, 1.25, 1.5, 1.75)
@@ -19,13 +18,8 @@ SCALE_SETS = ((1.0,), SCALES[1:4], SCALES)
 INTERPOLATIONS = {1: "linear", 2: "bilinear", 3: "trilinear"}
 
 
-def run_test_scales(setting: Setting) -> Outcome[FactorData]:
-    """Run the models of embedded tasks on one scale, and on several with their mean."""
-    return scales_outcome(embedded_models(setting))
-
-
 def scales_outcome(runnables: Iterable[Runnable]) -> Outcome[FactorData]:
-    """Run any models on one scale, and on several with their mean."""
+    """Run models on one scale, and on several with their mean."""
     return model_outcome("test_scales", "Scales", "Averaging over test-time scales", scale_ways, runnables)
 
 
@@ -65,5 +59,5 @@ def _at_scale(model: Model, image: Tensor, scale: float) -> Tensor:
 
 STUDY = Study(
     "ECE and mIoU with averaging over test-time scales", "embedded tasks, or networks of yours",
-    "predicts every case ten times", False, run_test_scales, FactorData,
+    "predicts every case ten times", False, lambda setting: scales_outcome(embedded_models(setting)), FactorData,
 )  # fmt: skip

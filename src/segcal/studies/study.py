@@ -29,8 +29,8 @@ Data = TypeVar("Data", bound=Struct)
 One = TypeVar("One")
 
 
-class Header(Struct):
-    """What a document has beside the data of its study."""
+class StudyHeader(Struct):
+    """The head of a document, before the data of its study."""
 
     schema: int
     study: str
@@ -51,7 +51,7 @@ class Outcome(Generic[Data]):
         `digest` is of what decides the numbers. The document comes last: once it is there, so are the tables.
         """
         written = [path for stem, table in self.tables.items() for path in table.write(Path(results) / TABLES, stem)]
-        header = Header(SCHEMA, name, digest, [path.name for path in written])
+        header = StudyHeader(SCHEMA, name, digest, [path.name for path in written])
         plain = to_builtins(header) | to_builtins(self.data)
         text = json.dumps(plain, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
         return [write_text(Path(results) / FOLDER / f"{name}.json", text), *written]
@@ -80,7 +80,7 @@ class Study(NamedTuple):
         """Return the outcome that was written with this digest and is complete; None if it is to be done anew."""
         try:
             document = parse_json((Path(results) / FOLDER / f"{name}.json").read_text("utf-8"))
-            header, data = convert(document, Header), convert(document, self.data)
+            header, data = convert(document, StudyHeader), convert(document, self.data)
         except (OSError, ValueError):
             return None
         same = (header.schema, header.study, header.digest) == (SCHEMA, name, digest)
