@@ -78,9 +78,9 @@ def summarise(results: Results) -> Summary:
     metrics = benchmark_metrics(protocol.metrics, True)
     rows: list[ResultRow] = []
     comparisons: list[Comparison] = []
-    for place in dict.fromkeys((task, target) for task, _, target in complete):
-        own = {title: units for (task, title, target), units in complete.items() if (task, target) == place}
-        found, compared = _summarise_task(*place, own, metrics, protocol.bootstrap)
+    for tested in dict.fromkeys((task, target) for task, _, target in complete):
+        own = {title: units for (task, title, target), units in complete.items() if (task, target) == tested}
+        found, compared = _summarise_task(*tested, own, metrics, protocol.bootstrap)
         rows += found
         comparisons += compared
     wanted = len({(unit.task, unit.pipeline, unit.test_on) for unit in protocol.units})

@@ -129,10 +129,7 @@ def plan(
 ) -> list[Job]:
     """Return the jobs of a protocol, in the order of its tasks.
 
-    Args:
-        protocol: the protocol.
-        usable: the pipelines that each task can have.
-        fingerprints: of the cases of each task and pooling.
+    `usable` are the pipelines that each task can have, `fingerprints` are of its cases with each pooling.
     """
     jobs = []
     for task in protocol.tasks:
