@@ -1,4 +1,4 @@
-r"""What is possible but seldom meant, said in one sentence: the sentences, and the margins of all rules.
+r"""Suspicions: what is possible but seldom meant, said in one sentence each; and the margins of all rules.
 
 "Clearly better" is always a margin of agreement beyond chance (:mod:`segcal.cases.agreement`), and the better fit must
 be a fit at all (:data:`FIT`). The rules:
@@ -104,6 +104,23 @@ def other_origin(fitted: str, applied: str) -> list[Suspicion]:
     return [Suspicion(text)] if fitted == SINGLE_FOLDS != applied else []
 
 
+def near_chance(glances: Sequence[Glance]) -> list[Suspicion]:
+    """Return the suspicion that scores and labels have nothing to do with each other."""
+    compared = [glance.agreement for glance in glances if glance.agreement is not None and glance.agreement.voxels]
+    voxels = sum(one.voxels for one in compared)
+    if voxels < ENOUGH_VOXELS:
+        return []
+    right = sum(one.voxels * one.accuracy for one in compared) / voxels
+    by_chance = sum(one.voxels * one.by_chance for one in compared) / voxels
+    if by_chance >= 1 or (right - by_chance) / (1 - by_chance) >= NEAR_CHANCE:
+        return []
+    text = (
+        f"the predicted class is right in {right:.1%} of the voxels, and labels strewn at random would be right in "
+        f"{by_chance:.1%}: scores and labels hardly belong together. Look at one case of both."
+    )
+    return [Suspicion(text)]
+
+
 class Explanation(NamedTuple):
     """A reason why labels do not fit, in sentences, and how well they would fit without it."""
 
@@ -112,7 +129,7 @@ class Explanation(NamedTuple):
 
 
 class _Fit(NamedTuple):
-    """How the labels of a case fit as they are, and how they fit otherwise."""
+    """Fit of the labels of a case as they are, and otherwise."""
 
     id: str
     own: float
