@@ -15,6 +15,7 @@ from segcal.fitting.contest import choose
 from segcal.losses import LOSSES, make_loss
 from segcal.metrics import METRICS
 from segcal.pooling import POOLINGS, pool
+from segcal.report.evaluated import report
 from segcal.types import Context
 from segcal.version import __version__ as __version__
 
@@ -54,5 +55,6 @@ __all__ = [
     "metrics",
     "open_cases",
     "pool",
+    "report",
     "save",
 ]

@@ -7,7 +7,7 @@ from msgspec import convert, structs
 
 from segcal.benchmark.tasks import EmbeddedTask
 from segcal.demo.plan import QUICK_STUDIES
-from segcal.demo.story import batched, padding_sentence, predict_all, predict_part, tell_story
+from segcal.demo.story import padding_sentence, predict_all, tell_story
 from segcal.studies.padding import PaddingData
 
 
@@ -72,18 +72,16 @@ def test_told_again_it_computes_no_unit_and_no_study_anew_and_leaves_what_is_the
 
 def test_predictions_of_processes_are_those_of_one(tmp_path, plan):
     task = EmbeddedTask("roads", "roads", cases=2, members=1)
-    one, two = tmp_path / "one", tmp_path / "two"
-    assert predict_part(task, ["roads_0000", "roads_0001"], one) == 2
-    protocol = structs.replace(plan.protocol, tasks=(task,), workers=2)
-    steps = []
-    predict_all(replace(plan, protocol=protocol), two, steps.append)
-    assert (steps[-1].done, steps[-1].total) == (2, 2)
-    for path in one.rglob("*.safetensors"):
-        assert path.read_bytes() == (two / path.relative_to(one)).read_bytes()
-
-
-def test_parts_are_of_at_most_the_size():
-    assert batched(["a", "b", "c"], 2) == [["a", "b"], ["c"]]
+    folders = {workers: tmp_path / str(workers) for workers in (1, 2)}
+    for workers, folder in folders.items():
+        steps = []
+        protocol = structs.replace(plan.protocol, tasks=(task,), workers=workers)
+        predict_all(replace(plan, protocol=protocol), folder, steps.append)
+        assert [(step.done, step.total) for step in steps] == [(1, 2), (2, 2)]
+    kept = list(folders[1].rglob("*.safetensors"))
+    assert len(kept) == 2
+    for path in kept:
+        assert path.read_bytes() == (folders[2] / path.relative_to(folders[1])).read_bytes()
 
 
 def test_padding_is_told_with_what_the_check_says():

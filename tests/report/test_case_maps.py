@@ -10,10 +10,10 @@ from segcal.cases import ArrayCases
 from segcal.cases.base import Case
 from segcal.report.case_maps import (
     CaseNumbers,
-    arrays_of,
     choose_cases,
     choose_slices,
     encode_picture,
+    layers_of,
     maps_of,
     picture_of,
     see_cases,
@@ -44,32 +44,32 @@ def soft(classes=3):
 def test_the_arrays_are_what_a_plain_softmax_says():
     case = case_of((7, 5))
     calibrator = soft()
-    arrays = arrays_of(case, calibrator)
+    layers = layers_of(case, calibrator)
     probs = torch.softmax(case.logits.double(), 0).numpy()
     after = calibrator(case.logits[None])[0].exp().detach().numpy()
-    assert arrays.confidence_before == pytest.approx(probs.max(0), abs=1e-6)
-    assert arrays.confidence_after == pytest.approx(after.max(0), abs=1e-6)
-    assert arrays.foreground_after == pytest.approx(1 - after[0], abs=1e-6)
-    assert (arrays.before == probs.argmax(0)).all()
-    assert arrays.energy == pytest.approx(np.log(np.exp(case.logits.double().numpy()).sum(0)), abs=1e-5)
+    assert layers["before"][0] == pytest.approx(probs.max(0), abs=1e-6)
+    assert layers["after"][0] == pytest.approx(after.max(0), abs=1e-6)
+    assert layers["foreground_after"][0] == pytest.approx(1 - after[0], abs=1e-6)
+    assert (layers["prediction"][0] == probs.argmax(0)).all()
+    assert layers["energy"][0] == pytest.approx(np.log(np.exp(case.logits.double().numpy()).sum(0)), abs=1e-5)
 
 
 def test_the_maps_of_a_picture_come_back_on_one_scale():
     case = case_of((9, 6))
-    arrays = arrays_of(case, soft())
-    found = to_builtins(maps_of(case, arrays, background=True, has_offset=True))
+    layers = layers_of(case, soft())
+    found = to_builtins(maps_of(case, layers, background=True, has_offset=True))
     assert (found["shape"], found["axis"], found["step"]) == ([9, 6], None, 1)
     (only,) = found["slices"]
     assert set(only) == MAPS | {"index"}
-    assert decode_map(only["truth"]).astype(int).tolist() == arrays.labels.tolist()
+    assert decode_map(only["truth"]).astype(int).tolist() == layers["truth"][0].tolist()
     for name in ("before", "after"):
         assert (only[name]["low"], only[name]["high"]) == (0.0, 1.0)
-        assert decode_map(only[name]) == pytest.approx(getattr(arrays, f"confidence_{name}"), abs=0.5 / 255 + 1e-6)
+        assert decode_map(only[name]) == pytest.approx(layers[name][0], abs=0.5 / 255 + 1e-6)
 
 
 def test_a_map_that_means_nothing_is_left_out():
     case = case_of((9, 6))
-    (only,) = to_builtins(maps_of(case, arrays_of(case, soft()), background=False, has_offset=False))["slices"]
+    (only,) = to_builtins(maps_of(case, layers_of(case, soft()), background=False, has_offset=False))["slices"]
     assert not {"foreground_before", "foreground_after", "energy", "prediction_after"} & set(only)
 
 
@@ -78,13 +78,13 @@ def test_the_new_prediction_is_kept_where_something_flipped():
     calibrator = make_calibrator("vs", 3)
     with torch.no_grad():
         calibrator.bias[1] = 50.0
-    (only,) = to_builtins(maps_of(case, arrays_of(case, calibrator), background=True, has_offset=True))["slices"]
+    (only,) = to_builtins(maps_of(case, layers_of(case, calibrator), background=True, has_offset=True))["slices"]
     assert (decode_map(only["prediction_after"]) == 1).all()
 
 
 def test_of_a_volume_a_few_slices_across_its_shortest_axis_are_kept():
     case = case_of((20, 330, 13))
-    found = maps_of(case, arrays_of(case, soft()), background=True, has_offset=True)
+    found = maps_of(case, layers_of(case, soft()), background=True, has_offset=True)
     assert (found.axis, found.step) == (2, 3)
     assert len(found.slices) == 8
     assert decode_map(found.slices[0].truth).shape == (7, 110)
@@ -123,8 +123,8 @@ def test_the_temperature_of_a_voxel_is_what_its_lead_is_divided_by():
 
 def test_temperatures_are_stored_on_one_scale():
     case = case_of((6, 5))
-    arrays = arrays_of(case, soft(), local=soft())
-    (only,) = to_builtins(maps_of(case, arrays, background=True, has_offset=True))["slices"]
+    layers = layers_of(case, soft(), local=soft())
+    (only,) = to_builtins(maps_of(case, layers, background=True, has_offset=True))["slices"]
     assert (only["temperature"]["low"], only["temperature"]["high"]) == (0.0, 5.0)
 
 

@@ -10,7 +10,7 @@ from msgspec import to_builtins
 import segcal
 from segcal.cases import ArrayCases
 from segcal.errors import InputError
-from segcal.report.evaluated import BEFORE, TASK, evaluation_document, report
+from segcal.report.evaluated import BEFORE, TASK, evaluation_document
 from segcal.report.page import render_page
 
 
@@ -109,25 +109,25 @@ def test_cases_that_are_ignored_as_a_whole_give_no_page(fitted):
 
 def test_one_call_measures_the_cases_that_were_held_out_and_writes_the_page(cases, held_out, fitted, tmp_path):
     segcal.save(fitted, tmp_path / "ts")
-    result = report(tmp_path / "ts", cases, tmp_path / "page.html", replicates=50)
+    result = segcal.report(tmp_path / "ts", cases, tmp_path / "page.html", replicates=50)
     assert [row["case"] for row in result.rows if row["stage"] == "after"] == list(held_out.ids)
     assert result.change["nll"] == segcal.evaluate(held_out, fitted.calibrator, replicates=50).change["nll"]
     text = (tmp_path / "page.html").read_text("utf-8")
-    report(fitted, cases, tmp_path / "again.html", replicates=50)
+    segcal.report(fitted, cases, tmp_path / "again.html", replicates=50)
     assert (tmp_path / "again.html").read_text("utf-8") == text
 
 
 def test_without_held_out_cases_the_page_says_so(cases, fitted, tmp_path):
-    report(fitted, cases.subset(["c0", "c1"]), tmp_path / "page.html", replicates=50)
+    segcal.report(fitted, cases.subset(["c0", "c1"]), tmp_path / "page.html", replicates=50)
     assert "No case was held out" in (tmp_path / "page.html").read_text("utf-8")
 
 
 def test_a_file_of_something_else_is_not_replaced(cases, tmp_path):
     (tmp_path / "page.html").write_text("mine")
     with pytest.raises(InputError, match=r"page\.html"):
-        report(None, cases, tmp_path / "page.html", replicates=50)
+        segcal.report(None, cases, tmp_path / "page.html", replicates=50)
     assert (tmp_path / "page.html").read_text() == "mine"
-    report(None, cases, tmp_path / "page.html", replicates=50, overwrite=True)
+    segcal.report(None, cases, tmp_path / "page.html", replicates=50, overwrite=True)
     assert (tmp_path / "page.html").read_text("utf-8").startswith("<!doctype html>")
 
 

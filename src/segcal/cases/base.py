@@ -137,6 +137,11 @@ class Cases(ABC):
                 labels = check_labels(as_tensor(labels, "labels"), "labels", space, self.num_classes, IGNORED)
             if case.image is not None:
                 check_image(as_tensor(case.image, "image"), "image", space)
+            if case.disagreement is not None and tuple(case.disagreement.shape) != space:
+                raise InputError(
+                    f"disagreement has shape {tuple(case.disagreement.shape)}, but {space} is needed, like its logits. "
+                    "Give one value per voxel."
+                )
         return replace(case, logits=logits, labels=labels)
 
     def member_logits(self, case_id: str) -> Iterator[Tensor]:

@@ -91,8 +91,11 @@ class CaseWriter:
             spacing: the voxel size along each axis, for the map.
         """
         made_from = self._made_from(case_id)
-        target = self.folder / self.format.path(case_id).name
-        with naming_case(case_id), naming(target), temporary(self.folder) as beside:
+        with (
+            naming_case(case_id),
+            naming(self.folder / self.format.path(case_id).name),
+            temporary(self.folder) as beside,
+        ):
             names = self._write(case_id, log_probs, None if decision is None else decision.cpu().numpy(), beside)
             if confidence is not None:
                 path = write_confidence(self.cases, case_id, confidence, beside, spacing)

@@ -3,7 +3,6 @@
 import argparse
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from msgspec import to_builtins
 from msgspec.structs import replace
@@ -22,15 +21,15 @@ from segcal.studies.run import run as run_protocol
 from segcal.summary import SUMMARY
 from segcal.target import claim
 
+ABOUT = {
+    "help": "the paper's protocol on your own cases",
+    "description": "Fit and test every pipeline of a protocol, and run its studies. What is finished is skipped.",
+    "epilog": "example: segcal benchmark protocol.toml -o results/ --workers 2",
+}
 
-def add(commands: Any, name: str) -> argparse.ArgumentParser:
-    """Declare the command."""
-    parser: argparse.ArgumentParser = commands.add_parser(
-        name,
-        help="the paper's protocol on your own cases",
-        description="Fit and test every pipeline of a protocol, and run its studies. What is finished is skipped.",
-        epilog="example: segcal benchmark protocol.toml -o results/ --workers 2",
-    )
+
+def declare(parser: argparse.ArgumentParser) -> None:
+    """Add the options."""
     parser.add_argument("protocol", type=Path, metavar="PROTOCOL.toml", help="see docs/protocol.md")
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="RESULTS", help="folder for the results")
     parser.add_argument(
@@ -42,7 +41,6 @@ def add(commands: Any, name: str) -> argparse.ArgumentParser:
     parser.add_argument("--device", type=device, default="cpu", help="where to fit: cpu (default) or cuda")
     parser.add_argument("--overwrite", action="store_true", help="replace files that a benchmark did not write")
     json_option(parser)
-    return parser
 
 
 def run(args: argparse.Namespace) -> int:

@@ -1,8 +1,6 @@
 """The whole story on the embedded tasks: predict, fit, compare, study, and say in words what was found."""
 
-import multiprocessing
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,13 +11,13 @@ from segcal.atomic import temporary, write_text
 from segcal.benchmark.pipelines import Pipeline
 from segcal.benchmark.run import Step, check_folder
 from segcal.benchmark.tasks import EmbeddedTask
+from segcal.cases.parallel import map_ids
 from segcal.demo.embedded import open_embedded
 from segcal.demo.plan import Plan
 from segcal.documents import json_text
 from segcal.kernels.threads import one_thread
-from segcal.parent import follow_parent
 from segcal.report.paper_tables import FLIPS, SHOWN
-from segcal.report.table import Cell, Column, Group, Row, Table
+from segcal.report.table import Cell, Group, Row, Table
 from segcal.report.verdict import shift_sentence, short_number, short_verdict
 from segcal.studies.facts import MATRIX, UNCALIBRATED, find_facts
 from segcal.studies.padding import PaddingData
@@ -29,8 +27,6 @@ from segcal.studies.setting import Setting, choose_default
 from segcal.studies.study import interval_cell
 
 VERDICT = "verdict.json"
-# Cases that a process predicts before it reports.
-PART = 4
 
 
 @dataclass(frozen=True)
@@ -86,39 +82,17 @@ def _tell(plan: Plan, folder: Path, finished: Finished) -> Story:
 
 def predict_all(plan: Plan, cache: Path, progress: Callable[[Step], None]) -> None:
     """Draw and predict every case once, in as many processes as the plan has; what is there is not done again."""
-    tasks = [task for task in plan.protocol.tasks if isinstance(task, EmbeddedTask)]
-    parts = [(task, part) for task in tasks for part in batched(open_embedded(task, "mean_logits").cases.ids, PART)]
-    total, done = sum(task.cases for task in tasks), 0
-    workers = plan.protocol.workers
-    if workers == 1:
-        for task, part in parts:
-            done += predict_part(task, part, cache)
-            progress(Step(done, total, f"predicting {task.name}"))
-        return
-    context = multiprocessing.get_context("spawn")  # a fork of a process with threads may hang
-    with ProcessPoolExecutor(workers, context, initializer=follow_parent) as pool:
-        names = {pool.submit(predict_part, task, part, cache): task.name for task, part in parts}
-        for future in as_completed(names):
-            done += future.result()
-            progress(Step(done, total, f"predicting {names[future]}"))
+    tasks = {task.name: task for task in plan.protocol.tasks if isinstance(task, EmbeddedTask)}
+    keys = [f"{name}:{each}" for name, task in tasks.items() for each in open_embedded(task, "mean_logits").cases.ids]
+    predicted = map_ids(keys, partial(_predict, tasks, cache), plan.protocol.workers)
+    for done, (key, _) in enumerate(predicted, start=1):
+        progress(Step(done, len(keys), f"predicting {key.partition(':')[0]}"))
 
 
-def predict_part(task: EmbeddedTask, ids: Sequence[str], cache: Path) -> int:
-    """Predict some cases of a task into the cache, in one thread, and return how many."""
-    cases = open_embedded(task, "mean_logits", cache=cache).cases
+def _predict(tasks: Mapping[str, EmbeddedTask], cache: Path, key: str) -> None:
+    name, _, case_id = key.partition(":")
     with one_thread():
-        for case_id in ids:
-            cases.read(case_id)
-    return len(ids)
-
-
-def batched(ids: Sequence[str], size: int) -> list[Sequence[str]]:
-    """Return ids in parts of at most `size`.
-
-    >>> batched("abcde", 2)
-    ['ab', 'cd', 'e']
-    """
-    return [ids[start : start + size] for start in range(0, len(ids), size)]
+        open_embedded(tasks[name], "mean_logits", cache=cache).cases.read(case_id)
 
 
 def find_verdict(setting: Setting, chosen: Mapping[str, Pipeline]) -> list[str]:
@@ -149,7 +123,7 @@ def padding_sentence(data: PaddingData) -> str:
 def short_table(setting: Setting, chosen: Mapping[str, Pipeline]) -> Table:
     """Return uncalibrated, default and matrix scaling of each task, with intervals."""
     names = [name for name in SHOWN if name in setting.summary.metrics]
-    columns = tuple(Column(SHOWN[name].title, "", SHOWN[name].digits, SHOWN[name].scale, None) for name in names)
+    columns = tuple(SHOWN[name] for name in names)
     groups = []
     for task, default in chosen.items():
         rows = []

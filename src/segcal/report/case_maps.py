@@ -6,7 +6,6 @@ stages. Of many cases those are kept that a critical reader would ask for, worst
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -35,6 +34,8 @@ REASONS = {"worst": 3, "least gain": 2, "most gain": 1}
 # Characters of pictures in all, about; the first case is kept whatever its size.
 BUDGET = 1_000_000
 Index: TypeAlias = tuple[slice | int, ...]
+# A map of whole numbers (None), or of values with what the first and the last of 256 steps mean.
+Layer: TypeAlias = tuple[NDArray[Any], tuple[float, float] | None]
 
 
 class SliceMaps(Struct, omit_defaults=True):
@@ -88,24 +89,6 @@ class SeenCase(Struct):
     slices: list[SliceMaps]
 
 
-@dataclass(frozen=True)
-class CaseArrays:
-    """Arrays ``(*space)`` of one case: labels, predicted class, its confidence and 1 - P(class 0), free energy.
-
-    `after` is the old class where no other is strictly above it; `temperature` is that of :func:`temperature_of`.
-    """
-
-    labels: NDArray[np.int64]
-    before: NDArray[np.int64]
-    after: NDArray[np.int64]
-    confidence_before: NDArray[np.floating]
-    confidence_after: NDArray[np.floating]
-    foreground_before: NDArray[np.floating]
-    foreground_after: NDArray[np.floating]
-    energy: NDArray[np.floating]
-    temperature: NDArray[np.floating] | None = None
-
-
 def decisions(logits: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
     """Return the class before and after calibration; it stays where no class is strictly above it."""
     before = winner(logits, axis=0)
@@ -113,24 +96,34 @@ def decisions(logits: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
     return before, torch.where(stays, before, winner(scores, axis=0))
 
 
-def arrays_of(case: Case, calibrator: Calibrator, local: Calibrator | None = None) -> CaseArrays:
-    """Return the arrays of a case with labels; `local` is the calibrator whose temperature is shown."""
+def layers_of(case: Case, calibrator: Calibrator, local: Calibrator | None = None) -> dict[str, Layer]:
+    """Return the maps ``(*space)`` of a case with labels, as :class:`SliceMaps` names them.
+
+    Confidence is that of the predicted class, foreground one minus the probability of class 0. The levels of the free
+    energy are those of the voxels that count. `local` is the calibrator whose temperature is shown.
+    """
     assert case.labels is not None
+    labels = case.labels.numpy()
     scores = calibrated_scores(calibrator, case, "cpu")
     logits = case.logits.to(scores.dtype)
     before, after = decisions(logits, scores)
     probs = [canonical_logits(each, axis=0).exp() for each in (logits, scores)]
-    return CaseArrays(
-        labels=case.labels.numpy(),
-        before=before.numpy(),
-        after=after.numpy(),
-        confidence_before=probs[0].gather(0, before[None])[0].numpy(),
-        confidence_after=probs[1].gather(0, after[None])[0].numpy(),
-        foreground_before=(1 - probs[0][0]).numpy(),
-        foreground_after=(1 - probs[1][0]).numpy(),
-        energy=free_energy(logits, axis=0).numpy(),
-        temperature=None if local is None else temperature_of(case, local),
-    )
+    energy = free_energy(logits, axis=0).numpy()
+    counted = energy[labels != IGNORED]
+    found: dict[str, Layer] = {
+        "truth": (labels, None),
+        "prediction": (before.numpy(), None),
+        "before": (probs[0].gather(0, before[None])[0].numpy(), (0.0, 1.0)),
+        "after": (probs[1].gather(0, after[None])[0].numpy(), (0.0, 1.0)),
+        "prediction_after": (after.numpy(), None),
+        "foreground_before": ((1 - probs[0][0]).numpy(), (0.0, 1.0)),
+        "foreground_after": ((1 - probs[1][0]).numpy(), (0.0, 1.0)),
+    }
+    if counted.size:
+        found["energy"] = (energy, (float(counted.min()), float(counted.max())))
+    if local is not None:
+        found["temperature"] = (temperature_of(case, local), (0.0, HOTTEST))
+    return found
 
 
 def temperature_of(case: Case, calibrator: Calibrator) -> NDArray[np.floating]:
@@ -146,20 +139,26 @@ def temperature_of(case: Case, calibrator: Calibrator) -> NDArray[np.floating]:
     return torch.where((lead > 0) & (after > 0), ratio, torch.ones_like(ratio)).numpy()
 
 
-def maps_of(case: Case, arrays: CaseArrays, background: bool, has_offset: bool) -> CaseMaps:
+def maps_of(case: Case, layers: Mapping[str, Layer], background: bool, has_offset: bool) -> CaseMaps:
     """Return the maps of a case; `background`: foreground means something, `has_offset`: free energy does."""
-    labels, space = arrays.labels, arrays.labels.shape
+    labels, before, after = (layers[name][0] for name in ("truth", "prediction", "prediction_after"))
+    space = labels.shape
     axis = int(np.argmin(space)) if len(space) == 3 else None
-    counts = labels != IGNORED
-    shown = choose_slices(counts & ((arrays.before != labels) | (labels > 0)), axis)
     kept = [size for number, size in enumerate(space) if number != axis]
     step = max(1, -(-max(kept) // SIDES[2 if axis is None else 3]))
-    energy = arrays.energy[counts] if has_offset else np.empty(0)
-    levels = (float(energy.min()), float(energy.max())) if energy.size else None
+    hidden = {"energy"} if not has_offset else set()
+    hidden |= set() if background else {"foreground_before", "foreground_after"}
     slices = []
-    for place in shown:
+    for place in choose_slices((labels != IGNORED) & ((before != labels) | (labels > 0)), axis):
         index = tuple(place if number == axis else slice(None, None, step) for number in range(len(space)))
-        slices.append(_slice(place, case, arrays, index, background, levels))
+        same = {"prediction_after"} if (before[index] == after[index]).all() else set()
+        found = {
+            name: encode_indices(values[index]) if levels is None else encode_values(values[index], *levels)
+            for name, (values, levels) in layers.items()
+            if name not in hidden | same
+        }
+        image = None if case.image is None else encode_picture(case.image.numpy(), index)
+        slices.append(SliceMaps(place, image=image, **found))
     return CaseMaps(list(space), axis, step, slices)
 
 
@@ -216,7 +215,7 @@ def see_cases(
         case = cases.read(case_id)
         if case.logits.ndim not in (3, 4):
             break
-        maps = maps_of(case, arrays_of(case, calibrator, local), background, cases.has_offset)
+        maps = maps_of(case, layers_of(case, calibrator, local), background, cases.has_offset)
         left -= size_of(maps)
         if seen and left < 0:
             break
@@ -265,30 +264,6 @@ def encode_picture(image: NDArray[np.floating], index: Index) -> Encoded:
     height, width = channels[(slice(None), *index)].shape[1:]
     smaller = [np.asarray(Image.fromarray(each).resize((width, height), Image.Resampling.BOX)) for each in pixels]
     return encode_jpeg(np.stack(smaller))
-
-
-def _slice(
-    place: int, case: Case, arrays: CaseArrays, index: Index, background: bool, levels: tuple[float, float] | None
-) -> SliceMaps:
-    found = SliceMaps(
-        index=place,
-        truth=encode_indices(arrays.labels[index]),
-        prediction=encode_indices(arrays.before[index]),
-        before=encode_values(arrays.confidence_before[index], 0.0, 1.0),
-        after=encode_values(arrays.confidence_after[index], 0.0, 1.0),
-    )
-    if (arrays.before[index] != arrays.after[index]).any():
-        found.prediction_after = encode_indices(arrays.after[index])
-    if background:
-        found.foreground_before = encode_values(arrays.foreground_before[index], 0.0, 1.0)
-        found.foreground_after = encode_values(arrays.foreground_after[index], 0.0, 1.0)
-    if levels is not None:
-        found.energy = encode_values(arrays.energy[index], *levels)
-    if arrays.temperature is not None:
-        found.temperature = encode_values(arrays.temperature[index], 0.0, HOTTEST)
-    if case.image is not None:
-        found.image = encode_picture(case.image.numpy(), index)
-    return found
 
 
 def _range(channels: NDArray[np.floating]) -> tuple[float, float]:

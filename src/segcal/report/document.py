@@ -28,8 +28,6 @@ MORE_COLUMNS = (
     "ece_boundary", "ece_foreground", "ece_wrong", "cece", "brier", "accuracy", "miou", "harmful_flips",
     "beneficial_flips",
 )  # fmt: skip
-
-
 # The part of a fit's certificate that a reader of the page can make something of.
 CERTIFIED = (
     "method", "converged", "kkt_residual", "nll", "validation_nll", "voxels", "voxels_available", "lam", "mu",

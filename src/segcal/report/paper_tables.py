@@ -6,8 +6,8 @@ tables in the layout of Table 7. Tables 5 and 6 belong to studies.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
 
 from segcal.calibrators import make_calibrator
 from segcal.report.table import Cell, Column, Group, Row, Table, quartiles
@@ -19,23 +19,13 @@ FLIPS = "flip_rate"
 # The two halves of Table 2.
 GLOBAL, OTHERS = "Global calibrators", "Spatially adaptive or class-conditional calibrators"
 CONDITIONAL = ("cdc", "cms_ap", "cms_op")
-
-
-class Shown(NamedTuple):
-    """How a metric is shown."""
-
-    title: str
-    digits: int
-    scale: float
-
-
 SHOWN = {
-    "nll": Shown("NLL", 3, 1.0),
-    "dice": Shown("DSC", 1, 100.0),
-    "ece": Shown("ECE", 3, 1.0),
-    "ba_ece": Shown("BA-ECE", 3, 1.0),
-    "ace": Shown("ACE", 3, 1.0),
-    FLIPS: Shown("Flip", 1, 100.0),
+    "nll": Column("NLL"),
+    "dice": Column("DSC", digits=1, scale=100),
+    "ece": Column("ECE"),
+    "ba_ece": Column("BA-ECE"),
+    "ace": Column("ACE"),
+    FLIPS: Column("Flip", digits=1, scale=100),
 }
 
 
@@ -127,7 +117,7 @@ def _results(summary: Summary, title: str, blocks: Sequence[tuple[str, str, str]
     """Return a table of results; a block of columns is a task, the task tested on, and a heading."""
     names = [name for name in SHOWN if name in summary.metrics]
     columns = tuple(
-        Column(SHOWN[name].title, heading, SHOWN[name].digits, SHOWN[name].scale, summary.metrics[name].better)
+        replace(SHOWN[name], span=heading, better=summary.metrics[name].better)
         for _, _, heading in blocks
         for name in names
     )

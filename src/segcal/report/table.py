@@ -22,7 +22,6 @@ from segcal.names import csv_cell
 
 DASH = "—"
 ARROWS = {"lower": "↓", "higher": "↑", None: ""}
-LATEX_ARROWS = {"lower": r"$\downarrow$", "higher": r"$\uparrow$", None: ""}
 LATEX_CHARACTERS = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "×": r"$\times$", "—": "---", "±": r"$\pm$", "<": r"$<$",
@@ -189,7 +188,7 @@ class Table:
     def to_latex(self) -> str:
         """Return a LaTeX table that needs the package booktabs."""
         width = len(self.columns) + 1
-        headings = [f"{_latex(column.title)}{LATEX_ARROWS[column.better]}" for column in self.columns]
+        headings = [_latex(f"{column.title}{ARROWS[column.better]}") for column in self.columns]
         lines = [r"\begin{table}", r"\centering", rf"\begin{{tabular}}{{l{'r' * (width - 1)}}}", r"\toprule"]
         if any(column.span for column in self.columns):
             spans = [(span, len(list(own))) for span, own in groupby(self.columns, lambda column: column.span)]

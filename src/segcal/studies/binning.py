@@ -1,4 +1,4 @@
-"""How much ECE and ACE depend on the number of bins (Fig. 6).
+"""Dependence of ECE and ACE on the number of bins (Fig. 6).
 
 The benchmark counts every case once, with all numbers of bins at the same time; this study only reads its summary. ECE
 is the mean over cases and repeats with its bootstrap interval, ACE the mean over repeats [min, max]. For every number
@@ -13,10 +13,11 @@ from typing import Any
 
 from msgspec import Struct
 
+from segcal.report.document import TaskSection
 from segcal.report.figures.base import Drawn, new_figure, styled
 from segcal.report.table import Column, Table
-from segcal.studies.setting import NothingToStudyError, Section, compared_first
-from segcal.studies.study import MOST_LINES, Outcome, Study, draw_band, interval_cell, task_groups
+from segcal.studies.setting import NothingToStudyError
+from segcal.studies.study import MOST_LINES, Outcome, Study, compared_first, draw_band, interval_cell, task_groups
 from segcal.summary import Estimate, Summary
 
 # By metric and number of bins, the name in the summary.
@@ -112,7 +113,7 @@ def binning_figure(pipelines: Mapping[str, Numbers], shown: Sequence[str] | None
     return figure
 
 
-def _figures(data: BinningData, section: Section) -> Iterator[Drawn]:
+def _figures(data: BinningData, section: TaskSection) -> Iterator[Drawn]:
     found = data.tasks.get(section.task)
     if found:
         text = "The error depends on how finely confidence is divided; what matters is that the lines keep their order."

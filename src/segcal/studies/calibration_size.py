@@ -1,4 +1,4 @@
-"""How many calibration cases are needed (Fig. 5).
+"""The number of calibration cases that is needed (Fig. 5).
 
 The cases that are not for the test are divided anew into calibration and validation: n for calibration (with groups, as
 many as whole groups fill), the others for validation. The test cases stay the same, so that every number is compared
@@ -20,10 +20,11 @@ from segcal.benchmark.run import run_benchmark
 from segcal.benchmark.tasks import Division, Task
 from segcal.errors import InputError
 from segcal.metrics import METRICS
+from segcal.report.document import TaskSection
 from segcal.report.figures.base import Drawn, new_figure, styled
-from segcal.report.table import Column, Group, Row, Table
-from segcal.studies.setting import NothingToStudyError, Section, Setting
-from segcal.studies.study import FOLDER, MOST_LINES, Outcome, Study, draw_band, interval_cell
+from segcal.report.table import Column, Table
+from segcal.studies.setting import NothingToStudyError, Setting
+from segcal.studies.study import FOLDER, MOST_LINES, Outcome, Study, draw_band, interval_cell, task_groups
 from segcal.summary import Bootstrap, Draws, Estimate, Interval, difference, estimate, over_repeats
 
 NAME = "calibration_size"
@@ -121,17 +122,11 @@ def _curves(
 
 def _table(task: str, data: SizedTask) -> Table:
     columns = tuple(Column(f"n = {size}", digits=4) for size in data.sizes)
-    groups = tuple(
-        Group(
-            metric,
-            tuple(
-                Row(title, tuple(interval_cell(point.change) for point in curves[metric]))
-                for title, curves in data.pipelines.items()
-                if metric in curves
-            ),
-        )
+    rows = {
+        metric: {title: curves[metric] for title, curves in data.pipelines.items() if metric in curves}
         for metric in TITLES
-    )
+    }
+    groups = task_groups(rows, lambda points: [interval_cell(point.change) for point in points])
     note = f"Change against n = {data.reference}, with 95 % intervals of paired differences (ACE: min, max)."
     return Table(f"Number of calibration cases: {task}", "Pipeline", columns, groups, (note,))
 
@@ -191,7 +186,7 @@ def size_figure(found: SizedTask) -> Any:
     return figure
 
 
-def _figures(data: CalibrationSizeData, section: Section) -> Iterator[Drawn]:
+def _figures(data: CalibrationSizeData, section: TaskSection) -> Iterator[Drawn]:
     task = section.task
     if task in data.tasks:
         text = "Change against the number used here; bands are 95 % intervals. Near zero, more cases would not help."

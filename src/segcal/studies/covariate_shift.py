@@ -15,12 +15,12 @@ from msgspec.structs import replace
 from segcal.benchmark.results import UnitResult
 from segcal.benchmark.tasks import Task
 from segcal.metrics import METRICS
-from segcal.report.case_maps import Encoded
+from segcal.report.document import TaskSection
 from segcal.report.figures.base import Drawn, new_figure, show_picture, styled
-from segcal.report.pictures import encode_values
+from segcal.report.pictures import Encoded, encode_values
 from segcal.report.table import Cell, Column, Group, Row, Table
 from segcal.studies.corruptions import BLUR_TAPS, CORRUPTIONS, SETTINGS, STRENGTHS, corrupt
-from segcal.studies.setting import NothingToStudyError, Section, Setting
+from segcal.studies.setting import NothingToStudyError, Setting
 from segcal.studies.study import Outcome, Study, interval_cell, task_groups
 from segcal.summary import Bootstrap, Difference, Draws, Estimate, difference
 
@@ -185,7 +185,7 @@ def corruption_figure(images: Mapping[str, Encoded]) -> Any:
     return figure
 
 
-def _figures(data: CovariateShiftData, section: Section) -> Iterator[Drawn]:
+def _figures(data: CovariateShiftData, section: TaskSection) -> Iterator[Drawn]:
     task = section.task
     example = data.tasks[task].example if task in data.tasks else None
     if example:

@@ -1,4 +1,4 @@
-"""What a better selector would be worth: ECE as a function of the share of mispredictions found (Fig. 4 of that paper).
+"""The worth of a better selector: ECE by the share of mispredictions found (Fig. 4 of selective scaling).
 
 An oracle flags a random share of the mispredicted voxels of a case, and no right ones; flagged voxels get a large
 temperature, the others stay as a calibrator leaves them. From 0 % to 100 % each step flags what the step before did and
@@ -23,10 +23,11 @@ from segcal.cases.base import Case, Cases
 from segcal.evaluation.slabs import calibrated_scores
 from segcal.metrics.reliability import expected_calibration_error
 from segcal.numerics import compute_dtype, winner
+from segcal.report.document import TaskSection
 from segcal.report.figures.base import COLOURS, DASHES, MARKERS, Drawn, new_figure, shorten, styled
 from segcal.report.table import Cell, Column, Group, Row, Table
 from segcal.statistics.case import count_logits
-from segcal.studies.setting import NothingToStudyError, Section, Setting
+from segcal.studies.setting import NothingToStudyError, Setting
 from segcal.studies.study import Outcome, Study
 from segcal.types import IGNORED
 
@@ -185,7 +186,7 @@ def detection_figure(found: DetectionTask, rates: Sequence[float]) -> Any:
     return figure
 
 
-def _figures(data: DetectionData, section: Section) -> Iterator[Drawn]:
+def _figures(data: DetectionData, section: TaskSection) -> Iterator[Drawn]:
     task = section.task
     if task in data.tasks:
         text = (

@@ -19,6 +19,7 @@ from segcal.calibrators.base import Calibrator
 from segcal.errors import SegcalError
 from segcal.evaluation.violations import adversarial, shift_change
 from segcal.fitting.artifact import load
+from segcal.report.document import TaskSection
 from segcal.report.figures.base import COLOURS, MARKERS, Drawn, new_figure, shorten, styled
 from segcal.report.figures.reliability import reliability_figure
 from segcal.studies import STUDIES
@@ -41,20 +42,21 @@ VISIBLE = 0.1
 Values = NDArray[np.float64]
 
 
-def result_figures(studies: Mapping[str, Struct], sections: Mapping[str, Any], folder: Path) -> list[Drawn]:
+def result_figures(studies: Mapping[str, Struct], sections: Mapping[str, TaskSection], folder: Path) -> list[Drawn]:
     """Return all figures of a folder of results, from the data of its studies and the page's section of each task."""
     drawn = study_figures(studies, sections)
     if "reliability" in studies:
         drawn.append(panel_figure(studies["reliability"]))  # type: ignore[arg-type]
     for section in sections.values():
         if section.baseline and section.chosen:
-            drawn += [*_diagrams(section), _scatter(section)]
+            titles = {"before": section.baseline, "after": section.chosen}
+            drawn += [*_diagrams(section, titles), _scatter(section, titles)]
     for section in sections.values():
         drawn += _shifts(section, folder)
     return drawn
 
 
-def study_figures(studies: Mapping[str, Struct], sections: Mapping[str, Any]) -> list[Drawn]:
+def study_figures(studies: Mapping[str, Struct], sections: Mapping[str, TaskSection]) -> list[Drawn]:
     """Return the figures of the studies, task by task, in the order of the page."""
     names = [name for name in dict.fromkeys((*ORDER, *STUDIES)) if name in studies]
     return [
@@ -65,13 +67,13 @@ def study_figures(studies: Mapping[str, Struct], sections: Mapping[str, Any]) ->
     ]
 
 
-def _diagrams(section: Any) -> Iterator[Drawn]:
+def _diagrams(section: TaskSection, titles: Mapping[str, str]) -> Iterator[Drawn]:
     """Yield reliability before and after in every part, as files only."""
-    stages = {"before": section.curves[section.baseline], "after": section.curves[section.chosen]}
+    stages = {stage: section.curves[title] for stage, title in titles.items()}
     parts: list[tuple[str, str, str, int | None]] = [("all", "all voxels", "all", None)]
     if section.background and stages["before"].foreground is not None:
         parts.append(("foreground", "voxels of structures", "foreground", None))
-    edges = [band.start for band in section.bands.get(section.baseline, [])]
+    edges = [band.start for band in section.bands.get(titles["before"], [])]
     parts += [(f"band{k}", f"from {edge:g} voxels off the boundary", "bands", k) for k, edge in enumerate(edges)]
     named = [section.classes[number] for number in section.shown_classes]
     parts += [(f"class{k}", f"probability of class {text}", "classes", k) for k, text in enumerate(named)]
@@ -82,8 +84,7 @@ def _diagrams(section: Any) -> Iterator[Drawn]:
         yield Drawn(f"before_after_{section.task}_{name}", section.task, title, "", draw, on_page=False)
 
 
-def _scatter(section: Any) -> Drawn:
-    titles = {"before": section.baseline, "after": section.chosen}
+def _scatter(section: TaskSection, titles: Mapping[str, str]) -> Drawn:
     dice, error = section.cases.dice, section.cases.ece
     stages = {stage: list(zip(dice[title], error[title], strict=True)) for stage, title in titles.items()}
     title = f"ECE against Dice: {section.task}"
@@ -104,9 +105,9 @@ def scatter_figure(stages: Mapping[str, Sequence[tuple[float | None, float | Non
     return figure
 
 
-def _shifts(section: Any, folder: Path) -> Iterator[Drawn]:
+def _shifts(section: TaskSection, folder: Path) -> Iterator[Drawn]:
     """Yield the shifted-logit illustration of the chosen calibrator, and of matrix scaling if it was fitted."""
-    for title in dict.fromkeys((section.chosen, "ms(mean_logits)")):
+    for title in dict.fromkeys((section.chosen or "", "ms(mean_logits)")):
         row = next((row for row in section.rows if row.pipeline == title), None)
         if row is None or row.calibrator == "identity" or "," in title:
             continue

@@ -1,4 +1,4 @@
-"""Where the labels lie that a calibrator flips: their distance from the boundary of the label map (Fig. 4).
+"""Labels that a calibrator flips: their distance from the boundary of the label map (Fig. 4).
 
 A voxel flips if another class is strictly above its old winner in the scores. Distances are those of the
 boundary-aware calibration error: Euclidean, in voxels, 0 on the boundary (:mod:`segcal.statistics.boundary`). For every
@@ -23,13 +23,14 @@ from segcal.benchmark.tasks import Task
 from segcal.calibrators.base import Calibrator
 from segcal.cases.base import Case
 from segcal.evaluation.slabs import calibrated_scores
-from segcal.report.case_maps import Encoded, decisions, picture_of, slice_of
+from segcal.report.case_maps import decisions, picture_of, slice_of
+from segcal.report.document import TaskSection
 from segcal.report.figures.base import COLOURS, Drawn, new_figure, shorten, show_classes, show_picture, styled
-from segcal.report.pictures import decode_map, encode_indices
+from segcal.report.pictures import Encoded, decode_map, encode_indices
 from segcal.report.table import Cell, Column, Table
 from segcal.statistics.additive import total_of
 from segcal.statistics.boundary import BAND_EDGES, find_boundary, squared_distances
-from segcal.studies.setting import NothingToStudyError, Section, Setting
+from segcal.studies.setting import NothingToStudyError, Setting
 from segcal.studies.study import Outcome, Study, task_groups
 from segcal.types import IGNORED
 
@@ -48,7 +49,7 @@ class FlipBand(Struct):
 
 
 class FlipShares(Struct):
-    """What a pipeline flipped in all test cases."""
+    """Flips of a pipeline in all test cases."""
 
     flip_rate: float | None
     voxels: int
@@ -234,7 +235,7 @@ def flip_figure(found: CloserLook, background: bool = True) -> Any:
     return figure
 
 
-def _figures(data: FlipsData, section: Section) -> Iterator[Drawn]:
+def _figures(data: FlipsData, section: TaskSection) -> Iterator[Drawn]:
     task, found = section.task, data.closer.get(section.task)
     if found:
         title = "What a calibrator that does not keep the mask would change"

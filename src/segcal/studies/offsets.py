@@ -1,4 +1,4 @@
-r"""How much the offset of the pooled logits varies within a case (Tables 3 and 5, Fig. 3).
+r"""Variability of the pooled logits' offset within a case (Tables 3 and 5, Fig. 3).
 
 For each case, :math:`\mathrm{Std}_v F(\bar z(v))` with the free energy :math:`F(z) = \log \sum_c e^{z_c}` of the mean
 logits of the first M members. A softmax does not see it; a calibrator that is not translation-invariant does. Voxels
@@ -15,11 +15,12 @@ from msgspec import Struct
 from segcal.cases.base import Cases
 from segcal.evaluation.evaluate import evaluate
 from segcal.numerics import free_energy
-from segcal.report.case_maps import Encoded, picture_of, slice_of
+from segcal.report.case_maps import picture_of, slice_of
+from segcal.report.document import TaskSection
 from segcal.report.figures.base import CONFIDENCE_MAP, Drawn, new_figure, shorten, show_picture, styled
-from segcal.report.pictures import decode_map, encode_indices, encode_values
+from segcal.report.pictures import Encoded, decode_map, encode_indices, encode_values
 from segcal.report.table import Cell, Column, Group, Row, Table, quartiles
-from segcal.studies.setting import NothingToStudyError, Section, Setting
+from segcal.studies.setting import NothingToStudyError, Setting
 from segcal.studies.study import Outcome, Study
 from segcal.types import IGNORED
 
@@ -107,7 +108,7 @@ def energy_figure(examples: Mapping[str, EnergyExample]) -> Any:
     return figure
 
 
-def _figures(data: OffsetsData, section: Section) -> Iterator[Drawn]:
+def _figures(data: OffsetsData, section: TaskSection) -> Iterator[Drawn]:
     task = section.task
     if task in data.examples:
         text = (

@@ -1,4 +1,4 @@
-r"""What padding that pretends to be a prediction does to calibration (definitions 13.1).
+r"""Padding that pretends to be a prediction, and what it does to calibration (definitions 13.1).
 
 Networks see a crop; exporters fill the rest of the volume with (1, 0, ..., 0). That is right for probabilities. As
 logits, such a voxel has the softmax :math:`e / (e + C - 1)` for the background, although it is always right: with five
@@ -55,7 +55,7 @@ class PaddedVoxel(Struct):
 
 
 class PaddingCheck(Struct):
-    """How many cases a check of the whole array catches, with which share of padding, and how many inside the mask."""
+    """Cases that a check of the whole array catches, their mean share of padding, and those caught inside the mask."""
 
     cases: int
     caught: int

@@ -1,4 +1,4 @@
-"""Where the calibration error lies: right and wrong predictions, the boundary and the interior (selective scaling).
+"""The calibration error by region: right and wrong predictions, the boundary and the interior (selective scaling).
 
 The layout of that paper's Fig. 2d and Fig. 5: ECE (50 bins) of each test case in each region, as the numbers of a box
 plot, before calibration and after; and how much the mean predictive entropy rose, which smoothing must pay for. A
@@ -16,10 +16,11 @@ from msgspec import Struct
 
 from segcal.calibrators.base import Calibrator
 from segcal.cases.base import Cases
+from segcal.report.document import TaskSection
 from segcal.report.figures.base import COLOURS, Drawn, new_figure, shorten, styled
 from segcal.report.table import Cell, Column, Table
-from segcal.studies.setting import NothingToStudyError, Section, Setting, compared_first, count_stages
-from segcal.studies.study import MOST_LINES, Outcome, Study, task_groups
+from segcal.studies.setting import NothingToStudyError, Setting, count_stages
+from segcal.studies.study import MOST_LINES, Outcome, Study, compared_first, task_groups
 
 # By region, its metric and its title in the figure.
 REGIONS = {
@@ -186,7 +187,7 @@ def _percent(one: Box) -> dict[str, float | list[float]]:
     }
 
 
-def _figures(data: RegionsData, section: Section) -> Iterator[Drawn]:
+def _figures(data: RegionsData, section: TaskSection) -> Iterator[Drawn]:
     task = section.task
     if task in data.tasks:
         text = (

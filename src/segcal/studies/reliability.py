@@ -11,12 +11,13 @@ from functools import partial
 from msgspec import Struct
 
 from segcal.benchmark.pipelines import Pipeline
+from segcal.report.document import TaskSection
 from segcal.report.figures.base import Drawn
 from segcal.report.figures.reliability import CurveData, reliability_figure, reliability_panel
-from segcal.report.table import Cell, Column, Group, Row, Table
+from segcal.report.table import Cell, Column, Table
 from segcal.statistics.reliability import Curve
-from segcal.studies.setting import NothingToStudyError, Section, Setting
-from segcal.studies.study import Outcome, Study, interval_cell
+from segcal.studies.setting import NothingToStudyError, Setting
+from segcal.studies.study import Outcome, Study, interval_cell, task_groups
 from segcal.summary import Estimate
 
 BINS = 15
@@ -66,11 +67,8 @@ def run_reliability(setting: Setting) -> Outcome[ReliabilityData]:
     if not any("best" in found for found in tasks.values()):
         raise NothingToStudyError("no calibrated pipeline has an ACE")
     columns = (Column("pipeline"), Column("ACE", better=None), Column("confidence"), Column("accuracy"))
-    groups = tuple(
-        Group(name, tuple(Row(ROLES[role], _cells(one)) for role, one in found.items()))
-        for name, found in tasks.items()
-    )
-    table = Table("Reliability of chosen pipelines, 15 bins", "", columns, groups, (RULE,))
+    rows = {name: {ROLES[role]: one for role, one in found.items()} for name, found in tasks.items()}
+    table = Table("Reliability of chosen pipelines, 15 bins", "", columns, task_groups(rows, _cells), (RULE,))
     return Outcome(ReliabilityData(BINS, RULE, tasks), {"figure8_reliability": table})
 
 
@@ -113,7 +111,7 @@ def _cells(one: ChosenCurves) -> tuple[Cell, ...]:
     return (Cell(one.pipeline), interval_cell(one.ace), Cell(one.curve.mean_confidence), Cell(one.curve.mean_accuracy))
 
 
-def _figures(data: ReliabilityData, section: Section) -> Iterator[Drawn]:
+def _figures(data: ReliabilityData, section: TaskSection) -> Iterator[Drawn]:
     task = section.task
     if data.tasks.get(task):
         text = f"{data.rule} This shows what is possible; it is not how to choose a calibrator."

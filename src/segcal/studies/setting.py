@@ -1,9 +1,8 @@
 """The setting of a study: a finished benchmark, and the means to read its cases and calibrators again."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
-from typing import Protocol as Interface
 
 import torch
 
@@ -28,21 +27,6 @@ from segcal.summary import Estimate, Summary
 
 class NothingToStudyError(Exception):
     """A benchmark has nothing that this study is about; the text says what it would need."""
-
-
-class Section(Interface):
-    """A task for figures: its classes, and the pipelines before and after that the page compares."""
-
-    task: str
-    classes: Sequence[str]
-    background: bool
-    baseline: str | None
-    chosen: str | None
-
-
-def compared_first(section: Section, titles: Iterable[str]) -> list[str]:
-    """Return titles of pipelines, those first that the page compares."""
-    return list(dict.fromkeys([title for title in (section.baseline, section.chosen) if title] + list(titles)))
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,11 @@ from msgspec import Struct, convert, to_builtins
 
 from segcal.atomic import write_text
 from segcal.documents import parse_json
+from segcal.report.document import TaskSection
 from segcal.report.figures.base import COLOURS, DASHES, MARKERS, Drawn, shorten
 from segcal.report.paper_tables import FOLDER as TABLES
 from segcal.report.table import Cell, Group, Row, Table
-from segcal.studies.setting import Section, Setting
+from segcal.studies.setting import Setting
 from segcal.summary import Interval
 
 SCHEMA = 1
@@ -30,7 +31,7 @@ One = TypeVar("One")
 
 
 class StudyHeader(Struct):
-    """What a document has beside the data of its study."""
+    """The head of a document, before the data of its study."""
 
     schema: int
     study: str
@@ -74,7 +75,7 @@ class Study(NamedTuple):
     usual: bool
     run: Callable[[Setting], Outcome[Any]]
     data: type[Struct]
-    figures: Callable[[Any, Section], Iterable[Drawn]] = lambda data, section: ()
+    figures: Callable[[Any, TaskSection], Iterable[Drawn]] = lambda data, section: ()
 
     def read(self, results: str | Path, name: str, digest: str) -> Outcome[Any] | None:
         """Return the outcome that was written with this digest and is complete; None if it is to be done anew."""
@@ -104,6 +105,11 @@ def task_groups(tasks: Mapping[str, Mapping[str, One]], cells: Callable[[One], I
     return tuple(
         Group(task, tuple(Row(title, tuple(cells(one))) for title, one in rows.items())) for task, rows in tasks.items()
     )
+
+
+def compared_first(section: TaskSection, titles: Iterable[str]) -> list[str]:
+    """Return titles of pipelines, those first that the page compares."""
+    return list(dict.fromkeys([title for title in (section.baseline, section.chosen) if title] + list(titles)))
 
 
 def draw_band(axis: Any, places: Sequence[int], numbers: Sequence[Interval], line: int, title: str) -> None:

@@ -16,6 +16,7 @@ from msgspec import Struct
 from segcal.benchmark.pipelines import Pipeline
 from segcal.benchmark.tasks import Task
 from segcal.report.case_maps import CaseNumbers, SeenCase, SliceMaps, see_cases
+from segcal.report.document import TaskSection
 from segcal.report.figures.base import (
     CLASS_COLOURS,
     CONFIDENCE_MAP,
@@ -28,7 +29,7 @@ from segcal.report.figures.base import (
 )
 from segcal.report.pictures import decode_map
 from segcal.report.table import Cell, Column, Table
-from segcal.studies.setting import NothingToStudyError, Section, Setting, choose_default
+from segcal.studies.setting import NothingToStudyError, Setting, choose_default
 from segcal.studies.study import Outcome, Study, task_groups
 
 # Of local temperatures, those of the first that was fitted are shown.
@@ -174,7 +175,7 @@ def temperature_figure(cases: Sequence[Shown]) -> Any:
     return figure
 
 
-def _figures(data: WorstCasesData, section: Section) -> Iterator[Drawn]:
+def _figures(data: WorstCasesData, section: TaskSection) -> Iterator[Drawn]:
     task, found = section.task, data.tasks.get(section.task)
     if not found or not found.cases:
         return
