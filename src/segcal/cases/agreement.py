@@ -92,13 +92,8 @@ def better_numbers(table: np.ndarray, gain: float, least: float, most: float) ->
 
     Overlap of row a and column b is Dice's :math:`2 n_{ab} / (n_a + n_b)`, so that small classes count like large ones.
     Of the one-to-one assignment with the largest total, whole cycles are judged: a class that is merely mistaken for
-    another improves alone, but where numbers were exchanged, (nearly) every class of the cycle improves.
-
-    Args:
-        table: how often row a meets column b, ``(C, C)``.
-        gain: how much more overlap the classes of a cycle must have in the mean.
-        least: how much overlap they must have in the mean.
-        most: which share of them must have more than before; two at least.
+    another improves alone, but where numbers were exchanged, (nearly) every class of the cycle improves. In the mean
+    they must overlap by `gain` more, and by `least` at all; and a share of them, `most` and two at least, must improve.
     """
     rows, columns = table.sum(1), table.sum(0)
     overlap = 2 * table / np.maximum(rows[:, None] + columns, 1)

@@ -127,7 +127,8 @@ class ArrayCases(HeldCases):
             to have it chosen by :func:`segcal.choose`.
         class_names: one name per class.
 
-    >>>     >>> cases = ArrayCases(logits=[np.zeros((2, 4), "float32")], labels=[np.array([0, 1, 1, 255])], ignore=255)
+    >>> import numpy as np
+    >>> cases = ArrayCases(logits=[np.zeros((2, 4), "float32")], labels=[np.array([0, 1, 1, 255])], ignore=255)
     >>> next(iter(cases)).labels
     tensor([ 0,  1,  1, -1])
     """

@@ -214,15 +214,10 @@ class Cases(ABC):
     def split(self, cal: int, val: int = 0, seed: int = 0, group: Grouping | None = None) -> Split[Self]:
         """Draw calibration, validation and test cases at random.
 
-        Cases of one group (`group`, or the groups the collection knows) stay together; a group is drawn whole, so
-        with groups `cal` and `val` are filled as far as whole groups allow and never exceeded.
-
-        Args:
-            cal: number of calibration cases.
-            val: number of validation cases.
-            seed: seed of the permutation.
-            group: case id -> group name; or a regular expression whose one group finds it in the id; or the path of a
-                CSV file with the columns id, group.
+        Cases of one group stay together; a group is drawn whole, so with groups `cal` and `val` are filled as far as
+        whole groups allow and never exceeded. Groups are those that the collection knows, or `group`: case id -> group
+        name; or a regular expression whose one group finds it in the id; or the path of a CSV file with the columns id,
+        group.
         """
         if cal < 1 or val < 0 or cal + val > len(self):
             raise InputError(

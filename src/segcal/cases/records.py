@@ -72,11 +72,7 @@ class Records:
     def place(self, case_id: str, made_from: str, beside: Path, names: Sequence[str]) -> tuple[Path, ...]:
         """Put the files of a case in place, after their record; files of an earlier result that are not among them go.
 
-        Args:
-            case_id: which case.
-            made_from: the digest of everything that it depends on.
-            beside: a temporary folder inside the folder, with the files.
-            names: their names, relative to it, the one that completes the case last.
+        They lie in `beside`, a temporary folder inside the folder; the one that completes the case is named last.
         """
         before = self.find(case_id)
         files = {name: content_digest(beside / name) for name in names}

@@ -60,14 +60,9 @@ def used_bytes(shape: Sequence[int], dtype: np.dtype[Any]) -> int:
 
 
 def check_array(path: Path, shape: Sequence[int], dtype: np.dtype[Any], available: int, ratio: int = 1) -> None:
-    """Refuse an array that does not fit in memory when it is used, or whose bytes cannot all be in the file.
+    """Refuse a declared array that does not fit in memory when it is used, or whose bytes cannot all be in the file.
 
-    Args:
-        path: the file.
-        shape: as declared.
-        dtype: as declared.
-        available: bytes of values that are in the file.
-        ratio: how much the file's compression can make of one byte.
+    Of the `available` bytes in the file, compression can make `ratio` times as many.
     """
     check_used(path, used_bytes(shape, dtype))
     needed = math.prod(shape) * dtype.itemsize

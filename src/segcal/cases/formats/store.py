@@ -139,13 +139,7 @@ class Store(Format):
 
 
 def save_case(case: Case, folder: Path, has_offset: bool) -> str:
-    """Write one case into a folder and return the file's name.
-
-    Args:
-        case: the case; its labels have -1 where a voxel does not count.
-        folder: where to.
-        has_offset: whether its logits still have the network's offset, which is then kept as the free energy.
-    """
+    """Write one case into a folder and return the file's name; an offset that logits still have becomes free energy."""
     logits = case.logits.to(compute_dtype(case.logits.dtype))
     log_probs = canonical_logits(logits, axis=0).clamp(min=_LOWEST).to(torch.float16)
     tensors: dict[str, Tensor] = {
