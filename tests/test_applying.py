@@ -11,6 +11,7 @@ from segcal.cases import CaseError
 from segcal.errors import InputError, SuspicionWarning
 from segcal.fitting.certificate import Certificate, Fitted
 from segcal.fitting.config import FitConfig
+from segcal.types import Context
 
 
 def fitted(name="ts", classes=3, pooling="single", **parameters):
@@ -55,7 +56,7 @@ def test_a_calibrator_that_sees_neighbours_gets_the_whole_picture():
             return logits - logits.mean(dim=(2, 3), keepdim=True)
 
     logits = torch.randn(3, 5, 6, generator=torch.Generator().manual_seed(0))
-    log_probs, _, flips = calibrate(Blurring(3), logits, torch.zeros(2, 5, 6))
+    log_probs, _, flips = calibrate(Blurring(3), logits, Context(torch.zeros(1, 2, 5, 6)))
     expected = torch.log_softmax(logits - logits.mean(dim=(1, 2), keepdim=True), 0)
     torch.testing.assert_close(log_probs, expected)
     assert flips == int((expected.argmax(0) != logits.argmax(0)).sum())
