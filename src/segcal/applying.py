@@ -21,11 +21,11 @@ from segcal.calibrators import registry_entry
 from segcal.calibrators.base import Calibrator
 from segcal.calibrators.look_around import tiled_scores
 from segcal.cases.base import Case, CaseError, Cases
-from segcal.cases.calibrated import FORMAT, MARKER, read_marker
 from segcal.cases.files import FileCases
-from segcal.cases.records import Records
+from segcal.cases.records import APPLIED as FORMAT
+from segcal.cases.records import MARKER, Records, read_marker
 from segcal.cases.suspicion import other_origin, warn
-from segcal.cases.writing import CaseWriter
+from segcal.cases.write import CaseWriter
 from segcal.errors import InputError
 from segcal.fitting.certificate import Fitted
 from segcal.numerics import compute_dtype, winner

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from segcal.cases import nifti_file
+from segcal.cases.nifti_file import check_head, usable_spacing
 from segcal.errors import InputError
 
 
@@ -120,3 +121,59 @@ def test_scaled_values_are_those_of_the_library_in_one_copy(dtype, tmp_path, rng
         tracemalloc.stop()
     assert found.dtype == expected.dtype
     assert np.array_equal(found, expected)
+
+
+def extended(esize, vox_offset, kind=nibabel.Nifti1Image, tail=64):
+    """Return a file whose only extension declares this size."""
+    content = bytearray(kind(np.ones((2, 2, 2), np.float32), np.eye(4)).to_bytes())
+    length = 348 if kind is nibabel.Nifti1Image else 540
+    place, code = (108, "<f") if length == 348 else (168, "<q")
+    content[place : place + struct.calcsize(code)] = struct.pack(code, vox_offset)
+    content[length : length + 4] = b"\1\0\0\0"
+    return bytes(content[: length + 4]) + struct.pack("<ii", esize, 6) + b"\0" * tail
+
+
+@pytest.mark.parametrize("kind", [nibabel.Nifti1Image, nibabel.Nifti2Image])
+@pytest.mark.parametrize("ending", [".nii", ".nii.gz"])
+@pytest.mark.parametrize(
+    ("esize", "vox_offset", "match"),
+    [
+        (2**31 - 16, 1024, r"has an extension of 2147483632 bytes, but header and extensions take at most"),
+        (-16, 1024, "has an extension of -16 bytes"),
+        (32, 2**30, r"has values that begin at byte 1\.07374e\+09"),
+    ],
+)
+def test_an_extension_that_goes_beyond_the_values_is_refused(esize, vox_offset, match, ending, kind, tmp_path):
+    path = tmp_path / f"case{ending}"
+    content = extended(esize, vox_offset, kind)
+    path.write_bytes(gzip.compress(content) if ending == ".nii.gz" else content)
+    with pytest.raises(InputError, match=match):
+        check_head(path)
+
+
+@pytest.mark.parametrize("kind", [nibabel.Nifti1Image, nibabel.Nifti2Image])
+def test_ordinary_extensions_are_let_through(kind, tmp_path):
+    image = kind(np.ones((2, 2, 2), np.float32), np.eye(4))
+    image.header.extensions.append(nibabel.nifti1.Nifti1Extension("comment", b"x" * 100))
+    image.header.extensions.append(nibabel.nifti1.Nifti1Extension("comment", b"y" * 1000))
+    for name in ("a.nii", "a.nii.gz"):
+        nibabel.save(image, tmp_path / name)
+        check_head(tmp_path / name)
+
+
+def test_what_is_no_nifti_is_left_to_the_library(tmp_path):
+    (tmp_path / "a.nii").write_bytes(b"x" * 400)
+    check_head(tmp_path / "a.nii")
+
+
+@pytest.mark.parametrize(
+    "values",
+    [(1, 0), (1.0, -1.0), (1.0, float("nan")), [1, float("inf")], [10**400, 1], (1e300, 1), ("1", 1), "12", None, 5],
+)
+def test_a_voxel_size_that_cannot_be_computed_with_counts_as_unknown(values):
+    assert usable_spacing(values) is None
+
+
+def test_a_usable_one_is_taken_in_every_form():
+    assert usable_spacing((1, 0.5)) == usable_spacing([1.0, 0.5]) == usable_spacing(np.float32([1, 0.5])) == (1.0, 0.5)
+    assert usable_spacing((1, 1), axes=3) is None

@@ -3,10 +3,11 @@ import os
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 from segcal.atomic import temporary
-from segcal.cases.records import Records
+from segcal.cases.records import BLOCK_BYTES, BLOCKS, MARKER, Records, content_digest, input_digest, read_marker
 from segcal.errors import InputError
 
 
@@ -126,3 +127,76 @@ def test_a_kill_between_the_files_of_a_case_leaves_it_to_be_done_again(moment, a
     place(tmp_path, "a", "2", a="new", azarr="new")
     assert records.done("a", "2")
     assert os.listdir(tmp_path / "azarr") == ["0"]  # noqa: PTH208
+
+
+@pytest.fixture
+def path(tmp_path, rng):
+    (tmp_path / "a.npy").write_bytes(rng.bytes(3 * BLOCKS * BLOCK_BYTES))
+    return tmp_path / "a.npy"
+
+
+def changed(path, place):
+    """Change one byte, and nothing else that shows."""
+    facts = path.stat()
+    content = bytearray(path.read_bytes())
+    content[place] ^= 1
+    path.write_bytes(content)
+    os.utime(path, ns=(facts.st_atime_ns, facts.st_mtime_ns))
+
+
+@pytest.mark.parametrize("place", [0, BLOCK_BYTES - 1, -1, -BLOCK_BYTES])
+def test_a_changed_head_or_end_is_noticed_whatever_the_time(place, path):
+    before = content_digest(path), input_digest(path)
+    changed(path, place)
+    assert content_digest(path) != before[0]
+    assert input_digest(path) != before[1]
+
+
+def test_the_blocks_are_spread_over_the_whole_file(path):
+    size, seen = path.stat().st_size, 0
+    for place in range(0, size, BLOCK_BYTES // 2):
+        before = content_digest(path)
+        changed(path, place)
+        seen += content_digest(path) != before
+    assert seen / (2 * size / BLOCK_BYTES) == pytest.approx(1 / 3, abs=0.05)
+
+
+@pytest.mark.parametrize("shift", [-(10**9), 10**9])
+def test_an_input_of_another_time_is_another_one_and_content_is_not(shift, path):
+    before = content_digest(path), input_digest(path)
+    time = path.stat().st_mtime_ns + shift
+    os.utime(path, ns=(time, time))
+    assert content_digest(path) == before[0]
+    assert input_digest(path) != before[1]
+
+
+def test_sizes_count_and_what_is_not_there_is_nothing(path, tmp_path):
+    before = content_digest(path)
+    with path.open("r+b") as file:
+        file.truncate(path.stat().st_size - 1)
+    assert content_digest(path) != before
+    path.write_bytes(b"")
+    assert content_digest(path) != before
+    assert content_digest(tmp_path / "none") == input_digest(tmp_path / "none") == ""
+
+
+def test_a_folder_is_known_by_the_names_and_the_content_of_its_files(tmp_path):
+    folder = tmp_path / "a.zarr"
+    (folder / "c").mkdir(parents=True)
+    np.save(folder / "c" / "0.npy", np.arange(5))
+    digests = [content_digest(folder)]
+    changed(folder / "c" / "0.npy", -1)
+    digests.append(content_digest(folder))
+    (folder / "c" / "0.npy").rename(folder / "c" / "1.npy")
+    digests.append(content_digest(folder))
+    (folder / "c" / "1.npy").unlink()
+    digests.append(content_digest(folder))
+    assert len(set(digests)) == 4
+
+
+def test_only_what_segcal_applied_is_calibrated(tmp_path):
+    assert read_marker(tmp_path) is None
+    (tmp_path / MARKER).write_text(json.dumps({"camera": 1}))
+    assert read_marker(tmp_path) is None
+    (tmp_path / MARKER).write_text(json.dumps({"format": "segcal-applied", "version": 2}))
+    assert read_marker(tmp_path) == {"format": "segcal-applied", "version": 2}

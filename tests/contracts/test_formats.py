@@ -264,7 +264,7 @@ def test_a_member_that_lacks_a_case_is_named(name, made, tmp_path):
     other = tmp_path / "other"
     other.mkdir()
     MAKE[name](other, "p1", scores["p1"])
-    declared = {"kind": None if name in KNOWN_KIND else "logits", "format": name, "pool": "mean_probs"}
+    declared = {"kind": None if name in KNOWN_KIND else "logits", "format": name, "pooling": "mean_probs"}
     with pytest.raises(InputError, match=r"other lacks 2 cases: p2, q1"):
         open_cases([folder, other], **declared)
     cases = open_cases([folder, other], strict=False, **declared)
@@ -284,7 +284,7 @@ def test_two_members_are_pooled_as_declared(name, made, tmp_path):
     expected = (probabilities(scores["p1"]) + probabilities(-scores["p1"])) / 2
     np.testing.assert_allclose(pooled.read("p1").logits.exp(), expected, atol=HALF.get(name, 1e-5))
     assert not pooled.has_offset
-    with pytest.raises(InputError, match="predictions has 2 folders, but pool is 'single'"):
+    with pytest.raises(InputError, match="predictions has 2 folders, but pooling is 'single'"):
         open_cases([folder, other], **declared)
 
 

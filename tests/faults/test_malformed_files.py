@@ -177,10 +177,10 @@ def good_case(folder, ending):
 def read_all(root):
     """Read every crafted file in this process, whose memory is limited, and print what came of each."""
     import segcal
-    from segcal.cases import bounded
+    from segcal.cases import safe_io
     from segcal.errors import InputError
 
-    bounded.memory_limit = lambda: LIMIT
+    safe_io.memory_limit = lambda: LIMIT
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     most = pages * os.sysconf("SC_PAGE_SIZE") + (1 << 30)
     resource.setrlimit(resource.RLIMIT_AS, (most, most))

@@ -2,16 +2,16 @@
 
 from segcal.cases.arrays import ArrayCases
 from segcal.cases.base import Case, CaseError, Cases
-from segcal.cases.check_result import CaseRow, CheckResult, Problem
-from segcal.cases.checking import check_cases
+from segcal.cases.check import CheckResult
+from segcal.cases.check_case import CaseRow, Problem
 from segcal.cases.files import FileCases
 from segcal.cases.formats import FORMATS
+from segcal.cases.kinds import find_padding
 from segcal.cases.loader import LoaderCases, as_cases
-from segcal.cases.open import ReadOptions, open_cases
-from segcal.cases.padding import find_padding
+from segcal.cases.open import ReadOptions, open_cases, split_folders
 from segcal.cases.split import Split, load_split, save_split
-from segcal.cases.storing import StoreWriter, convert
-from segcal.cases.writing import CaseWriter
+from segcal.cases.store_writer import StoreWriter, convert
+from segcal.cases.write import CaseWriter
 
 __all__ = [
     "FORMATS",
@@ -29,10 +29,10 @@ __all__ = [
     "Split",
     "StoreWriter",
     "as_cases",
-    "check_cases",
     "convert",
     "find_padding",
     "load_split",
     "open_cases",
     "save_split",
+    "split_folders",
 ]

@@ -1,4 +1,4 @@
-r"""How far a map of winning classes agrees with a label map, beyond what chance gives.
+r"""Agreement of a map of winning classes with a label map, beyond what chance gives.
 
 Accuracy says little where one class is nearly everywhere: of a scan that is 98 % background, mirrored labels are right
 in 97 %. Agreement here is Cohen's kappa,
@@ -8,12 +8,20 @@ in 97 %. Agreement here is Cohen's kappa,
 with the accuracy a and the accuracy e that labels have when they are strewn at random: p and q are the shares of class
 c among winners and labels. It is 1 for equal maps, about 0 for maps that have nothing to do with each other, and nan
 where e is 1, because there is one class only. Places where either map is negative do not count.
+
+A map can be turned and still have its shape: mirrored, and with axes of one length exchanged. Together these turns are
+the symmetries of the box: 4 of a rectangle, 8 of a square, 48 of a cube, the first of which changes nothing. With more
+than three axes (and there would be hundreds) only single axes are mirrored.
 """
 
+from dataclasses import dataclass
+from itertools import permutations, product
 from typing import NamedTuple
 
 import numpy as np
 from scipy.optimize import linear_sum_assignment
+
+MOST_AXES = 3
 
 
 def confusion(labels: np.ndarray, decision: np.ndarray, num_classes: int) -> np.ndarray:
@@ -24,7 +32,7 @@ def confusion(labels: np.ndarray, decision: np.ndarray, num_classes: int) -> np.
 
 
 class Agreement(NamedTuple):
-    """How many voxels were compared, the accuracy, and that of labels strewn at random; nan where nothing counts."""
+    """Number of voxels compared, the accuracy, and that of labels strewn at random; nan where nothing counts."""
 
     voxels: int
     accuracy: float
@@ -60,12 +68,8 @@ def agreement(labels: np.ndarray, decision: np.ndarray, num_classes: int) -> Agr
 def pair_agreement(decisions: np.ndarray, labels: np.ndarray, num_classes: int) -> np.ndarray:
     """Return the agreement of each of n maps of winners with each of m label maps, ``(n, m)``.
 
-    Shares of classes are those of each map by itself, not of the places where both count: exact where all voxels count.
-
-    Args:
-        decisions: ``(n, voxels)``, negative where a voxel does not count.
-        labels: ``(m, voxels)``, negative where a voxel does not count.
-        num_classes: C.
+    Both are ``(..., voxels)`` and negative where a voxel does not count. Shares of classes are those of each map by
+    itself, not of the places where both count: exact where all voxels count.
     """
     shares = [_shares(maps, num_classes) for maps in (decisions, labels)]
     expected = shares[0] @ shares[1].T
@@ -120,3 +124,40 @@ def _cycles(mapping: list[int]) -> list[list[int]]:
         if len(cycle) > 1:
             found.append(cycle)
     return found
+
+
+@dataclass(frozen=True)
+class Turn:
+    """An order of the axes, and which of them are mirrored after that."""
+
+    order: tuple[int, ...]
+    mirrored: tuple[int, ...] = ()
+
+    def __call__(self, values: np.ndarray) -> np.ndarray:
+        """Return a view of an array, turned."""
+        return np.flip(values.transpose(self.order), self.mirrored)
+
+    @property
+    def exchanges(self) -> bool:
+        """Whether axes change places."""
+        return self.order != tuple(range(len(self.order)))
+
+    def __str__(self) -> str:
+        code = f"labels.transpose{self.order}" if self.exchanges else "labels"
+        axes = self.mirrored[0] if len(self.mirrored) == 1 else self.mirrored
+        return f"numpy.flip({code}, {axes})" if self.mirrored else code
+
+
+def turns_of(shape: tuple[int, ...]) -> list[Turn]:
+    """Return every turn that keeps a shape; the first changes nothing.
+
+    >>> [str(turn) for turn in turns_of((4, 5))]
+    ['labels', 'numpy.flip(labels, 1)', 'numpy.flip(labels, 0)', 'numpy.flip(labels, (0, 1))']
+    """
+    axes = tuple(range(len(shape)))
+    long = [axis for axis in axes if shape[axis] > 1]  # the others look the same in a mirror
+    if len(shape) > MOST_AXES:
+        return [Turn(axes), *(Turn(axes, (axis,)) for axis in long)]
+    orders = [order for order in permutations(axes) if tuple(shape[axis] for axis in order) == tuple(shape)]
+    subsets = [tuple(np.flatnonzero(flags).tolist()) for flags in product((False, True), repeat=len(shape))]
+    return [Turn(order, mirrored) for order in orders for mirrored in subsets if set(mirrored) <= set(long)]

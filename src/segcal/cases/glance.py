@@ -1,4 +1,4 @@
-"""What is kept of a case while it is read, to judge later whether it belongs where it is.
+"""Glances: the little that is kept of a case while it is read, to judge later whether it belongs where it is.
 
 Of its voxels, those of a regular grid of at most :data:`GRID` are compared with the labels, turned in every way that
 keeps the shape; of a coarser grid of at most :data:`THUMBNAIL` the winning classes and labels are kept, so that they
@@ -6,23 +6,18 @@ can be compared with those of other cases. The scores themselves leave a digest.
 """
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from segcal.cases.agreement import Agreement, agreement, confusion
-from segcal.cases.base import Case, CaseError, Cases
-from segcal.cases.parallel import map_cases
-from segcal.cases.turns import Turn, turns_of
+from segcal.cases.agreement import Agreement, Turn, agreement, confusion, turns_of
+from segcal.cases.base import Case
 from segcal.numerics import winner
 from segcal.types import IGNORED
-
-Result = TypeVar("Result")
 
 GRID = 1 << 16
 THUMBNAIL = 1 << 12
@@ -41,30 +36,17 @@ class Thumbnail(NamedTuple):
 
 @dataclass(frozen=True)
 class Glance:
-    """What is kept of one case.
-
-    Attributes:
-        id: its name.
-        digest: of its scores.
-        space: its shape.
-        like_probs: whether scores that are declared as logits look like probabilities.
-        counting: how many voxels count; None without labels.
-        turned: the agreement with the labels, turned in each way; the first is as they are. Empty without labels, or
-            where too few voxels count.
-        agreement: with the labels as they are; None without labels, or where they have one class only.
-        confusion: label by winner, ``(C, C)``; None without labels or with very many classes.
-        thumbnail: for comparisons between cases; None without labels, or where too few voxels count.
-    """
+    """A glance at one case; of labels nothing where there are none, and little where few voxels count."""
 
     id: str
-    digest: bytes
+    digest: bytes  # of the scores
     space: tuple[int, ...]
     like_probs: bool = False
-    counting: int | None = None
-    turned: Mapping[Turn, float] = field(default_factory=dict)
-    agreement: Agreement | None = None
-    confusion: np.ndarray | None = None
-    thumbnail: Thumbnail | None = None
+    counting: int | None = None  # voxels
+    turned: Mapping[Turn, float] = field(default_factory=dict)  # agreement with labels; the first is as they are
+    agreement: Agreement | None = None  # with the labels as they are, where they have several classes
+    confusion: np.ndarray | None = None  # label by winner, (C, C); None with very many classes
+    thumbnail: Thumbnail | None = None  # for comparisons between cases
 
 
 def glance_at(case: Case) -> Glance:
@@ -83,17 +65,7 @@ def glance(
     num_classes: int,
     like_probs: bool = False,
 ) -> Glance:
-    """Keep what judging needs.
-
-    Args:
-        case_id: the name of the case.
-        digest: of its scores.
-        decision: the winning class of every voxel.
-        labels: its labels, or None.
-        mask: where the prediction is real, or None.
-        num_classes: C.
-        like_probs: whether scores that are declared as logits look like probabilities.
-    """
+    """Keep what judging needs, given the digest of the scores and the winning class of every voxel."""
     space = tuple(decision.shape)
     if labels is None:
         return Glance(case_id, digest, space, like_probs)
@@ -140,22 +112,3 @@ def digest_of(scores: Tensor) -> bytes:
     for plane in scores:
         found.update(plane.detach().cpu().reshape(-1).contiguous().view(torch.uint8).numpy())
     return found.digest()
-
-
-def map_seen(
-    cases: Cases,
-    function: Callable[[Case], Result],
-    workers: int = 1,
-    failed: Callable[[CaseError], None] | None = None,
-    seen: Callable[[Glance], None] | None = None,
-) -> Iterator[tuple[str, Result]]:
-    """Do as :func:`segcal.cases.parallel.map_cases` and, on the way, hand a glance at each case to `seen`."""
-    for case_id, (result, own) in map_cases(cases, partial(_and_glance, function, seen is not None), workers, failed):
-        if seen is not None and own is not None:
-            seen(own)
-        yield case_id, result
-
-
-def _and_glance(function: Callable[[Case], Result], look: bool, case: Case) -> tuple[Result, Glance | None]:
-    result = function(case)  # first: it refuses what cannot be looked at
-    return result, glance_at(case) if look else None

@@ -7,13 +7,20 @@ r"""From what is on disk to the log domain, by the declared kind; never guessed 
   it becomes two classes :math:`(\log(1 - p), \log p)`.
 
 Clipping, dividing by the sum and the logarithm round; the winning class of every voxel stays that of the stored values.
+
+Two things are looked at in values, to warn and never to decide: whether logits look like probabilities, and whether one
+constant vector fills the image. nnU-Net fills the outside of its cropping box with (1, 0, ..., 0). Exported as logits,
+that vector has a softmax of e / (e + C - 1), a confidence that no network gave; it rules every fit and every metric
+(definitions 13.1). It is looked for by its exact value: among real logits of a network, hardly two voxels are equal.
 """
+
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from segcal.cases.decision import keep_decision
+from segcal.cases.keep_argmax import keep_decision
 from segcal.checks import as_tensor, check_case_logits, check_finite, check_floating
 from segcal.errors import InputError
 from segcal.numerics import compute_dtype
@@ -24,6 +31,9 @@ KINDS: tuple[Kind, ...] = ("logits", "probs", "sigmoid")
 # Stored float16 probabilities of C classes can miss a sum of 1 by about C / 2048; logits miss it by far more.
 SUM_TOLERANCE = 0.02
 CLIP = {torch.float32: 1e-7, torch.float64: 1e-15}
+# A share of the voxels that is worth a word, and how many voxels are looked at to find the candidate.
+LARGE_SHARE = 0.1
+SAMPLE = 4096
 
 
 def check_kind(kind: str) -> Kind:
@@ -35,14 +45,7 @@ def check_kind(kind: str) -> Kind:
 
 
 def to_log_domain(raw: object, kind: Kind, name: str, num_classes: int | None = None) -> Tensor:
-    """Return finite logits ``(classes, *space)`` from one member's raw array.
-
-    Args:
-        raw: the array as stored.
-        kind: what its numbers are.
-        name: how to call it in a message.
-        num_classes: the expected number of classes, if known.
-    """
+    """Return finite logits ``(classes, *space)`` from one member's raw array; `name` is for messages."""
     values = as_tensor(raw, name)
     if kind == "sigmoid":
         return _from_sigmoid(values, name)
@@ -73,6 +76,44 @@ def like_probabilities(scores: object) -> bool:
     if not (0 <= lowest < highest <= 1 + SUM_TOLERANCE):  # one constant says nothing either way
         return False
     return bool(((values.sum(dim=0, dtype=torch.float64) - 1).abs() <= SUM_TOLERANCE).all())
+
+
+class Padding(NamedTuple):
+    """One vector, and the share of the voxels that hold exactly it."""
+
+    share: float
+    vector: tuple[float, ...]
+
+    @property
+    def one_hot(self) -> bool:
+        """Whether it is (1, 0, ..., 0) or another unit vector."""
+        return sorted(self.vector) == [0.0] * (len(self.vector) - 1) + [1.0]
+
+
+def find_padding(scores: np.ndarray, mask: np.ndarray | None = None) -> Padding | None:
+    """Return the vector that fills a large share of the voxels of scores ``(classes, *space)``, or None.
+
+    Voxels outside `mask` are not looked at.
+
+    >>> find_padding(np.concatenate([np.eye(2)[:, [0] * 9], np.arange(8.0).reshape(2, 4)], axis=1))
+    Padding(share=0.6923076923076923, vector=(1.0, 0.0))
+    """
+    flat = scores.reshape(len(scores), -1)
+    if mask is not None:
+        flat = flat[:, mask.reshape(-1)]
+    voxels = flat.shape[1]
+    if voxels == 0:
+        return None
+    chosen = np.unique(np.linspace(0, voxels - 1, min(SAMPLE, voxels)).astype(np.int64))
+    vectors, counts = np.unique(flat[:, chosen].T, axis=0, return_counts=True)
+    candidate = vectors[counts.argmax()]
+    if counts.max() < LARGE_SHARE / 2 * len(chosen):
+        return None
+    same = np.ones(voxels, bool)
+    for plane, value in zip(flat, candidate, strict=True):
+        same &= plane == value
+    share = float(same.mean())
+    return Padding(share, tuple(float(value) for value in candidate)) if share >= LARGE_SHARE else None
 
 
 def _from_sigmoid(values: Tensor, name: str) -> Tensor:

@@ -1,12 +1,18 @@
-"""Label maps from files: npy, npz, PNG (8 or 16 bit, palette index) and NIfTI, found by the stem of their name.
+"""Label maps and images beside the scores, found by the stem of their name and read one case at a time.
+
+Labels: npy, npz, PNG (8 or 16 bit, palette index) and NIfTI. Images, for calibrators that look at them, are
+``(channels, *space)`` with values as stored: one file per case (npy, NIfTI, PNG, JPEG), or one per channel as nnU-Net
+has them (``CASE_0000.nii.gz``, ``CASE_0001...``).
 
 NIfTI stores (x, y, z); arrays that were made with SimpleITK or nnU-Net are (z, y, x). Where the scores are not NIfTI
 themselves, `axes` says which of the two they follow, and nothing is transposed on a guess: if the shapes do not decide
 the question, the reader asks.
 """
 
+import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -15,13 +21,16 @@ import numpy as np
 from PIL import Image
 
 from segcal.cases import nifti_file
-from segcal.cases.bounded import DEFLATE_RATIO, check_array, map_npy, read_npz
+from segcal.cases.safe_io import DEFLATE_RATIO, check_array, map_npy, read_npz
 from segcal.documents import reading
 from segcal.errors import InputError
 from segcal.names import clean
 
+# The order of NIfTI axes in the scores' arrays: as stored, reversed, or reversed after reorientation to RAS (nnU-Net's
+# NibabelIOWithReorient).
 Axes = Literal["xyz", "zyx", "zyx_ras"]
-EXTENSIONS = (*nifti_file.EXTENSIONS, ".npy", ".npz", ".png")
+LABELS = (*nifti_file.EXTENSIONS, ".npy", ".npz", ".png")
+IMAGES = (*nifti_file.EXTENSIONS, ".npy", ".png", ".jpg", ".jpeg")
 
 
 @dataclass(frozen=True)
@@ -35,14 +44,7 @@ class LabelMap:
 
 
 class LabelFolder:
-    """The label maps of one folder, read one at a time.
-
-    Args:
-        folder: where they are.
-        axes: the order of NIfTI label maps in the scores' arrays: "xyz" as stored, "zyx" reversed, "zyx_ras" reversed
-            after reorientation to RAS (nnU-Net's NibabelIOWithReorient); None if not declared.
-        key: the array of an npz file.
-    """
+    """The label maps of one folder; `axes` is None if not declared, `key` the array of an npz file."""
 
     def __init__(self, folder: Path, axes: Axes | None = None, key: str | None = None) -> None:
         if not folder.is_dir():
@@ -52,10 +54,10 @@ class LabelFolder:
         self.folder = folder
         self.axes = axes
         self.key = key
-        self.files = find_files(folder, EXTENSIONS)
+        self.files = find_files(folder, LABELS)
         if not self.files:
             raise InputError(
-                f"labels {folder} has no label maps, but files ending in {', '.join(EXTENSIONS)} are needed. "
+                f"labels {folder} has no label maps, but files ending in {', '.join(LABELS)} are needed. "
                 "Lossy formats such as JPEG cannot hold labels."
             )
 
@@ -66,6 +68,36 @@ class LabelFolder:
                 f"{self.folder} has no label map for it, but one is needed. Add {case_id}.* or leave it out."
             )
         return read_label_file(self.files[case_id], tuple(space), self.axes, self.key)
+
+
+class ImageFolder:
+    """The images of one folder; `axes` as for labels."""
+
+    def __init__(self, folder: Path, axes: Axes | None = None) -> None:
+        if not folder.is_dir():
+            raise InputError(
+                f"images {folder} is not a folder, but one with an image a case is needed. Check the path."
+            )
+        self.folder = folder
+        self.axes = axes
+        self.files: dict[str, list[Path]] = {}
+        for stem, path in find_files(folder, IMAGES).items():
+            self.files.setdefault(stem, []).append(path)
+            channel = re.fullmatch(r"(.+)_\d{4}", stem)
+            if channel:
+                self.files.setdefault(channel[1], []).append(path)
+
+    def read(self, case_id: str, space: tuple[int, ...]) -> np.ndarray:
+        """Read the image of a case whose scores have this space."""
+        if case_id not in self.files:
+            raise InputError(f"{self.folder} has no image for it, but one is needed. Add {case_id}.* or leave it out.")
+        image = np.concatenate([_channels(path, space, self.axes) for path in self.files[case_id]])
+        if image.shape[1:] != space:
+            raise InputError(
+                f"{self.files[case_id][0]} has space {image.shape[1:]}, but its scores have {space}. "
+                "Images must be at the resolution of the scores."
+            )
+        return image
 
 
 def find_files(folder: Path, extensions: Sequence[str]) -> dict[str, Path]:
@@ -105,55 +137,49 @@ def read_label_file(path: Path, space: tuple[int, ...], axes: Axes | None = None
 
 
 def _read_nifti(path: Path, space: tuple[int, ...], axes: Axes | None) -> LabelMap:
-    image = nifti_file.open_nifti(path)
-    if axes == "zyx_ras":
-        with reading(path):
-            image = nifti_file.load_extra("nibabel", "nifti").as_closest_canonical(image)
+    image = nifti_file.open_nifti(path, canonical=axes == "zyx_ras")
     shape = tuple(int(size) for size in image.shape)
     while len(shape) > max(len(space), 1) and shape[-1] == 1:  # trailing axes of length one carry nothing
         shape = shape[:-1]
-    reverse = _reversed(path, shape, space, axes)
+    if axes is None and shape[::-1] == space and len(space) > 1:  # only a declaration decides
+        either = "both axis orders fit" if shape == space else "reversed they fit"
+        raise InputError(
+            f"{path} has shape {shape} and its scores have {space}: {either}, but which one is right must be declared. "
+            "Pass label_axes='zyx' if the scores were made with SimpleITK or nnU-Net, else label_axes='xyz'."
+        )
     values = _whole(nifti_file.nifti_values(image, path), path).reshape(shape)
-    sizes = nifti_file.spacing(image)
-    sizes = None if sizes is None else sizes[: len(shape)]
-    if reverse:
+    sizes = nifti_file.spacing(image, len(shape))
+    if axes in ("zyx", "zyx_ras"):
         values, sizes = values.transpose(), None if sizes is None else sizes[::-1]
         if len(space) == values.ndim + 1 and space[0] == 1:
             values = values[None]
     return LabelMap(values, path, sizes, nifti_file.orientation(image))
 
 
-def _reversed(path: Path, shape: tuple[int, ...], space: tuple[int, ...], axes: Axes | None) -> bool:
-    """Decide whether the axes are turned round; only a declaration, or a shape that fits one way, decides."""
-    if axes is not None:
-        return axes != "xyz"
-    as_stored, turned = shape == space, shape[::-1] == space
-    if turned and len(space) > 1:
-        either = "both axis orders fit" if as_stored else "reversed they fit"
-        raise InputError(
-            f"{path} has shape {shape} and its scores have {space}: {either}, but which one is right must be declared. "
-            "Pass label_axes='zyx' if the scores were made with SimpleITK or nnU-Net, else label_axes='xyz'."
-        )
-    return False
-
-
-def _read_png(path: Path) -> np.ndarray:
+@contextmanager
+def _picture(path: Path, formats: tuple[str, ...], channels: int) -> Iterator[Image.Image]:
+    """Open a picture that fits in memory; one bit may become `channels` numbers of four bytes."""
     with reading(path), warnings.catch_warnings():
         # Its own limit is a warning at 89 million pixels; ours is the machine's memory.
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+        with Image.open(path, formats=formats) as picture:
+            size = (channels, picture.height, picture.width)
+            check_array(path, size, np.dtype(np.int32), path.stat().st_size, 32 * channels * DEFLATE_RATIO)
+            yield picture
+
+
+def _read_png(path: Path) -> np.ndarray:
+    with _picture(path, ("PNG",), 1) as picture:
+        if picture.mode not in ("1", "L", "P", "I", "I;16", "I;16B"):
+            raise InputError(
+                f"{path} is a colour picture ({picture.mode}), but one class index a pixel is needed. "
+                "Save labels as 8 or 16 bit greyscale or with a palette."
+            )
         with path.open("rb") as stream:
             depth = (stream.read(25)[24:] or b"\0")[0]
-        with Image.open(path, formats=("PNG",)) as picture:
-            if picture.mode not in ("1", "L", "P", "I", "I;16", "I;16B"):
-                raise InputError(
-                    f"{path} is a colour picture ({picture.mode}), but one class index a pixel is needed. "
-                    "Save labels as 8 or 16 bit greyscale or with a palette."
-                )
-            size = (picture.height, picture.width)  # one bit becomes four bytes
-            check_array(path, size, np.dtype(np.int32), path.stat().st_size, 32 * DEFLATE_RATIO)
-            values = np.array(picture)
-    if picture.mode == "L" and depth in (2, 4):  # the library stretches few-bit grey to 0..255
-        values //= 255 // (2**depth - 1)
+        values = np.array(picture)
+        if picture.mode == "L" and depth in (2, 4):  # the library stretches few-bit grey to 0..255
+            values //= 255 // (2**depth - 1)
     return values
 
 
@@ -167,3 +193,22 @@ def _whole(values: np.ndarray, path: Path) -> np.ndarray:
             "labels that were resampled with interpolation."
         )
     return values.astype(np.int64)
+
+
+def _channels(path: Path, space: tuple[int, ...], axes: Axes | None) -> np.ndarray:
+    name = path.name.lower()
+    if name.endswith(nifti_file.EXTENSIONS):
+        image = nifti_file.open_nifti(path, canonical=axes == "zyx_ras")
+        values = nifti_file.nifti_values(image, path).astype(np.float32)
+        values = values.transpose() if axes in ("zyx", "zyx_ras") else values
+    elif name.endswith(".npy"):
+        values = np.asarray(map_npy(path), np.float32)
+    else:
+        with _picture(path, ("PNG", "JPEG"), 3) as picture:
+            grey = picture.mode in ("1", "L", "I", "I;16", "I;16B", "F")
+            values = np.array(picture if grey else picture.convert("RGB"), np.float32)
+        values = values[None] if values.ndim == 2 else values.transpose(2, 0, 1)
+    # A picture of one slice, as nnU-Net keeps it, and an image without a channel axis.
+    if values.ndim == len(space) and values.shape[1:] != space[1:] and space[0] == 1:
+        values = values[:, None]
+    return values[None] if values.ndim == len(space) else values

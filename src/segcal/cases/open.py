@@ -12,21 +12,15 @@ from typing import Any
 
 from segcal.cases.files import FileCases
 from segcal.cases.formats import FORMATS, Facts, Format, Options
-from segcal.cases.formats.nnunet_dataset import find_beside
-from segcal.cases.formats.store import FORMAT as STORE
-from segcal.cases.images import ImageFolder
+from segcal.cases.formats.store import Store
 from segcal.cases.kinds import KINDS, check_kind
-from segcal.cases.labels import Axes, LabelFolder, find_files
-from segcal.cases.nifti_file import open_nifti
+from segcal.cases.labels import Axes, ImageFolder, LabelFolder, find_files
 from segcal.cases.split import Grouping, resolve_groups
-from segcal.documents import read_json
 from segcal.errors import InputError
 from segcal.pooling import BEST, POOLINGS, check_pooling
 from segcal.types import Kind
 
 LABEL_AXES = ("xyz", "zyx")
-# Formats whose files can be told from their ending alone; the others need a look at more.
-_BY_ENDING = ("npy", "npz", "zarr", "safetensors", "nifti")
 
 
 def _said(text: str, plain: type = str, **more: Any) -> dict[str, Any]:
@@ -110,7 +104,9 @@ def open_cases(
     members = [open_format(folder, chosen.format, own) for folder in folders]
     facts = [member.facts() for member in members]
     _check_pooling(chosen.pooling, members)
-    axes = _label_axes(chosen.label_axes, members[0], facts[0])
+    if chosen.label_axes not in (None, *LABEL_AXES):
+        raise InputError(f"no label_axes is named {chosen.label_axes!r}. Choose one of: {', '.join(LABEL_AXES)}.")
+    axes = chosen.label_axes or facts[0].label_axes
     label_folder = None if labels is None else LabelFolder(Path(labels), axes, chosen.label_key)
     ids = _match(members, label_folder, strict)
     kind = _kind(chosen.kind, members, facts)
@@ -128,7 +124,19 @@ def open_cases(
         class_names=_class_names(chosen.class_names, facts[0], num_classes),
         groups=facts[0].groups if chosen.groups is None else resolve_groups(chosen.groups, ids),
         origin=facts[0].origin,
+        has_labels=label_folder is not None or facts[0].labelled,
     )
+
+
+def split_folders(paths: Sequence[Path]) -> tuple[list[Path], Path | None]:
+    """Return the folders of predictions and that of labels, which comes last; None where stores hold their own."""
+    if paths and paths[-1].is_dir() and Store.claims(paths[-1]) and Store(paths[-1], Options()).facts().labelled:
+        return list(paths), None
+    if len(paths) < 2:
+        raise InputError(
+            f"PREDICTIONS LABELS is {paths[0]} alone, but both are needed. Name the folder of labels last."
+        )
+    return list(paths[:-1]), paths[-1]
 
 
 def _with_fields(signature: inspect.Signature) -> inspect.Signature:
@@ -158,14 +166,6 @@ def _check_pooling(pooling: str, members: Sequence[Format]) -> None:
             f"predictions has {len(members)} folders, but pooling is 'single'. Declare how members are pooled: "
             "pooling='mean_logits' or pooling='mean_probs', or pooling='best' to have segcal.choose compare both."
         )
-
-
-def _label_axes(declared: Axes | None, member: Format, facts: Facts) -> Axes | None:
-    if declared is not None and declared not in LABEL_AXES:
-        raise InputError(f"no label_axes is named {declared!r}. Choose one of: {', '.join(LABEL_AXES)}.")
-    if declared is None and member.name in ("nifti", "nifti_classes"):
-        return "xyz"
-    return declared or facts.label_axes
 
 
 def _match(members: Sequence[Format], labels: LabelFolder | None, strict: bool) -> list[str]:
@@ -251,13 +251,7 @@ def _listed(ids: Sequence[str]) -> str:
 
 
 def open_format(folder: Path, name: str | None, options: Options) -> Format:
-    """Return the format of a folder: the declared one, or the only one it can be.
-
-    Args:
-        folder: where the predictions are.
-        name: a name from :data:`~segcal.cases.formats.FORMATS`, or None.
-        options: what the user declared about the files.
-    """
+    """Return the format of a folder: the declared one, or the only one it can be."""
     if not folder.is_dir():
         raise InputError(f"predictions {folder} is not a folder, but one with a file a case is needed. Check the path.")
     if name is not None and name not in FORMATS:
@@ -266,11 +260,11 @@ def open_format(folder: Path, name: str | None, options: Options) -> Format:
 
 
 def detect_format(folder: Path) -> str:
-    """Return the name of the only format that the files of a folder can have."""
-    marker = _marker(folder)
-    if marker is not None:
-        return marker
-    found = [name for name in _BY_ENDING if find_files(folder, FORMATS[name].extensions)]
+    """Return the name of the only format that the files of a folder can have; else the question goes back."""
+    claimed = next((name for name, kind in FORMATS.items() if kind.claims(folder)), None)
+    if claimed is not None:
+        return claimed
+    found = [name for name, kind in FORMATS.items() if kind.by_ending and find_files(folder, kind.extensions)]
     if not found:
         raise InputError(
             f"predictions {folder} has no files that segcal reads, but one a case is needed. "
@@ -281,40 +275,5 @@ def detect_format(folder: Path) -> str:
             f"predictions {folder} has files of {len(found)} formats ({', '.join(found)}), but which holds the scores "
             "must be known. Pass format= with one of them, or nnunet if nnU-Net wrote the folder."
         )
-    return _nifti(folder) if found == ["nifti"] else found[0]
-
-
-def _marker(folder: Path) -> str | None:
-    """Recognise the formats that say what they are: our store and nnU-Net, by their dataset.json."""
-    own = folder / "dataset.json"
-    if own.is_file() and read_json(own).get("format") == STORE:
-        return "store"
-    if any(folder.glob("fold_*/validation/*.npz")):
-        return "nnunet"
-    # A dataset.json further up may belong to anything; the pkl beside the npz is nnU-Net's own.
-    beside = find_beside(folder, "dataset.json") if any(folder.glob("*.pkl")) else own
-    ours = any(folder.glob("*.npz")) and beside is not None and beside.is_file()
-    return "nnunet" if ours and beside is not None and "labels" in read_json(beside) else None
-
-
-def _nifti(folder: Path) -> str:
-    """Tell one file a case from one file a class by the number of axes."""
-    path, axes = _first_readable(folder)
-    if axes >= 4:
-        return "nifti"
-    raise InputError(
-        f"{path} has {axes} axes: it may be one class of a volume, or all classes of a picture, but which must be "
-        "declared. Pass format='nifti_classes' or format='nifti'."
-    )
-
-
-def _first_readable(folder: Path) -> tuple[Path, int]:
-    """Return the first file that can be opened, and its number of axes; a damaged one fails its own case, later."""
-    failure: InputError | None = None
-    for path in find_files(folder, FORMATS["nifti"].extensions).values():
-        try:
-            return path, len(open_nifti(path).shape)
-        except InputError as error:
-            failure = failure or error
-    assert failure is not None
-    raise failure
+    FORMATS[found[0]].check_only(folder)
+    return found[0]

@@ -10,7 +10,7 @@ import os
 import pickle
 import signal
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
@@ -19,7 +19,8 @@ from typing import Any, TypeVar
 
 import torch
 
-from segcal.cases.base import Case, CaseError, Cases
+from segcal.cases.base import Case, CaseError, Cases, naming_case
+from segcal.cases.glance import Glance, glance_at
 from segcal.errors import InputError
 from segcal.parent import follow_parent
 
@@ -31,16 +32,18 @@ def map_cases(
     function: Callable[[Case], Result],
     workers: int = 1,
     failed: Callable[[CaseError], None] | None = None,
+    seen: Callable[[Glance], None] | None = None,
 ) -> Iterator[tuple[str, Result]]:
-    """Yield the id and ``function(case)`` of every case.
+    """Yield the id and ``function(case)`` of every case; with several workers the function must be picklable.
 
-    Args:
-        cases: what to read.
-        function: what to do; with several workers it must be picklable.
-        workers: how many processes.
-        failed: takes the error of a case that is not usable, and the rest goes on; without it the error is raised.
+    `failed` takes the error of a case that is not usable, and the rest goes on; without it the error is raised. `seen`
+    takes a glance at each case on the way.
     """
-    yield from map_ids(cases.ids, partial(_read_and, cases, function), workers, failed)
+    read = partial(_read_and, cases, function, seen is not None)
+    for case_id, (result, own) in map_ids(cases.ids, read, workers, failed):
+        if seen is not None and own is not None:
+            seen(own)
+        yield case_id, result
 
 
 def map_ids(
@@ -52,7 +55,9 @@ def map_ids(
     """Yield the id and ``function(id)`` of every id; the other arguments are those of :func:`map_cases`."""
     if workers < 1:
         raise InputError(f"workers is {workers}, but at least 1 is needed. Leave it out to work in one process.")
-    outcomes = _here(ids, function) if workers == 1 or len(ids) < 2 else _in_processes(ids, function, workers)
+    outcomes: Iterable[tuple[str, Callable[[], Result]]] = ((name, partial(_one, function, name)) for name in ids)
+    if workers > 1 and len(ids) > 1:
+        outcomes = _in_processes(ids, function, workers)
     for case_id, outcome in outcomes:
         try:
             yield case_id, outcome()
@@ -65,11 +70,6 @@ def map_ids(
                 f"a worker process ended while case {case_id!r} was under way, but nobody asked it to. Most often the "
                 "machine ran out of memory: use fewer workers."
             ) from None
-
-
-def _here(ids: Sequence[str], function: Callable[[str], Result]) -> Iterator[tuple[str, Callable[[], Result]]]:
-    for case_id in ids:
-        yield case_id, partial(_one, function, case_id)
 
 
 def _in_processes(
@@ -121,17 +121,18 @@ def _unpacked(future: Future[bytes]) -> Any:
     return pickle.loads(future.result())
 
 
-def _read_and(cases: Cases, function: Callable[[Case], Result], case_id: str) -> Result:
-    return function(cases.checked(case_id))
+def _read_and(
+    cases: Cases, function: Callable[[Case], Result], look: bool, case_id: str
+) -> tuple[Result, Glance | None]:
+    case = cases.checked(case_id)
+    result = function(case)  # first: it refuses what cannot be looked at
+    return result, glance_at(case) if look else None
 
 
 def _one(function: Callable[[str], Result], case_id: str) -> Result:
     try:
-        return function(case_id)
-    except CaseError:
-        raise
-    except InputError as error:
-        raise CaseError(case_id, str(error)) from None
+        with naming_case(case_id):
+            return function(case_id)
     except (MemoryError, torch.OutOfMemoryError):
         raise CaseError(
             case_id, "it needs more memory than there is, but a case is worked on as a whole. Use a larger machine."

@@ -1,41 +1,52 @@
-"""What each result of a folder was made from: ``.segcal/CASE.json``, one a case, written before the result itself.
+"""Records of a folder of results: what each was made from, and whether predictions are calibrated.
 
-A result is done if it was made from the same thing (inputs, options, calibrator) and its files are as they were
-written. Because the record comes first, a kill in between leaves a record that its files do not answer to, and the case
-is done again; and every file that is there belongs to a record, so what segcal did not write is known by that.
+``.segcal/CASE.json``, one per case, is written before the result itself. A result is done if it was made from the same
+thing (inputs, options, calibrator) and its files are as they were written. Because the record comes first, a kill in
+between leaves a record that its files do not answer to, and the case is done again; and every file that is there
+belongs to a record, so what segcal did not write is known by that.
 
-``{"format": "segcal-record", "version": 1, "case": id, "made_from": digest, "files": {name: digest}}``
+Reading everything again to find out that nothing changed would cost as much as the work itself. So a file is known by
+its size and by :data:`BLOCKS` blocks of its bytes, spread evenly from the first to the last: that is where headers are,
+and the checksums of zip, gzip and png files, which depend on all of their content. An input is known by its time of
+change as well, newer or older. What is not noticed is an input of the same size and time whose bytes differ only
+between the blocks. A folder (zarr) is known by the names, and in this way by the content, of all its files.
+
+``calibration.json`` in a folder of predictions says that they are calibrated, and what was done to them.
 """
 
+import hashlib
 import json
+import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import msgspec
 
 from segcal.atomic import naming, put, temporary
-from segcal.cases.identity import content_digest
 from segcal.documents import read_json
 from segcal.errors import InputError
 
 FOLDER = ".segcal"
-FORMAT = "segcal-record"
-VERSION = 1
+FORMAT, VERSION = "segcal-record", 1
+MARKER = "calibration.json"
+APPLIED = "segcal-applied"
+BLOCKS = 16
+BLOCK_BYTES = 4096
 
 
-@dataclass(frozen=True)
-class Record:
-    """What is known of one result: the digest of what it was made from, and that of each of its files, by name."""
+class Record(msgspec.Struct, frozen=True):
+    """One result: the digest of what it was made from, and that of each of its files, by name."""
 
+    format: str
+    version: int
+    case: str
     made_from: str
     files: dict[str, str]
 
 
 class Records:
-    """The records of a folder of results.
-
-    Args:
-        folder: where the results are.
-    """
+    """The records of a folder of results."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -44,15 +55,12 @@ class Records:
         """Return the record of a case; None where there is none that can be read."""
         path = self._path(case_id)
         try:
-            content = read_json(path) if path.is_file() else {}
-        except (InputError, OSError):  # such as a name that is too long for a file system
-            return None
-        files = content.get("files")
-        if (content.get("format"), content.get("version")) != (FORMAT, VERSION) or not isinstance(files, dict):
+            record = msgspec.convert(read_json(path) if path.is_file() else {}, Record)
+        except (InputError, OSError, msgspec.ValidationError):  # such as a name that is too long for a file system
             return None
         # Names may come from a file that somebody edited: nothing outside the folder is ever touched.
-        inside = all(".." not in Path(name).parts and not Path(name).is_absolute() for name in files)
-        return Record(str(content.get("made_from")), files) if inside else None
+        inside = all(".." not in Path(name).parts and not Path(name).is_absolute() for name in record.files)
+        return record if inside and (record.format, record.version) == (FORMAT, VERSION) else None
 
     def done(self, case_id: str, made_from: str) -> Record | None:
         """Return the record of a case that was made from this and whose files are as they were written, or None."""
@@ -71,10 +79,10 @@ class Records:
             names: their names, relative to it, the one that completes the case last.
         """
         before = self.find(case_id)
-        content = {"format": FORMAT, "version": VERSION, "case": case_id, "made_from": made_from}
         files = {name: content_digest(beside / name) for name in names}
         record = beside / FOLDER
-        record.write_text(json.dumps(content | {"files": files}, indent=1) + "\n", encoding="utf-8")
+        content = msgspec.to_builtins(Record(FORMAT, VERSION, case_id, made_from, files))
+        record.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
         self._path(case_id).parent.mkdir(exist_ok=True)
         gone = [] if before is None else [name for name in self._intact(before) if name not in files]
         put(record, self._path(case_id))
@@ -105,10 +113,9 @@ class Records:
         """Remove the results of some cases; a file that was changed since stays."""
         for case_id in ids:
             record = self.find(case_id)
-            if record is None:
-                continue
-            self._delete(self._intact(record))
-            self._path(case_id).unlink(missing_ok=True)
+            if record is not None:
+                self._delete(self._intact(record))
+                self._path(case_id).unlink(missing_ok=True)
 
     def _path(self, case_id: str) -> Path:
         return self.folder / FOLDER / f"{case_id}.json"
@@ -119,7 +126,45 @@ class Records:
     def _delete(self, names: Sequence[str]) -> None:
         for name in names:
             with temporary(self.folder) as beside:  # a folder goes at once, or not at all
-                (self.folder / name).replace(beside / Path(name).name)
+                put(self.folder / name, beside / Path(name).name)
+
+
+def read_marker(folder: Path) -> dict[str, Any] | None:
+    """Return what a folder of predictions says about their calibration; None if it does not say that there was one."""
+    content = read_json(folder / MARKER) if (folder / MARKER).is_file() else {}
+    return content if content.get("format") == APPLIED else None
+
+
+def content_digest(path: Path) -> str:
+    """Return a digest of what a file or folder holds, "" if it is not there; wherever it is, and whenever it came."""
+    return _digest(path, time=False)
+
+
+def input_digest(path: Path) -> str:
+    """Return a digest of what a file or folder holds, and when it was changed; "" if it is not there."""
+    return _digest(path, time=True)
+
+
+def _digest(path: Path, time: bool) -> str:
+    if path.is_file():
+        return hashlib.sha256(_sample(path, time)).hexdigest()
+    if not path.is_dir():
+        return ""
+    found = hashlib.sha256()
+    for file in sorted(file for file in path.rglob("*") if file.is_file()):
+        found.update(repr(file.relative_to(path).parts).encode("utf-8", "surrogateescape") + _sample(file, time))
+    return found.hexdigest()
+
+
+def _sample(path: Path, time: bool) -> bytes:
+    with path.open("rb", buffering=0) as file:
+        facts = os.fstat(file.fileno())
+        last = max(facts.st_size - BLOCK_BYTES, 0)
+        parts = [f"{facts.st_size} {facts.st_mtime_ns if time else 0} ".encode()]
+        for start in dict.fromkeys(last * number // (BLOCKS - 1) for number in range(BLOCKS)):
+            file.seek(start)
+            parts.append(file.read(BLOCK_BYTES))
+    return b"".join(parts)
 
 
 def _exists(path: Path) -> bool:

@@ -1,4 +1,4 @@
-r"""What is possible but seldom meant, said in one sentence: the sentence, and the margins of all rules.
+r"""Suspicions: what is possible but seldom meant, said in one sentence each; and the margins of all rules.
 
 "Clearly better" is always a margin of agreement beyond chance (:mod:`segcal.cases.agreement`), and the better fit must
 be a fit at all (:data:`FIT`). The rules:
@@ -19,10 +19,15 @@ mirrored labels may also resemble those of another case.
 """
 
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
+import numpy as np
+
+from segcal.cases.agreement import Turn, agreement, better_numbers, pair_agreement, table_agreement
 from segcal.cases.base import SINGLE_FOLDS, Cases
+from segcal.cases.glance import Glance
 from segcal.errors import InputError, SuspicionWarning
 
 NEAR_CHANCE = 0.1
@@ -34,6 +39,8 @@ LARGE_GAIN = 0.2
 MOST = 0.75
 GAIN_OF_CLASS = 0.2
 LISTED = 5
+# Scores that look for other labels; of more cases, some, spread evenly.
+MOST_PAIRED = 256
 
 
 @dataclass(frozen=True)
@@ -48,12 +55,7 @@ class Suspicion:
 
 
 def warn(suspicions: Iterable[Suspicion], level: int = 1) -> None:
-    """Say suspicions as warnings, each one sentence.
-
-    Args:
-        suspicions: what was found.
-        level: how many functions lie between this one and the user's line.
-    """
+    """Say suspicions as warnings, each one sentence; `level` functions lie between this one and the user's line."""
     for suspicion in suspicions:
         warnings.warn(str(suspicion), SuspicionWarning, stacklevel=level + 2)
 
@@ -100,3 +102,161 @@ def other_origin(fitted: str, applied: str) -> list[Suspicion]:
         "has other confidences. Fit on predictions like these, unless one network made them."
     )
     return [Suspicion(text)] if fitted == SINGLE_FOLDS != applied else []
+
+
+def near_chance(glances: Sequence[Glance]) -> list[Suspicion]:
+    """Return the suspicion that scores and labels have nothing to do with each other."""
+    compared = [glance.agreement for glance in glances if glance.agreement is not None and glance.agreement.voxels]
+    voxels = sum(one.voxels for one in compared)
+    if voxels < ENOUGH_VOXELS:
+        return []
+    right = sum(one.voxels * one.accuracy for one in compared) / voxels
+    by_chance = sum(one.voxels * one.by_chance for one in compared) / voxels
+    if by_chance >= 1 or (right - by_chance) / (1 - by_chance) >= NEAR_CHANCE:
+        return []
+    text = (
+        f"the predicted class is right in {right:.1%} of the voxels, and labels strewn at random would be right in "
+        f"{by_chance:.1%}: scores and labels hardly belong together. Look at one case of both."
+    )
+    return [Suspicion(text)]
+
+
+class Explanation(NamedTuple):
+    """A reason why labels do not fit, in sentences, and how well they would fit without it."""
+
+    fit: float
+    suspicions: tuple[Suspicion, ...]
+
+
+class _Fit(NamedTuple):
+    """Fit of the labels of a case as they are, and otherwise."""
+
+    id: str
+    own: float
+    other: float
+
+    @property
+    def gain(self) -> float:
+        return self.other - self.own
+
+
+def misplaced(glances: Sequence[Glance], table: np.ndarray | None, num_classes: int) -> tuple[Suspicion, ...]:
+    """Return the best explanation of labels that lie otherwise than the scores; empty if they fit as they are.
+
+    The table counts label by winner over all cases, ``(C, C)``.
+    """
+    found = [turned(glances), paired(glances, num_classes), renumbered(table)]
+    best = max((one for one in found if one is not None), key=lambda one: one.fit, default=None)
+    return () if best is None else best.suspicions
+
+
+def turned(glances: Sequence[Glance]) -> Explanation | None:
+    """Return whether labels are mirrored or have their axes exchanged."""
+    fits: dict[Turn, list[_Fit]] = {}
+    owns: dict[str, float] = {}
+    for glance in glances:
+        if not glance.turned or not np.isfinite(own := next(iter(glance.turned.values()))):
+            continue
+        owns[glance.id] = own
+        for turn, other in list(glance.turned.items())[1:]:
+            if np.isfinite(other):
+                fits.setdefault(turn, []).append(_Fit(glance.id, own, other))
+    common = {turn: found for turn, found in fits.items() if len(found) >= MOST * len(owns)}
+    best = max(common, key=lambda turn: np.mean([fit.gain for fit in common[turn]]), default=None)
+    if best is not None and _clear(common[best]):
+        by_turn = {best: [fit for fit in common[best] if fit.gain > 0]}
+    else:
+        by_turn = _turned_alone(fits)
+    changed = {fit.id: fit.other for found in by_turn.values() for fit in found}
+    return _explained(owns, changed, [_turned_by(turn, found) for turn, found in by_turn.items()])
+
+
+def _explained(own: Mapping[str, float], changed: Mapping[str, float], said: list[Suspicion]) -> Explanation | None:
+    return Explanation(float(np.mean(list({**own, **changed}.values()))), tuple(said)) if said else None
+
+
+def _clear(fits: Sequence[_Fit]) -> bool:
+    """Whether a fit is clearly better, in the mean and in most cases."""
+    gains = [fit.gain for fit in fits]
+    most = sum(gain > 0 for gain in gains) >= MOST * len(gains)
+    return bool(most and np.mean(gains) >= GAIN and np.mean([fit.other for fit in fits]) >= FIT)
+
+
+def _turned_alone(fits: Mapping[Turn, Sequence[_Fit]]) -> dict[Turn, list[_Fit]]:
+    """Return the cases that fit better by far, by what they fit best."""
+    best: dict[str, tuple[Turn, _Fit]] = {}
+    for turn, found in fits.items():
+        for fit in found:
+            if fit.id not in best or fit.other > best[fit.id][1].other:
+                best[fit.id] = turn, fit
+    by_turn: dict[Turn, list[_Fit]] = {}
+    for turn, fit in best.values():
+        if fit.gain >= LARGE_GAIN and fit.other >= LARGE_FIT:
+            by_turn.setdefault(turn, []).append(fit)
+    return by_turn
+
+
+def _turned_by(turn: Turn, fits: Sequence[_Fit]) -> Suspicion:
+    own, other = np.mean([fit.own for fit in fits]), np.mean([fit.other for fit in fits])
+    what = "axes are exchanged" if turn.exchanges else "one of the two is mirrored"
+    text = (
+        f"labels fit clearly better as {turn} (agreement {other:.2f}, as they are {own:.2f}): {what}. "
+        "Bring scores and labels into one orientation."
+    )
+    return Suspicion(text, tuple(fit.id for fit in fits))
+
+
+def paired(glances: Sequence[Glance], num_classes: int) -> Explanation | None:
+    """Return whether scores have the labels of other cases."""
+    by_space: dict[tuple[int, ...], list[Glance]] = {}
+    owns: dict[str, float] = {}
+    for glance in glances:
+        if glance.thumbnail is not None and np.isfinite(own := _fit(glance, glance, num_classes)):
+            owns[glance.id] = own
+            by_space.setdefault(glance.space, []).append(glance)
+    partner: dict[str, tuple[str, float]] = {}
+    for alike in by_space.values():
+        partner |= _partners(alike, owns, num_classes) if len(alike) > 1 else {}
+    if len(partner) < 2:
+        return None
+    pairs = listed([f"{case_id} those of {other}" for case_id, (other, _) in partner.items()])
+    text = f"scores fit the labels of another case clearly better than their own ({pairs}). Check their names."
+    return _explained(owns, {key: fit for key, (_, fit) in partner.items()}, [Suspicion(text, tuple(partner))])
+
+
+def _partners(glances: Sequence[Glance], owns: Mapping[str, float], num_classes: int) -> dict[str, tuple[str, float]]:
+    """Return the cases whose scores fit another's labels, with that other case and how well they fit."""
+    maps = [glance.thumbnail for glance in glances if glance.thumbnail is not None]
+    decisions, labels = (np.stack(column) for column in zip(*maps, strict=True))
+    asked = np.unique(np.linspace(0, len(glances) - 1, min(MOST_PAIRED, len(glances))).astype(int))
+    fits = np.nan_to_num(pair_agreement(decisions[asked], labels, num_classes), nan=-1.0)
+    found = {}
+    for case, best in zip(asked.tolist(), fits.argmax(axis=1).tolist(), strict=True):
+        one, other = glances[case], glances[best]
+        fit = _fit(one, other, num_classes)
+        if one is not other and fit >= max(FIT, owns[one.id] + GAIN, owns[other.id] + GAIN):
+            found[one.id] = other.id, fit
+    return found
+
+
+def _fit(scores: Glance, labels: Glance, num_classes: int) -> float:
+    assert scores.thumbnail is not None
+    assert labels.thumbnail is not None
+    return agreement(labels.thumbnail.labels, scores.thumbnail.decision, num_classes).kappa
+
+
+def renumbered(table: np.ndarray | None) -> Explanation | None:
+    """Return whether labels and scores count their classes differently."""
+    numbers = {} if table is None else renumbering(table)
+    if table is None or not numbers:
+        return None
+    order = np.arange(len(table))
+    order[list(numbers)] = list(numbers.values())
+    pairs = listed([f"label {label} is predicted as {number}" for label, number in numbers.items()])
+    text = f"labels fit clearly better with their classes renumbered ({pairs}). Map one of the two numberings."
+    return Explanation(table_agreement(table[:, order]).kappa, (Suspicion(text),))
+
+
+def renumbering(table: np.ndarray) -> dict[int, int]:
+    """Return which classes clearly have other numbers; of a table of few voxels, none."""
+    return better_numbers(table, GAIN_OF_CLASS, FIT, MOST) if table.sum() >= ENOUGH_VOXELS else {}

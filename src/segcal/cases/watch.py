@@ -1,21 +1,33 @@
-"""Glances at all cases, judged together; kept are a glance per case, and one table of classes for all of them."""
+"""Glances at all cases, judged together; and what the members of an ensemble show about each other.
+
+Of the cases a glance each is kept, and one table of classes for all of them.
+
+That a member is there twice, or counts classes differently, is a property of folders and not of cases, so a few cases
+are enough; of each, a digest of the scores is kept and a table of which class of the first member meets which class of
+another on a grid of voxels. If all others differ from the first, it is the first that does.
+"""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
+from itertools import combinations
+from typing import NamedTuple
 
 import numpy as np
+from torch import Tensor
 
-from segcal.cases.glance import Glance
-from segcal.cases.misplaced import misplaced
-from segcal.cases.suspicion import ENOUGH_VOXELS, LISTED, NEAR_CHANCE, Suspicion, like_probabilities, listed
+from segcal.cases.agreement import confusion
+from segcal.cases.base import Cases
+from segcal.cases.glance import GRID, MOST_CLASSES, Glance, digest_of, grid_of
+from segcal.cases.suspicion import LISTED, Suspicion, like_probabilities, listed, misplaced, near_chance, renumbering
+from segcal.errors import InputError
+from segcal.numerics import winner
+
+FEW_CASES = 3
 
 
 class Watch:
-    """Collects glances at cases and judges them together.
-
-    Args:
-        num_classes: C.
-    """
+    """Collects glances at cases and judges them together."""
 
     def __init__(self, num_classes: int) -> None:
         self._num_classes = num_classes
@@ -33,7 +45,7 @@ class Watch:
         glances = [self._glances[key] for key in sorted(self._glances)]
         return [
             *like_probabilities([glance.id for glance in glances if glance.like_probs]),
-            *(misplaced(glances, self._table, self._num_classes) or _near_chance(glances)),
+            *(misplaced(glances, self._table, self._num_classes) or near_chance(glances)),
             *self._twice(),
             *_nothing_counts(glances),
         ]
@@ -55,29 +67,93 @@ class Watch:
         return found
 
 
-def _near_chance(glances: Sequence[Glance]) -> list[Suspicion]:
-    compared = [glance.agreement for glance in glances if glance.agreement is not None and glance.agreement.voxels]
-    voxels = sum(one.voxels for one in compared)
-    if voxels < ENOUGH_VOXELS:
-        return []
-    right = sum(one.voxels * one.accuracy for one in compared) / voxels
-    by_chance = sum(one.voxels * one.by_chance for one in compared) / voxels
-    if by_chance >= 1 or (right - by_chance) / (1 - by_chance) >= NEAR_CHANCE:
-        return []
-    text = (
-        f"the predicted class is right in {right:.1%} of the voxels, and labels strewn at random would be right in "
-        f"{by_chance:.1%}: scores and labels hardly belong together. Look at one case of both."
-    )
-    return [Suspicion(text)]
-
-
 def _nothing_counts(glances: Sequence[Glance]) -> list[Suspicion]:
     ids = tuple(glance.id for glance in glances if glance.counting == 0)
-    return (
-        [Suspicion("no voxel counts. Check the ignore label and the mask, or leave the case out.", ids)] if ids else []
-    )
+    text = "no voxel counts. Check the ignore label and the mask, or leave the case out."
+    return [Suspicion(text, ids)] if ids else []
 
 
 def _equal(groups: Sequence[Sequence[tuple[str, str]]]) -> str:
     names = [[case_id for case_id, _ in group] for group in groups]
     return listed([" = ".join([*same[:LISTED], "..."] if len(same) > LISTED else same) for same in names])
+
+
+class Member(NamedTuple):
+    """One member's scores of one case: their digest, and the winners of the first member by its own, ``(C, C)``."""
+
+    digest: bytes
+    table: np.ndarray | None
+
+
+def look_at(digest: bytes, decision: Tensor, first: Tensor, num_classes: int) -> Member:
+    """Keep what is needed of a member, given its winners and those of the first."""
+    if num_classes > MOST_CLASSES or decision.shape != first.shape:
+        return Member(digest, None)
+    grid = grid_of(tuple(decision.shape), GRID)
+    return Member(digest, confusion(first.cpu().numpy()[grid], decision.cpu().numpy()[grid], num_classes))
+
+
+class Ensemble:
+    """Collects what was seen of the members, case by case."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names = tuple(names)
+        self._digests: list[tuple[bytes, ...]] = []
+        self._tables: list[np.ndarray | None] = [None] * len(names)
+
+    def add(self, members: Sequence[Member]) -> None:
+        """Take the members of one case; a case that lacks some is not looked at."""
+        if len(members) != len(self._names):
+            return
+        self._digests.append(tuple(member.digest for member in members))
+        for number, (_, table) in enumerate(members):
+            before = self._tables[number]
+            self._tables[number] = before if table is None else table if before is None else before + table
+
+    def found(self) -> list[Suspicion]:
+        """Return what was seen."""
+        return [*self._same(), *self._renumbered()]
+
+    def _same(self) -> list[Suspicion]:
+        pairs = [
+            f"{self._names[one]} = {self._names[other]}"
+            for one, other in combinations(range(len(self._names)), 2)
+            if self._digests and all(digests[one] == digests[other] for digests in self._digests)
+        ]
+        text = f"members hold the same scores ({listed(pairs)}) and count several times. Leave the copies out."
+        return [Suspicion(text)] if pairs else []
+
+    def _renumbered(self) -> list[Suspicion]:
+        numbers = {
+            number: renumbering(table) for number, table in enumerate(self._tables) if table is not None and number > 0
+        }
+        odd = [number for number, found in numbers.items() if found]
+        if not odd:
+            return []
+        pairs = ", ".join(f"{label} for {other}" for label, other in numbers[odd[0]].items())
+        several = len(numbers) > 1 and len(odd) == len(numbers)
+        which = self._names[0] if several else listed([self._names[number] for number in odd])
+        against = "all others" if several else self._names[0]
+        text = f"{which} has its classes in another order than {against} ({pairs}). Export all members alike."
+        return [Suspicion(text)]
+
+
+def look_at_case(cases: Cases, case_id: str) -> tuple[Member, ...]:
+    """Look at the members of one case, one after the other."""
+    members: list[Member] = []
+    first: Tensor | None = None
+    for logits in cases.member_logits(case_id):
+        decision = winner(logits, axis=0)
+        first = decision if first is None else first
+        members.append(look_at(digest_of(logits), decision, first, cases.num_classes))
+    return tuple(members)
+
+
+def look_at_members(cases: Cases) -> list[Suspicion]:
+    """Compare the members in a few cases, spread evenly."""
+    ensemble = Ensemble(cases.member_names)
+    places = np.linspace(0, len(cases) - 1, FEW_CASES) if len(cases.member_names) > 1 else ()
+    for index in sorted({int(place) for place in places}):
+        with suppress(InputError):  # it fails again, and is named, when it is read for the fit
+            ensemble.add(look_at_case(cases, cases.ids[index]))
+    return ensemble.found()

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from segcal.cases import CheckResult, open_cases
-from segcal.cases.checking import check_opened
+from segcal.cases.check import check
 from segcal.cli.console import DONE, SOME_FAILED, USER_ERROR, Bar, Output, in_options, plural, table
 from segcal.cli.reading import common_options, reading_arguments, reading_options
 
@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
     folders, labels = (args.paths, None) if alone else (args.paths[:-1], args.paths[-1])
     cases = open_cases(folders, labels, strict=args.strict, **reading_arguments(args))
     with Bar("checking", len(cases)) as bar:
-        result = check_opened(cases, bar.step, args.workers, args.strict)
+        result = check(cases, progress=bar.step, workers=args.workers, strict=args.strict)
     output.say(*_tables(result), _verdict(result))
     facts = ["cases", "format", "kind", "pooling", "members", "num_classes", "usable"]
     output.document(

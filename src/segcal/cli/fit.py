@@ -7,7 +7,7 @@ from typing import Any
 import segcal
 from segcal.calibrators import CALIBRATORS, make_calibrator
 from segcal.cases import Cases, FileCases, load_split, save_split
-from segcal.cases.checking import ENOUGH_CASES
+from segcal.cases.check import ENOUGH_CASES
 from segcal.cli.console import Output, plural, table
 from segcal.cli.parsing import voxels
 from segcal.cli.reading import common_options, open_folders, reading_options, split_paths

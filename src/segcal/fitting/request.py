@@ -9,10 +9,9 @@ import torch
 
 from segcal.calibrators.base import Calibrator
 from segcal.cases.base import CaseError, Cases
-from segcal.cases.ensemble import look_at_members
 from segcal.cases.loader import as_cases
 from segcal.cases.suspicion import single_folds, warn
-from segcal.cases.watch import Watch
+from segcal.cases.watch import Watch, look_at_members
 from segcal.errors import InputError
 from segcal.fitting.config import FitConfig
 from segcal.fitting.progress import Report, silent

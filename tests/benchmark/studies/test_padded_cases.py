@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from segcal.benchmark.studies.padded_cases import PaddedCases
-from segcal.cases import ArrayCases, check_cases
+from segcal.cases import ArrayCases
+from segcal.cases.check import check
 from segcal.errors import InputError
 
 
@@ -52,8 +53,8 @@ def test_the_folder_check_calls_padded_logits_an_error(masked_cases, tmp_path):
     labels.mkdir()
     for case in PaddedCases(cases, masked=False):
         np.save(labels / f"{case.id}.npy", case.labels.numpy())
-    assert check_cases(tmp_path / "clean", labels, kind="logits").usable
-    found = check_cases(tmp_path / "padded", labels, kind="logits")
+    assert check(tmp_path / "clean", labels, kind="logits").usable
+    found = check(tmp_path / "padded", labels, kind="logits")
     errors = [problem for problem in found.problems if problem.severity == "error"]
     assert [problem.case_id for problem in errors] == ["0", "1"]
     assert "suspected padding" in errors[0].text

@@ -7,7 +7,8 @@ import pytest
 import torch
 from PIL import Image
 
-from segcal.cases import CaseError, CaseWriter, check_cases, open_cases
+from segcal.cases import CaseError, CaseWriter, open_cases
+from segcal.cases.check import check
 from segcal.errors import InputError
 
 
@@ -262,6 +263,6 @@ def test_predictions_of_single_folds_say_so_and_others_do_not(tmp_path, make_nnu
     assert open_cases(model).origin == open_cases(model / "fold_0" / "validation").origin == "single folds"
     assert open_cases(model).subset(["c1"]).origin == "single folds"
     assert open_cases(tmp_path / "predicted").origin == ""
-    notes = [problem.text for problem in check_cases(model).problems if problem.severity == "note"]
+    notes = [problem.text for problem in check(model).problems if problem.severity == "note"]
     assert any(text.startswith("each case is predicted by the network of one fold, and the ensemble") for text in notes)
-    assert not any("one fold" in problem.text for problem in check_cases(tmp_path / "predicted").problems)
+    assert not any("one fold" in problem.text for problem in check(tmp_path / "predicted").problems)

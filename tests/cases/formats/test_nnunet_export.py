@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-from segcal.cases import CaseWriter, check_cases, open_cases
+from segcal.cases import CaseWriter, open_cases
+from segcal.cases.check import check
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.filterwarnings("ignore")]
 
@@ -98,7 +99,7 @@ def test_what_nnunet_exports_is_read_with_its_mask_and_its_labels(exported):
         labels, _ = reader.read_seg(str(folder / "labels" / f"{case.id}.nii.gz"))
         assert np.array_equal(case.mask.numpy(), image[0] > 0)
         assert np.array_equal(case.labels[case.mask].numpy(), labels[0][case.mask.numpy()])
-    result = check_cases(folder / "predictions", folder / "labels")
+    result = check(folder / "predictions", folder / "labels")
     assert {problem.case_id for problem in result.problems} == {None}
 
 

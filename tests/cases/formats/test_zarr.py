@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from segcal.cases import CaseError, CaseWriter, check_cases, open_cases
+from segcal.cases import CaseError, CaseWriter, open_cases
+from segcal.cases.check import check
 from segcal.cases.formats import zarr as module
 from segcal.errors import InputError
 
@@ -132,7 +133,7 @@ def test_a_chunk_that_is_not_there_is_not_read_as_zeros(tmp_path, rng, options):
     match = rf"a.zarr lacks the chunk {name} and perhaps others, which read as 0, but every voxel needs its logits"
     with pytest.raises(CaseError, match=match):
         cases.read("a")
-    assert match in " ".join(problem.text for problem in check_cases(tmp_path / "p", kind="logits").problems)
+    assert match in " ".join(problem.text for problem in check(tmp_path / "p", kind="logits").problems)
 
 
 def test_a_shard_that_is_not_there_is_noticed(tmp_path, rng):
@@ -151,7 +152,7 @@ def test_probabilities_of_zero_may_be_left_out_by_whoever_wrote_them(tmp_path, k
     values[0] = 1 if kind == "probs" else 0
     values[1] = 0
     zarr.create_array(str(tmp_path / "a.zarr"), shape=values.shape, chunks=chunks, dtype="f4")[...] = values
-    result = check_cases(tmp_path, kind=kind)
+    result = check(tmp_path, kind=kind)
     said = [problem.severity for problem in result.problems if "lacks the chunk" in problem.text]
     assert said == [severity]
     assert result.usable

@@ -24,7 +24,7 @@ from segcal.benchmark.studies.setting import NothingToStudyError, Setting
 from segcal.calibrators.base import Calibrator
 from segcal.calibrators.temperature import TemperatureScaling
 from segcal.cases.base import Case, Cases, Split
-from segcal.cases.padding import Padding, find_padding
+from segcal.cases.kinds import Padding, find_padding
 from segcal.evaluation.counting import Counter
 from segcal.evaluation.stage import Stage, summarise
 from segcal.fitting.config import FitConfig
@@ -51,7 +51,7 @@ class PaddingReport:
     """What a look for padding finds in one case.
 
     Attributes:
-        without_mask: what :func:`segcal.cases.padding.find_padding` finds in the whole array.
+        without_mask: what :func:`segcal.cases.kinds.find_padding` finds in the whole array.
         with_mask: what it finds inside the mask.
     """
 

@@ -1,11 +1,9 @@
 """The file formats that segcal reads and writes, by the name a user declares."""
 
 from segcal.cases.formats.base import Facts, Format, Header, Options, Stored
-from segcal.cases.formats.nifti import Nifti
-from segcal.cases.formats.nifti_classes import NiftiClasses
+from segcal.cases.formats.nifti import Nifti, NiftiClasses
 from segcal.cases.formats.nnunet import Nnunet
-from segcal.cases.formats.npy import Npy
-from segcal.cases.formats.npz import Npz
+from segcal.cases.formats.npy import Npy, Npz
 from segcal.cases.formats.safetensors import Safetensors
 from segcal.cases.formats.store import Store
 from segcal.cases.formats.zarr import Zarr

@@ -1,7 +1,7 @@
 """The contract of a file format: one folder of scores, listed, looked at, read and written case by case.
 
 A format knows files and axes and nothing else: what the numbers mean is declared by the user (`kind`), pooling and
-labels belong to :mod:`segcal.cases.files`, and keeping a decision through rounding to :mod:`segcal.cases.writing`.
+labels belong to :mod:`segcal.cases.files`, and keeping a decision through rounding to :mod:`segcal.cases.write`.
 """
 
 import copy
@@ -21,26 +21,18 @@ from segcal.types import Kind
 
 @dataclass(frozen=True)
 class Options:
-    """What a user may declare about the files of a folder.
+    """Declarations of a user about the files of a folder."""
 
-    Attributes:
-        key: the array to read from files that hold several.
-        class_axis: the axis of the classes; None is the format's own convention (first; last for NIfTI).
-        class_pattern: how the name of a file of one class is read: a regular expression with the groups id and cls.
-        properties: another folder with nnU-Net's ``CASE.pkl``, for predictions that have none.
-        calibration: the cases are to be fitted or judged on, so data that a network was trained on is refused.
-    """
-
-    key: str | None = None
-    class_axis: int | None = None
-    class_pattern: str = r"(?P<id>.+)_(?P<cls>\d+)"
-    properties: Path | None = None
-    calibration: bool = False
+    key: str | None = None  # the array to read from files that hold several
+    class_axis: int | None = None  # None is the format's own convention
+    class_pattern: str = r"(?P<id>.+)_(?P<cls>\d+)"  # of the name of a file of one class
+    properties: Path | None = None  # another folder with nnU-Net's CASE.pkl, for predictions that have none
+    calibration: bool = False  # to be fitted or judged on, so data that a network was trained on is refused
 
 
 @dataclass(frozen=True)
 class Header:
-    """What is known of a stored array before its values are read: shape with classes first, and dtype."""
+    """Shape (classes first) and dtype of a stored array, known before its values are read."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
@@ -48,28 +40,18 @@ class Header:
 
 @dataclass(frozen=True)
 class Stored:
-    """What one file of scores holds.
+    """Content of one file of scores."""
 
-    Attributes:
-        values: the scores, classes first, as stored.
-        mask: True where the prediction is real, or None.
-        spacing: the voxel size along each axis of space, or None.
-        orientation: where the axes point ("RAS"), or "".
-        labels: for formats that keep them with the scores, with -1 where a voxel does not count.
-        group: the case's group, where the file says so.
-    """
-
-    values: np.ndarray | Tensor
-    mask: np.ndarray | None = None
-    spacing: tuple[float, ...] | None = None
-    orientation: str = ""
-    labels: np.ndarray | None = None
-    group: str | None = None
+    values: np.ndarray | Tensor  # classes first, as stored
+    mask: np.ndarray | None = None  # True where the prediction is real
+    spacing: tuple[float, ...] | None = None  # the voxel size along each axis of space
+    orientation: str = ""  # where the axes point, such as "RAS"
+    labels: np.ndarray | None = None  # of formats that keep them with the scores; -1 where a voxel does not count
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What a folder as a whole says about its cases."""
+    """Facts that a folder as a whole says about its cases; `labelled`: its files hold the labels too."""
 
     kind: Kind | None = None
     pooling: str | None = None
@@ -79,25 +61,20 @@ class Facts:
     label_axes: Axes | None = None
     groups: Mapping[str, str] = field(default_factory=dict)
     origin: str = ""
+    labelled: bool = False
 
 
 class Format(ABC):
-    """One folder of scores.
-
-    Attributes:
-        name: its name in the registry.
-        extensions: how its files end.
-        folder: where they are.
-        options: what the user declared.
-        files: case id -> the files of the case; the first is the one that completes it.
-        has_mask: whether its cases may have voxels that were never predicted.
-        values_kind: how `Stored.values` are to be understood where that differs from the declared kind.
-    """
+    """One folder of scores; `files` are those of each case, the first of them the one that completes it."""
 
     name: ClassVar[str]
-    extensions: ClassVar[tuple[str, ...]]
-    has_mask: ClassVar[bool] = False
-    values_kind: ClassVar[Kind | None] = None
+    # The files of a case and notes, for the table of the documentation.
+    documented: ClassVar[tuple[str, str]]
+    extensions: ClassVar[tuple[str, ...]]  # how its files end
+    by_ending: ClassVar[bool] = True  # a folder with such files and no others is of this format
+    last_axis: ClassVar[bool] = False  # where nothing is declared, classes are the last axis
+    has_mask: ClassVar[bool] = False  # cases may have voxels that were never predicted
+    values_kind: ClassVar[Kind | None] = None  # of `Stored.values`, where that differs from the declared kind
 
     def __init__(self, folder: Path, options: Options) -> None:
         self.folder = folder
@@ -108,6 +85,16 @@ class Format(ABC):
                 f"predictions {folder} has no {self.name} files, but files ending in {', '.join(self.extensions)} are "
                 "needed. Check the path, or declare another format."
             )
+
+    @classmethod
+    def claims(cls, folder: Path) -> bool:
+        """Whether a folder says by itself that it is of this format."""
+        return False
+
+    @classmethod
+    def check_only(cls, folder: Path) -> None:
+        """Refuse a folder that has files of this ending and no others, where these could be of two formats."""
+        return
 
     def find(self) -> dict[str, tuple[Path, ...]]:
         """List the cases of the folder."""
@@ -168,18 +155,25 @@ class Format(ABC):
         """Return the files that a case is read from."""
         return list(self.files.get(case_id, ()))
 
-    def class_axis(self, ndim: int, default: int = 0) -> int:
-        """Return the declared class axis of an array of `ndim` axes."""
+    def class_axis(self, ndim: int, default: int | None = None) -> int:
+        """Return the axis of the classes in an array of `ndim` axes: the declared one, or the default."""
+        default = (-1 if self.last_axis else 0) if default is None else default
         axis = default if self.options.class_axis is None else self.options.class_axis
         if not -ndim <= axis < max(ndim, 1):
             raise InputError(f"class_axis is {axis}, but the array has {ndim} axes. Declare an axis that is there.")
         return axis % ndim if ndim else 0
 
+    def seen(self, shape: Sequence[int], dtype: np.dtype[Any], axis: int | None = None) -> Header:
+        """Return the header of an array whose classes are at an axis."""
+        sizes = [int(size) for size in shape]
+        axis = self.class_axis(len(sizes)) if axis is None else axis
+        return Header((*sizes[axis : axis + 1], *sizes[:axis], *sizes[axis + 1 :]), dtype)
 
-def classes_first(shape: tuple[int, ...], axis: int) -> tuple[int, ...]:
-    """Return a shape with one axis moved to the front.
+    def classes_first(self, values: np.ndarray, axis: int | None = None) -> np.ndarray:
+        """Return a view of what is stored, classes first."""
+        axis = self.class_axis(values.ndim) if axis is None else axis
+        return np.moveaxis(values, axis, 0) if values.ndim else values
 
-    >>> classes_first((5, 6, 3), 2)
-    (3, 5, 6)
-    """
-    return (*shape[axis : axis + 1], *shape[:axis], *shape[axis + 1 :])
+    def as_stored(self, values: np.ndarray) -> np.ndarray:
+        """Return a view with the classes back where the files have them."""
+        return np.moveaxis(values, 0, self.class_axis(values.ndim))

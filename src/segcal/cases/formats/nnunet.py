@@ -17,14 +17,13 @@ import numpy as np
 from PIL import Image
 
 from segcal.atomic import write_bytes
-from segcal.cases import nifti_file
 from segcal.cases.base import SINGLE_FOLDS
-from segcal.cases.bounded import npz_header, npz_keys, read_npz
 from segcal.cases.formats.base import Facts, Format, Header, Options, Stored
-from segcal.cases.formats.nifti import save_like
-from segcal.cases.formats.nnunet_dataset import load_dataset
-from segcal.cases.formats.nnunet_properties import read_properties
+from segcal.cases.formats.nnunet_files import find_beside, load_dataset, read_properties
 from segcal.cases.labels import find_files, read_label_file
+from segcal.cases.nifti_file import EXTENSIONS, open_nifti, save_like, turned_back
+from segcal.cases.safe_io import npz_header, npz_keys, read_npz
+from segcal.documents import read_json
 from segcal.errors import InputError
 
 KEY = "probabilities"
@@ -34,12 +33,25 @@ class Nnunet(Format):
     """Folders that nnU-Net version 2 wrote."""
 
     name = "nnunet"
+    documented = ("`CASE.npz`, `CASE.pkl`, label map", "version 2, see below")
     extensions = (".npz",)
+    by_ending = False
     has_mask = True
 
     def __init__(self, folder: Path, options: Options) -> None:
         self.dataset = load_dataset(folder, options.properties)
         super().__init__(folder, options)
+
+    @classmethod
+    def claims(cls, folder: Path) -> bool:
+        """Recognise a model's folder by its folds, and a folder of npz files by its dataset.json."""
+        if any(folder.glob("fold_*/validation/*.npz")):
+            return True
+        # A dataset.json further up may belong to anything; the pkl beside the npz is nnU-Net's own.
+        own = folder / "dataset.json"
+        beside = find_beside(folder, own.name) if any(folder.glob("*.pkl")) else own
+        known = beside is not None and beside.is_file() and any(folder.glob("*.npz"))
+        return known and beside is not None and "labels" in read_json(beside)
 
     def find(self) -> dict[str, tuple[Path, ...]]:
         """List the cases of the folder, or of all folds of a model."""
@@ -124,7 +136,7 @@ class Nnunet(Format):
     def stored_label(self, case_id: str, space: tuple[int, ...]) -> np.ndarray | None:
         """Return the label map that nnU-Net wrote."""
         path = self.files[case_id][2]
-        if not path.is_file() or not path.name.endswith((*nifti_file.EXTENSIONS, ".png")):
+        if not path.is_file() or not path.name.endswith((*EXTENSIONS, ".png")):
             return None
         return read_label_file(path, space, self.dataset.label_axes).values
 
@@ -150,19 +162,15 @@ class Nnunet(Format):
         if source.name.endswith(".png"):
             Image.fromarray(values.reshape(values.shape[-2:])).save(path)
             return
-        if not source.name.endswith(nifti_file.EXTENSIONS):
+        if not source.name.endswith(EXTENSIONS):
             raise InputError(
                 f"{source} is a label map that must change, but only NIfTI and PNG can be written. "
                 "Use a calibrator that preserves the argmax: then it is copied."
             )
-        image = nifti_file.open_nifti(source)
+        image = open_nifti(source)
         axes = values.transpose()
         if self.dataset.label_axes == "zyx_ras":
-            nibabel = nifti_file.load_extra("nibabel", "nifti")
-            turn = nibabel.orientations.ornt_transform(
-                nibabel.orientations.axcodes2ornt("RAS"), nibabel.io_orientation(image.affine)
-            )
-            axes = nibabel.orientations.apply_orientation(axes, turn)
+            axes = turned_back(axes, image)
         save_like(image, np.ascontiguousarray(axes).reshape(image.shape), path)
 
 

@@ -1,35 +1,65 @@
-"""``CASE.npy``: one array a case, memory-mapped."""
+"""``CASE.npy``, one array per case, memory-mapped; ``CASE.npz``, the declared array of each file or the only one."""
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from segcal.cases.bounded import map_npy, npy_header
-from segcal.cases.formats.base import Format, Header, Stored, classes_first
+from segcal.cases.formats.base import Format, Header, Stored
+from segcal.cases.safe_io import check_used, map_npy, npy_header, npz_header, npz_keys, read_npz
 
 
 class Npy(Format):
     """Plain numpy files."""
 
     name = "npy"
+    documented = ("`CASE.npy`", "memory-mapped")
     extensions = (".npy",)
 
     def header(self, case_id: str) -> Header:
         """Look at the header."""
         header = npy_header(self.path(case_id))
-        return Header(classes_first(header.shape, self.class_axis(len(header.shape))), header.dtype)
+        return self.seen(header.shape, header.dtype)
 
     def read(self, case_id: str) -> Stored:
         """Map the file."""
-        values = map_npy(self.path(case_id))
-        return Stored(np.moveaxis(values, self.class_axis(values.ndim), 0) if values.ndim else values)
+        return Stored(self.classes_first(map_npy(self.path(case_id))))
 
     def write(self, case_id: str, values: np.ndarray, folder: Path, decision: np.ndarray | None) -> Sequence[str]:
         """Write in the axis order and byte order of the input."""
         header = npy_header(self.path(case_id))
-        ordered = np.moveaxis(values, 0, self.class_axis(values.ndim)).astype(header.dtype, copy=False)
+        ordered = self.as_stored(values).astype(header.dtype, copy=False)
         name = self.path(case_id).name
         with (folder / name).open("wb") as file:  # given a path, the library adds ".npy" to CASE.NPY
             np.save(file, np.asfortranarray(ordered) if header.fortran else np.ascontiguousarray(ordered))
         return [name]
+
+
+class Npz(Format):
+    """Zipped numpy files."""
+
+    name = "npz"
+    documented = ("`CASE.npz`", "the only array, or `key`")
+    extensions = (".npz",)
+
+    def header(self, case_id: str) -> Header:
+        """Look at the header of the array."""
+        header = npz_header(self.path(case_id), self.options.key)
+        return self.seen(header.shape, header.dtype)
+
+    def read(self, case_id: str) -> Stored:
+        """Read the array."""
+        return Stored(self.classes_first(read_npz(self.path(case_id), self.options.key)))
+
+    def write(self, case_id: str, values: np.ndarray, folder: Path, decision: np.ndarray | None) -> Sequence[str]:
+        """Write under the same key, with the other arrays of the file as they were."""
+        path = self.path(case_id)
+        keys = npz_keys(path)
+        chosen = keys[0] if self.options.key is None else self.options.key
+        check_used(path, sum(npz_header(path, key).nbytes for key in keys))
+        arrays: dict[str, Any] = {key: read_npz(path, key) for key in keys if key != chosen}
+        arrays[chosen] = np.ascontiguousarray(self.as_stored(values))
+        with (folder / path.name).open("wb") as file:  # given a path, the library adds ".npz" to CASE.NPZ
+            np.savez_compressed(file, **arrays)
+        return [path.name]

@@ -12,12 +12,14 @@ into another one, as pickle writes plain data; so nothing goes in circles and ev
 numbers have at most 64 bits.
 """
 
+import math
 import pickletools
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from segcal.cases.formats.pickled_arrays import Shell, plain_array, plain_dtype, simple_dtype
+import numpy as np
+
 from segcal.documents import MAX_DEPTH, reading
 from segcal.errors import InputError
 
@@ -25,6 +27,7 @@ from segcal.errors import InputError
 MAX_PICKLE_BYTES = 256 << 20
 MAX_OPCODES = 1_000_000
 MAX_BITS = 64
+MAX_AXES = 32
 
 _MODULES = ("numpy.core", "numpy._core")
 _RECONSTRUCT = {f"{module}.multiarray._reconstruct" for module in _MODULES}
@@ -33,16 +36,49 @@ _FROM_BUFFER = {f"{module}.numeric._frombuffer" for module in _MODULES}
 _NAMES = _RECONSTRUCT | _SCALAR | _FROM_BUFFER | {"numpy.ndarray", "numpy.dtype"}
 
 
+class _Shell:
+    """An array or a type whose state comes later; memo entries that point to it are replaced then."""
+
+    def __init__(self, what: str, spec: Any = None) -> None:
+        self.what, self.spec = what, spec
+        self.memo_keys: list[int] = []
+
+
+def _simple_dtype(spec: object) -> np.dtype[Any]:
+    """Return the type of plain numbers that a text names."""
+    dtype = np.dtype(spec) if isinstance(spec, str) and len(spec) <= 4 else np.dtype(object)
+    if dtype.kind not in "fiubc":
+        raise ValueError(f"dtype {spec!r} is not a plain number")
+    return dtype
+
+
+def _plain_dtype(value: object) -> np.dtype[Any]:
+    """Return the type that a pickle built."""
+    if isinstance(value, _Shell) and value.what == "dtype":
+        value = value.spec
+    if not isinstance(value, np.dtype):
+        raise ValueError("an array without a dtype")
+    return value
+
+
+def _plain_array(content: Any, dtype: np.dtype[Any], shape: Any, order: Any) -> np.ndarray:
+    """Return an array over bytes that are in the file."""
+    if not isinstance(shape, tuple | list) or len(shape) > MAX_AXES or not all(isinstance(n, int) for n in shape):
+        raise ValueError("an array without a shape")
+    sizes = tuple(shape)
+    if not isinstance(content, bytes | bytearray) or min(sizes, default=0) < 0:
+        raise ValueError("an array without bytes")
+    if math.prod(sizes) * dtype.itemsize != len(content):
+        raise ValueError(f"an array of shape {sizes} and dtype {dtype} with {len(content)} bytes")
+    return np.frombuffer(content, dtype).reshape(sizes, order="F" if order == "F" else "C")
+
+
 class _Name(str):
     """A name that a pickle refers to; never looked up."""
 
 
 def load_plain_pickle(path: Path) -> Any:
-    """Return the plain data of a pickle file.
-
-    Args:
-        path: the file; anything in it but plain data and numpy arrays is refused by name.
-    """
+    """Return the plain data of a pickle file; anything in it but plain data and numpy arrays is refused by name."""
     with reading(path):
         size = path.stat().st_size
         if size > MAX_PICKLE_BYTES:
@@ -107,7 +143,7 @@ class _Machine:
 
     def put(self, key: int) -> None:
         self.memo[key] = self.stack[-1]
-        if isinstance(self.stack[-1], Shell):
+        if isinstance(self.stack[-1], _Shell):
             self.stack[-1].memo_keys.append(key)
 
     def name(self, module: str, name: str) -> None:
@@ -119,33 +155,33 @@ class _Machine:
             )
         self.stack.append(_Name(full))
 
-    def reduce(self, _: object) -> None:
+    def reduce(self) -> None:
         arguments = self.stack.pop()
         name = self.stack.pop()
         if not isinstance(name, _Name):
             raise InputError(f"{self.path} calls something that is not a name, but only plain data is read. Refused.")
         if name in _RECONSTRUCT:
-            self.stack.append(Shell("array"))
+            self.stack.append(_Shell("array"))
         elif name == "numpy.dtype":
-            self.stack.append(Shell("dtype", simple_dtype(arguments[0])))
+            self.stack.append(_Shell("dtype", _simple_dtype(arguments[0])))
         elif name in _SCALAR:
-            self.stack.append(plain_array(arguments[1], plain_dtype(arguments[0]), (), "C")[()])
+            self.stack.append(_plain_array(arguments[1], _plain_dtype(arguments[0]), (), "C")[()])
         elif name in _FROM_BUFFER:
-            self.stack.append(plain_array(arguments[0], plain_dtype(arguments[1]), arguments[2], arguments[3]))
+            self.stack.append(_plain_array(arguments[0], _plain_dtype(arguments[1]), arguments[2], arguments[3]))
         else:
             raise InputError(f"{self.path} calls {name}, but only plain data is read from it. Refused.")
 
-    def build(self, _: object) -> None:
+    def build(self) -> None:
         state = self.stack.pop()
         shell = self.stack.pop()
-        if not isinstance(shell, Shell):
+        if not isinstance(shell, _Shell):
             raise InputError(f"{self.path} sets the state of an object, but only plain data is read. Refused.")
         if shell.what == "dtype":
             if any(part is not None for part in state[2:5]):
                 raise InputError(f"{self.path} has a structured dtype, but plain numbers are needed. Refused.")
             value: Any = shell.spec.newbyteorder(state[1] if state[1] in "<>=" else "=")
         else:
-            value = plain_array(state[4], plain_dtype(state[2]), state[1], "F" if state[3] else "C")
+            value = _plain_array(state[4], _plain_dtype(state[2]), state[1], "F" if state[3] else "C")
         self.stack.append(value)
         self.memo.update(dict.fromkeys(shell.memo_keys, value))
 
@@ -155,19 +191,13 @@ class _Machine:
     def set_items(self, items: list[Any]) -> None:
         self.hold(self.typed(dict), items[1::2]).update(_pairs(items))
 
+    def add_items(self, items: list[Any]) -> None:
+        self.typed(set).update(_hashable(items))
+
     def typed(self, kind: type) -> Any:
         if type(self.stack[-1]) is not kind:
             raise InputError(f"{self.path} fills something that is not a {kind.__name__}. The file is damaged.")
         return self.stack[-1]
-
-
-def _pop_two(machine: _Machine, _: object) -> None:
-    name, module = machine.stack.pop(), machine.stack.pop()
-    machine.name(str(module), str(name))
-
-
-def _add(machine: _Machine, items: list[Any]) -> None:
-    machine.typed(set).update(_hashable(items))
 
 
 def _pairs(items: list[Any]) -> dict[Any, Any]:
@@ -181,19 +211,13 @@ def _hashable(keys: list[Any]) -> list[Any]:
     return keys
 
 
-def _set_one(machine: _Machine, _: object) -> None:
-    value, key = machine.stack.pop(), machine.stack.pop()
-    machine.set_items([key, value])
-
-
 _PUSH = {
     "INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "LONG4", "FLOAT", "BINFLOAT", "UNICODE", "SHORT_BINUNICODE",
     "BINUNICODE", "BINUNICODE8", "SHORT_BINBYTES", "BINBYTES", "BINBYTES8", "BYTEARRAY8",
 }  # fmt: skip
 
 _STEPS: dict[str, Callable[[_Machine, Any], object]] = {
-    "PROTO": lambda machine, _: None,
-    "FRAME": lambda machine, _: None,
+    **dict.fromkeys(("PROTO", "FRAME"), lambda machine, _: None),
     "MARK": lambda machine, _: machine.marks.append(len(machine.stack)),
     "NONE": lambda machine, _: machine.stack.append(None),
     "NEWTRUE": lambda machine, _: machine.stack.append(True),
@@ -210,19 +234,15 @@ _STEPS: dict[str, Callable[[_Machine, Any], object]] = {
     "DICT": lambda machine, _: machine.push(_pairs(machine.to_mark())),
     "APPEND": lambda machine, _: machine.append([machine.stack.pop()]),
     "APPENDS": lambda machine, _: machine.append(machine.to_mark()),
-    "ADDITEMS": lambda machine, _: _add(machine, machine.to_mark()),
+    "ADDITEMS": lambda machine, _: machine.add_items(machine.to_mark()),
     "FROZENSET": lambda machine, _: machine.stack.append(frozenset(_hashable(machine.to_mark()))),
-    "SETITEM": _set_one,
+    "SETITEM": lambda machine, _: machine.set_items([machine.stack.pop(-2), machine.stack.pop()]),
     "SETITEMS": lambda machine, _: machine.set_items(machine.to_mark()),
     "MEMOIZE": lambda machine, _: machine.put(len(machine.memo)),
-    "PUT": lambda machine, index: machine.put(index),
-    "BINPUT": lambda machine, index: machine.put(index),
-    "LONG_BINPUT": lambda machine, index: machine.put(index),
-    "GET": lambda machine, index: machine.stack.append(machine.memo[index]),
-    "BINGET": lambda machine, index: machine.stack.append(machine.memo[index]),
-    "LONG_BINGET": lambda machine, index: machine.stack.append(machine.memo[index]),
+    **dict.fromkeys(("PUT", "BINPUT", "LONG_BINPUT"), lambda machine, index: machine.put(index)),
+    **dict.fromkeys(("GET", "BINGET", "LONG_BINGET"), lambda machine, index: machine.stack.append(machine.memo[index])),
     "GLOBAL": lambda machine, name: machine.name(*name.split(" ", 1)),
-    "STACK_GLOBAL": _pop_two,
-    "REDUCE": lambda machine, _: machine.reduce(None),
-    "BUILD": lambda machine, _: machine.build(None),
+    "STACK_GLOBAL": lambda machine, _: machine.name(str(machine.stack.pop(-2)), str(machine.stack.pop())),
+    "REDUCE": lambda machine, _: machine.reduce(),
+    "BUILD": lambda machine, _: machine.build(),
 }

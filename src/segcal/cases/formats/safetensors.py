@@ -13,8 +13,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from segcal.cases.bounded import check_array
-from segcal.cases.formats.base import Format, Header, Stored, classes_first
+from segcal.cases.formats.base import Format, Header, Stored
+from segcal.cases.safe_io import check_array, choose_key
 from segcal.documents import reading
 from segcal.errors import InputError
 
@@ -23,20 +23,20 @@ class Safetensors(Format):
     """Files of named tensors."""
 
     name = "safetensors"
+    documented = ("`CASE.safetensors`", "the only tensor, or `key`; bfloat16 is read and written as float32")
     extensions = (".safetensors",)
 
     def header(self, case_id: str) -> Header:
         """Look at the tensor's entry in the header."""
         path = self.path(case_id)
         with reading(path), safe_open(path, framework="pt") as file:
-            shape, dtype = look_at(file, self._key(list(file.keys()), path), path)
-        return Header(classes_first(shape, self.class_axis(len(shape))), dtype)
+            return self.seen(*look_at(file, self._key(file, path), path))
 
     def read(self, case_id: str) -> Stored:
         """Read the tensor."""
         path = self.path(case_id)
         with reading(path), safe_open(path, framework="pt") as file:
-            chosen = self._key(list(file.keys()), path)
+            chosen = self._key(file, path)
             look_at(file, chosen, path)
             values: Tensor = file.get_tensor(chosen)
         values = values.float() if values.dtype == torch.bfloat16 else values
@@ -46,22 +46,15 @@ class Safetensors(Format):
         """Write under the same name, with the other tensors and the metadata as they were."""
         path = self.path(case_id)
         with reading(path), safe_open(path, framework="pt") as file:
-            chosen = self._key(list(file.keys()), path)
+            chosen = self._key(file, path)
             tensors = {key: file.get_tensor(key) for key in file.keys() if key != chosen}  # noqa: SIM118
             metadata = file.metadata()
-        ordered = np.ascontiguousarray(np.moveaxis(values, 0, self.class_axis(values.ndim)))
-        tensors[chosen] = torch.from_numpy(ordered)
+        tensors[chosen] = torch.from_numpy(np.ascontiguousarray(self.as_stored(values)))
         write_tensors(tensors, folder / path.name, metadata)
         return [path.name]
 
-    def _key(self, keys: list[str], path: Path) -> str:
-        listed = ", ".join(keys[:10]) or "none"
-        if self.options.key is None and len(keys) != 1:
-            raise InputError(f"{path} has {len(keys)} tensors ({listed}), but one is needed. Choose it with key=.")
-        chosen = keys[0] if self.options.key is None else self.options.key
-        if chosen not in keys:
-            raise InputError(f"{path} has the tensors {listed}, but {chosen!r} is needed. Pass the right key.")
-        return chosen
+    def _key(self, file: Any, path: Path) -> str:
+        return choose_key(list(file.keys()), self.options.key, path, "tensors")
 
 
 def look_at(file: Any, key: str, path: Path) -> tuple[tuple[int, ...], np.dtype[Any]]:

@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from segcal.cases.bounded import check_used, used_bytes
-from segcal.cases.formats.base import Format, Header, Stored, classes_first
+from segcal.cases.formats.base import Format, Header, Stored
 from segcal.cases.nifti_file import load_extra
+from segcal.cases.safe_io import check_used, choose_key, used_bytes
 from segcal.documents import read_json, reading
 from segcal.errors import InputError
 
@@ -31,19 +31,23 @@ class Zarr(Format):
     """Folders in zarr's third format."""
 
     name = "zarr"
+    documented = (
+        "`CASE.zarr`",
+        "version 3; an array, or a group with `key`; an axis named `c` holds the classes; logits need all their "
+        "chunks; extra `zarr`",
+    )
     extensions = (".zarr",)
 
     def header(self, case_id: str) -> Header:
         """Look at the metadata."""
         array, axis, _ = self._open(case_id)
-        return Header(classes_first(tuple(array.shape), axis), np.dtype(array.dtype))
+        return self.seen(array.shape, np.dtype(array.dtype), axis)
 
     def read(self, case_id: str) -> Stored:
         """Read the array."""
         array, axis, path = self._open(case_id)
         with reading(path):
-            values = np.asarray(array[...])
-        return Stored(np.moveaxis(values, axis, 0) if values.ndim else values)
+            return Stored(self.classes_first(np.asarray(array[...]), axis))
 
     def lacking(self, case_id: str) -> str:
         """Name the first chunk (or shard) that has no file and would be read as the fill value."""
@@ -84,14 +88,7 @@ class Zarr(Format):
         if read_json(path / "zarr.json").get("node_type") == "array":
             return path
         keys = sorted(child.name for child in path.iterdir() if (child / "zarr.json").is_file())
-        if self.options.key is None and len(keys) != 1:
-            raise InputError(
-                f"{path} has {len(keys)} arrays ({', '.join(keys[:10])}), but one is needed. Choose it with key=."
-            )
-        chosen = keys[0] if self.options.key is None else self.options.key
-        if chosen not in keys:
-            raise InputError(f"{path} has the arrays {', '.join(keys)}, but {chosen!r} is needed. Pass the right key.")
-        return path / chosen
+        return path / choose_key(keys, self.options.key, path)
 
 
 def _check_metadata(metadata: dict[str, Any], path: Path) -> list[str]:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from segcal.cases import bounded
+from segcal.cases import safe_io
 from segcal.errors import InputError
 
 
@@ -85,14 +85,14 @@ def refused_without_allocation(path, read):
 def test_a_bad_npy_file_is_an_error_with_its_name_and_allocates_nothing(name, tmp_path):
     path = tmp_path / "case.npy"
     path.write_bytes(BAD_NPY[name])
-    refused_without_allocation(path, lambda: np.array(bounded.map_npy(path)))
+    refused_without_allocation(path, lambda: np.array(safe_io.map_npy(path)))
 
 
 @pytest.mark.parametrize("name", BAD_NPZ)
 def test_a_bad_npz_file_is_an_error_with_its_name_and_allocates_nothing(name, tmp_path):
     path = tmp_path / "case.npz"
     path.write_bytes(BAD_NPZ[name])
-    refused_without_allocation(path, lambda: bounded.read_npz(path, None))
+    refused_without_allocation(path, lambda: safe_io.read_npz(path, None))
 
 
 @pytest.mark.parametrize("order", ["C", "F"])
@@ -101,52 +101,52 @@ def test_arrays_come_back_as_they_were_saved(order, dtype, tmp_path):
     array = np.asarray(np.arange(24).reshape(2, 3, 4), dtype, order=order)
     np.save(tmp_path / "a.npy", array)
     np.savez_compressed(tmp_path / "a.npz", array)
-    for values in (bounded.map_npy(tmp_path / "a.npy"), bounded.read_npz(tmp_path / "a.npz", None)):
+    for values in (safe_io.map_npy(tmp_path / "a.npy"), safe_io.read_npz(tmp_path / "a.npz", None)):
         assert values.dtype == array.dtype
         assert values.tolist() == array.tolist()
 
 
 def test_what_is_done_to_a_mapped_array_does_not_reach_the_file(tmp_path):
     np.save(tmp_path / "a.npy", np.ones(3))
-    bounded.map_npy(tmp_path / "a.npy")[:] = 5
+    safe_io.map_npy(tmp_path / "a.npy")[:] = 5
     assert np.load(tmp_path / "a.npy").tolist() == [1, 1, 1]
 
 
 def test_an_array_longer_than_one_piece_is_put_together(tmp_path, monkeypatch, rng):
-    monkeypatch.setattr(bounded, "_CHUNK", 1000)
+    monkeypatch.setattr(safe_io, "_CHUNK", 1000)
     array = rng.normal(size=(3, 50, 60))
     np.savez_compressed(tmp_path / "a.npz", scores=array)
-    assert np.array_equal(bounded.read_npz(tmp_path / "a.npz", "scores"), array)
+    assert np.array_equal(safe_io.read_npz(tmp_path / "a.npz", "scores"), array)
 
 
 def test_an_npz_with_several_arrays_needs_a_key(tmp_path):
     np.savez(tmp_path / "a.npz", x=np.zeros(2), y=np.ones(2))
-    assert bounded.read_npz(tmp_path / "a.npz", "y").tolist() == [1, 1]
+    assert safe_io.read_npz(tmp_path / "a.npz", "y").tolist() == [1, 1]
     with pytest.raises(InputError, match=r"has 2 arrays \(x, y\), but one is needed"):
-        bounded.read_npz(tmp_path / "a.npz", None)
+        safe_io.read_npz(tmp_path / "a.npz", None)
     with pytest.raises(InputError, match=r"has the arrays x, y, but 'z' is needed"):
-        bounded.npz_header(tmp_path / "a.npz", "z")
+        safe_io.npz_header(tmp_path / "a.npz", "z")
 
 
 def test_an_array_that_does_not_fit_in_memory_is_refused(tmp_path, monkeypatch):
     np.save(tmp_path / "a.npy", np.zeros(1000, np.int8))
-    monkeypatch.setattr(bounded, "memory_limit", lambda: 9 * 1000)  # as it is used: one byte, and eight to compute in
-    assert bounded.map_npy(tmp_path / "a.npy").size == 1000
-    monkeypatch.setattr(bounded, "memory_limit", lambda: 9 * 1000 - 1)
+    monkeypatch.setattr(safe_io, "memory_limit", lambda: 9 * 1000)  # as it is used: one byte, and eight to compute in
+    assert safe_io.map_npy(tmp_path / "a.npy").size == 1000
+    monkeypatch.setattr(safe_io, "memory_limit", lambda: 9 * 1000 - 1)
     with pytest.raises(InputError, match=r"a\.npy needs 0\.0 GiB, but at most .* Use a larger machine or store"):
-        bounded.map_npy(tmp_path / "a.npy")
+        safe_io.map_npy(tmp_path / "a.npy")
 
 
 def test_a_size_of_zero_does_not_hide_the_others(tmp_path):
     path = tmp_path / "case.npy"
     path.write_bytes(npy_with_header(f"{{'descr': '<f4', 'fortran_order': False, 'shape': (3, 0, {10**17})}}"))
     with pytest.raises(InputError, match=r"case\.npy needs .* GiB, but at most"):
-        bounded.map_npy(path)
+        safe_io.map_npy(path)
 
 
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(InputError, match=r"nothing\.npy is missing"):
-        bounded.npy_header(tmp_path / "nothing.npy")
+        safe_io.npy_header(tmp_path / "nothing.npy")
 
 
 @settings(max_examples=150, deadline=None)
@@ -161,7 +161,7 @@ def test_damaged_arrays_are_read_or_refused_and_nothing_else(data, tmp_path_fact
     content = content[: data.draw(st.integers(0, len(content)))] if data.draw(st.booleans()) else content
     path = tmp_path_factory.mktemp("fuzz") / "case"
     path.write_bytes(bytes(content))
-    for read in (bounded.map_npy, lambda file: bounded.read_npz(file, None)):
+    for read in (safe_io.map_npy, lambda file: safe_io.read_npz(file, None)):
         with contextlib.suppress(InputError):
             np.array(read(path))
 
@@ -172,4 +172,4 @@ def test_an_entry_that_ends_before_its_declared_size_is_refused(tmp_path):
     content[place + 24 : place + 28] = struct.pack("<I", len(GOOD))
     (tmp_path / "case.npz").write_bytes(bytes(content))
     with pytest.raises(InputError, match=r"case\.npz ends after 88 of 96 bytes"):
-        bounded.read_npz(tmp_path / "case.npz", None)
+        safe_io.read_npz(tmp_path / "case.npz", None)

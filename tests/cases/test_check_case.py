@@ -2,8 +2,8 @@ import numpy as np
 import torch
 
 from segcal.cases import open_cases
+from segcal.cases.check_case import check_member
 from segcal.cases.glance import digest_of
-from segcal.cases.member_check import check_member
 
 
 def test_a_good_file_gives_its_winners_and_a_digest(npy_folder):

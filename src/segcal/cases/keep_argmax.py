@@ -19,12 +19,9 @@ MAX_UNITS = 8
 
 
 def keep_decision(values: np.ndarray, winner: np.ndarray, name: str = "values") -> np.ndarray:
-    """Make `winner` the lowest-index maximum over axis 0 of `values`, in place, and return `values`.
+    """Make `winner` ``(*space)`` the lowest-index maximum over axis 0 of `values`, in place, and return `values`.
 
-    Args:
-        values: floating-point scores ``(classes, *space)`` as they will be stored.
-        winner: the class that must win ``(*space)``.
-        name: how to call the scores in a message.
+    Values are floating-point scores ``(classes, *space)`` as they will be stored; `name` is for messages.
 
     >>> keep_decision(np.array([[0.5], [0.5]], np.float16), np.array([1])).T
     array([[0.4998, 0.5   ]], dtype=float16)

@@ -5,11 +5,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from segcal.atomic import naming, temporary, write_text
 from segcal.cases.base import Case, Cases
-from segcal.cases.calibrated import MARKER, read_marker
-from segcal.cases.formats.store import DATASET, is_stored_case, read_dataset, save_case, write_dataset
-from segcal.cases.records import Records
+from segcal.cases.formats.store import DATASET, StoreFacts, is_stored_case, read_dataset, save_case, write_dataset
+from segcal.cases.records import MARKER, Records, read_marker
 from segcal.errors import InputError
 from segcal.target import claim, entries
 
@@ -32,12 +33,8 @@ class StoreWriter:
             raise InputError(
                 f"{folder} holds the predictions themselves, but they are never overwritten. Name a new folder."
             )
-        facts = {
-            "kind": cases.kind,
-            "pooling": cases.pooling,
-            "num_classes": cases.num_classes,
-            "class_names": None if cases.class_names is None else list(cases.class_names),
-        }
+        names = None if cases.class_names is None else list(cases.class_names)
+        facts = StoreFacts(kind=cases.kind, pooling=cases.pooling, num_classes=cases.num_classes, class_names=names)
         marker = next((found for path in sorted(cases.folders()) if (found := read_marker(path)) is not None), None)
         if marker is not None:
             marker |= {"made_by": "convert"}
@@ -60,7 +57,7 @@ class StoreWriter:
             name = save_case(case, beside, self.cases.has_offset)
             return self.records.place(case.id, made_from, beside, [name])[0]
 
-    def _check_folder(self, facts: dict[str, Any], marker: dict[str, Any] | None, overwrite: bool) -> None:
+    def _check_folder(self, stored: StoreFacts, marker: dict[str, Any] | None, overwrite: bool) -> None:
         """Refuse a folder in which cases of something else would be taken for these, or clear it if that is meant."""
         if not (self.folder / DATASET).exists():
             if any(not name.startswith(".") for name in entries(self.folder)):
@@ -68,8 +65,8 @@ class StoreWriter:
                     f"{self.folder} has files that are no store, but they would be mixed. Name a new folder."
                 )
             return
-        found = read_dataset(self.folder) | {"calibration": read_marker(self.folder)}
-        facts = facts | {"calibration": marker}
+        found = msgspec.structs.asdict(read_dataset(self.folder)) | {"calibration": read_marker(self.folder)}
+        facts = msgspec.structs.asdict(stored) | {"calibration": marker}
         different = [name for name, value in facts.items() if found.get(name) != value]
         if different and not overwrite:
             raise InputError(
@@ -85,10 +82,7 @@ class StoreWriter:
 def convert(cases: Cases, folder: str | Path, overwrite: bool = False) -> Iterator[str]:
     """Write all cases that are not in the store yet, or not as they are now, and yield the id of each when it is done.
 
-    Args:
-        cases: what to convert.
-        folder: of the store; one process at a time has it.
-        overwrite: as for :class:`StoreWriter`.
+    One process at a time has the folder; `overwrite` as for :class:`StoreWriter`.
     """
     with claim(Path(folder)):
         writer = StoreWriter(cases, folder, overwrite)

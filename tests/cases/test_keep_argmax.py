@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from segcal.cases.decision import keep_binary_decision, keep_decision
+from segcal.cases.keep_argmax import keep_binary_decision, keep_decision
 from segcal.errors import InputError
 
 

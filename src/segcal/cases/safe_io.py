@@ -13,7 +13,8 @@ A header of a few bytes can promise an array of any size, and a zip entry can pr
 import io
 import math
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -26,17 +27,17 @@ from segcal.memory import check_memory, memory_limit
 
 # The most that deflate can make of one byte; a declared size above it is a lie.
 DEFLATE_RATIO = 1032
+NUMBERS = "fiub"
 # Numpy itself refuses headers above 10,000 characters; nothing more is ever read to look at one.
 _HEAD_BYTES = 16 << 10
 _CHUNK = 16 << 20
-_NUMBERS = "fiub"
 _LARGEST_AXIS = 1 << 62
 # Bytes of a number while it is computed with: float64 or int64.
 _WORKING = 8
 
 
 class ArrayHeader(NamedTuple):
-    """What the header of a stored array declares, and where its values begin."""
+    """Declarations in the header of a stored array, and where its values begin."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
@@ -59,12 +60,12 @@ def used_bytes(shape: Sequence[int], dtype: np.dtype[Any]) -> int:
 
 
 def check_array(path: Path, shape: Sequence[int], dtype: np.dtype[Any], available: int, ratio: int = 1) -> None:
-    """Refuse an array whose bytes cannot all be in the file, or that does not fit in memory when it is used.
+    """Refuse an array that does not fit in memory when it is used, or whose bytes cannot all be in the file.
 
     Args:
         path: the file.
-        shape: the declared shape.
-        dtype: the declared type.
+        shape: as declared.
+        dtype: as declared.
         available: bytes of values that are in the file.
         ratio: how much the file's compression can make of one byte.
     """
@@ -82,6 +83,25 @@ def check_used(path: Path, needed: int) -> None:
     check_memory(path, needed, memory_limit(), "Use a larger machine or store the case in parts.")
 
 
+def choose_key(keys: Sequence[str], key: str | None, path: Path, what: str = "arrays") -> str:
+    """Return the declared one of the named arrays of a file, or the only one."""
+    listed = ", ".join(keys[:10]) or "none"
+    if key is None and len(keys) != 1:
+        raise InputError(f"{path} has {len(keys)} {what} ({listed}), but one is needed. Choose it with key=.")
+    chosen = keys[0] if key is None else key
+    if chosen not in keys:
+        raise InputError(f"{path} has the {what} {listed}, but {chosen!r} is needed. Pass the right key.")
+    return chosen
+
+
+def npy_header(path: Path) -> ArrayHeader:
+    """Read and check the header of an npy file."""
+    with reading(path), path.open("rb") as stream:
+        header = parse_npy_header(stream.read(_HEAD_BYTES), path)
+        check_array(path, header.shape, header.dtype, path.stat().st_size - header.offset)
+    return header
+
+
 def parse_npy_header(head: bytes, path: Path) -> ArrayHeader:
     """Read the header of an array in numpy's format from its first bytes."""
     stream = io.BytesIO(head)
@@ -91,7 +111,7 @@ def parse_npy_header(head: bytes, path: Path) -> ArrayHeader:
             raise InputError(f"{path} has npy version {version}, but 1.0 or 2.0 is needed. Save it with numpy.save.")
         read_header = npy_format.read_array_header_1_0 if version == (1, 0) else npy_format.read_array_header_2_0
         shape, fortran, dtype = read_header(stream)
-    if dtype.kind not in _NUMBERS:
+    if dtype.kind not in NUMBERS:
         raise InputError(
             f"{path} has dtype {dtype}, but numbers are needed. Save a plain array of floats or integers; "
             "arrays of Python objects are never read."
@@ -99,14 +119,6 @@ def parse_npy_header(head: bytes, path: Path) -> ArrayHeader:
     if not all(0 <= size < _LARGEST_AXIS for size in shape):
         raise InputError(f"{path} has no valid shape, but sizes of an array are needed. Damaged: export it again.")
     return ArrayHeader(shape, dtype, fortran, stream.tell())
-
-
-def npy_header(path: Path) -> ArrayHeader:
-    """Read and check the header of an npy file."""
-    with reading(path), path.open("rb") as stream:
-        header = parse_npy_header(stream.read(_HEAD_BYTES), path)
-        check_array(path, header.shape, header.dtype, path.stat().st_size - header.offset)
-    return header
 
 
 def map_npy(path: Path) -> np.ndarray:
@@ -118,59 +130,47 @@ def map_npy(path: Path) -> np.ndarray:
         return np.memmap(path, header.dtype, "c", header.offset, header.shape, order="F" if header.fortran else "C")
 
 
-def npz_header(path: Path, key: str | None) -> ArrayHeader:
-    """Read and check the header of one array of an npz file."""
-    with reading(path), zipfile.ZipFile(path) as archive:
-        entry = _entry(archive, path, key)
-        with archive.open(entry) as stream:
-            header = parse_npy_header(stream.read(_HEAD_BYTES), path)
-        _check_entry_size(path, entry, header)
-    return header
-
-
-def read_npz(path: Path, key: str | None) -> np.ndarray:
-    """Read one array of an npz file: the declared one, or the only one."""
-    with reading(path), zipfile.ZipFile(path) as archive:
-        entry = _entry(archive, path, key)
-        with archive.open(entry) as stream:
-            head = stream.read(_HEAD_BYTES)
-            header = parse_npy_header(head, path)
-            _check_entry_size(path, entry, header)
-            values = _fill(header, head, stream, path)
-        return values.view(header.dtype).reshape(header.shape, order="F" if header.fortran else "C")
-
-
 def npz_keys(path: Path) -> list[str]:
     """Return the names of the arrays in an npz file."""
     with reading(path), zipfile.ZipFile(path) as archive:
         return [name.removesuffix(".npy") for name in archive.namelist()]
 
 
-def _entry(archive: zipfile.ZipFile, path: Path, key: str | None) -> zipfile.ZipInfo:
-    entries = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
-    listed = ", ".join(list(entries)[:10]) or "none"
-    if key is None and len(entries) != 1:
-        raise InputError(f"{path} has {len(entries)} arrays ({listed}), but one is needed. Choose it with key=.")
-    chosen = next(iter(entries)) if key is None else key
-    if chosen not in entries:
-        raise InputError(f"{path} has the arrays {listed}, but {chosen!r} is needed. Pass the right key.")
-    info = entries[chosen]
-    if info.flag_bits & 1 or info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-        raise InputError(
-            f"{path} is encrypted or compressed in an unusual way, but plain or deflated entries are needed. "
-            "Save it with numpy.savez or numpy.savez_compressed."
-        )
-    return info
+def npz_header(path: Path, key: str | None) -> ArrayHeader:
+    """Read and check the header of one array of an npz file."""
+    with _opened(path, key) as (header, _, _):
+        return header
 
 
-def _check_entry_size(path: Path, entry: zipfile.ZipInfo, header: ArrayHeader) -> None:
-    if entry.file_size != header.offset + header.nbytes:
-        raise InputError(
-            f"{path} lists {entry.file_size} bytes for an array that needs {header.offset + header.nbytes}, but the "
-            "two must agree. The file is damaged: export it again."
-        )
-    ratio = DEFLATE_RATIO if entry.compress_type == zipfile.ZIP_DEFLATED else 1
-    check_array(path, header.shape, header.dtype, min(entry.compress_size, path.stat().st_size), ratio)
+def read_npz(path: Path, key: str | None) -> np.ndarray:
+    """Read one array of an npz file: the declared one, or the only one."""
+    with _opened(path, key) as (header, head, stream):
+        values = _fill(header, head, stream, path)
+        return values.view(header.dtype).reshape(header.shape, order="F" if header.fortran else "C")
+
+
+@contextmanager
+def _opened(path: Path, key: str | None) -> Iterator[tuple[ArrayHeader, bytes, IO[bytes]]]:
+    """Open one array of an npz file, with its header checked and the bytes that were read for that."""
+    with reading(path), zipfile.ZipFile(path) as archive:
+        entries = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+        entry = entries[choose_key(list(entries), key, path)]
+        if entry.flag_bits & 1 or entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            raise InputError(
+                f"{path} is encrypted or compressed in an unusual way, but plain or deflated entries are needed. "
+                "Save it with numpy.savez or numpy.savez_compressed."
+            )
+        with archive.open(entry) as stream:
+            head = stream.read(_HEAD_BYTES)
+            header = parse_npy_header(head, path)
+            if entry.file_size != header.offset + header.nbytes:
+                raise InputError(
+                    f"{path} lists {entry.file_size} bytes for an array that needs {header.offset + header.nbytes}, "
+                    "but the two must agree. The file is damaged: export it again."
+                )
+            ratio = DEFLATE_RATIO if entry.compress_type == zipfile.ZIP_DEFLATED else 1
+            check_array(path, header.shape, header.dtype, min(entry.compress_size, path.stat().st_size), ratio)
+            yield header, head, stream
 
 
 def _fill(header: ArrayHeader, head: bytes, stream: IO[bytes], path: Path) -> np.ndarray:

@@ -4,7 +4,8 @@ import nibabel
 import numpy as np
 import pytest
 
-from segcal.cases import check_cases
+from segcal.cases import ArrayCases, CaseError, CaseRow, CheckResult, Problem
+from segcal.cases.check import check
 from segcal.errors import InputError
 
 
@@ -16,7 +17,7 @@ def texts(result, case_id, severity=None):
 def test_a_good_folder_has_rows_and_only_the_hint_that_cases_are_few(npy_folder):
     predictions, labels, arrays = npy_folder
     seen = []
-    result = check_cases(predictions, labels, kind="logits", progress=seen.append)
+    result = check(predictions, labels, kind="logits", progress=seen.append)
     assert seen == ["a1", "a2", "b1", "b2"]
     assert result.usable
     assert texts(result, None) == "4 cases are few: with 25 or more, intervals narrow."
@@ -35,7 +36,7 @@ def test_every_problem_of_every_file_is_reported_in_one_go(npy_folder):
     np.save(labels / "b1.npy", np.full((4, 5), 9, np.uint8))
     (labels / "b2.npy").unlink()
     np.save(labels / "extra.npy", np.zeros((4, 5), np.uint8))
-    result = check_cases(predictions, labels, kind="logits")
+    result = check(predictions, labels, kind="logits")
     assert not result.usable
     assert "a1.npy cannot be read" in texts(result, "a1", "error")
     assert "has 1 values that are NaN" in texts(result, "a2", "error")
@@ -50,7 +51,7 @@ def test_all_members_are_looked_at(npy_folder, tmp_path):
     other.mkdir()
     for case_id, array in arrays.items():
         np.save(other / f"{case_id}.npy", array[:2] if case_id == "b1" else array)
-    result = check_cases([predictions, other], labels, kind="logits", pooling="mean_logits")
+    result = check([predictions, other], labels, kind="logits", pooling="mean_logits")
     assert r"other/b1.npy has shape (2, 4, 5)" in texts(result, "b1", "error").replace("\\", "/")
     assert len(result.rows) == 4
 
@@ -59,7 +60,7 @@ def test_padded_logits_are_an_error_with_share_and_vector(npy_folder):
     predictions, labels, arrays = npy_folder
     arrays["a1"][:, :2] = np.array([1, 0, 0], np.float32)[:, None, None]
     np.save(predictions / "a1.npy", arrays["a1"])
-    result = check_cases(predictions, labels, kind="logits")
+    result = check(predictions, labels, kind="logits")
     assert "holds exactly (1, 0, 0) in 50.0% of its voxels: suspected padding" in texts(result, "a1", "error")
 
 
@@ -67,7 +68,7 @@ def test_another_constant_is_a_warning(npy_folder):
     predictions, labels, arrays = npy_folder
     arrays["a1"][:, :2] = np.array([2, 0.5, 0], np.float32)[:, None, None]
     np.save(predictions / "a1.npy", arrays["a1"])
-    result = check_cases(predictions, labels, kind="logits")
+    result = check(predictions, labels, kind="logits")
     assert "holds exactly (2, 0.5, 0) in 50.0%" in texts(result, "a1", "warning")
     assert result.usable
 
@@ -76,7 +77,7 @@ def test_probabilities_declared_as_logits_are_a_warning(npy_folder):
     predictions, labels, arrays = npy_folder
     probs = np.exp(arrays["a1"]) / np.exp(arrays["a1"]).sum(0)
     np.save(predictions / "a1.npy", probs)
-    result = check_cases(predictions, labels, kind="logits")
+    result = check(predictions, labels, kind="logits")
     assert "all its values lie in 0 to 1 and sum to 1" in texts(result, "a1", "warning")
 
 
@@ -87,7 +88,7 @@ def test_classes_that_are_never_there_are_named(tmp_path, rng):
     scores[2] -= 50
     np.save(tmp_path / "p" / "a.npy", scores)
     np.save(tmp_path / "l" / "a.npy", np.zeros(40, np.uint8))
-    result = check_cases(tmp_path / "p", tmp_path / "l", kind="logits", class_names=["x", "y", "z"])
+    result = check(tmp_path / "p", tmp_path / "l", kind="logits", class_names=["x", "y", "z"])
     assert "class 1 (y) is in no label map" in texts(result, None, "warning")
     assert "class 2 (z) is never predicted" in texts(result, None, "note")
 
@@ -97,7 +98,7 @@ def test_a_label_map_that_is_not_the_argmax_is_a_warning_and_the_crop_is_no_padd
     changed = probabilities["c1"].argmax(0).astype(np.uint8).transpose(2, 1, 0)
     changed[0, 0, 0] = 2
     nibabel.save(nibabel.Nifti1Image(changed, np.eye(4)), tmp_path / "p" / "c1.nii.gz")
-    result = check_cases(tmp_path / "p")
+    result = check(tmp_path / "p")
     assert "another argmax than the stored label map in 0.83% of the voxels" in texts(result, "c1", "warning")
     assert texts(result, "c2") == ""
     assert result.rows[0].valid == 0.25
@@ -107,13 +108,13 @@ def test_a_label_map_that_is_not_the_argmax_is_a_warning_and_the_crop_is_no_padd
 def test_files_of_different_precision_are_a_warning(npy_folder):
     predictions, labels, arrays = npy_folder
     np.save(predictions / "a1.npy", arrays["a1"].astype(np.float16))
-    result = check_cases(predictions, labels, kind="logits")
+    result = check(predictions, labels, kind="logits")
     assert "scores have the dtypes float16, float32" in texts(result, None, "warning")
 
 
 def test_a_folder_that_cannot_be_opened_at_all_raises(tmp_path):
     with pytest.raises(InputError, match="is not a folder"):
-        check_cases(tmp_path / "none", kind="logits")
+        check(tmp_path / "none", kind="logits")
 
 
 def test_members_of_different_sizes_are_not_usable(npy_folder, tmp_path):
@@ -122,7 +123,7 @@ def test_members_of_different_sizes_are_not_usable(npy_folder, tmp_path):
     other.mkdir()
     for case_id, array in arrays.items():
         np.save(other / f"{case_id}.npy", array[:, :3] if case_id == "b1" else array + 1)
-    result = check_cases([predictions, other], labels, kind="logits", pooling="mean_logits")
+    result = check([predictions, other], labels, kind="logits", pooling="mean_logits")
     assert result.broken == {"b1"}
     assert "has space (3, 5), but the first member has (4, 5)" in texts(result, "b1", "error")
 
@@ -132,7 +133,7 @@ def test_cases_with_nothing_to_count_are_not_usable(npy_folder):
     np.save(labels / "a1.npy", np.full((4, 5), 9, np.uint8))
     np.save(predictions / "a2.npy", np.zeros((3, 0, 5), np.float32))
     np.save(labels / "a2.npy", np.zeros((0, 5), np.uint8))
-    result = check_cases(predictions, labels, kind="logits", ignore=9)
+    result = check(predictions, labels, kind="logits", ignore=9)
     assert result.broken == {"a1", "a2"}
     assert texts(result, "a1", "error") == (
         "labels are ignored everywhere, but at least one voxel must count. Check the ignore label and the mask, or "
@@ -141,7 +142,7 @@ def test_cases_with_nothing_to_count_are_not_usable(npy_folder):
     assert texts(result, "a2", "error") == (
         "scores have space (0, 5), but at least one voxel is needed. Leave the case out."
     )
-    assert check_cases(predictions, kind="logits").broken == {"a2"}
+    assert check(predictions, kind="logits").broken == {"a2"}
 
 
 def suspected(result):
@@ -149,8 +150,8 @@ def suspected(result):
 
 
 def test_what_all_cases_together_show_is_one_line_with_its_cases(scene_folder):
-    assert suspected(check_cases(*scene_folder(), kind="logits")) == []
-    mirrored = check_cases(*scene_folder(change=lambda number, labels: labels[:, ::-1], name="m"), kind="logits")
+    assert suspected(check(*scene_folder(), kind="logits")) == []
+    mirrored = check(*scene_folder(change=lambda number, labels: labels[:, ::-1], name="m"), kind="logits")
     ((text, ids),) = suspected(mirrored)
     assert text.startswith("labels fit clearly better as numpy.flip(labels, 1)")
     assert ids == ("c0", "c1", "c2", "c3", "c4", "c5")
@@ -165,9 +166,7 @@ def test_copies_are_found_among_cases_and_among_members(scene_folder, tmp_path, 
     shutil.copy(predictions / "c1.npy", predictions / "c4.npy")
     shutil.copy(labels / "c1.npy", labels / "c4.npy")
     shutil.copytree(predictions, tmp_path / "again")
-    result = check_cases(
-        [predictions, tmp_path / "again"], labels, kind="logits", pooling="mean_logits", workers=workers
-    )
+    result = check([predictions, tmp_path / "again"], labels, kind="logits", pooling="mean_logits", workers=workers)
     same = f"members hold the same scores ({predictions} = {tmp_path / 'again'})"
     assert [text for text, _ in suspected(result)] == [
         "the same scores have several names (c1 = c4) and count several times. Remove the copies.",
@@ -180,7 +179,7 @@ def test_a_member_with_its_classes_in_another_order_is_named(scene_folder, tmp_p
     (tmp_path / "other").mkdir()
     for path in predictions.iterdir():
         np.save(tmp_path / "other" / path.name, np.load(path)[[1, 0, 2]] + np.float32(0.1))
-    result = check_cases([predictions, tmp_path / "other"], labels, kind="logits", pooling="mean_logits")
+    result = check([predictions, tmp_path / "other"], labels, kind="logits", pooling="mean_logits")
     ((text, _),) = suspected(result)
     assert text.startswith(
         f"{tmp_path / 'other'} has its classes in another order than {predictions} (0 for 1, 1 for 0)"
@@ -190,6 +189,67 @@ def test_a_member_with_its_classes_in_another_order_is_named(scene_folder, tmp_p
 def test_broken_cases_do_not_hide_what_the_others_show(scene_folder):
     predictions, labels = scene_folder(change=lambda number, labels: labels[::-1])
     (predictions / "c2.npy").write_bytes(b"broken")
-    result = check_cases(predictions, labels, kind="logits")
+    result = check(predictions, labels, kind="logits")
     assert result.broken == {"c2"}
     assert "numpy.flip(labels, 0)" in suspected(result)[0][0]
+
+
+def result(rows, names=None):
+    return CheckResult("npy", "logits", "single", 1, 2, names, len(rows), rows)
+
+
+def row(predicted, labels):
+    return CaseRow("a", (2, 4), "float32", 1.0, 1.0, 0.5, predicted, labels)
+
+
+def test_class_shares_are_of_all_voxels_together():
+    table = result([row((3, 1), (4, 0)), row((0, 4), (1, 3))], ("x", "y")).class_table()
+    assert [line["name"] for line in table] == ["x", "y"]
+    assert [line["predicted"] for line in table] == pytest.approx([3 / 8, 5 / 8])
+    assert [line["labels"] for line in table] == pytest.approx([5 / 8, 3 / 8])
+
+
+def test_without_labels_or_rows_shares_are_absent():
+    assert result([row((3, 1), None)]).class_table()[0]["labels"] is None
+    assert result([]).class_table()[1] == {"class": 1, "name": None, "predicted": 0.0, "labels": None}
+
+
+def test_only_errors_make_a_folder_unusable():
+    found = result([])
+    found.problems.append(Problem("a", "warning", "x"))
+    assert found.usable
+    found.problems.append(Problem("a", "error", "y"))
+    assert not found.usable
+
+
+def test_cases_in_memory_are_checked_like_files(scenes, tmp_path):
+    logits, labels = zip(*scenes(3), strict=True)
+    for number, (scores, truth) in enumerate(zip(logits, labels, strict=True)):
+        for name, array in (("p", scores), ("l", truth)):
+            (tmp_path / name).mkdir(exist_ok=True)
+            np.save(tmp_path / name / f"{number}.npy", array)
+    from_files = check(tmp_path / "p", tmp_path / "l", kind="logits")
+    found = check(ArrayCases(list(logits), list(labels)))
+    assert found.rows == from_files.rows
+    assert found.problems == from_files.problems
+    assert check(np.stack(logits), np.stack(labels)) == found
+    assert check(list(logits), list(labels), kind="logits", workers=1) == found
+    assert (found.format, found.members) == ("arrays", 1)
+
+
+def test_what_is_wrong_in_memory_is_a_line_too(scenes):
+    logits, labels = (list(column) for column in zip(*scenes(4), strict=True))
+    logits[0] = np.where(np.arange(30) < 20, np.array([1, 0, 0], np.float32)[:, None, None], logits[0])
+    labels[1] = labels[1] + 7
+    labels[2] = np.full_like(labels[2], 255)
+    seen = []
+    result = check(ArrayCases(logits, labels, ignore=255), progress=seen.append)
+    assert seen == ["0", "1", "2", "3"]
+    assert result.broken == {"0", "1", "2"}
+    assert "it holds exactly (1, 0, 0) in 66.7% of its voxels" in texts(result, "0", "error")
+    assert "contains 7, 8, 9" in texts(result, "1", "error")
+    assert "labels are ignored everywhere" in texts(result, "2", "error")
+    twice = ArrayCases([[one, one] for one in logits], pooling="mean_logits")
+    assert "members hold the same scores (member 0 = member 1)" in texts(check(twice), None, "warning")
+    with pytest.raises(CaseError, match=r"case '1': .*contains 7"):
+        check(ArrayCases(logits[1:], labels[1:], ids=["1", "2", "3"], ignore=255), strict=True)

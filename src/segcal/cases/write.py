@@ -4,28 +4,36 @@ A case is written into a folder of its own beside the target, read back, compare
 renamed into place: an interruption leaves complete files or none. What the format keeps beside the scores (headers,
 properties, label maps, other arrays) is kept. Voxels outside the mask, which were never predicted, keep their values.
 What each case was made from is recorded (:mod:`segcal.cases.records`): what has changed since is not done.
+
+A confidence map is written in a form that a viewer opens. Pictures become 8-bit grey PNG, white for full confidence.
+Volumes become float32 NIfTI: in the geometry of the file they belong to where that is NIfTI (the scores themselves, or
+the label map that nnU-Net wrote beside them), and with the voxel size that is known otherwise.
 """
 
 import hashlib
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor
 
 from segcal.atomic import naming, temporary
-from segcal.cases.base import CaseError
-from segcal.cases.decision import keep_binary_decision, keep_decision
+from segcal.cases.base import naming_case
 from segcal.cases.files import FileCases
 from segcal.cases.formats import Format
+from segcal.cases.keep_argmax import keep_binary_decision, keep_decision
 from segcal.cases.kinds import check_kind
-from segcal.cases.maps import FOLDER as MAPS
-from segcal.cases.maps import write_confidence
+from segcal.cases.nifti_file import EXTENSIONS, load_extra, open_nifti, save_like, turned_back
 from segcal.cases.records import Records
 from segcal.errors import InputError
 from segcal.types import Kind
+
+# Beside the predictions themselves no extra file may lie: tools that read the folder take every file for a case.
+MAPS = "confidence"
 
 
 class CaseWriter:
@@ -60,12 +68,7 @@ class CaseWriter:
         self.format.write_shared(self.folder)
 
     def done(self, case_id: str, confidence: bool = False) -> bool:
-        """Whether the case is complete in the target folder, made from what is there now.
-
-        Args:
-            case_id: which case.
-            confidence: whether its map is needed too.
-        """
+        """Whether the case, and if asked for its map, is complete in the target folder, made from what is there now."""
         record = self.records.done(case_id, self._made_from(case_id))
         return record is not None and (not confidence or any(name.startswith(f"{MAPS}/") for name in record.files))
 
@@ -80,7 +83,7 @@ class CaseWriter:
         """Write one case and return its files.
 
         Args:
-            case_id: which case.
+            case_id: its name.
             log_probs: calibrated log-probabilities ``(classes, *space)``.
             decision: the winning class of each voxel of the input, if the calibrator promises to keep it; the file is
                 then read back, and its lowest-index argmax must be this.
@@ -88,17 +91,16 @@ class CaseWriter:
             spacing: the voxel size along each axis, for the map.
         """
         made_from = self._made_from(case_id)
-        try:
-            with naming(self.folder / self.format.path(case_id).name), temporary(self.folder) as beside:
-                names = self._write(case_id, log_probs, None if decision is None else decision.cpu().numpy(), beside)
-                if confidence is not None:
-                    path = write_confidence(self.cases, case_id, confidence, beside, spacing)
-                    names = [path.relative_to(beside).as_posix(), *names]
-                return self.records.place(case_id, made_from, beside, names)
-        except CaseError:
-            raise
-        except InputError as error:
-            raise CaseError(case_id, str(error)) from None
+        with (
+            naming_case(case_id),
+            naming(self.folder / self.format.path(case_id).name),
+            temporary(self.folder) as beside,
+        ):
+            names = self._write(case_id, log_probs, None if decision is None else decision.cpu().numpy(), beside)
+            if confidence is not None:
+                path = write_confidence(self.cases, case_id, confidence, beside, spacing)
+                names = [path.relative_to(beside).as_posix(), *names]
+            return self.records.place(case_id, made_from, beside, names)
 
     def _made_from(self, case_id: str) -> str:
         return hashlib.sha256(f"{self._made_by} {self.kind} {self.cases.identity(case_id)}".encode()).hexdigest()
@@ -152,3 +154,53 @@ def _to_dtype(log_probs: Tensor, kind: Kind, dtype: np.dtype[Any]) -> np.ndarray
     if kind == "logits":  # a log-probability below the range of the type stays finite
         values = np.maximum(values, np.finfo(dtype).min)
     return np.array(values, dtype)
+
+
+def write_confidence(
+    cases: FileCases,
+    case_id: str,
+    confidence: np.ndarray,
+    folder: Path,
+    spacing: tuple[float, ...] | None = None,
+) -> Path:
+    """Write the confidence ``(*space)`` of one case into a sub-folder of `folder` and return the file.
+
+    The voxel size `spacing` is used where no NIfTI file knows it.
+    """
+    flat = len([size for size in confidence.shape if size > 1]) <= 2
+    ending = ".png" if flat and _nifti_of(cases, case_id) is None else ".nii.gz"
+    path = folder / MAPS / f"{case_id}{ending}"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix == ".png":
+        picture = np.atleast_2d(np.squeeze(confidence))
+        Image.fromarray(np.round(255 * np.clip(picture, 0, 1)).astype(np.uint8)).save(path, format="PNG")
+    else:
+        _write_volume(cases, case_id, confidence.astype(np.float32), path, spacing)
+    return path
+
+
+def _nifti_of(cases: FileCases, case_id: str) -> Path | None:
+    """Return the NIfTI file whose geometry the case has."""
+    files = cases.members[0].files.get(case_id, ())
+    return next((path for path in files if path.name.lower().endswith(EXTENSIONS) and path.is_file()), None)
+
+
+def _write_volume(
+    cases: FileCases, case_id: str, confidence: np.ndarray, path: Path, spacing: tuple[float, ...] | None
+) -> None:
+    nibabel = load_extra("nibabel", "nifti")
+    like = _nifti_of(cases, case_id)
+    if like is None:  # arrays are (z, y, x), files (x, y, z)
+        sizes = [*(spacing or ())[::-1], 1.0, 1.0, 1.0][:3]
+        nibabel.save(nibabel.Nifti1Image(confidence.T, np.diag([*sizes, 1.0])), path)
+        return
+    image = open_nifti(like)
+    axes = cases.members[0].facts().label_axes
+    values = confidence if axes in (None, "xyz") else confidence.T
+    if axes == "zyx_ras":
+        values = turned_back(values, image)
+    # A picture may have more axes of length one here than there, and the scores have one of classes.
+    space = tuple(image.shape) if math.prod(image.shape) == values.size else values.shape
+    header = image.header.copy()
+    header.set_data_shape(space)
+    save_like(type(image)(np.zeros(space, np.uint8), image.affine, header), values.reshape(space), path)

@@ -1,0 +1,216 @@
+"""Looking at one case: can it be read, what does it hold, and what about it is possible but seldom meant."""
+
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from segcal.cases.base import CaseError, Cases
+from segcal.cases.files import FileCases
+from segcal.cases.formats import Stored
+from segcal.cases.glance import Glance, digest_of, glance, glance_at
+from segcal.cases.kinds import find_padding, like_probabilities, to_log_domain
+from segcal.cases.watch import Member, look_at, look_at_case
+from segcal.checks import as_tensor, check_mask
+from segcal.errors import InputError
+from segcal.numerics import winner
+from segcal.types import IGNORED
+
+Severity = Literal["error", "warning", "note"]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing to know: which case (None for the folder), how bad, a sentence; and its cases, if it has several."""
+
+    case_id: str | None
+    severity: Severity
+    text: str
+    case_ids: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class CaseRow:
+    """Content of one case; shares are of its voxels, None where they cannot be had."""
+
+    id: str
+    shape: tuple[int, ...]  # (classes, *space) of the scores
+    dtype: str  # as stored
+    valid: float  # share inside the mask
+    labelled: float | None  # share that counts
+    accuracy: float | None  # share of the counting voxels whose winner is the label
+    predicted: tuple[int, ...]  # voxels that each class wins, inside the mask
+    labels: tuple[int, ...] | None  # counting voxels of each class
+
+
+class Seen(NamedTuple):
+    """Findings in one case; without an error, also what the cases are compared by."""
+
+    problems: list[Problem]
+    row: CaseRow | None = None
+    glance: Glance | None = None
+    members: tuple[Member, ...] = ()
+
+
+def check_read(cases: Cases, case_id: str) -> Seen:
+    """Check a case that has no files: it is read as it will be used."""
+    try:
+        case = cases.checked(case_id)
+        _refuse_nothing(tuple(case.logits.shape[1:]), case.mask, case.labels)
+        members = look_at_case(cases, case_id) if len(cases.member_names) > 1 else ()
+    except InputError as error:
+        return Seen([Problem(case_id, "error", error.reason if isinstance(error, CaseError) else str(error))])
+    found = _padding(case_id, "it", case.logits.numpy(), case.mask, cases.kind)
+    row = _row(case_id, winner(case.logits, axis=0), case.mask, case.labels, cases.num_classes, case.logits)
+    return Seen(found, row, glance_at(case), members)
+
+
+def check_files(cases: FileCases, case_id: str) -> Seen:
+    """Check the members one after the other, then the labels; the row is that of the first member."""
+    problems: list[Problem] = []
+    members: list[Member] = []
+    stored: Stored | None = None
+    decision: Tensor | None = None
+    for number in range(len(cases.members)):
+        found = check_member(cases, case_id, number, decision)
+        problems += found.problems
+        if number == 0:
+            stored, decision = found.stored, found.decision
+        if found.decision is not None and decision is not None:
+            members.append(look_at(found.digest, found.decision, decision, cases.num_classes))
+    if stored is None or decision is None:
+        folder = cases.label_folder
+        if folder is not None and case_id not in folder.files:  # said even where the scores cannot be read
+            problems.append(Problem(case_id, "error", f"{folder.folder} has no label map for it. Add the file."))
+        return Seen(problems)
+    mask, labels = _read_labels(cases, case_id, stored, tuple(decision.shape), problems)
+    row = _row(case_id, decision, mask, labels, cases.num_classes, cases.members[0].header(case_id))
+    if any(problem.severity == "error" for problem in problems):
+        return Seen(problems, row)
+    digest = b"".join(member.digest for member in members)
+    own = glance(case_id, digest, decision, labels, mask, cases.num_classes)
+    return Seen(problems, row, own, tuple(members))
+
+
+def _read_labels(
+    cases: FileCases, case_id: str, stored: Stored, space: tuple[int, ...], problems: list[Problem]
+) -> tuple[Tensor | None, Tensor | None]:
+    """Return mask and labels, as far as they can be had, and add what is wrong with them."""
+    mask = labels = None
+    try:
+        if stored.mask is not None:
+            mask = check_mask(as_tensor(stored.mask, "mask"), "mask", space)
+        labels, _ = cases.read_labels(case_id, space, stored, mask)
+        _refuse_nothing(space, mask, labels)
+    except InputError as error:
+        problems.append(Problem(case_id, "error", str(error)))
+    return mask, labels
+
+
+class Checked(NamedTuple):
+    """Problems of a file; if it can be read, what it holds, its winners, and a digest of its scores."""
+
+    problems: list[Problem]
+    stored: Stored | None = None
+    decision: Tensor | None = None
+    digest: bytes = b""
+
+
+def check_member(cases: FileCases, case_id: str, number: int, first: Tensor | None) -> Checked:
+    """Check one member's file of a case; `first` are the winners of the first member, whose size all must have."""
+    member = cases.members[number]
+    try:
+        stored = cases.read_member(case_id, number)
+        kind = member.values_kind or cases.kind
+        logits = to_log_domain(stored.values, kind, str(member.path(case_id)), cases.num_classes)
+        decision = winner(logits, axis=0)
+        problems = _doubts(cases, case_id, number, stored, decision.numpy())
+    except InputError as error:
+        return Checked([Problem(case_id, "error", error.reason if isinstance(error, CaseError) else str(error))])
+    if first is not None and decision.shape != first.shape:
+        text = (
+            f"{member.path(case_id)} has space {tuple(decision.shape)}, but the first member has {tuple(first.shape)}. "
+            "Members of one ensemble must agree: export this one again or leave it out."
+        )
+        problems.append(Problem(case_id, "error", text))
+    return Checked(problems, stored, decision, digest_of(logits))
+
+
+def _doubts(cases: FileCases, case_id: str, number: int, stored: Stored, decision: np.ndarray) -> list[Problem]:
+    """Return what is possible but seldom meant."""
+    member = cases.members[number]
+    path = member.path(case_id)
+    values = np.asarray(stored.values)
+    found = _padding(case_id, path, values, stored.mask, cases.kind)
+    if member.values_kind is None and cases.kind == "logits" and like_probabilities(values):
+        text = (
+            f"{path} is declared as logits, but all its values lie in 0 to 1 and sum to 1. Declare kind='probs' if so."
+        )
+        found.append(Problem(case_id, "warning", text))
+    lacking = member.lacking(case_id)
+    if lacking:  # of logits this is an error; a probability of 0 may be meant, and where sums are 1 it is
+        text = f"{path} {lacking}, which read as 0. Copy the file again if a chunk was lost."
+        found.append(Problem(case_id, "warning" if cases.kind == "sigmoid" else "note", text))
+    stored_label = member.stored_label(case_id, decision.shape)
+    if stored_label is not None:
+        differ = float((stored_label != decision).mean()) if stored_label.shape == decision.shape else 1.0
+        if differ > 0:
+            text = (
+                f"{path} has another argmax than the stored label map in {differ:.2%} of the voxels: "
+                "post-processing, or another model, made one of them."
+            )
+            found.append(Problem(case_id, "warning", text))
+    return found
+
+
+def _padding(case_id: str, name: object, values: np.ndarray, mask: Any, kind: str) -> list[Problem]:
+    padding = None if kind == "sigmoid" else find_padding(values, None if mask is None else np.asarray(mask))
+    if padding is None:
+        return []
+    vector = ", ".join(f"{value:.4g}" for value in padding.vector)
+    text = (
+        f"{name} holds exactly ({vector}) in {padding.share:.1%} of its voxels: suspected padding, which is no "
+        "prediction. Mask it, or export again without it."
+    )
+    return [Problem(case_id, "error" if kind == "logits" and padding.one_hot else "warning", text)]
+
+
+def _refuse_nothing(space: tuple[int, ...], mask: Tensor | None, labels: Tensor | None) -> None:
+    """Refuse a case without a voxel that counts."""
+    if 0 in space:
+        raise InputError(f"scores have space {space}, but at least one voxel is needed. Leave the case out.")
+    counting = mask if labels is None else labels != IGNORED
+    if counting is not None and not bool(counting.any()):
+        what = "mask is empty" if labels is None else "labels are ignored everywhere"
+        raise InputError(
+            f"{what}, but at least one voxel must count. Check the ignore label and the mask, or leave the case out."
+        )
+
+
+def _row(
+    case_id: str, decision: Tensor, mask: Tensor | None, labels: Tensor | None, classes: int, scores: Any
+) -> CaseRow:
+    """Return the row of a case; `scores` have a shape and a dtype."""
+    inside = decision if mask is None else decision[mask]
+    labelled = accuracy = counts = None
+    if labels is not None:
+        counting = labels != IGNORED
+        right = decision[counting] == labels[counting]
+        labelled, accuracy = _share(counting), _share(right) if len(right) else None
+        counts = tuple(torch.bincount(labels[counting], minlength=classes).tolist())
+    return CaseRow(
+        id=case_id,
+        shape=tuple(scores.shape),
+        dtype=str(scores.dtype).removeprefix("torch."),
+        valid=1.0 if mask is None else _share(mask),
+        labelled=labelled,
+        accuracy=accuracy,
+        predicted=tuple(torch.bincount(inside.reshape(-1), minlength=classes).tolist()),
+        labels=counts,
+    )
+
+
+def _share(flags: Tensor) -> float:
+    return int(flags.count_nonzero()) / max(flags.numel(), 1)
