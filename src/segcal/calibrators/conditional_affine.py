@@ -37,7 +37,6 @@ class ConditionalAffine(AffineCalibrator):
     """One constrained affine map per predicted class.
 
     Args:
-        num_classes: number of classes C.
         preserves: "argmax" for CMS_ap, "order" for CMS_op.
     """
 

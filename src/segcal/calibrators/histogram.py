@@ -27,7 +27,6 @@ class Histogram(Calibrator):
     """Give each voxel the accuracy of the bin of its confidence.
 
     Args:
-        num_classes: number of classes C.
         bins: how many bins.
     """
 

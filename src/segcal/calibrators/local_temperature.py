@@ -53,7 +53,6 @@ class LocalTemperatureScaling(_TreeScaling):
     """Divide the logits of every voxel by a temperature of its own.
 
     Args:
-        num_classes: number of classes C.
         canonical: see log-probabilities instead of logits.
         image_channels: channels of the image that the temperature sees too; 0 for none.
         full_3d: see neighbours in all three axes of a volume.
@@ -103,7 +102,6 @@ class ImageTemperatureScaling(_TreeScaling):
     """Divide all logits of an image by one temperature, which the image's log-probabilities decide.
 
     Args:
-        num_classes: number of classes C.
         image_channels: channels of the image that the temperature sees too; 0 for none.
         gate_init: "random", or "zeros" for the published start, from which the tree cannot grow.
         seed: of the random gates.

@@ -36,7 +36,6 @@ class MatrixScaling(AffineCalibrator):
     """One affine map of the logits, or of the log-probabilities.
 
     Args:
-        num_classes: number of classes C.
         canonical: see log-probabilities (DC) instead of raw logits (MS).
     """
 

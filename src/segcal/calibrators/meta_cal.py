@@ -45,7 +45,6 @@ class MetaCal(Calibrator):
     """Temperature scaling below an entropy threshold; above it, uniform or a large temperature.
 
     Args:
-        num_classes: number of classes C.
         above: "uniform", or "large_t" to keep the decision.
         alpha: share of the right voxels that a fit lets rise above the threshold.
         target_accuracy: if given, a fit sets the threshold so that voxels below it have this accuracy, instead.

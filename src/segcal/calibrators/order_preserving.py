@@ -32,7 +32,6 @@ class OrderPreservingNetwork(Calibrator):
     """Scale the gaps between neighbouring classes.
 
     Args:
-        num_classes: number of classes C.
         hidden: the sizes of the network's hidden layers.
         seed: of its random start.
     """

@@ -26,7 +26,6 @@ class VectorScaling(ConvexCalibrator):
     """Scale and shift each class.
 
     Args:
-        num_classes: number of classes C.
         common_scale: one scale for all classes (VS_ti), which makes it translation-invariant.
     """
 

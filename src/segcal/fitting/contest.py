@@ -30,11 +30,11 @@ from segcal.fitting.choice import (
 )
 from segcal.fitting.config import FitConfig
 from segcal.fitting.division import divide, group_names
+from segcal.fitting.exact import at, given, walk
 from segcal.fitting.fit import check_device, fit_declared, fit_to
 from segcal.fitting.held_out import Fold, Worth, count_folds, each_fold, measure, noise, paired
 from segcal.fitting.progress import Progress, Report, silent
 from segcal.fitting.request import FitData, Request, read_data, take_parts
-from segcal.fitting.strengths import at, given, walk
 from segcal.kernels.threads import one_thread
 
 # Fewer voxels to a parameter promise nothing, and take long to say so.
@@ -168,7 +168,7 @@ class _Contest:
         request = Request.on(
             data, calibrator, self._config, self._device, lambda text: self._report(f"{candidate.title}: {text}")
         )
-        fixed = given(request, calibrator.has_penalty) if calibrator.fitted_by == "convex" else ()
+        fixed = given(request) if calibrator.fitted_by == "convex" else ()
         tried = self._walk(candidate, request) if None in fixed else self._hold_out(candidate, request)
         if tried is None:
             self._left.append(replace(candidate, verdict="left early: not better than ts"))
@@ -187,7 +187,7 @@ class _Contest:
 
     def _walk(self, candidate: Candidate, request: Request) -> Tried | None:
         """Return the strength that does best on held-out cases; None if that is temperature scaling."""
-        fixed = given(request, request.calibrator.has_penalty)
+        fixed = given(request)
         found = walk(request, fixed)
         if found is None or found.chosen == max(found.worth):
             return None

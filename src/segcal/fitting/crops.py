@@ -65,11 +65,10 @@ class Tiles(NamedTuple):
     """Tiles of one case or, with a further axis in front, of several.
 
     Attributes:
-        logits: ``(tiles, classes, *outer)``.
+        logits: ``(tiles, classes, *outer)``; the image, if there is one, likewise with its channels.
         labels: ``(tiles, *inner)`` int32.
         inside: ``(tiles, *inner)`` bool, whether a voxel belongs to the image.
         weight: ``(tiles,)``, how many tiles each stands for; 0 for room that is not used.
-        image: ``(tiles, channels, *outer)``, or None.
     """
 
     logits: Tensor

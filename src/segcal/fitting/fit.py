@@ -15,13 +15,12 @@ from segcal.fitting.config import FitConfig
 from segcal.fitting.entropy_threshold import fit_entropy_threshold
 from segcal.fitting.exact import fit_convex
 from segcal.fitting.gradient_fit import fit_by_gradient
-from segcal.fitting.histogram import fit_histogram
-from segcal.fitting.isotonic import fit_isotonic
 from segcal.fitting.mixture import fit_mixture
 from segcal.fitting.paper import fit_as_in_paper
 from segcal.fitting.progress import Progress, Report, silent
 from segcal.fitting.request import FitData, Request, check_cases, read_data, take_parts
 from segcal.fitting.selective import fit_selective
+from segcal.fitting.table_fit import fit_histogram, fit_isotonic
 
 
 def fit_nothing(request: Request) -> Certificate:
