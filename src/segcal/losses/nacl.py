@@ -102,8 +102,9 @@ class NeighbourAware(PenalisedLoss):
         check_choice("on", on, ("logits", "softmax"))
         check_choice("parity", parity, tuple(BORDERS))
         check_choice("penalty", penalty, PENALTIES)
-        self.prior, self.on, self.parity, self.penalty = prior, on, parity, penalty
+        self.prior, self.on, self.parity = prior, on, parity
         self.kernel_size, self.sigma = neighbours.check_kernel_size(kernel_size), neighbours.check_sigma(sigma)
+        self.penalty = penalty
 
     def penalty_map(self, logits: Logits, labels: Labels) -> Tensor:
         """Return the distance from the prior of each voxel."""
