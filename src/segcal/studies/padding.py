@@ -25,7 +25,8 @@ from segcal.cases.kinds import find_padding
 from segcal.errors import InputError
 from segcal.evaluation.stage import summarise
 from segcal.fitting.config import FitConfig
-from segcal.fitting.fit import fit_to, read_data
+from segcal.fitting.fit import fit_to
+from segcal.fitting.request import read_data
 from segcal.report.table import Cell, Column, Group, Row, Table
 from segcal.studies.setting import NothingToStudyError, Setting, count_stages
 from segcal.studies.study import Outcome, Study
