@@ -3,6 +3,7 @@ import re
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -91,11 +92,19 @@ def test_files_of_the_user_are_not_overwritten(tmp_path):
             check_file(path, re.compile(b"name,"), inputs, overwrite=True)
 
 
-def test_places_for_files_are_looked_at_before_the_work(tmp_path, monkeypatch):
+def test_places_for_files_are_looked_at_before_the_work(tmp_path):
     with pytest.raises(InputError, match=r"is in a folder that does not exist, but results go there\. Make the folder"):
         check_file(tmp_path / "none" / "a.csv", CSV)
     with pytest.raises(InputError, match=r"is not a file, but a result is to be written there\. Choose another"):
         check_file(tmp_path, CSV, overwrite=True)
-    monkeypatch.setattr(os, "access", lambda path, mode: False)
-    with pytest.raises(InputError, match=r"cannot be written to, but results go there\. Name another folder"):
-        check_file(tmp_path / "a.csv", CSV)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(not Path("/proc/uptime").is_file(), reason="a folder that not even root can write to")
+def test_a_file_is_refused_where_its_folder_cannot_be_written_whether_it_is_there_or_not(tmp_path):
+    for name in ("a.csv", "uptime"):
+        with pytest.raises(InputError, match=r"^/proc cannot be written to \(.+\), but results go there\. Name"):
+            check_file(Path("/proc") / name, CSV, overwrite=True)
+    (tmp_path / "link").symlink_to("/proc/a")
+    with pytest.raises(InputError, match=r"^/proc cannot be written to"), claim_beside(tmp_path / "link"):
+        pass

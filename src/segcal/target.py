@@ -1,7 +1,8 @@
 """What a command may write to: one process at a time, never an input, never what somebody else wrote.
 
 A folder is claimed by a lock on a file in it, which ends with the process that has it. Because the file is made before
-the work begins, a folder that cannot be written to is known before the work begins.
+the work begins, a folder that cannot be written to is known before the work begins; for a single file, something is
+written beside it and removed, because permissions alone do not say whether a disk takes it.
 """
 
 import os
@@ -10,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
-from segcal.atomic import NAME, hold, sweep
+from segcal.atomic import NAME, hold, sweep, temporary
 from segcal.errors import InputError
 
 LOCK = ".segcal-lock"
@@ -22,9 +23,7 @@ _HEAD = 4096
 def claim(folder: Path, lock: str = LOCK) -> Iterator[None]:
     """Keep a folder for this process, and clear away what dead ones left in it.
 
-    Args:
-        folder: made if it is not there; if it is empty at the end it goes again.
-        lock: the name of the file that is locked.
+    It is made if it is not there; if it is empty at the end it goes again. The file `lock` is locked.
     """
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder} is a file, but a folder is needed. Name a new one.")
@@ -34,9 +33,7 @@ def claim(folder: Path, lock: str = LOCK) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True)
         descriptor = _lock(path)
     except OSError as error:
-        raise InputError(
-            f"{folder} cannot be written to ({error.strerror}), but results go there. Name another folder."
-        ) from None
+        raise _unwritable(folder, error) from None
     try:
         sweep(folder)
         yield
@@ -49,8 +46,9 @@ def claim(folder: Path, lock: str = LOCK) -> Iterator[None]:
 
 
 def claim_beside(path: Path) -> AbstractContextManager[None]:
-    """Keep a path that is replaced as a whole, by a lock beside it."""
-    return claim(path.absolute().parent, f"{LOCK}-{path.absolute().name}")
+    """Keep a path that is replaced as a whole, by a lock beside it, or beside where it leads."""
+    place = path.resolve()
+    return claim(place.parent, f"{LOCK}-{place.name}")
 
 
 def entries(folder: Path) -> list[str]:
@@ -70,9 +68,12 @@ def check_file(path: Path, signature: re.Pattern[bytes], inputs: Iterable[Path] 
     """
     if not path.parent.is_dir():
         raise InputError(f"{path} is in a folder that does not exist, but results go there. Make the folder first.")
+    try:
+        with temporary(path.parent):
+            pass
+    except OSError as error:
+        raise _unwritable(path.parent, error) from None
     if not path.exists():
-        if not os.access(path.parent, os.W_OK | os.X_OK):
-            raise InputError(f"{path.parent} cannot be written to, but results go there. Name another folder.")
         return
     if not path.is_file():
         raise InputError(f"{path} is not a file, but a result is to be written there. Choose another name.")
@@ -85,6 +86,10 @@ def check_file(path: Path, signature: re.Pattern[bytes], inputs: Iterable[Path] 
             f"{path} exists and was not written by this command, but it would be lost. Choose another name, or pass "
             "overwrite=True."
         )
+
+
+def _unwritable(folder: Path, error: OSError) -> InputError:
+    return InputError(f"{folder} cannot be written to ({error.strerror}), but results go there. Name another folder.")
 
 
 def _lock(path: Path) -> int:

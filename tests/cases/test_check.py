@@ -4,7 +4,7 @@ import nibabel
 import numpy as np
 import pytest
 
-from segcal.cases import CaseRow, CheckResult, Problem
+from segcal.cases import ArrayCases, CaseError, CaseRow, CheckResult, Problem
 from segcal.cases.check import check
 from segcal.errors import InputError
 
@@ -220,3 +220,34 @@ def test_only_errors_make_a_folder_unusable():
     assert found.usable
     found.problems.append(Problem("a", "error", "y"))
     assert not found.usable
+
+
+def test_cases_in_memory_are_checked_like_files(scenes, tmp_path):
+    logits, labels = zip(*scenes(3), strict=True)
+    for number, (scores, truth) in enumerate(zip(logits, labels, strict=True)):
+        for name, array in (("p", scores), ("l", truth)):
+            (tmp_path / name).mkdir(exist_ok=True)
+            np.save(tmp_path / name / f"{number}.npy", array)
+    from_files = check(tmp_path / "p", tmp_path / "l", kind="logits")
+    found = check(ArrayCases(list(logits), list(labels)))
+    assert found.rows == from_files.rows
+    assert found.problems == from_files.problems
+    assert (found.format, found.members) == ("arrays", 1)
+
+
+def test_what_is_wrong_in_memory_is_a_line_too(scenes):
+    logits, labels = (list(column) for column in zip(*scenes(4), strict=True))
+    logits[0] = np.where(np.arange(30) < 20, np.array([1, 0, 0], np.float32)[:, None, None], logits[0])
+    labels[1] = labels[1] + 7
+    labels[2] = np.full_like(labels[2], 255)
+    seen = []
+    result = check(ArrayCases(logits, labels, ignore=255), progress=seen.append)
+    assert seen == ["0", "1", "2", "3"]
+    assert result.broken == {"0", "1", "2"}
+    assert "it holds exactly (1, 0, 0) in 66.7% of its voxels" in texts(result, "0", "error")
+    assert "contains 7, 8, 9" in texts(result, "1", "error")
+    assert "labels are ignored everywhere" in texts(result, "2", "error")
+    twice = ArrayCases([[one, one] for one in logits], pooling="mean_logits")
+    assert "members hold the same scores (member 0 = member 1)" in texts(check(twice), None, "warning")
+    with pytest.raises(CaseError, match=r"case '1': .*contains 7"):
+        check(ArrayCases(logits[1:], labels[1:], ids=["1", "2", "3"], ignore=255), strict=True)

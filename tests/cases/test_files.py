@@ -115,3 +115,20 @@ def test_memory_does_not_grow_with_the_number_of_cases(tmp_path):
     few, many = peak(cases.subset(cases.ids[:3])), peak(cases)
     assert few > 0.8e6  # one case is counted at all
     assert many < 1.1 * few
+
+
+def test_members_say_where_they_disagree_when_that_is_asked_for(tmp_path, rng):
+    members = rng.normal(size=(3, 2, 4, 5)) * 3
+    for number, member in enumerate(members):
+        (tmp_path / f"m{number}").mkdir()
+        np.save(tmp_path / f"m{number}" / "a.npy", member)
+    folders = [tmp_path / f"m{number}" for number in range(3)]
+    cases = open_cases(folders, kind="logits", pooling="mean_probs")
+    assert cases.read("a").disagreement is None
+    found = cases.with_disagreement().subset(["a"]).read("a")
+    probs = np.exp(members) / np.exp(members).sum(1, keepdims=True)
+    mean = probs.mean(0)
+    expected = (probs * np.log(probs)).sum(1).mean(0) - (mean * np.log(mean)).sum(0)
+    np.testing.assert_allclose(found.disagreement, expected, atol=1e-6)
+    assert found.context.disagreement.shape == (1, 4, 5)
+    assert open_cases(folders[0], kind="logits").with_disagreement().read("a").disagreement is None

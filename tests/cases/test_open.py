@@ -6,7 +6,8 @@ import nibabel
 import numpy as np
 import pytest
 
-from segcal.cases import CaseError, ReadOptions, open_cases
+from segcal import evaluate, fit
+from segcal.cases import ArrayCases, CaseError, ReadOptions, convert, open_cases, split_folders
 from segcal.cases.formats import Options
 from segcal.cases.open import detect_format, open_format
 from segcal.errors import InputError
@@ -200,3 +201,20 @@ def test_the_signature_names_every_declaration():
     assert set(names) < set(inspect.signature(open_cases).parameters)
     with pytest.raises(TypeError, match="pool"):
         open_cases("x", pool="mean_probs")
+
+
+def test_a_store_that_holds_labels_suffices_alone(npy_folder, tmp_path, scenes):
+    logits, labels = zip(*scenes(6), strict=True)
+    for name, truth in (("labelled", list(labels)), ("bare", None)):
+        list(convert(ArrayCases(list(logits), truth), tmp_path / name))
+    assert split_folders([tmp_path / "labelled"]) == ([tmp_path / "labelled"], None)
+    cases = open_cases(*split_folders([tmp_path / "labelled"]))
+    assert cases.has_labels
+    assert not open_cases(tmp_path / "bare").has_labels
+    assert evaluate(cases, fit("ts", cases).calibrator) is not None
+    members = [npy_folder[0], tmp_path / "labelled"]
+    assert split_folders(members) == (members, None)
+    assert split_folders([tmp_path / "bare", npy_folder[1]]) == ([tmp_path / "bare"], npy_folder[1])
+    for alone in (tmp_path / "bare", npy_folder[0], tmp_path / "none"):
+        with pytest.raises(InputError, match=r"PREDICTIONS LABELS is .* alone, but both are needed"):
+            split_folders([alone])

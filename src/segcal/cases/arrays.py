@@ -64,7 +64,7 @@ class HeldCases(Cases):
         """Check and return one case."""
         raw = self.raw(case_id)
         doubts: list[bool] = []
-        members = self._watched(raw, case_id, doubts)
+        members = self._members(raw, case_id, doubts)
         disagreement = None
         if self._pooling_rule is not None and isinstance(raw.logits, list | tuple):
             logits, disagreement = pool_members(members, self._pooling_rule, self.wants_disagreement)
@@ -86,9 +86,9 @@ class HeldCases(Cases):
 
     def member_logits(self, case_id: str) -> Iterator[Tensor]:
         """Yield the logits of one member after the other, before they are pooled."""
-        yield from self._members(self.raw(case_id), case_id)
+        yield from self._members(self.raw(case_id), case_id, [])
 
-    def _members(self, raw: Raw, case_id: str) -> Iterator[Tensor]:
+    def _members(self, raw: Raw, case_id: str, doubts: list[bool]) -> Iterator[Tensor]:
         name = f"logits of case {case_id!r}"
         several = isinstance(raw.logits, list | tuple)
         if several and self._pooling_rule is None:
@@ -98,12 +98,9 @@ class HeldCases(Cases):
             )
         for number, member in enumerate(raw.logits if several else [raw.logits]):
             called = f"member {number} of case {case_id!r}" if several else name
-            yield to_log_domain(_on_cpu(member, called), self.kind, called, self.num_classes)
-
-    def _watched(self, raw: Raw, case_id: str, doubts: list[bool]) -> Iterator[Tensor]:
-        for member in self._members(raw, case_id):
-            doubts.append(self.kind == "logits" and like_probabilities(member))
-            yield member
+            logits = to_log_domain(_on_cpu(member, called), self.kind, called, self.num_classes)
+            doubts.append(self.kind == "logits" and like_probabilities(logits))
+            yield logits
 
     @property
     def member_names(self) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from segcal.cases.files import FileCases
 from segcal.cases.formats import Stored
 from segcal.cases.glance import Glance, digest_of, glance, glance_at
 from segcal.cases.kinds import find_padding, like_probabilities, to_log_domain
-from segcal.cases.watch import Member, look_at
+from segcal.cases.watch import Member, look_at, look_at_case
 from segcal.checks import as_tensor, check_mask
 from segcal.errors import InputError
 from segcal.numerics import winner
@@ -33,27 +33,16 @@ class Problem:
 
 @dataclass(frozen=True)
 class CaseRow:
-    """What one case holds; shares are of its voxels, None where they cannot be had.
-
-    Attributes:
-        id: its name.
-        shape: ``(classes, *space)`` of the scores.
-        dtype: as stored.
-        valid: share of voxels inside the mask.
-        labelled: share of voxels that count.
-        accuracy: share of the counting voxels whose winner is the label.
-        predicted: voxels that each class wins, inside the mask.
-        labels: counting voxels of each class.
-    """
+    """What one case holds; shares are of its voxels, None where they cannot be had."""
 
     id: str
-    shape: tuple[int, ...]
-    dtype: str
-    valid: float
-    labelled: float | None
-    accuracy: float | None
-    predicted: tuple[int, ...]
-    labels: tuple[int, ...] | None
+    shape: tuple[int, ...]  # (classes, *space) of the scores
+    dtype: str  # as stored
+    valid: float  # share inside the mask
+    labelled: float | None  # share that counts
+    accuracy: float | None  # share of the counting voxels whose winner is the label
+    predicted: tuple[int, ...]  # voxels that each class wins, inside the mask
+    labels: tuple[int, ...] | None  # counting voxels of each class
 
 
 class Seen(NamedTuple):
@@ -67,20 +56,15 @@ class Seen(NamedTuple):
 
 def check_read(cases: Cases, case_id: str) -> Seen:
     """Check a case that has no files: it is read as it will be used."""
-    members: list[Member] = []
     try:
         case = cases.checked(case_id)
         _refuse_nothing(tuple(case.logits.shape[1:]), case.mask, case.labels)
-        first: Tensor | None = None
-        for logits in cases.member_logits(case_id) if len(cases.member_names) > 1 else ():
-            decision = winner(logits, axis=0)
-            first = decision if first is None else first
-            members.append(look_at(digest_of(logits), decision, first, cases.num_classes))
+        members = look_at_case(cases, case_id) if len(cases.member_names) > 1 else ()
     except InputError as error:
         return Seen([Problem(case_id, "error", error.reason if isinstance(error, CaseError) else str(error))])
     found = _padding(case_id, "it", case.logits.numpy(), case.mask, cases.kind)
     row = _row(case_id, winner(case.logits, axis=0), case.mask, case.labels, cases.num_classes, case.logits)
-    return Seen(found, row, glance_at(case), tuple(members))
+    return Seen(found, row, glance_at(case), members)
 
 
 def check_files(cases: FileCases, case_id: str) -> Seen:

@@ -40,30 +40,17 @@ class Thumbnail(NamedTuple):
 
 @dataclass(frozen=True)
 class Glance:
-    """What is kept of one case.
-
-    Attributes:
-        id: its name.
-        digest: of its scores.
-        space: its shape.
-        like_probs: whether scores that are declared as logits look like probabilities.
-        counting: how many voxels count; None without labels.
-        turned: the agreement with the labels, turned in each way; the first is as they are. Empty without labels, or
-            where too few voxels count.
-        agreement: with the labels as they are; None without labels, or where they have one class only.
-        confusion: label by winner, ``(C, C)``; None without labels or with very many classes.
-        thumbnail: for comparisons between cases; None without labels, or where too few voxels count.
-    """
+    """What is kept of one case; of labels nothing where there are none, and little where few voxels count."""
 
     id: str
-    digest: bytes
+    digest: bytes  # of the scores
     space: tuple[int, ...]
     like_probs: bool = False
-    counting: int | None = None
-    turned: Mapping[Turn, float] = field(default_factory=dict)
-    agreement: Agreement | None = None
-    confusion: np.ndarray | None = None
-    thumbnail: Thumbnail | None = None
+    counting: int | None = None  # voxels
+    turned: Mapping[Turn, float] = field(default_factory=dict)  # agreement with labels; the first is as they are
+    agreement: Agreement | None = None  # with the labels as they are, where they have several classes
+    confusion: np.ndarray | None = None  # label by winner, (C, C); None with very many classes
+    thumbnail: Thumbnail | None = None  # for comparisons between cases
 
 
 def glance_at(case: Case) -> Glance:

@@ -10,7 +10,7 @@ import os
 import pickle
 import signal
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
@@ -32,13 +32,9 @@ def map_cases(
     workers: int = 1,
     failed: Callable[[CaseError], None] | None = None,
 ) -> Iterator[tuple[str, Result]]:
-    """Yield the id and ``function(case)`` of every case.
+    """Yield the id and ``function(case)`` of every case; with several workers the function must be picklable.
 
-    Args:
-        cases: what to read.
-        function: what to do; with several workers it must be picklable.
-        workers: how many processes.
-        failed: takes the error of a case that is not usable, and the rest goes on; without it the error is raised.
+    `failed` takes the error of a case that is not usable, and the rest goes on; without it the error is raised.
     """
     yield from map_ids(cases.ids, partial(_read_and, cases, function), workers, failed)
 
@@ -52,7 +48,9 @@ def map_ids(
     """Yield the id and ``function(id)`` of every id; the other arguments are those of :func:`map_cases`."""
     if workers < 1:
         raise InputError(f"workers is {workers}, but at least 1 is needed. Leave it out to work in one process.")
-    outcomes = _here(ids, function) if workers == 1 or len(ids) < 2 else _in_processes(ids, function, workers)
+    outcomes: Iterable[tuple[str, Callable[[], Result]]] = ((name, partial(_one, function, name)) for name in ids)
+    if workers > 1 and len(ids) > 1:
+        outcomes = _in_processes(ids, function, workers)
     for case_id, outcome in outcomes:
         try:
             yield case_id, outcome()
@@ -65,11 +63,6 @@ def map_ids(
                 f"a worker process ended while case {case_id!r} was under way, but nobody asked it to. Most often the "
                 "machine ran out of memory: use fewer workers."
             ) from None
-
-
-def _here(ids: Sequence[str], function: Callable[[str], Result]) -> Iterator[tuple[str, Callable[[], Result]]]:
-    for case_id in ids:
-        yield case_id, partial(_one, function, case_id)
 
 
 def _in_processes(

@@ -104,6 +104,23 @@ def other_origin(fitted: str, applied: str) -> list[Suspicion]:
     return [Suspicion(text)] if fitted == SINGLE_FOLDS != applied else []
 
 
+def near_chance(glances: Sequence[Glance]) -> list[Suspicion]:
+    """Return the suspicion that scores and labels have nothing to do with each other."""
+    compared = [glance.agreement for glance in glances if glance.agreement is not None and glance.agreement.voxels]
+    voxels = sum(one.voxels for one in compared)
+    if voxels < ENOUGH_VOXELS:
+        return []
+    right = sum(one.voxels * one.accuracy for one in compared) / voxels
+    by_chance = sum(one.voxels * one.by_chance for one in compared) / voxels
+    if by_chance >= 1 or (right - by_chance) / (1 - by_chance) >= NEAR_CHANCE:
+        return []
+    text = (
+        f"the predicted class is right in {right:.1%} of the voxels, and labels strewn at random would be right in "
+        f"{by_chance:.1%}: scores and labels hardly belong together. Look at one case of both."
+    )
+    return [Suspicion(text)]
+
+
 class Explanation(NamedTuple):
     """A reason why labels do not fit, in sentences, and how well they would fit without it."""
 

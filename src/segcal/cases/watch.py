@@ -8,6 +8,7 @@ another on a grid of voxels. If all others differ from the first, it is the firs
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import combinations
 from typing import NamedTuple
@@ -18,16 +19,7 @@ from torch import Tensor
 from segcal.cases.agreement import confusion
 from segcal.cases.base import Cases
 from segcal.cases.glance import GRID, MOST_CLASSES, Glance, digest_of, grid_of
-from segcal.cases.suspicion import (
-    ENOUGH_VOXELS,
-    LISTED,
-    NEAR_CHANCE,
-    Suspicion,
-    like_probabilities,
-    listed,
-    misplaced,
-    renumbering,
-)
+from segcal.cases.suspicion import LISTED, Suspicion, like_probabilities, listed, misplaced, near_chance, renumbering
 from segcal.errors import InputError
 from segcal.numerics import winner
 
@@ -53,7 +45,7 @@ class Watch:
         glances = [self._glances[key] for key in sorted(self._glances)]
         return [
             *like_probabilities([glance.id for glance in glances if glance.like_probs]),
-            *(misplaced(glances, self._table, self._num_classes) or _near_chance(glances)),
+            *(misplaced(glances, self._table, self._num_classes) or near_chance(glances)),
             *self._twice(),
             *_nothing_counts(glances),
         ]
@@ -75,27 +67,10 @@ class Watch:
         return found
 
 
-def _near_chance(glances: Sequence[Glance]) -> list[Suspicion]:
-    compared = [glance.agreement for glance in glances if glance.agreement is not None and glance.agreement.voxels]
-    voxels = sum(one.voxels for one in compared)
-    if voxels < ENOUGH_VOXELS:
-        return []
-    right = sum(one.voxels * one.accuracy for one in compared) / voxels
-    by_chance = sum(one.voxels * one.by_chance for one in compared) / voxels
-    if by_chance >= 1 or (right - by_chance) / (1 - by_chance) >= NEAR_CHANCE:
-        return []
-    text = (
-        f"the predicted class is right in {right:.1%} of the voxels, and labels strewn at random would be right in "
-        f"{by_chance:.1%}: scores and labels hardly belong together. Look at one case of both."
-    )
-    return [Suspicion(text)]
-
-
 def _nothing_counts(glances: Sequence[Glance]) -> list[Suspicion]:
     ids = tuple(glance.id for glance in glances if glance.counting == 0)
-    return (
-        [Suspicion("no voxel counts. Check the ignore label and the mask, or leave the case out.", ids)] if ids else []
-    )
+    text = "no voxel counts. Check the ignore label and the mask, or leave the case out."
+    return [Suspicion(text, ids)] if ids else []
 
 
 def _equal(groups: Sequence[Sequence[tuple[str, str]]]) -> str:
@@ -163,21 +138,22 @@ class Ensemble:
         return [Suspicion(text)]
 
 
+def look_at_case(cases: Cases, case_id: str) -> tuple[Member, ...]:
+    """Look at the members of one case, one after the other."""
+    members: list[Member] = []
+    first: Tensor | None = None
+    for logits in cases.member_logits(case_id):
+        decision = winner(logits, axis=0)
+        first = decision if first is None else first
+        members.append(look_at(digest_of(logits), decision, first, cases.num_classes))
+    return tuple(members)
+
+
 def look_at_members(cases: Cases) -> list[Suspicion]:
     """Compare the members in a few cases, spread evenly."""
-    names = cases.member_names
-    if len(names) < 2:
-        return []
-    ensemble = Ensemble(names)
-    for index in sorted({int(place) for place in np.linspace(0, len(cases) - 1, FEW_CASES)}):
-        members: list[Member] = []
-        first: Tensor | None = None
-        try:
-            for logits in cases.member_logits(cases.ids[index]):
-                decision = winner(logits, axis=0)
-                first = decision if first is None else first
-                members.append(look_at(digest_of(logits), decision, first, cases.num_classes))
-        except InputError:  # it fails again, and is named, when it is read for the fit
-            continue
-        ensemble.add(members)
+    ensemble = Ensemble(cases.member_names)
+    places = np.linspace(0, len(cases) - 1, FEW_CASES) if len(cases.member_names) > 1 else ()
+    for index in sorted({int(place) for place in places}):
+        with suppress(InputError):  # it fails again, and is named, when it is read for the fit
+            ensemble.add(look_at_case(cases, cases.ids[index]))
     return ensemble.found()

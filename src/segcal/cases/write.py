@@ -83,7 +83,7 @@ class CaseWriter:
         """Write one case and return its files.
 
         Args:
-            case_id: which case.
+            case_id: its name.
             log_probs: calibrated log-probabilities ``(classes, *space)``.
             decision: the winning class of each voxel of the input, if the calibrator promises to keep it; the file is
                 then read back, and its lowest-index argmax must be this.

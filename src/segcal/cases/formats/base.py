@@ -21,21 +21,13 @@ from segcal.types import Kind
 
 @dataclass(frozen=True)
 class Options:
-    """What a user may declare about the files of a folder.
+    """What a user may declare about the files of a folder."""
 
-    Attributes:
-        key: the array to read from files that hold several.
-        class_axis: the axis of the classes; None is the format's own convention (first; last for NIfTI).
-        class_pattern: how the name of a file of one class is read: a regular expression with the groups id and cls.
-        properties: another folder with nnU-Net's ``CASE.pkl``, for predictions that have none.
-        calibration: the cases are to be fitted or judged on, so data that a network was trained on is refused.
-    """
-
-    key: str | None = None
-    class_axis: int | None = None
-    class_pattern: str = r"(?P<id>.+)_(?P<cls>\d+)"
-    properties: Path | None = None
-    calibration: bool = False
+    key: str | None = None  # the array to read from files that hold several
+    class_axis: int | None = None  # None is the format's own convention
+    class_pattern: str = r"(?P<id>.+)_(?P<cls>\d+)"  # of the name of a file of one class
+    properties: Path | None = None  # another folder with nnU-Net's CASE.pkl, for predictions that have none
+    calibration: bool = False  # to be fitted or judged on, so data that a network was trained on is refused
 
 
 @dataclass(frozen=True)
@@ -48,21 +40,13 @@ class Header:
 
 @dataclass(frozen=True)
 class Stored:
-    """What one file of scores holds.
+    """What one file of scores holds."""
 
-    Attributes:
-        values: the scores, classes first, as stored.
-        mask: True where the prediction is real, or None.
-        spacing: the voxel size along each axis of space, or None.
-        orientation: where the axes point ("RAS"), or "".
-        labels: for formats that keep them with the scores, with -1 where a voxel does not count.
-    """
-
-    values: np.ndarray | Tensor
-    mask: np.ndarray | None = None
-    spacing: tuple[float, ...] | None = None
-    orientation: str = ""
-    labels: np.ndarray | None = None
+    values: np.ndarray | Tensor  # classes first, as stored
+    mask: np.ndarray | None = None  # True where the prediction is real
+    spacing: tuple[float, ...] | None = None  # the voxel size along each axis of space
+    orientation: str = ""  # where the axes point, such as "RAS"
+    labels: np.ndarray | None = None  # of formats that keep them with the scores; -1 where a voxel does not count
 
 
 @dataclass(frozen=True)
@@ -81,26 +65,14 @@ class Facts:
 
 
 class Format(ABC):
-    """One folder of scores.
+    """One folder of scores; `files` are those of each case, the first of them the one that completes it."""
 
-    Attributes:
-        name: its name in the registry.
-        extensions: how its files end.
-        by_ending: whether a folder with such files and no others is of this format; else :meth:`claims` decides.
-        last_axis: whether classes are the last axis where nothing is declared.
-        has_mask: whether its cases may have voxels that were never predicted.
-        values_kind: how `Stored.values` are to be understood where that differs from the declared kind.
-        folder: where the files are.
-        options: what the user declared.
-        files: case id -> the files of the case; the first is the one that completes it.
-    """
-
-    name: ClassVar[str]
-    extensions: ClassVar[tuple[str, ...]]
-    by_ending: ClassVar[bool] = True
-    last_axis: ClassVar[bool] = False
-    has_mask: ClassVar[bool] = False
-    values_kind: ClassVar[Kind | None] = None
+    name: ClassVar[str]  # in the registry
+    extensions: ClassVar[tuple[str, ...]]  # how its files end
+    by_ending: ClassVar[bool] = True  # a folder with such files and no others is of this format
+    last_axis: ClassVar[bool] = False  # where nothing is declared, classes are the last axis
+    has_mask: ClassVar[bool] = False  # cases may have voxels that were never predicted
+    values_kind: ClassVar[Kind | None] = None  # of `Stored.values`, where that differs from the declared kind
 
     def __init__(self, folder: Path, options: Options) -> None:
         self.folder = folder

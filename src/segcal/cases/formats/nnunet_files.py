@@ -29,23 +29,14 @@ REPAIR = "Pass properties= with the folder of a member's pkl files."
 
 @dataclass(frozen=True)
 class NnunetDataset:
-    """The facts that reading and writing need.
+    """The facts that reading and writing need."""
 
-    Attributes:
-        class_names: one name per head.
-        ignore: the label that does not count, or None.
-        file_ending: how label maps end.
-        transpose_forward: from the axes of the files to those of the cropping box; None without plans.json.
-        label_axes: the order of a NIfTI file's axes in the arrays.
-        shared: the JSON files that travel with predictions.
-    """
-
-    class_names: tuple[str, ...]
+    class_names: tuple[str, ...]  # one per head
     ignore: int | None
-    file_ending: str
-    transpose_forward: tuple[int, ...] | None
+    file_ending: str  # of label maps
+    transpose_forward: tuple[int, ...] | None  # from the axes of files to those of the box; None without plans.json
     label_axes: Axes
-    shared: tuple[Path, ...]
+    shared: tuple[Path, ...]  # the JSON files that travel with predictions
 
 
 def find_beside(folder: Path, name: str) -> Path | None:

@@ -155,7 +155,7 @@ class _Machine:
             )
         self.stack.append(_Name(full))
 
-    def reduce(self, _: object) -> None:
+    def reduce(self) -> None:
         arguments = self.stack.pop()
         name = self.stack.pop()
         if not isinstance(name, _Name):
@@ -171,7 +171,7 @@ class _Machine:
         else:
             raise InputError(f"{self.path} calls {name}, but only plain data is read from it. Refused.")
 
-    def build(self, _: object) -> None:
+    def build(self) -> None:
         state = self.stack.pop()
         shell = self.stack.pop()
         if not isinstance(shell, _Shell):
@@ -191,19 +191,13 @@ class _Machine:
     def set_items(self, items: list[Any]) -> None:
         self.hold(self.typed(dict), items[1::2]).update(_pairs(items))
 
+    def add_items(self, items: list[Any]) -> None:
+        self.typed(set).update(_hashable(items))
+
     def typed(self, kind: type) -> Any:
         if type(self.stack[-1]) is not kind:
             raise InputError(f"{self.path} fills something that is not a {kind.__name__}. The file is damaged.")
         return self.stack[-1]
-
-
-def _pop_two(machine: _Machine, _: object) -> None:
-    name, module = machine.stack.pop(), machine.stack.pop()
-    machine.name(str(module), str(name))
-
-
-def _add(machine: _Machine, items: list[Any]) -> None:
-    machine.typed(set).update(_hashable(items))
 
 
 def _pairs(items: list[Any]) -> dict[Any, Any]:
@@ -217,19 +211,13 @@ def _hashable(keys: list[Any]) -> list[Any]:
     return keys
 
 
-def _set_one(machine: _Machine, _: object) -> None:
-    value, key = machine.stack.pop(), machine.stack.pop()
-    machine.set_items([key, value])
-
-
 _PUSH = {
     "INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "LONG4", "FLOAT", "BINFLOAT", "UNICODE", "SHORT_BINUNICODE",
     "BINUNICODE", "BINUNICODE8", "SHORT_BINBYTES", "BINBYTES", "BINBYTES8", "BYTEARRAY8",
 }  # fmt: skip
 
 _STEPS: dict[str, Callable[[_Machine, Any], object]] = {
-    "PROTO": lambda machine, _: None,
-    "FRAME": lambda machine, _: None,
+    **dict.fromkeys(("PROTO", "FRAME"), lambda machine, _: None),
     "MARK": lambda machine, _: machine.marks.append(len(machine.stack)),
     "NONE": lambda machine, _: machine.stack.append(None),
     "NEWTRUE": lambda machine, _: machine.stack.append(True),
@@ -246,19 +234,15 @@ _STEPS: dict[str, Callable[[_Machine, Any], object]] = {
     "DICT": lambda machine, _: machine.push(_pairs(machine.to_mark())),
     "APPEND": lambda machine, _: machine.append([machine.stack.pop()]),
     "APPENDS": lambda machine, _: machine.append(machine.to_mark()),
-    "ADDITEMS": lambda machine, _: _add(machine, machine.to_mark()),
+    "ADDITEMS": lambda machine, _: machine.add_items(machine.to_mark()),
     "FROZENSET": lambda machine, _: machine.stack.append(frozenset(_hashable(machine.to_mark()))),
-    "SETITEM": _set_one,
+    "SETITEM": lambda machine, _: machine.set_items([machine.stack.pop(-2), machine.stack.pop()]),
     "SETITEMS": lambda machine, _: machine.set_items(machine.to_mark()),
     "MEMOIZE": lambda machine, _: machine.put(len(machine.memo)),
-    "PUT": lambda machine, index: machine.put(index),
-    "BINPUT": lambda machine, index: machine.put(index),
-    "LONG_BINPUT": lambda machine, index: machine.put(index),
-    "GET": lambda machine, index: machine.stack.append(machine.memo[index]),
-    "BINGET": lambda machine, index: machine.stack.append(machine.memo[index]),
-    "LONG_BINGET": lambda machine, index: machine.stack.append(machine.memo[index]),
+    **dict.fromkeys(("PUT", "BINPUT", "LONG_BINPUT"), lambda machine, index: machine.put(index)),
+    **dict.fromkeys(("GET", "BINGET", "LONG_BINGET"), lambda machine, index: machine.stack.append(machine.memo[index])),
     "GLOBAL": lambda machine, name: machine.name(*name.split(" ", 1)),
-    "STACK_GLOBAL": _pop_two,
-    "REDUCE": lambda machine, _: machine.reduce(None),
-    "BUILD": lambda machine, _: machine.build(None),
+    "STACK_GLOBAL": lambda machine, _: machine.name(str(machine.stack.pop(-2)), str(machine.stack.pop())),
+    "REDUCE": lambda machine, _: machine.reduce(),
+    "BUILD": lambda machine, _: machine.build(),
 }
