@@ -6,7 +6,7 @@ import scipy.optimize
 import torch
 
 from segcal import make_calibrator
-from segcal.calibrators.affine import SMALLEST_SCALE
+from segcal.calibrators.convex import SMALLEST_SCALE
 
 PEERS = {"cms_ap": "CMSap", "cms_op": "CMSop"}
 LAM, MU = 0.3, 0.07

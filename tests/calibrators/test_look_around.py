@@ -3,8 +3,9 @@ import pytest
 import torch
 
 from segcal import make_calibrator
-from segcal.calibrators.look_around import tiled_scores, with_margin, without_margin
+from segcal.calibrators.look_around import each_part, tiled_scores, with_margin, without_margin
 from segcal.errors import InputError
+from segcal.types import Context
 
 TILED = ["lts", "lts_ti"]
 
@@ -52,8 +53,10 @@ def test_tiles_of_full_3d_kernels_and_of_images_equal_the_whole(randomise):
         torch.testing.assert_close(tiled_scores(volume, logits, None, 200), expected, rtol=1e-11, atol=1e-11)
         pictured = randomise(make_calibrator("lts_ti", 3, image_channels=2))
         logits, image = normal(1, 3, 40, 9), normal(1, 2, 40, 9, seed=1)
-        expected = pictured.scores(logits, image)
-        torch.testing.assert_close(tiled_scores(pictured, logits, image, 200), expected, rtol=1e-11, atol=1e-11)
+        expected = pictured.scores(logits, Context(image))
+        torch.testing.assert_close(
+            tiled_scores(pictured, logits, Context(image), 200), expected, rtol=1e-11, atol=1e-11
+        )
 
 
 def test_the_overlap_is_needed(randomise):
@@ -70,7 +73,9 @@ def test_tiles_are_as_small_as_asked_for(randomise, monkeypatch):
     calibrator = randomise(make_calibrator("lts_ti", 5))
     seen = []
     scores = calibrator.scores
-    monkeypatch.setattr(calibrator, "scores", lambda logits, image: seen.append(logits.shape) or scores(logits, image))
+    monkeypatch.setattr(
+        calibrator, "scores", lambda logits, context: seen.append(logits.shape) or scores(logits, context)
+    )
     tiled_scores(calibrator, normal(1, 5, 100, 20), None, 1000)
     assert seen == [(1, 5, 14, 20)] + [(1, 5, 18, 20)] * 8 + [(1, 5, 14, 20)]  # ten rows, and four on each side
 
@@ -100,3 +105,12 @@ def test_images_smaller_than_the_kernel_and_single_slices_are_calibrated(name, s
     assert bool(torch.isfinite(out).all())
     assert torch.equal(out.argmax(1), logits.argmax(1))
     torch.testing.assert_close(make_calibrator(name, 5)(logits), logits.log_softmax(1), rtol=0, atol=1e-12)
+
+
+def test_all_parts_of_a_context_are_cut_and_continued_alike():
+    context = Context(image=torch.arange(12.0).reshape(1, 2, 2, 3), disagreement=torch.arange(6.0).reshape(1, 2, 3))
+    moved = each_part(context, lambda part: with_margin(part, (0, 1)))
+    assert moved.image.shape == (1, 2, 2, 5)
+    assert moved.disagreement.tolist() == [[[1, 0, 1, 2, 1], [4, 3, 4, 5, 4]]]
+    assert each_part(Context(), lambda part: part) == Context()
+    assert each_part(None, lambda part: part) is None

@@ -4,6 +4,7 @@ import torch
 
 from segcal import make_calibrator
 from segcal.calibrators import registry_entry
+from segcal.calibrators.selective import Selector, selector_input
 from segcal.errors import InputError
 
 
@@ -142,7 +143,7 @@ def test_its_name_and_options_make_it_again(options):
         ({"inner": 3}, "inner is int, but a calibrator is needed"),
         ({"inner": "tss"}, "no calibrator is named 'tss'"),
         ({"inner": {"nam": "ts"}}, "inner is {'nam': 'ts'}, but a name, or a name and options, is needed"),
-        ({"inner": make_calibrator("ts", 5)}, "inner is a TemperatureScaling for 5 classes, but a calibrator that"),
+        ({"inner": make_calibrator("ts", 5)}, "inner is ts for 5 classes, but a calibrator that"),
     ],
 )
 def test_wrong_options_are_refused(options, text):
@@ -156,3 +157,55 @@ def test_an_inner_calibrator_that_the_registry_does_not_know_cannot_be_written_d
 
     with pytest.raises(InputError, match=r"inner is a Own, but only calibrators of segcal.CALIBRATORS"):
         registry_entry(make_calibrator("selective", 3, inner=Own(3)))
+
+
+def by_hand(selector, z):
+    """One voxel through the layers, in plain numpy."""
+    p = np.exp(z - z.max())
+    values = np.log(p / p.sum() + 1e-16)
+    for layer in range(4):
+        weight = getattr(selector, f"weight_{layer}").detach().numpy()
+        bias = getattr(selector, f"bias_{layer}").detach().numpy()
+        values = weight @ values + bias
+        values = values if layer == 3 else np.maximum(values, 0)
+    return values[0] - values[1]
+
+
+@pytest.mark.parametrize("classes", [2, 5, 20])
+def test_it_is_the_network_of_the_paper(classes, voxels):
+    generator = torch.Generator().manual_seed(classes)
+    selector = Selector(classes)
+    with torch.no_grad():
+        for parameter in selector.parameters():
+            parameter.add_(0.4 * torch.randn(parameter.shape, generator=generator, dtype=torch.float64))
+        logits = voxels(classes)
+        found = selector(logits)
+    np.testing.assert_allclose(found, [by_hand(selector, z) for z in logits.numpy()], rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize(("classes", "with_normalisation"), [(2, 50), (5, 197), (20, 2282)])
+def test_it_has_the_published_number_of_weights(classes, with_normalisation):
+    # The published count has a scale and a shift for each of 4 C normalised values; they are folded here.
+    count = sum(parameter.numel() for parameter in Selector(classes).parameters())
+    assert count == with_normalisation - 8 * classes == 5 * classes**2 + 6 * classes + 2
+
+
+def test_small_probabilities_are_floored_as_in_the_published_code():
+    found = selector_input(torch.tensor([[0.0, -30.0, -800.0]], dtype=torch.float64))
+    np.testing.assert_allclose(found[0], np.log(np.exp([0.0, -30.0, -800.0]) + 1e-16), rtol=1e-12, atol=1e-12)
+
+
+def test_a_new_selector_flags_nothing_and_a_constant_one_all_or_nothing(voxels):
+    selector = Selector(4)
+    with torch.no_grad():
+        assert not (selector(voxels(4)) > 0).any()
+        selector.set_constant(flagged=True)
+        assert (selector(voxels(4)) > 0).all()
+        selector.set_constant(flagged=False)
+        assert not (selector(voxels(4)) > 0).any()
+
+
+def test_every_space_gives_one_margin_a_voxel():
+    with torch.no_grad():
+        assert Selector(3)(torch.zeros(2, 3)).shape == (2,)
+        assert Selector(3)(torch.zeros(2, 3, 4, 5, 6)).shape == (2, 4, 5, 6)

@@ -7,6 +7,7 @@ import torch
 from segcal import make_calibrator
 from segcal.calibrators.temperature_tree import SMALLEST_TEMPERATURE, TemperatureTree, positive
 from segcal.errors import InputError
+from segcal.types import Context
 
 
 def sigmoid(x):
@@ -73,8 +74,10 @@ def test_with_an_image_there_is_one_more_leaf_and_one_more_gate(randomise):
     features = torch.log_softmax(logits, 1)[0].numpy()
     temperature = plain_tree(features, weight, bias, seen, image_weight, image_bias[0])
     expected = torch.log_softmax(logits / torch.from_numpy(temperature), 1)
-    torch.testing.assert_close(calibrator(logits, image), expected, rtol=1e-6, atol=1e-6)
-    assert float((calibrator(logits, image) - calibrator(logits, 0 * image)).detach().abs().max()) > 0.01
+    torch.testing.assert_close(calibrator(logits, Context(image)), expected, rtol=1e-6, atol=1e-6)
+    assert (
+        float((calibrator(logits, Context(image)) - calibrator(logits, Context(0 * image))).detach().abs().max()) > 0.01
+    )
 
 
 @pytest.mark.parametrize(("channels", "text"), [(None, "image is None"), (3, "image is of 3 channels")])
@@ -82,7 +85,7 @@ def test_an_image_that_is_not_there_or_another_is_refused(channels, text):
     calibrator = make_calibrator("lts_ti", 3, image_channels=2)
     image = None if channels is None else torch.zeros(1, channels, 6, 7)
     with pytest.raises(InputError, match=f"{text}, but this calibrator sees images of 2 channels"):
-        calibrator(torch.zeros(1, 3, 6, 7), image)
+        calibrator(torch.zeros(1, 3, 6, 7), None if image is None else Context(image))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -112,7 +112,7 @@ class Broken(Calibrator):
 
     translation_invariant, preserves, fitted_by = True, "argmax", "nothing"
 
-    def scores(self, logits, image=None):
+    def scores(self, logits, context=None):
         return -logits
 
     def num_identifiable(self):

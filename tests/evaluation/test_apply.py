@@ -50,8 +50,8 @@ def test_a_calibrator_that_sees_neighbours_gets_the_whole_picture():
     class Blurring(type(make_calibrator("ts", 3))):
         pointwise = False
 
-        def scores(self, logits, image=None):
-            assert image.shape == (1, 2, 5, 6)
+        def scores(self, logits, context=None):
+            assert context.image.shape == (1, 2, 5, 6)
             return logits - logits.mean(dim=(2, 3), keepdim=True)
 
     logits = torch.randn(3, 5, 6, generator=torch.Generator().manual_seed(0))

@@ -80,7 +80,7 @@ def test_a_calibrator_that_keeps_the_decision_flips_nothing_even_when_it_makes_t
 
         translation_invariant, preserves, fitted_by = True, "argmax", "nothing"
 
-        def scores(self, logits, image=None):
+        def scores(self, logits, context=None):
             return torch.zeros_like(logits)
 
         def num_identifiable(self):
@@ -108,7 +108,7 @@ def test_a_plain_function_may_stand_for_a_calibrator():
     with torch.no_grad():
         calibrator.inverse_temperature.fill_(0.5)
 
-    def divide(logits, image):
+    def divide(logits, context):
         return torch.log_softmax(logits / 2, 1)
 
     mine, its = (evaluate(cases, one, metrics=["nll", "ece"]) for one in (calibrator, divide))

@@ -4,7 +4,7 @@ import scipy.optimize
 import torch
 
 from segcal import ArrayCases
-from segcal.fitting.curvature import DenseCurvature
+from segcal.fitting.newton import Curvature
 from segcal.fitting.trust_region import ProductProblem, Products
 
 
@@ -61,7 +61,7 @@ class SmoothProblem(ProductProblem):
         return self.factor * torch.autograd.functional.hessian(lambda x: self.value(x, block), theta)
 
     def curvature(self, block, theta):
-        return DenseCurvature(self._hessian(block, theta))
+        return Curvature(self._hessian(block, theta))
 
     def products(self, block, theta, fresh):
         self.fresh.append(fresh)

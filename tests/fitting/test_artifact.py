@@ -90,7 +90,7 @@ def test_a_class_outside_the_registry_cannot_be_saved(cases, fitted, tmp_path):
     class Own(Calibrator):
         translation_invariant, preserves, fitted_by = True, "order", "nothing"
 
-        def scores(self, logits, image=None):
+        def scores(self, logits, context=None):
             return logits
 
         def num_identifiable(self):

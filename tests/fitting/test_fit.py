@@ -350,7 +350,7 @@ def test_a_users_own_calibrator_is_fitted_as_it_declares(make_cases):
     class Half(Calibrator):
         translation_invariant, preserves, fitted_by = True, "order", "nothing"
 
-        def scores(self, logits, image=None):
+        def scores(self, logits, context=None):
             return logits / 2
 
         def num_identifiable(self):

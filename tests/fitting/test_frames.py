@@ -16,7 +16,7 @@ def silent():
 def make(name, cases, cache=1 << 30, sample=None):
     calibrator = make_calibrator(name, cases.num_classes)
     source = StreamedVoxels(cases, silent) if sample is None else SampledVoxels(cases, sample, 0, silent)
-    return calibrator, Frames(source, calibrator.frame, calibrator.num_experts, cache, CPU)
+    return calibrator, Frames(source, calibrator, cache, CPU)
 
 
 @pytest.mark.parametrize("name", ["dc", "cdc", "cms_ap", "cms_op"])

@@ -9,8 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from segcal.fitting.curvature import DenseCurvature
-from segcal.fitting.newton import box_step, minimise, projected_gradient
+from segcal.fitting.newton import Curvature, box_step, minimise, projected_gradient
 
 
 def random_problem(size, rank, seed):
@@ -44,7 +43,7 @@ def value_of(x, H, g):
 @given(seed=st.integers(0, 10**6), size=st.integers(1, 5), deficit=st.integers(0, 3))
 def test_the_step_minimises_the_quadratic_in_the_box_also_where_it_is_singular(seed, size, deficit):
     H, g, low, high = random_problem(size, max(1, size - deficit), seed)
-    x = box_step(torch.as_tensor(g), DenseCurvature(torch.as_tensor(H)), *map(torch.as_tensor, (low, high))).numpy()
+    x = box_step(torch.as_tensor(g), Curvature(torch.as_tensor(H)), *map(torch.as_tensor, (low, high))).numpy()
     assert (x >= low).all()
     assert (x <= high).all()
     scale = 1 + np.abs(g).sum()
@@ -55,9 +54,7 @@ def test_the_step_minimises_the_quadratic_in_the_box_also_where_it_is_singular(s
 def test_larger_boxes_agree_with_scipy(rank):
     for seed in range(10):
         H, g, low, high = random_problem(20, rank, seed)
-        x = box_step(
-            torch.as_tensor(g), DenseCurvature(torch.as_tensor(H)), torch.as_tensor(low), torch.as_tensor(high)
-        )
+        x = box_step(torch.as_tensor(g), Curvature(torch.as_tensor(H)), torch.as_tensor(low), torch.as_tensor(high))
         peer = scipy.optimize.minimize(
             value_of,
             np.zeros(20),
@@ -124,3 +121,45 @@ def test_the_reported_residual_is_that_of_the_returned_point(smooth, monkeypatch
     expected = projected_gradient(solution.theta, gradients, problem.low, problem.high).abs().amax(1)
     torch.testing.assert_close(solution.residuals, expected)
     assert not solution.converged
+
+
+def positive(size, rank, seed=0):
+    root = np.random.default_rng(seed).normal(size=(size, rank))
+    return torch.as_tensor(root @ root.T)
+
+
+def test_a_matrix_is_solved_with_in_the_free_components_only():
+    matrix = positive(6, 6)
+    right = torch.arange(1.0, 7.0, dtype=torch.float64)
+    free = torch.tensor([True, False, True, True, False, True])
+    found = Curvature(matrix).solve(right, free)
+    assert found[~free].tolist() == [0, 0]
+    torch.testing.assert_close((matrix @ found)[free], right[free], rtol=1e-6, atol=1e-6)
+
+
+def test_a_singular_matrix_gives_a_finite_step_that_solves_where_it_can():
+    matrix = positive(8, 3)
+    right = matrix @ torch.ones(8, dtype=torch.float64)
+    found = Curvature(matrix).solve(right, torch.ones(8, dtype=torch.bool))
+    assert bool(torch.isfinite(found).all())
+    torch.testing.assert_close(matrix @ found, right, rtol=1e-2, atol=1e-2 * float(right.norm()))
+
+
+def test_zero_curvature_gives_a_step_downhill():
+    curvature = Curvature(torch.zeros(3, 3, dtype=torch.float64))
+    step = -curvature.solve(torch.tensor([1.0, -2.0, 0.0], dtype=torch.float64), torch.ones(3, dtype=torch.bool))
+    assert bool(torch.isfinite(step).all())
+    assert step[0] < 0 < step[1]
+
+
+def test_damping_is_small_beside_every_entry_of_the_diagonal():
+    """Features of 1e4 and a bias differ by 1e8 in curvature; the bias must still be solved for exactly."""
+    matrix = torch.diag(torch.tensor([1e9, 1e-4], dtype=torch.float64))
+    found = Curvature(matrix).solve(torch.tensor([1e9, 1e-4], dtype=torch.float64), torch.ones(2, dtype=torch.bool))
+    assert found.tolist() == pytest.approx([1.0, 1.0], rel=1e-6)
+
+
+def test_a_matrix_that_rounding_made_indefinite_is_damped_until_it_is_not():
+    matrix = positive(5, 2) - 1e-9 * torch.eye(5, dtype=torch.float64)
+    found = Curvature(matrix).solve(torch.ones(5, dtype=torch.float64), torch.ones(5, dtype=torch.bool))
+    assert bool(torch.isfinite(found).all())

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from segcal import FitConfig
-from segcal.calibrators.selector import Selector
+from segcal.calibrators.selective import Selector
 from segcal.fitting import selector as training
 from segcal.fitting.selector import Examples, train_selector
 

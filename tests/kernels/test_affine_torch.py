@@ -106,3 +106,14 @@ def test_probabilities_of_drops_leave_out_the_winner_and_add_up_from_the_end():
     stacked = affine_torch.probabilities(x, theta, "stacked_drops")
     full = torch.softmax(torch.cat([torch.zeros_like(drops[:1]), -drops.cumsum(0)]), 0)
     torch.testing.assert_close(stacked, torch.stack([full[1:].sum(0), full[2:].sum(0), full[3]]))
+
+
+@pytest.mark.parametrize("outputs", ["scores", "drops", "stacked_drops"])
+def test_the_hessian_in_steps_is_the_hessian_at_once(outputs, monkeypatch):
+    rng = np.random.default_rng(0)
+    x = torch.as_tensor(np.abs(rng.normal(size=(3, 1000))))
+    weight = torch.as_tensor(rng.random(1000))
+    theta = torch.as_tensor(np.abs(rng.normal(size=(3, 4))))
+    whole = affine_torch.hessian(x, weight, theta, outputs)
+    monkeypatch.setattr(affine_torch, "HESSIAN_VALUES", 1)  # 256 voxels a step
+    torch.testing.assert_close(affine_torch.hessian(x, weight, theta, outputs), whole, rtol=1e-12, atol=1e-10)

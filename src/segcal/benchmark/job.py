@@ -19,7 +19,8 @@ from segcal.benchmark.units import SCHEMA, Job, Unit, cases_elsewhere, divide
 from segcal.cases import Cases, Split
 from segcal.fitting import Fitted
 from segcal.fitting.artifact import save
-from segcal.fitting.fit import fit_to, read_data
+from segcal.fitting.fit import fit_to
+from segcal.fitting.request import read_data
 from segcal.kernels.threads import one_thread
 
 CALIBRATORS = "calibrators"

@@ -11,18 +11,14 @@ from typing import Any
 
 import torch
 
-from segcal.calibrators.affine import AffineCalibrator
 from segcal.calibrators.base import Calibrator
 from segcal.calibrators.conditional_affine import ConditionalAffine
-from segcal.calibrators.conditional_dirichlet import ConditionalDirichlet
 from segcal.calibrators.ensemble_temperature import EnsembleTemperatureScaling
 from segcal.calibrators.histogram import Histogram
 from segcal.calibrators.identity import Identity
-from segcal.calibrators.image_temperature import ImageTemperatureScaling
 from segcal.calibrators.isotonic import Isotonic
-from segcal.calibrators.local_temperature import LocalTemperatureScaling
-from segcal.calibrators.matrix import MatrixScaling
-from segcal.calibrators.matrix_row_sum import RowSumMatrixScaling
+from segcal.calibrators.local_temperature import ImageTemperatureScaling, LocalTemperatureScaling
+from segcal.calibrators.matrix import ConditionalDirichlet, MatrixScaling, RowSumMatrixScaling
 from segcal.calibrators.meta_cal import MetaCal
 from segcal.calibrators.order_preserving import OrderPreservingNetwork
 from segcal.calibrators.parametric_temperature import ParametricTemperatureScaling
@@ -63,8 +59,6 @@ CALIBRATORS: dict[str, Callable[..., Calibrator]] = {
 INNER = "inner"
 # Up to so many classes none of them is large, unless its options make it so.
 SMALL = 64
-# What a fit holds besides the parameters: gradients, steps, the best so far.
-COPIES = 8
 
 
 def make_calibrator(name: str, num_classes: int, **options: Any) -> Calibrator:
@@ -97,16 +91,13 @@ def make_calibrator(name: str, num_classes: int, **options: Any) -> Calibrator:
 def fits_in_memory(name: str, num_classes: int) -> bool:
     """Whether a calibrator can be fitted on this machine: its parameters, and what a fit holds beside them.
 
-    A fit of an affine map also holds the curvature of each output: one square of its features.
-
     >>> fits_in_memory("cms_ap", 20), fits_in_memory("cms_ap", 20_000)
     (True, False)
     """
     if num_classes <= SMALL:
         return True
     calibrator = _without_values(name, num_classes, {})
-    features = calibrator.weight.shape[-1] + 1 if isinstance(calibrator, AffineCalibrator) else 0
-    return _state_bytes(calibrator) * (COPIES + features) <= memory_limit()
+    return _state_bytes(calibrator) * calibrator.copies <= memory_limit()
 
 
 def registry_entry(calibrator: Calibrator) -> tuple[str, dict[str, Any]] | None:
@@ -117,14 +108,12 @@ def registry_entry(calibrator: Calibrator) -> tuple[str, dict[str, Any]] | None:
     >>> registry_entry(make_calibrator("cms_op", 4))
     ('cms_op', {})
     """
-    best: tuple[int, str, dict[str, Any]] | None = None
-    for name, make in CALIBRATORS.items():
-        fixed = make.keywords if isinstance(make, partial) else {}
-        made_by = make.func if isinstance(make, partial) else make
-        matches = type(calibrator) is made_by and all(calibrator.options.get(key) == fixed[key] for key in fixed)
-        if matches and (best is None or len(fixed) > best[0]):
-            best = (len(fixed), name, _changed_options(calibrator, set(fixed), made_by))
-    return None if best is None else (best[1], best[2])
+    make = CALIBRATORS.get(calibrator.name)
+    fixed = make.keywords if isinstance(make, partial) else {}
+    made_by = make.func if isinstance(make, partial) else make
+    if made_by is None or type(calibrator) is not made_by:
+        return None
+    return calibrator.name, _changed_options(calibrator, set(fixed), made_by)
 
 
 def _make(name: str, num_classes: int, options: dict[str, Any]) -> Calibrator:
@@ -172,7 +161,7 @@ def _name_inner(inner: Calibrator) -> str | dict[str, Any]:
     entry = registry_entry(inner)
     if entry is None:
         raise InputError(
-            f"{INNER} is a {type(inner).__name__}, but only calibrators of segcal.CALIBRATORS can be written down. "
+            f"{INNER} is a {inner.name}, but only calibrators of segcal.CALIBRATORS can be written down. "
             "Choose one of these."
         )
     name, options = entry

@@ -1,51 +1,37 @@
-r"""What the convex calibrators have in common: the scores are affine in the parameters.
+r"""What most convex calibrators have in common: the scores are affine in features of the logits.
 
-In suitable coordinates every one of them is
+In suitable coordinates each of them is
 
 .. math:: s = \mathrm{outputs}(W_e\, x + b_e), \qquad x = \mathrm{features}(z) \in \mathbb{R}^F,
 
 where the voxel may select an expert :math:`e` (its predicted class) and may bring the classes into a canonical
-order first. The negative log-likelihood is then convex in :math:`(W_e, b_e)`. A :class:`Frame` holds the voxels in
-these coordinates; it is all that the exact solver needs to know about a calibrator, besides the bounds of the
-parameters and the penalty (Eq. 15)
+order first. The variables of an expert are the rows of :math:`(W_e, b_e)`, then its gauge. The penalty (Eq. 15)
 
 .. math:: R = \frac{\lambda}{C (C - 1)} \sum_{i \ne j} W_{ij}^2 + \frac{\mu}{C} \sum_j b_j^2,
 
-which is a sum of squares of linear functions of the parameters, averaged over experts.
+is a sum of squares of linear functions of them, averaged over experts; where strengths are chosen,
+:math:`\frac{\nu}{C} \sum_j (W_{jj} - \beta)^2` is added. The Hessian of the likelihood of one expert is
+
+.. math:: \sum_v w_v\, J^\top(\mathrm{diag}\,p_v - p_v p_v^\top) J \otimes x_v x_v^\top .
 """
 
-from abc import abstractmethod
-from typing import Literal, NamedTuple, TypeAlias
+import math
+from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
-from segcal.calibrators.base import Calibrator
+from segcal.calibrators.centre import inward, outward
+from segcal.calibrators.convex import LARGEST, SMALLEST_SCALE, Block, ConvexCalibrator, Frame, Operator, Strengths
+from segcal.kernels import affine_numba, affine_torch
 from segcal.numerics import running_minimum
-
-# Bounds within which an optimum is sought: without them separable data have none (definitions 15).
-LARGEST = 1e3
-SMALLEST_SCALE = 1e-3
+from segcal.types import Context, Logits
 
 Outputs: TypeAlias = Literal["scores", "drops", "stacked_drops"]
 
 
-class Frame(NamedTuple):
-    """Voxels in the coordinates in which a calibrator is affine.
-
-    Attributes:
-        features: ``(N, F)``, the x of each voxel.
-        expert: ``(N,)``, the expert it selects, or None if there is only one.
-        order: ``(N, C)``, the class at each canonical position, or None if classes keep their places.
-    """
-
-    features: Tensor
-    expert: Tensor | None = None
-    order: Tensor | None = None
-
-
-class AffineCalibrator(Calibrator):
-    """A calibrator whose scores are affine in its parameters, with zero, one or C experts.
+class AffineCalibrator(ConvexCalibrator):
+    """A calibrator whose scores are affine in its parameters, with one expert or C.
 
     Attributes:
         outputs: what ``W x + b`` is: the scores of all classes; the drops of classes 2 to C below the winner; or
@@ -55,36 +41,100 @@ class AffineCalibrator(Calibrator):
         gauge: parameters that no probability depends on, but the penalty does; ``(G,)`` or ``(C, G)``.
     """
 
-    fitted_by = "convex"
     has_penalty = (True, True)
+    centred = True
+    by_products = True
     outputs: Outputs = "scores"
     weight: nn.Parameter
     bias: nn.Parameter
     gauge: nn.Parameter
 
-    @abstractmethod
-    def frame(self, logits: Tensor) -> Frame:
-        """Bring logits ``(N, C)`` into the coordinates in which this calibrator is affine."""
+    def set_parameters(self, weight: Tensor, bias: Tensor | None = None, gauge: Tensor | None = None) -> None:
+        """Start from this W; without a bias and without a gauge, unless they are given."""
+        bias = torch.zeros(weight.shape[:-1]) if bias is None else bias
+        gauge = torch.zeros(*weight.shape[:-2], 0) if gauge is None else gauge
+        self.weight, self.bias, self.gauge = (nn.Parameter(x.double().contiguous()) for x in (weight, bias, gauge))
 
-    @abstractmethod
     def weight_bounds(self) -> tuple[Tensor, Tensor]:
-        """Return the lowest and highest value of each entry of one expert's `weight`."""
+        """Return the lowest and highest value of each entry of one expert's `weight`: wide, positive diagonals."""
+        high = torch.full(self.weight.shape[-2:], LARGEST, dtype=torch.float64)
+        return (-high).fill_diagonal_(SMALLEST_SCALE), high
 
     def bias_bounds(self) -> tuple[float, float]:
         """Return the lowest and highest value of a bias."""
         return -LARGEST, LARGEST
 
-    @abstractmethod
     def full_map(self, weight: Tensor, bias: Tensor, gauge: Tensor) -> tuple[Tensor, Tensor]:
         """Return the full W ``(..., C, C)`` and b ``(..., C)`` of Eq. 15, of which the parameters are coordinates.
 
         Both are linear in the arguments, which have a leading axis for experts and may have others before it.
         """
+        return weight, bias
 
     @property
-    def num_experts(self) -> int:
-        """Return the number of experts; 1 if all voxels share one map."""
+    def num_experts(self) -> int:  # type: ignore[override]
+        """The number of experts; 1 if all voxels share one map."""
         return self.weight.shape[0] if self.weight.ndim == 3 else 1
+
+    @property
+    def copies(self) -> int:  # type: ignore[override]
+        """A fit also holds the curvature of each output: one square of its features."""
+        return super().copies + self.weight.shape[-1] + 1
+
+    def scores(self, logits: Logits, context: Context | None = None) -> Tensor:
+        """Return ``outputs(W x + b)`` for every voxel."""
+        voxels = logits.movedim(1, -1)
+        frame = self.frame(voxels.reshape(-1, self.num_classes))
+        linear = _select_affine(frame, self.weight.to(logits.dtype), self.bias.to(logits.dtype))
+        scores = scores_from_outputs(linear, self.outputs)
+        if frame.order is not None:
+            scores = torch.zeros_like(scores).scatter(-1, frame.order, scores)
+        return scores.reshape(voxels.shape).movedim(-1, 1)
+
+    def theta(self) -> Tensor:
+        """Return the variables as ``(E, P)``: rows of (W, b), then the gauge."""
+        rows = torch.cat([self.weight, self.bias[..., None]], dim=-1).reshape(self.num_experts, -1)
+        return torch.cat([rows, self.gauge.reshape(self.num_experts, -1)], dim=1)
+
+    @torch.no_grad()
+    def set_theta(self, theta: Tensor) -> None:
+        """Set weight, bias and gauge from ``(E, P)``."""
+        for parameter, value in zip((self.weight, self.bias, self.gauge), self._unpack(theta), strict=True):
+            parameter.copy_(value.reshape(parameter.shape))
+
+    def _unpack(self, theta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return weight, bias and gauge with their expert axis from ``(..., P)``."""
+        rows, features = self.weight.shape[-2:]
+        split = rows * (features + 1)
+        both = theta[..., :split].reshape(*theta.shape[:-1], rows, features + 1)
+        return both[..., :-1], both[..., -1], theta[..., split:]
+
+    def variable_names(self) -> list[str]:
+        """Return the names of one expert's variables."""
+        rows, features = self.weight.shape[-2:]
+        listed = []
+        for row in range(rows):
+            listed += [f"weight[{row}, {column}]" for column in range(features)] + [f"bias[{row}]"]
+        return listed + [f"gauge[{i}]" for i in range(self.gauge.shape[-1])]
+
+    def bounds(self) -> tuple[Tensor, Tensor]:
+        """Return the bounds of weights and biases; a gauge is free."""
+        gauge = torch.full((self.gauge.shape[-1],), torch.inf, dtype=torch.float64)
+        packed = []
+        for weights, bias, free in zip(self.weight_bounds(), self.bias_bounds(), (-gauge, gauge), strict=True):
+            column = torch.full((len(weights), 1), bias, dtype=torch.float64)
+            packed.append(torch.cat([torch.cat([weights, column], dim=1).flatten(), free]))
+        return packed[0], packed[1]
+
+    def penalised(self, theta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return off-diagonals of W, b, and the diagonal of W, each over the root of how many entries there are."""
+        matrix, offsets = self.full_map(*self._unpack(theta))
+        classes = self.num_classes
+        return (
+            without_diagonal(matrix).flatten(-2) / math.sqrt(classes * (classes - 1)),
+            offsets / math.sqrt(classes),
+            matrix.diagonal(dim1=-2, dim2=-1) / math.sqrt(classes),
+        )
 
     def penalty(self, lam: float, mu: float) -> Tensor:
         """Return Eq. 15, averaged over experts."""
@@ -94,20 +144,62 @@ class AffineCalibrator(Calibrator):
         weights = without_diagonal(matrix).square().sum((-2, -1)) / (classes * (classes - 1))
         return (lam * weights + mu * offsets.square().sum(-1) / classes).mean()
 
-    def affine_scores(self, logits: Tensor) -> Tensor:
-        """Return the scores of logits ``(N, C)``, in the order of the classes."""
-        frame = self.frame(logits)
-        linear = _select_affine(frame, self.weight.to(logits.dtype), self.bias.to(logits.dtype))
-        canonical = scores_from_outputs(linear, self.outputs)
-        if frame.order is None:
-            return canonical
-        return torch.zeros_like(canonical).scatter(-1, frame.order, canonical)
+    def penalty_diagonal(self, strengths: Strengths) -> Tensor:
+        """Return about what the penalty adds to the diagonal of the Hessian of one output, ``(F + 1,)``."""
+        (lam, mu, nu), classes = strengths, self.num_classes
+        share = 2 / self.num_experts
+        weights = lam / (classes * (classes - 1)) + nu / classes**2  # one entry of a row is on the diagonal
+        penalty = torch.full((self.weight.shape[-1] + 1,), share * weights, dtype=torch.float64)
+        penalty[-1] = share * mu / classes
+        return penalty
 
-    def scores(self, logits: Tensor, image: Tensor | None = None) -> Tensor:
-        """Return ``outputs(W x + b)`` for every voxel."""
-        voxels = logits.movedim(1, -1)
-        scores = self.affine_scores(voxels.reshape(-1, self.num_classes))
-        return scores.reshape(voxels.shape).movedim(-1, 1)
+    def likelihood(self, block: Block, theta: Tensor) -> tuple[float, Tensor]:
+        """Return the summed NLL and its gradient, by the fused kernel where it can be used."""
+        own = self._own(block, theta)
+        fused = block.features.device.type == "cpu" and len(own) <= affine_numba.LARGEST_OUTPUTS
+        kernel = affine_numba if fused else affine_torch
+        value, gradient = kernel.likelihood(block.features, block.target, block.weight, own, self.outputs)
+        return value, self._padded(outward(gradient, block.centre).reshape(-1).cpu())
+
+    def hessian(self, block: Block, theta: Tensor, total: float) -> Tensor:
+        """Return the Hessian of the summed NLL, divided by `total`."""
+        own = self._own(block, theta)
+        bend = affine_torch.hessian(block.features, block.weight, own, self.outputs).cpu() / total
+        for _ in range(2):  # from both sides
+            bend = outward(bend.T.reshape(len(bend), len(own), -1), block.centre).reshape(bend.shape)
+        gauge = self.gauge.shape[-1]
+        return nn.functional.pad(bend, (0, gauge, 0, gauge)) if gauge else bend
+
+    def operator(self, block: Block, theta: Tensor, total: float) -> Operator:
+        """Return the Hessian of the summed NLL by its products, and the squares that belong to one output each."""
+        own = self._own(block, theta)
+        bend = affine_torch.hessian_operator(block.features, block.weight, own, self.outputs)
+
+        def multiply(vector: Tensor) -> Tensor:
+            direction = inward(vector[: own.numel()].reshape(own.shape).to(own.device), block.centre)
+            return self._padded(outward(bend(direction), block.centre).reshape(-1).cpu() / total)
+
+        def blocks() -> Tensor:
+            found = affine_torch.hessian_blocks(block.features, block.weight, own, self.outputs).cpu()
+            for _ in range(2):  # from both sides
+                found = outward(found.mT, block.centre)
+            return found / total
+
+        return Operator(multiply, blocks)
+
+    def _own(self, block: Block, theta: Tensor) -> Tensor:
+        """Return (W, b) of one expert for features about their centre, where these are."""
+        rows, features = self.weight.shape[-2:]
+        own = theta[: rows * (features + 1)].reshape(rows, -1).to(block.features.device)
+        own = inward(own, block.centre)
+        if self.outputs == "scores" and block.centre is not None:
+            own[:, -1] -= own[:, -1].max().clone()
+        return own
+
+    def _padded(self, values: Tensor) -> Tensor:
+        """Return values of (W, b) with zeros for the gauge, which no probability depends on."""
+        gauge = self.gauge.shape[-1]
+        return torch.cat([values, values.new_zeros(gauge)]) if gauge else values
 
 
 def without_diagonal(matrix: Tensor) -> Tensor:
@@ -131,14 +223,13 @@ def _select_affine(frame: Frame, weight: Tensor, bias: Tensor) -> Tensor:
     """Apply to each voxel the map of its expert."""
     if frame.expert is None:
         return torch.addmm(bias, frame.features, weight.T)
-    if torch.compiler.is_compiling():  # shapes must not depend on values: every expert sees every voxel
-        linear = frame.features.new_zeros(frame.features.shape[0], bias.shape[1])
-        for number in range(weight.shape[0]):
+    linear = frame.features.new_zeros(frame.features.shape[0], bias.shape[1])
+    compiling = torch.compiler.is_compiling()  # shapes must not depend on values: every expert sees every voxel
+    for number in range(weight.shape[0]):
+        if compiling:
             own = torch.addmm(bias[number], frame.features, weight[number].T)
             linear = torch.where((frame.expert == number)[:, None], own, linear)
-        return linear
-    linear = frame.features.new_zeros(frame.features.shape[0], bias.shape[1])
-    for number in range(weight.shape[0]):
+            continue
         mine = (frame.expert == number).nonzero().squeeze(1)
         if len(mine):
             linear = linear.index_copy(0, mine, torch.addmm(bias[number], frame.features[mine], weight[number].T))

@@ -3,8 +3,8 @@ r"""The contract of every calibrator.
 A calibrator is a :class:`torch.nn.Module` that maps logits to log-probabilities of the same shape,
 ``(batch, classes, *space)``. A subclass writes :meth:`Calibrator.scores`: unnormalised log-probabilities,
 in which decisions are compared; this class checks the input, normalises, and keeps the decision through the rounding
-of it (:func:`segcal.calibrators.lead.with_winner`). Its promises are attributes, and one contract test proves them for
-every member of the registry.
+of it (:func:`segcal.calibrators.tie_break.with_winner`). Its promises are attributes, and one contract test proves them
+for every member of the registry.
 
 Parameters are kept in float64, the precision they are fitted in, and are cast to the type of the input when used:
 half types are computed in float32, float32 in float32, float64 in float64.
@@ -16,19 +16,17 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from segcal.calibrators.lead import with_winner
+from segcal.calibrators.tie_break import with_winner
 from segcal.checks import check_forward, check_num_classes
+from segcal.errors import InputError
 from segcal.numerics import compute_dtype
-from segcal.types import Logits, LogProbs, Preserves
+from segcal.types import Context, Logits, LogProbs, Preserves
+
+KEPT = {"order": "keeps the order of all classes", "argmax": "keeps the argmax", None: "may change the argmax"}
 
 
 class Evidence(NamedTuple):
-    """A property of fitted parameters on which a promise rests.
-
-    Attributes:
-        property: what must hold, in words.
-        violation: by how much it does not; 0 if it holds.
-    """
+    """A property of fitted parameters on which a promise rests, in words, and by how much it does not hold."""
 
     property: str
     violation: float
@@ -38,35 +36,37 @@ class Calibrator(nn.Module, ABC):
     """Maps logits to calibrated log-probabilities.
 
     Attributes:
+        name: its name in the registry; of a class that is not there, the name of the class.
         translation_invariant: adding a constant to all logits of a voxel does not change the result.
         preserves: "argmax" if the winning class of a voxel never changes, "order" if no two classes ever change
             places, None if nothing is promised. A change of scores means *strictly* another class above; of the
             result, another class by ``argmax``, which takes the first of equal ones.
         pointwise: a voxel's result depends on that voxel alone.
-        fitted_by: which method of :mod:`segcal.fitting` fits it.
+        fitted_by: the method of :mod:`segcal.fitting` that fits it.
         has_penalty: whether its penalty has a term on weights (lam) and one on biases (mu).
-        num_classes: C.
+        copies: what a fit holds of its size besides the parameters: gradients, steps, the best so far.
+        mixtures: parameters that are weights of a mixture.
         options: the arguments, besides `num_classes`, that make it again; plain data, written to artefacts.
     """
 
+    name: str
     translation_invariant: bool
     preserves: Preserves
     pointwise: bool = True
     fitted_by: str
     has_penalty: tuple[bool, bool] = (False, False)
+    copies: int = 8
+    mixtures: tuple[str, ...] = ()
 
     def __init__(self, num_classes: int, **options: Any) -> None:
         super().__init__()
         self.num_classes = check_num_classes(num_classes)
+        self.name = vars(type(self)).get("name", type(self).__name__)
         self.options: dict[str, Any] = options
 
     @abstractmethod
-    def scores(self, logits: Logits, image: Tensor | None = None) -> Tensor:
+    def scores(self, logits: Logits, context: Context | None = None) -> Tensor:
         """Return unnormalised log-probabilities of float32 or float64 logits ``(batch, classes, *space)``."""
-
-    @abstractmethod
-    def num_identifiable(self) -> int:
-        """Return how many directions of parameter space change the output (Table 2)."""
 
     def reach(self, axes: int) -> tuple[int, ...] | None:
         """Return how far a voxel sees along each of `axes` axes of space; None if it sees the whole image."""
@@ -82,15 +82,53 @@ class Calibrator(nn.Module, ABC):
 
     def become_temperature(self, temperature: float) -> None:
         """Set the parameters so that it is temperature scaling, from which a fit by gradient starts."""
-        raise NotImplementedError(f"{type(self).__name__} is not fitted by gradient")
+        raise NotImplementedError(f"{self.name} is not fitted by gradient")
+
+    def positive(self) -> dict[str, float]:
+        """Return the parameters that training by gradient keeps positive, each with the smallest start."""
+        return {}
+
+    def penalty(self, lam: float, mu: float) -> Tensor:
+        """Return the penalty of the parameters, differentiable; zero for a calibrator that has none."""
+        return torch.zeros((), dtype=torch.float64)
 
     def num_parameters(self) -> int:
         """Return how many scalars are fitted (Table 2)."""
         return sum(parameter.numel() for parameter in self.parameters())
 
-    def forward(self, logits: Logits, image: Tensor | None = None) -> LogProbs:
+    def num_identifiable(self) -> int:
+        """Return how many directions of parameter space change the output (Table 2); all, unless told."""
+        return self.num_parameters()
+
+    @property
+    def temperature(self) -> float | None:
+        """The temperature that divides the logits of all voxels; None where there is no such thing."""
+        inverse = getattr(self, "inverse_temperature", None)
+        return None if inverse is None else float(1 / inverse.detach())
+
+    def forward(self, logits: Logits, context: Context | None = None) -> LogProbs:
         """Return calibrated log-probabilities in the shape of `logits`; half types come back as float32."""
         check_forward(logits, self.num_classes)
+        check_context(context)
         logits = logits.to(compute_dtype(logits.dtype))
-        log_probs = torch.log_softmax(self.scores(logits, image), dim=1)
+        log_probs = torch.log_softmax(self.scores(logits, context), dim=1)
         return log_probs if self.preserves is None else with_winner(log_probs, logits)
+
+    def __repr__(self) -> str:
+        scale = "" if self.temperature is None else f", T = {self.temperature:.4g}"
+        offset = "does not see" if self.translation_invariant else "depends on"
+        sees = "voxel by voxel" if self.pointwise else "sees neighbours"
+        size = "1 parameter" if self.num_parameters() == 1 else f"{self.num_parameters():,} parameters"
+        return (
+            f"{self.name} for {self.num_classes} classes{scale}: {KEPT[self.preserves]}, {offset} the offset of the "
+            f"logits, {sees}; {size}"
+        )
+
+
+def check_context(context: Context | None) -> None:
+    """Refuse a bare image where a context is needed."""
+    if context is not None and not isinstance(context, Context):
+        raise InputError(
+            f"context is {type(context).__name__}, but a Context is needed. Pass an image as "
+            "segcal.types.Context(image=image)."
+        )

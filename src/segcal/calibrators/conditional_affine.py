@@ -25,33 +25,27 @@ promise holds in floating point, where the dense W reverses near ties.
 from typing import Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from segcal.calibrators.affine import LARGEST, SMALLEST_SCALE, AffineCalibrator, Frame
+from segcal.calibrators.affine import AffineCalibrator
 from segcal.calibrators.base import Evidence
+from segcal.calibrators.convex import LARGEST, SMALLEST_SCALE, Frame
 from segcal.numerics import descending, winner
 
 
 class ConditionalAffine(AffineCalibrator):
-    """One constrained affine map per predicted class.
-
-    Args:
-        num_classes: number of classes C.
-        preserves: "argmax" for CMS_ap, "order" for CMS_op.
-    """
+    """One constrained affine map per predicted class, which keeps the "argmax" (CMS_ap) or the "order" (CMS_op)."""
 
     translation_invariant = True
 
     def __init__(self, num_classes: int, preserves: Literal["argmax", "order"]) -> None:
         super().__init__(num_classes, preserves=preserves)
+        self.name = "cms_ap" if preserves == "argmax" else "cms_op"
         self.preserves = preserves
         self.outputs = "drops" if preserves == "argmax" else "stacked_drops"
-        gaps = num_classes - 1
-        self.weight = nn.Parameter(torch.eye(gaps, dtype=torch.float64).repeat(num_classes, 1, 1))
-        self.bias = nn.Parameter(torch.zeros(num_classes, gaps, dtype=torch.float64))
-        gauge = torch.zeros(num_classes, num_classes + 1, dtype=torch.float64)
+        gauge = torch.zeros(num_classes, num_classes + 1)
         gauge[:, 0] = 1
-        self.gauge = nn.Parameter(gauge)
+        self.set_parameters(torch.eye(num_classes - 1).repeat(num_classes, 1, 1), gauge=gauge)
 
     def frame(self, logits: Tensor) -> Frame:
         """Return the gaps in canonical order, the winner, and that order."""
@@ -62,9 +56,8 @@ class ConditionalAffine(AffineCalibrator):
 
     def weight_bounds(self) -> tuple[Tensor, Tensor]:
         """Return the cone: non-negative, with a floor on the diagonal."""
-        gaps = self.num_classes - 1
-        low = torch.zeros(gaps, gaps, dtype=torch.float64).fill_diagonal_(SMALLEST_SCALE)
-        return low, torch.full((gaps, gaps), LARGEST, dtype=torch.float64)
+        high = torch.full(self.weight.shape[-2:], LARGEST, dtype=torch.float64)
+        return torch.zeros_like(high).fill_diagonal_(SMALLEST_SCALE), high
 
     def bias_bounds(self) -> tuple[float, float]:
         """Return the cone of the drops."""
@@ -80,6 +73,11 @@ class ConditionalAffine(AffineCalibrator):
         matrix = torch.linalg.solve(to_gaps, in_gaps @ to_gaps)
         offsets = torch.linalg.solve(to_gaps, torch.cat([first_bias, bias], dim=-1)[..., None])[..., 0]
         return matrix, offsets
+
+    def positive(self) -> dict[str, float]:
+        """Return weights and drops; the error at the start grows with the classes."""
+        smallest = 1e-3 if self.num_classes <= 5 else 1e-4
+        return {"weight": smallest, "bias": smallest}
 
     def evidence(self) -> dict[str, Evidence]:
         """The decision is kept because no gap can become negative."""

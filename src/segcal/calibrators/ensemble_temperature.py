@@ -14,23 +14,26 @@ import torch
 from torch import Tensor, nn
 
 from segcal.calibrators.base import Calibrator, Evidence
+from segcal.calibrators.convex import SMALLEST_SCALE
 from segcal.numerics import descending, running_minimum
-from segcal.types import Logits
+from segcal.types import Context, Logits
 
 
 class EnsembleTemperatureScaling(Calibrator):
     """Mix tempered probabilities with the original and the uniform ones."""
 
+    name = "ets"
     translation_invariant = True
     preserves = "order"
     fitted_by = "mixture"
+    mixtures = ("mixture",)
 
     def __init__(self, num_classes: int) -> None:
         super().__init__(num_classes)
         self.inverse_temperature = nn.Parameter(torch.ones((), dtype=torch.float64))
         self.mixture = nn.Parameter(torch.tensor([1.0, 0.0, 0.0], dtype=torch.float64))
 
-    def scores(self, logits: Logits, image: Tensor | None = None) -> Tensor:
+    def scores(self, logits: Logits, context: Context | None = None) -> Tensor:
         """Return the log of the mixture."""
         ordered, order = descending(logits)
         gaps = ordered - ordered[:, :1]
@@ -40,6 +43,10 @@ class EnsembleTemperatureScaling(Calibrator):
         log_q = torch.logaddexp(tempered + log_w[0], original + log_w[1])
         log_q = torch.logaddexp(log_q, (log_w[2] - math.log(self.num_classes)).expand_as(log_q))
         return torch.zeros_like(log_q).scatter(1, order, running_minimum(log_q))
+
+    def positive(self) -> dict[str, float]:
+        """Return the inverse temperature."""
+        return {"inverse_temperature": SMALLEST_SCALE}
 
     def evidence(self) -> dict[str, Evidence]:
         """The order is kept because every term of the mixture keeps it."""

@@ -18,7 +18,7 @@ from torch import Tensor
 from segcal.calibrators.base import Calibrator
 from segcal.errors import InputError
 from segcal.numerics import canonical_logits, count_below, winner
-from segcal.types import Logits
+from segcal.types import Context, Logits
 
 BINS = 15
 
@@ -31,6 +31,7 @@ class Histogram(Calibrator):
         bins: how many bins.
     """
 
+    name = "histogram"
     translation_invariant = True
     preserves = None
     fitted_by = "histogram"
@@ -47,7 +48,7 @@ class Histogram(Calibrator):
         self.register_buffer("accuracy", torch.full((bins,), 0.5, dtype=torch.float64))
         self.register_buffer("known", torch.zeros(bins, dtype=torch.float64))
 
-    def scores(self, logits: Logits, image: Tensor | None = None) -> Tensor:
+    def scores(self, logits: Logits, context: Context | None = None) -> Tensor:
         """Return log q."""
         log_probs = canonical_logits(logits)
         first = winner(log_probs).unsqueeze(1)

@@ -7,20 +7,17 @@ order-preserving; no parameters.
 from torch import Tensor
 
 from segcal.calibrators.base import Calibrator
-from segcal.types import Logits
+from segcal.types import Context, Logits
 
 
 class Identity(Calibrator):
     """Return the softmax of the logits, unchanged."""
 
+    name = "identity"
     translation_invariant = True
     preserves = "order"
     fitted_by = "nothing"
 
-    def scores(self, logits: Logits, image: Tensor | None = None) -> Tensor:
+    def scores(self, logits: Logits, context: Context | None = None) -> Tensor:
         """Return the logits."""
         return logits
-
-    def num_identifiable(self) -> int:
-        """There is nothing to identify."""
-        return 0

@@ -6,7 +6,7 @@ with f non-decreasing, fitted by isotonic regression of one-hot labels on probab
 class. f is a table: `points` and `values`, linear between points and constant beyond them; both have `knots` entries,
 of which repeated last ones mean nothing. f is the same for all classes and sees probabilities only: order-preserving
 and translation-invariant. Rounding need not be monotone, so the result is computed in descending order of the logits
-and cut by a running minimum; where f is flat, the winner keeps a visible lead (:mod:`segcal.calibrators.lead`).
+and cut by a running minimum; where f is flat, the winner keeps a visible lead (:mod:`segcal.calibrators.tie_break`).
 
 `used` is 0 in a new one, which is the identity, and 1 after a fit. Tables are not trained by gradient: 2 `knots` - 1
 numbers, of which the scale of f is lost.
@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 
 from segcal.calibrators.base import Calibrator, Evidence
-from segcal.calibrators.lead import with_lead
+from segcal.calibrators.tie_break import with_lead
 from segcal.errors import InputError
 from segcal.numerics import count_below, descending, running_minimum
-from segcal.types import Logits
+from segcal.types import Context, Logits
 
 SLOPE = 1e-9
 FLOOR = 1e-12
@@ -34,6 +34,7 @@ class Isotonic(Calibrator):
         knots: how many points the function may have; a fit with more joins the lightest of them.
     """
 
+    name = "isotonic"
     translation_invariant = True
     preserves = "order"
     fitted_by = "isotonic"
@@ -50,7 +51,7 @@ class Isotonic(Calibrator):
         self.register_buffer("values", torch.linspace(0, 1, knots, dtype=torch.float64))
         self.register_buffer("used", torch.zeros((), dtype=torch.float64))
 
-    def scores(self, logits: Logits, image: Tensor | None = None) -> Tensor:
+    def scores(self, logits: Logits, context: Context | None = None) -> Tensor:
         """Return the logarithm of the mapped probabilities."""
         ordered, order = descending(logits)
         log_probs = torch.log_softmax(ordered - ordered[:, :1], dim=1)

@@ -8,14 +8,15 @@ by piece, with the same result and bounded memory, and training sees crops as if
 """
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
-from segcal.calibrators.base import Calibrator
+from segcal.calibrators.base import Calibrator, check_context
 from segcal.checks import check_planes
-from segcal.types import Logits
+from segcal.types import Context, Logits
 
 
 class LookAround(Calibrator):
@@ -29,21 +30,33 @@ class LookAround(Calibrator):
         """Return how many voxels are added to each side of each of `axes` axes of space."""
 
     @abstractmethod
-    def inner_scores(self, logits: Logits, image: Tensor | None = None, weight: Tensor | None = None) -> Tensor:
+    def inner_scores(self, logits: Logits, context: Context | None = None, weight: Tensor | None = None) -> Tensor:
         """Return the scores of what is inside the margin.
 
         Args:
             logits: ``(batch, classes, *space)`` with the margin.
-            image: ``(batch, channels, *space)`` with the margin, or None.
+            context: with the margin.
             weight: ``(batch, 1, *inside)``, for how many voxels of the image each one stands; 1 if not given.
         """
 
-    def scores(self, logits: Logits, image: Tensor | None = None) -> Tensor:
+    def scores(self, logits: Logits, context: Context | None = None) -> Tensor:
         """Return unnormalised log-probabilities; see :class:`segcal.calibrators.base.Calibrator`."""
-        check_planes(logits, type(self).__name__)
+        check_planes(logits, self.name)
+        check_context(context)
         margin = self.margin(logits.ndim - 2)
-        picture = None if image is None else with_margin(image.to(logits.dtype), margin)
-        return self.inner_scores(with_margin(logits, margin), picture)
+        around = each_part(context, lambda part: with_margin(part.to(logits.dtype), margin))
+        return self.inner_scores(with_margin(logits, margin), around)
+
+
+def each_part(context: Context | None, change: Callable[[Tensor], Tensor]) -> Context | None:
+    """Return a context whose parts were changed alike; `change` sees them as ``(batch, channels, *space)``."""
+    if context is None:
+        return None
+    image, disagreement = context
+    return Context(
+        None if image is None else change(image),
+        None if disagreement is None else change(disagreement.unsqueeze(1)).squeeze(1),
+    )
 
 
 def with_margin(values: Tensor, margin: Sequence[int]) -> Tensor:
@@ -70,7 +83,7 @@ def without_margin(values: Tensor, margin: Sequence[int]) -> Tensor:
     return values
 
 
-def tiled_scores(calibrator: Calibrator, logits: Logits, image: Tensor | None, values: int) -> Tensor:
+def tiled_scores(calibrator: Calibrator, logits: Logits, context: Context | None, values: int) -> Tensor:
     """Return ``calibrator.scores`` of an image, computed in slabs of about so many values.
 
     The slabs are cut along the longest axis of space and overlap by what a voxel can see, so nothing changes but the
@@ -79,7 +92,7 @@ def tiled_scores(calibrator: Calibrator, logits: Logits, image: Tensor | None, v
     space = logits.shape[2:]
     reach = calibrator.reach(len(space))
     if reach is None or logits.numel() <= values:
-        return calibrator.scores(logits, image)
+        return calibrator.scores(logits, context)
     axis = max(range(len(space)), key=lambda number: space[number])
     overlap, size = reach[axis], space[axis]
     step = max(1, values * size // logits.numel())
@@ -87,7 +100,7 @@ def tiled_scores(calibrator: Calibrator, logits: Logits, image: Tensor | None, v
     for start in range(0, size, step):
         stop = min(start + step, size)
         low, high = max(0, start - overlap), min(size, stop + overlap)
-        part = [values.narrow(axis + 2, low, high - low) for values in (logits, image) if values is not None]
-        found = calibrator.scores(part[0], part[1] if len(part) > 1 else None)
+        cut = partial(torch.narrow, dim=axis + 2, start=low, length=high - low)
+        found = calibrator.scores(cut(logits), each_part(context, cut))
         scores.narrow(axis + 2, start, stop - start).copy_(found.narrow(axis + 2, start - low, stop - start))
     return scores

@@ -1,4 +1,4 @@
-r"""Matrix scaling (MS) and Dirichlet calibration (DC): one affine map of all classes.
+r"""Matrix scaling and Dirichlet calibration: affine maps of all classes, one for all voxels or one per predicted class.
 
 .. math::
     \text{MS:}\quad q = S(W z + b), \qquad
@@ -9,44 +9,43 @@ one sum; DC sees canonical logits and is translation-invariant. Neither keeps th
 collapse to temperature scaling (App. A.2). C (C + 1) parameters, C^2 - 1 identifiable: one vector added to all
 rows of (W, b) is lost in the softmax. The penalty (Eq. 15) reads the full W, without a reference row, so the
 identity costs nothing.
+
+**MS_c**, with equal row sums (Sec. 3.1): :math:`W \mathbf{1} = s \mathbf{1}`. `weight` holds the first C - 1 columns of
+W, `gauge` the common row sum s; the last column is what is missing to s. Then
+:math:`W z = W_{free} (z_{1..C-1} - z_C) + s z_C \mathbf{1}`: the last term is the same for all classes and is dropped,
+so only differences of logits are used and the map is translation-invariant to the last bit. s matters to the penalty.
+C^2 + 1 parameters, C (C - 1) identifiable.
+
+**CDC**, one Dirichlet map per predicted class (Sec. 3.2): :math:`q = S(W_i \log S(z) + b_i)`, i the winner, the first
+axis of `weight` and `bias`. The paper brings the winner into first place before it applies the map; for an
+unconstrained map this only renames rows and columns and changes neither q nor the penalty, so classes keep their places
+here. It does not keep the decision: it is the unconstrained partner of CMS_ap and CMS_op. C^2 (C + 1) parameters,
+C (C^2 - 1) identifiable.
 """
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from segcal.calibrators.affine import LARGEST, SMALLEST_SCALE, AffineCalibrator, Frame
+from segcal.calibrators.affine import AffineCalibrator
 from segcal.calibrators.base import Evidence
-from segcal.numerics import canonical_logits
+from segcal.calibrators.convex import Frame
+from segcal.numerics import canonical_logits, winner
 
 
 class MatrixScaling(AffineCalibrator):
-    """One affine map of the logits, or of the log-probabilities.
-
-    Args:
-        num_classes: number of classes C.
-        canonical: see log-probabilities (DC) instead of raw logits (MS).
-    """
+    """One affine map of the logits (MS), or with `canonical` of the log-probabilities (DC)."""
 
     preserves = None
 
     def __init__(self, num_classes: int, canonical: bool = False) -> None:
         super().__init__(num_classes, canonical=canonical)
+        self.name = "dc" if canonical else "ms"
         self.translation_invariant = canonical
-        self.weight = nn.Parameter(torch.eye(num_classes, dtype=torch.float64))
-        self.bias = nn.Parameter(torch.zeros(num_classes, dtype=torch.float64))
-        self.gauge = nn.Parameter(torch.zeros(0, dtype=torch.float64))
+        self.set_parameters(torch.eye(num_classes))
 
     def frame(self, logits: Tensor) -> Frame:
         """Return the logits, or the log-probabilities."""
-        return Frame(canonical_logits(logits) if self.options["canonical"] else logits)
-
-    def weight_bounds(self) -> tuple[Tensor, Tensor]:
-        """Return wide bounds; the diagonal stays positive."""
-        return matrix_bounds(self.num_classes)
-
-    def full_map(self, weight: Tensor, bias: Tensor, gauge: Tensor) -> tuple[Tensor, Tensor]:
-        """Return W and b."""
-        return weight, bias
+        return Frame(canonical_logits(logits) if self.translation_invariant else logits)
 
     def evidence(self) -> dict[str, Evidence]:
         """The offset cancels if and only if all rows have one sum."""
@@ -59,7 +58,45 @@ class MatrixScaling(AffineCalibrator):
         return self.num_classes**2 - 1
 
 
-def matrix_bounds(size: int) -> tuple[Tensor, Tensor]:
-    """Return the bounds of definitions 15: diagonals in [1e-3, 1e3], the rest in [-1e3, 1e3]."""
-    low = torch.full((size, size), -LARGEST, dtype=torch.float64).fill_diagonal_(SMALLEST_SCALE)
-    return low, torch.full((size, size), LARGEST, dtype=torch.float64)
+class RowSumMatrixScaling(AffineCalibrator):
+    """One affine map of the logits whose rows have one sum (MS_c)."""
+
+    name = "ms_c"
+    translation_invariant = True
+    preserves = None
+
+    def __init__(self, num_classes: int) -> None:
+        super().__init__(num_classes)
+        self.set_parameters(torch.eye(num_classes)[:, :-1], gauge=torch.ones(1))
+
+    def frame(self, logits: Tensor) -> Frame:
+        """Return the differences to the last logit."""
+        return Frame(logits[:, :-1] - logits[:, -1:])
+
+    def full_map(self, weight: Tensor, bias: Tensor, gauge: Tensor) -> tuple[Tensor, Tensor]:
+        """Return all C columns of W, and b."""
+        return torch.cat([weight, gauge[..., None] - weight.sum(-1, keepdim=True)], dim=-1), bias
+
+    def num_identifiable(self) -> int:
+        """Return C (C - 1)."""
+        return self.num_classes * (self.num_classes - 1)
+
+
+class ConditionalDirichlet(AffineCalibrator):
+    """One affine map of the log-probabilities for each predicted class (CDC)."""
+
+    name = "cdc"
+    translation_invariant = True
+    preserves = None
+
+    def __init__(self, num_classes: int) -> None:
+        super().__init__(num_classes)
+        self.set_parameters(torch.eye(num_classes).repeat(num_classes, 1, 1))
+
+    def frame(self, logits: Tensor) -> Frame:
+        """Return log-probabilities and the predicted class."""
+        return Frame(canonical_logits(logits), expert=winner(logits))
+
+    def num_identifiable(self) -> int:
+        """Return C (C^2 - 1)."""
+        return self.num_classes * (self.num_classes**2 - 1)

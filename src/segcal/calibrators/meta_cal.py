@@ -21,10 +21,10 @@ import torch
 from torch import Tensor, nn
 
 from segcal.calibrators.base import Calibrator, Evidence
-from segcal.calibrators.lead import with_lead
+from segcal.calibrators.tie_break import with_lead
 from segcal.errors import InputError
 from segcal.numerics import canonical_logits, winner
-from segcal.types import Logits
+from segcal.types import Context, Logits
 
 # Nats, above any entropy: that of C classes is at most log C. Finite, so that an artefact can hold it.
 NEVER = 1e3
@@ -73,6 +73,7 @@ class MetaCal(Calibrator):
             n1_max=n1_max,
             large_temperature=large_temperature,
         )
+        self.name = "meta_cal" if above == "uniform" else "meta_cal_large_t"
         _check(alpha, target_accuracy, n1_max, large_temperature)
         self.above, self.alpha, self.target_accuracy = above, alpha, target_accuracy
         self.n1_max, self.large_temperature = n1_max, large_temperature
@@ -84,7 +85,7 @@ class MetaCal(Calibrator):
                 torch.tensor(1 / (large_temperature or LARGE_TEMPERATURE), dtype=torch.float64)
             )
 
-    def scores(self, logits: Logits, image: Tensor | None = None) -> Tensor:
+    def scores(self, logits: Logits, context: Context | None = None) -> Tensor:
         """Return tempered distances to the winner; above the threshold almost equal scores."""
         gaps = logits - logits.amax(dim=1, keepdim=True)
         sure = entropy(gaps) < self.threshold.to(gaps.dtype)

@@ -25,7 +25,7 @@ from segcal.calibrators.base import Calibrator
 from segcal.calibrators.perceptron import Perceptron
 from segcal.calibrators.temperature_tree import before_positive, positive
 from segcal.numerics import descending
-from segcal.types import Logits
+from segcal.types import Context, Logits
 
 
 class OrderPreservingNetwork(Calibrator):
@@ -37,6 +37,7 @@ class OrderPreservingNetwork(Calibrator):
         seed: of its random start.
     """
 
+    name = "iop"
     translation_invariant = True
     preserves = "order"
     fitted_by = "gradient"
@@ -45,7 +46,7 @@ class OrderPreservingNetwork(Calibrator):
         super().__init__(num_classes, hidden=tuple(hidden), seed=seed)
         self.network = Perceptron(self.num_classes - 1, hidden, self.num_classes - 1, seed)
 
-    def scores(self, logits: Logits, image: Tensor | None = None) -> Tensor:
+    def scores(self, logits: Logits, context: Context | None = None) -> Tensor:
         """Return zero for the winner, and for the others the sums of the scaled gaps above them, negative."""
         last = logits.movedim(1, -1)
         ordered, order = descending(last.reshape(-1, self.num_classes))

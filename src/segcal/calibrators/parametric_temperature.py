@@ -20,7 +20,7 @@ from segcal.calibrators.perceptron import Perceptron
 from segcal.calibrators.temperature_tree import before_positive, positive
 from segcal.errors import InputError
 from segcal.numerics import canonical_logits
-from segcal.types import Logits
+from segcal.types import Context, Logits
 
 
 class ParametricTemperatureScaling(Calibrator):
@@ -33,6 +33,7 @@ class ParametricTemperatureScaling(Calibrator):
         seed: of its random start.
     """
 
+    name = "pts"
     translation_invariant = True
     preserves = "order"
     fitted_by = "gradient"
@@ -44,7 +45,7 @@ class ParametricTemperatureScaling(Calibrator):
         self.largest = min(largest, self.num_classes)
         self.network = Perceptron(self.largest, hidden, 1, seed)
 
-    def scores(self, logits: Logits, image: Tensor | None = None) -> Tensor:
+    def scores(self, logits: Logits, context: Context | None = None) -> Tensor:
         """Return the distances to the winner, divided by the temperature of the voxel."""
         features = canonical_logits(logits).topk(self.largest, dim=1, sorted=True).values
         last = features.movedim(1, -1)

@@ -1,7 +1,6 @@
 r"""Selective scaling: smooth the voxels that are probably wrong, leave the others (Wang et al., CVPR 2023).
 
-A selector (:mod:`segcal.calibrators.selector`) flags voxels as probably mispredicted. With
-:math:`\beta = 1 / T`,
+A selector flags voxels as probably mispredicted. With :math:`\beta = 1 / T`,
 
 .. math:: q = S(\beta_w z) \ \text{where flagged}, \qquad q = S(\beta_r z) \ \text{elsewhere} \quad\text{(Eq. 4)}.
 
@@ -14,27 +13,98 @@ the model is under-confident. Another calibrator g can stand inside ("selective 
 
 The selector sees log-probabilities, and one positive factor a voxel keeps every order: translation-invariant and
 order-preserving, as far as g is. A temperature of 1e10 leaves the classes of a voxel equal in floating point; the
-winner keeps a visible lead (:mod:`segcal.calibrators.lead`), so the decision can be read from a float32 result too.
+winner keeps a visible lead (:mod:`segcal.calibrators.tie_break`): the decision can be read from a float32 result too.
 
 The selector decides in jumps, so only the temperatures are identifiable in the sense of Table 2: 2 (or one and those
 of g), of :math:`5 C^2 + 6 C + 2` selector weights and 2 temperatures.
+
+**The selector** is a small network, voxel by voxel on :math:`x = \log(S(z) + 10^{-16})` in the order of the classes:
+
+.. math:: C \to C \to 2C \to C \to 2, \qquad h_{l+1} = \mathrm{ReLU}(W_l h_l + b_l),
+
+the last layer without ReLU; its two outputs stand for *wrong* and *right*. The published network has a batch
+normalisation before each ReLU, which is part of training alone: :mod:`segcal.fitting.selector` folds it into the
+weights, so that nothing here depends on a mode or on other voxels of a batch. `weight_l` and `bias_l` hold the layers.
+
+A new selector flags nothing: its first layer is the identity, all others are zero, and a tie is not *wrong*.
 """
 
+import math
+from itertools import pairwise
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from segcal.calibrators.base import Calibrator, Evidence
-from segcal.calibrators.lead import with_lead
-from segcal.calibrators.selector import Selector
+from segcal.calibrators.tie_break import with_lead
 from segcal.errors import InputError
-from segcal.numerics import winner
-from segcal.types import Logits
+from segcal.numerics import canonical_logits, winner
+from segcal.types import Context, Logits
 
 Rule = Literal["nll", "ece", "paper"]
 RULES = ("nll", "ece", "paper")
 PLACES = ("unflagged", "before")
+# log of what the published code adds to a probability before it takes the logarithm.
+LOG_FLOOR = math.log(1e-16)
+
+
+def widths(num_classes: int) -> tuple[int, ...]:
+    """Return the number of values before, between and after the layers.
+
+    >>> widths(3)
+    (3, 3, 6, 3, 2)
+    """
+    return num_classes, num_classes, 2 * num_classes, num_classes, 2
+
+
+def selector_input(logits: Tensor, axis: int = 1) -> Tensor:
+    """Return log(S(z) + 1e-16), computed in the log domain."""
+    log_probs = canonical_logits(logits, axis)
+    return torch.logaddexp(log_probs, torch.full_like(log_probs, LOG_FLOOR))
+
+
+class Selector(nn.Module):
+    """Says which voxels are probably mispredicted.
+
+    Args:
+        num_classes: number of classes C.
+    """
+
+    def __init__(self, num_classes: int) -> None:
+        super().__init__()
+        self.widths = widths(num_classes)
+        for layer, (before, after) in enumerate(pairwise(self.widths)):
+            weight = torch.zeros(after, before, dtype=torch.float64)
+            if layer == 0:
+                weight.fill_diagonal_(1.0)
+            self.register_parameter(f"weight_{layer}", nn.Parameter(weight))
+            self.register_parameter(f"bias_{layer}", nn.Parameter(torch.zeros(after, dtype=torch.float64)))
+
+    def forward(self, logits: Tensor) -> Tensor:
+        """Return, as ``(batch, *space)``, by how much *wrong* is above *right*; flagged where it is positive."""
+        shape = logits.shape
+        values = selector_input(logits).reshape(shape[0], shape[1], -1)
+        last = len(self.widths) - 2
+        for layer in range(last + 1):
+            weight = getattr(self, f"weight_{layer}").to(logits.dtype)
+            bias = getattr(self, f"bias_{layer}").to(logits.dtype)
+            values = torch.matmul(weight, values) + bias[:, None]
+            values = values if layer == last else torch.relu(values)
+        return (values[:, 0] - values[:, 1]).reshape(shape[0], *shape[2:])
+
+    @torch.no_grad()
+    def set_layers(self, layers: list[tuple[Tensor, Tensor]]) -> None:
+        """Take over the weights and biases of trained layers."""
+        for layer, (weight, bias) in enumerate(layers):
+            getattr(self, f"weight_{layer}").copy_(weight)
+            getattr(self, f"bias_{layer}").copy_(bias)
+
+    def set_constant(self, flagged: bool) -> None:
+        """Flag every voxel, or none."""
+        layers = [(torch.zeros(after, before), torch.zeros(after)) for before, after in pairwise(self.widths)]
+        layers[-1][1][0 if flagged else 1] = 1.0
+        self.set_layers(layers)
 
 
 class Selective(Calibrator):
@@ -49,6 +119,7 @@ class Selective(Calibrator):
         place: where it stands: "unflagged" or "before".
     """
 
+    name = "selective"
     fitted_by = "selector"
 
     def __init__(
@@ -69,9 +140,9 @@ class Selective(Calibrator):
         if inner is None:
             self.inverse_temperature_right = nn.Parameter(torch.ones((), dtype=torch.float64))
 
-    def scores(self, logits: Logits, image: Tensor | None = None) -> Tensor:
+    def scores(self, logits: Logits, context: Context | None = None) -> Tensor:
         """Return flagged voxels with their distances to the winner shrunk, and the others as they are or by g."""
-        seen, others = self.parts(logits, image)
+        seen, others = self.parts(logits, context)
         flagged = self.selector(seen).unsqueeze(1) > 0
         gaps = seen - seen.amax(dim=1, keepdim=True)
         smoothed = with_lead(gaps * self.inverse_temperature_wrong.to(gaps.dtype), winner(gaps))
@@ -79,11 +150,11 @@ class Selective(Calibrator):
             others = gaps * self.inverse_temperature_right.to(gaps.dtype)
         return torch.where(flagged, smoothed, others)
 
-    def parts(self, logits: Logits, image: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def parts(self, logits: Logits, context: Context | None = None) -> tuple[Tensor, Tensor]:
         """Return what the selector sees and flagged voxels are made of, and what the others are made of."""
         if self.inner is None:
             return logits, logits
-        others = self.inner.scores(logits, image)
+        others = self.inner.scores(logits, context)
         return (others if self.place == "before" else logits), others
 
     def evidence(self) -> dict[str, Evidence]:
@@ -116,6 +187,6 @@ def _check(temperatures: str, repeats: float, inner: Calibrator | None, place: s
         )
     if not inner.pointwise or inner.num_classes != num_classes:
         raise InputError(
-            f"inner is a {type(inner).__name__} for {inner.num_classes} classes, but a calibrator that works voxel by "
+            f"inner is {inner.name} for {inner.num_classes} classes, but a calibrator that works voxel by "
             f"voxel on {num_classes} classes is needed. Choose another one."
         )

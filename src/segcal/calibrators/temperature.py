@@ -11,30 +11,41 @@ first, so that near ties are not lost to a large offset. 1 parameter, 1 identifi
 import torch
 from torch import Tensor, nn
 
-from segcal.calibrators.base import Calibrator, Evidence
-from segcal.types import Logits
+from segcal.calibrators.base import Evidence
+from segcal.calibrators.convex import LARGEST, SMALLEST_SCALE, ConvexCalibrator, Frame
+from segcal.types import Context, Logits
 
 
-class TemperatureScaling(Calibrator):
+class TemperatureScaling(ConvexCalibrator):
     """Divide all logits by one temperature."""
 
+    name = "ts"
     translation_invariant = True
     preserves = "order"
-    fitted_by = "convex"
+    variables = ("inverse_temperature",)
+    one_temperature = True
 
     def __init__(self, num_classes: int) -> None:
         super().__init__(num_classes)
         self.inverse_temperature = nn.Parameter(torch.ones((), dtype=torch.float64))
 
-    def scores(self, logits: Logits, image: Tensor | None = None) -> Tensor:
+    def scores(self, logits: Logits, context: Context | None = None) -> Tensor:
         """Return the distances to the winner, divided by the temperature."""
         return (logits - logits.amax(dim=1, keepdim=True)) * self.inverse_temperature.to(logits.dtype)
+
+    def frame(self, logits: Tensor) -> Frame:
+        """Return the distances to the winner."""
+        return Frame(logits - logits.amax(dim=1, keepdim=True))
+
+    def bounds(self) -> tuple[Tensor, Tensor]:
+        """Return the widest range of a temperature."""
+        return torch.tensor([SMALLEST_SCALE], dtype=torch.float64), torch.tensor([LARGEST], dtype=torch.float64)
+
+    def positive(self) -> dict[str, float]:
+        """Return the inverse temperature."""
+        return {"inverse_temperature": SMALLEST_SCALE}
 
     def evidence(self) -> dict[str, Evidence]:
         """The order is kept because the inverse temperature is positive."""
         beta = float(self.inverse_temperature.detach())
         return {"decision": Evidence("the inverse temperature is positive", max(0.0, -beta))}
-
-    def num_identifiable(self) -> int:
-        """Return 1."""
-        return 1

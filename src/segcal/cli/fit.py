@@ -14,8 +14,9 @@ from segcal.fitting.artifact import check_place
 from segcal.fitting.choice import Decision
 from segcal.fitting.contest import compare, read_poolings
 from segcal.fitting.eligible import candidates
-from segcal.fitting.fit import fit_to, read_data
+from segcal.fitting.fit import fit_to
 from segcal.fitting.progress import Progress
+from segcal.fitting.request import read_data
 from segcal.pooling import BEST
 from segcal.target import claim_beside
 

@@ -14,9 +14,10 @@ from segcal.evaluation.slabs import calibrated_scores
 from segcal.metrics import Metric
 from segcal.metrics.needs import Needs
 from segcal.statistics import BandCache, CaseTables, Counted
+from segcal.types import Context
 
-# A calibrator, or any function from logits (1, classes, *space) and an image to log-probabilities of that shape.
-Map: TypeAlias = Calibrator | Callable[[Tensor, Tensor | None], Tensor]
+# A calibrator, or any function from logits (1, classes, *space) and a context to log-probabilities of that shape.
+Map: TypeAlias = Calibrator | Callable[[Tensor, Context], Tensor]
 
 
 class Counter:
@@ -63,4 +64,4 @@ def _scores(calibrator: Map, case: Case) -> Tensor:
     if isinstance(calibrator, Calibrator):
         return calibrated_scores(calibrator, case)
     with torch.no_grad():
-        return calibrator(case.logits[None], case.context.image)[0]
+        return calibrator(case.logits[None], case.context)[0]

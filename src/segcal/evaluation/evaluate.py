@@ -48,7 +48,7 @@ def evaluate(
 
     Args:
         cases: the cases, with labels; or arrays, tensors or a loader, as :func:`segcal.cases.as_cases` takes them.
-        calibrator: a calibrator; or any function of logits ``(1, classes, *space)`` and an image (or None) that
+        calibrator: a calibrator; or any function of logits ``(1, classes, *space)`` and a context that
             returns log-probabilities of that shape.
         metrics: names from :data:`segcal.METRICS`, or metrics by names of your own; the usual ones if None.
         seed: seed of the bootstrap.

@@ -110,4 +110,4 @@ def _scored(
     if shift is not None:
         logits = logits + shift.to(device, dtype)
     seen = Context(*(None if each is None else each.to(device) for each in context))
-    return logits, calibrator.scores(logits, seen.image)
+    return logits, calibrator.scores(logits, seen)

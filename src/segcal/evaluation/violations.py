@@ -10,6 +10,7 @@ from segcal.calibrators.base import Calibrator
 from segcal.cases.base import Case
 from segcal.evaluation.slabs import score_slabs
 from segcal.numerics import winner
+from segcal.types import Context
 
 # Random voxels tried, and how far their logits are shifted.
 TRIED = 20_000
@@ -109,13 +110,14 @@ def _reversal(logits: Tensor, scores: Tensor) -> Tensor:
     return (ordered[:, 1:] - ordered[:, :-1]).clamp(min=0).flatten(1).amax(1)
 
 
-def _as_taken(calibrator: Calibrator, logits: Tensor) -> tuple[Tensor, Tensor | None]:
+def _as_taken(calibrator: Calibrator, logits: Tensor) -> tuple[Tensor, Context | None]:
     """Return voxels as a calibrator takes them: laid out as one image with a blank picture, if it sees such things."""
     if not calibrator.pointwise:
         side = next(n for n in range(int(len(logits) ** 0.5), 0, -1) if len(logits) % n == 0)
         logits = logits.T.reshape(1, logits.shape[1], side, -1)
     channels = calibrator.options.get("image_channels", 0)
-    return logits, logits.new_zeros(len(logits), channels, *logits.shape[2:]) if channels else None
+    blank = logits.new_zeros(len(logits), channels, *logits.shape[2:])
+    return logits, Context(image=blank) if channels else None
 
 
 def _digits(values: Tensor) -> list[float]:

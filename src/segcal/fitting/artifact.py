@@ -11,6 +11,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
@@ -70,9 +71,9 @@ def check_place(folder: str | os.PathLike[str], overwrite: bool = False) -> None
         )
     if not overwrite:
         try:
-            description = _read_description(target)
+            digest = _read_plain(target).get("weights_sha256")
             if (target / WEIGHTS).exists():
-                _read_weights(target, description)
+                _read_weights(target, digest)
         except ArtifactError:
             raise InputError(
                 f"{target} holds a {DESCRIPTION} that is not as segcal wrote it, or other weights, but only a "
@@ -85,57 +86,75 @@ def load(folder: str | os.PathLike[str]) -> Fitted:
     path = Path(folder)
     if not path.exists():
         sweep(path.parent)  # a writer that died may have had it aside
-    description = _read_description(path)
-    calibrator = _empty_calibrator(path, description)
-    _load_weights(path, description, calibrator)
+    plain = _read_plain(path)
+    record = _revive(path, plain)
+    calibrator = _empty_calibrator(path, record)
+    _load_weights(path, record, calibrator)
     try:
-        certificate = _revive(description["certificate"])
-        config = FitConfig(**description["config"])
-        names = description["class_names"]
-        return Fitted(
-            calibrator=calibrator.eval().requires_grad_(False),
-            certificate=certificate,
-            config=config,
-            class_names=None if names is None else tuple(names),
-            pooling=description["pooling"],
-            kind=description["kind"],
-            fingerprint=description["fingerprint"],
-            calibration_ids=tuple(description["calibration_ids"]),
-            validation_ids=tuple(description["validation_ids"]),
-            origin=str(description.get("origin", "")),
-        )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        config = FitConfig(**record.config)
+    except (TypeError, ValueError) as error:
         raise _broken(path / DESCRIPTION, f"lacks or misspells {error}") from None
+    kept = {name: getattr(record, name) for name in PROVENANCE}
+    return Fitted(calibrator.eval().requires_grad_(False), record.certificate, config, **kept)
+
+
+class Description(msgspec.Struct):
+    """The content of ``calibrator.json``, without its digest, in the order in which it is written."""
+
+    schema: int
+    segcal: str
+    name: str
+    num_classes: int
+    options: dict[str, Any]
+    translation_invariant: bool
+    preserves: str | None
+    class_names: tuple[str, ...] | None
+    pooling: str | None
+    kind: str
+    config: dict[str, Any]
+    certificate: Certificate
+    fingerprint: str
+    calibration_ids: tuple[str, ...]
+    validation_ids: tuple[str, ...]
+    origin: str = ""
+    weights_sha256: str = ""
+
+
+# What a Fitted and its description have in common.
+PROVENANCE = ("class_names", "pooling", "kind", "fingerprint", "calibration_ids", "validation_ids", "origin")
 
 
 def _describe(fitted: Fitted, weights_digest: str) -> dict[str, Any]:
-    entry = registry_entry(fitted.calibrator)
+    calibrator, entry = fitted.calibrator, registry_entry(fitted.calibrator)
     if entry is None:
         raise InputError(
-            f"the calibrator is a {type(fitted.calibrator).__name__}, but only calibrators of segcal.CALIBRATORS "
+            f"the calibrator is a {calibrator.name}, but only calibrators of segcal.CALIBRATORS "
             "can be saved. Save its state_dict yourself."
         )
-    name, options = entry
-    description = {
-        "schema": SCHEMA,
-        "segcal": __version__,
-        "name": name,
-        "num_classes": fitted.calibrator.num_classes,
-        "options": options,
-        "translation_invariant": fitted.calibrator.translation_invariant,
-        "preserves": fitted.calibrator.preserves,
-        "class_names": None if fitted.class_names is None else list(fitted.class_names),
-        "pooling": fitted.pooling,
-        "kind": fitted.kind,
-        "config": fitted.config.to_dict(),
-        "certificate": fitted.certificate.to_dict(),
-        "fingerprint": fitted.fingerprint,
-        "calibration_ids": list(fitted.calibration_ids),
-        "validation_ids": list(fitted.validation_ids),
-        "origin": fitted.origin,
-        "weights_sha256": weights_digest,
-    }
-    return {**description, "digest": _digest(description)}
+    record = Description(
+        schema=SCHEMA,
+        segcal=__version__,
+        name=entry[0],
+        num_classes=calibrator.num_classes,
+        options=entry[1],
+        translation_invariant=calibrator.translation_invariant,
+        preserves=calibrator.preserves,
+        config=fitted.config.to_dict(),
+        certificate=fitted.certificate,
+        weights_sha256=weights_digest,
+        **{name: getattr(fitted, name) for name in PROVENANCE},
+    )
+    plain: dict[str, Any] = msgspec.to_builtins(record, enc_hook=float)  # numpy has floats of its own
+    return {**plain, "digest": _digest(plain)}
+
+
+def _revive(path: Path, plain: dict[str, Any]) -> Description:
+    try:
+        return msgspec.convert(plain, Description)
+    except msgspec.ValidationError as error:
+        required = [field.name for field in msgspec.structs.fields(Description) if field.required]
+        missing = [repr(name) for name in required if name not in plain]
+        raise _broken(path / DESCRIPTION, f"lacks or misspells {[*missing, error][0]}") from None
 
 
 def _digest(description: dict[str, Any]) -> str:
@@ -143,7 +162,7 @@ def _digest(description: dict[str, Any]) -> str:
     return hashlib.sha256(plain.encode()).hexdigest()
 
 
-def _read_description(path: Path) -> dict[str, Any]:
+def _read_plain(path: Path) -> dict[str, Any]:
     file = path / DESCRIPTION
     if not file.is_file():
         raise ArtifactError(
@@ -165,32 +184,32 @@ def _read_description(path: Path) -> dict[str, Any]:
     return description
 
 
-def _empty_calibrator(path: Path, description: dict[str, Any]) -> Calibrator:
+def _empty_calibrator(path: Path, record: Description) -> Calibrator:
     try:
-        return make_calibrator(description["name"], description["num_classes"], **description["options"])
+        return make_calibrator(record.name, record.num_classes, **record.options)
     except InputError as error:
         raise ArtifactError(
             f"{path / DESCRIPTION} describes a calibrator that this segcal cannot make: {error} Update segcal."
         ) from None
-    except (KeyError, TypeError, AttributeError) as error:
+    except (TypeError, AttributeError) as error:
         raise _broken(path / DESCRIPTION, f"lacks or misspells {error}") from None
 
 
-def _read_weights(path: Path, description: dict[str, Any]) -> bytes:
+def _read_weights(path: Path, digest: str | None) -> bytes:
     content = (path / WEIGHTS).read_bytes()
-    if hashlib.sha256(content).hexdigest() != description.get("weights_sha256"):
+    if hashlib.sha256(content).hexdigest() != digest:
         raise _broken(path / WEIGHTS, f"is not the one that {DESCRIPTION} describes: cut short, edited or mixed up")
     return content
 
 
-def _load_weights(path: Path, description: dict[str, Any], calibrator: Calibrator) -> None:
+def _load_weights(path: Path, record: Description, calibrator: Calibrator) -> None:
     file = path / WEIGHTS
     if not file.is_file():
         raise ArtifactError(f"{path} has no {WEIGHTS}, but it belongs to {DESCRIPTION}. Copy the whole folder again.")
     room = sum(value.numel() * value.element_size() for value in calibrator.state_dict().values()) + MAX_HEADER
     if file.stat().st_size > room:
-        raise _broken(file, f"has {file.stat().st_size} bytes, which {description['name']} cannot need")
-    content = _read_weights(path, description)
+        raise _broken(file, f"has {file.stat().st_size} bytes, which {record.name} cannot need")
+    content = _read_weights(path, record.weights_sha256)
     try:
         tensors = load_tensors(content)
     except SafetensorError as error:
@@ -198,15 +217,10 @@ def _load_weights(path: Path, description: dict[str, Any], calibrator: Calibrato
     wanted = {key: (value.dtype, tuple(value.shape)) for key, value in calibrator.state_dict().items()}
     found = {key: (value.dtype, tuple(value.shape)) for key, value in tensors.items()}
     if wanted != found:
-        raise _broken(file, f"holds {found}, but {description['name']} needs {wanted}")
+        raise _broken(file, f"holds {found}, but {record.name} needs {wanted}")
     if not all(bool((value.abs() <= LARGEST).all()) for value in tensors.values()):
         raise _broken(file, f"holds values that are not finite or beyond {LARGEST:g}")
     calibrator.load_state_dict(tensors)
-
-
-def _revive(data: dict[str, Any]) -> Certificate:
-    fields: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in data.items()}
-    return Certificate(**fields)
 
 
 def _broken(file: Path, what: str) -> ArtifactError:

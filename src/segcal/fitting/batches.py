@@ -16,6 +16,7 @@ from segcal.calibrators.base import Calibrator
 from segcal.calibrators.look_around import LookAround
 from segcal.fitting.crops import Tiles
 from segcal.fitting.sample import Voxels
+from segcal.types import Context
 
 # Voxels of one step on voxels; tiles of one step on tiles, and cases where the tiles of a case stand together.
 BATCH_VOXELS = 1 << 15
@@ -80,7 +81,7 @@ class VoxelBatches(Batches):
             count = voxels.labels.numel()
             order = torch.from_numpy(np.arange(count) if number is None else rng.permutation(count))
             for index in order.split(BATCH_VOXELS):
-                yield Voxels(voxels.logits[:, index], voxels.labels[index], voxels.weight[index])
+                yield voxels.take(index)
 
     def _sums(self, model: Calibrator, part: Voxels | Tiles) -> tuple[Tensor, Tensor]:
         assert isinstance(part, Voxels)
@@ -123,10 +124,10 @@ class TileBatches(Batches):
         part = _as_slices(part) if self._whole else part
         logits, labels, inside, weight = (values.to(self._device) for values in part[:4])
         weight = weight.reshape(*weight.shape, *(1,) * (labels.ndim - weight.ndim)) * inside
-        image = None if part.image is None else part.image.to(self._device)
+        context = None if part.image is None else Context(image=part.image.to(self._device))
         mixed = self._device.type == "cuda" and torch.is_grad_enabled()
         with torch.autocast("cuda", torch.bfloat16) if mixed else nullcontext():
-            scores = model.inner_scores(logits, image, weight[:, None])
+            scores = model.inner_scores(logits, context, weight[:, None])
         return _weighted(scores, labels, weight)
 
 

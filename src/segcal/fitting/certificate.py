@@ -1,4 +1,4 @@
-"""What is known about a fit when it is done."""
+"""A fitted calibrator, and the evidence of how far its fit came."""
 
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -61,15 +61,15 @@ class Certificate:
         return asdict(self)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Fitted:
-    """A fitted calibrator with its certificate and where it came from.
+    """A fitted calibrator with its certificate and where it came from; printed, what a person wants to know of it.
 
     Attributes:
         calibrator: the calibrator, ready to use.
         certificate: what is known about the fit.
         config: the options of the fit.
-        class_names: one name a class, or None.
+        class_names: one name per class, or None.
         pooling: the pooling of the cases it was fitted on, or None if that is not known.
         kind: what the numbers of those cases were.
         fingerprint: digest of those cases.
@@ -88,3 +88,29 @@ class Fitted:
     calibration_ids: tuple[str, ...] = ()
     validation_ids: tuple[str, ...] = ()
     origin: str = ""
+
+    def __repr__(self) -> str:
+        found = self.certificate
+        pooled = "" if self.pooling is None else f", pooled by {self.pooling}"
+        lines = [
+            repr(self.calibrator),
+            f"fitted to {found.voxels:,} of {found.voxels_available:,} voxels of {len(self.calibration_ids)} cases "
+            f"({self.kind}{pooled}), NLL {found.nll:.5f}",
+        ]
+        if found.kkt_residual is not None:
+            lines.append(
+                f"residual {found.kkt_residual:.1e}" + ("" if found.converged else ", which is above the tolerance")
+            )
+        elif not found.converged:
+            lines.append("the training ended before it stopped of itself")
+        if found.lam or found.mu or found.nu:
+            chosen = " (chosen on held-out cases)" if found.path else ""
+            lines.append(f"strengths lam = {found.lam:g}, mu = {found.mu:g}, nu = {found.nu:g}{chosen}")
+        if found.untouched:
+            names = self.class_names or [str(number) for number in range(self.calibrator.num_classes)]
+            lines.append(
+                f"never predicted, so left untouched: {', '.join(names[expert] for expert in found.untouched)}"
+            )
+        if "reason" in found.details:
+            lines.append(str(found.details["reason"]))
+        return "\n".join(lines)

@@ -20,7 +20,7 @@ from typing import Literal
 
 from scipy.stats import t as student
 
-from segcal.fitting.convex_problem import Strengths
+from segcal.calibrators.convex import Strengths
 from segcal.fitting.held_out import Noise, Worth, noise, paired
 
 # One-sided, of the interval that must exclude zero.

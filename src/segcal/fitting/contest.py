@@ -9,21 +9,21 @@ pooling that did best. A candidate that the first folds show to be worse than te
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
 from segcal.calibrators import make_calibrator
-from segcal.cases.base import CaseError, Cases
+from segcal.cases.base import Cases
 from segcal.fitting.certificate import Fitted
 from segcal.fitting.choice import ENOUGH_GROUPS, Candidate, Decision, Tried, decide
 from segcal.fitting.config import FitConfig
 from segcal.fitting.division import divide
 from segcal.fitting.eligible import Preserve, candidates, is_quick
-from segcal.fitting.fit import FitData, check_device, fit_declared, fit_to, read_data
+from segcal.fitting.fit import check_device, fit_declared, fit_to
 from segcal.fitting.held_out import Fold, Worth, count_folds, each_fold, group_names, measure, noise, paired
 from segcal.fitting.progress import Progress
-from segcal.fitting.request import Request
+from segcal.fitting.request import FitData, Request, read_data, silent, take_parts
 from segcal.fitting.strengths import at, given, walk
 from segcal.kernels.threads import one_thread
 
@@ -42,33 +42,39 @@ class Choice(NamedTuple):
 
 
 def choose(
-    cases: Cases,
-    validation: Cases | None = None,
+    cases: Any,
+    labels: Any = None,
     preserve: Preserve = "argmax",
     allow_offset_dependent: bool = False,
     config: FitConfig | None = None,
     device: str | torch.device | None = None,
     workers: int = 1,
+    *,
+    validation: Any = None,
+    **declared: Any,
 ) -> Fitted:
     """Return the calibrator that does best on held-out cases, or the simplest where that is not clear.
 
     Args:
-        cases: labelled cases. With ``pooling="best"`` both poolings of an ensemble compete.
-        validation: cases to compare on; if not given, groups of `cases` are held out in turn.
+        cases: labelled cases, or arrays and loaders as :func:`segcal.fit` takes them. With ``pooling="best"`` both
+            poolings of an ensemble compete.
+        labels: one label map per case, for arrays. Cases that stand here are `validation`.
         preserve: what must be kept: the "order" of all classes, the "argmax" (the mask), or "none".
         allow_offset_dependent: let calibrators compete that depend on the offset of the logits.
         config: how to fit.
         device: where to compute; the CPU if not given.
         workers: how many processes read cases.
+        validation: cases to compare on; if not given, groups of `cases` are held out in turn.
+        declared: ``kind``, ``model``, ``inferer`` and the like; see :func:`segcal.fit`.
 
     >>> import numpy as np
     >>> rng = np.random.default_rng(0)
-    >>> logits = [rng.normal(size=(3, 500)).astype("float32") for _ in range(6)]
-    >>> labels = [(3 * z + rng.gumbel(size=z.shape)).argmax(0) for z in logits]
-    >>> from segcal import ArrayCases
-    >>> choose(ArrayCases(logits=logits, labels=labels)).certificate.details["chosen"]
+    >>> logits = rng.normal(size=(6, 3, 500)).astype("float32")
+    >>> labels = (3 * logits + rng.gumbel(size=logits.shape)).argmax(1)
+    >>> choose(logits, labels).certificate.details["chosen"]
     'ts'
     """
+    cases, validation = take_parts(cases, labels, validation, declared)
     names = candidates(cases.num_classes, preserve, allow_offset_dependent)
     config = FitConfig() if config is None else config
     check_device(device)
@@ -76,20 +82,13 @@ def choose(
         return compare(names, read_poolings(cases, validation, config, progress, workers), config, device, progress)[0]
 
 
-def read_poolings(
-    cases: Cases,
-    validation: Cases | None,
-    config: FitConfig,
-    report: Callable[[str], None] = lambda message: None,
-    workers: int = 1,
-    failed: Callable[[CaseError], None] | None = None,
-) -> dict[str | None, FitData]:
-    """Return the voxels of a comparison, by pooling; the arguments are those of `read_data`."""
+def read_poolings(cases: Cases, validation: Cases | None, config: FitConfig, *how: Any) -> dict[str | None, FitData]:
+    """Return the voxels of a comparison, by pooling; further arguments are those of :func:`read_data`."""
     room = replace(config, memory=max(1 << 20, config.memory // len(cases.poolings)))
     data: dict[str | None, FitData] = {}
     for pooling in cases.poolings:
         own = None if validation is None else validation.pooled(pooling)
-        data[pooling] = read_data(cases.pooled(pooling), own, room, report, workers, failed, suspect=not data)
+        data[pooling] = read_data(cases.pooled(pooling), own, room, *how, suspect=not data)
     return data
 
 
@@ -98,7 +97,7 @@ def compare(
     data: Mapping[str | None, FitData],
     config: FitConfig,
     device: str | torch.device | None = None,
-    report: Callable[[str], None] = lambda message: None,
+    report: Callable[[str], None] = silent,
 ) -> Choice:
     """Compare calibrators and fit the winner; see the module docstring.
 
@@ -157,15 +156,8 @@ class _Contest:
         if calibrator.fitted_by != "isotonic" and candidate.parameters * VOXELS_PER_PARAMETER > data.source.used:
             self._left.append(replace(candidate, verdict="not tried: too many parameters for the voxels"))
             return
-        request = Request(
-            calibrator=calibrator,
-            source=data.source,
-            validation=data.validation,
-            config=self._config,
-            device=self._device,
-            report=lambda message: self._report(f"{candidate.title}: {message}"),
-            cases=data.cases,
-            validation_cases=data.validation_cases,
+        request = Request.on(
+            data, calibrator, self._config, self._device, lambda text: self._report(f"{candidate.title}: {text}")
         )
         fixed = given(request, calibrator.has_penalty) if calibrator.fitted_by == "convex" else ()
         tried = self._walk(candidate, request) if None in fixed else self._hold_out(candidate, request)

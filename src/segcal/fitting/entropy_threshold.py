@@ -17,17 +17,15 @@ from scipy.optimize import isotonic_regression
 from torch import Tensor
 
 from segcal.calibrators.meta_cal import MetaCal, entropy
-from segcal.calibrators.temperature import TemperatureScaling
 from segcal.errors import InputError
 from segcal.fitting.certificate import Certificate
-from segcal.fitting.gathering import gather
-from segcal.fitting.measuring import both_nlls, mean_nll
-from segcal.fitting.newton import Solution, minimise
+from segcal.fitting.convex_problem import solve_temperature
+from segcal.fitting.newton import Solution
 from segcal.fitting.request import Request
 from segcal.fitting.sample import Voxels
+from segcal.fitting.scores import both_nlls, mean_nll
 from segcal.fitting.selective import WRONG_TEMPERATURES
-from segcal.fitting.temperature_problem import TemperatureProblem
-from segcal.fitting.voxels import HeldVoxels
+from segcal.fitting.voxels import HeldVoxels, gather
 from segcal.numerics import winner
 
 MOST_VOXELS = 1 << 22
@@ -122,10 +120,9 @@ def _fit_temperature(request: Request, voxels: Voxels, keep: Tensor) -> Solution
     """Return the best temperature of some voxels; None without any."""
     if not bool(keep.any()):
         return None
-    kept = Voxels(*(values[..., keep].contiguous() for values in voxels))
+    kept = Voxels(*(values.contiguous() for values in voxels.take(keep)))
     source = HeldVoxels(kept, {"kept": kept.labels.numel()})
-    problem = TemperatureProblem(TemperatureScaling(len(voxels.logits)), source, request.device)
-    return minimise(problem, problem.start(), [0], request.config.tol)
+    return solve_temperature(source, request.device, request.config.tol, approach=False)
 
 
 @torch.no_grad()

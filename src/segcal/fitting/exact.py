@@ -8,13 +8,13 @@ the same every time.
 import torch
 from torch import Tensor
 
-from segcal.calibrators.affine import LARGEST
+from segcal.calibrators.convex import LARGEST, Strengths
 from segcal.fitting.certificate import Certificate
 from segcal.fitting.config import DEFAULT_STRENGTH
-from segcal.fitting.convex_problem import ConvexProblem, Strengths
-from segcal.fitting.measuring import both_nlls
+from segcal.fitting.convex_problem import ConvexProblem
 from segcal.fitting.newton import projected_gradient
 from segcal.fitting.request import Request
+from segcal.fitting.scores import both_nlls
 from segcal.fitting.solver import Solver, make_problem
 from segcal.fitting.strengths import Walk, at, given, walk
 from segcal.fitting.voxels import StreamedVoxels
@@ -31,7 +31,7 @@ def fit_convex(request: Request) -> Certificate:
     found = walk(request, fixed) if None in fixed else None
     strengths = at(DEFAULT_STRENGTH if found is None else found.chosen, fixed)
     solution = solver.solve(strengths, request.config.tol)
-    problem.write(solution.theta)
+    solver.write(solution.theta)
     nll = solution.values - problem.penalties(solution.theta)
     return Certificate(
         method="convex",
@@ -64,7 +64,7 @@ def _path(found: Walk | None, fixed: tuple[float | None, float | None, float | N
 
 def _full_residual(request: Request, solver: Solver, theta: Tensor, strengths: Strengths) -> float:
     """Return the residual of the same objective on all voxels, streamed."""
-    problem = make_problem(request.calibrator, StreamedVoxels(request.cases, lambda: None), request)
+    problem = make_problem(solver.calibrator, StreamedVoxels(request.cases, lambda: None), request)
     problem.set_strengths(strengths, solver.inverse_temperature() if strengths.nu else 1.0)
     _, gradient = problem.evaluate(theta, problem.blocks)
     return float(projected_gradient(theta, gradient, problem.low, problem.high)[problem.blocks].abs().max())

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -9,19 +10,18 @@ from segcal.calibrators import make_calibrator
 from segcal.calibrators.base import Calibrator
 from segcal.cases.base import Cases
 from segcal.errors import InputError
-from segcal.fitting.by_gradient import fit_by_gradient
 from segcal.fitting.certificate import Certificate, Fitted
 from segcal.fitting.config import FitConfig
 from segcal.fitting.entropy_threshold import fit_entropy_threshold
 from segcal.fitting.exact import fit_convex
+from segcal.fitting.gradient_fit import fit_by_gradient
 from segcal.fitting.histogram import fit_histogram
 from segcal.fitting.isotonic import fit_isotonic
 from segcal.fitting.mixture import fit_mixture
+from segcal.fitting.paper import fit_as_in_paper
 from segcal.fitting.progress import Progress
-from segcal.fitting.request import Request
-from segcal.fitting.search import fit_as_in_paper
+from segcal.fitting.request import FitData, Request, check_cases, read_data, silent, take_parts
 from segcal.fitting.selective import fit_selective
-from segcal.fitting.sources import FitData, check_cases, read_data
 
 
 def fit_nothing(request: Request) -> Certificate:
@@ -75,35 +75,42 @@ def fit_declared(request: Request) -> Certificate:
 
 def fit(
     name_or_calibrator: str | Calibrator,
-    cases: Cases,
-    validation: Cases | None = None,
+    cases: Any,
+    labels: Any = None,
     config: FitConfig | None = None,
     device: str | torch.device | None = None,
+    *,
+    validation: Any = None,
+    **declared: Any,
 ) -> Fitted:
     """Fit a calibrator to labelled cases.
 
     Args:
         name_or_calibrator: a name of :data:`segcal.CALIBRATORS`, or a calibrator object, whose parameters are where
             the fit starts; the object itself is not changed.
-        cases: the calibration cases.
-        validation: cases on which the strengths of the penalty are chosen (and on which gradient methods stop).
+        cases: the calibration cases; or an array ``(batch, classes, *space)`` with `labels`, a list of arrays, a loader
+            or a generator of (logits, labels), or with ``model=net`` a loader of (images, labels).
+        labels: one label map per case, for arrays. Cases that stand here are `validation`.
         config: how; the default goes to the certified optimum.
         device: where to compute; the CPU if not given.
+        validation: cases on which the strengths of the penalty are chosen (and on which gradient methods stop); or a
+            pair (logits, labels), or a loader.
+        declared: what cannot be read from arrays and loaders, as :func:`segcal.cases.as_cases` takes it: ``kind``
+            ("logits" unless told), ``model``, ``inferer``, ``pooling``, ``ignore``, ``groups``, ...
 
     >>> import numpy as np
     >>> rng = np.random.default_rng(0)
-    >>> logits = rng.normal(size=(3, 500)).astype("float32")
-    >>> labels = (3 * logits + rng.gumbel(size=logits.shape)).argmax(0)
-    >>> from segcal import ArrayCases
-    >>> fitted = fit("ts", ArrayCases(logits=[logits], labels=[labels]))
-    >>> round(1 / float(fitted.calibrator.inverse_temperature), 1)
+    >>> logits = rng.normal(size=(1, 3, 500)).astype("float32")
+    >>> labels = (3 * logits + rng.gumbel(size=logits.shape)).argmax(1)
+    >>> round(fit("ts", logits, labels).calibrator.temperature, 1)
     0.3
     """
     config = FitConfig() if config is None else config
     # What can be refused at once is, before anything is read.
+    cases, validation = take_parts(cases, labels, validation, declared)
     check_cases(cases, validation)
     calibrator = _fresh(name_or_calibrator, cases)
-    cases.require_offset(_name(name_or_calibrator), calibrator.translation_invariant)
+    cases.require_offset(calibrator.name, calibrator.translation_invariant)
     check_device(device)
     with Progress("fitting") as progress:
         data = read_data(cases, validation, config, progress, suspect=True)
@@ -115,25 +122,15 @@ def fit_to(
     data: FitData,
     config: FitConfig,
     device: str | torch.device | None = None,
-    report: Callable[[str], None] = lambda message: None,
+    report: Callable[[str], None] = silent,
 ) -> Fitted:
     """Fit a calibrator to voxels that have been read; see :func:`fit`."""
     cases, validation = data.cases, data.validation_cases
     calibrator = _fresh(name_or_calibrator, cases)
-    name = _name(name_or_calibrator)
-    cases.require_offset(name, calibrator.translation_invariant)
-    certificate = fit_declared(
-        Request(
-            calibrator=calibrator,
-            source=data.source,
-            validation=data.validation,
-            config=config,
-            device=check_device(device),
-            report=lambda message: report(f"{name}: {message}"),
-            cases=cases,
-            validation_cases=validation,
-        )
-    )
+    cases.require_offset(calibrator.name, calibrator.translation_invariant)
+    name = calibrator.name
+    request = Request.on(data, calibrator, config, check_device(device), lambda message: report(f"{name}: {message}"))
+    certificate = fit_declared(request)
     return Fitted(
         calibrator=calibrator.eval().requires_grad_(False),  # what it returns can be used as it is
         certificate=certificate,
@@ -146,10 +143,6 @@ def fit_to(
         validation_ids=() if validation is None else validation.ids,
         origin=cases.origin,
     )
-
-
-def _name(name_or_calibrator: str | Calibrator) -> str:
-    return name_or_calibrator if isinstance(name_or_calibrator, str) else type(name_or_calibrator).__name__
 
 
 def _fresh(name_or_calibrator: str | Calibrator, cases: Cases) -> Calibrator:

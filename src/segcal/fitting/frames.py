@@ -5,40 +5,19 @@ again from the stream. Either way a pass visits the same blocks with the same nu
 """
 
 import copy
-from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from collections.abc import Iterator
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from segcal.calibrators.affine import Frame
-from segcal.fitting.centre import Centre
+from segcal.calibrators.centre import find_centre, take_out
+from segcal.calibrators.convex import Block, ConvexCalibrator
 from segcal.fitting.sample import Voxels, hardness, inclusion, systematic
 from segcal.fitting.voxels import VoxelSource
 
 # Values in one step of making frames, which is done in float64.
 STEP_VALUES = 1 << 20
-
-
-class Block(NamedTuple):
-    """Voxels of one expert.
-
-    Attributes:
-        features: ``(F, n)``.
-        target: ``(n,)`` int32, canonical position of the label.
-        weight: ``(n,)``.
-        hard: ``(n,)``, one minus the confidence before calibration.
-    """
-
-    features: Tensor
-    target: Tensor
-    weight: Tensor
-    hard: Tensor
-
-    def take(self, index: Tensor) -> "Block":
-        """Return the voxels at these indices."""
-        return Block(self.features[:, index], self.target[index], self.weight[index], self.hard[index])
 
 
 class Frames:
@@ -48,44 +27,37 @@ class Frames:
         num_experts: E.
         counts: ``(E,)`` number of voxels of each expert.
         total_weight: what a mean over all voxels divides by.
+        shares: ``(E,)`` share of the total weight that each expert has.
         kept: whether the blocks stay in memory.
-        centre: what was taken out of the features; nothing unless `centred` asks for it.
+        centre: what was taken out of the features, of a calibrator that is `centred`; None for nothing.
         largest_sample: how many voxels of each expert may be kept beside a stream.
     """
 
     def __init__(
-        self,
-        source: VoxelSource,
-        make_frame: Callable[[Tensor], Frame],
-        num_experts: int,
-        cache_bytes: int,
-        device: torch.device,
-        centred: bool = False,
+        self, source: VoxelSource, calibrator: ConvexCalibrator, cache_bytes: int, device: torch.device
     ) -> None:
-        self._source = source
-        self._make_frame = make_frame
-        self._device = device
-        self.num_experts = num_experts
-        self.centre = Centre()
+        self._source, self._calibrator, self._device = source, calibrator, device
+        self.num_experts = calibrator.num_experts
+        self.centre: Tensor | None = None
         self.total_weight = source.total_weight
-        bytes_each = 4 * (source.num_classes + 3)
+        bytes_each = 4 * (calibrator.num_features + 3)
         self.kept = not source.streamed or source.used * bytes_each <= cache_bytes
         # A fourth of what is allowed: joining the pieces of a sample takes as much again, and so does working on it.
-        self.largest_sample = source.used if self.kept else max(1, cache_bytes // (4 * bytes_each * num_experts))
+        self.largest_sample = source.used if self.kept else max(1, cache_bytes // (4 * bytes_each * self.num_experts))
         pieces: dict[int, list[Block]] = {}
         totals = torch.zeros(3, self.num_experts, dtype=torch.float64)  # count, weight, weighted hardness
         moments, dtype = torch.zeros(2, 1, dtype=torch.float64), torch.float32
         for expert, block in self._make(range(self.num_experts)):
             weight, hard = (float(x.sum(dtype=torch.float64)) for x in (block.weight, block.weight * block.hard))
             totals[:, expert] += torch.tensor([len(block.weight), weight, hard], dtype=torch.float64)
-            if centred:
+            if calibrator.centred:
                 dtype, x = block.features.dtype, block.features.double()
                 moments = moments + torch.stack([x @ block.weight.double(), x.square() @ block.weight.double()]).cpu()
             if self.kept:
                 pieces.setdefault(expert, []).append(block)
-        self._totals = totals
-        if centred:
-            self.centre = Centre.of(self.total_weight, moments[0], moments[1], dtype)
+        self._totals, self.shares = totals, totals[1] / self.total_weight
+        if calibrator.centred:
+            self.centre = find_centre(self.total_weight, moments[0], moments[1], dtype)
         self.counts = totals[0].long().tolist()
         self._blocks = {expert: self._moved(_join(blocks)) for expert, blocks in pieces.items()}
 
@@ -118,24 +90,17 @@ class Frames:
         small.counts = [len(blocks[e].target) if e in blocks else 0 for e in range(self.num_experts)]
         return small
 
-    @property
-    def shares(self) -> Tensor:
-        """Return the share of the total weight that each expert has."""
-        return self._totals[1] / self.total_weight
-
     def _moved(self, block: Block) -> Block:
-        return block._replace(features=self.centre.take_out(block.features))
+        return block._replace(features=take_out(block.features, self.centre), centre=self.centre)
 
     def _make(self, experts: list[int] | range) -> Iterator[tuple[int, Block]]:
         for voxels in self._source:
-            step = max(256, STEP_VALUES // self._source.num_classes)
-            for start in range(0, voxels.labels.numel(), step):
-                part = slice(start, start + step)
-                yield from self._split(Voxels(*(x[..., part].to(self._device) for x in voxels)), experts)
+            for part in voxels.steps(STEP_VALUES, self._device):
+                yield from self._split(part, experts)
 
     @torch.no_grad()
     def _split(self, voxels: Voxels, experts: list[int] | range) -> Iterator[tuple[int, Block]]:
-        frame = self._make_frame(voxels.logits.T.double())
+        frame = self._calibrator.frame(voxels.logits.T.double())
         target = voxels.labels
         if frame.order is not None:
             positions = torch.arange(frame.order.shape[1], dtype=torch.int32, device=frame.order.device)
@@ -155,4 +120,5 @@ class Frames:
 def _join(blocks: list[Block]) -> Block:
     if len(blocks) == 1:
         return blocks[0]
-    return Block(*(torch.cat(parts, dim=-1) for parts in zip(*blocks, strict=True)))
+    features, target, weight, hard = (torch.cat(parts, -1) for parts in list(zip(*blocks, strict=True))[:4])
+    return Block(features, target, weight, hard, blocks[0].centre)

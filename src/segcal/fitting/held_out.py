@@ -23,9 +23,9 @@ import torch
 from segcal.calibrators.base import Calibrator
 from segcal.cases.base import Cases
 from segcal.fitting.division import divide_folds
-from segcal.fitting.gathering import gather
-from segcal.fitting.measuring import gap_sums, in_steps, nll_of
-from segcal.fitting.voxels import HeldVoxels, VoxelSource
+from segcal.fitting.sample import join
+from segcal.fitting.scores import gap_sums, in_steps, nll_of
+from segcal.fitting.voxels import HeldVoxels, VoxelSource, gather
 
 BINS = 15
 # Voxels of all cases together that a fit to a fold sees: what is compared are settings, not last digits.
@@ -92,7 +92,7 @@ def thinned(source: VoxelSource, most: int, seed: int) -> VoxelSource:
     parts = [source.subset([case_id]) for case_id in source.ids]
     kept = [gather(part, max(1, round(most * part.used / source.used)), seed) for part in parts if part.used]
     counts = {part.ids[0]: voxels.labels.numel() for part, voxels in zip(parts, kept, strict=True) if part.used}
-    return HeldVoxels(type(kept[0])(*(torch.cat(values, dim=-1) for values in zip(*kept, strict=True))), counts)
+    return HeldVoxels(join(kept), counts)
 
 
 def measure(calibrator: Calibrator, held: VoxelSource, device: torch.device) -> dict[str, Worth]:

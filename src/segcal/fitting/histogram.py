@@ -11,9 +11,9 @@ import torch
 
 from segcal.calibrators.histogram import Histogram
 from segcal.fitting.certificate import Certificate
-from segcal.fitting.gathering import gather
-from segcal.fitting.measuring import both_nlls, in_steps
 from segcal.fitting.request import Request
+from segcal.fitting.scores import both_nlls, in_steps
+from segcal.fitting.voxels import gather
 from segcal.numerics import winner
 
 MOST_VOXELS = 1 << 23

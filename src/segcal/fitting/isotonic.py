@@ -14,10 +14,10 @@ from torch import Tensor
 
 from segcal.calibrators.isotonic import Isotonic
 from segcal.fitting.certificate import Certificate
-from segcal.fitting.gathering import gather
-from segcal.fitting.measuring import both_nlls, in_steps
 from segcal.fitting.request import Request
 from segcal.fitting.sample import Voxels
+from segcal.fitting.scores import both_nlls, in_steps
+from segcal.fitting.voxels import gather
 
 # Pairs that are sorted at once; a few hundred megabytes.
 MOST_PAIRS = 1 << 24

@@ -16,9 +16,8 @@ from segcal.cases.base import Cases
 from segcal.fitting.batches import Batches, TileBatches, VoxelBatches
 from segcal.fitting.crops import Tiles, TileSource, Window
 from segcal.fitting.division import divide
-from segcal.fitting.request import Request
+from segcal.fitting.request import Request, read_data
 from segcal.fitting.sample import Voxels
-from segcal.fitting.sources import read_data
 from segcal.fitting.voxels import VoxelSource
 
 # Share of the calibration cases that is held back where there are no validation cases.
@@ -46,13 +45,10 @@ def _can_divide(cases: Cases) -> bool:
     return len({cases.groups.get(case_id, f"\0{case_id}") for case_id in cases.ids}) > 1
 
 
-def read_tiles(request: Request, calibrator: LookAround) -> LearningData:
-    """Draw tiles of the cases, for a calibrator that sees neighbours.
-
-    Args:
-        request: the fit.
-        calibrator: what is fitted; it is told where the values of the images lie.
-    """
+def read_tiles(request: Request) -> LearningData:
+    """Draw tiles of the cases, for a calibrator that sees neighbours, and tell it where the values of images lie."""
+    calibrator = request.calibrator
+    assert isinstance(calibrator, LookAround)
     config, window = request.config, Window.of(calibrator)
     cases, held = request.cases, request.validation_cases
     details: dict[str, Any] = {}

@@ -12,20 +12,21 @@ component of the projected gradient there.
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from segcal.calibrators.affine import LARGEST, SMALLEST_SCALE
+from segcal.calibrators.base import Calibrator
+from segcal.calibrators.convex import LARGEST, SMALLEST_SCALE
 from segcal.calibrators.ensemble_temperature import EnsembleTemperatureScaling
-from segcal.calibrators.temperature import TemperatureScaling
 from segcal.fitting.certificate import Certificate
-from segcal.fitting.curvature import DenseCurvature
+from segcal.fitting.convex_problem import coarse_stride, solve_temperature
 from segcal.fitting.newton import BlockProblem, Curvature, minimise
 from segcal.fitting.request import Request
 from segcal.fitting.sample import Voxels
-from segcal.fitting.temperature_problem import TemperatureProblem, coarse_stride
 from segcal.fitting.voxels import VoxelSource
 
 STEP_VALUES = 1 << 19
@@ -39,8 +40,7 @@ def fit_mixture(request: Request) -> Certificate:
     calibrator = request.calibrator
     assert isinstance(calibrator, EnsembleTemperatureScaling)
     source, device, tol = request.source, request.device, request.config.tol
-    single = TemperatureProblem(TemperatureScaling(calibrator.num_classes), source, device)
-    temperature = minimise(single, minimise(single.coarse(), single.start(), [0], 1e-4).theta, [0], tol)
+    temperature = solve_temperature(source, device, tol)
     coarse = MixtureProblem(source, device, keep_every=coarse_stride(source.used))
     starts = [(factor * float(temperature.theta[0, 0]), *FIRST_WEIGHTS) for factor in GRID]
     found = []
@@ -75,10 +75,7 @@ def fit_mixture(request: Request) -> Certificate:
 class MixtureProblem(BlockProblem):
     """The objective in (beta, w1, w2, w3), with its exact Hessian in every pass.
 
-    Args:
-        source: the voxels.
-        device: where to compute.
-        keep_every: use every n-th voxel only, and keep those, so that a streamed source is read once.
+    With `keep_every` it uses every n-th voxel only, and keeps those, so that a streamed source is read once.
     """
 
     def __init__(self, source: VoxelSource, device: torch.device, keep_every: int | None = None) -> None:
@@ -99,10 +96,7 @@ class MixtureProblem(BlockProblem):
         value, total = 0.0, 0.0
         gradient, hessian = torch.zeros(4, dtype=torch.float64), torch.zeros(4, 4, dtype=torch.float64)
         for voxels in self._voxels:
-            step = max(256, STEP_VALUES // len(voxels.logits))
-            for start in range(0, voxels.labels.numel(), step):
-                part = slice(start, start + step)
-                logits, labels, weight = (x[..., part].to(self._device) for x in voxels)
+            for logits, labels, weight in voxels.steps(STEP_VALUES, self._device):
                 own = _terms(logits.double(), labels.long(), weight.double(), theta[0])
                 value, gradient, hessian = value + own[0], gradient + own[1], hessian + own[2]
                 total += float(weight.double().sum())
@@ -116,7 +110,7 @@ class MixtureProblem(BlockProblem):
         if self.low[0] == self.high[0]:  # the weights alone have a positive Hessian; beta must not bend it
             hessian[0, 1:] = hessian[1:, 0] = 0
         values, vectors = torch.linalg.eigh(hessian)
-        return DenseCurvature((vectors * values.abs().clamp(min=1e-10)) @ vectors.T)
+        return Curvature((vectors * values.abs().clamp(min=1e-10)) @ vectors.T)
 
     def refine(self, block: int) -> bool:
         """It is exact already."""
@@ -151,3 +145,70 @@ def _validation_nll(request: Request, beta: Tensor, weights: Tensor) -> float | 
         return None
     theta = torch.cat([beta.reshape(1), (weights / weights.sum()).double()])[None]
     return float(MixtureProblem(request.validation, request.device).evaluate(theta, [0])[0]) - 1
+
+
+class Likelihood(ABC):
+    """Mean NLL as a function of a calibrator, for training by gradient (:mod:`segcal.fitting.paper`).
+
+    Attributes:
+        untouched: experts that have no voxels.
+    """
+
+    untouched: tuple[int, ...] = ()
+
+    @abstractmethod
+    def __call__(self, calibrator: Calibrator) -> Tensor:
+        """Return the mean NLL in float64, in one pass."""
+
+
+class _Ready(NamedTuple):
+    """Voxels with what does not change from pass to pass: gaps to the winner, and the original probability."""
+
+    gaps: Tensor
+    labels: Tensor
+    weight: Tensor
+    own: Tensor
+    original: Tensor
+
+
+class MixtureLikelihood(Likelihood):
+    r"""The likelihood of ensemble temperature scaling, in the precision of the logits.
+
+    Value and gradient of each voxel enter automatic differentiation: with p the tempered probability of the label,
+    :math:`dp / d\beta = p\,(z_y - E[z])`.
+    """
+
+    def __init__(self, request: Request, source: VoxelSource) -> None:
+        self._source, self._device = source, request.device
+        self._kept = None if source.streamed else list(self._prepare())
+
+    def __call__(self, calibrator: Calibrator) -> Tensor:
+        """Return the mean NLL."""
+        assert isinstance(calibrator, EnsembleTemperatureScaling)
+        beta, mixture = calibrator.inverse_temperature, calibrator.mixture
+        total, weight = torch.zeros((), dtype=torch.float64), 0.0
+        for voxels in self._prepare() if self._kept is None else self._kept:
+            tempered, slope = _tempered(voxels, float(beta.detach()))
+            change = (beta - beta.detach()).to(self._device)
+            w1, w2, w3 = mixture.to(self._device)
+            probability = w1 * (tempered.double() + slope.double() * change) + w2 * voxels.original.double()
+            probability = probability + w3 / len(voxels.gaps)
+            total = total - (voxels.weight * probability.log()).sum().cpu()
+            weight += float(voxels.weight.sum())
+        return total / weight
+
+    def _prepare(self) -> Iterable[_Ready]:
+        for voxels in self._source:
+            logits, labels, weight = Voxels(*(x.to(self._device) for x in voxels))
+            gaps = logits - logits.amax(0)
+            own = gaps.gather(0, labels.long()[None])[0]
+            original = (own - gaps.logsumexp(0)).exp()
+            yield _Ready(gaps, labels.long(), weight.double(), own, original)
+
+
+def _tempered(voxels: _Ready, beta: float) -> tuple[Tensor, Tensor]:
+    """Return the tempered probability of each label and its derivative in beta."""
+    probs = torch.softmax(beta * voxels.gaps, dim=0)
+    mean = torch.einsum("cn,cn->n", probs, voxels.gaps)
+    tempered = probs.gather(0, voxels.labels[None])[0]
+    return tempered, tempered * (voxels.own - mean)

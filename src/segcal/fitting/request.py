@@ -1,36 +1,156 @@
-"""What a fitting method is given."""
+"""One fit: the voxels that are read for it, drawn from its cases and kept, or streamed; and what a method is given."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import torch
 
 from segcal.calibrators.base import Calibrator
-from segcal.cases.base import Cases
+from segcal.cases.base import CaseError, Cases
+from segcal.cases.loader import as_cases
+from segcal.cases.suspicion import single_folds, warn
+from segcal.cases.watch import Watch, look_at_members
+from segcal.errors import InputError
 from segcal.fitting.config import FitConfig
-from segcal.fitting.voxels import VoxelSource
+from segcal.fitting.voxels import SampledVoxels, StreamedVoxels, VoxelSource
+
+# What validation data have in common with the calibration data; the rest belongs to single cases.
+ALIKE = ("kind", "pooling", "model", "inferer", "ignore", "class_names")
+
+
+def silent(message: str) -> None:
+    """Take a message of progress and show it to nobody."""
 
 
 @dataclass(frozen=True)
-class Request:
+class FitData:
+    """The voxels of a fit, read once; several calibrators can be fitted to them."""
+
+    cases: Cases
+    validation_cases: Cases | None
+    source: VoxelSource
+    validation: VoxelSource | None
+
+
+@dataclass(frozen=True)
+class Request(FitData):
     """One fit: the calibrator to change, the voxels to fit it to, and how.
 
     Attributes:
         calibrator: its parameters are where the fit starts and where it leaves its result.
-        source: the calibration voxels.
-        validation: the validation voxels, or None.
-        config: the options.
-        device: where to compute.
         report: takes a short text on how far the fit is.
-        cases: the calibration cases, for calibrators that see neighbours.
-        validation_cases: the validation cases, or None.
     """
 
     calibrator: Calibrator
-    source: VoxelSource
-    validation: VoxelSource | None
     config: FitConfig
     device: torch.device
     report: Callable[[str], None]
-    cases: Cases
-    validation_cases: Cases | None
+
+    @classmethod
+    def on(
+        cls,
+        data: FitData,
+        calibrator: Calibrator,
+        config: FitConfig,
+        device: torch.device,
+        report: Callable[[str], None],
+    ) -> "Request":
+        """Return the fit of a calibrator to data that have been read."""
+        parts = data.cases, data.validation_cases, data.source, data.validation
+        return cls(*parts, calibrator, config, device, report)
+
+
+def take_parts(cases: Any, labels: Any, validation: Any, declared: dict[str, Any]) -> tuple[Cases, Cases | None]:
+    """Return calibration and validation cases of what :func:`segcal.fit` is given; see there."""
+    if isinstance(labels, Cases):
+        if validation is not None:
+            raise InputError(
+                "labels is a collection of cases, but validation is given too. Pass labels for arrays, and one "
+                "collection as validation."
+            )
+        labels, validation = None, labels
+    own = as_cases(cases, labels, **declared)
+    if validation is None or isinstance(validation, Cases):
+        return own, validation
+    pair = isinstance(validation, tuple) and len(validation) == 2
+    alike = {name: declared[name] for name in ALIKE if name in declared}
+    return own, as_cases(*(validation if pair else (validation,)), **alike)
+
+
+def read_data(
+    cases: Cases,
+    validation: Cases | None,
+    config: FitConfig,
+    report: Callable[[str], None] = silent,
+    workers: int = 1,
+    failed: Callable[[CaseError], None] | None = None,
+    *,
+    suspect: bool = False,
+) -> FitData:
+    """Draw the voxels of a fit from its cases, or arrange to stream them.
+
+    Args:
+        cases: the calibration cases.
+        validation: the validation cases.
+        config: how many voxels, and the seed.
+        report: takes messages of progress.
+        workers: how many processes read cases.
+        failed: takes the error of a case that is not usable, which is then left out; without it the error is raised.
+        suspect: look at the cases while they are read, and warn of what is possible but seldom meant.
+    """
+    check_cases(cases, validation)
+    watch = Watch(cases.num_classes) if suspect else None
+    source = _voxels(cases, config, report, workers, failed, watch, "calibration")
+    # Who passes the same collection twice knows it.
+    other = None if validation is cases else watch
+    own = None if validation is None else _voxels(validation, config, report, workers, failed, other, "validation")
+    if watch is not None:
+        warn([*single_folds(cases.origin), *watch.found(), *look_at_members(cases)], level=2)
+    return FitData(
+        cases=cases.subset(source.ids),
+        validation_cases=None if validation is None or own is None else validation.subset(own.ids),
+        source=source,
+        validation=own,
+    )
+
+
+def check_cases(cases: Cases, validation: Cases | None) -> None:
+    """Refuse collections that nothing can be fitted to."""
+    if len(cases) == 0:
+        raise InputError("cases is empty, but at least one case is needed. Check the split.")
+    if validation is None:
+        return
+    if len(validation) == 0:
+        raise InputError("validation is empty, but at least one case is needed. Pass None to fit without validation.")
+    if validation.num_classes != cases.num_classes:
+        raise InputError(
+            f"validation has {validation.num_classes} classes, but the calibration cases have {cases.num_classes}. "
+            "Both must come from one model."
+        )
+
+
+def _voxels(
+    cases: Cases,
+    config: FitConfig,
+    report: Callable[[str], None],
+    workers: int,
+    failed: Callable[[CaseError], None] | None,
+    watch: Watch | None,
+    part: str,
+) -> VoxelSource:
+    read = 0
+
+    def tick() -> None:
+        nonlocal read
+        read += 1
+        report(f"read {read} of {len(cases)} cases")
+
+    seen = None if watch is None else partial(watch.add, part=part)
+    if config.voxels == "all":
+        return StreamedVoxels(cases, tick, workers, failed, seen)
+    # Voxels that fit into the memory allowed: 4 bytes for each class, and label and weight.
+    room = config.memory // (4 * (cases.num_classes + 2))
+    quota = max(1, min(config.voxels, room // len(cases)))
+    return SampledVoxels(cases, quota, config.seed, tick, workers, failed, seen)

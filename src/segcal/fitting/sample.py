@@ -9,6 +9,7 @@ by systematic sampling, and gets the weight :math:`1 / \pi_i`. Whether a voxel i
 never on its label, so the weighted likelihood is an unbiased estimate of that of all voxels.
 """
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -29,6 +30,21 @@ class Voxels(NamedTuple):
     labels: Tensor
     weight: Tensor
 
+    def take(self, index: Tensor | slice) -> "Voxels":
+        """Return the voxels at these indices, or those that a mask keeps."""
+        return Voxels(*(values[..., index] for values in self))
+
+    def steps(self, values: int, device: torch.device | None = None) -> Iterator["Voxels"]:
+        """Yield parts of about so many values, on a device."""
+        step = max(256, values // len(self.logits))
+        for start in range(0, self.labels.numel(), step):
+            yield Voxels(*(x.to(device) for x in self.take(slice(start, start + step))))
+
+
+def join(parts: list[Voxels]) -> Voxels:
+    """Return the voxels of all parts."""
+    return Voxels(*(torch.cat(values, dim=-1) for values in zip(*parts, strict=True)))
+
 
 def draw(voxels: Voxels, quota: int, rng: np.random.Generator) -> Voxels:
     """Draw about `quota` voxels, hard ones more often, with weights that undo it."""
@@ -37,7 +53,7 @@ def draw(voxels: Voxels, quota: int, rng: np.random.Generator) -> Voxels:
     hard = hardness(voxels.logits).double()
     probability = inclusion(hard, quota, float(voxels.labels.numel()), float(hard.sum()))
     index = systematic(probability, rng)
-    return Voxels(voxels.logits[:, index], voxels.labels[index], (1 / probability[index]).to(voxels.weight.dtype))
+    return voxels.take(index)._replace(weight=(1 / probability[index]).to(voxels.weight.dtype))
 
 
 def hardness(logits: Tensor) -> Tensor:

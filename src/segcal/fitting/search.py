@@ -1,7 +1,6 @@
-r"""The paper's own procedure (App. B): trials of Adam, chosen among by Optuna on validation NLL.
+r"""Trials of a training, chosen among by Optuna on validation NLL: the search of the paper (App. B).
 
-Each trial trains the calibrator from its starting point on all voxels of the fit at once, with a learning rate,
-a patience and strengths that a TPE sampler proposes:
+Each trial trains the calibrator from its starting point, with options that a TPE sampler proposes:
 
 =============  =====================================
 learning rate  log-uniform in [1e-4, 3e-2]
@@ -11,28 +10,18 @@ weight decay   exactly 0, or log-uniform in [1e-6, 1e-2]
 =============  =====================================
 
 Weight decay is for calibrators with convolutions and networks, which train in batches
-(:mod:`segcal.fitting.by_gradient`); the others have lam and mu. What the configuration fixes is not searched. The
-likelihood and its gradient come from the same fused passes that the exact fit uses, and the voxels are brought into the
-calibrator's coordinates once for all trials, so that a comparison of the two compares methods. The same seed gives the
-same result.
+(:mod:`segcal.fitting.gradient_fit`); the others have lam and mu (:mod:`segcal.fitting.paper`). What the configuration
+fixes is not searched. The same seed gives the same result.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-from torch import Tensor
-
-from segcal.calibrators.affine import AffineCalibrator
 from segcal.calibrators.base import Calibrator
-from segcal.calibrators.vector import VectorScaling
 from segcal.errors import InputError
-from segcal.fitting.certificate import Certificate
+from segcal.fitting.adam import Training, TrainOptions
 from segcal.fitting.config import FitConfig
-from segcal.fitting.gradient import Training, TrainOptions, train, trainable
-from segcal.fitting.likelihood import Likelihood, make_likelihood
-from segcal.fitting.request import Request
 
 LEARNING_RATES = (1e-4, 3e-2)
 PATIENCES = (10, 20, 50)
@@ -49,59 +38,13 @@ class Trial:
     mu: float
 
 
-def fit_as_in_paper(request: Request) -> Certificate:
-    """Fit by Adam with a search; see the module docstring."""
-    if request.validation is None:
-        raise InputError(
-            "validation is None, but the paper's procedure stops and chooses on validation data. "
-            "Pass validation cases, or use the default config."
-        )
-    likelihood = make_likelihood(request.calibrator, request.source, request)
-    validation = make_likelihood(request.calibrator, request.validation, request)
-    study = Study(request.config, request.calibrator.has_penalty)
-
-    def run(trial: Trial, number: int) -> tuple[Training, Calibrator]:
-        model = trainable(request.calibrator)
-        return _train(model, likelihood, validation, trial), model
-
-    found = search(study, run, request.report)
-    training, trial, model = found.training, found.trial, found.model
-    _write(model, request.calibrator, likelihood.untouched)
-    with torch.no_grad():
-        nll = float(likelihood(request.calibrator))
-        penalty = float(_penalty(request.calibrator, trial))
-        validation_nll = float(validation(request.calibrator))
-    return Certificate(
-        method="gradient",
-        objective=nll + penalty,
-        nll=nll,
-        kkt_residual=None,
-        converged=training.ran_out_of_patience,
-        passes=found.steps + 1,
-        voxels=request.source.used,
-        voxels_available=request.source.available,
-        lam=trial.lam,
-        mu=trial.mu,
-        validation_nll=validation_nll,
-        path=found.path,
-        untouched=likelihood.untouched,
-        curve=training.curve,
-        details={
-            "learning_rate": trial.train.learning_rate,
-            "patience": trial.train.patience,
-            "trials": study.trials,
-            "steps": training.steps,
-        },
-    )
-
-
 @dataclass(frozen=True)
 class Found:
     """The best of the trials.
 
     Attributes:
         training: how it went.
-        trial: what it was given.
+        trial: its proposal.
         model: what came of it.
         path: each trial in short, with its validation NLL.
         steps: rounds of all trials together.
@@ -114,51 +57,7 @@ class Found:
     steps: int
 
 
-def search(
-    study: "Study", run: Callable[[Trial, int], tuple[Training, Calibrator]], report: Callable[[str], None]
-) -> Found:
-    """Run the trials that a study proposes and return the best.
-
-    Args:
-        study: what proposes them, and hears of their validation NLL.
-        run: trains a model as a trial says; given the number of the trial, too.
-        report: takes messages of progress.
-    """
-    best: tuple[Training, Trial, Calibrator] | None = None
-    path: list[dict[str, float]] = []
-    steps = 0
-    for number in range(study.trials):
-        trial = study.ask()
-        training, model = run(trial, number)
-        study.tell(training.best)
-        steps += training.steps
-        path.append({**study.chosen(trial), "validation_nll": training.best})
-        report(f"trial {number + 1} of {study.trials}: validation NLL {training.best:.5f}")
-        if best is None or training.best < best[0].best:
-            best = training, trial, model
-    assert best is not None
-    return Found(*best, tuple(path), steps)
-
-
-def _train(model: Calibrator, likelihood: Likelihood, validation: Likelihood, trial: Trial) -> Training:
-    def loss() -> Tensor:
-        return likelihood(model) + _penalty(model, trial)
-
-    @torch.no_grad()
-    def validate() -> float:
-        return float(validation(model))
-
-    return train(list(model.parameters()), loss, validate, trial.train)
-
-
-def _penalty(calibrator: Calibrator, trial: Trial) -> Tensor:
-    if trial.lam == 0 and trial.mu == 0:
-        return torch.zeros((), dtype=torch.float64)
-    assert isinstance(calibrator, AffineCalibrator | VectorScaling)
-    return calibrator.penalty(trial.lam, trial.mu)
-
-
-class Study:
+class Search:
     """Proposes trials; a thin cover of Optuna.
 
     Args:
@@ -217,6 +116,26 @@ class Study:
         return float(self._open.suggest_float(name, *between, log=True))
 
 
+def search(
+    proposals: Search, run: Callable[[Trial, int], tuple[Training, Calibrator]], report: Callable[[str], None]
+) -> Found:
+    """Run the trials that are proposed and return the best; `run` trains a model as the trial of a number says."""
+    best: tuple[Training, Trial, Calibrator] | None = None
+    path: list[dict[str, float]] = []
+    steps = 0
+    for number in range(proposals.trials):
+        trial = proposals.ask()
+        training, model = run(trial, number)
+        proposals.tell(training.best)
+        steps += training.steps
+        path.append({**proposals.chosen(trial), "validation_nll": training.best})
+        report(f"trial {number + 1} of {proposals.trials}: validation NLL {training.best:.5f}")
+        if best is None or training.best < best[0].best:
+            best = training, trial, model
+    assert best is not None
+    return Found(*best, tuple(path), steps)
+
+
 def _import_optuna() -> Any:
     try:
         import optuna
@@ -226,13 +145,3 @@ def _import_optuna() -> Any:
             "Install it with: pip install 'segcal[search]'."
         ) from None
     return optuna
-
-
-@torch.no_grad()
-def _write(model: Calibrator, calibrator: Calibrator, untouched: tuple[int, ...]) -> None:
-    """Set the calibrator to the model; experts without voxels keep what they have."""
-    for name, parameter in calibrator.named_parameters():
-        value = getattr(model, name).detach().clone()
-        for expert in untouched:
-            value[expert] = parameter[expert]
-        parameter.copy_(value)

@@ -20,16 +20,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from segcal.calibrators.selective import Selective
-from segcal.calibrators.selector import selector_input
+from segcal.calibrators.selective import Selective, selector_input
 from segcal.calibrators.temperature import TemperatureScaling
 from segcal.fitting.certificate import Certificate
-from segcal.fitting.gathering import KeptVoxels, gather
-from segcal.fitting.measuring import Detection, both_nlls, detection_quality, gap_sums, in_steps, mean_nll, nll_of
+from segcal.fitting.convex_problem import solve_temperature
 from segcal.fitting.request import Request
 from segcal.fitting.sample import Voxels
+from segcal.fitting.scores import Detection, both_nlls, detection_quality, gap_sums, in_steps, mean_nll, nll_of
 from segcal.fitting.selector import RIGHT, WRONG, Examples, train_selector
-from segcal.fitting.warm_start import best_temperature
+from segcal.fitting.voxels import KeptVoxels, gather
 from segcal.numerics import winner
 
 WRONG_TEMPERATURES = (1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 100.0, 1e4)
@@ -161,7 +160,8 @@ def _better_of(request: Request, calibrator: Selective) -> dict[str, object]:
     if published or request.validation is None or calibrator.inner is not None or calibrator.temperatures != "nll":
         return {}
     scaling = TemperatureScaling(calibrator.num_classes).to(request.device)
-    scaling.inverse_temperature.fill_(1 / best_temperature(request))
+    temperature = 1 / float(solve_temperature(request.source, request.device, request.config.tol).theta)
+    scaling.inverse_temperature.fill_(1 / temperature)
     nll, simple = (mean_nll(one, request.validation, request.device) for one in (calibrator, scaling))
     if simple < nll:
         calibrator.selector.set_constant(flagged=False)

@@ -22,7 +22,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from segcal.calibrators.selector import Selector
+from segcal.calibrators.selective import Selector
 from segcal.fitting.config import FitConfig
 
 WEIGHT_DECAY = 1e-6

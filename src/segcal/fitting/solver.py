@@ -6,53 +6,40 @@ all voxels remain.
 
 from torch import Tensor
 
-from segcal.calibrators.affine import AffineCalibrator
 from segcal.calibrators.base import Calibrator
-from segcal.calibrators.temperature import TemperatureScaling
-from segcal.calibrators.vector import VectorScaling
+from segcal.calibrators.convex import ConvexCalibrator, Strengths
 from segcal.fitting import trust_region
-from segcal.fitting.affine_problem import AffineProblem
-from segcal.fitting.convex_problem import ConvexProblem, Strengths
+from segcal.fitting.convex_problem import COARSE_TOL, ConvexProblem, TemperatureProblem, solve_temperature
 from segcal.fitting.frames import Frames
+from segcal.fitting.linear_problem import LinearProblem
 from segcal.fitting.newton import Solution, minimise
 from segcal.fitting.request import Request
-from segcal.fitting.temperature_problem import TemperatureProblem
-from segcal.fitting.vector_problem import VectorProblem, vector_frame
 from segcal.fitting.voxels import VoxelSource
 
-# The first approach on a sample need not be exact.
-COARSE_TOL = 1e-4
 
-
-def make_problem(calibrator: Calibrator, source: VoxelSource, request: Request) -> ConvexProblem:
+def make_problem(calibrator: ConvexCalibrator, source: VoxelSource, request: Request) -> ConvexProblem:
     """Return the convex problem of this calibrator on these voxels."""
-    memory, device, seed = request.config.memory, request.device, request.config.seed
-    if isinstance(calibrator, TemperatureScaling):
-        return TemperatureProblem(calibrator, source, device)
-    if isinstance(calibrator, VectorScaling):
-        return VectorProblem(calibrator, Frames(source, vector_frame(calibrator), 1, memory, device), seed)
-    assert isinstance(calibrator, AffineCalibrator)
-    frames = Frames(source, calibrator.frame, calibrator.num_experts, memory, device, centred=True)
-    return AffineProblem(calibrator, frames, seed)
+    if calibrator.one_temperature:
+        return TemperatureProblem(source, request.device)
+    frames = Frames(source, calibrator, request.config.memory, request.device)
+    return LinearProblem(calibrator, frames, request.config.seed)
 
 
 class Solver:
     """Solves the problem of a calibrator on given voxels, at one choice of strengths after another.
 
-    Args:
-        calibrator: what is fitted; :meth:`write` leaves a solution in it.
-        source: the voxels.
-        request: the fit that this belongs to.
-
     Attributes:
+        calibrator: what is fitted; :meth:`write` leaves a solution in it.
         problem: the problem.
         passes: how often the voxels were visited.
     """
 
     def __init__(self, calibrator: Calibrator, source: VoxelSource, request: Request) -> None:
-        self.problem = make_problem(calibrator, source, request)
+        assert isinstance(calibrator, ConvexCalibrator)
+        calibrator.prepare(voxels.logits for voxels in source)
+        self.calibrator, self.problem = calibrator, make_problem(calibrator, source, request)
         self.passes = 0
-        self._calibrator, self._source, self._request = calibrator, source, request
+        self._source, self._request = source, request
         self._theta: Tensor | None = None
         self._inverse_temperature: float | None = None
 
@@ -61,7 +48,7 @@ class Solver:
         problem = self.problem
         problem.set_strengths(strengths, self.inverse_temperature() if strengths.nu else 1.0)
         if self._theta is None:
-            coarse, self._theta = problem.coarse(), problem.start()
+            coarse, self._theta = problem.coarse(), self.calibrator.theta().detach().double().cpu()
             if strengths.nu:  # where the penalty leads to
                 self._theta = problem.anchor.expand_as(self._theta).clone()
             if coarse is not None:
@@ -78,12 +65,15 @@ class Solver:
     def inverse_temperature(self) -> float:
         """Return the optimum of temperature scaling on the same voxels: where a strong penalty leads."""
         if self._inverse_temperature is None:
-            scaling = TemperatureScaling(self._calibrator.num_classes)
-            problem = TemperatureProblem(scaling, self._source, self._request.device)
-            solution = minimise(problem, problem.start(), problem.blocks, self._request.config.tol)
+            request = self._request
+            solution = solve_temperature(self._source, request.device, request.config.tol, approach=False)
             self.passes += solution.evaluations
             self._inverse_temperature = float(solution.theta)
         return self._inverse_temperature
+
+    def write(self, theta: Tensor) -> None:
+        """Leave a solution ``(E, P)`` in the calibrator."""
+        self.calibrator.set_theta(theta)
 
     def _report(self, residual: float) -> None:
         self._request.report(f"residual {residual:.1e}")

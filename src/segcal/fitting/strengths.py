@@ -17,8 +17,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from segcal.calibrators.convex import Strengths
 from segcal.fitting.config import STRENGTHS
-from segcal.fitting.convex_problem import Strengths
 from segcal.fitting.held_out import Fold, Worth, each_fold, group_names, measure, noise, paired
 from segcal.fitting.request import Request
 from segcal.fitting.solver import Solver
@@ -102,16 +102,15 @@ class _FoldWalk:
 
     def __init__(self, request: Request, fold: Fold, fixed: tuple[float | None, float | None, float | None]) -> None:
         self._request, self._held, self._fixed = request, fold.held, fixed
-        self._calibrator = copy.deepcopy(request.calibrator)
-        self._solver = Solver(self._calibrator, fold.learn, request)
+        self._solver = Solver(copy.deepcopy(request.calibrator), fold.learn, request)
 
     def walk(self, path: Sequence[float], may_end: bool) -> dict[float, dict[str, Worth]]:
         """Return what the held-out cases say of each strength, as far as the path was walked."""
         tried: dict[float, dict[str, Worth]] = {}
         means: list[float] = []
         for strength in path:
-            self._solver.problem.write(self._solver.solve(at(strength, self._fixed), PATH_TOL).theta)
-            tried[strength] = measure(self._calibrator, self._held, self._request.device)
+            self._solver.write(self._solver.solve(at(strength, self._fixed), PATH_TOL).theta)
+            tried[strength] = measure(self._solver.calibrator, self._held, self._request.device)
             means.append(_mean(tried[strength]))
             self._request.report(f"strength {strength:g}: held-out NLL {means[-1]:.5f}")
             if may_end and len(means) > RISES and means[-RISES - 1 :] == sorted(means[-RISES - 1 :]):

@@ -17,7 +17,7 @@ from torch import Tensor
 from segcal.cases.base import Case, CaseError, Cases
 from segcal.cases.glance import Glance, map_seen
 from segcal.errors import InputError
-from segcal.fitting.sample import Voxels, draw
+from segcal.fitting.sample import Voxels, draw, join, systematic
 from segcal.numerics import compute_dtype
 
 # Values in one step of a stream: bounds its memory whatever the size of a case.
@@ -78,7 +78,7 @@ class HeldVoxels(VoxelSource):
         """Return copies of the voxels of these cases."""
         counts = {case_id: count for case_id, count in self._counts.items() if case_id in ids}
         parts = [voxels for case_id, voxels in zip(self._counts, self._parts(), strict=True) if case_id in ids]
-        return HeldVoxels(Voxels(*(torch.cat(values, dim=-1) for values in zip(*parts, strict=True))), counts)
+        return HeldVoxels(join(parts), counts)
 
     def _parts(self) -> Iterator[Voxels]:
         sizes = list(self._counts.values())
@@ -156,6 +156,61 @@ class StreamedVoxels(VoxelSource):
             for start in range(0, labels.numel(), step):
                 part = slice(start, start + step)
                 yield _valid(logits[:, part], labels[part])
+
+
+class KeptVoxels(VoxelSource):
+    """The voxels of a source that a rule keeps.
+
+    Args:
+        source: the voxels.
+        keep: returns, for logits ``(C, n)``, a mask ``(n,)`` of those that stay.
+    """
+
+    def __init__(self, source: VoxelSource, keep: Callable[[Tensor], Tensor]) -> None:
+        self._source, self._keep = source, keep
+        self.num_classes, self.ids, self.streamed = source.num_classes, source.ids, source.streamed
+        self._kept = None if source.streamed else [self._filter(voxels) for voxels in source]
+        counts = [(voxels.labels.numel(), float(voxels.weight.sum(dtype=torch.float64))) for voxels in self]
+        self.used, self._weight = sum(count for count, _ in counts), sum(weight for _, weight in counts)
+        self.available = round(self._weight)
+
+    def __iter__(self) -> Iterator[Voxels]:
+        if self._kept is not None:
+            yield from self._kept
+            return
+        for voxels in self._source:
+            yield self._filter(voxels)
+
+    def subset(self, ids: Collection[str]) -> "KeptVoxels":
+        """Return what the rule keeps of these cases."""
+        return KeptVoxels(self._source.subset(ids), self._keep)
+
+    @property
+    def total_weight(self) -> float:
+        """Return the sum of the weights."""
+        return self._weight
+
+    def _filter(self, voxels: Voxels) -> Voxels:
+        return Voxels(*(values.contiguous() for values in voxels.take(self._keep(voxels.logits))))
+
+
+def gather(source: VoxelSource, most: int, seed: int) -> Voxels:
+    """Return about `most` voxels of a source, or all of them if it holds no more.
+
+    Of a sample, each is taken with the same probability; of a stream, hard ones more often. Weights undo either.
+    """
+    rng = np.random.default_rng([seed, most])
+    parts = []
+    for voxels in source:
+        count = voxels.labels.numel()
+        quota = max(1, round(most * count / source.used))
+        if source.used > most and source.streamed:
+            voxels = draw(voxels, quota, rng)
+        elif source.used > most:
+            part = voxels.take(systematic(torch.full(voxels.labels.shape, quota / count), rng))
+            voxels = part._replace(weight=part.weight / (quota / count))
+        parts.append(voxels)
+    return join(parts)
 
 
 def labelled_voxels(case: Case) -> Voxels:

@@ -16,6 +16,8 @@ from torch import Tensor
 
 # Voxels in one step: the float64 working arrays of a step stay within a few megabytes.
 STEP_VALUES = 1 << 19
+# Values in one step of a Hessian: bounds its memory whatever the size of the sample.
+HESSIAN_VALUES = 1 << 22
 # Where accuracy does not matter, smaller ones are zero: products with them would be subnormal, and far slower.
 SMALLEST_PROB = 1e-20
 
@@ -111,3 +113,27 @@ def hessian_blocks(features: Tensor, weight: Tensor, theta: Tensor, outputs: str
     spread = probs * (1 - probs)
     spread = (weight * spread.masked_fill_(spread < SMALLEST_PROB, 0.0)).to(features.dtype)
     return torch.stack([((x * row) @ x.T).double() for row in spread])
+
+
+def hessian(features: Tensor, weight: Tensor, theta: Tensor, outputs: str) -> Tensor:
+    """Return the Hessian of the summed negative log-likelihood in ``theta`` flattened, ``(K (F + 1), K (F + 1))``."""
+    rows, columns = theta.shape
+    size = rows * columns
+    products, own = theta.new_zeros(size, size), theta.new_zeros(size, columns)
+    step = max(256, HESSIAN_VALUES // size)
+    for start in range(0, features.shape[1], step):
+        part = features[:, start : start + step]
+        probs = probabilities(part, theta, outputs)
+        x = torch.cat([part.double(), torch.ones_like(part[:1], dtype=torch.float64)])
+        spread = (probs[:, None] * x[None]).reshape(size, -1)
+        weighted = spread * weight[start : start + step].double()
+        products += weighted @ spread.T
+        own += weighted @ x.T
+    blocks, found = own.reshape(rows, columns, columns), -products.reshape(rows, columns, rows, columns)
+    index = torch.arange(rows, device=theta.device)
+    if outputs == "stacked_drops":
+        later = torch.maximum(index[:, None], index[None])  # two drops act together on all classes below both
+        found += blocks[later].permute(0, 2, 1, 3)
+    else:
+        found[index, :, index, :] += blocks
+    return found.reshape(size, size)

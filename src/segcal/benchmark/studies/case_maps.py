@@ -60,8 +60,7 @@ def arrays_of(case: Case, calibrator: Calibrator) -> CaseArrays:
     """Return the arrays of a case with labels."""
     assert case.labels is not None
     logits = case.logits.to(compute_dtype(case.logits.dtype))
-    image = None if case.image is None else case.image[None]
-    scores = calibrator.scores(logits[None], image)[0]
+    scores = calibrator.scores(logits[None], case.context)[0]
     before = winner(logits, axis=0)
     stays = scores.gather(0, before[None])[0] >= scores.amax(0)
     after = torch.where(stays, before, winner(scores, axis=0))
@@ -85,7 +84,7 @@ def temperature_of(case: Case, calibrator: Calibrator) -> NDArray[np.floating]:
     For a calibrator that scales all logits of a voxel alike, such as local temperature scaling, it is the temperature.
     """
     logits = case.logits.to(compute_dtype(case.logits.dtype))
-    scores = calibrator.scores(logits[None], None if case.image is None else case.image[None])[0]
+    scores = calibrator.scores(logits[None], case.context)[0]
     top = logits.topk(2, dim=0)
     lead = top.values[0] - top.values[1]
     after = (scores.gather(0, top.indices[:1]) - scores.gather(0, top.indices[1:]))[0]

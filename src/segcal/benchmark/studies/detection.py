@@ -19,8 +19,8 @@ from segcal.benchmark.pipelines import Pipeline
 from segcal.benchmark.studies.base import Study
 from segcal.benchmark.studies.setting import NothingToStudyError, Setting
 from segcal.calibrators.base import Calibrator
-from segcal.calibrators.lead import with_lead
 from segcal.calibrators.selective import Selective
+from segcal.calibrators.tie_break import with_lead
 from segcal.cases.base import Case, Cases
 from segcal.metrics.reliability import expected_calibration_error
 from segcal.numerics import compute_dtype, winner
@@ -181,7 +181,7 @@ def _counted_voxels(case: Case, calibrator: Calibrator | None) -> tuple[Tensor, 
     assert case.labels is not None
     logits = case.logits.to(compute_dtype(case.logits.dtype))
     if calibrator is not None:
-        logits = calibrator.scores(logits[None], None if case.image is None else case.image[None])[0]
+        logits = calibrator.scores(logits[None], case.context)[0]
     counts = case.labels.reshape(-1) != IGNORED
     return case.labels.reshape(-1)[counts], logits.reshape(len(logits), -1)[:, counts]
 

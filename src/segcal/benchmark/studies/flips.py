@@ -167,7 +167,7 @@ def _predictions(case: Case, calibrator: Calibrator) -> tuple[NDArray[np.int64],
     """Return the prediction before and after; it stays where no class is strictly above it."""
     logits = case.logits.to(compute_dtype(case.logits.dtype))
     before = winner(logits, axis=0)
-    scores = calibrator.scores(logits[None], None if case.image is None else case.image[None])[0]
+    scores = calibrator.scores(logits[None], case.context)[0]
     stays = scores.gather(0, before[None])[0] >= scores.amax(0)
     return before.numpy(), torch.where(stays, before, winner(scores, axis=0)).numpy()
 

@@ -28,7 +28,8 @@ from segcal.cases.kinds import Padding, find_padding
 from segcal.evaluation.case_counter import Counter
 from segcal.evaluation.stage import Stage, summarise
 from segcal.fitting.config import FitConfig
-from segcal.fitting.fit import fit_to, read_data
+from segcal.fitting.fit import fit_to
+from segcal.fitting.request import read_data
 from segcal.metrics import find_metrics
 from segcal.report.table import Cell, Column, Group, Row, Table
 from segcal.summary import LEVEL, Draws

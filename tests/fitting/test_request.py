@@ -2,7 +2,7 @@ import pytest
 
 from segcal import ArrayCases, FitConfig
 from segcal.errors import InputError, SuspicionWarning
-from segcal.fitting.sources import check_cases, read_data
+from segcal.fitting.request import check_cases, read_data
 
 
 def test_more_cases_share_the_memory_that_is_allowed(make_cases):

@@ -3,7 +3,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from segcal.calibrators.lead import with_lead
+from segcal.calibrators.tie_break import with_lead
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

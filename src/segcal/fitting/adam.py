@@ -14,23 +14,26 @@ parameter would hardly move.
 """
 
 import copy
-from collections.abc import Callable, Iterable, Sequence
+import hashlib
+import io
+import json
+import pickle
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from segcal.calibrators.affine import SMALLEST_SCALE
+from segcal.atomic import write_bytes
 from segcal.calibrators.base import Calibrator
-from segcal.calibrators.conditional_affine import ConditionalAffine
-from segcal.calibrators.ensemble_temperature import EnsembleTemperatureScaling
-from segcal.calibrators.temperature import TemperatureScaling
-from segcal.calibrators.vector import VectorScaling
+from segcal.errors import ArtifactError, InputError
 
 # The default of 1e-8 would be of the size of the gradients behind a softplus near zero.
 ADAM_EPS = 1e-12
+VERSION = 1  # of the files that hold a state
 LEARNING_RATE_FACTOR = 0.5
 SMALLEST_MIXTURE_WEIGHT = 1e-3
 
@@ -74,14 +77,50 @@ class Training:
         return len(self.curve) - 1
 
 
-class Keeper(Protocol):
-    """Keeps the state of a training somewhere, so that it can go on from there."""
+class FileKeeper:
+    """Keeps the state of one training in one file: complete or absent; read without running any code it holds.
 
-    def load(self) -> dict[str, Any] | None:
-        """Return the last state that was saved; None if there is none."""
+    Args:
+        path: the file; its folder is made when there is something to write.
+        identity: plain data that decides the training; a state of another training is refused.
+    """
+
+    def __init__(self, path: Path, identity: Mapping[str, Any]) -> None:
+        self._path = path
+        self._identity = {name: _digest(value) for name, value in identity.items()}
 
     def save(self, state: dict[str, Any]) -> None:
-        """Keep a state."""
+        """Write a state so that a kill at any moment leaves the old file or the new one."""
+        content = io.BytesIO()  # a full disk would be an error without a name inside torch
+        torch.save({"version": VERSION, "identity": self._identity, **state}, content)
+        write_bytes(self._path, content.getbuffer())
+
+    def load(self) -> dict[str, Any] | None:
+        """Return the state that was written last; None if there is none."""
+        if not self._path.exists():
+            return None
+        try:
+            state = torch.load(self._path, map_location="cpu", weights_only=True)
+        except (OSError, RuntimeError, EOFError, LookupError, ValueError, pickle.UnpicklingError) as error:
+            raise ArtifactError(
+                f"{self._path} is not readable as a checkpoint ({error}), but it must be as segcal wrote it. "
+                "Delete it to start again."
+            ) from None
+        if not isinstance(state, dict) or state.get("version") != VERSION:
+            raise ArtifactError(
+                f"{self._path} is no checkpoint of version {VERSION}, but the fit needs one. Delete it to start again."
+            )
+        for name, digest in self._identity.items():
+            if state["identity"].get(name) != digest:
+                raise InputError(
+                    f"{self._path} belongs to a fit with another {name}, but the fit goes on only with the same. "
+                    "Name another checkpoint folder, or delete this one."
+                )
+        return state
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()
 
 
 def train(
@@ -106,7 +145,7 @@ def train_rounds(
     losses: Callable[[int], Iterable[Tensor]],
     validate: Callable[[], float],
     options: TrainOptions,
-    keeper: Keeper | None = None,
+    keeper: FileKeeper | None = None,
     report: Callable[[int, float], None] = lambda number, value: None,
 ) -> Training:
     """Train `parameters` in place, several steps a round, and leave them in their best state.
@@ -174,10 +213,12 @@ def _resume(
 def trainable(calibrator: Calibrator) -> Calibrator:
     """Return a copy whose parameters can take any value: bounded ones are computed from free ones.
 
-    The copy reads and works like a calibrator; its :meth:`parameters` are the free ones.
+    The copy reads and works like a calibrator; its :meth:`parameters` are the free ones. Wide bounds that only make an
+    optimum exist are left out.
     """
     free = copy.deepcopy(calibrator)
-    for name, rule in _rules(calibrator).items():
+    rules: dict[str, nn.Module] = {name: Softplus(smallest) for name, smallest in calibrator.positive().items()}
+    for name, rule in (rules | {name: Softmax() for name in calibrator.mixtures}).items():
         parametrize.register_parametrization(free, name, rule)
     return free
 
@@ -213,20 +254,6 @@ class Softmax(nn.Module):
     def right_inverse(self, value: Tensor) -> Tensor:
         """Return u with softmax(u) = value, where no weight is too small."""
         return value.clamp(min=SMALLEST_MIXTURE_WEIGHT).log()
-
-
-def _rules(calibrator: Calibrator) -> dict[str, nn.Module]:
-    """Return what becomes of each bounded parameter; wide bounds that only make an optimum exist are left out."""
-    if isinstance(calibrator, TemperatureScaling):
-        return {"inverse_temperature": Softplus(SMALLEST_SCALE)}
-    if isinstance(calibrator, EnsembleTemperatureScaling):
-        return {"inverse_temperature": Softplus(SMALLEST_SCALE), "mixture": Softmax()}
-    if isinstance(calibrator, VectorScaling):
-        return {"scale": Softplus(SMALLEST_SCALE)}
-    if isinstance(calibrator, ConditionalAffine):
-        eps = 1e-3 if calibrator.num_classes <= 5 else 1e-4  # the error at the start grows with the classes
-        return {"weight": Softplus(eps), "bias": Softplus(eps)}
-    return {}
 
 
 @torch.no_grad()

@@ -1,9 +1,9 @@
 import pytest
 import torch
 
-from segcal import make_calibrator
-from segcal.fitting.convex_problem import Strengths
-from segcal.fitting.temperature_problem import TemperatureProblem, coarse_stride
+from segcal import FitConfig, fit, make_calibrator
+from segcal.calibrators.convex import Strengths
+from segcal.fitting.convex_problem import TemperatureProblem, coarse_stride, solve_temperature
 from segcal.fitting.voxels import StreamedVoxels
 
 CPU = torch.device("cpu")
@@ -13,14 +13,14 @@ def build(cases, beta=1.0):
     calibrator = make_calibrator("ts", cases.num_classes)
     with torch.no_grad():
         calibrator.inverse_temperature.fill_(beta)
-    return calibrator, TemperatureProblem(calibrator, StreamedVoxels(cases, lambda: None), CPU)
+    return calibrator, TemperatureProblem(StreamedVoxels(cases, lambda: None), CPU)
 
 
 @pytest.mark.parametrize("beta", [0.1, 1.0, 3.0])
 def test_objective_slope_and_curvature_are_those_of_the_calibrator(beta, make_cases):
     cases = make_cases(4, 500, parts=3)
     calibrator, problem = build(cases, beta)
-    values, gradients = problem.evaluate(problem.start(), [0])
+    values, gradients = problem.evaluate(calibrator.theta().detach(), [0])
     logits = torch.cat([case.logits for case in cases], 1).T
     labels = torch.cat([case.labels for case in cases])
     value = -calibrator(logits).gather(1, labels[:, None]).mean()
@@ -29,7 +29,7 @@ def test_objective_slope_and_curvature_are_those_of_the_calibrator(beta, make_ca
     assert float(values[0]) == pytest.approx(value.item(), rel=1e-10)
     assert float(gradients[0, 0]) == pytest.approx(slope.item(), rel=1e-9)
     one = torch.ones(1, dtype=torch.float64)
-    assert float(problem.curvature(0, problem.start()[0]).product(one)) == pytest.approx(curvature.item(), rel=1e-9)
+    assert float(problem.curvature(0, one).product(one)) == pytest.approx(curvature.item(), rel=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -53,3 +53,11 @@ def test_there_is_no_penalty(make_cases):
     _, problem = build(make_cases(3, 50))
     problem.set_strengths(Strengths(1.0, 1.0))
     assert float(problem.penalty_product(torch.ones(1))) == 0
+
+
+@pytest.mark.parametrize("approach", [True, False])
+def test_the_temperature_of_voxels_is_that_of_temperature_scaling(approach, make_cases):
+    cases = make_cases(3, 40_000, dtype="float32")
+    found = solve_temperature(StreamedVoxels(cases, lambda: None), CPU, 1e-6, approach)
+    expected = fit("ts", cases, config=FitConfig(voxels="all")).calibrator.inverse_temperature
+    assert float(found.theta) == pytest.approx(float(expected), rel=1e-6)

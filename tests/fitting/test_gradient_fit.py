@@ -5,7 +5,9 @@ import pytest
 import torch
 
 import segcal
-from segcal import ArrayCases, FitConfig, InputError, fit, make_calibrator
+from segcal import CALIBRATORS, ArrayCases, FitConfig, InputError, fit, make_calibrator
+from segcal.fitting.gradient_fit import is_new
+from segcal.types import Context
 
 NAMES = ["lts", "lts_ti", "ibts", "pts", "iop"]
 SHORT = FitConfig(max_steps=3, voxels=2000, learning_rate=3e-3)
@@ -29,7 +31,7 @@ def mean_nll(calibrator, cases):
     total = count = 0.0
     with torch.no_grad():
         for case in cases:
-            own = calibrator(case.logits[None], None if case.image is None else case.image[None])[0].double()
+            own = calibrator(case.logits[None], case.context)[0].double()
             total -= float(own.gather(0, case.labels[None]).sum())
             count += case.labels.numel()
     return total / count
@@ -142,9 +144,9 @@ def test_a_fit_that_was_killed_goes_on_to_the_identical_result(name, tmp_path, m
     options = {"max_steps": 8, "voxels": 500, "patience": 3, "learning_rate": 3e-3}
     whole = fit(name, cal, validation=val, config=FitConfig(**options))
     config = FitConfig(**options, checkpoint=str(tmp_path / "state"))
-    from segcal.fitting import checkpoint
+    from segcal.fitting import adam
 
-    save, saved = checkpoint.FileKeeper.save, []
+    save, saved = adam.FileKeeper.save, []
 
     def save_and_stop(self, state):
         save(self, state)
@@ -152,7 +154,7 @@ def test_a_fit_that_was_killed_goes_on_to_the_identical_result(name, tmp_path, m
         if len(saved) == 2:
             raise StopError
 
-    monkeypatch.setattr(checkpoint.FileKeeper, "save", save_and_stop)
+    monkeypatch.setattr(adam.FileKeeper, "save", save_and_stop)
     with pytest.raises(StopError):
         fit(name, cal, validation=val, config=config)
     resumed = fit(name, cal, validation=val, config=config)
@@ -196,7 +198,7 @@ def test_weight_decay_is_part_of_the_objective_and_shrinks_weights():
 
 def test_progress_tells_the_validation_nll():
     from segcal.fitting.fit import fit_to
-    from segcal.fitting.sources import read_data
+    from segcal.fitting.request import read_data
 
     messages = []
     config = FitConfig(max_steps=2, voxels=300)
@@ -221,5 +223,12 @@ def test_an_artefact_with_options_answers_as_before(tmp_path):
     loaded = segcal.load(tmp_path / "calibrator")
     case = held.read("0")
     logits, image = case.logits[None], case.image[None]
-    assert torch.equal(loaded.calibrator(logits, image), fitted.calibrator(logits, image))
+    assert torch.equal(loaded.calibrator(logits, Context(image)), fitted.calibrator(logits, Context(image)))
     assert loaded.certificate == fitted.certificate
+
+
+@pytest.mark.parametrize("name", CALIBRATORS)
+def test_what_was_made_is_new_until_it_is_changed(name, randomise):
+    assert is_new(make_calibrator(name, 3))
+    if make_calibrator(name, 3).num_parameters():
+        assert not is_new(randomise(make_calibrator(name, 3)))

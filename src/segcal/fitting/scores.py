@@ -1,4 +1,4 @@
-"""What a fit reports about its result: likelihood, calibration error, and how well errors are detected."""
+"""Scores of a fitted calibrator on voxels: likelihood, calibration error, and how well errors are detected."""
 
 from collections.abc import Iterable, Iterator
 from typing import TypeAlias
@@ -20,11 +20,7 @@ Detection: TypeAlias = dict[str, float | None]
 
 def in_steps(batches: Iterable[Voxels], device: torch.device | None = None) -> Iterator[Voxels]:
     """Cut batches into parts of bounded size, and bring them to a device."""
-    for voxels in batches:
-        step = max(256, STEP_VALUES // len(voxels.logits))
-        for start in range(0, voxels.labels.numel(), step):
-            part = slice(start, start + step)
-            yield Voxels(*(values[..., part].to(device) for values in voxels))
+    return (part for voxels in batches for part in voxels.steps(STEP_VALUES, device))
 
 
 @torch.no_grad()
@@ -74,7 +70,8 @@ def detection_quality(margin: NDArray[np.float64], wrong: NDArray[np.bool_], wei
     (0.5, 0.5, 0.75)
     """
     flagged = margin > 0
-    mass = {name: float(weight[mask].sum()) for name, mask in _masks(flagged, wrong).items()}
+    masks = {"wrong": wrong, "flagged": flagged, "hit": wrong & flagged}
+    mass = {name: float(weight[mask].sum()) for name, mask in masks.items()}
     return {
         "recall": mass["hit"] / mass["wrong"] if mass["wrong"] else None,
         "precision": mass["hit"] / mass["flagged"] if mass["flagged"] else None,
@@ -82,10 +79,6 @@ def detection_quality(margin: NDArray[np.float64], wrong: NDArray[np.bool_], wei
         "flagged_share": mass["flagged"] / float(weight.sum()),
         "mispredicted_share": mass["wrong"] / float(weight.sum()),
     }
-
-
-def _masks(flagged: NDArray[np.bool_], wrong: NDArray[np.bool_]) -> dict[str, NDArray[np.bool_]]:
-    return {"wrong": wrong, "flagged": flagged, "hit": wrong & flagged}
 
 
 def weighted_auroc(

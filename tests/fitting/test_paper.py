@@ -4,8 +4,8 @@ import torch
 
 from segcal import ArrayCases, FitConfig
 from segcal.calibrators import make_calibrator
-from segcal.fitting.likelihood import make_likelihood
-from segcal.fitting.request import Request
+from segcal.fitting.paper import LIKELIHOODS
+from segcal.fitting.request import FitData, Request, silent
 from segcal.fitting.voxels import SampledVoxels, StreamedVoxels
 
 NAMES = ["ts", "ets", "vs", "vs_ti", "ms", "ms_c", "dc", "cdc", "cms_ap", "cms_op"]
@@ -22,8 +22,8 @@ def _problem(classes, never_predicted=None):
 def _likelihood(calibrator, logits, labels, streamed=False):
     cases = ArrayCases(logits=[logits], labels=[labels])
     source = StreamedVoxels(cases, lambda: None) if streamed else SampledVoxels(cases, 1000, 0, lambda: None)
-    request = Request(calibrator, source, None, FitConfig(), torch.device("cpu"), lambda text: None, cases, None)
-    return make_likelihood(calibrator, source, request)
+    request = Request.on(FitData(cases, None, source, None), calibrator, FitConfig(), torch.device("cpu"), silent)
+    return LIKELIHOODS[calibrator.fitted_by](request, source)
 
 
 def _moved(name, classes):

@@ -2,13 +2,13 @@ r"""Fitting by gradient: for calibrators whose likelihood is not convex, those w
 
 Adam lowers the mean NLL of batches; after every round through the data the NLL of validation data is read, the learning
 rate is halved when it stops falling, and training stops when that does not help either; the best parameters are kept
-(:func:`segcal.fitting.gradient.train_rounds`). Calibrators that see neighbours train on tiles of the cases
+(:func:`segcal.fitting.adam.train_rounds`). Calibrators that see neighbours train on tiles of the cases
 (:mod:`segcal.fitting.crops`), the others on the voxels of the fit. The default options work without a search;
 ``FitConfig.paper()`` searches learning rate, patience and weight decay (:mod:`segcal.fitting.search`).
 
-A new calibrator starts as temperature scaling with the best temperature, and a training that ends no better than that
-on the validation data returns it (:mod:`segcal.fitting.warm_start`); the certificate says so. Not so in the paper's
-procedure, whose trials start at the identity.
+A new calibrator starts as temperature scaling with the best temperature: it has only to learn what goes beyond. A
+training that ends no better than that on the validation data has learned nothing, and the start is returned; the
+certificate says so. Not so in the paper's procedure, whose trials start at the identity.
 
 The same seed and the same number of threads give the same result, after an interruption too, if there is a checkpoint.
 What cannot be had is a residual: there may be other minima, and training stops before it reaches this one.
@@ -22,15 +22,13 @@ import torch
 
 from segcal.calibrators import registry_entry
 from segcal.calibrators.base import Calibrator
-from segcal.calibrators.look_around import LookAround
+from segcal.fitting.adam import FileKeeper, Training, TrainOptions, train_rounds
 from segcal.fitting.certificate import Certificate
-from segcal.fitting.checkpoint import FileKeeper
 from segcal.fitting.config import FitConfig
-from segcal.fitting.gradient import Keeper, Training, TrainOptions, train_rounds
+from segcal.fitting.convex_problem import solve_temperature
 from segcal.fitting.learning_data import LearningData, read_tiles, read_voxels
 from segcal.fitting.request import Request
-from segcal.fitting.search import Found, Study, Trial, search
-from segcal.fitting.warm_start import best_temperature, is_new
+from segcal.fitting.search import Found, Search, Trial, search
 
 # Without a search: learning rates on tiles and on voxels, rounds without improvement, and weight decay.
 TILE_RATE, VOXEL_RATE = 1e-3, 1e-2
@@ -45,10 +43,10 @@ def fit_by_gradient(request: Request) -> Certificate:
     """Fit a calibrator by gradient; see the module docstring."""
     calibrator, published = request.calibrator, request.config.method == "paper"
     new = is_new(calibrator)
-    data = read_tiles(request, calibrator) if isinstance(calibrator, LookAround) else read_voxels(request)
+    data = read_voxels(request) if calibrator.pointwise else read_tiles(request)
     simple, start = copy.deepcopy(calibrator), {}
     if not published:
-        temperature = best_temperature(request)
+        temperature = 1 / float(solve_temperature(request.source, request.device, request.config.tol).theta)
         simple.become_temperature(temperature)
         start = {"start": "ts" if new else "given", "temperature": temperature}
         if new:
@@ -113,8 +111,8 @@ def _search(request: Request, calibrator: Calibrator, data: LearningData) -> Fou
         return training, model
 
     if config.method == "paper":
-        return search(Study(config, (False, False), decays=True), run, request.report)
-    trial = Trial(_defaults(config, isinstance(calibrator, LookAround)), 0.0, 0.0)
+        return search(Search(config, (False, False), decays=True), run, request.report)
+    trial = Trial(_defaults(config, tiles=not calibrator.pointwise), 0.0, 0.0)
     training, model = run(trial, 0)
     return Found(training, trial, model, (), training.steps)
 
@@ -129,7 +127,7 @@ def _defaults(config: FitConfig, tiles: bool) -> TrainOptions:
     )
 
 
-def _keeper(request: Request, calibrator: Calibrator, options: TrainOptions, number: int) -> Keeper | None:
+def _keeper(request: Request, calibrator: Calibrator, options: TrainOptions, number: int) -> FileKeeper | None:
     if request.config.checkpoint is None:
         return None
     validation = request.validation_cases
@@ -142,3 +140,9 @@ def _keeper(request: Request, calibrator: Calibrator, options: TrainOptions, num
         "start": {name: value.tolist() for name, value in calibrator.state_dict().items()},
     }
     return FileKeeper(Path(request.config.checkpoint) / f"trial_{number}.pt", identity)
+
+
+def is_new(calibrator: Calibrator) -> bool:
+    """Return whether a calibrator is as it was made; another one is where its owner wants the fit to start."""
+    made = type(calibrator)(calibrator.num_classes, **calibrator.options).state_dict()
+    return all(torch.equal(value.cpu(), made[name]) for name, value in calibrator.state_dict().items())

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from segcal import make_calibrator
-from segcal.fitting.measuring import both_nlls, detection_quality, gap_sums, in_steps, mean_nll, weighted_auroc
 from segcal.fitting.sample import Voxels
+from segcal.fitting.scores import both_nlls, detection_quality, gap_sums, in_steps, mean_nll, weighted_auroc
 from segcal.fitting.voxels import SampledVoxels
 
 

@@ -3,13 +3,15 @@ import pytest
 import torch
 
 from segcal import ArrayCases, make_calibrator
-from segcal.fitting import affine_problem
-from segcal.fitting.affine_problem import AffineProblem, likelihood_hessian
-from segcal.fitting.convex_problem import Strengths
-from segcal.fitting.frames import Block, Frames
+from segcal.calibrators import convex
+from segcal.calibrators.convex import Strengths
+from segcal.fitting import linear_problem
+from segcal.fitting.frames import Frames
+from segcal.fitting.linear_problem import LinearProblem
 from segcal.fitting.voxels import StreamedVoxels
 
-NAMES = ["ms", "ms_c", "dc", "cdc", "cms_ap", "cms_op"]
+AFFINE = ["ms", "ms_c", "dc", "cdc", "cms_ap", "cms_op"]
+NAMES = [*AFFINE, "vs", "vs_ti"]
 LAM, MU = 0.03, 0.2
 
 
@@ -18,8 +20,7 @@ def build(name, cases, randomise=None, cache=1 << 30):
     if randomise is not None:
         randomise(calibrator)
     source = StreamedVoxels(cases, lambda: None)
-    frames = Frames(source, calibrator.frame, calibrator.num_experts, cache, torch.device("cpu"), centred=True)
-    problem = AffineProblem(calibrator, frames, seed=0)
+    problem = LinearProblem(calibrator, Frames(source, calibrator, cache, torch.device("cpu")), seed=0)
     problem.set_strengths(Strengths(LAM, MU))
     return calibrator, problem
 
@@ -33,26 +34,25 @@ def objective(calibrator, cases):
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("cache", [1 << 30, 100])
-def test_objective_and_gradient_are_those_of_the_calibrator(name, cache, make_cases, randomise):
-    cases = make_cases(4, 300, parts=3)
+def test_objective_and_gradient_are_those_of_the_calibrator(name, cache, make_cases, randomise, monkeypatch):
+    monkeypatch.setattr(convex, "STEP_VALUES", 1)  # 256 voxels a step
+    cases = make_cases(4, 600, parts=3)
     calibrator, problem = build(name, cases, randomise, cache)
-    theta = problem.start()
-    values, gradients = problem.evaluate(theta, problem.blocks)
+    values, gradients = problem.evaluate(calibrator.theta().detach(), problem.blocks)
     value = objective(calibrator, cases)
     value.backward()
     assert float(values.sum()) == pytest.approx(value.item(), rel=1e-12)
-    rows = calibrator.weight.shape[-2]
-    grads = [p.grad if p.grad is not None else torch.zeros_like(p) for p in calibrator.parameters()]
-    weight, bias, gauge = (g if calibrator.weight.ndim == 3 else g[None] for g in grads)
-    expected = torch.cat([torch.cat([weight, bias[..., None]], -1).flatten(1), gauge], 1)
-    assert expected.shape[1] == rows * (calibrator.weight.shape[-1] + 1) + calibrator.gauge.shape[-1]
-    torch.testing.assert_close(gradients, expected, rtol=1e-9, atol=1e-12)
+    expected = make_calibrator(name, 4)  # holds the gradients, in the places of the parameters
+    with torch.no_grad():
+        for place, own in zip(expected.parameters(), calibrator.parameters(), strict=True):
+            place.copy_(torch.zeros_like(own) if own.grad is None else own.grad)
+    torch.testing.assert_close(gradients, expected.theta().detach(), rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_curvature_on_all_voxels_is_the_derivative_of_the_gradient(name, make_cases, randomise):
-    _, problem = build(name, make_cases(3, 200), randomise)
-    theta = problem.start()
+    calibrator, problem = build(name, make_cases(3, 200), randomise)
+    theta = calibrator.theta().detach()
     block = problem.blocks[0]
     curvature = problem.curvature(block, theta[block])
     for i in range(theta.shape[1]):
@@ -64,13 +64,13 @@ def test_the_curvature_on_all_voxels_is_the_derivative_of_the_gradient(name, mak
         torch.testing.assert_close(curvature.product(unit), (ends[0] - ends[1]) / 2e-6, rtol=1e-5, atol=1e-7)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", AFFINE)
 def test_products_and_matrices_are_the_same_curvature_and_penalty(name, make_cases, randomise, monkeypatch):
     cases = make_cases(4, 300)
-    _, dense = build(name, cases, randomise)
-    monkeypatch.setattr(affine_problem, "LARGEST_MATRIX", 0)
+    calibrator, dense = build(name, cases, randomise)
+    monkeypatch.setattr(linear_problem, "LARGEST_MATRIX", 0)
     _, free = build(name, cases, randomise)
-    theta = dense.start()
+    theta = calibrator.theta().detach()
     vector = torch.as_tensor(np.random.default_rng(0).normal(size=theta.shape[1]))
     torch.testing.assert_close(free.penalty_product(vector), dense.penalty_product(vector), rtol=1e-10, atol=1e-12)
     for block in dense.blocks:
@@ -83,16 +83,16 @@ def test_about_a_centre_everything_is_the_same_in_the_same_variables(cache, make
     plain = make_cases(4, 300, parts=3)
     offset = torch.tensor([[500.0], [512.0], [0.0], [-700.0]])
     cases = ArrayCases([case.logits + offset for case in plain], [case.labels for case in plain])
-    _, problem = build("ms", cases, randomise, cache)
+    calibrator, problem = build("ms", cases, randomise, cache)
     problem.set_strengths(Strengths(0.0, 0.0))
-    assert problem._frames.centre.mean.abs().round(decimals=-2).tolist() == [500.0, 500.0, 0.0, 700.0]
-    monkeypatch.setattr(affine_problem, "LARGEST_MATRIX", 0)
-    theta, products = problem.start(), build("ms", cases, randomise, cache)[1]
+    assert problem._frames.centre.abs().round(decimals=-2).tolist() == [500.0, 500.0, 0.0, 700.0]
+    monkeypatch.setattr(linear_problem, "LARGEST_MATRIX", 0)
+    theta, products = calibrator.theta().detach(), build("ms", cases, randomise, cache)[1]
     products.set_strengths(Strengths(0.0, 0.0))
     theta[0, 4::5] -= (theta[0].reshape(4, 5)[:, :4] @ offset.double())[
         :, 0
     ]  # so that probabilities are not all 0 or 1
-    problem.write(theta)
+    calibrator.set_theta(theta)
 
     def nll(own):
         logits = torch.cat([case.logits for case in cases], 1).double()
@@ -115,9 +115,9 @@ def test_about_a_centre_everything_is_the_same_in_the_same_variables(cache, make
 def test_the_preconditioner_is_symmetric_and_positive_and_kept_until_a_fresh_one_is_asked_for(
     name, make_cases, randomise, monkeypatch
 ):
-    monkeypatch.setattr(affine_problem, "LARGEST_MATRIX", 0)
-    _, problem = build(name, make_cases(4, 300), randomise)
-    theta = problem.start()
+    monkeypatch.setattr(linear_problem, "LARGEST_MATRIX", 0)
+    calibrator, problem = build(name, make_cases(4, 300), randomise)
+    theta = calibrator.theta().detach()
     u, v = torch.as_tensor(np.random.default_rng(0).normal(size=(2, theta.shape[1])))
     old = problem.products(0, theta[0], fresh=False).precondition
     assert float(u @ old(v)) == pytest.approx(float(v @ old(u)), rel=1e-8)
@@ -127,23 +127,11 @@ def test_the_preconditioner_is_symmetric_and_positive_and_kept_until_a_fresh_one
     assert not torch.allclose(problem.products(0, 3 * theta[0], fresh=True).precondition(u), old(u))
 
 
-@pytest.mark.parametrize("outputs", ["scores", "drops", "stacked_drops"])
-def test_the_hessian_in_steps_is_the_hessian_at_once(outputs, monkeypatch):
-    rng = np.random.default_rng(0)
-    x = torch.as_tensor(np.abs(rng.normal(size=(3, 1000))))
-    weight = torch.as_tensor(rng.random(1000))
-    theta = torch.as_tensor(np.abs(rng.normal(size=(3, 4))))
-    block = Block(x, torch.zeros(1000, dtype=torch.int32), weight, weight)
-    whole = likelihood_hessian(block, theta, outputs)
-    monkeypatch.setattr(affine_problem, "STEP_VALUES", 1)  # 256 voxels a step
-    torch.testing.assert_close(likelihood_hessian(block, theta, outputs), whole, rtol=1e-12, atol=1e-10)
-
-
 def test_variables_are_named_by_their_place(make_cases):
     _, problem = build("cms_ap", make_cases(3, 100))
     assert problem.names[:4] == ["weight[0, 0]", "weight[0, 1]", "bias[0]", "weight[1, 0]"]
     assert problem.names[-1] == "gauge[3]"
-    assert len(problem.names) == len(problem.low) == len(problem.high) == problem.start().shape[1]
+    assert len(problem.names) == len(problem.low) == len(problem.high) == make_calibrator("cms_ap", 3).theta().shape[1]
 
 
 def test_the_gauge_is_free_and_the_rest_has_the_bounds_of_the_calibrator(make_cases):
@@ -153,8 +141,8 @@ def test_the_gauge_is_free_and_the_rest_has_the_bounds_of_the_calibrator(make_ca
 
 
 def test_what_the_first_approach_refines_stays_its_own(make_cases, monkeypatch):
-    monkeypatch.setattr(affine_problem, "HESSIAN_WORK", 1)
-    monkeypatch.setattr(affine_problem, "SMALLEST_SAMPLE_PER_VARIABLE", 1)
+    monkeypatch.setattr(linear_problem, "HESSIAN_WORK", 1)
+    monkeypatch.setattr(linear_problem, "SMALLEST_SAMPLE_PER_VARIABLE", 1)
     _, problem = build("dc", make_cases(3, 2000))
     before = dict(problem._quotas), len(problem._samples[0].target)
     coarse = problem.coarse()
@@ -166,8 +154,8 @@ def test_what_the_first_approach_refines_stays_its_own(make_cases, monkeypatch):
 
 
 def test_refining_ends_when_all_voxels_are_in_the_sample(make_cases, monkeypatch):
-    monkeypatch.setattr(affine_problem, "HESSIAN_WORK", 1)
-    monkeypatch.setattr(affine_problem, "SMALLEST_SAMPLE_PER_VARIABLE", 1)
+    monkeypatch.setattr(linear_problem, "HESSIAN_WORK", 1)
+    monkeypatch.setattr(linear_problem, "SMALLEST_SAMPLE_PER_VARIABLE", 1)
     _, problem = build("dc", make_cases(3, 200))
     rounds = 0
     while problem.refine(0):

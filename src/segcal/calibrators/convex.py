@@ -1,0 +1,203 @@
+r"""Convex calibrators: all that the exact fit knows of one, declared beside its map.
+
+The scores of a voxel are linear in the variables of the expert e that the voxel selects (its predicted class, where
+there is one expert for each),
+
+.. math:: s = \Phi(z)\,\theta_e, \qquad l \le \theta_e \le u ,
+
+so the negative log-likelihood is convex in them. A calibrator declares the *features* of a voxel (:meth:`frame`), the
+*bounds* l and u, without which separable data have no optimum (definitions 15), and the *penalty*: mean squares of
+linear functions of the variables, averaged over experts, whose limit is temperature scaling,
+
+.. math:: R = \lambda\,|A \theta|^2 + \mu\,|B \theta|^2 + \nu\,|D (\theta - \theta_T)|^2 .
+
+Likelihood and Hessian follow from the features. What is here takes :math:`\Phi` itself as features, ``(N, C P)``; a
+calibrator with more structure says how it is used, as :mod:`segcal.calibrators.affine` does.
+"""
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from segcal.calibrators.base import Calibrator
+
+LARGEST = 1e3
+SMALLEST_SCALE = 1e-3
+# Values in one step of a pass: bounds its memory whatever the number of voxels.
+STEP_VALUES = 1 << 19
+
+
+class Strengths(NamedTuple):
+    """How strong the parts of a penalty are.
+
+    Attributes:
+        lam: on off-diagonal weights (Eq. 15).
+        mu: on biases (Eq. 15).
+        nu: on the distance of diagonal weights from temperature scaling; with all three large, that is what is left.
+    """
+
+    lam: float
+    mu: float
+    nu: float = 0.0
+
+
+class Frame(NamedTuple):
+    """Voxels in the coordinates in which a calibrator is linear.
+
+    Attributes:
+        features: ``(N, F)``.
+        expert: ``(N,)``, the expert that each selects, or None if there is only one.
+        order: ``(N, C)``, the class at each canonical position, or None if classes keep their places.
+    """
+
+    features: Tensor
+    expert: Tensor | None = None
+    order: Tensor | None = None
+
+
+class Block(NamedTuple):
+    """Voxels of one expert, as a pass of the exact fit sees them.
+
+    Attributes:
+        features: ``(F, n)``, without their `centre`.
+        target: ``(n,)`` int32, canonical position of the label.
+        weight: ``(n,)``.
+        hard: ``(n,)``, one minus the confidence before calibration.
+        centre: ``(F,)`` float64, what was taken out of the features; None for nothing.
+    """
+
+    features: Tensor
+    target: Tensor
+    weight: Tensor
+    hard: Tensor
+    centre: Tensor | None = None
+
+    def take(self, index: Tensor | slice) -> "Block":
+        """Return the voxels at these indices."""
+        features, target, weight, hard, centre = self
+        return Block(features[:, index], target[index], weight[index], hard[index], centre)
+
+    def steps(self, values_each: int) -> Iterator["Block"]:
+        """Yield parts of bounded size, given how many values a voxel has."""
+        step = max(256, STEP_VALUES // values_each)
+        for start in range(0, self.target.numel(), step):
+            yield self.take(slice(start, start + step))
+
+
+class Operator(NamedTuple):
+    """A Hessian that is too large for a matrix.
+
+    Attributes:
+        multiply: v -> H v, ``(P,)``.
+        blocks: returns ``(K, Q, Q)``, the squares along its diagonal; beyond K Q it is zero.
+    """
+
+    multiply: Callable[[Tensor], Tensor]
+    blocks: Callable[[], Tensor]
+
+
+class ConvexCalibrator(Calibrator):
+    """A calibrator whose scores are linear in its parameters.
+
+    Attributes:
+        variables: the parameters that are fitted, in the order of theta; a leading axis for experts, if there are some.
+        num_experts: E; 1 if all voxels share one map.
+        one_temperature: all it does is to divide the logits by one number, which is found without frames.
+        centred: features with a large offset may be moved (:attr:`Block.centre`).
+        first_sample: voxels of an expert behind its first Hessian; None for as many as its cost allows.
+        by_products: whether :meth:`operator` is there.
+    """
+
+    fitted_by = "convex"
+    variables: tuple[str, ...]
+    num_experts: int = 1
+    one_temperature = False
+    centred = False
+    first_sample: int | None = None
+    by_products = False
+
+    @property
+    def num_features(self) -> int:
+        """How many numbers the frame of a voxel has, about."""
+        return self.num_classes
+
+    def prepare(self, logits: Iterable[Tensor]) -> None:
+        """Look at the voxels of a fit, batches ``(C, n)``, before it starts; for knots and the like."""
+
+    @abstractmethod
+    def frame(self, logits: Tensor) -> Frame:
+        """Bring logits ``(N, C)`` into the coordinates in which this calibrator is linear."""
+
+    @abstractmethod
+    def bounds(self) -> tuple[Tensor, Tensor]:
+        """Return the lowest and highest value of each of one expert's variables, ``(P,)``."""
+
+    def penalised(self, theta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return what the penalty squares, linear in ``(..., P)``: the vectors behind lam, mu and nu; or nothing."""
+        return theta[..., :0], theta[..., :0], theta[..., :0]
+
+    def squares(self) -> list[tuple[Tensor, int]]:
+        """Return Q ``(P, P)`` and n of each of the mean squares ``theta Q theta / n``: for lam, mu and nu."""
+        unit = torch.eye(self.theta().shape[1], dtype=torch.float64)
+        return [(rows @ rows.T, 1) for rows in self.penalised(unit)]
+
+    def anchor(self, inverse_temperature: float) -> Tensor:
+        """Return one expert's variables ``(P,)`` where the penalty is zero: temperature scaling."""
+        new = type(self)(self.num_classes, **self.options)
+        return inverse_temperature * new.theta()[0].detach()
+
+    def theta(self) -> Tensor:
+        """Return the variables as ``(E, P)``, differentiable."""
+        return torch.cat([getattr(self, name).reshape(self.num_experts, -1) for name in self.variables], dim=1)
+
+    @torch.no_grad()
+    def set_theta(self, theta: Tensor) -> None:
+        """Set the parameters from ``(E, P)``."""
+        parameters = [getattr(self, name) for name in self.variables]
+        sizes = [parameter.numel() // self.num_experts for parameter in parameters]
+        for parameter, value in zip(parameters, theta.split(sizes, dim=1), strict=True):
+            parameter.copy_(value.reshape(parameter.shape))
+
+    def variable_names(self) -> list[str]:
+        """Return the names of one expert's variables."""
+        sizes = {name: getattr(self, name).numel() // self.num_experts for name in self.variables}
+        single = {name for name in sizes if getattr(self, name).ndim == 0}
+        return [name if name in single else f"{name}[{i}]" for name, size in sizes.items() for i in range(size)]
+
+    def likelihood(self, block: Block, theta: Tensor) -> tuple[float, Tensor]:
+        """Return the summed NLL of a block at one expert's ``(P,)``, and its gradient ``(P,)``."""
+        value, gradient = 0.0, torch.zeros_like(theta)
+        for part in block.steps(len(block.features)):
+            design = self._design(part)
+            log_probs = torch.einsum("kpn,p->kn", design, theta.to(design.device)).log_softmax(0)
+            weight, target = part.weight.double(), part.target.long()[None]
+            value -= float((weight * log_probs.gather(0, target)[0]).sum())
+            residual = log_probs.exp().scatter_add(0, target, -torch.ones_like(log_probs[:1])) * weight
+            gradient += torch.einsum("kpn,kn->p", design, residual).cpu()
+        return value, gradient
+
+    def hessian(self, block: Block, theta: Tensor, total: float) -> Tensor:
+        """Return the Hessian ``(P, P)`` of the summed NLL of a block at one expert's ``(P,)``, divided by `total`."""
+        hessian = torch.zeros(len(theta), len(theta), dtype=torch.float64)
+        for part in block.steps(len(block.features)):
+            design = self._design(part)
+            probs = torch.einsum("kpn,p->kn", design, theta.to(design.device)).softmax(0)
+            mean = torch.einsum("kpn,kn->pn", design, probs)
+            rest = (design - mean) * (probs * part.weight.double()).sqrt()[:, None]
+            flat = rest.movedim(1, 0).reshape(len(theta), -1)
+            hessian += (flat @ flat.T).cpu()
+        return hessian / total
+
+    def operator(self, block: Block, theta: Tensor, total: float) -> Operator:
+        """Return the same Hessian by its products, for variables too many for a matrix; where `by_products`."""
+        raise NotImplementedError(f"{self.name} has no products")
+
+    def penalty_diagonal(self, strengths: Strengths) -> Tensor:
+        """Return about what the penalty adds to the diagonal of one of the blocks of :class:`Operator`."""
+        raise NotImplementedError(f"{self.name} has no products")
+
+    def _design(self, block: Block) -> Tensor:
+        return block.features.double().reshape(self.num_classes, -1, block.target.numel())
