@@ -67,12 +67,9 @@ def temporary(folder: Path) -> Iterator[Path]:
 
 
 def put(source: Path, target: Path, durable: bool = False) -> Path:
-    """Rename a file or a folder of a temporary folder into its place, instead of what is there.
+    """Rename a file or a folder that :func:`temporary` has directly inside to its place, instead of what is there.
 
-    Args:
-        source: lies directly in what :func:`temporary` gave.
-        target: its place.
-        durable: whether it must also survive a loss of power; for files that nobody could find to be incomplete.
+    `durable`: it must also survive a loss of power; for files that nobody could find to be incomplete.
     """
     if durable:
         for path in [source, *source.rglob("*")]:

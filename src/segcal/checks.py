@@ -60,9 +60,8 @@ def check_finite(logits: Tensor, name: str) -> None:
     """Refuse NaN, infinite and absurdly large values, and say how many there are."""
     if logits.numel() == 0:
         return
-    lowest, highest = (
-        logits.detach().aminmax()
-    )  # NaN spreads into both; several times faster than looking at every value
+    # NaN spreads into both; several times faster than looking at every value.
+    lowest, highest = logits.detach().aminmax()
     if not bool(torch.isfinite(lowest) & torch.isfinite(highest)):
         bad = int(logits.numel() - torch.isfinite(logits).sum())
         raise InputError(

@@ -23,4 +23,4 @@ class ArtifactError(SegcalError):
 
 
 class SuspicionWarning(UserWarning):
-    """What was given is possible but seldom meant; the work goes on."""
+    """An input is possible but seldom meant; the work goes on."""

@@ -1,4 +1,4 @@
-"""How much memory one thing may take: half of the machine's."""
+"""The memory that one thing may take: half of the machine's."""
 
 import os
 
@@ -17,14 +17,7 @@ def memory_limit() -> int:
 
 
 def check_memory(name: object, needed: int, limit: int, repair: str) -> None:
-    """Refuse what does not fit in memory.
-
-    Args:
-        name: what it is, for the message.
-        needed: the bytes it takes when it is used.
-        limit: of :func:`memory_limit`.
-        repair: what to do.
-    """
+    """Refuse what needs more bytes than the limit when it is used; `repair` says what to do."""
     if needed > limit:
         size = f"{needed / 2**30:.1f} GiB" if needed < _ABSURD else "more memory than any machine has"
         raise InputError(

@@ -1,4 +1,4 @@
-"""How a process of a pool stands to the one that started it: it leaves interruptions to it, and ends with it."""
+"""Worker processes leave interruptions to the process that started them, and end with it."""
 
 import os
 import signal

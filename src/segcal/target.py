@@ -1,4 +1,4 @@
-"""What a command may write to: one process at a time, never an input, never what somebody else wrote.
+"""Targets that a command may write to: one process at a time, never an input, never what somebody else wrote.
 
 A folder is claimed by a lock on a file in it, which ends with the process that has it. Because the file is made before
 the work begins, a folder that cannot be written to is known before the work begins; for a single file, something is
@@ -58,13 +58,10 @@ def entries(folder: Path) -> list[str]:
 
 
 def check_file(path: Path, signature: re.Pattern[bytes], inputs: Iterable[Path] = (), overwrite: bool = False) -> None:
-    """Refuse a file that must not be written, before the work that leads to it.
+    """Refuse a file that must not or cannot be written, before the work that leads to it.
 
-    Args:
-        path: where a result is to go.
-        signature: how every such result begins; a file that begins so is an earlier one.
-        inputs: files that are read; they are never overwritten.
-        overwrite: whether a file that is no earlier result may be replaced.
+    Every such result begins like `signature`, so a file that does is an earlier one. Inputs are never overwritten; a
+    file that is neither is, if `overwrite` says so.
     """
     if not path.parent.is_dir():
         raise InputError(f"{path} is in a folder that does not exist, but results go there. Make the folder first.")

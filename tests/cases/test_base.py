@@ -120,6 +120,11 @@ WRONG = {
         {"image": torch.zeros(1, 49)},
         r"image has shape \(1, 49\), but \(channels, 50\) is needed, like its logits",
     ),
+    "disagreement of another size": (
+        (PLAIN, LABELS),
+        {"disagreement": torch.zeros(49)},
+        r"disagreement has shape \(49,\), but \(50,\) is needed, like its logits",
+    ),
 }
 
 

@@ -232,6 +232,8 @@ def test_cases_in_memory_are_checked_like_files(scenes, tmp_path):
     found = check(ArrayCases(list(logits), list(labels)))
     assert found.rows == from_files.rows
     assert found.problems == from_files.problems
+    assert check(np.stack(logits), np.stack(labels)) == found
+    assert check(list(logits), list(labels), kind="logits", workers=1) == found
     assert (found.format, found.members) == ("arrays", 1)
 
 

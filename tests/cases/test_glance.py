@@ -6,7 +6,8 @@ import torch
 
 from segcal.cases import ArrayCases, Case
 from segcal.cases.agreement import Turn, agreement
-from segcal.cases.glance import FEWEST, GRID, THUMBNAIL, digest_of, glance_at, grid_of, map_seen
+from segcal.cases.glance import FEWEST, GRID, THUMBNAIL, digest_of, glance_at, grid_of
+from segcal.cases.parallel import map_cases
 
 
 @pytest.mark.parametrize("shape", [(), (5,), (40_000_000, 1), (9, 224, 216), (3, 0, 7), (750, 750), (100, 3, 400, 5)])
@@ -77,6 +78,6 @@ def test_glances_come_with_the_results_from_any_number_of_processes(scenes, work
     drawn = scenes(3)
     cases = ArrayCases([logits for logits, _ in drawn], [labels for _, labels in drawn])
     seen = []
-    assert dict(map_seen(cases, count, workers, seen=seen.append)) == {"0": 720, "1": 720, "2": 720}
+    assert dict(map_cases(cases, count, workers, seen=seen.append)) == {"0": 720, "1": 720, "2": 720}
     assert [one.digest for one in seen] == [digest_of(case.logits) for case in cases]
-    assert dict(map_seen(cases, count)) == {"0": 720, "1": 720, "2": 720}
+    assert dict(map_cases(cases, count)) == {"0": 720, "1": 720, "2": 720}

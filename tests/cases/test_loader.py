@@ -195,8 +195,7 @@ def test_a_network_is_run_in_evaluation_mode_and_gets_its_modes_back(kind):
     assert_all(cases, expected)
     assert (net.training, net.conv.training, net.drop.training) == (True, False, True)
     assert not cases.read("0").logits.requires_grad
-    if kind != "generator":
-        assert torch.equal(cases.read("4").image, images[4])
+    assert torch.equal(cases.read("4").image, images[4])
 
 
 def test_networks_are_pooled_and_an_inferer_is_asked():

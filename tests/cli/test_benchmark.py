@@ -59,8 +59,8 @@ def folder(tmp_path_factory):
 def arguments(*words):
 
     parser = argparse.ArgumentParser()
-    benchmark.add(parser.add_subparsers(), "benchmark")
-    return parser.parse_args(["benchmark", *map(str, words)])
+    benchmark.declare(parser)
+    return parser.parse_args([*map(str, words)])
 
 
 def test_it_ends_with_tables_comparisons_and_paths(folder, tmp_path, capsys):

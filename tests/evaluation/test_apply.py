@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import torch
 
+import segcal
 from segcal import ArrayCases, make_calibrator, open_cases
 from segcal.cases import Case, CaseError
 from segcal.errors import InputError, SuspicionWarning
@@ -147,3 +148,35 @@ def test_a_calibrator_of_single_folds_meets_something_else_with_a_warning(cases)
     cases.origin = "single folds"
     check_match(single, cases)
     check_match(fitted(), cases)
+
+
+def test_a_folder_is_calibrated_in_one_call_which_goes_on_where_it_was(cases, tmp_path):
+    own, seen = fitted(inverse_temperature=0.5), []
+    (tmp_path / "in" / "b.npy").rename(tmp_path / "b.npy")
+    first = open_cases(tmp_path / "in", kind="logits")
+    done = segcal.apply(own, first, tmp_path / "out", progress=seen.append)
+    assert (list(done.written), done.already_there, done.stale, done.voxels, done.flips) == (["a"], 0, [], 35, 0)
+    (tmp_path / "b.npy").rename(tmp_path / "in" / "b.npy")
+    again = segcal.apply(own, cases, tmp_path / "out", progress=seen.append)
+    assert (list(again.written), again.already_there) == (["b"], 1)
+    assert seen == ["a", "a", "b"]
+    expected = torch.log_softmax(cases.read("b").logits / 2, 0).numpy()
+    np.testing.assert_allclose(np.load(tmp_path / "out" / "b.npy"), expected, atol=1e-6)
+    stale = segcal.apply(own, cases.subset(["a"]), tmp_path / "out").stale
+    assert stale == ["b"]
+
+
+def test_cases_that_fail_are_left_out_if_someone_takes_them(cases, tmp_path):
+    (tmp_path / "in" / "a.npy").write_bytes(b"broken")
+    failed = []
+    done = segcal.apply(fitted(), cases, tmp_path / "out", failed=failed.append)
+    assert list(done.written) == ["b"]
+    assert [error.case_id for error in failed] == ["a"]
+    with pytest.raises(CaseError, match="case 'a'"):
+        segcal.apply(fitted(), cases, tmp_path / "out")
+
+
+def test_arrays_have_no_format_to_be_written_in(tmp_path):
+    arrays = ArrayCases([np.zeros((3, 4), "float32")], kind="logits")
+    with pytest.raises(InputError, match=r"cases is ArrayCases, but .* or call fitted\.calibrator on arrays"):
+        segcal.apply(fitted(), arrays, tmp_path / "out")

@@ -130,3 +130,10 @@ def test_a_calibrator_that_sees_images_is_audited_without_one(randomise):
     found = segcal.audit(randomise(segcal.make_calibrator("lts_ti", 3, image_channels=2)))
     assert found.passed
     assert [finding.how for finding in found.findings] == ["construction", "construction"]
+
+
+def test_arrays_may_be_tried_as_they_are():
+    logits = np.random.default_rng(0).normal(size=(2, 3, 5, 7))
+    found = segcal.audit(moved("ms_c"), logits)
+    assert found == segcal.audit(moved("ms_c"), segcal.ArrayCases(logits=list(logits)))
+    assert found.voxels == 70

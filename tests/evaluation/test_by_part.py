@@ -1,8 +1,9 @@
 import numpy as np
 import pytest
 
-from segcal import ArrayCases, evaluate, make_calibrator
-from segcal.evaluation.by_part import divide_by_part, document, labelled_rows, related
+from segcal import ArrayCases, InputError, SuspicionWarning, evaluate, make_calibrator
+from segcal.cases import CaseError
+from segcal.evaluation.by_part import divide_by_part, document, evaluate_by_part, labelled_rows, related
 from segcal.fitting.certificate import Certificate, Fitted
 from segcal.fitting.config import FitConfig
 
@@ -57,3 +58,44 @@ def test_the_document_has_the_first_part_at_the_top_and_rows_name_their_part(cas
     alone = document({"all": evaluate(cases, metrics=["nll"])})
     assert alone["fitted_on"] is None
     assert alone["after"] is None
+
+
+def test_parts_are_measured_apart_and_held_out_relatives_are_named(cases):
+    own = fitted(("a", "c"))
+    with pytest.warns(SuspicionWarning, match="1 held-out cases belong to groups of which other cases were fitted on"):
+        found = evaluate_by_part(cases, own, metrics=["nll"], replicates=20)
+    for name, ids in (("held out", ["b", "d"]), ("fitted on", ["a", "c"])):
+        expected = evaluate(cases.subset(ids), own.calibrator, metrics=["nll"], replicates=20)
+        assert found[name].after == expected.after
+
+
+def test_where_nothing_was_held_out_a_warning_says_so(cases):
+    with pytest.warns(SuspicionWarning, match="no case was held out; what the calibrator is worth"):
+        assert list(evaluate_by_part(cases, fitted(cases.ids), metrics=["nll"], replicates=20)) == ["fitted on"]
+
+
+class Broken(ArrayCases):
+    """Cases of which some cannot be read."""
+
+    broken = ("b", "d")
+
+    def read(self, case_id):
+        if case_id in self.broken:
+            raise CaseError(case_id, "is broken")
+        return super().read(case_id)
+
+
+def test_a_part_of_which_all_cases_fail_is_left_out_and_all_parts_are_an_error(cases):
+    rng = np.random.default_rng(0)
+    broken = Broken([rng.normal(size=(3, 5, 6)) for _ in range(4)], [np.zeros((5, 6), int)] * 4, ids=list("abcd"))
+    failed = []
+    own = fitted(("a", "c"))
+    with pytest.warns(SuspicionWarning, match="no case was held out"):
+        found = evaluate_by_part(broken, own, failed.append, metrics=["nll"], replicates=20)
+    assert list(found) == ["fitted on"]
+    assert [error.case_id for error in failed] == ["b", "d"]
+    with pytest.raises(CaseError, match="case 'b': is broken"):
+        evaluate_by_part(broken, own, metrics=["nll"], replicates=20)
+    broken.broken = tuple("abcd")
+    with pytest.raises(InputError, match=r"all 4 cases failed, but at least one is needed. First: case 'b': is broken"):
+        evaluate_by_part(broken, own, failed.append, metrics=["nll"], replicates=20)

@@ -258,3 +258,17 @@ def test_probabilities_declared_as_logits_bring_one_warning_with_their_cases():
         "0, 1: scores are declared as logits, but all lie in 0 to 1 and sum to 1. Declare kind='probs' if so."
     ]
     assert said[0].filename == __file__
+
+
+def test_arrays_tensors_and_loaders_are_measured_as_the_cases_they_are():
+    rng = np.random.default_rng(5)
+    logits, labels = rng.normal(size=(4, 3, 6, 7)), rng.integers(3, size=(4, 6, 7))
+    labels[:, 0] = 255
+    calibrator = TemperatureScaling(3)
+    cases = ArrayCases(list(logits), list(labels), ignore=255)
+    expected = evaluate(cases, calibrator, metrics=["nll", "ece"], replicates=20).to_plain()
+    tensors = torch.from_numpy(logits), torch.from_numpy(labels)
+    loader = [(tensors[0][part], tensors[1][part]) for part in (slice(0, 2), slice(2, 4))]
+    for data, truth in ((logits, labels), tensors, (loader, None)):
+        found = evaluate(data, calibrator, ["nll", "ece"], replicates=20, labels=truth, ignore=255)
+        assert found.to_plain() == expected

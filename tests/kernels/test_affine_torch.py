@@ -79,7 +79,7 @@ def test_hessian_products_and_blocks_are_those_of_the_gradient(outputs):
         for f in range(theta.shape[1]):
             direction = torch.zeros_like(theta)
             direction[k, f] = 1.0
-            product = affine_torch.hessian_product(x, weight, theta, direction, outputs)
+            product = affine_torch.hessian_operator(x, weight, theta, outputs)(direction)
             ends = [
                 affine_torch.likelihood(x, target, weight, theta + s * direction, outputs)[1] for s in (1e-6, -1e-6)
             ]

@@ -1,4 +1,4 @@
-r"""How far a map of winning classes agrees with a label map, beyond what chance gives.
+r"""Agreement of a map of winning classes with a label map, beyond what chance gives.
 
 Accuracy says little where one class is nearly everywhere: of a scan that is 98 % background, mirrored labels are right
 in 97 %. Agreement here is Cohen's kappa,
@@ -32,7 +32,7 @@ def confusion(labels: np.ndarray, decision: np.ndarray, num_classes: int) -> np.
 
 
 class Agreement(NamedTuple):
-    """How many voxels were compared, the accuracy, and that of labels strewn at random; nan where nothing counts."""
+    """Number of voxels compared, the accuracy, and that of labels strewn at random; nan where nothing counts."""
 
     voxels: int
     accuracy: float

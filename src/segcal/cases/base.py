@@ -1,4 +1,4 @@
-"""What a case is, and the interface through which every source of cases is read.
+"""A case, and the interface through which every source of cases is read.
 
 A :class:`Cases` is an ordered collection of ids that reads one case at a time; it never holds more than the one
 it was asked for. Everything that fits, evaluates or applies takes a ``Cases`` and nothing else.
@@ -11,6 +11,7 @@ import copy
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
@@ -39,6 +40,17 @@ class CaseError(InputError):
 
     def __reduce__(self) -> tuple[type["CaseError"], tuple[str, str]]:  # so that it survives a worker process
         return CaseError, (self.case_id, self.reason)
+
+
+@contextmanager
+def naming_case(case_id: str) -> Iterator[None]:
+    """Let what is wrong with an input name its case."""
+    try:
+        yield
+    except CaseError:
+        raise
+    except InputError as error:
+        raise CaseError(case_id, str(error)) from None
 
 
 @dataclass(frozen=True)
@@ -70,7 +82,7 @@ class Case:
 
     @property
     def context(self) -> Context:
-        """What a calibrator may see beside the logits, as a batch of one."""
+        """Image and disagreement, which a calibrator may see beside the logits, as a batch of one."""
         parts = (self.image, self.disagreement)
         return Context(*(None if part is None else part[None] for part in parts))
 
@@ -84,7 +96,7 @@ class Cases(ABC):
         kind: what the numbers on disk are; `Case.logits` is always in the log domain.
         pooling: the name of the pooling that makes `Case.logits`, or None if it is not known; "best" if it is to be
             chosen, in which case nothing can be read before :meth:`pooled`.
-        class_names: one name a class, or None.
+        class_names: one name per class, or None.
         groups: the group of each case that has one, by id.
         origin: :data:`SINGLE_FOLDS`, where the files say so; "" where nothing is known.
         wants_disagreement: whether `Case.disagreement` is to be filled (:meth:`with_disagreement`).
@@ -117,7 +129,7 @@ class Cases(ABC):
     def checked(self, case_id: str) -> Case:
         """Read one case, and refuse what does not fit together."""
         case = self.read(case_id)
-        try:
+        with naming_case(case_id):
             logits = as_tensor(case.logits, "logits").detach()
             check_case_logits(logits, "logits", self.num_classes)
             space, labels = tuple(logits.shape[1:]), case.labels
@@ -125,8 +137,11 @@ class Cases(ABC):
                 labels = check_labels(as_tensor(labels, "labels"), "labels", space, self.num_classes, IGNORED)
             if case.image is not None:
                 check_image(as_tensor(case.image, "image"), "image", space)
-        except InputError as error:
-            raise CaseError(case_id, str(error)) from None
+            if case.disagreement is not None and tuple(case.disagreement.shape) != space:
+                raise InputError(
+                    f"disagreement has shape {tuple(case.disagreement.shape)}, but {space} is needed, like its logits. "
+                    "Give one value per voxel."
+                )
         return replace(case, logits=logits, labels=labels)
 
     def member_logits(self, case_id: str) -> Iterator[Tensor]:
@@ -135,7 +150,7 @@ class Cases(ABC):
 
     @property
     def member_names(self) -> tuple[str, ...]:
-        """How the members of the ensemble are called; empty where they are not known."""
+        """Names of the members of the ensemble; empty where they are not known."""
         return ()
 
     def __len__(self) -> int:
@@ -196,7 +211,7 @@ class Cases(ABC):
             "Choose a translation-invariant calibrator, or export the logits before the softmax."
         )
 
-    def split(self, cal: int, val: int = 0, seed: int = 0, group: Grouping | None = None) -> Split:
+    def split(self, cal: int, val: int = 0, seed: int = 0, group: Grouping | None = None) -> Split[Self]:
         """Draw calibration, validation and test cases at random.
 
         Cases of one group (`group`, or the groups the collection knows) stay together; a group is drawn whole, so

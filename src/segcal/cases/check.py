@@ -6,7 +6,7 @@ prediction and a label map that is not the argmax each become a line of the resu
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -17,6 +17,7 @@ import numpy as np
 from segcal.cases.base import CaseError, Cases
 from segcal.cases.check_case import CaseRow, Problem, Severity, check_files, check_read
 from segcal.cases.files import FileCases
+from segcal.cases.loader import as_cases
 from segcal.cases.open import open_cases
 from segcal.cases.parallel import map_ids
 from segcal.cases.suspicion import single_folds
@@ -82,8 +83,8 @@ class CheckResult:
 
 
 def check(
-    cases: Cases | str | Path | Sequence[str | Path],
-    labels: str | Path | None = None,
+    cases: Any,
+    labels: Any = None,
     *,
     progress: Callable[[str], object] | None = None,
     workers: int = 1,
@@ -93,15 +94,18 @@ def check(
     """Read every case once and report what is there and what is wrong.
 
     Args:
-        cases: the cases; or folders, which are opened with the other arguments of :func:`segcal.open_cases`.
-        labels: the folder of labels.
+        cases: the cases; or folders, for :func:`segcal.open_cases`; or arrays, for :func:`segcal.cases.as_cases`.
+        labels: of folders and arrays.
         progress: called with the id of each case when it is done.
         workers: how many processes look at cases.
         strict: raise the first error as a :class:`CaseError` instead of reporting all.
-        **declared: what is declared of folders.
+        **declared: what is declared of folders and arrays: the other arguments of these functions.
     """
-    if not isinstance(cases, Cases):
+    folders = cases if isinstance(cases, list | tuple) and cases else [cases]
+    if all(isinstance(folder, str | Path) for folder in folders):
         cases = open_cases(cases, labels, strict=strict, **declared)
+    else:
+        cases = as_cases(cases, labels, **declared)
     files = cases if isinstance(cases, FileCases) else None
     result = CheckResult(
         format="arrays" if files is None else files.members[0].name,

@@ -33,7 +33,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class CaseRow:
-    """What one case holds; shares are of its voxels, None where they cannot be had."""
+    """Content of one case; shares are of its voxels, None where they cannot be had."""
 
     id: str
     shape: tuple[int, ...]  # (classes, *space) of the scores
@@ -46,7 +46,7 @@ class CaseRow:
 
 
 class Seen(NamedTuple):
-    """What was found in one case; without an error, also what the cases are compared by."""
+    """Findings in one case; without an error, also what the cases are compared by."""
 
     problems: list[Problem]
     row: CaseRow | None = None
@@ -110,7 +110,7 @@ def _read_labels(
 
 
 class Checked(NamedTuple):
-    """What is wrong with a file; if it can be read, what it holds, its winners, and a digest of its scores."""
+    """Problems of a file; if it can be read, what it holds, its winners, and a digest of its scores."""
 
     problems: list[Problem]
     stored: Stored | None = None

@@ -2,7 +2,6 @@
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from segcal.cases.base import Case, CaseError, Cases
+from segcal.cases.base import Case, Cases, naming_case
 from segcal.cases.formats import Format, Stored
 from segcal.cases.kinds import like_probabilities, to_log_domain
 from segcal.cases.labels import ImageFolder, LabelFolder
@@ -25,7 +24,7 @@ class FileCases(Cases):
     """Cases in folders; made by :func:`segcal.open_cases`.
 
     Attributes:
-        members: one format a member, each bound to its folder.
+        members: one format per member, each bound to its folder.
         label_folder: where label maps are, or None.
         image_folder: where images are, or None.
         ignore: the label that does not count.
@@ -59,7 +58,7 @@ class FileCases(Cases):
 
     def read(self, case_id: str) -> Case:
         """Read, pool and check one case; a failure is a :class:`CaseError` with the file's name."""
-        with self._naming(case_id):
+        with naming_case(case_id):
             facts: list[Stored] = []
             doubts: list[bool] = []
             members = self._member_logits(case_id, facts, doubts)
@@ -75,7 +74,7 @@ class FileCases(Cases):
 
     def member_logits(self, case_id: str) -> Iterator[Tensor]:
         """Yield the logits of one member after the other, before they are pooled."""
-        with self._naming(case_id):
+        with naming_case(case_id):
             yield from self._member_logits(case_id, [], [])
 
     @property
@@ -85,7 +84,7 @@ class FileCases(Cases):
 
     def read_member(self, case_id: str, member: int = 0) -> Stored:
         """Read one member's scores as they are stored; parts of them that are not there are no logits."""
-        with self._naming(case_id):
+        with naming_case(case_id):
             source = self.members[member]
             lacking = source.lacking(case_id)
             if lacking and (source.values_kind or self.kind) == "logits":
@@ -176,12 +175,3 @@ class FileCases(Cases):
         for mask in masks[1:]:
             combined = combined & mask
         return check_mask(as_tensor(combined, "mask"), f"mask of case {case_id!r}", space)
-
-    @contextmanager
-    def _naming(self, case_id: str) -> Iterator[None]:
-        try:
-            yield
-        except CaseError:
-            raise
-        except InputError as error:
-            raise CaseError(case_id, str(error)) from None

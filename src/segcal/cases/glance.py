@@ -1,4 +1,4 @@
-"""What is kept of a case while it is read, to judge later whether it belongs where it is.
+"""Glances: the little that is kept of a case while it is read, to judge later whether it belongs where it is.
 
 Of its voxels, those of a regular grid of at most :data:`GRID` are compared with the labels, turned in every way that
 keeps the shape; of a coarser grid of at most :data:`THUMBNAIL` the winning classes and labels are kept, so that they
@@ -6,22 +6,18 @@ can be compared with those of other cases. The scores themselves leave a digest.
 """
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from segcal.cases.agreement import Agreement, Turn, agreement, confusion, turns_of
-from segcal.cases.base import Case, CaseError, Cases
-from segcal.cases.parallel import map_cases
+from segcal.cases.base import Case
 from segcal.numerics import winner
 from segcal.types import IGNORED
-
-Result = TypeVar("Result")
 
 GRID = 1 << 16
 THUMBNAIL = 1 << 12
@@ -40,7 +36,7 @@ class Thumbnail(NamedTuple):
 
 @dataclass(frozen=True)
 class Glance:
-    """What is kept of one case; of labels nothing where there are none, and little where few voxels count."""
+    """A glance at one case; of labels nothing where there are none, and little where few voxels count."""
 
     id: str
     digest: bytes  # of the scores
@@ -116,22 +112,3 @@ def digest_of(scores: Tensor) -> bytes:
     for plane in scores:
         found.update(plane.detach().cpu().reshape(-1).contiguous().view(torch.uint8).numpy())
     return found.digest()
-
-
-def map_seen(
-    cases: Cases,
-    function: Callable[[Case], Result],
-    workers: int = 1,
-    failed: Callable[[CaseError], None] | None = None,
-    seen: Callable[[Glance], None] | None = None,
-) -> Iterator[tuple[str, Result]]:
-    """Do as :func:`segcal.cases.parallel.map_cases` and, on the way, hand a glance at each case to `seen`."""
-    for case_id, (result, own) in map_cases(cases, partial(_and_glance, function, seen is not None), workers, failed):
-        if seen is not None and own is not None:
-            seen(own)
-        yield case_id, result
-
-
-def _and_glance(function: Callable[[Case], Result], look: bool, case: Case) -> tuple[Result, Glance | None]:
-    result = function(case)  # first: it refuses what cannot be looked at
-    return result, glance_at(case) if look else None

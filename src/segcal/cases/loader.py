@@ -87,10 +87,10 @@ def as_cases(
     several = isinstance(model, list | tuple)
     networks = _Networks(tuple(model) if several else () if model is None else (model,), several, inferer)
     if hasattr(source, "__next__"):
-        return _kept(source, networks, ids, shared)
+        source = _kept(source)
     reader = _Reader(source, networks)
     if not reader.places:
-        raise InputError("data is empty, but at least one case is needed. Pass a loader that has some.")
+        raise InputError("data is empty, but at least one case is needed. A generator can be read only once.")
     check_length("ids", ids, len(reader.places))
     names = [str(name) for name in (range(len(reader.places)) if ids is None else ids)]
     return LoaderCases(reader, names, **shared)
@@ -202,33 +202,22 @@ def _batches(source: Any) -> Iterator[_Batch]:
         yield _Batch(*_batched(scores, labels, f"batch {number}"))
 
 
-def _kept(source: Any, networks: _Networks, ids: Sequence[str] | None, shared: Mapping[str, Any]) -> ArrayCases:
-    """Read a generator once and keep its scores and labels."""
+def _kept(source: Iterator[Any]) -> list[_Batch]:
+    """Read a generator once and keep copies of its batches: it may use the same memory again."""
     most = min(KEPT, memory_limit() // 2)
-    logits: list[object] = []
-    labels: list[Tensor | None] = []
+    kept: list[_Batch] = []
     size = 0
     for batch in _batches(source):
-        scores = networks(batch.inputs)
-        for row in range(len(batch.inputs)):
-            raw = _row(batch, scores, row)
-            members = [_own(one) for one in (raw.logits if networks.several else [raw.logits])]
-            labels.append(None if raw.labels is None else _own(raw.labels))
-            logits.append(members if networks.several else members[0])
-            size += sum(one.nbytes for one in (*members, labels[-1]) if one is not None)
-            if size > most:
-                raise InputError(
-                    f"data is a generator, which can be read only once, and gives more than {most / 2**30:.1f} GiB, "
-                    "but it is read several times. Pass what can be iterated again: a list, a Dataset, a DataLoader."
-                )
-    if not logits:
-        raise InputError("data is empty, but at least one case is needed. A generator can be read only once.")
-    return ArrayCases(logits, labels if any(one is not None for one in labels) else None, ids=ids, **shared)
-
-
-def _own(values: Tensor) -> Tensor:
-    """Return a copy: a generator may use the same memory again."""
-    return values.detach().to("cpu", copy=True)
+        inputs, labels = (None if one is None else one.detach().to("cpu", copy=True) for one in batch)
+        assert inputs is not None
+        kept.append(_Batch(inputs, labels))
+        size += inputs.nbytes + (0 if labels is None else labels.nbytes)
+        if size > most:
+            raise InputError(
+                f"data is a generator, which can be read only once, and gives more than {most / 2**30:.1f} GiB, "
+                "but it is read several times. Pass what can be iterated again: a list, a Dataset, a DataLoader."
+            )
+    return kept
 
 
 def _row(batch: _Batch, scores: _Scores, row: int) -> Raw:

@@ -19,7 +19,8 @@ from typing import Any, TypeVar
 
 import torch
 
-from segcal.cases.base import Case, CaseError, Cases
+from segcal.cases.base import Case, CaseError, Cases, naming_case
+from segcal.cases.glance import Glance, glance_at
 from segcal.errors import InputError
 from segcal.parent import follow_parent
 
@@ -31,12 +32,18 @@ def map_cases(
     function: Callable[[Case], Result],
     workers: int = 1,
     failed: Callable[[CaseError], None] | None = None,
+    seen: Callable[[Glance], None] | None = None,
 ) -> Iterator[tuple[str, Result]]:
     """Yield the id and ``function(case)`` of every case; with several workers the function must be picklable.
 
-    `failed` takes the error of a case that is not usable, and the rest goes on; without it the error is raised.
+    `failed` takes the error of a case that is not usable, and the rest goes on; without it the error is raised. `seen`
+    takes a glance at each case on the way.
     """
-    yield from map_ids(cases.ids, partial(_read_and, cases, function), workers, failed)
+    read = partial(_read_and, cases, function, seen is not None)
+    for case_id, (result, own) in map_ids(cases.ids, read, workers, failed):
+        if seen is not None and own is not None:
+            seen(own)
+        yield case_id, result
 
 
 def map_ids(
@@ -114,17 +121,18 @@ def _unpacked(future: Future[bytes]) -> Any:
     return pickle.loads(future.result())
 
 
-def _read_and(cases: Cases, function: Callable[[Case], Result], case_id: str) -> Result:
-    return function(cases.checked(case_id))
+def _read_and(
+    cases: Cases, function: Callable[[Case], Result], look: bool, case_id: str
+) -> tuple[Result, Glance | None]:
+    case = cases.checked(case_id)
+    result = function(case)  # first: it refuses what cannot be looked at
+    return result, glance_at(case) if look else None
 
 
 def _one(function: Callable[[str], Result], case_id: str) -> Result:
     try:
-        return function(case_id)
-    except CaseError:
-        raise
-    except InputError as error:
-        raise CaseError(case_id, str(error)) from None
+        with naming_case(case_id):
+            return function(case_id)
     except (MemoryError, torch.OutOfMemoryError):
         raise CaseError(
             case_id, "it needs more memory than there is, but a case is worked on as a whole. Use a larger machine."

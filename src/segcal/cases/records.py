@@ -1,4 +1,4 @@
-"""What a folder of results says of itself: what each result was made from, and whether predictions are calibrated.
+"""Records of a folder of results: what each was made from, and whether predictions are calibrated.
 
 ``.segcal/CASE.json``, one per case, is written before the result itself. A result is done if it was made from the same
 thing (inputs, options, calibrator) and its files are as they were written. Because the record comes first, a kill in

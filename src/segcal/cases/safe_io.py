@@ -37,7 +37,7 @@ _WORKING = 8
 
 
 class ArrayHeader(NamedTuple):
-    """What the header of a stored array declares, and where its values begin."""
+    """Declarations in the header of a stored array, and where its values begin."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]

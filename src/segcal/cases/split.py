@@ -12,9 +12,9 @@ import csv
 import json
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Generic, NamedTuple, Protocol, Self, TypeVar
 
 import numpy as np
 
@@ -22,19 +22,28 @@ from segcal.atomic import write_text
 from segcal.documents import read_json
 from segcal.errors import InputError
 
-if TYPE_CHECKING:
-    from segcal.cases.base import Cases
-
 Grouping = Mapping[str, str] | str | Path
 FORMAT, VERSION = "segcal-splits", 1
 
 
-class Split(NamedTuple):
+class Divisible(Protocol):
+    """A collection that has parts."""
+
+    ids: tuple[str, ...]
+
+    def subset(self, ids: Iterable[str]) -> Self:
+        """Return the part with these ids."""
+
+
+Part = TypeVar("Part", bound=Divisible)
+
+
+class Split(NamedTuple, Generic[Part]):
     """Three disjoint collections of cases."""
 
-    cal: "Cases"
-    val: "Cases"
-    test: "Cases"
+    cal: Part
+    val: Part
+    test: Part
 
 
 def resolve_groups(group: Grouping, ids: Sequence[str]) -> dict[str, str]:
@@ -75,13 +84,13 @@ def draw_groups(
     return parts
 
 
-def save_split(split: Split, path: str | Path, seed: int | None = None) -> None:
+def save_split(split: Split[Part], path: str | Path, seed: int | None = None) -> None:
     """Write which case is in which part, and the seed it was drawn with."""
     parts = {name: list(part.ids) for name, part in split._asdict().items()}
     write_text(path, json.dumps({"format": FORMAT, "version": VERSION, "seed": seed, **parts}, indent=1) + "\n")
 
 
-def load_split(cases: "Cases", path: str | Path) -> Split:
+def load_split(cases: Part, path: str | Path) -> Split[Part]:
     """Divide cases as :func:`save_split` wrote; the file must name every case, and no other."""
     content = read_json(Path(path))
     if content.get("format") != FORMAT or content.get("version") != VERSION:

@@ -1,4 +1,4 @@
-r"""What is possible but seldom meant, said in one sentence: the sentences, and the margins of all rules.
+r"""Suspicions: what is possible but seldom meant, said in one sentence each; and the margins of all rules.
 
 "Clearly better" is always a margin of agreement beyond chance (:mod:`segcal.cases.agreement`), and the better fit must
 be a fit at all (:data:`FIT`). The rules:
@@ -129,7 +129,7 @@ class Explanation(NamedTuple):
 
 
 class _Fit(NamedTuple):
-    """How the labels of a case fit as they are, and how they fit otherwise."""
+    """Fit of the labels of a case as they are, and otherwise."""
 
     id: str
     own: float

@@ -22,7 +22,7 @@ from PIL import Image
 from torch import Tensor
 
 from segcal.atomic import naming, temporary
-from segcal.cases.base import CaseError
+from segcal.cases.base import naming_case
 from segcal.cases.files import FileCases
 from segcal.cases.formats import Format
 from segcal.cases.keep_argmax import keep_binary_decision, keep_decision
@@ -91,17 +91,16 @@ class CaseWriter:
             spacing: the voxel size along each axis, for the map.
         """
         made_from = self._made_from(case_id)
-        try:
-            with naming(self.folder / self.format.path(case_id).name), temporary(self.folder) as beside:
-                names = self._write(case_id, log_probs, None if decision is None else decision.cpu().numpy(), beside)
-                if confidence is not None:
-                    path = write_confidence(self.cases, case_id, confidence, beside, spacing)
-                    names = [path.relative_to(beside).as_posix(), *names]
-                return self.records.place(case_id, made_from, beside, names)
-        except CaseError:
-            raise
-        except InputError as error:
-            raise CaseError(case_id, str(error)) from None
+        with (
+            naming_case(case_id),
+            naming(self.folder / self.format.path(case_id).name),
+            temporary(self.folder) as beside,
+        ):
+            names = self._write(case_id, log_probs, None if decision is None else decision.cpu().numpy(), beside)
+            if confidence is not None:
+                path = write_confidence(self.cases, case_id, confidence, beside, spacing)
+                names = [path.relative_to(beside).as_posix(), *names]
+            return self.records.place(case_id, made_from, beside, names)
 
     def _made_from(self, case_id: str) -> str:
         return hashlib.sha256(f"{self._made_by} {self.kind} {self.cases.identity(case_id)}".encode()).hexdigest()

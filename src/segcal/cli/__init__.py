@@ -5,16 +5,18 @@ import os
 import sys
 from collections.abc import Sequence
 from types import ModuleType
+from typing import Any
 
 from segcal import __version__
 from segcal.cli import apply, audit, benchmark, check, convert, demo, evaluate, fit, report
 from segcal.cli.console import DONE, INTERRUPTED, USER_ERROR
 from segcal.cli.parsing import Parser
+from segcal.cli.reading import common_options, reading_options
 from segcal.cli.wording import in_options, warnings_in_one_line
 from segcal.errors import SegcalError
 from segcal.names import clean
 
-# Each module has `add(commands, name)`, which declares the command, and `run(args)`, which returns the exit code.
+# Each module has its texts (`ABOUT`), adds its options (`declare`), and runs (`run`), which returns the exit code.
 COMMANDS: dict[str, ModuleType] = {
     "demo": demo,
     "check": check,
@@ -26,6 +28,8 @@ COMMANDS: dict[str, ModuleType] = {
     "benchmark": benchmark,
     "report": report,
 }
+# These read no predictions of their own.
+ALONE = ("demo", "benchmark")
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -40,9 +44,11 @@ def make_parser() -> argparse.ArgumentParser:
         ),
     )
     parser.add_argument("--version", action="version", version=f"segcal {__version__}")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    commands: Any = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    shared = [reading_options(), common_options()]
     for name, module in COMMANDS.items():
-        command = module.add(commands, name)
+        command = commands.add_parser(name, parents=[] if name in ALONE else shared, **module.ABOUT)
+        module.declare(command)
         command.set_defaults(run=module.run)
     return parser
 

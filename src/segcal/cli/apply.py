@@ -3,26 +3,24 @@
 import argparse
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import segcal
 from segcal.cli.console import Output
 from segcal.cli.progress import case_bar
-from segcal.cli.reading import common_options, open_folders, reading_options
+from segcal.cli.reading import open_folders
 from segcal.cli.wording import plural
 
+ABOUT = {
+    "help": "calibrated probabilities, in the format that came in",
+    "usage": "segcal apply CAL PREDICTIONS... -o OUT [options]",
+    "description": "Calibrate every case into a new folder, in the format that came in. Every file is read back and\n"
+    "compared before it is put in place. Run again, the command goes on with what is missing or changed.",
+    "epilog": "example:\n  segcal apply calibrator/ predictions/ -o calibrated/ --kind logits --confidence-map",
+}
 
-def add(commands: Any, name: str) -> argparse.ArgumentParser:
-    """Declare the command."""
-    parser: argparse.ArgumentParser = commands.add_parser(
-        name,
-        parents=[reading_options(), common_options()],
-        help="calibrated probabilities, in the format that came in",
-        usage="segcal apply CAL PREDICTIONS... -o OUT [options]",
-        description="Calibrate every case into a new folder, in the format that came in. Every file is read back and\n"
-        "compared before it is put in place. Run again, the command goes on with what is missing or changed.",
-        epilog="example:\n  segcal apply calibrator/ predictions/ -o calibrated/ --kind logits --confidence-map",
-    )
+
+def declare(parser: argparse.ArgumentParser) -> None:
+    """Add the options."""
     parser.add_argument("calibrator", type=Path, metavar="CAL", help="a folder written by segcal fit")
     parser.add_argument("paths", nargs="+", type=Path, metavar="PREDICTIONS", help="one folder, or one a member")
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="OUT", help="a new folder")
@@ -30,7 +28,6 @@ def add(commands: Any, name: str) -> argparse.ArgumentParser:
     parser.add_argument("--confidence-map", action="store_true", help="also write one map a case for a viewer")
     parser.add_argument("--overwrite", action="store_true", help="clear what another calibrator or other cases made")
     parser.add_argument("--ignore-pooling", action="store_true", help="go on although it was fitted for other pooling")
-    return parser
 
 
 def run(args: argparse.Namespace) -> int:

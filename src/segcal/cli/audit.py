@@ -2,29 +2,26 @@
 
 import argparse
 from pathlib import Path
-from typing import Any
 
 import segcal
 from segcal.cli.console import USER_ERROR, Output
 from segcal.cli.progress import case_bar
-from segcal.cli.reading import common_options, open_folders, reading_options
+from segcal.cli.reading import open_folders
 from segcal.cli.wording import plural
 
+ABOUT = {
+    "help": "the promises of a calibrator, proved on its parameters and tried on data",
+    "usage": "segcal audit CAL [PREDICTIONS...] [options]",
+    "description": "Say for every promise how it is known, and show a concrete input where there is none. Every\n"
+    "voxel of the predictions, if there are any, is tried. Exit code 2: a promise is broken.",
+    "epilog": "example:\n  segcal audit calibrator/ predictions/ --kind logits",
+}
 
-def add(commands: Any, name: str) -> argparse.ArgumentParser:
-    """Declare the command."""
-    parser: argparse.ArgumentParser = commands.add_parser(
-        name,
-        parents=[reading_options(), common_options()],
-        help="the promises of a calibrator, proved on its parameters and tried on data",
-        usage="segcal audit CAL [PREDICTIONS...] [options]",
-        description="Say for every promise how it is known, and show a concrete input where there is none. Every\n"
-        "voxel of the predictions, if there are any, is tried. Exit code 2: a promise is broken.",
-        epilog="example:\n  segcal audit calibrator/ predictions/ --kind logits",
-    )
+
+def declare(parser: argparse.ArgumentParser) -> None:
+    """Add the options."""
     parser.add_argument("calibrator", type=Path, metavar="CAL", help="a folder written by segcal fit")
     parser.add_argument("paths", nargs="*", type=Path, metavar="PREDICTIONS", help="predictions to try it on")
-    return parser
 
 
 def run(args: argparse.Namespace) -> int:

@@ -4,7 +4,6 @@ import argparse
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from segcal.atomic import temporary
 from segcal.benchmark.page.writing import PAGE, write_report
@@ -19,15 +18,15 @@ from segcal.report.document import SUMMARY
 from segcal.report.tables import FOLDER, task_table
 from segcal.target import claim
 
+ABOUT = {
+    "help": "the paper's protocol on your own cases",
+    "description": "Fit and test every pipeline of a protocol, and run its studies. What is finished is skipped.",
+    "epilog": "example: segcal benchmark protocol.toml -o results/ --workers 2",
+}
 
-def add(commands: Any, name: str) -> argparse.ArgumentParser:
-    """Declare the command."""
-    parser: argparse.ArgumentParser = commands.add_parser(
-        name,
-        help="the paper's protocol on your own cases",
-        description="Fit and test every pipeline of a protocol, and run its studies. What is finished is skipped.",
-        epilog="example: segcal benchmark protocol.toml -o results/ --workers 2",
-    )
+
+def declare(parser: argparse.ArgumentParser) -> None:
+    """Add the options."""
     parser.add_argument("protocol", type=Path, metavar="PROTOCOL.toml", help="see docs/protocol.md")
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="RESULTS", help="folder for the results")
     parser.add_argument(
@@ -39,7 +38,6 @@ def add(commands: Any, name: str) -> argparse.ArgumentParser:
     parser.add_argument("--device", type=device, default="cpu", help="where to fit: cpu (default) or cuda")
     parser.add_argument("--overwrite", action="store_true", help="replace files that a benchmark did not write")
     json_option(parser)
-    return parser
 
 
 def run(args: argparse.Namespace) -> int:

@@ -9,29 +9,28 @@ import segcal
 from segcal.cases import CheckResult
 from segcal.cli.console import DONE, SOME_FAILED, USER_ERROR, Output
 from segcal.cli.progress import case_bar
-from segcal.cli.reading import common_options, read_options, reading_options
+from segcal.cli.reading import read_options
 from segcal.cli.wording import in_options, plural, table
 
 LISTED = 5
 FACTS = ("cases", "format", "kind", "pooling", "members", "num_classes", "usable")
 
 
-def add(commands: Any, name: str) -> argparse.ArgumentParser:
-    """Declare the command."""
-    parser: argparse.ArgumentParser = commands.add_parser(
-        name,
-        parents=[reading_options(), common_options()],
-        help="is this folder usable, and what is in it",
-        usage="segcal check PREDICTIONS... [LABELS] [options]",
-        description="Read every file once and report everything that is wrong or odd, in one table.\n"
-        "Exit code 0: all cases are usable; 3: some are not; 2: none is.",
-        epilog="example:\n  segcal check predictions/ labels/ --kind logits --ignore 255",
-    )
+ABOUT = {
+    "help": "is this folder usable, and what is in it",
+    "usage": "segcal check PREDICTIONS... [LABELS] [options]",
+    "description": "Read every file once and report everything that is wrong or odd, in one table.\n"
+    "Exit code 0: all cases are usable; 3: some are not; 2: none is.",
+    "epilog": "example:\n  segcal check predictions/ labels/ --kind logits --ignore 255",
+}
+
+
+def declare(parser: argparse.ArgumentParser) -> None:
+    """Add the options."""
     option = parser.add_argument
     names = "PREDICTIONS LABELS"
     option("paths", nargs="+", type=Path, metavar=names, help="folders; of several, the last holds labels")
     option("--no-labels", action="store_true", help="all folders hold predictions")
-    return parser
 
 
 def run(args: argparse.Namespace) -> int:

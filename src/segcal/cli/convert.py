@@ -2,32 +2,29 @@
 
 import argparse
 from pathlib import Path
-from typing import Any
 
 from segcal.cases import StoreWriter
 from segcal.cases.parallel import map_cases
 from segcal.cli.console import Output
 from segcal.cli.progress import case_bar
-from segcal.cli.reading import common_options, open_folders, reading_options
+from segcal.cli.reading import open_folders
 from segcal.target import claim
 
+ABOUT = {
+    "help": "any format to segcal's own store: pooled, half the size, decisions exact",
+    "usage": "segcal convert PREDICTIONS... -o STORE [--labels FOLDER] [options]",
+    "description": "Write pooled cases, with their labels, into segcal's own format, which needs no further options.\n"
+    "Run again, the command goes on with what is missing or changed.",
+    "epilog": "example:\n  segcal convert member_*/ --labels labels/ -o store/ --kind logits --pool mean_logits",
+}
 
-def add(commands: Any, name: str) -> argparse.ArgumentParser:
-    """Declare the command."""
-    parser: argparse.ArgumentParser = commands.add_parser(
-        name,
-        parents=[reading_options(), common_options()],
-        help="any format to segcal's own store: pooled, half the size, decisions exact",
-        usage="segcal convert PREDICTIONS... -o STORE [--labels FOLDER] [options]",
-        description="Write pooled cases, with their labels, into segcal's own format, which needs no further options.\n"
-        "Run again, the command goes on with what is missing or changed.",
-        epilog="example:\n  segcal convert member_*/ --labels labels/ -o store/ --kind logits --pool mean_logits",
-    )
+
+def declare(parser: argparse.ArgumentParser) -> None:
+    """Add the options."""
     parser.add_argument("paths", nargs="+", type=Path, metavar="PREDICTIONS", help="one folder, or one a member")
     parser.add_argument("--labels", type=Path, metavar="FOLDER", help="label maps to keep with the scores")
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="STORE", help="where to write")
     parser.add_argument("--overwrite", action="store_true", help="clear what other settings or other cases made")
-    return parser
 
 
 def run(args: argparse.Namespace) -> int:

@@ -3,7 +3,6 @@
 import argparse
 import os
 from pathlib import Path
-from typing import Any
 
 from segcal.cli.console import DONE, Output
 from segcal.cli.progress import step_bar
@@ -18,19 +17,19 @@ EXAMPLE = "example:\n  segcal demo --out demo-results"
 MOST_WORKERS = 4
 
 
-def add(commands: Any, name: str) -> argparse.ArgumentParser:
-    """Declare the command."""
-    parser: argparse.ArgumentParser = commands.add_parser(
-        name,
-        help="the whole story on embedded data, in minutes",
-        description="Predict three embedded tasks with trained ensembles, calibrate, compare, and say what was found.",
-        epilog=EXAMPLE,
-    )
+ABOUT = {
+    "help": "the whole story on embedded data, in minutes",
+    "description": "Predict three embedded tasks with trained ensembles, calibrate, compare, and say what was found.",
+    "epilog": EXAMPLE,
+}
+
+
+def declare(parser: argparse.ArgumentParser) -> None:
+    """Add the options."""
     parser.add_argument("--out", type=Path, default=Path("demo-results"), metavar="DIR", help="default: demo-results")
     parser.add_argument("--full", action="store_true", help="nothing reduced: the paper's protocol; takes hours")
     parser.add_argument("--workers", type=int, metavar="N", help="processes to use; default: one a core, at most 4")
     json_option(parser)
-    return parser
 
 
 def run(args: argparse.Namespace) -> int:

@@ -3,14 +3,13 @@
 import argparse
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import segcal
 from segcal.benchmark.page.evaluated import evaluated_document
 from segcal.cases import split_folders
 from segcal.cli.console import Output
 from segcal.cli.progress import case_bar
-from segcal.cli.reading import common_options, open_folders, reading_options
+from segcal.cli.reading import open_folders
 from segcal.evaluation.apply import check_match
 from segcal.evaluation.by_part import FITTED_ON, TITLES, document, evaluate_by_part, labelled_rows
 from segcal.evaluation.result import CSV_SIGNATURE, SUMMARY_SIGNATURE
@@ -21,18 +20,17 @@ SIGNATURES = (CSV_SIGNATURE, SUMMARY_SIGNATURE, PAGE_SIGNATURE)
 FLATTERS = "No case was held out: the calibrator was fitted or chosen on these, and the numbers flatter it."
 
 
-def add(commands: Any, name: str) -> argparse.ArgumentParser:
-    """Declare the command."""
-    parser: argparse.ArgumentParser = commands.add_parser(
-        name,
-        parents=[reading_options(), common_options()],
-        help="how honest the confidences are, before and after calibration",
-        usage="segcal evaluate PREDICTIONS... LABELS [--calibrator CAL] [options]",
-        description="Measure every case, before and after calibration, with intervals over cases. Cases that the\n"
-        "calibrator was fitted or chosen on are reported apart from those that were held out.",
-        epilog="example:\n"
-        "  segcal evaluate predictions/ labels/ --kind logits --calibrator calibrator/ --csv cases.csv",
-    )
+ABOUT = {
+    "help": "how honest the confidences are, before and after calibration",
+    "usage": "segcal evaluate PREDICTIONS... LABELS [--calibrator CAL] [options]",
+    "description": "Measure every case, before and after calibration, with intervals over cases. Cases that the\n"
+    "calibrator was fitted or chosen on are reported apart from those that were held out.",
+    "epilog": "example:\n  segcal evaluate predictions/ labels/ --kind logits --calibrator calibrator/ --csv cases.csv",
+}
+
+
+def declare(parser: argparse.ArgumentParser) -> None:
+    """Add the options."""
     parser.add_argument(
         "paths", nargs="+", type=Path, metavar="PREDICTIONS LABELS", help="folders; the last one holds the labels"
     )
@@ -44,7 +42,6 @@ def add(commands: Any, name: str) -> argparse.ArgumentParser:
     parser.add_argument("--overwrite", action="store_true", help="replace such files though segcal did not write them")
     parser.add_argument("--seed", type=int, default=0, help="seed of the bootstrap (default 0)")
     parser.add_argument("--ignore-pooling", action="store_true", help="go on although it was fitted for other pooling")
-    return parser
 
 
 def run(args: argparse.Namespace) -> int:

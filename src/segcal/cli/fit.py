@@ -6,7 +6,7 @@ import segcal
 from segcal.calibrators import make_calibrator
 from segcal.cases import split_folders
 from segcal.cli.console import Output
-from segcal.cli.fit_options import add, divide_cases
+from segcal.cli.fit_options import ABOUT, declare, divide_cases
 from segcal.cli.fit_result import print_fit
 from segcal.cli.reading import open_folders
 from segcal.fitting import FitConfig, Fitted
@@ -20,7 +20,7 @@ from segcal.fitting.request import read_data
 from segcal.pooling import BEST
 from segcal.target import claim_beside
 
-__all__ = ["add", "run"]
+__all__ = ["ABOUT", "declare", "run"]
 
 FIT_OPTIONS = ("lam", "mu", "voxels", "seed", "method", "verify")
 

@@ -2,31 +2,29 @@
 
 import argparse
 from pathlib import Path
-from typing import Any
 
 from segcal.calibrators import CALIBRATORS
 from segcal.cases import Cases, FileCases, load_split, save_split, split_folders
 from segcal.cli.parsing import voxels
-from segcal.cli.reading import common_options, open_folders, reading_options
+from segcal.cli.reading import open_folders
 from segcal.errors import InputError
 from segcal.fitting.division import divide
 from segcal.pooling import BEST
 
+ABOUT = {
+    "help": "fit a calibrator; by default the best one that keeps the mask",
+    "usage": "segcal fit PREDICTIONS... LABELS -o CAL [options]",
+    "description": "Compare calibrators on cases that are held out in turn, fit the winner to all cases, save it.\n"
+    "By default every calibrator competes that works voxel by voxel, ignores the logit offset and\n"
+    "keeps the mask, with both poolings of an ensemble. One that is not clearly better than a\n"
+    "temperature (ts) is not taken.",
+    "epilog": "examples:\n  segcal fit predictions/ labels/ -o calibrator/ --kind logits --ignore 255\n"
+    "  segcal fit member_*/ labels/ -o calibrator/ --kind logits --pool mean_logits --calibrator ts",
+}
 
-def add(commands: Any, name: str) -> argparse.ArgumentParser:
-    """Declare the command."""
-    parser: argparse.ArgumentParser = commands.add_parser(
-        name,
-        parents=[reading_options(), common_options()],
-        help="fit a calibrator; by default the best one that keeps the mask",
-        usage="segcal fit PREDICTIONS... LABELS -o CAL [options]",
-        description="Compare calibrators on cases that are held out in turn, fit the winner to all cases, save it.\n"
-        "By default every calibrator competes that works voxel by voxel, ignores the logit offset and\n"
-        "keeps the mask, with both poolings of an ensemble. One that is not clearly better than a\n"
-        "temperature (ts) is not taken.",
-        epilog="examples:\n  segcal fit predictions/ labels/ -o calibrator/ --kind logits --ignore 255\n"
-        "  segcal fit member_*/ labels/ -o calibrator/ --kind logits --pool mean_logits --calibrator ts",
-    )
+
+def declare(parser: argparse.ArgumentParser) -> None:
+    """Add the options."""
     option = parser.add_argument
     option("paths", nargs="+", type=Path, metavar="PREDICTIONS LABELS", help="folders; the last one holds the labels")
     option("-o", "--output", type=Path, required=True, metavar="CAL", help="where the calibrator goes")
@@ -51,7 +49,6 @@ def add(commands: Any, name: str) -> argparse.ArgumentParser:
     option("--mu", type=float, help="strength on biases; default: chosen on held-out cases")
     option("--method", choices=["exact", "paper"], default="exact", help="paper: Adam and a search")
     option("--verify", action="store_true", help="also give the residual on all voxels")
-    return parser
 
 
 def divide_cases(args: argparse.Namespace, cases: FileCases) -> tuple[Cases, Cases | None]:

@@ -2,12 +2,10 @@
 
 import argparse
 from pathlib import Path
-from typing import Any
 
 from segcal.benchmark.page.writing import write_report
 from segcal.cli import evaluate
 from segcal.cli.console import DONE, Output
-from segcal.cli.reading import common_options, reading_options
 from segcal.errors import InputError
 
 EXAMPLES = (
@@ -18,17 +16,17 @@ EXAMPLES = (
 OTHERWISE = {"metrics": None, "csv": None, "summary": None, "seed": 0, "ignore_pooling": False}
 
 
-def add(commands: Any, name: str) -> argparse.ArgumentParser:
-    """Declare the command."""
-    parser: argparse.ArgumentParser = commands.add_parser(
-        name,
-        parents=[reading_options(), common_options()],
-        help="one offline page: verdict, tables, diagrams, cases",
-        usage="segcal report RESULTS | CAL PREDICTIONS... LABELS [options]",
-        description="Write one HTML file that shows a folder of results and needs no network; or, of a calibrator and\n"
-        "predictions, what segcal evaluate --report writes. See docs/report.md.",
-        epilog=EXAMPLES,
-    )
+ABOUT = {
+    "help": "one offline page: verdict, tables, diagrams, cases",
+    "usage": "segcal report RESULTS | CAL PREDICTIONS... LABELS [options]",
+    "description": "Write one HTML file that shows a folder of results and needs no network; or, of a calibrator and\n"
+    "predictions, what segcal evaluate --report writes. See docs/report.md.",
+    "epilog": EXAMPLES,
+}
+
+
+def declare(parser: argparse.ArgumentParser) -> None:
+    """Add the options."""
     parser.add_argument("results", type=Path, metavar="RESULTS", help="a folder of segcal benchmark or segcal demo")
     parser.add_argument(
         "paths", nargs="*", type=Path, metavar="PREDICTIONS LABELS", help="with a calibrator in place of RESULTS"
@@ -38,7 +36,6 @@ def add(commands: Any, name: str) -> argparse.ArgumentParser:
     )
     parser.add_argument("--figures", type=Path, metavar="FOLDER", help="write the figures there too, as SVG files")
     parser.add_argument("--overwrite", action="store_true", help="replace such files though segcal did not write them")
-    return parser
 
 
 def run(args: argparse.Namespace) -> int:

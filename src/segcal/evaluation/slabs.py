@@ -38,14 +38,7 @@ class Slab(NamedTuple):
 def calibrated_scores(
     calibrator: Calibrator, case: Case, device: torch.device | str | None = None, values: int | None = None
 ) -> Tensor:
-    """Return the scores ``(classes, *space)`` of a case.
-
-    Args:
-        calibrator: on any device.
-        case: with the context that the calibrator sees.
-        device: where they are wanted; None is where the calibrator is.
-        values: the logits of one slab; :data:`STEP_VALUES` unless told.
-    """
+    """Return the scores ``(classes, *space)`` of a case, on a device; None is where the calibrator is."""
     scores: Tensor | None = None
     for slab in score_slabs(calibrator, case, values=values):
         found = slab.scores[0].to(device)
@@ -76,11 +69,10 @@ def score_slabs(
     check_forward(case.logits[None], calibrator.num_classes)
     values = STEP_VALUES if values is None else values
     space, total = case.logits.shape[1:], case.logits.numel()
-    parameter = next(calibrator.parameters(), case.logits)
     kind = compute_dtype(case.logits.dtype) if dtype is None else dtype
     reach = calibrator.reach(len(space))
     if reach is None or total <= values:
-        yield Slab((...,), *_scored(calibrator, case.logits[None], case.context, shift, parameter.device, kind))
+        yield Slab((...,), *_scored(calibrator, case.logits[None], case.context, shift, kind))
         return
     longest = max(range(len(space)), key=lambda number: space[number])
     axis, size, overlap = longest - len(space), space[longest], reach[longest]  # from the end, where all have space
@@ -91,7 +83,7 @@ def score_slabs(
         window = (axis, low, high - low)
         seen = Context(*(None if each is None else each.narrow(*window) for each in case.context))
         own = None if shift is None else shift.narrow(*window)
-        part, scores = _scored(calibrator, case.logits[None].narrow(*window), seen, own, parameter.device, kind)
+        part, scores = _scored(calibrator, case.logits[None].narrow(*window), seen, own, kind)
         inner = (axis, start - low, stop - start)
         where = (..., slice(start, stop), *[slice(None)] * (-axis - 1))
         yield Slab(where, part.narrow(*inner), scores.narrow(*inner))
@@ -99,13 +91,9 @@ def score_slabs(
 
 @torch.no_grad()
 def _scored(
-    calibrator: Calibrator,
-    logits: Tensor,
-    context: Context,
-    shift: Tensor | None,
-    device: torch.device,
-    dtype: torch.dtype,
+    calibrator: Calibrator, logits: Tensor, context: Context, shift: Tensor | None, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
+    device = next(calibrator.parameters(), logits).device
     logits = logits.to(device, dtype)
     if shift is not None:
         logits = logits + shift.to(device, dtype)

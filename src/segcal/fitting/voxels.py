@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from segcal.cases.base import Case, CaseError, Cases
-from segcal.cases.glance import Glance, map_seen
+from segcal.cases.glance import Glance
+from segcal.cases.parallel import map_cases
 from segcal.errors import InputError
 from segcal.fitting.sample import Voxels, draw, join, systematic
 from segcal.numerics import compute_dtype
@@ -108,7 +109,7 @@ class SampledVoxels(HeldVoxels):
         counts: dict[str, int] = {}
         room = _Room(cases.num_classes, len(cases) * (per_case + 1))
         draw_from = partial(_draw_from, per_case, seed)
-        for case_id, (available, voxels) in map_seen(cases, draw_from, workers, failed, seen):
+        for case_id, (available, voxels) in map_cases(cases, draw_from, workers, failed, seen):
             found[case_id], counts[case_id] = available, voxels.labels.numel()
             room.add(voxels)
             tick()
@@ -131,7 +132,7 @@ class StreamedVoxels(VoxelSource):
     ) -> None:
         self.num_classes = cases.num_classes
         found: dict[str, int] = {}
-        for case_id, count in map_seen(cases, _count_labelled, workers, failed, seen):
+        for case_id, count in map_cases(cases, _count_labelled, workers, failed, seen):
             found[case_id] = count
             tick()
         self.ids = tuple(found)

@@ -76,11 +76,6 @@ def _pull_back(residual: Tensor, outputs: str) -> Tensor:
     return -residual[1:].flip(0).cumsum(0).flip(0)
 
 
-def hessian_product(features: Tensor, weight: Tensor, theta: Tensor, direction: Tensor, outputs: str) -> Tensor:
-    """Return the Hessian of the summed negative log-likelihood times `direction`, shaped like `theta`."""
-    return hessian_operator(features, weight, theta, outputs)(direction)
-
-
 def hessian_operator(features: Tensor, weight: Tensor, theta: Tensor, outputs: str) -> Callable[[Tensor], Tensor]:
     """Return the product with the Hessian as a function; what all products share is computed once.
 

@@ -21,7 +21,7 @@ from segcal.types import Kind
 
 @dataclass(frozen=True)
 class Options:
-    """What a user may declare about the files of a folder."""
+    """Declarations of a user about the files of a folder."""
 
     key: str | None = None  # the array to read from files that hold several
     class_axis: int | None = None  # None is the format's own convention
@@ -32,7 +32,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Header:
-    """What is known of a stored array before its values are read: shape with classes first, and dtype."""
+    """Shape (classes first) and dtype of a stored array, known before its values are read."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
@@ -40,7 +40,7 @@ class Header:
 
 @dataclass(frozen=True)
 class Stored:
-    """What one file of scores holds."""
+    """Content of one file of scores."""
 
     values: np.ndarray | Tensor  # classes first, as stored
     mask: np.ndarray | None = None  # True where the prediction is real
@@ -51,7 +51,7 @@ class Stored:
 
 @dataclass(frozen=True)
 class Facts:
-    """What a folder as a whole says about its cases; `labelled`: its files hold the labels too."""
+    """Facts that a folder as a whole says about its cases; `labelled`: its files hold the labels too."""
 
     kind: Kind | None = None
     pooling: str | None = None
@@ -67,7 +67,9 @@ class Facts:
 class Format(ABC):
     """One folder of scores; `files` are those of each case, the first of them the one that completes it."""
 
-    name: ClassVar[str]  # in the registry
+    name: ClassVar[str]
+    # The files of a case and notes, for the table of the documentation.
+    documented: ClassVar[tuple[str, str]]
     extensions: ClassVar[tuple[str, ...]]  # how its files end
     by_ending: ClassVar[bool] = True  # a folder with such files and no others is of this format
     last_axis: ClassVar[bool] = False  # where nothing is declared, classes are the last axis

@@ -21,6 +21,7 @@ class Nifti(Format):
     """NIfTI files that hold all classes."""
 
     name = "nifti"
+    documented = ("`CASE.nii.gz` (or `.nii`)", "4-D, classes last; (x, y, z, 1, class) too; extra `nifti`")
     extensions = EXTENSIONS
     last_axis = True
 
@@ -72,6 +73,10 @@ class NiftiClasses(Format):
     """NIfTI files that hold one class each."""
 
     name = "nifti_classes"
+    documented = (
+        "`CASE_0.nii.gz`, `CASE_1.nii.gz`, ...",
+        "one file per class; other names with `class_pattern`; must be declared",
+    )
     extensions = EXTENSIONS
     by_ending = False
 

@@ -33,6 +33,7 @@ class Nnunet(Format):
     """Folders that nnU-Net version 2 wrote."""
 
     name = "nnunet"
+    documented = ("`CASE.npz`, `CASE.pkl`, label map", "version 2, see below")
     extensions = (".npz",)
     by_ending = False
     has_mask = True

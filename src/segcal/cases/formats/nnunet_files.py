@@ -1,4 +1,4 @@
-"""What nnU-Net writes beside predictions: ``dataset.json``, ``plans.json``, and per case ``CASE.pkl``.
+"""Files that nnU-Net writes beside predictions: ``dataset.json``, ``plans.json``, and per case ``CASE.pkl``.
 
 Predictions have the JSON files beside them; a fold's ``validation`` folder has them two levels up, in the model's
 folder. ``dataset.json`` lists the classes: heads are all labels but ``ignore``, which must be the highest. A label that

@@ -14,6 +14,7 @@ class Npy(Format):
     """Plain numpy files."""
 
     name = "npy"
+    documented = ("`CASE.npy`", "memory-mapped")
     extensions = (".npy",)
 
     def header(self, case_id: str) -> Header:
@@ -39,6 +40,7 @@ class Npz(Format):
     """Zipped numpy files."""
 
     name = "npz"
+    documented = ("`CASE.npz`", "the only array, or `key`")
     extensions = (".npz",)
 
     def header(self, case_id: str) -> Header:

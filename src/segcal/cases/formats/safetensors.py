@@ -23,6 +23,7 @@ class Safetensors(Format):
     """Files of named tensors."""
 
     name = "safetensors"
+    documented = ("`CASE.safetensors`", "the only tensor, or `key`; bfloat16 is read and written as float32")
     extensions = (".safetensors",)
 
     def header(self, case_id: str) -> Header:

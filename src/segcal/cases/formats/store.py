@@ -49,7 +49,7 @@ class StoreFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CaseFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What a stored case says about itself beside its tensors."""
+    """Header of a stored case, beside its tensors."""
 
     format: str = ""
     version: int | None = None
@@ -62,6 +62,7 @@ class Store(Format):
     """Folders in segcal's own format."""
 
     name = "store"
+    documented = ("`CASE.safetensors` and `dataset.json`", "segcal's own, see below")
     extensions = (".safetensors",)
     by_ending = False
     has_mask = True

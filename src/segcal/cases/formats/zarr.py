@@ -31,6 +31,11 @@ class Zarr(Format):
     """Folders in zarr's third format."""
 
     name = "zarr"
+    documented = (
+        "`CASE.zarr`",
+        "version 3; an array, or a group with `key`; an axis named `c` holds the classes; logits need all their "
+        "chunks; extra `zarr`",
+    )
     extensions = (".zarr",)
 
     def header(self, case_id: str) -> Header:
