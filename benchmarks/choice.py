@@ -27,12 +27,11 @@ from segcal.benchmark.protocol import load_protocol
 from segcal.benchmark.tasks import open_task
 from segcal.cases.base import Cases
 from segcal.fitting import FitConfig
-from segcal.fitting.choice import Decision
+from segcal.fitting.choice import Decision, candidates
 from segcal.fitting.contest import compare
-from segcal.fitting.division import divide
-from segcal.fitting.eligible import candidates
+from segcal.fitting.division import divide, group_names
 from segcal.fitting.fit import FitData, fit_to
-from segcal.fitting.held_out import Worth, group_names, measure, noise, paired
+from segcal.fitting.held_out import Worth, measure, noise, paired
 from segcal.fitting.voxels import SampledVoxels, VoxelSource
 
 POOLINGS = ("mean_probs", "mean_logits")

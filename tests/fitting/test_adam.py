@@ -8,7 +8,12 @@ from torch import nn
 
 from segcal.calibrators import make_calibrator
 from segcal.errors import ArtifactError, InputError
-from segcal.fitting.adam import FileKeeper, Softmax, Softplus, TrainOptions, train, trainable
+from segcal.fitting.adam import FileKeeper, Softmax, Softplus, TrainOptions, train_rounds, trainable
+
+
+def train(parameters, loss, validate, options):
+    """One step a round."""
+    return train_rounds(parameters, lambda number: [loss()], validate, options)
 
 
 def _parameter(*values):

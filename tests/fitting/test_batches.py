@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from segcal import ArrayCases, FitConfig, make_calibrator
+from segcal import ArrayCases, FitConfig, fit, make_calibrator
 from segcal.fitting.batches import TileBatches, VoxelBatches
 from segcal.fitting.crops import TileSource, Window
 from segcal.fitting.sample import Voxels
@@ -45,7 +45,8 @@ def test_a_step_has_eighty_tiles_or_the_tiles_of_eight_cases():
     used = int((tiles.weight > 0).sum())
     for whole, sizes in ((False, [80] * (used // 80) + [used % 80]), (True, [8, 1])):
         batches = TileBatches(lambda number: tiles, CPU, 0, whole)
-        assert [len(part.weight) for part in batches._parts(1)] == sizes
+        batches._sums = lambda model, part: len(part.weight)
+        assert list(batches._sums_of(None, 1)) == sizes
         assert batches.count == len(sizes)
 
 
@@ -66,9 +67,17 @@ def test_a_round_visits_everything_once_in_an_order_of_its_own(make_data):
     logits[0] = np.arange(70_000)
     voxels = Voxels(torch.from_numpy(logits), torch.from_numpy(labels.astype("int32")), torch.ones(70_000))
     batches = VoxelBatches([voxels], 70_000, CPU, 0)
-    first, second, again = (
-        torch.cat([part.logits[0] for part in batches._parts(number)]) for number in (1, 2, 1)
-    )  # fmt: skip
+    seen = []
+
+    class Watching(type(make_calibrator("identity", 3))):
+        def scores(self, logits, context=None):
+            seen[-1].append(logits[:, 0])
+            return logits
+
+    for number in (1, 2, 1):
+        seen.append([])
+        list(batches.losses(Watching(3), number))
+    first, second, again = (torch.cat(parts) for parts in seen)
     assert torch.equal(first.sort().values, torch.from_numpy(logits[0]))
     assert torch.equal(first, again)
     assert not torch.equal(first, second)
@@ -100,3 +109,54 @@ def test_a_batch_without_a_labelled_voxel_is_passed_over(randomise):
         losses = [float(loss.detach()) for loss in batches.losses(calibrator, number)]
         assert len(losses) == 1
         assert np.isfinite(losses).all()
+
+
+def grouped_images(count, groups=None, seed=0, space=(40, 34)):
+    rng = np.random.default_rng(seed)
+    logits = [3 * rng.normal(size=(3, *space)).astype("float32") for _ in range(count)]
+    labels = [(each / 2 + rng.gumbel(size=each.shape)).argmax(0) for each in logits]
+    return ArrayCases(logits, labels, groups=groups)
+
+
+CONFIG = FitConfig(max_steps=3, voxels=5000)
+
+
+@pytest.mark.parametrize("name", ["lts_ti", "pts"])
+def test_without_validation_a_fifth_of_the_cases_is_held_back(name):
+    certificate = fit(name, grouped_images(10), config=CONFIG).certificate
+    held = certificate.details["held_back"]
+    assert len(held) == 2
+    assert certificate.voxels_available == 8 * 40 * 34
+    assert certificate.validation_nll == min(certificate.curve)
+    assert fit(name, grouped_images(10), config=CONFIG).certificate == certificate
+
+
+@pytest.mark.parametrize("name", ["lts_ti", "pts"])
+def test_groups_are_held_back_whole(name):
+    groups = ["a", "a", "b", "b", "c", "c", "d", "d", "e", "e"]
+    held = fit(name, grouped_images(10, groups), config=CONFIG).certificate.details["held_back"]
+    assert len(held) == 2
+    assert len({groups[int(case_id)] for case_id in held}) == 1
+
+
+@pytest.mark.parametrize("name", ["lts_ti", "ibts", "pts", "iop"])
+def test_a_single_case_holds_back_a_fifth_of_itself_and_says_so(name):
+    certificate = fit(name, grouped_images(1), config=CONFIG).certificate
+    assert "a fifth of the" in certificate.details["held_back"]
+    assert certificate.validation_nll <= certificate.curve[0]
+    assert certificate.voxels_available == 40 * 34
+
+
+@pytest.mark.parametrize("name", ["lts_ti", "pts"])
+def test_a_single_tiny_case_is_fitted_on_all_it_has(name):
+    certificate = fit(name, grouped_images(1, space=(2, 2)), config=CONFIG).certificate
+    assert certificate.voxels == 4
+    assert np.isfinite(certificate.validation_nll)
+
+
+@pytest.mark.parametrize("name", ["lts_ti", "pts"])
+def test_all_voxels_means_other_tiles_in_every_round(name):
+    cases, held = grouped_images(4), grouped_images(2, seed=1)
+    certificate = fit(name, cases, validation=held, config=FitConfig(max_steps=3, voxels="all")).certificate
+    assert certificate.voxels_available == 4 * 40 * 34
+    assert np.isfinite(certificate.curve).all()

@@ -8,8 +8,8 @@ import pytest
 import segcal
 from segcal import ArrayCases, FitConfig, choose, make_calibrator
 from segcal.errors import InputError
+from segcal.fitting.choice import candidates
 from segcal.fitting.contest import compare, read_poolings
-from segcal.fitting.eligible import candidates
 from segcal.fitting.fit import fit_declared
 
 

@@ -112,7 +112,7 @@ def test_an_image_branch_sees_the_image():
     for count, seed in ((3, 0), (2, 1)):
         cases = images(count, seed, channels=1)
         for case_id in cases.ids:
-            cases.raw(case_id).logits[0] -= 3 * (np.arange(26) < 13)
+            cases._raw[case_id].logits[0] -= 3 * (np.arange(26) < 13)
         parts.append(cases)
     config = FitConfig(max_steps=25, learning_rate=1e-2)
     seen = fit(make_calibrator("lts_ti", 3, image_channels=1), parts[0], validation=parts[1], config=config)

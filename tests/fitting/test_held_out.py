@@ -82,6 +82,7 @@ def test_without_groups_and_folds_noise_is_the_standard_error():
 
 def test_the_noise_of_one_group_is_not_known():
     assert noise([1.0, 3.0], ["a", "a"], 1) == Noise(2.0, None)
+    assert noise([1.0], ["a"], 1) == Noise(1.0, None)  # one validation case: not known, rather than 0
 
 
 def test_cases_of_one_group_count_as_one():

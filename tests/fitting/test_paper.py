@@ -1,8 +1,11 @@
+import sys
+
 import numpy as np
 import pytest
 import torch
+from scipy.optimize import minimize_scalar
 
-from segcal import ArrayCases, FitConfig
+from segcal import ArrayCases, FitConfig, InputError, fit
 from segcal.calibrators import make_calibrator
 from segcal.fitting.paper import LIKELIHOODS
 from segcal.fitting.request import FitData, Request, silent
@@ -66,3 +69,136 @@ def test_experts_without_voxels_are_named_and_do_not_count():
     with torch.no_grad():
         calibrator.weight[2] += 5
     assert float(likelihood(calibrator).detach()) == before
+
+
+FAST = {"trials": 4, "max_steps": 60}
+
+
+def _cases(seed, classes=3, voxels=400, never_predicted=None):
+    """Overconfident logits with confused classes, so that every calibrator has something to find."""
+    rng = np.random.default_rng(seed)
+    truth = rng.normal(size=(classes, voxels))
+    labels = (2 * truth + rng.gumbel(size=truth.shape)).argmax(0)
+    logits = 4 * truth + 0.5 * np.roll(truth, 1, axis=0) + rng.normal(size=truth.shape)
+    if never_predicted is not None:
+        logits[never_predicted] = logits.min(0) - 1
+    return ArrayCases(logits=[logits], labels=[labels])
+
+
+def _voxels(cases):
+    case = next(iter(cases))
+    return case.logits.double().numpy(), case.labels.numpy()
+
+
+def _mean_nll(log_probs, labels):
+    return float(-log_probs[labels, np.arange(len(labels))].mean())
+
+
+def test_temperature_comes_close_to_the_optimum_found_by_scipy():
+    cases = _cases(0)
+    logits, labels = _voxels(cases)
+
+    def objective(beta):
+        shifted = beta * (logits - logits.max(0))
+        return _mean_nll(shifted - np.log(np.exp(shifted).sum(0)), labels)
+
+    best = minimize_scalar(objective, bounds=(0.01, 10), method="bounded", options={"xatol": 1e-10})
+    # With the calibration cases as validation cases, early stopping does not stop before the optimum.
+    fitted = fit("ts", cases, cases, FitConfig.paper(learning_rate=0.03, patience=20))
+    assert best.fun - 1e-12 <= fitted.certificate.objective <= best.fun + 1e-4
+    assert fitted.certificate.objective == pytest.approx(objective(fitted.calibrator.inverse_temperature.item()))
+
+
+@pytest.mark.parametrize("name", ["vs", "ms_c", "dc", "cms_ap", "cms_op"])
+def test_it_approaches_the_exact_optimum_from_above(name):
+    cases = _cases(1)
+    start = fit("identity", cases).certificate.objective
+    exact = fit(name, cases, config=FitConfig(lam=1e-3, mu=1e-3)).certificate.objective
+    config = FitConfig.paper(lam=1e-3, mu=1e-3, learning_rate=0.03, patience=50)
+    found = fit(name, cases, cases, config).certificate.objective
+    assert exact - 1e-9 <= found <= exact + 0.1 * (start - exact)
+
+
+def test_ets_is_no_worse_than_the_identity_and_no_better_than_the_exact_fit():
+    cases = _cases(2)
+    exact = fit("ets", cases).certificate.objective
+    fitted = fit("ets", cases, cases, FitConfig.paper(learning_rate=0.03, patience=20))
+    assert exact - 1e-9 <= fitted.certificate.objective <= fit("identity", cases).certificate.objective
+    assert fitted.calibrator.mixture.sum().item() == pytest.approx(1)
+
+
+def test_the_certificate_describes_the_calibrator_that_is_returned():
+    cases, validation = _cases(3, classes=4), _cases(4, classes=4)
+    fitted = fit("cms_op", cases, validation, FitConfig.paper(**FAST))
+    certificate = fitted.certificate
+    nll = {}
+    for key, part in (("cases", cases), ("validation", validation)):
+        logits, labels = _voxels(part)
+        log_probs = fitted.calibrator(torch.from_numpy(logits.T.copy())).detach().numpy().T
+        nll[key] = _mean_nll(log_probs, labels)
+    assert certificate.nll == pytest.approx(nll["cases"], abs=1e-9)
+    assert certificate.validation_nll == pytest.approx(nll["validation"], abs=1e-9)
+    penalty = fitted.calibrator.penalty(certificate.lam, certificate.mu).item()
+    assert certificate.objective == pytest.approx(nll["cases"] + penalty, abs=1e-9)
+    assert (certificate.method, certificate.kkt_residual) == ("gradient", None)
+    assert min(certificate.curve) == pytest.approx(certificate.validation_nll, abs=1e-9)
+    assert certificate.validation_nll == pytest.approx(min(t["validation_nll"] for t in certificate.path), abs=1e-9)
+    assert len(certificate.path) == certificate.details["trials"] == FAST["trials"]
+    assert certificate.passes > certificate.details["steps"]
+    assert certificate.validation_nll < fit("identity", validation).certificate.nll
+
+
+def test_the_same_seed_gives_the_same_result():
+    cases, validation = _cases(5), _cases(6)
+    first, again = (fit("cms_ap", cases, validation, FitConfig.paper(**FAST)) for _ in range(2))
+    assert torch.equal(first.calibrator.weight, again.calibrator.weight)
+    assert first.certificate == again.certificate
+    other = fit("cms_ap", cases, validation, FitConfig.paper(seed=1, **FAST))
+    assert other.certificate.path != first.certificate.path
+
+
+def test_the_search_stays_in_its_space_and_tries_exact_zeros():
+    cases, validation = _cases(7, voxels=60), _cases(8, voxels=60)
+    certificate = fit("dc", cases, validation, FitConfig.paper(trials=20, max_steps=2)).certificate
+    for name in ("lam", "mu"):
+        tried = [trial[name] for trial in certificate.path]
+        assert 0 in tried
+        assert all(value == 0 or 1e-6 <= value <= 1e-1 for value in tried)
+        assert any(value > 0 for value in tried)
+    assert 1e-4 <= certificate.details["learning_rate"] <= 3e-2
+    assert certificate.details["patience"] in (10, 20, 50)
+
+
+def test_what_the_configuration_fixes_is_not_searched():
+    config = FitConfig.paper(lam=0.01, mu=0.0, learning_rate=0.02, patience=3, max_steps=30)
+    certificate = fit("dc", _cases(9), _cases(10), config).certificate
+    assert (certificate.lam, certificate.mu) == (0.01, 0.0)
+    details = certificate.details
+    assert (details["learning_rate"], details["patience"], details["trials"]) == (0.02, 3, 1)
+
+
+def test_an_expert_without_voxels_keeps_the_identity():
+    cases = _cases(11, classes=4, never_predicted=1)
+    fitted = fit("cms_ap", cases, cases, FitConfig.paper(lam=0.1, mu=0.1, **FAST))
+    assert fitted.certificate.untouched == (1,)
+    assert torch.equal(fitted.calibrator.weight[1], torch.eye(3, dtype=torch.float64))
+    assert not torch.equal(fitted.calibrator.weight[0], torch.eye(3, dtype=torch.float64))
+
+
+def test_without_validation_data_it_says_what_to_do():
+    with pytest.raises(InputError, match=r"validation is None, but the paper's procedure .* Pass validation cases"):
+        fit("ts", _cases(12), config=FitConfig.paper())
+
+
+def test_without_optuna_it_names_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    with pytest.raises(InputError, match=r"optuna is not installed, but .* pip install 'segcal\[search\]'"):
+        fit("ts", _cases(13), _cases(14), FitConfig.paper())
+
+
+def test_optuna_speaks_as_before_afterwards():
+    import optuna
+
+    before = optuna.logging.get_verbosity()
+    fit("ts", _cases(15), _cases(16), FitConfig.paper(trials=1, max_steps=2))
+    assert optuna.logging.get_verbosity() == before

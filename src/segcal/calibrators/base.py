@@ -37,6 +37,7 @@ class Calibrator(nn.Module, ABC):
 
     Attributes:
         name: its name in the registry; of a class that is not there, the name of the class.
+        title: what it is called outside of code; "" for a class that has no such name.
         translation_invariant: adding a constant to all logits of a voxel does not change the result.
         preserves: "argmax" if the winning class of a voxel never changes, "order" if no two classes ever change
             places, None if nothing is promised. A change of scores means *strictly* another class above; of the
@@ -50,6 +51,7 @@ class Calibrator(nn.Module, ABC):
     """
 
     name: str
+    title: str = ""
     translation_invariant: bool
     preserves: Preserves
     pointwise: bool = True
@@ -63,6 +65,11 @@ class Calibrator(nn.Module, ABC):
         self.num_classes = check_num_classes(num_classes)
         self.name = vars(type(self)).get("name", type(self).__name__)
         self.options: dict[str, Any] = options
+
+    @property
+    def sentence(self) -> str:
+        """One plain sentence on what it does: the first line of its class."""
+        return (type(self).__doc__ or "").strip().split("\n")[0]
 
     @abstractmethod
     def scores(self, logits: Logits, context: Context | None = None) -> Tensor:

@@ -34,13 +34,18 @@ from segcal.numerics import descending, winner
 
 
 class ConditionalAffine(AffineCalibrator):
-    """One constrained affine map per predicted class, which keeps the "argmax" (CMS_ap) or the "order" (CMS_op)."""
+    """One constrained affine map per predicted class.
+
+    Args:
+        preserves: "argmax" for CMS_ap, "order" for CMS_op.
+    """
 
     translation_invariant = True
 
     def __init__(self, num_classes: int, preserves: Literal["argmax", "order"]) -> None:
         super().__init__(num_classes, preserves=preserves)
         self.name = "cms_ap" if preserves == "argmax" else "cms_op"
+        self.title = "Mask-keeping scaling" if preserves == "argmax" else "Order-keeping scaling"
         self.preserves = preserves
         self.outputs = "drops" if preserves == "argmax" else "stacked_drops"
         gauge = torch.zeros(num_classes, num_classes + 1)

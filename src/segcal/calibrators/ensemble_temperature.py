@@ -23,6 +23,7 @@ class EnsembleTemperatureScaling(Calibrator):
     """Mix tempered probabilities with the original and the uniform ones."""
 
     name = "ets"
+    title = "Ensemble temperature scaling"
     translation_invariant = True
     preserves = "order"
     fitted_by = "mixture"

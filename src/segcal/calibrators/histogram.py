@@ -27,11 +27,11 @@ class Histogram(Calibrator):
     """Give each voxel the accuracy of the bin of its confidence.
 
     Args:
-        num_classes: number of classes C.
         bins: how many bins.
     """
 
     name = "histogram"
+    title = "Histogram binning"
     translation_invariant = True
     preserves = None
     fitted_by = "histogram"

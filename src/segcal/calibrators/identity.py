@@ -14,6 +14,7 @@ class Identity(Calibrator):
     """Return the softmax of the logits, unchanged."""
 
     name = "identity"
+    title = "No calibration"
     translation_invariant = True
     preserves = "order"
     fitted_by = "nothing"

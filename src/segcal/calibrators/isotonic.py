@@ -30,11 +30,11 @@ class Isotonic(Calibrator):
     """Map every class's probability by one non-decreasing function, and normalise.
 
     Args:
-        num_classes: number of classes C.
         knots: how many points the function may have; a fit with more joins the lightest of them.
     """
 
     name = "isotonic"
+    title = "Isotonic regression"
     translation_invariant = True
     preserves = "order"
     fitted_by = "isotonic"

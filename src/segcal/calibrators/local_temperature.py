@@ -53,7 +53,6 @@ class LocalTemperatureScaling(_TreeScaling):
     """Divide the logits of every voxel by a temperature of its own.
 
     Args:
-        num_classes: number of classes C.
         canonical: see log-probabilities instead of logits.
         image_channels: channels of the image that the temperature sees too; 0 for none.
         full_3d: see neighbours in all three axes of a volume.
@@ -79,6 +78,7 @@ class LocalTemperatureScaling(_TreeScaling):
             seed=seed,
         )
         self.name = "lts_ti" if canonical else "lts"
+        self.title = "Local temperature scaling, offset-free" if canonical else "Local temperature scaling"
         self.translation_invariant = canonical
         self.tree = TemperatureTree(self.num_classes, image_channels, full_3d, gate_init, seed)
 
@@ -102,21 +102,17 @@ class ImageTemperatureScaling(_TreeScaling):
     """Divide all logits of an image by one temperature, which the image's log-probabilities decide.
 
     Args:
-        num_classes: number of classes C.
         image_channels: channels of the image that the temperature sees too; 0 for none.
         gate_init: "random", or "zeros" for the published start, from which the tree cannot grow.
         seed: of the random gates.
     """
 
     name = "ibts"
+    title = "Temperature by image"
     translation_invariant = True
 
     def __init__(
-        self,
-        num_classes: int,
-        image_channels: int = 0,
-        gate_init: Literal["random", "zeros"] = "random",
-        seed: int = 0,
+        self, num_classes: int, image_channels: int = 0, gate_init: Literal["random", "zeros"] = "random", seed: int = 0
     ) -> None:
         super().__init__(num_classes, image_channels=image_channels, gate_init=gate_init, seed=seed)
         self.tree = TemperatureTree(self.num_classes, image_channels, False, gate_init, seed)

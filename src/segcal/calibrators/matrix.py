@@ -33,13 +33,18 @@ from segcal.numerics import canonical_logits, winner
 
 
 class MatrixScaling(AffineCalibrator):
-    """One affine map of the logits (MS), or with `canonical` of the log-probabilities (DC)."""
+    """One affine map of the logits, or of the log-probabilities.
+
+    Args:
+        canonical: see log-probabilities (DC) instead of raw logits (MS).
+    """
 
     preserves = None
 
     def __init__(self, num_classes: int, canonical: bool = False) -> None:
         super().__init__(num_classes, canonical=canonical)
         self.name = "dc" if canonical else "ms"
+        self.title = "Dirichlet calibration" if canonical else "Matrix scaling"
         self.translation_invariant = canonical
         self.set_parameters(torch.eye(num_classes))
 
@@ -59,9 +64,10 @@ class MatrixScaling(AffineCalibrator):
 
 
 class RowSumMatrixScaling(AffineCalibrator):
-    """One affine map of the logits whose rows have one sum (MS_c)."""
+    """One affine map of the logits whose rows have one sum."""
 
     name = "ms_c"
+    title = "Matrix scaling, offset-free"
     translation_invariant = True
     preserves = None
 
@@ -83,9 +89,10 @@ class RowSumMatrixScaling(AffineCalibrator):
 
 
 class ConditionalDirichlet(AffineCalibrator):
-    """One affine map of the log-probabilities for each predicted class (CDC)."""
+    """One affine map of the log-probabilities for each predicted class."""
 
     name = "cdc"
+    title = "Class-conditional Dirichlet"
     translation_invariant = True
     preserves = None
 

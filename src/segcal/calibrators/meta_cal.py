@@ -45,7 +45,6 @@ class MetaCal(Calibrator):
     """Temperature scaling below an entropy threshold; above it, uniform or a large temperature.
 
     Args:
-        num_classes: number of classes C.
         above: "uniform", or "large_t" to keep the decision.
         alpha: share of the right voxels that a fit lets rise above the threshold.
         target_accuracy: if given, a fit sets the threshold so that voxels below it have this accuracy, instead.
@@ -74,6 +73,7 @@ class MetaCal(Calibrator):
             large_temperature=large_temperature,
         )
         self.name = "meta_cal" if above == "uniform" else "meta_cal_large_t"
+        self.title = "Meta-Cal" if above == "uniform" else "Meta-Cal with a large temperature"
         _check(alpha, target_accuracy, n1_max, large_temperature)
         self.above, self.alpha, self.target_accuracy = above, alpha, target_accuracy
         self.n1_max, self.large_temperature = n1_max, large_temperature

@@ -32,12 +32,12 @@ class OrderPreservingNetwork(Calibrator):
     """Scale the gaps between neighbouring classes.
 
     Args:
-        num_classes: number of classes C.
         hidden: the sizes of the network's hidden layers.
         seed: of its random start.
     """
 
     name = "iop"
+    title = "Order-keeping network"
     translation_invariant = True
     preserves = "order"
     fitted_by = "gradient"

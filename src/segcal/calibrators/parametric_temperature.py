@@ -27,13 +27,13 @@ class ParametricTemperatureScaling(Calibrator):
     """Divide the logits of every voxel by a temperature that its own log-probabilities decide.
 
     Args:
-        num_classes: number of classes C.
         largest: how many of the largest log-probabilities the network sees, at most.
         hidden: the sizes of its hidden layers.
         seed: of its random start.
     """
 
     name = "pts"
+    title = "Temperature by voxel"
     translation_invariant = True
     preserves = "order"
     fitted_by = "gradient"

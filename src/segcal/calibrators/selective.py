@@ -65,11 +65,7 @@ def selector_input(logits: Tensor, axis: int = 1) -> Tensor:
 
 
 class Selector(nn.Module):
-    """Says which voxels are probably mispredicted.
-
-    Args:
-        num_classes: number of classes C.
-    """
+    """Says which voxels are probably mispredicted."""
 
     def __init__(self, num_classes: int) -> None:
         super().__init__()
@@ -111,7 +107,6 @@ class Selective(Calibrator):
     """Separate temperatures for voxels that a selector flags and for all others.
 
     Args:
-        num_classes: number of classes C.
         temperatures: how a fit sets them: "nll" or "ece", the values with the lowest validation NLL or ECE; "paper",
             T = 1e10 for flagged voxels if the selector finds more than half of the mispredictions, 2 otherwise.
         repeats: mispredicted voxels count 1 + `repeats` times when the selector is trained.
@@ -120,6 +115,7 @@ class Selective(Calibrator):
     """
 
     name = "selective"
+    title = "Selective scaling"
     fitted_by = "selector"
 
     def __init__(

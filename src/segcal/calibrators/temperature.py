@@ -20,6 +20,7 @@ class TemperatureScaling(ConvexCalibrator):
     """Divide all logits by one temperature."""
 
     name = "ts"
+    title = "Temperature scaling"
     translation_invariant = True
     preserves = "order"
     variables = ("inverse_temperature",)

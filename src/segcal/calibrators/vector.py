@@ -26,7 +26,6 @@ class VectorScaling(ConvexCalibrator):
     """Scale and shift each class.
 
     Args:
-        num_classes: number of classes C.
         common_scale: one scale for all classes (VS_ti), which makes it translation-invariant.
     """
 
@@ -37,6 +36,7 @@ class VectorScaling(ConvexCalibrator):
     def __init__(self, num_classes: int, common_scale: bool = False) -> None:
         super().__init__(num_classes, common_scale=common_scale)
         self.name = "vs_ti" if common_scale else "vs"
+        self.title = "Vector scaling, offset-free" if common_scale else "Vector scaling"
         self.translation_invariant = common_scale
         self.has_penalty = (not common_scale, True)
         self.scale = nn.Parameter(torch.ones(1 if common_scale else num_classes, dtype=torch.float64))

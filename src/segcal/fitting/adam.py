@@ -1,8 +1,8 @@
 r"""Training by gradient: Adam, a plateau schedule and early stopping, as in the paper (App. B).
 
 :func:`train_rounds` knows nothing about calibrators: it lowers losses by their gradient, round by round, reads a
-validation loss after each round and keeps the best parameters. A round is one step on all data (:func:`train`) or one
-step for every batch of them. Patience counts readings. The paper leaves the schedule open; here the learning rate is
+validation loss after each round and keeps the best parameters. A round is one step on all data or one step for every
+batch of them. Patience counts readings. The paper leaves the schedule open; here the learning rate is
 halved after half the patience without improvement, so that it falls before training stops, and any decrease counts as
 improvement. Weight decay is the L2 penalty :math:`\frac\alpha2 \sum w^2` on weights; biases are free. Steps on batches
 are noisy: what is validated and kept can be a running average of the parameters (Polyak).
@@ -59,13 +59,7 @@ class TrainOptions:
 
 @dataclass(frozen=True)
 class Training:
-    """What came of it.
-
-    Attributes:
-        best: lowest validation loss; the parameters are those that gave it.
-        curve: validation loss at the start and after every round.
-        ran_out_of_patience: whether it stopped of itself, before `max_steps`.
-    """
+    """The lowest validation loss, its curve from the start on, and whether training stopped before `max_steps`."""
 
     best: float
     curve: tuple[float, ...]
@@ -123,23 +117,6 @@ def _digest(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()
 
 
-def train(
-    parameters: Sequence[nn.Parameter],
-    loss: Callable[[], Tensor],
-    validate: Callable[[], float],
-    options: TrainOptions,
-) -> Training:
-    """Train `parameters` in place, one step a round, and leave them in their best state.
-
-    Args:
-        parameters: what Adam changes.
-        loss: returns the loss at the current parameters, differentiable in them.
-        validate: returns the validation loss at the current parameters.
-        options: how.
-    """
-    return train_rounds(parameters, lambda number: (loss() for _ in range(1)), validate, options)
-
-
 def train_rounds(
     parameters: Sequence[nn.Parameter],
     losses: Callable[[int], Iterable[Tensor]],
@@ -148,7 +125,7 @@ def train_rounds(
     keeper: FileKeeper | None = None,
     report: Callable[[int, float], None] = lambda number, value: None,
 ) -> Training:
-    """Train `parameters` in place, several steps a round, and leave them in their best state.
+    """Train `parameters` in place, and leave them in their best state.
 
     Args:
         parameters: what Adam changes.
@@ -224,11 +201,7 @@ def trainable(calibrator: Calibrator) -> Calibrator:
 
 
 class Softplus(nn.Module):
-    """Positive numbers from free ones.
-
-    Args:
-        smallest: where a smaller number starts.
-    """
+    """Positive numbers from free ones; what is smaller than `smallest` starts there."""
 
     def __init__(self, smallest: float) -> None:
         super().__init__()

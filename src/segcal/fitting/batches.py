@@ -1,12 +1,18 @@
-"""The mean NLL of a calibrator in batches, for training by gradient: of voxels, or of tiles.
+"""The data of a fit by gradient: batches of voxels or of tiles, to learn from and to stop on.
 
 A round visits every voxel or tile once, in an order that its number and the seed decide; so a training can be taken up
 at any round. Sums are taken in float64.
+
+Without validation cases a fifth of the calibration cases is held back, whole groups of them; of a single case or group,
+a fifth of its tiles or voxels. Either is written to the certificate. With ``voxels="all"`` tiles are drawn anew for
+every round, so that in the course of time all voxels are seen; else they are drawn once.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,14 +20,19 @@ from torch import Tensor
 
 from segcal.calibrators.base import Calibrator
 from segcal.calibrators.look_around import LookAround
-from segcal.fitting.crops import Tiles
+from segcal.fitting.crops import Tiles, TileSource, Window
+from segcal.fitting.division import divide, group_names
+from segcal.fitting.request import Request, read_data
 from segcal.fitting.sample import Voxels
+from segcal.fitting.voxels import VoxelSource
 from segcal.types import Context
 
 # Voxels of one step on voxels; tiles of one step on tiles, and cases where the tiles of a case stand together.
 BATCH_VOXELS = 1 << 15
 BATCH_TILES = 80
 BATCH_CASES = 8
+# Share of the calibration cases that is held back where there are no validation cases.
+HELD_BACK = 0.2
 
 
 class Batches(ABC):
@@ -36,17 +47,15 @@ class Batches(ABC):
     used: int
 
     @abstractmethod
-    def _parts(self, number: int | None) -> Iterable[Voxels | Tiles]:
-        """Return the batches of a round; in the order of the cases, without a number."""
+    def _sums_of(self, model: Calibrator, number: int | None) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield, for each batch of a round, the weighted sum of the NLL and of the weights.
 
-    @abstractmethod
-    def _sums(self, model: Calibrator, part: Voxels | Tiles) -> tuple[Tensor, Tensor]:
-        """Return the weighted sum of the NLL of a batch, and of its weights."""
+        Without a number the batches come in the order of the cases.
+        """
 
     def losses(self, model: Calibrator, number: int) -> Iterator[Tensor]:
         """Yield the mean NLL of each batch of a round, differentiable in the parameters."""
-        for part in self._parts(number):
-            total, weight = self._sums(model, part)
+        for total, weight in self._sums_of(model, number):
             if float(weight) > 0:  # a batch may have no labelled voxel
                 yield total / weight
 
@@ -54,39 +63,27 @@ class Batches(ABC):
     def mean(self, model: Calibrator) -> float:
         """Return the mean NLL of all batches."""
         total = weight = 0.0
-        for part in self._parts(None):
-            found = self._sums(model, part)
+        for found in self._sums_of(model, None):
             total, weight = total + float(found[0]), weight + float(found[1])
         return total / weight
 
 
 class VoxelBatches(Batches):
-    """Batches of voxels, for calibrators that work voxel by voxel.
-
-    Args:
-        source: the voxels; read again in every round.
-        used: how many there are.
-        device: where to compute.
-        seed: of the order.
-    """
+    """Batches of voxels, for calibrators that work voxel by voxel; the source is read again in every round."""
 
     def __init__(self, source: Iterable[Voxels], used: int, device: torch.device, seed: int) -> None:
         self._source, self._device, self._seed = source, device, seed
         self.used = used
         self.count = max(1, -(-used // BATCH_VOXELS))
 
-    def _parts(self, number: int | None) -> Iterator[Voxels]:
+    def _sums_of(self, model: Calibrator, number: int | None) -> Iterator[tuple[Tensor, Tensor]]:
         rng = np.random.default_rng([self._seed, number or 0])
         for voxels in self._source:
             count = voxels.labels.numel()
             order = torch.from_numpy(np.arange(count) if number is None else rng.permutation(count))
             for index in order.split(BATCH_VOXELS):
-                yield voxels.take(index)
-
-    def _sums(self, model: Calibrator, part: Voxels | Tiles) -> tuple[Tensor, Tensor]:
-        assert isinstance(part, Voxels)
-        logits, labels, weight = (values.to(self._device) for values in part)
-        return _weighted(model.scores(logits.T.contiguous()), labels, weight)
+                logits, labels, weight = (values.to(self._device) for values in voxels.take(index))
+                yield _weighted(model.scores(logits.T.contiguous()), labels, weight)
 
 
 class TileBatches(Batches):
@@ -108,7 +105,7 @@ class TileBatches(Batches):
         count, size = (len(tiles.weight), BATCH_CASES) if whole else (int((tiles.weight > 0).sum()), BATCH_TILES)
         self.count = max(1, -(-count // size))
 
-    def _parts(self, number: int | None) -> Iterator[Tiles]:
+    def _sums_of(self, model: Calibrator, number: int | None) -> Iterator[tuple[Tensor, Tensor]]:
         tiles = self._tiles_of(number or 0)
         rng = np.random.default_rng([self._seed, number or 0])
         if not self._whole:
@@ -116,10 +113,9 @@ class TileBatches(Batches):
         used = torch.arange(len(tiles.weight)) if self._whole else tiles.weight.nonzero().squeeze(1)
         order = used if number is None else used[torch.from_numpy(rng.permutation(len(used)))]
         for index in order.split(BATCH_CASES if self._whole else BATCH_TILES):
-            yield tiles.at(index)
+            yield self._sums(model, tiles.at(index))
 
-    def _sums(self, model: Calibrator, part: Voxels | Tiles) -> tuple[Tensor, Tensor]:
-        assert isinstance(part, Tiles)
+    def _sums(self, model: Calibrator, part: Tiles) -> tuple[Tensor, Tensor]:
         assert isinstance(model, LookAround)
         part = _as_slices(part) if self._whole else part
         logits, labels, inside, weight = (values.to(self._device) for values in part[:4])
@@ -143,3 +139,90 @@ def _weighted(scores: Tensor, labels: Tensor, weight: Tensor) -> tuple[Tensor, T
     nll = torch.logsumexp(scores, dim=1) - own
     weight = weight * counted
     return (nll * weight).sum(dtype=torch.float64), weight.sum(dtype=torch.float64)
+
+
+@dataclass(frozen=True)
+class LearningData:
+    """Batches to learn from and to stop on, the labelled voxels available, and what the certificate says of them."""
+
+    train: Batches
+    validation: Batches
+    available: int
+    details: dict[str, Any]
+
+
+def read_tiles(request: Request) -> LearningData:
+    """Draw tiles of the cases, for a calibrator that sees neighbours, and tell it where the values of images lie."""
+    calibrator = request.calibrator
+    assert isinstance(calibrator, LookAround)
+    config, window = request.config, Window.of(calibrator)
+    cases, held = request.cases, request.validation_cases
+    details: dict[str, Any] = {}
+    if held is None and len(set(group_names(cases, cases.ids))) > 1:
+        cases, held, _ = divide(cases, HELD_BACK, seed=config.seed)
+        details = {"held_back": list(held.ids)}
+    source = TileSource(cases, window, config)
+    tiles = source.draw(0, request.report)
+    whole = calibrator.reach(2) is None
+
+    def batches(tiles_of: Callable[[int], Tiles]) -> Batches:
+        return TileBatches(tiles_of, request.device, config.seed, whole)
+
+    if held is not None:
+        chosen = TileSource(held, window, config).draw(0, request.report)
+        train = batches(source.draw if config.voxels == "all" else lambda number: tiles)
+    else:
+        details = {"held_back": "a fifth of the tiles of the only case or group"}
+        kept, chosen = _fifth_of_tiles(tiles)
+        train = batches(lambda number: kept)
+    if tiles.image is not None:
+        _centre_images(calibrator, tiles.image[tiles.weight > 0])
+    return LearningData(train, batches(lambda number: chosen), source.available, details)
+
+
+def _fifth_of_tiles(tiles: Tiles) -> tuple[Tiles, Tiles]:
+    """Return four fifths of the tiles and the rest; all of them twice if there are too few."""
+    last = torch.arange(tiles.weight.shape[1]) % 5 == 4
+    kept, chosen = (tiles.at(slice(None), index) for index in (~last, last))
+    if bool((kept.labels >= 0).any()) and bool((chosen.labels >= 0).any()):
+        return kept, chosen
+    return tiles, tiles
+
+
+@torch.no_grad()
+def _centre_images(calibrator: LookAround, images: Tensor) -> None:
+    values = images.movedim(1, 0).flatten(1).double()
+    tree = calibrator.get_submodule("tree")
+    tree.get_buffer("image_centre").copy_(values.mean(1))
+    tree.get_buffer("image_scale").copy_(values.std(1).clamp(min=1e-6))
+
+
+def read_voxels(request: Request) -> LearningData:
+    """Take the voxels of the fit, for a calibrator that works voxel by voxel."""
+    config, device, cases = request.config, request.device, request.cases
+    source, validation = request.source, request.validation
+    details: dict[str, Any] = {}
+    if validation is None and len(set(group_names(cases, cases.ids))) > 1:
+        split = divide(cases, HELD_BACK, seed=config.seed)
+        data = read_data(split.cal, split.val, config, request.report)
+        source, validation = data.source, data.validation
+        details = {"held_back": list(split.val.ids)}
+    if validation is not None:
+        train = VoxelBatches(source, source.used, device, config.seed)
+        chosen = VoxelBatches(validation, validation.used, device, config.seed)
+    else:
+        details = {"held_back": "a fifth of the voxels of the only case or group"}
+        shares = [_Share(source, held) for held in (False, True)] if source.used >= 5 else [source, source]
+        train, chosen = (VoxelBatches(share, source.used, device, config.seed) for share in shares)
+    return LearningData(train, chosen, source.available, details)
+
+
+class _Share:
+    """Four fifths of the voxels of a source, or the fifth that is held back."""
+
+    def __init__(self, source: VoxelSource, held: bool) -> None:
+        self._source, self._held = source, held
+
+    def __iter__(self) -> Iterator[Voxels]:
+        for voxels in self._source:
+            yield voxels.take((torch.arange(voxels.labels.numel()) % 5 == 4) == self._held)

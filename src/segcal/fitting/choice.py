@@ -11,7 +11,8 @@ r"""The rule by which a calibrator is chosen without doing harm, from what held-
    any, the reference.
 
 So what is taken is never worse than temperature scaling, nor that than nothing, on held-out cases, beyond what noise
-allows; and where the cases are too few to know, the answer is the simple one.
+allows; and where the cases are too few to know, the answer is the simple one. All calibrators may compete that work
+voxel by voxel, keep what must be kept, and fit into memory (:func:`candidates`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,7 +21,9 @@ from typing import Literal
 
 from scipy.stats import t as student
 
+from segcal.calibrators import CALIBRATORS, fits_in_memory, make_calibrator
 from segcal.calibrators.convex import Strengths
+from segcal.errors import InputError
 from segcal.fitting.held_out import Noise, Worth, noise, paired
 
 # One-sided, of the interval that must exclude zero.
@@ -29,20 +32,25 @@ LEVEL = 0.95
 ENOUGH_GROUPS = 10
 CLEARLY = "clearly better"
 
+Preserve = Literal["order", "argmax", "none"]
+# What keeps a promise of at least this kind.
+ENOUGH = {"none": (None, "argmax", "order"), "argmax": ("argmax", "order"), "order": ("order",)}
+# Methods that lower the NLL of all voxels. Those that decide by a selector or a threshold are for those who name them.
+QUICK = ("nothing", "mixture", "isotonic")
+METHODS = (*QUICK, "convex", "gradient")
+
 
 @dataclass(frozen=True)
 class Candidate:
     """One calibrator with one pooling, in a comparison.
 
     Attributes:
-        name: its name in the registry.
         pooling: how members were pooled, or None if that is not known.
         parameters: how many it has that can be told apart.
         nll: mean over held-out cases of the mean NLL of a case; None if it was not tried.
-        ece: mean over held-out cases of their ECE.
+        ece: the same of their ECE.
         against: NLL minus that of the reference.
         ece_against: ECE minus that of the reference.
-        strengths: of the penalty, where they were chosen.
         verdict: what came of it, in words.
     """
 
@@ -80,11 +88,7 @@ class Decision:
     """The outcome of a comparison.
 
     Attributes:
-        chosen: the candidate that is taken.
-        candidates: all that were compared.
-        cases: how many cases were held out.
-        groups: of how many groups.
-        folds: in how many folds; 0 if none could be held out.
+        cases: how many cases were held out, of how many `groups`, in how many `folds`; 0 if none could be.
         reason: why this one, in one or two sentences.
     """
 
@@ -96,11 +100,36 @@ class Decision:
     reason: str
 
 
+def candidates(num_classes: int, preserve: Preserve = "argmax", allow_offset_dependent: bool = False) -> list[str]:
+    """Return the names of the calibrators that work voxel by voxel and keep at least `preserve`.
+
+    Those that decide by a selector, a threshold or bins, or see neighbours, are for those who name them.
+
+    >>> candidates(3)
+    ['identity', 'ts', 'ets', 'cms_ap', 'cms_op', 'pts', 'iop', 'isotonic']
+    """
+    if preserve not in ENOUGH:
+        raise InputError(f"preserve is {preserve!r}, but it must be order, argmax or none. Choose one of the three.")
+    names = []
+    for name in CALIBRATORS:
+        if not fits_in_memory(name, num_classes):
+            continue
+        calibrator = make_calibrator(name, 2)  # promises do not depend on the number of classes
+        fits = calibrator.fitted_by in METHODS and calibrator.pointwise and calibrator.preserves in ENOUGH[preserve]
+        names += [name] if fits and (calibrator.translation_invariant or allow_offset_dependent) else []
+    return names
+
+
+def is_quick(name: str) -> bool:
+    """Return whether a candidate is fitted in no time, so that it can compete in every pooling."""
+    return name == "ts" or make_calibrator(name, 2).fitted_by in QUICK
+
+
 def decide(tried: Sequence[Tried], groups: Mapping[str, str], folds: int) -> Decision:
-    """Choose among candidates; see the module docstring.
+    """Choose among candidates, all measured on the same cases; see the module docstring.
 
     Args:
-        tried: the candidates, all measured on the same cases.
+        tried: the candidates.
         groups: the group of each of these cases.
         folds: of how many folds they were held out; 1 for validation cases.
     """
@@ -112,6 +141,16 @@ def decide(tried: Sequence[Tried], groups: Mapping[str, str], folds: int) -> Dec
     cases, number = len(reference.worth), len({groups[case_id] for case_id in reference.worth})
     listed = tuple(row.candidate for row in rows)
     return Decision(chosen, listed, cases, number, folds, _reason(chosen, plain.candidate, cases, number))
+
+
+def undecided(pooling: str | None) -> Decision:
+    """Return the decision where no case can be held out: nothing is done."""
+    alone = Candidate("identity", pooling, 0, verdict="nothing to compare")
+    reason = (
+        "The cases are one group, so that none can be held out, and whether anything is better than nothing is not "
+        "known: confidences stay as they are. Add cases of other groups, or name a calibrator, such as ts."
+    )
+    return Decision(alone, (alone,), 0, 1, 0, reason)
 
 
 def _reference(tried: Sequence[Tried], groups: Mapping[str, str], folds: int) -> Tried:

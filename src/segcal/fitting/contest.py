@@ -7,6 +7,7 @@ pooling that did best. A candidate that the first folds show to be worse than te
 """
 
 import copy
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any, NamedTuple
@@ -14,17 +15,26 @@ from typing import Any, NamedTuple
 import torch
 
 from segcal.calibrators import make_calibrator
-from segcal.cases.base import Cases
+from segcal.cases.base import CaseError, Cases
 from segcal.fitting.certificate import Fitted
-from segcal.fitting.choice import ENOUGH_GROUPS, Candidate, Decision, Tried, decide
+from segcal.fitting.choice import (
+    ENOUGH_GROUPS,
+    Candidate,
+    Decision,
+    Preserve,
+    Tried,
+    candidates,
+    decide,
+    is_quick,
+    undecided,
+)
 from segcal.fitting.config import FitConfig
-from segcal.fitting.division import divide
-from segcal.fitting.eligible import Preserve, candidates, is_quick
+from segcal.fitting.division import divide, group_names
+from segcal.fitting.exact import at, given, walk
 from segcal.fitting.fit import check_device, fit_declared, fit_to
-from segcal.fitting.held_out import Fold, Worth, count_folds, each_fold, group_names, measure, noise, paired
-from segcal.fitting.progress import Progress
-from segcal.fitting.request import FitData, Request, read_data, silent, take_parts
-from segcal.fitting.strengths import at, given, walk
+from segcal.fitting.held_out import Fold, Worth, count_folds, each_fold, measure, noise, paired
+from segcal.fitting.progress import Progress, Report, silent
+from segcal.fitting.request import FitData, Request, read_data, take_parts
 from segcal.kernels.threads import one_thread
 
 # Fewer voxels to a parameter promise nothing, and take long to say so.
@@ -51,6 +61,8 @@ def choose(
     workers: int = 1,
     *,
     validation: Any = None,
+    names: Sequence[str] | None = None,
+    failed: Callable[[CaseError], None] | None = None,
     **declared: Any,
 ) -> Fitted:
     """Return the calibrator that does best on held-out cases, or the simplest where that is not clear.
@@ -65,6 +77,8 @@ def choose(
         device: where to compute; the CPU if not given.
         workers: how many processes read cases.
         validation: cases to compare on; if not given, groups of `cases` are held out in turn.
+        names: the calibrators that compete; all that may, if not given.
+        failed: takes the error of a case that is not usable, which is then left out; without it the error is raised.
         declared: ``kind``, ``model``, ``inferer`` and the like; see :func:`segcal.fit`.
 
     >>> import numpy as np
@@ -75,11 +89,14 @@ def choose(
     'ts'
     """
     cases, validation = take_parts(cases, labels, validation, declared)
-    names = candidates(cases.num_classes, preserve, allow_offset_dependent)
+    names = candidates(cases.num_classes, preserve, allow_offset_dependent) if names is None else names
+    for name, pooling in itertools.product(names, cases.poolings):
+        cases.pooled(pooling).require_offset(name, make_calibrator(name, cases.num_classes).translation_invariant)
     config = FitConfig() if config is None else config
     check_device(device)
     with Progress("choosing") as progress:
-        return compare(names, read_poolings(cases, validation, config, progress, workers), config, device, progress)[0]
+        data = read_poolings(cases, validation, config, progress, workers, failed)
+        return compare(names, data, config, device, progress).fitted
 
 
 def read_poolings(cases: Cases, validation: Cases | None, config: FitConfig, *how: Any) -> dict[str | None, FitData]:
@@ -97,17 +114,9 @@ def compare(
     data: Mapping[str | None, FitData],
     config: FitConfig,
     device: str | torch.device | None = None,
-    report: Callable[[str], None] = silent,
+    report: Report = silent,
 ) -> Choice:
-    """Compare calibrators and fit the winner; see the module docstring.
-
-    Args:
-        names: of :data:`segcal.CALIBRATORS`, such as :func:`candidates` returns.
-        data: the voxels, by pooling; of :func:`read_poolings`.
-        config: how to fit.
-        device: where to compute; the CPU if not given.
-        report: takes messages of progress.
-    """
+    """Compare calibrators of these names on voxels by pooling (:func:`read_poolings`), and fit the winner."""
     first = next(iter(data.values()))
     folds = count_folds(first.cases, first.validation, config.folds)
     contest = _Contest(config, check_device(device), report)
@@ -115,7 +124,7 @@ def compare(
         with one_thread():  # many small steps: more threads wait for each other, and the choice would depend on them
             decision = _hold(contest, names, data, folds)
     else:
-        decision = _without_comparison(next(iter(data)))
+        decision = undecided(next(iter(data)))
     chosen = decision.chosen
     lam, mu, nu = chosen.strengths or (config.lam, config.mu, config.nu)
     fitted = fit_to(chosen.name, data[chosen.pooling], replace(config, lam=lam, mu=mu, nu=nu), device, report)
@@ -143,7 +152,7 @@ def _hold(contest: "_Contest", names: Sequence[str], data: Mapping[str | None, F
 class _Contest:
     """Candidates on the voxels of each pooling, held out one after the other."""
 
-    def __init__(self, config: FitConfig, device: torch.device, report: Callable[[str], None]) -> None:
+    def __init__(self, config: FitConfig, device: torch.device, report: Report) -> None:
         self._config, self._device, self._report = config, device, report
         self.tried: list[Tried] = []
         self._left: list[Candidate] = []
@@ -159,7 +168,7 @@ class _Contest:
         request = Request.on(
             data, calibrator, self._config, self._device, lambda text: self._report(f"{candidate.title}: {text}")
         )
-        fixed = given(request, calibrator.has_penalty) if calibrator.fitted_by == "convex" else ()
+        fixed = given(request) if calibrator.fitted_by == "convex" else ()
         tried = self._walk(candidate, request) if None in fixed else self._hold_out(candidate, request)
         if tried is None:
             self._left.append(replace(candidate, verdict="left early: not better than ts"))
@@ -178,7 +187,7 @@ class _Contest:
 
     def _walk(self, candidate: Candidate, request: Request) -> Tried | None:
         """Return the strength that does best on held-out cases; None if that is temperature scaling."""
-        fixed = given(request, request.calibrator.has_penalty)
+        fixed = given(request)
         found = walk(request, fixed)
         if found is None or found.chosen == max(found.worth):
             return None
@@ -217,12 +226,3 @@ def _on_fold(request: Request, fold: Fold) -> Request:
     cal, stop, _ = divide(fold.cases, STOPPING_SHARE, seed=request.config.seed)
     source, held = fold.learn.subset(cal.ids), fold.learn.subset(stop.ids)
     return replace(own, source=source, cases=cal, validation=held, validation_cases=stop)
-
-
-def _without_comparison(pooling: str | None) -> Decision:
-    alone = Candidate("identity", pooling, 0, verdict="nothing to compare")
-    reason = (
-        "The cases are one group, so that none can be held out, and whether anything is better than nothing is not "
-        "known: confidences stay as they are. Add cases of other groups, or name a calibrator, such as ts."
-    )
-    return Decision(alone, (alone,), 0, 1, 0, reason)

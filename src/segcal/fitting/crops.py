@@ -11,7 +11,7 @@ Cases are read one at a time. What is kept of them is bounded, and reserved in o
 
 import math
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -22,6 +22,7 @@ from segcal.calibrators.look_around import LookAround, with_margin
 from segcal.cases.base import Case, CaseError, Cases
 from segcal.checks import check_planes, check_volume
 from segcal.fitting.config import FitConfig
+from segcal.fitting.progress import Report, silent
 from segcal.fitting.sample import hardness, inclusion, systematic
 from segcal.fitting.voxels import refuse_nothing, require_labels
 from segcal.types import IGNORED
@@ -33,13 +34,9 @@ VOXELS_A_DRAW = 20_000
 
 
 class Window(NamedTuple):
-    """What a tile is.
+    """A tile: how many of the last axes of space it extends over, its side, the margin that is added to each end.
 
-    Attributes:
-        axes: how many of the last axes of space it extends over.
-        side: its length along each of them.
-        margin: what is added to each end.
-        image_channels: of the image that is cut with it; 0 for none.
+    `image_channels` is that of the image that is cut with it; 0 for none.
     """
 
     axes: int
@@ -68,11 +65,10 @@ class Tiles(NamedTuple):
     """Tiles of one case or, with a further axis in front, of several.
 
     Attributes:
-        logits: ``(tiles, classes, *outer)``.
+        logits: ``(tiles, classes, *outer)``; the image, if there is one, likewise with its channels.
         labels: ``(tiles, *inner)`` int32.
         inside: ``(tiles, *inner)`` bool, whether a voxel belongs to the image.
         weight: ``(tiles,)``, how many tiles each stands for; 0 for room that is not used.
-        image: ``(tiles, channels, *outer)``, or None.
     """
 
     logits: Tensor
@@ -97,11 +93,6 @@ class Tiles(NamedTuple):
 class TileSource:
     """Draws tiles of all cases, as often as it is asked to.
 
-    Args:
-        cases: where from.
-        window: what a tile is.
-        config: how many voxels, the memory allowed, and the seed.
-
     Attributes:
         available: how many labelled voxels the cases have; known after a draw.
     """
@@ -122,14 +113,14 @@ class TileSource:
             image=torch.zeros(*room, window.image_channels, *window.outer) if window.image_channels else None,
         )
 
-    def draw(self, number: int, tick: Callable[[], None] = lambda: None) -> Tiles:
+    def draw(self, number: int, report: Report = silent) -> Tiles:
         """Read every case once and return tiles of it, in the room of the last draw; another number, other tiles."""
         self._tiles.empty()
         self.available = 0
         for index, case in enumerate(self._cases):
             rng = np.random.default_rng([self._seed, number, zlib.crc32(case.id.encode())])
             self.available += cut(case, self._window, self._quota, rng, self._tiles.at(index))
-            tick()
+            report(f"read {index + 1} of {len(self._cases)} cases")
         refuse_nothing(self.available, len(self._cases), len(self._cases))
         return self._tiles
 
@@ -193,9 +184,7 @@ class _Grid:
     def place(self, tile: int, widen: int) -> tuple[int, tuple[slice, ...], tuple[slice, ...]]:
         """Return the plane of a tile, where its part of the image lies in the tile, and where in the image.
 
-        Args:
-            tile: its number.
-            widen: how much longer both are, for values that have their margin.
+        Both are longer by `widen`, for values that have their margin.
         """
         plane, rest = divmod(tile, math.prod(self._counts))
         position = (int(number) for number in np.unravel_index(rest, self._counts))

@@ -61,10 +61,15 @@ def divide_folds(cases: Cases, most: int, seed: int = 0) -> list[set[str]]:
     return folds
 
 
+def group_names(cases: Cases, ids: Sequence[str]) -> list[str]:
+    """Return the group of each case; a case without one is a group of its own."""
+    return [cases.groups.get(case_id, f"\0{case_id}") for case_id in ids]
+
+
 def _shuffled(cases: Cases, seed: int) -> list[list[str]]:
     members: dict[str, list[str]] = {}
-    for case_id in cases.ids:
-        members.setdefault(cases.groups.get(case_id, f"\0{case_id}"), []).append(case_id)
+    for case_id, group in zip(cases.ids, group_names(cases, cases.ids), strict=True):
+        members.setdefault(group, []).append(case_id)
     groups = list(members.values())
     return [groups[index] for index in np.random.default_rng(seed).permutation(len(groups))]
 

@@ -10,6 +10,8 @@ The temperature is the exact minimiser of the NLL of all other voxels below the 
 :data:`segcal.fitting.selective.WRONG_TEMPERATURES`.
 """
 
+from typing import Any
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -23,7 +25,7 @@ from segcal.fitting.convex_problem import solve_temperature
 from segcal.fitting.newton import Solution
 from segcal.fitting.request import Request
 from segcal.fitting.sample import Voxels
-from segcal.fitting.scores import both_nlls, mean_nll
+from segcal.fitting.scores import certify, mean_nll
 from segcal.fitting.selective import WRONG_TEMPERATURES
 from segcal.fitting.voxels import HeldVoxels, gather
 from segcal.numerics import winner
@@ -56,19 +58,10 @@ def fit_entropy_threshold(request: Request) -> Certificate:
         if solution is not None:
             calibrator.inverse_temperature.copy_(solution.theta[0, 0])
     _choose_large(request, calibrator)
-    nll, validation = both_nlls(request)
-    return Certificate(
-        method="entropy_threshold",
-        objective=nll,
-        nll=nll,
-        kkt_residual=None,
-        converged=solution is None or solution.converged,
-        passes=3 if solution is None else solution.evaluations + 3,
-        voxels=voxels.labels.numel(),
-        voxels_available=request.source.available,
-        validation_nll=validation,
-        details=_details(calibrator, len(chosen), weight, below, right, solution),
-    )
+    passes = 3 if solution is None else solution.evaluations + 3
+    details = _details(calibrator, len(chosen), weight, below, right, solution)
+    done = solution is None or solution.converged
+    return certify(request, "entropy_threshold", voxels, passes, details, converged=done)
 
 
 def higher_quantile(values: NDArray[np.float64], weight: NDArray[np.float64], share: float) -> float:
@@ -145,7 +138,7 @@ def _details(
     below: NDArray[np.bool_],
     right: NDArray[np.bool_],
     solution: Solution | None,
-) -> dict[str, object]:
+) -> dict[str, Any]:
     unsure = None if calibrator.above == "uniform" else 1 / float(calibrator.inverse_temperature_unsure.detach())
     covered = float(weight[below].sum())
     return {

@@ -8,20 +8,19 @@ import torch
 
 from segcal.calibrators import make_calibrator
 from segcal.calibrators.base import Calibrator
-from segcal.cases.base import Cases
+from segcal.cases.base import CaseError, Cases
 from segcal.errors import InputError
 from segcal.fitting.certificate import Certificate, Fitted
 from segcal.fitting.config import FitConfig
 from segcal.fitting.entropy_threshold import fit_entropy_threshold
 from segcal.fitting.exact import fit_convex
 from segcal.fitting.gradient_fit import fit_by_gradient
-from segcal.fitting.histogram import fit_histogram
-from segcal.fitting.isotonic import fit_isotonic
 from segcal.fitting.mixture import fit_mixture
 from segcal.fitting.paper import fit_as_in_paper
-from segcal.fitting.progress import Progress
-from segcal.fitting.request import FitData, Request, check_cases, read_data, silent, take_parts
+from segcal.fitting.progress import Progress, Report, silent
+from segcal.fitting.request import FitData, Request, check_cases, read_data, take_parts
 from segcal.fitting.selective import fit_selective
+from segcal.fitting.table_fit import fit_histogram, fit_isotonic
 
 
 def fit_nothing(request: Request) -> Certificate:
@@ -81,6 +80,8 @@ def fit(
     device: str | torch.device | None = None,
     *,
     validation: Any = None,
+    workers: int = 1,
+    failed: Callable[[CaseError], None] | None = None,
     **declared: Any,
 ) -> Fitted:
     """Fit a calibrator to labelled cases.
@@ -95,6 +96,8 @@ def fit(
         device: where to compute; the CPU if not given.
         validation: cases on which the strengths of the penalty are chosen (and on which gradient methods stop); or a
             pair (logits, labels), or a loader.
+        workers: how many processes read cases.
+        failed: takes the error of a case that is not usable, which is then left out; without it the error is raised.
         declared: what cannot be read from arrays and loaders, as :func:`segcal.cases.as_cases` takes it: ``kind``
             ("logits" unless told), ``model``, ``inferer``, ``pooling``, ``ignore``, ``groups``, ...
 
@@ -113,7 +116,7 @@ def fit(
     cases.require_offset(calibrator.name, calibrator.translation_invariant)
     check_device(device)
     with Progress("fitting") as progress:
-        data = read_data(cases, validation, config, progress, suspect=True)
+        data = read_data(cases, validation, config, progress, workers, failed, suspect=True)
         return fit_to(name_or_calibrator, data, config, device, progress)
 
 
@@ -122,7 +125,7 @@ def fit_to(
     data: FitData,
     config: FitConfig,
     device: str | torch.device | None = None,
-    report: Callable[[str], None] = silent,
+    report: Report = silent,
 ) -> Fitted:
     """Fit a calibrator to voxels that have been read; see :func:`fit`."""
     cases, validation = data.cases, data.validation_cases

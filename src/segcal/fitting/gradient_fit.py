@@ -4,7 +4,7 @@ Adam lowers the mean NLL of batches; after every round through the data the NLL 
 rate is halved when it stops falling, and training stops when that does not help either; the best parameters are kept
 (:func:`segcal.fitting.adam.train_rounds`). Calibrators that see neighbours train on tiles of the cases
 (:mod:`segcal.fitting.crops`), the others on the voxels of the fit. The default options work without a search;
-``FitConfig.paper()`` searches learning rate, patience and weight decay (:mod:`segcal.fitting.search`).
+``FitConfig.paper()`` searches learning rate, patience and weight decay (:mod:`segcal.fitting.paper`).
 
 A new calibrator starts as temperature scaling with the best temperature: it has only to learn what goes beyond. A
 training that ends no better than that on the validation data has learned nothing, and the start is returned; the
@@ -23,12 +23,12 @@ import torch
 from segcal.calibrators import registry_entry
 from segcal.calibrators.base import Calibrator
 from segcal.fitting.adam import FileKeeper, Training, TrainOptions, train_rounds
+from segcal.fitting.batches import LearningData, read_tiles, read_voxels
 from segcal.fitting.certificate import Certificate
 from segcal.fitting.config import FitConfig
 from segcal.fitting.convex_problem import solve_temperature
-from segcal.fitting.learning_data import LearningData, read_tiles, read_voxels
+from segcal.fitting.paper import Found, Search, Trial, search
 from segcal.fitting.request import Request
-from segcal.fitting.search import Found, Search, Trial, search
 
 # Without a search: learning rates on tiles and on voxels, rounds without improvement, and weight decay.
 TILE_RATE, VOXEL_RATE = 1e-3, 1e-2

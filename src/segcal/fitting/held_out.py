@@ -65,14 +65,9 @@ def count_folds(cases: Cases, validation: VoxelSource | None, most: int) -> int:
 def each_fold(
     cases: Cases, source: VoxelSource, validation: VoxelSource | None, most: int, seed: int
 ) -> Iterator[Fold]:
-    """Yield the folds, one in memory at a time; none if there is one group and no validation.
+    """Yield the folds, at most so many, one in memory at a time; none if there is one group and no validation.
 
-    Args:
-        cases: the calibration cases, with the groups they know.
-        source: their voxels.
-        validation: the voxels of validation cases, or None.
-        most: at most so many folds.
-        seed: of the division and of the voxels that are left out.
+    The seed is that of the division and of the voxels that are left out.
     """
     if validation is not None:
         yield Fold(thinned(source, FOLD_VOXELS, seed), cases, validation)
@@ -121,12 +116,9 @@ def _worth(calibrator: Calibrator, source: VoxelSource, device: torch.device) ->
 
 
 def noise(values: Sequence[float], groups: Sequence[str], folds: int) -> Noise:
-    """Return the mean of one value per case and its standard error; see the module docstring.
+    """Return the mean of one value per case, whose groups are given, and its standard error.
 
-    Args:
-        values: one value per case.
-        groups: the group of each case.
-        folds: of how many folds the cases were held out; 1 for validation cases.
+    See the module docstring; `folds` is 1 for validation cases.
 
     >>> noise([1.0, 2.0, 3.0, 4.0], ["a", "b", "c", "d"], folds=1)
     Noise(mean=2.5, error=0.6454972243679028)
@@ -139,11 +131,6 @@ def noise(values: Sequence[float], groups: Sequence[str], folds: int) -> Noise:
     sums = np.bincount(index, weights=column - mean)
     variance = len(names) / (len(names) - 1) * float(sums @ sums) / len(column) ** 2
     return Noise(mean, math.sqrt(variance * (1 + (folds / (folds - 1) if folds > 1 else 0))))
-
-
-def group_names(cases: Cases, ids: Sequence[str]) -> list[str]:
-    """Return the group of each case; a case without one is a group of its own."""
-    return [cases.groups.get(case_id, f"\0{case_id}") for case_id in ids]
 
 
 def paired(first: Mapping[str, Worth], second: Mapping[str, Worth], what: str = "nll") -> tuple[list[str], list[float]]:

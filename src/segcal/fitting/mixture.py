@@ -147,7 +147,7 @@ def _validation_nll(request: Request, beta: Tensor, weights: Tensor) -> float | 
     return float(MixtureProblem(request.validation, request.device).evaluate(theta, [0])[0]) - 1
 
 
-class Likelihood(ABC):
+class MeanNLL(ABC):
     """Mean NLL as a function of a calibrator, for training by gradient (:mod:`segcal.fitting.paper`).
 
     Attributes:
@@ -171,7 +171,7 @@ class _Ready(NamedTuple):
     original: Tensor
 
 
-class MixtureLikelihood(Likelihood):
+class MixtureLikelihood(MeanNLL):
     r"""The likelihood of ensemble temperature scaling, in the precision of the logits.
 
     Value and gradient of each voxel enter automatic differentiation: with p the tempered probability of the label,

@@ -65,12 +65,7 @@ def _damping(matrix: Tensor) -> Tensor:
 
 
 class BlockProblem(ABC):
-    """Independent convex problems that share their passes over the data.
-
-    Attributes:
-        low: ``(P,)`` lower bounds, the same for every block.
-        high: ``(P,)`` upper bounds.
-    """
+    """Independent convex problems that share their passes over the data, and their bounds ``(P,)``."""
 
     low: Tensor
     high: Tensor
@@ -90,14 +85,9 @@ class BlockProblem(ABC):
 
 @dataclass
 class Solution:
-    """Where the method stopped.
+    """Where the method stopped: for E blocks, theta ``(E, P)``, objectives and residuals ``(E,)``.
 
-    Attributes:
-        theta: ``(E, P)``.
-        values: ``(E,)`` objective of each block.
-        residuals: ``(E,)`` largest component of each block's projected gradient.
-        evaluations: passes over the data.
-        converged: whether every block met the tolerance.
+    `evaluations` counts the passes over the data; `converged` says whether every block met the tolerance.
     """
 
     theta: Tensor

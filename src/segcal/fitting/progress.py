@@ -1,20 +1,23 @@
 """A line of progress on a terminal, and nothing in a pipe."""
 
 import sys
+from collections.abc import Callable
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeAlias
 
 from rich.console import Console
 from rich.status import Status
 
+# Takes a short text on how far the work is.
+Report: TypeAlias = Callable[[str], None]
+
+
+def silent(message: str) -> None:
+    """Take a message of progress and show it to nobody."""
+
 
 class Progress:
-    """Shows what a fit is doing; cleared when it is done.
-
-    Args:
-        title: what stands before every message.
-        show: False to stay silent; None to show on a terminal only.
-    """
+    """Shows what a fit is doing, after a title; cleared when it is done. `show` forces or forbids it."""
 
     def __init__(self, title: str, show: bool | None = None) -> None:
         self._title = title

@@ -14,14 +14,11 @@ from segcal.cases.suspicion import single_folds, warn
 from segcal.cases.watch import Watch, look_at_members
 from segcal.errors import InputError
 from segcal.fitting.config import FitConfig
+from segcal.fitting.progress import Report, silent
 from segcal.fitting.voxels import SampledVoxels, StreamedVoxels, VoxelSource
 
 # What validation data have in common with the calibration data; the rest belongs to single cases.
 ALIKE = ("kind", "pooling", "model", "inferer", "ignore", "class_names")
-
-
-def silent(message: str) -> None:
-    """Take a message of progress and show it to nobody."""
 
 
 @dataclass(frozen=True)
@@ -36,26 +33,19 @@ class FitData:
 
 @dataclass(frozen=True)
 class Request(FitData):
-    """One fit: the calibrator to change, the voxels to fit it to, and how.
+    """One fit: the voxels, the calibrator whose parameters are where it starts and leaves its result, and how.
 
-    Attributes:
-        calibrator: its parameters are where the fit starts and where it leaves its result.
-        report: takes a short text on how far the fit is.
+    `report` takes a short text on how far the fit is.
     """
 
     calibrator: Calibrator
     config: FitConfig
     device: torch.device
-    report: Callable[[str], None]
+    report: Report
 
     @classmethod
     def on(
-        cls,
-        data: FitData,
-        calibrator: Calibrator,
-        config: FitConfig,
-        device: torch.device,
-        report: Callable[[str], None],
+        cls, data: FitData, calibrator: Calibrator, config: FitConfig, device: torch.device, report: Report
     ) -> "Request":
         """Return the fit of a calibrator to data that have been read."""
         parts = data.cases, data.validation_cases, data.source, data.validation
@@ -83,7 +73,7 @@ def read_data(
     cases: Cases,
     validation: Cases | None,
     config: FitConfig,
-    report: Callable[[str], None] = silent,
+    report: Report = silent,
     workers: int = 1,
     failed: Callable[[CaseError], None] | None = None,
     *,
@@ -98,7 +88,7 @@ def read_data(
         report: takes messages of progress.
         workers: how many processes read cases.
         failed: takes the error of a case that is not usable, which is then left out; without it the error is raised.
-        suspect: look at the cases while they are read, and warn of what is possible but seldom meant.
+        suspect: warn of what is possible but seldom meant.
     """
     check_cases(cases, validation)
     watch = Watch(cases.num_classes) if suspect else None
@@ -134,7 +124,7 @@ def check_cases(cases: Cases, validation: Cases | None) -> None:
 def _voxels(
     cases: Cases,
     config: FitConfig,
-    report: Callable[[str], None],
+    report: Report,
     workers: int,
     failed: Callable[[CaseError], None] | None,
     watch: Watch | None,

@@ -1,7 +1,7 @@
 """Scores of a fitted calibrator on voxels: likelihood, calibration error, and how well errors are detected."""
 
 from collections.abc import Iterable, Iterator
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from segcal.calibrators.base import Calibrator
+from segcal.fitting.certificate import Certificate
 from segcal.fitting.request import Request
 from segcal.fitting.sample import Voxels
 
@@ -44,6 +45,26 @@ def both_nlls(request: Request) -> tuple[float, float | None]:
     validation = None if request.validation is None else mean_nll(calibrator, request.validation, request.device)
     calibrator.cpu()
     return own, validation
+
+
+def certify(
+    request: Request, method: str, voxels: Voxels, passes: int, details: dict[str, Any], **more: Any
+) -> Certificate:
+    """Return the certificate of a fit without a residual: what its calibrator is worth, on how many voxels."""
+    nll, validation = both_nlls(request)
+    return Certificate(
+        method=method,
+        objective=nll,
+        nll=nll,
+        kkt_residual=None,
+        converged=more.pop("converged", True),
+        passes=passes,
+        voxels=voxels.labels.numel(),
+        voxels_available=request.source.available,
+        validation_nll=validation,
+        details=details,
+        **more,
+    )
 
 
 def nll_of(scores: Tensor, labels: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ is flagged, and the certificate says so.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,7 +27,7 @@ from segcal.fitting.certificate import Certificate
 from segcal.fitting.convex_problem import solve_temperature
 from segcal.fitting.request import Request
 from segcal.fitting.sample import Voxels
-from segcal.fitting.scores import Detection, both_nlls, detection_quality, gap_sums, in_steps, mean_nll, nll_of
+from segcal.fitting.scores import Detection, certify, detection_quality, gap_sums, in_steps, mean_nll, nll_of
 from segcal.fitting.selector import RIGHT, WRONG, Examples, train_selector
 from segcal.fitting.voxels import KeptVoxels, gather
 from segcal.numerics import winner
@@ -50,12 +51,7 @@ class _Tried:
 
 
 def fit_selective(request: Request, fit_inner: InnerFit) -> Certificate:
-    """Fit selective scaling; see the module docstring.
-
-    Args:
-        request: what to fit.
-        fit_inner: fits the inner calibrator, by whatever method it declares.
-    """
+    """Fit selective scaling; `fit_inner` fits the inner calibrator, by whatever method it declares."""
     calibrator = request.calibrator
     assert isinstance(calibrator, Selective)
     inside = None
@@ -73,21 +69,8 @@ def fit_selective(request: Request, fit_inner: InnerFit) -> Certificate:
     quality = measure_selector(calibrator, looked_at, request.device)
     _set_temperatures(calibrator, looked_at, quality, request.device)
     returned = _better_of(request, calibrator)
-    nll, validation = both_nlls(request)
     details = _details(calibrator, quality, examples, request.validation is not None, inside) | returned
-    return Certificate(
-        method="selector",
-        objective=nll,
-        nll=nll,
-        kkt_residual=None,
-        converged=True,
-        passes=len(curve) + 2,
-        voxels=voxels.labels.numel(),
-        voxels_available=request.source.available,
-        validation_nll=validation,
-        curve=curve,
-        details=details,
-    )
+    return certify(request, "selector", voxels, len(curve) + 2, details, curve=curve)
 
 
 @torch.no_grad()
@@ -154,7 +137,7 @@ def _set_temperatures(calibrator: Selective, voxels: Voxels, quality: Detection,
 
 
 @torch.no_grad()
-def _better_of(request: Request, calibrator: Selective) -> dict[str, object]:
+def _better_of(request: Request, calibrator: Selective) -> dict[str, Any]:
     """Make it temperature scaling if that is better on the validation voxels, and return what the certificate says."""
     published = request.config.method == "paper"
     if published or request.validation is None or calibrator.inner is not None or calibrator.temperatures != "nll":
@@ -195,7 +178,7 @@ def _add(sums: _Tried, scores: Tensor, labels: Tensor, weight: Tensor) -> None:
 
 def _details(
     calibrator: Selective, quality: Detection, examples: Examples, validated: bool, inside: Certificate | None
-) -> dict[str, object]:
+) -> dict[str, Any]:
     right = calibrator.inverse_temperature_right if calibrator.inner is None else None
     return {
         "selector": {**quality, "measured_on": "validation" if validated else "calibration"},

@@ -15,7 +15,6 @@ After training the normalisations are folded into the layers. All random choices
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -24,6 +23,7 @@ from torch import Tensor, nn
 
 from segcal.calibrators.selective import Selector
 from segcal.fitting.config import FitConfig
+from segcal.fitting.progress import Report
 
 WEIGHT_DECAY = 1e-6
 EPOCHS = {"paper": 40, "exact": 12}
@@ -41,13 +41,7 @@ WRONG, RIGHT = 0, 1
 
 @dataclass(frozen=True)
 class Examples:
-    """What a selector learns from.
-
-    Attributes:
-        features: ``(n, C)`` float32, what it sees.
-        right: ``(n,)`` int64: 0 for a misprediction, 1 for a right prediction.
-        weight: ``(n,)`` float32, how many voxels it stands for.
-    """
+    """Voxels that a selector learns from: its input ``(n, C)``, 0 for a misprediction and 1 otherwise, weights."""
 
     features: Tensor
     right: Tensor
@@ -64,7 +58,7 @@ def train_selector(
     validation: Examples | None,
     repeats: float,
     config: FitConfig,
-    report: Callable[[str], None],
+    report: Report,
 ) -> tuple[float, ...]:
     """Train a selector in place; return its validation loss (without validation, its training loss) by epoch."""
     if examples.only_one_kind():

@@ -39,12 +39,7 @@ RAY_STEP = 0.7
 
 @dataclass(frozen=True)
 class Products:
-    """A Hessian known by its products.
-
-    Attributes:
-        multiply: v -> H v.
-        precondition: v -> an approximate solution of H u = v; linear, symmetric and positive definite.
-    """
+    """A Hessian by its products v -> H v, and an approximate solution of H u = v: linear, symmetric, positive."""
 
     multiply: Callable[[Tensor], Tensor]
     precondition: Callable[[Tensor], Tensor]
@@ -63,20 +58,15 @@ class ProductProblem(BlockProblem):
 
 @dataclass(frozen=True)
 class Region:
-    """Where the model of one block is trusted.
-
-    Attributes:
-        radius: the longest step.
-        fresh: whether the preconditioner is to be made anew.
-    """
+    """The longest step in which the model of one block is trusted; and whether its preconditioner is made anew."""
 
     radius: float = math.inf
     fresh: bool = True
 
 
 @dataclass(frozen=True)
-class Step:
-    """What the model proposes for one block.
+class Proposal:
+    """A proposal of the model for one block.
 
     Attributes:
         change: ``(P,)``, within the bounds.
@@ -155,7 +145,7 @@ def _best_on_ray(problem: ProductProblem, start: Tensor, blocks: list[int]) -> t
     return best, values, gradients, passes
 
 
-def _propose(problem: ProductProblem, block: int, theta: Tensor, gradient: Tensor, region: Region) -> Step:
+def _propose(problem: ProductProblem, block: int, theta: Tensor, gradient: Tensor, region: Region) -> Proposal:
     """Return a step of one block that lowers its model, within the region and the bounds."""
     hessian = problem.products(block, theta, region.fresh)
     held = ((theta <= problem.low) & (gradient > 0)) | ((theta >= problem.high) & (gradient < 0))
@@ -166,7 +156,7 @@ def _propose(problem: ProductProblem, block: int, theta: Tensor, gradient: Tenso
         if decrease > 0 or not bool(direction.any()):
             break
         direction, length, cut = 0.5 * direction, 0.5 * length, True  # the bounds turned it uphill
-    return Step(change, max(decrease, 0.0), length, cut, products)
+    return Proposal(change, max(decrease, 0.0), length, cut, products)
 
 
 def _conjugate_gradients(
@@ -201,7 +191,7 @@ def _conjugate_gradients(
     return step, math.sqrt(max(step_step, 0.0)), False, made
 
 
-def _next_region(region: Region, step: Step, agreement: float, refined: bool) -> Region:
+def _next_region(region: Region, step: Proposal, agreement: float, refined: bool) -> Region:
     fresh = refined or step.products > STALE_AFTER
     if agreement < BAD and not refined:
         return Region(0.25 * min(region.radius, step.length), fresh)

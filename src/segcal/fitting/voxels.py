@@ -56,12 +56,9 @@ class VoxelSource(ABC):
 
 
 class HeldVoxels(VoxelSource):
-    """Voxels that are in memory, those of one case after those of another.
+    """Voxels in memory, those of one case after those of another: so many each, by case.
 
-    Args:
-        voxels: one batch.
-        counts: how many of them each case has, in their order.
-        available: how many labelled voxels they stand for; the sum of their weights if not given.
+    They stand for so many `available` ones; for the sum of their weights, if that is not given.
     """
 
     streamed = False
@@ -77,14 +74,10 @@ class HeldVoxels(VoxelSource):
 
     def subset(self, ids: Collection[str]) -> "HeldVoxels":
         """Return copies of the voxels of these cases."""
-        counts = {case_id: count for case_id, count in self._counts.items() if case_id in ids}
-        parts = [voxels for case_id, voxels in zip(self._counts, self._parts(), strict=True) if case_id in ids]
-        return HeldVoxels(join(parts), counts)
-
-    def _parts(self) -> Iterator[Voxels]:
         sizes = list(self._counts.values())
-        for part in zip(*(values.split(sizes, dim=-1) for values in self._voxels), strict=True):
-            yield Voxels(*part)
+        parts = zip(*(values.split(sizes, dim=-1) for values in self._voxels), strict=True)
+        kept = {case_id: Voxels(*part) for case_id, part in zip(self._counts, parts, strict=True) if case_id in ids}
+        return HeldVoxels(join(list(kept.values())), {case_id: self._counts[case_id] for case_id in kept})
 
     @property
     def total_weight(self) -> float:
@@ -132,7 +125,7 @@ class StreamedVoxels(VoxelSource):
     ) -> None:
         self.num_classes = cases.num_classes
         found: dict[str, int] = {}
-        for case_id, count in map_cases(cases, _count_labelled, workers, failed, seen):
+        for case_id, count in map_cases(cases, count_labelled, workers, failed, seen):
             found[case_id] = count
             tick()
         self.ids = tuple(found)
@@ -160,12 +153,7 @@ class StreamedVoxels(VoxelSource):
 
 
 class KeptVoxels(VoxelSource):
-    """The voxels of a source that a rule keeps.
-
-    Args:
-        source: the voxels.
-        keep: returns, for logits ``(C, n)``, a mask ``(n,)`` of those that stay.
-    """
+    """The voxels of a source that a rule keeps, which returns a mask ``(n,)`` for logits ``(C, n)``."""
 
     def __init__(self, source: VoxelSource, keep: Callable[[Tensor], Tensor]) -> None:
         self._source, self._keep = source, keep
@@ -251,14 +239,15 @@ class _Room:
         return Voxels(*(values[..., : self._used].contiguous() for values in self._voxels))
 
 
-def _count_labelled(case: Case) -> int:
-    return int((require_labels(case) >= 0).sum())
-
-
 def _draw_from(per_case: int, seed: int, case: Case) -> tuple[int, Voxels]:
     voxels = labelled_voxels(case)
     rng = np.random.default_rng([seed, zlib.crc32(case.id.encode())])
     return voxels.labels.numel(), draw(voxels, per_case, rng)
+
+
+def count_labelled(case: Case) -> int:
+    """Return how many voxels of a case count."""
+    return int((require_labels(case) >= 0).sum())
 
 
 def require_labels(case: Case) -> Tensor:

@@ -11,9 +11,9 @@ import torch
 from segcal.benchmark.pipelines import Pipeline
 from segcal.benchmark.studies.setting import Setting
 from segcal.benchmark.tasks import Task
-from segcal.fitting.choice import Candidate, Tried, decide
-from segcal.fitting.eligible import candidates
-from segcal.fitting.held_out import group_names, measure
+from segcal.fitting.choice import Candidate, Tried, candidates, decide
+from segcal.fitting.division import group_names
+from segcal.fitting.held_out import measure
 from segcal.fitting.voxels import StreamedVoxels
 
 

@@ -1,23 +1,72 @@
-r"""Fitting of the isotonic map: pool adjacent violators over all pairs of voxel and class, by scipy.
+r"""Fitting of calibrators that are tables: histogram binning and the isotonic map.
 
-Pairs (probability, is it the true class) are sorted by probability, equal probabilities joined, and the weighted least
-squares among non-decreasing functions found. Its flat pieces become the table of the calibrator: the ends of each
-piece, linear in between. A function with more pieces than the table holds is shortened by joining neighbouring pieces,
-the lightest first; a joined piece has their mean, so the function stays non-decreasing and its mean the same.
+**Histogram binning** has bins of confidence with equal mass, and the accuracy in each. Inner edges are the weighted
+quantiles :math:`k / B` of the confidence. Where many voxels have one and the same confidence (saturated background),
+several edges coincide and the bins between them stay empty; they keep what comes. An accuracy of exactly 0 or 1 would
+make a single miss infinitely bad: it is kept half a voxel away from both,
+:math:`a_b \in [\tfrac{1}{2 n_b}, 1 - \tfrac{1}{2 n_b}]` with :math:`n_b` the voxels of the bin.
+
+**The isotonic map** pools adjacent violators over all pairs of voxel and class, by scipy. Pairs (probability, is it the
+true class) are sorted by probability, equal probabilities joined, and the weighted least squares among non-decreasing
+functions found. Its flat pieces become the table of the calibrator: the ends of each piece, linear in between. A
+function with more pieces than the table holds is shortened by joining neighbouring pieces, the lightest first; a joined
+piece has their mean, so the function stays non-decreasing and its mean the same.
 """
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy.optimize import isotonic_regression
-from torch import Tensor
 
+from segcal.calibrators.histogram import Histogram
 from segcal.calibrators.isotonic import Isotonic
 from segcal.fitting.certificate import Certificate
 from segcal.fitting.request import Request
 from segcal.fitting.sample import Voxels
-from segcal.fitting.scores import both_nlls, in_steps
+from segcal.fitting.scores import certify, in_steps
 from segcal.fitting.voxels import gather
+from segcal.numerics import winner
+
+MOST_VOXELS = 1 << 23
+
+
+def fit_histogram(request: Request) -> Certificate:
+    """Fit histogram binning; see the module docstring."""
+    calibrator = request.calibrator
+    assert isinstance(calibrator, Histogram)
+    voxels = gather(request.source, MOST_VOXELS, request.config.seed)
+    parts = [
+        (torch.softmax(logits, 0).amax(0).cpu(), (winner(logits, 0) == labels).cpu())
+        for logits, labels, _ in in_steps([voxels], request.device)
+    ]
+    confidence = torch.cat([part[0] for part in parts]).double().numpy()
+    right = torch.cat([part[1] for part in parts]).numpy()
+    weight = voxels.weight.double().numpy()
+    edges = equal_mass_edges(confidence, weight, calibrator.bins)
+    number = np.searchsorted(edges, confidence)
+    mass = np.bincount(number, weights=weight, minlength=calibrator.bins)
+    hits = np.bincount(number, weights=weight * right, minlength=calibrator.bins)
+    known = mass > 0
+    least = 0.5 / np.maximum(mass, 1.0)
+    accuracy = np.clip(hits / np.where(known, mass, 1.0), least, 1 - least)
+    with torch.no_grad():
+        calibrator.edges.copy_(torch.from_numpy(edges))
+        calibrator.accuracy.copy_(torch.from_numpy(np.where(known, accuracy, 0.5)))
+        calibrator.known.copy_(torch.from_numpy(known.astype(float)))
+    return certify(request, "histogram", voxels, 2, {"bins_filled": int(known.sum())})
+
+
+def equal_mass_edges(values: np.ndarray, weight: np.ndarray, bins: int) -> np.ndarray:
+    """Return the inner edges of bins (lo, hi] that hold the same weight, as far as equal values allow.
+
+    >>> equal_mass_edges(np.array([0.1, 0.2, 0.3, 0.4]), np.ones(4), 2)
+    array([0.2])
+    """
+    order = np.argsort(values, kind="stable")
+    reached = np.cumsum(weight[order])
+    wanted = np.arange(1, bins) / bins * reached[-1] * (1 - 1e-12)
+    return values[order][np.searchsorted(reached, wanted)]
+
 
 # Pairs that are sorted at once; a few hundred megabytes.
 MOST_PAIRS = 1 << 24
@@ -32,19 +81,7 @@ def fit_isotonic(request: Request) -> Certificate:
     pieces = len(value)
     low, high, value = join_lightest(low, high, value, mass, calibrator.knots // 2)
     _write(calibrator, low, high, value)
-    nll, validation = both_nlls(request)
-    return Certificate(
-        method="isotonic",
-        objective=nll,
-        nll=nll,
-        kkt_residual=None,
-        converged=True,
-        passes=2,
-        voxels=voxels.labels.numel(),
-        voxels_available=request.source.available,
-        validation_nll=validation,
-        details={"pieces": pieces, "pieces_kept": len(value)},
-    )
+    return certify(request, "isotonic", voxels, 2, {"pieces": pieces, "pieces_kept": len(value)})
 
 
 Numbers = NDArray[np.float64]
@@ -90,14 +127,9 @@ def _pairs(voxels: Voxels, device: torch.device) -> tuple[Numbers, Numbers, Numb
         is_own = torch.nn.functional.one_hot(labels.long(), len(logits)).T
         part = slice(start, start + found.numel())
         for target, values in ((probs, found), (own, is_own), (weight, mass.expand(len(logits), -1))):
-            target[part] = _flat(values)
+            target[part] = values.double().reshape(-1).cpu().numpy()
         start = part.stop
     return probs, own, weight
-
-
-def _flat(values: Tensor) -> Numbers:
-    flat: Numbers = values.double().reshape(-1).cpu().numpy()
-    return flat
 
 
 @torch.no_grad()
