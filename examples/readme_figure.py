@@ -30,9 +30,9 @@ def curve(tables):
     return bins.confidence[used] / bins.count[used], bins.right[used] / bins.count[used]
 
 
-def main(path: str) -> None:
-    cases = EmbeddedCases("streets", range(60), "mean_logits")
-    cal, _, test = cases.split(cal=30, seed=0)
+def main(path: str, count: int = 60, members: int = 5) -> None:
+    cases = EmbeddedCases("streets", range(count), "mean_logits", members)
+    cal, _, test = cases.split(cal=count // 2, seed=0)
     fitted = segcal.choose(cal)
     before = after = None
     for case in test:

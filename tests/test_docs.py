@@ -1,7 +1,10 @@
-"""The documents are true: their code runs, and what they list exists."""
+"""The documents are true: their code runs, what they list exists, and their tables are what the registries hold."""
 
+import importlib.util
 import re
 import shlex
+import shutil
+import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +15,15 @@ from segcal.cli import COMMANDS, main
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text("utf-8")
+PAGES = sorted((ROOT / "docs").glob("*.md"))
+
+
+def load(name, path):
+    """Return a script as a module."""
+    spec = importlib.util.spec_from_file_location(name, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def blocks(text: str, language: str) -> list[str]:
@@ -19,19 +31,95 @@ def blocks(text: str, language: str) -> list[str]:
     return [code for name, code in fenced if name == language]
 
 
+def made_up(classes, seed=0, count=12):
+    """Yield the names, logits and labels of small cases."""
+    rng = np.random.default_rng(seed)
+    for number in range(count):
+        logits = 4 * rng.normal(size=(classes, 20, 24)).astype("float32")
+        yield f"case_{number:02d}", logits, (logits / 3 + rng.gumbel(size=logits.shape)).argmax(0).astype("uint8")
+
+
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """A working folder with twelve small cases, as the README assumes."""
-    rng = np.random.default_rng(0)
     for name in ("predictions", "labels"):
         (tmp_path / name).mkdir()
-    for number in range(12):
-        logits = 4 * rng.normal(size=(3, 20, 24)).astype("float32")
-        labels = (logits / 3 + rng.gumbel(size=logits.shape)).argmax(0).astype("uint8")
-        np.save(tmp_path / "predictions" / f"case_{number:02d}.npy", logits)
-        np.save(tmp_path / "labels" / f"case_{number:02d}.npy", labels)
+    for name, logits, labels in made_up(3):
+        np.save(tmp_path / "predictions" / f"{name}.npy", logits)
+        np.save(tmp_path / "labels" / f"{name}.npy", labels)
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+def array_cases(classes=3, seed=0):
+    _, logits, labels = zip(*made_up(classes, seed), strict=True)
+    return segcal.ArrayCases(logits=list(logits), labels=list(labels))
+
+
+def run_benchmark():
+    """Leave the results of a small benchmark in the working folder, as `docs/report.md` assumes."""
+    Path("protocol.toml").write_text(
+        """
+        repeats = 1
+        metrics = ["nll", "dice", "ece", "ba_ece", "ace", "flip_rate", "free_energy_std"]
+        pipelines = [{pooling = "single", calibrator = "identity"}, {pooling = "single", calibrator = "ts"}]
+        split = {cal = 5, val = 3}
+        bootstrap = {replicates = 20}
+        studies = []
+        tasks = [{name = "blobs", members = ["predictions"], labels = "labels", kind = "logits"}]
+        """,
+        "utf-8",
+    )
+    with pytest.raises(SystemExit) as stopped:
+        main(["benchmark", "protocol.toml", "-o", "results"])
+    assert stopped.value.code == 0
+
+
+def known_to(page):
+    """Return what the reader of a page has already, by name: everything that its blocks use and do not make."""
+    curve = {"count": [5, 20], "confidence": [0.6, 0.9], "accuracy": [0.5, 0.8]}
+    known = {"segcal": segcal, "before": curve, "after": curve}
+    if page == "report.md":
+        run_benchmark()
+    if page == "data-format.md":
+        for member in ("member_0", "member_1"):
+            shutil.copytree("predictions", member)
+    if page in ("calibrators.md", "fitting.md", "metrics.md"):
+        known["cases"] = known["cal"] = array_cases(11 if page == "calibrators.md" else 3)
+        known["val"] = array_cases(11, seed=1)
+        known["calibrator"] = segcal.make_calibrator("ts", 3)
+    return known
+
+
+@pytest.mark.filterwarnings("ignore::segcal.errors.SuspicionWarning")
+@pytest.mark.parametrize("page", [path.name for path in PAGES if "```python" in path.read_text("utf-8")])
+def test_the_python_of_a_page_runs_from_top_to_bottom(page, folder):
+    code = blocks((ROOT / "docs" / page).read_text("utf-8"), "python")
+    assert code
+    names = known_to(page)
+    for block in code:
+        exec(compile(block, page, "exec"), names)
+
+
+def test_the_picture_of_the_readme_is_drawn_by_its_example(tmp_path):
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+    load("readme_figure", ROOT / "examples" / "readme_figure.py").main(str(tmp_path / "a.png"), count=6, members=1)
+    assert (tmp_path / "a.png").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+def test_tables_of_registries_are_what_the_registries_hold(page):
+    text = page.read_text("utf-8")
+    assert load("tables", ROOT / "docs" / "tables.py").renewed(text) == text, "run: python docs/tables.py"
+
+
+# Pages whose tables are made from a registry.
+MADE = {"calibrators.md": "calibrators", "metrics.md": "metrics", "losses.md": "losses"}
+
+
+@pytest.mark.parametrize("page", MADE)
+def test_a_page_of_a_registry_has_its_table(page):
+    assert f"<!-- table: {MADE[page]} -->" in (ROOT / "docs" / page).read_text("utf-8")
 
 
 def test_the_python_of_the_readme_runs_in_at_most_eight_lines(folder, capsys):
@@ -82,3 +170,10 @@ def test_every_command_stands_in_the_command_document():
     text = (ROOT / "docs" / "cli.md").read_text("utf-8")
     for name in COMMANDS:
         assert f"segcal {name}" in text
+
+
+def test_the_package_is_typed_and_says_where_its_documentation_is():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    assert (Path(segcal.__file__).parent / "py.typed").exists()
+    assert "Typing :: Typed" in project["classifiers"]
+    assert project["urls"]["Documentation"].startswith("https://")

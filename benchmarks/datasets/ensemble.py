@@ -10,6 +10,7 @@ Volumes are seen slice by slice. What is drawn at random comes from torch's own 
 checkpoint, so that a training that was killed ends with the weights that it would have had.
 """
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,9 +21,14 @@ import torch
 from layout import Dataset, Record
 from torch import Tensor, nn
 
+from segcal.atomic import written
+from segcal.demo.unet import UNet
 from segcal.losses import make_loss
-from segcal.training import Epoch, TrainConfig, UNet, train
 from segcal.types import IGNORED
+
+sys.path.append(str(Path(__file__).parents[2]))  # the trainer is that of the study of losses beside this folder
+from benchmarks.loss_study.trainer import Epoch, train
+from benchmarks.loss_study.training import TrainConfig
 
 Say = Callable[[str], None]
 
@@ -142,10 +148,8 @@ def predict(network: UNet, image: Tensor, device: str) -> Tensor:
 
 def save(path: Path, array: np.ndarray) -> None:
     """Write an array so that a kill leaves the whole file or none."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}")
-    np.save(beside, array)
-    beside.replace(path)
+    with written(path) as beside, beside.open("wb") as file:
+        np.save(file, array)
 
 
 def _draw(count: int) -> int:

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from segcal.demo.ensembles import MEMBERS, WEIGHTS, load_ensemble, load_member, predict, save_ensemble
+from benchmarks.loss_study.ensembles import save_ensemble
+from segcal.demo.ensembles import MEMBERS, WEIGHTS, load_ensemble, load_member, predict
 from segcal.demo.tasks import TASKS
+from segcal.demo.unet import UNet
 from segcal.errors import ArtifactError, InputError
-from segcal.training import UNet
 
 
 def test_all_weights_together_are_under_eight_megabytes():

@@ -3,10 +3,10 @@ import torch
 
 from segcal.errors import InputError
 from segcal.losses import LOSSES, CrossEntropy, make_loss
-from segcal.losses.penalised import Penalised, check_penalty
+from segcal.losses.penalised import PenalisedLoss
 from segcal.types import IGNORED
 
-MEMBERS = [name for name, kind in LOSSES.items() if isinstance(kind, type) and issubclass(kind, Penalised)]
+MEMBERS = [name for name, kind in LOSSES.items() if isinstance(kind, type) and issubclass(kind, PenalisedLoss)]
 
 
 def test_three_losses_are_penalised():
@@ -38,7 +38,8 @@ def test_a_negative_weight_is_refused(name):
         make_loss(name, weight=-0.1)
 
 
-def test_penalties_have_two_names():
-    assert check_penalty("l2") == "l2"
+@pytest.mark.parametrize("name", ["mbls", "nacl"])
+def test_penalties_have_two_names(name):
+    assert make_loss(name, penalty="l2").penalty == "l2"
     with pytest.raises(InputError, match="penalty is 'l3', but l1 or l2 is needed"):
-        check_penalty("l3")
+        make_loss(name, penalty="l3")

@@ -1,26 +1,21 @@
 """The shipped networks: five small U-Nets a task, float16 in one file, and their predictions.
 
-A file of weights describes itself: its metadata holds the arguments of :class:`segcal.training.UNet`, and its tensors
+A file of weights describes itself: its metadata holds the arguments of :class:`segcal.demo.unet.UNet`, and its tensors
 are named ``<member>.<parameter>``. Networks compute in float32.
 """
 
-import json
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
 from torch import Tensor
 
-from segcal.atomic import write_bytes
 from segcal.demo.tasks import get_task
+from segcal.demo.unet import UNet
 from segcal.documents import parse_json
 from segcal.errors import ArtifactError, InputError
-from segcal.training import UNet
 from segcal.types import Logits
 
 WEIGHTS = Path(__file__).parent / "weights"
@@ -67,16 +62,6 @@ def predict(network: UNet, image: NDArray[np.float32]) -> Logits:
     if network.dims == 2:
         batch = batch.to(memory_format=torch.channels_last)
     return network(batch)[0].contiguous()
-
-
-def save_ensemble(path: Path, facts: dict[str, Any], weights: Sequence[dict[str, Tensor]]) -> None:
-    """Write the weights of all members in float16, beside and then renamed."""
-    tensors = {
-        f"{member}.{key}": (value.half() if value.is_floating_point() else value).cpu().contiguous()
-        for member, state in enumerate(weights)
-        for key, value in state.items()
-    }
-    write_bytes(path, save(tensors, {"network": json.dumps(facts), "members": str(len(weights))}))
 
 
 def _widened(value: Tensor) -> Tensor:

@@ -14,9 +14,9 @@ from segcal.benchmark.tasks import EmbeddedTask, OpenTask
 from segcal.cases.base import Case, Cases
 from segcal.demo.ensembles import MEMBERS, load_ensemble, predict
 from segcal.demo.tasks import HELD_OUT, get_task
+from segcal.demo.unet import UNet
 from segcal.errors import InputError
 from segcal.pooling import POOLINGS, check_pooling, pool
-from segcal.training import UNet
 
 
 def open_embedded(task: EmbeddedTask, pooling: str, cache: Path | None = None) -> OpenTask:

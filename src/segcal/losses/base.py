@@ -13,7 +13,7 @@ factors of the labels, :math:`\sum_i w_{y_i}`, as :class:`torch.nn.CrossEntropyL
 
 import math
 from abc import ABC, abstractmethod
-from typing import Literal, TypeAlias
+from typing import ClassVar, Literal, TypeAlias, get_args
 
 import torch
 from torch import Tensor, nn
@@ -23,18 +23,19 @@ from segcal.numerics import compute_dtype
 from segcal.types import IGNORED, Labels, Logits
 
 Reduction: TypeAlias = Literal["mean", "sum", "none"]
-REDUCTIONS = ("mean", "sum", "none")
 
 
 class Loss(nn.Module, ABC):
     """Compares logits with labels.
 
     Args:
-        class_weights: one factor a class, or None.
+        class_weights: one factor per class, or None.
         ignore_index: the label of voxels that do not count.
         reduction: "mean", "sum" or "none".
     """
 
+    # The loss of one voxel, as the table of the documentation has it.
+    formula: ClassVar[str]
     class_weights: Tensor | None
 
     def __init__(
@@ -115,21 +116,25 @@ def _check_shapes(logits: Logits, labels: Labels) -> None:
         raise InputError(f"logits has shape {shape}, but at least one voxel is needed. Leave empty batches out.")
 
 
-def reduce_voxels(terms: Tensor, labels: Labels, reduction: Reduction) -> Tensor:
-    """Reduce one term a voxel: ignored voxels are zero, and left out of the mean."""
-    valid = labels != IGNORED
-    terms = torch.where(valid, terms, 0.0)
+def reduced(terms: Tensor, total: Tensor, reduction: Reduction) -> Tensor:
+    """Return the terms, their sum, or their mean: the sum divided by `total`."""
     if reduction == "none":
         return terms
-    return terms.sum() if reduction == "sum" else terms.sum() / valid.sum().clamp(min=1)
+    return terms.sum() if reduction == "sum" else terms.sum() / total
 
 
 def check_reduction(reduction: str) -> Reduction:
     """Return `reduction` if it is one."""
-    for known in REDUCTIONS:
-        if reduction == known:
-            return known  # type: ignore[return-value]
-    raise InputError(f"reduction is {reduction!r}, but mean, sum or none is needed. Choose one of these.")
+    if reduction not in get_args(Reduction):
+        raise InputError(f"reduction is {reduction!r}, but mean, sum or none is needed. Choose one of these.")
+    return reduction  # type: ignore[return-value]
+
+
+def check_choice(name: str, value: object, known: tuple[object, ...]) -> None:
+    """Refuse a value that is none of the known ones."""
+    if value not in known:
+        needed = " or ".join(str(choice) for choice in known)
+        raise InputError(f"{name} is {value!r}, but {needed} is needed. Choose one of these.")
 
 
 def check_positive(value: float, name: str) -> float:

@@ -47,13 +47,9 @@ def label_weight(labels: Labels, class_weights: Tensor | None) -> Tensor:
 
 
 class CrossEntropy(Loss):
-    """Cross-entropy over the voxels that count.
+    """Cross-entropy over the voxels that count; arguments as of :class:`Loss`."""
 
-    Args:
-        class_weights: one factor a class, or None.
-        ignore_index: the label of voxels that do not count.
-        reduction: "mean", "sum" or "none".
-    """
+    formula = "−log p_y"
 
     def compute(self, logits: Logits, labels: Labels) -> Tensor:
         """Return the cross-entropy."""

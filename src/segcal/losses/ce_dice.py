@@ -19,7 +19,7 @@ class CrossEntropyDice(Loss):
     """Cross-entropy plus soft Dice, means over the voxels that count.
 
     Args:
-        class_weights: one factor a class for the cross-entropy, or None.
+        class_weights: for the cross-entropy alone.
         ignore_index: the label of voxels that do not count.
         reduction: "mean" of each, or "sum" of each.
         ce_weight: factor on the cross-entropy.
@@ -27,6 +27,8 @@ class CrossEntropyDice(Loss):
         include_background: whether class 0 enters the Dice loss.
         batch: sum over the images of a batch before dividing in the Dice loss.
     """
+
+    formula = "`ce` + `dice`"
 
     def __init__(
         self,
@@ -50,8 +52,6 @@ class CrossEntropyDice(Loss):
 
     def compute(self, logits: Logits, labels: Labels) -> Tensor:
         """Return the weighted sum of both losses."""
-        overlap = dice_loss(
-            logits, labels, None, self.reduction, include_background=self.include_background, batch=self.batch
-        )
+        overlap = dice_loss(logits, labels, None, self.reduction, self.include_background, self.batch)
         entropy = cross_entropy(logits, labels, self.class_weights, self.reduction)
         return self.ce_weight * entropy + self.dice_weight * overlap

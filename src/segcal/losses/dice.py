@@ -13,14 +13,26 @@ counts is left out of the mean. Class weights multiply :math:`L_{bc}` and do not
 import torch
 from torch import Tensor
 
-from segcal.losses.base import Loss, Reduction, check_positive
+from segcal.losses.base import Loss, Reduction, check_positive, reduced
 from segcal.types import IGNORED, Labels, Logits
 
 SMOOTH = 1e-5
 
 
-def dice_terms(logits: Logits, labels: Labels, smooth: float = SMOOTH, batch: bool = False) -> Tensor:
-    """Return ``(batch, classes)`` terms; with `batch`, one row: the images are one large image."""
+def dice_loss(
+    logits: Logits,
+    labels: Labels,
+    class_weights: Tensor | None,
+    reduction: Reduction,
+    include_background: bool = True,
+    batch: bool = False,
+    smooth: float = SMOOTH,
+) -> Tensor:
+    """Return the soft Dice loss; voxels labelled :data:`segcal.types.IGNORED` do not count.
+
+    With reduction "none" the result is ``(batch, classes)``, and zero for images in which no voxel counts. With
+    `batch` there is one row: the images are one large image.
+    """
     probs = torch.softmax(logits, dim=1).reshape(*logits.shape[:2], -1)
     flat = labels.reshape(len(labels), -1)
     # Class by class: no one-hot copy of the labels, and sums in a fixed order, which scatter does not have on a GPU.
@@ -28,48 +40,28 @@ def dice_terms(logits: Logits, labels: Labels, smooth: float = SMOOTH, batch: bo
     overlap = torch.stack([torch.where(mine, probs[:, number], 0.0).sum(1) for number, mine in enumerate(own)], dim=1)
     truth = torch.stack([mine.sum(1) for mine in own], dim=1).to(probs.dtype)
     predicted = torch.where((flat != IGNORED)[:, None], probs, 0.0).sum(dim=2)
+    seen = (flat != IGNORED).any(dim=1)
     if batch:
         overlap, truth, predicted = (sums.sum(dim=0, keepdim=True) for sums in (overlap, truth, predicted))
-    return 1 - (2 * overlap + smooth) / (predicted + truth + smooth)
-
-
-def dice_loss(
-    logits: Logits,
-    labels: Labels,
-    class_weights: Tensor | None = None,
-    reduction: Reduction = "mean",
-    *,
-    include_background: bool = True,
-    batch: bool = False,
-    smooth: float = SMOOTH,
-) -> Tensor:
-    """Return the soft Dice loss; voxels labelled :data:`segcal.types.IGNORED` do not count.
-
-    With reduction "none" the result is ``(batch, classes)``, and zero for images in which no voxel counts.
-    """
-    terms = dice_terms(logits, labels, smooth, batch)
+        seen = seen.any(dim=0, keepdim=True)
+    terms = 1 - (2 * overlap + smooth) / (predicted + truth + smooth)
     if class_weights is not None:
         terms = terms * class_weights.to(terms.dtype)
-    seen = (labels != IGNORED).reshape(len(labels), -1).any(dim=1)
-    seen = seen.any(dim=0, keepdim=True) if batch else seen
     terms = torch.where(seen[:, None], terms, 0.0)[:, 0 if include_background else 1 :]
-    if reduction == "none":
-        return terms
-    total = terms.sum()
-    return total if reduction == "sum" else total / (seen.sum().clamp(min=1) * terms.shape[1])
+    return reduced(terms, seen.sum().clamp(min=1) * terms.shape[1], reduction)
 
 
 class Dice(Loss):
     """Soft Dice loss.
 
     Args:
-        class_weights: one factor a class, or None.
-        ignore_index: the label of voxels that do not count.
-        reduction: "mean", "sum" or "none".
+        class_weights, ignore_index, reduction: as of :class:`Loss`.
         include_background: whether class 0 enters the mean.
         batch: sum over the images of a batch before dividing.
         smooth: added above and below.
     """
+
+    formula = "soft Dice, one value per image and class"
 
     def __init__(
         self,
@@ -86,12 +78,5 @@ class Dice(Loss):
 
     def compute(self, logits: Logits, labels: Labels) -> Tensor:
         """Return the Dice loss."""
-        return dice_loss(
-            logits,
-            labels,
-            self.class_weights,
-            self.reduction,
-            include_background=self.include_background,
-            batch=self.batch,
-            smooth=self.smooth,
-        )
+        options = self.include_background, self.batch, self.smooth
+        return dice_loss(logits, labels, self.class_weights, self.reduction, *options)

@@ -10,26 +10,16 @@ Reference: Pereyra et al., ICLR workshop 2017.
 import torch
 from torch import Tensor
 
-from segcal.losses.penalised import Penalised
+from segcal.losses.penalised import PenalisedLoss
 from segcal.types import Labels, Logits
 
 
-def negative_entropy(logits: Logits) -> Tensor:
-    """Return the mean over classes of ``p log p`` of each voxel."""
-    log_probs = torch.log_softmax(logits, dim=1)
-    return (log_probs.exp() * log_probs).mean(dim=1)
+class ConfidencePenalty(PenalisedLoss):
+    """Cross-entropy minus weighted entropy; arguments as of :class:`PenalisedLoss`."""
 
-
-class ConfidencePenalty(Penalised):
-    """Cross-entropy minus weighted entropy.
-
-    Args:
-        weight: factor on the mean over classes of ``-p log p``.
-        class_weights: one factor a class for the cross-entropy, or None.
-        ignore_index: the label of voxels that do not count.
-        reduction: "mean", "sum" or "none".
-    """
+    formula = "ce − weight · mean_c(−p_c log p_c)"
 
     def penalty_map(self, logits: Logits, labels: Labels) -> Tensor:
-        """Return the negative entropy of each voxel."""
-        return negative_entropy(logits)
+        """Return the negative entropy of each voxel, as a mean over classes."""
+        log_probs = torch.log_softmax(logits, dim=1)
+        return (log_probs.exp() * log_probs).mean(dim=1)

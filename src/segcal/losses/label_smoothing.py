@@ -19,10 +19,10 @@ class LabelSmoothing(Loss):
 
     Args:
         smoothing: the uniform part of the target, from 0 to 1.
-        class_weights: one factor a class, or None.
-        ignore_index: the label of voxels that do not count.
-        reduction: "mean", "sum" or "none".
+        class_weights, ignore_index, reduction: as of :class:`Loss`.
     """
+
+    formula = "(1 − smoothing) ce + smoothing · mean_c(−log p_c)"
 
     def __init__(
         self,

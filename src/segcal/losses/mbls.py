@@ -9,28 +9,22 @@ which also punishes distances below the margin.) Reference: Liu et al., CVPR 202
 
 from torch import Tensor
 
-from segcal.losses.base import Reduction, check_positive
-from segcal.losses.penalised import Penalised, Penalty, check_penalty
+from segcal.losses.base import Reduction, check_choice, check_positive
+from segcal.losses.penalised import PENALTIES, PenalisedLoss, Penalty
 from segcal.types import IGNORED, Labels, Logits
 
 
-def margin_penalty(logits: Logits, margin: float, penalty: Penalty = "l1") -> Tensor:
-    """Return the mean over classes of what exceeds the margin, or of its square."""
-    excess = (logits.amax(dim=1, keepdim=True) - logits - margin).relu()
-    return (excess if penalty == "l1" else excess.square()).mean(dim=1)
-
-
-class MarginLabelSmoothing(Penalised):
+class MarginLabelSmoothing(PenalisedLoss):
     """Cross-entropy plus a penalty on logit distances beyond a margin.
 
     Args:
         margin: distance from the winning logit that is free.
         weight: factor on the penalty.
         penalty: "l1" for the excess, "l2" for its square.
-        class_weights: one factor a class for the cross-entropy, or None.
-        ignore_index: the label of voxels that do not count.
-        reduction: "mean", "sum" or "none".
+        class_weights, ignore_index, reduction: as of :class:`PenalisedLoss`.
     """
+
+    formula = "ce + weight · mean_c max(0, max_j z_j − z_c − margin)"
 
     def __init__(
         self,
@@ -42,9 +36,10 @@ class MarginLabelSmoothing(Penalised):
         reduction: Reduction = "mean",
     ) -> None:
         super().__init__(weight, class_weights, ignore_index, reduction)
-        self.margin = check_positive(margin, "margin")
-        self.penalty = check_penalty(penalty)
+        check_choice("penalty", penalty, PENALTIES)
+        self.margin, self.penalty = check_positive(margin, "margin"), penalty
 
     def penalty_map(self, logits: Logits, labels: Labels) -> Tensor:
-        """Return the excess over the margin of each voxel."""
-        return margin_penalty(logits, self.margin, self.penalty)
+        """Return the mean over classes of what exceeds the margin, or of its square."""
+        excess = (logits.amax(dim=1, keepdim=True) - logits - self.margin).relu()
+        return (excess if self.penalty == "l1" else excess.square()).mean(dim=1)

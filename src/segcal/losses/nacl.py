@@ -27,24 +27,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from segcal.errors import InputError
-from segcal.losses.base import Reduction
-from segcal.losses.neighbours import (
-    Borders,
-    check_kernel_size,
-    check_sigma,
-    gaussian_prior,
-    mean_prior,
-    plain_gaussian_prior,
-    stacked,
-)
-from segcal.losses.penalised import Penalised, Penalty, check_penalty
+from segcal.losses import neighbours
+from segcal.losses.base import Reduction, check_choice
+from segcal.losses.penalised import PENALTIES, PenalisedLoss, Penalty
 from segcal.types import IGNORED, Labels, Logits
 
 Prior: TypeAlias = Literal["mean", "gaussian"]
 Space: TypeAlias = Literal["logits", "softmax"]
 Parity: TypeAlias = Literal["marginloss", "monai"]
-BORDERS: dict[Parity | None, Borders] = {None: "replicate", "marginloss": "class_0", "monai": "nothing"}
+BORDERS: dict[Parity | None, neighbours.Borders] = {None: "replicate", "marginloss": "class_0", "monai": "nothing"}
 
 
 class MeanDistance(torch.autograd.Function):
@@ -70,21 +61,14 @@ class MeanDistance(torch.autograd.Function):
 
 
 def neighbour_penalty(values: Tensor, shares: Iterable[Tensor], labels: Labels, penalty: Penalty = "l1") -> Tensor:
-    """Return the mean over classes of the distance from a prior, or of its square, of each voxel.
-
-    Args:
-        values: ``(batch, classes, *space)``.
-        shares: the prior ``(batch, *space)`` of each class.
-        labels: ``(batch, *space)``.
-        penalty: "l1" or "l2".
-    """
+    """Return, per voxel, the mean over classes of the distance of values from a prior's shares, or of its square."""
     if penalty == "l1":
         return MeanDistance.apply(values, shares)
-    prior = stacked(shares, labels, values.shape[1], values.dtype)
+    prior = neighbours.stacked(shares, labels, values.shape[1], values.dtype)
     return functional.mse_loss(values, prior, reduction="none").mean(dim=1)
 
 
-class NeighbourAware(Penalised):
+class NeighbourAware(PenalisedLoss):
     """Cross-entropy plus the distance of the logits from the class proportions around each voxel.
 
     Args:
@@ -95,10 +79,10 @@ class NeighbourAware(Penalised):
         penalty: "l1" or "l2".
         on: "logits" or "softmax".
         parity: a published code to reproduce, "marginloss" or "monai"; None for borders that repeat the image.
-        class_weights: one factor a class for the cross-entropy, or None.
-        ignore_index: the label of voxels that do not count.
-        reduction: "mean", "sum" or "none".
+        class_weights, ignore_index, reduction: as of :class:`PenalisedLoss`.
     """
+
+    formula = "ce + weight · mean_c |τ_c − z_c|, τ the class proportions around the voxel"
 
     def __init__(
         self,
@@ -114,12 +98,13 @@ class NeighbourAware(Penalised):
         reduction: Reduction = "mean",
     ) -> None:
         super().__init__(weight, class_weights, ignore_index, reduction)
-        _check_choice("prior", prior, ("mean", "gaussian"))
-        _check_choice("on", on, ("logits", "softmax"))
-        _check_choice("parity", parity, tuple(BORDERS))
+        check_choice("prior", prior, ("mean", "gaussian"))
+        check_choice("on", on, ("logits", "softmax"))
+        check_choice("parity", parity, tuple(BORDERS))
+        check_choice("penalty", penalty, PENALTIES)
         self.prior, self.on, self.parity = prior, on, parity
-        self.kernel_size, self.sigma = check_kernel_size(kernel_size), check_sigma(sigma)
-        self.penalty = check_penalty(penalty)
+        self.kernel_size, self.sigma = neighbours.check_kernel_size(kernel_size), neighbours.check_sigma(sigma)
+        self.penalty = penalty
 
     def penalty_map(self, logits: Logits, labels: Labels) -> Tensor:
         """Return the distance from the prior of each voxel."""
@@ -128,17 +113,11 @@ class NeighbourAware(Penalised):
 
     def proportions(self, labels: Labels, num_classes: int, dtype: torch.dtype = torch.float32) -> Tensor:
         """Return the prior ``(batch, classes, *space)`` of labels with :data:`segcal.types.IGNORED` where void."""
-        return stacked(self._shares(labels, num_classes, dtype), labels, num_classes, dtype)
+        return neighbours.stacked(self._shares(labels, num_classes, dtype), labels, num_classes, dtype)
 
     def _shares(self, labels: Labels, num_classes: int, dtype: torch.dtype) -> Iterable[Tensor]:
         if self.prior == "mean":
-            return mean_prior(labels, num_classes, self.kernel_size, dtype, BORDERS[self.parity])
+            return neighbours.mean_prior(labels, num_classes, self.kernel_size, dtype, BORDERS[self.parity])
         if self.parity == "monai":
-            return plain_gaussian_prior(labels, num_classes, self.sigma, dtype)
-        return gaussian_prior(labels, num_classes, self.kernel_size, self.sigma, dtype)
-
-
-def _check_choice(name: str, value: object, known: tuple[object, ...]) -> None:
-    if value not in known:
-        needed = " or ".join(str(choice) for choice in known)
-        raise InputError(f"{name} is {value!r}, but {needed} is needed. Choose one of these.")
+            return neighbours.plain_gaussian_prior(labels, num_classes, self.sigma, dtype)
+        return neighbours.gaussian_prior(labels, num_classes, self.kernel_size, self.sigma, dtype)

@@ -1,4 +1,4 @@
-r"""Cross-entropy plus a penalty on every voxel: what ecp, mbls and nacl share.
+r"""Cross-entropy plus a penalty on every voxel, the common part of ecp, mbls and nacl.
 
 .. math:: L = L_{CE} + \lambda \, \frac{1}{|V|} \sum_{i \in V} R(z_i)
 
@@ -9,24 +9,24 @@ over classes has a :math:`\lambda` that is C times smaller. Class weights act on
 from abc import abstractmethod
 from typing import Literal, TypeAlias
 
+import torch
 from torch import Tensor
 
-from segcal.errors import InputError
-from segcal.losses.base import Loss, Reduction, check_positive, reduce_voxels
-from segcal.losses.ce import cross_entropy
+from segcal.losses.base import Loss, Reduction, check_positive, reduced
+from segcal.losses.ce import cross_entropy, label_weight
 from segcal.types import IGNORED, Labels, Logits
 
 Penalty: TypeAlias = Literal["l1", "l2"]
+PENALTIES = ("l1", "l2")
 
 
-class Penalised(Loss):
+class PenalisedLoss(Loss):
     """Cross-entropy plus a penalty.
 
     Args:
         weight: factor on the penalty.
-        class_weights: one factor a class for the cross-entropy, or None.
-        ignore_index: the label of voxels that do not count.
-        reduction: "mean", "sum" or "none".
+        class_weights: for the cross-entropy alone.
+        ignore_index, reduction: as of :class:`Loss`.
     """
 
     def __init__(
@@ -46,11 +46,5 @@ class Penalised(Loss):
     def compute(self, logits: Logits, labels: Labels) -> Tensor:
         """Return the cross-entropy plus the weighted penalty."""
         entropy = cross_entropy(logits, labels, self.class_weights, self.reduction)
-        return entropy + self.weight * reduce_voxels(self.penalty_map(logits, labels), labels, self.reduction)
-
-
-def check_penalty(penalty: str) -> Penalty:
-    """Return `penalty` if it is one."""
-    if penalty not in ("l1", "l2"):
-        raise InputError(f"penalty is {penalty!r}, but l1 or l2 is needed. Choose one of these.")
-    return penalty  # type: ignore[return-value]
+        terms = torch.where(labels != IGNORED, self.penalty_map(logits, labels), 0.0)
+        return entropy + self.weight * reduced(terms, label_weight(labels, None), self.reduction)

@@ -17,30 +17,16 @@ from segcal.losses.neighbours import check_kernel_size, check_sigma, gaussian_pr
 from segcal.types import IGNORED, Labels, Logits
 
 
-def soft_cross_entropy(
-    logits: Logits,
-    targets: Tensor,
-    labels: Labels,
-    class_weights: Tensor | None = None,
-    reduction: Reduction = "mean",
-) -> Tensor:
-    """Return the cross-entropy with soft targets ``(batch, classes, *space)``, which are zero at ignored voxels."""
-    weights = None if class_weights is None else class_weights.to(logits.dtype)
-    how = "none" if reduction == "none" else "sum"
-    losses = functional.cross_entropy(logits, targets, weights, reduction=how)
-    return losses / label_weight(labels, weights) if reduction == "mean" else losses
-
-
 class SpatialLabelSmoothing(Loss):
     """Cross-entropy with labels that a Gaussian has smoothed.
 
     Args:
         sigma: of the Gaussian, in voxels.
         kernel_size: odd width of the neighbourhood.
-        class_weights: one factor a class, or None.
-        ignore_index: the label of voxels that do not count.
-        reduction: "mean", "sum" or "none".
+        class_weights, ignore_index, reduction: as of :class:`Loss`.
     """
+
+    formula = "−Σ_c ỹ_c log p_c, ỹ half the own label and half a Gaussian mean of the neighbours"
 
     def __init__(
         self,
@@ -56,5 +42,8 @@ class SpatialLabelSmoothing(Loss):
     def compute(self, logits: Logits, labels: Labels) -> Tensor:
         """Return the cross-entropy with spatially smoothed labels."""
         shares = gaussian_prior(labels, logits.shape[1], self.kernel_size, self.sigma, logits.dtype)
-        targets = stacked(shares, labels, logits.shape[1], logits.dtype)
-        return soft_cross_entropy(logits, targets, labels, self.class_weights, self.reduction)
+        targets = stacked(shares, labels, logits.shape[1], logits.dtype)  # zero at ignored voxels
+        weights = None if self.class_weights is None else self.class_weights.to(logits.dtype)
+        how = "none" if self.reduction == "none" else "sum"
+        losses = functional.cross_entropy(logits, targets, weights, reduction=how)
+        return losses / label_weight(labels, weights) if self.reduction == "mean" else losses

@@ -1,12 +1,15 @@
 import numpy as np
 import pytest
 
-from segcal.demo.tasks.canvas import Canvas
-from segcal.demo.tasks.street_view import HEIGHT, PAVEMENT, ROAD, SKY, WIDTH, View, draw_view, paint_background
+from segcal.demo.tasks.scene import Canvas
+from segcal.demo.tasks.street_view import HEIGHT, PAVEMENT, ROAD, SKY, WIDTH, View, paint_background
 
 
 def view():
-    return View(200, 1.5, 60, 128, 4, -7, 7, 100, np.array([0.7, 0.8, 0.9]))
+    found = View(np.random.default_rng(0))
+    vars(found).update(focal=200, eye=1.5, horizon=60, centre=128, road=4, left=-7, right=7, haze=100)
+    found.air = np.array([0.7, 0.8, 0.9])
+    return found
 
 
 def test_points_are_placed_in_perspective():
@@ -39,6 +42,6 @@ def test_sky_is_above_and_the_road_below_between_its_pavements():
 
 
 def test_streets_differ():
-    views = [draw_view(np.random.default_rng(seed)) for seed in range(20)]
+    views = [View(np.random.default_rng(seed)) for seed in range(20)]
     assert len({round(one.road, 3) for one in views}) == 20
     assert all(one.left < -one.road < one.road < one.right for one in views)

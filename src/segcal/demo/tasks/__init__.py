@@ -1,7 +1,7 @@
 """Three procedural tasks of our own making, each standing for a kind of real data."""
 
-from segcal.demo.tasks.base import HELD_OUT, TRAINING, VALIDATION, Sample, Task
 from segcal.demo.tasks.roads import ROADS
+from segcal.demo.tasks.scene import HELD_OUT, TRAINING, VALIDATION, Sample, Task
 from segcal.demo.tasks.streets import STREETS
 from segcal.demo.tasks.tumour import TUMOUR
 from segcal.errors import InputError

@@ -2,39 +2,102 @@
 
 It stands for road extraction from aerial imagery, where the labels are centre lines of a map drawn with a fixed
 width: they lie a few pixels beside the road, some roads are missing, a few exist in the map alone. Gravel, roofs,
-ploughed land and railways look like roads and are not.
+ploughed land and railways look like roads and are not. The network is one list of pieces, which the picture and the
+map draw each in its own way.
 """
+
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from segcal.demo.tasks.base import Sample, Task
-from segcal.demo.tasks.canvas import Canvas
-from segcal.demo.tasks.fields import Field, blobs, clouds, smooth
-from segcal.demo.tasks.road_network import Road, draw_network, shifted
+from segcal.demo.tasks.scene import EVERYWHERE, Canvas, Classes, Field, Rng, Sample, Task, blobs, clouds, smooth
 
 HEIGHT, WIDTH = 192, 224
 FOREST, MEADOW, CROP, PLOUGHED, TOWN, GRAVEL = range(6)
-# RGB of each land cover, and how strongly rows of a machine show in it.
-LAND = np.array(
-    [
-        [0.16, 0.26, 0.15],
-        [0.36, 0.46, 0.25],
-        [0.55, 0.55, 0.31],
-        [0.47, 0.38, 0.29],
-        [0.40, 0.45, 0.33],
-        [0.62, 0.58, 0.52],
-    ]
-)
+# RGB of each land cover, how strongly rows of a machine show in it, and its texture.
+LAND = np.array([[16, 26, 15], [36, 46, 25], [55, 55, 31], [47, 38, 29], [40, 45, 33], [62, 58, 52]]) / 100
 STRIPES = np.array([0.0, 0.02, 0.05, 0.09, 0.0, 0.0])
 ROUGH = np.array([0.05, 0.035, 0.03, 0.04, 0.06, 0.05])
 ROOFS = np.array([[0.60, 0.32, 0.25], [0.52, 0.50, 0.49], [0.74, 0.72, 0.69], [0.38, 0.33, 0.32], [0.57, 0.55, 0.54]])
 ASPHALT, SAND = np.array([0.55, 0.55, 0.56]), np.array([0.66, 0.58, 0.46])
 # A map draws every road with one width.
 MAP_HALF_WIDTH = 2.8
+# Kinds of roads: half the width in pixels, how grey (1) or sandy (0), and how often the map knows one. Tracks are
+# narrow, sandy and mapped at random, as in real map data.
+MAIN, MINOR, TRACK = range(3)
+HALF_WIDTH = {MAIN: (3.6, 4.6), MINOR: (2.0, 3.0), TRACK: (0.9, 1.5)}
+PAVED = {MAIN: 1.0, MINOR: 0.9, TRACK: 0.25}
+MAPPED = {MAIN: 0.98, MINOR: 0.92, TRACK: 0.55}
 
 
-def draw(rng: np.random.Generator) -> Sample:
+@dataclass(frozen=True)
+class Road:
+    """One curved piece between two junctions."""
+
+    path: NDArray[np.float64]  # (points, 2), (row, column)
+    half_width: float  # of the surface, in pixels
+    grey: float  # 1 asphalt, 0 sand
+    mapped: bool  # whether the label map has it
+    visible: bool  # whether the picture has it; a planned road is in the map alone
+
+
+def draw_network(rng: Rng, height: int, width: int) -> list[Road]:
+    """Return a connected network that runs beyond the picture on all sides."""
+    step = rng.uniform(50, 72)
+    rows, columns = int(height / step) + 3, int(width / step) + 3
+    turn = rng.uniform(-0.5, 0.5)
+    grid = np.stack(np.meshgrid(np.arange(rows), np.arange(columns), indexing="ij"), -1).reshape(-1, 2)
+    nodes = (grid - (np.array([rows, columns]) - 1) / 2 + rng.normal(0, 0.17, grid.shape)) * step
+    rotation = np.array([[np.cos(turn), -np.sin(turn)], [np.sin(turn), np.cos(turn)]])
+    nodes = nodes @ rotation.T + [height / 2, width / 2]
+    main_row, main_column = rng.integers(1, rows - 1), rng.integers(1, columns - 1)
+    roads = []
+    for first, second in _connected_edges(rng, rows, columns):
+        main = (grid[first] == grid[second]) & (grid[first] == [main_row, main_column])
+        kind = MAIN if main.any() else int(rng.choice([MINOR, TRACK], p=[0.68, 0.32]))
+        roads.append(_bent(rng, nodes[first], nodes[second], kind))
+    return roads
+
+
+def shifted(rng: Rng, roads: list[Road]) -> list[Road]:
+    """Return the network as a map has it: all of it moved by a few pixels, and each piece a little on its own."""
+    whole = rng.normal(0, 1.1, 2)
+    return [replace(road, path=road.path + whole + rng.normal(0, 0.7, 2)) for road in roads if road.mapped]
+
+
+def _connected_edges(rng: Rng, rows: int, columns: int) -> list[tuple[int, int]]:
+    number = np.arange(rows * columns).reshape(rows, columns)
+    edges = [*zip(number[:, :-1].flat, number[:, 1:].flat, strict=True)]
+    edges += [*zip(number[:-1].flat, number[1:].flat, strict=True)]
+    part = np.arange(rows * columns)
+    chosen = []
+    for which in rng.permutation(len(edges)):
+        first, second = (int(node) for node in edges[which])
+        if part[first] != part[second] or rng.random() < 0.35:
+            chosen.append((first, second))
+            part[part == part[second]] = part[first]
+    return chosen
+
+
+def _bent(rng: Rng, start: NDArray, end: NDArray, kind: int) -> Road:
+    along = end - start
+    across = np.array([-along[1], along[0]])
+    bend = rng.normal(0, 0.10 if kind == TRACK else 0.05) * across
+    wave = rng.normal(0, 0.05 if kind == TRACK else 0.02) * across
+    t = np.linspace(0, 1, 7)[:, None]
+    path = start + t * along + np.sin(np.pi * t) * bend + np.sin(2 * np.pi * t) * wave
+    planned = kind == MINOR and rng.random() < 0.03
+    return Road(
+        path=path,
+        half_width=float(rng.uniform(*HALF_WIDTH[kind])),
+        grey=float(np.clip(PAVED[kind] + rng.normal(0, 0.1), 0, 1)),
+        mapped=planned or bool(rng.random() < MAPPED[kind]),
+        visible=not planned,
+    )
+
+
+def draw(rng: Rng) -> Sample:
     """Draw one picture and its map."""
     canvas = Canvas(HEIGHT, WIDTH)
     land = _land_cover(rng, canvas)
@@ -49,7 +112,7 @@ def draw(rng: np.random.Generator) -> Sample:
     return Sample(image, (mapped < 0).astype(np.int64), None)
 
 
-def _land_cover(rng: np.random.Generator, canvas: Canvas) -> NDArray[np.int64]:
+def _land_cover(rng: Rng, canvas: Canvas) -> Classes:
     shape = canvas.labels.shape
     count = int(rng.integers(9, 16))
     seeds = rng.uniform([-10, -10], [HEIGHT + 10, WIDTH + 10], (count, 2)).astype(np.float32)
@@ -57,15 +120,9 @@ def _land_cover(rng: np.random.Generator, canvas: Canvas) -> NDArray[np.int64]:
     columns = canvas.columns + 4 * blobs(rng, shape, 9)
     # City-block distance in a turned frame: fields have straight, roughly perpendicular sides.
     turn = rng.uniform(0, np.pi)
-    apart = np.stack(
-        [
-            np.maximum(
-                abs((rows - row) * np.cos(turn) + (columns - column) * np.sin(turn)),
-                abs((columns - column) * np.cos(turn) - (rows - row) * np.sin(turn)),
-            )
-            for row, column in seeds
-        ]
-    )
+    cos, sin = np.cos(turn), np.sin(turn)
+    offsets = [(rows - row, columns - column) for row, column in seeds]
+    apart = np.stack([np.maximum(abs(r * cos + c * sin), abs(c * cos - r * sin)) for r, c in offsets])
     cell = apart.argmin(axis=0)
     nearest = np.partition(apart, 1, axis=0)[:2]
     kinds = rng.choice(6, size=count, p=[0.22, 0.19, 0.17, 0.13, 0.22, 0.07])
@@ -76,20 +133,19 @@ def _land_cover(rng: np.random.Generator, canvas: Canvas) -> NDArray[np.int64]:
     texture = STRIPES[land] * rowing + ROUGH[land] * (0.7 * clouds(rng, shape, 0.8) + 0.5 * blobs(rng, shape, 0.7))
     canvas.image += (tint[cell].transpose(2, 0, 1) + texture).astype(np.float32)
     hedge = np.clip(1.4 - abs(nearest[1] - nearest[0]), 0, 1) * (0.55 + 0.25 * blobs(rng, shape, 6) > 0.45)
-    canvas.paint((slice(None), slice(None)), hedge.astype(np.float32) * 0.8, LAND[FOREST])
+    canvas.paint(EVERYWHERE, hedge.astype(np.float32) * 0.8, LAND[FOREST])
     return land
 
 
-def _railway(rng: np.random.Generator, canvas: Canvas) -> None:
+def _railway(rng: Rng, canvas: Canvas) -> None:
     if rng.random() > 0.35:
         return
-    start = (float(rng.uniform(0, HEIGHT)), -5.0)
-    end = (float(rng.uniform(0, HEIGHT)), WIDTH + 5.0)
+    start, end = (float(rng.uniform(0, HEIGHT)), -5.0), (float(rng.uniform(0, HEIGHT)), WIDTH + 5.0)
     canvas.line(start, end, 5.5, (0.52, 0.48, 0.44))
     canvas.line(start, end, 1.2, (0.34, 0.30, 0.29))
 
 
-def _distance(canvas: Canvas, roads: list[Road], half_width: float | None = None) -> tuple[Field, NDArray[np.int64]]:
+def _distance(canvas: Canvas, roads: list[Road], half_width: float | None = None) -> tuple[Field, Classes]:
     """Return the distance to the edge of the nearest road, negative on it, and the number of that road."""
     distance = np.full(canvas.labels.shape, 10, np.float32)
     which = np.zeros(canvas.labels.shape, np.int64)
@@ -103,22 +159,19 @@ def _distance(canvas: Canvas, roads: list[Road], half_width: float | None = None
     return distance, which
 
 
-def _surface(rng: np.random.Generator, canvas: Canvas, roads: list[Road]) -> Field:
+def _surface(rng: Rng, canvas: Canvas, roads: list[Road]) -> Field:
     distance, which = _distance(canvas, roads)
-    everywhere = (slice(None), slice(None))
     tone = rng.normal(1, 0.08, len(roads))
     grey = np.array([[road.grey] for road in roads])
     colours = (grey * ASPHALT + (1 - grey) * SAND) * tone[:, None]
     wear = 0.03 * blobs(rng, canvas.labels.shape, 1.2) + 0.03 * blobs(rng, canvas.labels.shape, 12)
     shoulder = np.clip(1.5 - abs(distance - 0.5), 0, 1) * 0.35
-    canvas.paint(everywhere, shoulder.astype(np.float32), SAND * 0.85)
-    canvas.paint(everywhere, np.clip(0.5 - distance / 1.5, 0, 1), colours[which].transpose(2, 0, 1) + wear)
+    canvas.paint(EVERYWHERE, shoulder.astype(np.float32), SAND * 0.85)
+    canvas.paint(EVERYWHERE, np.clip(0.5 - distance / 1.5, 0, 1), colours[which].transpose(2, 0, 1) + wear)
     return distance
 
 
-def _houses(
-    rng: np.random.Generator, canvas: Canvas, roads: list[Road], land: NDArray[np.int64], distance: Field
-) -> None:
+def _houses(rng: Rng, canvas: Canvas, roads: list[Road], land: Classes, distance: Field) -> None:
     for road in roads:
         for start, end in zip(road.path[:-1], road.path[1:], strict=True):
             if not (-15 < start[0] < HEIGHT + 15 and -15 < start[1] < WIDTH + 15):
@@ -134,7 +187,7 @@ def _houses(
                     _house(rng, canvas, centre, along, across)
 
 
-def _house(rng: np.random.Generator, canvas: Canvas, centre: NDArray, along: NDArray, across: NDArray) -> None:
+def _house(rng: Rng, canvas: Canvas, centre: NDArray, along: NDArray, across: NDArray) -> None:
     length, depth = along * rng.uniform(3, 6), across * rng.uniform(2.2, 3.8)
     roof = ROOFS[rng.integers(len(ROOFS))] * rng.normal(1, 0.08)
     corners = [centre + length + depth, centre + length - depth, centre - length - depth, centre - length + depth]
@@ -147,7 +200,7 @@ def _house(rng: np.random.Generator, canvas: Canvas, centre: NDArray, along: NDA
     canvas.polygon([tuple(corner) for corner in half], roof * 0.82)
 
 
-def _cars(rng: np.random.Generator, canvas: Canvas, roads: list[Road]) -> None:
+def _cars(rng: Rng, canvas: Canvas, roads: list[Road]) -> None:
     for road in roads:
         if not road.visible or road.grey < 0.6 or rng.random() < 0.5:
             continue
@@ -159,7 +212,7 @@ def _cars(rng: np.random.Generator, canvas: Canvas, roads: list[Road]) -> None:
         canvas.line(tuple(middle), tuple(middle + along * 2.2), 1.8, np.clip(paint, 0, 1))
 
 
-def _trees(rng: np.random.Generator, canvas: Canvas, land: NDArray[np.int64], distance: Field) -> None:
+def _trees(rng: Rng, canvas: Canvas, land: Classes, distance: Field) -> None:
     """Paint trees over everything: thick in forests, in rows along roads, some in towns; they hide what is below."""
     density = np.array([0.02, 0.0004, 0.0002, 0.0001, 0.0035, 0.0005])[land]
     density = np.where((distance < 0) & (land == FOREST), 0.006, density)
@@ -174,7 +227,7 @@ def _trees(rng: np.random.Generator, canvas: Canvas, land: NDArray[np.int64], di
         canvas.ellipse(lit, (radius * 0.5, radius * 0.5), green * 1.45, opacity=0.7)
 
 
-def _light(rng: np.random.Generator, image: Field) -> Field:
+def _light(rng: Rng, image: Field) -> Field:
     shape = image.shape[1:]
     shade = 1 - 0.38 * np.clip(blobs(rng, shape, 24) - 0.9, 0, 1) + 0.04 * blobs(rng, shape, 40)
     image = smooth(image, float(rng.uniform(0.55, 0.95)), (1, 2)) * shade
@@ -187,11 +240,8 @@ def _light(rng: np.random.Generator, image: Field) -> Field:
 ROADS = Task(
     name="roads",
     key=1,
-    class_names=("other", "road"),
+    palette={"other": (60, 70, 60), "road": (250, 200, 80)},
     channels=3,
     space=(HEIGHT, WIDTH),
-    spacing=(1.0, 1.0),
-    background=True,
-    palette=((60, 70, 60), (250, 200, 80)),
     draw=draw,
 )

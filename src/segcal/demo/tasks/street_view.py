@@ -4,45 +4,29 @@ World coordinates are metres: X to the right, Y up from the road, Z along it. A 
 ``centre + focal X / Z`` and row ``horizon + focal (eye - Y) / Z``.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
-from segcal.demo.tasks.canvas import Canvas, Point
-from segcal.demo.tasks.fields import Field, blobs, clouds
+from segcal.demo.tasks.scene import EVERYWHERE, Canvas, Field, Point, Rng, blobs, clouds
 
 HEIGHT, WIDTH = 160, 256
 SKY, BUILDING, ROAD, PAVEMENT, PLANTS, POLE, SIGN, CAR, PERSON = range(9)
-EVERYWHERE = (slice(None), slice(None))
 WALLS = np.array([[0.62, 0.54, 0.46], [0.70, 0.67, 0.62], [0.52, 0.38, 0.32], [0.76, 0.72, 0.60], [0.50, 0.51, 0.53]])
 
 
-@dataclass(frozen=True)
 class View:
-    """A camera and the cross section of its street.
+    """A camera and the cross section of its street, drawn at random."""
 
-    Attributes:
-        focal: focal length in pixels.
-        eye: height of the camera.
-        horizon: row of the horizon.
-        centre: column of the vanishing point.
-        road: half the width of the road.
-        left: X of the left row of houses, negative.
-        right: X of the right row of houses.
-        haze: distance at which two thirds of an object's contrast are gone.
-        air: the colour of the haze.
-    """
-
-    focal: float
-    eye: float
-    horizon: float
-    centre: float
-    road: float
-    left: float
-    right: float
-    haze: float
-    air: NDArray[np.float64]
+    def __init__(self, rng: Rng) -> None:
+        self.road = float(rng.uniform(3.4, 5.6))  # half the width of the road
+        self.focal = float(rng.uniform(190, 240))  # focal length in pixels
+        self.eye = float(rng.uniform(1.3, 1.9))  # height of the camera
+        self.horizon = float(rng.normal(66, 5))  # row of the horizon
+        self.centre = float(rng.normal(WIDTH / 2, 22))  # column of the vanishing point
+        self.left = -self.road - float(rng.uniform(2.0, 5.5))  # X of the left row of houses, negative
+        self.right = self.road + float(rng.uniform(2.0, 5.5))  # X of the right row of houses
+        self.haze = float(rng.uniform(70, 220))  # distance at which two thirds of an object's contrast are gone
+        self.air = np.array([0.74, 0.78, 0.83]) * rng.normal(1, 0.05)  # the colour of the haze
 
     def place(self, x: float, y: float, z: float) -> Point:
         """Return the row and column of a point."""
@@ -54,23 +38,7 @@ class View:
         return np.asarray(colour) * clear + (self.air if colour.ndim == 1 else self.air[:, None, None]) * (1 - clear)
 
 
-def draw_view(rng: np.random.Generator) -> View:
-    """Draw a camera and a street."""
-    road = float(rng.uniform(3.4, 5.6))
-    return View(
-        focal=float(rng.uniform(190, 240)),
-        eye=float(rng.uniform(1.3, 1.9)),
-        horizon=float(rng.normal(66, 5)),
-        centre=float(rng.normal(WIDTH / 2, 22)),
-        road=road,
-        left=-road - float(rng.uniform(2.0, 5.5)),
-        right=road + float(rng.uniform(2.0, 5.5)),
-        haze=float(rng.uniform(70, 220)),
-        air=np.array([0.74, 0.78, 0.83]) * rng.normal(1, 0.05),
-    )
-
-
-def paint_background(rng: np.random.Generator, canvas: Canvas, view: View) -> None:
+def paint_background(rng: Rng, canvas: Canvas, view: View) -> None:
     """Paint what stands still, from far to near."""
     _sky(rng, canvas, view)
     _skyline(rng, canvas, view)
@@ -79,7 +47,7 @@ def paint_background(rng: np.random.Generator, canvas: Canvas, view: View) -> No
     _houses(rng, canvas, view, view.right)
 
 
-def _sky(rng: np.random.Generator, canvas: Canvas, view: View) -> None:
+def _sky(rng: Rng, canvas: Canvas, view: View) -> None:
     height = np.clip((view.horizon - canvas.rows) / view.horizon, 0, 1)
     blue = np.array([0.45, 0.62, 0.86]) if rng.random() < 0.6 else np.array([0.72, 0.75, 0.78])
     cloud = np.clip(0.5 + 0.5 * clouds(rng, canvas.labels.shape, 1.6), 0, 1) * rng.uniform(0.2, 0.9)
@@ -87,7 +55,7 @@ def _sky(rng: np.random.Generator, canvas: Canvas, view: View) -> None:
     canvas.paint(EVERYWHERE, np.ones_like(height), clear * (1 - cloud) + 0.95 * cloud, SKY)
 
 
-def _skyline(rng: np.random.Generator, canvas: Canvas, view: View) -> None:
+def _skyline(rng: Rng, canvas: Canvas, view: View) -> None:
     for kind, colour, tall in ((BUILDING, (0.55, 0.54, 0.55), 10.0), (PLANTS, (0.24, 0.32, 0.20), 7.0)):
         steps = blobs(rng, (1, WIDTH), 3 if kind == PLANTS else 6)[0]
         steps = steps if kind == PLANTS else np.repeat(steps[::11], 11)[:WIDTH]
@@ -96,11 +64,11 @@ def _skyline(rng: np.random.Generator, canvas: Canvas, view: View) -> None:
         canvas.paint(EVERYWHERE, coverage, view.hazy(np.array(colour), 90.0), kind)
 
 
-def _ground(rng: np.random.Generator, canvas: Canvas, view: View) -> None:
+def _ground(rng: Rng, canvas: Canvas, view: View) -> None:
     below = canvas.rows - view.horizon
     z = view.focal * view.eye / np.maximum(below, 0.5)
     x = (canvas.columns - view.centre) * z / view.focal
-    sharp = view.focal / z  # pixels a metre
+    sharp = view.focal / z  # pixels per metre
     seen = np.clip(below + 0.5, 0, 1)
     grain = 0.035 * _tiled(clouds(rng, (64, 64), 0.7), z * 5, x * 9)
     grass = np.array([0.34, 0.42, 0.22]) * rng.normal(1, 0.1)
@@ -122,7 +90,7 @@ def _ground(rng: np.random.Generator, canvas: Canvas, view: View) -> None:
     canvas.paint(EVERYWHERE, shadow, (0.10, 0.11, 0.14))
 
 
-def _houses(rng: np.random.Generator, canvas: Canvas, view: View, plane: float) -> None:
+def _houses(rng: Rng, canvas: Canvas, view: View, plane: float) -> None:
     """Paint a row of house fronts that stand along the street at X = `plane`."""
     offset = (canvas.columns[0] - view.centre) * np.sign(plane)
     z = view.focal * abs(plane) / np.maximum(offset, 0.5)
@@ -147,5 +115,5 @@ def _houses(rng: np.random.Generator, canvas: Canvas, view: View, plane: float) 
 
 def _tiled(texture: Field, rows: Field, columns: Field) -> Field:
     """Return a texture laid on the ground over and over."""
-    size = texture.shape
-    return texture[np.mod(rows, size[0]).astype(int), np.mod(columns, size[1]).astype(int)]
+    height, width = texture.shape
+    return texture[np.mod(rows, height).astype(int), np.mod(columns, width).astype(int)]

@@ -2,48 +2,39 @@
 
 It stands for urban street scenes. Poles, signs and people are small and rare; leaves let the sky through and are
 labelled solid; far objects are sometimes forgotten; the annotator's outline is off by a pixel or so; the frame of
-the picture and the own bonnet have no label.
+the picture and the own bonnet have no label. A function per object paints it at a place of the world; `label` is the
+class it gets, or KEEP where the labels forget it.
 """
 
 import numpy as np
 from numpy.typing import NDArray
 
-from segcal.demo.tasks import street_objects as objects
-from segcal.demo.tasks.base import Sample, Task
-from segcal.demo.tasks.canvas import KEEP, Canvas
-from segcal.demo.tasks.fields import Field, blobs, displaced, smooth
-from segcal.demo.tasks.street_view import (
-    CAR,
-    HEIGHT,
-    PERSON,
-    POLE,
-    WIDTH,
-    View,
-    draw_view,
-    paint_background,
-)
+from segcal.demo.tasks import street_view as street
+from segcal.demo.tasks.scene import KEEP, Canvas, Classes, Field, Point, Rng, Sample, Task, blobs, displaced, smooth
 from segcal.types import IGNORED
 
 # Beyond this distance the labels forget half of all small things.
 FAR = 28.0
+PAINTS = np.array([[75, 75, 77], [13, 14, 16], [55, 12, 12], [16, 24, 45], [88, 88, 87], [35, 36, 38]]) / 100
+CLOTHES = np.array([[0.15, 0.16, 0.22], [0.55, 0.20, 0.18], [0.30, 0.34, 0.42], [0.70, 0.66, 0.60], [0.22, 0.33, 0.24]])
 
 
-def draw(rng: np.random.Generator) -> Sample:
+def draw(rng: Rng) -> Sample:
     """Draw one picture and its labels."""
-    view = draw_view(rng)
-    canvas = Canvas(HEIGHT, WIDTH)
-    paint_background(rng, canvas, view)
+    view = street.View(rng)
+    canvas = Canvas(street.HEIGHT, street.WIDTH)
+    street.paint_background(rng, canvas, view)
     things = [(float(_distance(rng)), kind) for kind in _kinds(rng)]
     for distance, kind in sorted(things, reverse=True):  # the nearest last
         _put(rng, canvas, view, kind, distance)
-    hand = [0.8 * blobs(rng, (HEIGHT, WIDTH), 4), 0.8 * blobs(rng, (HEIGHT, WIDTH), 4)]
+    hand = [0.8 * blobs(rng, (street.HEIGHT, street.WIDTH), 4), 0.8 * blobs(rng, (street.HEIGHT, street.WIDTH), 4)]
     labels = displaced(canvas.labels, hand)
     image = _camera(rng, canvas.image)
     _frame(rng, canvas, image, labels)
     return Sample(image, labels, None)
 
 
-def _kinds(rng: np.random.Generator) -> list[str]:
+def _kinds(rng: Rng) -> list[str]:
     """Return how many of what there are; a street is busy or empty, green or bare."""
     busy, green = rng.gamma(2, 0.5), rng.gamma(2, 0.5)
     often = {"tree": 4 * green, "lamp": 2.5, "sign": 2, "parked": 4 * busy, "driving": 1.5 * busy, "person": 3 * busy}
@@ -51,35 +42,35 @@ def _kinds(rng: np.random.Generator) -> list[str]:
     return [kind for kind, count in counts.items() for _ in range(count)]
 
 
-def _distance(rng: np.random.Generator) -> float:
+def _distance(rng: Rng) -> float:
     # More things are far away than near: the ground seen grows with distance.
     return 5.5 * np.exp(rng.uniform(0, 1) ** 0.8 * 2.2)
 
 
-def _put(rng: np.random.Generator, canvas: Canvas, view: View, kind: str, z: float) -> None:
+def _put(rng: Rng, canvas: Canvas, view: street.View, kind: str, z: float) -> None:
     side = float(rng.choice([-1.0, 1.0]))
     pavement = (abs(view.left) if side < 0 else view.right) - view.road
     forgotten = z > FAR and rng.random() < 0.5
     on_pavement = side * (view.road + pavement * float(rng.uniform(0.2, 0.9)))
     at_kerb = side * (view.road + 0.35)
     if kind == "tree":
-        objects.tree(rng, canvas, view, side * (view.road + pavement * float(rng.uniform(0.3, 1.2))), z)
+        tree(rng, canvas, view, side * (view.road + pavement * float(rng.uniform(0.3, 1.2))), z)
     elif kind == "lamp":
-        objects.lamp(rng, canvas, view, at_kerb, z, KEEP if forgotten else POLE)
+        lamp(rng, canvas, view, at_kerb, z, KEEP if forgotten else street.POLE)
     elif kind == "sign":
-        objects.sign(rng, canvas, view, at_kerb, z, forgotten)
+        sign(rng, canvas, view, at_kerb, z, forgotten)
     elif kind == "parked":
-        objects.car(rng, canvas, view, side * (view.road - 1.05), z, CAR)
+        car(rng, canvas, view, side * (view.road - 1.05), z, street.CAR)
     elif kind == "driving":
-        objects.car(rng, canvas, view, float(rng.choice([-0.45, 0.45])) * view.road, z + 4, CAR)
+        car(rng, canvas, view, float(rng.choice([-0.45, 0.45])) * view.road, z + 4, street.CAR)
     elif kind == "person":
         across = side * view.road * float(rng.uniform(0, 1)) if rng.random() < 0.2 else on_pavement
-        objects.person(rng, canvas, view, across, z, KEEP if forgotten else PERSON)
+        person(rng, canvas, view, across, z, KEEP if forgotten else street.PERSON)
     else:
-        objects.clutter(rng, canvas, view, on_pavement, z)
+        clutter(rng, canvas, view, on_pavement, z)
 
 
-def _camera(rng: np.random.Generator, image: Field) -> Field:
+def _camera(rng: Rng, image: Field) -> Field:
     """Return what the camera makes of the scene: blur, exposure, colour cast, glare and noise."""
     shape = image.shape[1:]
     image = smooth(np.clip(image, 0, 1), float(rng.uniform(0.45, 0.9)), (1, 2))
@@ -89,37 +80,157 @@ def _camera(rng: np.random.Generator, image: Field) -> Field:
     return np.clip(image + rng.normal(0, rng.uniform(0.01, 0.03), image.shape), 0, 1).astype(np.float32)
 
 
-def _frame(rng: np.random.Generator, canvas: Canvas, image: Field, labels: NDArray[np.int64]) -> None:
+def _frame(rng: Rng, canvas: Canvas, image: Field, labels: Classes) -> None:
     """Blank the uneven border that lens correction leaves, and the own bonnet; neither has a label."""
-    bow = rng.uniform(2, 4) + 2.0 * ((canvas.columns - WIDTH / 2) / (WIDTH / 2)) ** 2
-    sides = rng.uniform(2, 4) + 2.0 * ((canvas.rows - HEIGHT / 2) / (HEIGHT / 2)) ** 2
-    border = np.minimum(canvas.rows, HEIGHT - 1 - canvas.rows) < bow
-    border |= np.minimum(canvas.columns, WIDTH - 1 - canvas.columns) < sides
+    bow = rng.uniform(2, 4) + 2.0 * ((canvas.columns - street.WIDTH / 2) / (street.WIDTH / 2)) ** 2
+    sides = rng.uniform(2, 4) + 2.0 * ((canvas.rows - street.HEIGHT / 2) / (street.HEIGHT / 2)) ** 2
+    border = np.minimum(canvas.rows, street.HEIGHT - 1 - canvas.rows) < bow
+    border |= np.minimum(canvas.columns, street.WIDTH - 1 - canvas.columns) < sides
     rise = rng.uniform(4, 14)
-    bonnet = canvas.rows > HEIGHT - rise + 10 * ((canvas.columns - WIDTH / 2) / (WIDTH / 2)) ** 2
+    bonnet = canvas.rows > street.HEIGHT - rise + 10 * ((canvas.columns - street.WIDTH / 2) / (street.WIDTH / 2)) ** 2
     image[:, bonnet] = image[:, bonnet] * 0.3 + 0.12
     image[:, border] = 0
     labels[border | bonnet] = IGNORED
 
 
+def tree(rng: Rng, canvas: Canvas, view: street.View, x: float, z: float) -> None:
+    """Paint a tree; sky shows through its leaves, and the label calls all of it plants."""
+    scale = view.focal / z
+    tall = float(rng.uniform(4.5, 9))
+    foot, fork = view.place(x, 0, z), view.place(x, tall * 0.5, z)
+    canvas.line(foot, fork, max(0.3 * scale, 0.8), view.hazy(np.array([0.25, 0.20, 0.16]), z), street.PLANTS)
+    middle = view.place(x, tall * 0.68, z)
+    reach = tall * 0.34 * scale
+    window = canvas.window([middle], reach * 1.3)
+    rows, columns = canvas.rows[window], canvas.columns[window]
+    if not rows.size:
+        return
+    lumps = blobs(rng, (64, 64), 3)[tuple(np.mod(place / scale * 7, 64).astype(int) for place in (rows, columns))]
+    leaf = blobs(rng, canvas.labels.shape, 0.9)[window]
+    apart = np.hypot((rows - middle[0]) / 1.1, columns - middle[1]) - reach * (0.85 + 0.13 * lumps)
+    crown = np.clip(0.5 - apart, 0, 1)
+    canvas.labels[window][crown > 0.5] = street.PLANTS
+    green = np.array([0.22, 0.33, 0.15]) * rng.normal(1, 0.15)
+    light = 1 + 0.3 * leaf + 0.25 * lumps + 0.25 * (middle[0] - rows) / reach
+    holes = np.clip(1.7 - leaf + 1.2 * np.clip(-apart / reach, 0, 1), 0, 1)
+    canvas.paint(window, (crown * holes).astype(np.float32), view.hazy(green[:, None, None] * light, z))
+
+
+def lamp(rng: Rng, canvas: Canvas, view: street.View, x: float, z: float, label: int = street.POLE) -> None:
+    """Paint a street lamp with an arm over the road."""
+    scale = view.focal / z
+    tall = float(rng.uniform(5, 8))
+    colour = view.hazy(np.array([0.30, 0.32, 0.33]) * rng.normal(1, 0.2), z)
+    head = view.place(x - np.sign(x) * 1.4, tall + 0.3, z)
+    width = max(0.16 * scale, 1.0)
+    canvas.line(view.place(x, 0, z), view.place(x, tall, z), width, colour, label)
+    canvas.line(view.place(x, tall, z), head, max(0.1 * scale, 0.8), colour, label)
+    canvas.ellipse(head, (max(0.12 * scale, 0.6), max(0.35 * scale, 0.9)), colour * 1.3, label)
+
+
+def sign(rng: Rng, canvas: Canvas, view: street.View, x: float, z: float, forgotten: bool) -> None:
+    """Paint a traffic sign or light on its post."""
+    scale = view.focal / z
+    tall, radius = float(rng.uniform(2.2, 2.9)), float(rng.uniform(0.32, 0.5)) * scale
+    grey = view.hazy(np.array([0.45, 0.46, 0.47]), z)
+    canvas.line(
+        view.place(x, 0, z), view.place(x, tall, z), max(0.09 * scale, 0.9), grey, KEEP if forgotten else street.POLE
+    )
+    row, column = view.place(x, tall, z)
+    label = KEEP if forgotten else street.SIGN
+    red, white, blue = np.array([[0.75, 0.10, 0.12], [0.92, 0.92, 0.90], [0.10, 0.25, 0.62]])
+    shape = int(rng.integers(4))
+    if shape == 0:
+        canvas.ellipse((row, column), (radius, radius), view.hazy(red, z), label)
+        canvas.ellipse((row, column), (radius * 0.68, radius * 0.68), view.hazy(white, z))
+    elif shape == 1:
+        points = [(row - radius, column), (row + 0.8 * radius, column - radius), (row + 0.8 * radius, column + radius)]
+        canvas.polygon(points, view.hazy(red, z), label)
+        inner = [(row - 0.4 * radius, column), (row + 0.5 * radius, column - 0.5 * radius)]
+        canvas.polygon([*inner, (row + 0.5 * radius, column + 0.5 * radius)], view.hazy(white, z))
+    elif shape == 2:
+        _box(canvas, row, column, (radius, radius * 0.8), view.hazy(blue, z), label)
+    else:
+        _box(canvas, row, column, (radius * 1.3, radius * 0.55), view.hazy(np.array([0.10, 0.11, 0.11]), z), label)
+        on = rng.choice([-0.8, 0.8])
+        bulb = np.array([0.9, 0.2, 0.1] if on < 0 else [0.2, 0.85, 0.5])
+        canvas.ellipse((row + on * radius, column), (radius * 0.3, radius * 0.3), bulb)
+
+
+def car(rng: Rng, canvas: Canvas, view: street.View, x: float, z: float, label: int = street.CAR) -> None:
+    """Paint a car that stands along the street: its near end and the side that faces the middle of the picture."""
+    paint = PAINTS[rng.integers(len(PAINTS))] * rng.normal(1, 0.08)
+    half, roof, length = float(rng.uniform(0.8, 0.95)), float(rng.uniform(1.35, 1.8)), float(rng.uniform(3.6, 4.8))
+    inner = x - half if x > 0 else x + half
+    outer = x + half if x > 0 else x - half
+    far, waist, glass = z + length, 0.58 * roof, view.hazy(np.array([0.13, 0.16, 0.19]), z)
+    ground = [(inner, 0, z - 0.2), (outer, 0, z - 0.2), (outer, 0, far), (inner * 0.97, 0, far)]
+    canvas.polygon([view.place(*corner) for corner in ground], (0.05, 0.05, 0.06), opacity=0.75)
+    side = [(inner, 0.22, z), (inner, waist, z), (inner, waist, far), (inner, 0.22, far)]
+    cabin = [(inner, waist, z + 0.1), (inner, roof, z + 0.5), (inner, roof, z + 0.6 * length)]
+    cabin.append((inner, waist, z + 0.8 * length))
+    shade = view.hazy(np.clip(paint * 0.72, 0, 1), z)
+    canvas.polygon([view.place(*corner) for corner in side], shade, label)
+    canvas.polygon([view.place(*corner) for corner in cabin], glass, label)
+    for wheel in (z + 0.17 * length, z + 0.8 * length):
+        scale = view.focal / wheel
+        canvas.ellipse(view.place(inner, 0.32, wheel), (0.32 * scale, 0.16 * scale), (0.06, 0.06, 0.07), label)
+    colour = view.hazy(np.clip(paint, 0, 1), z)
+    back = [(x - half, 0.22, z), (x - half, waist, z), (x + half, waist, z), (x + half, 0.22, z)]
+    canvas.polygon([view.place(*corner) for corner in back], colour, label)
+    top = [(x - half, waist, z), (x - 0.8 * half, roof, z + 0.5), (x + 0.8 * half, roof, z + 0.5), (x + half, waist, z)]
+    canvas.polygon([view.place(*corner) for corner in top], colour, label)
+    pane = [(x - 0.8 * half, waist, z), (x - 0.66 * half, roof - 0.1, z + 0.4), (x + 0.66 * half, roof - 0.1, z + 0.4)]
+    canvas.polygon([view.place(*corner) for corner in [*pane, (x + 0.8 * half, waist, z)]], glass)
+    light = np.array([0.8, 0.1, 0.08]) if rng.random() < 0.6 else np.array([0.95, 0.95, 0.85])
+    for end in (x - 0.78 * half, x + 0.78 * half):
+        scale = view.focal / z
+        canvas.ellipse(view.place(end, waist - 0.14, z), (0.09 * scale, 0.13 * scale), light)
+
+
+def person(rng: Rng, canvas: Canvas, view: street.View, x: float, z: float, label: int = street.PERSON) -> None:
+    """Paint somebody who walks."""
+    scale = view.focal / z
+    tall, step = float(rng.uniform(1.5, 1.9)), float(rng.uniform(0.05, 0.3))
+    coat, legs = (view.hazy(CLOTHES[rng.integers(len(CLOTHES))] * rng.normal(1, 0.15), z) for _ in range(2))
+    for foot in (-step, step):
+        hip, sole = view.place(x, 0.5 * tall, z), view.place(x + foot, 0.04, z)
+        canvas.line(hip, sole, max(0.15 * scale, 0.9), legs, label)
+    waist, neck = view.place(x, 0.5 * tall, z), view.place(x, 0.78 * tall, z)
+    canvas.line(waist, neck, max(0.36 * scale, 1.2), coat, label)
+    skin = view.hazy(np.array([0.72, 0.55, 0.45]) * rng.uniform(0.5, 1.1), z)
+    canvas.ellipse(view.place(x, 0.92 * tall, z), (max(0.14 * scale, 0.7), max(0.11 * scale, 0.6)), skin, label)
+
+
+def clutter(rng: Rng, canvas: Canvas, view: street.View, x: float, z: float) -> None:
+    """Paint a bin or a box that has no class: its label is void."""
+    scale = view.focal / z
+    row, column = view.place(x, 0.5, z)
+    colour = view.hazy(rng.uniform(0.1, 0.6, 3), z)
+    _box(canvas, row, column, (0.5 * scale, float(rng.uniform(0.2, 0.5)) * scale), colour, IGNORED)
+
+
+def _box(canvas: Canvas, row: float, column: float, half: Point, colour: NDArray, label: int) -> None:
+    top, bottom, left, right = row - half[0], row + half[0], column - half[1], column + half[1]
+    canvas.polygon([(top, left), (top, right), (bottom, right), (bottom, left)], colour, label)
+
+
 STREETS = Task(
     name="streets",
     key=3,
-    class_names=("sky", "building", "road", "pavement", "plants", "pole", "sign", "car", "person"),
+    palette={
+        "sky": (120, 170, 220),
+        "building": (110, 100, 100),
+        "road": (128, 64, 128),
+        "pavement": (220, 130, 180),
+        "plants": (90, 140, 50),
+        "pole": (200, 200, 120),
+        "sign": (230, 200, 40),
+        "car": (30, 60, 160),
+        "person": (220, 30, 60),
+    },
     channels=3,
-    space=(HEIGHT, WIDTH),
-    spacing=(1.0, 1.0),
-    background=False,
-    palette=(
-        (120, 170, 220),
-        (110, 100, 100),
-        (128, 64, 128),
-        (220, 130, 180),
-        (90, 140, 50),
-        (200, 200, 120),
-        (230, 200, 40),
-        (30, 60, 160),
-        (220, 30, 60),
-    ),
+    space=(street.HEIGHT, street.WIDTH),
     draw=draw,
+    background=False,
 )
