@@ -3,11 +3,9 @@ import pytest
 import torch
 
 from segcal import make_calibrator
-from segcal.calibrators.look_around import each_part, tiled_scores, with_margin, without_margin
+from segcal.calibrators.look_around import each_part, with_margin, without_margin
 from segcal.errors import InputError
 from segcal.types import Context
-
-TILED = ["lts", "lts_ti"]
 
 
 def normal(*shape, seed=0, dtype=torch.float64):
@@ -34,31 +32,6 @@ def test_what_is_inside_the_margin_is_what_was_there():
     assert torch.equal(without_margin(with_margin(values, (0, 4, 2)), (0, 4, 2)), values)
 
 
-@pytest.mark.parametrize("name", TILED)
-@pytest.mark.parametrize("space", [(41, 23), (9, 37), (3, 31, 12), (13, 6, 7)])
-@pytest.mark.parametrize("values", [60, 700, 2500])
-def test_tiled_application_equals_whole_application(name, space, values, randomise):
-    calibrator = randomise(make_calibrator(name, 5))
-    logits = normal(2, 5, *space)
-    with torch.no_grad():
-        whole = calibrator.scores(logits)
-        torch.testing.assert_close(tiled_scores(calibrator, logits, None, values), whole, rtol=1e-11, atol=1e-11)
-
-
-def test_tiles_of_full_3d_kernels_and_of_images_equal_the_whole(randomise):
-    volume = randomise(make_calibrator("lts_ti", 3, full_3d=True))
-    logits = normal(1, 3, 17, 8, 7)
-    with torch.no_grad():
-        expected = volume.scores(logits)
-        torch.testing.assert_close(tiled_scores(volume, logits, None, 200), expected, rtol=1e-11, atol=1e-11)
-        pictured = randomise(make_calibrator("lts_ti", 3, image_channels=2))
-        logits, image = normal(1, 3, 40, 9), normal(1, 2, 40, 9, seed=1)
-        expected = pictured.scores(logits, Context(image))
-        torch.testing.assert_close(
-            tiled_scores(pictured, logits, Context(image), 200), expected, rtol=1e-11, atol=1e-11
-        )
-
-
 def test_the_overlap_is_needed(randomise):
     """Pieces without what their border voxels see give something else."""
     calibrator = randomise(make_calibrator("lts_ti", 5))
@@ -67,24 +40,6 @@ def test_the_overlap_is_needed(randomise):
         whole = calibrator.scores(logits)
         pieces = torch.cat([calibrator.scores(part) for part in logits.split(10, dim=2)], dim=2)
     assert float((pieces - whole).abs().max()) > 0.1
-
-
-def test_tiles_are_as_small_as_asked_for(randomise, monkeypatch):
-    calibrator = randomise(make_calibrator("lts_ti", 5))
-    seen = []
-    scores = calibrator.scores
-    monkeypatch.setattr(
-        calibrator, "scores", lambda logits, context: seen.append(logits.shape) or scores(logits, context)
-    )
-    tiled_scores(calibrator, normal(1, 5, 100, 20), None, 1000)
-    assert seen == [(1, 5, 14, 20)] + [(1, 5, 18, 20)] * 8 + [(1, 5, 14, 20)]  # ten rows, and four on each side
-
-
-def test_a_calibrator_that_sees_the_whole_image_gets_it(randomise):
-    calibrator = randomise(make_calibrator("ibts", 5))
-    logits = normal(1, 5, 40, 23)
-    with torch.no_grad():
-        assert torch.equal(tiled_scores(calibrator, logits, None, 100), calibrator.scores(logits))
 
 
 @pytest.mark.parametrize("name", ["lts", "lts_ti", "ibts"])

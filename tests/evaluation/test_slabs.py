@@ -38,7 +38,7 @@ def test_slabs_of_full_3d_kernels_and_of_images_equal_the_whole(randomise):
     torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-11)
     pictured = randomise(make_calibrator("lts_ti", 3, image_channels=2))
     case = Case("a", normal(3, 40, 9), image=normal(2, 40, 9, seed=1))
-    expected = pictured(case.logits[None], case.image[None])[0].detach()
+    expected = pictured(case.logits[None], case.context)[0].detach()
     found = calibrated_scores(pictured, case, values=200).log_softmax(0)
     torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-11)
 

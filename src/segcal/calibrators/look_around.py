@@ -3,15 +3,13 @@ r"""What the calibrators that see neighbours have in common: the margin.
 A voxel's result depends on a window around it, which reaches `reach` voxels to each side. Near the border the image is
 continued by reflection; an axis that is too short to be reflected is continued by its last value. A subclass writes
 :meth:`LookAround.inner_scores`, which takes logits that have the margin already and returns the scores of what is
-inside it. So a whole image and a piece cut out of it go the same way: :func:`tiled_scores` applies a calibrator piece
-by piece, with the same result and bounded memory, and training sees crops as if they were whole images.
+inside it. So a whole image and a piece cut out of it go the same way: :mod:`segcal.evaluation.slabs` applies a
+calibrator piece by piece, with the same result and bounded memory, and training sees crops as if they were whole.
 """
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from functools import partial
 
-import torch
 from torch import Tensor, nn
 
 from segcal.calibrators.base import Calibrator, check_context
@@ -81,26 +79,3 @@ def without_margin(values: Tensor, margin: Sequence[int]) -> Tensor:
     for axis, width in enumerate(margin, start=2):
         values = values.narrow(axis, width, values.shape[axis] - 2 * width)
     return values
-
-
-def tiled_scores(calibrator: Calibrator, logits: Logits, context: Context | None, values: int) -> Tensor:
-    """Return ``calibrator.scores`` of an image, computed in slabs of about so many values.
-
-    The slabs are cut along the longest axis of space and overlap by what a voxel can see, so nothing changes but the
-    memory that is needed. A calibrator that sees the whole image gets the whole image.
-    """
-    space = logits.shape[2:]
-    reach = calibrator.reach(len(space))
-    if reach is None or logits.numel() <= values:
-        return calibrator.scores(logits, context)
-    axis = max(range(len(space)), key=lambda number: space[number])
-    overlap, size = reach[axis], space[axis]
-    step = max(1, values * size // logits.numel())
-    scores = torch.empty_like(logits)
-    for start in range(0, size, step):
-        stop = min(start + step, size)
-        low, high = max(0, start - overlap), min(size, stop + overlap)
-        cut = partial(torch.narrow, dim=axis + 2, start=low, length=high - low)
-        found = calibrator.scores(cut(logits), each_part(context, cut))
-        scores.narrow(axis + 2, start, stop - start).copy_(found.narrow(axis + 2, start - low, stop - start))
-    return scores

@@ -1,23 +1,25 @@
 """What ``segcal fit`` says: the comparison, the calibrator, and how far it can be relied on."""
 
 from pathlib import Path
+from typing import Any
 
 from segcal.cases.check import ENOUGH_CASES
 from segcal.cli.console import Output
 from segcal.cli.wording import plural, table
 from segcal.fitting import Fitted
-from segcal.fitting.choice import Candidate, Decision
 
 KEPT = {"order": "keeps the order of the classes", "argmax": "keeps the mask", None: "may change the mask"}
 HEADINGS = ("calibrator", "held-out NLL", "ECE", "NLL against ts", "parameters", "")
 
 
-def print_fit(output: Output, fitted: Fitted, decision: Decision | None, folder: Path) -> None:
+def print_fit(output: Output, fitted: Fitted, folder: Path) -> None:
     """Print what was fitted and, if calibrators were compared, how it was chosen."""
     name, certificate = type(fitted.calibrator).__name__, fitted.certificate
-    if decision is not None:
-        name = decision.chosen.title
-        output.say(table(HEADINGS, [_row(one, one == decision.chosen) for one in decision.candidates]), decision.reason)
+    if "candidates" in certificate.details:
+        chosen = certificate.details["chosen"], fitted.pooling
+        name = _title(*chosen)
+        rows = [_row(one, (one["name"], one["pooling"]) == chosen) for one in certificate.details["candidates"]]
+        output.say(table(HEADINGS, rows), certificate.details["reason"])
     output.say(*_sentences(fitted, f"{folder}: {name}"))
     if not certificate.converged:
         output.warn("the fit did not reach its tolerance; the certificate in the calibrator says how far it came")
@@ -42,14 +44,18 @@ def _sentences(fitted: Fitted, title: str) -> list[str]:
     return found
 
 
-def _row(candidate: Candidate, chosen: bool) -> list[str]:
-    against = candidate.against
-    error = "" if against is None or against.error is None else f" ± {against.error:.5f}"
+def _row(candidate: dict[str, Any], chosen: bool) -> list[str]:
+    mean, error = candidate["against"] or (None, None)
+    against = "" if mean is None else f"{mean:+.5f}" + ("" if error is None else f" ± {error:.5f}")
     return [
-        f"{candidate.title} <-" if chosen else candidate.title,
-        "" if candidate.nll is None else f"{candidate.nll:.5f}",
-        "" if candidate.ece is None else f"{candidate.ece:.4f}",
-        "" if against is None else f"{against.mean:+.5f}{error}",
-        f"{candidate.parameters:,}",
-        candidate.verdict,
+        _title(candidate["name"], candidate["pooling"]) + (" <-" if chosen else ""),
+        "" if candidate["nll"] is None else f"{candidate['nll']:.5f}",
+        "" if candidate["ece"] is None else f"{candidate['ece']:.4f}",
+        against,
+        f"{candidate['parameters']:,}",
+        candidate["verdict"],
     ]
+
+
+def _title(name: str, pooling: str | None) -> str:
+    return name if pooling in (None, "single") else f"{name} ({pooling})"

@@ -138,9 +138,7 @@ def check_match(fitted: Fitted, cases: Cases, ignore_pooling: bool = False) -> N
                 f"{folder} holds predictions that are calibrated already, but the calibrator is for those that were "
                 "not. Use the folder that they were made from."
             )
-    entry = registry_entry(calibrator)
-    name = type(calibrator).__name__ if entry is None else entry[0]
-    cases.require_offset(name, calibrator.translation_invariant)
+    cases.require_offset(calibrator.name, calibrator.translation_invariant)
     warn(other_origin(fitted.origin, cases.origin))
 
 
@@ -209,12 +207,11 @@ def _record(fitted: Fitted, cases: FileCases, kind: str | None) -> dict[str, Any
     digest = hashlib.sha256(repr((registry_entry(fitted.calibrator), fitted.calibrator.num_classes)).encode())
     for name, value in sorted(fitted.calibrator.state_dict().items()):
         digest.update(name.encode() + value.detach().cpu().numpy().tobytes())
-    entry = registry_entry(fitted.calibrator)
     return {
         "format": FORMAT,
         "version": VERSION,
         "made_by": "apply",
-        "calibrator": type(fitted.calibrator).__name__ if entry is None else entry[0],
+        "calibrator": fitted.calibrator.name,
         "preserves": fitted.calibrator.preserves,
         "digest": digest.hexdigest(),
         "fitted_on": fitted.fingerprint,

@@ -13,7 +13,6 @@ from typing import Any
 
 from torch import Tensor
 
-from segcal.calibrators import registry_entry
 from segcal.calibrators.base import Calibrator
 from segcal.cases import as_cases
 from segcal.cases.base import CaseError
@@ -125,10 +124,9 @@ def audit(
         if progress is not None:
             progress()
     logits = adversarial(calibrator.num_classes)
-    entry = registry_entry(calibrator)
     findings = (_offset(calibrator, logits, tried), _decision(calibrator, logits, tried))
     return Audit(
-        calibrator=type(calibrator).__name__ if entry is None else entry[0],
+        calibrator=calibrator.name,
         findings=findings,
         voxels=tried.voxels,
         flips=None if cases is None else tried.flips,
