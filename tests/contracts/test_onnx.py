@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from segcal import CALIBRATORS, make_calibrator
+from segcal.types import Context
 
 pytest.importorskip("onnxscript")
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -72,3 +73,17 @@ def test_an_exported_graph_gives_the_same_and_keeps_what_is_promised(name, rando
 def test_other_precisions_too(name, dtype, randomise, tmp_path):
     calibrator = randomise(make_calibrator(name, CLASSES)).eval()
     held_to_its_promises(calibrator, exported(calibrator, tmp_path / "calibrator.onnx", dtype), dtype)
+
+
+def test_what_sees_an_image_is_exported_with_it(tmp_path, randomise):
+    calibrator = randomise(make_calibrator("lts_ti", 3, image_channels=2))
+    logits, image = (torch.randn(1, channels, 12, 11) for channels in (3, 2))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the exporter's own
+        program = torch.onnx.export(calibrator, (logits, Context(image=image)), dynamo=True, verbose=False)
+    program.save(tmp_path / "calibrator.onnx")
+    session = onnxruntime.InferenceSession(tmp_path / "calibrator.onnx", providers=["CPUExecutionProvider"])
+    assert [given.name for given in session.get_inputs()] == ["logits", "context_image"]
+    (found,) = session.run(None, {"logits": logits.numpy(), "context_image": image.numpy()})
+    expected = calibrator(logits, Context(image=image)).detach()
+    torch.testing.assert_close(torch.from_numpy(found), expected, rtol=2e-3, atol=2e-3)
