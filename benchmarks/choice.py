@@ -1,4 +1,4 @@
-"""What the default is worth: many divisions of real cases, few of them for the fit, the rest to judge it.
+"""The worth of the default: many divisions of real cases, few of them for the fit, the rest to judge it.
 
     python benchmarks/choice.py benchmarks/protocols/roads.toml --root DATA -o results/choice/roads.jsonl
 
@@ -56,7 +56,7 @@ class Pool(NamedTuple):
 
 
 class Division(NamedTuple):
-    """Which cases are for the fit, and which for the test."""
+    """The cases for the fit, and those for the test."""
 
     size: int
     seed: int

@@ -20,7 +20,7 @@ SHOWN = 3
 
 
 class Place(NamedTuple):
-    """What a number is about."""
+    """The subject of a number."""
 
     task: str
     test_on: str

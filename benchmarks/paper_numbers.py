@@ -4,7 +4,7 @@ Only the rows of its matched comparisons: NLL, ECE, BA-ECE, ACE, and Dice in per
 """
 
 METRICS = ("nll", "ece", "ba_ece", "ace", "dice")
-# Which of its datasets each of our tasks stands for.
+# The dataset of the paper that each of our tasks stands for.
 COUNTERPART = {"roads": "RoadSeg", "cardiac": "BraTS", "camvid": "Cityscapes"}
 Rows = dict[str, tuple[float, float, float, float, float]]
 

@@ -1,4 +1,4 @@
-"""What a user would pick instead, by calibrator: each entry is fitted on voxels and returns a map of logits.
+"""Peers that a user would pick instead, by calibrator: each entry is fitted on voxels and returns a map of logits.
 
 The map takes logits ``(n, C)`` and returns unnormalised log-probabilities, from which the benchmark computes all NLLs
 itself. Data are brought into the form that a library asks for before the clock starts.

@@ -1,4 +1,4 @@
-"""What a public dataset is here: where its cases lie in the published layout, and how one of them is read.
+"""A public dataset: where its cases lie in the published layout, and how one of them is read.
 
 A dataset says which cases a network may train on and which are held out for calibration and test; groups (a video's
 frames, an image's tiles, a patient's phases) are never divided. Images come as float32 ``(channels, *space)`` with
@@ -27,7 +27,7 @@ class Record:
         id: the name of its predictions and labels.
         image: the file of its image.
         labels: the file of its labels.
-        group: what must stay in one part.
+        group: cases of one group stay in one part.
         part: whether networks train on it.
         window: the rows and columns of the file that it is; None is all of them.
     """
@@ -51,7 +51,7 @@ class Dataset:
         find: lists the cases of a folder in the published layout.
         read: reads one case.
         channels: of an image.
-        class_names: one name a class.
+        class_names: one name per class.
         ignore: the label that does not count, or None.
         background: whether class 0 is what is left over, and Dice leaves it out.
         flips: axes of the plane along which a training crop may be mirrored.

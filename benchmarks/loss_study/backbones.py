@@ -66,7 +66,7 @@ class UNetPlusPlus(SmallNetwork):
     """A U-Net with nested, dense skip connections; arguments as of SmallNetwork."""
 
     def build(self, dims: int, widths: Sequence[int]) -> None:
-        """Make one list a column j: its nodes, the finest first."""
+        """Make one list per column j: its nodes, the finest first."""
         self.columns = nn.ModuleList(
             nn.ModuleList(
                 make_level(dims, column * widths[level] + widths[level + 1], widths[level])

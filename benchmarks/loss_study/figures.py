@@ -27,7 +27,7 @@ DPI = 75
 
 @styled
 def radar(results: Results) -> Any:
-    """Return Fig. 1: Dice and ECE of every loss, a task a panel."""
+    """Return Fig. 1: Dice and ECE of every loss, one panel per task."""
     figure, axes = new_figure(1, len(results.tasks), 11, 3.8, subplot_kw={"projection": "polar"})
     angles = np.linspace(0, 2 * np.pi, len(MAIN), endpoint=False)
     for axis, task in zip(axes[0], results.tasks, strict=True):
@@ -217,7 +217,7 @@ def write_figures(results: Results, archives: Sequence[Path], folder: Path) -> l
 
 
 def _curves(results: Results, lines: dict[str, dict[str, list[Key]]], places: Sequence[int]) -> tuple[Any, Any]:
-    """Draw Dice above ECE, a task a column: the means of some keys, on the seeds that these have in common."""
+    """Draw Dice above ECE, one column per task: the means of some keys, on the seeds that these have in common."""
     figure, axes = new_figure(2, len(lines), 4 * len(lines), 4.6, sharex=True)
     for column, (task, curves) in enumerate(lines.items()):
         for row, metric in enumerate(("dice", "ece_foreground")):

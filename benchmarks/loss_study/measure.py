@@ -99,7 +99,7 @@ class Measurer:
     def measure(
         self, cases: ArrayCases, calibrators: Mapping[str, Calibrator], surface: bool
     ) -> tuple[dict[str, dict[str, list[float | None]]], list[Curve]]:
-        """Return one number a case for each pipeline and metric, and each case's curve without calibration."""
+        """Return one number per case for each pipeline and metric, and each case's curve without calibration."""
         chosen = self.full if surface else self.plain
         values: dict[str, dict[str, list[float | None]]] = {}
         curves = []

@@ -44,7 +44,7 @@ class Effort:
 
 @dataclass(frozen=True)
 class Data:
-    """What a network is trained with.
+    """The data of one training.
 
     Attributes:
         cases: to train on.

@@ -1,4 +1,4 @@
-"""What is trained in the study of losses, in which order, and which networks each part of it compares.
+"""The networks of the study of losses, in the order of training, and those that each part of it compares.
 
 The hyper-parameters of :data:`MAIN` are those of the paper's main experiments; the others are those of its Figures 3, 6
 and 7 and Tables 3 and 4. A network is trained once, however many parts of the study look at it.

@@ -52,13 +52,13 @@ class Results:
         return sorted(set.intersection(*(set(self.rows[key]) for key in keys)))
 
     def common(self, keys: Iterable[Key]) -> list[int]:
-        """Return the seeds that all of these have that exist: what is compared must rest on the same seeds."""
+        """Return the seeds that all of these have that exist: a comparison must rest on the same seeds."""
         return self.seeds(*(key for key in keys if key in self.rows))
 
     def column(
         self, key: Key, metric: str, stage: str = "clean", pipeline: str = "none", seeds: Sequence[int] | None = None
     ) -> list[np.ndarray]:
-        """Return one array a seed, one value a case; empty where something is missing."""
+        """Return one array per seed, one value per case; empty where something is missing."""
         found = []
         for seed in self.seeds(key) if seeds is None else seeds:
             if seed not in self.rows.get(key, {}):

@@ -41,7 +41,7 @@ PATIENCE = 60.0
 MOST_FAILURES = 3
 # A claim that says that no more networks will be trained.
 TRAINED = "all-trained"
-# What the folder of a study is made for.
+# The kind of study that a folder is made for.
 SIZES = "study.json"
 
 

@@ -25,7 +25,7 @@ FOLDERS = ("cases", "weights", "checkpoints", "rows", "claims")
 
 @dataclass
 class Desk:
-    """What a process works with, and what it keeps between two networks: the cases it has read.
+    """The workplace of a process, which keeps the cases it has read between two networks.
 
     Attributes:
         folder: of the study.
@@ -145,7 +145,7 @@ def slice_shown(labels: np.ndarray) -> tuple[slice | int, ...]:
 
 @dataclass(frozen=True)
 class Study:
-    """What is to be run.
+    """The plan of one run.
 
     Attributes:
         folder: cases, weights, results and claims; a study goes on from what is there.

@@ -31,7 +31,7 @@ Steps: TypeAlias = "Generator[None, None, Trained]"
 
 @dataclass(frozen=True)
 class Epoch:
-    """What happened in one epoch: its number from 1, the mean loss, and the Dice if it was validated."""
+    """The record of one epoch: its number from 1, the mean loss, and the Dice if it was validated."""
 
     number: int
     loss: float
@@ -46,7 +46,7 @@ class Trained:
         network: the module, with the weights of the best epoch.
         best_dice: validation Dice of these weights, or None without validation cases.
         best_epoch: the epoch they come from; the last one without validation cases.
-        history: one entry an epoch.
+        history: one entry per epoch.
     """
 
     network: nn.Module

@@ -90,7 +90,7 @@ MAY_CHANGE = ("device", "graph")
 
 @dataclass(frozen=True)
 class Training:
-    """What a training is: another one cannot go on from its checkpoint.
+    """The identity of a training: another one cannot go on from its checkpoint.
 
     Attributes:
         config: its settings.

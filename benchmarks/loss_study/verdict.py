@@ -1,4 +1,4 @@
-"""What the study says about the question whether a loss that calibrates still helps once a calibrator is fitted.
+"""The answer of the study to the question whether a loss that calibrates still helps once a calibrator is fitted.
 
 Every sentence is computed. A loss is better than CE + Dice on a task where the 95 % interval of the paired difference,
 both calibrated alike, lies below zero, and worse where it lies above; elsewhere there is no clear difference.
@@ -117,7 +117,7 @@ def spread_table(results: Results, metric: str) -> Table:
 
 
 def verdict(results: Results, metric: str = "nll") -> str:
-    """Return what follows for one metric: a point of a list a stage."""
+    """Return what follows for one metric: one point of a list per stage."""
     if max((len(results.seeds(Key(task, BASELINE))) for task in results.tasks), default=0) < FEWEST_SEEDS:
         return "One network of each kind is no basis for a conclusion: train more seeds."
     points = []

@@ -1,4 +1,4 @@
-"""What every loss promises, for every member of the registry."""
+"""The promises of every loss, for every member of the registry."""
 
 import pickle
 

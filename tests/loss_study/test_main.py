@@ -1,4 +1,4 @@
-"""What the command asks for and prints; the study itself is tested where it is run."""
+"""The options and the output of the command; the study itself is tested where it is run."""
 
 import json
 import math

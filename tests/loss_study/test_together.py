@@ -30,7 +30,7 @@ def arguments(name):
 
 
 class Log(list):
-    """What happened, in order."""
+    """The events, in order."""
 
     def steps(self, name, count, error=None):
         """A training of so many steps, that may fail after them."""

@@ -1,4 +1,4 @@
-"""The shipped networks: five small U-Nets a task, float16 in one file, and their predictions.
+"""The shipped networks: five small U-Nets per task, float16 in one file, and their predictions.
 
 A file of weights describes itself: its metadata holds the arguments of :class:`segcal.demo.unet.UNet`, and its tensors
 are named ``<member>.<parameter>``. Networks compute in float32.

@@ -1,4 +1,4 @@
-"""Training losses: one a file, and the list of them."""
+"""Training losses: one per file, and the list of them."""
 
 import inspect
 from collections.abc import Callable

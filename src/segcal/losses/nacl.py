@@ -39,7 +39,7 @@ BORDERS: dict[Parity | None, neighbours.Borders] = {None: "replicate", "marginlo
 
 
 class MeanDistance(torch.autograd.Function):
-    """The mean over classes of ``|value - share|``, which keeps a byte a value for the backward pass."""
+    """The mean over classes of ``|value - share|``, which keeps one byte per value for the backward pass."""
 
     @staticmethod
     def forward(ctx: Any, values: Tensor, shares: Iterable[Tensor]) -> Tensor:

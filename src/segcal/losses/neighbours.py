@@ -116,7 +116,7 @@ def _check_space(labels: Labels, kernel_size: int) -> None:
 
 
 def _pad(labels: Labels, radius: int, borders: Borders) -> Tensor:
-    # Two bytes a voxel are enough for the comparisons that follow.
+    # Two bytes per voxel are enough for the comparisons that follow.
     padded = labels.to(torch.int16)
     if borders != "replicate":
         return functional.pad(padded, [radius] * 2 * (labels.ndim - 1), value=0 if borders == "class_0" else NOTHING)

@@ -1,4 +1,4 @@
-"""What every embedded task promises."""
+"""The promises of every embedded task."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The camera of a street scene, and what stands still in it: sky, ground and houses.
+"""The camera of a street scene, and its background: sky, ground and houses.
 
 World coordinates are metres: X to the right, Y up from the road, Z along it. A point appears at column
 ``centre + focal X / Z`` and row ``horizon + focal (eye - Y) / Z``.
@@ -39,7 +39,7 @@ class View:
 
 
 def paint_background(rng: Rng, canvas: Canvas, view: View) -> None:
-    """Paint what stands still, from far to near."""
+    """Paint the background, from far to near."""
     _sky(rng, canvas, view)
     _skyline(rng, canvas, view)
     _ground(rng, canvas, view)

@@ -35,7 +35,7 @@ def draw(rng: Rng) -> Sample:
 
 
 def _kinds(rng: Rng) -> list[str]:
-    """Return how many of what there are; a street is busy or empty, green or bare."""
+    """Draw the kinds of things and how many of each; a street is busy or empty, green or bare."""
     busy, green = rng.gamma(2, 0.5), rng.gamma(2, 0.5)
     often = {"tree": 4 * green, "lamp": 2.5, "sign": 2, "parked": 4 * busy, "driving": 1.5 * busy, "person": 3 * busy}
     counts = {kind: int(rng.poisson(rate)) for kind, rate in {**often, "clutter": 0.8}.items()}
@@ -71,7 +71,7 @@ def _put(rng: Rng, canvas: Canvas, view: street.View, kind: str, z: float) -> No
 
 
 def _camera(rng: Rng, image: Field) -> Field:
-    """Return what the camera makes of the scene: blur, exposure, colour cast, glare and noise."""
+    """Return the scene as the camera shows it: blur, exposure, colour cast, glare and noise."""
     shape = image.shape[1:]
     image = smooth(np.clip(image, 0, 1), float(rng.uniform(0.45, 0.9)), (1, 2))
     exposure = float(rng.lognormal(0, 0.22)) * rng.normal(1, 0.04, (3, 1, 1))

@@ -162,7 +162,7 @@ def _grow(rng: Rng, noise: NoiseFields, brain: Brain, contrasts: Field, parts: F
 
 
 def _spots(rng: Rng, noise: NoiseFields, brain: Brain) -> Field:
-    """Add what looks like swelling and is none: caps around the ventricles and spots in the white matter."""
+    """Add false swelling: caps around the ventricles and spots in the white matter."""
     caps = np.clip(smooth(brain.ventricle, 1.5, (0, 1)) * 1.6 - brain.ventricle, 0, 0.7) * rng.uniform(0, 1)
     spots = np.clip(noise(1.7) - rng.uniform(2.3, 3.2), 0, 1) * brain.white
     return mixed(brain.contrasts, np.maximum(caps, spots), (0.66, 0.66, 0.70, 0.84))
@@ -189,7 +189,7 @@ def _field_of_view(rng: Rng, brain: Brain) -> NDArray[np.bool_]:
 
 
 def _scan(rng: Rng, noise: NoiseFields, brain: Brain, contrasts: Field) -> Field:
-    """Return what the scanner makes of it: a bias field, blur across slices, gain, noise; nothing outside the brain."""
+    """Return the scan: a bias field, blur across slices, gain, noise; nothing outside the brain."""
     image = smooth(contrasts * brain.inside, 0.55, (1, 2))
     image = smooth(image, 0.45, (3,))
     texture = 0.03 * noise(1.0)
