@@ -3,10 +3,9 @@
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 from segcal.report.paper_tables import task_table
-from segcal.summary import read_summary
+from segcal.summary import Estimate, Summary, read_summary
 
 FOLDER = "more"
 POOLING = "(mean_logits)"
@@ -14,10 +13,10 @@ RANKED = {"nll": "NLL", "ece": "ECE", "ba_ece": "BA-ECE", "ace": "ACE"}
 # Set beside the best, whether they are or not.
 BESIDE = ("ts", "cms_ap", "lts_ti")
 # By pipeline, the metrics of a task.
-Rows = Mapping[str, Mapping[str, Any]]
+Rows = Mapping[str, Mapping[str, Estimate]]
 
 
-def more(folder: Path, summaries: Mapping[str, Any]) -> Iterator[str]:
+def more(folder: Path, summaries: Mapping[str, Summary]) -> Iterator[str]:
     """Yield the section, if there are results for it."""
     if not (folder / FOLDER / "summary.json").is_file():
         return
@@ -25,34 +24,34 @@ def more(folder: Path, summaries: Mapping[str, Any]) -> Iterator[str]:
     yield "## More calibrators\n"
     yield "Calibrators that are not in the paper's table, on mean logits, beside none and temperature scaling."
     yield "The divisions are those of Table 4 above, so that its rows compare.\n"
-    for task in summary["tasks"]:
-        yield task_table(summary, task["name"]).to_markdown()
+    for task in summary.tasks:
+        yield task_table(summary, task.name).to_markdown()
     yield from selectors(folder / FOLDER)
     yield "**What it says.** Table 4 and these tables together, mean logits alone:\n"
-    for task in summary["tasks"]:
-        sources = [summary, *([summaries[task["name"]]] if task["name"] in summaries else [])]
-        yield from words(task["name"], sources)
+    for task in summary.tasks:
+        sources = [summary, *([summaries[task.name]] if task.name in summaries else [])]
+        yield from words(task.name, sources)
     yield ""
 
 
-def words(task: str, sources: list[Mapping[str, Any]]) -> Iterator[str]:
+def words(task: str, sources: list[Summary]) -> Iterator[str]:
     """Yield what the rows of a task say: who is best of those that keep the mask, and what the smoothers cost."""
-    rows: dict[str, Any] = {}
+    rows: dict[str, Mapping[str, Estimate]] = {}
     keepers = set()
     for source in sources:
         rows |= {
-            row["pipeline"]: row["metrics"]
-            for row in source["results"]
-            if (row["task"], row["test_on"]) == (task, "") and row["pipeline"].endswith(POOLING)
+            row.pipeline: row.metrics
+            for row in source.results
+            if (row.task, row.test_on) == (task, "") and row.pipeline.endswith(POOLING)
         }
-        keepers |= {title for title, facts in source["pipelines"].items() if facts["preserves"]}
+        keepers |= {title for title, facts in source.pipelines.items() if facts.preserves}
     kept = {title: metrics for title, metrics in rows.items() if title in keepers}
     yield f"- {task}, of those that keep the mask: {'; '.join(_best(kept, metric) for metric in RANKED)}."
     yield from (f"- {task}: {text}." for text in _smoothers(rows))
 
 
 def _best(rows: Rows, metric: str) -> str:
-    best = min(rows, key=lambda title: rows[title][metric]["value"])
+    best = min(rows, key=lambda title: rows[title][metric].value)
     beside = [f"{name}{POOLING}" for name in BESIDE if f"{name}{POOLING}" in rows and f"{name}{POOLING}" != best]
     others = ", ".join(f"`{_short(title)}` {_text(rows, title, metric)}" for title in beside)
     return f"lowest {RANKED[metric]} `{_short(best)}` {_text(rows, best, metric)} ({others})"
@@ -63,7 +62,7 @@ def _smoothers(rows: Rows) -> Iterator[str]:
     for name in ("selective", "meta_cal", "meta_cal_large_t"):
         title = f"{name}{POOLING}"
         if {title, plain, none} <= set(rows):
-            flips = rows[title].get("flip_rate", {}).get("value")
+            flips = rows[title]["flip_rate"].value if "flip_rate" in rows[title] else None
             yield (
                 f"`{name}` has NLL {_text(rows, title, 'nll')} and ECE {_text(rows, title, 'ece')}, where `ts` has "
                 f"{_text(rows, plain, 'nll')} and {_text(rows, plain, 'ece')}; Dice in % "
@@ -95,8 +94,8 @@ def _short(title: str) -> str:
 
 
 def _text(rows: Rows, title: str, metric: str) -> str:
-    return f"{rows[title][metric]['value']:.4f}"
+    return f"{rows[title][metric].value:.4f}"
 
 
-def _percent(one: Mapping[str, Any]) -> str:
-    return f"{100 * one['value']:.1f}"
+def _percent(one: Estimate) -> str:
+    return f"{100 * one.value:.1f}"

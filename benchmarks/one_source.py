@@ -7,12 +7,12 @@ other. So every number that is stated twice must be the same, and tasks that sha
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from segcal.errors import InputError
-from segcal.summary import read_summary
+from segcal.summary import Summary, read_summary
 
 # Two machines may differ in the last digits of a sum, and in no digit that is printed.
 TOLERANCE = 1e-6
@@ -48,8 +48,8 @@ def check_sources(folder: Path, names: Iterable[str]) -> None:
     for name in names:
         if (folder / name / "summary.json").is_file():
             summary = read_summary(folder / name)
-            for task in summary["tasks"]:
-                divisions.setdefault(task["name"], {})[name] = _division(summary, task)
+            for task in summary.tasks:
+                divisions.setdefault(task.name, {})[name] = _division(summary, task)
             for place, value in (*_of_summary(summary), *_of_sizes(folder / name), *_of_shift(folder / name)):
                 stated.setdefault(place[0], {})[f"{name}{place[1]}"] = value
     for task, found in divisions.items():
@@ -82,18 +82,18 @@ def _same(first: float | None, second: float | None) -> bool:
     return math.isclose(first, second, rel_tol=TOLERANCE, abs_tol=TOLERANCE**2)
 
 
-def _division(summary: Mapping[str, Any], task: Mapping[str, Any]) -> str:
-    facts = {key: task[key] for key in ("cases", "members", "cal", "val", "test")}
-    return json.dumps(facts | {"repeats": summary["repeats"], "fit": summary["fit"]}, sort_keys=True)
+def _division(summary: Summary, task: Any) -> str:
+    facts = {key: getattr(task, key) for key in ("cases", "members", "cal", "val", "test")}
+    return json.dumps(facts | {"repeats": summary.repeats, "fit": summary.fit}, sort_keys=True)
 
 
 Found = Iterator[tuple[tuple[Place, str], float | None]]
 
 
-def _of_summary(summary: Mapping[str, Any]) -> Found:
-    for row in summary["results"]:
-        for metric, one in row["metrics"].items():
-            yield (Place(row["task"], row["test_on"], row["pipeline"], metric), ""), one["value"]
+def _of_summary(summary: Summary) -> Found:
+    for row in summary.results:
+        for metric, one in row.metrics.items():
+            yield (Place(row.task, row.test_on, row.pipeline, metric), ""), one.value
 
 
 def _of_sizes(folder: Path) -> Found:

@@ -18,11 +18,9 @@ def claims(summaries: Mapping[str, Any]) -> Iterator[str]:
     for about, text in texts.items():
         found = []
         for name, summary in summaries.items():
-            pairs = [
-                each["metrics"] for each in summary["comparisons"] if each["about"] == about and not each["test_on"]
-            ]
-            errors = Counter(each[metric]["verdict"] for each in pairs for metric in TITLES if metric != "dice")
-            dice = Counter(each["dice"]["verdict"] for each in pairs)
+            pairs = [each.metrics for each in summary.comparisons if each.about == about and not each.test_on]
+            errors = Counter(each[metric].verdict for each in pairs for metric in TITLES if metric != "dice")
+            dice = Counter(each["dice"].verdict for each in pairs)
             found.append(
                 f"{name}: calibration metrics better in {errors['better']}, worse in {errors['worse']} of "
                 f"{sum(errors.values())} comparisons, Dice better in {dice['better']}, worse in {dice['worse']} of "
@@ -31,8 +29,8 @@ def claims(summaries: Mapping[str, Any]) -> Iterator[str]:
         yield f"- {text}. {'; '.join(found)}."
     gains = []
     for name, summary in summaries.items():
-        rows = {row["pipeline"]: row["metrics"] for row in summary["results"] if not row["test_on"]}
-        values = [100 * rows[f"identity({how})"]["dice"]["value"] for how in ("single", "mean_probs", "mean_logits")]
+        rows = {row.pipeline: row.metrics for row in summary.results if not row.test_on}
+        values = [100 * rows[f"identity({how})"]["dice"].value for how in ("single", "mean_probs", "mean_logits")]
         gains.append(
             f"{name} {values[0]:.1f} alone, {values[1]:.1f} and {values[2]:.1f} as mean of probs and of logits"
         )
@@ -46,18 +44,18 @@ def agreement(places: Mapping[str, tuple[Mapping[str, Any], paper.Rows, str]]) -
     counts: dict[str, Counter[str]] = {}
     for name, (summary, rows, target) in places.items():
         counts[name] = Counter()
-        for each in summary["comparisons"]:
-            if each["test_on"] != target or each["first"] not in rows or each["second"] not in rows:
+        for each in summary.comparisons:
+            if each.test_on != target or each.first not in rows or each.second not in rows:
                 continue
             cells = []
             for metric in TITLES:
-                theirs = paper.verdict(rows, each["first"], each["second"], metric)
-                ours = each["metrics"][metric]["verdict"]
+                theirs = paper.verdict(rows, each.first, each.second, metric)
+                ours = each.metrics[metric].verdict
                 outcome = judge(theirs, ours)
                 counts[name][outcome] += 1
                 text = f"{theirs} → {ours}"
                 cells.append(f"**{text}**" if outcome == "opposite" else text)
-            yield f"| {name} | {each['second']} against {each['first']} | {' | '.join(cells)} |"
+            yield f"| {name} | {each.second} against {each.first} | {' | '.join(cells)} |"
     yield "\nThe paper's → ours; opposite ones in bold.\n"
     for name, found in counts.items():
         yield (

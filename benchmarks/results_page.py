@@ -89,18 +89,18 @@ def page(folder: Path) -> Iterator[str]:
 
 def setup(folder: Path, summaries: Mapping[str, Any]) -> Iterator[str]:
     yield "## What was run\n"
-    yield "| task | stands for | C | M | cases | cal | val | test | repeats | voxels a case in the fits |"
+    yield "| task | stands for | C | M | cases | cal | val | test | repeats | voxels per case in the fits |"
     yield "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|"
     for name, summary in summaries.items():
-        task = summary["tasks"][0]
-        parts = [f"{min(task[part])}–{max(task[part])}" for part in ("cal", "val", "test")]
+        task = summary.tasks[0]
+        parts = [f"{min(getattr(task, part))}–{max(getattr(task, part))}" for part in ("cal", "val", "test")]
         parts = [part.split("–")[0] if len(set(part.split("–"))) == 1 else part for part in parts]
-        facts = [task["num_classes"], task["members"], task["cases"], *parts, summary["repeats"]]
-        voxels = summary["fit"]["voxels"]
+        facts = [task.num_classes, task.members, task.cases, *parts, summary.repeats]
+        voxels = summary.fit["voxels"]
         yield f"| {name} | {paper.COUNTERPART[name]} | {' | '.join(map(str, facts))} | {voxels} |"
     yield ""
     for name, summary in summaries.items():
-        yield from (f"- {name}: {note}." for note in summary["notes"])
+        yield from (f"- {name}: {note}." for note in summary.notes)
     missing = [name for name in REAL if name not in summaries]
     if missing:
         yield f"- Not measured yet: {', '.join(missing)}."
@@ -116,16 +116,16 @@ def main_results(summaries: Mapping[str, Any]) -> Iterator[str]:
 
 
 def lowest(summary: Mapping[str, Any], task: str) -> Iterator[str]:
-    rows = [row for row in summary["results"] if (row["task"], row["test_on"]) == (task, "")]
+    rows = [row for row in summary.results if (row.task, row.test_on) == (task, "")]
     for metric in ("nll", "ece", "ba_ece", "ace"):
-        best = min(rows, key=lambda row: row["metrics"][metric]["value"])
-        yield f"{TITLES[metric]} {best['pipeline']} ({best['metrics'][metric]['value']:.4f})"
+        best = min(rows, key=lambda row: row.metrics[metric].value)
+        yield f"{TITLES[metric]} {best.pipeline} ({best.metrics[metric].value:.4f})"
 
 
 def matched(summaries: Mapping[str, Any]) -> Iterator[str]:
     yield MATCHED
     for summary in summaries.values():
-        yield "\n".join(f"- {each['sentence']}" for each in summary["comparisons"]) + "\n"
+        yield "\n".join(f"- {each.sentence}" for each in summary.comparisons) + "\n"
     yield "### In short\n"
     yield from claims(summaries)
     yield AGREEMENT
@@ -160,7 +160,7 @@ def tables(folder: Path, title: str, stem: str, summaries: Mapping[str, Any], wo
 
 def binning(summaries: Mapping[str, Any]) -> Iterator[str]:
     """Yield the table of each task that has every number of bins."""
-    known = {name: summary for name, summary in summaries.items() if "ece_20" in summary["metrics"]}
+    known = {name: summary for name, summary in summaries.items() if "ece_20" in summary.metrics}
     if known:
         yield "## Binning\n"
     for summary in known.values():
@@ -193,13 +193,13 @@ def shift(folder: Path) -> Iterator[str]:
     yield "## Corrupted images (Tables 6 and 7)\n"
     yield (
         "Calibrators are fitted on clean predictions and tested on predictions of corrupted copies of those test "
-        f"images that have one; divisions of the cases: {summary['repeats']}.\n"
+        f"images that have one; divisions of the cases: {summary.repeats}.\n"
     )
     for stem in ("table6_corruptions", "shift_camvid", "covariate_shift"):
         path = place / "tables" / f"{stem}.md"
         if path.is_file():
             yield path.read_text("utf-8")
-    yield "\n".join(f"- {each['sentence']}" for each in summary["comparisons"] if each["test_on"]) + "\n"
+    yield "\n".join(f"- {each.sentence}" for each in summary.comparisons if each.test_on) + "\n"
     yield from agreement({f"camvid_{each}": (summary, paper.SHIFTED[each], f"camvid_{each}") for each in paper.SHIFTED})
 
 

@@ -30,9 +30,9 @@ def selective(folder: Path) -> Iterator[str]:
     if not (place / "summary.json").is_file():
         return
     yield INTRO
-    for task in read_summary(place)["tasks"]:
-        cal, val, test = (task[part][0] for part in ("cal", "val", "test"))
-        yield f"- {task['name']}: {cal} cases for calibration, {val} for validation, {test} for the test."
+    for task in read_summary(place).tasks:
+        cal, val, test = (getattr(task, part)[0] for part in ("cal", "val", "test"))
+        yield f"- {task.name}: {cal} cases for calibration, {val} for validation, {test} for the test."
     yield ""
     for name, table in STUDIES.items():
         path = place / "studies" / f"{name}.json"

@@ -3,14 +3,13 @@
 import numpy as np
 import torch
 
-from segcal import fit
+from segcal import evaluate, fit
 from segcal.benchmark.job import CaseCounter, benchmark_metrics, run_job
 from segcal.benchmark.protocol import parse_protocol
 from segcal.benchmark.results import read_unit
 from segcal.benchmark.units import divide, plan
 from segcal.calibrators import make_calibrator
 from segcal.cases import ArrayCases
-from segcal.evaluation import evaluate
 from segcal.kernels.threads import one_thread
 
 METRICS = ["nll", "dice", "ece", "ba_ece", "ace", "flip_rate"]

@@ -2,10 +2,9 @@ import numpy as np
 import pytest
 import torch
 
-from segcal import make_calibrator
+from segcal import audit, make_calibrator
 from segcal.calibrators.meta_cal import entropy
 from segcal.errors import InputError
-from segcal.evaluation import audit
 
 
 def softmax(z):

@@ -6,12 +6,11 @@ import nibabel
 import numpy as np
 import pytest
 
-from segcal import fit
+from segcal import evaluate, fit
 from segcal.cases import ArrayCases, CaseError, ReadOptions, convert, open_cases, split_folders
 from segcal.cases.formats import Options
 from segcal.cases.open import detect_format, open_format
 from segcal.errors import InputError
-from segcal.evaluation import evaluate
 
 
 def test_all_mismatches_are_listed_at_once(npy_folder, tmp_path):

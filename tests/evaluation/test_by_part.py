@@ -1,9 +1,8 @@
 import numpy as np
 import pytest
 
-from segcal import ArrayCases, InputError, SuspicionWarning, make_calibrator
+from segcal import ArrayCases, InputError, SuspicionWarning, evaluate, make_calibrator
 from segcal.cases import CaseError
-from segcal.evaluation import evaluate
 from segcal.evaluation.by_part import divide_by_part, document, evaluate_by_part, labelled_rows, related
 from segcal.fitting.certificate import Certificate, Fitted
 from segcal.fitting.config import FitConfig

@@ -2,8 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from segcal import ArrayCases, FitConfig, fit, load, make_calibrator, save
-from segcal.evaluation import evaluate
+from segcal import ArrayCases, FitConfig, evaluate, fit, load, make_calibrator, save
 from segcal.fitting import selective
 from segcal.fitting import selector as training
 

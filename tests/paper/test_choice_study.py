@@ -61,8 +61,9 @@ def row(size, seed, new, change, error):
     difference = {"mean": change, "error": error}
     keys = [f"{n}({p})" for n in ("ts", "identity") for p in ("mean_probs", "mean_logits")]
     return {
-        "size": size, "seed": seed, "place": "", "new": new,
+        "size": size, "seed": seed, "place": "", "new": new, "groups": 3, "stated": {"ts": 0.01, "identity": 0.5},
         "nll": dict.fromkeys([*keys, "new", "old"], 0.5),
+        "ece": dict.fromkeys([*keys, "new", "old"], 0.25),
         "differences": {f"{rule} - {key}": difference for rule in ("new", "old") for key in keys},
     }  # fmt: skip
 
@@ -72,6 +73,9 @@ def test_the_page_counts_what_is_worse_beyond_two_standard_errors(load, tmp_path
     rows += [row(6, 0, "cms_ap (mean_logits)", -0.1, 0.01)]
     (tmp_path / "roads.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n")
     text = "\n".join(load("choice_page").choice(tmp_path))
-    assert "| 3 | 2 | 0.5000 | 0.5000 | 0.5000 | 0.5000 | 0.5000 | 1 / 1 | 1 / 1 | ts (mean_probs) 2 |" in text
-    assert "| 6 | 1 | 0.5000 | 0.5000 | 0.5000 | 0.5000 | 0.5000 | 0 / 0 | 0 / 0 | cms_ap (mean_logits) 1 |" in text
-    assert "Default minus `ts(mean_probs)` with 6 cases: -0.1000 NLL" in text
+    assert "| 3 | 2 | 0.5000 | 0.5000 | 0.5000 | 0.5000 | 0.5000 | 1 / 1 | 1 / 1 | 1 / 0 | ts (mean_probs) 2 |" in text
+    assert (
+        "| 6 | 1 | 0.5000 | 0.5000 | 0.5000 | 0.5000 | 0.5000 | 0 / 0 | 0 / 0 | 0 / 0 | cms_ap (mean_logits) 1 |"
+        in text
+    )
+    assert "Default minus `ts(mean_probs)` with 6 cases: +0.0000 NLL (+0.0000 to +0.0000), +0.0000 ECE" in text

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch.nn import functional
 
+from segcal import evaluate
 from segcal.cases import ArrayCases
 from segcal.errors import InputError
-from segcal.evaluation import evaluate
 
 SCRIPTS = Path(__file__).parents[2] / "benchmarks"
 SPACE = (3, 10, 12)

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from segcal.benchmark.protocol import parse_protocol
 from segcal.demo.embedded import open_embedded
@@ -40,7 +41,7 @@ def run_roads(folder, name, pipelines, studies, **more):
         **more,
     }
     opener = partial(open_embedded, cache=folder / "cache")
-    run_protocol(parse_protocol(document), folder / name, opener, opener)
+    run_protocol(replace(parse_protocol(document), embedded=opener), folder / name)
 
 
 @pytest.fixture(scope="module")

@@ -5,16 +5,16 @@ import numpy as np
 import pytest
 
 from segcal.errors import InputError
-from segcal.statistics.additive import Table, total_of
+from segcal.statistics.additive import AdditiveTable, total_of
 
 
 @dataclass(frozen=True)
-class Inner(Table):
+class Inner(AdditiveTable):
     count: np.ndarray
 
 
 @dataclass(frozen=True)
-class Outer(Table):
+class Outer(AdditiveTable):
     size: int = field(metadata={"fixed": True})
     total: float
     inner: dict = field(metadata={"table": Inner})

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from msgspec import structs
 
-from segcal.evaluation import evaluate
+from segcal import evaluate
 from segcal.studies.ensemble_size import run_ensemble_size
 from segcal.studies.setting import NothingToStudyError
 

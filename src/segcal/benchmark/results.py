@@ -20,18 +20,18 @@ from segcal.benchmark.units import SCHEMA, Unit
 from segcal.documents import parse_json
 from segcal.errors import ArtifactError, InputError
 from segcal.statistics import CaseTables
-from segcal.statistics.additive import Table
+from segcal.statistics.additive import AdditiveTable
 from segcal.statistics.spread import CurveSpread
 from segcal.summary import Bootstrap
 from segcal.types import Preserves
 
 PROTOCOL = "protocol.json"
-# Plain data of a table, as `Table.to_plain` writes it.
+# Plain data of a table, as `AdditiveTable.to_plain` writes it.
 PlainTable: TypeAlias = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class FlipBands(Table):
+class FlipBands(AdditiveTable):
     """Flips by distance from the boundary; the last band holds voxels of maps without a boundary.
 
     Attributes:
@@ -77,7 +77,7 @@ class CaseResult(Struct, frozen=True):
 
 
 @dataclass(frozen=True)
-class Totals(Table):
+class Totals(AdditiveTable):
     """The last line: tables of all test cases together.
 
     Attributes:

@@ -60,6 +60,7 @@ def each_part(context: Context | None, change: Callable[[Tensor], Tensor]) -> Co
 def with_margin(values: Tensor, margin: Sequence[int]) -> Tensor:
     """Continue ``(batch, channels, *space)`` by reflection, and an axis that is too short for it by its last value.
 
+    >>> import torch
     >>> with_margin(torch.tensor([[[[1.0, 2.0, 3.0]]]]), (0, 2))
     tensor([[[[3., 2., 1., 2., 3., 2., 1.]]]])
     >>> with_margin(torch.tensor([[[[1.0, 2.0]]]]), (0, 2))

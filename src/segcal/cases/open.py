@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from segcal.cases.files import FileCases
-from segcal.cases.formats import FORMATS, Facts, Format, Options
+from segcal.cases.formats import FORMATS, Format, FormatFacts, Options
 from segcal.cases.formats.store import Store
 from segcal.cases.kinds import KINDS, check_kind
 from segcal.cases.labels import Axes, ImageFolder, LabelFolder, find_files
@@ -190,7 +190,7 @@ def _match(members: Sequence[Format], labels: LabelFolder | None, strict: bool) 
     return ids
 
 
-def _kind(declared: str | None, members: Sequence[Format], facts: Sequence[Facts]) -> Kind:
+def _kind(declared: str | None, members: Sequence[Format], facts: Sequence[FormatFacts]) -> Kind:
     known = {fact.kind for fact in facts if fact.kind is not None}
     if declared is None and not known:
         raise InputError(
@@ -207,7 +207,7 @@ def _kind(declared: str | None, members: Sequence[Format], facts: Sequence[Facts
     return known.pop()
 
 
-def _num_classes(member: Format, ids: Sequence[str], facts: Facts, kind: Kind) -> int:
+def _num_classes(member: Format, ids: Sequence[str], facts: FormatFacts, kind: Kind) -> int:
     if facts.num_classes is not None:
         return facts.num_classes
     if kind == "sigmoid":
@@ -229,7 +229,7 @@ def _num_classes(member: Format, ids: Sequence[str], facts: Facts, kind: Kind) -
     raise failure
 
 
-def _ignore(declared: int | None, facts: Facts) -> int | None:
+def _ignore(declared: int | None, facts: FormatFacts) -> int | None:
     if declared is not None and facts.ignore is not None and declared != facts.ignore:
         raise InputError(
             f"ignore is {declared}, but dataset.json says {facts.ignore}. Leave ignore out, or correct the dataset."
@@ -237,7 +237,7 @@ def _ignore(declared: int | None, facts: Facts) -> int | None:
     return facts.ignore if declared is None else declared
 
 
-def _class_names(declared: Sequence[str] | None, facts: Facts, num_classes: int) -> Sequence[str] | None:
+def _class_names(declared: Sequence[str] | None, facts: FormatFacts, num_classes: int) -> Sequence[str] | None:
     names = facts.class_names if declared is None else declared
     if names is not None and len(names) != num_classes:
         raise InputError(

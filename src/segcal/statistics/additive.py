@@ -14,7 +14,7 @@ import numpy as np
 from segcal.errors import InputError
 
 
-class Table:
+class AdditiveTable:
     """A dataclass of arrays, numbers, dicts and other tables that adds field by field.
 
     A field with ``metadata={"fixed": True}`` says what is counted: it must be equal in both. A field with
@@ -73,7 +73,7 @@ def _add(mine: Any, its: Any) -> Any:
 
 
 def _encode(value: Any) -> Any:
-    if isinstance(value, Table):
+    if isinstance(value, AdditiveTable):
         return value.to_plain()
     if isinstance(value, dict):
         return {str(key): _encode(entry) for key, entry in value.items()}
@@ -90,7 +90,7 @@ def _encode(value: Any) -> Any:
     }
 
 
-def _decode(value: Any, table: type[Table] | None) -> Any:
+def _decode(value: Any, table: type[AdditiveTable] | None) -> Any:
     if isinstance(value, dict) and "cells" in value:
         array = np.zeros(value["shape"], value["dtype"])
         array.reshape(-1)[value["cells"]] = value["values"]

@@ -21,7 +21,7 @@ except ImportError:  # compiled code that is not made for every platform
     edt = None
 
 from segcal.errors import InputError
-from segcal.statistics.additive import Table
+from segcal.statistics.additive import AdditiveTable
 from segcal.statistics.reliability import Curve
 
 BAND_EDGES = (0.0, 3.0, 7.0, 15.0)
@@ -30,7 +30,7 @@ COUNTERS = 1 << 20
 
 
 @dataclass(frozen=True)
-class Bands(Table):
+class Bands(AdditiveTable):
     """What was counted in each band.
 
     Attributes:

@@ -16,7 +16,7 @@ from segcal.checks import as_tensor, check_floating, check_labels
 from segcal.errors import InputError
 from segcal.kernels.raw_tables import Layout, RawTables
 from segcal.kernels.reliability import count_voxels
-from segcal.statistics.additive import Table
+from segcal.statistics.additive import AdditiveTable
 from segcal.statistics.boundary import Bands, LabelBands
 from segcal.statistics.counts import Confusion, Flips, FreeEnergy, Likelihood, Ranking
 from segcal.statistics.reliability import Curve, curves_by_band, curves_by_region
@@ -31,7 +31,7 @@ NORMALISED = {torch.float16: 0.02, torch.bfloat16: 0.1, torch.float32: 1e-3, tor
 
 
 @dataclass(frozen=True)
-class CaseTables(Table):
+class CaseTables(AdditiveTable):
     """The tables of one case, or of several added up.
 
     Attributes:

@@ -10,11 +10,11 @@ from typing import Self
 
 import numpy as np
 
-from segcal.statistics.additive import Table
+from segcal.statistics.additive import AdditiveTable
 
 
 @dataclass(frozen=True)
-class Likelihood(Table):
+class Likelihood(AdditiveTable):
     """Sums over the voxels that count.
 
     Attributes:
@@ -31,7 +31,7 @@ class Likelihood(Table):
 
 
 @dataclass(frozen=True)
-class Confusion(Table):
+class Confusion(AdditiveTable):
     """Voxels by true and predicted class: ``(truth, prediction)`` int64, and how many did not count."""
 
     count: np.ndarray
@@ -39,7 +39,7 @@ class Confusion(Table):
 
 
 @dataclass(frozen=True)
-class Flips(Table):
+class Flips(AdditiveTable):
     """Voxels whose predicted class a calibrator changed: another class is *strictly* above the old winner.
 
     Attributes:
@@ -53,7 +53,7 @@ class Flips(Table):
 
 
 @dataclass(frozen=True)
-class Ranking(Table):
+class Ranking(AdditiveTable):
     """Voxels in bins of doubt, from the least to the most, and those whose prediction is wrong; int64."""
 
     count: np.ndarray
@@ -61,7 +61,7 @@ class Ranking(Table):
 
 
 @dataclass(frozen=True)
-class FreeEnergy(Table):
+class FreeEnergy(AdditiveTable):
     r"""Moments of :math:`F(z) = \log \sum_c e^{z_c}` over the voxels of a case (Table 3 of the paper).
 
     Count, mean and the sum of squared deviations from it, which merge without losing digits to a large offset.

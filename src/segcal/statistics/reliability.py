@@ -11,13 +11,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from segcal.statistics.additive import Table
+from segcal.statistics.additive import AdditiveTable
 
 REGIONS = ("all", "right", "wrong", "foreground", "union")
 
 
 @dataclass(frozen=True)
-class Curve(Table):
+class Curve(AdditiveTable):
     """Bins along the last axis.
 
     Attributes:

@@ -17,12 +17,12 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
-from segcal.statistics.additive import Table
+from segcal.statistics.additive import AdditiveTable
 from segcal.statistics.reliability import Curve
 
 
 @dataclass(frozen=True)
-class CurveSpread(Table):
+class CurveSpread(AdditiveTable):
     """Sums over cases, of the shape of a curve's count.
 
     Attributes:

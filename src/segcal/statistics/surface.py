@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from segcal.statistics.additive import Table
+from segcal.statistics.additive import AdditiveTable
 from segcal.statistics.boundary import squared_distances
 
 PRESENT, ONE_EMPTY, BOTH_EMPTY = 0, 1, 2
 
 
 @dataclass(frozen=True)
-class Surface(Table):
+class Surface(AdditiveTable):
     """Surface distances of one case, by class; NaN where a mask is empty.
 
     Attributes:

@@ -123,12 +123,3 @@ def read_outcomes(folder: str | Path) -> dict[str, Struct]:
                 "benchmark again."
             ) from None
     return found
-
-
-def study_table() -> str:
-    """Return a Markdown table of the studies, for the manual."""
-    lines = ["| study | shows | needs | takes | runs unless `studies` says otherwise |", "|---|---|---|---|---|"]
-    for name, each in STUDIES.items():
-        cells = (f"`{name}`", each.shows, each.needs, each.costs, "yes" if each.usual else "no")
-        lines.append(f"| {' | '.join(cells)} |".replace("|  |", "| |"))
-    return "\n".join(lines)

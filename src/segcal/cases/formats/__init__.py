@@ -1,6 +1,6 @@
 """The file formats that segcal reads and writes, by the name a user declares."""
 
-from segcal.cases.formats.base import Facts, Format, Header, Options, Stored
+from segcal.cases.formats.base import Format, FormatFacts, Header, Options, Stored
 from segcal.cases.formats.nifti import Nifti, NiftiClasses
 from segcal.cases.formats.nnunet import Nnunet
 from segcal.cases.formats.npy import Npy, Npz
@@ -19,4 +19,4 @@ FORMATS: dict[str, type[Format]] = {
     "store": Store,
 }
 
-__all__ = ["FORMATS", "Facts", "Format", "Header", "Options", "Stored"]
+__all__ = ["FORMATS", "Format", "FormatFacts", "Header", "Options", "Stored"]

@@ -50,8 +50,8 @@ class Stored:
 
 
 @dataclass(frozen=True)
-class Facts:
-    """Facts that a folder as a whole says about its cases; `labelled`: its files hold the labels too."""
+class FormatFacts:
+    """FormatFacts that a folder as a whole says about its cases; `labelled`: its files hold the labels too."""
 
     kind: Kind | None = None
     pooling: str | None = None
@@ -100,9 +100,9 @@ class Format(ABC):
         """List the cases of the folder."""
         return {case_id: (path,) for case_id, path in find_files(self.folder, self.extensions).items()}
 
-    def facts(self) -> Facts:
+    def facts(self) -> FormatFacts:
         """Return what the folder as a whole says."""
-        return Facts()
+        return FormatFacts()
 
     @abstractmethod
     def header(self, case_id: str) -> Header:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from segcal.cases.formats.base import Facts, Format, Header, Stored
+from segcal.cases.formats.base import Format, FormatFacts, Header, Stored
 from segcal.cases.labels import find_files
 from segcal.cases.nifti_file import EXTENSIONS, nifti_values, open_nifti, orientation, save_like, spacing
 from segcal.errors import InputError
@@ -44,9 +44,9 @@ class Nifti(Format):
         assert failure is not None
         raise failure
 
-    def facts(self) -> Facts:
+    def facts(self) -> FormatFacts:
         """Return that labels, where they are NIfTI too, have the same axes."""
-        return Facts(label_axes="xyz")
+        return FormatFacts(label_axes="xyz")
 
     def header(self, case_id: str) -> Header:
         """Look at the header."""
@@ -103,9 +103,9 @@ class NiftiClasses(Format):
         self._numbers = {case_id: sorted(paths) for case_id, paths in found.items()}
         return {case_id: tuple(paths[number] for number in sorted(paths)) for case_id, paths in found.items()}
 
-    def facts(self) -> Facts:
+    def facts(self) -> FormatFacts:
         """Return that labels, where they are NIfTI too, have the same axes."""
-        return Facts(label_axes="xyz")
+        return FormatFacts(label_axes="xyz")
 
     def header(self, case_id: str) -> Header:
         """Look at the headers of all classes."""

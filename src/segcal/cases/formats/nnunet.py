@@ -18,7 +18,7 @@ from PIL import Image
 
 from segcal.atomic import write_bytes
 from segcal.cases.base import SINGLE_FOLDS
-from segcal.cases.formats.base import Facts, Format, Header, Options, Stored
+from segcal.cases.formats.base import Format, FormatFacts, Header, Options, Stored
 from segcal.cases.formats.nnunet_files import find_beside, load_dataset, read_properties
 from segcal.cases.labels import find_files, read_label_file
 from segcal.cases.nifti_file import EXTENSIONS, open_nifti, save_like, turned_back
@@ -70,10 +70,10 @@ class Nnunet(Format):
             )
         return found
 
-    def facts(self) -> Facts:
+    def facts(self) -> FormatFacts:
         """Return what dataset.json says."""
         data = self.dataset
-        return Facts(
+        return FormatFacts(
             kind="probs",
             class_names=data.class_names,
             num_classes=len(data.class_names),

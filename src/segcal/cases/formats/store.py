@@ -19,7 +19,7 @@ from torch import Tensor
 
 from segcal.atomic import write_text
 from segcal.cases.base import Case, CaseError
-from segcal.cases.formats.base import Facts, Format, Header, Options, Stored
+from segcal.cases.formats.base import Format, FormatFacts, Header, Options, Stored
 from segcal.cases.formats.safetensors import look_at, write_tensors
 from segcal.cases.keep_argmax import keep_decision
 from segcal.cases.kinds import check_kind
@@ -77,7 +77,7 @@ class Store(Format):
         """Recognise a store by its dataset.json."""
         return (folder / DATASET).is_file() and read_json(folder / DATASET).get("format") == FORMAT
 
-    def facts(self) -> Facts:
+    def facts(self) -> FormatFacts:
         """Return what dataset.json and the files' headers say."""
         data = self.dataset
         groups, labelled = {}, False
@@ -89,7 +89,7 @@ class Store(Format):
                 continue  # a damaged file fails when its case is read, not when the folder is opened
             if case.group is not None:
                 groups[case_id] = clean(str(case.group))
-        return Facts(
+        return FormatFacts(
             kind=check_kind(str(data.kind)),
             pooling=data.pooling,
             class_names=None if data.class_names is None else tuple(data.class_names),

@@ -2,14 +2,13 @@
 
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from msgspec import structs, to_builtins
 
 from segcal.benchmark.protocol import parse_protocol
 from segcal.errors import ArtifactError, InputError
-from segcal.studies import STUDIES, USUAL, choose_studies, read_outcomes, run_studies, study_table
+from segcal.studies import STUDIES, USUAL, choose_studies, read_outcomes, run_studies
 
 TASK = {"name": "x", "embedded": "roads"}
 
@@ -29,10 +28,6 @@ def test_a_protocol_has_the_usual_studies_unless_it_names_others():
     for wrong in (["weather"], [3], ["flips", "all"]):
         with pytest.raises(InputError, match=r"no study is named .*\. Choose one of: offsets, flips"):
             chosen(studies=wrong)
-
-
-def test_the_manual_has_the_table_of_the_registry():
-    assert study_table() in (Path(__file__).parents[2] / "docs" / "protocol.md").read_text("utf-8")
 
 
 def test_what_is_read_from_a_folder_is_what_was_written(setting):
