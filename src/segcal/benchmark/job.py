@@ -42,7 +42,6 @@ FIGURE_BINS = 15
 REGIONS = ("all", "foreground")
 OTHER_BINS = (20, 30, 40)
 
-CALIBRATORS = "calibrators"  # until studies and report use Unit.calibrator_path
 Report = Callable[[str], None]
 
 

@@ -277,6 +277,3 @@ def _phrase(name: str, found: Compared) -> str:
 
 def _joined(parts: Sequence[str]) -> str:
     return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
-
-
-numbers_of = Summary.numbers  # until nothing imports it any more
