@@ -132,10 +132,10 @@ def test_values_that_do_not_fit_the_draws_are_refused():
         estimate([np.zeros(3)], Draws([4]))
 
 
-@pytest.mark.parametrize(("sizes", "replicates"), [([], 10), ([3, 0], 10), ([3], 0)])
-def test_draws_of_nothing_are_refused(sizes, replicates):
-    with pytest.raises(InputError, match="but at least one repeat, one case in each and one replicate are needed"):
-        Draws(sizes, replicates)
+@pytest.mark.parametrize("sizes", [[], [3, 0]])
+def test_draws_of_nothing_are_refused(sizes):
+    with pytest.raises(InputError, match="but at least one repeat and one case in each are needed"):
+        Draws(sizes, 10)
 
 
 ROWS = (
@@ -175,3 +175,16 @@ def test_what_is_not_ours_is_refused(text, match, tmp_path):
 def test_an_estimate_shows_what_it_is_of():
     assert repr(Estimate(0.5, 0.25, 1.0, 7, 1)) == "Estimate(value=0.5, low=0.25, high=1.0, cases=7, undefined=1)"
     assert repr(Estimate(0.5, 0.5, 0.5, repeats=1)) == "Estimate(value=0.5, low=0.5, high=0.5, repeats=1)"
+
+
+@pytest.mark.parametrize("seed", [-1, 0.5, True])
+def test_seeds_that_are_none_are_refused(seed):
+    with pytest.raises(InputError, match="but a whole number of at least 0 is needed"):
+        Draws([3], 10, seed)
+
+
+def test_no_replicates_and_levels_above_one_are_refused():
+    with pytest.raises(InputError, match="replicates is 0, but at least 1 is needed"):
+        Draws([3], 0)
+    with pytest.raises(InputError, match="level is 95, but a share between 0 and 1 is needed"):
+        estimate([np.ones(3)], Draws([3], 10), 95)

@@ -4,6 +4,7 @@ Every message has the form of :mod:`segcal.errors`: the name the user typed, wha
 counts, what is needed, and what to do.
 """
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -28,6 +29,25 @@ def check_num_classes(num_classes: object) -> int:
     if num_classes > MAX_CLASSES:
         raise InputError(f"num_classes is {num_classes}, but at most {MAX_CLASSES} are possible. Check the number.")
     return int(num_classes)
+
+
+def check_seed(seed: object) -> int:
+    """Return a seed that is a whole number of at least 0."""
+    if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
+        raise InputError(f"seed is {seed!r}, but a whole number of at least 0 is needed. Choose another.")
+    return seed
+
+
+def check_spacing(spacing: Sequence[float] | None, axes: int) -> None:
+    """Refuse voxel sizes that are not one positive number per axis of space."""
+    if spacing is None:
+        return
+    sizes = list(spacing) if isinstance(spacing, Sequence) else [spacing]
+    if len(sizes) != axes or not all(isinstance(size, int | float) and 0 < size < math.inf for size in sizes):
+        raise InputError(
+            f"spacing is {spacing!r}, but one positive voxel size per axis of space is needed, {axes} in all. "
+            "Correct it, or leave it out."
+        )
 
 
 def as_tensor(array: object, name: str) -> Tensor:

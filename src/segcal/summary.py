@@ -18,6 +18,7 @@ import msgspec
 import numpy as np
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from segcal.checks import check_seed
 from segcal.documents import parse_json
 from segcal.errors import ArtifactError, InputError
 from segcal.types import Preserves
@@ -77,12 +78,14 @@ class Draws:
     """
 
     def __init__(self, sizes: Sequence[int], replicates: int = REPLICATES, seed: int = 0) -> None:
-        if not sizes or min(sizes) < 1 or replicates < 1:
+        if replicates < 1:
+            raise InputError(f"replicates is {replicates}, but at least 1 is needed. Leave it out for {REPLICATES}.")
+        if not sizes or min(sizes) < 1:
             raise InputError(
-                f"sizes is {list(sizes)} and replicates is {replicates}, but at least one repeat, one case in each and "
-                "one replicate are needed. Leave out repeats without cases."
+                f"sizes is {list(sizes)}, but at least one repeat and one case in each are needed. "
+                "Leave out repeats without cases."
             )
-        generator = np.random.default_rng(seed)
+        generator = np.random.default_rng(check_seed(seed))
         self.sizes = tuple(int(size) for size in sizes)
         self.repeat = generator.integers(len(sizes), size=(replicates, len(sizes)))
         self.weights = []
@@ -160,6 +163,8 @@ def pooled_replicates(parts: Sequence[Any], value: Callable[[Any], float | None]
 
 def percentile_interval(replicates: np.ndarray, level: float = LEVEL) -> tuple[float | None, float | None]:
     """Return the percentile interval of the replicates that are defined."""
+    if not 0 < level < 1:
+        raise InputError(f"level is {level!r}, but a share between 0 and 1 is needed. Try 0.95.")
     defined = replicates[~np.isnan(replicates)]
     if defined.size == 0:
         return None, None

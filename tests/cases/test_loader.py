@@ -234,3 +234,21 @@ def test_networks_are_pooled_and_an_inferer_is_asked():
 def test_what_cannot_be_cases_is_refused(data, options, match):
     with pytest.raises(InputError, match=match):
         as_cases(data, **options)
+
+
+def test_voxels_without_space_are_one_case():
+    rng = np.random.default_rng(5)
+    logits, labels = rng.normal(size=(40, 3)), rng.integers(3, size=40)
+    cases = as_cases(logits, labels)
+    assert len(cases) == 1
+    case = cases.checked(cases.ids[0])
+    np.testing.assert_array_equal(case.logits.numpy(), logits.T)
+    np.testing.assert_array_equal(case.labels.numpy(), labels)
+
+
+def test_an_empty_list_and_an_inferer_without_a_network_are_refused():
+    with pytest.raises(InputError, match="data is empty, but at least one case is needed"):
+        as_cases([], [])
+    loader_of_pairs = [(torch.zeros(1, 2, 3), torch.zeros(1, 3, dtype=int))]
+    with pytest.raises(InputError, match="inferer is given without a model, but it runs one"):
+        as_cases(loader_of_pairs, inferer=lambda images, model: images)

@@ -206,7 +206,7 @@ def test_the_signature_names_every_declaration():
 def test_a_store_that_holds_labels_suffices_alone(npy_folder, tmp_path, scenes):
     logits, labels = zip(*scenes(6), strict=True)
     for name, truth in (("labelled", list(labels)), ("bare", None)):
-        list(convert(ArrayCases(list(logits), truth), tmp_path / name))
+        convert(ArrayCases(list(logits), truth), tmp_path / name)
     assert split_folders([tmp_path / "labelled"]) == ([tmp_path / "labelled"], None)
     cases = open_cases(*split_folders([tmp_path / "labelled"]))
     assert cases.has_labels

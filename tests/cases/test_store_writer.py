@@ -21,7 +21,7 @@ def arrays(rng):
 
 
 def test_a_converted_collection_reads_back_as_it_was(arrays, tmp_path):
-    assert list(convert(arrays, tmp_path / "s")) == ["a", "b", "c"]
+    assert convert(arrays, tmp_path / "s").written == ["a", "b", "c"]
     store = open_cases(tmp_path / "s")
     assert (store.kind, store.pooling, store.class_names) == ("logits", "mean_logits", ("p", "q", "r"))
     assert store.groups == arrays.groups
@@ -37,17 +37,17 @@ def test_a_converted_collection_reads_back_as_it_was(arrays, tmp_path):
 
 
 def test_what_is_complete_is_not_written_again(arrays, tmp_path):
-    list(convert(arrays, tmp_path))
+    convert(arrays, tmp_path)
     stamp = (tmp_path / "b.safetensors").stat().st_mtime_ns
     (tmp_path / "c.safetensors").unlink()
-    list(convert(arrays, tmp_path))
+    convert(arrays, tmp_path)
     assert (tmp_path / "b.safetensors").stat().st_mtime_ns == stamp
     assert (tmp_path / "c.safetensors").exists()
     assert [path.name for path in tmp_path.glob(".*")] == [".segcal"]
 
 
 def test_a_store_of_another_collection_is_not_mixed(arrays, tmp_path):
-    list(convert(arrays, tmp_path))
+    convert(arrays, tmp_path)
     with pytest.raises(InputError, match=r"holds a store with another num_classes \(3\), but 2 is to be written"):
         StoreWriter(ArrayCases([np.zeros((2, 4))], pooling="mean_logits"), tmp_path)
 
@@ -60,7 +60,7 @@ def test_foreign_files_are_not_mixed(arrays, tmp_path):
 
 def test_probabilities_are_stored_without_an_offset(tmp_path, rng):
     probs = rng.dirichlet([1, 1, 1], size=7).T.astype(np.float32)
-    list(convert(ArrayCases([probs], kind="probs"), tmp_path))
+    convert(ArrayCases([probs], kind="probs"), tmp_path)
     store = open_cases(tmp_path)
     assert json.loads((tmp_path / "dataset.json").read_text())["kind"] == "probs"
     assert not store.has_offset
@@ -69,7 +69,7 @@ def test_probabilities_are_stored_without_an_offset(tmp_path, rng):
 
 def test_a_sigmoid_output_is_stored_as_two_classes(tmp_path, rng):
     foreground = rng.random((4, 5)).astype(np.float32)
-    list(convert(ArrayCases([foreground], kind="sigmoid"), tmp_path / "s"))
+    convert(ArrayCases([foreground], kind="sigmoid"), tmp_path / "s")
     store = open_cases(tmp_path / "s")
     assert (store.kind, store.num_classes) == ("sigmoid", 2)
     case = store.read("0")
@@ -79,6 +79,6 @@ def test_a_sigmoid_output_is_stored_as_two_classes(tmp_path, rng):
 
 
 def test_file_cases_survive_a_process_border(arrays, tmp_path):
-    list(convert(arrays, tmp_path))
+    convert(arrays, tmp_path)
     again = pickle.loads(pickle.dumps(open_cases(tmp_path)))
     assert again.read("b").id == "b"

@@ -4,6 +4,7 @@ import pytest
 
 from segcal import FitConfig
 from segcal.errors import InputError
+from segcal.fitting.config import check_config
 
 
 @pytest.mark.parametrize(
@@ -45,3 +46,9 @@ def test_the_papers_procedure_is_a_config_too():
 def test_a_config_is_plain_data():
     config = FitConfig(lam=0.1, voxels="all")
     assert FitConfig(**json.loads(json.dumps(config.to_dict()))) == config
+
+
+def test_settings_of_another_kind_are_refused():
+    with pytest.raises(InputError, match=r"config is dict, but a FitConfig is needed. Write segcal.FitConfig\("):
+        check_config({"voxels": 3})
+    assert check_config(None) == FitConfig()

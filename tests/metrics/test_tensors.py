@@ -223,3 +223,36 @@ def test_tensors_on_a_gpu_give_the_same_numbers():
     for name in ("ece", "ba_ece", "dice", "hd95", "cece"):
         function = getattr(segcal.metrics, name)
         assert function(logits.cuda(), labels.cuda()) == pytest.approx(function(logits, labels), rel=1e-9)
+
+
+def test_a_batch_of_other_classes_leaves_the_meter_as_it_was():
+    rng = np.random.default_rng(3)
+    logits, labels = rng.normal(size=(2, 3, 5, 4)), rng.integers(3, size=(2, 5, 4))
+    meter = segcal.metrics.meter("ece", "nll", "miou")
+    meter.update(logits, labels)
+    before = meter.compute()
+    with pytest.raises(segcal.InputError, match=r"logits has 2 classes, but the batches before had 3. Use one meter"):
+        meter.update(logits[:, :2], labels.clip(0, 1))
+    assert meter.compute() == before
+    meter.reset()
+    meter.update(logits[:, :2], labels.clip(0, 1))
+
+
+@pytest.mark.parametrize("spacing", [(1, 2, 3), (1, -2), 2, (1, float("nan")), ("a", 1)])
+def test_voxel_sizes_that_are_none_are_refused(spacing):
+    logits, labels = np.zeros((1, 2, 5, 4)), np.zeros((1, 5, 4), int)
+    with pytest.raises(segcal.InputError, match="but one positive voxel size per axis of space is needed, 2 in all"):
+        segcal.metrics.hd(logits, labels, spacing=spacing)
+
+
+def test_probabilities_that_nobody_declared_are_doubted():
+    probs = np.full((1, 2, 3), 0.5)
+    probs[:, 0, 0], probs[:, 1, 0] = 0.9, 0.1
+    with pytest.warns(segcal.SuspicionWarning, match="declared as logits, but all lie in 0 to 1 and sum to 1"):
+        segcal.metrics.nll(probs, np.zeros((1, 3), int))
+
+
+@pytest.mark.parametrize("names", [(), (["ece"],)])
+def test_a_meter_of_nothing_is_refused(names):
+    with pytest.raises(segcal.InputError, match=r"but names of metrics are needed. Write for example meter"):
+        segcal.metrics.meter(*names)

@@ -147,3 +147,15 @@ def test_a_calibrator_that_is_not_in_the_registry_has_its_own_name(held_out):
     mine = type(fitted)(**{**fitted.__dict__, "calibrator": Mine(3)})
     document = evaluation_document(segcal.evaluate(held_out, mine.calibrator, replicates=50), held_out, mine)
     assert document.sections[0].verdict.done.startswith("A calibrator, Mine (Mine), was fitted on")
+
+
+def test_a_report_of_arrays_and_what_is_no_fit(tmp_path):
+    rng = np.random.default_rng(0)
+    logits = rng.normal(size=(3, 2, 6, 5)).astype("float32")
+    labels = logits.argmax(1)
+    fitted = segcal.fit("ts", logits, (logits + rng.gumbel(size=logits.shape)).argmax(1))
+    result = segcal.report(fitted, logits, tmp_path / "page.html", labels=labels, kind="logits", replicates=50)
+    assert result.before["nll"].cases == 3
+    assert (tmp_path / "page.html").is_file()
+    with pytest.raises(InputError, match="fitted is TemperatureScaling, but what fit, choose or load returned is need"):
+        segcal.report(fitted.calibrator, logits, tmp_path / "other.html", labels=labels)

@@ -41,13 +41,24 @@ def read_toml(path: Path) -> dict[str, Any]:
 def read_table(table: object, where: str, kind: type[Record]) -> Record:
     """Return a table as a Struct; `where` is its place in the file, for messages."""
     if not isinstance(table, dict):
-        raise InputError(f"protocol has {where} = {table!r}, but a table is needed. Write [{where}] and keys below it.")
+        raise InputError(
+            f"protocol has {where} = {table!r}, but a table is needed. Write {_heading(where)} and keys below it."
+        )
     try:
         return msgspec.convert(table, kind)
     except msgspec.ValidationError as error:
         if isinstance(error.__cause__, InputError):  # of the Struct itself, which has said it
             raise error.__cause__ from None
         raise InputError(_sentence(str(error), table, where, kind)) from None
+
+
+def _heading(where: str) -> str:
+    """Return how TOML heads a table: one of a list has no number there.
+
+    >>> _heading("fit"), _heading("pipelines[0]")
+    ('[fit]', '[[pipelines]]')
+    """
+    return f"[[{where.partition('[')[0]}]]" if "[" in where else f"[{where}]"
 
 
 def _sentence(message: str, table: Any, where: str, kind: Any) -> str:

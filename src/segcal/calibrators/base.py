@@ -137,5 +137,5 @@ def check_context(context: Context | None) -> None:
     if context is not None and not isinstance(context, Context):
         raise InputError(
             f"context is {type(context).__name__}, but a Context is needed. Pass an image as "
-            "segcal.types.Context(image=image)."
+            "segcal.Context(image=image)."
         )

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from segcal.cases.split import Grouping, Split, draw_groups, resolve_groups
-from segcal.checks import as_tensor, check_case_logits, check_image, check_labels
+from segcal.checks import as_tensor, check_case_logits, check_image, check_labels, check_spacing
 from segcal.errors import InputError
 from segcal.names import clean
 from segcal.pooling import BEST, POOLED
@@ -137,6 +137,7 @@ class Cases(ABC):
                 labels = check_labels(as_tensor(labels, "labels"), "labels", space, self.num_classes, IGNORED)
             if case.image is not None:
                 check_image(as_tensor(case.image, "image"), "image", space)
+            check_spacing(case.spacing, len(space))
             if case.disagreement is not None and tuple(case.disagreement.shape) != space:
                 raise InputError(
                     f"disagreement has shape {tuple(case.disagreement.shape)}, but {space} is needed, like its logits. "
@@ -152,6 +153,10 @@ class Cases(ABC):
     def member_names(self) -> tuple[str, ...]:
         """Names of the members of the ensemble; empty where they are not known."""
         return ()
+
+    def __repr__(self) -> str:
+        pooled = "" if self.pooling in (None, "single") else f", pooled by {self.pooling}"
+        return f"{type(self).__name__}: {len(self)} cases of {self.num_classes} classes, {self.kind}{pooled}"
 
     def __len__(self) -> int:
         return len(self.ids)

@@ -43,7 +43,8 @@ def as_cases(
     """Return cases from whatever holds scores and labels; :class:`Cases` as they are.
 
     Args:
-        data: an array or tensor ``(batch, classes, *space)`` on any device; a list of such, one per member, with
+        data: an array or tensor ``(batch, classes, *space)`` on any device (``(voxels, classes)``, without space, is
+            one case); a list of such, one per member, with
             `pooling`; a list of cases, each ``(classes, *space)`` or a list of members; a DataLoader, a Dataset or
             anything else that can be iterated again, of batches (or cases) ``(scores, labels)``; or a generator of
             those, which is read once and kept, up to :data:`KEPT` bytes.
@@ -77,11 +78,7 @@ def as_cases(
         return ArrayCases(scores, truth, ids=ids, **shared, **columns)  # type: ignore[arg-type]
     if model is None and isinstance(data, list | tuple) and data and (labels is not None or not _is_pair(data[0])):
         return ArrayCases(_cases_of(data, labels), labels, ids=ids, **shared, **columns)
-    if isinstance(data, str | bytes | Mapping) or not (hasattr(data, "__iter__") or hasattr(data, "__getitem__")):
-        raise InputError(
-            f"data is {type(data).__name__}, but arrays, a list, a loader or cases are needed. "
-            "Open folders with segcal.open_cases."
-        )
+    _check_source(data, model, inferer)
     _refuse({"labels": None if array else labels, **columns}, "a loader, which gives (scores, labels)")
     source = [(data, labels)] if array else data
     several = isinstance(model, list | tuple)
@@ -94,6 +91,18 @@ def as_cases(
     check_length("ids", ids, len(reader.places))
     names = [str(name) for name in (range(len(reader.places)) if ids is None else ids)]
     return LoaderCases(reader, names, **shared)
+
+
+def _check_source(data: Any, model: Any, inferer: object) -> None:
+    if isinstance(data, str | bytes | Mapping) or not (hasattr(data, "__iter__") or hasattr(data, "__getitem__")):
+        raise InputError(
+            f"data is {type(data).__name__}, but arrays, a list, a loader or cases are needed. "
+            "Open folders with segcal.open_cases."
+        )
+    if isinstance(data, list | tuple) and not data:
+        raise InputError("data is empty, but at least one case is needed. Check the list.")
+    if model is None and inferer is not None:
+        raise InputError("inferer is given without a model, but it runs one. Pass model= too, or leave it out.")
 
 
 class LoaderCases(HeldCases):
@@ -247,6 +256,8 @@ def _batched(scores: Any, labels: Any, name: str) -> tuple[Tensor, Tensor | None
     space = scores.shape[2:]
     if labels.ndim == scores.ndim and labels.shape[1:2] == (1,) and labels.shape[2:] == space:
         labels = labels[:, 0]
+    if scores.ndim == 2 and labels.shape == scores.shape[:1] and name == "data":  # voxels without space
+        return scores.movedim(0, 1)[None], labels[None]
     if labels.shape[:1] == scores.shape[:1] and (labels.shape[1:] == space or labels.shape == scores.shape):
         return scores, labels
     if labels.shape == scores.shape[1:]:

@@ -67,8 +67,9 @@ def map_ids(
             failed(error)
         except BrokenProcessPool:
             raise InputError(
-                f"a worker process ended while case {case_id!r} was under way, but nobody asked it to. Most often the "
-                "machine ran out of memory: use fewer workers."
+                f"a worker process ended while case {case_id!r} was under way, but nobody asked it to. In a script, "
+                'put what starts workers below `if __name__ == "__main__":`; else the machine may have run out of '
+                "memory: use fewer workers."
             ) from None
 
 

@@ -19,6 +19,7 @@ from typing import Generic, NamedTuple, Protocol, Self, TypeVar
 import numpy as np
 
 from segcal.atomic import write_text
+from segcal.checks import check_seed
 from segcal.documents import read_json
 from segcal.errors import InputError
 
@@ -69,7 +70,7 @@ def draw_groups(
     members: dict[str, list[str]] = {}
     for case_id in ids:
         members.setdefault(groups.get(case_id, f"\0{case_id}"), []).append(case_id)
-    order = [list(members)[i] for i in np.random.default_rng(seed).permutation(len(members))]
+    order = [list(members)[i] for i in np.random.default_rng(check_seed(seed)).permutation(len(members))]
     parts: tuple[list[str], list[str], list[str]] = ([], [], [])
     room = [cal, val, len(ids)]
     for name in order:

@@ -1,15 +1,16 @@
 """Converting any cases to segcal's own store, one case at a time; what is complete is not written again."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from segcal.atomic import naming, temporary, write_text
-from segcal.cases.base import Case, Cases
+from segcal.cases.base import Case, CaseError, Cases
 from segcal.cases.formats.store import DATASET, StoreFacts, is_stored_case, read_dataset, save_case, write_dataset
+from segcal.cases.parallel import map_cases
 from segcal.cases.records import MARKER, Records, read_marker
 from segcal.errors import InputError
 from segcal.target import claim, entries
@@ -79,14 +80,41 @@ class StoreWriter:
             (self.folder / MARKER).unlink()
 
 
-def convert(cases: Cases, folder: str | Path, overwrite: bool = False) -> Iterator[str]:
-    """Write all cases that are not in the store yet, or not as they are now, and yield the id of each when it is done.
+class Converted(NamedTuple):
+    """What :func:`convert` did: the cases it wrote, how many were complete, and those of the store without an input."""
 
-    One process at a time has the folder; `overwrite` as for :class:`StoreWriter`.
+    written: list[str]
+    already: int
+    stale: list[str]
+
+
+def convert(
+    cases: Cases,
+    folder: str | Path,
+    overwrite: bool = False,
+    workers: int = 1,
+    progress: Callable[[str], None] | None = None,
+    failed: Callable[[CaseError], None] | None = None,
+) -> Converted:
+    """Write all cases that are not in the store yet, or not as they are now.
+
+    One process at a time has the folder; `overwrite` as for :class:`StoreWriter`. `progress` is told the id of each
+    case when it is done, or found complete; `failed` takes the error of a case that is not usable.
     """
+    if not isinstance(cases, Cases):
+        raise InputError(
+            f"cases is {type(cases).__name__}, but cases are needed. Make them with segcal.open_cases or "
+            "segcal.as_cases."
+        )
+    written = []
     with claim(Path(folder)):
         writer = StoreWriter(cases, folder, overwrite)
-        for case_id in cases.ids:
-            if not writer.done(case_id):
-                writer.write(cases.read(case_id))
-            yield case_id
+        missing = cases.subset(case_id for case_id in cases.ids if not writer.done(case_id))
+        stale = writer.records.others(cases.ids)
+        tell = progress or (lambda case_id: None)
+        for case_id in sorted({*cases.ids} - {*missing.ids}):
+            tell(case_id)
+        for case_id, _ in map_cases(missing, writer.write, workers, failed):
+            written.append(case_id)
+            tell(case_id)
+    return Converted(written, len(cases) - len(missing), stale)

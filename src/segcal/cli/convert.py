@@ -3,12 +3,10 @@
 import argparse
 from pathlib import Path
 
-from segcal.cases import StoreWriter
-from segcal.cases.parallel import map_cases
+import segcal
 from segcal.cli.console import Output
 from segcal.cli.progress import case_bar
 from segcal.cli.reading import open_folders
-from segcal.target import claim
 
 ABOUT = {
     "help": "any format to segcal's own store: pooled, half the size, decisions exact",
@@ -31,17 +29,9 @@ def run(args: argparse.Namespace) -> int:
     """Convert case by case."""
     output = Output(args.json)
     cases = open_folders(args, args.paths, args.labels)
-    written = []
-    with claim(args.output):
-        writer = StoreWriter(cases, args.output, args.overwrite)
-        missing = cases.subset(case_id for case_id in cases.ids if not writer.done(case_id))
-        stale = writer.records.others(cases.ids)
-        with case_bar("converting", len(missing)) as step:
-            failed = None if args.strict else output.failed
-            for case_id, _ in map_cases(missing, writer.write, args.workers, failed):
-                written.append(case_id)
-                step()
-    already = len(cases) - len(missing)
-    output.written(len(written), args.output, already, stale)
-    output.document({"written": written, "already_there": already, "stale": stale})
+    failed = None if args.strict else output.failed
+    with case_bar("converting", len(cases)) as step:
+        done = segcal.convert(cases, args.output, args.overwrite, args.workers, lambda case_id: step(), failed)
+    output.written(len(done.written), args.output, done.already, done.stale)
+    output.document({"written": done.written, "already_there": done.already, "stale": done.stale})
     return output.finish()

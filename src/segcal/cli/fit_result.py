@@ -14,7 +14,7 @@ HEADINGS = ("calibrator", "held-out NLL", "ECE", "NLL against ts", "parameters",
 
 def print_fit(output: Output, fitted: Fitted, folder: Path) -> None:
     """Print what was fitted and, if calibrators were compared, how it was chosen."""
-    name, certificate = type(fitted.calibrator).__name__, fitted.certificate
+    name, certificate = fitted.calibrator.name, fitted.certificate
     if "candidates" in certificate.details:
         chosen = certificate.details["chosen"], fitted.pooling
         name = _title(*chosen)

@@ -121,6 +121,11 @@ def apply(
 
 def check_match(fitted: Fitted, cases: Cases, ignore_pooling: bool = False) -> None:
     """Refuse cases that are not of the model the calibrator was fitted for."""
+    if not isinstance(fitted, Fitted):
+        raise InputError(
+            f"fitted is {type(fitted).__name__}, but what fit, choose or load returned is needed: it knows its pooling "
+            "and its cases. Pass that, not its .calibrator."
+        )
     calibrator = fitted.calibrator
     if calibrator.num_classes != cases.num_classes:
         raise InputError(

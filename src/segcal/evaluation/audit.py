@@ -19,6 +19,7 @@ from segcal.cases.base import CaseError
 from segcal.cases.parallel import map_cases
 from segcal.errors import InputError
 from segcal.evaluation.violations import Measured, adversarial, measure, rise_of, shift_change
+from segcal.fitting.certificate import Fitted
 
 # What float64 rounding of z + 1000 can change in a log-probability.
 ROUNDING = 1e-6
@@ -85,7 +86,7 @@ class Audit:
 
 
 def audit(
-    calibrator: Calibrator,
+    calibrator: Calibrator | Fitted,
     cases: Any = None,
     workers: int = 1,
     failed: Callable[[CaseError], None] | None = None,
@@ -108,9 +109,11 @@ def audit(
       [ok  ] independent of the logit offset, by construction; largest change under shifts up to 1000: 0
       [ok  ] keeps the order of the classes, because the inverse temperature is positive; largest rise found: 0
     """
+    calibrator = calibrator.calibrator if isinstance(calibrator, Fitted) else calibrator
     if not isinstance(calibrator, Calibrator):
         raise InputError(
-            f"calibrator is {type(calibrator).__name__}, but a Calibrator is needed. Pass fitted.calibrator."
+            f"calibrator is {type(calibrator).__name__}, but a calibrator, or what fit or load returned, is needed. "
+            "Pass one of these."
         )
     cases = None if cases is None else as_cases(cases, **declared)
     if cases is not None and cases.num_classes != calibrator.num_classes:

@@ -19,6 +19,7 @@ from segcal.errors import InputError
 from segcal.evaluation.case_counter import Counter, Map
 from segcal.evaluation.result import Evaluation
 from segcal.evaluation.stage import Stage, summarise
+from segcal.fitting.certificate import Fitted
 from segcal.metrics import Metric, find_metrics
 from segcal.statistics import BandCache, CaseTables
 from segcal.summary import LEVEL, REPLICATES, Draws
@@ -31,7 +32,7 @@ DEFAULT_METRICS = (
 
 def evaluate(
     cases: Any,
-    calibrator: Map | None = None,
+    calibrator: Map | Fitted | None = None,
     metrics: Sequence[str] | Mapping[str, Metric] | None = None,
     seed: int = 0,
     replicates: int = REPLICATES,
@@ -48,8 +49,8 @@ def evaluate(
 
     Args:
         cases: the cases, with labels; or arrays, tensors or a loader, as :func:`segcal.cases.as_cases` takes them.
-        calibrator: a calibrator; or any function of logits ``(1, classes, *space)`` and a context that
-            returns log-probabilities of that shape.
+        calibrator: a calibrator, or what fit or load returned; or any function of logits ``(1, classes, *space)`` and
+            a context that returns log-probabilities of that shape.
         metrics: names from :data:`segcal.METRICS`, or metrics by names of your own; the usual ones if None.
         seed: seed of the bootstrap.
         replicates: how many replicates the bootstrap has.
@@ -67,10 +68,11 @@ def evaluate(
     >>> result.before["nll"].cases, result.after
     (4, None)
     """
+    calibrator = calibrator.calibrator if isinstance(calibrator, Fitted) else calibrator
     if calibrator is not None and not callable(calibrator):
         raise InputError(
-            f"calibrator is {type(calibrator).__name__}, but a calibrator or a function is needed. Of what fit or load "
-            "returned, pass .calibrator."
+            f"calibrator is {type(calibrator).__name__}, but a calibrator, what fit or load returned, or a function is "
+            "needed. Pass one of these."
         )
     chosen = _choose(metrics, calibrator is not None)
     cases = as_cases(cases, labels, **declared)

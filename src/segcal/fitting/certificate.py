@@ -91,10 +91,11 @@ class Fitted:
 
     def __repr__(self) -> str:
         found = self.certificate
+        noun = "case" if len(self.calibration_ids) == 1 else "cases"
         pooled = "" if self.pooling is None else f", pooled by {self.pooling}"
         lines = [
             repr(self.calibrator),
-            f"fitted to {found.voxels:,} of {found.voxels_available:,} voxels of {len(self.calibration_ids)} cases "
+            f"fitted to {found.voxels:,} of {found.voxels_available:,} voxels of {len(self.calibration_ids)} {noun} "
             f"({self.kind}{pooled}), NLL {found.nll:.5f}",
         ]
         if found.kkt_residual is not None:

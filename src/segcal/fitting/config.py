@@ -89,3 +89,12 @@ class FitConfig:
     def to_dict(self) -> dict[str, Any]:
         """Return plain data: what decides the result."""
         return {name: value for name, value in asdict(self).items() if name != "checkpoint"}
+
+
+def check_config(config: object) -> FitConfig:
+    """Return the settings of a fit, the usual ones for None."""
+    if config is not None and not isinstance(config, FitConfig):
+        raise InputError(
+            f"config is {type(config).__name__}, but a FitConfig is needed. Write segcal.FitConfig(voxels=...)."
+        )
+    return FitConfig() if config is None else config

@@ -28,7 +28,7 @@ from segcal.fitting.choice import (
     is_quick,
     undecided,
 )
-from segcal.fitting.config import FitConfig
+from segcal.fitting.config import FitConfig, check_config
 from segcal.fitting.division import divide, group_names
 from segcal.fitting.exact import at, given, walk
 from segcal.fitting.fit import check_device, fit_declared, fit_to
@@ -89,10 +89,11 @@ def choose(
     'ts'
     """
     cases, validation = take_parts(cases, labels, validation, declared)
+    names = [names] if isinstance(names, str) else names
     names = candidates(cases.num_classes, preserve, allow_offset_dependent) if names is None else names
     for name, pooling in itertools.product(names, cases.poolings):
         cases.pooled(pooling).require_offset(name, make_calibrator(name, cases.num_classes).translation_invariant)
-    config = FitConfig() if config is None else config
+    config = check_config(config)
     check_device(device)
     with Progress("choosing") as progress:
         data = read_poolings(cases, validation, config, progress, workers, failed)

@@ -11,7 +11,7 @@ from segcal.calibrators.base import Calibrator
 from segcal.cases.base import CaseError, Cases
 from segcal.errors import InputError
 from segcal.fitting.certificate import Certificate, Fitted
-from segcal.fitting.config import FitConfig
+from segcal.fitting.config import FitConfig, check_config
 from segcal.fitting.entropy_threshold import fit_entropy_threshold
 from segcal.fitting.exact import fit_convex
 from segcal.fitting.gradient_fit import fit_by_gradient
@@ -108,7 +108,7 @@ def fit(
     >>> round(fit("ts", logits, labels).calibrator.temperature, 1)
     0.3
     """
-    config = FitConfig() if config is None else config
+    config = check_config(config)
     # What can be refused at once is, before anything is read.
     cases, validation = take_parts(cases, labels, validation, declared)
     check_cases(cases, validation)

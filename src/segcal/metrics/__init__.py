@@ -133,6 +133,8 @@ def find_metrics(names: tuple[str, ...]) -> dict[str, Metric]:
 
 def meter(*names: str, kind: str = "logits", ignore: int | None = None, average: str | None = None) -> Meter:
     """Return a meter of these metrics; the options are those of :class:`Meter`."""
+    if not names or not all(isinstance(name, str) for name in names):
+        raise InputError(f"names is {names!r}, but names of metrics are needed. Write for example meter('ece', 'nll').")
     return Meter(find_metrics(names), kind, ignore, average)
 
 

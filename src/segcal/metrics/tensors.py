@@ -11,7 +11,9 @@ from typing import Any
 from torch import Tensor
 
 from segcal.cases.kinds import check_kind, to_log_domain
-from segcal.checks import as_tensor, check_labels
+from segcal.cases.kinds import like_probabilities as looks_like_probabilities
+from segcal.cases.suspicion import like_probabilities, warn
+from segcal.checks import as_tensor, check_labels, check_spacing
 from segcal.errors import InputError
 from segcal.metrics.base import Metric, check_choice
 from segcal.metrics.needs import Needs
@@ -50,6 +52,10 @@ class Meter:
         self._tables: dict[str, Any] = {}
         self._sums: dict[str, float] = {}
         self._cases: dict[str, int] = {}
+        self._classes: int | None = None
+
+    def __repr__(self) -> str:
+        return f"Meter of {', '.join(self.metrics)}"
 
     def update(
         self, logits: object, labels: object, reference: object = None, spacing: tuple[float, ...] | None = None
@@ -64,9 +70,19 @@ class Meter:
         """
         if "reference" in self._needs.tables and reference is None:
             raise InputError("reference is missing, but flips are counted against one. Pass the prediction before.")
-        batch = zip(*self._divide(logits, labels, reference), strict=True)
+        batch = list(zip(*self._divide(logits, labels, reference), strict=True))
+        if self._kind == "logits" and batch:
+            warn(like_probabilities(["the batch"] if looks_like_probabilities(batch[0][0]) else []))
         # All of it is looked at before any is kept.
-        for tables in [self._count(raw, truth, old, spacing) for raw, truth, old in batch]:
+        counted = [self._count(raw, truth, old, spacing) for raw, truth, old in batch]
+        classes = {tables.num_classes for tables in counted} | ({self._classes} - {None})
+        if len(classes) > 1:
+            raise InputError(
+                f"logits has {counted[-1].num_classes} classes, but the batches before had {self._classes}. "
+                "Use one meter per model, or call reset()."
+            )
+        self._classes = next(iter(classes), None)
+        for tables in counted:
             for name, metric in self.metrics.items():
                 part = metric.part(tables)
                 if self._is_pooled(metric):
@@ -91,6 +107,7 @@ class Meter:
         self, raw: Tensor, labels: Tensor, reference: Tensor | None, spacing: tuple[float, ...] | None
     ) -> CaseTables:
         logits = to_log_domain(raw, self._kind, "logits")
+        check_spacing(spacing, logits.ndim - 1)
         truth = check_labels(labels, "labels", logits.shape[1:], len(logits), self._ignore).cpu()
         return self._needs.count(logits, truth, self._needs.bands(truth), reference, spacing=spacing).tables
 

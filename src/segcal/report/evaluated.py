@@ -10,7 +10,7 @@ from typing import Any
 from segcal.calibrators import registry_entry
 from segcal.calibrators.base import Calibrator
 from segcal.calibrators.identity import Identity
-from segcal.cases.base import Cases
+from segcal.cases import Cases, as_cases
 from segcal.evaluation import Evaluation
 from segcal.evaluation.apply import check_match
 from segcal.evaluation.by_part import FITTED_ON, divide_by_part
@@ -28,6 +28,8 @@ from segcal.statistics.reliability import Curve
 from segcal.statistics.spread import CurveSpread
 from segcal.target import check_file
 
+# How an evaluation is done; its other options are declarations about arrays.
+HOW = ("metrics", "seed", "replicates", "level", "bands", "progress", "workers", "failed")
 TASK = "these cases"
 BEFORE = "uncalibrated"
 FLATTERS = "No case was held out: the calibrator was fitted or chosen on these, and the numbers flatter it."
@@ -36,9 +38,10 @@ RULE = "Chosen are three with the highest loss, two that gained least and one th
 
 def report(
     fitted: Fitted | str | os.PathLike[str] | None,
-    cases: Cases,
+    cases: Any,
     path: str | os.PathLike[str],
     *,
+    labels: Any = None,
     background: bool = True,
     ignore_pooling: bool = False,
     overwrite: bool = False,
@@ -49,14 +52,16 @@ def report(
     `fitted` may be the folder of a calibrator, or None to measure only. Cases that had a part in the fit are left out;
     if there are no others they are measured, and the page says so. `background` says whether class 0 is background,
     `ignore_pooling` goes on although the calibrator was fitted for another pooling, `overwrite` replaces a file that
-    segcal did not write. The other options are those of :func:`segcal.evaluate`.
+    segcal did not write. The other options are those of :func:`segcal.evaluate`, which takes arrays and loaders too.
     """
-    known = fitted if fitted is None or isinstance(fitted, Fitted) else load(fitted)
+    known = load(fitted) if isinstance(fitted, str | os.PathLike) else fitted
+    how = {name: options.pop(name) for name in HOW if name in options}
+    cases = as_cases(cases, labels, **options)
     if known is not None:
         check_match(known, cases, ignore_pooling)
     check_file(Path(path), PAGE_SIGNATURE, (), overwrite)
     part, judged = next(iter(divide_by_part(cases, known).items()))
-    result = evaluate(judged, None if known is None else known.calibrator, **options)
+    result = evaluate(judged, known, **how)
     notes = [FLATTERS] if part == FITTED_ON else []
     write_page(path, evaluation_document(result, judged, known, background, notes))
     return result

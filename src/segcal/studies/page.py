@@ -38,6 +38,10 @@ def write_report(
         figures: a folder for the figures as SVG files, or None.
         overwrite: replace files that are no report and no figures of ours; never those of the results.
     """
+    if not Path(folder).is_dir():
+        raise InputError(
+            f"{folder} is not a folder, but one of segcal benchmark or segcal demo is needed. Check the path."
+        )
     page = Path(folder) / PAGE if path is None else Path(path)
     check_file(page, PAGE_SIGNATURE, Path(folder).rglob("*.json*"), overwrite)
     document, studies = read_document(folder)

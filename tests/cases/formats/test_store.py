@@ -19,7 +19,7 @@ def test_near_ties_keep_their_decision_whatever_the_offset(seed, offset, gap, tm
     logits = rng.normal(size=(4, 30)) + offset
     logits[2] = logits[0] + gap
     folder = tmp_path_factory.mktemp("s")
-    list(convert(ArrayCases([logits.astype(np.float32)]), folder))
+    convert(ArrayCases([logits.astype(np.float32)]), folder)
     assert np.array_equal(open_cases(folder).read("0").logits.numpy().argmax(0), logits.astype(np.float32).argmax(0))
 
 
@@ -28,7 +28,7 @@ def test_the_file_holds_what_the_page_says(tmp_path, rng):
     labels = np.full((4, 5), 2)
     labels[0] = 255
     cases = ArrayCases([logits], [labels], ignore=255, ids=["a"])
-    list(convert(cases, tmp_path))
+    convert(cases, tmp_path)
     found = load_file(tmp_path / "a.safetensors")
     assert {key: value.dtype.name for key, value in found.items()} == {
         "log_probs": "float16",
@@ -43,7 +43,7 @@ def test_the_file_holds_what_the_page_says(tmp_path, rng):
 def test_calibrated_scores_keep_labels_and_lose_the_offset(tmp_path, rng):
     logits = rng.normal(size=(3, 4, 5)).astype(np.float32)
     labels = rng.integers(0, 3, (4, 5))
-    list(convert(ArrayCases([logits], [labels], ids=["a"], groups=["g"]), tmp_path / "s"))
+    convert(ArrayCases([logits], [labels], ids=["a"], groups=["g"]), tmp_path / "s")
     cases = open_cases(tmp_path / "s")
     case = cases.read("a")
     CaseWriter(cases, tmp_path / "out").write("a", torch.log_softmax(case.logits / 2, 0), case.logits.argmax(0))
@@ -66,7 +66,7 @@ def test_calibrated_scores_keep_labels_and_lose_the_offset(tmp_path, rng):
     ],
 )
 def test_a_dataset_json_of_another_kind_is_refused(change, match, tmp_path):
-    list(convert(ArrayCases([np.zeros((2, 3), np.float32)]), tmp_path))
+    convert(ArrayCases([np.zeros((2, 3), np.float32)]), tmp_path)
     content = json.loads((tmp_path / "dataset.json").read_text())
     (tmp_path / "dataset.json").write_text(json.dumps(content | change))
     with pytest.raises(InputError, match=match):
@@ -74,14 +74,14 @@ def test_a_dataset_json_of_another_kind_is_refused(change, match, tmp_path):
 
 
 def test_a_foreign_file_in_a_store_fails_its_case(tmp_path):
-    list(convert(ArrayCases([np.zeros((2, 3), np.float32)]), tmp_path))
+    convert(ArrayCases([np.zeros((2, 3), np.float32)]), tmp_path)
     save_file({"log_probs": np.zeros((2, 3), np.float16)}, tmp_path / "x.safetensors")
     with pytest.raises(CaseError, match=r"x\.safetensors is not a case of 'segcal-store' version 1"):
         open_cases(tmp_path).read("x")
 
 
 def test_a_prediction_that_is_not_the_winner_is_damage(tmp_path):
-    list(convert(ArrayCases([np.array([[0.0], [5.0]], np.float32)]), tmp_path))
+    convert(ArrayCases([np.array([[0.0], [5.0]], np.float32)]), tmp_path)
     found = load_file(tmp_path / "0.safetensors")
     facts = json.dumps({"format": "segcal-store", "version": 1})
     for prediction, match in [([0], "would name another class"), ([7], "cannot be read"), ([1, 1], "of another shape")]:
@@ -95,14 +95,14 @@ def test_a_prediction_that_is_not_the_winner_is_damage(tmp_path):
     [({"spacing": [1, 0.5]}, (1.0, 0.5)), ({"spacing": [float("inf"), 1]}, None), ({"spacing": "12"}, None)],
 )
 def test_a_voxel_size_that_is_none_counts_as_unknown(facts, spacing, tmp_path):
-    list(convert(ArrayCases([np.eye(2, 4, dtype=np.float32).reshape(2, 2, 2)], ids=["a"]), tmp_path))
+    convert(ArrayCases([np.eye(2, 4, dtype=np.float32).reshape(2, 2, 2)], ids=["a"]), tmp_path)
     _rewrite(tmp_path / "a.safetensors", facts)
     assert open_cases(tmp_path).read("a").spacing == spacing
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, '{"spacing": [1' + "0" * 400 + ", 1]}"])
 def test_metadata_beyond_the_bounds_fails_its_case(text, tmp_path):
-    list(convert(ArrayCases([np.eye(2, 4, dtype=np.float32)], ids=["a"]), tmp_path))
+    convert(ArrayCases([np.eye(2, 4, dtype=np.float32)], ids=["a"]), tmp_path)
     _rewrite(tmp_path / "a.safetensors", text)
     with pytest.raises(CaseError, match=r"a\.safetensors cannot be read \(ValueError"):
         open_cases(tmp_path).read("a")
