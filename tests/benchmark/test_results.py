@@ -13,13 +13,13 @@ from segcal.benchmark.results import (
     CaseResult,
     FlipBands,
     Totals,
+    Unit,
     UnitHeader,
     finished,
     read_results,
     read_unit,
     write_unit,
 )
-from segcal.benchmark.units import Unit
 from segcal.errors import ArtifactError, InputError
 from segcal.statistics import count_logits
 

@@ -5,15 +5,13 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from segcal.benchmark.job import curves_of
 from segcal.benchmark.pipelines import Pipeline
-from segcal.benchmark.results import Results, UnitResult
-from segcal.benchmark.units import Unit
+from segcal.benchmark.results import Results, Unit, UnitResult
 from segcal.errors import SegcalError
 from segcal.fitting.artifact import load
 from segcal.metrics import METRICS
 from segcal.report import document as doc
-from segcal.report.curves import band_rows, class_rows, pipeline_curves, shown_classes
+from segcal.report.curves import band_rows, class_rows, curves_of, pipeline_curves, shown_classes
 from segcal.report.facts import PartCounts
 from segcal.report.verdict import Verdict, make_verdict
 from segcal.statistics.additive import total_of

@@ -14,7 +14,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from segcal.benchmark.pipelines import Pipeline
-from segcal.benchmark.units import Unit
+from segcal.benchmark.results import Unit
 from segcal.calibrators.base import Calibrator
 from segcal.errors import SegcalError
 from segcal.evaluation.violations import adversarial, shift_change

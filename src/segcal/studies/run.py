@@ -6,9 +6,8 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from segcal.benchmark.broken_cases import exclude_broken
 from segcal.benchmark.protocol import Protocol
-from segcal.benchmark.run import Progress, Step, check_folder, run_benchmark
+from segcal.benchmark.run import Progress, Step, check_folder, exclude_broken, run_benchmark
 from segcal.benchmark.summaries import write_summary
 from segcal.cases.base import CaseError
 from segcal.report.paper_tables import write_tables

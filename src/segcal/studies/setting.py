@@ -8,9 +8,8 @@ import torch
 
 from segcal.benchmark.pipelines import Pipeline
 from segcal.benchmark.protocol import Protocol
-from segcal.benchmark.results import Results
+from segcal.benchmark.results import Results, Unit
 from segcal.benchmark.tasks import OpenTask, Task
-from segcal.benchmark.units import Unit, divide
 from segcal.calibrators.base import Calibrator
 from segcal.calibrators.identity import Identity
 from segcal.cases.base import Cases, Split
@@ -55,7 +54,7 @@ class Setting:
 
     def split(self, task: Task, pooling: str, repeat: int = 0) -> Split:
         """Return the cases of a task as a repeat divided them."""
-        return divide(self.protocol, task, self.open(task, pooling).cases, repeat)
+        return self.protocol.divide(task, self.open(task, pooling).cases, repeat)
 
     def some(self, cases: Cases) -> Cases:
         """Return the first cases, as many as the options allow."""
