@@ -18,7 +18,7 @@ from segcal.documents import json_text
 from segcal.kernels.threads import one_thread
 from segcal.report.paper_tables import FLIPS, SHOWN
 from segcal.report.table import Cell, Group, Row, Table
-from segcal.report.verdict import shift_sentence, short_number, short_verdict
+from segcal.report.verdict import Facts, Honesty
 from segcal.studies.facts import MATRIX, UNCALIBRATED, find_facts
 from segcal.studies.padding import PaddingData
 from segcal.studies.page import PAGE, write_page_of
@@ -27,6 +27,9 @@ from segcal.studies.setting import Setting, choose_default
 from segcal.studies.study import interval_cell
 
 VERDICT = "verdict.json"
+# In the order in which they are said.
+SHORT_EFFECTS = {"better": "improves", "worse": "worsens", "same": "does not measurably change"}
+SHORT_TITLES = {"nll": "NLL", "ece": "ECE", "ba_ece": "BA-ECE", "dice": "Dice"}
 
 
 @dataclass(frozen=True)
@@ -104,6 +107,78 @@ def find_verdict(setting: Setting, chosen: Mapping[str, Pipeline]) -> list[str]:
         sentences += short_verdict(facts)
         sentences += [shift_sentence(facts, find_facts(*judged, target)) for target in task.test_on]
     return sentences
+
+
+def short_verdict(facts: Facts) -> list[str]:
+    """Return the verdict on a task for a terminal."""
+    text = f"before calibration the ensemble {_judged_shortly(facts.everywhere)}"
+    if facts.boundary is not None:
+        text += f"; less than 3 voxels from a boundary it {_judged_shortly(facts.boundary)}"
+    if facts.offset is not None:
+        text += f". The offset of its logits varies by {facts.offset:.2f} (standard deviation) within a case"
+    flips = facts.flips
+    mask = f"changed in {flips.total:,}" if flips.total else "did not change: 0"
+    sentences = [f"{text}.", _default(facts), f"the mask {mask} of {flips.voxels:,} voxels.", *_matrix(facts)]
+    return [f"{facts.task}: {sentence}" for sentence in sentences]
+
+
+def shift_sentence(clean: Facts, shifted: Facts) -> str:
+    """Return what becomes of the same calibrator on corrupted copies of the cases."""
+    name = clean.calibrator
+    values = [facts.change["ece"] for facts in (clean, shifted)]
+    parts = [f"{short_number(one.before)} without and {short_number(one.after)} with {name}" for one in values]
+    effects = {metric: SHORT_EFFECTS[shifted.change[metric].effect()] for metric in ("ece", "nll")}
+    return (
+        f"{shifted.task}: ECE {parts[1]}, fitted on clean cases (clean: {parts[0]}). Under this shift "
+        f"{name} {effects['ece']} ECE and {effects['nll']} NLL."
+    )
+
+
+def short_number(value: float | None) -> str:
+    """Return a number with four digits."""
+    return "undefined" if value is None else f"{value:.4f}"
+
+
+def _judged_shortly(honesty: Honesty) -> str:
+    pair = f"{100 * honesty.confidence:.1f} % sure and {100 * honesty.accuracy:.1f} % right"
+    return f"was {honesty.judged or 'as sure as it was right on average'} ({pair})"
+
+
+def _default(facts: Facts) -> str:
+    if facts.calibrator == "identity":
+        return "on the validation cases no calibrator was better than none, so none would be taken."
+    said: dict[str, list[str]] = {}
+    for metric, change in facts.change.items():
+        if metric != "dice":
+            gap = change.difference
+            interval = "undefined"
+            if gap.value is not None and gap.low is not None and gap.high is not None:
+                interval = f"{gap.value:+.4f} [{gap.low:+.4f}, {gap.high:+.4f}]"
+            pair = f"{short_number(change.before)} -> {short_number(change.after)}"
+            counts = f"better in {gap.better} of {gap.cases} cases"
+            said.setdefault(change.effect(), []).append(f"{SHORT_TITLES[metric]} {pair} ({interval}, {counts})")
+    parts = "; ".join(f"{words} {', '.join(said[effect])}" for effect, words in SHORT_EFFECTS.items() if effect in said)
+    ace = f"ACE {short_number(facts.ace[0])} -> {short_number(facts.ace[1])}"
+    return f"the default calibrator, {facts.calibrator}, {parts}. {ace}."
+
+
+def _matrix(facts: Facts) -> list[str]:
+    flips = facts.matrix_flips
+    if flips is None:
+        return []
+    if flips.total == 0 or flips.near is None:
+        return ["matrix scaling would have flipped no label."]
+    harmful, beneficial, neutral = (100 * count / flips.total for count in flips.flips)
+    dice = facts.matrix_change["dice"]
+    gap = dice.difference
+    points = "undefined" if gap.value is None else f"{100 * gap.value:+.2f} points"
+    low, high = ("?" if end is None else f"{100 * end:+.2f}" for end in (gap.low, gap.high))
+    return [
+        f"matrix scaling would have flipped {flips.total:,} labels ({100 * flips.total / flips.voxels:.2f} %): "
+        f"{harmful:.0f} % right to wrong, {beneficial:.0f} % wrong to right, {neutral:.0f} % wrong to wrong; "
+        f"{100 * flips.near:.0f} % of them less than 3 voxels from a boundary. It "
+        f"{SHORT_EFFECTS[dice.effect('higher')]} Dice ({points} [{low}, {high}])."
+    ]
 
 
 def padding_sentence(data: PaddingData) -> str:

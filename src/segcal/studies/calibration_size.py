@@ -21,7 +21,7 @@ from segcal.benchmark.tasks import Division, Task
 from segcal.errors import InputError
 from segcal.metrics import METRICS
 from segcal.report.document import TaskSection
-from segcal.report.figures.base import Drawn, new_figure, styled
+from segcal.report.figures import Drawn, new_figure, styled
 from segcal.report.table import Column, Table
 from segcal.studies.setting import NothingToStudyError, Setting
 from segcal.studies.study import FOLDER, MOST_LINES, Outcome, Study, draw_band, interval_cell, task_groups
@@ -170,7 +170,7 @@ def _check_tests(task: str, units: Mapping[int, Sequence[UnitResult]], reference
             )
 
 
-@styled
+@styled()
 def size_figure(found: SizedTask) -> Any:
     """Return the change of each metric against the usual number of calibration cases, with bands of its intervals."""
     metrics = [name for name in TITLES if any(name in curves for curves in found.pipelines.values())]

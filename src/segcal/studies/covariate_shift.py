@@ -16,7 +16,7 @@ from segcal.benchmark.results import UnitResult
 from segcal.benchmark.tasks import Task
 from segcal.metrics import METRICS
 from segcal.report.document import TaskSection
-from segcal.report.figures.base import Drawn, new_figure, show_picture, styled
+from segcal.report.figures import Drawn, new_figure, show_picture, styled
 from segcal.report.pictures import Encoded, encode_values
 from segcal.report.table import Cell, Column, Group, Row, Table
 from segcal.studies.corruptions import BLUR_TAPS, CORRUPTIONS, SETTINGS, STRENGTHS, corrupt
@@ -172,7 +172,7 @@ def _cells(targets: Sequence[str], places: Mapping[str, ShiftedNumbers]) -> Iter
         yield from (interval_cell(change.get(metric)) for metric in SHOWN)
 
 
-@styled
+@styled()
 def corruption_figure(images: Mapping[str, Encoded]) -> Any:
     """Return pictures by kind ("clean" and the corruptions) in two rows."""
     columns = (len(images) + 1) // 2

@@ -24,7 +24,7 @@ from segcal.evaluation.slabs import calibrated_scores
 from segcal.metrics.reliability import expected_calibration_error
 from segcal.numerics import compute_dtype, winner
 from segcal.report.document import TaskSection
-from segcal.report.figures.base import COLOURS, DASHES, MARKERS, Drawn, new_figure, shorten, styled
+from segcal.report.figures import COLOURS, DASHES, MARKERS, Drawn, new_figure, shorten, styled
 from segcal.report.table import Cell, Column, Group, Row, Table
 from segcal.statistics.case import count_logits
 from segcal.studies.setting import NothingToStudyError, Setting
@@ -168,7 +168,7 @@ def _error(scores: Tensor, labels: Tensor) -> float:
     return expected_calibration_error(tables.reliability[BINS]["all"])
 
 
-@styled
+@styled()
 def detection_figure(found: DetectionTask, rates: Sequence[float]) -> Any:
     """Return the curves of an oracle, and learned selectors where they stand."""
     figure, axes = new_figure(1, 1, 6.4, 3.8)

@@ -7,8 +7,7 @@ import numpy as np
 from segcal.benchmark.pipelines import Pipeline
 from segcal.benchmark.results import Results, UnitResult
 from segcal.metrics import METRICS
-from segcal.report.document import calibrator_words
-from segcal.report.facts import COMPARED, Change, Facts, FlipCount, Honesty
+from segcal.report.verdict import COMPARED, Change, Facts, FlipCount, Honesty
 from segcal.statistics import CaseTables
 from segcal.statistics.additive import total_of
 from segcal.summary import Draws, Summary, difference, over_repeats
@@ -33,7 +32,7 @@ def find_facts(results: Results, summary: Summary, task: str, chosen: Pipeline, 
     return Facts(
         task=test_on or task,
         calibrator=chosen.calibrator,
-        title=calibrator_words(chosen.calibrator).title,
+        title=chosen.make(2).title,
         keeps=chosen.preserves is not None,
         everywhere=Honesty.of(tables.reliability[BINS]["all"]),
         change=compare_units(before, after, summary),

@@ -25,7 +25,7 @@ from segcal.cases.base import Case
 from segcal.evaluation.slabs import calibrated_scores
 from segcal.report.case_maps import decisions, picture_of, slice_of
 from segcal.report.document import TaskSection
-from segcal.report.figures.base import COLOURS, Drawn, new_figure, shorten, show_classes, show_picture, styled
+from segcal.report.figures import COLOURS, Drawn, new_figure, shorten, show_classes, show_picture, styled
 from segcal.report.pictures import Encoded, decode_map, encode_indices
 from segcal.report.table import Cell, Column, Table
 from segcal.statistics.additive import total_of
@@ -208,7 +208,7 @@ def _cells(one: FlipShares) -> Iterator[Cell]:
         yield Cell(None if flips is None or voxels is None else f"{100 * flips:.1f} ({100 * voxels:.1f})")
 
 
-@styled
+@styled()
 def flip_figure(found: CloserLook, background: bool = True) -> Any:
     """Return input, truth and flipped voxels of one case, and flips by distance from the boundary of the truth."""
     example, curve = found.example, found.curve

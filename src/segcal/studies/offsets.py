@@ -17,7 +17,7 @@ from segcal.evaluation.evaluate import evaluate
 from segcal.numerics import free_energy
 from segcal.report.case_maps import picture_of, slice_of
 from segcal.report.document import TaskSection
-from segcal.report.figures.base import CONFIDENCE_MAP, Drawn, new_figure, shorten, show_picture, styled
+from segcal.report.figures import CONFIDENCE_MAP, Drawn, new_figure, shorten, show_picture, styled
 from segcal.report.pictures import Encoded, decode_map, encode_indices, encode_values
 from segcal.report.table import Cell, Column, Group, Row, Table, quartiles
 from segcal.studies.setting import NothingToStudyError, Setting
@@ -94,7 +94,7 @@ def example_map(cases: Cases) -> EnergyExample:
     return EnergyExample(case.id, encode_values(shown), encode_indices(labels[index]), picture_of(case, index))
 
 
-@styled
+@styled()
 def energy_figure(examples: Mapping[str, EnergyExample]) -> Any:
     """Return the image and the map of one case per task; every map has its own scale, drawn beside it (Fig. 1b, 3)."""
     figure, axes = new_figure(len(examples), 2, 7.6, 2.9 * len(examples))

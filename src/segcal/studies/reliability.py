@@ -12,8 +12,7 @@ from msgspec import Struct
 
 from segcal.benchmark.pipelines import Pipeline
 from segcal.report.document import TaskSection
-from segcal.report.figures.base import Drawn
-from segcal.report.figures.reliability import CurveData, reliability_figure, reliability_panel
+from segcal.report.figures import CurveData, Drawn, reliability_figure, reliability_panel
 from segcal.report.table import Cell, Column, Table
 from segcal.statistics.reliability import Curve
 from segcal.studies.setting import NothingToStudyError, Setting

@@ -15,7 +15,7 @@ from msgspec import Struct, convert, to_builtins
 from segcal.atomic import write_text
 from segcal.documents import parse_json
 from segcal.report.document import TaskSection
-from segcal.report.figures.base import COLOURS, DASHES, MARKERS, Drawn, shorten
+from segcal.report.figures import COLOURS, DASHES, MARKERS, Drawn, shorten
 from segcal.report.paper_tables import FOLDER as TABLES
 from segcal.report.table import Cell, Group, Row, Table
 from segcal.studies.setting import Setting
