@@ -39,7 +39,7 @@ from segcal.fitting.request import read_data
 from segcal.kernels.raw_tables import BENEFICIAL, HARMFUL, NEUTRAL
 from segcal.kernels.threads import one_thread
 from segcal.metrics import METRICS, Metric, find_metrics
-from segcal.metrics.readers import region_curve
+from segcal.metrics.readers import CurveReader
 from segcal.metrics.reliability import average_calibration_error, expected_calibration_error
 from segcal.report.curves import curves_of, thinned
 from segcal.statistics import BandCache, CaseTables, Counted
@@ -216,9 +216,9 @@ def benchmark_metrics(names: Sequence[str], background: bool) -> dict[str, Metri
         chosen["dice"] = METRICS["dice"].with_options(include_background=True)
     for bins in OTHER_BINS:
         title = f"calibration error, {bins} bins"
-        chosen[f"ece_{bins}"] = Metric(title, region_curve("all", bins), expected_calibration_error, bins=bins)
+        chosen[f"ece_{bins}"] = Metric(title, CurveReader("all", bins), expected_calibration_error, bins=bins)
     for bins in OTHER_BINS:
-        title, part = f"average calibration error, {bins} bins", region_curve("all", bins)
+        title, part = f"average calibration error, {bins} bins", CurveReader("all", bins)
         chosen[f"ace_{bins}"] = Metric(title, part, average_calibration_error, pooled=True, bins=bins)
     return chosen
 

@@ -127,31 +127,18 @@ class Totals(AdditiveTable):
 
 
 class UnitResult(Struct, frozen=True):
-    """The results of one unit; `rows` are in the order of the cases' ids."""
+    """The results of one unit: `rows` in the order of the cases' ids, and what :class:`Totals` has of all of them."""
 
     header: UnitHeader
     rows: tuple[CaseResult, ...]
-    total: Totals
+    tables: CaseTables
+    flip_bands: FlipBands
+    spread: dict[str, CurveSpread]
 
     @property
     def unit(self) -> Unit:
         """The unit."""
         return self.header.unit
-
-    @property
-    def tables(self) -> CaseTables:
-        """The tables of all test cases together."""
-        return self.total.tables
-
-    @property
-    def flip_bands(self) -> FlipBands:
-        """The flips of all test cases together."""
-        return self.total.flip_bands
-
-    @property
-    def spread(self) -> dict[str, CurveSpread]:
-        """The spread of curves between test cases."""
-        return self.total.spread
 
     def numbers(self, metric: str) -> list[float | None]:
         """Return one number per test case, None where it is not defined."""
@@ -228,7 +215,8 @@ def read_unit(path: Path) -> UnitResult:
                 f"{path} has schema {header['schema']}, but this segcal reads {SCHEMA}. Run the benchmark again."
             )
         total = Totals.from_plain(lines[-1]["total"])
-        return UnitResult(convert(header, UnitHeader), convert(lines[:-1], tuple[CaseResult, ...]), total)
+        rows = convert(lines[:-1], tuple[CaseResult, ...])
+        return UnitResult(convert(header, UnitHeader), rows, total.tables, total.flip_bands, total.spread)
     except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
         raise ArtifactError(
             f"{path} is not readable as results ({error}), but it must be as segcal wrote it. "

@@ -53,14 +53,7 @@ Progress = Callable[[Step], None]
 def run_benchmark(
     protocol: Protocol, folder: str | Path, progress: Progress = lambda step: None, overwrite: bool = False
 ) -> Results:
-    """Run a protocol and return its results.
-
-    Args:
-        protocol: the protocol; its `embedded` opens embedded tasks.
-        folder: where results go; what is finished there is not done again.
-        progress: called whenever something happens.
-        overwrite: as for :func:`check_folder`.
-    """
+    """Run a protocol and return its results; what is finished in the folder is not done again."""
     place = Path(folder)
     check_folder(place, overwrite)
     sweep(place, *(path for name in PARTS for path in [place / name, *(place / name).rglob("*")] if path.is_dir()))
@@ -108,11 +101,7 @@ def exclude_broken(
 ) -> Protocol:
     """Return the protocol with broken cases in the `exclude` of their tasks.
 
-    Args:
-        protocol: the protocol; embedded tasks have no files, and nothing of them is read.
-        folder: where results go.
-        failed: told of each case that is left out; its id is TASK/CASE.
-        progress: told how far it is.
+    `failed` is told of each case that is left out; its id is TASK/CASE. Embedded tasks have no files to read.
     """
     record = Path(folder) / SIFTED
     known = read_sifted(record)
@@ -159,9 +148,7 @@ def _look(case: Case) -> None:
 def check_folder(place: Path, overwrite: bool = False) -> None:
     """Refuse a folder that cannot be written to, or in which files of something else would be overwritten.
 
-    Args:
-        place: a folder that has results of ours, whose protocol says so, or nothing of the names that we write.
-        overwrite: whether files of such names may be replaced, whoever wrote them.
+    Results of ours have a protocol that says so. With `overwrite` files may be replaced, whoever wrote them.
     """
     for path in (place, *(place / name for name in PARTS)):
         there = next(each for each in (path, *path.absolute().parents) if each.exists())

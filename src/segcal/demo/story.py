@@ -204,7 +204,7 @@ def short_table(setting: Setting, chosen: Mapping[str, Pipeline]) -> Table:
         rows = []
         pipelines = {"uncalibrated": UNCALIBRATED, f"default: {default.calibrator}": default}
         for title, pipeline in (pipelines | {"matrix scaling: ms": MATRIX}).items():
-            if numbers := setting.numbers(task, pipeline.title):
+            if numbers := setting.summary.numbers(task, pipeline.title):
                 keeps = pipeline.preserves is not None
                 cells = (Cell(None) if keeps and name == FLIPS else interval_cell(numbers[name]) for name in names)
                 rows.append(Row(title, tuple(cells)))

@@ -118,6 +118,11 @@ def shorten(text: str, most: int = 36) -> str:
     return plain if len(plain) <= most else f"{plain[: most - 1]}…"
 
 
+def line_style(number: int) -> dict[str, str]:
+    """Return colour, dashes and marker of the n-th line of a figure."""
+    return {"color": COLOURS[number % 8], "linestyle": DASHES[number % 8], "marker": MARKERS[number % 8]}
+
+
 def show_picture(axis: Any, encoded: Encoded | None, shape: tuple[int, ...]) -> None:
     """Show a picture in grey or colour; an even grey where there is none."""
     axis.set_axis_off()
@@ -186,7 +191,7 @@ def _draw(upper: Any, lower: Any, curves: Mapping[str, CurveData]) -> None:
     upper.plot([0, 1], [0, 1], color="#8a939c", linestyle=(0, (4, 3)), linewidth=1)
     for number, (label, given) in enumerate(curves.items()):
         curve = to_builtins(given)
-        style = {"color": COLOURS[number % 8], "linestyle": DASHES[number % 8], "marker": MARKERS[number % 8]}
+        style = line_style(number)
         x, y, count = (np.array(curve[key], float) for key in ("confidence", "accuracy", "count"))
         filled = np.isfinite(x)
         upper.plot(x[filled], y[filled], label=shorten(label, 44), **style)

@@ -90,10 +90,7 @@ class FlipCount:
 
 
 class PartCounts(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How many cases had which part, in how many repeats; `seen` of the tested ones had a part in the fit.
-
-    In a benchmark none has, and it is None.
-    """
+    """How many cases had which part, in how many repeats; `seen` tested ones had a part in the fit (None: never)."""
 
     cal: int
     val: int

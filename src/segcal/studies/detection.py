@@ -24,7 +24,7 @@ from segcal.evaluation.slabs import calibrated_scores
 from segcal.metrics.reliability import expected_calibration_error
 from segcal.numerics import compute_dtype, winner
 from segcal.report.document import TaskSection
-from segcal.report.figures import COLOURS, DASHES, MARKERS, Drawn, new_figure, shorten, styled
+from segcal.report.figures import Drawn, line_style, new_figure, shorten, styled
 from segcal.report.table import Cell, Column, Group, Row, Table
 from segcal.statistics.case import count_logits
 from segcal.studies.setting import NothingToStudyError, Setting
@@ -175,8 +175,8 @@ def detection_figure(found: DetectionTask, rates: Sequence[float]) -> Any:
     axis = axes[0, 0]
     share = [100 * rate for rate in rates]
     for number, (title, errors) in enumerate(found.oracle.items()):
-        style = {"color": COLOURS[number % 8], "linestyle": DASHES[number % 8], "marker": MARKERS[number % 8]}
-        axis.plot(share, [100 * error for error in errors], label=f"{shorten(title, 28)}, oracle", **style)
+        label = f"{shorten(title, 28)}, oracle"
+        axis.plot(share, [100 * error for error in errors], label=label, **line_style(number))
     for number, (title, one) in enumerate(found.learned.items()):
         if one.recall is not None and one.ece is not None:
             style = {"marker": "*X"[number % 2], "linestyle": "", "label": f"{shorten(title, 34)}, learned"}

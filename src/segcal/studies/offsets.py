@@ -46,7 +46,7 @@ def run_offsets(setting: Setting) -> Outcome[OffsetsData]:
     found: dict[str, dict[int, dict[str, float | None]]] = {}
     examples = {}
     for task in setting.tasks:
-        if setting.open(task, "mean_logits").cases.has_offset:
+        if setting.protocol.open(task, "mean_logits").cases.has_offset:
             found[task.name] = {}
             for size, cases in setting.by_members(task):
                 found[task.name][size] = measure_offsets(cases)

@@ -122,14 +122,9 @@ def study_padding(
     masked: Mapping[str, Calibrator] | None = None,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Outcome[PaddingData]:
-    """Fit and judge every calibrator the three ways.
+    """Fit and judge calibrators, by name, the three ways; cases have masks, and logits with their offset.
 
-    Args:
-        split: calibration, validation and test cases with masks and with logits that have their offset.
-        calibrators: names from :data:`segcal.CALIBRATORS`; "identity" stands for no calibration.
-        config: of the fits.
-        masked: calibrators that are already fitted with the mask.
-        progress: told what is done next.
+    `masked` are those that are already fitted with the mask.
     """
     inside = [PaddedCases(part, masked=True) for part in split]
     whole = [PaddedCases(part, masked=False) for part in split]

@@ -97,7 +97,7 @@ def look_at(setting: Setting, task: Task, budget: int | None = None) -> SeenTask
         setting.split(task, chosen.pooling).test,
         numbers,
         setting.calibrator(task, chosen),
-        setting.open(task, chosen.pooling).background,
+        setting.protocol.open(task, chosen.pooling).background,
         None if local is None else setting.calibrator(task, local),
         budget,
     )
