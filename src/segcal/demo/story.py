@@ -69,10 +69,10 @@ def tell_story(plan: Plan, folder: str | Path, progress: Callable[[Step], None] 
 def _tell(plan: Plan, folder: Path, finished: Finished) -> Story:
     setting = finished.setting
     chosen = {task.name: choose_default(setting, task).pipeline for task in setting.tasks}
-    verdict = find_verdict(setting, chosen)
+    verdict = _find_verdict(setting, chosen)
     if "padding" in finished.studies:
         verdict.append(padding_sentence(finished.studies["padding"].data))
-    table = short_table(setting, chosen)
+    table = _short_table(setting, chosen)
     table.write(folder / "tables", "demo")
     titles = {task: pipeline.calibrator for task, pipeline in chosen.items()}
     names = (PAGE, VERDICT, "tables", "studies", "summary.json", "units", "calibrators")
@@ -98,7 +98,7 @@ def _predict(tasks: Mapping[str, EmbeddedTask], cache: Path, key: str) -> None:
         open_embedded(tasks[name], "mean_logits", cache=cache).cases.read(case_id)
 
 
-def find_verdict(setting: Setting, chosen: Mapping[str, Pipeline]) -> list[str]:
+def _find_verdict(setting: Setting, chosen: Mapping[str, Pipeline]) -> list[str]:
     """Return the sentences on all tasks and their corrupted copies."""
     sentences: list[str] = []
     for task in setting.tasks:
@@ -126,7 +126,7 @@ def shift_sentence(clean: Facts, shifted: Facts) -> str:
     """Return what becomes of the same calibrator on corrupted copies of the cases."""
     name = clean.calibrator
     values = [facts.change["ece"] for facts in (clean, shifted)]
-    parts = [f"{short_number(one.before)} without and {short_number(one.after)} with {name}" for one in values]
+    parts = [f"{_short_number(one.before)} without and {_short_number(one.after)} with {name}" for one in values]
     effects = {metric: SHORT_EFFECTS[shifted.change[metric].effect()] for metric in ("ece", "nll")}
     return (
         f"{shifted.task}: ECE {parts[1]}, fitted on clean cases (clean: {parts[0]}). Under this shift "
@@ -134,7 +134,7 @@ def shift_sentence(clean: Facts, shifted: Facts) -> str:
     )
 
 
-def short_number(value: float | None) -> str:
+def _short_number(value: float | None) -> str:
     """Return a number with four digits."""
     return "undefined" if value is None else f"{value:.4f}"
 
@@ -154,11 +154,11 @@ def _default(facts: Facts) -> str:
             interval = "undefined"
             if gap.value is not None and gap.low is not None and gap.high is not None:
                 interval = f"{gap.value:+.4f} [{gap.low:+.4f}, {gap.high:+.4f}]"
-            pair = f"{short_number(change.before)} -> {short_number(change.after)}"
+            pair = f"{_short_number(change.before)} -> {_short_number(change.after)}"
             counts = f"better in {gap.better} of {gap.cases} cases"
             said.setdefault(change.effect(), []).append(f"{SHORT_TITLES[metric]} {pair} ({interval}, {counts})")
     parts = "; ".join(f"{words} {', '.join(said[effect])}" for effect, words in SHORT_EFFECTS.items() if effect in said)
-    ace = f"ACE {short_number(facts.ace[0])} -> {short_number(facts.ace[1])}"
+    ace = f"ACE {_short_number(facts.ace[0])} -> {_short_number(facts.ace[1])}"
     return f"the default calibrator, {facts.calibrator}, {parts}. {ace}."
 
 
@@ -184,7 +184,7 @@ def _matrix(facts: Facts) -> list[str]:
 def padding_sentence(data: PaddingData) -> str:
     """Return what padding does, if nobody looks."""
     plain, check = data.calibrators["identity"], data.check
-    before, after = (short_number(plain[way]["ece"].value) for way in ("masked", "unmasked"))
+    before, after = (_short_number(plain[way]["ece"].value) for way in ("masked", "unmasked"))
     text = (
         f"padding: taking the filled outside of the crop ({100 * check.mean_share:.0f} % of the voxels) for "
         f"logits turns an uncalibrated ECE of {before} into {after}"
@@ -195,7 +195,7 @@ def padding_sentence(data: PaddingData) -> str:
     return f"{text}; segcal check reports it in {check.caught} of {check.cases} cases."
 
 
-def short_table(setting: Setting, chosen: Mapping[str, Pipeline]) -> Table:
+def _short_table(setting: Setting, chosen: Mapping[str, Pipeline]) -> Table:
     """Return uncalibrated, default and matrix scaling of each task, with intervals."""
     names = [name for name in SHOWN if name in setting.summary.metrics]
     columns = tuple(SHOWN[name] for name in names)

@@ -71,7 +71,7 @@ def run_covariate_shift(setting: Setting) -> Outcome[CovariateShiftData]:
     for task in setting.tasks:
         copies = [target for target in task.test_on if _same_cases(setting, task.name, target)]
         if copies:
-            tasks[task.name] = ShiftedTask(_compare(setting, task.name, copies), example_corruptions(setting, task))
+            tasks[task.name] = ShiftedTask(_compare(setting, task.name, copies), _example_corruptions(setting, task))
             targets |= dict.fromkeys(copies)
     if not tasks:
         raise NothingToStudyError("no task has a corrupted copy of its cases in test_on")
@@ -119,7 +119,7 @@ def compare_shift(
     return paired_differences(paired, shifted, bootstrap)
 
 
-def example_corruptions(setting: Setting, task: Task) -> CorruptedPicture | None:
+def _example_corruptions(setting: Setting, task: Task) -> CorruptedPicture | None:
     """Return the image of one test case, clean and in every strong corruption; None without a picture."""
     cases = setting.split(task, "mean_logits").test
     case = cases.read(cases.ids[0])

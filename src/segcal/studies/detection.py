@@ -89,12 +89,12 @@ def oracle_curves(cases: Cases, calibrators: Mapping[str, Calibrator], seed: int
     sums = {title: np.zeros(len(RATES)) for title in calibrators}
     for case in cases:
         for title, calibrator in calibrators.items():
-            sums[title] += oracle_errors(case, calibrator, seed)
+            sums[title] += _oracle_errors(case, calibrator, seed)
     return {title: (total / len(cases)).tolist() for title, total in sums.items()}
 
 
 @torch.no_grad()
-def oracle_errors(case: Case, calibrator: Calibrator, seed: int = SEED) -> list[float]:
+def _oracle_errors(case: Case, calibrator: Calibrator, seed: int = SEED) -> list[float]:
     """Return the ECE of one case at each detection rate; the seed decides which mispredictions are flagged."""
     labels, scores = _counted(case, calibrated_scores(calibrator, case))
     first = winner(scores, axis=0)

@@ -35,15 +35,15 @@ def find_facts(results: Results, summary: Summary, task: str, chosen: Pipeline, 
         title=chosen.make(2).title,
         keeps=chosen.preserves is not None,
         everywhere=Honesty.of(tables.reliability[BINS]["all"]),
-        change=compare_units(before, after, summary),
-        flips=count_flips(after),
+        change=_compare_units(before, after, summary),
+        flips=_count_flips(after),
         everywhere_after=Honesty.of(calibrated.reliability[BINS]["all"]),
         boundary=_boundary(tables),
         boundary_after=_boundary(calibrated),
         offset=float(np.mean(spread)) if spread else None,
         ace=(aces[0], aces[1]),
-        matrix_flips=count_flips(matrix) if matrix else None,
-        matrix_change=compare_units(before, matrix, summary) if matrix else {},
+        matrix_flips=_count_flips(matrix) if matrix else None,
+        matrix_change=_compare_units(before, matrix, summary) if matrix else {},
     )
 
 
@@ -52,7 +52,7 @@ def total_tables(units: Sequence[UnitResult]) -> CaseTables:
     return total_of({str(unit.unit.repeat): unit.tables for unit in units})
 
 
-def compare_units(before: Sequence[UnitResult], after: Sequence[UnitResult], summary: Summary) -> dict[str, Change]:
+def _compare_units(before: Sequence[UnitResult], after: Sequence[UnitResult], summary: Summary) -> dict[str, Change]:
     """Return the paired change of each metric, with the intervals of the benchmark's bootstrap."""
     first, second = (
         summary.numbers(units[0].unit.task, units[0].header.title, units[0].unit.test_on) for units in (before, after)
@@ -73,7 +73,7 @@ def paired_differences(
     return found
 
 
-def count_flips(units: Sequence[UnitResult]) -> FlipCount:
+def _count_flips(units: Sequence[UnitResult]) -> FlipCount:
     """Return what was flipped in the test cases of all repeats."""
     counted = total_of({str(unit.unit.repeat): unit.flip_bands for unit in units})
     harmful, beneficial, neutral = (int(count) for count in counted.flips.sum(axis=0))

@@ -112,13 +112,13 @@ def run_flips(setting: Setting) -> Outcome[FlipsData]:
             own[title] = total_of({str(unit.unit.repeat): unit.flip_bands for unit in units})
         most = max(own, key=lambda title: int(own[title].flips.sum()))
         setting.progress(f"flips of {task.name}")
-        closer[task.name] = look_closer(setting, task, free.get(SHOWN, free[most]))
+        closer[task.name] = _look_closer(setting, task, free.get(SHOWN, free[most]))
     if not bands:
         raise NothingToStudyError("no pipeline may flip a label")
     return flip_outcome(bands, closer)
 
 
-def look_closer(setting: Setting, task: Task, pipeline: Pipeline) -> CloserLook:
+def _look_closer(setting: Setting, task: Task, pipeline: Pipeline) -> CloserLook:
     """Return flips by distance in steps of one voxel, and an example, from the test cases of the first repeat."""
     calibrator = setting.calibrator(task, pipeline)
     cases = setting.some(setting.split(task, pipeline.pooling).test)

@@ -140,7 +140,7 @@ def study_padding(
     }
     numbers = {name: {way: found[way][name] for way in WAYS} for name in calibrators}
     temperatures = {way: _temperature(made["ts"]) for way, made in fits.items() if "ts" in made}
-    check = check_padding(split.test, whole[2])
+    check = _check_padding(split.test, whole[2])
     confidence = math.e / (math.e + split.test.num_classes - 1)
     padded = PaddedVoxel(confidence, 1 - confidence, -math.log(confidence))
     notes = (
@@ -157,7 +157,7 @@ def study_padding(
     return Outcome(PaddingData(padded, check, temperatures, numbers), {"padding": table})
 
 
-def check_padding(cases: Cases, padded: Cases) -> PaddingCheck:
+def _check_padding(cases: Cases, padded: Cases) -> PaddingCheck:
     """Return what a check of the padded cases finds, in whole arrays and inside the masks."""
     found, inside = [], 0
     for case in cases:
