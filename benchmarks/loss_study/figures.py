@@ -13,7 +13,7 @@ from benchmarks.loss_study.results import Key, Results
 from benchmarks.loss_study.rows import read_arrays
 from segcal.atomic import written
 from segcal.demo.tasks import get_task
-from segcal.report.figures.base import COLOURS, CONFIDENCE_MAP, MARKERS, new_figure, styled
+from segcal.report.figures import COLOURS, CONFIDENCE_MAP, MARKERS, new_figure, styled
 
 STYLES = {
     variant: {"color": colour, "marker": marker, "label": tables.TITLES[variant]}
@@ -25,7 +25,7 @@ FEWEST = 20
 DPI = 75
 
 
-@styled
+@styled()
 def radar(results: Results) -> Any:
     """Return Fig. 1: Dice and ECE of every loss, one panel per task."""
     figure, axes = new_figure(1, len(results.tasks), 11, 3.8, subplot_kw={"projection": "polar"})
@@ -43,7 +43,7 @@ def radar(results: Results) -> Any:
     return figure
 
 
-@styled
+@styled()
 def union(results: Results) -> Any:
     """Return Fig. 10: Dice against ECE on the union of true and predicted foreground."""
     figure, axes = new_figure(1, len(results.tasks), 11, 3.2)
@@ -56,7 +56,7 @@ def union(results: Results) -> Any:
     return figure
 
 
-@styled
+@styled()
 def sensitivity(results: Results) -> Any:
     """Return Fig. 6: Dice and ECE at three settings of every loss."""
     lines = {
@@ -69,7 +69,7 @@ def sensitivity(results: Results) -> Any:
     return figure
 
 
-@styled
+@styled()
 def shares(results: Results) -> Any:
     """Return Fig. 9: Dice and ECE with less training data."""
     percent = (*SHARES, 100)
@@ -86,7 +86,7 @@ def shares(results: Results) -> Any:
     return figure
 
 
-@styled
+@styled()
 def logit_profiles(results: Results) -> Any:
     """Return Fig. 4: the mean absolute logit of each class where each class is true."""
     figure, axes = new_figure(len(results.tasks), len(MAIN), 13, 4.6)
@@ -106,7 +106,7 @@ def logit_profiles(results: Results) -> Any:
     return figure
 
 
-@styled
+@styled()
 def logit_growth(results: Results) -> Any:
     """Return Fig. 5: the largest logit in the course of training."""
     from matplotlib import colormaps
@@ -128,7 +128,7 @@ def logit_growth(results: Results) -> Any:
     return figure
 
 
-@styled
+@styled()
 def case_figure(results: Results, archives: Sequence[Path], task: str) -> Any:
     """Return Fig. 11: masks, confidence and reliability of one case, or None if no case was kept."""
     from matplotlib.colors import ListedColormap
@@ -167,7 +167,7 @@ def case_figure(results: Results, archives: Sequence[Path], task: str) -> Any:
     return figure
 
 
-@styled
+@styled()
 def post_hoc(results: Results) -> Any:
     """Return the NLL of every loss without and with calibration after training."""
     stages = ("clean", "corrupted")

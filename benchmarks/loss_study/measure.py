@@ -38,7 +38,7 @@ def study_metrics(background: bool, surface: bool) -> dict[str, Metric]:
     found = {name: METRICS[name] for name in ("dice", "nll", "brier", "ece", "ba_ece")}
     found["dice"] = METRICS["dice"].with_options(include_background=not background)
     for name, region in (("foreground", truth), ("union", union)):
-        found[f"ece_{name}"] = Metric("ECE", parts.region_curve(region, BINS), expected_calibration_error, bins=BINS)
+        found[f"ece_{name}"] = Metric("ECE", parts.CurveReader(region, BINS), expected_calibration_error, bins=BINS)
         found[f"cece_{name}"] = Metric(
             "CECE", parts.class_curves(region), classwise_calibration_error, needs=("classwise",)
         )
@@ -105,7 +105,7 @@ class Measurer:
         curves = []
         for case in cases:
             counted = self._count(case, calibrators, surface)
-            curve = parts.region_curve("foreground" if self.task.background else "all", BINS)(counted[NONE])
+            curve = parts.CurveReader("foreground" if self.task.background else "all", BINS)(counted[NONE])
             assert curve is not None  # the region is always counted
             curves.append(curve)
             for name, tables in counted.items():

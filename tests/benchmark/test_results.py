@@ -13,13 +13,13 @@ from segcal.benchmark.results import (
     CaseResult,
     FlipBands,
     Totals,
+    Unit,
     UnitHeader,
     finished,
     read_results,
     read_unit,
     write_unit,
 )
-from segcal.benchmark.units import Unit
 from segcal.errors import ArtifactError, InputError
 from segcal.statistics import count_logits
 
@@ -51,7 +51,7 @@ def test_a_unit_is_read_as_it_was_written(tmp_path):
     path = write_unit(tmp_path, HEADER, [ROW], TOTAL)
     found = read_unit(path)
     assert (found.header, found.rows) == (HEADER, (ROW,))
-    assert found.total.to_plain() == TOTAL.to_plain()
+    assert Totals(found.tables, found.flip_bands, found.spread).to_plain() == TOTAL.to_plain()
     assert found.unit == UNIT
     assert found.numbers("nll") == [0.5]
     assert found.numbers("dice") == [None]

@@ -15,7 +15,7 @@ from segcal.benchmark.summaries import summarise, write_summary
 from segcal.benchmark.tasks import Division, EmbeddedTask, OpenTask
 from segcal.cases import ArrayCases
 from segcal.fitting import FitConfig
-from segcal.report.figures.base import to_svg
+from segcal.report.figures import to_svg
 from segcal.report.pictures import encode_indices, encode_jpeg, encode_values
 from segcal.studies import run_studies
 from segcal.studies.page import write_report

@@ -32,7 +32,7 @@ def test_the_change_at_the_reference_is_zero_and_elsewhere_the_paired_difference
     curves = study.data.tasks["toy"].pipelines["ms(mean_logits)"]
     here = {point.n: point for point in curves["nll"]}
     assert (here[3].change.value, here[3].change.equal) == (0, 8)
-    assert here[3].value.value == setting.numbers("toy", "ms(mean_logits)")["nll"].value
+    assert here[3].value.value == setting.summary.numbers("toy", "ms(mean_logits)")["nll"].value
     assert here[1].change.value == pytest.approx(here[1].value.value - here[3].value.value)
     assert here[1].change.value != 0
     ace = {point.n: point for point in curves["ace"]}

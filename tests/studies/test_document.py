@@ -8,8 +8,9 @@ from msgspec import to_builtins
 from msgspec.structs import replace
 
 from segcal.benchmark.pipelines import Pipeline
+from segcal.calibrators import CALIBRATORS
 from segcal.studies import document as module
-from segcal.studies.document import case_columns, choose, make_document, provenance, task_section
+from segcal.studies.document import calibrator_words, case_columns, choose, make_document, provenance, task_section
 from segcal.studies.page import read_document
 
 TS, MS = Pipeline("mean_logits", "ts"), Pipeline("mean_logits", "ms")
@@ -129,3 +130,9 @@ def test_a_calibrator_that_is_gone_has_no_audit(page_setting, tmp_path):
     shutil.copytree(source, tmp_path / "calibrators")
     next((tmp_path / "calibrators").rglob("ts-mean_logits/calibrator.json")).write_text("{")
     assert calibrator(moved).audit is None
+
+
+def test_words_differ_so_that_rows_can_be_told_apart():
+    assert len({calibrator_words(name).title for name in CALIBRATORS}) == len(CALIBRATORS)
+    assert all(calibrator_words(name).title != name for name in CALIBRATORS)
+    assert calibrator_words("vs_ti").title == "Vector scaling, offset-free"

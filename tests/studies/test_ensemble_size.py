@@ -15,7 +15,7 @@ def test_each_number_of_members_is_measured(setting):
     found = study.data.tasks["toy"]
     assert list(found) == ["1", "2", "3"]
     for size in (1, 3):
-        cases = setting.some(setting.open(setting.tasks[0], "mean_logits", size).cases)
+        cases = setting.some(setting.protocol.open(setting.tasks[0], "mean_logits", size).cases)
         result = evaluate(cases, metrics=["ece", "miou"]).before
         assert found[str(size)]["ece"].value == result["ece"].value
         assert found[str(size)]["miou"].value == result["miou"].value

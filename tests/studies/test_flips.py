@@ -112,7 +112,7 @@ def test_the_example_shows_what_flipped():
 def test_only_pipelines_that_may_flip_are_studied_and_matrix_scaling_is_looked_at_closer(setting):
     study = run_flips(setting)
     assert list(study.data.tasks["toy"]) == ["ms(mean_logits)"]
-    rate = setting.numbers("plain", "ms(mean_logits)")["flip_rate"].value
+    rate = setting.summary.numbers("plain", "ms(mean_logits)")["flip_rate"].value
     assert study.data.tasks["plain"]["ms(mean_logits)"].flip_rate == pytest.approx(rate)
     closer = study.data.closer["toy"]
     assert (closer.pipeline, closer.cases) == ("ms(mean_logits)", 2)

@@ -10,7 +10,7 @@ def test_models_are_ordered_by_their_size(setting):
     study = run_model_size(setting)
     found = study.data.tasks["mean_logits"]
     assert list(found) == ["toy (100)", "plain (400)"]
-    expected = setting.numbers("toy", "identity(mean_logits)")["ece"]
+    expected = setting.summary.numbers("toy", "identity(mean_logits)")["ece"]
     assert found["toy (100)"]["ece"] == expected
 
 

@@ -27,7 +27,7 @@ def test_the_spread_is_that_of_the_mean_logits_over_the_voxels_that_count(settin
     assert list(found) == ["1", "2", "3"]
     for size in (1, 2, 3):
         expected = {}
-        for case in setting.some(setting.open(setting.tasks[0], "mean_logits", size).cases):
+        for case in setting.some(setting.protocol.open(setting.tasks[0], "mean_logits", size).cases):
             logits, labels = case.logits.numpy().astype(float), case.labels.numpy()
             energies = [
                 np.log(sum(np.exp(logits[c, i, j]) for c in range(3)))

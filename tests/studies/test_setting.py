@@ -25,7 +25,7 @@ def test_a_loaded_calibrator_gives_the_numbers_of_the_results(setting):
     task, pipeline = setting.tasks[0], Pipeline("mean_logits", "ms")
     calibrator = setting.calibrator(task, pipeline, repeat=1)
     for row in setting.results.repeats("toy", pipeline.title)[1].rows[:2]:
-        case = setting.open(task, "mean_logits").cases.read(row.case)
+        case = setting.protocol.open(task, "mean_logits").cases.read(row.case)
         with torch.no_grad():
             log_probs = calibrator(case.logits[None])[0].numpy()
         labels = case.labels.numpy()
@@ -40,20 +40,20 @@ def test_no_calibration_is_a_calibrator_too(setting):
 
 def test_fewer_members_are_pooled_when_asked_for(setting):
     task = setting.tasks[0]
-    one = setting.open(task, "mean_logits", members=1).cases.read("case00")
-    alone = setting.open(task, "single").cases.read("case00")
-    every = setting.open(task, "mean_logits").cases.read("case00")
+    one = setting.protocol.open(task, "mean_logits", members=1).cases.read("case00")
+    alone = setting.protocol.open(task, "single").cases.read("case00")
+    every = setting.protocol.open(task, "mean_logits").cases.read("case00")
     assert (one.logits == alone.logits).all()
     assert not (one.logits == every.logits).all()
 
 
 def test_only_as_many_cases_are_read_as_the_options_allow(setting):
-    assert setting.some(setting.open(setting.tasks[0], "mean_logits").cases).ids == ("case00", "case01")
+    assert setting.some(setting.protocol.open(setting.tasks[0], "mean_logits").cases).ids == ("case00", "case01")
 
 
 def test_tasks_that_are_only_tested_on_are_no_tasks_of_studies(setting):
     assert [task.name for task in setting.tasks] == ["toy", "plain"]
-    assert setting.numbers("toy", "nothing") == {}
+    assert setting.summary.numbers("toy", "nothing") == {}
 
 
 def test_the_choice_is_the_one_that_a_fit_would_make(setting):

@@ -1,4 +1,10 @@
-"""One job: divide the cases of a task, fit its pipelines with one pooling, and test them, one case in memory at a time.
+"""Jobs: divide the cases of a task, fit its pipelines with one pooling, and test them, one case in memory at a time.
+
+A unit's digest covers what decides its numbers and nothing else: not the other pipelines, not the place of the files,
+not the bootstrap. So a protocol can grow by a pipeline, a repeat or a task, and only what is new is computed.
+
+Units that share their cases are one job: a task in a repeat with a pooling. It reads its voxels once, fits all its
+pipelines, and tests all of them on a case while it is in memory.
 
 A job computes in one thread, whatever the machine offers. Sums of many numbers in another order differ in their last
 digit; in one thread, results are the same bytes with one process or with many.
@@ -13,36 +19,99 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from msgspec import to_builtins
 
-from segcal.benchmark.protocol import Protocol
-from segcal.benchmark.results import CaseResult, FlipBands, Totals, UnitHeader, write_unit
-from segcal.benchmark.tasks import Task
-from segcal.benchmark.units import SCHEMA, Job, Unit, cases_elsewhere, divide
+from segcal.benchmark.pipelines import Pipeline
+from segcal.benchmark.protocol import Protocol, digest
+from segcal.benchmark.results import SCHEMA, CaseResult, FlipBands, Totals, Unit, UnitHeader, write_unit
+from segcal.benchmark.tasks import FolderTask, Task, task_plain
 from segcal.calibrators import Calibrator
 from segcal.cases import Case, Cases, Split
+from segcal.errors import InputError
 from segcal.evaluation.case_counter import Counter
-from segcal.fitting import Fitted
+from segcal.fitting import FitConfig, Fitted
 from segcal.fitting.artifact import save
 from segcal.fitting.fit import fit_to
 from segcal.fitting.request import read_data
 from segcal.kernels.raw_tables import BENEFICIAL, HARMFUL, NEUTRAL
 from segcal.kernels.threads import one_thread
 from segcal.metrics import METRICS, Metric, find_metrics
-from segcal.metrics.readers import region_curve
+from segcal.metrics.readers import CurveReader
 from segcal.metrics.reliability import average_calibration_error, expected_calibration_error
+from segcal.report.curves import curves_of, thinned
 from segcal.statistics import BandCache, CaseTables, Counted
-from segcal.statistics.reliability import Curve
 from segcal.statistics.spread import CurveSpread
 
-# Bins of reliability diagrams, and what they are drawn of.
-FIGURE_BINS = 15
-REGIONS = ("all", "foreground")
 OTHER_BINS = (20, 30, 40)
 
+PLACES = ("labels", "images", "properties")
+
 Report = Callable[[str], None]
+
+
+class Job(NamedTuple):
+    """Units of one task, repeat and pooling, each with its digest."""
+
+    task: Task
+    repeat: int
+    pooling: str
+    units: dict[Unit, str]
+
+
+def plan(
+    protocol: Protocol, usable: Mapping[str, Sequence[Pipeline]], fingerprints: Mapping[tuple[str, str], str]
+) -> list[Job]:
+    """Return the jobs of a protocol, in the order of its tasks.
+
+    `usable` are the pipelines that each task can have, `fingerprints` are of its cases with each pooling.
+    """
+    jobs = []
+    for task in protocol.tasks:
+        pipelines = () if task.test_only else usable[task.name]
+        for repeat in range(protocol.repeats):
+            for pooling in dict.fromkeys(pipeline.pooling for pipeline in pipelines):
+                units = [
+                    Unit(task=task.name, repeat=repeat, test_on=target, pipeline=pipeline)
+                    for pipeline in pipelines
+                    if pipeline.pooling == pooling
+                    for target in ("", *task.test_on)
+                ]
+                digests = {unit: unit_digest(unit, protocol, fingerprints) for unit in units}
+                jobs.append(Job(task, repeat, pooling, digests))
+    return jobs
+
+
+def unit_digest(unit: Unit, protocol: Protocol, fingerprints: Mapping[tuple[str, str], str]) -> str:
+    """Return the digest of what decides a unit's numbers; `fingerprints` are of the cases by task and pooling."""
+    names = [unit.task, *([unit.test_on] if unit.test_on else [])]
+    usual = FitConfig().to_dict()
+    plain = {
+        "schema": SCHEMA,
+        "segcal": version("segcal"),
+        "unit": to_builtins(unit),
+        "tasks": [_deciding(protocol, protocol.task(name)) for name in names],
+        "cases": [fingerprints[name, unit.pipeline.pooling] for name in names],
+        "seed": protocol.seed,
+        # What is not as usual, so that an option that is added later leaves finished units alone.
+        "fit": {key: value for key, value in protocol.fit.to_dict().items() if value != usual[key]},
+        "metrics": list(protocol.metrics),
+    }
+    return digest(plain)
+
+
+def _deciding(protocol: Protocol, task: Task) -> dict[str, Any]:
+    """Return what of a task decides numbers: not where its files are, and not what else is tested."""
+    plain = task_plain(task) | {"test_on": []}
+    del plain["exclude"]  # the fingerprint of the cases tells
+    split = to_builtins(protocol.division(task))
+    plain["split"] = {key: value for key, value in split.items() if key != "fitted" or value is not None}
+    if isinstance(task, FolderTask):
+        plain["options"] = [[key, key in PLACES or value] for key, value in plain["options"]]
+        plain |= {"members": len(task.members), "labels": True}
+    return plain
 
 
 def run_job(job: Job, protocol: Protocol, folder: Path, report: Report = lambda message: None) -> int:
@@ -50,7 +119,7 @@ def run_job(job: Job, protocol: Protocol, folder: Path, report: Report = lambda 
     name = f"{job.task.name}, repeat {job.repeat + 1}, {job.pooling}"
     with one_thread():
         opened = protocol.open(job.task, job.pooling)
-        split = divide(protocol, job.task, opened.cases, job.repeat)
+        split = protocol.divide(job.task, opened.cases, job.repeat)
         fits = _fit(job, protocol, folder, split, lambda message: report(f"{name}: {message}"))
         for target in dict.fromkeys(unit.test_on for unit in job.units):
             units = [unit for unit in job.units if unit.test_on == target]
@@ -85,15 +154,35 @@ def _fit(job: Job, protocol: Protocol, folder: Path, split: Split, report: Repor
 
 def _elsewhere(job: Job, protocol: Protocol, target: Task, split: Split, every: Cases) -> tuple[Cases, bool]:
     other = protocol.open(target, job.pooling)
-    own = None if target.test_only else divide(protocol, target, other.cases, job.repeat)
+    own = None if target.test_only else protocol.divide(target, other.cases, job.repeat)
     return cases_elsewhere(split, every, other.cases, own), other.background
 
 
-def _header(unit: Unit, digest: str, fitted: Fitted, split: Split, cases: Cases, background: bool) -> UnitHeader:
+def cases_elsewhere(source: Split, every: Cases, target: Cases, own: Split | None) -> Cases:
+    """Return the cases of another task, `target`, that a calibrator may be tested on.
+
+    Where the other task has the same cases as the one that was fitted on (`every`, divided as `source`), or some of
+    them (a corrupted copy), these are the source's test cases. Otherwise they are the other task's own test cases, or
+    all it has if nothing is fitted on it (`own` is None), without those that had part in the fit.
+    """
+    seen = {*source.cal.ids, *source.val.ids}
+    ids = target.ids if own is None else own.test.ids
+    unseen = [case_id for case_id in ids if case_id not in seen]
+    if set(every.ids) <= set(target.ids) or set(target.ids) <= set(every.ids):
+        unseen = [case_id for case_id in target.ids if case_id in source.test.ids]
+    if not unseen:
+        raise InputError(
+            f"test_on has {len(ids)} cases, but all of them had part in the fit, and at least one is needed that had "
+            "not. Ask for fewer calibration and validation cases."
+        )
+    return target.subset(unseen)
+
+
+def _header(unit: Unit, found: str, fitted: Fitted, split: Split, cases: Cases, background: bool) -> UnitHeader:
     calibrator = fitted.calibrator
     return UnitHeader(
         schema=SCHEMA,
-        digest=digest,
+        digest=found,
         segcal=version("segcal"),
         unit=unit,
         title=unit.pipeline.title,
@@ -127,9 +216,9 @@ def benchmark_metrics(names: Sequence[str], background: bool) -> dict[str, Metri
         chosen["dice"] = METRICS["dice"].with_options(include_background=True)
     for bins in OTHER_BINS:
         title = f"calibration error, {bins} bins"
-        chosen[f"ece_{bins}"] = Metric(title, region_curve("all", bins), expected_calibration_error, bins=bins)
+        chosen[f"ece_{bins}"] = Metric(title, CurveReader("all", bins), expected_calibration_error, bins=bins)
     for bins in OTHER_BINS:
-        title, part = f"average calibration error, {bins} bins", region_curve("all", bins)
+        title, part = f"average calibration error, {bins} bins", CurveReader("all", bins)
         chosen[f"ace_{bins}"] = Metric(title, part, average_calibration_error, pooled=True, bins=bins)
     return chosen
 
@@ -195,28 +284,3 @@ class CaseCounter:
         kind[new[where] == labels[where]] = BENEFICIAL
         np.add.at(flips, (bands.code[where], kind), 1)
         return FlipBands(voxels.astype(np.int64), flips)
-
-
-def thinned(tables: CaseTables) -> CaseTables:
-    """Return the tables that figures need: reliability of all voxels and of foreground, one binning of the bands."""
-    bands = tables.bands
-    return replace(
-        tables,
-        reliability={
-            bins: {name: regions[name] for name in (REGIONS if bins == FIGURE_BINS else REGIONS[:1])}
-            for bins, regions in tables.reliability.items()
-        },
-        classwise=None if tables.classwise is None else {"all": tables.classwise["all"]},
-        bands=None if bands is None else replace(bands, curves={FIGURE_BINS: bands.curves[FIGURE_BINS]}),
-        surface=None,
-    )
-
-
-def curves_of(tables: CaseTables) -> dict[str, Curve]:
-    """Return the curves of reliability diagrams that are there: "all", "foreground", "classes" and "bands"."""
-    found = {name: curve for name, curve in tables.reliability[FIGURE_BINS].items() if name in REGIONS}
-    if tables.classwise is not None:
-        found["classes"] = tables.classwise["all"]
-    if tables.bands is not None:
-        found["bands"] = tables.bands.curves[FIGURE_BINS]
-    return found

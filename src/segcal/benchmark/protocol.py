@@ -10,11 +10,13 @@ import json
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 from msgspec import UNSET, Meta, Struct, UnsetType, defstruct, structs, to_builtins
 
 from segcal.benchmark.pipelines import LISTS, Pipeline, unknown_calibrators
 from segcal.benchmark.tasks import Division, Opener, OpenTask, Task, check_tasks, open_task, read_task, task_plain
 from segcal.benchmark.toml import AtLeastOne, Count, Number, Text, read_table, read_toml
+from segcal.cases import Cases, Split
 from segcal.errors import InputError
 from segcal.fitting import FitConfig
 from segcal.metrics import find_metrics
@@ -104,6 +106,30 @@ class Protocol(ProtocolFile, frozen=True, kw_only=True):
     def open(self, task: Task, pooling: str, members: int | None = None) -> OpenTask:
         """Open a task with a pooling; see :func:`segcal.benchmark.tasks.open_task`."""
         return open_task(task, pooling, self.root, self.embedded, members)
+
+    def divide(self, task: Task, cases: Cases, repeat: int) -> Split:
+        """Divide the cases of a task, by groups; the same for every pipeline of a repeat, anew in each repeat."""
+        division = self.division(task)
+        wanted = division.cal + division.val + (division.test or 1)
+        if wanted > len(cases):
+            raise InputError(
+                f"task {task.name!r} has {len(cases)} cases, but {division.cal} for calibration, {division.val} for "
+                f"validation and at least {division.test or 1} for the test are asked for. Change its split."
+            )
+        first, second = (int(number) for number in np.random.SeedSequence([self.seed, repeat]).generate_state(2))
+        split = cases.split(division.cal, division.val, first)
+        if division.val and not len(split.val):
+            raise InputError(
+                f"task {task.name!r} has val = {division.val}, but no whole group of cases fits into it. "
+                "Groups are kept whole: ask for more validation cases."
+            )
+        if division.fitted is not None:
+            pool = cases.subset((*split.cal.ids, *split.val.ids))
+            again = pool.split(min(division.fitted, len(pool) - 1), 0, first)
+            split = split._replace(cal=again.cal, val=again.test)
+        if division.test is None or division.test >= len(split.test):
+            return split
+        return split._replace(test=split.test.split(division.test, 0, second).cal)
 
     def to_plain(self) -> dict[str, Any]:
         """Return what decides the numbers, as plain data."""

@@ -1,5 +1,7 @@
 """Files of results: one JSONL file per unit, complete or absent.
 
+A unit is one pipeline, fitted on one task in one repeat, and tested there or on another task.
+
 The first line is the header: schema, digest, the unit, the promises and the certificate of its calibrator, and which
 cases it was fitted, validated and tested on. One line per test case follows, with its numbers and the small tables that
 pooled metrics read. The last line holds the tables of all its cases together, for figures. No time, no path and no
@@ -16,7 +18,8 @@ import numpy as np
 from msgspec import Struct, convert, to_builtins
 
 from segcal.atomic import write_text
-from segcal.benchmark.units import SCHEMA, Unit
+from segcal.benchmark.pipelines import Pipeline
+from segcal.benchmark.protocol import digest
 from segcal.documents import parse_json
 from segcal.errors import ArtifactError, InputError
 from segcal.statistics import CaseTables
@@ -25,9 +28,35 @@ from segcal.statistics.spread import CurveSpread
 from segcal.summary import Bootstrap
 from segcal.types import Preserves
 
+SCHEMA = 1
 PROTOCOL = "protocol.json"
 # Plain data of a table, as `AdditiveTable.to_plain` writes it.
 PlainTable: TypeAlias = dict[str, Any]
+
+
+class Unit(Struct, frozen=True, kw_only=True):
+    """One file of results: a pipeline fitted on a task in a repeat, and tested there or on the task `test_on`."""
+
+    task: str
+    repeat: int
+    test_on: str = ""
+    pipeline: Pipeline
+
+    @property
+    def path(self) -> Path:
+        """Return its file, relative to the folder of results."""
+        target = f"@{self.test_on}" if self.test_on else ""
+        return Path("units", self.task, f"repeat_{self.repeat}", f"{self._stem}{target}.jsonl")
+
+    @property
+    def calibrator_path(self) -> Path:
+        """Return the folder of its fitted calibrator, relative to the folder of results."""
+        return Path("calibrators", self.task, f"repeat_{self.repeat}", self._stem)
+
+    @property
+    def _stem(self) -> str:
+        options = f"-{digest(self.pipeline.options)[:8]}" if self.pipeline.options else ""
+        return f"{self.pipeline.calibrator}-{self.pipeline.pooling}{options}"
 
 
 @dataclass(frozen=True)
@@ -98,31 +127,18 @@ class Totals(AdditiveTable):
 
 
 class UnitResult(Struct, frozen=True):
-    """The results of one unit; `rows` are in the order of the cases' ids."""
+    """The results of one unit: `rows` in the order of the cases' ids, and what :class:`Totals` has of all of them."""
 
     header: UnitHeader
     rows: tuple[CaseResult, ...]
-    total: Totals
+    tables: CaseTables
+    flip_bands: FlipBands
+    spread: dict[str, CurveSpread]
 
     @property
     def unit(self) -> Unit:
         """The unit."""
         return self.header.unit
-
-    @property
-    def tables(self) -> CaseTables:
-        """The tables of all test cases together."""
-        return self.total.tables
-
-    @property
-    def flip_bands(self) -> FlipBands:
-        """The flips of all test cases together."""
-        return self.total.flip_bands
-
-    @property
-    def spread(self) -> dict[str, CurveSpread]:
-        """The spread of curves between test cases."""
-        return self.total.spread
 
     def numbers(self, metric: str) -> list[float | None]:
         """Return one number per test case, None where it is not defined."""
@@ -180,14 +196,14 @@ def write_unit(folder: Path, header: UnitHeader, rows: Sequence[CaseResult], tot
     return write_text(folder / header.unit.path, text)
 
 
-def finished(folder: Path, unit: Unit, digest: str) -> bool:
+def finished(folder: Path, unit: Unit, expected: str) -> bool:
     """Return whether the file of a unit is there, with this digest and its last line."""
     try:
         lines = _lines(folder / unit.path)
         header = parse_json(lines[0])
     except (OSError, ValueError, IndexError):
         return False
-    return isinstance(header, dict) and header.get("digest") == digest and lines[-1].startswith('{"total":')
+    return isinstance(header, dict) and header.get("digest") == expected and lines[-1].startswith('{"total":')
 
 
 def read_unit(path: Path) -> UnitResult:
@@ -199,7 +215,8 @@ def read_unit(path: Path) -> UnitResult:
                 f"{path} has schema {header['schema']}, but this segcal reads {SCHEMA}. Run the benchmark again."
             )
         total = Totals.from_plain(lines[-1]["total"])
-        return UnitResult(convert(header, UnitHeader), convert(lines[:-1], tuple[CaseResult, ...]), total)
+        rows = convert(lines[:-1], tuple[CaseResult, ...])
+        return UnitResult(convert(header, UnitHeader), rows, total.tables, total.flip_bands, total.spread)
     except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
         raise ArtifactError(
             f"{path} is not readable as results ({error}), but it must be as segcal wrote it. "

@@ -3,6 +3,11 @@
 ``RESULTS/protocol.json`` holds the resolved protocol and the list of its units, ``RESULTS/units`` one file per unit
 (:mod:`segcal.benchmark.results`), ``RESULTS/calibrators`` the fitted calibrators, as :func:`segcal.save` writes them.
 Killed at any point and run again, a benchmark ends with the same bytes.
+
+Cases that cannot be used are found before anything is computed, so that a run goes on without them: every case of a
+folder is read once, with all its members. A broken one is left out of its task for good, of every repeat and every
+pipeline, so that all of them still share their cases. What was read well is remembered by the fingerprint of the files
+in ``RESULTS/sifted.json`` and not read again; broken cases are tried again on the next run.
 """
 
 import json
@@ -13,21 +18,24 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from pathlib import Path
 from typing import NamedTuple
 
-from msgspec import to_builtins
+from msgspec import Struct, convert, to_builtins
 from msgspec.structs import replace
 
 from segcal.atomic import sweep, write_text
-from segcal.benchmark.job import run_job
+from segcal.benchmark.job import Job, plan, run_job
 from segcal.benchmark.pipelines import Pipeline
 from segcal.benchmark.protocol import Protocol
-from segcal.benchmark.results import PROTOCOL, Results, finished, read_protocol, read_results
-from segcal.benchmark.tasks import OpenTask
-from segcal.benchmark.units import SCHEMA, Job, divide, plan
+from segcal.benchmark.results import PROTOCOL, SCHEMA, Results, finished, read_protocol, read_results
+from segcal.benchmark.tasks import FolderTask, OpenTask
+from segcal.cases.base import Case, CaseError
+from segcal.cases.parallel import map_cases
+from segcal.documents import parse_json
 from segcal.errors import InputError, SegcalError
 from segcal.parent import follow_parent
 
 # The folders and the files of a folder of results.
 PARTS = ("units", "calibrators", "tables", "studies")
+SIFTED = "sifted.json"
 FILES = ("summary.json", "report.html", "verdict.json")
 
 
@@ -45,14 +53,7 @@ Progress = Callable[[Step], None]
 def run_benchmark(
     protocol: Protocol, folder: str | Path, progress: Progress = lambda step: None, overwrite: bool = False
 ) -> Results:
-    """Run a protocol and return its results.
-
-    Args:
-        protocol: the protocol; its `embedded` opens embedded tasks.
-        folder: where results go; what is finished there is not done again.
-        progress: called whenever something happens.
-        overwrite: as for :func:`check_folder`.
-    """
+    """Run a protocol and return its results; what is finished in the folder is not done again."""
     place = Path(folder)
     check_folder(place, overwrite)
     sweep(place, *(path for name in PARTS for path in [place / name, *(place / name).rglob("*")] if path.is_dir()))
@@ -85,12 +86,69 @@ def run_benchmark(
     return read_results(place)
 
 
+class Sifted(Struct, frozen=True):
+    """The files of a task when they were read: their fingerprint, and what is wrong with each broken case."""
+
+    fingerprint: str
+    broken: dict[str, str]
+
+
+def exclude_broken(
+    protocol: Protocol,
+    folder: str | Path,
+    failed: Callable[[CaseError], None],
+    progress: Progress = lambda step: None,
+) -> Protocol:
+    """Return the protocol with broken cases in the `exclude` of their tasks.
+
+    `failed` is told of each case that is left out; its id is TASK/CASE. Embedded tasks have no files to read.
+    """
+    record = Path(folder) / SIFTED
+    known = read_sifted(record)
+    # A pooling of the protocol that reads every member it needs.
+    pooling = min({pipeline.pooling for pipeline in protocol.pipelines} - {"single"}, default="single")
+    tasks = list(protocol.tasks)
+    for number, task in enumerate(tasks):
+        if not isinstance(task, FolderTask):
+            continue
+        cases = protocol.open(task, pooling).cases
+        before = known.get(task.name, Sifted("", {}))
+        same = before.fingerprint == cases.fingerprint()  # then only what was broken is read again
+        unread = cases.subset(each for each in before.broken if each in cases.ids) if same else cases
+        errors: list[CaseError] = []
+        for done, _ in enumerate(map_cases(unread, _look, protocol.workers, errors.append)):
+            progress(Step(done + len(errors) + 1, len(unread), f"reading cases of {task.name}"))
+        broken = {error.case_id: error.reason for error in errors}
+        if len(broken) == len(cases):
+            raise InputError(
+                f"task {task.name!r} has {len(cases)} cases and none can be used, but some are needed. "
+                f"The first: {next(iter(broken.values()))}"
+            )
+        known[task.name] = Sifted(cases.fingerprint(), broken)
+        for case_id, reason in broken.items():
+            failed(CaseError(f"{task.name}/{case_id}", reason))
+        tasks[number] = replace(task, exclude=(*task.exclude, *broken))
+    write_text(record, json.dumps(to_builtins(known), indent=1, ensure_ascii=False) + "\n")
+    return replace(protocol, tasks=tuple(tasks))
+
+
+def read_sifted(path: Path) -> dict[str, Sifted]:
+    """Return what is known of each task; nothing where the record cannot be read."""
+    try:
+        return convert(parse_json(path.read_text("utf-8")), dict[str, Sifted])
+    except (OSError, ValueError):
+        return {}
+
+
+def _look(case: Case) -> None:
+    if case.labels is None:
+        raise CaseError(case.id, "it has no labels, but a benchmark needs them. Add its label map.")
+
+
 def check_folder(place: Path, overwrite: bool = False) -> None:
     """Refuse a folder that cannot be written to, or in which files of something else would be overwritten.
 
-    Args:
-        place: a folder that has results of ours, whose protocol says so, or nothing of the names that we write.
-        overwrite: whether files of such names may be replaced, whoever wrote them.
+    Results of ours have a protocol that says so. With `overwrite` files may be replaced, whoever wrote them.
     """
     for path in (place, *(place / name for name in PARTS)):
         there = next(each for each in (path, *path.absolute().parents) if each.exists())
@@ -164,7 +222,7 @@ def _check_tasks(protocol: Protocol, opened: Opened) -> None:
     for task in protocol.tasks:
         mine = _any(opened, task.name).cases
         for repeat in range(0 if task.test_only else protocol.repeats):
-            divide(protocol, task, mine, repeat)
+            protocol.divide(task, mine, repeat)
         for target in task.test_on:
             other = _any(opened, target).cases
             if other.num_classes != mine.num_classes:

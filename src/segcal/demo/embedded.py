@@ -23,11 +23,8 @@ from segcal.studies.corruptions import corrupt
 def open_embedded(task: EmbeddedTask, pooling: str, *, cache: Path | None = None, once: bool = False) -> OpenTask:
     """Open an embedded task of a protocol.
 
-    Args:
-        task: which one, and how many of its cases and networks.
-        pooling: a name from :data:`segcal.POOLINGS`.
-        cache: a folder in which predictions are kept; without it they are made anew whenever a case is read.
-        once: each case is read once, so that nothing need be kept.
+    Predictions are kept in the folder `cache`. Without it they are made anew whenever a case is read, and so they are
+    if each case is read `once`.
     """
     indices = range(task.first, task.first + task.cases)
     kept = None if once else cache

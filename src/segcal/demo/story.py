@@ -18,7 +18,7 @@ from segcal.documents import json_text
 from segcal.kernels.threads import one_thread
 from segcal.report.paper_tables import FLIPS, SHOWN
 from segcal.report.table import Cell, Group, Row, Table
-from segcal.report.verdict import shift_sentence, short_number, short_verdict
+from segcal.report.verdict import Facts, Honesty
 from segcal.studies.facts import MATRIX, UNCALIBRATED, find_facts
 from segcal.studies.padding import PaddingData
 from segcal.studies.page import PAGE, write_page_of
@@ -27,6 +27,9 @@ from segcal.studies.setting import Setting, choose_default
 from segcal.studies.study import interval_cell
 
 VERDICT = "verdict.json"
+# In the order in which they are said.
+SHORT_EFFECTS = {"better": "improves", "worse": "worsens", "same": "does not measurably change"}
+SHORT_TITLES = {"nll": "NLL", "ece": "ECE", "ba_ece": "BA-ECE", "dice": "Dice"}
 
 
 @dataclass(frozen=True)
@@ -66,10 +69,10 @@ def tell_story(plan: Plan, folder: str | Path, progress: Callable[[Step], None] 
 def _tell(plan: Plan, folder: Path, finished: Finished) -> Story:
     setting = finished.setting
     chosen = {task.name: choose_default(setting, task).pipeline for task in setting.tasks}
-    verdict = find_verdict(setting, chosen)
+    verdict = _find_verdict(setting, chosen)
     if "padding" in finished.studies:
         verdict.append(padding_sentence(finished.studies["padding"].data))
-    table = short_table(setting, chosen)
+    table = _short_table(setting, chosen)
     table.write(folder / "tables", "demo")
     titles = {task: pipeline.calibrator for task, pipeline in chosen.items()}
     names = (PAGE, VERDICT, "tables", "studies", "summary.json", "units", "calibrators")
@@ -95,7 +98,7 @@ def _predict(tasks: Mapping[str, EmbeddedTask], cache: Path, key: str) -> None:
         open_embedded(tasks[name], "mean_logits", cache=cache).cases.read(case_id)
 
 
-def find_verdict(setting: Setting, chosen: Mapping[str, Pipeline]) -> list[str]:
+def _find_verdict(setting: Setting, chosen: Mapping[str, Pipeline]) -> list[str]:
     """Return the sentences on all tasks and their corrupted copies."""
     sentences: list[str] = []
     for task in setting.tasks:
@@ -106,10 +109,82 @@ def find_verdict(setting: Setting, chosen: Mapping[str, Pipeline]) -> list[str]:
     return sentences
 
 
+def short_verdict(facts: Facts) -> list[str]:
+    """Return the verdict on a task for a terminal."""
+    text = f"before calibration the ensemble {_judged_shortly(facts.everywhere)}"
+    if facts.boundary is not None:
+        text += f"; less than 3 voxels from a boundary it {_judged_shortly(facts.boundary)}"
+    if facts.offset is not None:
+        text += f". The offset of its logits varies by {facts.offset:.2f} (standard deviation) within a case"
+    flips = facts.flips
+    mask = f"changed in {flips.total:,}" if flips.total else "did not change: 0"
+    sentences = [f"{text}.", _default(facts), f"the mask {mask} of {flips.voxels:,} voxels.", *_matrix(facts)]
+    return [f"{facts.task}: {sentence}" for sentence in sentences]
+
+
+def shift_sentence(clean: Facts, shifted: Facts) -> str:
+    """Return what becomes of the same calibrator on corrupted copies of the cases."""
+    name = clean.calibrator
+    values = [facts.change["ece"] for facts in (clean, shifted)]
+    parts = [f"{_short_number(one.before)} without and {_short_number(one.after)} with {name}" for one in values]
+    effects = {metric: SHORT_EFFECTS[shifted.change[metric].effect()] for metric in ("ece", "nll")}
+    return (
+        f"{shifted.task}: ECE {parts[1]}, fitted on clean cases (clean: {parts[0]}). Under this shift "
+        f"{name} {effects['ece']} ECE and {effects['nll']} NLL."
+    )
+
+
+def _short_number(value: float | None) -> str:
+    """Return a number with four digits."""
+    return "undefined" if value is None else f"{value:.4f}"
+
+
+def _judged_shortly(honesty: Honesty) -> str:
+    pair = f"{100 * honesty.confidence:.1f} % sure and {100 * honesty.accuracy:.1f} % right"
+    return f"was {honesty.judged or 'as sure as it was right on average'} ({pair})"
+
+
+def _default(facts: Facts) -> str:
+    if facts.calibrator == "identity":
+        return "on the validation cases no calibrator was better than none, so none would be taken."
+    said: dict[str, list[str]] = {}
+    for metric, change in facts.change.items():
+        if metric != "dice":
+            gap = change.difference
+            interval = "undefined"
+            if gap.value is not None and gap.low is not None and gap.high is not None:
+                interval = f"{gap.value:+.4f} [{gap.low:+.4f}, {gap.high:+.4f}]"
+            pair = f"{_short_number(change.before)} -> {_short_number(change.after)}"
+            counts = f"better in {gap.better} of {gap.cases} cases"
+            said.setdefault(change.effect(), []).append(f"{SHORT_TITLES[metric]} {pair} ({interval}, {counts})")
+    parts = "; ".join(f"{words} {', '.join(said[effect])}" for effect, words in SHORT_EFFECTS.items() if effect in said)
+    ace = f"ACE {_short_number(facts.ace[0])} -> {_short_number(facts.ace[1])}"
+    return f"the default calibrator, {facts.calibrator}, {parts}. {ace}."
+
+
+def _matrix(facts: Facts) -> list[str]:
+    flips = facts.matrix_flips
+    if flips is None:
+        return []
+    if flips.total == 0 or flips.near is None:
+        return ["matrix scaling would have flipped no label."]
+    harmful, beneficial, neutral = (100 * count / flips.total for count in flips.flips)
+    dice = facts.matrix_change["dice"]
+    gap = dice.difference
+    points = "undefined" if gap.value is None else f"{100 * gap.value:+.2f} points"
+    low, high = ("?" if end is None else f"{100 * end:+.2f}" for end in (gap.low, gap.high))
+    return [
+        f"matrix scaling would have flipped {flips.total:,} labels ({100 * flips.total / flips.voxels:.2f} %): "
+        f"{harmful:.0f} % right to wrong, {beneficial:.0f} % wrong to right, {neutral:.0f} % wrong to wrong; "
+        f"{100 * flips.near:.0f} % of them less than 3 voxels from a boundary. It "
+        f"{SHORT_EFFECTS[dice.effect('higher')]} Dice ({points} [{low}, {high}])."
+    ]
+
+
 def padding_sentence(data: PaddingData) -> str:
     """Return what padding does, if nobody looks."""
     plain, check = data.calibrators["identity"], data.check
-    before, after = (short_number(plain[way]["ece"].value) for way in ("masked", "unmasked"))
+    before, after = (_short_number(plain[way]["ece"].value) for way in ("masked", "unmasked"))
     text = (
         f"padding: taking the filled outside of the crop ({100 * check.mean_share:.0f} % of the voxels) for "
         f"logits turns an uncalibrated ECE of {before} into {after}"
@@ -120,7 +195,7 @@ def padding_sentence(data: PaddingData) -> str:
     return f"{text}; segcal check reports it in {check.caught} of {check.cases} cases."
 
 
-def short_table(setting: Setting, chosen: Mapping[str, Pipeline]) -> Table:
+def _short_table(setting: Setting, chosen: Mapping[str, Pipeline]) -> Table:
     """Return uncalibrated, default and matrix scaling of each task, with intervals."""
     names = [name for name in SHOWN if name in setting.summary.metrics]
     columns = tuple(SHOWN[name] for name in names)
@@ -129,7 +204,7 @@ def short_table(setting: Setting, chosen: Mapping[str, Pipeline]) -> Table:
         rows = []
         pipelines = {"uncalibrated": UNCALIBRATED, f"default: {default.calibrator}": default}
         for title, pipeline in (pipelines | {"matrix scaling: ms": MATRIX}).items():
-            if numbers := setting.numbers(task, pipeline.title):
+            if numbers := setting.summary.numbers(task, pipeline.title):
                 keeps = pipeline.preserves is not None
                 cells = (Cell(None) if keeps and name == FLIPS else interval_cell(numbers[name]) for name in names)
                 rows.append(Row(title, tuple(cells)))

@@ -59,12 +59,12 @@ class Loss(nn.Module, ABC):
 
     def forward(self, logits: Logits, labels: Labels) -> Tensor:
         """Return the loss of a batch."""
-        labels = check_batch(logits, labels, self.class_weights, self.ignore_index)
+        labels = _check_batch(logits, labels, self.class_weights, self.ignore_index)
         with torch.autocast(logits.device.type, enabled=False):
             return self.compute(logits.to(compute_dtype(logits.dtype)), labels)
 
 
-def check_batch(logits: Logits, labels: Labels, class_weights: Tensor | None, ignore_index: int) -> Labels:
+def _check_batch(logits: Logits, labels: Labels, class_weights: Tensor | None, ignore_index: int) -> Labels:
     """Check a batch and return its labels as int64 with :data:`IGNORED` for `ignore_index`."""
     _check_tensors(logits, labels)
     _check_shapes(logits, labels)

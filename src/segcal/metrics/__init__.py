@@ -39,10 +39,10 @@ _ECE, _CECE = expected_calibration_error, classwise_calibration_error
 METRICS: dict[str, Metric] = {
     "nll": Metric("negative log-likelihood", readers.likelihood, likelihood.negative_log_likelihood, unit="nat"),
     "dice": Metric("Dice score, foreground classes", readers.confusion, dice_score, better="higher"),
-    "ece": Metric("calibration error", readers.region_curve("all", 50), _ECE, bins=50),
+    "ece": Metric("calibration error", readers.CurveReader("all", 50), _ECE, bins=50),
     "ba_ece": Metric("boundary-aware calibration error", readers.bands, boundary_calibration_error, needs=("bands",)),
     "ace": Metric(
-        "average calibration error", readers.region_curve("all", 15), average_calibration_error, pooled=True, bins=15
+        "average calibration error", readers.CurveReader("all", 15), average_calibration_error, pooled=True, bins=15
     ),
     "flip_rate": Metric("voxels whose class changed", readers.flips, flips.flip_rate, needs=("reference",)),
     "harmful_flips": Metric("flips from right to wrong", readers.flips, flips.harmful_flips, needs=("reference",)),
@@ -55,25 +55,23 @@ METRICS: dict[str, Metric] = {
     "brier": Metric("Brier score", readers.likelihood, likelihood.brier_score, unit=""),
     "accuracy": Metric("right voxels", readers.confusion, pixel_accuracy, better="higher"),
     "miou": Metric("mean intersection over union", readers.confusion, mean_iou, better="higher", pooled=True),
-    "mce": Metric("largest calibration gap", readers.region_curve("all", 15), maximum_calibration_error, bins=15),
+    "mce": Metric("largest calibration gap", readers.CurveReader("all", 15), maximum_calibration_error, bins=15),
     "cece": Metric("class-wise calibration error", readers.class_curves("all"), _CECE, needs=("classwise",)),
-    "ece_foreground": Metric("ECE where truth is foreground", readers.region_curve("foreground", 15), _ECE, bins=15),
-    "ece_union": Metric(
-        "ECE where truth or prediction is foreground", readers.region_curve("union", 15), _ECE, bins=15
-    ),
+    "ece_foreground": Metric("ECE where truth is foreground", readers.CurveReader("foreground", 15), _ECE, bins=15),
+    "ece_union": Metric("ECE where truth or prediction is foreground", readers.CurveReader("union", 15), _ECE, bins=15),
     "cece_foreground": Metric(
         "CECE where truth is foreground", readers.class_curves("foreground"), _CECE, needs=("classwise",)
     ),
     "cece_union": Metric(
         "CECE where truth or prediction is foreground", readers.class_curves("union"), _CECE, needs=("classwise",)
     ),
-    "ece_correct": Metric("ECE of right predictions", readers.region_curve("right", 50), _ECE, bins=50),
-    "ece_wrong": Metric("ECE of wrong predictions", readers.region_curve("wrong", 50), _ECE, bins=50),
+    "ece_correct": Metric("ECE of right predictions", readers.CurveReader("right", 50), _ECE, bins=50),
+    "ece_wrong": Metric("ECE of wrong predictions", readers.CurveReader("wrong", 50), _ECE, bins=50),
     "ece_boundary": Metric(
-        "ECE near the boundary", readers.region_curve("boundary", 50), _ECE, bins=50, needs=("bands",)
+        "ECE near the boundary", readers.CurveReader("boundary", 50), _ECE, bins=50, needs=("bands",)
     ),
     "ece_interior": Metric(
-        "ECE away from the boundary", readers.region_curve("interior", 50), _ECE, bins=50, needs=("bands",)
+        "ECE away from the boundary", readers.CurveReader("interior", 50), _ECE, bins=50, needs=("bands",)
     ),
     "entropy": Metric("mean predictive entropy", readers.likelihood, likelihood.mean_entropy, unit="nat", better=None),
     "free_energy_std": Metric(

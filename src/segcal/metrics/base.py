@@ -56,7 +56,7 @@ class Metric:
         """Return the metric with another number of bins."""
         if not isinstance(self.part, CurveReader):
             raise InputError(f"bins is {bins}, but the {self.title} is read without such bins. Leave it out.")
-        return replace(self, part=self.part.with_bins(bins), bins=bins)
+        return replace(self, part=replace(self.part, bins=bins), bins=bins)
 
     def with_options(self, **options: Any) -> Self:
         """Return the metric with other conventions, as its function documents them."""

@@ -1,9 +1,8 @@
 """The table that a metric reads; None where a case has none."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from operator import attrgetter
-from typing import Self
 
 from segcal.errors import InputError
 from segcal.statistics.case import CaseTables
@@ -44,15 +43,6 @@ class CurveReader:
             return None
         curves = tables.bands.curves[self.bins]
         return curves[0] if self.place == "boundary" else curves[1:].summed(0)
-
-    def with_bins(self, bins: int) -> Self:
-        """Return the reader of the same place in other bins."""
-        return replace(self, bins=bins)
-
-
-def region_curve(region: str, bins: int) -> CurveReader:
-    """Return a reader of the top-label reliability of a region."""
-    return CurveReader(region, bins)
 
 
 def class_curves(region: str) -> Callable[[CaseTables], Curve | None]:

@@ -31,7 +31,7 @@ from segcal.statistics.boundary import Bands
 from segcal.statistics.reliability import Curve
 
 
-def bin_gaps(curve: Curve) -> np.ndarray:
+def _bin_gaps(curve: Curve) -> np.ndarray:
     """Return |accuracy - confidence| of each bin, NaN where it is empty."""
     empty = np.full(curve.count.shape, np.nan)
     return np.divide(np.abs(curve.right - curve.confidence), curve.count, out=empty, where=curve.count > 0)
@@ -49,12 +49,12 @@ def expected_calibration_error(curve: Curve) -> float:
 
 def average_calibration_error(curve: Curve) -> float:
     """Return the ACE."""
-    return float(np.nanmean(bin_gaps(curve))) if curve.count.any() else math.nan
+    return float(np.nanmean(_bin_gaps(curve))) if curve.count.any() else math.nan
 
 
 def maximum_calibration_error(curve: Curve) -> float:
     """Return the MCE."""
-    return float(np.nanmax(bin_gaps(curve))) if curve.count.any() else math.nan
+    return float(np.nanmax(_bin_gaps(curve))) if curve.count.any() else math.nan
 
 
 def classwise_calibration_error(curve: Curve, classes: str = "all") -> float:

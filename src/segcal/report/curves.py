@@ -5,6 +5,7 @@ averaged over repeats: repeats share cases, so more of them do not make it small
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,8 +18,35 @@ from segcal.statistics.spread import CurveSpread, accuracy_error, accuracy_inter
 
 # Curves of so many classes are kept, those with most true voxels.
 MOST_CLASSES = 24
+# Bins of reliability diagrams, and what they are drawn of.
 BINS = 15
+REGIONS = ("all", "foreground")
 DIGITS = 5
+
+
+def thinned(tables: CaseTables) -> CaseTables:
+    """Return the tables that figures need: reliability of all voxels and of foreground, one binning of the bands."""
+    bands = tables.bands
+    return replace(
+        tables,
+        reliability={
+            bins: {name: regions[name] for name in (REGIONS if bins == BINS else REGIONS[:1])}
+            for bins, regions in tables.reliability.items()
+        },
+        classwise=None if tables.classwise is None else {"all": tables.classwise["all"]},
+        bands=None if bands is None else replace(bands, curves={BINS: bands.curves[BINS]}),
+        surface=None,
+    )
+
+
+def curves_of(tables: CaseTables) -> dict[str, Curve]:
+    """Return the curves of reliability diagrams that are there: "all", "foreground", "classes" and "bands"."""
+    found = {name: curve for name, curve in tables.reliability[BINS].items() if name in REGIONS}
+    if tables.classwise is not None:
+        found["classes"] = tables.classwise["all"]
+    if tables.bands is not None:
+        found["bands"] = tables.bands.curves[BINS]
+    return found
 
 
 def pipeline_curves(

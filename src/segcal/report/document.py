@@ -10,13 +10,9 @@ from typing import Literal, TypeAlias
 
 from msgspec import UNSET, Struct, field
 
-from segcal.calibrators import CALIBRATORS, make_calibrator
-from segcal.calibrators.base import Calibrator
-from segcal.evaluation.audit import audit
 from segcal.metrics import Metric
 from segcal.report.case_maps import SeenCase
-from segcal.report.facts import PartCounts
-from segcal.report.verdict import Verdict
+from segcal.report.verdict import PartCounts, Verdict
 from segcal.summary import Bootstrap, Estimate
 from segcal.types import Preserves
 
@@ -227,24 +223,6 @@ def metric_words(metrics: Mapping[str, Metric]) -> dict[str, MetricWords]:
         name: MetricWords(m.plain, m.sentence, name in FIRST_COLUMNS, m.unit == "fraction", m.better, m.pooled, name)
         for name, m in shown.items()
     }
-
-
-def calibrator_words(name: str) -> CalibratorWords:
-    """Return what a calibrator is called outside of code; one that is not in the registry has its own name.
-
-    >>> calibrator_words("ts")
-    CalibratorWords(title='Temperature scaling', about='Divide all logits by one temperature.')
-    """
-    if name not in CALIBRATORS:
-        return CalibratorWords(name)
-    calibrator = make_calibrator(name, 2)
-    return CalibratorWords(calibrator.title or name, calibrator.sentence)
-
-
-def audit_facts(calibrator: Calibrator) -> AuditFacts:
-    """Return the audit of a calibrator."""
-    found = audit(calibrator)
-    return AuditFacts(found.passed, str(found))
 
 
 def class_titles(names: Iterable[str] | None, count: int) -> list[str]:

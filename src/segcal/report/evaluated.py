@@ -13,6 +13,7 @@ from segcal.calibrators.identity import Identity
 from segcal.cases import Cases, as_cases
 from segcal.evaluation import Evaluation
 from segcal.evaluation.apply import check_match
+from segcal.evaluation.audit import audit
 from segcal.evaluation.by_part import FITTED_ON, divide_by_part
 from segcal.evaluation.evaluate import evaluate
 from segcal.fitting import Fitted
@@ -20,9 +21,18 @@ from segcal.fitting.artifact import load
 from segcal.report import document as doc
 from segcal.report.case_maps import CaseNumbers, see_cases
 from segcal.report.curves import pipeline_curves
-from segcal.report.facts import COMPARED, Change, Facts, FlipCount, Honesty, PartCounts
 from segcal.report.page import PAGE_SIGNATURE, write_page
-from segcal.report.verdict import Verdict, make_verdict, measured_verdict
+from segcal.report.verdict import (
+    COMPARED,
+    Change,
+    Facts,
+    FlipCount,
+    Honesty,
+    PartCounts,
+    Verdict,
+    make_verdict,
+    measured_verdict,
+)
 from segcal.statistics.additive import total_of
 from segcal.statistics.reliability import Curve
 from segcal.statistics.spread import CurveSpread
@@ -77,7 +87,8 @@ def evaluation_document(
     """
     names = [row["case"] for row in result.rows if row["stage"] == "before"]
     cases = cases.subset(names)  # some may have failed
-    name = "identity" if fitted is None else _name(fitted.calibrator)
+    calibrator = Identity(cases.num_classes) if fitted is None else fitted.calibrator
+    name, titles = _name(calibrator), {"identity": Identity.title, _name(calibrator): _title(calibrator)}
     after = BEFORE if fitted is None else f"calibrated with {name}"
     stages = {BEFORE: "before"} | ({} if fitted is None else {after: "after"})
     columns = {
@@ -107,7 +118,7 @@ def evaluation_document(
         level=result.level,
         notes=list(notes),
         metrics=doc.metric_words(result.metrics),
-        calibrators={key: doc.CalibratorWords(doc.calibrator_words(key).title) for key in sorted({"identity", name})},
+        calibrators={key: doc.CalibratorWords(titles[key]) for key in sorted(titles)},
         sections=[section],
         examples={TASK: _examples(result, cases, fitted, background, section.cases)},
         rule=RULE,
@@ -118,6 +129,10 @@ def evaluation_document(
 def _name(calibrator: Calibrator) -> str:
     entry = registry_entry(calibrator)
     return type(calibrator).__name__ if entry is None else entry[0]
+
+
+def _title(calibrator: Calibrator) -> str:
+    return _name(calibrator) if registry_entry(calibrator) is None else calibrator.title
 
 
 def _row(title: str, stage: str, result: Evaluation, cases: Cases, fitted: Fitted | None) -> doc.PipelineRow:
@@ -165,7 +180,7 @@ def _verdict(result: Evaluation, fitted: Fitted | None) -> Verdict:
     facts = Facts(
         task=TASK,
         calibrator=name,
-        title=doc.calibrator_words(name).title,
+        title=_title(fitted.calibrator),
         keeps=fitted.calibrator.preserves is not None,
         everywhere=before,
         change={
@@ -211,6 +226,7 @@ def _provenance(cases: Cases, fitted: Fitted | None) -> doc.Provenance:
             name: None if isinstance(one, float) and not math.isfinite(one) else one for name, one in kept.items()
         }
         name, pooling = _name(fitted.calibrator), fitted.pooling or "single"
-        audited = doc.audit_facts(fitted.calibrator)
-        found.calibrators = {TASK: doc.CalibratorFacts(name, pooling, certificate, audited)}
+        audited = audit(fitted.calibrator)
+        facts = doc.CalibratorFacts(name, pooling, certificate, doc.AuditFacts(audited.passed, str(audited)))
+        found.calibrators = {TASK: facts}
     return found

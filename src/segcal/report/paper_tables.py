@@ -31,14 +31,17 @@ SHOWN = {
 
 def make_tables(summary: Summary) -> dict[str, Table]:
     """Return the tables of a summary, by the stem of their files."""
+    title = "Calibration and segmentation on the test cases"
     tables = {
-        "table1_tasks": tasks_table(summary),
+        "table1_tasks": _tasks_table(summary),
         "table2_calibrators": calibrators_table(summary),
-        "table3_offsets": offsets_table(summary),
-        "table4_results": results_table(summary),
+        "table3_offsets": _offsets_table(summary),
+        "table4_results": _results(
+            summary, title, [(task.name, "", task.name) for task in summary.tasks], intervals=False
+        ),
     }
     tables |= {f"table8_{task.name}": task_table(summary, task.name) for task in summary.tasks}
-    return tables | shift_tables(summary)
+    return tables | _shift_tables(summary)
 
 
 def write_tables(summary: Summary, folder: str | Path) -> list[Path]:
@@ -47,7 +50,7 @@ def write_tables(summary: Summary, folder: str | Path) -> list[Path]:
     return [path for stem, table in tables.items() for path in table.write(Path(folder) / FOLDER, stem)]
 
 
-def tasks_table(summary: Summary) -> Table:
+def _tasks_table(summary: Summary) -> Table:
     """Return Table 1: classes, members and splits of each task."""
     columns = tuple(Column(title, digits=0) for title in ("C", "M", "cal", "val", "test", "cases"))
     rows = []
@@ -77,7 +80,7 @@ def calibrators_table(summary: Summary) -> Table:
     return Table("Calibrators: promises and parameters", "Calibrator", columns, listed, (note,))
 
 
-def offsets_table(summary: Summary) -> Table:
+def _offsets_table(summary: Summary) -> Table:
     """Return Table 3: the spread of the free energy of the pooled logits over the voxels of a case."""
     rows = [Row(task.name, (Cell(len(task.offsets)), quartiles(list(task.offsets.values())))) for task in summary.tasks]
     columns = (Column("cases", digits=0), Column("mean [quartiles]", digits=2))
@@ -88,18 +91,12 @@ def offsets_table(summary: Summary) -> Table:
     return Table(title, "Task", columns, (Group("", tuple(rows)),), (note,))
 
 
-def results_table(summary: Summary) -> Table:
-    """Return Table 4: the main results of all tasks side by side."""
-    blocks = [(task.name, "", task.name) for task in summary.tasks]
-    return _results(summary, "Calibration and segmentation on the test cases", blocks, intervals=False)
-
-
 def task_table(summary: Summary, task: str, intervals: bool = True) -> Table:
     """Return the part of Table 8 for one task, or of Table 4 without intervals."""
     return _results(summary, f"Results on {task}", [(task, "", "")], intervals)
 
 
-def shift_tables(summary: Summary) -> dict[str, Table]:
+def _shift_tables(summary: Summary) -> dict[str, Table]:
     """Return, for each task that was tested on others, a table in the layout of Table 7."""
     targets: dict[str, list[str]] = {}
     for row in summary.results:

@@ -39,10 +39,7 @@ def encode_indices(indices: NDArray[np.integer]) -> Encoded:
 def encode_values(values: NDArray[np.floating], low: float | None = None, high: float | None = None) -> Encoded:
     """Return a map of numbers ``(height, width)`` or ``(3, height, width)``, in 256 steps.
 
-    Args:
-        values: the numbers.
-        low: what byte 0 means; the least value if not given. Values below it become it.
-        high: what byte 255 means; the largest value if not given.
+    `low` and `high` are what the bytes 0 and 255 mean, the least and the largest value if not given.
     """
     low = float(values.min()) if low is None else low
     high = float(values.max()) if high is None else high

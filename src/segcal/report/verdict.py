@@ -1,14 +1,18 @@
 """The verdict in plain language, every sentence made from the numbers; it can say "worse" and "no difference".
 
-The page has the long form (:func:`make_verdict`), for readers who know no statistics: before, done, changed, mask,
-limits. A terminal has the short form (:func:`short_verdict`, :func:`shift_sentence`), for those who do.
+Its readers know no statistics: before, done, changed, mask, limits. The numbers come from one evaluation or from a
+benchmark, as :class:`Facts`. For those who do know, the demonstration has a shorter form.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
 
 import msgspec
 
-from segcal.report.facts import Change, Effect, Facts, Honesty, PartCounts
+from segcal.errors import InputError
+from segcal.statistics.reliability import Curve
+from segcal.summary import Difference
 
 # Between a number and its unit, so that no line ends there.
 GLUE = "\N{NO-BREAK SPACE}"
@@ -26,9 +30,104 @@ ON_AVERAGE = (
 )
 SPREAD = "Intervals describe the spread over these test cases, not over cases of another kind."
 SEEN = "Measured on cases that the calibrator was fitted to: this says little about new cases."
-# Of the short form, in the order in which they are said.
-SHORT_EFFECTS = {"better": "improves", "worse": "worsens", "same": "does not measurably change"}
-SHORT_TITLES = {"nll": "NLL", "ece": "ECE", "ba_ece": "BA-ECE", "dice": "Dice"}
+# Less than this between confidence and accuracy is not worth a word: 0.1 points.
+NEGLIGIBLE = 0.001
+COMPARED = ("nll", "ece", "ba_ece", "dice")
+Effect = Literal["better", "worse", "same"]
+
+
+@dataclass(frozen=True)
+class Honesty:
+    """Mean confidence and accuracy of some voxels."""
+
+    confidence: float
+    accuracy: float
+
+    @classmethod
+    def of(cls, curve: Curve) -> "Honesty":
+        """Return those of the voxels of a reliability curve."""
+        voxels = int(curve.count.sum())
+        if not voxels:
+            raise InputError("the cases have no voxel that counts, but a page needs some. Check --ignore.")
+        return cls(float(curve.confidence.sum()) / voxels, int(curve.right.sum()) / voxels)
+
+    @property
+    def judged(self) -> str:
+        """How far the two are apart, as "overconfident by 3.1 points"; "" if they agree."""
+        gap = self.confidence - self.accuracy
+        word = "overconfident" if gap > 0 else "underconfident"
+        return "" if abs(gap) < NEGLIGIBLE else f"{word} by {100 * abs(gap):.1f} points"
+
+
+@dataclass(frozen=True)
+class Change:
+    """A metric before and after, and the paired difference."""
+
+    before: float | None
+    after: float | None
+    difference: Difference
+
+    def effect(self, better: Literal["lower", "higher"] = "lower") -> Effect:
+        """Return "better" or "worse" if the whole interval lies on one side of zero, and else "same"."""
+        gap = self.difference
+        if gap.low is None or gap.high is None or gap.low <= 0 <= gap.high:
+            return "same"
+        return "better" if (gap.high < 0) == (better == "lower") else "worse"
+
+
+@dataclass(frozen=True)
+class FlipCount:
+    """Harmful, beneficial and neutral flips, of so many voxels, and the share of them near a boundary (3 voxels)."""
+
+    voxels: int
+    flips: tuple[int, int, int]
+    near: float | None = None
+
+    @property
+    def total(self) -> int:
+        """All flips."""
+        return sum(self.flips)
+
+
+class PartCounts(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How many cases had which part, in how many repeats; `seen` tested ones had a part in the fit (None: never)."""
+
+    cal: int
+    val: int
+    test: int
+    repeats: int
+    seen: int | None = None
+
+
+@dataclass(frozen=True)
+class Facts:
+    """The findings about one calibrator on one task.
+
+    Attributes:
+        task: where it was tested.
+        calibrator: its name; "identity" if nothing better was found. Outside of code it is called `title`.
+        keeps: whether it promises to keep the mask.
+        everywhere: all voxels; `boundary` those less than 3 voxels from a boundary of the labels.
+        change: by metric, from uncalibrated to calibrated.
+        offset: mean over cases of the standard deviation of the free energy.
+        ace: before and after, mean over repeats.
+        matrix_flips: those of matrix scaling, and `matrix_change` its changes; None and empty if it was not fitted.
+    """
+
+    task: str
+    calibrator: str
+    title: str
+    keeps: bool
+    everywhere: Honesty
+    change: Mapping[str, Change]
+    flips: FlipCount
+    everywhere_after: Honesty | None = None
+    boundary: Honesty | None = None
+    boundary_after: Honesty | None = None
+    offset: float | None = None
+    ace: tuple[float | None, float | None] = (None, None)
+    matrix_flips: FlipCount | None = None
+    matrix_change: Mapping[str, Change] = field(default_factory=dict)
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -55,9 +154,8 @@ def make_verdict(
     """
     effects = {change.effect() for name, change in facts.change.items() if name in MEASURED}
     tone = _tone(effects, facts)
-    near = ""
-    if facts.boundary is not None:
-        near = f" Less than 3 voxels from the edge of a structure it {_judged(facts.boundary)}"
+    edge = facts.boundary
+    near = "" if edge is None else f" Less than 3 voxels from the edge of a structure it {_judged(edge)}"
     return Verdict(
         headline=SEEN if division.seen else _headline(tone, facts, "same" in effects),
         tone="measured" if division.seen else tone,
@@ -78,11 +176,10 @@ def measured_verdict(before: Honesty, cases: int) -> Verdict:
 
 
 def _tone(effects: set[Effect], facts: Facts) -> str:
-    if facts.calibrator == "identity":
+    told = effects - {"same"}
+    if facts.calibrator == "identity" or not told:
         return "same"
-    if {"better", "worse"} <= effects:
-        return "mixed"
-    return "better" if "better" in effects else "worse" if "worse" in effects else "same"
+    return "mixed" if len(told) > 1 else told.pop()
 
 
 def _headline(tone: str, facts: Facts, partly: bool) -> str:
@@ -95,10 +192,9 @@ def _headline(tone: str, facts: Facts, partly: bool) -> str:
         "mixed": "Calibration helped by some measures and hurt by others",
         "same": "Calibration made no measurable difference",
     }[tone]
-    changed = (
-        f"changed in {_percent(facts.flips.total / facts.flips.voxels)} of the voxels" if facts.flips.total else ""
-    )
-    return f"{text}, and the mask {changed or 'did not change'}."
+    flips = facts.flips
+    mask = f"changed in {_percent(flips.total / flips.voxels)} of the voxels" if flips.total else "did not change"
+    return f"{text}, and the mask {mask}."
 
 
 def _judged(honesty: Honesty) -> str:
@@ -200,75 +296,3 @@ def _shown(name: str, value: float, sign: bool = False) -> str:
     mark = "+" if sign else ""
     text = f"{value:{mark}.4f}" if name == "nll" else f"{100 * value:{mark}.2f}{GLUE}{'points' if sign else '%'}"
     return text.replace("-", "\N{MINUS SIGN}")
-
-
-def short_verdict(facts: Facts) -> list[str]:
-    """Return the verdict on a task for a terminal."""
-    text = f"before calibration the ensemble {_judged_shortly(facts.everywhere)}"
-    if facts.boundary is not None:
-        text += f"; less than 3 voxels from a boundary it {_judged_shortly(facts.boundary)}"
-    if facts.offset is not None:
-        text += f". The offset of its logits varies by {facts.offset:.2f} (standard deviation) within a case"
-    flips = facts.flips
-    mask = f"changed in {flips.total:,}" if flips.total else "did not change: 0"
-    sentences = [f"{text}.", _default(facts), f"the mask {mask} of {flips.voxels:,} voxels.", *_matrix(facts)]
-    return [f"{facts.task}: {sentence}" for sentence in sentences]
-
-
-def shift_sentence(clean: Facts, shifted: Facts) -> str:
-    """Return what becomes of the same calibrator on corrupted copies of the cases."""
-    name = clean.calibrator
-    values = [facts.change["ece"] for facts in (clean, shifted)]
-    parts = [f"{short_number(one.before)} without and {short_number(one.after)} with {name}" for one in values]
-    effects = {metric: SHORT_EFFECTS[shifted.change[metric].effect()] for metric in ("ece", "nll")}
-    return (
-        f"{shifted.task}: ECE {parts[1]}, fitted on clean cases (clean: {parts[0]}). Under this shift "
-        f"{name} {effects['ece']} ECE and {effects['nll']} NLL."
-    )
-
-
-def short_number(value: float | None) -> str:
-    """Return a number with four digits."""
-    return "undefined" if value is None else f"{value:.4f}"
-
-
-def _judged_shortly(honesty: Honesty) -> str:
-    pair = f"{100 * honesty.confidence:.1f} % sure and {100 * honesty.accuracy:.1f} % right"
-    return f"was {honesty.judged or 'as sure as it was right on average'} ({pair})"
-
-
-def _default(facts: Facts) -> str:
-    if facts.calibrator == "identity":
-        return "on the validation cases no calibrator was better than none, so none would be taken."
-    said: dict[str, list[str]] = {}
-    for metric, change in facts.change.items():
-        if metric != "dice":
-            gap = change.difference
-            interval = "undefined"
-            if gap.value is not None and gap.low is not None and gap.high is not None:
-                interval = f"{gap.value:+.4f} [{gap.low:+.4f}, {gap.high:+.4f}]"
-            pair = f"{short_number(change.before)} -> {short_number(change.after)}"
-            counts = f"better in {gap.better} of {gap.cases} cases"
-            said.setdefault(change.effect(), []).append(f"{SHORT_TITLES[metric]} {pair} ({interval}, {counts})")
-    parts = "; ".join(f"{words} {', '.join(said[effect])}" for effect, words in SHORT_EFFECTS.items() if effect in said)
-    ace = f"ACE {short_number(facts.ace[0])} -> {short_number(facts.ace[1])}"
-    return f"the default calibrator, {facts.calibrator}, {parts}. {ace}."
-
-
-def _matrix(facts: Facts) -> list[str]:
-    flips = facts.matrix_flips
-    if flips is None:
-        return []
-    if flips.total == 0 or flips.near is None:
-        return ["matrix scaling would have flipped no label."]
-    harmful, beneficial, neutral = (100 * count / flips.total for count in flips.flips)
-    dice = facts.matrix_change["dice"]
-    gap = dice.difference
-    points = "undefined" if gap.value is None else f"{100 * gap.value:+.2f} points"
-    low, high = ("?" if end is None else f"{100 * end:+.2f}" for end in (gap.low, gap.high))
-    return [
-        f"matrix scaling would have flipped {flips.total:,} labels ({100 * flips.total / flips.voxels:.2f} %): "
-        f"{harmful:.0f} % right to wrong, {beneficial:.0f} % wrong to right, {neutral:.0f} % wrong to wrong; "
-        f"{100 * flips.near:.0f} % of them less than 3 voxels from a boundary. It "
-        f"{SHORT_EFFECTS[dice.effect('higher')]} Dice ({points} [{low}, {high}])."
-    ]

@@ -101,7 +101,7 @@ def count_logits(
             f"{name} has shape {tuple(scores.shape)}, but (classes, *space) with at least 2 classes is needed. "
             "Classes are the first axis of a case."
         )
-    check_bins(bins, class_bins)
+    _check_bins(bins, class_bins)
     num_classes, *space = scores.shape
     y, old = _labels(labels, "labels", space, num_classes, IGNORED), None
     if reference is not None:
@@ -135,7 +135,7 @@ def _labels(labels: object, name: str, space: list[int], num_classes: int, ignor
     return check_labels(y, name, space, num_classes, ignore)
 
 
-def check_bins(bins: Sequence[int], class_bins: int) -> None:
+def _check_bins(bins: Sequence[int], class_bins: int) -> None:
     """Refuse numbers of bins that are none."""
     for count in bins:
         if not isinstance(count, int) or not 1 <= count <= 100_000:

@@ -47,10 +47,6 @@ class CurveSpread(AdditiveTable):
 def accuracy_error(curve: Curve, spread: CurveSpread) -> NDArray[np.float64]:
     """Return the standard error over cases of each bin's accuracy; NaN in bins of fewer than two cases.
 
-    Args:
-        curve: of all cases together.
-        spread: of the same cases.
-
     >>> one = Curve(np.array([4]), np.array([4]), np.array([3.6]))
     >>> other = Curve(np.array([4]), np.array([2]), np.array([3.6]))
     >>> accuracy_error(one + other, CurveSpread.of(one) + CurveSpread.of(other)).round(6).tolist()

@@ -83,7 +83,7 @@ def run_studies(setting: Setting, names: Sequence[str] | None = None) -> tuple[d
     found, left_out = {}, {}
     for name in choose_studies(setting.protocol.studies if names is None else names):
         setting.progress(name)
-        digest = study_digest(setting, name)
+        digest = _study_digest(setting, name)
         known = STUDIES[name].read(setting.results.folder, name, digest)
         if known is not None:
             found[name] = known
@@ -98,7 +98,7 @@ def run_studies(setting: Setting, names: Sequence[str] | None = None) -> tuple[d
     return found, left_out
 
 
-def study_digest(setting: Setting, name: str) -> str:
+def _study_digest(setting: Setting, name: str) -> str:
     """Return the digest of what decides a study: the units it reads, the bootstrap, and how much of it is done.
 
     Units are known by what is in them: one that was computed anew may have other numbers and the same digest.

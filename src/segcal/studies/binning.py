@@ -14,7 +14,7 @@ from typing import Any
 from msgspec import Struct
 
 from segcal.report.document import TaskSection
-from segcal.report.figures.base import Drawn, new_figure, styled
+from segcal.report.figures import Drawn, new_figure, styled
 from segcal.report.table import Column, Table
 from segcal.studies.setting import NothingToStudyError
 from segcal.studies.study import MOST_LINES, Outcome, Study, compared_first, draw_band, interval_cell, task_groups
@@ -99,7 +99,7 @@ def _note(task: str, found: BinnedTask) -> str:
     )
 
 
-@styled
+@styled()
 def binning_figure(pipelines: Mapping[str, Numbers], shown: Sequence[str] | None = None) -> Any:
     """Return ECE and ACE by the number of bins, with their intervals; of all pipelines if `shown` is None."""
     kept = [title for title in (shown or pipelines) if title in pipelines][:MOST_LINES]

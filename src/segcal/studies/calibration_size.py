@@ -21,11 +21,11 @@ from segcal.benchmark.tasks import Division, Task
 from segcal.errors import InputError
 from segcal.metrics import METRICS
 from segcal.report.document import TaskSection
-from segcal.report.figures.base import Drawn, new_figure, styled
+from segcal.report.figures import Drawn, new_figure, styled
 from segcal.report.table import Column, Table
 from segcal.studies.setting import NothingToStudyError, Setting
 from segcal.studies.study import FOLDER, MOST_LINES, Outcome, Study, draw_band, interval_cell, task_groups
-from segcal.summary import Bootstrap, Draws, Estimate, Interval, difference, estimate, over_repeats
+from segcal.summary import Bootstrap, Estimate, Interval, difference, estimate, over_repeats
 
 NAME = "calibration_size"
 # The paper's subset, and the calibrator that this package would take first.
@@ -101,7 +101,7 @@ def _curves(
 ) -> dict[str, list[SizePoint]]:
     """Return, by metric, one point per size: its value and its change against the reference, with intervals."""
     own = units[reference]
-    draws = Draws([len(unit.rows) for unit in own], bootstrap.replicates, bootstrap.seed)
+    draws = bootstrap.draws([len(unit.rows) for unit in own])
     curves: dict[str, list[SizePoint]] = {}
     for name in TITLES:
         metric = METRICS[name]
@@ -133,7 +133,7 @@ def _table(task: str, data: SizedTask) -> Table:
 
 def _sizes(setting: Setting, task: Task, pool: int, reference: int) -> list[int]:
     wanted = setting.protocol.study_options.sizes or tuple(round(share * pool) for share in SHARES)
-    cases = setting.open(task, "mean_logits").cases
+    cases = setting.protocol.open(task, "mean_logits").cases
     groups = Counter(cases.groups.get(case_id, case_id) for case_id in cases.ids)
     least = max(groups.values())  # so that a whole group fits, whichever is drawn
     return sorted({min(max(size, least), pool - 1) for size in wanted} - {reference})
@@ -170,7 +170,7 @@ def _check_tests(task: str, units: Mapping[int, Sequence[UnitResult]], reference
             )
 
 
-@styled
+@styled()
 def size_figure(found: SizedTask) -> Any:
     """Return the change of each metric against the usual number of calibration cases, with bands of its intervals."""
     metrics = [name for name in TITLES if any(name in curves for curves in found.pipelines.values())]

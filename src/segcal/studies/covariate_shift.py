@@ -16,15 +16,15 @@ from segcal.benchmark.results import UnitResult
 from segcal.benchmark.tasks import Task
 from segcal.metrics import METRICS
 from segcal.report.document import TaskSection
-from segcal.report.figures.base import Drawn, new_figure, show_picture, styled
+from segcal.report.figures import Drawn, new_figure, show_picture, styled
 from segcal.report.pictures import Encoded, encode_values
 from segcal.report.table import Cell, Column, Group, Row, Table
 from segcal.studies.corruptions import BLUR_TAPS, CORRUPTIONS, SETTINGS, STRENGTHS, corrupt
+from segcal.studies.facts import paired_differences
 from segcal.studies.setting import NothingToStudyError, Setting
 from segcal.studies.study import Outcome, Study, interval_cell, task_groups
-from segcal.summary import Bootstrap, Difference, Draws, Estimate, difference
+from segcal.summary import Bootstrap, Difference, Estimate
 
-COMPARED = ("nll", "ece", "ba_ece", "dice")
 SHOWN = {"nll": ("NLL", 3, 1.0), "ece": ("ECE", 3, 1.0)}
 # Of each corruption, its name in Table 6 and above a picture.
 TITLES = {
@@ -71,7 +71,7 @@ def run_covariate_shift(setting: Setting) -> Outcome[CovariateShiftData]:
     for task in setting.tasks:
         copies = [target for target in task.test_on if _same_cases(setting, task.name, target)]
         if copies:
-            tasks[task.name] = ShiftedTask(_compare(setting, task.name, copies), example_corruptions(setting, task))
+            tasks[task.name] = ShiftedTask(_compare(setting, task.name, copies), _example_corruptions(setting, task))
             targets |= dict.fromkeys(copies)
     if not tasks:
         raise NothingToStudyError("no task has a corrupted copy of its cases in test_on")
@@ -111,20 +111,15 @@ def compare_shift(
 
     A copy may have some of the cases only; the change is that of those.
     """
-    draws = Draws([len(unit.rows) for unit in shifted], bootstrap.replicates, bootstrap.seed)
     kept = [{row.case for row in unit.rows} for unit in shifted]
     paired = [
         replace(unit, rows=tuple(row for row in unit.rows if row.case in ids))
         for unit, ids in zip(clean, kept, strict=True)
     ]
-    found = {}
-    for name in (each for each in COMPARED if each in shifted[0].rows[0].metrics):
-        before, after = ([unit.column(name) for unit in units] for units in (paired, shifted))
-        found[name] = difference(before, after, draws, METRICS[name].better, bootstrap.level)
-    return found
+    return paired_differences(paired, shifted, bootstrap)
 
 
-def example_corruptions(setting: Setting, task: Task) -> CorruptedPicture | None:
+def _example_corruptions(setting: Setting, task: Task) -> CorruptedPicture | None:
     """Return the image of one test case, clean and in every strong corruption; None without a picture."""
     cases = setting.split(task, "mean_logits").test
     case = cases.read(cases.ids[0])
@@ -154,12 +149,12 @@ def _same_cases(setting: Setting, task: str, target: str) -> bool:
 def _compare(setting: Setting, task: str, copies: Sequence[str]) -> dict[str, dict[str, ShiftedNumbers]]:
     found = {}
     for title in (each.title for each in setting.pipelines(task)):
-        places = {"": ShiftedNumbers(setting.numbers(task, title))}
+        places = {"": ShiftedNumbers(setting.summary.numbers(task, title))}
         clean = setting.results.repeats(task, title)
         for target in copies:
             shifted = setting.results.repeats(task, title, target)
             change = compare_shift(clean, shifted, setting.summary.bootstrap)
-            places[target] = ShiftedNumbers(setting.numbers(task, title, target), change)
+            places[target] = ShiftedNumbers(setting.summary.numbers(task, title, target), change)
         found[title] = places
     return found
 
@@ -172,7 +167,7 @@ def _cells(targets: Sequence[str], places: Mapping[str, ShiftedNumbers]) -> Iter
         yield from (interval_cell(change.get(metric)) for metric in SHOWN)
 
 
-@styled
+@styled()
 def corruption_figure(images: Mapping[str, Encoded]) -> Any:
     """Return pictures by kind ("clean" and the corruptions) in two rows."""
     columns = (len(images) + 1) // 2

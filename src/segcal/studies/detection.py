@@ -24,7 +24,7 @@ from segcal.evaluation.slabs import calibrated_scores
 from segcal.metrics.reliability import expected_calibration_error
 from segcal.numerics import compute_dtype, winner
 from segcal.report.document import TaskSection
-from segcal.report.figures.base import COLOURS, DASHES, MARKERS, Drawn, new_figure, shorten, styled
+from segcal.report.figures import Drawn, line_style, new_figure, shorten, styled
 from segcal.report.table import Cell, Column, Group, Row, Table
 from segcal.statistics.case import count_logits
 from segcal.studies.setting import NothingToStudyError, Setting
@@ -89,12 +89,12 @@ def oracle_curves(cases: Cases, calibrators: Mapping[str, Calibrator], seed: int
     sums = {title: np.zeros(len(RATES)) for title in calibrators}
     for case in cases:
         for title, calibrator in calibrators.items():
-            sums[title] += oracle_errors(case, calibrator, seed)
+            sums[title] += _oracle_errors(case, calibrator, seed)
     return {title: (total / len(cases)).tolist() for title, total in sums.items()}
 
 
 @torch.no_grad()
-def oracle_errors(case: Case, calibrator: Calibrator, seed: int = SEED) -> list[float]:
+def _oracle_errors(case: Case, calibrator: Calibrator, seed: int = SEED) -> list[float]:
     """Return the ECE of one case at each detection rate; the seed decides which mispredictions are flagged."""
     labels, scores = _counted(case, calibrated_scores(calibrator, case))
     first = winner(scores, axis=0)
@@ -168,15 +168,15 @@ def _error(scores: Tensor, labels: Tensor) -> float:
     return expected_calibration_error(tables.reliability[BINS]["all"])
 
 
-@styled
+@styled()
 def detection_figure(found: DetectionTask, rates: Sequence[float]) -> Any:
     """Return the curves of an oracle, and learned selectors where they stand."""
     figure, axes = new_figure(1, 1, 6.4, 3.8)
     axis = axes[0, 0]
     share = [100 * rate for rate in rates]
     for number, (title, errors) in enumerate(found.oracle.items()):
-        style = {"color": COLOURS[number % 8], "linestyle": DASHES[number % 8], "marker": MARKERS[number % 8]}
-        axis.plot(share, [100 * error for error in errors], label=f"{shorten(title, 28)}, oracle", **style)
+        label = f"{shorten(title, 28)}, oracle"
+        axis.plot(share, [100 * error for error in errors], label=label, **line_style(number))
     for number, (title, one) in enumerate(found.learned.items()):
         if one.recall is not None and one.ece is not None:
             style = {"marker": "*X"[number % 2], "linestyle": "", "label": f"{shorten(title, 34)}, learned"}

@@ -5,17 +5,16 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from segcal.benchmark.job import curves_of
 from segcal.benchmark.pipelines import Pipeline
-from segcal.benchmark.results import Results, UnitResult
-from segcal.benchmark.units import Unit
+from segcal.benchmark.results import Results, Unit, UnitResult
+from segcal.calibrators import make_calibrator
 from segcal.errors import SegcalError
+from segcal.evaluation.audit import audit
 from segcal.fitting.artifact import load
 from segcal.metrics import METRICS
 from segcal.report import document as doc
-from segcal.report.curves import band_rows, class_rows, pipeline_curves, shown_classes
-from segcal.report.facts import PartCounts
-from segcal.report.verdict import Verdict, make_verdict
+from segcal.report.curves import band_rows, class_rows, curves_of, pipeline_curves, shown_classes
+from segcal.report.verdict import PartCounts, Verdict, make_verdict
 from segcal.statistics.additive import total_of
 from segcal.studies.facts import find_facts, total_tables
 from segcal.studies.worst_cases import WorstCasesData
@@ -51,8 +50,7 @@ def make_document(
         notes=[*summary.notes, *(notes if reduced else [])],
         metrics=doc.metric_words({name: METRICS[name] for name in summary.metrics if name in METRICS}),
         calibrators={
-            name: doc.calibrator_words(name)
-            for name in sorted({each.calibrator for each in summary.pipelines.values()})
+            name: calibrator_words(name) for name in sorted({each.calibrator for each in summary.pipelines.values()})
         },
         sections=[task_section(results, summary, task, target, *chosen[task]) for task, target in targets],
         comparisons=[each.sentence for each in summary.comparisons],
@@ -60,6 +58,16 @@ def make_document(
         rule="" if worst is None else worst.rule,
         provenance=provenance(results, {task: pipeline for task, (pipeline, _) in chosen.items()}),
     )
+
+
+def calibrator_words(name: str) -> doc.CalibratorWords:
+    """Return what a calibrator is called outside of code, and what it does.
+
+    >>> calibrator_words("ts")
+    CalibratorWords(title='Temperature scaling', about='Divide all logits by one temperature.')
+    """
+    calibrator = make_calibrator(name, 2)
+    return doc.CalibratorWords(calibrator.title, calibrator.sentence)
 
 
 def choose(results: Results, summary: Summary, worst: WorstCasesData | None, task: str) -> tuple[Pipeline, str]:
@@ -201,6 +209,7 @@ def _calibrator(results: Results, task: str, chosen: Pipeline) -> doc.Calibrator
 def _audit(folder: Path, unit: Unit) -> doc.AuditFacts | None:
     """Return the audit of a calibrator as it was fitted in the first repeat; None if it is not there."""
     try:
-        return doc.audit_facts(load(folder / unit.calibrator_path).calibrator)
+        found = audit(load(folder / unit.calibrator_path).calibrator)
     except (SegcalError, OSError):
         return None
+    return doc.AuditFacts(found.passed, str(found))

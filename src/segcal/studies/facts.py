@@ -7,15 +7,14 @@ import numpy as np
 from segcal.benchmark.pipelines import Pipeline
 from segcal.benchmark.results import Results, UnitResult
 from segcal.metrics import METRICS
-from segcal.report.document import calibrator_words
-from segcal.report.facts import COMPARED, Change, Facts, FlipCount, Honesty
+from segcal.report.curves import BINS
+from segcal.report.verdict import COMPARED, Change, Facts, FlipCount, Honesty
 from segcal.statistics import CaseTables
 from segcal.statistics.additive import total_of
-from segcal.summary import Draws, Summary, difference, over_repeats
+from segcal.summary import Bootstrap, Difference, Summary, difference, over_repeats
 
 UNCALIBRATED = Pipeline("mean_logits", "identity")
 MATRIX = Pipeline("mean_logits", "ms")
-BINS = 15
 
 
 def find_facts(results: Results, summary: Summary, task: str, chosen: Pipeline, test_on: str = "") -> Facts:
@@ -33,18 +32,18 @@ def find_facts(results: Results, summary: Summary, task: str, chosen: Pipeline, 
     return Facts(
         task=test_on or task,
         calibrator=chosen.calibrator,
-        title=calibrator_words(chosen.calibrator).title,
+        title=chosen.make(2).title,
         keeps=chosen.preserves is not None,
         everywhere=Honesty.of(tables.reliability[BINS]["all"]),
-        change=compare_units(before, after, summary),
-        flips=count_flips(after),
+        change=_compare_units(before, after, summary),
+        flips=_count_flips(after),
         everywhere_after=Honesty.of(calibrated.reliability[BINS]["all"]),
         boundary=_boundary(tables),
         boundary_after=_boundary(calibrated),
         offset=float(np.mean(spread)) if spread else None,
         ace=(aces[0], aces[1]),
-        matrix_flips=count_flips(matrix) if matrix else None,
-        matrix_change=compare_units(before, matrix, summary) if matrix else {},
+        matrix_flips=_count_flips(matrix) if matrix else None,
+        matrix_change=_compare_units(before, matrix, summary) if matrix else {},
     )
 
 
@@ -53,22 +52,28 @@ def total_tables(units: Sequence[UnitResult]) -> CaseTables:
     return total_of({str(unit.unit.repeat): unit.tables for unit in units})
 
 
-def compare_units(before: Sequence[UnitResult], after: Sequence[UnitResult], summary: Summary) -> dict[str, Change]:
+def _compare_units(before: Sequence[UnitResult], after: Sequence[UnitResult], summary: Summary) -> dict[str, Change]:
     """Return the paired change of each metric, with the intervals of the benchmark's bootstrap."""
-    bootstrap = summary.bootstrap
-    draws = Draws([len(unit.rows) for unit in before], bootstrap.replicates, bootstrap.seed)
     first, second = (
         summary.numbers(units[0].unit.task, units[0].header.title, units[0].unit.test_on) for units in (before, after)
     )
+    gaps = paired_differences(before, after, summary.bootstrap)
+    return {name: Change(first[name].value, second[name].value, gap) for name, gap in gaps.items()}
+
+
+def paired_differences(
+    before: Sequence[UnitResult], after: Sequence[UnitResult], bootstrap: Bootstrap
+) -> dict[str, Difference]:
+    """Return the paired difference of each metric between units of the same cases."""
+    draws = bootstrap.draws([len(unit.rows) for unit in after])
     found = {}
-    for name in (each for each in COMPARED if each in summary.metrics):
-        columns = [[unit.column(name) for unit in units] for units in (before, after)]
-        gap = difference(columns[0], columns[1], draws, METRICS[name].better, bootstrap.level)
-        found[name] = Change(first[name].value, second[name].value, gap)
+    for name in (each for each in COMPARED if each in after[0].rows[0].metrics):
+        first, second = ([unit.column(name) for unit in units] for units in (before, after))
+        found[name] = difference(first, second, draws, METRICS[name].better, bootstrap.level)
     return found
 
 
-def count_flips(units: Sequence[UnitResult]) -> FlipCount:
+def _count_flips(units: Sequence[UnitResult]) -> FlipCount:
     """Return what was flipped in the test cases of all repeats."""
     counted = total_of({str(unit.unit.repeat): unit.flip_bands for unit in units})
     harmful, beneficial, neutral = (int(count) for count in counted.flips.sum(axis=0))

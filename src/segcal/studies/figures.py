@@ -14,14 +14,13 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from segcal.benchmark.pipelines import Pipeline
-from segcal.benchmark.units import Unit
+from segcal.benchmark.results import Unit
 from segcal.calibrators.base import Calibrator
 from segcal.errors import SegcalError
 from segcal.evaluation.violations import adversarial, shift_change
 from segcal.fitting.artifact import load
 from segcal.report.document import TaskSection
-from segcal.report.figures.base import COLOURS, MARKERS, Drawn, new_figure, shorten, styled
-from segcal.report.figures.reliability import reliability_figure
+from segcal.report.figures import COLOURS, MARKERS, Drawn, new_figure, reliability_figure, shorten, styled
 from segcal.studies import STUDIES
 from segcal.studies.reliability import panel_figure
 
@@ -91,7 +90,7 @@ def _scatter(section: TaskSection, titles: Mapping[str, str]) -> Drawn:
     return Drawn(f"scatter_{section.task}", section.task, title, "", partial(scatter_figure, stages, title), False)
 
 
-@styled
+@styled()
 def scatter_figure(stages: Mapping[str, Sequence[tuple[float | None, float | None]]], title: str = "") -> Any:
     """Return calibration error against Dice, one dot per case and stage; cases without a value are left out."""
     figure, axes = new_figure(1, 1, 4.8, 3.6)
@@ -121,7 +120,7 @@ def _shifts(section: TaskSection, folder: Path) -> Iterator[Drawn]:
         yield Drawn(f"shift_{section.task}_{row.calibrator}", section.task, heading, SHIFT_TEXT, draw)
 
 
-@styled
+@styled()
 def shift_figure(calibrator: Calibrator, name: str = "", classes: Sequence[str] | None = None) -> Any:
     """Return the illustration for a fitted calibrator, with the voxel of its audit on which a shift changes most."""
     change, shift, logits, before, after = _clearest(calibrator)

@@ -25,7 +25,7 @@ from segcal.cases.base import Case
 from segcal.evaluation.slabs import calibrated_scores
 from segcal.report.case_maps import decisions, picture_of, slice_of
 from segcal.report.document import TaskSection
-from segcal.report.figures.base import COLOURS, Drawn, new_figure, shorten, show_classes, show_picture, styled
+from segcal.report.figures import COLOURS, Drawn, new_figure, shorten, show_classes, show_picture, styled
 from segcal.report.pictures import Encoded, decode_map, encode_indices
 from segcal.report.table import Cell, Column, Table
 from segcal.statistics.additive import total_of
@@ -112,13 +112,13 @@ def run_flips(setting: Setting) -> Outcome[FlipsData]:
             own[title] = total_of({str(unit.unit.repeat): unit.flip_bands for unit in units})
         most = max(own, key=lambda title: int(own[title].flips.sum()))
         setting.progress(f"flips of {task.name}")
-        closer[task.name] = look_closer(setting, task, free.get(SHOWN, free[most]))
+        closer[task.name] = _look_closer(setting, task, free.get(SHOWN, free[most]))
     if not bands:
         raise NothingToStudyError("no pipeline may flip a label")
     return flip_outcome(bands, closer)
 
 
-def look_closer(setting: Setting, task: Task, pipeline: Pipeline) -> CloserLook:
+def _look_closer(setting: Setting, task: Task, pipeline: Pipeline) -> CloserLook:
     """Return flips by distance in steps of one voxel, and an example, from the test cases of the first repeat."""
     calibrator = setting.calibrator(task, pipeline)
     cases = setting.some(setting.split(task, pipeline.pooling).test)
@@ -208,7 +208,7 @@ def _cells(one: FlipShares) -> Iterator[Cell]:
         yield Cell(None if flips is None or voxels is None else f"{100 * flips:.1f} ({100 * voxels:.1f})")
 
 
-@styled
+@styled()
 def flip_figure(found: CloserLook, background: bool = True) -> Any:
     """Return input, truth and flipped voxels of one case, and flips by distance from the boundary of the truth."""
     example, curve = found.example, found.curve

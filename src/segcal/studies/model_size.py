@@ -15,7 +15,7 @@ def run_model_size(setting: Setting) -> Outcome[FactorData]:
     for name in sorted(known, key=lambda each: sizes[each]):
         for pipeline in setting.pipelines(name):
             if pipeline.calibrator == "identity":
-                numbers = setting.numbers(name, pipeline.title)
+                numbers = setting.summary.numbers(name, pipeline.title)
                 own = {metric: numbers[metric] for metric in COLUMNS if metric in numbers}
                 found.setdefault(pipeline.pooling, {})[f"{name} ({sizes[name]:,})"] = own
     return factor_outcome("model_size", "Model (parameters)", "Model size", found)

@@ -17,7 +17,7 @@ from segcal.evaluation.evaluate import evaluate
 from segcal.numerics import free_energy
 from segcal.report.case_maps import picture_of, slice_of
 from segcal.report.document import TaskSection
-from segcal.report.figures.base import CONFIDENCE_MAP, Drawn, new_figure, shorten, show_picture, styled
+from segcal.report.figures import CONFIDENCE_MAP, Drawn, new_figure, shorten, show_picture, styled
 from segcal.report.pictures import Encoded, decode_map, encode_indices, encode_values
 from segcal.report.table import Cell, Column, Group, Row, Table, quartiles
 from segcal.studies.setting import NothingToStudyError, Setting
@@ -46,17 +46,17 @@ def run_offsets(setting: Setting) -> Outcome[OffsetsData]:
     found: dict[str, dict[int, dict[str, float | None]]] = {}
     examples = {}
     for task in setting.tasks:
-        if setting.open(task, "mean_logits").cases.has_offset:
+        if setting.protocol.open(task, "mean_logits").cases.has_offset:
             found[task.name] = {}
             for size, cases in setting.by_members(task):
-                found[task.name][size] = measure_offsets(cases)
+                found[task.name][size] = _measure_offsets(cases)
             examples[task.name] = example_map(cases)
     if not found:
         raise NothingToStudyError("no task has logits with their offset")
     return offset_outcome(found, examples)
 
 
-def measure_offsets(cases: Cases) -> dict[str, float | None]:
+def _measure_offsets(cases: Cases) -> dict[str, float | None]:
     """Return the spread of the free energy of each case."""
     result = evaluate(cases, metrics=["free_energy_std"], replicates=1)
     return {row["case"]: row["free_energy_std"] for row in result.rows}
@@ -94,7 +94,7 @@ def example_map(cases: Cases) -> EnergyExample:
     return EnergyExample(case.id, encode_values(shown), encode_indices(labels[index]), picture_of(case, index))
 
 
-@styled
+@styled()
 def energy_figure(examples: Mapping[str, EnergyExample]) -> Any:
     """Return the image and the map of one case per task; every map has its own scale, drawn beside it (Fig. 1b, 3)."""
     figure, axes = new_figure(len(examples), 2, 7.6, 2.9 * len(examples))

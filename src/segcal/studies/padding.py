@@ -122,14 +122,9 @@ def study_padding(
     masked: Mapping[str, Calibrator] | None = None,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Outcome[PaddingData]:
-    """Fit and judge every calibrator the three ways.
+    """Fit and judge calibrators, by name, the three ways; cases have masks, and logits with their offset.
 
-    Args:
-        split: calibration, validation and test cases with masks and with logits that have their offset.
-        calibrators: names from :data:`segcal.CALIBRATORS`; "identity" stands for no calibration.
-        config: of the fits.
-        masked: calibrators that are already fitted with the mask.
-        progress: told what is done next.
+    `masked` are those that are already fitted with the mask.
     """
     inside = [PaddedCases(part, masked=True) for part in split]
     whole = [PaddedCases(part, masked=False) for part in split]
@@ -145,7 +140,7 @@ def study_padding(
     }
     numbers = {name: {way: found[way][name] for way in WAYS} for name in calibrators}
     temperatures = {way: _temperature(made["ts"]) for way, made in fits.items() if "ts" in made}
-    check = check_padding(split.test, whole[2])
+    check = _check_padding(split.test, whole[2])
     confidence = math.e / (math.e + split.test.num_classes - 1)
     padded = PaddedVoxel(confidence, 1 - confidence, -math.log(confidence))
     notes = (
@@ -162,7 +157,7 @@ def study_padding(
     return Outcome(PaddingData(padded, check, temperatures, numbers), {"padding": table})
 
 
-def check_padding(cases: Cases, padded: Cases) -> PaddingCheck:
+def _check_padding(cases: Cases, padded: Cases) -> PaddingCheck:
     """Return what a check of the padded cases finds, in whole arrays and inside the masks."""
     found, inside = [], 0
     for case in cases:

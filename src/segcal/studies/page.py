@@ -15,8 +15,8 @@ from segcal.benchmark.summaries import summarise
 from segcal.documents import parse_json
 from segcal.errors import ArtifactError, InputError, SegcalError
 from segcal.report.document import Document
-from segcal.report.figures.base import SVG_SIGNATURE
-from segcal.report.page import PAGE_SIGNATURE, write_page
+from segcal.report.figures import SVG_SIGNATURE, to_svg
+from segcal.report.page import PAGE_SIGNATURE, PageFigure, write_page
 from segcal.studies import read_outcomes
 from segcal.studies.document import make_document
 from segcal.studies.figures import result_figures
@@ -85,18 +85,21 @@ def _write(
     overwrite: bool,
 ) -> Path:
     sections = {section.task: section for section in document.sections if not section.test_on}
+    shown: list[PageFigure] = []
     try:
         drawn = result_figures(studies, sections, folder)
-        shown = [each.on_the_page() for each in drawn if each.on_page]
-        for each in () if figures is None else drawn:
-            target = Path(figures) / f"{each.name}.svg"  # type: ignore[arg-type]
-            target.parent.mkdir(parents=True, exist_ok=True)
-            check_file(target, SVG_SIGNATURE, (), overwrite)
-            write_text(target, each.svg)
+        for each in drawn:
+            svg = to_svg(each.draw()) if each.on_page or figures is not None else ""
+            if each.on_page:
+                shown.append(PageFigure(each.name, each.task, each.title, each.text, svg))
+            if figures is not None:
+                target = Path(figures) / f"{each.name}.svg"
+                target.parent.mkdir(parents=True, exist_ok=True)
+                check_file(target, SVG_SIGNATURE, (), overwrite)
+                write_text(target, svg)
     except InputError as missing:
         if figures is not None or "matplotlib" not in str(missing):
             raise
-        shown = []
         document.notes.append(NO_FIGURES)
     return write_page(page, document, shown)
 

@@ -17,7 +17,7 @@ from msgspec import Struct
 from segcal.calibrators.base import Calibrator
 from segcal.cases.base import Cases
 from segcal.report.document import TaskSection
-from segcal.report.figures.base import COLOURS, Drawn, new_figure, shorten, styled
+from segcal.report.figures import COLOURS, Drawn, new_figure, shorten, styled
 from segcal.report.table import Cell, Column, Table
 from segcal.studies.setting import NothingToStudyError, Setting, count_stages
 from segcal.studies.study import MOST_LINES, Outcome, Study, compared_first, task_groups
@@ -151,7 +151,7 @@ def _cells(one: RegionBoxes) -> Iterator[Cell]:
         yield Cell(each.mean, each.lower_quartile, each.upper_quartile, each.median)
 
 
-@styled
+@styled()
 def region_figure(pipelines: Mapping[str, RegionBoxes], shown: Sequence[str] | None = None) -> Any:
     """Return one group of boxes per region, one box per pipeline; of the first pipelines if `shown` is None."""
     from matplotlib.patches import Patch

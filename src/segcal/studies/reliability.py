@@ -11,16 +11,15 @@ from functools import partial
 from msgspec import Struct
 
 from segcal.benchmark.pipelines import Pipeline
+from segcal.report.curves import BINS
 from segcal.report.document import TaskSection
-from segcal.report.figures.base import Drawn
-from segcal.report.figures.reliability import CurveData, reliability_figure, reliability_panel
+from segcal.report.figures import CurveData, Drawn, reliability_figure, reliability_panel
 from segcal.report.table import Cell, Column, Table
 from segcal.statistics.reliability import Curve
 from segcal.studies.setting import NothingToStudyError, Setting
 from segcal.studies.study import Outcome, Study, interval_cell, task_groups
 from segcal.summary import Estimate
 
-BINS = 15
 RULE = (
     "Lowest ACE on the test cases, mean over repeats, among calibrated pipelines; for 'best_order' among those that "
     "promise to keep the order of all classes. Of equal ones the first in the protocol's order."
@@ -74,7 +73,7 @@ def run_reliability(setting: Setting) -> Outcome[ReliabilityData]:
 
 def choose_pipelines(setting: Setting, task: str) -> dict[str, Pipeline]:
     """Return the pipelines of a task's diagram by their role; roles that nothing can fill are left out."""
-    known = {each: setting.numbers(task, each.title).get("ace") for each in setting.pipelines(task)}
+    known = {each: setting.summary.numbers(task, each.title).get("ace") for each in setting.pipelines(task)}
     aces = {each: number.value for each, number in known.items() if number is not None and number.value is not None}
     calibrated = [each for each in aces if each.calibrator != "identity"]
     ordered = [each for each in calibrated if each.preserves == "order"]
@@ -92,7 +91,7 @@ def _chosen(setting: Setting, task: str) -> dict[str, ChosenCurves]:
         total = curves[0]
         for curve in curves[1:]:
             total = total + curve
-        ace, apart = setting.numbers(task, pipeline.title)["ace"], [_binned(curve) for curve in curves]
+        ace, apart = setting.summary.numbers(task, pipeline.title)["ace"], [_binned(curve) for curve in curves]
         found[role] = ChosenCurves(pipeline.title, pipeline.preserves, ace, _binned(total), apart)
     return found
 

@@ -6,9 +6,8 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from segcal.benchmark.broken_cases import exclude_broken
 from segcal.benchmark.protocol import Protocol
-from segcal.benchmark.run import Progress, Step, check_folder, run_benchmark
+from segcal.benchmark.run import Progress, Step, check_folder, exclude_broken, run_benchmark
 from segcal.benchmark.summaries import write_summary
 from segcal.cases.base import CaseError
 from segcal.report.paper_tables import write_tables
@@ -34,12 +33,8 @@ def run(
 ) -> Finished:
     """Run a protocol with its studies; run again after an interruption, it goes on from there.
 
-    Args:
-        protocol: the protocol.
-        folder: where results go.
-        progress: told how far it is.
-        failed: takes cases that cannot be used, which are then left out; without it the first one ends the run.
-        overwrite: go on where files that a benchmark did not write would be replaced.
+    `failed` takes cases that cannot be used, which are then left out; without it the first one ends the run. With
+    `overwrite` files that a benchmark did not write may be replaced.
     """
     place = Path(folder)
     names = choose_studies(protocol.studies)

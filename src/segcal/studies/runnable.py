@@ -59,7 +59,7 @@ class RepredictedCases(Cases):
 def embedded_models(setting: Setting) -> Iterator[Runnable]:
     """Yield the tasks of a benchmark whose models can be run."""
     for task in setting.tasks:
-        opened = setting.open(task, "mean_logits")
+        opened = setting.protocol.open(task, "mean_logits")
         if opened.model is not None:
             setting.progress(f"models of {task.name}")
             yield Runnable(task.name, setting.some(opened.cases), opened.model)

@@ -8,9 +8,8 @@ import torch
 
 from segcal.benchmark.pipelines import Pipeline
 from segcal.benchmark.protocol import Protocol
-from segcal.benchmark.results import Results
-from segcal.benchmark.tasks import OpenTask, Task
-from segcal.benchmark.units import Unit, divide
+from segcal.benchmark.results import Results, Unit
+from segcal.benchmark.tasks import Task
 from segcal.calibrators.base import Calibrator
 from segcal.calibrators.identity import Identity
 from segcal.cases.base import Cases, Split
@@ -22,7 +21,7 @@ from segcal.fitting.division import group_names
 from segcal.fitting.held_out import measure
 from segcal.fitting.voxels import StreamedVoxels
 from segcal.metrics import find_metrics
-from segcal.summary import Estimate, Summary
+from segcal.summary import Summary
 
 
 class NothingToStudyError(Exception):
@@ -43,19 +42,15 @@ class Setting:
         """The tasks that calibrators were fitted on."""
         return [task for task in self.protocol.tasks if not task.test_only]
 
-    def open(self, task: Task, pooling: str, members: int | None = None) -> OpenTask:
-        """Open a task with a pooling, and with its first `members` members only if that is given."""
-        return self.protocol.open(task, pooling, members)
-
     def by_members(self, task: Task) -> Iterator[tuple[int, Cases]]:
         """Yield 1, 2, ... and some cases with the mean logits of so many members."""
         for size in range(1, member_count(task) + 1):
             self.progress(f"{task.name} with {size} of {member_count(task)} members")
-            yield size, self.some(self.open(task, "mean_logits", size).cases)
+            yield size, self.some(self.protocol.open(task, "mean_logits", size).cases)
 
     def split(self, task: Task, pooling: str, repeat: int = 0) -> Split:
         """Return the cases of a task as a repeat divided them."""
-        return divide(self.protocol, task, self.open(task, pooling).cases, repeat)
+        return self.protocol.divide(task, self.protocol.open(task, pooling).cases, repeat)
 
     def some(self, cases: Cases) -> Cases:
         """Return the first cases, as many as the options allow."""
@@ -65,7 +60,7 @@ class Setting:
     def calibrator(self, task: Task, pipeline: Pipeline, repeat: int = 0) -> Calibrator:
         """Return a calibrator as the benchmark fitted it."""
         if pipeline.calibrator == "identity":
-            return Identity(self.open(task, pipeline.pooling).cases.num_classes)
+            return Identity(self.protocol.open(task, pipeline.pooling).cases.num_classes)
         unit = Unit(task=task.name, repeat=repeat, pipeline=pipeline)
         return load(self.results.folder / unit.calibrator_path).calibrator
 
@@ -73,10 +68,6 @@ class Setting:
         """Return the pipelines that were fitted on a task."""
         found = dict.fromkeys(each.unit.pipeline for each in self.results.units if each.unit.task == task)
         return [each for each in found if pooling in (None, each.pooling)]
-
-    def numbers(self, task: str, pipeline: str, test_on: str = "") -> dict[str, Estimate]:
-        """Return the summarised metrics of a pipeline by its title; empty if it is not there."""
-        return self.summary.numbers(task, pipeline, test_on)
 
 
 def member_count(task: Task) -> int:

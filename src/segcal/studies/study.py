@@ -15,7 +15,7 @@ from msgspec import Struct, convert, to_builtins
 from segcal.atomic import write_text
 from segcal.documents import parse_json
 from segcal.report.document import TaskSection
-from segcal.report.figures.base import COLOURS, DASHES, MARKERS, Drawn, shorten
+from segcal.report.figures import Drawn, line_style, shorten
 from segcal.report.paper_tables import FOLDER as TABLES
 from segcal.report.table import Cell, Group, Row, Table
 from segcal.studies.setting import Setting
@@ -115,6 +115,5 @@ def compared_first(section: TaskSection, titles: Iterable[str]) -> list[str]:
 def draw_band(axis: Any, places: Sequence[int], numbers: Sequence[Interval], line: int, title: str) -> None:
     """Draw numbers as a line, the `line`-th of a figure, with a band of their intervals."""
     value, low, high = (np.array([getattr(each, key) for each in numbers], float) for key in ("value", "low", "high"))
-    style = {"color": COLOURS[line % 8], "linestyle": DASHES[line % 8], "marker": MARKERS[line % 8]}
-    axis.plot(places, value, label=shorten(title, 30), **style)
-    axis.fill_between(places, low, high, color=style["color"], alpha=0.12, linewidth=0)
+    axis.plot(places, value, label=shorten(title, 30), **line_style(line))
+    axis.fill_between(places, low, high, color=line_style(line)["color"], alpha=0.12, linewidth=0)

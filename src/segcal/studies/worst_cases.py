@@ -17,7 +17,7 @@ from segcal.benchmark.pipelines import Pipeline
 from segcal.benchmark.tasks import Task
 from segcal.report.case_maps import CaseNumbers, SeenCase, SliceMaps, see_cases
 from segcal.report.document import TaskSection
-from segcal.report.figures.base import (
+from segcal.report.figures import (
     CLASS_COLOURS,
     CONFIDENCE_MAP,
     Drawn,
@@ -97,7 +97,7 @@ def look_at(setting: Setting, task: Task, budget: int | None = None) -> SeenTask
         setting.split(task, chosen.pooling).test,
         numbers,
         setting.calibrator(task, chosen),
-        setting.open(task, chosen.pooling).background,
+        setting.protocol.open(task, chosen.pooling).background,
         None if local is None else setting.calibrator(task, local),
         budget,
     )
@@ -136,7 +136,7 @@ def _cells(one: SeenCase) -> tuple[Cell, ...]:
     return (Cell(", ".join(one.why)), *(Cell(value) for value in (*one.nll, *one.ece, one.dice[1])))
 
 
-@styled
+@styled()
 def overlay_figure(cases: Sequence[Shown], classes: Sequence[str], background: bool = True, alpha: float = 0.55) -> Any:
     """Return inputs above, and the same with the truth over them below, one case per column (Fig. 2)."""
     from matplotlib.patches import Patch
@@ -157,7 +157,7 @@ def overlay_figure(cases: Sequence[Shown], classes: Sequence[str], background: b
     return figure
 
 
-@styled
+@styled()
 def temperature_figure(cases: Sequence[Shown]) -> Any:
     """Return the image and the local temperature of some cases, all temperatures on one logarithmic scale."""
     from matplotlib.colors import LogNorm

@@ -3,7 +3,7 @@ import xml.etree.ElementTree as ET
 import numpy as np
 import pytest
 
-from segcal.report.figures.base import to_svg
+from segcal.report.figures import to_svg
 from segcal.report.pictures import encode_indices, encode_jpeg, encode_values
 
 NASTY = "<b>\"$x_1$\" & 'y' \u202e" + "z" * 300

@@ -1,21 +1,28 @@
-"""What all figures share: colours that everyone can tell apart, one look, SVG that is the same every time."""
+"""Figures as vector graphics: colours that everyone can tell apart, one look, SVG that is the same every time.
+
+A figure is a function from plain data to a matplotlib figure, usable without the page; reliability diagrams (Fig. 8:
+confidence against accuracy, before and after on one pair of axes) are here, those of a study beside it.
+
+>>> from segcal.report.figures import reliability_figure, to_svg  # doctest: +SKIP
+>>> Path("reliability.svg").write_text(to_svg(reliability_figure(curves)))  # doctest: +SKIP
+"""
 
 import io
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cached_property, wraps
-from typing import Any, ParamSpec
+import textwrap
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
+from msgspec import to_builtins
 from numpy.typing import NDArray
 from PIL import Image
 
 from segcal.errors import InputError
-from segcal.report.page import PageFigure
+from segcal.report.document import CurveLists
 from segcal.report.pictures import Encoded, decode_map
 
-Arguments = ParamSpec("Arguments")
 # Okabe and Ito: told apart with every kind of colour vision. Dashes and markers differ as well.
 COLOURS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8A7A00")
 DASHES = ("-", "-", "--", ":", "-.", "--", ":", "-.")
@@ -38,10 +45,11 @@ SVG_SIGNATURE = re.compile(rb"<\?xml.{1,2000}<dc:title>segcal</dc:title>", re.DO
 CLIP_NAME = re.compile(r"(?<=[#\"])p[0-9a-f]{10}(?=[)\"])")
 # Of a picture behind a map, so many along its longer side: figures stay small enough to be mailed.
 MOST_PIXELS = 160
+# Count, confidence and accuracy (None in empty bins), and low and high where there are intervals.
+CurveData: TypeAlias = CurveLists | Mapping[str, Sequence[float | None]]
 
 
-@dataclass(frozen=True)
-class Drawn:
+class Drawn(NamedTuple):
     """A figure of a task: the stem of its file, what it shows, how to read it.
 
     Attributes:
@@ -56,31 +64,18 @@ class Drawn:
     draw: Callable[[], Any]
     on_page: bool = True
 
-    @cached_property
-    def svg(self) -> str:
-        """The figure as SVG."""
-        return to_svg(self.draw())
 
-    def on_the_page(self) -> PageFigure:
-        """Return what the page embeds."""
-        return PageFigure(self.name, self.task, self.title, self.text, self.svg)
-
-
-def styled(draw: Callable[Arguments, Any]) -> Callable[Arguments, Any]:
-    """Let a function draw with the look of this package, whatever the user has set, and leave that as it was."""
-
-    @wraps(draw)
-    def drawn(*args: Arguments.args, **options: Arguments.kwargs) -> Any:
-        try:
-            from matplotlib import rc_context
-        except ImportError:
-            raise InputError(
-                "matplotlib is not installed, but figures need it. Install it with: pip install 'segcal[report]'."
-            ) from None
-        with rc_context(LOOK):
-            return draw(*args, **options)
-
-    return drawn
+@contextmanager
+def styled() -> Iterator[None]:
+    """Draw with the look of this package, whatever the user has set, and leave that as it was."""
+    try:
+        from matplotlib import rc_context
+    except ImportError:
+        raise InputError(
+            "matplotlib is not installed, but figures need it. Install it with: pip install 'segcal[report]'."
+        ) from None
+    with rc_context(LOOK):
+        yield
 
 
 def new_figure(rows: int, columns: int, width: float, height: float, **options: Any) -> tuple[Any, NDArray[Any]]:
@@ -91,7 +86,7 @@ def new_figure(rows: int, columns: int, width: float, height: float, **options: 
     return figure, figure.subplots(rows, columns, squeeze=False, **options)
 
 
-@styled
+@styled()
 def to_svg(figure: Any) -> str:
     """Return a figure as SVG text: letters stay letters, and the same data gives the same bytes."""
     _settle(figure)
@@ -121,6 +116,11 @@ def shorten(text: str, most: int = 36) -> str:
     """
     plain = "".join(letter for letter in str(text) if letter.isprintable())
     return plain if len(plain) <= most else f"{plain[: most - 1]}…"
+
+
+def line_style(number: int) -> dict[str, str]:
+    """Return colour, dashes and marker of the n-th line of a figure."""
+    return {"color": COLOURS[number % 8], "linestyle": DASHES[number % 8], "marker": MARKERS[number % 8]}
 
 
 def show_picture(axis: Any, encoded: Encoded | None, shape: tuple[int, ...]) -> None:
@@ -157,3 +157,52 @@ def show_classes(axis: Any, encoded: Encoded, background: bool, alpha: float) ->
             layer[indices == number] = (*to_rgb(CLASS_COLOURS[(number - first) % len(CLASS_COLOURS)]), alpha)
     axis.imshow(layer)
     axis.set_axis_off()
+
+
+@styled()
+def reliability_figure(curves: Mapping[str, CurveData], title: str = "", what: str = "right") -> Any:
+    """Return a diagram of several curves with their counts below, on scales that are always the same.
+
+    The title says which voxels and how many bins; `what` is "right" for the predicted class, "this class" for one.
+    """
+    figure, axes = new_figure(2, 1, 4.6, 5.4, height_ratios=[4, 1], sharex=True)
+    _draw(axes[0, 0], axes[1, 0], curves)
+    axes[0, 0].set(title=shorten(title, 70), ylabel=f"share that is {what}")
+    axes[1, 0].set(xlabel="confidence", ylabel="voxels")
+    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center")
+    return figure
+
+
+@styled()
+def reliability_panel(tasks: Mapping[str, Mapping[str, CurveData]], rule: str = "") -> Any:
+    """Return one diagram per task beside each other, with the rule below by which their curves were chosen."""
+    figure, axes = new_figure(2, len(tasks), 4.2 * len(tasks), 5.2, height_ratios=[4, 1], sharex=True)
+    for column, (name, curves) in enumerate(tasks.items()):
+        _draw(axes[0, column], axes[1, column], curves)
+        axes[0, column].set(title=shorten(name), ylabel="share that is right")
+        axes[0, column].legend(loc="upper left", fontsize=7.5)
+        axes[1, column].set(xlabel="confidence", ylabel="voxels")
+    if rule:
+        figure.supxlabel("\n".join(textwrap.wrap(rule, 55 * len(tasks))), fontsize=7.5, color="#55626f")
+    return figure
+
+
+def _draw(upper: Any, lower: Any, curves: Mapping[str, CurveData]) -> None:
+    upper.plot([0, 1], [0, 1], color="#8a939c", linestyle=(0, (4, 3)), linewidth=1)
+    for number, (label, given) in enumerate(curves.items()):
+        curve = to_builtins(given)
+        style = line_style(number)
+        x, y, count = (np.array(curve[key], float) for key in ("confidence", "accuracy", "count"))
+        filled = np.isfinite(x)
+        upper.plot(x[filled], y[filled], label=shorten(label, 44), **style)
+        if curve.get("low") is not None:
+            low, high = (np.array(curve[key], float)[filled] for key in ("low", "high"))
+            upper.vlines(x[filled], low, high, color=style["color"], linewidth=1)
+        width = 1 / len(count)
+        each = 0.8 * width / len(curves)
+        left = (np.arange(len(count)) + 0.1) * width + number * each
+        lower.bar(left[filled], count[filled], each, align="edge", color=style["color"])
+    upper.set(xlim=(0, 1), ylim=(0, 1))
+    lower.set(yscale="log", ylim=(0.8, None))
+    lower.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+    lower.yaxis.set_minor_formatter(lambda value, _: "")

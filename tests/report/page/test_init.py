@@ -10,10 +10,17 @@ from msgspec import to_builtins
 
 from segcal.report.case_maps import SeenCase
 from segcal.report.document import CaseColumns, CaseExamples, Document, Provenance, TaskSection
-from segcal.report.facts import PartCounts
-from segcal.report.page import PageFigure, render_page, write_page
-from segcal.report.page.render import SCRIPTS, asset, bounded_examples, bounded_figures, json_text
-from segcal.report.verdict import Verdict
+from segcal.report.page import (
+    SCRIPTS,
+    PageFigure,
+    asset,
+    bounded_examples,
+    bounded_figures,
+    json_text,
+    render_page,
+    write_page,
+)
+from segcal.report.verdict import PartCounts, Verdict
 
 HARM = "</title><script>harm()</script>"
 
