@@ -27,7 +27,7 @@ def fit_nothing(request: Request) -> Certificate:
     """Leave a calibrator without parameters as it is."""
     total = weight = 0.0
     for voxels in request.source:
-        log_probs = request.calibrator(voxels.logits.T.double())
+        log_probs = torch.log_softmax(request.calibrator.scores(voxels.logits.T.double()), dim=1)
         own = log_probs.gather(1, voxels.labels.long()[:, None])[:, 0]
         total -= float((voxels.weight.double() * own).sum())
         weight += float(voxels.weight.double().sum())

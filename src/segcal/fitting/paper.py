@@ -34,10 +34,10 @@ from segcal.errors import InputError
 from segcal.fitting.adam import Training, TrainOptions, train_rounds, trainable
 from segcal.fitting.certificate import Certificate
 from segcal.fitting.config import FitConfig
+from segcal.fitting.convex_problem import make_problem
 from segcal.fitting.mixture import MeanNLL, MixtureLikelihood
 from segcal.fitting.progress import Report
 from segcal.fitting.request import Request
-from segcal.fitting.solver import make_problem
 from segcal.fitting.voxels import VoxelSource
 
 LEARNING_RATES = (1e-4, 3e-2)
