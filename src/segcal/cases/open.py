@@ -10,11 +10,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from segcal.cases.files import FileCases
+from segcal.cases.files import FileCases, ImageFolder, LabelFolder
 from segcal.cases.formats import FORMATS, Format, FormatFacts, Options
+from segcal.cases.formats.base import find_files
 from segcal.cases.formats.store import Store
 from segcal.cases.kinds import KINDS, check_kind
-from segcal.cases.labels import Axes, ImageFolder, LabelFolder, find_files
+from segcal.cases.labels import Axes
 from segcal.cases.split import Grouping, resolve_groups
 from segcal.errors import InputError
 from segcal.pooling import BEST, POOLINGS, check_pooling

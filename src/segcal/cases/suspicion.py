@@ -1,6 +1,6 @@
 r"""Suspicions: what is possible but seldom meant, said in one sentence each; and the margins of all rules.
 
-"Clearly better" is always a margin of agreement beyond chance (:mod:`segcal.cases.agreement`), and the better fit must
+"Clearly better" is always a margin of agreement beyond chance (:mod:`segcal.cases.glance`), and the better fit must
 be a fit at all (:data:`FIT`). The rules:
 
 - *near chance*: over all cases together the agreement is below :data:`NEAR_CHANCE`, on enough voxels to say so, and
@@ -25,9 +25,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from segcal.cases.agreement import Turn, agreement, better_numbers, pair_agreement, table_agreement
 from segcal.cases.base import SINGLE_FOLDS, Cases
-from segcal.cases.glance import Glance
+from segcal.cases.glance import Glance, Turn, agreement, better_numbers, pair_agreement, table_agreement
 from segcal.errors import InputError, SuspicionWarning
 
 NEAR_CHANCE = 0.1
