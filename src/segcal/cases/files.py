@@ -12,7 +12,7 @@ from torch import Tensor
 
 from segcal.cases.base import Case, Cases, naming_case
 from segcal.cases.formats import Format, Stored
-from segcal.cases.formats.base import find_files
+from segcal.cases.formats.base import check_folder, find_files
 from segcal.cases.kinds import like_probabilities, to_log_domain
 from segcal.cases.labels import Axes, LabelMap, read_channels, read_label_file
 from segcal.cases.nifti_file import EXTENSIONS
@@ -30,10 +30,7 @@ class LabelFolder:
     """The label maps of one folder; `axes` is None if not declared, `key` the array of an npz file."""
 
     def __init__(self, folder: Path, axes: Axes | None = None, key: str | None = None) -> None:
-        if not folder.is_dir():
-            raise InputError(
-                f"labels {folder} is not a folder, but one with a label map a case is needed. Check the path."
-            )
+        check_folder(folder, "labels", "a label map")
         self.folder = folder
         self.axes = axes
         self.key = key
@@ -57,10 +54,7 @@ class ImageFolder:
     """The images of one folder; `axes` as for labels."""
 
     def __init__(self, folder: Path, axes: Axes | None = None) -> None:
-        if not folder.is_dir():
-            raise InputError(
-                f"images {folder} is not a folder, but one with an image a case is needed. Check the path."
-            )
+        check_folder(folder, "images", "an image")
         self.folder = folder
         self.axes = axes
         self.files: dict[str, list[Path]] = {}

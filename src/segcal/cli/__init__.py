@@ -23,7 +23,7 @@ COMMANDS: dict[str, ModuleType] = {module.__name__.rpartition(".")[2]: module fo
 ALONE = ("demo", "benchmark")
 
 
-class Command(Parser):
+class _Command(Parser):
     """One command, whose options are declared when it is the one that was called."""
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
@@ -48,7 +48,7 @@ def make_parser() -> argparse.ArgumentParser:
         ),
     )
     parser.add_argument("--version", action="version", version=f"segcal {__version__}")
-    commands: Any = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=Command)
+    commands: Any = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=_Command)
     for name, module in COMMANDS.items():
         commands.add_parser(name, **module.ABOUT).set_defaults(run=module.run)
     return parser

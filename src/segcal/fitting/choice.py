@@ -126,12 +126,9 @@ def is_quick(name: str) -> bool:
 
 
 def decide(tried: Sequence[Tried], groups: Mapping[str, str], folds: int) -> Decision:
-    """Choose among candidates, all measured on the same cases; see the module docstring.
+    """Choose among candidates, all measured on the same cases, whose groups are given; see the module docstring.
 
-    Args:
-        tried: the candidates.
-        groups: the group of each of these cases.
-        folds: of how many folds they were held out; 1 for validation cases.
+    `folds` is of how many folds they were held out; 1 for validation cases.
     """
     reference = _reference(tried, groups, folds)
     rows = [_judge(row, reference, groups, folds) for row in tried]

@@ -151,7 +151,7 @@ def _import_optuna() -> Any:
     return optuna
 
 
-class ConvexLikelihood(MeanNLL):
+class _ConvexLikelihood(MeanNLL):
     """The likelihood of a convex calibrator, by the passes of its exact fit, without a penalty."""
 
     def __init__(self, request: Request, source: VoxelSource) -> None:
@@ -171,7 +171,7 @@ class ConvexLikelihood(MeanNLL):
 
 # By what a calibrator declares in `fitted_by`.
 LIKELIHOODS: dict[str, Callable[[Request, VoxelSource], MeanNLL]] = {
-    "convex": ConvexLikelihood,
+    "convex": _ConvexLikelihood,
     "mixture": MixtureLikelihood,
 }
 

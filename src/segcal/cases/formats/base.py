@@ -180,6 +180,12 @@ class Format(ABC):
         return np.moveaxis(values, 0, self.class_axis(values.ndim))
 
 
+def check_folder(folder: Path, name: str, content: str) -> None:
+    """Refuse what is no folder."""
+    if not folder.is_dir():
+        raise InputError(f"{name} {folder} is not a folder, but one with {content} a case is needed. Check the path.")
+
+
 def find_files(folder: Path, extensions: Sequence[str]) -> dict[str, Path]:
     """Return case id -> file for the files of a folder, by stem; two files of one stem are an error.
 
