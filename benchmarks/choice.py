@@ -31,8 +31,8 @@ from segcal.fitting.choice import Decision, candidates
 from segcal.fitting.contest import compare
 from segcal.fitting.division import divide, group_names
 from segcal.fitting.fit import fit_to
-from segcal.fitting.held_out import Worth, measure, noise, paired
 from segcal.fitting.request import FitData
+from segcal.fitting.scores import Worth, measure, noise, paired
 from segcal.fitting.voxels import SampledVoxels, VoxelSource
 
 POOLINGS = ("mean_probs", "mean_logits")

@@ -5,7 +5,6 @@ import pytest
 from msgspec import to_builtins
 
 from segcal.errors import ArtifactError, InputError
-from segcal.statistics.reliability import Curve
 from segcal.summary import (
     SUMMARY,
     Bootstrap,
@@ -17,7 +16,6 @@ from segcal.summary import (
     estimate,
     over_repeats,
     percentile_interval,
-    pooled_replicates,
     read_summary,
 )
 
@@ -109,16 +107,6 @@ def test_ace_is_reported_as_mean_min_max_over_repeats():
     found = over_repeats([0.04, 0.07, 0.01])
     assert (found.value, found.low, found.high) == (pytest.approx(0.04), 0.01, 0.07)
     assert over_repeats([None, float("nan")]).value is None
-
-
-def test_pooled_replicates_add_the_tables_of_the_drawn_cases():
-    rng = np.random.default_rng(0)
-    parts = [Curve(rng.integers(1, 9, 4), rng.integers(0, 5, 4), rng.random(4)) for _ in range(5)]
-    draws = Draws([5], replicates=50)
-    found = pooled_replicates(parts, lambda curve: float(curve.confidence.sum() / curve.count.sum()), draws)
-    for weights, value in zip(draws.weights[0], found, strict=True):
-        drawn = [part for part, n in zip(parts, weights, strict=True) for _ in range(int(n))]
-        assert value == pytest.approx(sum(p.confidence.sum() for p in drawn) / sum(p.count.sum() for p in drawn))
 
 
 def test_nothing_defined_is_none():

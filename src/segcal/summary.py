@@ -9,8 +9,7 @@ replicates of a series are one product of weights and values.
 """
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import fields
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -146,19 +145,6 @@ def over_repeats(values: Sequence[float | None]) -> Estimate:
     if not found:
         return Estimate(None, None, None, repeats=0)
     return Estimate(float(np.mean(found)), min(found), max(found), repeats=len(found))
-
-
-def pooled_replicates(parts: Sequence[Any], value: Callable[[Any], float | None], draws: Draws) -> np.ndarray:
-    """Return the replicates of a number that is read from the sum of the tables of all cases of a single repeat.
-
-    A table is a dataclass of arrays; `value` reads the number from a sum of them.
-    """
-    weights = draws.weights[0].astype(np.int64)
-    names = [f.name for f in fields(parts[0])]
-    sums = {name: np.tensordot(weights, np.stack([np.asarray(getattr(p, name)) for p in parts]), 1) for name in names}
-    kind = type(parts[0])
-    found = [value(kind(**{name: column[i] for name, column in sums.items()})) for i in range(len(weights))]
-    return np.array([math.nan if number is None else number for number in found])
 
 
 def percentile_interval(replicates: np.ndarray, level: float = LEVEL) -> tuple[float | None, float | None]:

@@ -35,7 +35,9 @@ def test_a_context_reaches_the_scores():
 
 @pytest.mark.parametrize("name", ["ts", "lts_ti"])
 def test_a_bare_image_in_place_of_a_context_is_refused(name):
-    with pytest.raises(InputError, match=r"context is Tensor, but a Context is needed. Pass an image as segcal.Context"):
+    with pytest.raises(
+        InputError, match=r"context is Tensor, but a Context is needed. Pass an image as segcal.Context"
+    ):
         make_calibrator(name, 3)(torch.zeros(1, 3, 9, 9), torch.zeros(1, 1, 9, 9))
 
 

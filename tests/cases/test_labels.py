@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from segcal.cases.labels import ImageFolder, LabelFolder, read_label_file
+from segcal.cases.files import ImageFolder, LabelFolder
+from segcal.cases.labels import read_label_file
 from segcal.errors import InputError
 
 LABELS = np.array([[0, 1, 2], [3, 2, 1]], np.uint8)

@@ -3,7 +3,7 @@ import re
 
 import pytest
 
-from segcal.cli.parsing import Formatter, Parser, at_least_one, device, voxels
+from segcal.cli.parsing import Parser, at_least_one, device, voxels
 
 
 def test_a_count_is_a_whole_number_of_at_least_one():
@@ -46,7 +46,6 @@ def test_a_refusal_is_one_sentence_and_abbreviations_are_refused(capsys):
 def test_help_names_all_spellings_of_an_option_and_its_value_once(monkeypatch):
     monkeypatch.setenv("COLUMNS", "90")
     parser = Parser(prog="tool")
-    assert parser.formatter_class is Formatter
     parser.add_argument("-o", "--output", metavar="FOLDER", help="where")
     parser.add_argument("--kind", choices=["a", "b"], help="what")
     parser.add_argument("--many", nargs="+", metavar="N", help="several")

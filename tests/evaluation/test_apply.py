@@ -9,7 +9,8 @@ import segcal
 from segcal import ArrayCases, make_calibrator, open_cases
 from segcal.cases import Case, CaseError
 from segcal.errors import InputError, SuspicionWarning
-from segcal.evaluation.apply import Applier, calibrate, check_match
+from segcal.evaluation.apply import Applier, calibrate
+from segcal.evaluation.evaluate import check_match
 from segcal.fitting.certificate import Certificate, Fitted
 from segcal.fitting.config import FitConfig
 

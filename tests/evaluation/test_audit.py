@@ -117,7 +117,7 @@ def test_an_audit_is_plain_data():
 
 
 def test_what_is_not_a_calibrator_is_refused():
-    with pytest.raises(segcal.InputError, match="calibrator is str, but a calibrator, or what fit or load returned, is needed"):
+    with pytest.raises(segcal.InputError, match="calibrator is str, but a calibrator, or what fit or load"):
         segcal.audit("ts")
 
 

@@ -10,7 +10,7 @@ import scipy.stats
 from segcal import make_calibrator
 from segcal.errors import InputError
 from segcal.fitting.choice import ENOUGH_GROUPS, Candidate, Tried, candidates, decide
-from segcal.fitting.held_out import Worth, noise
+from segcal.fitting.scores import Worth, noise
 
 PARAMETERS = {"identity": 0, "ts": 1, "cms_ap": 40, "isotonic": 2047, "iop": 1200}
 

@@ -1,11 +1,21 @@
+import numpy as np
 import pytest
+import scipy.optimize
 import torch
 
-from segcal import FitConfig, fit, make_calibrator
-from segcal.calibrators.convex import Strengths
-from segcal.fitting.convex_problem import TemperatureProblem, coarse_stride, solve_temperature
+from segcal import ArrayCases, FitConfig, fit, make_calibrator
+from segcal.calibrators import convex
+from segcal.calibrators.convex import ConvexCalibrator, Frame, Strengths
+from segcal.fitting import convex_problem
+from segcal.fitting.convex_problem import LinearProblem, TemperatureProblem, coarse_stride, solve_temperature
+from segcal.fitting.exact import Solver
+from segcal.fitting.frames import Frames
+from segcal.fitting.request import FitData, Request, silent
 from segcal.fitting.voxels import StreamedVoxels
 
+AFFINE = ["ms", "ms_c", "dc", "cdc", "cms_ap", "cms_op"]
+NAMES = [*AFFINE, "vs", "vs_ti"]
+LAM, MU = 0.03, 0.2
 CPU = torch.device("cpu")
 
 
@@ -61,3 +71,253 @@ def test_the_temperature_of_voxels_is_that_of_temperature_scaling(approach, make
     found = solve_temperature(StreamedVoxels(cases, lambda: None), CPU, 1e-6, approach)
     expected = fit("ts", cases, config=FitConfig(voxels="all")).calibrator.inverse_temperature
     assert float(found.theta) == pytest.approx(float(expected), rel=1e-6)
+
+
+def build_linear(name, cases, randomise=None, cache=1 << 30):
+    calibrator = make_calibrator(name, cases.num_classes)
+    if randomise is not None:
+        randomise(calibrator)
+    source = StreamedVoxels(cases, lambda: None)
+    problem = LinearProblem(calibrator, Frames(source, calibrator, cache, torch.device("cpu")), seed=0)
+    problem.set_strengths(Strengths(LAM, MU))
+    return calibrator, problem
+
+
+def objective(calibrator, cases):
+    """Mean NLL plus Eq. 15, through the calibrator itself."""
+    logits = torch.cat([case.logits for case in cases], 1).T
+    labels = torch.cat([case.labels for case in cases])
+    return -calibrator(logits).gather(1, labels[:, None]).mean() + calibrator.penalty(LAM, MU)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("cache", [1 << 30, 100])
+def test_objective_and_gradient_are_those_of_the_calibrator(name, cache, make_cases, randomise, monkeypatch):
+    monkeypatch.setattr(convex, "STEP_VALUES", 1)  # 256 voxels a step
+    cases = make_cases(4, 600, parts=3)
+    calibrator, problem = build_linear(name, cases, randomise, cache)
+    values, gradients = problem.evaluate(calibrator.theta().detach(), problem.blocks)
+    value = objective(calibrator, cases)
+    value.backward()
+    assert float(values.sum()) == pytest.approx(value.item(), rel=1e-12)
+    expected = make_calibrator(name, 4)  # holds the gradients, in the places of the parameters
+    with torch.no_grad():
+        for place, own in zip(expected.parameters(), calibrator.parameters(), strict=True):
+            place.copy_(torch.zeros_like(own) if own.grad is None else own.grad)
+    torch.testing.assert_close(gradients, expected.theta().detach(), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_curvature_on_all_voxels_is_the_derivative_of_the_gradient(name, make_cases, randomise):
+    calibrator, problem = build_linear(name, make_cases(3, 200), randomise)
+    theta = calibrator.theta().detach()
+    block = problem.blocks[0]
+    curvature = problem.curvature(block, theta[block])
+    for i in range(theta.shape[1]):
+        step = torch.zeros_like(theta)
+        step[block, i] = 1e-6
+        ends = [problem.evaluate(theta + s * step, [block])[1][block] for s in (1, -1)]
+        unit = torch.zeros(theta.shape[1], dtype=torch.float64)
+        unit[i] = 1
+        torch.testing.assert_close(curvature.product(unit), (ends[0] - ends[1]) / 2e-6, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("name", AFFINE)
+def test_products_and_matrices_are_the_same_curvature_and_penalty(name, make_cases, randomise, monkeypatch):
+    cases = make_cases(4, 300)
+    calibrator, dense = build_linear(name, cases, randomise)
+    monkeypatch.setattr(convex_problem, "LARGEST_MATRIX", 0)
+    _, free = build_linear(name, cases, randomise)
+    theta = calibrator.theta().detach()
+    vector = torch.as_tensor(np.random.default_rng(0).normal(size=theta.shape[1]))
+    torch.testing.assert_close(free.penalty_product(vector), dense.penalty_product(vector), rtol=1e-10, atol=1e-12)
+    for block in dense.blocks:
+        matrix, products = dense.curvature(block, theta[block]), free.products(block, theta[block], fresh=True)
+        torch.testing.assert_close(matrix.product(vector), products.multiply(vector), rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("cache", [1 << 30, 100])
+def test_about_a_centre_everything_is_the_same_in_the_same_variables(cache, make_cases, randomise, monkeypatch):
+    plain = make_cases(4, 300, parts=3)
+    offset = torch.tensor([[500.0], [512.0], [0.0], [-700.0]])
+    cases = ArrayCases([case.logits + offset for case in plain], [case.labels for case in plain])
+    calibrator, problem = build_linear("ms", cases, randomise, cache)
+    problem.set_strengths(Strengths(0.0, 0.0))
+    assert problem._frames.centre.abs().round(decimals=-2).tolist() == [500.0, 500.0, 0.0, 700.0]
+    monkeypatch.setattr(convex_problem, "LARGEST_MATRIX", 0)
+    theta, products = calibrator.theta().detach(), build_linear("ms", cases, randomise, cache)[1]
+    products.set_strengths(Strengths(0.0, 0.0))
+    theta[0, 4::5] -= (theta[0].reshape(4, 5)[:, :4] @ offset.double())[
+        :, 0
+    ]  # so that probabilities are not all 0 or 1
+    calibrator.set_theta(theta)
+
+    def nll(own):
+        logits = torch.cat([case.logits for case in cases], 1).double()
+        scores = own.reshape(4, 5)[:, :4] @ logits + own.reshape(4, 5)[:, 4:]
+        return torch.nn.functional.cross_entropy(scores.T, torch.cat([case.labels for case in cases]))
+
+    values, gradients = problem.evaluate(theta, [0])
+    assert float(values[0]) == pytest.approx(float(nll(theta[0])), rel=1e-9)
+    own = theta[0].clone().requires_grad_()
+    torch.testing.assert_close(gradients[0], torch.autograd.grad(nll(own), own)[0], rtol=1e-7, atol=1e-7)
+    if cache == 100:  # the Hessian is that of a few voxels
+        return
+    expected = torch.autograd.functional.hessian(nll, theta[0])
+    vector = torch.as_tensor(np.random.default_rng(0).normal(size=20))
+    for found in (problem.curvature(0, theta[0]).product, products.products(0, theta[0], fresh=True).multiply):
+        torch.testing.assert_close(found(vector), expected @ vector, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("name", ["dc", "cms_ap"])
+def test_the_preconditioner_is_symmetric_and_positive_and_kept_until_a_fresh_one_is_asked_for(
+    name, make_cases, randomise, monkeypatch
+):
+    monkeypatch.setattr(convex_problem, "LARGEST_MATRIX", 0)
+    calibrator, problem = build_linear(name, make_cases(4, 300), randomise)
+    theta = calibrator.theta().detach()
+    u, v = torch.as_tensor(np.random.default_rng(0).normal(size=(2, theta.shape[1])))
+    old = problem.products(0, theta[0], fresh=False).precondition
+    assert float(u @ old(v)) == pytest.approx(float(v @ old(u)), rel=1e-8)
+    assert float(u @ old(u)) > 0
+    kept = problem.products(0, 3 * theta[0], fresh=False).precondition
+    torch.testing.assert_close(kept(u), old(u))
+    assert not torch.allclose(problem.products(0, 3 * theta[0], fresh=True).precondition(u), old(u))
+
+
+def test_variables_are_named_by_their_place(make_cases):
+    _, problem = build_linear("cms_ap", make_cases(3, 100))
+    assert problem.names[:4] == ["weight[0, 0]", "weight[0, 1]", "bias[0]", "weight[1, 0]"]
+    assert problem.names[-1] == "gauge[3]"
+    assert len(problem.names) == len(problem.low) == len(problem.high) == make_calibrator("cms_ap", 3).theta().shape[1]
+
+
+def test_the_gauge_is_free_and_the_rest_has_the_bounds_of_the_calibrator(make_cases):
+    _, problem = build_linear("cms_ap", make_cases(3, 100))
+    assert problem.low.tolist() == [1e-3, 0, 0, 0, 1e-3, 0] + [-torch.inf] * 4
+    assert problem.high.tolist() == [1e3] * 6 + [torch.inf] * 4
+
+
+def test_what_the_first_approach_refines_stays_its_own(make_cases, monkeypatch):
+    monkeypatch.setattr(convex_problem, "HESSIAN_WORK", 1)
+    monkeypatch.setattr(convex_problem, "SMALLEST_SAMPLE_PER_VARIABLE", 1)
+    _, problem = build_linear("dc", make_cases(3, 2000))
+    before = dict(problem._quotas), len(problem._samples[0].target)
+    coarse = problem.coarse()
+    coarse._quotas[0] = 1
+    assert coarse.refine(0)
+    assert (dict(problem._quotas), len(problem._samples[0].target)) == before
+    assert problem.refine(0)
+    assert len(problem._samples[0].target) > before[1]
+
+
+def test_refining_ends_when_all_voxels_are_in_the_sample(make_cases, monkeypatch):
+    monkeypatch.setattr(convex_problem, "HESSIAN_WORK", 1)
+    monkeypatch.setattr(convex_problem, "SMALLEST_SAMPLE_PER_VARIABLE", 1)
+    _, problem = build_linear("dc", make_cases(3, 200))
+    rounds = 0
+    while problem.refine(0):
+        rounds += 1
+    assert rounds == 3  # 12, 48, 192, all
+    assert len(problem._samples[0].target) == 200
+
+
+def make(name, cases):
+    calibrator, source = make_calibrator(name, cases.num_classes), StreamedVoxels(cases, lambda: None)
+    data = FitData(cases, None, source, None)
+    request = Request.on(data, calibrator, FitConfig(), torch.device("cpu"), silent)
+    return Solver(calibrator, source, request)
+
+
+@pytest.mark.parametrize("name", ["dc", "cms_ap"])
+def test_solutions_do_not_depend_on_the_one_before(name, make_cases):
+    cases, strengths = make_cases(4, 900), Strengths(0.1, 0.1, 0.1)
+    after, alone = make(name, cases), make(name, cases)
+    after.solve(Strengths(1e3, 1e3, 1e3), 1e-8)
+    first, second = (solver.solve(strengths, 1e-8) for solver in (after, alone))
+    torch.testing.assert_close(first.values, second.values, rtol=0, atol=1e-8)
+    assert after.passes > first.evaluations
+    assert first.converged
+
+
+def test_the_temperature_that_a_penalty_leads_to_is_that_of_temperature_scaling(make_cases):
+    cases = make_cases(4, 900)
+    expected = fit("ts", cases).calibrator.inverse_temperature
+    assert make("cms_ap", cases).inverse_temperature() == pytest.approx(float(expected), abs=1e-6)
+
+
+class Ramps(ConvexCalibrator):
+    """A calibrator that is convex but not affine, as a user might write it: one non-decreasing curve of all gaps."""
+
+    translation_invariant = True
+    preserves = "order"
+    variables = ("slopes",)
+    has_penalty = (True, False)
+
+    def __init__(self, num_classes, pieces=4):
+        super().__init__(num_classes, pieces=pieces)
+        self.slopes = torch.nn.Parameter(torch.ones(pieces, dtype=torch.float64))
+        self.register_buffer("knots", torch.arange(pieces, dtype=torch.float64))
+
+    @property
+    def num_features(self):
+        return self.num_classes * len(self.slopes)
+
+    def prepare(self, logits):
+        gaps = torch.cat([(batch.amax(0) - batch).flatten() for batch in logits])
+        shares = torch.arange(1, len(self.slopes), dtype=gaps.dtype) / len(self.slopes)
+        self.knots[1:] = gaps[gaps > 0].quantile(shares)
+
+    def ramps(self, logits):
+        gaps = (logits.amax(1, keepdim=True) - logits).unsqueeze(-1)
+        ends = torch.cat([self.knots[1:], torch.full((1,), torch.inf, dtype=torch.float64)])
+        return torch.minimum((gaps - self.knots.to(gaps)).clamp(min=0), (ends - self.knots).to(gaps))
+
+    def frame(self, logits):
+        return Frame(-self.ramps(logits).flatten(1))
+
+    def bounds(self):
+        return torch.full((len(self.slopes),), 1e-3).double(), torch.full((len(self.slopes),), 1e3).double()
+
+    def penalised(self, theta):
+        return theta.diff(dim=-1), theta[..., :0], theta[..., :0]
+
+    def penalty(self, lam, mu):
+        return lam * self.slopes.diff().square().sum()
+
+    def scores(self, logits, context=None):
+        return -self.ramps(logits) @ self.slopes.to(logits.dtype)
+
+    def num_identifiable(self):
+        return len(self.slopes)
+
+
+def test_a_convex_calibrator_that_is_not_affine_needs_nothing_of_the_solver(make_cases):
+    cases, lam = make_cases(4, 3000, parts=3, scale=4.0), 0.02
+    fitted = fit(Ramps(4), cases, config=FitConfig(lam=lam, tol=1e-9))
+    assert fitted.certificate.converged
+    assert fitted.certificate.kkt_residual <= 1e-9
+    logits = torch.cat([case.logits for case in cases], 1).T
+    labels = torch.cat([case.labels for case in cases])
+    gaps, knots = (logits.amax(1, keepdim=True) - logits).numpy(), fitted.calibrator.knots.numpy()
+    ends = np.append(knots[1:], np.inf)
+    ramps = np.clip(gaps[..., None] - knots, 0, ends - knots)
+
+    def both(slopes):
+        scores = -ramps @ slopes
+        top = scores.max(1, keepdims=True)
+        log_probs = scores - top - np.log(np.exp(scores - top).sum(1, keepdims=True))
+        error = np.exp(log_probs)
+        error[np.arange(len(labels)), labels] -= 1
+        value = -log_probs[np.arange(len(labels)), labels].mean() + lam * (np.diff(slopes) ** 2).sum()
+        push = np.convolve(np.diff(slopes), [-1, 1])
+        return value, -(error[..., None] * ramps).sum((0, 1)) / len(labels) + 2 * lam * push
+
+    options = {"ftol": 1e-15, "gtol": 1e-10}
+    found = scipy.optimize.minimize(
+        both, np.ones(4), jac=True, bounds=[(1e-3, 1e3)] * 4, method="L-BFGS-B", options=options
+    )
+    np.testing.assert_allclose(fitted.calibrator.slopes, found.x, rtol=1e-5)
+    assert fitted.certificate.objective == pytest.approx(found.fun, rel=1e-10)
+    assert len(set(fitted.calibrator.slopes.tolist())) == 4
+    assert fit(Ramps(4), cases).certificate.path  # strengths are chosen along the same path

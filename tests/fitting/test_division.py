@@ -5,7 +5,8 @@ from hypothesis import strategies as st
 
 from segcal import ArrayCases
 from segcal.errors import InputError
-from segcal.fitting.division import divide, divide_folds
+from segcal.fitting.division import divide, divide_folds, each_fold, thinned
+from segcal.fitting.voxels import SampledVoxels, StreamedVoxels
 
 
 def make(groups, grouped=True):
@@ -84,3 +85,38 @@ def test_folds_are_whole_groups_of_about_the_same_size(groups, most, sizes):
     for fold in folds:
         inside = {cases.groups[i] for i in fold}
         assert all(cases.groups[i] not in inside for i in cases.ids if i not in fold)
+
+
+def silent():
+    pass
+
+
+def test_every_case_is_held_out_once_and_never_learned_from_then(make_cases):
+    cases = make_cases(3, 700, parts=7)
+    folds = list(each_fold(cases, SampledVoxels(cases, 1000, 0, silent), None, 3, 0))
+    assert sorted(i for fold in folds for i in fold.held.ids) == sorted(cases.ids)
+    for fold in folds:
+        assert not set(fold.held.ids) & set(fold.learn.ids)
+        assert set(fold.held.ids) | set(fold.learn.ids) == set(cases.ids)
+        assert fold.cases.ids == fold.learn.ids
+
+
+def test_validation_cases_are_one_fold(make_cases):
+    cases, other = make_cases(3, 200, parts=2), make_cases(3, 300, seed=1, parts=2)
+    source, held = (SampledVoxels(c, 1000, 0, silent) for c in (cases, other))
+    (fold,) = each_fold(cases, source, held, 5, 0)
+    assert fold.held is held
+    assert fold.learn is source
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+def test_thinning_keeps_the_shares_of_cases_and_the_weight(make_cases, streamed):
+    cases = make_cases(3, 6000, parts=3)
+    source = StreamedVoxels(cases, silent) if streamed else SampledVoxels(cases, 10_000, 0, silent)
+    few = thinned(source, 1500, 0)
+    assert abs(few.used - 1500) < 100
+    assert few.total_weight == pytest.approx(6000, rel=0.1)
+    assert few.ids == source.ids
+    for case_id in few.ids:
+        assert abs(few.subset([case_id]).used - 500) < 60
+    assert thinned(source, 6000, 0) is source

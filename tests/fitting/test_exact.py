@@ -217,7 +217,7 @@ def test_a_stream_reaches_the_optimum_of_what_is_in_memory(name, make_cases):
 
 
 def test_a_hessian_from_a_sample_leads_to_the_same_optimum(make_cases, monkeypatch):
-    monkeypatch.setattr("segcal.fitting.solver.HESSIAN_WORK", 1)
+    monkeypatch.setattr("segcal.fitting.convex_problem.HESSIAN_WORK", 1)
     cases = make_cases(4, 4000)
     few = fit("dc", cases, config=FitConfig(lam=LAM, mu=MU))
     monkeypatch.undo()
@@ -315,7 +315,7 @@ def test_without_a_matrix_the_optimum_is_the_same(name, make_cases, monkeypatch)
     cases = make_cases(6, 900)
     config = FitConfig(lam=LAM, mu=MU)
     dense = fit(name, cases, config=config).certificate
-    monkeypatch.setattr("segcal.fitting.solver.LARGEST_MATRIX", 0)
+    monkeypatch.setattr("segcal.fitting.convex_problem.LARGEST_MATRIX", 0)
     free = fit(name, cases, config=config).certificate
     assert free.converged
     assert free.objective == pytest.approx(dense.objective, abs=1e-7)

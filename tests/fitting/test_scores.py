@@ -1,3 +1,4 @@
+import math
 from types import SimpleNamespace
 
 import numpy as np
@@ -8,8 +9,24 @@ from hypothesis import strategies as st
 
 from segcal import make_calibrator
 from segcal.fitting.sample import Voxels
-from segcal.fitting.scores import both_nlls, detection_quality, gap_sums, in_steps, mean_nll, weighted_auroc
-from segcal.fitting.voxels import SampledVoxels
+from segcal.fitting.scores import (
+    Noise,
+    both_nlls,
+    detection_quality,
+    gap_sums,
+    in_steps,
+    mean_nll,
+    measure,
+    noise,
+    weighted_auroc,
+)
+from segcal.fitting.voxels import SampledVoxels, StreamedVoxels
+
+CPU = torch.device("cpu")
+
+
+def silent():
+    pass
 
 
 def test_the_nll_is_the_weighted_mean_over_all_batches(make_data):
@@ -97,3 +114,49 @@ def test_both_nlls_are_those_of_calibration_and_validation_voxels(make_cases, wi
     ]
     assert own == pytest.approx(expected[0], rel=1e-6)
     assert validation == (pytest.approx(expected[1], rel=1e-6) if with_validation else None)
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+def test_what_a_case_says_is_its_nll_and_its_ece(make_cases, streamed):
+    cases = make_cases(3, 900, parts=3, dtype="float32")
+    source = StreamedVoxels(cases, silent) if streamed else SampledVoxels(cases, 1000, 0, silent)
+    found = measure(make_calibrator("identity", 3), source, CPU)
+    assert list(found) == list(cases.ids)
+    for case in cases:
+        probs = torch.softmax(case.logits.double(), 0).numpy()
+        labels = case.labels.numpy()
+        own = probs[labels, np.arange(len(labels))]
+        assert found[case.id].nll == pytest.approx(-np.log(own).mean(), rel=1e-5)
+        confidence, right = probs.max(0), probs.argmax(0) == labels
+        bins = np.ceil(confidence * 15).astype(int)
+        gaps = [abs((confidence - right)[bins == b].sum()) for b in range(1, 16)]
+        assert found[case.id].ece == pytest.approx(sum(gaps) / len(labels), rel=1e-4)
+
+
+@pytest.mark.parametrize("folds", [1, 2, 5])
+def test_noise_is_that_of_sums_over_groups(folds):
+    rng = np.random.default_rng(0)
+    values, groups = rng.normal(size=11), list("aabbbccdefg")
+    residual = values - values.mean()
+    sums = [residual[[g == name for g in groups]].sum() for name in sorted(set(groups))]
+    variance = 7 / 6 * sum(s * s for s in sums) / 11**2 * (1 if folds == 1 else 1 + folds / (folds - 1))
+    found = noise(values, groups, folds)
+    assert found.mean == pytest.approx(values.mean())
+    assert found.error == pytest.approx(math.sqrt(variance))
+
+
+def test_without_groups_and_folds_noise_is_the_standard_error():
+    values = np.random.default_rng(1).normal(size=9)
+    assert noise(values, list("abcdefghi"), 1).error == pytest.approx(values.std(ddof=1) / 3)
+
+
+def test_the_noise_of_one_group_is_not_known():
+    assert noise([1.0, 3.0], ["a", "a"], 1) == Noise(2.0, None)
+    assert noise([1.0], ["a"], 1) == Noise(1.0, None)  # one validation case: not known, rather than 0
+
+
+def test_cases_of_one_group_count_as_one():
+    """Every case four times over says no more than once, though a plain standard error would be half as large."""
+    once = noise([1.0, 2.0, 4.0], list("abc"), 1)
+    copies = noise([1.0, 2.0, 4.0] * 4, list("abc") * 4, 1)
+    assert copies.error == pytest.approx(once.error)

@@ -131,7 +131,7 @@ class AffineCalibrator(ConvexCalibrator):
         matrix, offsets = self.full_map(*self._unpack(theta))
         classes = self.num_classes
         return (
-            without_diagonal(matrix).flatten(-2) / math.sqrt(classes * (classes - 1)),
+            _without_diagonal(matrix).flatten(-2) / math.sqrt(classes * (classes - 1)),
             offsets / math.sqrt(classes),
             matrix.diagonal(dim1=-2, dim2=-1) / math.sqrt(classes),
         )
@@ -141,7 +141,7 @@ class AffineCalibrator(ConvexCalibrator):
         weight, bias, gauge = (p if self.weight.ndim == 3 else p[None] for p in (self.weight, self.bias, self.gauge))
         matrix, offsets = self.full_map(weight, bias, gauge)
         classes = self.num_classes
-        weights = without_diagonal(matrix).square().sum((-2, -1)) / (classes * (classes - 1))
+        weights = _without_diagonal(matrix).square().sum((-2, -1)) / (classes * (classes - 1))
         return (lam * weights + mu * offsets.square().sum(-1) / classes).mean()
 
     def penalty_diagonal(self, strengths: Strengths) -> Tensor:
@@ -202,7 +202,7 @@ class AffineCalibrator(ConvexCalibrator):
         return torch.cat([values, values.new_zeros(gauge)]) if gauge else values
 
 
-def without_diagonal(matrix: Tensor) -> Tensor:
+def _without_diagonal(matrix: Tensor) -> Tensor:
     """Return the matrix with zeros on its diagonal."""
     return matrix * (1 - torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device))
 

@@ -109,7 +109,7 @@ def _read_labels(
     return mask, labels
 
 
-class Checked(NamedTuple):
+class _Checked(NamedTuple):
     """Problems of a file; if it can be read, what it holds, its winners, and a digest of its scores."""
 
     problems: list[Problem]
@@ -118,7 +118,7 @@ class Checked(NamedTuple):
     digest: bytes = b""
 
 
-def check_member(cases: FileCases, case_id: str, number: int, first: Tensor | None) -> Checked:
+def check_member(cases: FileCases, case_id: str, number: int, first: Tensor | None) -> _Checked:
     """Check one member's file of a case; `first` are the winners of the first member, whose size all must have."""
     member = cases.members[number]
     try:
@@ -128,14 +128,14 @@ def check_member(cases: FileCases, case_id: str, number: int, first: Tensor | No
         decision = winner(logits, axis=0)
         problems = _doubts(cases, case_id, number, stored, decision.numpy())
     except InputError as error:
-        return Checked([Problem(case_id, "error", error.reason if isinstance(error, CaseError) else str(error))])
+        return _Checked([Problem(case_id, "error", error.reason if isinstance(error, CaseError) else str(error))])
     if first is not None and decision.shape != first.shape:
         text = (
             f"{member.path(case_id)} has space {tuple(decision.shape)}, but the first member has {tuple(first.shape)}. "
             "Members of one ensemble must agree: export this one again or leave it out."
         )
         problems.append(Problem(case_id, "error", text))
-    return Checked(problems, stored, decision, digest_of(logits))
+    return _Checked(problems, stored, decision, digest_of(logits))
 
 
 def _doubts(cases: FileCases, case_id: str, number: int, stored: Stored, decision: np.ndarray) -> list[Problem]:

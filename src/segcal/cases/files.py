@@ -1,6 +1,7 @@
 """Cases from files: the members of an ensemble, each a folder, read one case and one member at a time."""
 
 import hashlib
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,13 +12,69 @@ from torch import Tensor
 
 from segcal.cases.base import Case, Cases, naming_case
 from segcal.cases.formats import Format, Stored
+from segcal.cases.formats.base import check_folder, find_files
 from segcal.cases.kinds import like_probabilities, to_log_domain
-from segcal.cases.labels import ImageFolder, LabelFolder
+from segcal.cases.labels import Axes, LabelMap, read_channels, read_label_file
+from segcal.cases.nifti_file import EXTENSIONS
 from segcal.cases.records import input_digest
 from segcal.checks import as_tensor, check_labels, check_mask
 from segcal.errors import InputError
 from segcal.pooling import check_pooling, pool_members
 from segcal.types import IGNORED, Kind
+
+LABELS = (*EXTENSIONS, ".npy", ".npz", ".png")
+IMAGES = (*EXTENSIONS, ".npy", ".png", ".jpg", ".jpeg")
+
+
+class LabelFolder:
+    """The label maps of one folder; `axes` is None if not declared, `key` the array of an npz file."""
+
+    def __init__(self, folder: Path, axes: Axes | None = None, key: str | None = None) -> None:
+        check_folder(folder, "labels", "a label map")
+        self.folder = folder
+        self.axes = axes
+        self.key = key
+        self.files = find_files(folder, LABELS)
+        if not self.files:
+            raise InputError(
+                f"labels {folder} has no label maps, but files ending in {', '.join(LABELS)} are needed. "
+                "Lossy formats such as JPEG cannot hold labels."
+            )
+
+    def read(self, case_id: str, space: Sequence[int]) -> LabelMap:
+        """Read the label map of a case whose scores have this space."""
+        if case_id not in self.files:
+            raise InputError(
+                f"{self.folder} has no label map for it, but one is needed. Add {case_id}.* or leave it out."
+            )
+        return read_label_file(self.files[case_id], tuple(space), self.axes, self.key)
+
+
+class ImageFolder:
+    """The images of one folder; `axes` as for labels."""
+
+    def __init__(self, folder: Path, axes: Axes | None = None) -> None:
+        check_folder(folder, "images", "an image")
+        self.folder = folder
+        self.axes = axes
+        self.files: dict[str, list[Path]] = {}
+        for stem, path in find_files(folder, IMAGES).items():
+            self.files.setdefault(stem, []).append(path)
+            channel = re.fullmatch(r"(.+)_\d{4}", stem)
+            if channel:
+                self.files.setdefault(channel[1], []).append(path)
+
+    def read(self, case_id: str, space: tuple[int, ...]) -> np.ndarray:
+        """Read the image of a case whose scores have this space."""
+        if case_id not in self.files:
+            raise InputError(f"{self.folder} has no image for it, but one is needed. Add {case_id}.* or leave it out.")
+        image = np.concatenate([read_channels(path, space, self.axes) for path in self.files[case_id]])
+        if image.shape[1:] != space:
+            raise InputError(
+                f"{self.files[case_id][0]} has space {image.shape[1:]}, but its scores have {space}. "
+                "Images must be at the resolution of the scores."
+            )
+        return image
 
 
 class FileCases(Cases):

@@ -1,4 +1,4 @@
-"""Label maps and images beside the scores, found by the stem of their name and read one case at a time.
+"""Label maps and images beside the scores, one file at a time.
 
 Labels: npy, npz, PNG (8 or 16 bit, palette index) and NIfTI. Images, for calibrators that look at them, are
 ``(channels, *space)`` with values as stored: one file per case (npy, NIfTI, PNG, JPEG), or one per channel as nnU-Net
@@ -9,9 +9,8 @@ themselves, `axes` says which of the two they follow, and nothing is transposed 
 the question, the reader asks.
 """
 
-import re
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,13 +23,10 @@ from segcal.cases import nifti_file
 from segcal.cases.safe_io import DEFLATE_RATIO, check_array, map_npy, read_npz
 from segcal.documents import reading
 from segcal.errors import InputError
-from segcal.names import clean
 
 # The order of NIfTI axes in the scores' arrays: as stored, reversed, or reversed after reorientation to RAS (nnU-Net's
 # NibabelIOWithReorient).
 Axes = Literal["xyz", "zyx", "zyx_ras"]
-LABELS = (*nifti_file.EXTENSIONS, ".npy", ".npz", ".png")
-IMAGES = (*nifti_file.EXTENSIONS, ".npy", ".png", ".jpg", ".jpeg")
 
 
 @dataclass(frozen=True)
@@ -41,83 +37,6 @@ class LabelMap:
     path: Path
     spacing: tuple[float, ...] | None = None
     orientation: str = ""
-
-
-class LabelFolder:
-    """The label maps of one folder; `axes` is None if not declared, `key` the array of an npz file."""
-
-    def __init__(self, folder: Path, axes: Axes | None = None, key: str | None = None) -> None:
-        if not folder.is_dir():
-            raise InputError(
-                f"labels {folder} is not a folder, but one with a label map a case is needed. Check the path."
-            )
-        self.folder = folder
-        self.axes = axes
-        self.key = key
-        self.files = find_files(folder, LABELS)
-        if not self.files:
-            raise InputError(
-                f"labels {folder} has no label maps, but files ending in {', '.join(LABELS)} are needed. "
-                "Lossy formats such as JPEG cannot hold labels."
-            )
-
-    def read(self, case_id: str, space: Sequence[int]) -> LabelMap:
-        """Read the label map of a case whose scores have this space."""
-        if case_id not in self.files:
-            raise InputError(
-                f"{self.folder} has no label map for it, but one is needed. Add {case_id}.* or leave it out."
-            )
-        return read_label_file(self.files[case_id], tuple(space), self.axes, self.key)
-
-
-class ImageFolder:
-    """The images of one folder; `axes` as for labels."""
-
-    def __init__(self, folder: Path, axes: Axes | None = None) -> None:
-        if not folder.is_dir():
-            raise InputError(
-                f"images {folder} is not a folder, but one with an image a case is needed. Check the path."
-            )
-        self.folder = folder
-        self.axes = axes
-        self.files: dict[str, list[Path]] = {}
-        for stem, path in find_files(folder, IMAGES).items():
-            self.files.setdefault(stem, []).append(path)
-            channel = re.fullmatch(r"(.+)_\d{4}", stem)
-            if channel:
-                self.files.setdefault(channel[1], []).append(path)
-
-    def read(self, case_id: str, space: tuple[int, ...]) -> np.ndarray:
-        """Read the image of a case whose scores have this space."""
-        if case_id not in self.files:
-            raise InputError(f"{self.folder} has no image for it, but one is needed. Add {case_id}.* or leave it out.")
-        image = np.concatenate([_channels(path, space, self.axes) for path in self.files[case_id]])
-        if image.shape[1:] != space:
-            raise InputError(
-                f"{self.files[case_id][0]} has space {image.shape[1:]}, but its scores have {space}. "
-                "Images must be at the resolution of the scores."
-            )
-        return image
-
-
-def find_files(folder: Path, extensions: Sequence[str]) -> dict[str, Path]:
-    """Return case id -> file for the files of a folder, by stem; two files of one stem are an error.
-
-    Ids go everywhere: to terminals, into results, into names of new files. They are clean from here on, and only the
-    file itself keeps the name that it has.
-    """
-    found: dict[str, Path] = {}
-    for path in sorted(folder.iterdir()):
-        extension = next((end for end in extensions if path.name.lower().endswith(end)), None)
-        if extension is None or path.name.startswith("."):
-            continue
-        case_id = clean(path.name[: -len(extension)])
-        if case_id in found:
-            raise InputError(
-                f"{folder} has both {found[case_id].name} and {path.name}, but a case needs one file. Move one away."
-            )
-        found[case_id] = path
-    return found
 
 
 def read_label_file(path: Path, space: tuple[int, ...], axes: Axes | None = None, key: str | None = None) -> LabelMap:
@@ -195,7 +114,8 @@ def _whole(values: np.ndarray, path: Path) -> np.ndarray:
     return values.astype(np.int64)
 
 
-def _channels(path: Path, space: tuple[int, ...], axes: Axes | None) -> np.ndarray:
+def read_channels(path: Path, space: tuple[int, ...], axes: Axes | None) -> np.ndarray:
+    """Read one image, or one channel of it, as ``(channels, *space)``."""
     name = path.name.lower()
     if name.endswith(nifti_file.EXTENSIONS):
         image = nifti_file.open_nifti(path, canonical=axes == "zyx_ras")

@@ -10,11 +10,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from segcal.cases.files import FileCases
+from segcal.cases.files import FileCases, ImageFolder, LabelFolder
 from segcal.cases.formats import FORMATS, Format, FormatFacts, Options
+from segcal.cases.formats.base import check_folder, find_files
 from segcal.cases.formats.store import Store
 from segcal.cases.kinds import KINDS, check_kind
-from segcal.cases.labels import Axes, ImageFolder, LabelFolder, find_files
+from segcal.cases.labels import Axes
 from segcal.cases.split import Grouping, resolve_groups
 from segcal.errors import InputError
 from segcal.pooling import BEST, POOLINGS, check_pooling
@@ -252,8 +253,7 @@ def _listed(ids: Sequence[str]) -> str:
 
 def open_format(folder: Path, name: str | None, options: Options) -> Format:
     """Return the format of a folder: the declared one, or the only one it can be."""
-    if not folder.is_dir():
-        raise InputError(f"predictions {folder} is not a folder, but one with a file a case is needed. Check the path.")
+    check_folder(folder, "predictions", "a file")
     if name is not None and name not in FORMATS:
         raise InputError(f"no format is named {name!r}. Choose one of: {', '.join(FORMATS)}.")
     return FORMATS[detect_format(folder) if name is None else name](folder, options)

@@ -92,12 +92,12 @@ def choose_key(keys: Sequence[str], key: str | None, path: Path, what: str = "ar
 def npy_header(path: Path) -> ArrayHeader:
     """Read and check the header of an npy file."""
     with reading(path), path.open("rb") as stream:
-        header = parse_npy_header(stream.read(_HEAD_BYTES), path)
+        header = _parse_npy_header(stream.read(_HEAD_BYTES), path)
         check_array(path, header.shape, header.dtype, path.stat().st_size - header.offset)
     return header
 
 
-def parse_npy_header(head: bytes, path: Path) -> ArrayHeader:
+def _parse_npy_header(head: bytes, path: Path) -> ArrayHeader:
     """Read the header of an array in numpy's format from its first bytes."""
     stream = io.BytesIO(head)
     with reading(path):
@@ -157,7 +157,7 @@ def _opened(path: Path, key: str | None) -> Iterator[tuple[ArrayHeader, bytes, I
             )
         with archive.open(entry) as stream:
             head = stream.read(_HEAD_BYTES)
-            header = parse_npy_header(head, path)
+            header = _parse_npy_header(head, path)
             if entry.file_size != header.offset + header.nbytes:
                 raise InputError(
                     f"{path} lists {entry.file_size} bytes for an array that needs {header.offset + header.nbytes}, "

@@ -1,6 +1,6 @@
 r"""Suspicions: what is possible but seldom meant, said in one sentence each; and the margins of all rules.
 
-"Clearly better" is always a margin of agreement beyond chance (:mod:`segcal.cases.agreement`), and the better fit must
+"Clearly better" is always a margin of agreement beyond chance (:mod:`segcal.cases.glance`), and the better fit must
 be a fit at all (:data:`FIT`). The rules:
 
 - *near chance*: over all cases together the agreement is below :data:`NEAR_CHANCE`, on enough voxels to say so, and
@@ -25,9 +25,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from segcal.cases.agreement import Turn, agreement, better_numbers, pair_agreement, table_agreement
 from segcal.cases.base import SINGLE_FOLDS, Cases
-from segcal.cases.glance import Glance
+from segcal.cases.glance import Glance, Turn, agreement, better_numbers, pair_agreement, table_agreement
 from segcal.errors import InputError, SuspicionWarning
 
 NEAR_CHANCE = 0.1
@@ -121,7 +120,7 @@ def near_chance(glances: Sequence[Glance]) -> list[Suspicion]:
     return [Suspicion(text)]
 
 
-class Explanation(NamedTuple):
+class _Explanation(NamedTuple):
     """A reason why labels do not fit, in sentences, and how well they would fit without it."""
 
     fit: float
@@ -150,7 +149,7 @@ def misplaced(glances: Sequence[Glance], table: np.ndarray | None, num_classes: 
     return () if best is None else best.suspicions
 
 
-def turned(glances: Sequence[Glance]) -> Explanation | None:
+def turned(glances: Sequence[Glance]) -> _Explanation | None:
     """Return whether labels are mirrored or have their axes exchanged."""
     fits: dict[Turn, list[_Fit]] = {}
     owns: dict[str, float] = {}
@@ -171,8 +170,8 @@ def turned(glances: Sequence[Glance]) -> Explanation | None:
     return _explained(owns, changed, [_turned_by(turn, found) for turn, found in by_turn.items()])
 
 
-def _explained(own: Mapping[str, float], changed: Mapping[str, float], said: list[Suspicion]) -> Explanation | None:
-    return Explanation(float(np.mean(list({**own, **changed}.values()))), tuple(said)) if said else None
+def _explained(own: Mapping[str, float], changed: Mapping[str, float], said: list[Suspicion]) -> _Explanation | None:
+    return _Explanation(float(np.mean(list({**own, **changed}.values()))), tuple(said)) if said else None
 
 
 def _clear(fits: Sequence[_Fit]) -> bool:
@@ -206,7 +205,7 @@ def _turned_by(turn: Turn, fits: Sequence[_Fit]) -> Suspicion:
     return Suspicion(text, tuple(fit.id for fit in fits))
 
 
-def paired(glances: Sequence[Glance], num_classes: int) -> Explanation | None:
+def paired(glances: Sequence[Glance], num_classes: int) -> _Explanation | None:
     """Return whether scores have the labels of other cases."""
     by_space: dict[tuple[int, ...], list[Glance]] = {}
     owns: dict[str, float] = {}
@@ -245,7 +244,7 @@ def _fit(scores: Glance, labels: Glance, num_classes: int) -> float:
     return agreement(labels.thumbnail.labels, scores.thumbnail.decision, num_classes).kappa
 
 
-def renumbered(table: np.ndarray | None) -> Explanation | None:
+def renumbered(table: np.ndarray | None) -> _Explanation | None:
     """Return whether labels and scores count their classes differently."""
     numbers = {} if table is None else renumbering(table)
     if table is None or not numbers:
@@ -254,7 +253,7 @@ def renumbered(table: np.ndarray | None) -> Explanation | None:
     order[list(numbers)] = list(numbers.values())
     pairs = listed([f"label {label} is predicted as {number}" for label, number in numbers.items()])
     text = f"labels fit clearly better with their classes renumbered ({pairs}). Map one of the two numberings."
-    return Explanation(table_agreement(table[:, order]).kappa, (Suspicion(text),))
+    return _Explanation(table_agreement(table[:, order]).kappa, (Suspicion(text),))
 
 
 def renumbering(table: np.ndarray) -> dict[int, int]:

@@ -16,9 +16,8 @@ from typing import NamedTuple
 import numpy as np
 from torch import Tensor
 
-from segcal.cases.agreement import confusion
 from segcal.cases.base import Cases
-from segcal.cases.glance import GRID, MOST_CLASSES, Glance, digest_of, grid_of
+from segcal.cases.glance import GRID, MOST_CLASSES, Glance, confusion, digest_of, grid_of
 from segcal.cases.suspicion import LISTED, Suspicion, like_probabilities, listed, misplaced, near_chance, renumbering
 from segcal.errors import InputError
 from segcal.numerics import winner

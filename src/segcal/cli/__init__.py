@@ -17,19 +17,23 @@ from segcal.errors import SegcalError
 from segcal.names import clean
 
 # Each module has its texts (`ABOUT`), adds its options (`declare`), and runs (`run`), which returns the exit code.
-COMMANDS: dict[str, ModuleType] = {
-    "demo": demo,
-    "check": check,
-    "fit": fit,
-    "apply": apply,
-    "evaluate": evaluate,
-    "audit": audit,
-    "convert": convert,
-    "benchmark": benchmark,
-    "report": report,
-}
+_MODULES = (demo, check, fit, apply, evaluate, audit, convert, benchmark, report)
+COMMANDS: dict[str, ModuleType] = {module.__name__.rpartition(".")[2]: module for module in _MODULES}
 # These read no predictions of their own.
 ALONE = ("demo", "benchmark")
+
+
+class _Command(Parser):
+    """One command, whose options are declared when it is the one that was called."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Add the options and parse."""
+        name = self.prog.split()[-1]
+        if name not in ALONE:
+            reading_options(self)
+            common_options(self)
+        COMMANDS[name].declare(self)
+        return super().parse_known_args(args, namespace)
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -44,12 +48,9 @@ def make_parser() -> argparse.ArgumentParser:
         ),
     )
     parser.add_argument("--version", action="version", version=f"segcal {__version__}")
-    commands: Any = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    shared = [reading_options(), common_options()]
+    commands: Any = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=_Command)
     for name, module in COMMANDS.items():
-        command = commands.add_parser(name, parents=[] if name in ALONE else shared, **module.ABOUT)
-        module.declare(command)
-        command.set_defaults(run=module.run)
+        commands.add_parser(name, **module.ABOUT).set_defaults(run=module.run)
     return parser
 
 

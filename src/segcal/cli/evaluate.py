@@ -9,9 +9,8 @@ from segcal.cases import split_folders
 from segcal.cli.console import Output
 from segcal.cli.progress import case_bar
 from segcal.cli.reading import open_folders
-from segcal.evaluation.apply import check_match
-from segcal.evaluation.by_part import FITTED_ON, TITLES, document, evaluate_by_part, labelled_rows
-from segcal.evaluation.result import CSV_SIGNATURE, SUMMARY_SIGNATURE
+from segcal.evaluation.evaluate import FITTED_ON, TITLES, check_match, evaluate_by_part
+from segcal.evaluation.result import CSV_SIGNATURE, SUMMARY_SIGNATURE, labelled_rows, plain_by_part
 from segcal.report.evaluated import FLATTERS, evaluation_document
 from segcal.report.page import PAGE_SIGNATURE, write_page
 from segcal.target import check_file
@@ -69,5 +68,5 @@ def run(args: argparse.Namespace) -> int:
         write_page(args.report, evaluation_document(first, cases, fitted, notes=[FLATTERS] * (part == FITTED_ON)))
     for name, result in results.items():
         output.say(f"{TITLES[name]}:", result.table(output.width))
-    output.document(document(results))
+    output.document(plain_by_part(results))
     return output.finish()

@@ -3,12 +3,14 @@
 import argparse
 
 import segcal
-from segcal.cases import split_folders
+from segcal.cases import Cases, FileCases, load_split, save_split, split_folders
 from segcal.cli.console import Output
-from segcal.cli.fit_options import ABOUT, declare, divide_cases
+from segcal.cli.fit_options import ABOUT, declare
 from segcal.cli.fit_result import print_fit
 from segcal.cli.reading import open_folders
+from segcal.errors import InputError
 from segcal.fitting.artifact import check_place
+from segcal.fitting.division import divide
 from segcal.pooling import BEST
 from segcal.target import claim_beside
 
@@ -23,7 +25,7 @@ def run(args: argparse.Namespace) -> int:
     output = Output(args.json)
     with claim_beside(args.output):
         cases = open_folders(args, *split_folders(args.paths), pooling=BEST)
-        calibration, validation = divide_cases(args, cases)
+        calibration, validation = _divide(args, cases)
         config = segcal.FitConfig(**{name: getattr(args, name) for name in FIT_OPTIONS})
         how = {"validation": validation, "config": config, "device": args.device, "workers": args.workers}
         how["failed"] = None if args.strict else output.failed
@@ -36,3 +38,24 @@ def run(args: argparse.Namespace) -> int:
         segcal.save(fitted, args.output, args.overwrite)
     print_fit(output, fitted, args.output)
     return output.finish()
+
+
+def _divide(args: argparse.Namespace, cases: FileCases) -> tuple[Cases, Cases | None]:
+    """Return the cases to learn from, and those to compare on if they are others."""
+    if args.validation is not None:
+        own, labels = {member.folder.resolve() for member in cases.members}, cases.label_folder
+        shared = next((path for path in args.validation if path.resolve() in own), None)
+        if shared is not None:
+            raise InputError(
+                f"--validation is {shared}, but calibration cases cannot judge the fit. Leave it out to have the cases "
+                "divided."
+            )
+        labelled = args.validation_labels or (None if labels is None else labels.folder)
+        return cases, open_folders(args, args.validation, labelled, pooling=BEST)
+    if args.splits is not None and args.splits.exists():
+        split = load_split(cases, args.splits)
+    else:
+        split = divide(cases, args.val_share or 0.0, args.test_share, args.seed)
+        if args.splits is not None:
+            save_split(split, args.splits, args.seed)
+    return split.cal, split.val if len(split.val) else None

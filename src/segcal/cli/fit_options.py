@@ -1,15 +1,10 @@
-"""The options of ``segcal fit``, and the cases that they name."""
+"""The options of ``segcal fit``."""
 
 import argparse
 from pathlib import Path
 
 from segcal.calibrators import CALIBRATORS
-from segcal.cases import Cases, FileCases, load_split, save_split, split_folders
 from segcal.cli.parsing import voxels
-from segcal.cli.reading import open_folders
-from segcal.errors import InputError
-from segcal.fitting.division import divide
-from segcal.pooling import BEST
 
 ABOUT = {
     "help": "fit a calibrator; by default the best one that keeps the mask",
@@ -49,23 +44,3 @@ def declare(parser: argparse.ArgumentParser) -> None:
     option("--mu", type=float, help="strength on biases; default: chosen on held-out cases")
     option("--method", choices=["exact", "paper"], default="exact", help="paper: Adam and a search")
     option("--verify", action="store_true", help="also give the residual on all voxels")
-
-
-def divide_cases(args: argparse.Namespace, cases: FileCases) -> tuple[Cases, Cases | None]:
-    """Return the cases to learn from, and those to compare on if they are others."""
-    own, labels = split_folders(args.paths)
-    if args.validation is not None:
-        shared = next((path for path in args.validation if path.resolve() in {each.resolve() for each in own}), None)
-        if shared is not None:
-            raise InputError(
-                f"--validation is {shared}, but calibration cases cannot judge the fit. Leave it out to have the cases "
-                "divided."
-            )
-        return cases, open_folders(args, args.validation, args.validation_labels or labels, pooling=BEST)
-    if args.splits is not None and args.splits.exists():
-        split = load_split(cases, args.splits)
-    else:
-        split = divide(cases, args.val_share or 0.0, args.test_share, args.seed)
-        if args.splits is not None:
-            save_split(split, args.splits, args.seed)
-    return split.cal, split.val if len(split.val) else None

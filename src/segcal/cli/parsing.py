@@ -3,6 +3,7 @@
 import argparse
 import shutil
 import sys
+from functools import partial
 from typing import Any, NoReturn
 
 import torch
@@ -15,10 +16,6 @@ WIDTH = 100
 
 class Formatter(argparse.RawDescriptionHelpFormatter):
     """Help that looks the same in every version of Python."""
-
-    def __init__(self, prog: str) -> None:
-        width = min(shutil.get_terminal_size((WIDTH, 24)).columns, WIDTH)
-        super().__init__(prog, max_help_position=28, width=width)
 
     def _format_action_invocation(self, action: argparse.Action) -> str:
         if not action.option_strings:
@@ -37,7 +34,8 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self.formatter_class = Formatter
+        width = min(shutil.get_terminal_size((WIDTH, 24)).columns, WIDTH)
+        self.formatter_class = partial(Formatter, max_help_position=28, width=width)
         self.allow_abbrev = False  # a script would break when an option with the same beginning is added
 
     def error(self, message: str) -> NoReturn:

@@ -13,15 +13,13 @@ from segcal.errors import InputError
 POOLING = "how several member folders are pooled; default: as the calibrator says, and for fit the better one"
 
 
-def common_options() -> argparse.ArgumentParser:
-    """Return the options that every command has."""
-    parser = argparse.ArgumentParser(add_help=False)
+def common_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that every command has."""
     group = parser.add_argument_group("output and resources")
     json_option(group)
     group.add_argument("--workers", type=at_least_one, default=1, metavar="N", help="processes to use (default 1)")
     group.add_argument("--device", type=device, default="cpu", help="where to calibrate: cpu (default) or cuda")
     group.add_argument("--strict", action="store_true", help="stop at the first case that fails, with exit code 2")
-    return parser
 
 
 def json_option(parser: Any) -> None:
@@ -29,9 +27,8 @@ def json_option(parser: Any) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON document on stdout and nothing else there")
 
 
-def reading_options() -> argparse.ArgumentParser:
-    """Return the options that say what the files are: the fields of :class:`segcal.cases.ReadOptions`."""
-    parser = argparse.ArgumentParser(add_help=False)
+def reading_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say what the files are: the fields of :class:`segcal.cases.ReadOptions`."""
     group = parser.add_argument_group("what the files are (declared, never guessed from values)")
     for field in fields(ReadOptions):
         about = field.metadata
@@ -39,7 +36,6 @@ def reading_options() -> argparse.ArgumentParser:
         given: dict[str, Any] = {"help": POOLING if field.name == "pooling" else about["help"], "type": kind}
         given |= {name: about[name] for name in ("choices", "metavar") if name in about}
         group.add_argument(option(field.name), **given)
-    return parser
 
 
 def read_options(args: argparse.Namespace) -> dict[str, Any]:

@@ -25,9 +25,10 @@ from segcal.cases.files import FileCases
 from segcal.cases.parallel import map_cases
 from segcal.cases.records import APPLIED as FORMAT
 from segcal.cases.records import MARKER, Records, read_marker
-from segcal.cases.suspicion import doubtful_kind, other_origin, warn
+from segcal.cases.suspicion import doubtful_kind, warn
 from segcal.cases.write import CaseWriter
 from segcal.errors import InputError
+from segcal.evaluation.evaluate import check_match
 from segcal.evaluation.slabs import calibrated_scores
 from segcal.fitting.certificate import Fitted
 from segcal.numerics import winner
@@ -117,34 +118,6 @@ def apply(
             written[case_id] = done
             tell(case_id)
     return Applied(written, len(cases) - len(missing), stale)
-
-
-def check_match(fitted: Fitted, cases: Cases, ignore_pooling: bool = False) -> None:
-    """Refuse cases that are not of the model the calibrator was fitted for."""
-    if not isinstance(fitted, Fitted):
-        raise InputError(
-            f"fitted is {type(fitted).__name__}, but what fit, choose or load returned is needed: it knows its pooling "
-            "and its cases. Pass that, not its .calibrator."
-        )
-    calibrator = fitted.calibrator
-    if calibrator.num_classes != cases.num_classes:
-        raise InputError(
-            f"the calibrator has {calibrator.num_classes} classes, but the predictions have {cases.num_classes}. "
-            "Use the calibrator that was fitted for this model."
-        )
-    if not ignore_pooling and None not in (fitted.pooling, cases.pooling) and fitted.pooling != cases.pooling:
-        raise InputError(
-            f"the predictions are pooled by {cases.pooling!r}, but the calibrator was fitted for {fitted.pooling!r}. "
-            "Another pooling has other confidences: fit again on predictions like these."
-        )
-    for folder in [member.folder for member in cases.members] if isinstance(cases, FileCases) else []:
-        if read_marker(folder) is not None:
-            raise InputError(
-                f"{folder} holds predictions that are calibrated already, but the calibrator is for those that were "
-                "not. Use the folder that they were made from."
-            )
-    cases.require_offset(calibrator.name, calibrator.translation_invariant)
-    warn(other_origin(fitted.origin, cases.origin))
 
 
 def calibrate(calibrator: Calibrator, case: Case) -> tuple[Tensor, Tensor, int]:

@@ -1,9 +1,11 @@
-"""The tables that the chosen metrics need, of one case before and after calibration."""
+"""From a case to numbers: its tables before and after calibration, and the running sums of each of the two stages."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
-from typing import TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, replace
+from typing import Any, TypeAlias
 
+import msgspec
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -13,7 +15,8 @@ from segcal.errors import InputError
 from segcal.evaluation.slabs import calibrated_scores
 from segcal.metrics import Metric
 from segcal.metrics.needs import Needs
-from segcal.statistics import BandCache, CaseTables, Counted
+from segcal.statistics import BandCache, CaseTables, Counted, total_of
+from segcal.summary import Difference, Draws, Estimate, difference, estimate, percentile_interval
 from segcal.types import Context
 
 # A calibrator, or any function from logits (1, classes, *space) and a context to log-probabilities of that shape.
@@ -21,12 +24,7 @@ Map: TypeAlias = Calibrator | Callable[[Tensor, Context], Tensor]
 
 
 class Counter:
-    """Counts cases, making only the tables that are needed.
-
-    Args:
-        metrics: the metrics that will be read.
-        cache: keeps the bands of label maps between runs, if given.
-    """
+    """Counts cases, making only the tables that the metrics need; a cache keeps bands of label maps between runs."""
 
     def __init__(self, metrics: Mapping[str, Metric], cache: BandCache | None = None) -> None:
         self._needs = Needs.of(metrics.values())
@@ -65,3 +63,81 @@ def _scores(calibrator: Map, case: Case) -> Tensor:
         return calibrated_scores(calibrator, case)
     with torch.no_grad():
         return calibrator(case.logits[None], case.context)[0]
+
+
+class Stage:
+    """One number per case and metric and, for metrics that pool voxels over cases, the small table they read."""
+
+    def __init__(self, metrics: Mapping[str, Metric]) -> None:
+        self.metrics = metrics
+        self.values: dict[str, dict[str, float]] = {name: {} for name in metrics}
+        self.parts: dict[str, dict[str, Any]] = {name: {} for name, metric in metrics.items() if metric.pooled}
+
+    def add(self, case_id: str, tables: CaseTables) -> dict[str, float | None]:
+        """Read the metrics of one case, keep them, and return them."""
+        numbers: dict[str, float | None] = {}
+        for name, metric in self.metrics.items():
+            part = metric.part(tables)
+            number = metric.of_part(part)
+            numbers[name] = number
+            self.values[name][case_id] = np.nan if number is None else number
+            if metric.pooled and part is not None:
+                self.parts[name][case_id] = part
+        return numbers
+
+    def column(self, name: str) -> np.ndarray:
+        """Return one number per case, in the order of the ids."""
+        return np.array([self.values[name][case_id] for case_id in sorted(self.values[name])])
+
+    def pooled(self, name: str) -> float | None:
+        """Return the number of all cases together; None if a case lacks the table."""
+        parts = self.parts[name]
+        return self.metrics[name].of_part(total_of(parts)) if len(parts) == len(self.values[name]) else None
+
+    def replicates(self, name: str, draws: Draws) -> np.ndarray:
+        """Return the bootstrap replicates of a pooled number."""
+        parts = self.parts[name]
+        if len(parts) < len(self.values[name]):
+            return np.full(len(draws.repeat), np.nan)
+        return pooled_replicates([parts[case_id] for case_id in sorted(parts)], self.metrics[name].of_part, draws)
+
+
+def pooled_replicates(parts: Sequence[Any], value: Callable[[Any], float | None], draws: Draws) -> np.ndarray:
+    """Return the replicates of a number that is read from the sum of the tables of all cases of a single repeat.
+
+    A table is a dataclass of arrays; `value` reads the number from a sum of them.
+    """
+    weights = draws.weights[0].astype(np.int64)
+    names = [f.name for f in fields(parts[0])]
+    sums = {name: np.tensordot(weights, np.stack([np.asarray(getattr(p, name)) for p in parts]), 1) for name in names}
+    kind = type(parts[0])
+    found = [value(kind(**{name: column[i] for name, column in sums.items()})) for i in range(len(weights))]
+    return np.array([np.nan if number is None else number for number in found])
+
+
+def summarise(
+    stages: Sequence[Stage], draws: Draws, level: float
+) -> tuple[list[dict[str, Estimate]], dict[str, Difference]]:
+    """Return the estimates of each stage, and the change from the first to the last."""
+    estimates: list[dict[str, Estimate]] = [{} for _ in stages]
+    changes = {}
+    for name, metric in stages[0].metrics.items():
+        columns = [stage.column(name) for stage in stages]
+        found = [estimate([column], draws, level) for column in columns]
+        change = difference([columns[0]], [columns[-1]], draws, metric.better, level)
+        if metric.pooled:
+            replicates = [stage.replicates(name, draws) for stage in stages]
+            values = [stage.pooled(name) for stage in stages]
+            ends = [percentile_interval(drawn, level) for drawn in replicates]
+            found = [
+                msgspec.structs.replace(one, value=value, low=low, high=high)
+                for one, value, (low, high) in zip(found, values, ends, strict=True)
+            ]
+            first, last = values[0], values[-1]
+            low, high = percentile_interval(replicates[-1] - replicates[0], level)
+            gap = None if first is None or last is None else last - first
+            change = msgspec.structs.replace(change, value=gap, low=low, high=high)
+        for target, one in zip(estimates, found, strict=True):
+            target[name] = one
+        changes[name] = change
+    return estimates, changes

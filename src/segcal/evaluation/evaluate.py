@@ -5,6 +5,9 @@ small table. Means and intervals do not depend on the order of the cases: they a
 
 Before: the softmax of the case's logits. After: the calibrator's scores, normalised the same way. The prediction after
 calibration stays the one before wherever no other class is strictly above it in the scores.
+
+Numbers of cases that a calibrator was fitted or chosen on flatter it. They are measured too, but apart
+(:func:`evaluate_by_part`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -12,13 +15,14 @@ from functools import partial
 from typing import Any
 
 from segcal.cases import as_cases
-from segcal.cases.base import Case, CaseError
+from segcal.cases.base import Case, CaseError, Cases
+from segcal.cases.files import FileCases
 from segcal.cases.parallel import map_cases
-from segcal.cases.suspicion import like_probabilities, warn
+from segcal.cases.records import read_marker
+from segcal.cases.suspicion import Suspicion, like_probabilities, other_origin, warn
 from segcal.errors import InputError
-from segcal.evaluation.case_counter import Counter, Map
+from segcal.evaluation.case_counter import Counter, Map, Stage, summarise
 from segcal.evaluation.result import Evaluation
-from segcal.evaluation.stage import Stage, summarise
 from segcal.fitting.certificate import Fitted
 from segcal.metrics import Metric, find_metrics
 from segcal.statistics import BandCache, CaseTables
@@ -28,6 +32,14 @@ DEFAULT_METRICS = (
     "nll", "brier", "ece", "ba_ece", "ace", "cece", "dice", "miou", "accuracy", "aurc",
     "flip_rate", "harmful_flips", "beneficial_flips", "neutral_flips",
 )  # fmt: skip
+HELD_OUT = "held out"
+FITTED_ON = "fitted on"
+ALL = "all"
+TITLES = {
+    HELD_OUT: "held-out cases",
+    FITTED_ON: "cases that the calibrator was fitted or chosen on (these numbers flatter it)",
+    ALL: "all cases",
+}
 
 
 def evaluate(
@@ -118,3 +130,91 @@ def _choose(metrics: Sequence[str] | Mapping[str, Metric] | None, compared: bool
 
 def _measure(counter: Counter, calibrator: Map | None, case: Case) -> tuple[list[CaseTables], str | None, bool]:
     return counter.count(case, calibrator), case.group, case.like_probs
+
+
+def evaluate_by_part(
+    cases: Cases,
+    fitted: Fitted | None = None,
+    failed: Callable[[CaseError], None] | None = None,
+    **options: Any,
+) -> dict[str, Evaluation]:
+    """Measure held-out cases, and apart from them those that the calibrator was fitted or chosen on.
+
+    Args:
+        cases: the cases, with labels.
+        fitted: the calibrator and the cases it has seen; None to measure all as they are.
+        failed: takes the error of a case that is not usable; a part of which all cases fail is left out.
+        options: those of :func:`segcal.evaluate`.
+    """
+    parts, calibrator = divide_by_part(cases, fitted), None if fitted is None else fitted.calibrator
+    results: dict[str, Evaluation] = {}
+    failures: list[CaseError] = []
+
+    def keep(error: CaseError) -> None:
+        assert failed is not None
+        failures.append(error)
+        failed(error)
+
+    for name, part in parts.items():
+        before = len(failures)
+        try:
+            results[name] = evaluate(part, calibrator, failed=None if failed is None else keep, **options)
+        except InputError:
+            if len(failures) - before < len(part):
+                raise
+    if not results:
+        raise InputError(f"all {len(cases)} cases failed, but at least one is needed. First: {failures[0]}")
+    relatives = related(parts)
+    if HELD_OUT not in results and FITTED_ON in results:
+        warn([Suspicion("no case was held out; what the calibrator is worth shows on cases that it has not seen")])
+    if relatives:
+        warn([Suspicion(f"{relatives} held-out cases belong to groups of which other cases were fitted on")])
+    return results
+
+
+def divide_by_part(cases: Cases, fitted: Fitted | None) -> dict[str, Cases]:
+    """Return the cases by the part they had in a fit, held-out ones first; parts without cases are left out."""
+    if fitted is None:
+        return {ALL: cases}
+    had_part = {*fitted.calibration_ids, *fitted.validation_ids}
+    parts = {
+        HELD_OUT: [case_id for case_id in cases.ids if case_id not in had_part],
+        FITTED_ON: [case_id for case_id in cases.ids if case_id in had_part],
+    }
+    return {name: cases.subset(ids) for name, ids in parts.items() if ids}
+
+
+def related(parts: Mapping[str, Cases]) -> int:
+    """Return how many held-out cases belong to a group of which other cases were fitted on."""
+    if set(parts) != {HELD_OUT, FITTED_ON}:
+        return 0
+    seen = {parts[FITTED_ON].groups.get(case_id) for case_id in parts[FITTED_ON].ids} - {None}
+    return sum(parts[HELD_OUT].groups.get(case_id) in seen for case_id in parts[HELD_OUT].ids)
+
+
+def check_match(fitted: Fitted, cases: Cases, ignore_pooling: bool = False) -> None:
+    """Refuse cases that are not of the model the calibrator was fitted for."""
+    if not isinstance(fitted, Fitted):
+        raise InputError(
+            f"fitted is {type(fitted).__name__}, but what fit, choose or load returned is needed: it knows its pooling "
+            "and its cases. Pass that, not its .calibrator."
+        )
+    calibrator = fitted.calibrator
+    if calibrator.num_classes != cases.num_classes:
+        raise InputError(
+            f"the calibrator has {calibrator.num_classes} classes, but the predictions have {cases.num_classes}. "
+            "Use the calibrator that was fitted for this model."
+        )
+    if not ignore_pooling and None not in (fitted.pooling, cases.pooling) and fitted.pooling != cases.pooling:
+        raise InputError(
+            f"the predictions are pooled by {cases.pooling!r}, but the calibrator was fitted for {fitted.pooling!r}. "
+            "Another pooling has other confidences: fit again on predictions like these."
+        )
+    for folder in [member.folder for member in cases.members] if isinstance(cases, FileCases) else []:
+        if read_marker(folder) is not None:
+            raise InputError(
+                f"{folder} holds predictions that are calibrated already, but the calibrator is for those that were "
+                "not. Use the folder that they were made from."
+            )
+    cases.require_offset(calibrator.name, calibrator.translation_invariant)
+    warn(other_origin(fitted.origin, cases.origin))

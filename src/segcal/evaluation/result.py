@@ -194,3 +194,23 @@ def _notes(result: Evaluation, width: int) -> list[str]:
     if ignored:
         notes.append(f"{100 * ignored / (ignored + counted):.2g} % of the voxels are ignored")
     return notes
+
+
+def plain_by_part(results: Mapping[str, Evaluation]) -> dict[str, object]:
+    """Return the estimates as plain data: of the first part at the top, of the fitted-on cases apart."""
+    documents: dict[str, dict[str, object]] = {}
+    for name, result in results.items():
+        plain = result.to_plain()
+        kept = {key: plain[key] for key in ("before", "after", "change", "level")}
+        documents[name] = {"part": name, **kept, "cases": len({row["case"] for row in result.rows})}
+    first, *rest = documents.values()
+    return {**first, "fitted_on": rest[0] if rest else None}
+
+
+def labelled_rows(results: Mapping[str, Evaluation]) -> list[dict[str, object]]:
+    """Return the rows of all parts, each with the name of its part after that of its case."""
+    return [
+        {"case": row["case"], "part": name, **{key: value for key, value in row.items() if key != "case"}}
+        for name, result in results.items()
+        for row in result.rows
+    ]

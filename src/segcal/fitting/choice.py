@@ -5,7 +5,7 @@ r"""The rule by which a calibrator is chosen without doing harm, from what held-
    mean can be one failed case, which asks for a temperature that harms all others: there most must not get worse.
 2. Another candidate is *clearly better* if its NLL is lower than the reference's by more than noise allows: the upper
    end of the one-sided 95 % interval of the paired difference (Student's t over groups,
-   :func:`segcal.fitting.held_out.noise`) is below zero, and its ECE is not higher by more than one standard error. Of
+   :func:`segcal.fitting.scores.noise`) is below zero, and its ECE is not higher by more than one standard error. Of
    fewer than ten groups nothing can be said to be clearly better: their spread is not known well enough.
 3. The best of these is taken, or the one with the fewest parameters that is within one standard error of it; without
    any, the reference.
@@ -24,7 +24,7 @@ from scipy.stats import t as student
 from segcal.calibrators import CALIBRATORS, fits_in_memory, make_calibrator
 from segcal.calibrators.convex import Strengths
 from segcal.errors import InputError
-from segcal.fitting.held_out import Noise, Worth, noise, paired
+from segcal.fitting.scores import Noise, Worth, noise, paired
 
 # One-sided, of the interval that must exclude zero.
 LEVEL = 0.95
@@ -126,12 +126,9 @@ def is_quick(name: str) -> bool:
 
 
 def decide(tried: Sequence[Tried], groups: Mapping[str, str], folds: int) -> Decision:
-    """Choose among candidates, all measured on the same cases; see the module docstring.
+    """Choose among candidates, all measured on the same cases, whose groups are given; see the module docstring.
 
-    Args:
-        tried: the candidates.
-        groups: the group of each of these cases.
-        folds: of how many folds they were held out; 1 for validation cases.
+    `folds` is of how many folds they were held out; 1 for validation cases.
     """
     reference = _reference(tried, groups, folds)
     rows = [_judge(row, reference, groups, folds) for row in tried]

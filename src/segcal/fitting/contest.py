@@ -1,7 +1,7 @@
 """The contest of calibrators: each is fitted to folds of the cases and measured on what is held out.
 
 Every candidate is fitted to the calibration cases without one fold of whole groups, in turn, or once to all of them
-where there are validation cases (:mod:`segcal.fitting.held_out`); :mod:`segcal.fitting.choice` has the rule, and the
+where there are validation cases (:mod:`segcal.fitting.division`); :mod:`segcal.fitting.choice` has the rule, and the
 winner is fitted once more, to all. Poolings are compared by what is fitted in no time; the others then compete in the
 pooling that did best. A candidate that the first folds show to be worse than temperature scaling is left early.
 """
@@ -29,12 +29,12 @@ from segcal.fitting.choice import (
     undecided,
 )
 from segcal.fitting.config import FitConfig, check_config
-from segcal.fitting.division import divide, group_names
+from segcal.fitting.division import Fold, count_folds, divide, each_fold, group_names
 from segcal.fitting.exact import at, given, walk
 from segcal.fitting.fit import check_device, fit_declared, fit_to
-from segcal.fitting.held_out import Fold, Worth, count_folds, each_fold, measure, noise, paired
 from segcal.fitting.progress import Progress, Report, silent
 from segcal.fitting.request import FitData, Request, read_data, take_parts
+from segcal.fitting.scores import Worth, measure, noise, paired
 from segcal.kernels.threads import one_thread
 
 # Fewer voxels to a parameter promise nothing, and take long to say so.

@@ -1,17 +1,30 @@
-"""The objective of a convex calibrator on given voxels; and that of one temperature, to which all penalties lead.
+r"""The convex problem of a calibrator whose scores are linear in its variables: mean NLL plus penalty on given voxels.
 
-The problem of temperature scaling has one variable, and its exact second derivative comes with every pass.
+.. math::
+    \min_{\theta_1, \dots, \theta_E}\ \frac{1}{\sum_v w_v} \sum_v w_v\,\mathrm{nll}_v(\theta_{e(v)})
+    + \frac1E \sum_e R(\theta_e), \qquad l \le \theta_e \le u
+
+It falls apart into one problem per expert. Features, bounds, penalty and the terms of the likelihood are what the
+calibrator declares (:mod:`segcal.calibrators.convex`). The Hessian is taken over a sample of the expert's voxels in
+which hard ones are frequent (easy voxels have no curvature), as a matrix up to a size, by products beyond.
+
+The problem of temperature scaling, to which all penalties lead, has one variable, and its exact second derivative
+comes with every pass.
 """
 
+import copy
 from abc import abstractmethod
 from collections.abc import Iterable
 
 import torch
 from torch import Tensor
 
-from segcal.calibrators.convex import LARGEST, SMALLEST_SCALE, Strengths
+from segcal.calibrators.convex import LARGEST, SMALLEST_SCALE, ConvexCalibrator, Strengths
+from segcal.fitting.frames import Frames
 from segcal.fitting.newton import BlockProblem, Curvature, Solution, minimise
+from segcal.fitting.request import Request
 from segcal.fitting.sample import Voxels
+from segcal.fitting.trust_region import ProductProblem, Products
 from segcal.fitting.voxels import VoxelSource
 from segcal.kernels.affine_temperature import temperature_terms
 
@@ -20,6 +33,14 @@ COARSE_TOL = 1e-4
 # That of a temperature uses every 16th voxel, or fewer: it keeps them, also where the voxels are streamed.
 COARSE_STRIDE = 16
 COARSE_VOXELS = 1 << 18
+# Variables of one expert up to which its Hessian is a matrix, if its products are to be had.
+LARGEST_MATRIX = 2000
+# Multiplications that one Hessian of all experts may cost at first; a sample that serves badly is enlarged.
+HESSIAN_WORK = 4e8
+SMALLEST_SAMPLE_PER_VARIABLE = 12
+LARGEST_FIRST_SAMPLE = 1 << 14
+# By products: fewer voxels would leave too many directions without curvature.
+PRODUCT_SAMPLE = 1 << 16
 
 
 class ConvexProblem(BlockProblem):
@@ -129,3 +150,125 @@ def solve_temperature(source: VoxelSource, device: torch.device, tol: float, app
     if approach:
         start = minimise(problem.coarse(), start, [0], COARSE_TOL).theta
     return minimise(problem, start, [0], tol)
+
+
+class LinearProblem(ConvexProblem, ProductProblem):
+    """Mean NLL plus penalty of every expert of a calibrator, on frames of its voxels.
+
+    It is what the calibrator declares: its parameters have no part in it. The seed is that of the Hessians' samples.
+    """
+
+    def __init__(self, calibrator: ConvexCalibrator, frames: Frames, seed: int) -> None:
+        self._calibrator, self._frames, self._seed = calibrator, frames, seed
+        self.low, self.high = calibrator.bounds()
+        self.names = calibrator.variable_names()
+        self.anchor = torch.zeros_like(self.low)
+        self.num_blocks, self.block_weights = frames.num_experts, frames.shares
+        size = len(self.low)
+        self.large = size > LARGEST_MATRIX and calibrator.by_products
+        quota = calibrator.first_sample
+        if quota is None:
+            quota = max(int(HESSIAN_WORK / (size * size * frames.num_experts)), SMALLEST_SAMPLE_PER_VARIABLE * size)
+            quota = min(quota, PRODUCT_SAMPLE if self.large else LARGEST_FIRST_SAMPLE)
+        quota = min(quota, frames.largest_sample)
+        self._quotas = {expert: quota for expert in range(frames.num_experts) if frames.counts[expert]}
+        self._samples = frames.draw(self._quotas, seed)
+        self.blocks = sorted(self._quotas)
+        self._squares = None if self.large else calibrator.squares()
+        self._preconditioners: dict[int, tuple[Tensor, float]] = {}
+        self.set_strengths(Strengths(0.0, 0.0))
+
+    def set_strengths(self, strengths: Strengths, inverse_temperature: float = 1.0) -> None:
+        """Choose the strengths, and the temperature that nu draws to."""
+        self._strengths = strengths
+        # What lam and mu square is zero there: they see no difference between this point and the origin.
+        self.anchor = self._calibrator.anchor(inverse_temperature if strengths.nu else 0.0)
+        if self._squares is not None:
+            weighted = [s / n * square for s, (square, n) in zip(strengths, self._squares, strict=True)]
+            self._penalty = torch.stack(weighted).sum(0) * (2 / self._frames.num_experts)
+
+    def penalty_product(self, change: Tensor) -> Tensor:
+        """Return the product of the Hessian of the penalty with ``change``."""
+        if not any(self._strengths):
+            return torch.zeros_like(change)
+        if self._squares is not None:
+            return self._penalty @ change
+        variable = change.detach().clone().requires_grad_()
+        parts = self._calibrator.penalised(variable[None])
+        squares = [strength * part.square().sum() for strength, part in zip(self._strengths, parts, strict=True)]
+        return torch.autograd.grad(torch.stack(squares).sum() / self._frames.num_experts, variable)[0]
+
+    def coarse(self) -> "LinearProblem | None":
+        """Return the problem on the samples of the Hessians, unless they have too few voxels for its variables."""
+        if self.large:
+            return None
+        small = copy.copy(self)
+        # Copies: what the first approach refines must not change what is known of the whole problem.
+        small._quotas, small._samples = dict(self._quotas), dict(self._samples)
+        small._frames = self._frames.restricted_to(small._samples)
+        return small
+
+    def evaluate(self, theta: Tensor, blocks: list[int]) -> tuple[Tensor, Tensor]:
+        """Return objective and gradient of the experts asked for, in one pass."""
+        values, gradients = torch.zeros(len(theta), dtype=torch.float64), torch.zeros_like(theta)
+        for expert, block in self._frames.blocks(blocks):
+            value, gradient = self._calibrator.likelihood(block, theta[expert])
+            values[expert] += value / self._frames.total_weight
+            gradients[expert] += gradient / self._frames.total_weight
+        for expert in blocks:
+            penalty, push = self.penalty(theta[expert])
+            values[expert] += penalty
+            gradients[expert] += push
+        return values, gradients
+
+    def curvature(self, block: int, theta: Tensor) -> Curvature:
+        """Return the Hessian of one expert, estimated on its sample."""
+        bend = self._calibrator.hessian(self._samples[block], theta, self._frames.total_weight)
+        return Curvature(bend + self._penalty)
+
+    def refine(self, block: int) -> bool:
+        """Draw four times as many voxels for the Hessian of this expert."""
+        if self._quotas[block] >= min(self._frames.counts[block], self._frames.largest_sample):
+            return False
+        self._quotas[block] = min(4 * self._quotas[block], self._frames.largest_sample)
+        self._samples.update(self._frames.draw({block: self._quotas[block]}, self._seed))
+        return True
+
+    def products(self, block: int, theta: Tensor, fresh: bool) -> Products:
+        """Return the products with the Hessian of one expert, on its sample."""
+        bend = self._calibrator.operator(self._samples[block], theta, self._frames.total_weight)
+        diagonal = self._calibrator.penalty_diagonal(self._strengths)
+        if fresh or block not in self._preconditioners:
+            self._preconditioners[block] = _preconditioner(bend.blocks(), diagonal)
+        factors, damping = self._preconditioners[block]
+        rest = float(diagonal.amax()) + damping
+        split = factors.shape[0] * factors.shape[1]
+
+        def multiply(vector: Tensor) -> Tensor:
+            return self.penalty_product(vector) + damping * vector + bend.multiply(vector)
+
+        def precondition(vector: Tensor) -> Tensor:
+            solved = torch.cholesky_solve(vector[:split].reshape(len(factors), -1, 1), factors)
+            return torch.cat([solved.reshape(-1), vector[split:] / rest])
+
+        return Products(multiply, precondition)
+
+
+def _preconditioner(blocks: Tensor, diagonal: Tensor) -> tuple[Tensor, float]:
+    """Return the factors of squares along the diagonal of a Hessian, with the penalty's, and their damping."""
+    damping = 1e-9 * float(blocks.diagonal(dim1=1, dim2=2).amax()) + 1e-14
+    assert bool(torch.isfinite(blocks).all()), "the Hessian is not finite"
+    extra = 10 * damping
+    while True:
+        factors, failed = torch.linalg.cholesky_ex(blocks + torch.diag(diagonal + extra))
+        if not bool(failed.any()):
+            return factors, damping
+        extra *= 10  # fewer voxels than variables, and rounding made it indefinite
+
+
+def make_problem(calibrator: ConvexCalibrator, source: VoxelSource, request: Request) -> ConvexProblem:
+    """Return the convex problem of this calibrator on these voxels."""
+    if calibrator.one_temperature:
+        return TemperatureProblem(source, request.device)
+    frames = Frames(source, calibrator, request.config.memory, request.device)
+    return LinearProblem(calibrator, frames, request.config.seed)

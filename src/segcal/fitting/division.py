@@ -2,15 +2,30 @@
 
 The draw is seeded. Cases of one group (patient, video, site) stay together: groups are taken whole, in random order, as
 long as that brings the part closer to its share, and both the calibration and the validation part get at least one.
-Folds are parts of about the same size, each to be held out once.
+Folds are parts of about the same size, each to be held out once. With validation cases there is one fold: fitted to the
+calibration cases, measured on those.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from segcal.cases.base import Cases, Split
 from segcal.errors import InputError
+from segcal.fitting.sample import join
+from segcal.fitting.voxels import HeldVoxels, VoxelSource, gather
+
+# Voxels of all cases together that a fit to a fold sees: what is compared are settings, not last digits.
+FOLD_VOXELS = 1 << 15
+
+
+class Fold(NamedTuple):
+    """Voxels to fit to, the cases they come from, and voxels to measure on."""
+
+    learn: VoxelSource
+    cases: Cases
+    held: VoxelSource
 
 
 def divide(cases: Cases, val: float, test: float = 0.0, seed: int = 0) -> Split:
@@ -59,6 +74,42 @@ def divide_folds(cases: Cases, most: int, seed: int = 0) -> list[set[str]]:
     for group in groups:
         min(folds, key=len).update(group)
     return folds
+
+
+def count_folds(cases: Cases, validation: VoxelSource | None, most: int) -> int:
+    """Return how many folds there are; 0 if nothing can be held out."""
+    if validation is not None:
+        return 1
+    folds = len(divide_folds(cases, most, 0))
+    return folds if folds > 1 else 0
+
+
+def each_fold(
+    cases: Cases, source: VoxelSource, validation: VoxelSource | None, most: int, seed: int
+) -> Iterator[Fold]:
+    """Yield the folds, at most so many, one in memory at a time; none if there is one group and no validation.
+
+    The seed is that of the division and of the voxels that are left out.
+    """
+    if validation is not None:
+        yield Fold(thinned(source, FOLD_VOXELS, seed), cases, validation)
+        return
+    parts = divide_folds(cases, most, seed)
+    for part in parts if len(parts) > 1 else []:
+        learned = [case_id for case_id in cases.ids if case_id not in part]
+        learn, held = source.subset(learned), source.subset(part)
+        if learn.used and held.used:
+            yield Fold(thinned(learn, FOLD_VOXELS, seed), cases.subset(learned), held)
+
+
+def thinned(source: VoxelSource, most: int, seed: int) -> VoxelSource:
+    """Return about `most` voxels of a source, as many of each case as its share; all if it holds no more."""
+    if source.used <= most:
+        return source
+    parts = [source.subset([case_id]) for case_id in source.ids]
+    kept = [gather(part, max(1, round(most * part.used / source.used)), seed) for part in parts if part.used]
+    counts = {part.ids[0]: voxels.labels.numel() for part, voxels in zip(parts, kept, strict=True) if part.used}
+    return HeldVoxels(join(kept), counts)
 
 
 def group_names(cases: Cases, ids: Sequence[str]) -> list[str]:

@@ -8,11 +8,12 @@ The path goes from a strength at which nothing but temperature scaling is left,
 .. math:: R_s = \frac{s}{C (C - 1)} \sum_{i \ne j} W_{ij}^2 + \frac{s}{C} \sum_j b_j^2
           + \frac{s}{C} \sum_j (W_{jj} - \beta)^2, \qquad \beta\ \text{of temperature scaling},
 
-down to no penalty, each solution starting the next; the first two terms are Eq. 15. It ends early where the held-out
-NLL of the first fold has risen twice in a row, and altogether where that fold gains nothing over temperature scaling;
-it is refined around the best. Of the strengths that are no more than one standard error worse than the best, over the
-groups of held-out cases, the strongest is taken: what the cases cannot tell apart is decided for the simpler map, and
-the simplest is temperature scaling. With one held-out group the error is not known, and the best is taken.
+down to no penalty, each solution starting the next; the first two terms are Eq. 15. The first solution is approached on
+few voxels, among them many hard ones; from there a few Newton steps on all voxels remain. The path ends early where the
+held-out NLL of the first fold has risen twice in a row, and altogether where that fold gains nothing over temperature
+scaling; it is refined around the best. Of the strengths that are no more than one standard error worse than the best,
+over the groups of held-out cases, the strongest is taken: what the cases cannot tell apart is decided for the simpler
+map, and the simplest is temperature scaling. With one held-out group the error is not known, and the best is taken.
 """
 
 import copy
@@ -24,23 +25,77 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from segcal.calibrators.convex import LARGEST, Strengths
+from segcal.calibrators.base import Calibrator
+from segcal.calibrators.convex import LARGEST, ConvexCalibrator, Strengths
+from segcal.fitting import trust_region
 from segcal.fitting.certificate import Certificate
 from segcal.fitting.config import DEFAULT_STRENGTH, STRENGTHS
-from segcal.fitting.convex_problem import ConvexProblem
-from segcal.fitting.division import group_names
-from segcal.fitting.held_out import Fold, Worth, each_fold, measure, noise, paired
-from segcal.fitting.newton import projected_gradient
+from segcal.fitting.convex_problem import COARSE_TOL, ConvexProblem, make_problem, solve_temperature
+from segcal.fitting.division import Fold, each_fold, group_names
+from segcal.fitting.newton import Solution, minimise, projected_gradient
 from segcal.fitting.request import Request
-from segcal.fitting.scores import both_nlls
-from segcal.fitting.solver import Solver, make_problem
-from segcal.fitting.voxels import StreamedVoxels
+from segcal.fitting.scores import Worth, both_nlls, measure, noise, paired
+from segcal.fitting.voxels import StreamedVoxels, VoxelSource
 
 Fixed: TypeAlias = tuple[float | None, float | None, float | None]
 # Solutions along the path need not be exact.
 PATH_TOL = 3e-4
 # So many strengths in a row with a rising NLL end the path.
 RISES = 2
+
+
+class Solver:
+    """Solves the problem of a calibrator on given voxels, at one choice of strengths after another.
+
+    Attributes:
+        calibrator: what is fitted; :meth:`write` leaves a solution in it.
+        problem: the problem.
+        passes: how often the voxels were visited.
+    """
+
+    def __init__(self, calibrator: Calibrator, source: VoxelSource, request: Request) -> None:
+        assert isinstance(calibrator, ConvexCalibrator)
+        calibrator.prepare(voxels.logits for voxels in source)
+        self.calibrator, self.problem = calibrator, make_problem(calibrator, source, request)
+        self.passes = 0
+        self._source, self._request = source, request
+        self._theta: Tensor | None = None
+        self._inverse_temperature: float | None = None
+
+    def solve(self, strengths: Strengths, tol: float) -> Solution:
+        """Go to the optimum at these strengths, from the last one."""
+        problem = self.problem
+        problem.set_strengths(strengths, self.inverse_temperature() if strengths.nu else 1.0)
+        if self._theta is None:
+            coarse, self._theta = problem.coarse(), self.calibrator.theta().detach().double().cpu()
+            if strengths.nu:  # where the penalty leads to
+                self._theta = problem.anchor.expand_as(self._theta).clone()
+            if coarse is not None:
+                self._theta = minimise(coarse, self._theta, problem.blocks, COARSE_TOL).theta
+        if problem.large:
+            assert isinstance(problem, trust_region.ProductProblem)
+            solution = trust_region.minimise(problem, self._theta, problem.blocks, tol, self._report)
+        else:
+            solution = minimise(problem, self._theta, problem.blocks, tol, self._report)
+        self._theta = solution.theta
+        self.passes += solution.evaluations
+        return solution
+
+    def inverse_temperature(self) -> float:
+        """Return the optimum of temperature scaling on the same voxels: where a strong penalty leads."""
+        if self._inverse_temperature is None:
+            request = self._request
+            solution = solve_temperature(self._source, request.device, request.config.tol, approach=False)
+            self.passes += solution.evaluations
+            self._inverse_temperature = float(solution.theta)
+        return self._inverse_temperature
+
+    def write(self, theta: Tensor) -> None:
+        """Leave a solution ``(E, P)`` in the calibrator."""
+        self.calibrator.set_theta(theta)
+
+    def _report(self, residual: float) -> None:
+        self._request.report(f"residual {residual:.1e}")
 
 
 @dataclass(frozen=True)

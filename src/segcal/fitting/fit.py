@@ -23,11 +23,11 @@ from segcal.fitting.selective import fit_selective
 from segcal.fitting.table_fit import fit_histogram, fit_isotonic
 
 
-def fit_nothing(request: Request) -> Certificate:
+def _fit_nothing(request: Request) -> Certificate:
     """Leave a calibrator without parameters as it is."""
     total = weight = 0.0
     for voxels in request.source:
-        log_probs = request.calibrator(voxels.logits.T.double())
+        log_probs = torch.log_softmax(request.calibrator.scores(voxels.logits.T.double()), dim=1)
         own = log_probs.gather(1, voxels.labels.long()[:, None])[:, 0]
         total -= float((voxels.weight.double() * own).sum())
         weight += float(voxels.weight.double().sum())
@@ -43,18 +43,18 @@ def fit_nothing(request: Request) -> Certificate:
     )
 
 
-def fit_selector(request: Request) -> Certificate:
+def _fit_selector(request: Request) -> Certificate:
     """Fit selective scaling, and what it holds by that one's own method."""
     return fit_selective(request, fit_declared)
 
 
 # How a calibrator is fitted, by what it declares in `fitted_by`.
 METHODS: dict[str, Callable[[Request], Certificate]] = {
-    "nothing": fit_nothing,
+    "nothing": _fit_nothing,
     "convex": fit_convex,
     "mixture": fit_mixture,
     "gradient": fit_by_gradient,
-    "selector": fit_selector,
+    "selector": _fit_selector,
     "entropy_threshold": fit_entropy_threshold,
     "isotonic": fit_isotonic,
     "histogram": fit_histogram,

@@ -34,10 +34,10 @@ from segcal.errors import InputError
 from segcal.fitting.adam import Training, TrainOptions, train_rounds, trainable
 from segcal.fitting.certificate import Certificate
 from segcal.fitting.config import FitConfig
+from segcal.fitting.convex_problem import make_problem
 from segcal.fitting.mixture import MeanNLL, MixtureLikelihood
 from segcal.fitting.progress import Report
 from segcal.fitting.request import Request
-from segcal.fitting.solver import make_problem
 from segcal.fitting.voxels import VoxelSource
 
 LEARNING_RATES = (1e-4, 3e-2)
@@ -151,7 +151,7 @@ def _import_optuna() -> Any:
     return optuna
 
 
-class ConvexLikelihood(MeanNLL):
+class _ConvexLikelihood(MeanNLL):
     """The likelihood of a convex calibrator, by the passes of its exact fit, without a penalty."""
 
     def __init__(self, request: Request, source: VoxelSource) -> None:
@@ -171,7 +171,7 @@ class ConvexLikelihood(MeanNLL):
 
 # By what a calibrator declares in `fitted_by`.
 LIKELIHOODS: dict[str, Callable[[Request, VoxelSource], MeanNLL]] = {
-    "convex": ConvexLikelihood,
+    "convex": _ConvexLikelihood,
     "mixture": MixtureLikelihood,
 }
 

@@ -79,16 +79,9 @@ def read_data(
     *,
     suspect: bool = False,
 ) -> FitData:
-    """Draw the voxels of a fit from its cases, or arrange to stream them.
+    """Draw the voxels of a fit from its cases, or arrange to stream them; `suspect` warns of what is seldom meant.
 
-    Args:
-        cases: the calibration cases.
-        validation: the validation cases.
-        config: how many voxels, and the seed.
-        report: takes messages of progress.
-        workers: how many processes read cases.
-        failed: takes the error of a case that is not usable, which is then left out; without it the error is raised.
-        suspect: warn of what is possible but seldom meant.
+    The other arguments are those of :func:`segcal.fit`.
     """
     check_cases(cases, validation)
     watch = Watch(cases.num_classes) if suspect else None

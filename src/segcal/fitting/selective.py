@@ -61,8 +61,8 @@ def fit_selective(request: Request, fit_inner: InnerFit) -> Certificate:
     most, seed = MOST_VOXELS[request.config.method], request.config.seed
     voxels = gather(request.source, most, seed)
     looked_at = voxels if request.validation is None else gather(request.validation, most, seed)
-    examples = make_examples(calibrator, voxels, request.device)
-    held_out = None if request.validation is None else make_examples(calibrator, looked_at, request.device)
+    examples = _make_examples(calibrator, voxels, request.device)
+    held_out = None if request.validation is None else _make_examples(calibrator, looked_at, request.device)
     curve = train_selector(calibrator.selector, examples, held_out, calibrator.repeats, request.config, request.report)
     if calibrator.inner is not None and calibrator.place == "unflagged":
         inside = _fit_unflagged(request, calibrator, fit_inner)
@@ -74,7 +74,7 @@ def fit_selective(request: Request, fit_inner: InnerFit) -> Certificate:
 
 
 @torch.no_grad()
-def make_examples(calibrator: Selective, voxels: Voxels, device: torch.device) -> Examples:
+def _make_examples(calibrator: Selective, voxels: Voxels, device: torch.device) -> Examples:
     """Return what the selector sees of voxels, and which of them are mispredicted."""
     features, right = [], []
     for logits, labels, _ in in_steps([voxels], device):

@@ -65,7 +65,7 @@ class Region:
 
 
 @dataclass(frozen=True)
-class Proposal:
+class _Proposal:
     """A proposal of the model for one block.
 
     Attributes:
@@ -145,7 +145,7 @@ def _best_on_ray(problem: ProductProblem, start: Tensor, blocks: list[int]) -> t
     return best, values, gradients, passes
 
 
-def _propose(problem: ProductProblem, block: int, theta: Tensor, gradient: Tensor, region: Region) -> Proposal:
+def _propose(problem: ProductProblem, block: int, theta: Tensor, gradient: Tensor, region: Region) -> _Proposal:
     """Return a step of one block that lowers its model, within the region and the bounds."""
     hessian = problem.products(block, theta, region.fresh)
     held = ((theta <= problem.low) & (gradient > 0)) | ((theta >= problem.high) & (gradient < 0))
@@ -156,7 +156,7 @@ def _propose(problem: ProductProblem, block: int, theta: Tensor, gradient: Tenso
         if decrease > 0 or not bool(direction.any()):
             break
         direction, length, cut = 0.5 * direction, 0.5 * length, True  # the bounds turned it uphill
-    return Proposal(change, max(decrease, 0.0), length, cut, products)
+    return _Proposal(change, max(decrease, 0.0), length, cut, products)
 
 
 def _conjugate_gradients(
@@ -191,7 +191,7 @@ def _conjugate_gradients(
     return step, math.sqrt(max(step_step, 0.0)), False, made
 
 
-def _next_region(region: Region, step: Proposal, agreement: float, refined: bool) -> Region:
+def _next_region(region: Region, step: _Proposal, agreement: float, refined: bool) -> Region:
     fresh = refined or step.products > STALE_AFTER
     if agreement < BAD and not refined:
         return Region(0.25 * min(region.radius, step.length), fresh)

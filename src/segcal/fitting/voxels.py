@@ -125,7 +125,7 @@ class StreamedVoxels(VoxelSource):
     ) -> None:
         self.num_classes = cases.num_classes
         found: dict[str, int] = {}
-        for case_id, count in map_cases(cases, count_labelled, workers, failed, seen):
+        for case_id, count in map_cases(cases, _count_labelled, workers, failed, seen):
             found[case_id] = count
             tick()
         self.ids = tuple(found)
@@ -202,7 +202,7 @@ def gather(source: VoxelSource, most: int, seed: int) -> Voxels:
     return join(parts)
 
 
-def labelled_voxels(case: Case) -> Voxels:
+def _labelled_voxels(case: Case) -> Voxels:
     """Return all voxels of a case that count, with weight 1."""
     return _valid(case.logits.reshape(case.logits.shape[0], -1), require_labels(case).reshape(-1))
 
@@ -240,12 +240,12 @@ class _Room:
 
 
 def _draw_from(per_case: int, seed: int, case: Case) -> tuple[int, Voxels]:
-    voxels = labelled_voxels(case)
+    voxels = _labelled_voxels(case)
     rng = np.random.default_rng([seed, zlib.crc32(case.id.encode())])
     return voxels.labels.numel(), draw(voxels, per_case, rng)
 
 
-def count_labelled(case: Case) -> int:
+def _count_labelled(case: Case) -> int:
     """Return how many voxels of a case count."""
     return int((require_labels(case) >= 0).sum())
 

@@ -12,10 +12,8 @@ from segcal.calibrators.base import Calibrator
 from segcal.calibrators.identity import Identity
 from segcal.cases import Cases, as_cases
 from segcal.evaluation import Evaluation
-from segcal.evaluation.apply import check_match
 from segcal.evaluation.audit import audit
-from segcal.evaluation.by_part import FITTED_ON, divide_by_part
-from segcal.evaluation.evaluate import evaluate
+from segcal.evaluation.evaluate import FITTED_ON, check_match, divide_by_part, evaluate
 from segcal.fitting import Fitted
 from segcal.fitting.artifact import load
 from segcal.report import document as doc

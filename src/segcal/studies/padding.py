@@ -23,7 +23,7 @@ from segcal.calibrators.temperature import TemperatureScaling
 from segcal.cases.base import Case, Cases, Split
 from segcal.cases.kinds import find_padding
 from segcal.errors import InputError
-from segcal.evaluation.stage import summarise
+from segcal.evaluation.case_counter import summarise
 from segcal.fitting.config import FitConfig
 from segcal.fitting.fit import fit_to
 from segcal.fitting.request import read_data

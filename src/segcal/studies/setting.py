@@ -13,12 +13,11 @@ from segcal.benchmark.tasks import Task
 from segcal.calibrators.base import Calibrator
 from segcal.calibrators.identity import Identity
 from segcal.cases.base import Cases, Split
-from segcal.evaluation.case_counter import Counter
-from segcal.evaluation.stage import Stage
+from segcal.evaluation.case_counter import Counter, Stage
 from segcal.fitting.artifact import load
 from segcal.fitting.choice import Candidate, Tried, candidates, decide
 from segcal.fitting.division import group_names
-from segcal.fitting.held_out import measure
+from segcal.fitting.scores import measure
 from segcal.fitting.voxels import StreamedVoxels
 from segcal.metrics import find_metrics
 from segcal.summary import Summary

@@ -14,8 +14,9 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from torch import Tensor
 
-from segcal.cases.labels import Axes, find_files
+from segcal.cases.labels import Axes
 from segcal.errors import InputError
+from segcal.names import clean
 from segcal.types import Kind
 
 
@@ -177,3 +178,29 @@ class Format(ABC):
     def as_stored(self, values: np.ndarray) -> np.ndarray:
         """Return a view with the classes back where the files have them."""
         return np.moveaxis(values, 0, self.class_axis(values.ndim))
+
+
+def check_folder(folder: Path, name: str, content: str) -> None:
+    """Refuse what is no folder."""
+    if not folder.is_dir():
+        raise InputError(f"{name} {folder} is not a folder, but one with {content} a case is needed. Check the path.")
+
+
+def find_files(folder: Path, extensions: Sequence[str]) -> dict[str, Path]:
+    """Return case id -> file for the files of a folder, by stem; two files of one stem are an error.
+
+    Ids go everywhere: to terminals, into results, into names of new files. They are clean from here on, and only the
+    file itself keeps the name that it has.
+    """
+    found: dict[str, Path] = {}
+    for path in sorted(folder.iterdir()):
+        extension = next((end for end in extensions if path.name.lower().endswith(end)), None)
+        if extension is None or path.name.startswith("."):
+            continue
+        case_id = clean(path.name[: -len(extension)])
+        if case_id in found:
+            raise InputError(
+                f"{folder} has both {found[case_id].name} and {path.name}, but a case needs one file. Move one away."
+            )
+        found[case_id] = path
+    return found

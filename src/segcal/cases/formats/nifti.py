@@ -11,8 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from segcal.cases.formats.base import Format, FormatFacts, Header, Stored
-from segcal.cases.labels import find_files
+from segcal.cases.formats.base import Format, FormatFacts, Header, Stored, find_files
 from segcal.cases.nifti_file import EXTENSIONS, nifti_values, open_nifti, orientation, save_like, spacing
 from segcal.errors import InputError
 

@@ -18,9 +18,9 @@ from PIL import Image
 
 from segcal.atomic import write_bytes
 from segcal.cases.base import SINGLE_FOLDS
-from segcal.cases.formats.base import Format, FormatFacts, Header, Options, Stored
+from segcal.cases.formats.base import Format, FormatFacts, Header, Options, Stored, find_files
 from segcal.cases.formats.nnunet_files import find_beside, load_dataset, read_properties
-from segcal.cases.labels import find_files, read_label_file
+from segcal.cases.labels import read_label_file
 from segcal.cases.nifti_file import EXTENSIONS, open_nifti, save_like, turned_back
 from segcal.cases.safe_io import npz_header, npz_keys, read_npz
 from segcal.documents import read_json
