@@ -31,7 +31,10 @@ def help_page() -> str:
     parser = make_parser()
     commands = next(action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
     parts = [INTRODUCTION, f"```\n{parser.format_help().rstrip()}\n```\n"]
-    parts += [f"## segcal {name}\n\n```\n{commands.choices[name].format_help().rstrip()}\n```\n" for name in COMMANDS]
+    parts += [
+        f"## segcal {name}\n\n```\n{commands.choices[name].declared().format_help().rstrip()}\n```\n"
+        for name in COMMANDS
+    ]
     return "\n".join(parts)
 
 

@@ -16,24 +16,26 @@ from segcal.cli.wording import in_options, warnings_in_one_line
 from segcal.errors import SegcalError
 from segcal.names import clean
 
-# Each module has its texts (`ABOUT`), adds its options (`declare`), and runs (`run`), which returns the exit code.
-_MODULES = (demo, check, fit, apply, evaluate, audit, convert, benchmark, report)
-COMMANDS: dict[str, ModuleType] = {module.__name__.rpartition(".")[2]: module for module in _MODULES}
-# These read no predictions of their own.
-ALONE = ("demo", "benchmark")
+# Each module has texts (`ABOUT`), adds options (`declare`), and runs (`run`), which returns the exit code.
+COMMANDS: dict[str, ModuleType] = {
+    "demo": demo, "check": check, "fit": fit, "apply": apply, "evaluate": evaluate, "audit": audit, "convert": convert,
+    "benchmark": benchmark, "report": report,
+}  # fmt: skip
+ALONE = ("demo", "benchmark")  # read no predictions of their own
 
 
 class _Command(Parser):
     """One command, whose options are declared when it is the one that was called."""
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Add the options and parse."""
+        return super(_Command, self.declared()).parse_known_args(args, namespace)
+
+    def declared(self) -> "_Command":
         name = self.prog.split()[-1]
-        if name not in ALONE:
-            reading_options(self)
-            common_options(self)
-        COMMANDS[name].declare(self)
-        return super().parse_known_args(args, namespace)
+        if len(self._actions) == 1:  # --help alone
+            for add in (*([] if name in ALONE else [reading_options, common_options]), COMMANDS[name].declare):
+                add(self)
+        return self
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -67,11 +69,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     except BrokenPipeError:  # such as `segcal check ... | head`: the reader has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = DONE
-    except OSError as error:  # a full disk, a folder that may not be written
-        print(f"error: {clean(str(error))}", file=sys.stderr)
-        code = USER_ERROR
-    except MemoryError:
-        print("error: the memory of this machine is not enough. Use a larger one, or smaller cases.", file=sys.stderr)
+    except (OSError, MemoryError) as error:  # a full disk, a folder that may not be written
+        short = "the memory of this machine is not enough. Use a larger one, or smaller cases."
+        print(f"error: {short if isinstance(error, MemoryError) else clean(str(error))}", file=sys.stderr)
         code = USER_ERROR
     except KeyboardInterrupt:
         print("interrupted: what is written is complete; run the command again to go on", file=sys.stderr)
