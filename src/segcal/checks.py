@@ -199,7 +199,7 @@ def check_mask(mask: Tensor, name: str, space: Sequence[int]) -> Tensor:
     """Check a valid mask and return it as bool."""
     if tuple(mask.shape) != tuple(space):
         raise InputError(
-            f"{name} has space {tuple(mask.shape)}, but its logits have {tuple(space)}. Give one mask value a voxel."
+            f"{name} has space {tuple(mask.shape)}, but its logits have {tuple(space)}. Give one mask value per voxel."
         )
     if mask.dtype != torch.bool and not bool(((mask == 0) | (mask == 1)).all()):
         raise InputError(f"{name} has values other than 0 and 1, but a mask is needed. Threshold it first.")

@@ -49,7 +49,7 @@ class HeldCases(Cases):
         if class_names is not None and len(class_names) != classes:
             raise InputError(
                 f"class_names has {len(class_names)} names, but the logits have {classes} classes. "
-                "Give one name a class."
+                "Give one name per class."
             )
         if groups is not None and not isinstance(groups, Mapping):
             check_length("groups", groups, len(ids))
@@ -148,7 +148,7 @@ class ArrayCases(HeldCases):
         class_names: Sequence[str] | None = None,
     ) -> None:
         if len(logits) == 0:
-            raise InputError("logits is empty, but at least one case is needed. Pass a list with one array a case.")
+            raise InputError("logits is empty, but at least one case is needed. Pass a list with one array per case.")
         columns = {"labels": labels, "ids": ids, "masks": masks, "spacing": spacing, "images": images}
         for argument, column in columns.items():
             check_length(argument, column, len(logits))

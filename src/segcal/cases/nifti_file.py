@@ -47,7 +47,9 @@ def open_nifti(path: Path, canonical: bool = False) -> Any:
         image = nibabel.load(path)
         dtype = np.dtype(image.get_data_dtype())
         if dtype.kind not in NUMBERS:
-            raise InputError(f"{path} has dtype {dtype}, but numbers are needed. Save one number a voxel and channel.")
+            raise InputError(
+                f"{path} has dtype {dtype}, but numbers are needed. Save one number per voxel and channel."
+            )
         shape = tuple(int(size) for size in image.shape)
         compressed = path.name.lower().endswith(".gz")
         start = 0 if compressed else int(image.dataobj.offset)

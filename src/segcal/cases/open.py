@@ -153,7 +153,7 @@ open_cases.__signature__ = _with_fields(inspect.signature(open_cases))  # type: 
 def _folders(predictions: str | Path | Sequence[str | Path]) -> list[Path]:
     folders = [predictions] if isinstance(predictions, str | Path) else list(predictions)
     if not folders:
-        raise InputError("predictions is empty, but at least one folder is needed. Pass a folder, or one a member.")
+        raise InputError("predictions is empty, but at least one folder is needed. Pass a folder, or one per member.")
     paths = [Path(folder) for folder in folders]
     if len({path.resolve() for path in paths}) < len(paths):
         raise InputError("predictions names one folder twice, but each member counts once. Remove the repetition.")
@@ -242,7 +242,7 @@ def _class_names(declared: Sequence[str] | None, facts: FormatFacts, num_classes
     names = facts.class_names if declared is None else declared
     if names is not None and len(names) != num_classes:
         raise InputError(
-            f"class_names has {len(names)} names, but the scores have {num_classes} classes. Give one name a class."
+            f"class_names has {len(names)} names, but the scores have {num_classes} classes. Give one name per class."
         )
     return names
 
@@ -267,7 +267,7 @@ def detect_format(folder: Path) -> str:
     found = [name for name, kind in FORMATS.items() if kind.by_ending and find_files(folder, kind.extensions)]
     if not found:
         raise InputError(
-            f"predictions {folder} has no files that segcal reads, but one a case is needed. "
+            f"predictions {folder} has no files that segcal reads, but one per case is needed. "
             f"Formats: {', '.join(FORMATS)}; folders inside it are not searched."
         )
     if len(found) > 1:

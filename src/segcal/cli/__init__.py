@@ -1,4 +1,4 @@
-"""The command line: one file a command, listed here."""
+"""The command line: one file per command, listed here."""
 
 import argparse
 import os

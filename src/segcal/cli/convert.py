@@ -19,7 +19,7 @@ ABOUT = {
 
 def declare(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
-    parser.add_argument("paths", nargs="+", type=Path, metavar="PREDICTIONS", help="one folder, or one a member")
+    parser.add_argument("paths", nargs="+", type=Path, metavar="PREDICTIONS", help="one folder, or one per member")
     parser.add_argument("--labels", type=Path, metavar="FOLDER", help="label maps to keep with the scores")
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="STORE", help="where to write")
     parser.add_argument("--overwrite", action="store_true", help="clear what other settings or other cases made")

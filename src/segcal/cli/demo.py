@@ -28,7 +28,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     parser.add_argument("--out", type=Path, default=Path("demo-results"), metavar="DIR", help="default: demo-results")
     parser.add_argument("--full", action="store_true", help="nothing reduced: the paper's protocol; takes hours")
-    parser.add_argument("--workers", type=int, metavar="N", help="processes to use; default: one a core, at most 4")
+    parser.add_argument("--workers", type=int, metavar="N", help="processes to use; default: one per core, at most 4")
     json_option(parser)
 
 

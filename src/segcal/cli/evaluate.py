@@ -34,7 +34,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--calibrator", type=Path, metavar="CAL", help="a folder written by segcal fit")
     parser.add_argument("--metrics", metavar="A,B,...", help=f"some of: {', '.join(segcal.METRICS)}; default: most")
-    parser.add_argument("--csv", type=Path, metavar="FILE", help="write one row a case, before and after")
+    parser.add_argument("--csv", type=Path, metavar="FILE", help="write one row per case, before and after")
     parser.add_argument("--summary", type=Path, metavar="FILE", help="write JSON shaped like nnU-Net's summary.json")
     parser.add_argument("--report", type=Path, metavar="FILE", help="write one offline HTML page of what was found")
     parser.add_argument("--overwrite", action="store_true", help="replace such files though segcal did not write them")

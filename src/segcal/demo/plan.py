@@ -53,11 +53,11 @@ def quick_plan(workers: int = 1) -> Plan:
     )
     reduced = (
         "one division of the cases into calibration, validation and test instead of three",
-        "10 calibration, 5 validation and 10 to 20 test cases a task instead of 50, 25 and 45",
-        "3,000 voxels a case in the fits instead of 20,000",
+        "10 calibration, 5 validation and 10 to 20 test cases per task instead of 50, 25 and 45",
+        "3,000 voxels per case in the fits instead of 20,000",
         f"calibrators on mean logits only, and of them {', '.join(QUICK_CALIBRATORS)}",
         "corrupted pictures of streets at one strength instead of roads and streets at two",
-        "offsets and flips in detail on 3 cases a task; calibration-set size on roads with 2 sizes; padding with 4 "
+        "offsets and flips in detail on 3 cases per task; calibration-set size on roads with 2 sizes; padding with 4 "
         "calibrators",
     )
     missing = ", ".join(name for name in STUDY_FACTS if name not in QUICK_STUDIES)

@@ -43,7 +43,7 @@ class CrossEntropyDice(Loss):
         super().__init__(class_weights, ignore_index, reduction)
         if reduction == "none":
             raise InputError(
-                "reduction is 'none', but the cross-entropy has a value a voxel and the Dice loss one a class. "
+                "reduction is 'none', but the cross-entropy has one value per voxel and the Dice loss one per class. "
                 "Choose mean or sum, or use ce and dice side by side."
             )
         self.ce_weight = check_positive(ce_weight, "ce_weight")

@@ -24,7 +24,7 @@ class Metric:
         value: the number, from that table; NaN where it is not defined.
         unit: "nat", "fraction", "distance" (of the spacing, or voxels), or "" for a plain number.
         better: "lower", "higher", or None if neither is better as such.
-        pooled: True to add the tables of all cases of a repeat and read one number; False to read one number a case
+        pooled: True to add the tables of all cases of a repeat and read one number; False to read one number per case
             and take the mean.
         bins: the number of bins it reads, if it reads some.
         needs: tables that are only made when asked for.

@@ -191,8 +191,8 @@ def _figures(data: RegionsData, section: TaskSection) -> Iterator[Drawn]:
     task = section.task
     if task in data.tasks:
         text = (
-            "One box a pipeline: half of the test cases lie in the box, its line is the middle one. Wrong predictions "
-            "should be unsure: there the error is the confidence itself."
+            "One box per pipeline: half of the test cases lie in the box, its line is the middle one. Wrong "
+            "predictions should be unsure: there the error is the confidence itself."
         )
         draw = partial(region_figure, data.tasks[task], compared_first(section, data.tasks[task]))
         yield Drawn(f"regions_{task}", task, "Where the calibration error lies", text, draw)

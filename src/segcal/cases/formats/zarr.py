@@ -1,4 +1,4 @@
-"""``CASE.zarr``: one zarr v3 array a case, or a group of which one array is declared.
+"""``CASE.zarr``: one zarr v3 array per case, or a group of which one array is declared.
 
 The class axis is the one declared; else the axis that the file itself names ``c`` (as OME-Zarr does); else the first.
 Metadata is read by us before the library sees it: only well-known codecs and plain numbers are let through, and no
@@ -113,7 +113,7 @@ def _check_metadata(metadata: dict[str, Any], path: Path) -> list[str]:
 
 def _dtype(name: object, path: Path) -> np.dtype[Any]:
     if not isinstance(name, str) or name not in NUMBERS:
-        raise InputError(f"{path} has dtype {name}, but numbers are needed. Save one number a voxel and class.")
+        raise InputError(f"{path} has dtype {name}, but numbers are needed. Save one number per voxel and class.")
     return np.dtype(name)
 
 
