@@ -196,10 +196,7 @@ def touched() -> Iterator[Measured]:
     }
     values, shown = [], []
     for kind, (module, registry, page, mark) in REGISTRIES.items():
-        try:
-            members = getattr(importlib.import_module(module), registry)
-        except ModuleNotFoundError:
-            members = getattr(importlib.import_module("segcal.benchmark.studies"), registry)
+        members = getattr(importlib.import_module(module), registry)
         listing = [
             path.relative_to(SOURCE.parents[1]).as_posix()
             for path, found in named.items()

@@ -32,7 +32,7 @@ def help_page() -> str:
     commands = next(action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
     parts = [INTRODUCTION, f"```\n{parser.format_help().rstrip()}\n```\n"]
     parts += [
-        f"## segcal {name}\n\n```\n{commands.choices[name].declared().format_help().rstrip()}\n```\n"
+        f"## segcal {name}\n\n```\n{commands.choices[name].declare().format_help().rstrip()}\n```\n"
         for name in COMMANDS
     ]
     return "\n".join(parts)

@@ -1,4 +1,4 @@
-"""What every test may use: weights that a fitted calibrator could have, and one thread.
+"""What every test may use: weights that a fitted calibrator could have, what figures are drawn of, and one thread.
 
 Property tests draw the same examples every time, so that a run says something about the change and not about luck;
 ``HYPOTHESIS_PROFILE=explore make test`` draws others.
@@ -6,6 +6,7 @@ Property tests draw the same examples every time, so that a run says something a
 
 import os
 import signal
+import xml.etree.ElementTree as ET
 from itertools import pairwise
 
 import numpy as np
@@ -17,6 +18,8 @@ from segcal.calibrators.affine import AffineCalibrator
 from segcal.calibrators.histogram import Histogram
 from segcal.calibrators.isotonic import Isotonic
 from segcal.calibrators.selective import Selective
+from segcal.report.figures import to_svg
+from segcal.report.pictures import encode_indices, encode_jpeg, encode_values
 
 settings.register_profile("fixed", derandomize=True)
 settings.register_profile("explore", derandomize=False)
@@ -145,3 +148,42 @@ def scene_folder(tmp_path, scenes):
         return predictions, folder
 
     return make
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(0)
+
+
+@pytest.fixture
+def picture(rng):
+    return encode_jpeg(rng.integers(0, 255, (3, 12, 20)).astype(np.uint8))
+
+
+@pytest.fixture
+def classes(rng):
+    return encode_indices(rng.integers(-1, 3, (12, 20)))
+
+
+@pytest.fixture
+def values(rng):
+    return encode_values(rng.normal(size=(12, 20)))
+
+
+@pytest.fixture
+def nasty():
+    return "<b>\"$x_1$\" & 'y' \u202e" + "z" * 300
+
+
+@pytest.fixture
+def texts():
+    """Return the texts of a figure, read from its SVG, which must be well formed and without scripts."""
+
+    def read(figure):
+        svg = to_svg(figure)
+        root = ET.fromstring(svg)
+        assert not [node for node in root.iter() if node.tag.endswith("script")]
+        assert to_svg(figure) == svg
+        return ["".join(node.itertext()) for node in root.iter() if node.tag.endswith("}text")]
+
+    return read

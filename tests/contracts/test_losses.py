@@ -110,7 +110,7 @@ def test_reductions_agree(name):
     total = make_loss(name, reduction="sum")(logits, labels)
     assert total.shape == make_loss(name)(logits, labels).shape == ()
     if name == "ce_dice":
-        with pytest.raises(InputError, match="reduction is 'none', but the cross-entropy has a value a voxel"):
+        with pytest.raises(InputError, match="reduction is 'none', but the cross-entropy has one value per voxel"):
             make_loss(name, reduction="none")
         return
     parts = make_loss(name, reduction="none")(logits, labels)

@@ -74,7 +74,7 @@ def as_cases(
     shared["kind"] = kind
     array = isinstance(data, np.ndarray | Tensor)
     if model is None and array:
-        scores, truth = _batched(data, labels, "data")
+        scores, truth = _with_space(*_batched(data, labels, "data"))
         return ArrayCases(scores, truth, ids=ids, **shared, **columns)  # type: ignore[arg-type]
     if model is None and isinstance(data, list | tuple) and data and (labels is not None or not _is_pair(data[0])):
         return ArrayCases(_cases_of(data, labels), labels, ids=ids, **shared, **columns)
@@ -256,8 +256,6 @@ def _batched(scores: Any, labels: Any, name: str) -> tuple[Tensor, Tensor | None
     space = scores.shape[2:]
     if labels.ndim == scores.ndim and labels.shape[1:2] == (1,) and labels.shape[2:] == space:
         labels = labels[:, 0]
-    if scores.ndim == 2 and labels.shape == scores.shape[:1] and name == "data":  # voxels without space
-        return scores.movedim(0, 1)[None], labels[None]
     if labels.shape[:1] == scores.shape[:1] and (labels.shape[1:] == space or labels.shape == scores.shape):
         return scores, labels
     if labels.shape == scores.shape[1:]:
@@ -266,6 +264,13 @@ def _batched(scores: Any, labels: Any, name: str) -> tuple[Tensor, Tensor | None
         f"{name} has shape {tuple(scores.shape)} and labels {tuple(labels.shape)}, but (batch, classes, *space) and "
         "(batch, *space) are needed. Give both at one resolution; axis 1 holds the classes."
     )
+
+
+def _with_space(scores: Tensor, labels: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """Return voxels without space, ``(voxels, classes)``, as one case along one axis; all else as it is."""
+    if labels is None or scores.ndim != 2 or labels.shape != scores.shape[:1]:
+        return scores, labels
+    return scores.T[None], labels[None]
 
 
 def _is_pair(item: Any) -> bool:

@@ -14,7 +14,7 @@ from segcal.cli.parsing import Parser
 from segcal.cli.reading import common_options, reading_options
 from segcal.cli.wording import in_options, warnings_in_one_line
 from segcal.errors import SegcalError
-from segcal.names import clean
+from segcal.names import clean_lines
 
 # Each module has texts (`ABOUT`), adds options (`declare`), and runs (`run`), which returns the exit code.
 COMMANDS: dict[str, ModuleType] = {
@@ -25,16 +25,17 @@ ALONE = ("demo", "benchmark")  # read no predictions of their own
 
 
 class _Command(Parser):
-    """One command, whose options are declared when it is the one that was called."""
+    """One command; its options are declared, once, when it is the one that was called."""
+
+    adds: tuple[Any, ...] = ()
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        return super(_Command, self.declared()).parse_known_args(args, namespace)
+        return super(_Command, self.declare()).parse_known_args(args, namespace)
 
-    def declared(self) -> "_Command":
-        name = self.prog.split()[-1]
-        if len(self._actions) == 1:  # --help alone
-            for add in (*([] if name in ALONE else [reading_options, common_options]), COMMANDS[name].declare):
-                add(self)
+    def declare(self) -> "_Command":
+        for add in self.adds:
+            add(self)
+        self.adds = ()
         return self
 
 
@@ -52,27 +53,27 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"segcal {__version__}")
     commands: Any = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=_Command)
     for name, module in COMMANDS.items():
-        commands.add_parser(name, **module.ABOUT).set_defaults(run=module.run)
+        (command := commands.add_parser(name, **module.ABOUT)).set_defaults(run=module.run)
+        command.adds = (module.declare,) if name in ALONE else (reading_options, common_options, module.declare)
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run one command and exit with its code; a user's mistake is one sentence on stderr."""
+    code = USER_ERROR
     try:
         args = make_parser().parse_args(argv)
         with warnings_in_one_line():
-            code = args.run(args)
+            done = args.run(args)
         sys.stdout.flush()
-    except SegcalError as error:
-        print(f"error: {in_options(str(error))}", file=sys.stderr)
-        code = USER_ERROR
+        code = done
     except BrokenPipeError:  # such as `segcal check ... | head`: the reader has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = DONE
-    except (OSError, MemoryError) as error:  # a full disk, a folder that may not be written
-        short = "the memory of this machine is not enough. Use a larger one, or smaller cases."
-        print(f"error: {short if isinstance(error, MemoryError) else clean(str(error))}", file=sys.stderr)
-        code = USER_ERROR
+    except (SegcalError, OSError) as error:  # the latter: a full disk, a folder that may not be written
+        print(f"error: {in_options(clean_lines(str(error)))}", file=sys.stderr)
+    except MemoryError:
+        print("error: the memory of this machine is not enough. Use a larger one, or smaller cases.", file=sys.stderr)
     except KeyboardInterrupt:
         print("interrupted: what is written is complete; run the command again to go on", file=sys.stderr)
         code = INTERRUPTED
