@@ -22,7 +22,7 @@ def calibrators_table() -> str:
     counts = (2, 5, 20)
     rows = []
     for name in CALIBRATORS:
-        sizes = [make_calibrator(name, count) for count in counts]
+        sizes = [make_calibrator(name, count).as_fitted() for count in counts]
         first = sizes[0]
         rows.append(
             (

@@ -15,6 +15,7 @@ import torch
 from hypothesis import settings
 
 from segcal.calibrators.affine import AffineCalibrator
+from segcal.calibrators.conic import Conic
 from segcal.calibrators.histogram import Histogram
 from segcal.calibrators.isotonic import Isotonic
 from segcal.calibrators.selective import Selective
@@ -49,6 +50,17 @@ def _randomise_affine(calibrator, generator, edge):
     calibrator.weight.copy_((identity + noise).clamp(min=low))
     calibrator.bias.copy_(bias)
     calibrator.gauge.add_(torch.randn(calibrator.gauge.shape, generator=generator, dtype=torch.float64))
+
+
+def _randomise_conic(calibrator, generator, edge):
+    """Fill all curves with slopes that are not negative: many of them zero, and of any size, if asked."""
+    for name, parameter in calibrator.named_parameters():
+        noise = torch.rand(parameter.shape, generator=generator, dtype=torch.float64)
+        if edge:
+            noise = 10 ** (4 * noise - 3) * (torch.rand(noise.shape, generator=generator) < 0.5)
+        parameter.copy_(noise.clamp(min=1e-3) if name == "base" else 0.5 * noise)
+    for span in calibrator.hat_knots.split(calibrator.hat_counts):
+        span.copy_(torch.linspace(0, 4, len(span)))
 
 
 def _randomise_table(calibrator, generator):
@@ -103,6 +115,9 @@ def randomise():
         generator = torch.Generator().manual_seed(seed)
         if isinstance(calibrator, AffineCalibrator):
             _randomise_affine(calibrator, generator, edge)
+            return calibrator
+        if isinstance(calibrator, Conic):
+            _randomise_conic(calibrator, generator, edge)
             return calibrator
         if isinstance(calibrator, Isotonic | Histogram):
             _randomise_table(calibrator, generator)

@@ -13,7 +13,7 @@ A single case has no batch axis: ``(classes, *space)`` and ``(*space)``.
 
 from typing import Literal, NamedTuple, TypeAlias
 
-from torch import Tensor
+from torch import Tensor, device
 
 Logits: TypeAlias = Tensor
 LogProbs: TypeAlias = Tensor
@@ -29,10 +29,21 @@ class Context(NamedTuple):
     Attributes:
         image: ``(batch, channels, *space)``.
         disagreement: ``(batch, *space)``: how much the members of an ensemble disagree, of :mod:`segcal.pooling`.
+        mean_gap: ``(batch,)``: what :mod:`segcal.calibrators.surroundings` knows of the whole image, for a part of it.
     """
 
     image: Tensor | None = None
     disagreement: Tensor | None = None
+    mean_gap: Tensor | None = None
+
+    def narrow(self, axis: int, start: int, length: int) -> "Context":
+        """Return a part along an axis of space, counted from the last; what is known of the whole image stays."""
+        image, disagreement = (None if each is None else each.narrow(axis, start, length) for each in self[:2])
+        return self._replace(image=image, disagreement=disagreement)
+
+    def to(self, device: device | None) -> "Context":
+        """Return the same on a device."""
+        return Context(*(None if each is None else each.to(device) for each in self))
 
 
 # The label of a voxel that does not count: the user's ignore label, or outside the valid mask.

@@ -15,7 +15,7 @@ def calibrator_table():
         "|---|---|---|---|---|" + "---|" * len(CLASS_COUNTS),
     ]
     for name in CALIBRATORS:
-        sizes = [make_calibrator(name, count) for count in CLASS_COUNTS]
+        sizes = [make_calibrator(name, count).as_fitted() for count in CLASS_COUNTS]
         first = sizes[0]
         cells = [
             f"`{name}`",

@@ -7,7 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from segcal import make_calibrator
+import segcal
+from segcal import ArrayCases, make_calibrator
 from segcal.fitting.sample import Voxels
 from segcal.fitting.scores import (
     Noise,
@@ -160,3 +161,19 @@ def test_cases_of_one_group_count_as_one():
     once = noise([1.0, 2.0, 4.0], list("abc"), 1)
     copies = noise([1.0, 2.0, 4.0] * 4, list("abc") * 4, 1)
     assert copies.error == pytest.approx(once.error)
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+def test_near_boundaries_a_case_is_worth_what_the_metric_says(streamed):
+    """On all voxels of a case, its BA-ECE is that of :mod:`segcal.metrics`; without a boundary there is none."""
+    rng = np.random.default_rng(0)
+    logits = (2 * rng.normal(size=(2, 3, 21, 34))).astype("float32")
+    labels = np.zeros((2, 21, 34), int)
+    labels[0, :, 20:], labels[0, 3:9, 22:30], labels[0, :2] = 1, 2, -1
+    cases = ArrayCases(list(logits), list(labels), ignore=-1)
+    source = StreamedVoxels(cases, silent, contexts=["gap_image"])
+    if not streamed:
+        source = SampledVoxels(cases, 10_000, 0, silent, contexts=["gap_image"])
+    found = measure(make_calibrator("identity", 3), source, CPU)
+    assert found["0"].ba_ece == pytest.approx(float(segcal.metrics.ba_ece(logits[:1], labels[:1], ignore=-1)), rel=1e-5)
+    assert found["1"].ba_ece is None

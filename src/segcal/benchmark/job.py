@@ -140,7 +140,8 @@ def run_job(job: Job, protocol: Protocol, folder: Path, report: Report = lambda 
 
 
 def _fit(job: Job, protocol: Protocol, folder: Path, split: Split, report: Report) -> dict[str, Fitted]:
-    data = read_data(split.cal, split.val if len(split.val) else None, protocol.fit, report)
+    contexts = {name for unit in job.units for name in unit.pipeline.make(2).wants}
+    data = read_data(split.cal, split.val if len(split.val) else None, protocol.fit, report, contexts=contexts)
     fits = {}
     for unit in {unit.pipeline: unit for unit in job.units}.values():
         report(f"fitting {unit.pipeline.calibrator}")

@@ -17,7 +17,8 @@ from segcal.types import Preserves
 SYMBOLS = {"single": "p_0", "mean_probs": r"\bar{p}", "mean_logits": r"\bar{z}"}
 
 _P, _L = "mean_probs", "mean_logits"
-# Pooling and calibrator, in the row groups of Table 4. Vector scaling is defined in the paper, but not in its table.
+# Pooling and calibrator, in the row groups of Table 4. Vector scaling is defined in the paper, but not in its table;
+# conic scaling is ours.
 ROW_GROUPS: dict[str, tuple[tuple[str, str], ...]] = {
     "(a) Uncalibrated baselines": (("single", "identity"), (_P, "identity"), (_L, "identity")),
     "(b) Translation invariance: MS vs. MS_c and DC": ((_L, "ms"), (_L, "dc"), (_L, "ms_c")),
@@ -30,8 +31,11 @@ ROW_GROUPS: dict[str, tuple[tuple[str, str], ...]] = {
     ),
     "(f) Standard affine calibrator (not order-preserving, TI): DC": ((_P, "dc"), (_L, "dc")),
     "(g) Vector scaling, and its TI form": ((_L, "vs"), (_L, "vs_ti")),
+    "(h) Curves that see their surroundings (TI): conic scaling": tuple(
+        (how, name) for name in ("conic", "conic_class") for how in (_P, _L)
+    ),
 }
-OTHER_ROWS = "(h) Others"
+OTHER_ROWS = "(i) Others"
 
 
 class Pipeline(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):

@@ -105,7 +105,9 @@ class Protocol(ProtocolFile, frozen=True, kw_only=True):
 
     def open(self, task: Task, pooling: str, members: int | None = None) -> OpenTask:
         """Open a task with a pooling; see :func:`segcal.benchmark.tasks.open_task`."""
-        return open_task(task, pooling, self.root, self.embedded, members)
+        opened = open_task(task, pooling, self.root, self.embedded, members)
+        looks = any("disagreement" in pipeline.make(2).wants for pipeline in self.pipelines)
+        return opened._replace(cases=opened.cases.with_disagreement()) if looks else opened
 
     def divide(self, task: Task, cases: Cases, repeat: int) -> Split:
         """Divide the cases of a task, by groups; the same for every pipeline of a repeat, anew in each repeat."""

@@ -8,6 +8,7 @@ The paper's matched comparisons are of two pipelines that differ in one property
 
 - What does translation invariance do? Matrix scaling against its two TI forms; LTS on logits against log-probabilities.
 - What does keeping the decision cost? CDC against CMS_ap and CMS_op, with each pooling.
+- What do curves that see their surroundings add? Conic scaling against TS and CMS_ap, and by class against shared.
 
 The second is compared with the first, metric by metric, in paired differences over the test cases of all repeats. It is
 *better* or *worse* if the interval of the difference lies on one side of zero, and otherwise there is *no difference*.
@@ -57,6 +58,11 @@ PAIRS: tuple[tuple[str, str, str, str], ...] = (
     ("mean_probs", "cdc", "cms_op", "decision preservation"),
     ("mean_logits", "cdc", "cms_ap", "decision preservation"),
     ("mean_logits", "cdc", "cms_op", "decision preservation"),
+    *(
+        (pooling, first, second, "curves that see their surroundings")
+        for pooling in ("mean_probs", "mean_logits")
+        for first, second in (("ts", "conic"), ("cms_ap", "conic"), ("conic", "conic_class"))
+    ),
 )
 COMPARED = ("nll", "ece", "ba_ece", "ace", "dice")
 SHORT = {"nll": "NLL", "ece": "ECE", "ba_ece": "BA-ECE", "ace": "ACE", "dice": "DSC"}
@@ -178,7 +184,7 @@ def _offsets(units: Sequence[UnitResult]) -> dict[str, float | None]:
 
 
 def _pipeline(pipeline: Pipeline) -> PipelineFacts:
-    made = pipeline.make(2)
+    made = pipeline.make(2).as_fitted()
     return PipelineFacts(
         pooling=pipeline.pooling,
         calibrator=pipeline.calibrator,

@@ -13,6 +13,7 @@ import torch
 
 from segcal.calibrators.base import Calibrator
 from segcal.calibrators.conditional_affine import ConditionalAffine
+from segcal.calibrators.conic import Conic
 from segcal.calibrators.ensemble_temperature import EnsembleTemperatureScaling
 from segcal.calibrators.histogram import Histogram
 from segcal.calibrators.identity import Identity
@@ -45,6 +46,8 @@ CALIBRATORS: dict[str, Callable[..., Calibrator]] = {
     "cdc": ConditionalDirichlet,
     "cms_ap": partial(ConditionalAffine, preserves="argmax"),
     "cms_op": partial(ConditionalAffine, preserves="order"),
+    "conic": Conic,
+    "conic_class": partial(Conic, by_class=True),
     "ibts": ImageTemperatureScaling,
     "pts": ParametricTemperatureScaling,
     "iop": OrderPreservingNetwork,

@@ -43,6 +43,9 @@ class Calibrator(nn.Module, ABC):
             places, None if nothing is promised. A change of scores means *strictly* another class above; of the
             result, another class by ``argmax``, which takes the first of equal ones.
         pointwise: a voxel's result depends on that voxel alone.
+        wants: names of what its fit looks at around the voxels (:mod:`segcal.calibrators.surroundings`).
+        sees_members: it must be given how much the members of an ensemble disagree.
+        sees_image: of a part of an image it must be given what it sees of the whole.
         fitted_by: the method of :mod:`segcal.fitting` that fits it.
         has_penalty: whether its penalty has a term on weights (lam) and one on biases (mu).
         copies: what a fit holds of its size besides the parameters: gradients, steps, the best so far.
@@ -55,6 +58,9 @@ class Calibrator(nn.Module, ABC):
     translation_invariant: bool
     preserves: Preserves
     pointwise: bool = True
+    wants: tuple[str, ...] = ()
+    sees_members: bool = False
+    sees_image: bool = False
     fitted_by: str
     has_penalty: tuple[bool, bool] = (False, False)
     copies: int = 8
@@ -74,6 +80,10 @@ class Calibrator(nn.Module, ABC):
     @abstractmethod
     def scores(self, logits: Logits, context: Context | None = None) -> Tensor:
         """Return unnormalised log-probabilities of float32 or float64 logits ``(batch, classes, *space)``."""
+
+    def scores_at(self, logits: Tensor, context: Tensor | None = None) -> Tensor:
+        """Return the scores ``(C, n)`` of single voxels, whose surroundings ``(K, n)`` are known if it sees them."""
+        return self.scores(logits[None])[0]
 
     def reach(self, axes: int) -> tuple[int, ...] | None:
         """Return how far a voxel sees along each of `axes` axes of space; None if it sees the whole image."""
@@ -98,6 +108,10 @@ class Calibrator(nn.Module, ABC):
     def penalty(self, lam: float, mu: float) -> Tensor:
         """Return the penalty of the parameters, differentiable; zero for a calibrator that has none."""
         return torch.zeros((), dtype=torch.float64)
+
+    def as_fitted(self) -> "Calibrator":
+        """Return one that is as large and sees as much as a fit to images leaves it."""
+        return self
 
     def num_parameters(self) -> int:
         """Return how many scalars are fitted (Table 2)."""

@@ -53,7 +53,7 @@ class ConditionalAffine(AffineCalibrator):
         gauge[:, 0] = 1
         self.set_parameters(torch.eye(num_classes - 1).repeat(num_classes, 1, 1), gauge=gauge)
 
-    def frame(self, logits: Tensor) -> Frame:
+    def frame(self, logits: Tensor, context: Tensor | None = None) -> Frame:
         """Return the gaps in canonical order, the winner, and that order."""
         order = self._canonical_order(logits)
         canonical = logits.gather(-1, order)

@@ -109,6 +109,8 @@ class ConvexCalibrator(Calibrator):
         centred: features with a large offset may be moved (:attr:`Block.centre`).
         first_sample: voxels of an expert behind its first Hessian; None for as many as its cost allows.
         by_products: whether :meth:`operator` is there.
+        guarded: of the strengths of its penalty, those are left out at which ECE or BA-ECE of held-out cases are higher
+            than those of temperature scaling.
     """
 
     fitted_by = "convex"
@@ -118,18 +120,22 @@ class ConvexCalibrator(Calibrator):
     centred = False
     first_sample: int | None = None
     by_products = False
+    guarded = False
 
     @property
     def num_features(self) -> int:
         """How many numbers the frame of a voxel has, about."""
         return self.num_classes
 
-    def prepare(self, logits: Iterable[Tensor]) -> None:
-        """Look at the voxels of a fit, batches ``(C, n)``, before it starts; for knots and the like."""
+    def prepare(self, voxels: Iterable[tuple[Tensor, Tensor | None]]) -> None:
+        """Look at the voxels of a fit, logits ``(C, n)`` and contexts ``(K, n)``, before it starts; for knots."""
 
     @abstractmethod
-    def frame(self, logits: Tensor) -> Frame:
-        """Bring logits ``(N, C)`` into the coordinates in which this calibrator is linear."""
+    def frame(self, logits: Tensor, context: Tensor | None = None) -> Frame:
+        """Bring logits ``(N, C)`` into the coordinates in which this calibrator is linear.
+
+        `context` is ``(K, N)``: what is known of the voxels' surroundings, for a calibrator that sees them.
+        """
 
     @abstractmethod
     def bounds(self) -> tuple[Tensor, Tensor]:
@@ -138,6 +144,11 @@ class ConvexCalibrator(Calibrator):
     def penalised(self, theta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return what the penalty squares, linear in ``(..., P)``: the vectors behind lam, mu and nu; or nothing."""
         return theta[..., :0], theta[..., :0], theta[..., :0]
+
+    def penalty(self, lam: float, mu: float) -> Tensor:
+        """Return the penalty with these strengths, averaged over experts, differentiable."""
+        first, second, _ = self.penalised(self.theta())
+        return (lam * first.square().sum(-1) + mu * second.square().sum(-1)).mean()
 
     def squares(self) -> list[tuple[Tensor, int]]:
         """Return Q ``(P, P)`` and n of each of the mean squares ``theta Q theta / n``: for lam, mu and nu."""

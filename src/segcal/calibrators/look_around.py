@@ -50,10 +50,10 @@ def each_part(context: Context | None, change: Callable[[Tensor], Tensor]) -> Co
     """Return a context whose parts were changed alike; `change` sees them as ``(batch, channels, *space)``."""
     if context is None:
         return None
-    image, disagreement = context
-    return Context(
-        None if image is None else change(image),
-        None if disagreement is None else change(disagreement.unsqueeze(1)).squeeze(1),
+    image, disagreement, _ = context
+    return context._replace(
+        image=None if image is None else change(image),
+        disagreement=None if disagreement is None else change(disagreement.unsqueeze(1)).squeeze(1),
     )
 
 

@@ -48,7 +48,7 @@ class MatrixScaling(AffineCalibrator):
         self.translation_invariant = canonical
         self.set_parameters(torch.eye(num_classes))
 
-    def frame(self, logits: Tensor) -> Frame:
+    def frame(self, logits: Tensor, context: Tensor | None = None) -> Frame:
         """Return the logits, or the log-probabilities."""
         return Frame(canonical_logits(logits) if self.translation_invariant else logits)
 
@@ -75,7 +75,7 @@ class RowSumMatrixScaling(AffineCalibrator):
         super().__init__(num_classes)
         self.set_parameters(torch.eye(num_classes)[:, :-1], gauge=torch.ones(1))
 
-    def frame(self, logits: Tensor) -> Frame:
+    def frame(self, logits: Tensor, context: Tensor | None = None) -> Frame:
         """Return the differences to the last logit."""
         return Frame(logits[:, :-1] - logits[:, -1:])
 
@@ -100,7 +100,7 @@ class ConditionalDirichlet(AffineCalibrator):
         super().__init__(num_classes)
         self.set_parameters(torch.eye(num_classes).repeat(num_classes, 1, 1))
 
-    def frame(self, logits: Tensor) -> Frame:
+    def frame(self, logits: Tensor, context: Tensor | None = None) -> Frame:
         """Return log-probabilities and the predicted class."""
         return Frame(canonical_logits(logits), expert=winner(logits))
 

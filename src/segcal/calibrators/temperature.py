@@ -34,7 +34,7 @@ class TemperatureScaling(ConvexCalibrator):
         """Return the distances to the winner, divided by the temperature."""
         return (logits - logits.amax(dim=1, keepdim=True)) * self.inverse_temperature.to(logits.dtype)
 
-    def frame(self, logits: Tensor) -> Frame:
+    def frame(self, logits: Tensor, context: Tensor | None = None) -> Frame:
         """Return the distances to the winner."""
         return Frame(logits - logits.amax(dim=1, keepdim=True))
 

@@ -50,7 +50,7 @@ class VectorScaling(ConvexCalibrator):
         logits = self.frame(logits).features
         return logits * self.scale.to(logits.dtype).view(shape) + self.bias.to(logits.dtype).view(shape)
 
-    def frame(self, logits: Tensor) -> Frame:
+    def frame(self, logits: Tensor, context: Tensor | None = None) -> Frame:
         """Return the logits, with the winner at zero where the offset must not matter."""
         return Frame(logits - logits.amax(dim=1, keepdim=True) if self.translation_invariant else logits)
 

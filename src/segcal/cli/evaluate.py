@@ -9,10 +9,10 @@ from segcal.cases import split_folders
 from segcal.cli.console import Output
 from segcal.cli.progress import case_bar
 from segcal.cli.reading import open_folders
-from segcal.evaluation.evaluate import FITTED_ON, TITLES, check_match, evaluate_by_part
+from segcal.evaluation.evaluate import TITLES, check_match, evaluate_by_part
 from segcal.evaluation.result import CSV_SIGNATURE, SUMMARY_SIGNATURE, labelled_rows, plain_by_part
-from segcal.report.evaluated import FLATTERS, evaluation_document
-from segcal.report.page import PAGE_SIGNATURE, write_page
+from segcal.report.evaluated import write_evaluation
+from segcal.report.page import PAGE_SIGNATURE
 from segcal.target import check_file
 
 SIGNATURES = (CSV_SIGNATURE, SUMMARY_SIGNATURE, PAGE_SIGNATURE)
@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
     if args.summary is not None:
         first.to_summary(args.summary)
     if args.report is not None:
-        write_page(args.report, evaluation_document(first, cases, fitted, notes=[FLATTERS] * (part == FITTED_ON)))
+        write_evaluation(args.report, first, cases, fitted, part)
     for name, result in results.items():
         output.say(f"{TITLES[name]}:", result.table(output.width))
     output.document(plain_by_part(results))

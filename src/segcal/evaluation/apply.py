@@ -29,7 +29,7 @@ from segcal.cases.suspicion import doubtful_kind, warn
 from segcal.cases.write import CaseWriter
 from segcal.errors import InputError
 from segcal.evaluation.evaluate import check_match
-from segcal.evaluation.slabs import calibrated_scores
+from segcal.evaluation.slabs import as_seen, calibrated_scores
 from segcal.fitting.certificate import Fitted
 from segcal.numerics import winner
 from segcal.target import claim, entries
@@ -109,7 +109,7 @@ def apply(
     written: dict[str, AppliedCase] = {}
     with claim(Path(folder)):
         applier = Applier(fitted, cases, folder, output_kind, confidence_map, overwrite)
-        missing, stale = applier.missing(), applier.stale()
+        missing, stale = as_seen(applier.missing(), fitted.calibrator), applier.stale()
         warn(doubtful_kind(missing))
         tell = progress or (lambda case_id: None)
         for case_id in sorted({*cases.ids} - {*missing.ids}):

@@ -18,6 +18,7 @@ from segcal.cases import as_cases
 from segcal.cases.base import CaseError
 from segcal.cases.parallel import map_cases
 from segcal.errors import InputError
+from segcal.evaluation.slabs import as_seen
 from segcal.evaluation.violations import Measured, adversarial, measure, rise_of, shift_change
 from segcal.fitting.certificate import Fitted
 
@@ -115,7 +116,7 @@ def audit(
             f"calibrator is {type(calibrator).__name__}, but a calibrator, or what fit or load returned, is needed. "
             "Pass one of these."
         )
-    cases = None if cases is None else as_cases(cases, **declared)
+    cases = None if cases is None else as_seen(as_cases(cases, **declared), calibrator)
     if cases is not None and cases.num_classes != calibrator.num_classes:
         raise InputError(
             f"the calibrator has {calibrator.num_classes} classes, but the cases have {cases.num_classes}. "

@@ -23,6 +23,7 @@ from segcal.cases.suspicion import Suspicion, like_probabilities, other_origin, 
 from segcal.errors import InputError
 from segcal.evaluation.case_counter import Counter, Map, Stage, summarise
 from segcal.evaluation.result import Evaluation
+from segcal.evaluation.slabs import as_seen
 from segcal.fitting.certificate import Fitted
 from segcal.metrics import Metric, find_metrics
 from segcal.statistics import BandCache, CaseTables
@@ -87,7 +88,7 @@ def evaluate(
             "needed. Pass one of these."
         )
     chosen = _choose(metrics, calibrator is not None)
-    cases = as_cases(cases, labels, **declared)
+    cases = as_seen(as_cases(cases, labels, **declared), calibrator)
     if len(cases) == 0:
         raise InputError("cases is empty, but at least one case is needed. Check the folder or the split.")
     measure = partial(_measure, Counter(chosen, bands), calibrator)

@@ -6,16 +6,19 @@ is computed in. A calibrator that sees the whole image gets the whole image.
 """
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
 from segcal.calibrators.base import Calibrator
-from segcal.cases.base import Case
+from segcal.calibrators.surroundings import runner_up_gap
+from segcal.cases.base import Case, Cases
 from segcal.checks import check_forward
 from segcal.numerics import compute_dtype
 from segcal.types import Context
+
+AnyCases = TypeVar("AnyCases", bound=Cases)
 
 # Logits of one slab.
 STEP_VALUES = 1 << 24
@@ -33,6 +36,11 @@ class Slab(NamedTuple):
     where: tuple[Any, ...]
     logits: Tensor
     scores: Tensor
+
+
+def as_seen(cases: AnyCases, calibrator: object) -> AnyCases:
+    """Return cases that say where their members disagree, if the calibrator must be given that."""
+    return cases.with_disagreement() if getattr(calibrator, "sees_members", False) else cases
 
 
 def calibrated_scores(
@@ -71,8 +79,11 @@ def score_slabs(
     space, total = case.logits.shape[1:], case.logits.numel()
     kind = compute_dtype(case.logits.dtype) if dtype is None else dtype
     reach = calibrator.reach(len(space))
+    context = case.context
+    if calibrator.sees_image:
+        context = context._replace(mean_gap=_mean_gap(case.logits, values))
     if reach is None or total <= values:
-        yield Slab((...,), *_scored(calibrator, case.logits[None], case.context, shift, kind))
+        yield Slab((...,), *_scored(calibrator, case.logits[None], context, shift, kind))
         return
     longest = max(range(len(space)), key=lambda number: space[number])
     axis, size, overlap = longest - len(space), space[longest], reach[longest]  # from the end, where all have space
@@ -81,7 +92,7 @@ def score_slabs(
         stop = min(start + step, size)
         low, high = max(0, start - overlap), min(size, stop + overlap)
         window = (axis, low, high - low)
-        seen = Context(*(None if each is None else each.narrow(*window) for each in case.context))
+        seen = context.narrow(*window)
         own = None if shift is None else shift.narrow(*window)
         part, scores = _scored(calibrator, case.logits[None].narrow(*window), seen, own, kind)
         inner = (axis, start - low, stop - start)
@@ -97,5 +108,12 @@ def _scored(
     logits = logits.to(device, dtype)
     if shift is not None:
         logits = logits + shift.to(device, dtype)
-    seen = Context(*(None if each is None else each.to(device) for each in context))
-    return logits, calibrator.scores(logits, seen)
+    return logits, calibrator.scores(logits, context.to(device))
+
+
+def _mean_gap(logits: Tensor, values: int) -> Tensor:
+    """Return what is known of the whole image, ``(1,)``, found in parts."""
+    voxels = logits.reshape(1, len(logits), -1)
+    step = max(1, values // len(logits))
+    parts = [runner_up_gap(part.to(compute_dtype(part.dtype))) for part in voxels.split(step, dim=2)]
+    return torch.stack([part.sum(1, dtype=torch.float64) for part in parts]).sum(0) / voxels.shape[2]

@@ -82,7 +82,7 @@ class VoxelBatches(Batches):
             count = voxels.labels.numel()
             order = torch.from_numpy(np.arange(count) if number is None else rng.permutation(count))
             for index in order.split(BATCH_VOXELS):
-                logits, labels, weight = (values.to(self._device) for values in voxels.take(index))
+                logits, labels, weight, *_ = voxels.take(index).each(lambda values: values.to(self._device))
                 yield _weighted(model.scores(logits.T.contiguous()), labels, weight)
 
 

@@ -5,8 +5,9 @@ r"""The rule by which a calibrator is chosen without doing harm, from what held-
    mean can be one failed case, which asks for a temperature that harms all others: there most must not get worse.
 2. Another candidate is *clearly better* if its NLL is lower than the reference's by more than noise allows: the upper
    end of the one-sided 95 % interval of the paired difference (Student's t over groups,
-   :func:`segcal.fitting.scores.noise`) is below zero, and its ECE is not higher by more than one standard error. Of
-   fewer than ten groups nothing can be said to be clearly better: their spread is not known well enough.
+   :func:`segcal.fitting.scores.noise`) is below zero, and neither its ECE nor, where it is known, its BA-ECE is higher
+   by more than one standard error. Of fewer than ten groups nothing can be said to be clearly better: their spread is
+   not known well enough.
 3. The best of these is taken, or the one with the fewest parameters that is within one standard error of it; without
    any, the reference.
 
@@ -106,7 +107,7 @@ def candidates(num_classes: int, preserve: Preserve = "argmax", allow_offset_dep
     Those that decide by a selector, a threshold or bins, or see neighbours, are for those who name them.
 
     >>> candidates(3)
-    ['identity', 'ts', 'ets', 'cms_ap', 'cms_op', 'pts', 'iop', 'isotonic']
+    ['identity', 'ts', 'ets', 'cms_ap', 'cms_op', 'conic', 'conic_class', 'pts', 'iop', 'isotonic']
     """
     if preserve not in ENOUGH:
         raise InputError(f"preserve is {preserve!r}, but it must be order, argmax or none. Choose one of the three.")
@@ -172,7 +173,7 @@ def _share_worse(row: Tried, other: Tried, groups: Mapping[str, str]) -> float:
 
 
 def _against(
-    row: Tried, other: Tried, groups: Mapping[str, str], folds: int, what: Literal["nll", "ece"] = "nll"
+    row: Tried, other: Tried, groups: Mapping[str, str], folds: int, what: Literal["nll", "ece", "ba_ece"] = "nll"
 ) -> Noise:
     """Return the mean over cases of what one has more than the other, with its noise."""
     ids, differences = paired(row.worth, other.worth, what)
@@ -191,13 +192,21 @@ def _judge(row: Tried, reference: Tried, groups: Mapping[str, str], folds: int) 
         verdict = "too few groups to know"
     elif not _below_zero(against, number):
         verdict = "better, but not beyond noise"
-    elif ece_against.error is not None and ece_against.mean > ece_against.error:
+    elif _above_noise(ece_against):
         verdict = "better in NLL, worse in ECE"
+    elif all(worth.ba_ece is not None for worth in row.worth.values()) and _above_noise(
+        _against(row, reference, groups, folds, "ba_ece")
+    ):
+        verdict = "better in NLL, worse in BA-ECE"
     else:
         verdict = CLEARLY
     ece = sum(worth.ece for worth in row.worth.values()) / len(row.worth)
     judged = replace(row.candidate, nll=row.nll, ece=ece, against=against, ece_against=ece_against, verdict=verdict)
     return replace(row, candidate=judged)
+
+
+def _above_noise(found: Noise) -> bool:
+    return found.error is not None and found.mean > found.error
 
 
 def _below_zero(found: Noise, groups: int) -> bool:

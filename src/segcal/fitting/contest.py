@@ -8,7 +8,7 @@ pooling that did best. A candidate that the first folds show to be worse than te
 
 import copy
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any, NamedTuple
 
@@ -93,20 +93,23 @@ def choose(
     names = candidates(cases.num_classes, preserve, allow_offset_dependent) if names is None else names
     for name, pooling in itertools.product(names, cases.poolings):
         cases.pooled(pooling).require_offset(name, make_calibrator(name, cases.num_classes).translation_invariant)
+    contexts = {context for name in names for context in make_calibrator(name, 2).wants}
     config = check_config(config)
     check_device(device)
     with Progress("choosing") as progress:
-        data = read_poolings(cases, validation, config, progress, workers, failed)
+        data = read_poolings(cases, validation, config, progress, workers, failed, contexts=contexts)
         return compare(names, data, config, device, progress).fitted
 
 
-def read_poolings(cases: Cases, validation: Cases | None, config: FitConfig, *how: Any) -> dict[str | None, FitData]:
+def read_poolings(
+    cases: Cases, validation: Cases | None, config: FitConfig, *how: Any, contexts: Collection[str] = ()
+) -> dict[str | None, FitData]:
     """Return the voxels of a comparison, by pooling; further arguments are those of :func:`read_data`."""
     room = replace(config, memory=max(1 << 20, config.memory // len(cases.poolings)))
     data: dict[str | None, FitData] = {}
     for pooling in cases.poolings:
         own = None if validation is None else validation.pooled(pooling)
-        data[pooling] = read_data(cases.pooled(pooling), own, room, *how, suspect=not data)
+        data[pooling] = read_data(cases.pooled(pooling), own, room, *how, suspect=not data, contexts=contexts)
     return data
 
 
@@ -162,7 +165,7 @@ class _Contest:
     def add(self, name: str, data: FitData) -> None:
         """Hold a candidate out, unless it is too large for the voxels."""
         calibrator = make_calibrator(name, data.cases.num_classes)
-        candidate = Candidate(name, data.cases.pooling, calibrator.num_identifiable())
+        candidate = Candidate(name, data.cases.pooling, calibrator.as_fitted().num_identifiable())
         if calibrator.fitted_by != "isotonic" and candidate.parameters * VOXELS_PER_PARAMETER > data.source.used:
             self._left.append(replace(candidate, verdict="not tried: too many parameters for the voxels"))
             return

@@ -127,7 +127,7 @@ class TemperatureProblem(ConvexProblem):
         if self._kept is not None:
             return self._kept
         batches = (
-            Voxels(*(x[..., :: self._stride].contiguous().to(self._device) for x in voxels)) for voxels in self._source
+            voxels.each(lambda x: x[..., :: self._stride].contiguous().to(self._device)) for voxels in self._source
         )
         if self._source.streamed and self._stride == 1:
             return batches

@@ -113,7 +113,7 @@ def _fit_temperature(request: Request, voxels: Voxels, keep: Tensor) -> Solution
     """Return the best temperature of some voxels; None without any."""
     if not bool(keep.any()):
         return None
-    kept = Voxels(*(values.contiguous() for values in voxels.take(keep)))
+    kept = voxels.take(keep).each(torch.Tensor.contiguous)
     source = HeldVoxels(kept, {"kept": kept.labels.numel()})
     return solve_temperature(source, request.device, request.config.tol, approach=False)
 

@@ -68,8 +68,9 @@ PAPER_METHODS: dict[str, Callable[[Request], Certificate]] = {
 
 def fit_declared(request: Request) -> Certificate:
     """Fit a calibrator by the method that it declares."""
-    methods = METHODS | PAPER_METHODS if request.config.method == "paper" else METHODS
-    return methods[request.calibrator.fitted_by](request)
+    calibrator = request.calibrator
+    of_paper = request.config.method == "paper" and not (calibrator.wants or calibrator.pointwise is False)
+    return (METHODS | PAPER_METHODS if of_paper else METHODS)[calibrator.fitted_by](request)
 
 
 def fit(
@@ -116,7 +117,7 @@ def fit(
     cases.require_offset(calibrator.name, calibrator.translation_invariant)
     check_device(device)
     with Progress("fitting") as progress:
-        data = read_data(cases, validation, config, progress, workers, failed, suspect=True)
+        data = read_data(cases, validation, config, progress, workers, failed, suspect=True, contexts=calibrator.wants)
         return fit_to(name_or_calibrator, data, config, device, progress)
 
 

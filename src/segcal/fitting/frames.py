@@ -100,7 +100,7 @@ class Frames:
 
     @torch.no_grad()
     def _split(self, voxels: Voxels, experts: list[int] | range) -> Iterator[tuple[int, Block]]:
-        frame = self._calibrator.frame(voxels.logits.T.double())
+        frame = self._calibrator.frame(voxels.logits.T.double(), voxels.context)
         target = voxels.labels
         if frame.order is not None:
             positions = torch.arange(frame.order.shape[1], dtype=torch.int32, device=frame.order.device)

@@ -82,7 +82,7 @@ class MixtureProblem(BlockProblem):
         self._device = device
         self._voxels: Iterable[Voxels] = source
         if keep_every is not None:
-            self._voxels = [Voxels(*(x[..., ::keep_every].contiguous() for x in voxels)) for voxels in source]
+            self._voxels = [voxels.each(lambda x: x[..., ::keep_every].contiguous()) for voxels in source]
         self.low = torch.tensor([SMALLEST_SCALE, 0.0, 0.0, 0.0], dtype=torch.float64)
         self.high = torch.tensor([LARGEST, 2.0, 2.0, 2.0], dtype=torch.float64)
         self._hessian = torch.eye(4, dtype=torch.float64)
@@ -96,7 +96,7 @@ class MixtureProblem(BlockProblem):
         value, total = 0.0, 0.0
         gradient, hessian = torch.zeros(4, dtype=torch.float64), torch.zeros(4, 4, dtype=torch.float64)
         for voxels in self._voxels:
-            for logits, labels, weight in voxels.steps(STEP_VALUES, self._device):
+            for logits, labels, weight, *_ in voxels.steps(STEP_VALUES, self._device):
                 own = _terms(logits.double(), labels.long(), weight.double(), theta[0])
                 value, gradient, hessian = value + own[0], gradient + own[1], hessian + own[2]
                 total += float(weight.double().sum())
@@ -199,7 +199,7 @@ class MixtureLikelihood(MeanNLL):
 
     def _prepare(self) -> Iterable[_Ready]:
         for voxels in self._source:
-            logits, labels, weight = Voxels(*(x.to(self._device) for x in voxels))
+            logits, labels, weight, *_ = voxels.each(lambda x: x.to(self._device))
             gaps = logits - logits.amax(0)
             own = gaps.gather(0, labels.long()[None])[0]
             original = (own - gaps.logsumexp(0)).exp()

@@ -1,6 +1,6 @@
 """One fit: the voxels that are read for it, drawn from its cases and kept, or streamed; and what a method is given."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from segcal.calibrators.base import Calibrator
+from segcal.calibrators.surroundings import CONTEXTS
 from segcal.cases.base import CaseError, Cases
 from segcal.cases.loader import as_cases
 from segcal.cases.suspicion import single_folds, warn
@@ -78,17 +79,24 @@ def read_data(
     failed: Callable[[CaseError], None] | None = None,
     *,
     suspect: bool = False,
+    contexts: Collection[str] = (),
 ) -> FitData:
     """Draw the voxels of a fit from its cases, or arrange to stream them; `suspect` warns of what is seldom meant.
 
-    The other arguments are those of :func:`segcal.fit`.
+    `contexts` is what calibrators want to know around voxels; the other arguments are those of :func:`segcal.fit`.
     """
     check_cases(cases, validation)
+    if "disagreement" in contexts:
+        cases, validation = cases.with_disagreement(), validation and validation.with_disagreement()
     watch = Watch(cases.num_classes) if suspect else None
-    source = _voxels(cases, config, report, workers, failed, watch, "calibration")
+    source = _voxels(cases, config, report, workers, failed, watch, "calibration", contexts)
     # Who passes the same collection twice knows it.
     other = None if validation is cases else watch
-    own = None if validation is None else _voxels(validation, config, report, workers, failed, other, "validation")
+    own = (
+        None
+        if validation is None
+        else _voxels(validation, config, report, workers, failed, other, "validation", contexts)
+    )
     if watch is not None:
         warn([*single_folds(cases.origin), *watch.found(), *look_at_members(cases)], level=2)
     return FitData(
@@ -122,6 +130,7 @@ def _voxels(
     failed: Callable[[CaseError], None] | None,
     watch: Watch | None,
     part: str,
+    contexts: Collection[str],
 ) -> VoxelSource:
     read = 0
 
@@ -132,8 +141,8 @@ def _voxels(
 
     seen = None if watch is None else partial(watch.add, part=part)
     if config.voxels == "all":
-        return StreamedVoxels(cases, tick, workers, failed, seen)
-    # Voxels that fit into the memory allowed: 4 bytes for each class, and label and weight.
-    room = config.memory // (4 * (cases.num_classes + 2))
+        return StreamedVoxels(cases, tick, workers, failed, seen, contexts)
+    # Voxels that fit into the memory allowed: 4 bytes for each class and context, and label and weight.
+    room = config.memory // (4 * (cases.num_classes + 2 + (len(CONTEXTS) if contexts else 0)))
     quota = max(1, min(config.voxels, room // len(cases)))
-    return SampledVoxels(cases, quota, config.seed, tick, workers, failed, seen)
+    return SampledVoxels(cases, quota, config.seed, tick, workers, failed, seen, contexts)

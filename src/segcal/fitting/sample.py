@@ -9,7 +9,7 @@ by systematic sampling, and gets the weight :math:`1 / \pi_i`. Whether a voxel i
 never on its label, so the weighted likelihood is an unbiased estimate of that of all voxels.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -24,26 +24,37 @@ class Voxels(NamedTuple):
         logits: ``(C, n)`` float32 or float64.
         labels: ``(n,)`` int32.
         weight: ``(n,)``, of the type of the logits.
+        context: ``(K, n)``, of :data:`segcal.calibrators.surroundings.CONTEXTS`, NaN where one is not known; None if it
+            was not asked for.
+        distance: ``(n,)``, from the boundary of the labels, infinite where there is none; None as for `context`.
     """
 
     logits: Tensor
     labels: Tensor
     weight: Tensor
+    context: Tensor | None = None
+    distance: Tensor | None = None
+
+    def each(self, change: Callable[[Tensor], Tensor]) -> "Voxels":
+        """Return voxels whose tensors were changed alike."""
+        return Voxels(*(None if values is None else change(values) for values in self))  # type: ignore[arg-type]
 
     def take(self, index: Tensor | slice) -> "Voxels":
         """Return the voxels at these indices, or those that a mask keeps."""
-        return Voxels(*(values[..., index] for values in self))
+        return self.each(lambda values: values[..., index])
 
     def steps(self, values: int, device: torch.device | None = None) -> Iterator["Voxels"]:
         """Yield parts of about so many values, on a device."""
         step = max(256, values // len(self.logits))
         for start in range(0, self.labels.numel(), step):
-            yield Voxels(*(x.to(device) for x in self.take(slice(start, start + step))))
+            yield self.take(slice(start, start + step)).each(lambda values: values.to(device))
 
 
 def join(parts: list[Voxels]) -> Voxels:
     """Return the voxels of all parts."""
-    return Voxels(*(torch.cat(values, dim=-1) for values in zip(*parts, strict=True)))
+    columns = zip(*parts, strict=True)
+    joined = (None if values[0] is None else torch.cat(values, dim=-1) for values in columns)
+    return Voxels(*joined)  # type: ignore[arg-type]
 
 
 def draw(voxels: Voxels, quota: int, rng: np.random.Generator) -> Voxels:

@@ -1,6 +1,7 @@
 r"""Scores of a fitted calibrator on voxels: likelihood, calibration error, and how well errors are detected.
 
-A held-out case is measured by the mean NLL of its voxels and by its ECE (15 bins).
+A held-out case is measured by the mean NLL of its voxels, by its ECE (15 bins), and, where it is known how far they are
+from the boundary of the labels, by its BA-ECE.
 
 The *noise* of a mean difference over cases is that of their groups: with :math:`d_i` the difference in case i of n, and
 g over groups,
@@ -25,6 +26,7 @@ from segcal.fitting.certificate import Certificate
 from segcal.fitting.request import Request
 from segcal.fitting.sample import Voxels
 from segcal.fitting.voxels import VoxelSource
+from segcal.statistics.boundary import BAND_EDGES
 
 STEP_VALUES = 1 << 21
 BINS = 50
@@ -35,10 +37,11 @@ Detection: TypeAlias = dict[str, float | None]
 
 
 class Worth(NamedTuple):
-    """What a calibrator is worth on one case: lower is better in both."""
+    """What a calibrator is worth on one case: lower is better; None where something is not defined or not known."""
 
     nll: float
     ece: float
+    ba_ece: float | None = None
 
 
 class Noise(NamedTuple):
@@ -55,10 +58,10 @@ def in_steps(batches: Iterable[Voxels], device: torch.device | None = None) -> I
 
 @torch.no_grad()
 def mean_nll(calibrator: Calibrator, batches: Iterable[Voxels], device: torch.device | None = None) -> float:
-    """Return the weighted mean NLL of a calibrator that works voxel by voxel, summed in float64."""
+    """Return the weighted mean NLL of a calibrator at single voxels, summed in float64."""
     total = weight = 0.0
     for voxels in in_steps(batches, device):
-        scores = calibrator.scores(voxels.logits[None])[0]
+        scores = calibrator.scores_at(voxels.logits, voxels.context)
         total += float((voxels.weight.double() * nll_of(scores, voxels.labels).double()).sum())
         weight += float(voxels.weight.sum(dtype=torch.float64))
     return total / weight
@@ -125,13 +128,32 @@ def measure(calibrator: Calibrator, held: VoxelSource, device: torch.device) -> 
 def _worth(calibrator: Calibrator, source: VoxelSource, device: torch.device) -> Worth:
     total = weight = 0.0
     gaps = torch.zeros(CASE_BINS, dtype=torch.float64)
+    bands = torch.zeros(3, len(BAND_EDGES) + 1, dtype=torch.float64)  # gap, distance, weight; the last is no band
     for voxels in in_steps(source, device):
-        log_probs = torch.log_softmax(calibrator.scores(voxels.logits[None])[0], 0)
+        log_probs = torch.log_softmax(calibrator.scores_at(voxels.logits, voxels.context), 0)
         total += float((voxels.weight.double() * nll_of(log_probs, voxels.labels).double()).sum())
         weight += float(voxels.weight.sum(dtype=torch.float64))
         confidence, decided = log_probs.max(0)
         gaps += gap_sums(confidence.exp(), decided == voxels.labels, voxels.weight, CASE_BINS)
-    return Worth(total / weight, float(gaps.abs().sum()) / weight)
+        if voxels.distance is not None:
+            gap = confidence.exp() - (decided == voxels.labels).to(confidence.dtype)
+            bands += _band_sums(gap, voxels.distance, voxels.weight)
+    return Worth(total / weight, float(gaps.abs().sum()) / weight, _boundary_error(bands[:, :-1]))
+
+
+def _band_sums(gap: Tensor, distance: Tensor, weight: Tensor) -> Tensor:
+    """Return the sums of gap, distance and weight in each band of distance; the last is of infinite ones."""
+    edges = torch.tensor([*BAND_EDGES[1:], torch.inf], device=distance.device)
+    number = torch.searchsorted(edges, distance, right=True)
+    terms = torch.stack([gap, torch.where(distance.isinf(), 0.0, distance), torch.ones_like(gap)]) * weight
+    return torch.zeros(3, len(edges) + 1, dtype=torch.float64).index_add(1, number.cpu(), terms.double().cpu())
+
+
+def _boundary_error(bands: Tensor) -> float | None:
+    """Return the BA-ECE of sums per band; None if all are empty."""
+    gap, distance, mass = bands[:, bands[2] > 0]
+    share = 1 / (1 + distance / mass)
+    return float((share * (gap / mass).abs()).sum() / share.sum()) if len(mass) else None
 
 
 def noise(values: Sequence[float], groups: Sequence[str], folds: int) -> Noise:
@@ -153,9 +175,14 @@ def noise(values: Sequence[float], groups: Sequence[str], folds: int) -> Noise:
 
 
 def paired(first: Mapping[str, Worth], second: Mapping[str, Worth], what: str = "nll") -> tuple[list[str], list[float]]:
-    """Return the cases that both have, and first minus second in each."""
-    ids = [case_id for case_id in first if case_id in second]
-    return ids, [getattr(first[case_id], what) - getattr(second[case_id], what) for case_id in ids]
+    """Return the cases in which both are known, and first minus second in each."""
+    both = {
+        case_id: (getattr(first[case_id], what), getattr(second[case_id], what))
+        for case_id in first
+        if case_id in second
+    }
+    known = {case_id: pair for case_id, pair in both.items() if None not in pair}
+    return list(known), [one - other for one, other in known.values()]
 
 
 def detection_quality(margin: NDArray[np.float64], wrong: NDArray[np.bool_], weight: NDArray[np.float64]) -> Detection:

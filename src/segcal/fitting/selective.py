@@ -77,7 +77,7 @@ def fit_selective(request: Request, fit_inner: InnerFit) -> Certificate:
 def _make_examples(calibrator: Selective, voxels: Voxels, device: torch.device) -> Examples:
     """Return what the selector sees of voxels, and which of them are mispredicted."""
     features, right = [], []
-    for logits, labels, _ in in_steps([voxels], device):
+    for logits, labels, *_ in in_steps([voxels], device):
         seen, _ = calibrator.parts(logits[None])
         features.append(selector_input(seen)[0].T.float())
         right.append(torch.where(winner(seen)[0] == labels, RIGHT, WRONG))
@@ -88,7 +88,7 @@ def _make_examples(calibrator: Selective, voxels: Voxels, device: torch.device) 
 def measure_selector(calibrator: Selective, voxels: Voxels, device: torch.device) -> Detection:
     """Return recall, precision and AUROC of the selector on voxels."""
     margins, wrong = [], []
-    for logits, labels, _ in in_steps([voxels], device):
+    for logits, labels, *_ in in_steps([voxels], device):
         seen, _ = calibrator.parts(logits[None])
         margins.append(calibrator.selector(seen)[0].double().cpu().numpy())
         wrong.append((winner(seen)[0] != labels).cpu().numpy())
@@ -156,7 +156,7 @@ def _try_temperatures(calibrator: Selective, voxels: Voxels, device: torch.devic
     """Return the sums by temperature over flagged voxels, and over the others."""
     choices = (WRONG_TEMPERATURES, RIGHT_TEMPERATURES if calibrator.inner is None else (1.0,))
     tried = tuple(_Tried(dict.fromkeys(ts, 0.0), {t: torch.zeros(1) for t in ts}) for ts in choices)
-    for logits, labels, weight in in_steps([voxels], device):
+    for logits, labels, weight, *_ in in_steps([voxels], device):
         seen, unflagged = (scores[0] for scores in calibrator.parts(logits[None]))
         mask = calibrator.selector(seen[None])[0] > 0
         for sums, scores, own in ((tried[0], seen, mask), (tried[1], unflagged, ~mask)):

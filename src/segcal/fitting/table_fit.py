@@ -37,7 +37,7 @@ def fit_histogram(request: Request) -> Certificate:
     voxels = gather(request.source, MOST_VOXELS, request.config.seed)
     parts = [
         (torch.softmax(logits, 0).amax(0).cpu(), (winner(logits, 0) == labels).cpu())
-        for logits, labels, _ in in_steps([voxels], request.device)
+        for logits, labels, *_ in in_steps([voxels], request.device)
     ]
     confidence = torch.cat([part[0] for part in parts]).double().numpy()
     right = torch.cat([part[1] for part in parts]).numpy()
@@ -122,7 +122,7 @@ def _pairs(voxels: Voxels, device: torch.device) -> tuple[Numbers, Numbers, Numb
     count = len(voxels.logits) * voxels.labels.numel()
     probs, own, weight = (np.empty(count) for _ in range(3))
     start = 0
-    for logits, labels, mass in in_steps([voxels], device):
+    for logits, labels, mass, *_ in in_steps([voxels], device):
         found = torch.softmax(logits.double(), 0)
         is_own = torch.nn.functional.one_hot(labels.long(), len(logits)).T
         part = slice(start, start + found.numel())

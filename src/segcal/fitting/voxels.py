@@ -14,12 +14,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from segcal.cases.base import Case, CaseError, Cases
+from segcal.calibrators.surroundings import CONTEXTS, each_context
+from segcal.cases.base import Case, CaseError, Cases, naming_case
 from segcal.cases.glance import Glance
 from segcal.cases.parallel import map_cases
 from segcal.errors import InputError
 from segcal.fitting.sample import Voxels, draw, join, systematic
 from segcal.numerics import compute_dtype
+from segcal.statistics.boundary import find_boundary, squared_distances
 
 # Values in one step of a stream: bounds its memory whatever the size of a case.
 STEP_VALUES = 1 << 21
@@ -75,8 +77,12 @@ class HeldVoxels(VoxelSource):
     def subset(self, ids: Collection[str]) -> "HeldVoxels":
         """Return copies of the voxels of these cases."""
         sizes = list(self._counts.values())
-        parts = zip(*(values.split(sizes, dim=-1) for values in self._voxels), strict=True)
-        kept = {case_id: Voxels(*part) for case_id, part in zip(self._counts, parts, strict=True) if case_id in ids}
+        ends = np.cumsum(sizes)
+        kept = {
+            case_id: self._voxels.take(slice(int(end) - size, int(end)))
+            for case_id, size, end in zip(self._counts, sizes, ends, strict=True)
+            if case_id in ids
+        }
         return HeldVoxels(join(list(kept.values())), {case_id: self._counts[case_id] for case_id in kept})
 
     @property
@@ -97,14 +103,16 @@ class SampledVoxels(HeldVoxels):
         workers: int = 1,
         failed: Callable[[CaseError], None] | None = None,
         seen: Callable[[Glance], None] | None = None,
+        contexts: Collection[str] = (),
     ) -> None:
         found: dict[str, int] = {}
         counts: dict[str, int] = {}
-        room = _Room(cases.num_classes, len(cases) * (per_case + 1))
-        draw_from = partial(_draw_from, per_case, seed)
+        room = _Room(cases.num_classes, len(cases) * (per_case + 1), len(CONTEXTS) if contexts else None)
+        draw_from = partial(_draw_from, per_case, seed, contexts)
         for case_id, (available, voxels) in map_cases(cases, draw_from, workers, failed, seen):
             found[case_id], counts[case_id] = available, voxels.labels.numel()
-            room.add(voxels)
+            with naming_case(case_id):
+                room.add(voxels)
             tick()
         refuse_nothing(sum(found.values()), len(cases), len(found))
         super().__init__(room.content(), counts, sum(found.values()))
@@ -122,8 +130,9 @@ class StreamedVoxels(VoxelSource):
         workers: int = 1,
         failed: Callable[[CaseError], None] | None = None,
         seen: Callable[[Glance], None] | None = None,
+        contexts: Collection[str] = (),
     ) -> None:
-        self.num_classes = cases.num_classes
+        self.num_classes, self._contexts = cases.num_classes, contexts
         found: dict[str, int] = {}
         for case_id, count in map_cases(cases, _count_labelled, workers, failed, seen):
             found[case_id] = count
@@ -146,10 +155,11 @@ class StreamedVoxels(VoxelSource):
         for case in self._cases:
             labels = require_labels(case).reshape(-1)
             logits = case.logits.reshape(case.logits.shape[0], -1)
+            around, distance = _around(case, self._contexts)
             step = max(256, STEP_VALUES // logits.shape[0])
             for start in range(0, labels.numel(), step):
                 part = slice(start, start + step)
-                yield _valid(logits[:, part], labels[part])
+                yield _valid(Voxels(logits, labels, labels, around, distance).take(part))
 
 
 class KeptVoxels(VoxelSource):
@@ -180,7 +190,7 @@ class KeptVoxels(VoxelSource):
         return self._weight
 
     def _filter(self, voxels: Voxels) -> Voxels:
-        return Voxels(*(values.contiguous() for values in voxels.take(self._keep(voxels.logits))))
+        return voxels.take(self._keep(voxels.logits)).each(Tensor.contiguous)
 
 
 def gather(source: VoxelSource, most: int, seed: int) -> Voxels:
@@ -202,17 +212,22 @@ def gather(source: VoxelSource, most: int, seed: int) -> Voxels:
     return join(parts)
 
 
-def _labelled_voxels(case: Case) -> Voxels:
-    """Return all voxels of a case that count, with weight 1."""
-    return _valid(case.logits.reshape(case.logits.shape[0], -1), require_labels(case).reshape(-1))
+def _around(case: Case, contexts: Collection[str]) -> tuple[Tensor | None, Tensor | None]:
+    """Return the surroundings of every voxel, and how far it is from the boundary, if anything is wanted."""
+    if not contexts:
+        return None, None
+    boundary = find_boundary(require_labels(case).numpy())
+    distance = torch.from_numpy(np.sqrt(squared_distances(boundary))).float().reshape(-1)
+    return each_context(case.logits[None].to(compute_dtype(case.logits.dtype)), case.context, contexts), distance
 
 
-def _valid(logits: Tensor, labels: Tensor) -> Voxels:
-    dtype = compute_dtype(logits.dtype)
-    if labels.numel() and int(labels.amin()) < 0:
-        keep = labels >= 0
-        logits, labels = logits[:, keep], labels[keep]
-    return Voxels(logits.to(dtype).contiguous(), labels.to(torch.int32), torch.ones(labels.numel(), dtype=dtype))
+def _valid(voxels: Voxels) -> Voxels:
+    """Return the voxels that count, each with weight 1, in the types that are computed in."""
+    if voxels.labels.numel() and int(voxels.labels.amin()) < 0:
+        voxels = voxels.take(voxels.labels >= 0)
+    logits = voxels.logits.to(compute_dtype(voxels.logits.dtype)).contiguous()
+    weight = torch.ones(voxels.labels.numel(), dtype=logits.dtype)
+    return voxels._replace(logits=logits, labels=voxels.labels.to(torch.int32), weight=weight)
 
 
 class _Room:
@@ -222,25 +237,42 @@ class _Room:
     used again: the process would grow with every case, though it keeps little of each.
     """
 
-    def __init__(self, num_classes: int, most: int) -> None:
-        self._voxels = Voxels(torch.empty(num_classes, most), torch.empty(most, dtype=torch.int32), torch.empty(most))
+    def __init__(self, num_classes: int, most: int, contexts: int | None) -> None:
+        around = (None, None) if contexts is None else (torch.empty(contexts, most), torch.empty(most))
+        labels = torch.empty(most, dtype=torch.int32)
+        self._voxels = Voxels(torch.empty(num_classes, most), labels, torch.empty(most), *around)
         self._used = 0
 
     def add(self, voxels: Voxels) -> None:
-        if voxels.logits.dtype == torch.float64 != self._voxels.logits.dtype:
-            logits, labels, weight = self._voxels
-            self._voxels = Voxels(logits.double(), labels, weight.double())
+        mine = self._voxels
+        if voxels.logits.dtype == torch.float64 != mine.logits.dtype:
+            self._voxels = mine = mine._replace(logits=mine.logits.double(), weight=mine.weight.double())
         part = slice(self._used, self._used + voxels.labels.numel())
-        for mine, its in zip(self._voxels, voxels, strict=True):
-            mine[..., part] = its
+        for own, its in zip(mine, voxels, strict=True):
+            if own is not None and its is not None:
+                own[..., part] = its
+        if self._used and mine.context is not None and part.stop > self._used:
+            _same_known(mine.context[:, 0], mine.context[:, self._used])
         self._used = part.stop
 
     def content(self) -> Voxels:
-        return Voxels(*(values[..., : self._used].contiguous() for values in self._voxels))
+        return self._voxels.take(slice(self._used)).each(Tensor.contiguous)
 
 
-def _draw_from(per_case: int, seed: int, case: Case) -> tuple[int, Voxels]:
-    voxels = _labelled_voxels(case)
+def _same_known(first: Tensor, other: Tensor) -> None:
+    """Refuse a case of whose surroundings more or less is known than of the first one's."""
+    for name, had, has in zip(CONTEXTS, (~first.isnan()).tolist(), (~other.isnan()).tolist(), strict=True):
+        if had != has:
+            raise InputError(
+                f"its {name} is {'known' if has else 'not known'}, but that of the first case is "
+                f"{'known' if had else 'not known'}. "
+                "Give all cases the same members and the same number of axes, or leave this one out."
+            )
+
+
+def _draw_from(per_case: int, seed: int, contexts: Collection[str], case: Case) -> tuple[int, Voxels]:
+    logits, labels = case.logits.reshape(case.logits.shape[0], -1), require_labels(case).reshape(-1)
+    voxels = _valid(Voxels(logits, labels, labels, *_around(case, contexts)))
     rng = np.random.default_rng([seed, zlib.crc32(case.id.encode())])
     return voxels.labels.numel(), draw(voxels, per_case, rng)
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from segcal.calibrators.base import Calibrator
 from segcal.cases.base import Case, Cases
-from segcal.evaluation.slabs import calibrated_scores
+from segcal.evaluation.slabs import as_seen, calibrated_scores
 from segcal.numerics import canonical_logits, free_energy, winner
 from segcal.report.pictures import Encoded, encode_indices, encode_jpeg, encode_values
 from segcal.types import IGNORED
@@ -211,6 +211,7 @@ def see_cases(
     """Return the cases to look at with their maps, within the budget; what is no picture and no volume has none."""
     seen: list[SeenCase] = []
     left = BUDGET if budget is None else budget
+    cases = as_seen(cases, calibrator)
     for case_id, why in choose_cases({name: one.nll for name, one in numbers.items()}).items():
         case = cases.read(case_id)
         if case.logits.ndim not in (3, 4):

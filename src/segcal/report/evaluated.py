@@ -18,6 +18,7 @@ from segcal.fitting import Fitted
 from segcal.fitting.artifact import load
 from segcal.report import document as doc
 from segcal.report.case_maps import CaseNumbers, see_cases
+from segcal.report.confidence_curves import page_figures
 from segcal.report.curves import pipeline_curves
 from segcal.report.page import PAGE_SIGNATURE, write_page
 from segcal.report.verdict import (
@@ -70,9 +71,21 @@ def report(
     check_file(Path(path), PAGE_SIGNATURE, (), overwrite)
     part, judged = next(iter(divide_by_part(cases, known).items()))
     result = evaluate(judged, known, **how)
-    notes = [FLATTERS] if part == FITTED_ON else []
-    write_page(path, evaluation_document(result, judged, known, background, notes))
+    write_evaluation(path, result, judged, known, part, background)
     return result
+
+
+def write_evaluation(
+    path: str | os.PathLike[str],
+    result: Evaluation,
+    cases: Cases,
+    fitted: Fitted | None,
+    part: str,
+    background: bool = True,
+) -> None:
+    """Write the page of an evaluation of cases that had this part in the fit."""
+    document = evaluation_document(result, cases, fitted, background, [FLATTERS] if part == FITTED_ON else [])
+    write_page(path, document, page_figures(None if fitted is None else fitted.calibrator))
 
 
 def evaluation_document(

@@ -70,7 +70,7 @@ def calibrators_table(summary: Summary) -> Table:
     for name, facts in {each.calibrator: each for each in summary.pipelines.values()}.items():
         if name == "identity":
             continue
-        made = [make_calibrator(name, size) for size in sizes.values()]
+        made = [make_calibrator(name, size).as_fitted() for size in sizes.values()]
         cells = [Cell(f"{each.num_parameters()}/{each.num_identifiable()}") for each in made]
         promises = (Cell("✓" if facts.translation_invariant else "×"), Cell(KEEPS[facts.preserves]))
         row = Row(name, (*promises, *cells))

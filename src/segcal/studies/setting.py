@@ -101,8 +101,10 @@ def choose_default(setting: Setting, task: Task, pooling: str | None = "mean_log
     tried: dict[Pipeline, Tried] = {}
     for name in dict.fromkeys(each.pooling for each in setting.pipelines(task.name, pooling)):
         validation = setting.split(task, name).val
-        voxels = StreamedVoxels(validation, lambda: None)
-        for each in setting.pipelines(task.name, name):
+        pipelines = setting.pipelines(task.name, name)
+        contexts = {context for each in pipelines for context in each.make(2).wants}
+        voxels = StreamedVoxels(validation, lambda: None, contexts=contexts)
+        for each in pipelines:
             if each.calibrator in candidates(validation.num_classes):
                 calibrator = setting.calibrator(task, each)
                 candidate = Candidate(each.calibrator, each.pooling, calibrator.num_identifiable())

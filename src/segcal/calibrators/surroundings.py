@@ -1,0 +1,131 @@
+r"""What a voxel's surroundings say: a few numbers beside its own logits, none of which depends on their offset.
+
+With the gap to the runner-up, :math:`d = \min(z_{(1)} - z_{(2)}, 8)`, and windows centred at the voxel:
+
+- ``disagreement``: :math:`\log \max(I, 10^{-6})` of the members' mutual information I (:mod:`segcal.pooling`);
+- ``gap_near``, ``gap_far``: the mean of d in a window of 9 and of 41;
+- ``share_near``, ``share_far``: the share of voxels in a window of 5 and of 25 that have the voxel's own class;
+- ``gap_image``: the mean of d in the whole image.
+
+Windows lie in the last two axes, the plane in which volumes are finely resolved, and are measured in voxels: a
+calibrator is applied at the resolution at which it was fitted. Beyond the border there is nothing: a mean is over what
+is inside. All voxels of a prediction count, also those whose label is ignored, since nobody knows these later.
+"""
+
+from collections.abc import Collection, Sequence
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from segcal.checks import check_planes
+from segcal.errors import InputError
+from segcal.numerics import winner
+from segcal.types import Context, Logits
+
+LARGEST_GAP = 8.0
+SMALLEST_INFORMATION = 1e-6
+GAP_WINDOWS = {"gap_near": 9, "gap_far": 41}
+SHARE_WINDOWS = {"share_near": 5, "share_far": 25}
+WINDOWS = GAP_WINDOWS | SHARE_WINDOWS
+CONTEXTS = ("disagreement", *WINDOWS, "gap_image")
+WORDS = {
+    "disagreement": "disagreement of the members",
+    "gap_near": "confidence around, 9 x 9",
+    "gap_far": "confidence around, 41 x 41",
+    "share_near": "share of its class around, 5 x 5",
+    "share_far": "share of its class around, 25 x 25",
+    "gap_image": "confidence in the image",
+}
+
+
+def surroundings(logits: Logits, context: Context | None, names: Sequence[str], calibrator: str) -> Tensor:
+    """Return ``(batch, contexts, *space)`` for logits ``(batch, classes, *space)``; the calibrator is for messages.
+
+    >>> around = surroundings(torch.tensor([[[[3.0, 0.0]], [[0.0, 1.0]]]]), None, ["gap_near", "share_near"], "conic")
+    >>> around.flatten().tolist()
+    [2.0, 2.0, 0.5, 0.5]
+    """
+    if not names:
+        return logits.new_zeros(logits.shape[0], 0, *logits.shape[2:])
+    if not WINDOWS.keys().isdisjoint(names):
+        check_planes(logits, calibrator)
+    gap = runner_up_gap(logits) if any(name.startswith("gap") for name in names) else None
+    decided = winner(logits) if any(name.startswith("share") for name in names) else None
+    found = []
+    for name in names:
+        if name == "disagreement":
+            found.append(_log_information(logits, context, calibrator))
+        elif name == "gap_image":
+            assert gap is not None
+            found.append(_of_image(gap, context))
+        elif name in GAP_WINDOWS:
+            assert gap is not None
+            found.append(_window_mean(gap, GAP_WINDOWS[name]))
+        else:
+            assert decided is not None
+            found.append(_share(decided, logits, SHARE_WINDOWS[name]))
+    return torch.stack(found, dim=1)
+
+
+def each_context(logits: Logits, context: Context, wanted: Collection[str]) -> Tensor:
+    """Return float32 ``(all contexts, n)`` of the voxels of one image; NaN for what is not wanted, or not known."""
+    known = {"gap_image", *(WINDOWS if logits.ndim - 2 in (2, 3) else ())}
+    known |= set() if context.disagreement is None else {"disagreement"}
+    found = torch.full((len(CONTEXTS), logits[0, 0].numel()), torch.nan)
+    for number, name in enumerate(CONTEXTS):
+        if name in wanted and name in known:
+            found[number] = surroundings(logits, context, [name], "fit").reshape(-1)
+    return found
+
+
+def half_window(names: Sequence[str]) -> int:
+    """Return how far a voxel sees in its plane."""
+    return max((WINDOWS.get(name, 1) // 2 for name in names), default=0)
+
+
+def runner_up_gap(logits: Logits) -> Tensor:
+    """Return how far the winner is above the next class, at most 8, ``(batch, *space)``."""
+    index = winner(logits).unsqueeze(1)
+    others = logits.scatter(1, index, -torch.inf)  # faster than sorting
+    return (logits.gather(1, index)[:, 0] - others.amax(1)).clamp(max=LARGEST_GAP)
+
+
+def _log_information(logits: Logits, context: Context | None, calibrator: str) -> Tensor:
+    found = None if context is None else context.disagreement
+    if found is None:
+        raise InputError(
+            f"context has no disagreement, but this {calibrator} was fitted to see how much the members disagree. "
+            "Open the predictions of all members, or fit it again to pooled predictions."
+        )
+    return found.to(logits).clamp(min=SMALLEST_INFORMATION).log()
+
+
+def _of_image(gap: Tensor, context: Context | None) -> Tensor:
+    whole = None if context is None else context.mean_gap
+    if whole is None:
+        whole = gap.flatten(1).mean(1, dtype=torch.float64)
+    return whole.to(gap).reshape(-1, *[1] * (gap.ndim - 1)).expand_as(gap)
+
+
+def _window_mean(values: Tensor, width: int) -> Tensor:
+    """Return the mean of what is inside a window in the last two axes, by differences of running sums."""
+    half, sums = width // 2, values.double()
+    inside = torch.ones((), dtype=torch.float64, device=values.device)
+    for axis in (-1, -2):
+        size = values.shape[axis]
+        running = pad(sums, [0, 0] * (-axis - 1) + [half + 1, half]).cumsum(axis)
+        sums = running.narrow(axis, width, size) - running.narrow(axis, 0, size)
+        place = torch.arange(size, dtype=torch.float64, device=values.device)
+        count = (place + half).clamp(max=size - 1) - (place - half).clamp(min=0) + 1
+        inside = inside * (count if axis == -1 else count[:, None])
+    return (sums / inside).to(values.dtype)
+
+
+def _share(decided: Tensor, logits: Logits, width: int) -> Tensor:
+    """Return the share of the voxel's own class; one class at a time, so that memory does not grow with them."""
+    share = torch.zeros_like(logits[:, 0])
+    for number in range(logits.shape[1]):
+        own = (decided == number).to(logits.dtype)
+        share = share + own * _window_mean(own, width)
+    return share
