@@ -83,9 +83,7 @@ def as_cases(
     source = [(data, labels)] if array else data
     several = isinstance(model, list | tuple)
     networks = _Networks(tuple(model) if several else () if model is None else (model,), several, inferer)
-    if hasattr(source, "__next__"):
-        source = _kept(source)
-    reader = _Reader(source, networks)
+    reader = _Reader(_kept(source) if hasattr(source, "__next__") else source, networks)
     if not reader.places:
         raise InputError("data is empty, but at least one case is needed. A generator can be read only once.")
     check_length("ids", ids, len(reader.places))
@@ -268,9 +266,8 @@ def _batched(scores: Any, labels: Any, name: str) -> tuple[Tensor, Tensor | None
 
 def _with_space(scores: Tensor, labels: Tensor | None) -> tuple[Tensor, Tensor | None]:
     """Return voxels without space, ``(voxels, classes)``, as one case along one axis; all else as it is."""
-    if labels is None or scores.ndim != 2 or labels.shape != scores.shape[:1]:
-        return scores, labels
-    return scores.T[None], labels[None]
+    flat = labels is not None and scores.ndim == 2 and labels.shape == scores.shape[:1]
+    return (scores.T[None], labels[None]) if flat else (scores, labels)  # type: ignore[index]
 
 
 def _is_pair(item: Any) -> bool:

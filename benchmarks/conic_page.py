@@ -1,0 +1,82 @@
+"""Write the page of conic scaling from a folder of results: ``python benchmarks/conic_page.py RESULTS -o PAGE``.
+
+RESULTS is what ``segcal benchmark benchmarks/protocols/conic.toml`` wrote. Beside the page goes one picture per task: what
+the calibrator of the first repeat has learned.
+"""
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+
+import segcal
+from segcal.calibrators.conic import Conic
+from segcal.report.confidence_curves import confidence_figure
+from segcal.report.figures import to_svg
+from segcal.report.paper_tables import task_table
+from segcal.summary import Comparison, Summary, read_summary
+
+METRICS = {"nll": "NLL", "ece": "ECE", "ba_ece": "BA-ECE", "ace": "ACE"}
+HEAD = """# Conic scaling: measured
+
+Written by `benchmarks/conic_page.py` from the results of `benchmarks/protocols/conic.toml`: three real ensembles of five
+networks, three divisions each, by groups. Strengths were chosen on validation cases; test cases were looked at once.
+Intervals are 95 %, over test cases and repeats; those of ACE, which pools voxels, are the range over repeats.
+"""
+
+
+def page(folder: Path, pictures: Path) -> Iterator[str]:
+    """Yield the page, and write its pictures."""
+    summary = read_summary(folder)
+    yield HEAD
+    yield "## Paired differences\n"
+    yield "What the second has more than the first in the same test case; lower is better, and **bold** is an interval on one"
+    yield "side of zero.\n"
+    yield f"| task | second against first | {' | '.join(METRICS.values())} |"
+    yield f"|---|---|{'---:|' * len(METRICS)}"
+    for one in summary.comparisons:
+        if "conic" in one.second:
+            yield f"| {one.task} | `{one.second}` against `{one.first}` | {' | '.join(cells(one))} |"
+    yield ""
+    yield "## All rows\n"
+    for task in summary.tasks:
+        yield task_table(summary, task.name).to_markdown()
+    yield "## What was learned\n"
+    yield from learned(folder, summary, pictures)
+
+
+def cells(one: Comparison) -> Iterator[str]:
+    """Yield a cell per metric."""
+    for name in METRICS:
+        gap = one.metrics[name].difference
+        text = "—" if gap.value is None else f"{gap.value:+.4f} [{gap.low:+.4f}, {gap.high:+.4f}]"
+        yield f"**{text}**" if one.metrics[name].verdict in ("better", "worse") else text
+
+
+def learned(folder: Path, summary: Summary, pictures: Path) -> Iterator[str]:
+    """Yield a picture per task of the first repeat's calibrator, and what its certificate says."""
+    for task in summary.tasks:
+        fitted = segcal.load(folder / "calibrators" / task.name / "repeat_0" / "conic-mean_logits")
+        assert isinstance(fitted.calibrator, Conic)
+        name = f"conic_{task.name}.svg"
+        (pictures / name).write_text(to_svg(confidence_figure(fitted.calibrator)), encoding="utf-8")
+        certificate = fitted.certificate
+        yield f"![what conic scaling learned on {task.name}]({pictures.name}/{name})\n"
+        yield (
+            f"{task.name}: {fitted.calibrator.num_parameters()} parameters, KKT residual {certificate.kkt_residual:.0e} "
+            f"on {certificate.voxels:,} voxels, strength {certificate.nu:g}.\n"
+        )
+
+
+def main() -> None:
+    """Write the page."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("results", type=Path)
+    parser.add_argument("-o", "--output", type=Path, required=True)
+    args = parser.parse_args()
+    pictures = args.output.parent / "images"
+    pictures.mkdir(exist_ok=True)
+    args.output.write_text("\n".join(page(args.results, pictures)), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
