@@ -96,7 +96,11 @@ def test_the_default_list_is_table_4_and_says_what_it_leaves_out(registry):
         del registry[name]
     found = protocol()
     titles = {each.title for each in found.pipelines}
-    both = {f"{name}({how})" for name in ("cdc", "cms_ap", "cms_op", "ts", "ets", "dc") for how in POOLED}
+    both = {
+        f"{name}({how})"
+        for name in ("cdc", "cms_ap", "cms_op", "ts", "ets", "dc", "conic", "conic_class")
+        for how in POOLED
+    }
     logits = {f"{name}(mean_logits)" for name in ("ms", "ms_c", "vs", "vs_ti")}
     assert titles == both | logits | {"identity(single)", "identity(mean_probs)", "identity(mean_logits)"}
     assert found.paper

@@ -235,3 +235,10 @@ def test_what_can_be_told_apart_is_the_rank_of_the_jacobian(by_class, contexts, 
     design = calibrator._design(Block(features, blank.int(), blank, blank))
     centred = (design - design.mean(0)).movedim(1, 0).reshape(design.shape[1], -1)
     assert int(torch.linalg.matrix_rank(centred, rtol=1e-9)) == calibrator.num_identifiable()
+
+
+def test_the_papers_procedure_leaves_it_to_the_exact_fit():
+    cases = cases_of()
+    fixed = {"lam": 1e-2, "nu": 1e-2}
+    exact, paper = (fit("conic", cases, config=make(**fixed)).calibrator for make in (FitConfig, FitConfig.paper))
+    assert torch.equal(exact.theta(), paper.theta())

@@ -263,8 +263,8 @@ class Ramps(ConvexCalibrator):
     def num_features(self):
         return self.num_classes * len(self.slopes)
 
-    def prepare(self, logits):
-        gaps = torch.cat([(batch.amax(0) - batch).flatten() for batch in logits])
+    def prepare(self, voxels):
+        gaps = torch.cat([(logits.amax(0) - logits).flatten() for logits, _ in voxels])
         shares = torch.arange(1, len(self.slopes), dtype=gaps.dtype) / len(self.slopes)
         self.knots[1:] = gaps[gaps > 0].quantile(shares)
 
@@ -273,7 +273,7 @@ class Ramps(ConvexCalibrator):
         ends = torch.cat([self.knots[1:], torch.full((1,), torch.inf, dtype=torch.float64)])
         return torch.minimum((gaps - self.knots.to(gaps)).clamp(min=0), (ends - self.knots).to(gaps))
 
-    def frame(self, logits):
+    def frame(self, logits, context=None):
         return Frame(-self.ramps(logits).flatten(1))
 
     def bounds(self):

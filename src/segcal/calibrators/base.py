@@ -47,6 +47,7 @@ class Calibrator(nn.Module, ABC):
         sees_members: it must be given how much the members of an ensemble disagree.
         sees_image: of a part of an image it must be given what it sees of the whole.
         fitted_by: the method of :mod:`segcal.fitting` that fits it.
+        in_paper: the papers have a procedure that fits it.
         has_penalty: whether its penalty has a term on weights (lam) and one on biases (mu).
         copies: what a fit holds of its size besides the parameters: gradients, steps, the best so far.
         mixtures: parameters that are weights of a mixture.
@@ -62,6 +63,7 @@ class Calibrator(nn.Module, ABC):
     sees_members: bool = False
     sees_image: bool = False
     fitted_by: str
+    in_paper: bool = True
     has_penalty: tuple[bool, bool] = (False, False)
     copies: int = 8
     mixtures: tuple[str, ...] = ()

@@ -67,9 +67,9 @@ class Conic(ConvexCalibrator):
         hats: knots of a context.
     """
 
-    title = "Conic scaling"
     translation_invariant = True
     guarded = True
+    in_paper = False
     knots: Tensor
     hat_knots: Tensor
     base: nn.Parameter
@@ -85,7 +85,7 @@ class Conic(ConvexCalibrator):
         hats: int = HATS,
     ) -> None:
         super().__init__(num_classes, by_class=by_class, contexts=contexts, ramps=ramps, hats=hats)
-        self.name = "conic_class" if by_class else "conic"
+        self.name, self.title = ("conic_class", "Conic scaling by class") if by_class else ("conic", "Conic scaling")
         self.preserves = "argmax" if by_class else "order"
         self.has_penalty = (True, by_class)
         for what, count, least in (("ramps", ramps, 1), ("hats", hats, 2)):

@@ -68,9 +68,8 @@ PAPER_METHODS: dict[str, Callable[[Request], Certificate]] = {
 
 def fit_declared(request: Request) -> Certificate:
     """Fit a calibrator by the method that it declares."""
-    calibrator = request.calibrator
-    of_paper = request.config.method == "paper" and not (calibrator.wants or calibrator.pointwise is False)
-    return (METHODS | PAPER_METHODS if of_paper else METHODS)[calibrator.fitted_by](request)
+    as_in_paper = request.config.method == "paper" and request.calibrator.in_paper
+    return (METHODS | PAPER_METHODS if as_in_paper else METHODS)[request.calibrator.fitted_by](request)
 
 
 def fit(

@@ -159,7 +159,7 @@ def _line_search(
     while waiting:
         trial = theta.clone()
         for block in waiting:
-            trial[block] = torch.clamp(theta[block] + length[block] * steps[block], problem.low, problem.high)
+            trial[block] = _within(theta[block] + length[block] * steps[block], problem.low, problem.high)
         new_values, new_gradients = problem.evaluate(trial, sorted(waiting))
         passes += 1
         for block in sorted(waiting):
@@ -175,6 +175,12 @@ def _line_search(
                 waiting.discard(block)
             length[block] /= 2 if length[block] > 0.25 else 8
     return moved, passes
+
+
+def _within(theta: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    """Return theta between its bounds, and on a bound where only rounding keeps it off."""
+    near = (theta - low).abs() <= 1e-14 * low.abs().nan_to_num(posinf=0.0)
+    return torch.where(near, low, torch.clamp(theta, low, high))
 
 
 def box_step(gradient: Tensor, curvature: Curvature, low: Tensor, high: Tensor) -> Tensor:
