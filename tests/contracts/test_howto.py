@@ -1,0 +1,62 @@
+"""The how-to pages: at most ten lines of code each, run from top to bottom with the real framework."""
+
+import importlib.util
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import segcal
+
+ROOT = Path(__file__).parents[2]
+PAGES = {path.stem: path for path in sorted((ROOT / "docs" / "howto").glob("*.md")) if path.stem != "README"}
+MOST_LINES = 10
+# The packages that a page needs, besides segcal.
+NEEDS = {"onnx": ("onnxscript", "onnxruntime")}
+
+pytestmark = [pytest.mark.frameworks, pytest.mark.filterwarnings("ignore")]
+
+
+def code_of(page):
+    return "".join(re.findall(r"^```python\n(.*?)^```$", page.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE))
+
+
+def fitted(classes=3):
+    rng = np.random.default_rng(0)
+    logits = 4 * rng.normal(size=(6, classes, 9, 8)).astype("float32")
+    labels = (logits / 3 + rng.gumbel(size=logits.shape)).argmax(1)
+    return segcal.fit("ts", logits, labels)
+
+
+def known_onnx(folder):
+    return {"network": nn.Conv2d(2, 3, 3, padding=1), "image": torch.randn(2, 2, 12, 11)}
+
+
+KNOWN = {"onnx": known_onnx}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_has_few_lines(page):
+    lines = [
+        line for line in code_of(PAGES[page]).splitlines() if line.strip() and not line.startswith("import segcal")
+    ]
+    assert 1 <= len(lines) <= MOST_LINES
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_somewhere(page):
+    for link in re.findall(r"\]\(([^)#]+)[^)]*\)", PAGES[page].read_text("utf-8")):
+        assert link.startswith("http") or (PAGES[page].parent / link).exists()
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_python_of_a_page_runs(page, tmp_path, monkeypatch):
+    for package in NEEDS[page]:
+        if importlib.util.find_spec(package) is None:
+            pytest.skip(f"{package} is not installed: make setup-frameworks")
+    monkeypatch.chdir(tmp_path)
+    segcal.save(fitted(), "calibrator")
+    exec(compile(code_of(PAGES[page]), PAGES[page].name, "exec"), KNOWN[page](tmp_path))
