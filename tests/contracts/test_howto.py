@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import nn
 
 import segcal
@@ -15,7 +16,12 @@ ROOT = Path(__file__).parents[2]
 PAGES = {path.stem: path for path in sorted((ROOT / "docs" / "howto").glob("*.md")) if path.stem != "README"}
 MOST_LINES = 10
 # The packages that a page needs, besides segcal.
-NEEDS = {"onnx": ("onnxscript", "onnxruntime")}
+NEEDS = {
+    "onnx": ("onnxscript", "onnxruntime"),
+    "transformers": ("transformers",),
+    "monai": ("monai",),
+    "lightning": ("pytorch_lightning", "torchmetrics", "matplotlib"),
+}
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.filterwarnings("ignore")]
 
@@ -35,7 +41,50 @@ def known_onnx(folder):
     return {"network": nn.Conv2d(2, 3, 3, padding=1), "image": torch.randn(2, 2, 12, 11)}
 
 
-KNOWN = {"onnx": known_onnx}
+def known_transformers(folder):
+    import transformers
+
+    config = transformers.SegformerConfig(
+        num_labels=3, hidden_sizes=[8] * 4, depths=[1] * 4, num_attention_heads=[1] * 4, decoder_hidden_size=8
+    )
+    return {
+        "model": transformers.SegformerForSemanticSegmentation(config).eval(),
+        "processor": transformers.SegformerImageProcessorPil(size={"height": 64, "width": 64}),
+        "image": Image.fromarray(np.zeros((40, 50, 3), np.uint8)),
+    }
+
+
+def known_monai(folder):
+    batch = {"image": torch.randn(2, 2, 24, 20), "label": torch.randint(0, 3, (2, 1, 24, 20))}
+    return {"network": nn.Conv2d(2, 3, 3, padding=1), "batch": batch}
+
+
+def known_lightning(folder):
+    import pytorch_lightning
+
+    class Module(pytorch_lightning.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.network = nn.Conv2d(2, 3, 1)
+
+        def training_step(self, batch, index):
+            return nn.functional.cross_entropy(self.network(batch[0]), batch[1])
+
+        def validation_step(self, batch, index):
+            return {"logits": self.network(batch[0]), "labels": batch[1]}
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    data = torch.utils.data.TensorDataset(torch.randn(6, 2, 9, 8), torch.randint(0, 3, (6, 9, 8)))
+    logits, labels = torch.randn(2, 3, 9, 8), torch.randint(0, 3, (2, 9, 8))
+    loader = torch.utils.data.DataLoader(data, batch_size=2)
+    return {"module": Module(), "validation": loader, "logits": logits, "labels": labels}
+
+
+KNOWN = {
+    "onnx": known_onnx, "transformers": known_transformers, "monai": known_monai, "lightning": known_lightning,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("page", PAGES)

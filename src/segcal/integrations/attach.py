@@ -66,7 +66,7 @@ def attach(model: nn.Module, calibrator: Calibrating, upsample: bool | None = No
     Args:
         model: from an image ``(batch, channels, *space)`` to logits, or to a tuple or dictionary with them.
         calibrator: a calibrator, the result of :func:`segcal.fit`, or a folder of :func:`segcal.save`.
-        upsample: what to do where logits are coarser than the input. True: enlarge them, then calibrate. False: calibrate
+        upsample: what to do where logits are coarser than the input. True: enlarge them, then calibrate. False: take
             them as they are. None: refuse, because the result depends on it.
 
     >>> attached = attach(nn.Conv2d(1, 3, 1), "calibrator/")  # doctest: +SKIP

@@ -13,7 +13,7 @@ from segcal.calibrators.base import Calibrator
 from segcal.cases.base import Case
 from segcal.cases.keep_argmax import keep_decision
 from segcal.checks import as_tensor
-from segcal.errors import InputError
+from segcal.errors import InputError, MissingExtraError
 from segcal.evaluation.apply import calibrate
 from segcal.fitting.artifact import load
 from segcal.fitting.certificate import Fitted
@@ -63,7 +63,7 @@ def need(module: str, extra: str) -> ModuleType:
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
-        raise InputError(
+        raise MissingExtraError(
             f"{error.name} is not installed, but segcal's part for {extra} needs it. Install it with: "
             f"pip install 'segcal[{extra}]'."
         ) from None
