@@ -20,6 +20,7 @@ NEEDS = {
     "onnx": ("onnxscript", "onnxruntime"),
     "transformers": ("transformers",),
     "monai": ("monai",),
+    "nnunet": ("nnunetv2", "nibabel"),
     "lightning": ("pytorch_lightning", "torchmetrics", "matplotlib"),
 }
 
@@ -82,7 +83,18 @@ def known_lightning(folder):
     return {"module": Module(), "validation": loader, "logits": logits, "labels": labels}
 
 
+def known_nnunet(folder):
+    path = ROOT / "tests" / "integrations" / "test_nnunet.py"
+    spec = importlib.util.spec_from_file_location("made_model", path)
+    made = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(made)
+    made.write_images(folder / "images")
+    made.write_model(folder / "model")
+    return {}
+
+
 KNOWN = {
+    "nnunet": known_nnunet,
     "onnx": known_onnx, "transformers": known_transformers, "monai": known_monai, "lightning": known_lightning,
 }  # fmt: skip
 

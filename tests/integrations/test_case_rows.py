@@ -4,7 +4,7 @@ import torch
 
 import segcal
 from segcal.errors import InputError
-from segcal.integrations.case_rows import CaseRows, Row
+from segcal.integrations.case_rows import CaseRows, CountedRow
 
 LOGITS = 3 * torch.randn(5, 3, 7, 6, generator=torch.Generator().manual_seed(0))
 LABELS = torch.randint(0, 3, (5, 7, 6), generator=torch.Generator().manual_seed(1))
@@ -12,7 +12,7 @@ NAMES = [name for name, metric in segcal.METRICS.items() if "reference" not in m
 
 
 def added(rows):
-    return Row(sum(row.counts for row in rows), sum(row.sums for row in rows))
+    return CountedRow(sum(row.counts for row in rows), sum(row.sums for row in rows))
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -26,7 +26,7 @@ PLAIN = (Curve, Confusion, Likelihood, Ranking)
 BINS = 15
 
 
-class Row(NamedTuple):
+class CountedRow(NamedTuple):
     """What is kept of one case, or of many added up."""
 
     counts: np.ndarray
@@ -72,9 +72,9 @@ class CaseRows:
                 f"average is 'voxels', but the {self.metric.title} belongs to one case each. Leave it out."
             )
         first = self._row(blank)
-        self.empty = Row(np.zeros_like(first.counts), np.zeros_like(first.sums))
+        self.empty = CountedRow(np.zeros_like(first.counts), np.zeros_like(first.sums))
 
-    def rows(self, predictions: object, labels: object) -> list[Row]:
+    def rows(self, predictions: object, labels: object) -> list[CountedRow]:
         """Return one row per case of a batch ``(batch, classes, *space)`` with labels ``(batch, *space)``."""
         found = [self._row(tables) for tables in self._meter.tables(predictions, labels)]
         for row in found:
@@ -82,7 +82,7 @@ class CaseRows:
                 raise InputError("predictions have another number of classes than num_classes, but both must agree.")
         return found
 
-    def value(self, row: Row) -> float:
+    def value(self, row: CountedRow) -> float:
         """Return the number of a sum of rows; NaN where it is not defined."""
         counts, sums = row.counts[: -2 * self.bins], row.sums[: -self.bins]
         if not self._pooled:
@@ -90,12 +90,12 @@ class CaseRows:
         number = self.metric.of_part(_joined(self._template, counts, sums))
         return float("nan") if number is None else number
 
-    def curve(self, row: Row) -> Curve:
+    def curve(self, row: CountedRow) -> Curve:
         """Return the reliability curve of a sum of rows."""
         count, right = row.counts[-2 * self.bins :].reshape(2, -1)
         return Curve(count, right, row.sums[-self.bins :])
 
-    def _row(self, tables: CaseTables) -> Row:
+    def _row(self, tables: CaseTables) -> CountedRow:
         part = self.metric.part(tables)
         if self._pooled:
             counts, sums = _apart(part)
@@ -103,7 +103,7 @@ class CaseRows:
             number = self.metric.of_part(part)
             counts, sums = [np.array([number is not None])], [np.array([number or 0.0])]
         curve = tables.reliability[self.bins]["all"]
-        return Row(
+        return CountedRow(
             np.concatenate([*counts, curve.count, curve.right]).astype(np.int64),
             np.concatenate([*sums, curve.confidence]).astype(np.float64),
         )

@@ -1,9 +1,9 @@
 """Lightning: a callback that calibrates at the end of every validation, and keeps the calibrator in the checkpoint.
 
 Of every validation case a bounded sample of voxels is kept, in float32 on the CPU. At the end the samples of all ranks
-are put together in one order, so every rank fits the same calibrator. NLL and ECE are logged before and after on cases that
-the logged fit has not seen: each half of them is measured with a calibrator of the other half. The calibrator that is
-kept is fitted to all. It is an artefact of segcal inside the checkpoint, JSON and safetensors, never a pickle of ours.
+are put together in one order, so every rank fits the same calibrator. NLL and ECE are logged before and after on cases
+that the logged fit has not seen: each half of them is measured with a calibrator of the other half. What is kept
+is fitted to all, an artefact of segcal inside the checkpoint: JSON and safetensors, never a pickle of ours.
 """
 
 import os

@@ -24,7 +24,7 @@ from segcal.fitting.artifact import save
 from segcal.fitting.certificate import Fitted
 from segcal.integrations.attach import CalibratedModel
 from segcal.integrations.calibrated import Calibrating, calibrated_probs, check_classes, need, to_calibrator
-from segcal.integrations.case_rows import CaseRows, Row
+from segcal.integrations.case_rows import CaseRows, CountedRow
 
 need("monai", "monai")
 from monai.config import KeysCollection  # noqa: E402
@@ -153,13 +153,13 @@ class CalibrationTableMetric(CumulativeIterationMetric):
         """Return count, accuracy and confidence of each bin of the reliability diagram."""
         return {key: np.asarray(value).tolist() for key, value in vars(self._reader.curve(self._total())).items()}
 
-    def _total(self) -> Row:
+    def _total(self) -> CountedRow:
         rows = self.get_buffer()
         return self._apart(np.asarray(rows).sum(0)) if rows is not None and len(rows) else self._reader.empty
 
-    def _apart(self, values: np.ndarray) -> Row:
+    def _apart(self, values: np.ndarray) -> CountedRow:
         split = len(self._reader.empty.counts)
-        return Row(values[:split].astype(np.int64), values[split:])
+        return CountedRow(values[:split].astype(np.int64), values[split:])
 
 
 class CalibrationTable(IgniteMetricHandler):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from segcal.integrations.calibrated import need
-from segcal.integrations.case_rows import CaseRows, Row
+from segcal.integrations.case_rows import CaseRows, CountedRow
 from segcal.report.figures import reliability_figure
 
 need("torchmetrics", "lightning")
@@ -78,5 +78,5 @@ class SegmentationCalibration(Metric):
         figure = reliability_figure({"prediction": means}, title)
         return figure, figure.axes
 
-    def _row(self) -> Row:
-        return Row(self.counts.cpu().numpy(), self.sums.cpu().numpy())
+    def _row(self) -> CountedRow:
+        return CountedRow(self.counts.cpu().numpy(), self.sums.cpu().numpy())

@@ -60,7 +60,7 @@ class CalibratedSegmentation(nn.Module):
         outputs = self.model(pixel_values=pixel_values, **named, return_dict=True)
         if getattr(outputs, "logits", None) is None:
             raise InputError(
-                f"{type(self.model).__name__} returns {', '.join(outputs)}, but logits of classes per pixel are needed. "
+                f"{type(self.model).__name__} returns {', '.join(outputs)}, but one logit per class is needed. "
                 "Use segcal.integrations.transformers.CalibratedProcessor for mask classifiers."
             )
         logits = enlarge(outputs.logits, target_size or pixel_values.shape[2:])
