@@ -14,6 +14,7 @@ from segcal.fitting.artifact import load, save
 from segcal.fitting.contest import choose
 from segcal.integrations.attach import attach
 from segcal.integrations.onnx import export
+from segcal.integrations.viewers import view
 from segcal.losses import LOSSES, make_loss
 from segcal.metrics import METRICS
 from segcal.pooling import POOLINGS, pool
@@ -61,4 +62,5 @@ __all__ = [
     "pool",
     "report",
     "save",
+    "view",
 ]

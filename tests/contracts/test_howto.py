@@ -21,6 +21,7 @@ NEEDS = {
     "transformers": ("transformers",),
     "monai": ("monai",),
     "nnunet": ("nnunetv2", "nibabel"),
+    "viewers": ("nibabel",),
     "lightning": ("pytorch_lightning", "torchmetrics", "matplotlib"),
 }
 
@@ -93,7 +94,17 @@ def known_nnunet(folder):
     return {}
 
 
+def known_viewers(folder):
+    import nibabel
+
+    (folder / "predictions").mkdir()
+    image = nibabel.Nifti1Image(np.random.default_rng(0).normal(size=(5, 4, 6, 3)).astype("float32"), np.eye(4))
+    nibabel.save(image, folder / "predictions" / "a.nii.gz")
+    return {}
+
+
 KNOWN = {
+    "viewers": known_viewers,
     "nnunet": known_nnunet,
     "onnx": known_onnx, "transformers": known_transformers, "monai": known_monai, "lightning": known_lightning,
 }  # fmt: skip
