@@ -127,8 +127,7 @@ def test_links_lead_somewhere(page):
 @pytest.mark.parametrize("page", PAGES)
 def test_the_python_of_a_page_runs(page, tmp_path, monkeypatch):
     for package in NEEDS[page]:
-        if importlib.util.find_spec(package) is None:
-            pytest.skip(f"{package} is not installed: make setup-frameworks")
+        pytest.importorskip(package, reason=f"{package} is not installed: make setup-frameworks")
     monkeypatch.chdir(tmp_path)
     segcal.save(fitted(), "calibrator")
     exec(compile(code_of(PAGES[page]), PAGES[page].name, "exec"), KNOWN[page](tmp_path))

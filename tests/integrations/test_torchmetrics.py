@@ -64,7 +64,9 @@ def test_counts_go_on_past_the_last_whole_number_of_float32():
 
 def test_two_ranks_are_one(tmp_path):
     """Each rank syncs through torch's own process group."""
-    torch.multiprocessing.spawn(_rank, (str(tmp_path / "store"), str(tmp_path)), nprocs=2)
+    torch.multiprocessing.start_processes(
+        _rank, (str(tmp_path / "store"), str(tmp_path)), nprocs=2, start_method="fork"
+    )
     found = [float((tmp_path / f"{rank}.txt").read_text()) for rank in range(2)]
     assert found == [pytest.approx(segcal.metrics.ace(LOGITS, LABELS), rel=1e-12)] * 2
 

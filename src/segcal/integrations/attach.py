@@ -68,8 +68,6 @@ def attach(model: nn.Module, calibrator: Calibrating, upsample: bool | None = No
         calibrator: a calibrator, the result of :func:`segcal.fit`, or a folder of :func:`segcal.save`.
         upsample: what to do where logits are coarser than the input. True: enlarge them, then calibrate. False: take
             them as they are. None: refuse, because the result depends on it.
-
-    >>> attached = attach(nn.Conv2d(1, 3, 1), "calibrator/")  # doctest: +SKIP
     """
     if not isinstance(model, nn.Module):
         raise InputError(f"model is {type(model).__name__}, but a torch.nn.Module is needed. Wrap the function in one.")

@@ -145,6 +145,11 @@ def _write(module: nn.Module, given: tuple[Any, ...], path: Path, opset: int | N
         )
         assert program is not None
         program.save(path)
+        if len(list(path.parent.glob(f"{path.name}*"))) > 1:
+            raise InputError(
+                "the network is too large for one file, but one graph is written. Export the calibrator alone, and "
+                "run it behind the network."
+            )
 
 
 def _compared(target: Path, path: Path, module: nn.Module, given: tuple[Any, ...]) -> Exported:
@@ -199,8 +204,7 @@ def _join(target: Path, beside: Path, source: Path, calibrator: Calibrator, outp
     _write(calibrator, given, beside, opset)
     tail = onnx.load(beside)
     host.ir_version = tail.ir_version = max(host.ir_version, tail.ir_version)
-    for graph in (host, tail):
-        del graph.metadata_props[:]
+    del tail.metadata_props[:]  # the network's own are kept
     joined = compose.merge_models(host, tail, io_map=[(logits.name, "logits")], prefix2="segcal_",
         outputs=[*(one.name for one in host.graph.output), f"segcal_{OUTPUT}"])  # fmt: skip
     _rename(joined, f"segcal_{OUTPUT}", OUTPUT)
