@@ -232,9 +232,7 @@ def metric_line(cal: Any) -> Line:
             taken.append(time.process_time() - start)
     cost = min(times[ece_now]) / min(times[ece_plain])
     apart = abs(ece_now(probs, labels) - ece_by_hand(probs, labels))
-    return Line(
-        "torchmetrics", "lightning", count_lines(ece_by_hand), count_lines(ece_now), cost, 0, labels.numel(), apart
-    )
+    return Line("torchmetrics", "lightning", count_lines(ece_by_hand), count_lines(ece_now), cost, 0, 0, apart)
 
 
 def nnunet_line(model: Path, images: Path, folder: Path) -> Line:
@@ -278,7 +276,7 @@ def all_lines(nnunet: list[Path] | None) -> list[Line]:
     segformer = transformers.SegformerForSemanticSegmentation(transformers.SegformerConfig(num_labels=CLASSES)).eval()
     three = (torch_plain, torch_by_hand, torch_now)
     lines = [
-        compared("plain torch, smp, torchvision", "onnx", *three, (network(), image), cal),
+        compared("plain torch", "onnx", *three, (network(), image), cal),
         onnx_line(cal),
         compared("Hugging Face", "transformers", hf_plain, hf_by_hand, hf_now, (segformer, photo), cal),
         compared("MONAI", "monai", monai_plain, monai_by_hand, monai_now, (windows, network(3), volume), cal),
@@ -290,7 +288,7 @@ def all_lines(nnunet: list[Path] | None) -> list[Line]:
 def table(lines: list[Line]) -> str:
     rows = [
         f"| [{one.stack}]({one.page}.md) | {one.before} | {one.now} | {one.time - 1:+.0%} | "
-        f"{one.flips} of {one.voxels:,} | {one.apart:.0e} |"
+        f"{f'{one.flips} of {one.voxels:,} ' if one.voxels else ''}| {one.apart:.0e} |"
         for one in lines
     ]
     head = [

@@ -2,9 +2,9 @@
 
     python benchmarks/nnunet_folds.py IMAGES LABELS WORK [--cases 6] [--held-out 4] [--iterations 200]
 
-IMAGES and LABELS hold NIfTI volumes of the same names. nnU-Net plans and preprocesses them (configuration 2d), the plan is cut
-to four stages and a small patch, and nnU-Net's own trainer runs on the CPU, each fold on one half of the cases; held-out
-images stay for prediction. What to run next is printed.
+IMAGES and LABELS hold NIfTI volumes of the same names. nnU-Net plans and preprocesses them (configuration 2d), the plan
+is cut to four stages and a small patch, and nnU-Net's own trainer runs on the CPU, each fold on one half of the cases;
+held-out images stay for prediction. What to run next is printed.
 """
 
 import argparse
@@ -86,7 +86,7 @@ def main() -> None:
     halves = names[: len(names) // 2], names[len(names) // 2 :]
     splits = [{"train": halves[1], "val": halves[0]}, {"train": halves[0], "val": halves[1]}]
     (preprocessed / "splits_final.json").write_text(json.dumps(splits))
-    os.environ["nnUNet_n_proc_DA"] = "0"  # in this process; planning wants at least one
+    os.environ |= {"nnUNet_n_proc_DA": "0"}  # in this process; planning wants at least one
     for fold in (0, 1):
         train(preprocessed, dataset, fold, args.iterations)
     model = args.work / "results" / NAME / "nnUNetTrainer__nnUNetPlans__2d"
