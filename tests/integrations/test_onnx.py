@@ -83,6 +83,10 @@ def test_what_cannot_be_exported_is_one_sentence_and_leaves_nothing(tmp_path):
         ({"path": there}, r"exists, but it would be lost. Choose another name, or pass overwrite=True"),
         ({"path": tmp_path / "no" / "a.onnx"}, "is in a folder that does not exist"),
         ({"path": tmp_path / "a.onnx", "model": nn.Conv2d(2, 4, 1)}, "example is missing, .* Pass an input"),
+        (
+            {"path": tmp_path / "a.onnx", "model": nn.Conv2d(2, 4, 1, stride=2), "example": IMAGE},
+            r"logits have space \(6, 6\), but its input has \(12, 11\): .* Pass upsample=True",
+        ),
         ({"path": tmp_path / "a.onnx", "model": tmp_path / "net.pt"}, r"but an .onnx file or a torch module is needed"),
         (
             {"path": tmp_path / "a.onnx", "model": tmp_path / "five.onnx"},
@@ -97,6 +101,8 @@ def test_what_cannot_be_exported_is_one_sentence_and_leaves_nothing(tmp_path):
             segcal.export(calibrator, **given)
         assert sorted(tmp_path.iterdir()) == before
     assert there.read_text() == "mine"
+    with pytest.raises(InputError, match="lts sees neighbours and needs 2"):
+        segcal.export(segcal.make_calibrator("lts", 4), tmp_path / "a.onnx", axes=1)
 
 
 def test_a_graph_that_flips_is_not_written(tmp_path, monkeypatch):

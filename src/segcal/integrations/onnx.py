@@ -131,6 +131,7 @@ def _write(module: nn.Module, given: tuple[Any, ...], path: Path, opset: int | N
     sizes: Any = {0: torch.export.Dim.DYNAMIC} | dict.fromkeys(range(2, given[0].ndim), torch.export.Dim.DYNAMIC)
     dynamic = tuple(Context(sizes, None) if isinstance(each, Context) else sizes for each in given)
     with _quietly():
+        module(*given)  # what does not fit is said here, in one sentence
         if path.suffix == ".pt2":
             torch.export.save(torch.export.export(module, given, dynamic_shapes=dynamic), path)
             return
