@@ -1,6 +1,9 @@
 import numpy as np
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 
 import segcal
 from segcal.errors import InputError
@@ -41,3 +44,18 @@ def test_what_is_wrong_is_one_sentence(tmp_path):
         need("no_such", "some")
     with pytest.raises(InputError, match="is in a folder that does not exist"):
         folder_of(tmp_path / "none" / "x.onnx")
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.sampled_from(["ts", "ets", "cms_ap", "cms_op", "isotonic"]), st.integers(0, 3), st.data())
+def test_the_winner_of_float32_probabilities_is_that_of_the_logits(randomise, name, seed, data):
+    """Whatever the logits are: equal, one unit in the last place apart, or so large that all but one become zero."""
+    shape = (4, 9)
+    start = data.draw(arrays(np.float32, shape, elements=st.floats(-60, 60, width=32)))
+    steps = data.draw(arrays(np.int8, shape, elements=st.integers(0, 3)))
+    near = np.nextafter(start[:1], np.float32(np.inf))
+    logits = np.choose(steps, [start, np.broadcast_to(start[:1], shape), np.broadcast_to(near, shape), 10 * start])
+    calibrator = randomise(segcal.make_calibrator(name, 4), seed=seed)
+    probs = calibrated_probs(calibrator, logits.astype(np.float32))
+    assert np.array_equal(probs.argmax(0).numpy(), logits.argmax(0))
+    np.testing.assert_allclose(probs.sum(0).numpy(), 1, atol=1e-5)
