@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup test test-gpu demo format clean
+.PHONY: setup setup-frameworks test-frameworks test test-gpu demo format clean
 
 setup: $(VENV)/.ready
 
@@ -19,6 +19,20 @@ test: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+# The frameworks of docs/howto, each in the version of constraints.txt, into the same .venv. nnU-Net comes without what
+# it wants of its own accord: timm and torchvision, which would have to match torch, and unittest2, which nothing uses.
+NNUNET := nnunetv2 dynamic-network-architectures acvl-utils batchgenerators batchgeneratorsv2
+NNUNET_NEEDS := SimpleITK blosc2 connected-components-3d einops future graphviz imagecodecs pandas requests \
+	scikit-image scikit-learn seaborn threadpoolctl tifffile tqdm yacs
+
+setup-frameworks: setup
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[hf,monai,lightning,dicom,onnx]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps $(NNUNET)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt $(NNUNET_NEEDS)
+
+test-frameworks: setup-frameworks
+	$(BIN)/python -m pytest -m frameworks
 
 # On a machine with a CUDA device; elsewhere they are skipped. No second process: they would share the device.
 test-gpu: setup

@@ -12,6 +12,9 @@ from segcal.evaluation.result import Evaluation
 from segcal.fitting import FitConfig, Fitted, fit
 from segcal.fitting.artifact import load, save
 from segcal.fitting.contest import choose
+from segcal.integrations.attach import attach
+from segcal.integrations.onnx import export
+from segcal.integrations.viewers import view
 from segcal.losses import LOSSES, make_loss
 from segcal.metrics import METRICS
 from segcal.pooling import POOLINGS, pool
@@ -43,11 +46,13 @@ __all__ = [
     "SuspicionWarning",
     "apply",
     "as_cases",
+    "attach",
     "audit",
     "check",
     "choose",
     "convert",
     "evaluate",
+    "export",
     "fit",
     "load",
     "make_calibrator",
@@ -57,4 +62,5 @@ __all__ = [
     "pool",
     "report",
     "save",
+    "view",
 ]

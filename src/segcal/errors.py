@@ -18,6 +18,10 @@ class InputError(SegcalError, ValueError):
     """An argument or a file of the user's is not usable; the message says how to repair it."""
 
 
+class MissingExtraError(InputError, ImportError):
+    """A framework is not installed; the message says how it is."""
+
+
 class ArtifactError(SegcalError):
     """A file that segcal wrote is missing, damaged, or of another version."""
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from segcal import CaseError, open_cases
 from segcal.cli import main
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.filterwarnings("ignore")]
@@ -136,6 +137,12 @@ def test_nnunets_commands_accept_what_segcal_apply_writes(exported, monkeypatch,
         pooled = np.load(exported / "both" / f"{case_id}.npz")["probabilities"]
         np.testing.assert_allclose(pooled, np.mean(members, axis=0), atol=1e-6)
         assert (exported / "both" / f"{case_id}.nii.gz").is_file()
+    with pytest.raises(
+        CaseError, match=r"nnUNetv2_ensemble does not copy it\). Pass properties= with a member's folder"
+    ):
+        open_cases(exported / "both").checked("c1")
+    mask = open_cases(exported / "both", properties=first).checked("c1").mask
+    assert torch.equal(mask, open_cases(first).checked("c1").mask)
 
 
 def test_the_confidence_map_lies_on_nnunets_label_map(exported):

@@ -168,28 +168,29 @@ def write_confidence(
     The voxel size `spacing` is used where no NIfTI file knows it.
     """
     flat = len([size for size in confidence.shape if size > 1]) <= 2
-    ending = ".png" if flat and _nifti_of(cases, case_id) is None else ".nii.gz"
+    ending = ".png" if flat and nifti_of(cases, case_id) is None else ".nii.gz"
     path = folder / MAPS / f"{case_id}{ending}"
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix == ".png":
         picture = np.atleast_2d(np.squeeze(confidence))
         Image.fromarray(np.round(255 * np.clip(picture, 0, 1)).astype(np.uint8)).save(path, format="PNG")
     else:
-        _write_volume(cases, case_id, confidence.astype(np.float32), path, spacing)
+        write_volume(cases, case_id, confidence.astype(np.float32), path, spacing)
     return path
 
 
-def _nifti_of(cases: FileCases, case_id: str) -> Path | None:
+def nifti_of(cases: FileCases, case_id: str) -> Path | None:
     """Return the NIfTI file whose geometry the case has."""
     files = cases.members[0].files.get(case_id, ())
     return next((path for path in files if path.name.lower().endswith(EXTENSIONS) and path.is_file()), None)
 
 
-def _write_volume(
+def write_volume(
     cases: FileCases, case_id: str, confidence: np.ndarray, path: Path, spacing: tuple[float, ...] | None
 ) -> None:
+    """Write values ``(*space)`` of a case as NIfTI, in the geometry of the file that they belong to, if any."""
     nibabel = load_extra("nibabel", "nifti")
-    like = _nifti_of(cases, case_id)
+    like = nifti_of(cases, case_id)
     if like is None:  # arrays are (z, y, x), files (x, y, z)
         sizes = [*(spacing or ())[::-1], 1.0, 1.0, 1.0][:3]
         nibabel.save(nibabel.Nifti1Image(confidence.T, np.diag([*sizes, 1.0])), path)

@@ -68,13 +68,7 @@ class Meter:
             reference: ``(batch, *space)``, the prediction to compare with, for metrics of flips.
             spacing: the voxel size along each axis of space, for distances.
         """
-        if "reference" in self._needs.tables and reference is None:
-            raise InputError("reference is missing, but flips are counted against one. Pass the prediction before.")
-        batch = list(zip(*self._divide(logits, labels, reference), strict=True))
-        if self._kind == "logits" and batch:
-            warn(like_probabilities(["the batch"] if looks_like_probabilities(batch[0][0]) else []))
-        # All of it is looked at before any is kept.
-        counted = [self._count(raw, truth, old, spacing) for raw, truth, old in batch]
+        counted = self.tables(logits, labels, reference, spacing)  # all of it is looked at before any is kept
         classes = {tables.num_classes for tables in counted} | ({self._classes} - {None})
         if len(classes) > 1:
             raise InputError(
@@ -85,22 +79,34 @@ class Meter:
         for tables in counted:
             for name, metric in self.metrics.items():
                 part = metric.part(tables)
-                if self._is_pooled(metric):
+                if self.is_pooled(metric):
                     self._tables[name] = self._tables[name] + part if name in self._tables else part
                 elif (number := metric.of_part(part)) is not None:
                     self._sums[name] = self._sums.get(name, 0.0) + number
                     self._cases[name] = self._cases.get(name, 0) + 1
 
+    def tables(
+        self, logits: object, labels: object, reference: object = None, spacing: tuple[float, ...] | None = None
+    ) -> list[CaseTables]:
+        """Return the tables of each case of a batch, and keep nothing; the arguments are those of :meth:`update`."""
+        if "reference" in self._needs.tables and reference is None:
+            raise InputError("reference is missing, but flips are counted against one. Pass the prediction before.")
+        batch = list(zip(*self._divide(logits, labels, reference), strict=True))
+        if self._kind == "logits" and batch:
+            warn(like_probabilities(["the batch"] if looks_like_probabilities(batch[0][0]) else []))
+        return [self._count(raw, truth, old, spacing) for raw, truth, old in batch]
+
     def compute(self) -> dict[str, float | None]:
         """Return the numbers of all that was counted; None where one is not defined."""
         return {
             name: metric.of_part(self._tables.get(name))
-            if self._is_pooled(metric)
+            if self.is_pooled(metric)
             else (self._sums[name] / self._cases[name] if name in self._cases else None)
             for name, metric in self.metrics.items()
         }
 
-    def _is_pooled(self, metric: Metric) -> bool:
+    def is_pooled(self, metric: Metric) -> bool:
+        """Whether the number is one of all voxels together, and not a mean over cases."""
         return metric.pooled if self._average is None else self._average == "voxels"
 
     def _count(

@@ -95,7 +95,7 @@ def read_properties(
     if transpose_forward is None:
         raise InputError(
             f"{path} has a cropping box, but plans.json, which says in which axis order, is not beside it "
-            "(nnUNetv2_ensemble does not copy it). Copy it from a member's folder."
+            "(nnUNetv2_ensemble does not copy it). Pass properties= with a member's folder, or copy it from there."
         )
     if len(transpose_forward) != len(shape) or [space[axis] for axis in transpose_forward] != shape:
         raise InputError(

@@ -1,0 +1,94 @@
+"""``segcal.attach``: a network that answers with calibrated log-probabilities, as one module that exports.
+
+The order is fixed: whatever makes logits of the resolution of the labels comes first, the calibrator second. Averages
+and interpolation of log-probabilities are no log-probabilities, so a network whose logits are coarser than its input is
+refused until it is said what is meant, and so is a calibrated network inside MONAI's sliding windows.
+"""
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from segcal.calibrators.base import Calibrator
+from segcal.errors import InputError
+from segcal.integrations.calibrated import Calibrating, to_calibrator
+
+# Where networks keep their logits: torchvision's dictionaries; Hugging Face's outputs and mmsegmentation's samples.
+KEYS = ("out", "logits")
+LINEAR = {1: "linear", 2: "bilinear", 3: "trilinear"}
+
+
+class CalibratedModel(nn.Module):
+    """A network and its calibrator; made by :func:`attach`."""
+
+    def __init__(self, model: nn.Module, calibrator: Calibrator, upsample: bool | None) -> None:
+        super().__init__()
+        self.model = model
+        self.calibrator = calibrator
+        self.upsample = upsample
+
+    def forward(self, image: Tensor, *more: Any, **named: Any) -> Any:
+        """Return what the network returns, with log-probabilities in the place of its logits."""
+        if not torch.compiler.is_compiling():
+            _refuse_windows()
+        output = self.model(image, *more, **named)
+        if isinstance(output, Tensor):
+            return self._calibrated(output, image)
+        if isinstance(output, tuple | list) and output and isinstance(output[0], Tensor):
+            return type(output)([self._calibrated(output[0], image), *output[1:]])
+        key = next((key for key in KEYS if isinstance(output, Mapping) and key in output), None)
+        if key is None:
+            raise InputError(
+                f"the network returns {type(output).__name__}, but a tensor, a tuple that begins with one, or a "
+                f"dictionary with {' or '.join(KEYS)} is needed. Wrap the network so that it returns its logits."
+            )
+        changed = {name: self._calibrated(value, image) if name == key else value for name, value in output.items()}
+        return type(output)(**changed) if hasattr(output, "to_tuple") else changed
+
+    def _calibrated(self, logits: Tensor, image: Tensor) -> Tensor:
+        if logits.shape[2:] != image.shape[2:] and self.upsample is not False:
+            if self.upsample is None:
+                raise InputError(
+                    f"the network's logits have space {tuple(logits.shape[2:])}, but its input has "
+                    f"{tuple(image.shape[2:])}: calibrated first and enlarged later, labels change. Pass upsample=True "
+                    "to enlarge first, or upsample=False if labels have the resolution of the logits."
+                )
+            logits = enlarge(logits, image.shape[2:])
+        return self.calibrator(logits)
+
+
+def attach(model: nn.Module, calibrator: Calibrating, upsample: bool | None = None) -> CalibratedModel:
+    """Return a module that runs a network and calibrates its logits.
+
+    Args:
+        model: from an image ``(batch, channels, *space)`` to logits, or to a tuple or dictionary with them.
+        calibrator: a calibrator, the result of :func:`segcal.fit`, or a folder of :func:`segcal.save`.
+        upsample: what to do where logits are coarser than the input. True: enlarge them, then calibrate. False: take
+            them as they are. None: refuse, because the result depends on it.
+    """
+    if not isinstance(model, nn.Module):
+        raise InputError(f"model is {type(model).__name__}, but a torch.nn.Module is needed. Wrap the function in one.")
+    if isinstance(model, CalibratedModel):
+        raise InputError("model is calibrated already, but one calibrator is enough. Attach to its attribute `model`.")
+    return CalibratedModel(model, to_calibrator(calibrator), upsample)
+
+
+def enlarge(logits: Tensor, space: Any) -> Tensor:
+    """Return logits interpolated linearly to another size, as networks and their post-processing do it."""
+    return nn.functional.interpolate(logits, size=tuple(space), mode=LINEAR[logits.ndim - 2], align_corners=False)
+
+
+def _refuse_windows() -> None:
+    """Raise if a caller averages what is returned; nothing in the numbers could show it afterwards."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None:
+        frame = frame.f_back
+        if frame.f_globals.get("__name__") == "monai.inferers.utils":
+            raise InputError(
+                "the network of a sliding window is calibrated, but windows are averaged afterwards, and averages of "
+                "log-probabilities are none. Pass the plain network, and use "
+                "segcal.integrations.monai.CalibratedInferer(inferer, calibrator)."
+            )

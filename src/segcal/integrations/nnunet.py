@@ -1,0 +1,178 @@
+"""nnU-Net v2: a predictor that calibrates between its logits and its export.
+
+nnU-Net averages tiles, mirrored copies and folds as logits, resamples them to the image, and takes the softmax there;
+so that is where the calibrator stands, at the resolution of the labels and inside the box that was predicted. What is
+written is what ``nnUNetv2_predict --save_probabilities`` followed by ``segcal apply`` would write, bit for bit,
+without the way over the disk; nnU-Net's own commands take it.
+
+The seam is the plans: whoever exports asks them for the label manager, in this process and in the export processes that
+nnU-Net spawns, and the label manager holds the function from logits to probabilities.
+"""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from segcal.atomic import write_text
+from segcal.cases.base import SINGLE_FOLDS
+from segcal.cases.kinds import to_log_domain
+from segcal.cases.open import open_cases
+from segcal.cases.records import APPLIED, MARKER
+from segcal.cases.suspicion import other_origin, warn
+from segcal.errors import InputError
+from segcal.fitting.artifact import load
+from segcal.fitting.certificate import Fitted
+from segcal.fitting.contest import choose
+from segcal.fitting.fit import fit
+from segcal.integrations.calibrated import Calibrating, calibrated_probs, check_classes, need, to_calibrator
+from segcal.target import entries
+
+need("nnunetv2", "nnunet")
+from nnunetv2.inference.predict_from_raw_data import nnUNetPredictor  # noqa: E402
+from nnunetv2.paths import nnUNet_preprocessed  # noqa: E402
+from nnunetv2.utilities.dataset_name_id_conversion import maybe_convert_to_dataset_name  # noqa: E402
+from nnunetv2.utilities.file_path_utilities import get_output_folder  # noqa: E402
+from nnunetv2.utilities.plans_handling.plans_handler import PlansManager  # noqa: E402
+
+
+class CalibratedSoftmax:
+    """From logits ``(classes, *space)`` of one case to the probabilities that ``segcal apply`` would write."""
+
+    def __init__(self, calibrator: Any) -> None:
+        self.calibrator = calibrator
+
+    def __call__(self, logits: Tensor) -> Tensor:
+        """Take the softmax as nnU-Net does, and calibrate what it would have stored."""
+        probs = torch.softmax(logits.float().cpu(), 0)
+        return calibrated_probs(self.calibrator, to_log_domain(probs, "probs", "prediction"), "prediction")
+
+
+class CalibratedPlans(PlansManager):
+    """Plans whose label manager calibrates."""
+
+    def __init__(self, plans: dict[str, Any], calibrator: Any) -> None:
+        super().__init__(plans)
+        self.calibrator = calibrator
+
+    def get_label_manager(self, dataset_json: dict[str, Any], **named: Any) -> Any:
+        """Return nnU-Net's label manager with a calibrated softmax."""
+        return super().get_label_manager(dataset_json, inference_nonlin=CalibratedSoftmax(self.calibrator), **named)
+
+
+class CalibratedPredictor(nnUNetPredictor):
+    """An nnU-Net predictor whose probabilities are calibrated; used like the one that it extends.
+
+    ``predict_from_files(images, out, save_probabilities=True)`` writes them; without it nnU-Net writes label maps
+    alone, which no calibrator that keeps the decision changes.
+
+    Args:
+        calibrator: a folder, the result of a fit, or a calibrator that works voxel by voxel.
+        **options: of ``nnUNetPredictor``.
+    """
+
+    plans_manager: Any
+
+    def __init__(self, calibrator: Calibrating, **options: Any) -> None:
+        self.fitted = load(calibrator) if isinstance(calibrator, str | os.PathLike) else calibrator
+        super().__init__(**options)
+
+    def initialize_from_trained_model_folder(self, *given: Any, **named: Any) -> None:
+        """Read the networks of a model's folder."""
+        super().initialize_from_trained_model_folder(*given, **named)
+        self._calibrate()
+
+    def manual_initialization(self, *given: Any, **named: Any) -> None:
+        """Take a network that is there."""
+        super().manual_initialization(*given, **named)
+        self._calibrate()
+
+    def _calibrate(self) -> None:
+        calibrator = to_calibrator(self.fitted)
+        labels = self.plans_manager.get_label_manager(self.dataset_json)
+        if labels.has_regions:
+            raise InputError(
+                "the model was trained with regions, but this calibrator is for classes that exclude each other. "
+                "Calibrate each region as its own two-class problem with kind='sigmoid'."
+            )
+        check_classes(calibrator, labels.num_segmentation_heads, "the model")
+        if not calibrator.pointwise:
+            raise InputError(
+                f"the calibrator is {calibrator.name}, which sees neighbours, but nnU-Net hands over a cropped image. "
+                "Predict with --save_probabilities and use segcal apply."
+            )
+        if isinstance(self.fitted, Fitted):
+            self._check_origin(self.fitted)
+        self.plans_manager = CalibratedPlans(self.plans_manager.plans, calibrator)
+        self.label_manager = self.plans_manager.get_label_manager(self.dataset_json)
+
+    def _check_origin(self, fitted: Fitted) -> None:
+        """Refuse classes in another order, and warn if one network was calibrated and several are averaged."""
+        names = {int(value): name for name, value in self.dataset_json["labels"].items() if name != "ignore"}
+        own = tuple(names[number] for number in sorted(names))
+        if fitted.class_names is not None and tuple(fitted.class_names) != own:
+            raise InputError(
+                f"the model has the classes {', '.join(own)}, but the calibrator was fitted for "
+                f"{', '.join(fitted.class_names)}. Use the calibrator that was fitted on this model's predictions."
+            )
+        warn(other_origin(fitted.origin, "" if len(self.list_of_parameters) > 1 else SINGLE_FOLDS))
+
+
+def model_folder(dataset: str, configuration: str, trainer: str, plans: str) -> Path:
+    """Return the folder of a trained model, as nnU-Net's own commands find it."""
+    found = get_output_folder(int(dataset) if dataset.isdigit() else dataset, trainer, plans, configuration)
+    if not Path(found).is_dir():
+        raise InputError(
+            f"{found} is not there, but the model is read from it. Train it, or correct -d, -c, -tr or -p."
+        )
+    return Path(found)
+
+
+def reference_folder(dataset: str) -> Path:
+    """Return the folder of the labels of the training cases."""
+    name = maybe_convert_to_dataset_name(int(dataset) if dataset.isdigit() else dataset)
+    return Path(nnUNet_preprocessed) / name / "gt_segmentations"
+
+
+def fit_from_folds(model: Path, labels: Path, calibrator: str | None = None) -> Fitted:
+    """Fit to what cross-validation predicted (``fold_*/validation``), each case by the network that has not seen it.
+
+    Train with ``nnUNetv2_train ... --npz``, or add the probabilities with ``--val --npz``. It comes with a warning: the
+    networks of single folds are not the ensemble that ``nnUNetv2_predict`` averages.
+
+    Args:
+        model: the model's folder.
+        labels: of the training cases, such as ``nnUNet_preprocessed/DATASET/gt_segmentations``.
+        calibrator: a name; None to have one chosen.
+    """
+    if not any(model.glob("fold_*/validation/*.npz")):
+        raise InputError(
+            f"{model} has no fold_*/validation/*.npz, but probabilities of held-out cases are needed. Run "
+            "nnUNetv2_train with --val --npz for each fold."
+        )
+    cases = open_cases(model, labels)
+    return choose(cases) if calibrator is None else fit(calibrator, cases)
+
+
+def predict_to_folder(
+    predictor: CalibratedPredictor, source: Path, target: Path, parts: tuple[int, int], **how: Any
+) -> None:
+    """Predict images into a folder and mark it, so that nothing calibrates it a second time."""
+    there = [name for name in entries(target) if not name.startswith(".")]
+    if there and not (target / MARKER).is_file():
+        raise InputError(
+            f"{target} holds {there[0]}, which is no calibrated prediction, but results would be mixed with it. "
+            "Name a new folder."
+        )
+    calibrator = to_calibrator(predictor.fitted)
+    target.mkdir(parents=True, exist_ok=True)
+    record = {"format": APPLIED, "made_by": "nnunet predict", "calibrator": calibrator.name}
+    write_text(target / MARKER, json.dumps(record, indent=1) + "\n")
+    if how.pop("sequential"):
+        how = {key: how[key] for key in ("overwrite", "folder_with_segs_from_prev_stage")}
+        predictor.predict_from_files_sequential(str(source), str(target), True, **how)
+    else:
+        predictor.predict_from_files(str(source), str(target), True, num_parts=parts[0], part_id=parts[1], **how)

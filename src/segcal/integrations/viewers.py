@@ -1,0 +1,127 @@
+"""``segcal view``: calibrated probabilities as files that viewers open, in the geometry of the predictions.
+
+- ``nifti``: one float32 volume per class, ``CASE/CLASS.nii.gz`` (3D Slicer, ITK-SNAP, napari, FSLeyes).
+- ``bids``: the same with the names of BIDS derivatives, ``CASE_label-CLASS_probseg.nii.gz``.
+- ``contours``: one label map per class, ``CASE/CLASS_levels.nii.gz``, whose value is the number of levels (0.05, 0.5
+  and 0.95 unless told) that the probability reaches: outlines of it are iso-contours.
+- ``dicom-seg``: two DICOM SEG objects per case (:mod:`segcal.integrations.dicom`).
+
+Nothing else goes into the folder, and label maps are never made of rounded probabilities.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from segcal.atomic import written
+from segcal.cases.base import Case, CaseError
+from segcal.cases.files import FileCases
+from segcal.cases.parallel import map_cases
+from segcal.cases.write import write_volume
+from segcal.errors import InputError
+from segcal.evaluation.evaluate import check_match
+from segcal.fitting.certificate import Fitted
+from segcal.integrations.calibrated import calibrated_probs
+from segcal.integrations.dicom import write_dicom_seg
+from segcal.target import claim, entries
+
+FORMS = ("nifti", "bids", "contours", "dicom-seg")
+LEVELS = (0.05, 0.5, 0.95)
+
+
+def view(
+    fitted: Fitted,
+    cases: FileCases,
+    folder: str | Path,
+    to: str = "nifti",
+    levels: Sequence[float] = LEVELS,
+    series: str | Path | None = None,
+    progress: Callable[[str], None] | None = None,
+    failed: Callable[[CaseError], None] | None = None,
+) -> list[Path]:
+    """Calibrate cases and write them for a viewer; return the files.
+
+    Args:
+        fitted: the calibrator.
+        cases: the predictions, of :func:`segcal.open_cases`.
+        folder: a new or empty folder.
+        to: "nifti", "bids", "contours" or "dicom-seg".
+        levels: of the contours, ascending.
+        series: for DICOM SEG: a folder with one sub-folder of DICOM images per case, named like it.
+        progress: called with the id of each case when it is done.
+        failed: takes the error of a case that is not usable; without it the error is raised.
+    """
+    target, place = Path(folder), None if series is None else Path(series)
+    _check(target, to, levels, place)
+    check_match(fitted, cases)
+    names = _file_names(fitted.class_names or cases.class_names or [f"class{n}" for n in range(cases.num_classes)])
+
+    def write(case: Case) -> list[Path]:
+        probs = _probabilities(fitted, case)
+        if place is not None:
+            return write_dicom_seg(probs, cases, case.id, place / case.id, target, names)
+        return _write_maps(probs, cases, case, target, names, levels if to == "contours" else None, to == "bids")
+
+    made: list[Path] = []
+    with claim(target):
+        for case_id, files in map_cases(cases, write, 1, failed):
+            made += files
+            if progress is not None:
+                progress(case_id)
+    return made
+
+
+def _check(target: Path, to: str, levels: Sequence[float], series: Path | None) -> None:
+    if to not in FORMS:
+        raise InputError(f"no form is named {to!r}. Choose one of: {', '.join(FORMS)}.")
+    if (to == "dicom-seg") != (series is not None):
+        raise InputError("series goes with DICOM SEG, which lies on images. Name their folder, or leave it out.")
+    if any(not name.startswith(".") for name in entries(target)):
+        raise InputError(f"{target} is not empty, but files for a viewer go into a new folder. Choose another name.")
+    if list(levels) != sorted(set(levels)) or not levels or not all(0 < level < 1 for level in levels):
+        raise InputError(f"levels is {list(levels)}, but ascending numbers between 0 and 1 are needed. Correct them.")
+
+
+def _probabilities(fitted: Fitted, case: Case) -> np.ndarray:
+    """Return probabilities ``(classes, *space)``; outside of what was predicted, the background is certain."""
+    probs = calibrated_probs(fitted.calibrator, case.logits, case.id).numpy()
+    if case.mask is not None:
+        outside = ~case.mask.numpy()
+        probs[:, outside] = 0
+        probs[0, outside] = 1
+    return probs
+
+
+def _write_maps(
+    probs: np.ndarray,
+    cases: FileCases,
+    case: Case,
+    folder: Path,
+    names: list[str],
+    levels: Sequence[float] | None,
+    bids: bool,
+) -> list[Path]:
+    made = []
+    for name, values in zip(names, probs, strict=True):
+        path = folder / case.id / (f"{name}.nii.gz" if levels is None else f"{name}_levels.nii.gz")
+        if bids:
+            path = folder / f"{case.id}_label-{name}_probseg.nii.gz"
+        if levels is not None:
+            values = np.sum([values >= level for level in levels], axis=0, dtype=np.uint8)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with written(path) as beside:
+            write_volume(cases, case.id, values, beside, case.spacing)
+        made.append(path)
+    return made
+
+
+def _file_names(names: Sequence[str]) -> list[str]:
+    """Return names of classes as BIDS allows them: letters and digits; a number where that leaves nothing or too few.
+
+    >>> _file_names(["left ventricle", "?", "?"])
+    ['leftventricle', 'class1', 'class2']
+    """
+    plain = [re.sub(r"[^A-Za-z0-9]", "", name) for name in names]
+    return [name if name and plain.count(name) == 1 else f"class{number}" for number, name in enumerate(plain)]

@@ -1,0 +1,112 @@
+"""Graphs with a network in front; calibrators alone, all of them, are in tests/contracts/test_onnx.py."""
+
+import warnings
+
+import pytest
+import torch
+from torch import nn
+
+import segcal
+from segcal.errors import InputError
+
+onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed: make setup-frameworks")
+onnx = pytest.importorskip("onnx", reason="onnx is not installed: make setup-frameworks")
+pytest.importorskip("onnxscript", reason="onnxscript is not installed: make setup-frameworks")
+
+IMAGE = torch.randn(2, 2, 12, 11, generator=torch.Generator().manual_seed(0))
+
+
+def write_network(path, weight, opset=13, outputs=("scores",)):
+    """An ONNX file of a 1x1 convolution by hand, in an operator set that torch no longer writes."""
+    helper, kind = onnx.helper, onnx.TensorProto.FLOAT
+    sizes = ["batch", None, "height", "width"]
+    layer = helper.make_tensor("w", kind, list(weight.shape), weight.flatten().tolist())
+    graph = helper.make_graph(
+        [helper.make_node("Conv", ["picture", "w"], [name]) for name in outputs],
+        "network",
+        [helper.make_tensor_value_info("picture", kind, [sizes[0], 2, *sizes[2:]])],
+        [helper.make_tensor_value_info(name, kind, [sizes[0], len(weight), *sizes[2:]]) for name in outputs],
+        [layer],
+    )
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=7)
+    onnx.helper.set_model_props(made, {"trained": "yes"})
+    onnx.save(made, path)
+
+
+def test_a_network_and_its_calibrator_are_one_graph(randomise, tmp_path):
+    torch.manual_seed(0)
+    network = nn.Conv2d(2, 4, 3, padding=1, stride=2)
+    calibrator = randomise(segcal.make_calibrator("cms_op", 4))
+    done = segcal.export(calibrator, tmp_path / "a.onnx", model=network, example=IMAGE, upsample=True)
+    assert done.flips == 0
+    other = torch.randn(3, 2, 20, 18)
+    session = onnxruntime.InferenceSession(tmp_path / "a.onnx", providers=["CPUExecutionProvider"])
+    (found,) = session.run(["log_probs"], {"image": other.numpy()})
+    logits = nn.functional.interpolate(network(other).detach(), size=(20, 18), mode="bilinear", align_corners=False)
+    torch.testing.assert_close(torch.from_numpy(found), calibrator(logits).detach(), rtol=1e-4, atol=1e-4)
+    assert torch.equal(torch.from_numpy(found).argmax(1), logits.argmax(1))
+
+
+def test_a_program_of_torch_export(randomise, tmp_path):
+    calibrator, network = randomise(segcal.make_calibrator("ets", 4)), nn.Conv2d(2, 4, 1)
+    assert segcal.export(calibrator, tmp_path / "a.pt2", model=network, example=IMAGE).flips == 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        loaded = torch.export.load(tmp_path / "a.pt2").module()
+    other = torch.randn(1, 2, 7, 5)
+    torch.testing.assert_close(loaded(other), calibrator(network(other)))
+
+
+def test_a_network_in_onnx_keeps_its_names(randomise, tmp_path):
+    weight = torch.randn(4, 2, 1, 1, generator=torch.Generator().manual_seed(3))
+    write_network(tmp_path / "network.onnx", weight)
+    calibrator = randomise(segcal.make_calibrator("cms_ap", 4))
+    done = segcal.export(calibrator, tmp_path / "joined.onnx", model=tmp_path / "network.onnx")
+    assert (done.inputs, done.flips) == (("picture",), 0)
+    session = onnxruntime.InferenceSession(tmp_path / "joined.onnx", providers=["CPUExecutionProvider"])
+    assert [one.name for one in session.get_outputs()] == ["scores", "log_probs"]
+    assert session.get_modelmeta().custom_metadata_map == {"trained": "yes"}
+    scores, log_probs = (torch.from_numpy(x) for x in session.run(None, {"picture": IMAGE.numpy()}))
+    torch.testing.assert_close(scores, nn.functional.conv2d(IMAGE, weight), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(log_probs, calibrator(scores).detach(), rtol=1e-4, atol=1e-4)
+    assert torch.equal(log_probs.argmax(1), scores.argmax(1))
+
+
+def test_what_cannot_be_exported_is_one_sentence_and_leaves_nothing(tmp_path):
+    calibrator, there = segcal.make_calibrator("ts", 4), tmp_path / "there.onnx"
+    there.write_text("mine")
+    write_network(tmp_path / "five.onnx", torch.zeros(5, 2, 1, 1))
+    write_network(tmp_path / "two.onnx", torch.zeros(4, 2, 1, 1), outputs=("a", "b"))
+    before = sorted(tmp_path.iterdir())
+    for given, text in [
+        ({"path": tmp_path / "a.pb"}, r"has the ending '.pb', but .onnx or .pt2 is written. Choose one of them."),
+        ({"path": there}, r"exists, but it would be lost. Choose another name, or pass overwrite=True"),
+        ({"path": tmp_path / "no" / "a.onnx"}, "is in a folder that does not exist"),
+        ({"path": tmp_path / "a.onnx", "model": nn.Conv2d(2, 4, 1)}, "example is missing, .* Pass an input"),
+        (
+            {"path": tmp_path / "a.onnx", "model": nn.Conv2d(2, 4, 1, stride=2), "example": IMAGE},
+            r"logits have space \(6, 6\), but its input has \(12, 11\): .* Pass upsample=True",
+        ),
+        ({"path": tmp_path / "a.onnx", "model": tmp_path / "net.pt"}, r"but an .onnx file or a torch module is needed"),
+        (
+            {"path": tmp_path / "a.onnx", "model": tmp_path / "five.onnx"},
+            "output 'scores' of .*five.onnx has 5 classes, but the calibrator was fitted for 4. Use the calibrator",
+        ),
+        (
+            {"path": tmp_path / "a.onnx", "model": tmp_path / "two.onnx"},
+            "has the outputs a, b, .* Name it with output=",
+        ),
+    ]:
+        with pytest.raises(InputError, match=text):
+            segcal.export(calibrator, **given)
+        assert sorted(tmp_path.iterdir()) == before
+    assert there.read_text() == "mine"
+    with pytest.raises(InputError, match="lts sees neighbours and needs 2"):
+        segcal.export(segcal.make_calibrator("lts", 4), tmp_path / "a.onnx", axes=1)
+
+
+def test_a_graph_that_flips_is_not_written(tmp_path, monkeypatch):
+    monkeypatch.setattr("segcal.integrations.onnx.first_tensor", lambda output: output.roll(1, 1))
+    with pytest.raises(InputError, match=r"names another class than the library at \d+ of 288 voxels.*nothing was wri"):
+        segcal.export(segcal.make_calibrator("ts", 4), tmp_path / "a.onnx")
+    assert list(tmp_path.iterdir()) == []
