@@ -16,6 +16,9 @@ from segcal.losses import LOSSES, make_loss
 from segcal.metrics import METRICS
 from segcal.pooling import POOLINGS, pool
 from segcal.report.evaluated import report
+from segcal.trust.learn import learn_trust
+from segcal.trust.result import Trust
+from segcal.trust.structures import trust
 from segcal.types import Context
 from segcal.version import __version__ as __version__
 
@@ -41,6 +44,7 @@ __all__ = [
     "ReadOptions",
     "SegcalError",
     "SuspicionWarning",
+    "Trust",
     "apply",
     "as_cases",
     "audit",
@@ -49,6 +53,7 @@ __all__ = [
     "convert",
     "evaluate",
     "fit",
+    "learn_trust",
     "load",
     "make_calibrator",
     "make_loss",
@@ -57,4 +62,5 @@ __all__ = [
     "pool",
     "report",
     "save",
+    "trust",
 ]
