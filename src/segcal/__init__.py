@@ -17,7 +17,9 @@ from segcal.metrics import METRICS
 from segcal.pooling import POOLINGS, pool
 from segcal.report.evaluated import report
 from segcal.trust.learn import learn_trust
+from segcal.trust.monitored import Monitored
 from segcal.trust.result import Trust
+from segcal.trust.stream import monitor
 from segcal.trust.structures import trust
 from segcal.types import Context
 from segcal.version import __version__ as __version__
@@ -41,6 +43,7 @@ __all__ = [
     "FitConfig",
     "Fitted",
     "InputError",
+    "Monitored",
     "ReadOptions",
     "SegcalError",
     "SuspicionWarning",
@@ -58,6 +61,7 @@ __all__ = [
     "make_calibrator",
     "make_loss",
     "metrics",
+    "monitor",
     "open_cases",
     "pool",
     "report",

@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import Any
 
 from segcal import __version__
-from segcal.cli import apply, audit, benchmark, check, convert, demo, evaluate, fit, report, trust
+from segcal.cli import apply, audit, benchmark, check, convert, demo, evaluate, fit, monitor, report, trust
 from segcal.cli.console import DONE, INTERRUPTED, USER_ERROR
 from segcal.cli.parsing import Parser
 from segcal.cli.reading import common_options, reading_options
@@ -19,7 +19,7 @@ from segcal.names import clean_lines
 # Each module has texts (`ABOUT`), adds options (`declare`), and runs (`run`), which returns the exit code.
 COMMANDS: dict[str, ModuleType] = {
     "demo": demo, "check": check, "fit": fit, "apply": apply, "evaluate": evaluate, "audit": audit, "trust": trust,
-    "convert": convert, "benchmark": benchmark, "report": report,
+    "monitor": monitor, "convert": convert, "benchmark": benchmark, "report": report,
 }  # fmt: skip
 ALONE = ("demo", "benchmark")  # read no predictions of their own
 
