@@ -11,7 +11,7 @@ The output has numbers of cases and no image content.
 """
 
 import argparse
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -108,7 +108,9 @@ def main() -> None:
     tested = split.test
     if args.source is not None:
         folders = sorted(args.source.iterdir())
-        tested = segcal.open_cases(folders, kind="logits", pooling="mean_logits", class_names=cases.class_names)
+        same = next(folders[0].iterdir()).stem in cases.ids  # a copy: its labels are known
+        labels = args.root / task.labels if same else None
+        tested = segcal.open_cases(folders, labels, options=replace(task.options, pooling="mean_logits", groups=None))
     tested = tested.subset(tested.ids[: args.most] if args.most else tested.ids)
     calibrators = {"before": segcal.make_calibrator("identity", cases.num_classes), "after": fitted.calibrator}
     found = collect(tested, calibrators, args.how)

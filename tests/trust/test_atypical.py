@@ -32,13 +32,14 @@ def test_deviations_are_robust_and_know_no_missing_number():
     assert not found[:, 2].any()
 
 
-def test_oddness_is_the_mean_distance_to_the_nearest():
+def test_oddness_is_the_root_of_the_mean_square_and_odd_ones_do_not_hide_each_other():
     rng = np.random.default_rng(0)
-    rows = rng.normal(size=(9, 3))
-    z = deviations(rows)
-    for k, score in enumerate(oddness(rows)):
-        far = sorted(np.linalg.norm(z - z[k], axis=1))[1:6]
-        assert score == pytest.approx(np.mean(far))
+    rows = rng.normal(size=(19, 3))
+    middle = np.median(rows, 0)
+    z = (rows - middle) / (1.4826 * np.median(np.abs(rows - middle), 0))
+    assert oddness(rows) == pytest.approx(np.sqrt((z**2).mean(1)))
+    crowd = np.vstack([rows, rng.normal(size=(9, 3)) + 9])
+    assert oddness(crowd)[19:].min() > oddness(crowd)[:19].max()
 
 
 def test_a_case_like_the_others_is_rare_as_often_as_stated():

@@ -10,6 +10,8 @@ from segcal.cli.progress import case_bar
 from segcal.cli.reading import open_folders
 from segcal.cli.wording import plural
 from segcal.errors import InputError
+from segcal.report.page import PAGE_SIGNATURE
+from segcal.report.trusted import write_trust_page
 from segcal.target import check_file, claim
 from segcal.trust.guarantees import MaskWriter
 from segcal.trust.result import CSV_SIGNATURE, JSON_SIGNATURE, write_trust
@@ -24,6 +26,7 @@ ABOUT = {
     "  segcal trust calibrator/ predictions/ --kind logits -o trust/ --link '(patient\\d+)_frame(\\d+)' \\\n"
     "    --biomarker 'EF=100*({left ventricle@01}-{left ventricle@02})/{left ventricle@01}'",
 }
+SIGNATURES = {"trust.json": JSON_SIGNATURE, "trust.csv": CSV_SIGNATURE, "report.html": PAGE_SIGNATURE}
 OPTIONS = ("level", "tau", "link", "ignore_pooling", "device", "workers")
 
 
@@ -53,11 +56,12 @@ def run(args: argparse.Namespace) -> int:
     given["biomarkers"] = dict(_named(text) for text in args.biomarker)
     given["failed"] = None if args.strict else output.failed
     with claim(args.output):
-        for name, signature in (("trust.json", JSON_SIGNATURE), ("trust.csv", CSV_SIGNATURE)):
+        for name, signature in SIGNATURES.items():
             check_file(args.output / name, signature, (), args.overwrite)
         with case_bar("judging", len(cases)) as step:
             result = segcal.trust(fitted, cases, progress=step, **given)
         write_trust(result, args.output)
+        write_trust_page(args.output / "report.html", result, fitted, cases)
         if args.masks:
             structures = range(0 if args.all_classes else 1, fitted.calibrator.num_classes)
             write = MaskWriter(fitted, cases, structures, 1 - args.level, args.output / "masks", args.overwrite)

@@ -2,9 +2,10 @@ r"""How unusual a case is beside others, by statistics that need no labels.
 
 Of every case a row of numbers is made (:func:`statistics_of`). A collection of rows has scores that do not depend on
 their order: each column is centred at its median and divided by its median absolute deviation, clipped, and the score
-of a row is its mean distance to its nearest neighbours among the other rows. A new row is put among the reference, all
-scores are computed anew, and its p-value is the share of rows that are at least as far off as it is, itself included.
-New and reference cases are treated alike, so a p-value of at most a has a chance of at most a, by construction.
+of a row is the root of its mean square. Medians bear with almost half of the rows being odd, so that many odd ones do
+not make each other look usual. A new row is put among the reference, all scores are computed anew, and its p-value is
+the share of rows that are at least as far off as it is, itself included. New and reference cases are treated alike, so
+a p-value of at most a has a chance of at most a, by construction; on average over references, not for each of them.
 """
 
 from collections.abc import Sequence
@@ -16,7 +17,6 @@ from segcal.trust.table import Floats, SumTable
 
 # Deviations beyond this say no more.
 FARTHEST = 20.0
-NEIGHBOURS = 5
 
 
 class Statistics(NamedTuple):
@@ -71,14 +71,8 @@ def deviations(rows: Floats) -> Floats:
 
 
 def oddness(rows: Floats) -> Floats:
-    """Return the score of each row: its mean distance to its nearest neighbours."""
-    own = deviations(rows)
-    own = own[:, np.abs(own).max(0) > 0] if own.size else own
-    squares = (own**2).sum(1)
-    distance = np.sqrt(np.maximum(squares[:, None] + squares - 2 * own @ own.T, 0))
-    np.fill_diagonal(distance, np.inf)
-    nearest = min(NEIGHBOURS, len(rows) - 1)
-    return np.sort(distance, axis=1)[:, :nearest].mean(1)
+    """Return the score of each row: how far off its numbers are, as the root of their mean square."""
+    return np.sqrt((deviations(rows) ** 2).mean(1))
 
 
 def atypical_p(reference: Floats, row: Floats, smooth: float = 1.0) -> float:

@@ -204,7 +204,7 @@ def biomarker_errors(biomarker: Biomarker, subjects: Mapping[str, Mapping[str, i
     """Return how far a biomarker was off in labelled subjects."""
     signed, groups = [], []
     for phases in subjects.values():
-        values = _values(biomarker, phases, table)
+        values = volumes_of(biomarker, phases, table)
         if values is not None:
             truth = biomarker.value(values.truths)
             off = (truth - biomarker.value(values.volumes)) / biomarker.scale(values.volumes, values.scales)
@@ -214,26 +214,28 @@ def biomarker_errors(biomarker: Biomarker, subjects: Mapping[str, Mapping[str, i
     return Errors(np.array(signed), tuple(groups))
 
 
-class _Values(NamedTuple):
+class TermValues(NamedTuple):
+    """What each term of a biomarker is in one subject: expected, its scale, in the mask, in truth."""
+
     volumes: list[float]
     scales: list[float]
     masks: list[float]
     truths: list[float]
 
 
-def _values(biomarker: Biomarker, phases: Mapping[str, int], table: SumTable) -> _Values | None:
+def volumes_of(biomarker: Biomarker, phases: Mapping[str, int], table: SumTable) -> TermValues | None:
     """Return the volumes that a biomarker needs; None where a phase is missing."""
     if any(term.phase not in phases for term in biomarker.terms):
         return None
     columns = (volume(table), volume_scale(table), table.mask, table.truth)
     places = [(phases[term.phase], term.number) for term in biomarker.terms]
-    return _Values(*([float(column[at] * table.size[at[0]]) for at in places] for column in columns))
+    return TermValues(*([float(column[at] * table.size[at[0]]) for at in places] for column in columns))
 
 
 def _derived(
     biomarker: Biomarker, subject: str, phases: Mapping[str, int], table: SumTable, errors: Errors, level: float
 ) -> Derived:
-    values = _values(biomarker, phases, table)
+    values = volumes_of(biomarker, phases, table)
     if values is None:
         lacking = next(term.phase for term in biomarker.terms if term.phase not in phases)
         return Derived(subject, biomarker.name, None, None, f"phase {lacking} is missing")

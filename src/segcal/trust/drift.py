@@ -1,15 +1,18 @@
 r"""A sequential test of a stream of p-values: evidence that grows when cases become unusual, whenever that begins.
 
-If cases keep coming from where the reference came from, their smoothed p-values (each among the reference and all
-earlier cases of the stream) are independent and uniform. Then for every power :math:`\epsilon` and every start t
+If cases keep coming from where the reference came from, their smoothed p-values (each among the n draws of the
+reference and all earlier draws of the stream) are independent and uniform. Then a bet that pays :math:`e(p)` with mean
+1 is fair, and so are products of bets. If the stream drifts from draw s on, its draws lie among the most unusual: the
+p-value of draw t is mostly below
 
-.. math:: \prod_{i=t}^{n} \epsilon \, p_i^{\epsilon - 1}
+.. math:: c = \frac{t - s + 1 + j}{n + t + 1},
 
-is a bet with fair odds. The evidence is the mean of these bets over powers, with the capital :math:`1 / (t (t + 1))`
-put on start t, and what is not bet yet kept. By Ville's inequality the chance that it ever reaches :math:`1 / \delta`
-is at most :math:`\delta`, however long the stream. (Vovk, Nouretdinov and Gammerman, 2003; Volkhonskiy et al., 2017.)
+where j draws of the reference are as unusual as they are. The bet :math:`e(p) = 1 - \eta + \eta [p \le c] / c` is
+made for several j and :math:`\eta`, with the capital :math:`1 / (t (t + 1))` put on start t, and the rest kept. By
+Ville's inequality the chance that the evidence, the whole capital, ever reaches :math:`1 / \delta` is at most
+:math:`\delta`, however long the stream. (Vovk, Nouretdinov and Gammerman, 2003; Volkhonskiy et al., 2017.)
 
-Since when the stream has drifted is the start whose bet at the middle power did best.
+Since when the stream has drifted is the start whose bets did best.
 """
 
 import math
@@ -18,7 +21,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-POWERS = np.linspace(0.1, 0.9, 9)
+# Shares of the reference that may be as unusual as a drifted draw, and shares of the capital that are bet.
+OTHERS = (0.0, 0.1, 0.25)
+STAKES = (0.5, 0.9)
 
 
 class Evidence(NamedTuple):
@@ -35,27 +40,30 @@ class Evidence(NamedTuple):
     since: int | None
 
 
-def weigh(p_values: Sequence[float], rate: float) -> Evidence:
+def weigh(p_values: Sequence[float], reference: int, rate: float) -> Evidence:
     """Return the evidence of a stream against that nothing has changed, and whether it is enough.
 
     Args:
-        p_values: in the order of the stream, above 0.
+        p_values: in the order of the stream.
+        reference: how many draws the reference has.
         rate: the chance of a false alarm, ever.
 
-    >>> weigh([0.9, 0.4, 0.6], 0.01).reached, weigh([0.5] + [0.01] * 5, 0.01)[1:]
-    (None, (4, 1))
+    >>> weigh([0.9, 0.4, 0.6], 30, 0.01).reached, weigh([0.5] + [0.01] * 5, 30, 0.01)[1:]
+    (None, (3, 1))
     """
-    bets = np.full(len(POWERS), -math.inf)
-    best, began = 0.0, 0
+    ways = [(other, stake) for other in OTHERS for stake in STAKES]
+    others, stakes = (np.array(each) for each in zip(*ways, strict=True))
+    bets = np.zeros((0, len(ways)))
     logs: list[float] = []
     reached = since = None
     for number, p in enumerate(p_values):
-        odds = np.log(POWERS) + (POWERS - 1) * math.log(p)
         start = number + 1
-        bets = np.logaddexp(bets, -math.log(start * (start + 1))) + odds
-        logs.append(float(np.logaddexp(np.logaddexp.reduce(bets) - math.log(len(POWERS)), -math.log(start + 1))))
-        best, began = (best, began) if best > 0 else (0.0, number)
-        best += float(odds[len(POWERS) // 2])
+        first = np.full((1, len(ways)), -math.log(start * (start + 1) * len(ways)))
+        bets = np.concatenate([bets, first])
+        drifted = number - np.arange(start)[:, None] + 1  # by each start, this draw among them
+        limit = np.minimum((drifted + others * reference) / (reference + number + 1), 1)
+        bets = bets + np.log(1 - stakes + stakes * (p <= limit) / limit)
+        logs.append(float(np.logaddexp(np.logaddexp.reduce(bets, axis=None), -math.log(start + 1))))
         if reached is None and logs[-1] >= -math.log(rate):
-            reached, since = number, began
+            reached, since = number, int(np.logaddexp.reduce(bets, axis=1).argmax())
     return Evidence(logs, reached, since)

@@ -156,7 +156,7 @@ class _Watch:
 
     def result(self, before: int, rate: float, stream_rate: float) -> Monitored:
         """Return what the stream says."""
-        found = weigh([draw.p for draw in self.draws], stream_rate)
+        found = weigh([draw.p for draw in self.draws], len(self._known.rows), stream_rate)
         since = found.since or 0
         rows = np.array(self._rows[since:]).reshape(-1, len(self._known.names))
         known = self._known
