@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from segcal.trust.atypical import atypical_p, statistics_of
 from segcal.trust.biomarkers import biomarker_errors, link_cases, parse_biomarker, volumes_of
-from segcal.trust.conformal import first_controlled, mean_over_draws, quantile
+from segcal.trust.conformal import first_controlled, mean_over_draws, quantile, weights
 from segcal.trust.drift import weigh
 from segcal.trust.estimates import dice_scale, expected_dice, volume_scale
 from segcal.trust.failures import rankings, risk_area, risk_of
@@ -25,6 +25,7 @@ from segcal.trust.table import SumTable
 
 Floats = NDArray[np.float64]
 REPEATS, SHARE, LEVEL, STREAMS = 1000, 0.6, 0.9, 500
+LEVELS = (0.8, LEVEL)
 # Of clean draws that spoiled streams are compared with.
 MOST_SHARE = 0.9
 TASKS = {
@@ -82,50 +83,60 @@ def head(*cells: str) -> None:
 def covered(
     task: Task, truth: Floats, value: Floats, scale: Floats, counted: NDArray[np.bool_], most: float
 ) -> list[float]:
-    """Return the coverage of intervals over re-divisions, its Monte Carlo error, and their mean width."""
-    hits, widths = [], []
+    """Return the coverage of intervals over re-divisions at each level, and their mean width at the last."""
+    hits: dict[float, list[float]] = {level: [] for level in LEVELS}
+    widths = []
     for known, new in task.divisions():
         for number in task.classes:
             old, own = known[counted[known, number]], new[counted[new, number]]
             if not len(old) or not len(own):
                 continue
             off = np.abs(truth - value)[old, number] / scale[old, number]
-            reach = min(quantile(off, list(task.groups[old]), LEVEL), 1e12) * scale[own, number]
-            low, high = np.maximum(value[own, number] - reach, 0), np.minimum(value[own, number] + reach, most)
-            hits.append(np.mean((low <= truth[own, number]) & (truth[own, number] <= high)))
+            for level in LEVELS:
+                reach = min(quantile(off, list(task.groups[old]), level), 1e12) * scale[own, number]
+                low, high = np.maximum(value[own, number] - reach, 0), np.minimum(value[own, number] + reach, most)
+                hits[level].append(float(np.mean((low <= truth[own, number]) & (truth[own, number] <= high))))
             widths.append(np.mean(high - low) / (1 if most == 1 else truth[:, number].mean()))
-    return [float(np.mean(hits)), float(np.mean(widths))]
+    return [*(float(np.mean(each)) for each in hits.values()), float(np.mean(widths))]
+
+
+def score(task: Task, truth: Floats, value: Floats, scale: Floats) -> float:
+    """Return the mean CRPS of the distribution that labelled cases give a volume, as a share of the mean volume."""
+    found = []
+    for known, new in task.divisions(repeats=100):
+        share = weights(list(task.groups[known]))
+        share = share / share.sum()
+        for c in task.classes:
+            errors = (truth - value)[known, c] / scale[known, c]
+            drawn = np.maximum(value[new, c][:, None] + scale[new, c][:, None] * errors, 0)
+            far = (np.abs(drawn - truth[new, c][:, None]) * share).sum(1)
+            spread = np.einsum("nij,i,j->n", np.abs(drawn[:, :, None] - drawn[:, None]), share, share)
+            found.append((far - spread / 2).mean() / truth[:, c].mean())
+    return float(np.mean(found))
 
 
 def intervals(tasks: Sequence[Task]) -> None:
-    """Print coverage and width of both intervals beside simpler ones."""
-    head("task", "interval", "coverage", "mean width")
+    """Print coverage and width of both intervals beside simpler ones, and CRPS of volumes."""
+    head("task", "interval", *(f"coverage at {level:g}" for level in LEVELS), f"mean width at {LEVEL:g}", "CRPS")
     for task in tasks:
         for stage, table in task.tables.items():
             there = ~table.empty
-            row(
-                task.name,
-                f"Dice, {stage}",
-                *covered(task, table.dice, expected_dice(table), dice_scale(table), there, 1.0),
-            )
-        plain = np.where(there, table.dice, np.nan)
-        middle = np.broadcast_to(np.nanmean(plain, 0), plain.shape)
-        row(
-            task.name,
-            "Dice, mean of the structure",
-            *covered(task, table.dice, middle, np.ones_like(middle), there, 1.0),
-        )
-        every = np.ones_like(there)
-        for stage, table in task.tables.items():
-            found = covered(task, table.truth, table.prob, volume_scale(table), every, np.inf)
-            row(task.name, f"volume, {stage}", *found)
-        found = covered(task, table.truth, table.mask, np.ones_like(table.mask), every, np.inf)
-        row(task.name, "volume, mask alone", *found)
+            found = covered(task, table.dice, expected_dice(table), dice_scale(table), there, 1.0)
+            row(task.name, f"Dice, {stage}", *found, "")
+        middle = np.broadcast_to(np.nanmean(np.where(there, table.dice, np.nan), 0), there.shape)
+        found = covered(task, table.dice, middle, np.ones_like(middle), there, 1.0)
+        row(task.name, "Dice, mean of the structure", *found, "")
+        ways = [(f"volume, {stage}", each.prob, volume_scale(each)) for stage, each in task.tables.items()]
+        for name, value, scale in [*ways, ("volume, mask alone", table.mask, np.ones_like(table.mask))]:
+            found = covered(task, table.truth, value, scale, np.ones_like(there), np.inf)
+            row(task.name, name, *found, score(task, table.truth, value, scale))
 
 
 def errors(tasks: Sequence[Task]) -> None:
     """Print how far the expected Dice and the volume are off, without any reference."""
-    head("task", "|Dice − expected|: before", "after", "after, and members", "volume bias: mask", "before", "after")
+    head(
+        "task", "error of expected Dice: before", "after", "after, and members", "volume bias: mask", "before", "after"
+    )
     for task in tasks:
         before, after = task.tables["before"], task.tables["after"]
         use = [(~after.empty)[:, number] for number in task.classes]

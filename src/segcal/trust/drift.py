@@ -26,7 +26,7 @@ OTHERS = (0.0, 0.1, 0.25)
 STAKES = (0.5, 0.9)
 
 
-class Evidence(NamedTuple):
+class StreamEvidence(NamedTuple):
     """What a stream of p-values amounts to.
 
     Attributes:
@@ -40,7 +40,7 @@ class Evidence(NamedTuple):
     since: int | None
 
 
-def weigh(p_values: Sequence[float], reference: int, rate: float) -> Evidence:
+def weigh(p_values: Sequence[float], reference: int, rate: float) -> StreamEvidence:
     """Return the evidence of a stream against that nothing has changed, and whether it is enough.
 
     Args:
@@ -66,4 +66,4 @@ def weigh(p_values: Sequence[float], reference: int, rate: float) -> Evidence:
         logs.append(float(np.logaddexp(np.logaddexp.reduce(bets, axis=None), -math.log(start + 1))))
         if reached is None and logs[-1] >= -math.log(rate):
             reached, since = number, int(np.logaddexp.reduce(bets, axis=1).argmax())
-    return Evidence(logs, reached, since)
+    return StreamEvidence(logs, reached, since)

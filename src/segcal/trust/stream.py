@@ -30,7 +30,7 @@ from segcal.fitting.fit import check_device
 from segcal.fitting.reference import Reference, read_numbers, written_numbers
 from segcal.target import claim_beside
 from segcal.trust.atypical import Statistics, atypical_p, most_unusual, statistics_of
-from segcal.trust.drift import Evidence, weigh
+from segcal.trust.drift import StreamEvidence, weigh
 from segcal.trust.estimates import expected_dice
 from segcal.trust.learn import Summer
 from segcal.trust.monitored import Monitored, StreamDraw, read_state, write_state
@@ -180,7 +180,7 @@ class _Watch:
         )
 
     def _words(
-        self, found: Evidence, statistic: str | None, deviation: float | None, dice: float | None, rate: float
+        self, found: StreamEvidence, statistic: str | None, deviation: float | None, dice: float | None, rate: float
     ) -> str:
         if found.reached is None:
             strength = math.exp(found.logs[-1]) if found.logs else 1.0
