@@ -108,8 +108,8 @@ def main() -> None:
     tested = split.test
     if args.source is not None:
         folders = sorted(args.source.iterdir())
-        same = next(folders[0].iterdir()).stem in cases.ids  # a copy: its labels are known
-        labels = args.root / task.labels if same else None
+        known = {path.name.split(".")[0] for path in (args.root / task.labels).iterdir()}
+        labels = args.root / task.labels if next(folders[0].iterdir()).stem in known else None  # those of a copy
         tested = segcal.open_cases(folders, labels, options=replace(task.options, pooling="mean_logits", groups=None))
     tested = tested.subset(tested.ids[: args.most] if args.most else tested.ids)
     calibrators = {"before": segcal.make_calibrator("identity", cases.num_classes), "after": fitted.calibrator}

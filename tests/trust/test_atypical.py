@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from segcal.trust.atypical import atypical_p, deviations, most_unusual, oddness, statistics_of
+from segcal.trust.atypical import atypical_p, deviations, most_unusual, oddness, rarity, statistics_of
 from segcal.trust.learn import Summer
 from segcal.trust.table import SumTable
 
@@ -20,6 +20,9 @@ def test_a_group_is_one_row_the_mean_of_its_cases(table):
     assert found.rows.shape == (4, len(found.names)) == (4, 3 + 7 * 3)
     place = found.names.index("confidence inside core")
     assert found.rows[0, place] == pytest.approx(table.precision[:2, 2].mean())
+    apart = statistics_of(table, ["outside", "wall", "core"], together=False)
+    assert apart.draws == table.ids
+    assert apart.rows[1, place] == pytest.approx(table.precision[1, 2])
     place = found.names.index("mean confidence")
     assert found.rows[3, place] == pytest.approx(table.hit[5].sum() / table.voxels[5])
 
@@ -50,6 +53,13 @@ def test_a_case_like_the_others_is_rare_as_often_as_stated():
         found.append(atypical_p(rows[:-1], rows[-1]))
     assert np.mean(np.array(found) <= 0.05) == pytest.approx(0.05, abs=0.025)
     assert np.mean(np.array(found) <= 0.5) == pytest.approx(0.5, abs=0.06)
+
+
+def test_a_group_counts_once_in_the_rarity_of_a_case():
+    rows = np.array([[5.0], [5.1], [0.0], [0.1], [-0.1], [0.2], [-0.2]])
+    found = rarity(rows, list("aabcdef"), np.array([5.05]))
+    assert found == pytest.approx(1 / 7 / 2 + 1 / 7)  # one of the two of group a is farther off, and itself
+    assert rarity(rows, list("abcdefg"), np.array([5.05])) == pytest.approx(atypical_p(rows, np.array([5.05])))
 
 
 def test_one_far_away_has_the_smallest_p_value_and_the_statistic_is_named():

@@ -5,7 +5,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from segcal.errors import InputError
@@ -19,9 +19,13 @@ from segcal.trust.conformal import (
     weights,
 )
 
+# On a machine that is busy an example may take long.
+SLOWLY = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
 LEVELS = st.sampled_from([0.5, 0.75, 0.8, 0.9, 0.95])
 
 
+@SLOWLY
 @given(scores=st.lists(st.integers(0, 20), min_size=1, max_size=40), level=LEVELS)
 def test_with_one_case_per_draw_it_is_the_usual_order_statistic(scores, level):
     rank = math.ceil((len(scores) + 1) * Fraction(str(level)))
@@ -29,12 +33,14 @@ def test_with_one_case_per_draw_it_is_the_usual_order_statistic(scores, level):
     assert quantile(scores, [str(i) for i in range(len(scores))], level) == expected
 
 
+@SLOWLY
 @given(scores=st.lists(st.integers(0, 9), min_size=1, max_size=30), score=st.integers(0, 9))
 def test_a_p_value_counts_scores_that_are_as_large(scores, score):
     found = p_value(scores, [str(i) for i in range(len(scores))], score)
     assert found == pytest.approx((1 + sum(each >= score for each in scores)) / (len(scores) + 1))
 
 
+@SLOWLY
 @given(groups=st.lists(st.sampled_from("abcdefghijkl"), min_size=1, max_size=30), level=LEVELS)
 def test_a_group_counts_once_however_many_cases_it_has(groups, level):
     own = weights(groups)

@@ -4,10 +4,13 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from segcal.trust.drift import weigh
+
+# On a machine that is busy an example may take long.
+SLOWLY = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def by_hand(p_values, reference):
@@ -24,6 +27,7 @@ def by_hand(p_values, reference):
     return total
 
 
+@SLOWLY
 @given(st.lists(st.floats(0.001, 1), min_size=1, max_size=7), st.integers(1, 50))
 def test_evidence_is_the_capital_of_all_bets_with_what_is_kept(p_values, reference):
     assert weigh(p_values, reference, 0.01).logs[-1] == pytest.approx(math.log(by_hand(p_values, reference)), abs=1e-9)

@@ -2,16 +2,20 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from segcal.trust.failures import auroc, excess_area, rankings, risk_area, risk_of
 from segcal.trust.learn import Summer
 from segcal.trust.table import SumTable
 
+# On a machine that is busy an example may take long.
+SLOWLY = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
 NUMBERS = st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50)), min_size=2, max_size=12)
 
 
+@SLOWLY
 @given(NUMBERS)
 def test_the_area_is_the_mean_of_mean_risks_of_the_most_trusted(pairs):
     trusted, risk = (np.array(each, float) for each in zip(*pairs, strict=True))
@@ -22,6 +26,7 @@ def test_the_area_is_the_mean_of_mean_risks_of_the_most_trusted(pairs):
     assert excess_area(-risk, risk) == pytest.approx(0)
 
 
+@SLOWLY
 @given(NUMBERS)
 def test_auroc_counts_pairs(pairs):
     trusted, risk = (np.array(each, float) for each in zip(*pairs, strict=True))

@@ -2,6 +2,7 @@
 
 import csv
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -38,6 +39,14 @@ def test_files_hold_every_row_and_are_known_again(result, tmp_path):
     document = json.loads((tmp_path / "trust.json").read_text("utf-8"))
     assert document["rows"][2]["dice_low"] is None
     assert document["promise"] == "A promise."
+
+
+def test_of_many_rows_the_first_are_printed(result):
+    many = replace(result, rows=[row(f"c{k:03d}", False, k / 200) for k in range(100)])
+    text = str(many)
+    assert "... and 40 more rows" in text
+    assert "c099" in text
+    assert "c001" not in text
 
 
 def test_the_table_says_how_many_to_review(result):

@@ -71,6 +71,16 @@ def test_a_file_of_another_reference_is_refused(fitted, make_cases, tmp_path):
         monitor(other, cases, tmp_path / "s.json")
 
 
+def test_a_reference_of_groups_is_not_compared_with_single_cases(fitted, make_cases):
+    pairs = segcal.learn_trust(
+        replace(fitted, reference=None),
+        make_cases(12, seed=58, prefix="pair", groups=[f"p{k // 2}" for k in range(12)]),
+    )
+    with pytest.raises(segcal.InputError, match=r"12 cases in groups, .* but the new cases have none. Declare theirs"):
+        monitor(pairs, make_cases(2, seed=59, labelled=False))
+    assert monitor(pairs, make_cases(2, seed=59, labelled=False, groups=["x", "x"])).new == 1
+
+
 def test_rates_that_are_no_chances_are_refused(fitted, make_cases):
     with pytest.raises(segcal.InputError, match="stream_rate is 5, but a chance between 0 and 1 is needed"):
         monitor(fitted, make_cases(1, labelled=False), stream_rate=5)

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from segcal.trust.conformal import p_value
 from segcal.trust.table import Floats, SumTable
 
 # Deviations beyond this say no more.
@@ -27,10 +28,10 @@ class Statistics(NamedTuple):
     rows: Floats
 
 
-def statistics_of(table: SumTable, titles: Sequence[str]) -> Statistics:
+def statistics_of(table: SumTable, titles: Sequence[str], together: bool = True) -> Statistics:
     """Return the statistics of a table; cases of one group are one draw, the mean of their rows.
 
-    `titles` name the classes. A number that is not known in a case is NaN.
+    `titles` name the classes; with `together` False every case has a row of its own. A number that is not known is NaN.
     """
     voxels = table.voxels[:, None]
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -50,6 +51,8 @@ def statistics_of(table: SumTable, titles: Sequence[str]) -> Statistics:
         }
     names = [*alone, *(f"{what} {title}" for what in per_class for title in titles)]
     rows = np.concatenate([*(column[:, None] for column in alone.values()), *per_class.values()], 1)
+    if not together:
+        return Statistics(table.ids, tuple(names), rows)
     draws = tuple(dict.fromkeys(table.groups))
     own = [rows[[group == draw for group in table.groups]] for draw in draws]
     known = [~np.isnan(each) for each in own]
@@ -84,6 +87,12 @@ def atypical_p(reference: Floats, row: Floats, smooth: float = 1.0) -> float:
     scores = oddness(np.vstack([reference, row]))
     larger, equal = (scores[:-1] > scores[-1]).sum(), (scores == scores[-1]).sum()
     return float((larger + smooth * equal) / len(scores))
+
+
+def rarity(reference: Floats, groups: Sequence[str], row: Floats) -> float:
+    """Return the p-value of a case among the cases of the reference, of which each group counts once."""
+    scores = oddness(np.vstack([reference, row]))
+    return p_value(scores[:-1], groups, scores[-1])
 
 
 def most_unusual(reference: Floats, rows: Floats, names: Sequence[str]) -> tuple[str, float]:

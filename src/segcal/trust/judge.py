@@ -16,7 +16,7 @@ import numpy as np
 from segcal.errors import InputError
 from segcal.fitting.certificate import Fitted
 from segcal.fitting.reference import Reference
-from segcal.trust.atypical import atypical_p, statistics_of
+from segcal.trust.atypical import rarity, statistics_of
 from segcal.trust.conformal import check_level, count_draws, draws_needed, p_value
 from segcal.trust.estimates import (
     Errors,
@@ -96,11 +96,11 @@ class Judge:
 
     def rows(self, table: SumTable, units: Sequence[str]) -> list[TrustRow]:
         """Return one row per case and structure."""
-        labelled = statistics_of(self.reference, self.titles).rows
+        labelled, new = (statistics_of(each, self.titles, together=False).rows for each in (self.reference, table))
         found = []
         for place, unit in enumerate(units):
             one = table.rows([place])
-            odd = atypical_p(labelled, statistics_of(one, self.titles).rows[0])
+            odd = rarity(labelled, self.reference.groups, new[place])
             found += [self._row(one, number, unit, odd) for number in self.structures]
         return found
 

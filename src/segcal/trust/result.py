@@ -20,6 +20,8 @@ from segcal.names import clean, csv_cell
 
 SCHEMA = 1
 WIDTH = 140
+# Rows that are printed; the files have all.
+MOST_SHOWN = 60
 # How the files begin: what begins otherwise was written by something else.
 CSV_SIGNATURE = re.compile(rb"case,structure,expected_dice,")
 JSON_SIGNATURE = re.compile(rb'\{\n "schema": \d+,\n "made_by": "segcal trust"')
@@ -128,13 +130,14 @@ class Trust:
         shown: list[Table | str] = [self._structures()]
         if self.biomarkers:
             shown.append(self._biomarkers())
-        return [*shown, f"{flagged} of {len(self.rows)} structures to review. {self.promise}"]
+        more = [] if len(self.rows) <= MOST_SHOWN else [f"... and {len(self.rows) - MOST_SHOWN} more rows"]
+        return [*shown, *more, f"{flagged} of {len(self.rows)} structures to review. {self.promise}"]
 
     def _structures(self) -> Table:
         percent = f"{100 * self.level:g} %"
         headings = ("case", "structure", "expected Dice", percent, f"Dice < {self.tau:g}", "volume", percent, "review")
         rows = []
-        for row in self.first():
+        for row in self.first()[:MOST_SHOWN]:
             volume = f"{row['volume']:.4g} {row['unit']}"
             cells = [row["case"], row["structure"], f"{row['expected_dice']:.3f}"]
             cells += [_span(row["dice_low"], row["dice_high"], ".2f"), _number(row["dice_below_tau"], ".2f"), volume]

@@ -78,6 +78,11 @@ def monitor(
     reference = known_reference(known)
     opened = as_cases(cases, **declared)
     check_match(known, opened)
+    if len({each.group for each in reference.cases}) < len(reference.cases) and not opened.groups:
+        raise InputError(
+            f"the reference has {len(reference.cases)} cases in groups, which are compared as one, but the new cases "
+            "have none. Declare theirs with groups=, as for the fit."
+        )
     target = None if state is None else Path(state)
     with nullcontext() if target is None else claim_beside(target):
         watch = _Watch(known, reference, target, background)
