@@ -284,22 +284,30 @@ def streams(tasks: Sequence[Task], folder: Path) -> None:
         rates = [float(np.mean([each[k] is not None for each in alarms])) for k in (0, 1)]
         row(task.name, size, len(order) - size, *rates, float(np.mean(single)))
     print()
-    head("spoiled stream", "noticed within 20 draws, at 1 %", "median draws until then")
+    head("spoiled stream", "noticed within 20 draws, at 1 %", "median draws until then", "Dice", "expected Dice")
     for path in sorted(folder.glob("*-*.npz")):
         task = next(each for each in tasks if path.stem.startswith(each.name))
         titles = [str(c) for c in range(task.tables["after"].mask.shape[1])]
-        clean, spoiled = (
-            statistics_of(each, titles).rows for each in (task.tables["after"], Task(path, task.titles).tables["after"])
-        )
+        table = Task(path, task.titles).tables["after"]
+        clean, spoiled = (statistics_of(each, titles).rows for each in (task.tables["after"], table))
         rng, found = np.random.default_rng(0), []
         for _ in range(100):
             known = clean[rng.permutation(len(clean))[: round(MOST_SHARE * len(clean))]]
             found.append(stream_of(known, spoiled[rng.permutation(len(spoiled))[:20]], rng, 0.01))
         noticed = [each + 1 for each in found if each is not None]
+        risk, expected = risk_of(table, task.classes), rankings(table, task.classes)["expected Dice and members"]
+        dice = "–" if np.isnan(risk).all() else float(1 - np.nanmean(risk))
+        title = path.stem.replace("-", ": ").replace("_", ", ")
+        soon = f"{np.median(noticed):g}" if noticed else "–"
+        row(title, len(noticed) / len(found), soon, dice, float(expected.mean()))
+    for task in tasks:
+        risk, expected = (f(task.tables["after"], task.classes) for f in (risk_of, rankings))
         row(
-            path.stem.replace("-", ": ").replace("_", ", "),
-            len(noticed) / len(found),
-            f"{np.median(noticed):g}" if noticed else "–",
+            f"{task.name}: clean",
+            "",
+            "",
+            float(1 - np.nanmean(risk)),
+            float(expected["expected Dice and members"].mean()),
         )
 
 

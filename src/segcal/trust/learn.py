@@ -178,14 +178,14 @@ def _folds(fitted: Fitted, cases: Cases, device: torch.device) -> list[tuple[Cal
             "Pass labelled cases that the calibrator has not seen."
         )
     found = fitted.certificate
-    kept = {"lam": found.lam, "mu": found.mu, "nu": found.nu}
     # The paper's search would take as long again for every part, to come near the optimum that the exact method finds.
-    config = replace(fitted.config, **kept, method="exact", verify=False, checkpoint=None)
+    own = replace(fitted.config, method="exact", verify=False, checkpoint=None)
+    config = replace(own, lam=found.lam, mu=found.mu, nu=found.nu)
     data = read_data(cases, None, config)
     fits = []
     for part in parts:
         learned = data.cases.subset([case_id for case_id in data.cases.ids if case_id not in part])
         fresh = make_calibrator(entry[0], cases.num_classes, **entry[1])
-        own = fit_to(fresh, FitData(learned, None, data.source.subset(learned.ids), None), config, device)
-        fits.append((own.calibrator.to(device), cases.subset([each for each in cases.ids if each in part])))
+        one = fit_to(fresh, FitData(learned, None, data.source.subset(learned.ids), None), config, device)
+        fits.append((one.calibrator.to(device), cases.subset([each for each in cases.ids if each in part])))
     return fits
