@@ -19,10 +19,11 @@ def reference(folder):
     ],
 )
 def test_cases_are_those_that_the_options_name(folders, run, tmp_path, options, source, count):
-    done = run("fit", *folders.both, "-o", tmp_path / "cal", "--calibrator", "ts", *options)
+    done = run("fit", *folders.both, "-o", tmp_path / "cal", "--calibrator", "ts", "--json", *options)
     assert done.code == 0, done
     found = reference(tmp_path / "cal")
     assert (found["source"], len(found["cases"])) == (source, count)
+    assert done.document["trust"] == {"source": source, "cases": count}
 
 
 def test_folders_of_their_own_are_held_out(folders, make_folders, run, tmp_path):

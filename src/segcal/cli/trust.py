@@ -67,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
             write = MaskWriter(fitted, cases, structures, 1 - args.level, args.output / "masks", args.overwrite)
             written = list(map_ids(cases.ids, write, args.workers, given["failed"]))
             output.say(f"{plural(len(written), 'case')} written to {args.output / 'masks'}")
-    output.say(*result.__rich__(), f"written to {args.output}")
+    output.say(*result.parts(), f"written to {args.output}")
     output.document(result.to_plain() | {"output": str(args.output)})
     return output.finish()
 

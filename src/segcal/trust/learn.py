@@ -6,7 +6,7 @@ Cases that it was fitted to are measured by fits of the same kind to other group
 promises then hold about as stated, and are proved at twice the share of exceptions (Barber et al., 2021, CV+).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -30,13 +30,14 @@ from segcal.fitting.reference import (
     VERSION,
     LossCurves,
     Reference,
+    ReferenceCase,
     Source,
     calibrator_digest,
     written_numbers,
 )
 from segcal.fitting.request import FitData, read_data
 from segcal.trust.conformal import count_draws, mean_over_draws
-from segcal.trust.sums import CaseSums, Floats, sum_case
+from segcal.trust.sums import THRESHOLDS, CaseSums, Floats, sum_case
 from segcal.trust.table import reference_case
 
 Step = Callable[[str], None]
@@ -93,63 +94,73 @@ def learn_trust(
     chosen = chosen.with_disagreement()
     target = check_device(device)
     parts = _folds(fitted, chosen, target) if source == OUT_OF_FOLD else [(fitted.calibrator.to(target), chosen)]
-    sums: list[CaseSums] = []
+    memory = Memory(len(chosen), fitted.calibrator.num_classes)
     for calibrator, part in parts:
         for case_id, found in map_ids(part.ids, Summer(calibrator, part), workers, failed):
-            sums.append(found)
+            memory.add(found)
             if progress is not None:
                 progress(case_id)
-    return replace(fitted, reference=make_reference(sums, fitted.calibrator, source, len(known.member_names)))
+    return replace(fitted, reference=memory.reference(fitted.calibrator, source, len(known.member_names)))
 
 
-def make_reference(sums: Sequence[CaseSums], calibrator: Calibrator, source: Source, members: int) -> Reference:
-    """Return what is remembered of labelled cases."""
-    if not sums:
-        raise InputError("all cases failed, but at least one is needed to learn from. Check their files.")
-    for each in sums:
-        if each.truth is None:
+class Memory:
+    """What is remembered of so many labelled cases, one after the other.
+
+    Losses go into one array that is there from the start: small arrays that are kept, between large ones that are not,
+    would keep the memory of the large ones.
+    """
+
+    def __init__(self, most: int, classes: int) -> None:
+        self._losses = np.full((most, classes, 3, len(THRESHOLDS)), np.nan, np.float32)
+        self._cases: list[ReferenceCase] = []
+        self._units: set[str] = set()
+
+    def add(self, sums: CaseSums) -> None:
+        """Remember a case."""
+        if sums.truth is None:
             raise InputError(
-                f"labels of case {each.case!r} is missing, but trust is learned from labelled cases. "
+                f"labels of case {sums.case!r} is missing, but trust is learned from labelled cases. "
                 "Open the cases with labels, or leave this one out."
             )
-    units = {each.unit for each in sums}
-    ordered = sorted(sums, key=lambda each: each.case)
-    return Reference(
-        version=VERSION,
-        source=source,
-        calibrator=calibrator_digest(calibrator),
-        members=max(members, 1),
-        unit=units.pop() if len(units) == 1 else "voxels",
-        cases=tuple(reference_case(each) for each in ordered),
-        curves=tuple(_curves(ordered, number) for number in range(calibrator.num_classes)),
-    )
+        for number in range(len(sums.mask)):
+            self._losses[len(self._cases), number] = losses_of(sums, number)
+        self._cases.append(reference_case(sums))
+        self._units.add(sums.unit)
+
+    def reference(self, calibrator: Calibrator, source: Source, members: int) -> Reference:
+        """Return it all."""
+        if not self._cases:
+            raise InputError("all cases failed, but at least one is needed to learn from. Check their files.")
+        return Reference(
+            version=VERSION,
+            source=source,
+            calibrator=calibrator_digest(calibrator),
+            members=max(members, 1),
+            unit=self._units.pop() if len(self._units) == 1 else "voxels",
+            cases=tuple(sorted(self._cases, key=lambda each: each.id)),
+            curves=tuple(self._curves(number) for number in range(calibrator.num_classes)),
+        )
+
+    def _curves(self, number: int) -> LossCurves:
+        losses, groups = self._losses[: len(self._cases), number], [each.group for each in self._cases]
+        there = np.flatnonzero(~np.isnan(losses[:, 0, 0]))
+        own = [groups[place] for place in there]
+        missed, outranked = (written_numbers(mean_over_draws(losses[there, k], own)) if own else "" for k in (0, 1))
+        return LossCurves(count_draws(own), missed, outranked, written_numbers(mean_over_draws(losses[:, 2], groups)))
 
 
-def losses_of(sums: CaseSums, number: int) -> tuple[Floats | None, Floats | None, Floats]:
-    """Return the losses of a case and class at each threshold, as :class:`LossCurves` names them.
+def losses_of(sums: CaseSums, number: int) -> Floats:
+    """Return the losses ``(3, thresholds)`` of a case and class, in the order in which :class:`LossCurves` names them.
 
-    The first two are None where the structure is not there.
+    The first two are NaN where the structure is not there.
     """
     assert sums.truth is not None
     own, rank, every = (table[number] for table in (sums.truth.by_prob, sums.truth.by_rank, sums.truth.all_by_prob))
-    total = own.sum()
-    missed = np.cumsum(own)[:-1] / total if total else None
-    outranked = 1 - np.cumsum(rank)[:-1] / total if total else None
+    total = own.sum() or np.nan
+    missed, outranked = np.cumsum(own)[:-1] / total, 1 - np.cumsum(rank)[:-1] / total
     above, right = (table.sum() - np.cumsum(table)[:-1] for table in (every, own))
     wrong = np.divide(above - right, above, out=np.zeros_like(above), where=above > 0)
-    return missed, outranked, np.maximum.accumulate(wrong[::-1])[::-1]
-
-
-def _curves(sums: Sequence[CaseSums], number: int) -> LossCurves:
-    losses = [losses_of(each, number) for each in sums]
-    there = [place for place, row in enumerate(losses) if row[0] is not None]
-    groups = [sums[place].group for place in there]
-    curves = [
-        written_numbers(mean_over_draws(np.array([losses[place][k] for place in there]), groups)) if there else ""
-        for k in (0, 1)
-    ]
-    wrong = mean_over_draws([row[2] for row in losses], [each.group for each in sums])
-    return LossCurves(count_draws(groups), curves[0], curves[1], written_numbers(wrong))
+    return np.stack([missed, outranked, np.maximum.accumulate(wrong[::-1])[::-1]])
 
 
 def _judges(fitted: Fitted, cases: Cases) -> tuple[Cases, Source]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from rich import box
-from rich.console import Console
+from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
@@ -120,11 +120,14 @@ class Trust:
 
     def __str__(self) -> str:
         text = io.StringIO()
-        for each in self.__rich__():
-            Console(file=text, width=WIDTH, color_system=None).print(each)
+        Console(file=text, width=WIDTH, color_system=None).print(self.__rich__())
         return "\n".join(line.rstrip() for line in text.getvalue().rstrip().splitlines())
 
-    def __rich__(self) -> "list[Table | str]":
+    def __rich__(self) -> Group:
+        """Return what is printed."""
+        return Group(*(Text(each) if isinstance(each, str) else each for each in self.parts()))
+
+    def parts(self) -> "list[Table | str]":
         """Return the tables that are printed, and what they promise."""
         flagged = sum(row["review"] for row in self.rows)
         shown: list[Table | str] = [self._structures()]

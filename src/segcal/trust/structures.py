@@ -14,13 +14,12 @@ from segcal.evaluation.evaluate import check_match
 from segcal.fitting.artifact import load
 from segcal.fitting.certificate import Fitted
 from segcal.fitting.fit import check_device
-from segcal.fitting.reference import HELD_OUT, OUT_OF_FOLD, VALIDATION, Reference, calibrator_digest
+from segcal.fitting.reference import HELD_OUT, OUT_OF_FOLD, VALIDATION, Reference, ReferenceCase, calibrator_digest
 from segcal.trust.biomarkers import Derived, derive, parse_biomarker
 from segcal.trust.judge import Judge
 from segcal.trust.learn import Summer
 from segcal.trust.result import BiomarkerRow, Trust
-from segcal.trust.sums import CaseSums
-from segcal.trust.table import SumTable
+from segcal.trust.table import SumTable, reference_case
 
 LEVEL, TAU = 0.9, 0.7
 PROMISES = {
@@ -80,12 +79,12 @@ def trust(
     check_match(known, opened, ignore_pooling)
     judge = Judge.of(known, reference, level, tau, background)
     made = [parse_biomarker(name, text, judge.titles) for name, text in (biomarkers or {}).items()]
-    sums = sum_cases(known, opened, device, workers, failed, progress)
-    table = SumTable.of(sums)
+    sums, units = sum_cases(known, opened, device, workers, failed, progress)
+    table = SumTable.of_kept(sums, opened.num_classes)
     derived = derive(made, link, judge.reference, table, level) if made else []
     words = PROMISES[reference.source].format(level=100 * level, half=100 * max(0.0, 2 * level - 1))
     return Trust(
-        rows=judge.rows(table, [each.unit for each in sums]),
+        rows=judge.rows(table, units),
         biomarkers=[_biomarker_row(each) for each in derived],
         bounds=judge.bound_rows(),
         level=level,
@@ -123,20 +122,21 @@ def sum_cases(
     workers: int,
     failed: Callable[[CaseError], None] | None,
     progress: Callable[[str], None] | None,
-) -> list[CaseSums]:
-    """Return the sums of all cases that can be used."""
+) -> tuple[list[ReferenceCase], list[str]]:
+    """Return what is kept of all cases that can be used, and their units."""
     if not len(cases):
         raise InputError("cases is empty, but at least one case is needed. Check the folder.")
     own = cases.with_disagreement()
     calibrator = fitted.calibrator.to(check_device(device))
-    sums = []
+    sums, units = [], []
     for case_id, found in map_ids(own.ids, Summer(calibrator, own), workers, failed):
-        sums.append(found)
+        sums.append(reference_case(found))
+        units.append(found.unit)
         if progress is not None:
             progress(case_id)
     if not sums:
         raise InputError(f"all {len(cases)} cases failed, but at least one is needed. Check their files.")
-    return sums
+    return sums, units
 
 
 def _biomarker_row(one: Derived) -> BiomarkerRow:

@@ -46,16 +46,16 @@ class SumTable:
     @classmethod
     def of(cls, sums: Sequence[CaseSums]) -> "SumTable":
         """Return the table of cases."""
-        cases = [reference_case(each) for each in sums]
-        return cls._read(cases, len(sums[0].mask))
+        return cls.of_kept([reference_case(each) for each in sums], len(sums[0].mask))
 
     @classmethod
     def read(cls, reference: Reference) -> "SumTable":
         """Return the table of what a calibrator remembers."""
-        return cls._read(reference.cases, len(reference.curves))
+        return cls.of_kept(reference.cases, len(reference.curves))
 
     @classmethod
-    def _read(cls, cases: Sequence[ReferenceCase], classes: int) -> "SumTable":
+    def of_kept(cls, cases: Sequence[ReferenceCase], classes: int) -> "SumTable":
+        """Return the table of what is kept of cases."""
         rows = np.stack([read_numbers(each.numbers, len(OF_CASE) + classes * len(OF_CLASS)) for each in cases])
         alone, per_class = rows[:, : len(OF_CASE)], rows[:, len(OF_CASE) :].reshape(len(cases), classes, -1)
         columns = [*alone.T, *np.moveaxis(per_class, 2, 0)]
