@@ -24,6 +24,15 @@ def test_cases_that_the_fit_has_not_seen_are_taken_alone(make_cases):
     assert fitted.reference is None
 
 
+def test_arrays_that_were_held_out_are_said_to_be(make_cases):
+    cases, others = make_cases(12, seed=13), make_cases(12, seed=14)  # of the same names
+    fitted = segcal.fit("ts", cases)
+    found = segcal.learn_trust(fitted, others, held_out=True).reference
+    assert (found.source, len(found.cases)) == ("held out", 12)
+    assert SumTable.read(found).prob[4] == pytest.approx(Summer(fitted.calibrator, others)("case04").prob, rel=1e-5)
+    assert segcal.learn_trust(fitted, others).reference.source == "out of fold"
+
+
 def test_numbers_are_those_of_the_calibrator(make_cases):
     cases = make_cases(6, seed=5)
     fitted = segcal.fit("ts", make_cases(4, seed=6, prefix="other"))

@@ -61,6 +61,7 @@ def learn_trust(
     cases: Any,
     labels: Any = None,
     *,
+    held_out: bool = False,
     device: str | torch.device | None = None,
     workers: int = 1,
     failed: Callable[[CaseError], None] | None = None,
@@ -74,6 +75,8 @@ def learn_trust(
         cases: labelled cases. Those that had no part in the fit are used alone, if there are any and no other case of
             their group had one; else those it was compared on; else fits to the other groups measure each in turn.
         labels: of arrays.
+        held_out: no case had a part in the fit, whatever its name; arrays are named by their numbers, and have those of
+            others too.
         device: where to compute; the CPU if not given.
         workers: how many processes read cases.
         failed: takes the error of a case that is not usable, which is then left out; without it the error is raised.
@@ -90,7 +93,9 @@ def learn_trust(
     """
     known = as_cases(cases, labels, **declared)
     check_match(fitted, known)
-    chosen, source = _judges(fitted, known)
+    if not len(known):
+        raise InputError("cases is empty, but labelled cases are needed to learn from. Check the folder or the split.")
+    chosen, source = (known, HELD_OUT) if held_out else _judges(fitted, known)
     chosen = chosen.with_disagreement()
     target = check_device(device)
     parts = _folds(fitted, chosen, target) if source == OUT_OF_FOLD else [(fitted.calibrator.to(target), chosen)]
@@ -165,8 +170,6 @@ def losses_of(sums: CaseSums, number: int) -> Floats:
 
 def _judges(fitted: Fitted, cases: Cases) -> tuple[Cases, Source]:
     """Return the cases that may judge a fit, and how they stand to it."""
-    if not len(cases):
-        raise InputError("cases is empty, but labelled cases are needed to learn from. Check the folder or the split.")
     seen = {*fitted.calibration_ids, *fitted.validation_ids}
     touched = {cases.groups[case_id] for case_id in cases.ids if case_id in seen and case_id in cases.groups}
     unseen = [case_id for case_id in cases.ids if case_id not in seen and cases.groups.get(case_id) not in touched]
