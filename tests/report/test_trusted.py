@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -15,6 +16,7 @@ from segcal.report.pictures import decode_map
 from segcal.report.trusted import PICTURES, section_of, trust_section, write_trust_page
 from segcal.trust.guarantees import MASK, bounds_of, nested_masks
 
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 VOLUME = (5, 21, 17)
 
 
@@ -69,6 +71,34 @@ def test_the_page_has_it_alone_and_names_stay_text(fitted, new, tmp_path):
     assert (data["kind"], data["places"]) == ("trust", [])
     assert len(data["trust"]["biomarkers"]) == 8
     assert "8 structures to review" in text
+
+
+def test_a_browser_draws_rows_and_three_masks(fitted, new, tmp_path):
+    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    program = next((path for path in map(shutil.which, BROWSERS) if path), None)
+    if program is None:
+        pytest.skip(f"no browser: none of {', '.join(BROWSERS)} is on the path")
+    path = write_trust_page(tmp_path / "r.html", segcal.trust(fitted, new), fitted, new)
+    with sync_api.sync_playwright() as started:
+        try:
+            browser = started.chromium.launch(executable_path=program, args=["--no-sandbox", "--disable-dev-shm-usage"])
+        except sync_api.Error as error:
+            pytest.skip(f"the browser does not start here: {str(error).splitlines()[0]}")
+        page, said = browser.new_page(), []
+        page.set_default_timeout(90_000)
+        page.on("pageerror", lambda error: said.append(str(error)))
+        page.goto(path.as_uri())
+        page.wait_for_selector("#trust-maps[data-ready=yes]")
+        assert page.locator("#trust tbody tr").count() == 8
+        assert page.locator("#trust tbody th").first.inner_text().endswith("<b>ball</b>")
+        painted = """canvas => {
+          const seen = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data;
+          const found = new Set(); for (let k = 0; k < seen.length; k += 4) found.add(seen[k + 1] > seen[k] + 30);
+          return found.size; }"""
+        assert page.locator("#trust-maps canvas").count() == PICTURES
+        assert page.locator("#trust-maps canvas").first.evaluate(painted) == 2  # green or blue over grey, and grey
+        assert said == []
+        browser.close()
 
 
 def test_an_evaluation_shows_it_where_the_calibrator_can(fitted, new):
