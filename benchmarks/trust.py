@@ -18,7 +18,7 @@ from segcal.trust.atypical import atypical_p, statistics_of
 from segcal.trust.biomarkers import biomarker_errors, link_cases, parse_biomarker, volumes_of
 from segcal.trust.conformal import first_controlled, mean_over_draws, quantile, weights
 from segcal.trust.drift import weigh
-from segcal.trust.estimates import dice_scale, expected_dice, volume_scale
+from segcal.trust.estimates import dice_errors, dice_scale, expected_dice, review_limit, volume_scale
 from segcal.trust.failures import rankings, risk_area, risk_of
 from segcal.trust.guarantees import MIDDLE
 from segcal.trust.table import SumTable
@@ -237,6 +237,30 @@ def detection(tasks: Sequence[Task]) -> None:
             )
 
 
+def reviews(tasks: Sequence[Task], tau: float = 0.7) -> None:
+    """Print how many bad masks pass without a review, and how many masks are reviewed."""
+    head("task", "masks with Dice < 0.7", "of these pass, limit known", "bad and pass, of all, else", "reviewed")
+    for task in tasks:
+        table, passed, both, seen = task.tables["after"], [], [], []
+        value, scale, there = expected_dice(table), dice_scale(table), ~table.empty
+        for known, new in task.divisions(repeats=300):
+            reference = table.rows(known)
+            for c in task.classes:
+                own = new[there[new, c]]
+                bad, limit = table.dice[own, c] < tau, review_limit(reference, c, tau, LEVEL)
+                if limit is not None:
+                    flagged = value[own, c] <= limit
+                    passed += (~flagged)[bad].tolist()
+                else:
+                    errors = dice_errors(reference, c)
+                    reach = quantile(np.abs(errors.signed), errors.groups, LEVEL)
+                    flagged = value[own, c] - reach * scale[own, c] < tau
+                    both += (bad & ~flagged).tolist()
+                seen += flagged.tolist()
+        share = float((table.dice < tau)[:, list(task.classes)][there[:, list(task.classes)]].mean())
+        row(task.name, share, *(float(np.mean(each)) if each else "–" for each in (passed, both, seen)))
+
+
 def ejection(task: Task) -> None:
     """Print the ejection fraction of linked cases: bias, error, coverage, width."""
     head("ejection fraction from", "bias (points)", "mean absolute error", "coverage", "mean width")
@@ -328,6 +352,7 @@ def main() -> None:
         "errors": partial(errors, tasks),
         "intervals": partial(intervals, tasks),
         "guarantees": partial(guarantees, tasks),
+        "reviews": partial(reviews, tasks),
         "ejection": partial(ejection, next(task for task in tasks if task.name == "cardiac")),
         "detection": partial(detection, tasks),
         "streams": partial(streams, tasks, args.folder),
