@@ -12,7 +12,7 @@ BOUNDS = {
     house.importers: ((81, 31),),
     house.untyped: ((10,),),
     house.touched: ((4, 4, 4, 4, 4),),
-    house.names: ((0,), (1004,)),
+    house.names: ((0,), (1005,)),
     house.renames: ((5,),),
     house.ladders: ((0,),),
 }

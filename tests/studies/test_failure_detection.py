@@ -43,10 +43,10 @@ def test_a_benchmark_has_its_tasks_and_the_places_they_were_tested_on(with_optio
 
 
 def test_too_few_cases_are_nothing_to_rank(setting, masked_cases):
-    cases, _ = masked_cases(2)
+    cases, _ = masked_cases(1)
     assert rank(cases, make_calibrator("ts", 5), True, Bootstrap(replicates=10)) is None
     units = tuple(each for each in setting.results.units if each.unit.pipeline.pooling == "single")
-    with pytest.raises(NothingToStudyError, match="no task has mean logits and 3 labelled test cases"):
+    with pytest.raises(NothingToStudyError, match="no task has mean logits and 2 labelled test cases"):
         run_failure_detection(replace(setting, results=structs.replace(setting.results, units=units)))
 
 

@@ -25,7 +25,7 @@ from segcal.trust.table import Floats, SumTable
 
 TAU = 0.7
 OURS = "expected Dice, after"
-FEWEST = 3
+FEWEST = 2
 
 
 class FailureRow(Struct):
