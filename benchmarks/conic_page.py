@@ -1,7 +1,7 @@
 """Write the page of conic scaling from a folder of results: ``python benchmarks/conic_page.py RESULTS -o PAGE``.
 
-RESULTS is what ``segcal benchmark benchmarks/protocols/conic.toml`` wrote. Beside the page goes one picture per task: what
-the calibrator of the first repeat has learned.
+RESULTS is what ``segcal benchmark benchmarks/protocols/conic.toml`` wrote. Beside the page, in images/, goes one
+picture per task: what the calibrator of the first repeat has learned.
 """
 
 import argparse
@@ -18,8 +18,8 @@ from segcal.summary import Comparison, Summary, read_summary
 METRICS = {"nll": "NLL", "ece": "ECE", "ba_ece": "BA-ECE", "ace": "ACE"}
 HEAD = """# Conic scaling: measured
 
-Written by `benchmarks/conic_page.py` from the results of `benchmarks/protocols/conic.toml`: three real ensembles of five
-networks, three divisions each, by groups. Strengths were chosen on validation cases; test cases were looked at once.
+Written by `benchmarks/conic_page.py` from the results of `benchmarks/protocols/conic.toml`: three real ensembles of
+five networks, three divisions each, by groups. Strengths were chosen on validation cases; test cases were looked at once.
 Intervals are 95 %, over test cases and repeats; those of ACE, which pools voxels, are the range over repeats.
 """
 

@@ -25,6 +25,7 @@ LEVELS = (
     {"summary", "audit", "applying"},
     {"evaluation"},
     {"evaluate"},
+    {"trust"},
     {"report"},
     {"benchmark"},
     {"studies"},

@@ -19,6 +19,11 @@ from segcal.losses import LOSSES, make_loss
 from segcal.metrics import METRICS
 from segcal.pooling import POOLINGS, pool
 from segcal.report.evaluated import report
+from segcal.trust.learn import learn_trust
+from segcal.trust.monitored import Monitored
+from segcal.trust.result import Trust
+from segcal.trust.stream import monitor
+from segcal.trust.structures import trust
 from segcal.types import Context
 from segcal.version import __version__ as __version__
 
@@ -41,9 +46,11 @@ __all__ = [
     "FitConfig",
     "Fitted",
     "InputError",
+    "Monitored",
     "ReadOptions",
     "SegcalError",
     "SuspicionWarning",
+    "Trust",
     "apply",
     "as_cases",
     "attach",
@@ -54,13 +61,16 @@ __all__ = [
     "evaluate",
     "export",
     "fit",
+    "learn_trust",
     "load",
     "make_calibrator",
     "make_loss",
     "metrics",
+    "monitor",
     "open_cases",
     "pool",
     "report",
     "save",
+    "trust",
     "view",
 ]

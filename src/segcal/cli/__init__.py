@@ -4,11 +4,10 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
-from types import ModuleType
+from importlib import import_module
 from typing import Any
 
 from segcal import __version__
-from segcal.cli import apply, audit, benchmark, check, convert, demo, evaluate, export, fit, nnunet, report, view
 from segcal.cli.console import DONE, INTERRUPTED, USER_ERROR
 from segcal.cli.parsing import Parser
 from segcal.cli.reading import common_options, reading_options
@@ -17,10 +16,11 @@ from segcal.errors import SegcalError
 from segcal.names import clean_lines
 
 # Each module has texts (`ABOUT`), adds options (`declare`), and runs (`run`), which returns the exit code.
-COMMANDS: dict[str, ModuleType] = {
-    "demo": demo, "check": check, "fit": fit, "apply": apply, "evaluate": evaluate, "audit": audit, "convert": convert,
-    "benchmark": benchmark, "report": report, "export": export, "nnunet": nnunet, "view": view,
-}  # fmt: skip
+NAMES = (
+    "demo", "check", "fit", "apply", "evaluate", "audit", "trust", "monitor", "convert", "export", "view", "nnunet",
+    "benchmark", "report",
+)  # fmt: skip
+COMMANDS = {name: import_module(f"segcal.cli.{name}") for name in NAMES}
 ALONE = ("demo", "benchmark", "export", "nnunet")  # read no predictions of their own
 
 

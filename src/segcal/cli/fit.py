@@ -7,6 +7,7 @@ from segcal.cases import Cases, FileCases, load_split, save_split, split_folders
 from segcal.cli.console import Output
 from segcal.cli.fit_options import ABOUT, declare
 from segcal.cli.fit_result import print_fit
+from segcal.cli.fit_trust import remember
 from segcal.cli.reading import open_folders
 from segcal.errors import InputError
 from segcal.fitting.artifact import check_place
@@ -35,6 +36,7 @@ def run(args: argparse.Namespace) -> int:
             names = None if args.calibrator is None else [args.calibrator]
             kept = {"preserve": args.preserve, "allow_offset_dependent": args.allow_offset_dependent}
             fitted = segcal.choose(calibration, names=names, **kept, **how)
+        fitted = remember(args, fitted, cases, output)
         segcal.save(fitted, args.output, args.overwrite)
     print_fit(output, fitted, args.output)
     return output.finish()

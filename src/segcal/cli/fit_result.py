@@ -25,6 +25,8 @@ def print_fit(output: Output, fitted: Fitted, folder: Path) -> None:
         output.warn("the fit did not reach its tolerance; the certificate in the calibrator says how far it came")
     facts = {key: getattr(fitted.calibrator, key) for key in ("preserves", "translation_invariant")}
     facts |= {key: getattr(fitted, key) for key in ("calibration_ids", "validation_ids")}
+    reference = fitted.reference
+    facts["trust"] = None if reference is None else {"source": reference.source, "cases": len(reference.cases)}
     output.document({"calibrator": str(folder), "certificate": certificate.to_dict(), **facts})
 
 

@@ -7,7 +7,6 @@ A run that was interrupted is continued by the same call: a case that is complet
 left as it is. ``calibration.json`` in the output says what made it, so that two calibrators never share a folder.
 """
 
-import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,7 +17,6 @@ import torch
 from torch import Tensor
 
 from segcal.atomic import write_text
-from segcal.calibrators import registry_entry
 from segcal.calibrators.base import Calibrator
 from segcal.cases.base import Case, CaseError, Cases
 from segcal.cases.files import FileCases
@@ -31,6 +29,7 @@ from segcal.errors import InputError
 from segcal.evaluation.evaluate import check_match
 from segcal.evaluation.slabs import as_seen, calibrated_scores
 from segcal.fitting.certificate import Fitted
+from segcal.fitting.reference import calibrator_digest
 from segcal.numerics import winner
 from segcal.target import claim, entries
 
@@ -182,16 +181,13 @@ class Applier:
 
 def _record(fitted: Fitted, cases: FileCases, kind: str | None) -> dict[str, Any]:
     """Return what the output depends on besides the cases."""
-    digest = hashlib.sha256(repr((registry_entry(fitted.calibrator), fitted.calibrator.num_classes)).encode())
-    for name, value in sorted(fitted.calibrator.state_dict().items()):
-        digest.update(name.encode() + value.detach().cpu().numpy().tobytes())
     return {
         "format": FORMAT,
         "version": VERSION,
         "made_by": "apply",
         "calibrator": fitted.calibrator.name,
         "preserves": fitted.calibrator.preserves,
-        "digest": digest.hexdigest(),
+        "digest": calibrator_digest(fitted.calibrator),
         "fitted_on": fitted.fingerprint,
         "pooling": cases.pooling,
         "members": len(cases.members),

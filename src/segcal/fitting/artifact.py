@@ -23,6 +23,7 @@ from segcal.documents import parse_json, read_text
 from segcal.errors import ArtifactError, InputError
 from segcal.fitting.certificate import Certificate, Fitted
 from segcal.fitting.config import FitConfig
+from segcal.fitting.reference import VERSION, Reference
 from segcal.version import __version__
 
 SCHEMA = 1
@@ -118,10 +119,13 @@ class Description(msgspec.Struct):
     validation_ids: tuple[str, ...]
     origin: str = ""
     weights_sha256: str = ""
+    reference: Reference | None = None
 
 
 # What a Fitted and its description have in common.
-PROVENANCE = ("class_names", "pooling", "kind", "fingerprint", "calibration_ids", "validation_ids", "origin")
+PROVENANCE = (
+    "class_names", "pooling", "kind", "fingerprint", "calibration_ids", "validation_ids", "origin", "reference",
+)  # fmt: skip
 
 
 def _describe(fitted: Fitted, weights_digest: str) -> dict[str, Any]:
@@ -149,6 +153,13 @@ def _describe(fitted: Fitted, weights_digest: str) -> dict[str, Any]:
 
 
 def _revive(path: Path, plain: dict[str, Any]) -> Description:
+    found = plain.get("reference")
+    version = found.get("version") if isinstance(found, dict) else None
+    if isinstance(version, int) and version > VERSION:
+        raise ArtifactError(
+            f"{path / DESCRIPTION} has a reference of version {version}, but this segcal reads up to {VERSION}. "
+            f"Update segcal; it was written by version {plain.get('segcal')}."
+        )
     try:
         return msgspec.convert(plain, Description)
     except msgspec.ValidationError as error:

@@ -5,6 +5,7 @@ from typing import Any
 
 from segcal.calibrators.base import Calibrator
 from segcal.fitting.config import FitConfig
+from segcal.fitting.reference import Reference
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,7 @@ class Fitted:
         calibration_ids: the cases it was fitted on.
         validation_ids: the cases on which strengths were chosen.
         origin: where the predictions came from (:attr:`segcal.cases.Cases.origin`).
+        reference: what it remembers of labelled cases, for :func:`segcal.trust`; None if it was not asked to.
     """
 
     calibrator: Calibrator
@@ -88,6 +90,7 @@ class Fitted:
     calibration_ids: tuple[str, ...] = ()
     validation_ids: tuple[str, ...] = ()
     origin: str = ""
+    reference: Reference | None = None
 
     def __repr__(self) -> str:
         found = self.certificate

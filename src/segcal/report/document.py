@@ -8,12 +8,14 @@ from collections.abc import Iterable, Mapping
 from importlib.metadata import version
 from typing import Literal, TypeAlias
 
-from msgspec import UNSET, Struct, field
+from msgspec import UNSET, Struct, UnsetType, field
 
 from segcal.metrics import Metric
 from segcal.report.case_maps import SeenCase
+from segcal.report.pictures import Encoded
 from segcal.report.verdict import PartCounts, Verdict
 from segcal.summary import Bootstrap, Estimate
+from segcal.trust.result import BiomarkerRow, TrustRow
 from segcal.types import Preserves
 
 SCHEMA = 1
@@ -196,11 +198,36 @@ class Provenance(Struct, omit_defaults=True, kw_only=True):
     calibrators: dict[str, CalibratorFacts] | None = None
 
 
+class TrustPicture(Struct, omit_defaults=True):
+    """One structure of a case on one slice: 1 outer mask, 2 mask, 3 inner mask; over the image, if there is one."""
+
+    case: str
+    structure: str
+    why: str
+    index: int
+    slices: int
+    levels: Encoded
+    image: Encoded | None = None
+
+
+class TrustSection(Struct):
+    """How far structures can be trusted: rows with what to look at first, and pictures of the first of them."""
+
+    level: float
+    tau: float
+    promise: str
+    rows: list[TrustRow]
+    of: int
+    flagged: int
+    biomarkers: list[BiomarkerRow]
+    pictures: list[TrustPicture]
+
+
 class Document(Struct, kw_only=True):
     """Everything that the page shows; `sections` is the key ``places``."""
 
     schema: int = SCHEMA
-    kind: Literal["benchmark", "evaluation"]
+    kind: Literal["benchmark", "evaluation", "trust"]
     title: str
     segcal: str = field(default_factory=lambda: version("segcal"))
     level: float
@@ -213,6 +240,7 @@ class Document(Struct, kw_only=True):
     examples: dict[str, CaseExamples]
     rule: str
     provenance: Provenance
+    trust: TrustSection | UnsetType = UNSET
 
 
 def metric_words(metrics: Mapping[str, Metric]) -> dict[str, MetricWords]:

@@ -7,6 +7,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from msgspec import UNSET
+
 from segcal.calibrators import registry_entry
 from segcal.calibrators.base import Calibrator
 from segcal.calibrators.identity import Identity
@@ -21,6 +23,7 @@ from segcal.report.case_maps import CaseNumbers, see_cases
 from segcal.report.confidence_curves import page_figures
 from segcal.report.curves import pipeline_curves
 from segcal.report.page import PAGE_SIGNATURE, write_page
+from segcal.report.trusted import trust_section
 from segcal.report.verdict import (
     COMPARED,
     Change,
@@ -134,6 +137,7 @@ def evaluation_document(
         examples={TASK: _examples(result, cases, fitted, background, section.cases)},
         rule=RULE,
         provenance=_provenance(cases, fitted),
+        trust=UNSET if fitted is None else trust_section(fitted, cases, background),
     )
 
 

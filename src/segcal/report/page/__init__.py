@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 
-from msgspec import Struct, structs, to_builtins
+from msgspec import UNSET, Struct, structs, to_builtins
 
 from segcal import documents
 from segcal.atomic import write_text
@@ -27,7 +27,7 @@ PAGE_SIGNATURE = re.compile(rb"<!doctype html>.{1,2000}<title>segcal report", re
 # The page's script, in the order in which its parts need each other.
 SCRIPTS = (
     "dom.js", "colours.js", "format.js", "verdict.js", "chart.js", "reliability.js", "table.js", "maps.js", "cases.js",
-    "panels.js", "scatter.js", "provenance.js", "main.js",
+    "panels.js", "scatter.js", "trust.js", "provenance.js", "main.js",
 )  # fmt: skip
 # Characters of pictures of cases in one page; cases beyond it are left out, the worst are kept.
 MOST_PICTURES = 2_400_000
@@ -113,11 +113,11 @@ def bounded_figures(figures: Sequence[PageFigure], most: int = MOST_FIGURES) -> 
 
 def _plain_verdicts(document: Document) -> str:
     """Return the headlines as HTML, for readers whose browser runs no script."""
-    return "".join(
-        f"<p><b>{html.escape(section.id)}</b>: {html.escape(section.verdict.headline)}</p>"
-        for section in document.sections
-        if section.verdict is not None
-    )
+    found = [(each.id, each.verdict.headline) for each in document.sections if each.verdict is not None]
+    if document.trust is not UNSET:
+        trust = document.trust
+        found.append(("trust", f"{trust.flagged} of {trust.of} structures to review. {trust.promise}"))
+    return "".join(f"<p><b>{html.escape(name)}</b>: {html.escape(text)}</p>" for name, text in found)
 
 
 def _digest(text: str) -> str:

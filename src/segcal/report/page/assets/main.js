@@ -54,5 +54,7 @@ document.getElementById('print').onclick = () => window.print();
 window.addEventListener('beforeprint', () => document.querySelectorAll('details').forEach((each) => { each.open = true; }));
 setTheme('auto');
 showGlossary(data);
-showPlace(0);
+showTrust(data);
+if (data.places.length) showPlace(0);
+else ['verdict', 'reliability', 'results', 'cases', 'bands', 'classes', 'scatter', 'studies', 'provenance'].forEach((id) => show(id));
 document.documentElement.dataset.ready = 'yes';

@@ -1,0 +1,79 @@
+"""``segcal trust``: how far each structure of new cases can be trusted, without labels."""
+
+import argparse
+from pathlib import Path
+
+import segcal
+from segcal.cases.parallel import map_ids
+from segcal.cli.console import Output
+from segcal.cli.progress import case_bar
+from segcal.cli.reading import open_folders
+from segcal.cli.wording import plural
+from segcal.errors import InputError
+from segcal.report.page import PAGE_SIGNATURE
+from segcal.report.trusted import write_trust_page
+from segcal.target import check_file, claim
+from segcal.trust.guarantees import MaskWriter
+from segcal.trust.result import CSV_SIGNATURE, JSON_SIGNATURE, write_trust
+
+ABOUT = {
+    "help": "expected Dice and volume of each structure, with intervals; what to look at first",
+    "usage": "segcal trust CAL PREDICTIONS... -o OUT [options]",
+    "description": "Estimate, for every case and structure and without labels, Dice and volume with intervals, and\n"
+    "say which masks a person should look at and why. OUT gets trust.json, trust.csv and report.html.\n"
+    "The calibrator must have been fitted by segcal fit, which remembers labelled cases to compare with.",
+    "epilog": "examples:\n  segcal trust calibrator/ predictions/ --kind logits -o trust/\n"
+    "  segcal trust calibrator/ predictions/ --kind logits -o trust/ --link '(patient\\d+)_frame(\\d+)' \\\n"
+    "    --biomarker 'EF=100*({left ventricle@01}-{left ventricle@02})/{left ventricle@01}'",
+}
+SIGNATURES = {"trust.json": JSON_SIGNATURE, "trust.csv": CSV_SIGNATURE, "report.html": PAGE_SIGNATURE}
+OPTIONS = ("level", "tau", "link", "ignore_pooling", "device", "workers")
+
+
+def declare(parser: argparse.ArgumentParser) -> None:
+    """Add the options."""
+    option = parser.add_argument
+    option("calibrator", type=Path, metavar="CAL", help="a folder written by segcal fit")
+    option("paths", nargs="+", type=Path, metavar="PREDICTIONS", help="one folder, or one per member")
+    option("-o", "--output", type=Path, required=True, metavar="OUT", help="a folder for the results")
+    option("--level", type=float, default=0.9, help="of all intervals (default 0.9)")
+    option("--tau", type=float, default=0.7, metavar="DICE", help="a mask is bad below it (default 0.7)")
+    option("--link", metavar="REGEX", help="cases of one subject: two groups, subject and phase")
+    sums = "an expression of volumes, {structure@phase} or {structure}; may be given several times"
+    option("--biomarker", action="append", default=[], metavar="NAME=EXPR", help=sums)
+    option("--all-classes", action="store_true", help="class 0 is a structure and no background")
+    option("--masks", action="store_true", help="also write masks/CASE.npy: 1 outer mask, 2 mask, 3 inner mask")
+    option("--overwrite", action="store_true", help="replace such files though segcal did not write them")
+    option("--ignore-pooling", action="store_true", help="go on although it was fitted for other pooling")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Judge, print, write."""
+    output = Output(args.json)
+    fitted = segcal.load(args.calibrator)
+    cases = open_folders(args, args.paths, pooling=fitted.pooling)
+    given = {name: getattr(args, name) for name in OPTIONS} | {"background": not args.all_classes}
+    given["biomarkers"] = dict(_named(text) for text in args.biomarker)
+    given["failed"] = None if args.strict else output.failed
+    with claim(args.output):
+        for name, signature in SIGNATURES.items():
+            check_file(args.output / name, signature, (), args.overwrite)
+        with case_bar("judging", len(cases)) as step:
+            result = segcal.trust(fitted, cases, progress=step, **given)
+        write_trust(result, args.output)
+        write_trust_page(args.output / "report.html", result, fitted, cases)
+        if args.masks:
+            structures = range(0 if args.all_classes else 1, fitted.calibrator.num_classes)
+            write = MaskWriter(fitted, cases, structures, 1 - args.level, args.output / "masks", args.overwrite)
+            written = list(map_ids(cases.ids, write, args.workers, given["failed"]))
+            output.say(f"{plural(len(written), 'case')} written to {args.output / 'masks'}")
+    output.say(*result.parts(), f"written to {args.output}")
+    output.document(result.to_plain() | {"output": str(args.output)})
+    return output.finish()
+
+
+def _named(text: str) -> tuple[str, str]:
+    name, equals, expression = text.partition("=")
+    if not equals or not name.strip():
+        raise InputError(f"--biomarker is {text!r}, but NAME=EXPRESSION is needed. Write EF=({{a@1}}-{{a@2}})/{{a@1}}.")
+    return name.strip(), expression

@@ -1,0 +1,57 @@
+// How far each structure can be trusted: a table with what to look at first, and the three masks of the first rows.
+const NESTED = [null, [86, 180, 233], [230, 159, 0], [0, 158, 115]];
+const nestedNames = (level) => [null, `outer mask: holds ${level} of the structure, on average over cases`, 'mask', `inner mask: ${level} of it is the structure, on average over cases`];
+
+function spanText(low, high, text) {
+  return low === null || high === null ? '–' : `${text(low)} to ${text(high)}`;
+}
+
+const size = (value) => Number(value.toPrecision(3)).toLocaleString('en', { maximumFractionDigits: 3 });
+
+function trustRow(row) {
+  const dice = (value) => value.toFixed(2);
+  return el('tr', { class: row.review ? 'chosen' : null }, el('th', { scope: 'row' }, name(row.case, 48), el('span', { class: 'sub' }, name(row.structure, 40))),
+    el('td', {}, dice(row.expected_dice), el('span', { class: 'sub' }, spanText(row.dice_low, row.dice_high, dice))),
+    el('td', {}, row.dice_below_tau === null ? '–' : percent(row.dice_below_tau, 0)),
+    el('td', {}, `${size(row.volume)} ${row.unit}`, el('span', { class: 'sub' }, spanText(row.volume_low, row.volume_high, size))),
+    el('td', { class: 'left', css: { 'white-space': 'normal' } }, row.review ? name(row.reason, 160) : 'no'));
+}
+
+function paintNested(levels, image) {
+  const { width, height } = levels;
+  const canvas = el('canvas', { width, height });
+  const context = canvas.getContext('2d');
+  const data = context.createImageData(width, height);
+  for (let k = 0; k < width * height; k += 1) {
+    const below = image ? [0, 1, 2].map((c) => image.pixels[4 * k + c]) : [40, 44, 48];
+    const colour = NESTED[byteAt(levels, k)];
+    data.data.set([...(colour ? blend(below, colour, 0.5) : below), 255], 4 * k);
+  }
+  context.putImageData(data, 0, 0);
+  return canvas;
+}
+
+async function trustPicture(one) {
+  const [levels, image] = await Promise.all([decode(one.levels), one.image ? decode(one.image) : null]);
+  return el('figure', {}, el('figcaption', {}, name(one.structure, 40), ' of ', name(one.case, 40),
+    el('span', {}, one.slices > 1 ? `slice ${one.index + 1} of ${one.slices}; ` : '', one.why || 'no reason to review')),
+  el('div', { class: 'map' }, fill(paintNested(levels, image), { role: 'img', 'aria-label': 'Outer mask, mask and inner mask' }, [])));
+}
+
+async function showTrust(data) {
+  const found = data.trust;
+  if (!found) { show('trust'); return; }
+  const level = `${+(100 * found.level).toFixed(1)} %`;
+  const headings = ['Case and structure', `Expected Dice, ${level}`, `Dice < ${found.tau}`, `Volume, ${level}`, 'Review?'];
+  const pictures = el('div', { class: 'maps', id: 'trust-maps' });
+  const keyed = el('div', { class: 'legend' }, [1, 2, 3].map((k) => el('span', {}, el('i', { css: { background: rgb(NESTED[k]) } }), nestedNames(level)[k])));
+  const derived = found.biomarkers.length ? el('div', { class: 'scroll', css: { 'margin-top': '1.2rem' } }, el('table', {}, el('thead', {}, el('tr', {}, ['Subject', 'Biomarker', 'Value', level, 'Of the masks'].map((text) => el('th', { scope: 'col' }, text)))),
+    el('tbody', {}, found.biomarkers.map((row) => el('tr', {}, el('th', { scope: 'row' }, name(row.subject, 48)), el('td', {}, name(row.biomarker, 40)), el('td', {}, row.value === null ? name(row.reason, 60) : size(row.value)), el('td', {}, spanText(row.low, row.high, size)), el('td', {}, row.mask_value === null ? '–' : size(row.mask_value))))))) : null;
+  show('trust', heading('trust', 'How far each structure can be trusted',
+    `${found.flagged} of ${found.of} structures should be looked at; they stand first. ${found.promise} Nothing is promised for a single case.`),
+  found.pictures.length ? [keyed, pictures] : null,
+  el('div', { class: 'scroll' }, el('table', {}, el('thead', {}, el('tr', {}, headings.map((text, k) => el('th', { scope: 'col', class: k === 4 ? 'left' : null }, text)))), el('tbody', {}, found.rows.map(trustRow)))),
+  found.rows.length < found.of ? el('p', { class: 'small soft' }, `The first ${found.rows.length} of ${found.of} rows; trust.csv has all.`) : null, derived);
+  pictures.replaceChildren(...await Promise.all(found.pictures.map(trustPicture)));
+  pictures.dataset.ready = 'yes';
+}

@@ -1,0 +1,136 @@
+"""Which cases failed, found without labels: by calibrated and uncalibrated estimates, in distribution and under shift.
+
+Cases are ranked by what is known without labels (:mod:`segcal.trust.failures`), before calibration and with the
+pipeline that ``segcal fit`` would choose, on the test cases of the first repeat and on those of every `test_on`. The
+table has the area under the risk-coverage curve, its excess over the best ranking, the paired difference of the area to
+that of the expected Dice after calibration, and AUROC of finding cases with a Dice below tau.
+"""
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+from msgspec import Struct
+
+from segcal.benchmark.tasks import Task
+from segcal.calibrators.base import Calibrator
+from segcal.calibrators.identity import Identity
+from segcal.cases.base import Cases
+from segcal.report.table import Cell, Column, Table
+from segcal.studies.setting import NothingToStudyError, Setting, choose_default
+from segcal.studies.study import Outcome, Study, interval_cell, task_groups
+from segcal.summary import Bootstrap, Interval, percentile_interval
+from segcal.trust.failures import auroc, excess_area, rankings, risk_area, risk_of
+from segcal.trust.learn import Summer
+from segcal.trust.table import Floats, SumTable
+
+TAU = 0.7
+OURS = "expected Dice, after"
+FEWEST = 2
+
+
+class FailureRow(Struct):
+    """One way to rank cases; None is not defined."""
+
+    area: float
+    excess: float
+    against: Interval
+    auroc: float | None
+
+
+class FailurePlace(Struct):
+    """The ways to rank the cases of one place, and how many cases and bad ones there are."""
+
+    cases: int
+    bad: int
+    ways: dict[str, FailureRow]
+
+
+class FailureData(Struct):
+    """The data of the study, by task or task and place."""
+
+    tau: float
+    places: dict[str, FailurePlace]
+
+
+def run_failure_detection(setting: Setting) -> Outcome[FailureData]:
+    """Rank the test cases of every task, and those of the places it was tested on."""
+    places: dict[str, FailurePlace] = {}
+    for task in setting.tasks:
+        if not setting.pipelines(task.name, "mean_logits"):
+            continue
+        chosen = setting.calibrator(task, choose_default(setting, task).pipeline)
+        for title, cases, background in _places(setting, task):
+            setting.progress(f"failures of {title}")
+            found = rank(cases, chosen, background, setting.summary.bootstrap)
+            if found is not None:
+                places[title] = found
+    if not places:
+        raise NothingToStudyError(f"no task has mean logits and {FEWEST} labelled test cases")
+    return failure_outcome(places)
+
+
+def _places(setting: Setting, task: Task) -> Iterator[tuple[str, Cases, bool]]:
+    tested = setting.split(task, "mean_logits").test
+    own = setting.protocol.open(task, "mean_logits").background
+    yield task.name, setting.some(tested), own
+    for name in task.test_on:
+        other = next(each for each in setting.protocol.tasks if each.name == name)
+        cases = setting.protocol.open(other, "mean_logits").cases
+        shared = [case_id for case_id in cases.ids if case_id in tested.ids]
+        yield f"{task.name} to {name}", setting.some(cases.subset(shared or cases.ids)), own
+
+
+def rank(cases: Cases, calibrator: Calibrator, background: bool, bootstrap: Bootstrap) -> FailurePlace | None:
+    """Return how well each way ranks labelled cases; None if there are too few."""
+    own = cases.with_disagreement()
+    stages = {"before": Identity(cases.num_classes), "after": calibrator}
+    tables = {name: SumTable.of([Summer(each, own)(case_id) for case_id in own.ids]) for name, each in stages.items()}
+    classes = range(1 if background else 0, cases.num_classes)
+    risk = risk_of(tables["after"], classes)
+    kept = np.flatnonzero(~np.isnan(risk))
+    if len(kept) < FEWEST:
+        return None
+    ways = {
+        f"{way}, {stage}": values[kept]
+        for stage, table in tables.items()
+        for way, values in rankings(table, classes).items()
+        if stage == "after" or way != "agreement of members"  # members do not change
+    }
+    return FailurePlace(len(kept), int((risk[kept] > 1 - TAU).sum()), judge_ways(ways, risk[kept], bootstrap))
+
+
+def judge_ways(ways: Mapping[str, Floats], risk: Floats, bootstrap: Bootstrap) -> dict[str, FailureRow]:
+    """Return the numbers of each way, the best first."""
+    rng = np.random.default_rng(bootstrap.seed)
+    draws = rng.integers(len(risk), size=(bootstrap.replicates, len(risk)))
+    ours = np.array([risk_area(ways[OURS][own], risk[own]) for own in draws])
+    found = {}
+    for name, values in sorted(ways.items(), key=lambda each: risk_area(each[1], risk)):
+        gaps = np.array([risk_area(values[own], risk[own]) for own in draws]) - ours
+        area = risk_area(values, risk)
+        against = Interval(area - risk_area(ways[OURS], risk), *percentile_interval(gaps, bootstrap.level))
+        found[name] = FailureRow(area, excess_area(values, risk), against, auroc(values, risk > 1 - TAU))
+    return found
+
+
+def failure_outcome(places: dict[str, FailurePlace]) -> Outcome[FailureData]:
+    """Return the outcome of numbers by place."""
+    columns = (
+        Column("AURC", digits=4, better="lower"),
+        Column("above the best", digits=4, better="lower"),
+        Column(f"minus {OURS}", digits=4),
+        Column(f"AUROC, Dice < {TAU:g}", better="higher"),
+    )
+    titled = {f"{place} ({one.cases} cases, {one.bad} bad)": one.ways for place, one in places.items()}
+    groups = task_groups(
+        titled, lambda row: [Cell(row.area), Cell(row.excess), interval_cell(row.against), Cell(row.auroc)]
+    )
+    note = "Cases ranked without labels; risk is 1 - Dice, the mean over structures. Differences are paired over cases."
+    table = Table("Finding cases that failed", "Ranked by", columns, groups, (note,), apart=True)
+    return Outcome(FailureData(TAU, places), {"failure_detection": table})
+
+
+STUDY = Study(
+    "finding failed cases without labels: AURC, AUROC, before and after, here and under shift", "mean logits",
+    "reads the test cases of a repeat, and of each `test_on`, twice", False, run_failure_detection, FailureData,
+)  # fmt: skip

@@ -1,0 +1,103 @@
+r"""How unusual a case is beside others, by statistics that need no labels.
+
+Of every case a row of numbers is made (:func:`statistics_of`). A collection of rows has scores that do not depend on
+their order: each column is centred at its median and divided by its median absolute deviation, clipped, and the score
+of a row is the root of its mean square. Medians bear with almost half of the rows being odd, so that many odd ones do
+not make each other look usual. A new row is put among the reference, all scores are computed anew, and its p-value is
+the share of rows that are at least as far off as it is, itself included. New and reference cases are treated alike, so
+a p-value of at most a has a chance of at most a, by construction; on average over references, not for each of them.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from segcal.trust.conformal import p_value
+from segcal.trust.table import Floats, SumTable
+
+# Deviations beyond this say no more.
+FARTHEST = 20.0
+
+
+class Statistics(NamedTuple):
+    """Rows of numbers, one per draw, and what each column is."""
+
+    draws: tuple[str, ...]
+    names: tuple[str, ...]
+    rows: Floats
+
+
+def statistics_of(table: SumTable, titles: Sequence[str], together: bool = True) -> Statistics:
+    """Return the statistics of a table; cases of one group are one draw, the mean of their rows.
+
+    `titles` name the classes; with `together` False every case has a row of its own. A number that is not known is NaN.
+    """
+    voxels = table.voxels[:, None]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        per_class = {
+            "expected size of": np.log((table.prob + 0.5) / voxels),
+            "mask beside expected size of": np.log((table.mask + 0.5) / (table.prob + 0.5)),
+            "confidence inside": table.precision,
+            "probability outside": table.outside,
+            "confidence at the edge of": table.edge_confidence,
+            "expected Dice of": table.expected_dice,
+            "agreement of members on": table.agreement,
+        }
+        alone = {
+            "entropy": np.log(table.entropy / table.voxels + 1e-6),
+            "mean confidence": table.hit.sum(1) / table.voxels,
+            "disagreement of members": np.log(table.disagreement / table.voxels + 1e-6),
+        }
+    names = [*alone, *(f"{what} {title}" for what in per_class for title in titles)]
+    rows = np.concatenate([*(column[:, None] for column in alone.values()), *per_class.values()], 1)
+    if not together:
+        return Statistics(table.ids, tuple(names), rows)
+    draws = tuple(dict.fromkeys(table.groups))
+    own = [rows[[group == draw for group in table.groups]] for draw in draws]
+    known = [~np.isnan(each) for each in own]
+    sums = [np.where(there, each, 0).sum(0) for there, each in zip(known, own, strict=True)]
+    counts = np.array([each.sum(0) for each in known])
+    means = np.where(counts > 0, np.array(sums) / np.maximum(counts, 1), np.nan)
+    return Statistics(draws, tuple(names), means)
+
+
+def deviations(rows: Floats) -> Floats:
+    """Return rows whose columns are centred and scaled, robustly; a number that is not known lies in the middle."""
+    known = np.where(np.isnan(rows).all(0), 0.0, rows)
+    middle = np.nanmedian(known, axis=0)
+    off = known - middle
+    scale = 1.4826 * np.nanmedian(np.abs(off), axis=0)
+    mean = np.nanmean(np.abs(off), axis=0)
+    scale = np.where(scale > 1e-9, scale, np.where(mean > 1e-9, mean, 1.0))
+    return np.clip(np.nan_to_num(off / scale, nan=0.0), -FARTHEST, FARTHEST)
+
+
+def oddness(rows: Floats) -> Floats:
+    """Return the score of each row: how far off its numbers are, as the root of their mean square."""
+    return np.sqrt((deviations(rows) ** 2).mean(1))
+
+
+def atypical_p(reference: Floats, row: Floats, smooth: float = 1.0) -> float:
+    """Return the p-value of a new row among those of the reference.
+
+    `smooth` is the share of ties that count, itself among them: 1 for a p-value that is never too small, a uniform
+    number for one that is uniform when the row is like the others.
+    """
+    scores = oddness(np.vstack([reference, row]))
+    larger, equal = (scores[:-1] > scores[-1]).sum(), (scores == scores[-1]).sum()
+    return float((larger + smooth * equal) / len(scores))
+
+
+def rarity(reference: Floats, groups: Sequence[str], row: Floats) -> float:
+    """Return the p-value of a case among the cases of the reference, of which each group counts once."""
+    scores = oddness(np.vstack([reference, row]))
+    return p_value(scores[:-1], groups, scores[-1])
+
+
+def most_unusual(reference: Floats, rows: Floats, names: Sequence[str]) -> tuple[str, float]:
+    """Return the statistic in which rows differ most from the reference, and by how many of its deviations."""
+    together = deviations(np.vstack([reference, rows]))
+    shift = together[len(reference) :].mean(0) - together[: len(reference)].mean(0)
+    worst = int(np.abs(shift).argmax())
+    return names[worst], float(shift[worst])

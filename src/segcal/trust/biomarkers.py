@@ -1,0 +1,247 @@
+r"""Numbers that follow from volumes, in one case or in linked ones, such as the ejection fraction of two phases.
+
+A biomarker is an expression of volumes: ``100 * ({left ventricle@1} - {left ventricle@2}) / {left ventricle@1}``. In
+braces stands a structure, and after ``@`` the phase; outside them numbers, ``+ - * /`` and brackets. Cases are linked
+by a regular expression with two groups, the subject and the phase: ``(patient\d+)_frame0?(\d)``. Without phases each
+case is a subject of its own.
+
+The number of a subject is that of its expected volumes; how far it was off on labelled subjects gives the interval by
+the same rule as for volumes (:mod:`segcal.trust.estimates`). Its scale is the one that the scales of the volumes give
+by linear propagation: :math:`s^2 = \sum_j (\partial f / \partial V_j)^2 s_j^2`.
+"""
+
+import ast
+import math
+import operator
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from segcal.errors import InputError
+from segcal.trust.conformal import draws_needed
+from segcal.trust.estimates import Errors, Span, volume, volume_scale
+from segcal.trust.table import SumTable
+
+OPERATIONS: dict[type[ast.operator], Callable[[float, float], float]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+}
+# A number that depends on no volume has no scale of its own.
+SMALLEST = 1e-12
+_BRACES = re.compile(r"\{([^{}@]+)(?:@([^{}@]+))?\}")
+
+
+class Term(NamedTuple):
+    """A volume in an expression: of a class, in a phase ("" if there are none)."""
+
+    number: int
+    phase: str
+
+
+@dataclass(frozen=True)
+class Biomarker:
+    """An expression of volumes.
+
+    Attributes:
+        name: what it is called.
+        terms: the volumes it needs; ``v0``, ``v1``, ... in the tree.
+        tree: what is computed.
+    """
+
+    name: str
+    terms: tuple[Term, ...]
+    tree: ast.expr
+
+    def value(self, volumes: Sequence[float]) -> float:
+        """Return the number of so many volumes, in the order of the terms; NaN where it is not defined."""
+        try:
+            return _evaluate(self.tree, volumes)
+        except (ZeroDivisionError, OverflowError):
+            return math.nan
+
+    def scale(self, volumes: Sequence[float], scales: Sequence[float]) -> float:
+        """Return what the scales of the volumes make of its own, by small changes of each."""
+        total = 0.0
+        for number, own in enumerate(scales):
+            step = 1e-4 * own
+            ends = [[*volumes[:number], volumes[number] + sign * step, *volumes[number + 1 :]] for sign in (1, -1)]
+            total += ((self.value(ends[0]) - self.value(ends[1])) / (2e-4)) ** 2
+        return max(math.sqrt(total), SMALLEST)
+
+
+def parse_biomarker(name: str, text: str, titles: Sequence[str]) -> Biomarker:
+    """Return the biomarker of an expression; `titles` are the names of the classes.
+
+    >>> ratio = parse_biomarker("ratio", "{b} / ({a} + {b})", ["a", "b"])
+    >>> ratio.value([3.0, 1.0]), ratio.terms
+    (0.75, (Term(number=1, phase=''), Term(number=0, phase='')))
+    """
+    terms: dict[Term, str] = {}
+
+    def replaced(found: re.Match[str]) -> str:
+        title, phase = found[1].strip(), (found[2] or "").strip()
+        if title not in titles:
+            raise InputError(
+                f"biomarker {name!r} names the structure {title!r}, but there are {', '.join(titles)}. Use one of them."
+            )
+        return terms.setdefault(Term(list(titles).index(title), phase), f"v{len(terms)}")
+
+    try:
+        tree = ast.parse(_BRACES.sub(replaced, text).strip(), mode="eval").body
+        _check(tree)
+    except InputError:
+        raise
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        raise _refusal(name, text) from None
+    if not terms or len({bool(term.phase) for term in terms}) > 1:
+        raise _refusal(name, text)
+    return Biomarker(name, tuple(terms), tree)
+
+
+def _refusal(name: str, text: str) -> InputError:
+    return InputError(
+        f"biomarker {name!r} is {text!r}, but an expression of volumes with + - * / is needed, all with a phase or "
+        "none. Write it as '({left ventricle@1} - {left ventricle@2}) / {left ventricle@1}'."
+    )
+
+
+def _check(node: ast.expr) -> None:
+    if isinstance(node, ast.BinOp) and type(node.op) in OPERATIONS:
+        _check(node.left)
+        _check(node.right)
+    elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        _check(node.operand)
+    elif isinstance(node, ast.Name) and re.fullmatch(r"v\d+", node.id):
+        return
+    elif not (isinstance(node, ast.Constant) and type(node.value) in (int, float)):
+        raise ValueError(ast.dump(node))
+
+
+def _evaluate(node: ast.expr, volumes: Sequence[float]) -> float:
+    if isinstance(node, ast.BinOp):
+        return OPERATIONS[type(node.op)](_evaluate(node.left, volumes), _evaluate(node.right, volumes))
+    if isinstance(node, ast.UnaryOp):
+        return -_evaluate(node.operand, volumes)
+    if isinstance(node, ast.Name):
+        return float(volumes[int(node.id[1:])])
+    assert isinstance(node, ast.Constant)
+    return float(node.value)  # type: ignore[arg-type]
+
+
+def link_cases(ids: Sequence[str], link: str | None) -> dict[str, dict[str, int]]:
+    r"""Return the place of each case by subject and phase; without a link each case is a subject of phase "".
+
+    >>> link_cases(["p1_ed", "p1_es"], r"(p\d+)_(\w+)")
+    {'p1': {'ed': 0, 'es': 1}}
+    """
+    if link is None:
+        return {case_id: {"": place} for place, case_id in enumerate(ids)}
+    try:
+        pattern = re.compile(link)
+    except re.error as error:
+        raise InputError(f"link is {link!r}, which is no regular expression ({error}), but one is needed.") from None
+    if pattern.groups != 2:
+        raise InputError(
+            f"link is {link!r} with {pattern.groups} groups, but two are needed: the subject and the phase. "
+            r"Write it as '(patient\d+)_frame(\d+)'."
+        )
+    subjects: dict[str, dict[str, int]] = {}
+    for place, case_id in enumerate(ids):
+        found = pattern.search(case_id)
+        if found is not None:
+            phases = subjects.setdefault(found[1], {})
+            if phases.setdefault(found[2], place) != place:
+                raise InputError(
+                    f"link finds phase {found[2]!r} of {found[1]!r} in {ids[phases[found[2]]]!r} and {case_id!r}, but "
+                    "a phase is one case. Make the expression more exact."
+                )
+    if not subjects:
+        raise InputError(f"link is {link!r}, but no case (such as {ids[0]!r}) matches it. Correct the expression.")
+    return subjects
+
+
+class Derived(NamedTuple):
+    """A biomarker of one subject; `why` says what is missing where it has no value."""
+
+    subject: str
+    name: str
+    span: Span | None
+    mask_value: float | None
+    why: str
+
+
+def derive(
+    biomarkers: Sequence[Biomarker], link: str | None, reference: SumTable, new: SumTable, level: float
+) -> list[Derived]:
+    """Return every biomarker of every subject among new cases, with intervals from the labelled ones."""
+    subjects = link_cases(new.ids, link)
+    labelled = link_cases(reference.ids, link)
+    found = []
+    for biomarker in biomarkers:
+        if (link is None) == any(term.phase for term in biomarker.terms):
+            told, needed = ("a phase", "a link") if link is None else ("no phase", "one, with a link,")
+            raise InputError(
+                f"biomarker {biomarker.name!r} names {told}, but {needed} is needed to tell cases of one subject "
+                r"apart. Pass link='(patient\d+)_frame(\d+)', and phases as in {left ventricle@1}."
+            )
+        errors = biomarker_errors(biomarker, labelled, reference)
+        if not errors.supports(level):
+            raise InputError(
+                f"biomarker {biomarker.name!r} has {errors.draws} labelled subjects with all its phases, but level "
+                f"{level:g} needs {draws_needed(level)}. Use a lower level, or learn from more cases."
+            )
+        for subject, phases in subjects.items():
+            found.append(_derived(biomarker, subject, phases, new, errors, level))
+    return found
+
+
+def biomarker_errors(biomarker: Biomarker, subjects: Mapping[str, Mapping[str, int]], table: SumTable) -> Errors:
+    """Return how far a biomarker was off in labelled subjects."""
+    signed, groups = [], []
+    for phases in subjects.values():
+        values = volumes_of(biomarker, phases, table)
+        if values is not None:
+            truth = biomarker.value(values.truths)
+            off = (truth - biomarker.value(values.volumes)) / biomarker.scale(values.volumes, values.scales)
+            if math.isfinite(off):
+                signed.append(off)
+                groups.append(table.groups[next(iter(phases.values()))])
+    return Errors(np.array(signed), tuple(groups))
+
+
+class TermValues(NamedTuple):
+    """What each term of a biomarker is in one subject: expected, its scale, in the mask, in truth."""
+
+    volumes: list[float]
+    scales: list[float]
+    masks: list[float]
+    truths: list[float]
+
+
+def volumes_of(biomarker: Biomarker, phases: Mapping[str, int], table: SumTable) -> TermValues | None:
+    """Return the volumes that a biomarker needs; None where a phase is missing."""
+    if any(term.phase not in phases for term in biomarker.terms):
+        return None
+    columns = (volume(table), volume_scale(table), table.mask, table.truth)
+    places = [(phases[term.phase], term.number) for term in biomarker.terms]
+    return TermValues(*([float(column[at] * table.size[at[0]]) for at in places] for column in columns))
+
+
+def _derived(
+    biomarker: Biomarker, subject: str, phases: Mapping[str, int], table: SumTable, errors: Errors, level: float
+) -> Derived:
+    values = volumes_of(biomarker, phases, table)
+    if values is None:
+        lacking = next(term.phase for term in biomarker.terms if term.phase not in phases)
+        return Derived(subject, biomarker.name, None, None, f"phase {lacking} is missing")
+    value, scale = biomarker.value(values.volumes), biomarker.scale(values.volumes, values.scales)
+    hard = biomarker.value(values.masks)
+    if not (math.isfinite(value) and math.isfinite(scale)):
+        return Derived(subject, biomarker.name, None, None, "it divides by a volume of zero")
+    span = errors.span(value, scale, level, -math.inf)
+    return Derived(subject, biomarker.name, span, hard if math.isfinite(hard) else None, "")

@@ -1,0 +1,188 @@
+"""The result of :func:`segcal.trust`: one row per case and structure, in words that a person can act on."""
+
+import csv
+import io
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypedDict
+
+from rich import box
+from rich.console import Console, Group
+from rich.table import Table
+from rich.text import Text
+
+from segcal.atomic import write_text
+from segcal.documents import json_text
+from segcal.names import clean, csv_cell
+
+SCHEMA = 1
+WIDTH = 140
+# Rows that are printed; the files have all.
+MOST_SHOWN = 60
+# How the files begin: what begins otherwise was written by something else.
+CSV_SIGNATURE = re.compile(rb"case,structure,expected_dice,")
+JSON_SIGNATURE = re.compile(rb'\{\n "schema": \d+,\n "made_by": "segcal trust"')
+
+
+class TrustRow(TypedDict):
+    """One structure of one case; None is not defined."""
+
+    case: str
+    structure: str
+    expected_dice: float
+    dice_low: float | None
+    dice_high: float | None
+    dice_below_tau: float | None
+    expected_iou: float
+    expected_precision: float | None
+    expected_recall: float | None
+    volume: float
+    volume_low: float | None
+    volume_high: float | None
+    mask_volume: float
+    unit: str
+    agreement: float | None
+    atypical_p: float
+    review: bool
+    reason: str
+
+
+class BiomarkerRow(TypedDict):
+    """One biomarker of one subject."""
+
+    subject: str
+    biomarker: str
+    value: float | None
+    low: float | None
+    high: float | None
+    mask_value: float | None
+    reason: str
+
+
+class BoundRow(TypedDict):
+    """The thresholds of one structure: None where the labelled cases support none."""
+
+    structure: str
+    outer_threshold: float | None
+    inner_threshold: float | None
+    reviewed_at_most: float | None
+    reference_draws: int
+
+
+@dataclass(frozen=True)
+class Trust:
+    """How far each structure of each case can be trusted.
+
+    Attributes:
+        rows: one per case and structure, in the order of the cases.
+        biomarkers: one per subject and biomarker.
+        bounds: one per structure.
+        level: of all intervals and bounds.
+        tau: the Dice below which a mask is bad.
+        source: how the reference cases stand to the fit: "held out", "validation" or "out of fold".
+        draws: how many draws (cases, or groups of them) the reference has.
+        promise: in words, what the intervals promise.
+    """
+
+    rows: list[TrustRow]
+    biomarkers: list[BiomarkerRow]
+    bounds: list[BoundRow]
+    level: float
+    tau: float
+    source: str
+    draws: int
+    promise: str
+
+    def first(self) -> list[TrustRow]:
+        """Return the rows, what to look at first."""
+        return sorted(self.rows, key=_urgency)
+
+    def to_csv(self, path: str | os.PathLike[str]) -> None:
+        """Write the rows; what is not defined is an empty cell."""
+        text = io.StringIO()
+        writer = csv.DictWriter(text, fieldnames=list(TrustRow.__annotations__), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows({name: csv_cell(value) for name, value in row.items()} for row in self.rows)
+        write_text(path, text.getvalue())
+
+    def to_json(self, path: str | os.PathLike[str]) -> None:
+        """Write everything; what is not defined is null."""
+        write_text(path, json_text(self.to_plain(), indent=1) + "\n")
+
+    def to_plain(self) -> dict[str, Any]:
+        """Return everything as dicts, lists and numbers."""
+        facts = {name: getattr(self, name) for name in ("level", "tau", "source", "draws", "promise")}
+        tables = {name: getattr(self, name) for name in ("rows", "biomarkers", "bounds")}
+        return {"schema": SCHEMA, "made_by": "segcal trust", **facts, **tables}
+
+    def __str__(self) -> str:
+        text = io.StringIO()
+        Console(file=text, width=WIDTH, color_system=None).print(self.__rich__())
+        return "\n".join(line.rstrip() for line in text.getvalue().rstrip().splitlines())
+
+    def __rich__(self) -> Group:
+        """Return what is printed."""
+        return Group(*(Text(each) if isinstance(each, str) else each for each in self.parts()))
+
+    def parts(self) -> "list[Table | str]":
+        """Return the tables that are printed, and what they promise."""
+        flagged = sum(row["review"] for row in self.rows)
+        shown: list[Table | str] = [self._structures()]
+        if self.biomarkers:
+            shown.append(self._biomarkers())
+        more = [] if len(self.rows) <= MOST_SHOWN else [f"... and {len(self.rows) - MOST_SHOWN} more rows"]
+        return [*shown, *more, f"{flagged} of {len(self.rows)} structures to review. {self.promise}"]
+
+    def _structures(self) -> Table:
+        percent = f"{100 * self.level:g} %"
+        headings = ("case", "structure", "expected Dice", percent, f"Dice < {self.tau:g}", "volume", percent, "review")
+        rows = []
+        for row in self.first()[:MOST_SHOWN]:
+            volume = f"{row['volume']:.4g} {row['unit']}"
+            cells = [row["case"], row["structure"], f"{row['expected_dice']:.3f}"]
+            cells += [_span(row["dice_low"], row["dice_high"], ".2f"), _number(row["dice_below_tau"], ".2f"), volume]
+            cells += [_span(row["volume_low"], row["volume_high"], ".4g"), row["reason"]]
+            rows.append(cells)
+        return _plain_table(headings, rows)
+
+    def _biomarkers(self) -> Table:
+        headings = ("subject", "biomarker", "value", f"{100 * self.level:g} %", "of the masks", "")
+        rows = [
+            [row["subject"], row["biomarker"], _number(row["value"], ".4g"), _span(row["low"], row["high"], ".4g"),
+             _number(row["mask_value"], ".4g"), row["reason"]]
+            for row in self.biomarkers
+        ]  # fmt: skip
+        return _plain_table(headings, rows)
+
+
+def write_trust(result: Trust, folder: str | os.PathLike[str]) -> list[Path]:
+    """Write ``trust.json`` and ``trust.csv`` into a folder; return the paths."""
+    paths = [Path(folder) / "trust.json", Path(folder) / "trust.csv"]
+    result.to_json(paths[0])
+    result.to_csv(paths[1])
+    return paths
+
+
+def _urgency(row: TrustRow) -> tuple[bool, float, float, str]:
+    chance = row["dice_below_tau"]
+    return not row["review"], -(1.0 if chance is None else chance), row["expected_dice"], row["case"]
+
+
+def _number(value: float | None, form: str) -> str:
+    return "–" if value is None else f"{value:{form}}"
+
+
+def _span(low: float | None, high: float | None, form: str) -> str:
+    return "–" if low is None or high is None else f"[{low:{form}}, {high:{form}}]"
+
+
+def _plain_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for number, heading in enumerate(headings):
+        table.add_column(heading, justify="right" if 1 < number < len(headings) - 1 else "left")
+    for row in rows:
+        table.add_row(*(Text(clean(cell)) for cell in row))
+    return table

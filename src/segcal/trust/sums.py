@@ -1,0 +1,233 @@
+r"""What is kept of a case: sums over its voxels, of all structures at once, in the one pass of :mod:`evaluation.slabs`.
+
+With the calibrated probability :math:`p_v` of a structure at voxel v and its mask :math:`m_v` (the decision that stays
+where no other class is strictly above it):
+
+.. math:: \sum m, \quad \sum p, \quad \sum p m, \quad \sum p (1 - p),
+
+and for the case the entropy, the confidence and the members' disagreement. These are made without labels, over every
+voxel that was predicted, so that a labelled case and a new one are the same draw. Labels :math:`y_v` add
+:math:`\sum y`, :math:`\sum m y` and :math:`\sum m` over the voxels that have one, and three histograms over the
+thresholds of :data:`THRESHOLDS`: of the voxels of a structure by its probability and by the probability of all classes
+above it and its own, and of all voxels by its probability. Every promise of :mod:`segcal.trust.guarantees` is read from
+these. No image content is kept.
+"""
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, fields
+from itertools import combinations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from segcal.calibrators.base import Calibrator
+from segcal.cases.base import Case
+from segcal.evaluation.slabs import Slab, score_slabs
+from segcal.numerics import winner
+from segcal.types import IGNORED
+
+Floats = NDArray[np.float64]
+
+# Even steps of the log odds from 1e-4 to 1 - 1e-4, with 0.5 in the middle.
+THRESHOLDS: Floats = 1 / (1 + np.exp(-np.linspace(-math.log(9999), math.log(9999), 65)))
+BINS = len(THRESHOLDS) + 1
+# Cubic millimetres in a millilitre, square ones in a square centimetre.
+ML, CM2 = 1000.0, 100.0
+
+
+@dataclass
+class TruthSums:
+    """What labels say of each class: arrays ``(classes,)``, and histograms ``(classes, BINS)``.
+
+    Attributes:
+        truth: voxels of the class.
+        found: those of them in its mask.
+        counted: voxels of its mask that have a label.
+        by_prob: voxels of the class, by how many thresholds its probability reaches.
+        by_rank: voxels of the class, by how many thresholds the probability of it and all above it exceeds.
+        all_by_prob: all voxels that have a label, by how many thresholds the probability of the class reaches.
+    """
+
+    truth: Floats
+    found: Floats
+    counted: Floats
+    by_prob: Floats
+    by_rank: Floats
+    all_by_prob: Floats
+
+    @classmethod
+    def none(cls, classes: int) -> "TruthSums":
+        """Return zeros."""
+        tables = [np.zeros(classes if number < 3 else (classes, BINS)) for number in range(len(fields(cls)))]
+        return cls(*tables)
+
+
+@dataclass
+class CaseSums:
+    """One case.
+
+    Attributes:
+        case: its id.
+        group: what it belongs to; a group is one draw.
+        voxels: how many were predicted.
+        size: of one voxel in `unit`; 1 where the spacing is not known.
+        unit: "ml" of volumes, "cm²" of pictures, "voxels" where the spacing is not known.
+        mask: voxels of each class in the mask, ``(classes,)`` like the following.
+        prob: the sum of its probability.
+        hit: that of the voxels in its mask.
+        spread: the sum of p (1 - p).
+        edge: voxels of its mask that touch another class.
+        edge_prob: the sum of its probability over these.
+        entropy: the sum over voxels, in nats.
+        disagreement: the sum over voxels, in nats; None where members are not known.
+        agreement: the mean Dice of all pairs of members, by class; NaN where no two members have it; None for one.
+        truth: what labels say; None without labels.
+    """
+
+    case: str
+    group: str
+    voxels: int
+    size: float
+    unit: str
+    mask: Floats
+    prob: Floats
+    hit: Floats
+    spread: Floats
+    edge: Floats
+    edge_prob: Floats
+    entropy: float = 0.0
+    disagreement: float | None = None
+    agreement: Floats | None = None
+    truth: TruthSums | None = None
+
+
+def sum_case(calibrator: Calibrator, case: Case, members: Iterable[Tensor] = ()) -> CaseSums:
+    """Return the sums of a case, with those of its labels if it has any.
+
+    Args:
+        calibrator: on any device.
+        case: as it was read, with what the calibrator sees beside logits.
+        members: the logits of one member after the other; none where they are not known.
+    """
+    classes = calibrator.num_classes
+    size, unit = voxel_size(case.spacing)
+    a, b, c, d, e, f = np.zeros((6, classes))
+    sums = CaseSums(case.id, case.group or f"\0{case.id}", 0, size, unit, a, b, c, d, e, f)
+    sums.truth = None if case.labels is None else TruthSums.none(classes)
+    edge = touching(winner(case.logits, axis=0))
+    for slab in score_slabs(calibrator, case):
+        _add(sums, slab, case, edge)
+    if case.disagreement is not None:
+        kept = case.disagreement if case.mask is None else case.disagreement[case.mask]
+        sums.disagreement = float(kept.double().sum())
+    sums.agreement = agreement_of(_decided(members, case.mask), classes)
+    return sums
+
+
+def voxel_size(spacing: tuple[float, ...] | None) -> tuple[float, str]:
+    """Return the size of a voxel and its unit, from a spacing in millimetres.
+
+    >>> voxel_size((10.0, 2.0, 2.0)), voxel_size((5.0, 5.0)), voxel_size(None)
+    ((0.04, 'ml'), (0.25, 'cm²'), (1.0, 'voxels'))
+    """
+    if spacing is None or len(spacing) not in (2, 3):
+        return 1.0, "voxels"
+    return math.prod(spacing) / (ML if len(spacing) == 3 else CM2), "ml" if len(spacing) == 3 else "cm²"
+
+
+def decided(logits: Tensor, scores: Tensor) -> Tensor:
+    """Return the class of each voxel ``(classes, n)``: the old one, unless another is strictly above it after."""
+    before = winner(logits, axis=0)
+    stays = scores.gather(0, before[None])[0] >= scores.amax(0)
+    return torch.where(stays, before, winner(scores, axis=0))
+
+
+def touching(classes: Tensor) -> Tensor:
+    """Return where a map of classes has a neighbour of another class, along any axis.
+
+    >>> touching(torch.tensor([0, 0, 1, 1, 1])).tolist()
+    [False, True, True, False, False]
+    """
+    found = torch.zeros_like(classes, dtype=torch.bool)
+    for axis, size in enumerate(classes.shape):
+        other = classes.narrow(axis, 0, max(size - 1, 0)) != classes.narrow(axis, min(1, size), max(size - 1, 0))
+        found.narrow(axis, 0, max(size - 1, 0)).logical_or_(other)
+        found.narrow(axis, min(1, size), max(size - 1, 0)).logical_or_(other)
+    return found
+
+
+def agreement_of(masks: Iterable[Tensor], classes: int) -> Floats | None:
+    """Return the mean Dice of all pairs of maps of classes, by class; NaN where no map has it, None for one map."""
+    maps = list(masks)
+    if len(maps) < 2:
+        return None
+    found = []
+    for one, other in combinations(maps, 2):
+        both = torch.bincount(one.long() * classes + other.long(), minlength=classes * classes).reshape(classes, -1)
+        total = (both.sum(0) + both.sum(1)).double().numpy()
+        with np.errstate(invalid="ignore"):
+            found.append(2 * both.diagonal().double().numpy() / total)
+    known = ~np.isnan(found)
+    counts = known.sum(0)
+    means = np.where(known, found, 0).sum(0) / np.maximum(counts, 1)
+    return np.where(counts > 0, means, np.nan)
+
+
+def _decided(members: Iterable[Tensor], mask: Tensor | None) -> Iterator[Tensor]:
+    for member in members:
+        classes = winner(member, axis=0).to(torch.int32)
+        yield (classes if mask is None else classes[mask]).reshape(-1)
+
+
+def _add(sums: CaseSums, slab: Slab, case: Case, edge: Tensor) -> None:
+    """Add a slab to the sums of its case."""
+    classes = slab.scores.shape[1]
+    logits, scores = (each[0].reshape(classes, -1) for each in (slab.logits, slab.scores))
+    labels = None if case.labels is None else case.labels[slab.where].reshape(-1)
+    on_edge = edge[slab.where].reshape(-1)
+    if case.mask is not None:
+        kept = case.mask[slab.where].reshape(-1)
+        logits, scores, on_edge = logits[:, kept], scores[:, kept], on_edge[kept]
+        labels = None if labels is None else labels[kept]
+    probs, mask = torch.softmax(scores, dim=0), decided(logits, scores)
+    own = probs.gather(0, mask[None])[0].double()
+    on_edge = on_edge.to(mask.device)
+    sums.voxels += mask.numel()
+    sums.mask += _counts(mask, classes)
+    sums.prob += probs.sum(1, dtype=torch.float64).cpu().numpy()
+    sums.hit += _counts(mask, classes, own)
+    sums.spread += (probs * (1 - probs)).sum(1, dtype=torch.float64).cpu().numpy()
+    sums.edge += _counts(mask[on_edge], classes)
+    sums.edge_prob += _counts(mask[on_edge], classes, own[on_edge])
+    sums.entropy += float(torch.special.entr(probs).sum(dtype=torch.float64))
+    if labels is not None and sums.truth is not None:
+        _add_truth(sums.truth, probs, mask, labels.to(mask.device))
+
+
+def _add_truth(sums: TruthSums, probs: Tensor, mask: Tensor, labels: Tensor) -> None:
+    known = labels != IGNORED
+    if not bool(known.all()):
+        probs, mask, labels = probs[:, known], mask[known], labels[known]
+    classes = len(probs)
+    edges = torch.from_numpy(THRESHOLDS).to(probs)
+    own = probs.gather(0, labels[None])
+    above = torch.where(probs > own, probs, torch.zeros((), dtype=probs.dtype, device=probs.device)).sum(0) + own[0]
+    sums.truth += _counts(labels, classes)
+    sums.found += _counts(labels[mask == labels], classes)
+    sums.counted += _counts(mask, classes)
+    for table, reached in ((sums.by_prob, _reached(own[0], edges)), (sums.by_rank, torch.bucketize(above, edges))):
+        table += _counts(labels * BINS + reached, classes * BINS).reshape(classes, BINS)
+    for number, each in enumerate(probs):
+        sums.all_by_prob[number] += _counts(_reached(each, edges), BINS)
+
+
+def _reached(probs: Tensor, edges: Tensor) -> Tensor:
+    """Return how many thresholds each probability reaches."""
+    return torch.bucketize(probs.contiguous(), edges, right=True)
+
+
+def _counts(numbers: Tensor, size: int, weights: Tensor | None = None) -> Floats:
+    return torch.bincount(numbers, weights, minlength=size).double().cpu().numpy()

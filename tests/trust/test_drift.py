@@ -1,0 +1,61 @@
+"""Evidence against bets written out, and its false alarms."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from segcal.trust.drift import weigh
+
+# On a machine that is busy an example may take long.
+SLOWLY = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+def by_hand(p_values, reference):
+    n = len(p_values)
+    total = 1 / (n + 1)
+    for other in (0.0, 0.1, 0.25):
+        for stake in (0.5, 0.9):
+            for start in range(n):
+                capital = 1 / ((start + 1) * (start + 2)) / 6
+                for t in range(start, n):
+                    c = min(1, (t - start + 1 + other * reference) / (reference + t + 1))
+                    capital *= 1 - stake + stake * (p_values[t] <= c) / c
+                total += capital
+    return total
+
+
+@SLOWLY
+@given(st.lists(st.floats(0.001, 1), min_size=1, max_size=7), st.integers(1, 50))
+def test_evidence_is_the_capital_of_all_bets_with_what_is_kept(p_values, reference):
+    assert weigh(p_values, reference, 0.01).logs[-1] == pytest.approx(math.log(by_hand(p_values, reference)), abs=1e-9)
+
+
+@pytest.mark.parametrize("c", [0.05, 0.3, 1.0])
+@pytest.mark.parametrize("stake", [0.5, 0.9])
+def test_a_bet_is_fair(c, stake):
+    assert c * (1 - stake + stake / c) + (1 - c) * (1 - stake) == pytest.approx(1)
+
+
+def test_false_alarms_come_no_more_often_than_stated():
+    rng = np.random.default_rng(0)
+    alarms = [weigh(rng.random(60), 30, 0.1).reached is not None for _ in range(300)]
+    assert 0 < np.mean(alarms) <= 0.1 + 0.03
+
+
+def test_a_drift_is_found_and_dated():
+    rng = np.random.default_rng(1)
+    dates = []
+    for _ in range(20):
+        # Every drifted draw is more unusual than the 40 of the reference and the 30 before it, not than other such.
+        drifted = [rng.random() * (k + 1) / (40 + 30 + k + 1) for k in range(12)]
+        found = weigh([*rng.random(30), *drifted], 40, 0.01)
+        assert 30 <= found.reached <= 37
+        dates.append(found.since)
+    assert abs(np.median(dates) - 30) <= 1
+
+
+def test_nothing_says_nothing():
+    assert weigh([], 20, 0.01) == ([], None, None)
