@@ -19,8 +19,9 @@ METRICS = {"nll": "NLL", "ece": "ECE", "ba_ece": "BA-ECE", "ace": "ACE"}
 HEAD = """# Conic scaling: measured
 
 Written by `benchmarks/conic_page.py` from the results of `benchmarks/protocols/conic.toml`: three real ensembles of
-five networks, three divisions each, by groups. Strengths were chosen on validation cases; test cases were looked at once.
-Intervals are 95 %, over test cases and repeats; those of ACE, which pools voxels, are the range over repeats.
+five networks, three divisions each, by groups. Strengths were chosen on validation cases; contexts, knots and the form
+of the penalty on validation cases of other divisions of the same ensembles. Intervals are 95 %, over test cases and
+repeats; those of ACE, which pools voxels, are the range over repeats.
 """
 
 
