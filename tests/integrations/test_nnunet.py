@@ -54,6 +54,8 @@ def nnunet(tmp_path, monkeypatch):
     """The folders that nnU-Net wants named, with images and a trained model in them."""
     for name in ("raw", "preprocessed", "results"):
         monkeypatch.setenv(f"nnUNet_{name}", str(tmp_path / name))
+    # Sums of networks depend on the threads; tests have one.
+    monkeypatch.setattr("multiprocessing.cpu_count", lambda: 1)
     pytest.importorskip("nnunetv2", reason="nnU-Net is not installed: make setup-frameworks")
     (tmp_path / "raw" / "Dataset001_X").mkdir(parents=True)
     write_images(tmp_path / "images")

@@ -4,8 +4,6 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-import torch
-
 import segcal
 from segcal.cli.console import DONE, Output
 from segcal.cli.reading import json_option
@@ -65,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
     if args.i is None or args.o is None:
         raise InputError("-i and -o are missing, but predictions come from images and go to a folder. Name both.")
     how: dict[str, Any] = {"tile_step_size": args.step_size, "use_mirroring": not args.disable_tta}
-    predictor = nnunet.CalibratedPredictor(args.calibrator, device=torch.device(args.device), **how)
+    predictor = nnunet.CalibratedPredictor(args.calibrator, device=nnunet.like_nnunets_command(args.device), **how)
     folds = tuple(fold if fold == "all" else int(fold) for fold in args.f)
     predictor.initialize_from_trained_model_folder(str(model), folds, checkpoint_name=args.chk)
     nnunet.predict_to_folder(

@@ -10,6 +10,7 @@ nnU-Net spawns, and the label manager holds the function from logits to probabil
 """
 
 import json
+import multiprocessing
 import os
 from pathlib import Path
 from typing import Any
@@ -155,6 +156,13 @@ def fit_from_folds(model: Path, labels: Path, calibrator: str | None = None) -> 
         )
     cases = open_cases(model, labels)
     return choose(cases) if calibrator is None else fit(calibrator, cases)
+
+
+def like_nnunets_command(device: str) -> torch.device:
+    """Return the device, with as many threads as ``nnUNetv2_predict`` takes: sums of networks depend on them."""
+    if device != "mps":
+        torch.set_num_threads(multiprocessing.cpu_count() if device == "cpu" else 1)
+    return torch.device(device)
 
 
 def predict_to_folder(
