@@ -195,7 +195,10 @@ def _folds(fitted: Fitted, cases: Cases, device: torch.device) -> list[tuple[Cal
     # The paper's search would take as long again for every part, to come near the optimum that the exact method finds.
     own = replace(fitted.config, method="exact", verify=False, checkpoint=None)
     config = replace(own, lam=found.lam, mu=found.mu, nu=found.nu)
-    data = read_data(cases, None, config)
+    # What a calibrator wants to know around voxels is drawn with them, where it wants anything.
+    wanted = getattr(fitted.calibrator, "wants", ())
+    how: dict[str, Any] = {"contexts": wanted} if wanted else {}
+    data = read_data(cases, None, config, **how)
     fits = []
     for part in parts:
         learned = data.cases.subset([case_id for case_id in data.cases.ids if case_id not in part])
