@@ -30,9 +30,9 @@ def page(folder: Path, pictures: Path) -> Iterator[str]:
     summary = read_summary(folder)
     yield HEAD
     yield "## Paired differences\n"
-    yield "What the second has more than the first in the same test case; lower is better, and **bold** is an interval on one"
-    yield "side of zero.\n"
-    yield f"| task | second against first | {' | '.join(METRICS.values())} |"
+    yield "What the first-named has more than the other in the same test case; lower is better, and an interval on one side"
+    yield "of zero is **bold**.\n"
+    yield f"| task | pipelines | {' | '.join(METRICS.values())} |"
     yield f"|---|---|{'---:|' * len(METRICS)}"
     for one in summary.comparisons:
         if "conic" in one.second:
