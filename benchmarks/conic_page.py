@@ -30,8 +30,8 @@ def page(folder: Path, pictures: Path) -> Iterator[str]:
     summary = read_summary(folder)
     yield HEAD
     yield "## Paired differences\n"
-    yield "What the first-named has more than the other in the same test case; lower is better, and an interval on one side"
-    yield "of zero is **bold**.\n"
+    yield "How much more the one before *against* has in the same test case. Lower is better; an interval on one side of"
+    yield "zero is **bold**.\n"
     yield f"| task | pipelines | {' | '.join(METRICS.values())} |"
     yield f"|---|---|{'---:|' * len(METRICS)}"
     for one in summary.comparisons:
