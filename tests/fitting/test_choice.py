@@ -15,9 +15,10 @@ from segcal.fitting.scores import Worth, noise
 PARAMETERS = {"identity": 0, "ts": 1, "cms_ap": 40, "isotonic": 2047, "iop": 1200}
 
 
-def tried(name, nll, ece=None, pooling=None):
+def tried(name, nll, ece=None, pooling=None, ba_ece=None):
     ece = np.full(len(nll), 0.02) if ece is None else ece
-    worth = {f"c{k}": Worth(float(a), float(b)) for k, (a, b) in enumerate(zip(nll, ece, strict=True))}
+    near = [None] * len(nll) if ba_ece is None else map(float, ba_ece)
+    worth = {f"c{k}": Worth(float(a), float(b), c) for k, (a, b, c) in enumerate(zip(nll, ece, near, strict=True))}
     return Tried(Candidate(name, pooling, PARAMETERS[name]), worth)
 
 
@@ -74,6 +75,25 @@ def test_a_lower_likelihood_does_not_buy_a_worse_calibration_error():
     decision = decide(rows, alone(20), 5)
     assert decision.chosen.name == "ts"
     assert decision.candidates[1].verdict == "better in NLL, worse in ECE"
+
+
+def test_a_lower_likelihood_does_not_buy_a_worse_error_near_boundaries():
+    nll, same = spread(20, 0.8, 0.01), np.full(20, 0.02)
+    rows = [tried("ts", np.ones(20), same, ba_ece=same), tried("cms_ap", nll, same, ba_ece=spread(20, 0.03, 0.001))]
+    decision = decide(rows, alone(20), 5)
+    assert decision.chosen.name == "ts"
+    assert decision.candidates[1].verdict == "better in NLL, worse in BA-ECE"
+
+
+@pytest.mark.parametrize(("errors", "name"), [((0.0, 0.0), "ts"), ((1.2, 0.0), "ts"), ((1.2, 1.2), "cms_ap")])
+def test_three_numbers_can_say_together_what_none_says_alone(errors, name):
+    """Each is lower by 1.2 standard errors: too little for a likelihood alone, enough if both errors are lower too."""
+    count = 20
+    size = 1 / math.sqrt(1 + 5 / 4) * math.sqrt(count)  # such that one standard error of the mean is 1
+    nll, ece, near = (1000 + spread(count, -by, size, seed) for seed, by in enumerate((1.2, *errors)))
+    plain = np.full(count, 1000.0)
+    rows = [tried("ts", plain, plain, ba_ece=plain), tried("cms_ap", nll, ece, ba_ece=near)]
+    assert decide(rows, alone(count), 5).chosen.name == name
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,9 @@ r"""The rule by which a calibrator is chosen without doing harm, from what held-
 2. Another candidate is *clearly better* if its NLL is lower than the reference's by more than noise allows: the upper
    end of the one-sided 95 % interval of the paired difference (Student's t over groups,
    :func:`segcal.fitting.scores.noise`) is below zero, and neither its ECE nor, where it is known, its BA-ECE is higher
-   by more than one standard error. Of fewer than ten groups nothing can be said to be clearly better: their spread is
-   not known well enough.
+   by more than one standard error. It is so too if all three are lower by more than one standard error: what a
+   likelihood with a few failed cases cannot say alone, three numbers can say together. Of fewer than ten groups nothing
+   can be said to be clearly better: their spread is not known well enough.
 3. The best of these is taken, or the one with the fewest parameters that is within one standard error of it; without
    any, the reference.
 
@@ -181,8 +182,8 @@ def _against(
 
 
 def _judge(row: Tried, reference: Tried, groups: Mapping[str, str], folds: int) -> Tried:
-    against = _against(row, reference, groups, folds)
-    ece_against = _against(row, reference, groups, folds, "ece")
+    against, ece_against = (_against(row, reference, groups, folds, what) for what in ("nll", "ece"))
+    near = [_against(row, reference, groups, folds, "ba_ece")] if _knows_boundaries(row) else []
     number = len({groups[case_id] for case_id in row.worth})
     if row is reference:
         verdict = "reference"
@@ -190,19 +191,27 @@ def _judge(row: Tried, reference: Tried, groups: Mapping[str, str], folds: int) 
         verdict = "not better"
     elif number < ENOUGH_GROUPS:
         verdict = "too few groups to know"
+    elif near and all(_below_noise(found) for found in (against, ece_against, *near)):
+        verdict = CLEARLY
     elif not _below_zero(against, number):
         verdict = "better, but not beyond noise"
     elif _above_noise(ece_against):
         verdict = "better in NLL, worse in ECE"
-    elif all(worth.ba_ece is not None for worth in row.worth.values()) and _above_noise(
-        _against(row, reference, groups, folds, "ba_ece")
-    ):
+    elif any(map(_above_noise, near)):
         verdict = "better in NLL, worse in BA-ECE"
     else:
         verdict = CLEARLY
     ece = sum(worth.ece for worth in row.worth.values()) / len(row.worth)
     judged = replace(row.candidate, nll=row.nll, ece=ece, against=against, ece_against=ece_against, verdict=verdict)
     return replace(row, candidate=judged)
+
+
+def _knows_boundaries(row: Tried) -> bool:
+    return any(worth.ba_ece is not None for worth in row.worth.values())
+
+
+def _below_noise(found: Noise) -> bool:
+    return found.error is not None and found.mean < -found.error
 
 
 def _above_noise(found: Noise) -> bool:

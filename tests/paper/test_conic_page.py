@@ -1,0 +1,41 @@
+"""The page of conic scaling: made from a folder of results alone."""
+
+import re
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from segcal.benchmark.protocol import parse_protocol
+from segcal.demo.embedded import open_embedded
+from segcal.studies.run import run
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_page_has_paired_differences_all_rows_and_what_was_learned(tmp_path):
+    names = ("ts", "cms_ap", "conic", "conic_class")
+    document = {
+        "tasks": [{"name": "roads", "embedded": "roads", "cases": 7, "members": 2, "split": {"cal": 3, "val": 1}}],
+        "pipelines": [{"pooling": "mean_logits", "calibrator": name} for name in names],
+        "fit": {"lam": 1e-3, "mu": 1e-3, "voxels": 500},
+        "bootstrap": {"replicates": 20},
+        "studies": [],
+        "repeats": 2,
+    }
+    opener = partial(open_embedded, cache=tmp_path / "cache")
+    run(replace(parse_protocol(document), embedded=opener), tmp_path / "results")
+    page = tmp_path / "docs" / "page.md"
+    page.parent.mkdir()
+    command = [sys.executable, ROOT / "benchmarks" / "conic_page.py", tmp_path / "results", "-o", page]
+    subprocess.run(command, check=True, timeout=120)
+    text = page.read_text("utf-8")
+    for second, first in (("conic", "ts"), ("conic", "cms_ap"), ("conic_class", "conic")):
+        row = next(
+            line for line in text.splitlines() if f"`{second}(mean_logits)` against `{first}(mean_logits)`" in line
+        )
+        assert len(re.findall(r"[+-]\d\.\d{4} \[[+-]\d\.\d{4}, [+-]\d\.\d{4}\]", row)) == 4
+    assert "KKT residual" in text
+    assert (page.parent / "images" / "conic_roads.svg").read_text("utf-8").startswith("<?xml")
