@@ -199,6 +199,7 @@ def test_a_fit_uses_what_the_cases_offer_and_says_so():
     line = fit("conic", cases_of(space=(60,)), config=FitConfig(lam=1.0, nu=1.0)).calibrator
     assert line.contexts == ("gap_image",)
     assert line.options["contexts"] == ["gap_image"]
+    assert "sees confidence in the image; 24 parameters" in repr(line)
     with pytest.raises(InputError, match="contexts has 'disagreement', but the cases do not offer it"):
         fit(make_calibrator("conic", 3, contexts=["disagreement"]), cases_of())
 

@@ -75,6 +75,11 @@ class Calibrator(nn.Module, ABC):
         self.options: dict[str, Any] = options
 
     @property
+    def surroundings(self) -> str:
+        """What it sees beside the voxel, in words."""
+        return "neighbours"
+
+    @property
     def sentence(self) -> str:
         """One plain sentence on what it does: the first line of its class."""
         return (type(self).__doc__ or "").strip().split("\n")[0]
@@ -140,7 +145,7 @@ class Calibrator(nn.Module, ABC):
     def __repr__(self) -> str:
         scale = "" if self.temperature is None else f", T = {self.temperature:.4g}"
         offset = "does not see" if self.translation_invariant else "depends on"
-        sees = "voxel by voxel" if self.pointwise else "sees neighbours"
+        sees = "voxel by voxel" if self.pointwise else f"sees {self.surroundings}"
         size = "1 parameter" if self.num_parameters() == 1 else f"{self.num_parameters():,} parameters"
         return (
             f"{self.name} for {self.num_classes} classes{scale}: {KEPT[self.preserves]}, {offset} the offset of the "

@@ -34,7 +34,7 @@ from torch import Tensor, nn
 from segcal.calibrators.base import check_context
 from segcal.calibrators.convex import LARGEST, SMALLEST_SCALE, Block, ConvexCalibrator, Frame
 from segcal.calibrators.knots import hat_shares, positions, quantile_knots, some_voxels
-from segcal.calibrators.surroundings import CONTEXTS, half_window, surroundings
+from segcal.calibrators.surroundings import CONTEXTS, WORDS, half_window, surroundings
 from segcal.errors import InputError
 from segcal.kernels import conic_numba
 from segcal.numerics import winner
@@ -114,6 +114,11 @@ class Conic(ConvexCalibrator):
         for name, size in sizes.items():
             start = torch.full(size, 1.0 if name == "base" else 0.0, dtype=torch.float64)
             setattr(self, name, nn.Parameter(start))
+
+    @property
+    def surroundings(self) -> str:
+        """The contexts, in words."""
+        return "; ".join(WORDS[name] for name in self.contexts)
 
     def as_fitted(self) -> "Conic":
         """Return one that has what it wants to see."""
