@@ -16,7 +16,7 @@ def test_what_must_be_kept_decides_who_competes(make_folders, run, tmp_path):
     for preserve in ("order", "none"):
         document = run("fit", *folders.both, "-o", out, "--preserve", preserve, *SMALL, "--json").document
         names[preserve] = {row["name"] for row in document["certificate"]["details"]["candidates"]}
-    assert names["order"] == {"identity", "ts", "ets", "cms_op", "pts", "iop", "isotonic"}
+    assert names["order"] == {"identity", "ts", "ets", "cms_op", "conic", "pts", "iop", "isotonic"}
     assert {"dc", "cdc", "ms_c", "vs_ti"} <= names["none"]
     assert not {"vs", "ms"} & names["none"]
 

@@ -1,15 +1,21 @@
 """What needs no model; fitting and predicting are in tests/integrations/test_nnunet.py."""
 
 import importlib.util
+import sys
 
 import pytest
+
+import segcal.integrations
 
 ARGUMENTS = ("nnunet", "predict", "-d", "1", "-c", "2d", "--calibrator", "cal")
 
 
-def test_without_nnunet_it_says_how_to_install_it(run):
+def test_without_nnunet_it_says_how_to_install_it(run, monkeypatch):
     if importlib.util.find_spec("nnunetv2") is not None:
         pytest.skip("nnU-Net is installed")
+    # Collecting doctests leaves half of a module behind that could not be imported.
+    monkeypatch.delitem(sys.modules, "segcal.integrations.nnunet", raising=False)
+    monkeypatch.delattr(segcal.integrations, "nnunet", raising=False)
     done = run(*ARGUMENTS)
     assert done.code == 2
     assert done.err == (
