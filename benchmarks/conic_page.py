@@ -30,8 +30,8 @@ def page(folder: Path, pictures: Path) -> Iterator[str]:
     summary = read_summary(folder)
     yield HEAD
     yield "## Paired differences\n"
-    yield "How much more the one before *against* has in the same test case. Lower is better; an interval on one side of"
-    yield "zero is **bold**.\n"
+    yield "How much more the one before *against* has in the same test case; lower is better. Intervals on one side of"
+    yield "zero are **bold**.\n"
     yield f"| task | pipelines | {' | '.join(METRICS.values())} |"
     yield f"|---|---|{'---:|' * len(METRICS)}"
     for one in summary.comparisons:
