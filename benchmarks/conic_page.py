@@ -60,11 +60,11 @@ def learned(folder: Path, summary: Summary, pictures: Path) -> Iterator[str]:
         assert isinstance(fitted.calibrator, Conic)
         name = f"conic_{task.name}.svg"
         (pictures / name).write_text(to_svg(confidence_figure(fitted.calibrator)), encoding="utf-8")
-        certificate = fitted.certificate
+        certificate, size = fitted.certificate, fitted.calibrator.num_parameters()
         yield f"![what conic scaling learned on {task.name}]({pictures.name}/{name})\n"
         yield (
-            f"{task.name}: {fitted.calibrator.num_parameters()} parameters, KKT residual {certificate.kkt_residual:.0e} "
-            f"on {certificate.voxels:,} voxels, strength {certificate.nu:g}.\n"
+            f"{task.name}: {size} parameters, KKT residual {certificate.kkt_residual:.0e} on "
+            f"{certificate.voxels:,} voxels, strength {certificate.nu:g}.\n"
         )
 
 
