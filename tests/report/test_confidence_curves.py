@@ -16,7 +16,7 @@ def learned():
 
 
 def test_curves_are_those_of_the_definition():
-    slopes = {"low": 0.5, "in the middle": 0.5, "high": 2.0}  # the lower one is the middle of two
+    slopes = {"low": 0.5, "in the middle": 1.25, "high": 2.0}
     found = list(confidence_curves(learned()))
     assert [one.level for one in found] == list(LEVELS)
     for one in found:

@@ -39,13 +39,13 @@ def confidence_curves(calibrator: Conic) -> Iterator[ConfidenceCurve]:
     spans = dict(zip(calibrator.contexts, calibrator.hat_knots.split(calibrator.hat_counts), strict=True))
     middle = torch.zeros(len(CONTEXTS), len(gap), dtype=torch.float64)
     for name, knots in spans.items():
-        middle[CONTEXTS.index(name)] = knots.median()
+        middle[CONTEXTS.index(name)] = knots.quantile(0.5)
     for name in calibrator.contexts or ("",):
         for level in LEVELS if name else ("everywhere",):
             around = middle.clone()
             if name:
                 knots = spans[name]
-                around[CONTEXTS.index(name)] = {"low": knots[0], "high": knots[-1]}.get(level, knots.median())
+                around[CONTEXTS.index(name)] = {"low": knots[0], "high": knots[-1]}.get(level, knots.quantile(0.5))
             after = calibrator.scores_at(logits, around).softmax(0)[0]
             yield ConfidenceCurve(name, level, gap.sigmoid(), after)
 
