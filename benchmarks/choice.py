@@ -25,6 +25,7 @@ import torch
 
 from segcal.benchmark.protocol import load_protocol
 from segcal.benchmark.tasks import open_task
+from segcal.calibrators.conic import USUAL
 from segcal.cases.base import Cases
 from segcal.fitting import FitConfig
 from segcal.fitting.choice import Decision, candidates
@@ -188,7 +189,7 @@ def main() -> None:
             cases.groups = {case_id: re.match(args.by, case_id)[1] for case_id in cases.ids}
         elif args.single_groups:
             cases.groups = {}
-        _POOLS[pooling] = Pool(cases, SampledVoxels(cases, 20_000, 0, lambda: None, args.workers))
+        _POOLS[pooling] = Pool(cases, SampledVoxels(cases, 20_000, 0, lambda: None, args.workers, contexts=USUAL))
     args.output.parent.mkdir(parents=True, exist_ok=True)
     done = args.output.read_text().splitlines() if args.output.exists() else []
     known = {(row["size"], row["seed"], row["place"]) for row in map(json.loads, done)}
