@@ -20,8 +20,9 @@ HEAD = """# Conic scaling: measured
 
 Written by `benchmarks/conic_page.py` from the results of `benchmarks/protocols/conic.toml`: three real ensembles of
 five networks, three divisions each, by groups. Strengths were chosen on validation cases; contexts, knots and the form
-of the penalty on validation cases of other divisions of the same ensembles. Intervals are 95 %, over test cases and
-repeats; those of ACE, which pools voxels, are the range over repeats.
+of the penalty on validation cases of other divisions of the same ensembles. The guard, and leaving out coefficients by
+class and context, were settled after test cases of those divisions had been seen; no other data were at hand. Intervals
+are 95 %, over test cases and repeats; those of ACE, which pools voxels, are the range over repeats.
 """
 
 
