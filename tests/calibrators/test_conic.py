@@ -5,7 +5,7 @@ import pytest
 import torch
 from scipy.optimize import minimize
 
-from segcal import ArrayCases, Context, FitConfig, fit, make_calibrator
+from segcal import ArrayCases, Context, FitConfig, audit, evaluate, fit, make_calibrator
 from segcal.calibrators.conic import Conic
 from segcal.calibrators.convex import Block, ConvexCalibrator
 from segcal.calibrators.surroundings import CONTEXTS, surroundings
@@ -243,3 +243,45 @@ def test_the_papers_procedure_leaves_it_to_the_exact_fit():
     fixed = {"lam": 1e-2, "nu": 1e-2}
     exact, paper = (fit("conic", cases, config=make(**fixed)).calibrator for make in (FitConfig, FitConfig.paper))
     assert torch.equal(exact.theta(), paper.theta())
+
+
+def ensembles_of(count=5, members=3):
+    rng = np.random.default_rng(1)
+    base = 2 * rng.normal(size=(count, 3, 12, 13))
+    truth = (0.4 * base + rng.gumbel(size=base.shape)).argmax(1)
+    noisy = [[one + rng.normal(size=one.shape) for _ in range(members)] for one in base]
+    return noisy, list(truth)
+
+
+SEEING = ["disagreement", "share_near", "gap_image"]
+
+
+def test_with_members_it_is_fitted_audited_and_measured_and_without_them_refused():
+    logits, truth = ensembles_of()
+    cases = ArrayCases(logits, truth, pooling="mean_logits", kind="logits")
+    fitted = fit(make_calibrator("conic", 3, contexts=SEEING), cases, config=FitConfig(lam=1e-2, nu=1e-2))
+    assert fitted.calibrator.sees_members
+    assert audit(fitted, cases).passed
+    assert evaluate(cases, fitted).after["flip_rate"].value == 0
+    with pytest.raises(InputError, match="context has no disagreement, but this conic was fitted to see"):
+        fitted.calibrator(cases.read("0").logits[None])
+    pooled = ArrayCases([cases.read(name).logits for name in cases.ids], truth)
+    with pytest.raises(InputError, match="case '0': context has no disagreement"):
+        evaluate(pooled, fitted)
+
+
+def test_a_case_without_members_among_others_is_named():
+    logits, truth = ensembles_of()
+    cases = ArrayCases([*logits[:4], np.mean(logits[4], 0)], truth, pooling="mean_logits", kind="logits")
+    with pytest.raises(
+        InputError, match="case '4': its disagreement is not known, but that of the first case is known"
+    ):
+        fit(make_calibrator("conic", 3, contexts=SEEING), cases)
+
+
+@pytest.mark.parametrize("name", ["conic", "conic_class"])
+def test_a_stream_of_all_voxels_gives_what_a_sample_of_all_gives(name):
+    fixed = {"lam": 1e-2, "mu": 1e-2, "nu": 1e-2}
+    held, streamed = (fit(name, cases_of(), config=FitConfig(voxels=n, **fixed)) for n in (10_000, "all"))
+    torch.testing.assert_close(held.calibrator.theta(), streamed.calibrator.theta(), rtol=0, atol=1e-4)
+    assert streamed.certificate.kkt_residual <= 1e-6

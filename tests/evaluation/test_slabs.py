@@ -1,9 +1,10 @@
 import pytest
 import torch
 
-from segcal import InputError, make_calibrator
+from segcal import ArrayCases, Context, InputError, make_calibrator
+from segcal.calibrators.conic import Conic
 from segcal.cases import Case
-from segcal.evaluation.slabs import calibrated_scores, score_slabs
+from segcal.evaluation.slabs import as_seen, calibrated_scores, score_slabs
 
 
 def normal(*shape, seed=0, dtype=torch.float64):
@@ -77,3 +78,28 @@ def test_a_shift_is_added_slab_by_slab():
 def test_logits_that_do_not_fit_are_refused():
     with pytest.raises(InputError, match=r"logits has shape .1, 4, 6., but this calibrator has 3 classes"):
         calibrated_scores(make_calibrator("ts", 3), Case("a", normal(4, 6)))
+
+
+@pytest.mark.parametrize("by_class", [False, True])
+@pytest.mark.parametrize("space", [(61, 47), (5, 50, 43)])
+def test_slabs_are_told_of_the_whole_image_and_of_the_members(by_class, space, randomise):
+    calibrator = randomise(Conic(3, by_class, contexts=["disagreement", "gap_near", "share_near", "gap_image"]))
+    generator = torch.Generator().manual_seed(0)
+    logits = 4 * torch.randn(3, *space, generator=generator)
+    case = Case("a", logits, disagreement=torch.rand(space, generator=generator))
+    whole = calibrator.scores(logits[None], case.context)[0].detach()
+    parts = list(score_slabs(calibrator, case, values=logits.numel() // 4))
+    assert len(parts) > 3
+    found = calibrated_scores(calibrator, case, values=logits.numel() // 4)
+    torch.testing.assert_close(found, whole, rtol=0, atol=1e-4)
+    # It does see the image: a part alone has another mean.
+    half = logits[..., : space[-1] // 2]
+    alone = calibrator.scores(half[None], Context(disagreement=case.disagreement[None, ..., : space[-1] // 2]))[0]
+    assert float((alone.detach()[..., :10] - whole[..., :10]).abs().max()) > 1e-3
+
+
+def test_cases_say_where_members_disagree_only_to_those_who_look(randomise):
+    members = [torch.randn(3, 4, 5, generator=torch.Generator().manual_seed(k)) for k in range(2)]
+    cases = ArrayCases([members], pooling="mean_logits", kind="logits")
+    assert as_seen(cases, make_calibrator("ts", 3)).read("0").disagreement is None
+    assert as_seen(cases, Conic(3, contexts=["disagreement"])).read("0").disagreement.shape == (4, 5)

@@ -67,11 +67,11 @@ def adversarial(num_classes: int) -> Tensor:
 def shift_change(calibrator: Calibrator, logits: Tensor) -> tuple[float, dict[str, Any]]:
     """Return the largest change of a log-probability under a shift, and the voxel where probabilities change most."""
     logits = (logits / GRID).round() * GRID
-    shaped, picture = _as_taken(calibrator, logits)
-    before = calibrator(shaped, picture)
+    shaped, context = _as_taken(calibrator, logits)
+    before = calibrator(shaped, context)
     worst, clearest, example = 0.0, -1.0, {}
     for shift in SHIFTS:
-        after = calibrator(shaped + shift, picture)
+        after = calibrator(shaped + shift, context)
         worst = max(worst, float((after - before).abs().max()))
         change = (after.exp() - before.exp()).abs().amax(1).reshape(-1)
         index = int(change.argmax())
@@ -110,14 +110,15 @@ def _reversal(logits: Tensor, scores: Tensor) -> Tensor:
     return (ordered[:, 1:] - ordered[:, :-1]).clamp(min=0).flatten(1).amax(1)
 
 
-def _as_taken(calibrator: Calibrator, logits: Tensor) -> tuple[Tensor, Context | None]:
-    """Return voxels as a calibrator takes them: laid out as one image with a blank picture, if it sees such things."""
+def _as_taken(calibrator: Calibrator, logits: Tensor) -> tuple[Tensor, Context]:
+    """Return voxels as a calibrator takes them: as an image with a blank picture and members, if it looks at such."""
     if not calibrator.pointwise:
         side = next(n for n in range(int(len(logits) ** 0.5), 0, -1) if len(logits) % n == 0)
         logits = logits.T.reshape(1, logits.shape[1], side, -1)
     channels = calibrator.options.get("image_channels", 0)
     blank = logits.new_zeros(len(logits), channels, *logits.shape[2:])
-    return logits, Context(image=blank) if channels else None
+    more = torch.linspace(0, 1, logits[:, 0].numel(), dtype=logits.dtype).reshape(logits[:, 0].shape)
+    return logits, Context(blank if channels else None, more if calibrator.sees_members else None)
 
 
 def _digits(values: Tensor) -> list[float]:
