@@ -46,6 +46,13 @@ UNMIRRORED = {
     "kernels/reliability_tile.py": "a part of the fused kernel",
     "kernels/reliability_voxels.py": "a part of the fused kernel",
     "kernels/raw_tables.py": "the tables that both kernels fill",
+    "kernels/plan.py": "what calibrators tell the fused kernels, tested with each of them",
+    "kernels/apply.py": "chooses between the fused kernels and the reference, which are tested side by side",
+    "kernels/apply_tile.py": "a part of the fused kernel",
+    "kernels/by_class_triton.py": "a part of the fused kernel",
+    "kernels/triton_arithmetic.py": "a part of the fused kernels",
+    "kernels/windows_numba.py": "tested with the windows of every device",
+    "kernels/windows_triton.py": "tested with the windows of every device",
     "studies/factor.py": "what four studies share; tested with each of them",
 }
 # Folders whose members are all held to one contract, by the file that tests them.

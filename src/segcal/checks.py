@@ -131,15 +131,15 @@ def check_volume(axes: int, needed: int) -> None:
         )
 
 
-def check_forward(logits: Tensor, num_classes: int) -> None:
-    """Check what a calibrator is called with; while exporting, only what does not depend on values."""
+def check_forward(logits: Tensor, num_classes: int, finite: bool = True) -> None:
+    """Check what a calibrator is called with; of values only if they must be `finite`, and not while exporting."""
     if not isinstance(logits, Tensor):
         raise InputError(
             f"logits is {type(logits).__name__}, but a tensor is needed. Convert with torch.as_tensor(logits)."
         )
     check_batch_shape(logits, num_classes)
     check_floating(logits, "logits")
-    if not torch.compiler.is_compiling():
+    if finite and not torch.compiler.is_compiling():
         check_finite(logits, "logits")
 
 

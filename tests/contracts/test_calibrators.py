@@ -209,7 +209,9 @@ def test_mode_and_gradient_switch_change_nothing_and_the_input_stays(name, rando
     trained = calibrator.train()(logits)
     with torch.no_grad():
         evaluated = calibrator.eval()(logits)
-    assert torch.equal(trained, evaluated)
+        assert torch.equal(evaluated, calibrator.train()(logits))
+    # Without gradients a fused kernel may compute, which rounds in another order.
+    torch.testing.assert_close(trained, evaluated, rtol=1e-13, atol=1e-13)
     assert torch.equal(logits, before)
     assert not evaluated.requires_grad
 

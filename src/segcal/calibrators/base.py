@@ -19,6 +19,8 @@ from torch import Tensor, nn
 from segcal.calibrators.tie_break import with_winner
 from segcal.checks import check_forward, check_num_classes
 from segcal.errors import InputError
+from segcal.kernels.apply import Served, apply_plan, served
+from segcal.kernels.plan import FusedPlan
 from segcal.numerics import compute_dtype
 from segcal.types import Context, Logits, LogProbs, Preserves
 
@@ -73,6 +75,7 @@ class Calibrator(nn.Module, ABC):
         self.num_classes = check_num_classes(num_classes)
         self.name = vars(type(self)).get("name", type(self).__name__)
         self.options: dict[str, Any] = options
+        self._planned: tuple[tuple[object, ...], FusedPlan | None] = ((), None)
 
     @property
     def surroundings(self) -> str:
@@ -87,6 +90,14 @@ class Calibrator(nn.Module, ABC):
     @abstractmethod
     def scores(self, logits: Logits, context: Context | None = None) -> Tensor:
         """Return unnormalised log-probabilities of float32 or float64 logits ``(batch, classes, *space)``."""
+
+    def plan(self) -> FusedPlan | None:
+        """Return its map as fused kernels take it; None where only tensor operations say it."""
+        return None
+
+    def around(self, logits: Logits, context: Context | None) -> Tensor | None:
+        """Return what its plan must be given of a voxel's surroundings, ``(batch, contexts, *space)``."""
+        return None
 
     def scores_at(self, logits: Tensor, context: Tensor | None = None) -> Tensor:
         """Return the scores ``(C, n)`` of single voxels, whose surroundings ``(K, n)`` are known if it sees them."""
@@ -134,13 +145,70 @@ class Calibrator(nn.Module, ABC):
         inverse = getattr(self, "inverse_temperature", None)
         return None if inverse is None else float(1 / inverse.detach())
 
-    def forward(self, logits: Logits, context: Context | None = None) -> LogProbs:
-        """Return calibrated log-probabilities in the shape of `logits`; half types come back as float32."""
-        check_forward(logits, self.num_classes)
+    def forward(self, logits: Logits, context: Context | None = None, *, out: Tensor | None = None) -> LogProbs:
+        """Return calibrated log-probabilities in the shape of `logits`; half types come back as float32.
+
+        Args:
+            logits: ``(batch, classes, *space)``.
+            context: what else a voxel may see.
+            out: where to write them, of the shape of the logits and any floating type; it may be the logits themselves.
+                Only where no gradients are wanted.
+        """
+        check_forward(logits, self.num_classes, finite=False)
         check_context(context)
-        logits = logits.to(compute_dtype(logits.dtype))
-        log_probs = torch.log_softmax(self.scores(logits, context), dim=1)
-        return log_probs if self.preserves is None else with_winner(log_probs, logits)
+        if out is not None:
+            check_out(out, logits)
+        log_probs = self._fused(logits, context, normalises=True, out=out)
+        if log_probs is None:
+            check_forward(logits, self.num_classes)
+            wide = logits.to(compute_dtype(logits.dtype))
+            log_probs = torch.log_softmax(self.scores(wide, context), dim=1)
+            log_probs = log_probs if self.preserves is None else with_winner(log_probs, wide)
+        if out is None or log_probs is out:
+            return log_probs
+        rounded = log_probs.to(out.dtype)
+        return out.copy_(rounded if self.preserves is None else with_winner(rounded, logits))
+
+    def quick_scores(self, logits: Logits, context: Context | None = None) -> Tensor:
+        """Return :meth:`scores`, without gradients, by a fused kernel where there is one."""
+        found = self._fused(logits, context, normalises=False)
+        return self.scores(logits.to(compute_dtype(logits.dtype)), context) if found is None else found
+
+    def served(self, logits: Logits) -> Served:
+        """Return who computes these logits: a fused kernel, or tensor operations and why."""
+        trained = logits.requires_grad or any(parameter.requires_grad for parameter in self.parameters())
+        return served(self._ready_plan(), logits, torch.is_grad_enabled() and trained)
+
+    def _fused(
+        self, logits: Logits, context: Context | None, normalises: bool, out: Tensor | None = None
+    ) -> Tensor | None:
+        """Return what a fused kernel makes of the logits, in `out` if it can write there; None where there is none."""
+        by = self.served(logits).by
+        plan = self._ready_plan()
+        if by == "torch" or plan is None:
+            return None
+        around = None
+        if plan.form == "curves":
+            around = self.around(logits.to(compute_dtype(logits.dtype)), context)
+        direct = out is not None and (by == "triton" or out.dtype == compute_dtype(logits.dtype))
+        return apply_plan(by, plan, logits, around, normalises, out if direct else None)
+
+    def _ready_plan(self) -> FusedPlan | None:
+        """Return the plan, made anew only when a parameter or buffer has changed."""
+        if torch.compiler.is_compiling() or not self._plan_is_of_its_scores():
+            return None
+        own = (*self.parameters(), *self.buffers())
+        state = tuple((values.data_ptr(), values._version, values.device) for values in own)
+        if self._planned[0] != (*state, type(self)):
+            with torch.no_grad():
+                self._planned = ((*state, type(self)), self.plan())
+        return self._planned[1]
+
+    def _plan_is_of_its_scores(self) -> bool:
+        """Return whether no subclass has other scores than those that the plan says."""
+        order = type(self).__mro__
+        scores, plan = (next(k for k, one in enumerate(order) if name in vars(one)) for name in ("scores", "plan"))
+        return plan <= scores
 
     def __repr__(self) -> str:
         scale = "" if self.temperature is None else f", T = {self.temperature:.4g}"
@@ -159,4 +227,16 @@ def check_context(context: Context | None) -> None:
         raise InputError(
             f"context is {type(context).__name__}, but a Context is needed. Pass an image as "
             "segcal.Context(image=image)."
+        )
+
+
+def check_out(out: Tensor, logits: Tensor) -> None:
+    """Refuse a place for the result that does not fit the logits."""
+    fits = out.shape == logits.shape and out.device == logits.device and out.is_floating_point()
+    if not fits or out.requires_grad or (logits.requires_grad and torch.is_grad_enabled()):
+        kind = str(out.dtype).removeprefix("torch.")
+        raise InputError(
+            f"out has shape {tuple(out.shape)}, type {kind} and device {out.device}, but a floating type, the shape "
+            f"{tuple(logits.shape)} and the device {logits.device} of the logits are needed, and no gradients. "
+            "Leave it out for a new tensor."
         )

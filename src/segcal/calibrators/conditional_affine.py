@@ -25,11 +25,12 @@ promise holds in floating point, where the dense W reverses near ties.
 from typing import Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from segcal.calibrators.affine import AffineCalibrator
 from segcal.calibrators.base import Evidence
 from segcal.calibrators.convex import LARGEST, SMALLEST_SCALE, Frame
+from segcal.kernels.plan import FusedPlan
 from segcal.numerics import descending, winner
 
 
@@ -59,6 +60,18 @@ class ConditionalAffine(AffineCalibrator):
         canonical = logits.gather(-1, order)
         above = canonical[:, :1] if self.preserves == "argmax" else canonical[:, :-1]
         return Frame(above - canonical[:, 1:], expert=order[:, 0], order=order)
+
+    def plan(self) -> FusedPlan:
+        """Return A and the drops; to keep the argmax, of classes in their own places, with zeros for the winner."""
+        if self.preserves == "order":
+            return FusedPlan("drops", (self.weight, self.bias), keeps=True)
+        classes = torch.arange(self.num_classes, device=self.weight.device)
+        place = classes.repeat(self.num_classes, 1)
+        place[:, 0], place[classes, classes] = classes, torch.zeros_like(classes)
+        weight, drops = nn.functional.pad(self.weight, (1, 0, 1, 0)), nn.functional.pad(self.bias, (1, 0))
+        expert = classes[:, None, None]
+        tables = (weight[expert, place[:, :, None], place[:, None]], -drops[expert[..., 0], place])
+        return FusedPlan("affine", tables, keeps=True)
 
     def weight_bounds(self) -> tuple[Tensor, Tensor]:
         """Return the cone: non-negative, with a floor on the diagonal."""

@@ -37,6 +37,7 @@ from segcal.calibrators.knots import hat_shares, positions, quantile_knots, some
 from segcal.calibrators.surroundings import CONTEXTS, WORDS, half_window, surroundings
 from segcal.errors import InputError
 from segcal.kernels import conic_numba
+from segcal.kernels.plan import FusedPlan
 from segcal.numerics import winner
 from segcal.types import Context, Logits
 
@@ -131,7 +132,17 @@ class Conic(ConvexCalibrator):
     def scores(self, logits: Logits, context: Context | None = None) -> Tensor:
         """Return the scores, zero for the winner."""
         check_context(context)
-        return self._mapped(logits, surroundings(logits, context, self.contexts, self.name))
+        return self._mapped(logits, self.around(logits, context))
+
+    def around(self, logits: Logits, context: Context | None) -> Tensor:
+        """Return what its contexts say of every voxel."""
+        return surroundings(logits, context, self.contexts, self.name)
+
+    def plan(self) -> FusedPlan:
+        """Return the curves."""
+        tables = [self.knots, self.base, self.hats, self.hat_knots]
+        tables.append(self.of_pair if self.by_class else self.base.new_zeros(0, 0, 0))
+        return FusedPlan("curves", tuple(tables), keeps=True, spans=tuple(self.hat_counts), group=GROUP)
 
     def scores_at(self, logits: Tensor, context: Tensor | None = None) -> Tensor:
         """Return the scores ``(C, n)`` of voxels whose surroundings are known."""

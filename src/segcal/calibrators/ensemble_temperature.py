@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from segcal.calibrators.base import Calibrator, Evidence
 from segcal.calibrators.convex import SMALLEST_SCALE
+from segcal.kernels.plan import FusedPlan
 from segcal.numerics import descending, running_minimum
 from segcal.types import Context, Logits
 
@@ -44,6 +45,11 @@ class EnsembleTemperatureScaling(Calibrator):
         log_q = torch.logaddexp(tempered + log_w[0], original + log_w[1])
         log_q = torch.logaddexp(log_q, (log_w[2] - math.log(self.num_classes)).expand_as(log_q))
         return torch.zeros_like(log_q).scatter(1, order, running_minimum(log_q))
+
+    def plan(self) -> FusedPlan:
+        """Return inverse temperature and weights."""
+        tables = (torch.cat([self.inverse_temperature[None], self.mixture]),)
+        return FusedPlan("mixture", tables, keeps=True, bounded=bool(self.mixture[2] > 1e-30))
 
     def positive(self) -> dict[str, float]:
         """Return the inverse temperature."""

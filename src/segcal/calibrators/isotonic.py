@@ -18,6 +18,7 @@ from torch import Tensor
 from segcal.calibrators.base import Calibrator, Evidence
 from segcal.calibrators.tie_break import with_lead
 from segcal.errors import InputError
+from segcal.kernels.plan import FusedPlan
 from segcal.numerics import count_below, descending, running_minimum
 from segcal.types import Context, Logits
 
@@ -59,6 +60,13 @@ class Isotonic(Calibrator):
         mapped = with_lead(mapped, torch.zeros_like(order[:, 0]))
         chosen = torch.where(self.used.to(mapped.dtype) > 0, mapped, log_probs)
         return torch.zeros_like(chosen).scatter(1, order, chosen)
+
+    def plan(self) -> FusedPlan:
+        """Return the table, or the identity."""
+        if not bool(self.used > 0):
+            ones = self.points.new_ones(self.num_classes)
+            return FusedPlan("affine", (ones, torch.zeros_like(ones)[None]), keeps=True)
+        return FusedPlan("table", (self.points, self.values, self.points.new_tensor([SLOPE, FLOOR])), keeps=True)
 
     def function(self, probs: Tensor) -> Tensor:
         """Return max(f(p) + 1e-9 p, 1e-12)."""

@@ -24,11 +24,12 @@ C (C^2 - 1) identifiable.
 """
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from segcal.calibrators.affine import AffineCalibrator
 from segcal.calibrators.base import Evidence
 from segcal.calibrators.convex import Frame
+from segcal.kernels.plan import FusedPlan
 from segcal.numerics import canonical_logits, winner
 
 
@@ -51,6 +52,12 @@ class MatrixScaling(AffineCalibrator):
     def frame(self, logits: Tensor, context: Tensor | None = None) -> Frame:
         """Return the logits, or the log-probabilities."""
         return Frame(canonical_logits(logits) if self.translation_invariant else logits)
+
+    def plan(self) -> FusedPlan:
+        """Return W and b."""
+        return FusedPlan(
+            "affine", (self.weight[None], self.bias[None]), "energy" if self.translation_invariant else "nothing"
+        )
 
     def evidence(self) -> dict[str, Evidence]:
         """The offset cancels if and only if all rows have one sum."""
@@ -79,6 +86,10 @@ class RowSumMatrixScaling(AffineCalibrator):
         """Return the differences to the last logit."""
         return Frame(logits[:, :-1] - logits[:, -1:])
 
+    def plan(self) -> FusedPlan:
+        """Return W with a last column of zeros, and b."""
+        return FusedPlan("affine", (nn.functional.pad(self.weight, (0, 1))[None], self.bias[None]), "last")
+
     def full_map(self, weight: Tensor, bias: Tensor, gauge: Tensor) -> tuple[Tensor, Tensor]:
         """Return all C columns of W, and b."""
         return torch.cat([weight, gauge[..., None] - weight.sum(-1, keepdim=True)], dim=-1), bias
@@ -103,6 +114,10 @@ class ConditionalDirichlet(AffineCalibrator):
     def frame(self, logits: Tensor, context: Tensor | None = None) -> Frame:
         """Return log-probabilities and the predicted class."""
         return Frame(canonical_logits(logits), expert=winner(logits))
+
+    def plan(self) -> FusedPlan:
+        """Return W and b of every winner."""
+        return FusedPlan("affine", (self.weight, self.bias), "energy")
 
     def num_identifiable(self) -> int:
         """Return C (C^2 - 1)."""

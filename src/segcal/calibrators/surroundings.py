@@ -20,6 +20,7 @@ from torch.nn.functional import pad
 
 from segcal.checks import check_planes
 from segcal.errors import InputError
+from segcal.kernels import windows
 from segcal.numerics import winner
 from segcal.types import Context, Logits
 
@@ -50,21 +51,20 @@ def surroundings(logits: Logits, context: Context | None, names: Sequence[str], 
         return logits.new_zeros(logits.shape[0], 0, *logits.shape[2:])
     if not WINDOWS.keys().isdisjoint(names):
         check_planes(logits, calibrator)
-    gap = runner_up_gap(logits) if any(name.startswith("gap") for name in names) else None
-    decided = winner(logits) if any(name.startswith("share") for name in names) else None
+    fused = windows.serves(logits)
+    gap, decided = windows.gap_and_winner(logits, LARGEST_GAP) if fused else (runner_up_gap(logits), winner(logits))
     found = []
     for name in names:
         if name == "disagreement":
             found.append(_log_information(logits, context, calibrator))
         elif name == "gap_image":
-            assert gap is not None
             found.append(_of_image(gap, context))
         elif name in GAP_WINDOWS:
-            assert gap is not None
-            found.append(_window_mean(gap, GAP_WINDOWS[name]))
+            mean = windows.window_mean if fused else _window_mean
+            found.append(mean(gap, GAP_WINDOWS[name]))
         else:
-            assert decided is not None
-            found.append(_share(decided, logits, SHARE_WINDOWS[name]))
+            share = windows.window_share if fused else _share
+            found.append(share(decided, logits.shape[1], SHARE_WINDOWS[name], logits.dtype))
     return torch.stack(found, dim=1)
 
 
@@ -122,10 +122,10 @@ def _window_mean(values: Tensor, width: int) -> Tensor:
     return (sums / inside).to(values.dtype)
 
 
-def _share(decided: Tensor, logits: Logits, width: int) -> Tensor:
+def _share(decided: Tensor, classes: int, width: int, dtype: torch.dtype) -> Tensor:
     """Return the share of the voxel's own class; one class at a time, so that memory does not grow with them."""
-    share = torch.zeros_like(logits[:, 0])
-    for number in range(logits.shape[1]):
-        own = (decided == number).to(logits.dtype)
+    share = torch.zeros_like(decided, dtype=dtype)
+    for number in range(classes):
+        own = (decided == number).to(dtype)
         share = share + own * _window_mean(own, width)
     return share

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from segcal.calibrators.base import Evidence
 from segcal.calibrators.convex import LARGEST, SMALLEST_SCALE, ConvexCalibrator, Frame
+from segcal.kernels.plan import FusedPlan
 from segcal.types import Context, Logits
 
 
@@ -33,6 +34,11 @@ class TemperatureScaling(ConvexCalibrator):
     def scores(self, logits: Logits, context: Context | None = None) -> Tensor:
         """Return the distances to the winner, divided by the temperature."""
         return (logits - logits.amax(dim=1, keepdim=True)) * self.inverse_temperature.to(logits.dtype)
+
+    def plan(self) -> FusedPlan:
+        """Return one factor for all distances to the winner."""
+        scale = self.inverse_temperature.expand(self.num_classes)
+        return FusedPlan("affine", (scale, torch.zeros_like(scale)[None]), keeps=True)
 
     def frame(self, logits: Tensor, context: Tensor | None = None) -> Frame:
         """Return the distances to the winner."""

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from segcal.calibrators.base import Evidence
 from segcal.calibrators.convex import LARGEST, SMALLEST_SCALE, Block, ConvexCalibrator, Frame
+from segcal.kernels.plan import FusedPlan
 from segcal.types import Context, Logits
 
 
@@ -49,6 +50,11 @@ class VectorScaling(ConvexCalibrator):
         shape = (1, -1) + (1,) * (logits.ndim - 2)
         logits = self.frame(logits).features
         return logits * self.scale.to(logits.dtype).view(shape) + self.bias.to(logits.dtype).view(shape)
+
+    def plan(self) -> FusedPlan:
+        """Return the scales and biases."""
+        tables = (self.scale.expand(self.num_classes), self.bias[None])
+        return FusedPlan("affine", tables, "top" if self.translation_invariant else "nothing")
 
     def frame(self, logits: Tensor, context: Tensor | None = None) -> Frame:
         """Return the logits, with the winner at zero where the offset must not matter."""

@@ -15,14 +15,17 @@ A zone is: 0, class 0 in truth and prediction; 1, class 0 in truth only; 2, anot
 The prediction is the class with the largest score, the lowest index of equal ones. With a reference prediction the
 reference stays where it is one of the largest: a prediction changes only where another class is *strictly* above.
 
-There are two implementations: `reliability_torch` says it in plain tensor operations and serves every device;
-`reliability_numba` is the fast one for the CPU. Half precision is computed in float32, other types in their own.
+There are three implementations: `reliability_torch` says it in plain tensor operations and serves every device;
+`reliability_numba` is the fast one for the CPU, `reliability_triton` for CUDA devices and types up to float32. Half
+precision is computed in float32, other types in their own.
 """
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from segcal.kernels import reliability_numba, reliability_torch
+from segcal.kernels.apply import has_triton
 from segcal.kernels.raw_tables import Layout, RawTables
 
 
@@ -44,5 +47,10 @@ def count_voxels(
         reference: ``(voxels,)`` int16, the prediction to compare with.
         prediction: ``(voxels,)`` int16, filled with the prediction.
     """
-    count = reliability_torch.count_voxels if scores.is_cuda else reliability_numba.count_voxels
-    return count(scores, labels, layout, bands, reference, prediction)
+    if not scores.is_cuda:
+        return reliability_numba.count_voxels(scores, labels, layout, bands, reference, prediction)
+    if scores.dtype != torch.float64 and has_triton():
+        from segcal.kernels import reliability_triton
+
+        return reliability_triton.count_voxels(scores, labels, layout, bands, reference, prediction)
+    return reliability_torch.count_voxels(scores, labels, layout, bands, reference, prediction)

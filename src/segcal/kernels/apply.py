@@ -1,0 +1,100 @@
+"""Calibrators in one read and one write of the logits, where a fused kernel serves them.
+
+On the CPU the kernel is compiled by numba, on a CUDA device by Triton. Everything else, such as a calibrator that is
+being trained or exported, goes through the tensor operations of the calibrator itself, which both must match.
+"""
+
+import importlib.util
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from segcal.checks import check_finite
+from segcal.kernels.plan import FusedPlan
+from segcal.numerics import compute_dtype
+
+# A program of a GPU holds all classes of its voxels; of forms that multiply or sort, less.
+MOST_CLASSES = {"affine": 64, "drops": 64, "mixture": 512, "table": 512, "curves": 512}
+MOST_SCALED = 512
+
+
+class Served(NamedTuple):
+    """Who computes, and why not a fused kernel.
+
+    Attributes:
+        by: "numba", "triton", or "torch" for the tensor operations.
+        reason: why it is not fused; "" if it is.
+    """
+
+    by: Literal["numba", "triton", "torch"]
+    reason: str = ""
+
+
+def served(plan: FusedPlan | None, logits: Tensor, trained: bool) -> Served:
+    """Return who computes logits ``(batch, classes, *space)``; `trained` says whether gradients are wanted."""
+    if torch.compiler.is_compiling() or torch.jit.is_tracing():
+        return Served("torch", "a graph of it is being made")
+    if trained:
+        return Served("torch", "gradients are wanted")
+    if plan is None:
+        return Served("torch", "it has no fused form")
+    if logits.device.type == "cpu":
+        return Served("numba")
+    if logits.device.type != "cuda":
+        return Served("torch", f"there is no kernel for {logits.device.type}")
+    if compute_dtype(logits.dtype) != torch.float32:
+        return Served("torch", "kernels of the GPU compute in float32")
+    if not plan.bounded:
+        return Served("torch", "its probabilities may be too small for the kernel's float32")
+    most = MOST_SCALED if plan.form == "affine" and plan.tables[0].ndim == 1 else MOST_CLASSES[plan.form]
+    if logits.shape[1] > most:
+        return Served("torch", f"{logits.shape[1]} classes are more than the {most} of this kernel")
+    return Served("triton") if has_triton() else Served("torch", "triton is not installed")
+
+
+def has_triton() -> bool:
+    """Return whether kernels for CUDA devices can be compiled."""
+    return importlib.util.find_spec("triton") is not None
+
+
+def apply_plan(
+    by: str, plan: FusedPlan, logits: Tensor, around: Tensor | None, normalises: bool, out: Tensor | None = None
+) -> Tensor:
+    """Return log-probabilities, or scores, of logits ``(batch, classes, *space)``, computed in one pass.
+
+    Args:
+        by: "numba" or "triton".
+        plan: the map.
+        logits: of any floating type; refused if any is not finite.
+        around: ``(batch, contexts, *space)``, for curves.
+        normalises: log-probabilities instead of scores.
+        out: where to write them, in the shape of the logits, with axes of space that lie in a row; it may be the logits
+            themselves. None for new memory, of the type that is computed in.
+    """
+    kind = compute_dtype(logits.dtype)
+    result = torch.empty(logits.shape, dtype=kind, device=logits.device) if out is None else out
+    if by == "triton":
+        from segcal.kernels import apply_triton
+
+        context = None if around is None else _images(around)
+        if not apply_triton.apply_plan(plan, _images(logits.detach()), _images(result), context, normalises):
+            check_finite(logits, "logits")
+        return result
+    check_finite(logits, "logits")
+    from segcal.kernels import apply_numba
+
+    values, filled = _images(logits.detach().to(kind)), _images(result)
+    for number, image in enumerate(values):
+        own = None if around is None else _images(around)[number]
+        # What is not in a row is written to new memory first; else the result may be the logits themselves.
+        direct = filled[number] if filled[number].is_contiguous() else torch.empty_like(image)
+        apply_numba.apply_plan(plan, image.contiguous(), direct, own, normalises)
+        if direct is not filled[number]:
+            filled[number].copy_(direct)
+    return result
+
+
+def _images(values: Tensor) -> Tensor:
+    """Return ``(images, classes, n)``, the same memory where possible; voxels without space are one image."""
+    return values.T[None] if values.ndim == 2 else values.flatten(2)

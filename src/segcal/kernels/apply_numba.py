@@ -1,0 +1,150 @@
+"""Calibrators on the CPU in one pass: read a tile of logits, map it in the first-level cache, write the result.
+
+The forms are those of :mod:`segcal.kernels.plan`; half types are widened before, and everything is computed in float32
+or float64. Parts of the voxels are taken in threads, and no result depends on how many there are.
+"""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from segcal.kernels.apply_tile import (
+    affine_tile,
+    curves_tile,
+    drops_voxel,
+    finish_tile,
+    mixture_voxel,
+    sort_voxel,
+    subtract_centre,
+    table_voxel,
+)
+from segcal.kernels.jit import SOURCES, compiled
+from segcal.kernels.plan import CENTRES, LEAD_UNITS, FusedPlan
+from segcal.kernels.reliability_tile import TILE, find_winner
+from segcal.kernels.threads import cut, in_threads
+
+SORTED = ("drops", "mixture", "table")
+
+
+def _make(sources):  # type: ignore[no-untyped-def]
+    # The loops live in another file: their text is part of these functions, so that a change of it is noticed.
+    @compiled
+    def apply_affine(raw, out, begin, end, centre, weight, bias, diagonal, flags, lead, scratch):  # type: ignore[no-untyped-def]
+        """Map voxels by an affine map; a diagonal is ``(1, 1, C)``."""
+        x, y, top, sums, winner, best = scratch
+        classes = raw.shape[0] + 0 * sources
+        for start in range(begin, end, TILE):
+            n = min(TILE, end - start)
+            for c in range(classes):
+                x[c, :n] = raw[c, start : start + n]
+            find_winner(x, top, winner, n)
+            subtract_centre(x, top, winner, centre, sums, n)
+            if diagonal:
+                for c in range(classes):
+                    factor, shift, row, column = weight[0, 0, c], bias[0, c], y[c], x[c]
+                    for v in range(n):
+                        row[v] = factor * column[v] + shift
+            else:
+                affine_tile(x, y, winner, weight, bias, n)
+            finish_tile(y, winner, top, best, sums, flags[0], flags[1], lead, n)
+            for c in range(classes):
+                out[c, start : start + n] = y[c, :n]
+
+    @compiled
+    def apply_curves(raw, out, begin, end, around, tables, spans, group, units, flags, lead, scratch):  # type: ignore[no-untyped-def]
+        """Map voxels by curves of their gaps, which change with what is around."""
+        x, y, top, sums, winner, best = scratch
+        classes = raw.shape[0] + 0 * sources
+        own, slope = np.zeros_like(x), np.zeros_like(top)
+        for start in range(begin, end, TILE):
+            n = min(TILE, end - start)
+            for c in range(classes):
+                x[c, :n] = raw[c, start : start + n]
+            find_winner(x, top, winner, n)
+            subtract_centre(x, top, winner, 1, sums, n)
+            curves_tile(x, y, around, start, winner, slope, own, tables, spans, group, units, n)
+            finish_tile(y, winner, top, best, sums, flags[0], flags[1], lead, n)
+            for c in range(classes):
+                out[c, start : start + n] = y[c, :n]
+
+    @compiled
+    def apply_sorted(raw, out, begin, end, form, weight, bias, points, heights, numbers, flags, lead, scratch):  # type: ignore[no-untyped-def]
+        """Map voxels with their classes in descending order: 0, drops; 1, a mixture; 2, a table."""
+        x, y, top, sums, winner, best = scratch
+        classes = raw.shape[0] + 0 * sources
+        values, scores, own = np.zeros_like(x[:, 0]), np.zeros_like(x[:, 0]), np.zeros_like(x[:, 0])
+        order = np.zeros(classes, np.int32)
+        for start in range(begin, end, TILE):
+            n = min(TILE, end - start)
+            for c in range(classes):
+                x[c, :n] = raw[c, start : start + n]
+            for v in range(n):
+                sort_voxel(x, v, values, order)
+                winner[v] = order[0]
+                if form == 0:
+                    drops_voxel(values, scores, weight[order[0]], bias[order[0]], own)
+                elif form == 1:
+                    mixture_voxel(values, scores, numbers)
+                else:
+                    table_voxel(values, scores, points, heights, numbers, lead)
+                lowest = scores[0]
+                for k in range(classes):
+                    lowest = min(lowest, scores[k])
+                    y[order[k], v] = lowest
+            finish_tile(y, winner, top, best, sums, flags[0], flags[1], lead, n)
+            for c in range(classes):
+                out[c, start : start + n] = y[c, :n]
+
+    return apply_affine, apply_curves, apply_sorted
+
+
+apply_affine, apply_curves, apply_sorted = _make(SOURCES)
+
+
+def apply_plan(plan: FusedPlan, logits: Tensor, out: Tensor, around: Tensor | None, normalises: bool) -> None:
+    """Fill `out` ``(C, n)``, which may be `logits` ``(C, n)`` itself; both float32 or both float64, voxels in a row."""
+    raw, result = logits.numpy(), out.numpy()
+    ends = cut(raw.shape[1], TILE)
+    kind = raw.dtype
+    tables = [table.to(logits.dtype).contiguous().numpy() for table in plan.tables]
+    flags = np.array([plan.keeps, normalises])
+    lead = kind.type(LEAD_UNITS * torch.finfo(logits.dtype).eps)
+
+    def apply(part: int) -> None:
+        classes = raw.shape[0]
+        scratch = (
+            *(np.zeros((classes, TILE), kind) for _ in range(2)),
+            *(np.zeros(TILE, kind) for _ in range(2)),
+            *(np.zeros(TILE, np.int32) for _ in range(2)),
+        )
+        where = (raw, result, ends[part], ends[part + 1])
+        if plan.form == "affine":
+            weight, bias = tables
+            diagonal = weight.ndim == 1
+            # Columns first: a voxel's result is a sum of columns, and these lie in a row.
+            columns = weight.reshape(1, 1, -1) if diagonal else np.ascontiguousarray(weight.swapaxes(1, 2))
+            apply_affine(*where, CENTRES.index(plan.centre), columns, bias, diagonal, flags, lead, scratch)
+        elif plan.form == "curves":
+            assert around is not None
+            units, spans = np.array([0, 1, np.inf], kind), np.array(plan.spans, np.int64)
+            given = around.to(logits.dtype).contiguous().numpy()
+            apply_curves(*where, given, tuple(tables), spans, plan.group, units, flags, lead, scratch)
+        else:
+            apply_sorted(*where, SORTED.index(plan.form), *_sorted_tables(plan, kind), flags, lead, scratch)
+
+    in_threads(apply, len(ends) - 1)
+
+
+def _sorted_tables(plan: FusedPlan, kind: np.dtype) -> tuple[np.ndarray, ...]:
+    """Return weight, bias, points, heights and numbers; what a form has not is empty."""
+    tables = [table.numpy() for table in plan.tables]
+    weight, bias = np.zeros((0, 0, 0), kind), np.zeros((0, 0), kind)
+    points = heights = numbers = np.zeros(0)
+    if plan.form == "drops":
+        weight, bias = np.ascontiguousarray(tables[0].swapaxes(1, 2)).astype(kind), tables[1].astype(kind)
+    elif plan.form == "mixture":
+        with np.errstate(divide="ignore"):
+            numbers = np.concatenate([tables[0][:1], np.log(tables[0][1:])])
+    else:
+        points, heights, numbers = tables
+    return weight, bias, points, heights, numbers

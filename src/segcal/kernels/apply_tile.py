@@ -1,0 +1,213 @@
+"""The compiled loops over one tile of voxels, from which :mod:`segcal.kernels.apply_numba` is made.
+
+Rows of a tile are voxels, so that loops over them become vector instructions; where the voxels of a tile differ in
+their winner, each is taken alone, with its classes in a row.
+"""
+
+import numpy as np
+
+from segcal.kernels.exponential import exp_below_zero, log1p_above_zero
+from segcal.kernels.jit import part
+from segcal.kernels.reliability_tile import find_winner
+
+
+@part
+def subtract_centre(x, top, first, centre, sums, n):  # type: ignore[no-untyped-def]
+    """Take the centre of every voxel from its logits: 1, the largest, of `first`; 2, the free energy; 3, the last."""
+    classes = x.shape[0]
+    if centre == 1 or centre == 2:
+        for c in range(classes):
+            row = x[c]
+            for v in range(n):
+                row[v] -= top[v]
+    if centre == 2:
+        add_exponentials(x, first, sums, n)
+        for c in range(classes):
+            row = x[c]
+            for v in range(n):
+                row[v] -= sums[v]
+    if centre == 3:
+        for v in range(n):
+            sums[v] = x[classes - 1, v]
+        for c in range(classes):
+            row = x[c]
+            for v in range(n):
+                row[v] -= sums[v]
+
+
+@part
+def add_exponentials(x, first, sums, n):  # type: ignore[no-untyped-def]
+    """Set `sums` to log of the summed exponentials of rows in which class `first` is the largest, with zero."""
+    zero = x[0, 0] - x[0, 0]
+    sums[:n] = zero
+    for c in range(x.shape[0]):
+        row, code = x[c], np.int32(c)
+        for v in range(n):
+            e = exp_below_zero(row[v])
+            sums[v] += e if first[v] != code else zero
+    for v in range(n):
+        sums[v] = log1p_above_zero(np.float64(sums[v]))
+
+
+@part
+def all_same(winner, n):  # type: ignore[no-untyped-def]
+    """Return whether all voxels have one winner."""
+    differ = 0
+    for v in range(1, n):
+        differ += winner[v] != winner[0]
+    return differ == 0
+
+
+@part
+def affine_tile(x, y, winner, weight, bias, n):  # type: ignore[no-untyped-def]
+    """Set y to W x + b of each voxel's map; `weight` is ``(maps, column, row)``."""
+    classes = x.shape[0]
+    if len(weight) == 1 or all_same(winner, n):
+        e = 0 if len(weight) == 1 else winner[0]
+        for c in range(classes):
+            row, start = y[c], bias[e, c]
+            for v in range(n):
+                row[v] = start
+            for d in range(classes):
+                factor, column = weight[e, d, c], x[d]
+                if factor != 0:
+                    for v in range(n):
+                        row[v] += factor * column[v]
+        return
+    for v in range(n):
+        e = winner[v]
+        own = bias[e].copy()
+        for d in range(classes):
+            value, column = x[d, v], weight[e, d]
+            for c in range(classes):
+                own[c] += value * column[c]
+        for c in range(classes):
+            y[c, v] = own[c]
+
+
+@part
+def curves_tile(x, y, around, start, winner, slope, own, tables, spans, group, units, n):  # type: ignore[no-untyped-def]
+    """Set y to minus the sum of curves of the gaps; `x` holds logits minus the largest."""
+    knots, base, hats, hat_knots, of_pair = tables
+    ramps, classes = len(base), x.shape[0]
+    zero, one, infinity = units[0], units[1], units[2]
+    y[:, :n] = zero
+    for j in range(ramps):
+        for v in range(n):
+            slope[v] = base[j]
+        first = 0
+        for k in range(len(spans)):
+            for v in range(n):
+                slope[v] += hats[first, j]
+            for h in range(first, first + spans[k] - 1):
+                low, width, step = hat_knots[h], hat_knots[h + 1] - hat_knots[h], hats[h + 1, j] - hats[h, j]
+                for v in range(n):
+                    share = min(max((around[k, start + v] - low) / width, zero), one)
+                    slope[v] += share * step
+            first += spans[k]
+        low = knots[j]
+        width = knots[j + 1] - knots[j] if j < ramps - 1 else infinity
+        if of_pair.size and j % group == 0:
+            for v in range(n):
+                row = of_pair[winner[v] if len(of_pair) > 1 else 0]
+                for c in range(classes):
+                    own[c, v] = max(row[c, j // group], zero)
+        for v in range(n):
+            slope[v] = max(slope[v], zero)
+        for c in range(classes):
+            gaps, result, more = x[c], y[c], own[c]
+            if of_pair.size:
+                for v in range(n):
+                    result[v] -= (slope[v] + more[v]) * min(max(-gaps[v] - low, zero), width)
+            else:
+                for v in range(n):
+                    result[v] -= slope[v] * min(max(-gaps[v] - low, zero), width)
+
+
+@part
+def sort_voxel(x, v, values, order):  # type: ignore[no-untyped-def]
+    """List the logits of a voxel in descending order, of equal ones the lower index first."""
+    for c in range(x.shape[0]):
+        value, k = x[c, v], c
+        while k > 0 and values[k - 1] < value:
+            values[k] = values[k - 1]
+            order[k] = order[k - 1]
+            k -= 1
+        values[k] = value
+        order[k] = c
+
+
+@part
+def drops_voxel(values, scores, weight, bias, own):  # type: ignore[no-untyped-def]
+    """Set scores in descending order from the drops between neighbours; `weight` is ``(column, row)``."""
+    size = len(bias)
+    for k in range(size):
+        own[k] = bias[k]
+    for j in range(size):
+        gap, column = values[j] - values[j + 1], weight[j]
+        if gap != 0:
+            for k in range(size):
+                own[k] += gap * column[k]
+    scores[0] = values[0] - values[0]
+    for k in range(size):
+        scores[k + 1] = scores[k] - own[k]
+
+
+@part
+def mixture_voxel(values, scores, numbers):  # type: ignore[no-untyped-def]
+    """Set the logarithm of tempered, original and uniform probabilities mixed; `numbers` is (beta, log w)."""
+    classes = len(values)
+    zero = values[0] - values[0]
+    tempered, original = zero, zero
+    for k in range(1, classes):
+        gap = values[k] - values[0]
+        tempered += exp_below_zero(gap * numbers[0])
+        original += exp_below_zero(gap)
+    first = numbers[1] - log1p_above_zero(np.float64(tempered))
+    second = numbers[2] - log1p_above_zero(np.float64(original))
+    third = numbers[3] - np.log(np.float64(classes))
+    for k in range(classes):
+        gap = np.float64(values[k] - values[0])
+        a, b = gap * numbers[0] + first, gap + second
+        top = max(a, b, third)
+        scores[k] = top + np.log(np.exp(a - top) + np.exp(b - top) + np.exp(third - top))
+
+
+@part
+def table_voxel(values, scores, points, heights, numbers, lead):  # type: ignore[no-untyped-def]
+    """Set the logarithm of the mapped probabilities, with a visible lead of the winner."""
+    classes, knots = len(values), len(points)
+    total = values[0] - values[0]
+    for k in range(1, classes):
+        total += exp_below_zero(values[k] - values[0])
+    log = log1p_above_zero(np.float64(total))
+    for k in range(classes):
+        q = np.exp(np.float64(values[k] - values[0]) - log)
+        right = min(max(np.searchsorted(points, q), 1), knots - 1)
+        width = points[right] - points[right - 1]
+        share = min(max((q - points[right - 1]) / width, 0.0), 1.0) if width > 0 else 1.0
+        found = heights[right - 1] + share * (heights[right] - heights[right - 1])
+        scores[k] = np.log(max(found + numbers[0] * q, numbers[1]))
+    for k in range(1, classes):
+        scores[k] = min(scores[k], scores[0] - lead)
+
+
+@part
+def finish_tile(y, winner, top, best, sums, keeps, normalises, lead, n):  # type: ignore[no-untyped-def]
+    """Normalise scores, and keep the winner where only rounding made it another class."""
+    classes = y.shape[0]
+    if not normalises:
+        return
+    find_winner(y, top, best, n)
+    subtract_centre(y, top, best, 2, sums, n)
+    if not keeps:
+        return
+    find_winner(y, top, best, n)
+    for v in range(n):
+        if best[v] != winner[v]:
+            own = y[winner[v], v]
+            limit = own + own * lead
+            if top[v] <= own - own * lead:
+                for c in range(classes):
+                    if c != winner[v]:
+                        y[c, v] = min(y[c, v], limit)

@@ -1,0 +1,45 @@
+"""What conic scaling looks at around a voxel: gaps to the runner-up, and means and shares in windows of a plane.
+
+With d the distance from the winner to the next class, at most a limit: the mean of d in a window, and the share of a
+window's voxels that have the voxel's own class; beyond the border there is nothing. Sums are float64 and counts exact.
+The CPU has compiled loops, a CUDA device kernels of Triton. Nothing of it has a gradient.
+"""
+
+import torch
+from torch import Tensor
+
+from segcal.kernels import windows_numba
+from segcal.kernels.apply import has_triton
+
+
+def serves(logits: Tensor) -> bool:
+    """Return whether there are fused passes for these logits."""
+    if torch.compiler.is_compiling() or torch.jit.is_tracing() or (logits.requires_grad and torch.is_grad_enabled()):
+        return False
+    return logits.device.type == "cpu" or (logits.is_cuda and logits.dtype == torch.float32 and has_triton())
+
+
+def gap_and_winner(logits: Tensor, most: float) -> tuple[Tensor, Tensor]:
+    """Return the gap to the runner-up, at most `most`, and the winner of logits ``(batch, classes, *space)``."""
+    batch, _, *space = logits.shape
+    flat = logits.T[None] if logits.ndim == 2 else logits.flatten(2)
+    gap, winner = _passes(logits).gap_and_winner(flat.detach(), most)
+    return gap.reshape(batch, *space), winner.reshape(batch, *space)
+
+
+def window_mean(values: Tensor, width: int) -> Tensor:
+    """Return the mean of what is inside a window in the last two axes."""
+    return _passes(values).window_mean(values.flatten(0, -3), width).reshape(values.shape)
+
+
+def window_share(decided: Tensor, classes: int, width: int, dtype: torch.dtype) -> Tensor:
+    """Return the share of the own class of what is inside a window in the last two axes."""
+    return _passes(decided).window_share(decided.flatten(0, -3), classes, width, dtype).reshape(decided.shape)
+
+
+def _passes(values: Tensor):  # type: ignore[no-untyped-def]
+    if not values.is_cuda:
+        return windows_numba
+    from segcal.kernels import windows_triton
+
+    return windows_triton

@@ -1,0 +1,149 @@
+"""The fused loops for the CPU against the tensor operations, and what is served by whom."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from segcal import Context, make_calibrator
+from segcal.errors import InputError
+
+FUSED = ["identity", "ts", "ets", "vs", "vs_ti", "ms", "ms_c", "dc", "cdc", "cms_ap", "cms_op", "conic", "conic_class"]
+FUSED += ["isotonic"]
+KEEPING = [name for name in FUSED if make_calibrator(name, 3).preserves]
+
+
+def moved(name, classes, seed=0, **options):
+    calibrator = make_calibrator(name, classes, **options)
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in calibrator.parameters():
+            parameter += 0.2 * torch.rand(parameter.shape, dtype=parameter.dtype, generator=generator)
+            parameter.requires_grad_(False)
+        if name == "ets":
+            calibrator.mixture /= calibrator.mixture.sum()
+        if name == "isotonic":
+            calibrator.used.fill_(1)
+            calibrator.values.copy_(calibrator.points.sqrt())
+    return calibrator
+
+
+def logits_of(classes, space=(13, 21), dtype=torch.float32, seed=0):
+    logits = 4 * torch.randn(2, classes, *space, generator=torch.Generator().manual_seed(seed))
+    logits[:, 0, :5] = logits[:, -1, :5]  # ties
+    return logits.to(dtype)
+
+
+@pytest.mark.parametrize("classes", [2, 3, 5, 19, 33])
+@pytest.mark.parametrize("name", FUSED)
+def test_loops_give_what_tensor_operations_give(name, classes):
+    calibrator = moved(name, classes)
+    for dtype, bound in ((torch.float64, 4e-15), (torch.float32, 4e-6), (torch.bfloat16, 4e-6)):
+        logits = logits_of(classes, dtype=dtype)
+        assert calibrator.served(logits) == ("numba", "")
+        scores = calibrator.scores(logits.double())
+        found, exact = calibrator(logits).double(), torch.log_softmax(scores, 1)
+        scale = scores.abs().amax(1, keepdim=True).clamp(min=1)
+        assert float(((found - exact).abs() / scale).max()) < bound * classes**0.5
+        quick = calibrator.quick_scores(logits).double()
+        assert float(((quick - scores).abs() / scale).max()) < bound * classes**0.5
+
+
+@given(data=st.data())
+@settings(max_examples=60, deadline=None)
+def test_decisions_stay_whatever_the_logits(data):
+    name = data.draw(st.sampled_from(KEEPING))
+    classes = data.draw(st.sampled_from([2, 3, 7]))
+    kind = data.draw(st.sampled_from([torch.float16, torch.float32]))
+    near = st.floats(-40, 40, width=16)
+    rows = data.draw(st.lists(st.lists(near, min_size=classes, max_size=classes), min_size=1, max_size=9))
+    logits = torch.tensor(rows, dtype=torch.float32)
+    nudge = torch.rand(logits.shape, generator=torch.Generator().manual_seed(0)).round() * 1e-6
+    logits = (logits + nudge * logits.abs()).to(kind)
+    calibrator = moved(
+        name, classes, seed=data.draw(st.integers(0, 3)), **({"contexts": []} if "conic" in name else {})
+    )
+    for place in (None, torch.empty_like(logits), torch.empty_like(logits, dtype=torch.float32)):
+        found = calibrator(logits, out=place)
+        assert torch.equal(found.argmax(1), logits.argmax(1))
+    if calibrator.preserves == "order":
+        scores, order = calibrator.quick_scores(logits), logits.sort(dim=1, descending=True, stable=True).indices
+        assert bool((scores.gather(1, order).diff(dim=1) <= 0).all())
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+@pytest.mark.parametrize("name", ["ts", "cms_ap", "cms_op", "conic_class"])
+def test_the_result_can_be_written_anywhere_also_over_the_logits(name, dtype):
+    calibrator, logits = moved(name, 5), logits_of(5, dtype=dtype)
+    expected = calibrator(logits)
+    place = torch.empty_like(logits)
+    assert calibrator(logits, out=place) is place
+    torch.testing.assert_close(place, expected.to(dtype), rtol=2e-2 if dtype == torch.float16 else 0, atol=0)
+    over = logits.clone()
+    assert torch.equal(calibrator(over, out=over), place)
+    last = torch.empty(2, 13, 21, 5, dtype=dtype).movedim(-1, 1)
+    assert torch.equal(calibrator(logits, out=last), place)
+
+
+def test_layouts_batches_and_single_voxels_agree_to_the_last_bit():
+    for name in FUSED:
+        calibrator, logits = moved(name, 5), logits_of(5)
+        whole = calibrator(logits)
+        assert torch.equal(calibrator(logits.movedim(1, -1).contiguous().movedim(-1, 1)), whole)
+        assert torch.equal(calibrator(logits[1:]), whole[1:])
+        if calibrator.pointwise:
+            assert torch.equal(calibrator(logits.movedim(1, -1).reshape(-1, 5)), whole.movedim(1, -1).reshape(-1, 5))
+        assert calibrator(logits[:0]).shape == (0, 5, 13, 21)
+
+
+@pytest.mark.parametrize("name", ["conic", "conic_class"])
+def test_curves_with_contexts(name):
+    calibrator = moved(name, 4, contexts=["disagreement", "gap_far", "share_far", "gap_image"])
+    logits = logits_of(4, (50, 47), torch.float64)
+    context = Context(disagreement=torch.rand(2, 50, 47, generator=torch.Generator().manual_seed(0)).double())
+    exact = torch.log_softmax(calibrator.scores(logits, context), 1)
+    torch.testing.assert_close(calibrator(logits, context), exact, rtol=1e-13, atol=1e-13)
+
+
+def test_a_change_of_parameters_is_noticed():
+    calibrator, logits = moved("ts", 3), logits_of(3)
+    before = calibrator(logits)
+    with torch.no_grad():
+        calibrator.inverse_temperature.fill_(0.1)
+    after = calibrator(logits)
+    assert not torch.allclose(before, after)
+    torch.testing.assert_close(after, torch.log_softmax(logits * 0.1, 1))
+
+
+def test_who_serves_whom_can_be_read():
+    logits = logits_of(3)
+    assert make_calibrator("ts", 3).served(logits) == ("torch", "gradients are wanted")
+    with torch.no_grad():
+        assert make_calibrator("ts", 3).served(logits) == ("numba", "")
+    assert moved("ts", 3).served(logits.requires_grad_()) == ("torch", "gradients are wanted")
+    assert moved("pts", 3).served(logits.detach()) == ("torch", "it has no fused form")
+
+
+def test_a_subclass_with_other_scores_is_not_served_by_its_parents_plan():
+    class Halved(type(make_calibrator("ts", 3))):
+        def scores(self, logits, context=None):
+            return 0.5 * logits
+
+    calibrator, logits = Halved(3).requires_grad_(False), logits_of(3)
+    assert calibrator.served(logits) == ("torch", "it has no fused form")
+    torch.testing.assert_close(calibrator(logits), torch.log_softmax(0.5 * logits, 1))
+
+
+@pytest.mark.parametrize("out", [torch.empty(2, 3), torch.empty(2, 3, 13, 21, dtype=torch.int32)])
+def test_a_place_that_does_not_fit_is_refused(out):
+    with pytest.raises(InputError, match=r"out has shape .*, but a floating type, the shape \(2, 3, 13, 21\)"):
+        moved("ts", 3)(logits_of(3), out=out)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -1e30])
+def test_what_cannot_be_computed_with_is_refused(value):
+    logits = logits_of(3)
+    logits[1, 2, 12, 20] = value
+    for name in FUSED:
+        with pytest.raises(InputError, match="logits has"):
+            moved(name, 3)(logits)
