@@ -62,8 +62,10 @@ def hessian(positions: Tensor, weight: Tensor, rows: Tensor, classes: int, hats:
         _hessian(*voxels, own, classes, counts, ends[part], ends[part + 1], found[part])
 
     in_threads(add, len(found))
-    upper = np.triu(found.sum(0))
-    return from_numpy(upper + np.triu(upper, 1).T)
+    for more in found[1:]:
+        found[0] += more
+    _mirror(found[0], (1 + int(counts.sum())) * rows.shape[1])
+    return from_numpy(found[0])
 
 
 @njit(inline="always")
@@ -161,8 +163,11 @@ def _likelihood(x, target, weight, rows, classes, hats, start, stop, gradient): 
 
 
 @njit(inline="always")
-def _moments(classes, node, rest, probs, mean, bend):  # type: ignore[no-untyped-def]
-    """Set the mean of a voxel's nodes and its matrix of second moments about it; classes without curvature go."""
+def _moments(classes, node, rest, probs, mean, bend, touched):  # type: ignore[no-untyped-def]
+    """Set the mean of a voxel's nodes and its matrix of second moments about it; classes without curvature go.
+
+    Return how many nodes are touched, and list them: all others have zeros, and of most voxels there are few.
+    """
     mean[:] = 0.0
     bend[:] = 0.0
     for k in range(classes):
@@ -175,34 +180,45 @@ def _moments(classes, node, rest, probs, mean, bend):  # type: ignore[no-untyped
             bend[m, m] += left * (1 - rest[k])
             bend[m, m + 1] += left * rest[k]
             bend[m + 1, m + 1] += right * rest[k]
+    count = 0
     for m in range(len(mean)):
-        for n in range(m, len(mean)):
+        if mean[m] != 0.0:
+            touched[count] = m
+            count += 1
+    for i in range(count):
+        m = touched[i]
+        for j in range(i, count):
+            n = touched[j]
             bend[m, n] -= mean[m] * mean[n]
             bend[n, m] = bend[m, n]
+    return count
 
 
 @njit(inline="always")
-def _add_shared(weight, found, index, share, bend, hessian):  # type: ignore[no-untyped-def]
+def _add_shared(weight, found, index, share, bend, touched, count, hessian):  # type: ignore[no-untyped-def]
     """Add the part of rows that all classes share; their indices increase."""
     nodes = len(bend)
     for r in range(found):
         for s in range(r, found):
             both = weight * share[r] * share[s]
-            for m in range(nodes):
-                for n in range(nodes):
-                    hessian[index[r] * nodes + m, index[s] * nodes + n] += both * bend[m, n]
+            for i in range(count):
+                row = index[r] * nodes + touched[i]
+                for j in range(count):
+                    hessian[row, index[s] * nodes + touched[j]] += both * bend[touched[i], touched[j]]
 
 
 @njit(inline="always")
-def _add_mixed(mass, found, index, share, node, rest, mean, place, hessian):  # type: ignore[no-untyped-def]
+def _add_mixed(  # type: ignore[no-untyped-def]
+    mass, found, index, share, node, rest, mean, touched, count, place, hessian
+):
     """Add the part between one node of a class's row and the shared rows."""
     nodes = len(mean)
     for r in range(found):
         first = index[r] * nodes
-        for m in range(nodes):
-            hessian[first + m, place] -= mass * share[r] * mean[m]
-        hessian[first + node, place] += mass * share[r] * (1 - rest)
-        hessian[first + node + 1, place] += mass * share[r] * rest
+        for i in range(count):
+            hessian[place, first + touched[i]] -= mass * share[r] * mean[touched[i]]
+        hessian[place, first + node] += mass * share[r] * (1 - rest)
+        hessian[place, first + node + 1] += mass * share[r] * rest
 
 
 @njit(inline="always")
@@ -218,25 +234,37 @@ def _add_own(mass, k, place, rows, base, classes, winner, node, rest, probs, hes
 
 
 def _hessian(x, weight, rows, classes, hats, start, stop, hessian):  # type: ignore[no-untyped-def]
-    """Add to the upper triangle; rows of classes come after shared ones."""
+    """Add to the upper triangle; between rows of classes, which come last, and shared ones, to the lower one."""
     nodes, base = rows.shape[1], 1 + hats.sum()
     index, share = np.zeros(2 * len(hats) + 1, np.int64), np.zeros(2 * len(hats) + 1)
     curve, mean, bend = np.zeros(nodes), np.zeros(nodes), np.zeros((nodes, nodes))
     node, rest, probs = np.zeros(classes, np.int64), np.zeros(classes), np.zeros(classes)
+    touched = np.zeros(nodes, np.int64)
     for v in range(start, stop):
         found = _shared(x, v, classes, hats, rows, index, share, curve)
         winner = _drops(x, v, classes, base, rows, curve, node, rest, probs)
         _exponentials(probs, classes)
-        _moments(classes, node, rest, probs, mean, bend)
-        _add_shared(weight[v], found, index, share, bend, hessian)
+        count = _moments(classes, node, rest, probs, mean, bend, touched)
+        _add_shared(weight[v], found, index, share, bend, touched, count, hessian)
         for k in range(classes if len(rows) > base else 0):
             if node[k] >= 0:
                 for side in range(2):
                     mass = weight[v] * probs[k] * (rest[k] if side == 1 else 1 - rest[k])
                     place = _own_row(rows, base, classes, winner, k) * nodes + node[k] + side
-                    _add_mixed(mass, found, index, share, node[k], rest[k], mean, place, hessian)
+                    _add_mixed(mass, found, index, share, node[k], rest[k], mean, touched, count, place, hessian)
                     _add_own(mass, k, place, rows, base, classes, winner, node, rest, probs, hessian)
+
+
+def _mirror(hessian, shared):  # type: ignore[no-untyped-def]
+    """Fill the other triangle of what was added."""
+    for m in range(len(hessian)):
+        for n in range(m):
+            if m >= shared > n:
+                hessian[n, m] = hessian[m, n]
+            else:
+                hessian[m, n] = hessian[n, m]
 
 
 _likelihood = compiled(_likelihood)
 _hessian = compiled(_hessian)
+_mirror = compiled(_mirror)
