@@ -211,7 +211,9 @@ def test_at_the_same_point_only_the_penalty_is_computed_again(name, make_cases, 
         monkeypatch.setattr(calibrator, part, lambda *a, own=own, part=part: (counted.append(part), own(*a))[1])
     for one in (problem, fresh):
         one.set_strengths(Strengths(7.0, 5.0, 3.0), 0.8)
-    for found, expected in zip(problem.evaluate(theta, problem.blocks), fresh.evaluate(theta, problem.blocks), strict=True):
+    for found, expected in zip(
+        problem.evaluate(theta, problem.blocks), fresh.evaluate(theta, problem.blocks), strict=True
+    ):
         assert torch.equal(found, expected)
     unit = torch.ones(theta.shape[1], dtype=torch.float64)
     block = problem.blocks[0]

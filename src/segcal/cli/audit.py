@@ -4,13 +4,13 @@ import argparse
 from pathlib import Path
 
 import segcal
-from segcal.cli.console import USER_ERROR, Output
+from segcal.cli.codes import USER_ERROR
+from segcal.cli.console import Output
 from segcal.cli.progress import case_bar
 from segcal.cli.reading import open_folders
 from segcal.cli.wording import plural
 
 ABOUT = {
-    "help": "the promises of a calibrator, proved on its parameters and tried on data",
     "usage": "segcal audit CAL [PREDICTIONS...] [options]",
     "description": "Say for every promise how it is known, and show a concrete input where there is none. Every\n"
     "voxel of the predictions, if there are any, is tried. Exit code 2: a promise is broken.",

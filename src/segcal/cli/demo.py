@@ -4,7 +4,8 @@ import argparse
 import os
 from pathlib import Path
 
-from segcal.cli.console import DONE, Output
+from segcal.cli.codes import DONE
+from segcal.cli.console import Output
 from segcal.cli.progress import step_bar
 from segcal.cli.reading import json_option
 from segcal.demo.plan import full_plan, quick_plan
@@ -18,7 +19,6 @@ MOST_WORKERS = 4
 
 
 ABOUT = {
-    "help": "the whole story on embedded data, in minutes",
     "description": "Predict three embedded tasks with trained ensembles, calibrate, compare, and say what was found.",
     "epilog": EXAMPLE,
 }

@@ -19,7 +19,6 @@ SIGNATURES = (CSV_SIGNATURE, SUMMARY_SIGNATURE, PAGE_SIGNATURE)
 
 
 ABOUT = {
-    "help": "how honest the confidences are, before and after calibration",
     "usage": "segcal evaluate PREDICTIONS... LABELS [--calibrator CAL] [options]",
     "description": "Measure every case, before and after calibration, with intervals over cases. Cases that the\n"
     "calibrator was fitted or chosen on are reported apart from those that were held out.",
