@@ -14,6 +14,7 @@ in nats, between 0 (all members say the same) and :math:`\log \min(M, C)`. It do
 Members are consumed one at a time: two of them are in memory at most, however many there are.
 """
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 
 import torch
@@ -21,8 +22,12 @@ from torch import Tensor
 
 from segcal.checks import as_tensor, check_finite, check_floating
 from segcal.errors import InputError
-from segcal.numerics import canonical_logits, compute_dtype, log_mean_exp
+from segcal.numerics import canonical_logits, compute_dtype
 from segcal.types import Logits
+
+# Values that are taken from a member at a time: what is made of them stays in the cache. Tiles are whole vectors of any
+# processor, since what is left at the end of a row is rounded otherwise.
+TILE_VALUES, VECTOR = 1 << 17, 1 << 10
 
 
 def single(members: Iterable[Tensor]) -> Tensor:
@@ -48,8 +53,21 @@ def mean_logits(members: Iterable[Tensor]) -> Tensor:
 
 
 def mean_probs(members: Iterable[Tensor]) -> Tensor:
-    """Return the log of the mean of the members' probabilities."""
-    return log_mean_exp(canonical_logits(member, axis=0) for member in members)
+    """Return the log of the mean of the members' probabilities; no gradient comes back through it."""
+    total: Tensor | None = None
+    count = 0
+    for member in members:
+        step = VECTOR * max(1, TILE_VALUES // (VECTOR * len(member)))
+        parts = member.detach().reshape(len(member), -1).split(step, dim=1)
+        found = (canonical_logits(part, axis=0) for part in parts)
+        if total is None:
+            total = torch.cat(list(found), dim=1)
+        else:
+            for own, new in zip(total.split(parts[0].shape[1], dim=1), found, strict=True):
+                torch.logaddexp(own, new, out=own)
+        shape, count = member.shape, count + 1
+    assert total is not None
+    return total.sub_(math.log(count)).reshape(shape)
 
 
 # Not a pooling but the wish to have it chosen, which only a comparison can do; and those among which it chooses.
