@@ -55,16 +55,19 @@ def mean_logits(members: Iterable[Tensor]) -> Tensor:
 def mean_probs(members: Iterable[Tensor]) -> Tensor:
     """Return the log of the mean of the members' probabilities; no gradient comes back through it."""
     total: Tensor | None = None
+    room: Tensor | None = None
     count = 0
     for member in members:
-        step = VECTOR * max(1, TILE_VALUES // (VECTOR * len(member)))
-        parts = member.detach().reshape(len(member), -1).split(step, dim=1)
-        found = (canonical_logits(part, axis=0) for part in parts)
+        flat = member.detach().reshape(len(member), -1)
+        own = torch.empty_like(flat, memory_format=torch.contiguous_format) if room is None else room
+        step = VECTOR * max(1, TILE_VALUES // (VECTOR * len(flat)))
+        for part, place in zip(flat.split(step, dim=1), own.split(step, dim=1), strict=True):
+            place.copy_(canonical_logits(part, axis=0))
         if total is None:
-            total = torch.cat(list(found), dim=1)
+            total = own
         else:
-            for own, new in zip(total.split(parts[0].shape[1], dim=1), found, strict=True):
-                torch.logaddexp(own, new, out=own)
+            room = own  # for the next member
+            torch.logaddexp(total, own, out=total)
         shape, count = member.shape, count + 1
     assert total is not None
     return total.sub_(math.log(count)).reshape(shape)
