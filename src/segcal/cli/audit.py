@@ -30,7 +30,8 @@ def run(args: argparse.Namespace) -> int:
     fitted = segcal.load(args.calibrator)
     cases = open_folders(args, args.paths, pooling=fitted.pooling) if args.paths else None
     with case_bar("trying", 0 if cases is None else len(cases)) as step:
-        result = segcal.audit(fitted.calibrator, cases, args.workers, None if args.strict else output.failed, step)
+        failed = None if args.strict else output.failed
+        result = segcal.audit(fitted.calibrator, cases, args.workers, failed, step, args.device)
     certificate = fitted.certificate
     residual = "" if certificate.kkt_residual is None else f", residual {certificate.kkt_residual:.1e}"
     output.say(
