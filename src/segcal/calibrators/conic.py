@@ -243,9 +243,9 @@ class Conic(ConvexCalibrator):
         rows = [part @ spread.T for part, spread in self._parts(theta)]
         bend = conic_numba.hessian(block.features, block.weight, torch.cat(rows), self.num_classes, self.hat_counts)
         for _ in range(2):  # from both sides
-            bend = bend.T.reshape(len(bend.T), -1, self.ramps + 1)
-            back = bend.split([len(part) for part in rows], dim=1)
-            parts = [(b @ spread).flatten(1) for b, (_, spread) in zip(back, self._parts(theta), strict=True)]
+            back = bend.T.split([part.numel() for part in rows], dim=1)
+            pairs = zip(back, self._parts(theta), strict=True)
+            parts = [(b.reshape(-1, self.ramps + 1) @ spread).reshape(len(b), -1) for b, (_, spread) in pairs]
             bend = torch.cat(parts, dim=1)
         return bend / total
 
