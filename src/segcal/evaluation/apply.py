@@ -161,8 +161,8 @@ class Applier:
     def __call__(self, case: Case) -> AppliedCase:
         """Calibrate and write one case."""
         log_probs, before, flips = calibrate(self._calibrator, case)
-        broken = int(log_probs.isnan().sum())
-        if broken:
+        if bool(log_probs.aminmax().min.isnan()):  # any of them; several times faster than looking at each
+            broken = int(log_probs.isnan().sum())
             raise CaseError(
                 case.id,
                 f"{broken} calibrated values are not numbers, but all must be. The scores are too large for the "
