@@ -42,7 +42,6 @@ UNMIRRORED = {
     "types.py": "names of types",
     "version.py": "one number",
     "cli/codes.py": "four numbers",
-    "kernels/jit.py": "two decorators",
     "kernels/reliability.py": "chooses between the fused kernel and the reference, which are tested side by side",
     "kernels/reliability_tile.py": "a part of the fused kernel",
     "kernels/reliability_voxels.py": "a part of the fused kernel",
