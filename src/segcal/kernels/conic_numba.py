@@ -50,21 +50,34 @@ def likelihood(
     return sum(totals), from_numpy(gradients.sum(0))
 
 
-def hessian(positions: Tensor, weight: Tensor, rows: Tensor, classes: int, hats: Sequence[int]) -> Tensor:
-    """Return the Hessian of the summed NLL in the values of `rows`, ``(rows * nodes, rows * nodes)``."""
-    ends = cut(positions.shape[1])
-    size = rows.numel()
+def hessian(
+    positions: Tensor,
+    weight: Tensor,
+    rows: Tensor,
+    classes: int,
+    hats: Sequence[int],
+    spread: Tensor | None = None,
+) -> Tensor:
+    """Return the Hessian of the summed NLL in the values of `rows`, those of shared ones first.
+
+    With `spread` ``(nodes, groups)``, the rows of classes are that times numbers of theirs, so many for each, and the
+    Hessian is in these numbers: where there are many rows, it is much smaller.
+    """
+    ends, nodes = cut(positions.shape[1]), rows.shape[1]
+    own, counts = rows.contiguous().numpy(), np.array(hats, np.int64)
+    made = np.eye(nodes) if spread is None else spread.contiguous().numpy()
+    shared = (1 + int(counts.sum())) * nodes
+    size = shared + (len(rows) - shared // nodes) * made.shape[1]
     found = np.zeros((len(ends) - 1, size, size))
     voxels = positions.numpy(), weight.numpy()
-    own, counts = rows.contiguous().numpy(), np.array(hats, np.int64)
 
     def add(part: int) -> None:
-        _hessian(*voxels, own, classes, counts, ends[part], ends[part + 1], found[part])
+        _hessian(*voxels, own, made, classes, counts, ends[part], ends[part + 1], found[part])
 
     in_threads(add, len(found))
     for more in found[1:]:
         found[0] += more
-    _mirror(found[0], (1 + int(counts.sum())) * rows.shape[1])
+    _mirror(found[0], shared)
     return from_numpy(found[0])
 
 
@@ -211,7 +224,7 @@ def _add_shared(weight, found, index, share, bend, touched, count, hessian):  # 
 def _add_mixed(  # type: ignore[no-untyped-def]
     mass, found, index, share, node, rest, mean, touched, count, place, hessian
 ):
-    """Add the part between one node of a class's row and the shared rows."""
+    """Add the part between one number of a class and the shared rows."""
     nodes = len(mean)
     for r in range(found):
         first = index[r] * nodes
@@ -222,37 +235,50 @@ def _add_mixed(  # type: ignore[no-untyped-def]
 
 
 @njit(inline="always")
-def _add_own(mass, k, place, rows, base, classes, winner, node, rest, probs, hessian):  # type: ignore[no-untyped-def]
-    """Add the part between one node of the row of class k and the rows of all classes."""
-    nodes = rows.shape[1]
+def _of_classes(rows, base, classes, winner, node, rest, spread, starts, slopes):  # type: ignore[no-untyped-def]
+    """Find where the numbers of each class begin, and how its drop changes with each."""
+    for k in range(classes):
+        if node[k] >= 0:
+            own = _own_row(rows, base, classes, winner, k) - base
+            starts[k] = base * rows.shape[1] + own * spread.shape[1]
+            for g in range(spread.shape[1]):
+                slopes[k, g] = (1 - rest[k]) * spread[node[k], g] + rest[k] * spread[node[k] + 1, g]
+
+
+@njit(inline="always")
+def _add_own(mass, k, place, starts, slopes, classes, node, probs, hessian):  # type: ignore[no-untyped-def]
+    """Add the part between one number of class k and the numbers of all classes."""
     for j in range(classes):
         if node[j] >= 0:
-            for end in range(2):
-                second = _own_row(rows, base, classes, winner, j) * nodes + node[j] + end
-                if place <= second:
-                    hessian[place, second] += mass * (rest[j] if end == 1 else 1 - rest[j]) * ((j == k) - probs[j])
+            change = mass * ((j == k) - probs[j])
+            for h in range(slopes.shape[1]):
+                if slopes[j, h] != 0.0 and place <= starts[j] + h:
+                    hessian[place, starts[j] + h] += change * slopes[j, h]
 
 
-def _hessian(x, weight, rows, classes, hats, start, stop, hessian):  # type: ignore[no-untyped-def]
-    """Add to the upper triangle; between rows of classes, which come last, and shared ones, to the lower one."""
-    nodes, base = rows.shape[1], 1 + hats.sum()
+def _hessian(x, weight, rows, spread, classes, hats, start, stop, hessian):  # type: ignore[no-untyped-def]
+    """Add to the upper triangle; between numbers of classes, which come last, and shared rows, to the lower one."""
+    nodes, base, groups = rows.shape[1], 1 + hats.sum(), spread.shape[1]
     index, share = np.zeros(2 * len(hats) + 1, np.int64), np.zeros(2 * len(hats) + 1)
     curve, mean, bend = np.zeros(nodes), np.zeros(nodes), np.zeros((nodes, nodes))
     node, rest, probs = np.zeros(classes, np.int64), np.zeros(classes), np.zeros(classes)
-    touched = np.zeros(nodes, np.int64)
+    touched, starts, slopes = np.zeros(nodes, np.int64), np.zeros(classes, np.int64), np.zeros((classes, groups))
     for v in range(start, stop):
         found = _shared(x, v, classes, hats, rows, index, share, curve)
         winner = _drops(x, v, classes, base, rows, curve, node, rest, probs)
         _exponentials(probs, classes)
         count = _moments(classes, node, rest, probs, mean, bend, touched)
         _add_shared(weight[v], found, index, share, bend, touched, count, hessian)
-        for k in range(classes if len(rows) > base else 0):
+        if len(rows) == base:
+            continue
+        _of_classes(rows, base, classes, winner, node, rest, spread, starts, slopes)
+        for k in range(classes):
             if node[k] >= 0:
-                for side in range(2):
-                    mass = weight[v] * probs[k] * (rest[k] if side == 1 else 1 - rest[k])
-                    place = _own_row(rows, base, classes, winner, k) * nodes + node[k] + side
-                    _add_mixed(mass, found, index, share, node[k], rest[k], mean, touched, count, place, hessian)
-                    _add_own(mass, k, place, rows, base, classes, winner, node, rest, probs, hessian)
+                for g in range(groups):
+                    if slopes[k, g] != 0.0:
+                        mass, place = weight[v] * probs[k] * slopes[k, g], starts[k] + g
+                        _add_mixed(mass, found, index, share, node[k], rest[k], mean, touched, count, place, hessian)
+                        _add_own(mass, k, place, starts, slopes, classes, node, probs, hessian)
 
 
 def _mirror(hessian, shared):  # type: ignore[no-untyped-def]
