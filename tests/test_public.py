@@ -61,6 +61,12 @@ def test_the_names_that_are_found_are_those_that_tools_see():
     assert set(segcal.__all__) <= set(dir(segcal))
 
 
+def test_folders_of_the_package_are_there_without_an_import_of_their_own():
+    assert run("import segcal; print(segcal.fitting.config.FitConfig().folds, segcal.numerics.__name__)") == (
+        "5 segcal.numerics\n"
+    )
+
+
 def test_a_name_that_is_not_there_is_refused():
     with pytest.raises(AttributeError, match="module 'segcal' has no attribute 'calibrate'"):
         segcal.calibrate  # noqa: B018

@@ -126,12 +126,15 @@ _PLACES = {name: module for module, names in _NAMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    if name == "metrics":
-        return import_module("segcal.metrics")
-    if name not in _PLACES:
-        raise AttributeError(f"module 'segcal' has no attribute {name!r}")
-    found = globals()[name] = getattr(import_module(_PLACES[name]), name)
-    return found
+    if name in _PLACES:
+        found = globals()[name] = getattr(import_module(_PLACES[name]), name)
+        return found
+    try:
+        return import_module(f"segcal.{name}")  # a folder or file of the package, such as `segcal.metrics`
+    except ModuleNotFoundError as error:
+        if error.name != f"segcal.{name}":
+            raise
+        raise AttributeError(f"module 'segcal' has no attribute {name!r}") from None
 
 
 def __dir__() -> list[str]:
