@@ -20,8 +20,7 @@ def main() -> None:
         signal.signal(signal.SIGINT, _end)
     from segcal.cli import main as run_command
 
-    signal.signal(signal.SIGINT, usual)
-    run_command()
+    run_command(ready=lambda: signal.signal(signal.SIGINT, usual))
 
 
 def _end(_number: int, _frame: FrameType | None) -> None:

@@ -41,7 +41,7 @@ UNMIRRORED = {
     "errors.py": "two names",
     "types.py": "names of types",
     "version.py": "one number",
-    "kernels/jit.py": "two decorators",
+    "cli/codes.py": "four numbers",
     "kernels/reliability.py": "chooses between the fused kernel and the reference, which are tested side by side",
     "kernels/reliability_tile.py": "a part of the fused kernel",
     "kernels/reliability_voxels.py": "a part of the fused kernel",

@@ -1,4 +1,5 @@
 import gc
+import math
 import weakref
 
 import numpy as np
@@ -7,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from segcal import POOLINGS, pool
+from segcal import POOLINGS, pool, pooling
 from segcal.errors import InputError
 from segcal.pooling import pool_members
 
@@ -144,3 +145,17 @@ def test_one_member_has_nobody_to_disagree_with_and_nothing_is_computed_unasked(
     members = members_of(2)
     assert pool_members(members[:1], "single", disagreement=True)[1] is None
     assert pool_members(members, "mean_probs")[1] is None
+
+
+@pytest.mark.parametrize("shape", [(2,), (2, 5), (3, 1000), (3, 43, 1001), (11, 2, 90, 123), (150, 37, 41)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_tiles_of_probabilities_change_no_bit(shape, dtype, monkeypatch):
+    monkeypatch.setattr(pooling, "TILE_VALUES", 1 << 12)
+    generator = torch.Generator().manual_seed(0)
+    members = [4 * torch.randn(shape, generator=generator, dtype=dtype) for _ in range(3)]
+    whole = torch.log_softmax(members[0], 0)
+    for member in members[1:]:
+        whole = torch.logaddexp(whole, torch.log_softmax(member, 0))
+    found = pool(members, "mean_probs")
+    assert torch.equal(found, whole - math.log(3))
+    assert found.shape == torch.Size(shape)

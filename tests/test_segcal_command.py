@@ -9,16 +9,18 @@ import pytest
 INTERRUPTED = """
 import os, signal, sys
 
+MODULE = sys.argv[1]
+
 class Interrupting:
     def find_spec(self, name, path=None, target=None):
-        if name == sys.argv[1]:
+        if name == MODULE:
             os.kill(os.getpid(), signal.SIGINT)
 
 sys.meta_path.insert(0, Interrupting())
 from segcal_command import main
 if sys.argv[2] == "ignored":
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-sys.argv[2:] = ["--version"]
+sys.argv[1:] = ["report", "--help"]
 main()
 """
 
@@ -48,6 +50,6 @@ def test_afterwards_an_interruption_is_what_it_was(monkeypatch):
 
     before = signal.getsignal(signal.SIGINT)
     seen = []
-    monkeypatch.setattr(segcal.cli, "main", lambda: seen.append(signal.getsignal(signal.SIGINT)))
+    monkeypatch.setattr(segcal.cli, "main", lambda ready: (ready(), seen.append(signal.getsignal(signal.SIGINT))))
     main()
     assert seen == [before]

@@ -1,31 +1,41 @@
-"""segcal: honest confidence for trained segmentation models, without changing their masks."""
+"""segcal: honest confidence for trained segmentation models, without changing their masks.
 
-from segcal import metrics
-from segcal.calibrators import CALIBRATORS, Calibrator, make_calibrator
-from segcal.cases import ArrayCases, Case, CaseError, Cases, CheckResult, ReadOptions, as_cases, convert, open_cases
-from segcal.cases.check import check
-from segcal.errors import ArtifactError, InputError, SegcalError, SuspicionWarning
-from segcal.evaluation.apply import Applied, apply
-from segcal.evaluation.audit import Audit, audit
-from segcal.evaluation.evaluate import evaluate
-from segcal.evaluation.result import Evaluation
-from segcal.fitting import FitConfig, Fitted, fit
-from segcal.fitting.artifact import load, save
-from segcal.fitting.contest import choose
-from segcal.integrations.attach import attach
-from segcal.integrations.onnx import export
-from segcal.integrations.viewers import view
-from segcal.losses import LOSSES, make_loss
-from segcal.metrics import METRICS
-from segcal.pooling import POOLINGS, pool
-from segcal.report.evaluated import report
-from segcal.trust.learn import learn_trust
-from segcal.trust.monitored import Monitored
-from segcal.trust.result import Trust
-from segcal.trust.stream import monitor
-from segcal.trust.structures import trust
-from segcal.types import Context
+A public name is imported when it is first asked for, so that `import segcal` takes no time.
+"""
+
+import sys
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
 from segcal.version import __version__ as __version__
+
+if TYPE_CHECKING:
+    from segcal import metrics
+    from segcal.calibrators import CALIBRATORS, Calibrator, make_calibrator
+    from segcal.cases import ArrayCases, Case, CaseError, Cases, CheckResult, ReadOptions, as_cases, convert, open_cases
+    from segcal.cases.check import check
+    from segcal.errors import ArtifactError, InputError, SegcalError, SuspicionWarning
+    from segcal.evaluation.apply import Applied, apply
+    from segcal.evaluation.audit import Audit, audit
+    from segcal.evaluation.evaluate import evaluate
+    from segcal.evaluation.result import Evaluation
+    from segcal.fitting import FitConfig, Fitted, fit
+    from segcal.fitting.artifact import load, save
+    from segcal.fitting.contest import choose
+    from segcal.integrations.attach import attach
+    from segcal.integrations.onnx import export
+    from segcal.integrations.viewers import view
+    from segcal.losses import LOSSES, make_loss
+    from segcal.metrics import METRICS
+    from segcal.pooling import POOLINGS, pool
+    from segcal.report.evaluated import report
+    from segcal.trust.learn import learn_trust
+    from segcal.trust.monitored import Monitored
+    from segcal.trust.result import Trust
+    from segcal.trust.stream import monitor
+    from segcal.trust.structures import trust
+    from segcal.types import Context
 
 __all__ = [
     "CALIBRATORS",
@@ -74,3 +84,69 @@ __all__ = [
     "trust",
     "view",
 ]
+
+# Where the public names are.
+_NAMES = {
+    "segcal.calibrators": ("CALIBRATORS", "Calibrator", "make_calibrator"),
+    "segcal.cases": (
+        "ArrayCases",
+        "Case",
+        "CaseError",
+        "Cases",
+        "CheckResult",
+        "ReadOptions",
+        "as_cases",
+        "convert",
+        "open_cases",
+    ),
+    "segcal.cases.check": ("check",),
+    "segcal.errors": ("ArtifactError", "InputError", "SegcalError", "SuspicionWarning"),
+    "segcal.evaluation.apply": ("Applied", "apply"),
+    "segcal.evaluation.audit": ("Audit", "audit"),
+    "segcal.evaluation.evaluate": ("evaluate",),
+    "segcal.evaluation.result": ("Evaluation",),
+    "segcal.fitting": ("FitConfig", "Fitted", "fit"),
+    "segcal.fitting.artifact": ("load", "save"),
+    "segcal.fitting.contest": ("choose",),
+    "segcal.integrations.attach": ("attach",),
+    "segcal.integrations.onnx": ("export",),
+    "segcal.integrations.viewers": ("view",),
+    "segcal.losses": ("LOSSES", "make_loss"),
+    "segcal.metrics": ("METRICS",),
+    "segcal.pooling": ("POOLINGS", "pool"),
+    "segcal.report.evaluated": ("report",),
+    "segcal.trust.learn": ("learn_trust",),
+    "segcal.trust.monitored": ("Monitored",),
+    "segcal.trust.result": ("Trust",),
+    "segcal.trust.stream": ("monitor",),
+    "segcal.trust.structures": ("trust",),
+    "segcal.types": ("Context",),
+}
+_PLACES = {name: module for module, names in _NAMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _PLACES:
+        found = globals()[name] = getattr(import_module(_PLACES[name]), name)
+        return found
+    try:
+        return import_module(f"segcal.{name}")  # a folder or file of the package, such as `segcal.metrics`
+    except ModuleNotFoundError as error:
+        if error.name != f"segcal.{name}":
+            raise
+        raise AttributeError(f"module 'segcal' has no attribute {name!r}") from None
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+class _Package(ModuleType):
+    """Keeps the functions `report` and `trust`, which have the names of folders: an import would put these there."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name not in _PLACES or not isinstance(value, ModuleType):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package

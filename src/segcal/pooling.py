@@ -14,6 +14,7 @@ in nats, between 0 (all members say the same) and :math:`\log \min(M, C)`. It do
 Members are consumed one at a time: two of them are in memory at most, however many there are.
 """
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 
 import torch
@@ -21,8 +22,12 @@ from torch import Tensor
 
 from segcal.checks import as_tensor, check_finite, check_floating
 from segcal.errors import InputError
-from segcal.numerics import canonical_logits, compute_dtype, log_mean_exp
+from segcal.numerics import canonical_logits, compute_dtype
 from segcal.types import Logits
+
+# Values that are taken from a member at a time: what is made of them stays in the cache. Tiles are whole vectors of any
+# processor, since what is left at the end of a row is rounded otherwise.
+TILE_VALUES, VECTOR = 1 << 17, 1 << 10
 
 
 def single(members: Iterable[Tensor]) -> Tensor:
@@ -48,8 +53,24 @@ def mean_logits(members: Iterable[Tensor]) -> Tensor:
 
 
 def mean_probs(members: Iterable[Tensor]) -> Tensor:
-    """Return the log of the mean of the members' probabilities."""
-    return log_mean_exp(canonical_logits(member, axis=0) for member in members)
+    """Return the log of the mean of the members' probabilities; no gradient comes back through it."""
+    total: Tensor | None = None
+    room: Tensor | None = None
+    count = 0
+    for member in members:
+        flat = member.detach().reshape(len(member), -1)
+        own = torch.empty_like(flat, memory_format=torch.contiguous_format) if room is None else room
+        step = VECTOR * max(1, TILE_VALUES // (VECTOR * len(flat)))
+        for part, place in zip(flat.split(step, dim=1), own.split(step, dim=1), strict=True):
+            place.copy_(canonical_logits(part, axis=0))
+        if total is None:
+            total = own
+        else:
+            room = own  # for the next member
+            torch.logaddexp(total, own, out=total)
+        shape, count = member.shape, count + 1
+    assert total is not None
+    return total.sub_(math.log(count)).reshape(shape)
 
 
 # Not a pooling but the wish to have it chosen, which only a comparison can do; and those among which it chooses.

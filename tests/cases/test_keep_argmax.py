@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from segcal.cases.keep_argmax import keep_binary_decision, keep_decision
+from segcal.cases.keep_argmax import keep_binary_decision, keep_decision, lowest_argmax
 from segcal.errors import InputError
 
 
@@ -68,3 +68,15 @@ def test_binary_probabilities_stay_on_their_side_of_one_half():
 def test_a_changed_binary_decision_is_an_error():
     with pytest.raises(InputError, match="would name the other class at 1 of 2 voxels"):
         keep_binary_decision(np.array([0.6, 0.2], np.float32), np.array([0, 0]))
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    values=hnp.arrays(
+        st.sampled_from([np.float16, np.float32, np.float64, np.dtype(">f4")]),
+        hnp.array_shapes(min_dims=1, max_dims=3, min_side=1, max_side=5),
+        elements=st.sampled_from([-1.0, 0.0, 0.5, 0.5]),
+    )
+)
+def test_the_winner_is_the_lowest_of_equal_classes(values):
+    np.testing.assert_array_equal(lowest_argmax(values), values.argmax(0))

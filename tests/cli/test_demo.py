@@ -37,6 +37,12 @@ def test_it_prints_the_table_the_verdict_what_was_reduced_and_where_files_are(ru
     assert (plan.protocol.workers, plan.protocol.repeats, folder) == (2, 1, Path("demo-results"))
 
 
+@pytest.mark.parametrize("before", [True, False])
+def test_the_first_run_on_a_machine_says_that_it_compiles(run, asked, monkeypatch, before):
+    monkeypatch.setattr(demo, "was_compiled", lambda loop: before)
+    assert ("compiles what it counts with and keeps it" in run("demo").out) is not before
+
+
 def test_full_reduces_nothing(run, asked, tmp_path):
     done = run("demo", "--full", "--out", tmp_path / "here", "--workers", "1")
     assert "Reduced" not in done.out

@@ -122,6 +122,16 @@ def test_both_poolings_compete_where_none_is_declared():
         assert own.chosen.nll == pytest.approx(values[f"ts ({pooling})"], rel=1e-9)
 
 
+def test_all_candidates_of_a_pooling_share_its_folds(monkeypatch):
+    made = []
+    own = segcal.fitting.contest.folds_of
+    monkeypatch.setattr("segcal.fitting.contest.folds_of", lambda *a: (made.append(1), own(*a))[1])
+    rng = np.random.default_rng(0)
+    logits = 3 * rng.normal(size=(8, 3, 400)).astype("float32")
+    contest(["identity", "ts", "ets", "isotonic"], ArrayCases(list(logits), list(logits.argmax(1))))
+    assert len(made) == 1
+
+
 def test_a_declared_pooling_is_kept():
     members = [[np.random.default_rng(k).normal(size=(3, 50)).astype("float32") for k in range(2)] for _ in range(3)]
     labels = [np.zeros(50, int)] * 3

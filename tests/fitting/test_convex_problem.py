@@ -198,6 +198,42 @@ def test_the_gauge_is_free_and_the_rest_has_the_bounds_of_the_calibrator(make_ca
     assert problem.high.tolist() == [1e3] * 6 + [torch.inf] * 4
 
 
+@pytest.mark.parametrize("name", ["dc", "cms_ap"])
+def test_at_the_same_point_only_the_penalty_is_computed_again(name, make_cases, randomise, monkeypatch):
+    cases = make_cases(4, 600)
+    calibrator, problem = build_linear(name, cases, randomise)
+    fresh = build_linear(name, cases, randomise)[1]
+    theta, counted = calibrator.theta().detach(), []
+    problem.evaluate(theta, problem.blocks)
+    problem.curvature(problem.blocks[0], theta[problem.blocks[0]])
+    for part in ("likelihood", "hessian"):
+        own = getattr(calibrator, part)
+        monkeypatch.setattr(calibrator, part, lambda *a, own=own, part=part: (counted.append(part), own(*a))[1])
+    for one in (problem, fresh):
+        one.set_strengths(Strengths(7.0, 5.0, 3.0), 0.8)
+    for found, expected in zip(
+        problem.evaluate(theta, problem.blocks), fresh.evaluate(theta, problem.blocks), strict=True
+    ):
+        assert torch.equal(found, expected)
+    unit = torch.ones(theta.shape[1], dtype=torch.float64)
+    block = problem.blocks[0]
+    assert torch.equal(*(one.curvature(block, theta[block]).product(unit) for one in (problem, fresh)))
+    assert counted == []
+    problem.evaluate(theta + 0.1, problem.blocks)
+    problem.curvature(block, theta[block] + 0.1)
+    assert counted == ["likelihood"] * len(problem.blocks) + ["hessian"]
+
+
+def test_a_larger_sample_has_a_hessian_of_its_own(make_cases, monkeypatch):
+    monkeypatch.setattr(convex_problem, "HESSIAN_WORK", 1)
+    monkeypatch.setattr(convex_problem, "SMALLEST_SAMPLE_PER_VARIABLE", 1)
+    calibrator, problem = build_linear("dc", make_cases(3, 2000))
+    theta = calibrator.theta().detach()[0]
+    first = problem.curvature(0, theta).product(torch.ones_like(theta))
+    assert problem.refine(0)
+    assert not torch.equal(problem.curvature(0, theta).product(torch.ones_like(theta)), first)
+
+
 def test_what_the_first_approach_refines_stays_its_own(make_cases, monkeypatch):
     monkeypatch.setattr(convex_problem, "HESSIAN_WORK", 1)
     monkeypatch.setattr(convex_problem, "SMALLEST_SAMPLE_PER_VARIABLE", 1)

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from segcal import ArrayCases
 from segcal.errors import InputError
-from segcal.fitting.division import divide, divide_folds, each_fold, thinned
+from segcal.fitting.division import HELD_VOXELS, divide, divide_folds, each_fold, thinned, thinned_cases
 from segcal.fitting.voxels import SampledVoxels, StreamedVoxels
 
 
@@ -120,3 +120,21 @@ def test_thinning_keeps_the_shares_of_cases_and_the_weight(make_cases, streamed)
     for case_id in few.ids:
         assert abs(few.subset([case_id]).used - 500) < 60
     assert thinned(source, 6000, 0) is source
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+def test_thinning_cases_keeps_small_ones_whole_and_the_weight(make_cases, streamed):
+    cases = make_cases(3, 6000, parts=3)
+    source = StreamedVoxels(cases, silent) if streamed else SampledVoxels(cases, 10_000, 0, silent)
+    few = thinned_cases(source, 500, 0)
+    assert few.ids == source.ids
+    for case_id in few.ids:
+        assert abs(few.subset([case_id]).used - 500) < 60
+        assert few.subset([case_id]).total_weight == pytest.approx(2000, rel=0.15)
+    assert thinned_cases(source, 2000, 0) is source
+
+
+def test_of_a_held_out_case_a_bounded_number_of_voxels_is_measured(make_cases):
+    cases = make_cases(3, 3 * (HELD_VOXELS + 3000), parts=3)
+    for fold in each_fold(cases, SampledVoxels(cases, 20_000, 0, silent), None, 3, 0):
+        assert abs(fold.held.used - HELD_VOXELS) < 0.01 * HELD_VOXELS

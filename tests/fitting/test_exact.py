@@ -8,7 +8,7 @@ from sklearn.linear_model import LogisticRegression
 
 from segcal import ArrayCases, FitConfig, fit, make_calibrator
 from segcal.fitting.config import DEFAULT_STRENGTH, STRENGTHS
-from segcal.fitting.exact import _harmless
+from segcal.fitting.exact import _harmless, _rises
 from segcal.fitting.scores import Worth
 
 CONVEX = ["ts", "vs", "vs_ti", "ms", "ms_c", "dc", "cdc", "cms_ap", "cms_op"]
@@ -419,3 +419,20 @@ def test_of_a_guarded_calibrator_no_strength_stays_that_raises_an_error(ece, ba_
     found = {1e5: worths(0.1, 0.2), 1e-3: worths(ece, ba_ece, nll=0.5)}
     assert (1e-3 in _harmless(found)) == kept
     assert 1e5 in _harmless(found)
+
+
+@pytest.mark.parametrize(
+    ("means", "ends"),
+    [
+        ([1.0], False),
+        ([1.0, 0.9, 0.8], False),
+        ([1.0, 0.8, 0.89], False),  # less than half of what was gained
+        ([1.0, 0.8, 0.91], True),
+        ([1.0, 0.8, 0.81, 0.82], True),
+        ([1.0, 0.8, 0.81, 0.805], False),
+        ([1.0, 1.1], False),  # nothing was gained yet
+        ([1.0, 1.1, 1.2], True),
+    ],
+)
+def test_the_path_ends_where_the_likelihood_rises_twice_or_by_half_of_the_gain(means, ends):
+    assert _rises(means) is ends

@@ -66,6 +66,18 @@ def test_values_gradients_and_hessians_are_those_of_the_written_out_design(kinds
     torch.testing.assert_close(found, found.T, rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("kinds", ["class", "pairs"])
+def test_rows_that_are_made_of_fewer_numbers_have_the_hessian_of_these(kinds):
+    x, _, weight, rows = draw(kinds)
+    spread = torch.from_numpy(np.random.default_rng(1).uniform(size=(5, 2)) * [[1, 0], [1, 1], [1, 1], [0, 1], [1, 1]])
+    shared = 5 * (1 + sum(HATS))
+    whole = hessian(x, weight, rows, 4, HATS)
+    made = torch.block_diag(torch.eye(shared), *[spread] * (len(rows) - 1 - sum(HATS))).double()
+    found = hessian(x, weight, rows, 4, HATS, spread)
+    torch.testing.assert_close(found, made.T @ whole @ made, rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(found, found.T, rtol=0, atol=0)
+
+
 def test_sums_do_not_depend_on_the_number_of_threads():
     x, labels, weight, rows = draw("pairs", count=20_000)
     before = torch.get_num_threads()

@@ -128,6 +128,8 @@ def run_job(job: Job, protocol: Protocol, folder: Path, report: Report = lambda 
             if target:
                 cases, background = _elsewhere(job, protocol, protocol.task(target), split, opened.cases)
             calibrators = {unit.pipeline.title: fits[unit.pipeline.title].calibrator for unit in units}
+            for calibrator in calibrators.values():
+                calibrator.to(protocol.device)
             counter = CaseCounter(benchmark_metrics(protocol.metrics, background), calibrators)
             for number, case_id in enumerate(sorted(cases.ids)):
                 report(f"{where}: testing case {number + 1} of {len(cases)}")

@@ -251,13 +251,13 @@ class Conic(ConvexCalibrator):
         """Return the Hessian of the summed NLL, divided by `total`."""
         if block.features.device.type != "cpu":
             return super().hessian(block, theta, total)
-        rows = [part @ spread.T for part, spread in self._parts(theta)]
-        bend = conic_numba.hessian(block.features, block.weight, torch.cat(rows), self.num_classes, self.hat_counts)
+        parts = self._parts(theta)
+        rows, (nodes, *of_class) = [part @ spread.T for part, spread in parts], [spread for _, spread in parts]
+        values = torch.cat(rows), self.num_classes, self.hat_counts
+        bend = conic_numba.hessian(block.features, block.weight, *values, *of_class)
         for _ in range(2):  # from both sides
-            bend = bend.T.reshape(len(bend.T), -1, self.ramps + 1)
-            back = bend.split([len(part) for part in rows], dim=1)
-            parts = [(b @ spread).flatten(1) for b, (_, spread) in zip(back, self._parts(theta), strict=True)]
-            bend = torch.cat(parts, dim=1)
+            shared, own = bend.T.tensor_split([rows[0].numel()], dim=1)
+            bend = torch.cat([(shared.reshape(-1, len(nodes)) @ nodes).reshape(len(shared), -1), own], dim=1)
         return bend / total
 
     def _parts(self, theta: Tensor) -> list[tuple[Tensor, Tensor]]:

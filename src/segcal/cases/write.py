@@ -25,7 +25,7 @@ from segcal.atomic import naming, temporary
 from segcal.cases.base import naming_case
 from segcal.cases.files import FileCases
 from segcal.cases.formats import Format
-from segcal.cases.keep_argmax import keep_binary_decision, keep_decision
+from segcal.cases.keep_argmax import keep_binary_decision, keep_decision, lowest_argmax
 from segcal.cases.kinds import check_kind
 from segcal.cases.nifti_file import EXTENSIONS, load_extra, open_nifti, save_like, turned_back
 from segcal.cases.records import Records
@@ -142,7 +142,7 @@ class CaseWriter:
     def _winner(self, values: np.ndarray) -> np.ndarray:
         if self.kind == "sigmoid":
             return (values > 0.5).astype(np.int64)
-        return np.argmax(values, axis=0)
+        return lowest_argmax(values)
 
 
 def _to_dtype(log_probs: Tensor, kind: Kind, dtype: np.dtype[Any]) -> np.ndarray:

@@ -11,7 +11,6 @@ from segcal.cli.reading import open_folders
 from segcal.cli.wording import plural
 
 ABOUT = {
-    "help": "calibrated probabilities, in the format that came in",
     "usage": "segcal apply CAL PREDICTIONS... -o OUT [options]",
     "description": "Calibrate every case into a new folder, in the format that came in. Every file is read back and\n"
     "compared before it is put in place. Run again, the command goes on with what is missing or changed.",

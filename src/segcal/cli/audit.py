@@ -4,13 +4,13 @@ import argparse
 from pathlib import Path
 
 import segcal
-from segcal.cli.console import USER_ERROR, Output
+from segcal.cli.codes import USER_ERROR
+from segcal.cli.console import Output
 from segcal.cli.progress import case_bar
 from segcal.cli.reading import open_folders
 from segcal.cli.wording import plural
 
 ABOUT = {
-    "help": "the promises of a calibrator, proved on its parameters and tried on data",
     "usage": "segcal audit CAL [PREDICTIONS...] [options]",
     "description": "Say for every promise how it is known, and show a concrete input where there is none. Every\n"
     "voxel of the predictions, if there are any, is tried. Exit code 2: a promise is broken.",
@@ -30,7 +30,8 @@ def run(args: argparse.Namespace) -> int:
     fitted = segcal.load(args.calibrator)
     cases = open_folders(args, args.paths, pooling=fitted.pooling) if args.paths else None
     with case_bar("trying", 0 if cases is None else len(cases)) as step:
-        result = segcal.audit(fitted.calibrator, cases, args.workers, None if args.strict else output.failed, step)
+        failed = None if args.strict else output.failed
+        result = segcal.audit(fitted.calibrator, cases, args.workers, failed, step, args.device)
     certificate = fitted.certificate
     residual = "" if certificate.kkt_residual is None else f", residual {certificate.kkt_residual:.1e}"
     output.say(

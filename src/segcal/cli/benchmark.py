@@ -22,7 +22,6 @@ from segcal.summary import SUMMARY
 from segcal.target import claim
 
 ABOUT = {
-    "help": "the paper's protocol on your own cases",
     "description": "Fit and test every pipeline of a protocol, and run its studies. What is finished is skipped.",
     "epilog": "example: segcal benchmark protocol.toml -o results/ --workers 2",
 }

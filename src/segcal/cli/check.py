@@ -7,7 +7,8 @@ from typing import Any
 
 import segcal
 from segcal.cases import CheckResult
-from segcal.cli.console import DONE, SOME_FAILED, USER_ERROR, Output
+from segcal.cli.codes import DONE, SOME_FAILED, USER_ERROR
+from segcal.cli.console import Output
 from segcal.cli.progress import case_bar
 from segcal.cli.reading import read_options
 from segcal.cli.wording import in_options, plural, table
@@ -17,7 +18,6 @@ FACTS = ("cases", "format", "kind", "pooling", "members", "num_classes", "usable
 
 
 ABOUT = {
-    "help": "is this folder usable, and what is in it",
     "usage": "segcal check PREDICTIONS... [LABELS] [options]",
     "description": "Read every file once and report everything that is wrong or odd, in one table.\n"
     "Exit code 0: all cases are usable; 3: some are not; 2: none is.",

@@ -8,11 +8,11 @@ from typing import Any
 from rich.console import Console
 
 from segcal.cases.base import CaseError
+from segcal.cli.codes import DONE, SOME_FAILED
 from segcal.cli.wording import in_options, plural
 from segcal.documents import json_text
 from segcal.names import clean, clean_lines
 
-DONE, USER_ERROR, SOME_FAILED, INTERRUPTED = 0, 2, 3, 130
 # A table in a pipe is not squeezed into 80 columns.
 PIPE_WIDTH = 140
 

@@ -9,7 +9,6 @@ from segcal.cli.progress import case_bar
 from segcal.cli.reading import open_folders
 
 ABOUT = {
-    "help": "any format to segcal's own store: pooled, half the size, decisions exact",
     "usage": "segcal convert PREDICTIONS... -o STORE [--labels FOLDER] [options]",
     "description": "Write pooled cases, with their labels, into segcal's own format, which needs no further options.\n"
     "Run again, the command goes on with what is missing or changed.",

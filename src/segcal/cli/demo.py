@@ -4,12 +4,15 @@ import argparse
 import os
 from pathlib import Path
 
-from segcal.cli.console import DONE, Output
+from segcal.cli.codes import DONE
+from segcal.cli.console import Output
 from segcal.cli.progress import step_bar
 from segcal.cli.reading import json_option
 from segcal.demo.plan import full_plan, quick_plan
 from segcal.demo.story import tell_story
 from segcal.errors import InputError
+from segcal.kernels.jit import was_compiled
+from segcal.kernels.reliability_numba import count_block
 from segcal.target import claim
 
 EXAMPLE = "example:\n  segcal demo --out demo-results"
@@ -18,7 +21,6 @@ MOST_WORKERS = 4
 
 
 ABOUT = {
-    "help": "the whole story on embedded data, in minutes",
     "description": "Predict three embedded tasks with trained ensembles, calibrate, compare, and say what was found.",
     "epilog": EXAMPLE,
 }
@@ -38,6 +40,8 @@ def run(args: argparse.Namespace) -> int:
     workers = min(os.cpu_count() or 1, MOST_WORKERS) if args.workers is None else args.workers
     if workers < 1:
         raise InputError(f"--workers is {workers}, but at least 1 is needed. Leave it out to use all cores.")
+    if not was_compiled(count_block):
+        output.say("The first run on a machine compiles what it counts with and keeps it: about a minute more, once.")
     plan = full_plan(workers) if args.full else quick_plan(workers)
     with claim(args.out), step_bar("demo") as show:
         story = tell_story(plan, args.out, show)

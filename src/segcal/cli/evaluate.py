@@ -19,7 +19,6 @@ SIGNATURES = (CSV_SIGNATURE, SUMMARY_SIGNATURE, PAGE_SIGNATURE)
 
 
 ABOUT = {
-    "help": "how honest the confidences are, before and after calibration",
     "usage": "segcal evaluate PREDICTIONS... LABELS [--calibrator CAL] [options]",
     "description": "Measure every case, before and after calibration, with intervals over cases. Cases that the\n"
     "calibrator was fitted or chosen on are reported apart from those that were held out.",
@@ -49,7 +48,6 @@ def run(args: argparse.Namespace) -> int:
     cases = open_folders(args, *split_folders(args.paths), pooling=None if fitted is None else fitted.pooling)
     if fitted is not None:
         check_match(fitted, cases, args.ignore_pooling)
-        fitted.calibrator.to(args.device)
     inputs = [path for case_id in cases.ids for path in cases.sources(case_id)]
     inputs += [] if args.calibrator is None else list(args.calibrator.iterdir())
     for path, signature in zip((args.csv, args.summary, args.report), SIGNATURES, strict=True):
@@ -58,6 +56,7 @@ def run(args: argparse.Namespace) -> int:
     with case_bar("measuring", len(cases)) as step:
         failed, metrics = None if args.strict else output.failed, args.metrics and args.metrics.split(",")
         options = {"metrics": metrics, "seed": args.seed, "workers": args.workers, "progress": step}
+        options |= {"device": args.device}
         results = evaluate_by_part(cases, fitted, failed, **options)
     part, first = next(iter(results.items()))
     if args.csv is not None:

@@ -5,12 +5,12 @@ from dataclasses import asdict
 from pathlib import Path
 
 import segcal
-from segcal.cli.console import DONE, Output
+from segcal.cli.codes import DONE
+from segcal.cli.console import Output
 from segcal.cli.reading import json_option
 from segcal.cli.wording import plural
 
 ABOUT = {
-    "help": "one ONNX graph of the calibrator, or of a network with its calibrator",
     "usage": "segcal export CAL MODEL.onnx [--model NETWORK.onnx] [options]",
     "description": "Write one graph with free batch and space, run it, and compare it with the library before it is\n"
     "put in its place: not one voxel may have another winner. With --model, the calibrator is joined to the\n"

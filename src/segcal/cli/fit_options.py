@@ -7,7 +7,6 @@ from segcal.calibrators import CALIBRATORS
 from segcal.cli.parsing import voxels
 
 ABOUT = {
-    "help": "fit a calibrator; by default the best one that keeps the mask",
     "usage": "segcal fit PREDICTIONS... LABELS -o CAL [options]",
     "description": "Compare calibrators on cases that are held out in turn, fit the winner to all cases, save it.\n"
     "By default every calibrator competes that works voxel by voxel, ignores the logit offset and\n"

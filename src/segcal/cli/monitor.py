@@ -7,13 +7,13 @@ from pathlib import Path
 import msgspec
 
 import segcal
-from segcal.cli.console import USER_ERROR, Output
+from segcal.cli.codes import USER_ERROR
+from segcal.cli.console import Output
 from segcal.cli.progress import case_bar
 from segcal.cli.reading import open_folders
 from segcal.cli.wording import plural, table
 
 ABOUT = {
-    "help": "unusual cases and drifts of a stream, without labels",
     "usage": "segcal monitor CAL PREDICTIONS... [--state FILE] [options]",
     "description": "Compare new cases with those that the calibrator remembers, in the order of their names: which\n"
     "are unusual, and whether the calibrator still applies. FILE keeps the stream: the next call goes on\n"

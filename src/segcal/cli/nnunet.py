@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import segcal
-from segcal.cli.console import DONE, Output
+from segcal.cli.codes import DONE
+from segcal.cli.console import Output
 from segcal.cli.reading import json_option
 from segcal.errors import InputError
 
 ABOUT = {
-    "help": "inside nnU-Net v2: fit from the folds of a model, predict calibrated",
     "usage": "segcal nnunet fit|predict -d DATASET -c CONFIGURATION ... --calibrator CAL",
     "description": "predict: nnUNetv2_predict with calibrated probabilities, equal to predicting, saving and segcal\n"
     "apply; flags are those of nnUNetv2_predict, and probabilities are always written. fit: from the held-out\n"

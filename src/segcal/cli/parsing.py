@@ -6,9 +6,7 @@ import sys
 from functools import partial
 from typing import Any, NoReturn
 
-import torch
-
-from segcal.cli.console import USER_ERROR
+from segcal.cli.codes import USER_ERROR
 from segcal.names import clean
 
 WIDTH = 100
@@ -46,6 +44,8 @@ class Parser(argparse.ArgumentParser):
 
 def device(text: str) -> str:
     """Return the name of a device that is there."""
+    import torch  # takes seconds, and mistakes in other options should not
+
     try:
         kind = torch.device(text).type
     except RuntimeError:

@@ -4,7 +4,8 @@ import argparse
 from pathlib import Path
 
 from segcal.cli import evaluate
-from segcal.cli.console import DONE, Output
+from segcal.cli.codes import DONE
+from segcal.cli.console import Output
 from segcal.errors import InputError
 from segcal.studies.page import write_report
 
@@ -17,7 +18,6 @@ OTHERWISE = {"metrics": None, "csv": None, "summary": None, "seed": 0, "ignore_p
 
 
 ABOUT = {
-    "help": "one offline page: verdict, tables, diagrams, cases",
     "usage": "segcal report RESULTS | CAL PREDICTIONS... LABELS [options]",
     "description": "Write one HTML file that shows a folder of results and needs no network; or, of a calibrator and\n"
     "predictions, what segcal evaluate --report writes. See docs/report.md.",

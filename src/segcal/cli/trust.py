@@ -17,7 +17,6 @@ from segcal.trust.guarantees import MaskWriter
 from segcal.trust.result import CSV_SIGNATURE, JSON_SIGNATURE, write_trust
 
 ABOUT = {
-    "help": "expected Dice and volume of each structure, with intervals; what to look at first",
     "usage": "segcal trust CAL PREDICTIONS... -o OUT [options]",
     "description": "Estimate, for every case and structure and without labels, Dice and volume with intervals, and\n"
     "say which masks a person should look at and why. OUT gets trust.json, trust.csv and report.html.\n"

@@ -11,7 +11,6 @@ from segcal.cli.wording import plural
 from segcal.integrations.viewers import FORMS, LEVELS
 
 ABOUT = {
-    "help": "files for viewers: NIfTI per class, BIDS, iso-contours, DICOM SEG",
     "usage": "segcal view CAL PREDICTIONS... -o OUT [--to FORM] [options]",
     "description": "Calibrate every case and write what a viewer opens, in the geometry of the predictions.",
     "epilog": "examples:\n  segcal view calibrator/ predictions/ -o maps/ --to contours\n"

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from segcal.calibrators.base import Calibrator
@@ -21,6 +22,7 @@ from segcal.errors import InputError
 from segcal.evaluation.slabs import as_seen
 from segcal.evaluation.violations import Measured, adversarial, measure, rise_of, shift_change
 from segcal.fitting.certificate import Fitted
+from segcal.fitting.fit import check_device
 
 # What float64 rounding of z + 1000 can change in a log-probability.
 ROUNDING = 1e-6
@@ -92,6 +94,7 @@ def audit(
     workers: int = 1,
     failed: Callable[[CaseError], None] | None = None,
     progress: Callable[[], None] | None = None,
+    device: str | torch.device | None = None,
     **declared: Any,
 ) -> Audit:
     """Examine the promises of a calibrator.
@@ -102,6 +105,7 @@ def audit(
         workers: how many processes try cases.
         failed: takes the error of a case that is not usable, which is then left out; without it the error is raised.
         progress: called when a case is done.
+        device: where to compute; where the calibrator is, if not given.
         declared: what is known of arrays, such as `kind`.
 
     >>> from segcal import make_calibrator
@@ -116,6 +120,7 @@ def audit(
             f"calibrator is {type(calibrator).__name__}, but a calibrator, or what fit or load returned, is needed. "
             "Pass one of these."
         )
+    calibrator = calibrator if device is None else calibrator.to(check_device(device))
     cases = None if cases is None else as_seen(as_cases(cases, **declared), calibrator)
     if cases is not None and cases.num_classes != calibrator.num_classes:
         raise InputError(

@@ -60,7 +60,7 @@ class Counter:
 
 def _scores(calibrator: Map, case: Case) -> Tensor:
     if isinstance(calibrator, Calibrator):
-        return calibrated_scores(calibrator, case)
+        return calibrated_scores(calibrator, case, case.logits.device)  # a case need not fit where one slab does
     with torch.no_grad():
         return calibrator(case.logits[None], case.context)[0]
 

@@ -14,6 +14,9 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import torch
+
+from segcal.calibrators.base import Calibrator
 from segcal.cases import as_cases
 from segcal.cases.base import Case, CaseError, Cases
 from segcal.cases.files import FileCases
@@ -25,6 +28,7 @@ from segcal.evaluation.case_counter import Counter, Map, Stage, summarise
 from segcal.evaluation.result import Evaluation
 from segcal.evaluation.slabs import as_seen
 from segcal.fitting.certificate import Fitted
+from segcal.fitting.fit import check_device
 from segcal.metrics import Metric, find_metrics
 from segcal.statistics import BandCache, CaseTables
 from segcal.summary import LEVEL, REPLICATES, Draws
@@ -56,6 +60,7 @@ def evaluate(
     failed: Callable[[CaseError], None] | None = None,
     *,
     labels: Any = None,
+    device: str | torch.device | None = None,
     **declared: Any,
 ) -> Evaluation:
     """Measure cases before and, with a calibrator, after calibration.
@@ -73,6 +78,7 @@ def evaluate(
         workers: how many processes measure cases at a time; the result is the same to the last bit.
         failed: takes the error of a case that is not usable, which is then left out; without it the error is raised.
         labels: of arrays.
+        device: where the calibrator computes, slab by slab; where it is, if not given. Cases are counted in memory.
         declared: what else is known of arrays, such as `kind` and `ignore`.
 
     >>> import numpy as np
@@ -87,6 +93,8 @@ def evaluate(
             f"calibrator is {type(calibrator).__name__}, but a calibrator, what fit or load returned, or a function is "
             "needed. Pass one of these."
         )
+    if device is not None and isinstance(calibrator, Calibrator):
+        calibrator.to(check_device(device))
     chosen = _choose(metrics, calibrator is not None)
     cases = as_seen(as_cases(cases, labels, **declared), calibrator)
     if len(cases) == 0:

@@ -90,7 +90,7 @@ def shift_change(calibrator: Calibrator, logits: Tensor) -> tuple[float, dict[st
 @torch.no_grad()
 def rise_of(calibrator: Calibrator, logits: Tensor, kept: str) -> tuple[float, dict[str, Any]]:
     """Return by how much a class rises above one that was above it, and the clearest voxel that shows it."""
-    scores = calibrator.scores(*_as_taken(calibrator, logits)).movedim(1, -1).reshape(logits.shape)
+    scores = calibrator.scores(*_as_taken(calibrator, logits)).movedim(1, -1).reshape(logits.shape).to(logits.device)
     rises = _reversal(logits, scores)
     if kept == "argmax":
         rises = scores.amax(1) - scores.gather(1, winner(logits)[:, None])[:, 0]
@@ -111,13 +111,14 @@ def _reversal(logits: Tensor, scores: Tensor) -> Tensor:
 
 
 def _as_taken(calibrator: Calibrator, logits: Tensor) -> tuple[Tensor, Context]:
-    """Return voxels as a calibrator takes them: as an image with a blank picture and members, if it looks at such."""
+    """Return voxels as a calibrator takes them, where it is; as an image with a blank picture, if it looks at such."""
+    logits = logits.to(next(calibrator.parameters(), logits).device)
     if not calibrator.pointwise:
         side = next(n for n in range(int(len(logits) ** 0.5), 0, -1) if len(logits) % n == 0)
         logits = logits.T.reshape(1, logits.shape[1], side, -1)
     channels = calibrator.options.get("image_channels", 0)
     blank = logits.new_zeros(len(logits), channels, *logits.shape[2:])
-    more = torch.linspace(0, 1, logits[:, 0].numel(), dtype=logits.dtype).reshape(logits[:, 0].shape)
+    more = torch.linspace(0, 1, logits[:, 0].numel()).to(logits).reshape(logits[:, 0].shape)
     return logits, Context(blank if channels else None, more if calibrator.sees_members else None)
 
 

@@ -79,10 +79,13 @@ class VoxelBatches(Batches):
     def _sums_of(self, model: Calibrator, number: int | None) -> Iterator[tuple[Tensor, Tensor]]:
         rng = np.random.default_rng([self._seed, number or 0])
         for voxels in self._source:
-            count = voxels.labels.numel()
-            order = torch.from_numpy(np.arange(count) if number is None else rng.permutation(count))
-            for index in order.split(BATCH_VOXELS):
-                logits, labels, weight, *_ = voxels.take(index).each(lambda values: values.to(self._device))
+            own = voxels._replace(context=None, distance=None)  # of no use to those that work voxel by voxel
+            count = own.labels.numel()
+            order = None if number is None else torch.from_numpy(rng.permutation(count))
+            for start in range(0, count, BATCH_VOXELS):
+                part = slice(start, start + BATCH_VOXELS)
+                batch = own.take(part if order is None else order[part])
+                logits, labels, weight, *_ = batch.each(lambda values: values.to(self._device))
                 yield _weighted(model.scores(logits.T.contiguous()), labels, weight)
 
 

@@ -29,7 +29,7 @@ from segcal.fitting.choice import (
     undecided,
 )
 from segcal.fitting.config import FitConfig, check_config
-from segcal.fitting.division import Fold, count_folds, divide, each_fold, group_names
+from segcal.fitting.division import Fold, count_folds, divide, folds_of, group_names
 from segcal.fitting.exact import at, given, walk
 from segcal.fitting.fit import check_device, fit_declared, fit_to
 from segcal.fitting.progress import Progress, Report, silent
@@ -160,6 +160,7 @@ class _Contest:
         self._config, self._device, self._report = config, device, report
         self.tried: list[Tried] = []
         self._left: list[Candidate] = []
+        self._folds: dict[str | None, list[Fold]] = {}
         self.paths: dict[str, tuple[dict[str, float], ...]] = {}
 
     def add(self, name: str, data: FitData) -> None:
@@ -189,10 +190,17 @@ class _Contest:
         found = decide(self.tried, dict(zip(ids, group_names(held, ids), strict=True)), folds)
         return replace(found, candidates=(*found.candidates, *self._left))
 
+    def _folds_of(self, data: FitData) -> list[Fold]:
+        """Return the folds of a pooling, which all candidates share."""
+        pooling = data.cases.pooling
+        if pooling not in self._folds:
+            self._folds[pooling] = list(folds_of(data, self._config))
+        return self._folds[pooling]
+
     def _walk(self, candidate: Candidate, request: Request) -> Tried | None:
         """Return the strength that does best on held-out cases; None if that is temperature scaling."""
         fixed = given(request)
-        found = walk(request, fixed)
+        found = walk(request, fixed, self._folds_of(request))
         if found is None or found.chosen == max(found.worth):
             return None
         path = tuple({"strength": strength, "held_out_nll": mean} for strength, mean in found.means().items())
@@ -202,8 +210,7 @@ class _Contest:
     def _hold_out(self, candidate: Candidate, request: Request) -> Tried | None:
         """Fit to every fold and measure; None if a fold says that it is worse than temperature scaling."""
         worth: dict[str, Worth] = {}
-        config = self._config
-        for fold in each_fold(request.cases, request.source, request.validation, config.folds, config.seed):
+        for fold in self._folds_of(request):
             calibrator = copy.deepcopy(request.calibrator)
             fit_declared(_on_fold(replace(request, calibrator=calibrator), fold))
             worth |= measure(calibrator, fold.held, self._device)

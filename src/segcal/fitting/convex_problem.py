@@ -41,6 +41,8 @@ SMALLEST_SAMPLE_PER_VARIABLE = 12
 LARGEST_FIRST_SAMPLE = 1 << 14
 # By products: fewer voxels would leave too many directions without curvature.
 PRODUCT_SAMPLE = 1 << 16
+# Numbers of the Hessians of all experts up to which the last ones are kept.
+KEPT_HESSIANS = 1 << 22
 
 
 class ConvexProblem(BlockProblem):
@@ -176,7 +178,13 @@ class LinearProblem(ConvexProblem, ProductProblem):
         self.blocks = sorted(self._quotas)
         self._squares = None if self.large else calibrator.squares()
         self._preconditioners: dict[int, tuple[Tensor, float]] = {}
+        self._forget()
         self.set_strengths(Strengths(0.0, 0.0))
+
+    def _forget(self) -> None:
+        # Of the likelihood at the last point of each expert, where the path of strengths goes on: it knows no strength.
+        self._values: dict[int, tuple[Tensor, Tensor, Tensor]] = {}
+        self._bends: dict[int, tuple[Tensor, Tensor]] = {}
 
     def set_strengths(self, strengths: Strengths, inverse_temperature: float = 1.0) -> None:
         """Choose the strengths, and the temperature that nu draws to."""
@@ -206,16 +214,21 @@ class LinearProblem(ConvexProblem, ProductProblem):
         # Copies: what the first approach refines must not change what is known of the whole problem.
         small._quotas, small._samples = dict(self._quotas), dict(self._samples)
         small._frames = self._frames.restricted_to(small._samples)
+        small._forget()
         return small
 
     def evaluate(self, theta: Tensor, blocks: list[int]) -> tuple[Tensor, Tensor]:
         """Return objective and gradient of the experts asked for, in one pass."""
         values, gradients = torch.zeros(len(theta), dtype=torch.float64), torch.zeros_like(theta)
-        for expert, block in self._frames.blocks(blocks):
+        new = [e for e in blocks if e not in self._values or not torch.equal(self._values[e][0], theta[e])]
+        for expert, block in self._frames.blocks(new) if new else ():
             value, gradient = self._calibrator.likelihood(block, theta[expert])
             values[expert] += value / self._frames.total_weight
             gradients[expert] += gradient / self._frames.total_weight
+        for expert in new:
+            self._values[expert] = theta[expert].clone(), values[expert].clone(), gradients[expert].clone()
         for expert in blocks:
+            _, values[expert], gradients[expert] = self._values[expert]
             penalty, push = self.penalty(theta[expert])
             values[expert] += penalty
             gradients[expert] += push
@@ -223,14 +236,20 @@ class LinearProblem(ConvexProblem, ProductProblem):
 
     def curvature(self, block: int, theta: Tensor) -> Curvature:
         """Return the Hessian of one expert, estimated on its sample."""
-        bend = self._calibrator.hessian(self._samples[block], theta, self._frames.total_weight)
-        return Curvature(bend + self._penalty)
+        kept = self._bends.get(block)
+        if kept is None or not torch.equal(kept[0], theta):
+            bend = self._calibrator.hessian(self._samples[block], theta, self._frames.total_weight)
+            kept = theta.clone(), bend
+            if len(theta) ** 2 * self.num_blocks <= KEPT_HESSIANS:
+                self._bends[block] = kept
+        return Curvature(kept[1] + self._penalty)
 
     def refine(self, block: int) -> bool:
         """Draw four times as many voxels for the Hessian of this expert."""
         if self._quotas[block] >= min(self._frames.counts[block], self._frames.largest_sample):
             return False
         self._quotas[block] = min(4 * self._quotas[block], self._frames.largest_sample)
+        self._bends.pop(block, None)
         self._samples.update(self._frames.draw({block: self._quotas[block]}, self._seed))
         return True
 

@@ -6,18 +6,22 @@ Folds are parts of about the same size, each to be held out once. With validatio
 calibration cases, measured on those.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from segcal.cases.base import Cases, Split
 from segcal.errors import InputError
+from segcal.fitting.config import FitConfig
+from segcal.fitting.request import FitData
 from segcal.fitting.sample import join
 from segcal.fitting.voxels import HeldVoxels, VoxelSource, gather
 
 # Voxels of all cases together that a fit to a fold sees: what is compared are settings, not last digits.
 FOLD_VOXELS = 1 << 15
+# Voxels of a case that is held out: what is compared on it are settings, on the same voxels, and cases differ by more.
+HELD_VOXELS = 1 << 13
 
 
 class Fold(NamedTuple):
@@ -92,23 +96,41 @@ def each_fold(
     The seed is that of the division and of the voxels that are left out.
     """
     if validation is not None:
-        yield Fold(thinned(source, FOLD_VOXELS, seed), cases, validation)
+        yield Fold(thinned(source, FOLD_VOXELS, seed), cases, thinned_cases(validation, HELD_VOXELS, seed))
         return
     parts = divide_folds(cases, most, seed)
     for part in parts if len(parts) > 1 else []:
         learned = [case_id for case_id in cases.ids if case_id not in part]
         learn, held = source.subset(learned), source.subset(part)
         if learn.used and held.used:
-            yield Fold(thinned(learn, FOLD_VOXELS, seed), cases.subset(learned), held)
+            yield Fold(thinned(learn, FOLD_VOXELS, seed), cases.subset(learned), thinned_cases(held, HELD_VOXELS, seed))
+
+
+def folds_of(data: FitData, config: FitConfig) -> Iterator[Fold]:
+    """Yield the folds of data that have been read, as a configuration asks for them."""
+    return each_fold(data.cases, data.source, data.validation, config.folds, config.seed)
 
 
 def thinned(source: VoxelSource, most: int, seed: int) -> VoxelSource:
     """Return about `most` voxels of a source, as many of each case as its share; all if it holds no more."""
     if source.used <= most:
         return source
-    parts = [source.subset([case_id]) for case_id in source.ids]
-    kept = [gather(part, max(1, round(most * part.used / source.used)), seed) for part in parts if part.used]
-    counts = {part.ids[0]: voxels.labels.numel() for part, voxels in zip(parts, kept, strict=True) if part.used}
+    return _gathered(_cases_of(source), lambda used: max(1, round(most * used / source.used)), seed)
+
+
+def thinned_cases(source: VoxelSource, most: int, seed: int) -> VoxelSource:
+    """Return about `most` voxels of every case; all of those that have no more."""
+    parts = _cases_of(source)
+    return source if all(part.used <= most for part in parts) else _gathered(parts, lambda used: most, seed)
+
+
+def _cases_of(source: VoxelSource) -> list[VoxelSource]:
+    return [part for part in (source.subset([case_id]) for case_id in source.ids) if part.used]
+
+
+def _gathered(parts: list[VoxelSource], quota: Callable[[int], int], seed: int) -> VoxelSource:
+    kept = [gather(part, quota(part.used), seed) for part in parts]
+    counts = {part.ids[0]: voxels.labels.numel() for part, voxels in zip(parts, kept, strict=True)}
     return HeldVoxels(join(kept), counts)
 
 

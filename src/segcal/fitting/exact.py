@@ -10,17 +10,18 @@ The path goes from a strength at which nothing but temperature scaling is left,
 
 down to no penalty, each solution starting the next; the first two terms are Eq. 15. The first solution is approached on
 few voxels, among them many hard ones; from there a few Newton steps on all voxels remain. The path ends early where the
-held-out NLL of the first fold has risen twice in a row, and altogether where that fold gains nothing over temperature
-scaling; it is refined around the best. Of the strengths that are no more than one standard error worse than the best,
-over the groups of held-out cases, the strongest is taken: what the cases cannot tell apart is decided for the simpler
-map, and the simplest is temperature scaling. With one held-out group the error is not known, and the best is taken. Of
-a calibrator that is *guarded*, strengths at which the mean ECE or BA-ECE of held-out cases is more than 2 % higher than
-that of temperature scaling are left out before: a lower NLL is not bought with calibration errors.
+held-out NLL of the first fold has risen twice in a row, or once by half of what it had gained, and altogether where the
+folds so far gain nothing over temperature scaling; it is refined around the best. Of the strengths that are no more
+than one standard error worse than the best, over the groups of held-out cases, the strongest is taken: what the cases
+cannot tell apart is decided for the simpler map, and the simplest is temperature scaling. With one held-out group the
+error is not known, and the best is taken. Of a calibrator that is *guarded*, strengths at which the mean ECE or BA-ECE
+of held-out cases is more than 2 % higher than that of temperature scaling are left out before: a lower NLL is not
+bought with calibration errors.
 """
 
 import copy
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -33,7 +34,7 @@ from segcal.fitting import trust_region
 from segcal.fitting.certificate import Certificate
 from segcal.fitting.config import DEFAULT_STRENGTH, STRENGTHS
 from segcal.fitting.convex_problem import COARSE_TOL, ConvexProblem, make_problem, solve_temperature
-from segcal.fitting.division import Fold, each_fold, group_names
+from segcal.fitting.division import Fold, folds_of, group_names
 from segcal.fitting.newton import Solution, minimise, projected_gradient
 from segcal.fitting.request import Request
 from segcal.fitting.scores import Worth, both_nlls, measure, noise, paired
@@ -41,9 +42,7 @@ from segcal.fitting.voxels import StreamedVoxels, VoxelSource
 
 Fixed: TypeAlias = tuple[float | None, float | None, float | None]
 # Solutions along the path need not be exact.
-PATH_TOL = 3e-4
-# So many strengths in a row with a rising NLL end the path.
-RISES = 2
+PATH_TOL, RISES = 3e-4, 2
 # By what share a calibration error may be higher than that of temperature scaling.
 VISIBLE = 0.02
 
@@ -52,9 +51,10 @@ class Solver:
     """Solves the problem of a calibrator on given voxels, at one choice of strengths after another.
 
     Attributes:
-        calibrator: what is fitted; :meth:`write` leaves a solution in it.
+        calibrator: what is fitted; a solution is left in it by who asks for it.
         problem: the problem.
         passes: how often the voxels were visited.
+        theta: where the next solution starts; the last one, unless told.
     """
 
     def __init__(self, calibrator: Calibrator, source: VoxelSource, request: Request) -> None:
@@ -62,26 +62,26 @@ class Solver:
         calibrator.prepare((voxels.logits, voxels.context) for voxels in source)
         self.calibrator, self.problem = calibrator, make_problem(calibrator, source, request)
         self.passes = 0
+        self.theta: Tensor | None = None
         self._source, self._request = source, request
-        self._theta: Tensor | None = None
         self._inverse_temperature: float | None = None
 
     def solve(self, strengths: Strengths, tol: float) -> Solution:
         """Go to the optimum at these strengths, from the last one."""
         problem = self.problem
         problem.set_strengths(strengths, self.inverse_temperature() if strengths.nu else 1.0)
-        if self._theta is None:
-            coarse, self._theta = problem.coarse(), self.calibrator.theta().detach().double().cpu()
+        if self.theta is None:
+            coarse, self.theta = problem.coarse(), self.calibrator.theta().detach().double().cpu()
             if strengths.nu:  # where the penalty leads to
-                self._theta = problem.anchor.expand_as(self._theta).clone()
+                self.theta = problem.anchor.expand_as(self.theta).clone()
             if coarse is not None:
-                self._theta = minimise(coarse, self._theta, problem.blocks, COARSE_TOL).theta
+                self.theta = minimise(coarse, self.theta, problem.blocks, COARSE_TOL).theta
         if problem.large:
             assert isinstance(problem, trust_region.ProductProblem)
-            solution = trust_region.minimise(problem, self._theta, problem.blocks, tol, self._report)
+            solution = trust_region.minimise(problem, self.theta, problem.blocks, tol, self._report)
         else:
-            solution = minimise(problem, self._theta, problem.blocks, tol, self._report)
-        self._theta = solution.theta
+            solution = minimise(problem, self.theta, problem.blocks, tol, self._report)
+        self.theta = solution.theta
         self.passes += solution.evaluations
         return solution
 
@@ -93,10 +93,6 @@ class Solver:
             self.passes += solution.evaluations
             self._inverse_temperature = float(solution.theta)
         return self._inverse_temperature
-
-    def write(self, theta: Tensor) -> None:
-        """Leave a solution ``(E, P)`` in the calibrator."""
-        self.calibrator.set_theta(theta)
 
     def _report(self, residual: float) -> None:
         self._request.report(f"residual {residual:.1e}")
@@ -137,18 +133,17 @@ def at(strength: float, fixed: Fixed) -> Strengths:
     return Strengths(*(strength if value is None else value for value in fixed))
 
 
-def walk(request: Request, fixed: Fixed) -> Walk | None:
-    """Measure the strengths of the path on held-out cases and choose; None if no case can be held out."""
-    config = request.config
+def walk(request: Request, fixed: Fixed, parts: Iterable[Fold]) -> Walk | None:
+    """Measure the strengths of the path on the held-out cases of these folds and choose; None if there are none."""
     worth: dict[float, dict[str, Worth]] = {}
     folds: list[_FoldWalk] = []
     path: Sequence[float] = STRENGTHS
-    for fold in each_fold(request.cases, request.source, request.validation, config.folds, config.seed):
+    for fold in parts:
         folds.append(_FoldWalk(request, fold, fixed))
         tried = folds[-1].walk(path, may_end=len(folds) == 1)
         _add(worth, tried)
         path = list(tried)  # where the first fold ended, the others end
-        if len(folds) == 1 and _lowest(tried) == max(path) and request.validation is None:
+        if _lowest(worth) == max(path) and request.validation is None:
             break  # nothing is gained over temperature scaling: the other folds need not be asked
     if not folds:
         return None
@@ -167,19 +162,29 @@ class _FoldWalk:
     def __init__(self, request: Request, fold: Fold, fixed: Fixed) -> None:
         self._request, self._held, self._fixed = request, fold.held, fixed
         self._solver = Solver(copy.deepcopy(request.calibrator), fold.learn, request)
+        self._found: dict[float, Tensor] = {}
 
     def walk(self, path: Sequence[float], may_end: bool) -> dict[float, dict[str, Worth]]:
         """Return what the held-out cases say of each strength, as far as the path was walked."""
         tried: dict[float, dict[str, Worth]] = {}
         means: list[float] = []
         for strength in path:
-            self._solver.write(self._solver.solve(at(strength, self._fixed), PATH_TOL).theta)
+            if stronger := [other for other in self._found if other > strength]:
+                self._solver.theta = self._found[min(stronger)]
+            self._found[strength] = self._solver.solve(at(strength, self._fixed), PATH_TOL).theta
+            self._solver.calibrator.set_theta(self._found[strength])
             tried[strength] = measure(self._solver.calibrator, self._held, self._request.device)
             means.append(_mean(tried[strength]))
             self._request.report(f"strength {strength:g}: held-out NLL {means[-1]:.5f}")
-            if may_end and len(means) > RISES and means[-RISES - 1 :] == sorted(means[-RISES - 1 :]):
+            if may_end and _rises(means):
                 break
         return tried
+
+
+def _rises(means: list[float]) -> bool:
+    """Return whether the NLL, of one strength after the other, has risen too often or by too much to fall again."""
+    lost, gained, last = means[-1] - min(means), means[0] - min(means), means[-RISES - 1 :]
+    return lost > gained / 2 > 0 or (len(last) > RISES and last == sorted(last))
 
 
 def _add(worth: dict[float, dict[str, Worth]], more: dict[float, dict[str, Worth]]) -> None:
@@ -239,10 +244,10 @@ def fit_convex(request: Request) -> Certificate:
     solver = Solver(request.calibrator, request.source, request)
     problem = solver.problem
     fixed = given(request)
-    found = walk(request, fixed) if None in fixed else None
+    found = walk(request, fixed, folds_of(request, request.config)) if None in fixed else None
     strengths = at(DEFAULT_STRENGTH if found is None else found.chosen, fixed)
     solution = solver.solve(strengths, request.config.tol)
-    solver.write(solution.theta)
+    solver.calibrator.set_theta(solution.theta)
     nll = solution.values - problem.penalties(solution.theta)
     return Certificate(
         method="convex",

@@ -51,7 +51,9 @@ class Voxels(NamedTuple):
 
 
 def join(parts: list[Voxels]) -> Voxels:
-    """Return the voxels of all parts."""
+    """Return the voxels of all parts; those of a single one are not copied."""
+    if len(parts) == 1:
+        return parts[0]
     columns = zip(*parts, strict=True)
     joined = (None if values[0] is None else torch.cat(values, dim=-1) for values in columns)
     return Voxels(*joined)  # type: ignore[arg-type]

@@ -50,20 +50,35 @@ def likelihood(
     return sum(totals), from_numpy(gradients.sum(0))
 
 
-def hessian(positions: Tensor, weight: Tensor, rows: Tensor, classes: int, hats: Sequence[int]) -> Tensor:
-    """Return the Hessian of the summed NLL in the values of `rows`, ``(rows * nodes, rows * nodes)``."""
-    ends = cut(positions.shape[1])
-    size = rows.numel()
+def hessian(
+    positions: Tensor,
+    weight: Tensor,
+    rows: Tensor,
+    classes: int,
+    hats: Sequence[int],
+    spread: Tensor | None = None,
+) -> Tensor:
+    """Return the Hessian of the summed NLL in the values of `rows`, those of shared ones first.
+
+    With `spread` ``(nodes, groups)``, the rows of classes are that times numbers of theirs, so many for each, and the
+    Hessian is in these numbers: where there are many rows, it is much smaller.
+    """
+    ends, nodes = cut(positions.shape[1]), rows.shape[1]
+    own, counts = rows.contiguous().numpy(), np.array(hats, np.int64)
+    made = np.eye(nodes) if spread is None else spread.contiguous().numpy()
+    shared = (1 + int(counts.sum())) * nodes
+    size = shared + (len(rows) - shared // nodes) * made.shape[1]
     found = np.zeros((len(ends) - 1, size, size))
     voxels = positions.numpy(), weight.numpy()
-    own, counts = rows.contiguous().numpy(), np.array(hats, np.int64)
 
     def add(part: int) -> None:
-        _hessian(*voxels, own, classes, counts, ends[part], ends[part + 1], found[part])
+        _hessian(*voxels, own, made, classes, counts, ends[part], ends[part + 1], found[part])
 
     in_threads(add, len(found))
-    upper = np.triu(found.sum(0))
-    return from_numpy(upper + np.triu(upper, 1).T)
+    for more in found[1:]:
+        found[0] += more
+    _mirror(found[0], shared)
+    return from_numpy(found[0])
 
 
 @njit(inline="always")
@@ -161,8 +176,11 @@ def _likelihood(x, target, weight, rows, classes, hats, start, stop, gradient): 
 
 
 @njit(inline="always")
-def _moments(classes, node, rest, probs, mean, bend):  # type: ignore[no-untyped-def]
-    """Set the mean of a voxel's nodes and its matrix of second moments about it; classes without curvature go."""
+def _moments(classes, node, rest, probs, mean, bend, touched):  # type: ignore[no-untyped-def]
+    """Set the mean of a voxel's nodes and its matrix of second moments about it; classes without curvature go.
+
+    Return how many nodes are touched, and list them: all others have zeros, and of most voxels there are few.
+    """
     mean[:] = 0.0
     bend[:] = 0.0
     for k in range(classes):
@@ -175,68 +193,104 @@ def _moments(classes, node, rest, probs, mean, bend):  # type: ignore[no-untyped
             bend[m, m] += left * (1 - rest[k])
             bend[m, m + 1] += left * rest[k]
             bend[m + 1, m + 1] += right * rest[k]
+    count = 0
     for m in range(len(mean)):
-        for n in range(m, len(mean)):
+        if mean[m] != 0.0:
+            touched[count] = m
+            count += 1
+    for i in range(count):
+        m = touched[i]
+        for j in range(i, count):
+            n = touched[j]
             bend[m, n] -= mean[m] * mean[n]
             bend[n, m] = bend[m, n]
+    return count
 
 
 @njit(inline="always")
-def _add_shared(weight, found, index, share, bend, hessian):  # type: ignore[no-untyped-def]
+def _add_shared(weight, found, index, share, bend, touched, count, hessian):  # type: ignore[no-untyped-def]
     """Add the part of rows that all classes share; their indices increase."""
     nodes = len(bend)
     for r in range(found):
         for s in range(r, found):
             both = weight * share[r] * share[s]
-            for m in range(nodes):
-                for n in range(nodes):
-                    hessian[index[r] * nodes + m, index[s] * nodes + n] += both * bend[m, n]
+            for i in range(count):
+                row = index[r] * nodes + touched[i]
+                for j in range(count):
+                    hessian[row, index[s] * nodes + touched[j]] += both * bend[touched[i], touched[j]]
 
 
 @njit(inline="always")
-def _add_mixed(mass, found, index, share, node, rest, mean, place, hessian):  # type: ignore[no-untyped-def]
-    """Add the part between one node of a class's row and the shared rows."""
+def _add_mixed(  # type: ignore[no-untyped-def]
+    mass, found, index, share, node, rest, mean, touched, count, place, hessian
+):
+    """Add the part between one number of a class and the shared rows."""
     nodes = len(mean)
     for r in range(found):
         first = index[r] * nodes
-        for m in range(nodes):
-            hessian[first + m, place] -= mass * share[r] * mean[m]
-        hessian[first + node, place] += mass * share[r] * (1 - rest)
-        hessian[first + node + 1, place] += mass * share[r] * rest
+        for i in range(count):
+            hessian[place, first + touched[i]] -= mass * share[r] * mean[touched[i]]
+        hessian[place, first + node] += mass * share[r] * (1 - rest)
+        hessian[place, first + node + 1] += mass * share[r] * rest
 
 
 @njit(inline="always")
-def _add_own(mass, k, place, rows, base, classes, winner, node, rest, probs, hessian):  # type: ignore[no-untyped-def]
-    """Add the part between one node of the row of class k and the rows of all classes."""
-    nodes = rows.shape[1]
+def _of_classes(rows, base, classes, winner, node, rest, spread, starts, slopes):  # type: ignore[no-untyped-def]
+    """Find where the numbers of each class begin, and how its drop changes with each."""
+    for k in range(classes):
+        if node[k] >= 0:
+            own = _own_row(rows, base, classes, winner, k) - base
+            starts[k] = base * rows.shape[1] + own * spread.shape[1]
+            for g in range(spread.shape[1]):
+                slopes[k, g] = (1 - rest[k]) * spread[node[k], g] + rest[k] * spread[node[k] + 1, g]
+
+
+@njit(inline="always")
+def _add_own(mass, k, place, starts, slopes, classes, node, probs, hessian):  # type: ignore[no-untyped-def]
+    """Add the part between one number of class k and the numbers of all classes."""
     for j in range(classes):
         if node[j] >= 0:
-            for end in range(2):
-                second = _own_row(rows, base, classes, winner, j) * nodes + node[j] + end
-                if place <= second:
-                    hessian[place, second] += mass * (rest[j] if end == 1 else 1 - rest[j]) * ((j == k) - probs[j])
+            change = mass * ((j == k) - probs[j])
+            for h in range(slopes.shape[1]):
+                if slopes[j, h] != 0.0 and place <= starts[j] + h:
+                    hessian[place, starts[j] + h] += change * slopes[j, h]
 
 
-def _hessian(x, weight, rows, classes, hats, start, stop, hessian):  # type: ignore[no-untyped-def]
-    """Add to the upper triangle; rows of classes come after shared ones."""
-    nodes, base = rows.shape[1], 1 + hats.sum()
+def _hessian(x, weight, rows, spread, classes, hats, start, stop, hessian):  # type: ignore[no-untyped-def]
+    """Add to the upper triangle; between numbers of classes, which come last, and shared rows, to the lower one."""
+    nodes, base, groups = rows.shape[1], 1 + hats.sum(), spread.shape[1]
     index, share = np.zeros(2 * len(hats) + 1, np.int64), np.zeros(2 * len(hats) + 1)
     curve, mean, bend = np.zeros(nodes), np.zeros(nodes), np.zeros((nodes, nodes))
     node, rest, probs = np.zeros(classes, np.int64), np.zeros(classes), np.zeros(classes)
+    touched, starts, slopes = np.zeros(nodes, np.int64), np.zeros(classes, np.int64), np.zeros((classes, groups))
     for v in range(start, stop):
         found = _shared(x, v, classes, hats, rows, index, share, curve)
         winner = _drops(x, v, classes, base, rows, curve, node, rest, probs)
         _exponentials(probs, classes)
-        _moments(classes, node, rest, probs, mean, bend)
-        _add_shared(weight[v], found, index, share, bend, hessian)
-        for k in range(classes if len(rows) > base else 0):
+        count = _moments(classes, node, rest, probs, mean, bend, touched)
+        _add_shared(weight[v], found, index, share, bend, touched, count, hessian)
+        if len(rows) == base:
+            continue
+        _of_classes(rows, base, classes, winner, node, rest, spread, starts, slopes)
+        for k in range(classes):
             if node[k] >= 0:
-                for side in range(2):
-                    mass = weight[v] * probs[k] * (rest[k] if side == 1 else 1 - rest[k])
-                    place = _own_row(rows, base, classes, winner, k) * nodes + node[k] + side
-                    _add_mixed(mass, found, index, share, node[k], rest[k], mean, place, hessian)
-                    _add_own(mass, k, place, rows, base, classes, winner, node, rest, probs, hessian)
+                for g in range(groups):
+                    if slopes[k, g] != 0.0:
+                        mass, place = weight[v] * probs[k] * slopes[k, g], starts[k] + g
+                        _add_mixed(mass, found, index, share, node[k], rest[k], mean, touched, count, place, hessian)
+                        _add_own(mass, k, place, starts, slopes, classes, node, probs, hessian)
+
+
+def _mirror(hessian, shared):  # type: ignore[no-untyped-def]
+    """Fill the other triangle of what was added."""
+    for m in range(len(hessian)):
+        for n in range(m):
+            if m >= shared > n:
+                hessian[n, m] = hessian[m, n]
+            else:
+                hessian[m, n] = hessian[n, m]
 
 
 _likelihood = compiled(_likelihood)
 _hessian = compiled(_hessian)
+_mirror = compiled(_mirror)

@@ -39,3 +39,9 @@ def compiled(function: Loop, fastmath: set[str] | bool = False) -> Loop:
         return numba.njit(cache=True, fastmath=fastmath, **OPTIONS)(function)
     except RuntimeError:  # neither the package folder nor the home folder can be written to
         return numba.njit(fastmath=fastmath, **OPTIONS)(function)
+
+
+def was_compiled(loop: Any) -> bool:
+    """Return whether machine code of a loop is kept on this machine, if perhaps of an earlier version."""
+    place = loop.stats.cache_path
+    return place is not None and any(Path(place).glob(f"*.{loop.__name__}-*.nbi"))
