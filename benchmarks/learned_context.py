@@ -485,7 +485,7 @@ if __name__ == "__main__":
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--steps", type=int, default=1000, help="of training")
     parser.add_argument("--seconds", type=float, default=20.0, help="after which a training ends at its next look")
-    parser.add_argument("--voxels", type=int, default=10_000, help="of a case, in fits by segcal")
+    parser.add_argument("--voxels", type=int, default=20_000, help="of a case, in fits by segcal")
     parser.add_argument("--workers", type=int, default=13)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--tasks", default="camvid,roads,cardiac")
