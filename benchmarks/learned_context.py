@@ -14,6 +14,10 @@ disagreement of the members. They work in planes.
   fit, strengths chosen on validation cases as always.
 
 All keep the argmax. Beside them `ts`, `cms_ap`, `conic` and `conic_class`, fitted by segcal to the same cases.
+
+While networks are trained, the other cores fit these four to 5, 10, 20 and 50 cases in all: strengths are chosen on
+folds of them, 5,000 voxels of each; 20 test cases are drawn anew for every number. Groups stay whole, so there may be
+fewer.
 """
 
 import argparse
@@ -27,17 +31,20 @@ import zlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, wait
 from functools import lru_cache, partial
+from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from msgspec import structs
 from torch import Tensor, nn
 
 import segcal
 from benchmarks.learned_pack import PROTOCOL, PackedCases
 from segcal.benchmark.protocol import load_protocol
+from segcal.benchmark.tasks import Division
 from segcal.calibrators.conic import Conic
 from segcal.calibrators.surroundings import CONTEXTS, each_context, surroundings
 from segcal.cases.split import Split
@@ -89,6 +96,20 @@ def fit_named(settings: Settings, task: str, repeat: int, name: str) -> dict[str
     save(fitted, settings.scratch / f"{task}-{repeat}-{name}")
     seconds = time.monotonic() - start
     return measured(split.test, fitted.calibrator) | _certified(fitted) | {"seconds": seconds}
+
+
+def fit_few(settings: Settings, task: str, repeat: int, size: int) -> dict[str, Any]:
+    """Fit to few cases, without others for validation; return what is measured, by calibrator."""
+    protocol = load_protocol(PROTOCOL)
+    found = structs.replace(protocol.task(task), split=Division(cal=size, val=0, test=20))
+    cases = PackedCases(settings.packed / f"{task}.zip", str(found.options.groups))
+    split = protocol.divide(found, cases, repeat)
+    test, about = split.test.subset(split.test.ids[: settings.most_cases]), {"size": size, "cal": len(split.cal)}
+    config, rows = segcal.FitConfig(voxels=min(5000, settings.voxels)), {}
+    for name in NAMED:
+        fitted = segcal.fit(name, split.cal, config=config)
+        rows[name] = about | measured(test, fitted.calibrator) | _certified(fitted)
+    return rows
 
 
 def refit(settings: Settings, task: str, repeat: int) -> dict[str, Any]:
@@ -442,7 +463,7 @@ def _one_thread() -> None:
     torch.set_num_threads(1)
 
 
-def run(settings: Settings, tasks: Sequence[str], repeats: int, workers: int, out: Path) -> None:
+def run(settings: Settings, tasks: Sequence[str], repeats: int, sizes: Sequence[int], workers: int, out: Path) -> None:
     """Run all divisions and write the rows."""
     out.mkdir(parents=True, exist_ok=True)
     os.environ |= {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
@@ -450,7 +471,8 @@ def run(settings: Settings, tasks: Sequence[str], repeats: int, workers: int, ou
     if settings.device == "cuda":
         about["device"] = torch.cuda.get_device_name()
     rows, spawn = Rows(out, about), get_context("spawn")
-    with ProcessPoolExecutor(workers, spawn, _one_thread) as processes:
+    few = ProcessPoolExecutor(max(1, workers // 3), spawn, _one_thread)
+    with ProcessPoolExecutor(workers - workers // 3, spawn, _one_thread) as processes, few:
         devices = {task: ProcessPoolExecutor(1, spawn, _one_thread) for task in tasks}
         for task in tasks:  # they read while loops are compiled
             devices[task].submit(planes_of, settings, task)
@@ -462,10 +484,19 @@ def run(settings: Settings, tasks: Sequence[str], repeats: int, workers: int, ou
         ]
         for thread in threads:
             thread.start()
+        for size, repeat, task in product(sizes, range(repeats), tasks):
+            future = few.submit(fit_few, settings, task, repeat, size)
+            future.add_done_callback(partial(_add_few, rows, task, repeat))
         for thread in threads:
             thread.join()
         for executor in devices.values():
             executor.shutdown()
+
+
+def _add_few(rows: Rows, task: str, repeat: int, future: Future[dict[str, Any]]) -> None:
+    error = future.exception()
+    for name, found in ({"few": {"error": str(error)}} if error else future.result()).items():
+        rows.add(task, repeat, name, {"size": 0} | found)
 
 
 def _compiled(name: str) -> None:
@@ -486,12 +517,13 @@ if __name__ == "__main__":
     parser.add_argument("--steps", type=int, default=1000, help="of training")
     parser.add_argument("--seconds", type=float, default=20.0, help="after which a training ends at its next look")
     parser.add_argument("--voxels", type=int, default=20_000, help="of a case, in fits by segcal")
-    parser.add_argument("--workers", type=int, default=13)
+    parser.add_argument("--workers", type=int, default=15)
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--sizes", type=int, nargs="*", default=[5, 10, 20, 50])
     parser.add_argument("--tasks", default="camvid,roads,cardiac")
     parser.add_argument("--most-cases", type=int, help="of each part, for a trial")
     a = parser.parse_args()
     torch.backends.cuda.matmul.allow_tf32 = True
     with tempfile.TemporaryDirectory() as scratch:
         settings = Settings(a.packed, Path(scratch), a.device, a.steps, a.seconds, a.voxels, a.most_cases)
-        run(settings, a.tasks.split(","), a.repeats, a.workers, a.out)
+        run(settings, a.tasks.split(","), a.repeats, a.sizes, a.workers, a.out)

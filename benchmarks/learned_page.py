@@ -1,0 +1,109 @@
+"""What `learned_context.py` found, as a section of the page of conic scaling.
+
+A row is one mean over the test cases of all divisions, with the interval of segcal's two-level bootstrap over divisions
+and cases; differences are paired. ACE pools voxels: its interval is the range over divisions.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from segcal.benchmark.summaries import compare_repeats, verdict_of
+from segcal.summary import Compared, Draws, difference, estimate, over_repeats
+
+ROWS = ("ts", "cms_ap", "conic", "conic_class", "pointwise", "dilated", "trained", "learned")
+AGAINST = dict.fromkeys(("conic_class", "pointwise", "dilated", "trained", "learned"), "conic")
+METRICS = {"nll": "NLL", "ece": "ECE", "ba_ece": "BA-ECE", "ace": "ACE"}
+HEAD = """## Learned contexts, and networks
+
+Written from `benchmarks/results/learned.json`, which `benchmarks/learned_context.py` made on one H200 from packed
+predictions (`benchmarks/learned_pack.py`: gaps rounded to a thirty-second of themselves, street scenes at every second
+voxel), so numbers differ a little from those above. Divisions are the same. `pointwise` and `dilated` are networks that
+give every class a factor; `trained` is a conic layer with three contexts of a convolutional network beside the usual
+three, trained together; `learned` has the same contexts, and coefficients fitted anew to their certified optimum.
+"""
+
+Found = Mapping[str, Sequence[Mapping[str, Any]]]
+
+
+def section(path: Path) -> Iterator[str]:
+    """Yield the section, as lines."""
+    content = json.loads(path.read_text(encoding="utf-8"))
+    failed = [row for row in content["rows"] if "error" in row]
+    yield HEAD
+    if failed:
+        yield f"Rows that failed and are missing below: {len(failed)}.\n"
+    wins = []
+    for task in dict.fromkeys(row["task"] for row in content["rows"]):
+        found = rows_of(content["rows"], task)
+        yield from table(task, found)
+        gaps = {name: compared(found["conic"], found["learned"], name) for name in METRICS}
+        wins += [task] if gaps["nll"].verdict == "better" else []
+    yield verdict(wins)
+
+
+def rows_of(rows: Sequence[Mapping[str, Any]], task: str) -> Found:
+    """Return the divisions of every row of a task that all of its rows have."""
+    good = [row for row in rows if row["task"] == task and "means" in row and "size" not in row]
+    repeats = set.intersection(*({row["repeat"] for row in good if row["row"] == name} for name in ROWS))
+    return {
+        name: sorted(
+            (row for row in good if row["row"] == name and row["repeat"] in repeats), key=lambda row: row["repeat"]
+        )
+        for name in ROWS
+    }
+
+
+def columns(rows: Sequence[Mapping[str, Any]], metric: str) -> list[np.ndarray]:
+    """Return one number per case, by division."""
+    return [np.array([np.nan if value is None else value for value in row["cases"][metric]], float) for row in rows]
+
+
+def compared(first: Sequence[Mapping[str, Any]], second: Sequence[Mapping[str, Any]], metric: str) -> Compared:
+    """Return the paired difference, second minus first."""
+    if metric == "ace":
+        return compare_repeats(*([row["means"]["ace"] for row in rows] for rows in (first, second)), "lower")
+    before, after = columns(first, metric), columns(second, metric)
+    gap = difference(before, after, Draws([len(column) for column in before]))
+    return Compared(verdict_of(gap, "lower"), gap, "cases")
+
+
+def table(task: str, found: Found) -> Iterator[str]:
+    """Yield the rows of a task, and under them how they differ from conic scaling."""
+    count = len(found["conic"])
+    yield f"**{task}**, {count} division{'s' if count > 1 else ''}\n"
+    yield f"| row | parameters | {' | '.join(METRICS.values())} | flips |"
+    yield f"|---|---:|{'---:|' * (len(METRICS) + 1)}"
+    for name, rows in found.items():
+        cells = []
+        for metric in METRICS:
+            values = [row["means"][metric] for row in rows]
+            if metric == "ace":
+                one = over_repeats(values)
+            else:
+                own = columns(rows, metric)
+                one = estimate(own, Draws([len(column) for column in own]))
+            cells.append(f"{one.value:.4f}")
+        flips = sum(row["means"]["flip_rate"] for row in rows)
+        yield f"| `{name}` | {rows[0]['parameters']:,} | {' | '.join(cells)} | {flips:g} |"
+    for name, other in AGAINST.items():
+        cells = []
+        for metric in METRICS:
+            gap = compared(found[other], found[name], metric)
+            text = f"{gap.difference.value:+.4f} [{gap.difference.low:+.4f}, {gap.difference.high:+.4f}]"
+            cells.append(f"**{text}**" if gap.verdict in ("better", "worse") else text)
+        yield f"| `{name}` against `{other}` | | {' | '.join(cells)} | |"
+    yield ""
+
+
+def verdict(wins: Sequence[str]) -> str:
+    """Return whether learned contexts stay."""
+    where = ", ".join(wins) or "none of them"
+    kept = "so they stay" if len(wins) > 1 else "so they are no part of the package"
+    return (
+        f"Learned contexts would stay if their likelihood were better than that of `conic` on at least two ensembles, "
+        f"with intervals that exclude zero. It is on {where}, {kept}.\n"
+    )
