@@ -1,27 +1,28 @@
 """Write the page of conic scaling from folders of results: ``python benchmarks/conic_page.py RESULTS -o PAGE``.
 
-RESULTS is what ``segcal benchmark benchmarks/protocols/conic.toml`` wrote; `--sizes`, `--shift` and `--learned` name
-what `conic_sizes.toml`, `conic_shift.toml` and `learned_context.py` did. Of corrupted pictures, `--corrupted` names the
-JSON files that `corrupt.py` wrote. Beside the page, in images/, goes one picture per task: what one of its calibrators
-has learned.
+RESULTS is what ``segcal benchmark benchmarks/protocols/conic.toml`` wrote. What `conic_shift.py` and
+`learned_context.py` found is read from results/. Beside the page, in images/, goes one picture per task: what one of
+its calibrators has learned.
 """
 
 import argparse
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 import segcal
-from benchmarks.learned_page import section
-from segcal.benchmark.results import Results, read_results
+from learned_page import cell, compared, section
 from segcal.calibrators.conic import Conic
 from segcal.report.confidence_curves import confidence_figure
 from segcal.report.figures import to_svg
 from segcal.report.paper_tables import task_table
 from segcal.summary import Comparison, Summary, read_summary
 
+FOUND = Path(__file__).parent / "results"
+PAIRS = (("conic", "ts"), ("conic", "cms_ap"), ("conic_class", "conic"))
 METRICS = {"nll": "NLL", "ece": "ECE", "ba_ece": "BA-ECE", "ace": "ACE"}
 HEAD = """# Conic scaling: measured
 
@@ -30,6 +31,17 @@ five networks, three divisions each, by groups. Strengths were chosen on validat
 of the penalty on validation cases of other divisions of the same ensembles. The guard, and leaving out coefficients by
 class and context, were settled after test cases of those divisions had been seen; no other data were at hand. Intervals
 are 95 %, over test cases and repeats; those of ACE, which pools voxels, are the range over repeats.
+"""
+
+FEW = """\
+From `benchmarks/results/learned.json`: so many labelled cases in all, strengths chosen on folds of them, 5,000 voxels
+of each; 20 test cases, drawn anew for every number; three divisions. Groups stay whole, so `cases` may be fewer than asked
+for. With one group nothing can be held out, and the strength is a fixed one near temperature scaling.
+"""
+CORRUPTED = """\
+From `benchmarks/results/conic_shift.json`, which `benchmarks/conic_shift.py` made: the calibrators of street scenes
+above, on corrupted copies of 40 pictures, of which those are tested that are test cases of the division. Each copy has
+one of five corruptions. Nothing is fitted to them.
 """
 
 
@@ -56,9 +68,7 @@ def page(folder: Path, pictures: Path) -> Iterator[str]:
 def cells(one: Comparison) -> Iterator[str]:
     """Yield a cell per metric."""
     for name in METRICS:
-        gap = one.metrics[name].difference
-        text = "—" if gap.value is None else f"{gap.value:+.4f} [{gap.low:+.4f}, {gap.high:+.4f}]"
-        yield f"**{text}**" if one.metrics[name].verdict in ("better", "worse") else text
+        yield cell(one.metrics[name])
 
 
 def learned(folder: Path, summary: Summary, pictures: Path) -> Iterator[str]:
@@ -80,61 +90,63 @@ def learned(folder: Path, summary: Summary, pictures: Path) -> Iterator[str]:
         )
 
 
-def by_size(folder: Path) -> Iterator[str]:
+def by_size(path: Path) -> Iterator[str]:
     """Yield differences for several numbers of calibration cases."""
-    summary = read_summary(folder)
+    rows = [row for row in json.loads(path.read_text(encoding="utf-8"))["rows"] if row.get("size")]
     yield "## Few calibration cases\n"
-    yield "`benchmarks/protocols/conic_sizes.toml`: so many labelled cases in all, strengths chosen on folds of them, 5,000"
-    yield "voxels of each; 20 test cases, drawn anew for every number, three divisions. Differences as above.\n"
-    yield f"| task | cases | pipelines | {' | '.join(METRICS.values())} |"
+    yield FEW
+    yield f"| task | cases | rows | {' | '.join(METRICS.values())} |"
     yield f"|---|---:|---|{'---:|' * len(METRICS)}"
-    for task in summary.tasks:
-        for one in summary.comparisons:
-            if one.task == task.name and "conic" in one.second:
-                names = f"`{one.second.split('(')[0]}` against `{one.first.split('(')[0]}`"
-                count = "–".join(str(each) for each in sorted({min(task.cal), max(task.cal)}))
-                yield f"| {task.name.rsplit('_', 1)[0]} | {count} | {names} | {' | '.join(cells(one))} |"
+    for task, size in dict.fromkeys(sorted((row["task"], row["size"]) for row in rows)):
+        own = [row for row in rows if (row["task"], row["size"]) == (task, size)]
+        counts = sorted({row["cal"] for row in own})
+        for second, first in PAIRS:
+            found = [
+                sorted((r for r in own if r["row"] == name), key=lambda r: r["repeat"]) for name in (first, second)
+            ]
+            gaps = (cell(compared(*found, metric)) for metric in METRICS)
+            yield f"| {task} | {'–'.join(map(str, counts))} | `{second}` against `{first}` | {' | '.join(gaps)} |"
     yield ""
 
 
-def shifted(folder: Path, corrupted: Sequence[Path]) -> Iterator[str]:
+def shifted(path: Path) -> Iterator[str]:
     """Yield differences on corrupted pictures, and the numbers of each corruption."""
-    summary = read_summary(folder)
+    rows = json.loads(path.read_text(encoding="utf-8"))["rows"]
     yield "## Corrupted pictures\n"
-    yield "`benchmarks/protocols/conic_shift.toml`: fitted on clean street scenes, tested on corrupted copies of those test"
-    yield "pictures that have one. Nothing is fitted to them. Differences as above.\n"
-    yield f"| tested on | pipelines | {' | '.join(METRICS.values())} |"
-    yield f"|---|---|{'---:|' * len(METRICS)}"
-    for one in summary.comparisons:
-        if one.test_on and "conic" in one.second:
-            names = f"`{one.second.split('(')[0]}` against `{one.first.split('(')[0]}`"
-            yield f"| {one.test_on} | {names} | {' | '.join(cells(one))} |"
+    yield CORRUPTED
+    yield f"| tested on | cases | rows | {' | '.join(METRICS.values())} |"
+    yield f"|---|---:|---|{'---:|' * len(METRICS)}"
+    tasks = list(dict.fromkeys(row["task"] for row in rows))
+    for task in tasks:
+        for second, first in PAIRS:
+            found = [[row for row in rows if (row["task"], row["row"]) == (task, name)] for name in (first, second)]
+            count = sum(len(row["corruption"]) for row in found[0])
+            gaps = (cell(compared(*found, metric)) for metric in METRICS)
+            yield f"| {task} | {count} | `{second}` against `{first}` | {' | '.join(gaps)} |"
     yield ""
-    results = read_results(folder)
-    for path in corrupted:
-        yield from by_corruption(results, json.loads(path.read_text(encoding="utf-8")))
+    for task in tasks:
+        yield from by_corruption(task, [row for row in rows if row["task"] == task])
 
 
-def by_corruption(results: Results, record: dict[str, object]) -> Iterator[str]:
-    """Yield a table of one strength: mean NLL and ECE of the pictures with each corruption; too few for intervals."""
-    pictures, strength = record["pictures"], record["strength"]
-    assert isinstance(pictures, dict)
-    kinds = {Path(name).stem: kind for name, kind in pictures.items()}
-    units = [unit for unit in results.units if unit.unit.test_on.endswith(f"_{strength}")]
-    titles = list(dict.fromkeys(unit.header.title for unit in units))
-    yield f"NLL and ECE by corruption, {strength}; cases of all divisions, too few for intervals:\n"
-    yield f"| corruption | cases | {' | '.join(title.split('(')[0] for title in titles)} |"
-    yield f"|---|---:|{'---:|' * len(titles)}"
-    for kind in dict.fromkeys(kinds.values()):
-        found = {
-            title: [row for unit in units if unit.header.title == title for row in unit.rows if kinds[row.case] == kind]
-            for title in titles
-        }
-        pairs = (
-            " / ".join(f"{np.mean([row.metrics[name] for row in rows]):.3f}" for name in ("nll", "ece"))
-            for rows in found.values()
-        )
-        yield f"| {kind} | {len(found[titles[0]])} | {' | '.join(pairs)} |"
+def by_corruption(task: str, rows: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """Yield mean NLL and ECE of the pictures with each corruption; they are too few for intervals."""
+    names = list(dict.fromkeys(row["row"] for row in rows))
+    yield f"{task}, NLL / ECE by corruption, cases of all divisions, too few for intervals:\n"
+    yield f"| corruption | cases | {' | '.join(f'`{name}`' for name in names)} |"
+    yield f"|---|---:|{'---:|' * len(names)}"
+    for kind in sorted({kind for row in rows for kind in row["corruption"]}):
+        texts = []
+        for name in names:
+            own = [row for row in rows if row["row"] == name]
+            chosen = [np.array([each == kind for each in row["corruption"]]) for row in own]
+            means = (
+                np.concatenate(
+                    [np.array(row["cases"][metric])[mask] for row, mask in zip(own, chosen, strict=True)]
+                ).mean()
+                for metric in ("nll", "ece")
+            )
+            texts.append(" / ".join(f"{mean:.3f}" for mean in means))
+        yield f"| {kind} | {sum(int(mask.sum()) for mask in chosen)} | {' | '.join(texts)} |"
     yield ""
 
 
@@ -143,17 +155,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("results", type=Path)
     parser.add_argument("-o", "--output", type=Path, required=True)
-    parser.add_argument("--sizes", type=Path)
-    parser.add_argument("--shift", type=Path)
-    parser.add_argument("--corrupted", type=Path, nargs="*", default=[])
-    parser.add_argument("--learned", type=Path)
     args = parser.parse_args()
     pictures = args.output.parent / "images"
     pictures.mkdir(exist_ok=True)
-    lines = list(page(args.results, pictures))
-    lines += by_size(args.sizes) if args.sizes else []
-    lines += shifted(args.shift, args.corrupted) if args.shift else []
-    lines += section(args.learned) if args.learned else []
+    lines = [*page(args.results, pictures), *shifted(FOUND / "conic_shift.json")]
+    lines += [*by_size(FOUND / "learned.json"), *section(FOUND / "learned.json")]
     args.output.write_text("\n".join(lines), encoding="utf-8")
 
 

@@ -42,7 +42,7 @@ from msgspec import structs
 from torch import Tensor, nn
 
 import segcal
-from benchmarks.learned_pack import PROTOCOL, PackedCases
+from learned_pack import PROTOCOL, PackedCases
 from segcal.benchmark.protocol import load_protocol
 from segcal.benchmark.tasks import Division
 from segcal.calibrators.conic import Conic

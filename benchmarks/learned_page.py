@@ -71,6 +71,13 @@ def compared(first: Sequence[Mapping[str, Any]], second: Sequence[Mapping[str, A
     return Compared(verdict_of(gap, "lower"), gap, "cases")
 
 
+def cell(one: Compared) -> str:
+    """Return a difference with its interval, bold where that is on one side of zero."""
+    gap = one.difference
+    text = "—" if gap.value is None else f"{gap.value:+.4f} [{gap.low:+.4f}, {gap.high:+.4f}]"
+    return f"**{text}**" if one.verdict in ("better", "worse") else text
+
+
 def table(task: str, found: Found) -> Iterator[str]:
     """Yield the rows of a task, and under them how they differ from conic scaling."""
     count = len(found["conic"])
@@ -90,11 +97,7 @@ def table(task: str, found: Found) -> Iterator[str]:
         flips = sum(row["means"]["flip_rate"] for row in rows)
         yield f"| `{name}` | {rows[0]['parameters']:,} | {' | '.join(cells)} | {flips:g} |"
     for name, other in AGAINST.items():
-        cells = []
-        for metric in METRICS:
-            gap = compared(found[other], found[name], metric)
-            text = f"{gap.difference.value:+.4f} [{gap.difference.low:+.4f}, {gap.difference.high:+.4f}]"
-            cells.append(f"**{text}**" if gap.verdict in ("better", "worse") else text)
+        cells = [cell(compared(found[other], found[name], metric)) for metric in METRICS]
         yield f"| `{name}` against `{other}` | | {' | '.join(cells)} | |"
     yield ""
 
