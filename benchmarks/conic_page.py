@@ -35,8 +35,8 @@ are 95 %, over test cases and repeats; those of ACE, which pools voxels, are the
 
 FEW = """\
 From `benchmarks/results/learned.json`: so many labelled cases in all, strengths chosen on folds of them, 5,000 voxels
-of each; 20 test cases, drawn anew for every number; three divisions. Groups stay whole, so `cases` may be fewer than asked
-for. With one group nothing can be held out, and the strength is a fixed one near temperature scaling.
+of each; 20 test cases, drawn anew for every number; three divisions. Groups stay whole, so `cases` may be fewer than
+asked for. With one group nothing can be held out, and the strength is a fixed one near temperature scaling.
 """
 CORRUPTED = """\
 From `benchmarks/results/conic_shift.json`, which `benchmarks/conic_shift.py` made: the calibrators of street scenes
@@ -159,7 +159,8 @@ def main() -> None:
     pictures = args.output.parent / "images"
     pictures.mkdir(exist_ok=True)
     lines = [*page(args.results, pictures), *shifted(FOUND / "conic_shift.json")]
-    lines += [*by_size(FOUND / "learned.json"), *section(FOUND / "learned.json")]
+    if (learned := FOUND / "learned.json").is_file():
+        lines += [*by_size(learned), *section(learned)]
     args.output.write_text("\n".join(lines), encoding="utf-8")
 
 

@@ -129,7 +129,9 @@ def on_images(predictions: Path, labels: Path, ignore: int | None, count: int = 
     data = read_data(chosen, None, one, contexts=segcal.make_calibrator("conic", every.num_classes).wants)
     print(f"\n## {predictions.name}: {every.num_classes} classes, {data.source.used:,} voxels of {count} images")
     print(f"{'':14}{'parameters':>12}{'one strength':>14}{'passes':>8}{'residual':>10}{'all strengths':>15}")
+    few = read_data(chosen, None, segcal.FitConfig(voxels=100), contexts=segcal.make_calibrator("conic", 2).wants)
     for name in AROUND:
+        fit_to(name, few, one, "cpu")  # so that no compilation is timed
         fits = [timed(partial(fit_to, name, data, config, "cpu")) for config in (one, segcal.FitConfig())]
         (fitted, seconds), (_, whole) = fits
         proof, size = fitted.certificate, fitted.calibrator.num_parameters()
