@@ -36,13 +36,12 @@ def section(path: Path) -> Iterator[str]:
     yield HEAD
     if failed:
         yield f"Rows that failed and are missing below: {len(failed)}.\n"
-    wins = []
+    against: dict[str, dict[str, Compared]] = {}
     for task in dict.fromkeys(row["task"] for row in content["rows"]):
         found = rows_of(content["rows"], task)
         yield from table(task, found)
-        gaps = {name: compared(found["conic"], found["learned"], name) for name in METRICS}
-        wins += [task] if gaps["nll"].verdict == "better" else []
-    yield verdict(wins)
+        against[task] = {name: compared(found["conic"], found["learned"], name) for name in METRICS}
+    yield verdict(against)
 
 
 def rows_of(rows: Sequence[Mapping[str, Any]], task: str) -> Found:
@@ -72,10 +71,13 @@ def compared(first: Sequence[Mapping[str, Any]], second: Sequence[Mapping[str, A
 
 
 def cell(one: Compared) -> str:
-    """Return a difference with its interval, bold where that is on one side of zero."""
+    """Return a difference with its interval, bold where that is on one side of zero and shows."""
     gap = one.difference
-    text = "—" if gap.value is None else f"{gap.value:+.4f} [{gap.low:+.4f}, {gap.high:+.4f}]"
-    return f"**{text}**" if one.verdict in ("better", "worse") else text
+    if gap.value is None or gap.low is None or gap.high is None:
+        return "—"
+    text = f"{gap.value:+.4f} [{gap.low:+.4f}, {gap.high:+.4f}]"
+    shows = max(abs(gap.low), abs(gap.high)) >= 5e-5
+    return f"**{text}**" if shows and one.verdict in ("better", "worse") else text
 
 
 def table(task: str, found: Found) -> Iterator[str]:
@@ -102,11 +104,18 @@ def table(task: str, found: Found) -> Iterator[str]:
     yield ""
 
 
-def verdict(wins: Sequence[str]) -> str:
+def verdict(against: Mapping[str, Mapping[str, Compared]]) -> str:
     """Return whether learned contexts stay."""
-    where = ", ".join(wins) or "none of them"
-    kept = "so they stay" if len(wins) > 1 else "so they are no part of the package"
+    won = [task for task, found in against.items() if found["nll"].verdict == "better"]
+    lost = [
+        f"{METRICS[name]} on {task}"
+        for task, found in against.items()
+        for name, one in found.items()
+        if one.verdict == "worse"
+    ]
+    kept = len(won) > 1 and not lost
     return (
-        f"Learned contexts would stay if their likelihood were better than that of `conic` on at least two ensembles, "
-        f"with intervals that exclude zero. It is on {where}, {kept}.\n"
+        "Learned contexts would stay if their likelihood were better than that of `conic` on at least two ensembles, and "
+        f"nothing worse on any, with intervals that exclude zero. Better: {', '.join(won) or 'nowhere'}. Worse: "
+        f"{', '.join(lost) or 'nothing'}. {'They stay.' if kept else 'They are no part of the package.'}\n"
     )
