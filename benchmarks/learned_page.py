@@ -1,9 +1,11 @@
 """What `learned_context.py` found, as a section of the page of conic scaling.
 
-A row is one mean over the test cases of all divisions, with the interval of segcal's two-level bootstrap over divisions
+``python benchmarks/learned_page.py FILE... -o results/learned.json`` joins what several runs wrote; of equal rows, the
+last counts. A row is one mean over the test cases of all divisions, with the interval of segcal's two-level bootstrap over divisions
 and cases; differences are paired. ACE pools voxels: its interval is the range over divisions.
 """
 
+import argparse
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -115,7 +117,34 @@ def verdict(against: Mapping[str, Mapping[str, Compared]]) -> str:
     ]
     kept = len(won) > 1 and not lost
     return (
-        "Learned contexts would stay if their likelihood were better than that of `conic` on at least two ensembles, and "
-        f"nothing worse on any, with intervals that exclude zero. Better: {', '.join(won) or 'nowhere'}. Worse: "
+        "Learned contexts would stay if their likelihood were better than that of `conic` on two ensembles or more, "
+        f"and nothing worse on any, with intervals that exclude zero. Better: {', '.join(won) or 'nowhere'}. Worse: "
         f"{', '.join(lost) or 'nothing'}. {'They stay.' if kept else 'They are no part of the package.'}\n"
     )
+
+
+def joined(paths: Sequence[Path]) -> dict[str, Any]:
+    """Return the rows of several runs, numbers rounded to what is shown and a little more."""
+    rows: dict[tuple[Any, ...], dict[str, Any]] = {}
+    about = []
+    for path in paths:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        about.append(content["about"])
+        for row in content["rows"]:
+            if "means" in row:
+                del row["cases"]["flip_rate"]  # all of them are in the mean
+                row["cases"] = {name: [_short(value) for value in column] for name, column in row["cases"].items()}
+            rows[row["task"], row["repeat"], row["row"], row.get("size")] = row
+    return {"about": about, "rows": list(rows.values())}
+
+
+def _short(value: float | None) -> float | None:
+    return None if value is None else float(f"{value:.6g}")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("files", type=Path, nargs="+")
+    parser.add_argument("-o", "--output", type=Path, required=True)
+    args = parser.parse_args()
+    args.output.write_text(json.dumps(joined(args.files), separators=(",", ":")) + "\n", encoding="utf-8")
