@@ -1,8 +1,9 @@
 """What `learned_context.py` found, as a section of the page of conic scaling.
 
 ``python benchmarks/learned_page.py FILE... -o results/learned.json`` joins what several runs wrote; of equal rows, the
-last counts. A row is one mean over the test cases of all divisions, with the interval of segcal's two-level bootstrap over divisions
-and cases; differences are paired. ACE pools voxels: its interval is the range over divisions.
+last counts. A row of the page is one mean over the test cases of all divisions; differences are paired, with the
+interval of segcal's two-level bootstrap over divisions and cases. ACE pools voxels: its interval is the range over
+divisions.
 """
 
 import argparse
