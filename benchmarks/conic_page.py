@@ -35,8 +35,9 @@ are 95 %, over test cases and repeats; those of ACE, which pools voxels, are the
 
 FEW = """\
 From `benchmarks/results/learned.json`: so many labelled cases in all, strengths chosen on folds of them, 5,000 voxels
-of each; 20 test cases, drawn anew for every number; three divisions. Groups stay whole, so `cases` may be fewer than
-asked for. With one group nothing can be held out, and the strength is a fixed one near temperature scaling.
+of each; 20 test cases, drawn anew for every number. The run ended before all divisions were done. Groups stay whole,
+so `cases` may be fewer than 5, 10, 20 and 50. With one group nothing can be held out, and the strength is a fixed one
+near temperature scaling.
 """
 CORRUPTED = """\
 From `benchmarks/results/conic_shift.json`, which `benchmarks/conic_shift.py` made: the calibrators of street scenes
@@ -95,8 +96,8 @@ def by_size(path: Path) -> Iterator[str]:
     rows = [row for row in json.loads(path.read_text(encoding="utf-8"))["rows"] if row.get("size")]
     yield "## Few calibration cases\n"
     yield FEW
-    yield f"| task | cases | rows | {' | '.join(METRICS.values())} |"
-    yield f"|---|---:|---|{'---:|' * len(METRICS)}"
+    yield f"| task | cases | divisions | rows | {' | '.join(METRICS.values())} |"
+    yield f"|---|---:|---:|---|{'---:|' * len(METRICS)}"
     for task, size in dict.fromkeys(sorted((row["task"], row["size"]) for row in rows)):
         own = [row for row in rows if (row["task"], row["size"]) == (task, size)]
         counts = sorted({row["cal"] for row in own})
@@ -105,7 +106,8 @@ def by_size(path: Path) -> Iterator[str]:
                 sorted((r for r in own if r["row"] == name), key=lambda r: r["repeat"]) for name in (first, second)
             ]
             gaps = (cell(compared(*found, metric)) for metric in METRICS)
-            yield f"| {task} | {'–'.join(map(str, counts))} | `{second}` against `{first}` | {' | '.join(gaps)} |"
+            start = f"| {task} | {'–'.join(map(str, counts))} | {len(found[0])} |"
+            yield f"{start} `{second}` against `{first}` | {' | '.join(gaps)} |"
     yield ""
 
 

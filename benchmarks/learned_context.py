@@ -2,9 +2,9 @@
 
 ``python benchmarks/learned_context.py PACKED OUT`` reads the archives of `learned_pack.py` and writes OUT/learned.json:
 one row per ensemble, division and calibrator. The divisions are those of `protocols/conic.toml`. Networks are trained
-on the calibration cases, and the weights that are best on validation cases are kept. They see the gaps to the winner,
-the probabilities, and four numbers of the surroundings: confidence in 41 x 41, share of the own class in 25 x 25,
-confidence in the image, and disagreement of the members. They work in planes.
+on the calibration cases until eight looks at the validation cases have gained nothing; the best weights are kept. They
+see the gaps to the winner, the probabilities, and four numbers of the surroundings: confidence in 41 x 41, share of the
+own class in 25 x 25, confidence in the image, and disagreement of the members. They work in planes.
 
 - ``pointwise``: two hidden layers of 32, each voxel alone; one positive factor for the gap of every class.
 - ``dilated``: four 3 x 3 convolutions of 32 channels, dilated by 1, 2, 4, 8 (31 voxels), the same factors.
@@ -382,7 +382,7 @@ def descend(
             history.append(validated(net, planes, split.val.ids))
             if history[-1] == min(history):
                 best = {key: value.clone() for key, value in net.state_dict().items()}
-            if time.monotonic() - start > seconds:
+            elif min(history[-8:]) > min(history) or time.monotonic() - start > seconds:
                 break
     net.load_state_dict(best)
     return history
@@ -514,8 +514,8 @@ if __name__ == "__main__":
     parser.add_argument("packed", type=Path, help="the folder of archives")
     parser.add_argument("out", type=Path, help="a folder for the rows")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--steps", type=int, default=2000, help="of training")
-    parser.add_argument("--seconds", type=float, default=40.0, help="after which a training ends at its next look")
+    parser.add_argument("--steps", type=int, default=1000, help="of training")
+    parser.add_argument("--seconds", type=float, default=20.0, help="after which a training ends at its next look")
     parser.add_argument("--voxels", type=int, default=20_000, help="of a case, in fits by segcal")
     parser.add_argument("--workers", type=int, default=15)
     parser.add_argument("--repeats", type=int, default=3)
