@@ -103,6 +103,20 @@ def fitted_for(kind="cms_ap", randomise=None, names=tuple(LABELS), origin=""):
     return type(fitted)(calibrator, fitted.certificate, fitted.config, class_names=names, origin=origin)
 
 
+def seeing_fit(like):
+    """Return conic scaling that looks around, fitted to blocks whose middle is more reliable than their edge."""
+    rng = np.random.default_rng(3)
+    blocks = rng.integers(0, 3, (6, 5, 4)).repeat(7, 1).repeat(6, 2)
+    edge = (np.arange(35) % 7 < 2)[:, None] | (np.arange(24) % 6 < 2)
+    wrong = rng.random(blocks.shape) < np.where(edge, 0.4, 0.05)
+    labels = np.where(wrong, rng.integers(0, 3, blocks.shape), blocks)
+    logits = 3 * np.eye(3)[blocks].transpose(0, 3, 1, 2) + rng.normal(size=(6, 3, 35, 24))
+    seen = segcal.make_calibrator("conic", 3, contexts=["gap_near", "share_near", "gap_image"])
+    found = segcal.fit(seen, logits.astype("float32"), labels, config=segcal.FitConfig(lam=1e-3, nu=1e-3))
+    assert float(found.calibrator.hats.detach().std(0).max()) > 0.05
+    return type(like)(found.calibrator, found.certificate, found.config, class_names=tuple(LABELS))
+
+
 def predict(folder, *arguments):
     with pytest.raises(SystemExit) as stopped:
         main(["nnunet", "predict", "-i", str(folder / "images"), "-d", "1", "-c", "3d_fullres", "-device", "cpu",
@@ -120,9 +134,13 @@ def plain(folder, target, folds=(0, 1)):
     predictor.predict_from_files_sequential(str(folder / "images"), str(target), save_probabilities=True)
 
 
-@pytest.mark.parametrize("processes", [0, 1])
-def test_it_is_predict_save_and_apply_bit_for_bit(processes, nnunet, randomise, capfd):
-    fitted = fitted_for(randomise=randomise)
+@pytest.mark.parametrize(
+    ("processes", "kind"), [(0, "cms_ap"), (1, "cms_ap"), (0, "conic"), (1, "conic"), (0, "lts_ti")]
+)
+def test_it_is_predict_save_and_apply_bit_for_bit(processes, kind, nnunet, randomise, capfd):
+    fitted = fitted_for(kind, randomise)
+    if kind == "conic":
+        fitted = seeing_fit(fitted)
     segcal.save(fitted, nnunet / "cal")
     plain(nnunet, nnunet / "plain")
     segcal.apply(fitted, segcal.open_cases(nnunet / "plain"), nnunet / "applied")
@@ -219,8 +237,14 @@ def test_what_does_not_fit_is_one_sentence(nnunet, randomise):
         InputError, match=r"has the classes background, liver, tumour, .* fitted for background, tumour"
     ):
         start(fitted_for(names=("background", "tumour", "liver")))
-    with pytest.raises(InputError, match="the calibrator is lts, which sees neighbours, but nnU-Net hands over a"):
-        start(segcal.make_calibrator("lts", 3))
+    with pytest.raises(InputError, match=r"is lts, which sees the image, but nnU-Net hands over scores alone\. Use"):
+        start(segcal.make_calibrator("lts", 3, image_channels=1))
+    with pytest.raises(
+        InputError, match="is vs, which sees the offset of the logits, but nnU-Net's probabilities have"
+    ):
+        start(segcal.make_calibrator("vs", 3))
+    with pytest.raises(InputError, match="is conic, which sees how much the members disagree, but nnU-Net averages"):
+        start(segcal.make_calibrator("conic", 3, contexts=["disagreement"]))
     with pytest.warns(SuspicionWarning, match="fitted on predictions of single folds"):
         CalibratedPredictor(
             fitted_for(origin="single folds"), device=torch.device("cpu")

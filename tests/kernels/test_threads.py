@@ -17,7 +17,7 @@ rng = np.random.default_rng(0)
 logits = 3 * rng.normal(size=(4, 100, 200))
 labels = (0.5 * logits + rng.gumbel(size=logits.shape)).argmax(0)
 cases = ArrayCases(logits=[logits.astype("float32")], labels=[labels])
-for name in ("ts", "ms", "cms_ap"):
+for name in ("ts", "ms", "cms_ap", "conic", "conic_class"):
     fitted = fit(name, cases, config=FitConfig(lam=1e-4, mu=1e-4, voxels="all"))
     print(name, *(p.numpy().tobytes().hex() for p in fitted.calibrator.parameters()))
 print(torch.get_num_threads())
@@ -53,7 +53,7 @@ def test_who_compiled_changes_not_one_byte_of_a_fit(tmp_path):
             check=True,
         )
         *lines, threads = done.stdout.splitlines()
-        assert (len(lines), threads) == (3, "2")
+        assert (len(lines), threads) == (5, "2")
         found.append(lines)
     assert list((tmp_path / "cache").rglob("*.nbc"))
     assert found[0] == found[1] == found[2]

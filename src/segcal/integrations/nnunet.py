@@ -6,19 +6,24 @@ written is what ``nnUNetv2_predict --save_probabilities`` followed by ``segcal a
 without the way over the disk; nnU-Net's own commands take it.
 
 The seam is the plans: whoever exports asks them for the label manager, in this process and in the export processes that
-nnU-Net spawns, and the label manager holds the function from logits to probabilities.
+nnU-Net spawns, and the label manager holds the function from logits to probabilities. A calibrator that sees neighbours
+waits until the label manager puts the box back into the image: what is around a voxel is then what ``segcal apply``
+would have found in the file.
 """
 
 import json
 import multiprocessing
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from segcal.atomic import write_text
+from segcal.calibrators.base import Calibrator
 from segcal.cases.base import SINGLE_FOLDS
 from segcal.cases.kinds import to_log_domain
 from segcal.cases.open import open_cases
@@ -52,6 +57,23 @@ class CalibratedSoftmax:
         return calibrated_probs(self.calibrator, to_log_domain(probs, "probs", "prediction"), "prediction")
 
 
+class WholeImage:
+    """Puts probabilities of a box back into the image, as nnU-Net does, and calibrates them where all of it is seen."""
+
+    def __init__(self, calibrator: Any, put_back: Any, axes: Sequence[int]) -> None:
+        self._calibrator, self._put_back = calibrator, put_back
+        self._stored = [0, *(axis + 1 for axis in axes)]  # the order of axes in files, in which windows lie
+        self._back = np.argsort(self._stored).tolist()
+
+    def __call__(self, probs: Tensor, box: Sequence[Sequence[int]], shape: Sequence[int]) -> Tensor:
+        """Return calibrated probabilities ``(classes, *shape)``; outside of the box they are nnU-Net's."""
+        whole: Tensor = self._put_back(torch.as_tensor(probs).float().cpu(), box, shape)
+        logits = to_log_domain(whole.permute(self._stored).contiguous(), "probs", "prediction")
+        inside = (slice(None), *(slice(*ends) for ends in box))
+        whole[inside] = calibrated_probs(self._calibrator, logits, "prediction").permute(self._back)[inside]
+        return whole
+
+
 class CalibratedPlans(PlansManager):
     """Plans whose label manager calibrates."""
 
@@ -60,8 +82,13 @@ class CalibratedPlans(PlansManager):
         self.calibrator = calibrator
 
     def get_label_manager(self, dataset_json: dict[str, Any], **named: Any) -> Any:
-        """Return nnU-Net's label manager with a calibrated softmax."""
-        return super().get_label_manager(dataset_json, inference_nonlin=CalibratedSoftmax(self.calibrator), **named)
+        """Return nnU-Net's label manager with a calibrated softmax, or one that calibrates the whole image."""
+        if self.calibrator.pointwise:
+            return super().get_label_manager(dataset_json, inference_nonlin=CalibratedSoftmax(self.calibrator), **named)
+        labels = super().get_label_manager(dataset_json, **named)
+        put_back = labels.revert_cropping_on_probabilities
+        labels.revert_cropping_on_probabilities = WholeImage(self.calibrator, put_back, self.transpose_backward)
+        return labels
 
 
 class CalibratedPredictor(nnUNetPredictor):
@@ -71,7 +98,7 @@ class CalibratedPredictor(nnUNetPredictor):
     alone, which no calibrator that keeps the decision changes.
 
     Args:
-        calibrator: a folder, the result of a fit, or a calibrator that works voxel by voxel.
+        calibrator: a folder, the result of a fit, or a calibrator; it may see neighbours, not images or members.
         **options: of ``nnUNetPredictor``.
     """
 
@@ -100,11 +127,7 @@ class CalibratedPredictor(nnUNetPredictor):
                 "Calibrate each region as its own two-class problem with kind='sigmoid'."
             )
         check_classes(calibrator, labels.num_segmentation_heads, "the model")
-        if not calibrator.pointwise:
-            raise InputError(
-                f"the calibrator is {calibrator.name}, which sees neighbours, but nnU-Net hands over a cropped image. "
-                "Predict with --save_probabilities and use segcal apply."
-            )
+        _check_sight(calibrator)
         if isinstance(self.fitted, Fitted):
             self._check_origin(self.fitted)
         self.plans_manager = CalibratedPlans(self.plans_manager.plans, calibrator)
@@ -120,6 +143,23 @@ class CalibratedPredictor(nnUNetPredictor):
                 f"{', '.join(fitted.class_names)}. Use the calibrator that was fitted on this model's predictions."
             )
         warn(other_origin(fitted.origin, "" if len(self.list_of_parameters) > 1 else SINGLE_FOLDS))
+
+
+def _check_sight(calibrator: Calibrator) -> None:
+    """Refuse a calibrator that must see what nnU-Net does not hand over."""
+    if calibrator.sees_members:
+        unseen = "how much the members disagree, but nnU-Net averages them first"
+    elif calibrator.options.get("image_channels"):
+        unseen = "the image, but nnU-Net hands over scores alone"
+    elif not calibrator.translation_invariant:
+        unseen = "the offset of the logits, but nnU-Net's probabilities have lost it"
+    elif not calibrator.pointwise and calibrator.preserves is None:
+        unseen = "neighbours and may change the mask, but nnU-Net decides before it knows them"
+    else:
+        return
+    raise InputError(
+        f"the calibrator is {calibrator.name}, which sees {unseen}. Use one that was chosen on nnU-Net's probabilities."
+    )
 
 
 def model_folder(dataset: str, configuration: str, trainer: str, plans: str) -> Path:
