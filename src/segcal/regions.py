@@ -89,12 +89,22 @@ class Regions:
         """Return the labels of all regions, ``(regions, *space)``."""
         return torch.stack([self.truth(labels, number) for number in range(len(self))])
 
+    def last_on(self, on: Tensor) -> Tensor:
+        """Return the number, from 1, of the last region that is on in the masks ``(regions, *space)``; 0 for none."""
+        found = torch.zeros(on.shape[1:], dtype=torch.int64)
+        for number, mask in enumerate(on):
+            found[mask.bool()] = number + 1
+        return found
+
     def label_map(self, on: Tensor) -> Tensor:
         """Return the label map ``(*space)`` of the masks ``(regions, *space)``."""
-        found = torch.zeros(on.shape[1:], dtype=torch.int64)
-        for mask, label in zip(on, self.order, strict=True):
-            found[mask.bool()] = label
-        return found
+        return torch.tensor([0, *self.order])[self.last_on(on)]
+
+    def last_true(self, labels: Tensor | None) -> Tensor | None:
+        """Return the same of what labels say; :data:`IGNORED` as it was."""
+        if labels is None:
+            return None
+        return torch.where(labels == IGNORED, labels, self.last_on(self.truths(labels) == 1))
 
     def violations(self, values: Tensor) -> int:
         """Return at how many voxels an inner region is above an outer one, all pairs of ``(regions, *space)``."""

@@ -86,7 +86,13 @@ class FolderTask(_Shared, frozen=True):
 Task: TypeAlias = EmbeddedTask | FolderTask
 
 _DECLARED = [each for each in fields(ReadOptions) if each.name != "pooling"]
-_KINDS: dict[type, Any] = {str: Text | None, int: int | None, list: tuple[Text, ...] | None}
+_KINDS: dict[type, Any] = {
+    str: Text | None,
+    int: int | None,
+    list: tuple[Text, ...] | None,
+    tuple: tuple[int, ...] | None,
+    dict: dict[Text, tuple[int, ...]] | None,
+}
 # A folder task as TOML has it: what is declared about its files stands among its own keys.
 _FolderTable = defstruct(
     "_FolderTable",
