@@ -233,11 +233,6 @@ class Cases(ABC):
         """
         if translation_invariant or self.has_offset:
             return
-        if self.regions is not None:
-            raise InputError(
-                f"calibrator {calibrator!r} depends on the offset of the logits, but a sigmoid has none. "
-                "Choose a translation-invariant calibrator."
-            )
         reason = "pooling is 'mean_probs'" if self.pooling == "mean_probs" else f"kind is {self.kind!r}"
         raise InputError(
             f"calibrator {calibrator!r} depends on the offset of the logits, but {reason}, so the offset is gone. "

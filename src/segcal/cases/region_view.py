@@ -78,6 +78,14 @@ class RegionView(Cases):
         """A sigmoid has none."""
         return False
 
+    def require_offset(self, calibrator: str, translation_invariant: bool) -> None:
+        """Refuse a calibrator that needs the offset."""
+        if not translation_invariant:
+            raise InputError(
+                f"calibrator {calibrator!r} depends on the offset of the logits, but a sigmoid has none. "
+                "Choose a translation-invariant calibrator."
+            )
+
     def member_logits(self, case_id: str) -> Iterator[Tensor]:
         """Yield the logits of one member after the other."""
         for member in self._whole.member_logits(case_id):
