@@ -171,7 +171,7 @@ def test_region_based_models_are_read_and_written(tmp_path, make_nnunet):
 @pytest.mark.parametrize(
     ("order", "sentence"),
     [
-        (None, "defines regions, but no regions_class_order, which says how label maps are made of them."),
+        (None, "dataset.json defines regions, but no regions_class_order, which says how label maps are made of them."),
         ([1], "regions_class_order is [1], but one label per region is needed, 2 in all."),
         ([2, 1], "regions_class_order has the label 1 for region 'core', but it has the labels 2."),
     ],

@@ -62,7 +62,7 @@ def load_dataset(folder: Path, properties: Path | None) -> NnunetDataset:
         raise InputError(
             f"{path} has no labels, but nnU-Net's dataset.json lists them. Copy it from the model's folder."
         )
-    regions = _regions(labels, content.get("regions_class_order"), path)
+    regions = dataset_regions(labels, content.get("regions_class_order"))
     names, ignore = _classes(labels, path) if regions is None else (regions.names, labels.get("ignore"))
     ending = content.get("file_ending", ".nii.gz")
     if not isinstance(ending, str) or not re.fullmatch(r"(\.\w+)+", ending):  # it becomes part of a path
@@ -114,19 +114,17 @@ def read_properties(
     return mask, spacing
 
 
-def _regions(labels: dict[str, Any], order: Any, path: Path) -> Regions | None:
+def dataset_regions(labels: dict[str, Any], order: Any) -> Regions | None:
+    """Return the regions that the labels of a dataset.json define, if they do."""
     if not any(isinstance(value, list) and len(value) > 1 for value in labels.values()):
         return None
     if order is None:
         raise InputError(
-            f"{path} defines regions, but no regions_class_order, which says how label maps are made of them. Copy the "
-            "dataset.json of the model."
+            "dataset.json defines regions, but no regions_class_order, which says how label maps are made of them. "
+            "Copy the dataset.json of the model."
         )
     own = {name: value for name, value in labels.items() if name != "ignore" and value not in (0, [0])}
-    try:
-        return Regions.declared(own, order, labels.get("ignore"))
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from None
+    return Regions.declared(own, order, labels.get("ignore"))
 
 
 def _classes(labels: dict[str, Any], path: Path) -> tuple[tuple[str, ...], int | None]:
