@@ -115,12 +115,12 @@ class Regions:
         return {"regions": dict(zip(self.names, map(list, self.labels), strict=True)), "order": list(self.order)}
 
 
-def _labels(name: str, given: object, ignore: int | None, known: Sequence[int] | None) -> tuple[int, ...]:
+def _labels(name: str, given: int | Sequence[int], ignore: int | None, known: Sequence[int] | None) -> tuple[int, ...]:
     found = [given] if isinstance(given, int) else given
-    whole = isinstance(found, Sequence) and not isinstance(found, str) and len(found) > 0
-    if not whole or not all(isinstance(label, int) and not isinstance(label, bool) for label in found):  # type: ignore[union-attr,attr-defined]
+    usable = isinstance(found, list | tuple) and len(found) > 0
+    if not usable or not all(isinstance(label, int) and not isinstance(label, bool) for label in found):
         raise InputError(f"region {name!r} is {given!r}, but a list of labels is needed. Write for example [1, 2].")
-    own: tuple[int, ...] = tuple(sorted(set(found)))  # type: ignore[arg-type]
+    own = tuple(sorted({int(label) for label in found}))
     if own[0] < 1 or ignore in own:
         bad, why = (own[0], "0 is where no region is") if own[0] < 1 else (ignore, "it does not count")
         raise InputError(f"region {name!r} has the label {bad}, but {why}. Leave it out.")

@@ -42,7 +42,10 @@ def test_masks_label_maps_and_nesting_are_kept(name, regions, dtype, randomise):
         calibrator = drawn(name, regions, randomise, seed)
         logits = hard_logits(regions, seed, dtype)
         with torch.no_grad():
-            log_probs, odds = calibrator(logits), calibrator.scores(logits.to(torch.promote_types(dtype, torch.float32)))
+            log_probs, odds = (
+                calibrator(logits),
+                calibrator.scores(logits.to(torch.promote_types(dtype, torch.float32))),
+            )
         assert log_probs.shape == logits.shape
         assert log_probs.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
         before = logits > 0

@@ -35,7 +35,16 @@ def make_nnunet(rng):
     """A factory of nnU-Net folders: array (z, y, x) = (4, 5, 6), the box in the order `transpose`."""
     nibabel = pytest.importorskip("nibabel")
 
-    def make(folder: Path, ids=("c1", "c2"), box=None, transpose=(0, 1, 2), labels=None, plans=True, json_folder=None, order=None):
+    def make(
+        folder: Path,
+        ids=("c1", "c2"),
+        box=None,
+        transpose=(0, 1, 2),
+        labels=None,
+        plans=True,
+        json_folder=None,
+        order=None,
+    ):
         folder.mkdir(parents=True, exist_ok=True)
         space = (4, 5, 6)
         box = box or [[0, size] for size in space]

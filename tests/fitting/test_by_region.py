@@ -78,7 +78,7 @@ def test_isotonic_is_that_of_the_probability():
         expected = isotonic_regression(truth.ravel()[order].astype(float)).x
         inside = (expected > 0) & (expected < 1)
         np.testing.assert_allclose(found[:, number].ravel()[order][inside], expected[inside], atol=1e-6)
-        assert 0 < found[:, number].min()
+        assert found[:, number].min() > 0
         assert found[:, number].max() < 1
 
 
@@ -130,7 +130,7 @@ def test_what_does_not_fit_is_one_sentence():
     with pytest.raises(InputError, match="the cases have regions: a name, or a calibrator of these regions, is needed"):
         segcal.fit(segcal.make_calibrator("ts", 2), cases_of(z, y))
     fitted = segcal.fit("ts", other)
-    with pytest.raises(InputError, match="the calibrator is for the regions .*'edge'.*, but the predictions have the"):
+    with pytest.raises(InputError, match=r"the calibrator is for the regions .*'edge'.*, but the predictions have the"):
         segcal.evaluation.evaluate.check_match(fitted, cases_of(z, y))
     with pytest.raises(InputError, match="calibrator is a ts for 2 classes, but the cases have regions"):
         segcal.evaluate(cases_of(z, y), segcal.make_calibrator("ts", 2), metrics=["nll"])

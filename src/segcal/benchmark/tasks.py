@@ -203,7 +203,9 @@ def by_region(task: Task) -> list[Task]:
         return [task]
     names = [clean(str(name)) for name in task.options.regions]
     tails = ["".join(letter if letter.isalnum() else "-" for letter in name) for name in names]
-    return [structs.replace(task, name=f"{task.name}-{tail}", region=name) for name, tail in zip(names, tails, strict=True)]
+    return [
+        structs.replace(task, name=f"{task.name}-{tail}", region=name) for name, tail in zip(names, tails, strict=True)
+    ]
 
 
 def check_tasks(tasks: tuple[Task, ...]) -> None:

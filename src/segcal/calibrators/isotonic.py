@@ -22,7 +22,7 @@ from segcal.calibrators.base import Calibrator, Evidence
 from segcal.calibrators.tie_break import with_lead
 from segcal.errors import InputError
 from segcal.numerics import count_below, descending, running_minimum
-from segcal.types import Context, Logits
+from segcal.types import Context, Logits, Preserves
 
 SLOPE = 1e-9
 FLOOR = 1e-12
@@ -40,7 +40,7 @@ class Isotonic(Calibrator):
     name = "isotonic"
     title = "Isotonic regression"
     translation_invariant = True
-    preserves = "order"
+    preserves: Preserves = "order"
     fitted_by = "isotonic"
     points: Tensor
     values: Tensor

@@ -185,7 +185,6 @@ class Applier:
         files = self._writer.write(case.id, log_probs, before if keeps else None, confidence, case.spacing)
         return AppliedCase(case.logits[0].numel(), flips, tuple(str(path) for path in files))
 
-
     def _confidence(self, found: Tensor) -> Tensor:
         """Return the probability of the decision; of regions, that of the least sure one."""
         if isinstance(self._calibrator, PerRegion):

@@ -4,7 +4,7 @@ Regions share no parameters, so the sum has its minimum where each term has its 
 each. Nesting is kept afterwards, by the map itself (:mod:`segcal.calibrators.per_region`).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from segcal.calibrators import PEERS, make_calibrator, make_per_region
@@ -79,7 +79,7 @@ def best_pooling(found: Mapping[str, Fitted], poolings: tuple[str | None, ...]) 
     return min(sums, key=lambda pooling: sums[pooling])
 
 
-def competing(names: list[str] | None, preserve: str) -> list[str]:
+def competing(names: Sequence[str] | None, preserve: str) -> list[str]:
     """Return the names that compete for a region, where each is a calibrator of two classes."""
     if names is None:
         return [*KEEPING, *(MOVING if preserve == "none" else ())]

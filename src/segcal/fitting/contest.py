@@ -117,9 +117,7 @@ def read_poolings(
     return data
 
 
-def _choose_by_region(
-    cases: Cases, validation: Cases | None, names: Sequence[str], shared: dict[str, Any]
-) -> Fitted:
+def _choose_by_region(cases: Cases, validation: Cases | None, names: Sequence[str], shared: dict[str, Any]) -> Fitted:
     """Choose for each region; where regions would be pooled differently, with the pooling that is best for all."""
     found: dict[str, Fitted] = {}
 
