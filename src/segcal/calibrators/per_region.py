@@ -16,8 +16,8 @@ losses at a voxel:
 Nor can it move a decision: both log-odds lie on one side of 0, because an inner one that was on has an outer one that
 was on. A calibrator that may move decisions promises nothing about nesting either, and is left as it is.
 
-The result is :math:`\log p_r = \log \sigma(s_r)`, which is exact for probabilities near 0 and near 1. Rounding could put
-a probability next to 1/2 on the other side: it is kept two and four units of the type's rounding away from it.
+The result is :math:`\log p_r = \log \sigma(s_r)`, which is exact for probabilities near 0 and near 1. Rounding could
+put a probability next to 1/2 on the other side: it is kept two and four units of the type's rounding away from it.
 """
 
 import math

@@ -154,11 +154,11 @@ class Cases(ABC):
             if case.image is not None:
                 check_image(as_tensor(case.image, "image"), "image", space)
             check_spacing(case.spacing, len(space))
-            around = space if self.regions is None else tuple(logits.shape)
-            if case.disagreement is not None and tuple(case.disagreement.shape) != around:
+            needed = space if self.regions is None else tuple(logits.shape)
+            if case.disagreement is not None and tuple(case.disagreement.shape) != needed:
                 raise InputError(
-                    f"disagreement has shape {tuple(case.disagreement.shape)}, but {around} is needed, like its logits. "
-                    "Give one value per voxel."
+                    f"disagreement has shape {tuple(case.disagreement.shape)}, but {needed} is needed, like its "
+                    "logits. Give one value per voxel."
                 )
         return replace(case, logits=logits, labels=labels)
 
@@ -238,6 +238,14 @@ class Cases(ABC):
             f"calibrator {calibrator!r} depends on the offset of the logits, but {reason}, so the offset is gone. "
             "Choose a translation-invariant calibrator, or export the logits before the softmax."
         )
+
+    def require_classes(self, what: str) -> None:
+        """Refuse regions where only classes are understood."""
+        if self.regions is not None:
+            raise InputError(
+                f"the cases have regions, but {what} is for classes that exclude each other. "
+                "Use segcal fit, evaluate, audit, report and apply for regions."
+            )
 
     def split(self, cal: int, val: int = 0, seed: int = 0, group: Grouping | None = None) -> Split[Self]:
         """Draw calibration, validation and test cases at random.

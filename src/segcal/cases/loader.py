@@ -20,8 +20,7 @@ from segcal.checks import as_tensor
 from segcal.errors import InputError
 from segcal.memory import memory_limit
 
-# The most bytes that are kept of a generator, which can be read only once.
-KEPT = 4 << 30
+KEPT = 4 << 30  # the most bytes that are kept of a generator, which can be read only once
 
 
 def as_cases(
@@ -53,14 +52,16 @@ def as_cases(
         kind: what the numbers are: "logits", "probs" or "sigmoid". They are never looked at to find out.
         pooling: how members are pooled.
         model: a network, or a list of them with `pooling`, run in evaluation mode: `data` holds ``(images, labels)``.
-        inferer: how the network is run, ``inferer(images, model)``, such as over a sliding window.
+        inferer: how it is run, ``inferer(images, model)``, such as over a sliding window.
         groups: one group name per case, or by id; a group is never divided between splits.
         ignore: the label that does not count.
         ids: one name per case, or numbers.
-        masks, images: one ``(*space)`` per case, true where the prediction is real; one ``(channels, *space)``.
+        masks: one ``(*space)`` per case, true where the prediction is real.
+        images: one ``(channels, *space)`` per case.
         spacing: one tuple of voxel sizes per case.
         class_names: one name per class.
-        regions, regions_class_order: of sigmoids, as :class:`ArrayCases` takes them.
+        regions: of sigmoids, as :class:`ArrayCases` takes them.
+        regions_class_order: the same.
 
     >>> cases = as_cases(torch.zeros(4, 2, 3, 5), torch.ones(4, 3, 5, dtype=int))
     >>> len(cases), cases.num_classes, cases.kind
@@ -128,8 +129,7 @@ class _Batch(NamedTuple):
         return digest_of(self.inputs) + (b"" if self.labels is None else digest_of(self.labels))
 
 
-# Scores of a batch, of several networks one each.
-_Scores = Tensor | list[Tensor]
+_Scores = Tensor | list[Tensor]  # of a batch, of several networks one each
 
 
 class _Networks(NamedTuple):

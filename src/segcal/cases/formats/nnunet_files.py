@@ -3,8 +3,8 @@
 Predictions have the JSON files beside them; a fold's ``validation`` folder has them two levels up, in the model's
 folder. ``dataset.json`` lists the classes: heads are all labels but ``ignore``, which must be the highest. A label that
 is a list of several numbers is a region: then all but the background are, the model ends in one sigmoid for each, and
-``regions_class_order`` has the label that each writes into the label map. ``plans.json`` says in which order the axes were when the cropping box was found (`transpose_forward`), and which reader made arrays of
-files.
+``regions_class_order`` has the label that each writes into the label map. ``plans.json`` says in
+which order the axes were when the cropping box was found (`transpose_forward`), and which reader made arrays of files.
 
 ``CASE.pkl`` has the cropping box and the voxel size. ``bbox_used_for_cropping`` is in the axis order after
 `transpose_forward`: entry k belongs to axis `transpose_forward[k]` of the stored array. ``spacing`` is in the order of
