@@ -71,8 +71,8 @@ def inner_of(name_or_calibrator: str | Calibrator, cases: Cases, number: int) ->
     assert cases.regions is not None
     if isinstance(name_or_calibrator, str):
         return list(make_per_region(name_or_calibrator, cases.regions).each.values())[number]
-    if isinstance(name_or_calibrator, PerRegion) and name_or_calibrator.regions == cases.regions:
-        return list(name_or_calibrator.each.values())[number]
+    if getattr(name_or_calibrator, "regions", None) == cases.regions:
+        return list(name_or_calibrator.each.values())[number]  # type: ignore[attr-defined]
     raise InputError(
         f"name_or_calibrator is {type(name_or_calibrator).__name__}, but the cases have regions: a name, or a "
         "calibrator of these regions, is needed. Pass a name such as 'conic'."
