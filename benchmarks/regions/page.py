@@ -25,10 +25,12 @@ CALIBRATORS = ("none", "ts", "conic", "conic_class", "platt", "isotonic")
 OWN = "conic_class"
 PEERS = ("none", "ts", "platt", "isotonic")
 METRICS = {"nll": "NLL", "ece": "ECE", "ba_ece": "BA-ECE"}
-GROUPS = {"cardiac": re.compile(r"(patient\d+)_"), "streets": re.compile(r"(.+_f\d+)\d\d$")}
+VIDEO = re.compile(r"(.+_f?\d+)\d\d$")
+GROUPS = {"cardiac": re.compile(r"(patient\d+)_"), "streets": VIDEO, "unions": VIDEO}
 WORDS = {
     "cardiac": "Cardiac volumes: nested regions",
-    "streets": "Street scenes: overlapping groups, in a place that the network never saw",
+    "streets": "Street scenes: overlapping groups",
+    "unions": "Street scenes: the same groups, as unions of classes of a softmax ensemble",
 }
 LEVEL = 0.95
 
@@ -52,7 +54,7 @@ def load(folder: Path, task: str) -> Cases:
                 ids.append(name)
     found = [GROUPS[task].match(name) for name in ids]
     groups = [name if match is None else match[1] for name, match in zip(ids, found, strict=True)]
-    if task == "streets":  # pictures are one slice
+    if task != "cardiac":  # pictures are one slice
         scores, labels = [each[:, 0] for each in scores], [each[0] for each in labels]
     how = {"kind": "logits", "regions": REGIONS[task], "ignore": IGNORE[task], "groups": groups}
     return segcal.ArrayCases(scores, labels, ids=ids, **how)
@@ -125,14 +127,14 @@ def share(value: float) -> str:
     return "none" if value == 0 else f"{100 * value:.3f} %"
 
 
-def section(folder: Path, task: str, repeats: int, voxels: int) -> Iterator[str]:
+def section(folder: Path, task: str, repeats: int, voxels: int, first: int) -> Iterator[str]:
     """Yield the section of a task."""
     cases = load(folder, task)
     assert cases.regions is not None
     half = len(cases) // 2
     found: dict[str, list[Measured]] = {name: [] for name in CALIBRATORS}
     sizes = []
-    for seed in range(repeats):
+    for seed in range(first, first + repeats):
         split = cases.split(cal=half, seed=seed)
         sizes.append((len(split.cal), len(split.test)))
         bands = BandCache()
@@ -160,6 +162,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("-o", "--output", type=Path, required=True)
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--first", type=int, default=1, help="seed of the first division")
     parser.add_argument("--voxels", type=int, default=5000, help="of each case, in a fit")
     parser.add_argument("--tasks", nargs="+", default=list(REGIONS))
     chosen = parser.parse_args()
@@ -171,7 +174,7 @@ def main() -> None:
         "masks, the others keep them. What this shows is in [regions.md](regions.md).\n",
     ]
     for task in chosen.tasks:
-        lines += section(chosen.folder, task, chosen.repeats, chosen.voxels)
+        lines += section(chosen.folder, task, chosen.repeats, chosen.voxels, chosen.first)
     chosen.output.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 

@@ -5,6 +5,8 @@
 torch and numpy only. OUT then holds float16 logits ``(regions, *space)`` of the held-out cases and their labels,
 several cases to a file, which ``benchmarks/regions/page.py`` reads.
 
+``python benchmarks/regions/train.py unite ROOT OUT`` adds the street scenes of a softmax ensemble.
+
 Cardiac: the middle of every slice, 128 x 128; the heart contains the left heart, which contains the cavity. Street
 scenes: every second row and column; vehicles and persons both contain bicyclists, and both are road users. Networks see
 slices and train on binary cross-entropy plus soft Dice per region. No patient, and no stretch of 200 frames of a video,
@@ -26,7 +28,11 @@ REGIONS = {
     "cardiac": {"heart": [1, 2, 3], "left heart": [2, 3], "cavity": [3]},
     "streets": {"road user": [8, 9, 10], "vehicle": [8, 10], "person": [9, 10], "ground": [3, 4]},
 }
-IGNORE = {"cardiac": 255, "streets": 11}
+REGIONS["unions"] = REGIONS["streets"]
+IGNORE = {"cardiac": 255, "streets": 11, "unions": 11}
+TRAINED = ("cardiac", "streets")
+# Cases of the softmax ensemble that are made into regions.
+UNIONS = 90
 SIDE = 128
 WIDTHS = (32, 64, 128, 192)
 MOST_BYTES = 15 << 20
@@ -76,6 +82,24 @@ def pack(root: Path, target: Path) -> None:
             arrays[f"{task}/{name}/image"], arrays[f"{task}/{name}/labels"] = image, labels
     np.savez_compressed(target, **arrays)
     print(f"{len(arrays) // 2} cases, {target.stat().st_size / 2**20:.1f} MiB")
+
+
+def unite(root: Path, out: Path) -> None:
+    """Write the same groups of a softmax ensemble: probabilities are sums of those of the classes, mean over members."""
+    from PIL import Image
+
+    members = sorted((root / "predictions" / "camvid").iterdir())
+    names = sorted(path.stem for path in members[0].iterdir())
+    held: dict[str, np.ndarray] = {}
+    for name in [names[number] for number in np.linspace(0, len(names) - 1, UNIONS).astype(int)]:
+        scores = [torch.from_numpy(np.load(each / f"{name}.npy")[:, ::2, ::2]).double() for each in members]
+        probs = torch.stack([each.softmax(0) for each in scores]).mean(0)
+        sums = torch.stack([probs[labels].sum(0) for labels in REGIONS["unions"].values()])
+        held[f"{name}/logits"] = torch.logit(sums.clamp(1e-6, 1 - 1e-6)).half().numpy()[:, None]
+        with Image.open(root / "camvid" / "labels" / f"{name}.png") as labels:
+            held[f"{name}/labels"] = np.asarray(labels)[None, ::2, ::2]
+    out.mkdir(parents=True, exist_ok=True)
+    save(out / "unions_0.npz", held)
 
 
 class Level(nn.Sequential):
@@ -190,17 +214,20 @@ def save(path: Path, held: dict[str, np.ndarray]) -> None:
 def main() -> None:
     """Pack, or train and predict."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("pack", "train"))
+    parser.add_argument("what", choices=("pack", "train", "unite"))
     parser.add_argument("source", type=Path)
     parser.add_argument("target", type=Path)
     parser.add_argument("--steps", type=int, default=3000)
     parser.add_argument("--seconds", type=float, default=75.0, help="of training, for each of the two")
-    parser.add_argument("--tasks", nargs="+", default=list(REGIONS))
+    parser.add_argument("--tasks", nargs="+", default=list(TRAINED))
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     chosen = parser.parse_args()
     if chosen.what == "pack":
         pack(chosen.source, chosen.target)
+        return
+    if chosen.what == "unite":
+        unite(chosen.source, chosen.target)
         return
     chosen.target.mkdir(parents=True, exist_ok=True)
     with np.load(chosen.source) as stored:

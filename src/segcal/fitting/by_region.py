@@ -15,7 +15,6 @@ from segcal.cases.region_view import region_view
 from segcal.cases.suspicion import doubtful_kind, warn
 from segcal.errors import InputError
 from segcal.fitting.certificate import Certificate, Fitted
-from segcal.fitting.config import FitConfig
 
 # Who competes for a region, unless told: what keeps its decision, and what may move it.
 KEEPING = ("identity", "ts", "conic", "conic_class")
@@ -46,15 +45,6 @@ def fit_by_region(
         fingerprint=cases.pooled(pooling).subset(ids).fingerprint(),
         calibration_ids=tuple(ids),
     )
-
-
-def region_config(config: FitConfig) -> FitConfig:
-    """Return how regions are fitted: with the best strength.
-
-    A small region has a small loss: what is a tenth of it is often less than one standard error over cases, and the
-    strongest penalty within that error would leave a tenth lying. Decisions are kept at every strength.
-    """
-    return replace(config, strongest=False)
 
 
 def check_validation(cases: Cases, validation: Cases | None) -> None:

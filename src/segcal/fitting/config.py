@@ -21,8 +21,6 @@ class FitConfig:
         mu: strength of the penalty on biases; None: chosen on held-out cases.
         nu: strength that draws diagonal weights to temperature scaling; None: as `lam` where that is chosen, else 0.
         folds: into how many parts cases are divided to hold each out once, where there are no validation cases.
-        strongest: of strengths that held-out cases cannot tell apart, take the strongest; False: the best of all, as
-            regions do, whose losses are small beside the spread of cases.
         voxels: how many voxels are drawn from each case, or "all" to stream every voxel on every pass.
         seed: of every random choice.
         tol: the residual at which an exact fit stops.
@@ -42,7 +40,6 @@ class FitConfig:
     mu: float | None = None
     nu: float | None = None
     folds: int = 5
-    strongest: bool = True
     voxels: int | Literal["all"] = 20_000
     seed: int = 0
     tol: float = 1e-6

@@ -16,7 +16,7 @@ import torch
 
 from segcal.calibrators import make_calibrator
 from segcal.cases.base import CaseError, Cases
-from segcal.fitting.by_region import best_pooling, competing, fit_by_region, region_config
+from segcal.fitting.by_region import best_pooling, competing, fit_by_region
 from segcal.fitting.certificate import Fitted
 from segcal.fitting.choice import (
     ENOUGH_GROUPS,
@@ -92,7 +92,7 @@ def choose(
     cases, validation = take_parts(cases, labels, validation, declared)
     names = [names] if isinstance(names, str) else names
     if cases.regions is not None:
-        shared = {"preserve": preserve, "config": region_config(check_config(config)), "device": device, "workers": workers, "failed": failed}
+        shared = {"preserve": preserve, "config": config, "device": device, "workers": workers, "failed": failed}
         return _choose_by_region(cases, validation, competing(names, preserve), shared)
     names = candidates(cases.num_classes, preserve, allow_offset_dependent) if names is None else names
     for name, pooling in itertools.product(names, cases.poolings):

@@ -158,8 +158,7 @@ def walk(request: Request, fixed: Fixed) -> Walk | None:
     worth = dict(sorted(worth.items(), reverse=True))
     harmless = _harmless(worth) if request.calibrator.guarded else worth
     best = _lowest(harmless)
-    chosen = _strongest_as_good(request, harmless, best, len(folds)) if config.strongest else best
-    return Walk(worth, chosen, best)
+    return Walk(worth, _strongest_as_good(request, harmless, best, len(folds)), best)
 
 
 class _FoldWalk:
