@@ -85,7 +85,7 @@ def pack(root: Path, target: Path) -> None:
 
 
 def unite(root: Path, out: Path) -> None:
-    """Write the same groups of a softmax ensemble: probabilities are sums of those of the classes, mean over members."""
+    """Write the same groups of a softmax ensemble: sums of probabilities of classes, mean over members."""
     from PIL import Image
 
     members = sorted((root / "predictions" / "camvid").iterdir())

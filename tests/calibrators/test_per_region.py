@@ -141,3 +141,10 @@ def test_it_is_made_again_from_plain_data(randomise):
 def test_another_number_of_outputs_is_refused():
     with pytest.raises(InputError, match="logits has shape"):
         make_per_region("ts", NESTED)(torch.zeros(1, 4, 5))
+
+
+def test_it_is_exported_with_its_nesting(randomise):
+    calibrator = drawn("ts", NESTED, randomise, 2)
+    logits = hard_logits(NESTED, 5, torch.float32)
+    program = torch.export.export(calibrator, (logits,))
+    torch.testing.assert_close(program.module()(logits), calibrator(logits), rtol=0, atol=1e-7)
