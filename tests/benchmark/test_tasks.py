@@ -1,5 +1,7 @@
 """Opening the tasks of a protocol."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -75,3 +77,19 @@ def test_every_region_is_a_task_of_two_classes(data):
     assert task_plain(tasks[1])["region"] == "inner"
     assert "region" not in task_plain(read_task(blobs, "t"))
     assert by_region(read_task(blobs, "t")) == [read_task(blobs, "t")]
+
+
+def test_regions_that_a_folder_has_are_declared(tmp_path):
+    for folder in ("p", "l"):
+        (tmp_path / folder).mkdir()
+    np.savez(tmp_path / "p" / "a.npz", probabilities=np.full((2, 3, 4), 0.3, np.float32))
+    np.save(tmp_path / "l" / "a.npy", np.zeros((3, 4), np.uint8))
+    described = {"labels": {"background": 0, "whole": [1, 2], "core": 2}, "regions_class_order": [1, 2]}
+    (tmp_path / "p" / "dataset.json").write_text(json.dumps(described))
+    table = {"name": "t", "members": ["p"], "labels": "l"}
+    with pytest.raises(
+        InputError, match="task 't' has the regions whole, core, but each of them is measured by itself"
+    ):
+        open_task(read_task(table, "t"), "single", tmp_path)
+    tasks = by_region(read_task({**table, "regions": {"whole": [1, 2], "core": [2]}}, "t"))
+    assert open_task(tasks[1], "single", tmp_path).cases.class_names == ("not core", "core")

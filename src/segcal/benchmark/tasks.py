@@ -139,7 +139,12 @@ def open_task(
         # A single folder has nothing to pool: its mean is itself, but the pooling still says what calibrators see.
         options = replace(task.options, pooling=pooling, **_resolved(task.options, root))
         cases: Cases = open_cases(folders, root / task.labels, options=options)
-        if task.region is not None and cases.regions is not None:
+        if cases.regions is not None and task.region is None:
+            raise InputError(
+                f"task {task.name!r} has the regions {', '.join(cases.regions.names)}, but each of them is measured by "
+                "itself. Declare them: regions = {name = [labels], ...}."
+            )
+        if cases.regions is not None and task.region is not None:
             cases = region_view(cases, cases.regions.names.index(task.region))
         opened = OpenTask(cases, bool(task.background))
     elif embedded is None:

@@ -39,6 +39,9 @@ def folder_regions(
     facts: FormatFacts,
 ) -> Regions | None:
     """Return the regions that a folder says it has, or those that are declared of one that says nothing."""
+    told = facts.regions
+    if regions is not None and told is not None and Regions.declared(regions, order or told.order, ignore) == told:
+        return told  # the same, said twice
     if regions is not None and facts.num_classes is not None:
         known = "other regions" if facts.regions is not None else "classes of a softmax, which exclude each other"
         raise InputError(

@@ -6,6 +6,7 @@ each. Nesting is kept afterwards, by the map itself (:mod:`segcal.calibrators.pe
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from segcal.calibrators import PEERS, make_calibrator, make_per_region
 from segcal.calibrators.base import Calibrator
@@ -56,17 +57,18 @@ def check_validation(cases: Cases, validation: Cases | None) -> None:
         )
 
 
-def inner_of(name_or_calibrator: str | Calibrator, cases: Cases, number: int) -> Calibrator:
+def inner_of(name_or_calibrator: Any, cases: Cases, number: int) -> Calibrator:
     """Return the calibrator from which the fit of a region starts."""
     assert cases.regions is not None
-    if isinstance(name_or_calibrator, str):
-        return list(make_per_region(name_or_calibrator, cases.regions).each.values())[number]
-    if getattr(name_or_calibrator, "regions", None) == cases.regions:
-        return list(name_or_calibrator.each.values())[number]  # type: ignore[attr-defined]
-    raise InputError(
-        f"name_or_calibrator is {type(name_or_calibrator).__name__}, but the cases have regions: a name, or a "
-        "calibrator of these regions, is needed. Pass a name such as 'conic'."
-    )
+    named = isinstance(name_or_calibrator, str)
+    whole = make_per_region(name_or_calibrator, cases.regions) if named else name_or_calibrator
+    if getattr(whole, "regions", None) != cases.regions:
+        raise InputError(
+            f"name_or_calibrator is {type(name_or_calibrator).__name__}, but the cases have regions: a name, or a "
+            "calibrator of these regions, is needed. Pass a name such as 'conic'."
+        )
+    found: list[Calibrator] = list(whole.each.values())
+    return found[number]
 
 
 def best_pooling(found: Mapping[str, Fitted], poolings: tuple[str | None, ...]) -> str | None:

@@ -148,6 +148,10 @@ def test_region_based_models_are_read_and_written(tmp_path, make_nnunet):
     cases = open_cases(tmp_path / "p")
     assert (cases.kind, cases.num_classes, cases.class_names) == ("sigmoid", 3, ("whole", "core", "inner"))
     assert (cases.regions.order, cases.ignore) == ((1, 2, 3), 4)
+    said = {"whole": [1, 2, 3], "core": [2, 3], "inner": 3}
+    assert open_cases(tmp_path / "p", regions=said).regions == cases.regions
+    with pytest.raises(InputError, match="says that its outputs are other regions"):
+        open_cases(tmp_path / "p", regions={"whole": [1, 2, 3], "core": [2], "inner": 3})
     case = cases.read("c1")
     np.testing.assert_array_equal(case.logits > 0, probabilities["c1"] > 0.5)
     assert not case.mask[:, 0].any()
