@@ -103,6 +103,8 @@ def test_folders_read_like_arrays(tmp_path):
         ({"kind": "probs", "regions": REGIONS}, "regions are declared and kind is 'probs', but classes of a softmax "
          "exclude each other and have no regions. Pass kind='sigmoid' for a probability per region, kind='logits' for "
          "its logit, or leave regions out."),
+        ({"kind": "logits", "regions": REGIONS, "class_names": ["air", "edge", "core"]}, "region 'whole' has the label "
+         "3, but the labels are 0, 1, 2. Correct the region."),
         ({"kind": "sigmoid", "regions_class_order": [1]}, "regions_class_order is given without regions, but it is "
          "about them. Pass regions= too."),
         ({"kind": "sigmoid", "regions": {**REGIONS, "inner": [3]}}, "logits of case '0' has shape (2, 5, 7), but "

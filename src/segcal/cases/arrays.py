@@ -48,7 +48,7 @@ class HeldCases(Cases):
         self._pooling_rule = None if pooling is None else check_pooling(pooling, may_choose=True)
         member = first[0] if isinstance(first, list | tuple) and first else first
         name = f"logits of case {ids[0]!r}"
-        self.regions = declare_regions(regions, regions_class_order, check_kind(kind), ignore)
+        self.regions = declare_regions(regions, regions_class_order, check_kind(kind), ignore, class_names)
         if self.regions is not None:
             class_names, classes = self.regions.names, len(self.regions)
             region_logits(_on_cpu(member, name), check_kind(kind), name, classes)

@@ -120,7 +120,8 @@ def open_cases(
     ids = _match(members, label_folder, strict)
     kind = _kind(chosen.kind, members, facts)
     ignore = _ignore(chosen.ignore, facts[0])
-    regions = folder_regions(chosen.regions, chosen.regions_class_order, kind, ignore, facts[0])
+    outputs = chosen.regions, chosen.regions_class_order
+    regions = folder_regions(*outputs, kind, ignore, chosen.class_names, facts[0])
     num_classes = _num_classes(members[0], ids, facts[0], kind) if regions is None else len(regions)
     return FileCases(
         ids=ids,

@@ -13,11 +13,16 @@ from segcal.errors import InputError
 from segcal.regions import Regions
 from segcal.types import Kind
 
+Declared = Mapping[str, int | Sequence[int]] | None
+
 
 def declare_regions(
-    regions: Mapping[str, int | Sequence[int]] | None, order: Sequence[int] | None, kind: Kind, ignore: int | None
+    regions: Declared, order: Sequence[int] | None, kind: Kind, ignore: int | None, names: Sequence[str] | None = None
 ) -> Regions | None:
-    """Return the regions that a user declares, if any; each output is then a sigmoid."""
+    """Return the regions that a user declares, if any; each output is then a sigmoid.
+
+    Names of classes, if they are given, are those of the labels: then it is known which labels there are.
+    """
     if regions is None:
         if order is not None:
             raise InputError("regions_class_order is given without regions, but it is about them. Pass regions= too.")
@@ -28,14 +33,15 @@ def declare_regions(
             "regions. Pass kind='sigmoid' for a probability per region, kind='logits' for its logit, or leave regions "
             "out."
         )
-    return Regions.declared(regions, order, ignore)
+    return Regions.declared(regions, order, ignore, None if names is None else range(len(names)))
 
 
 def folder_regions(
-    regions: Mapping[str, int | Sequence[int]] | None,
+    regions: Declared,
     order: Sequence[int] | None,
     kind: Kind,
     ignore: int | None,
+    names: Sequence[str] | None,
     facts: FormatFacts,
 ) -> Regions | None:
     """Return the regions that a folder says it has, or those that are declared of one that says nothing."""
@@ -47,7 +53,7 @@ def folder_regions(
         raise InputError(
             f"regions are declared, but the folder itself says that its outputs are {known}. Leave regions out."
         )
-    return declare_regions(regions, order, kind, ignore) if facts.regions is None else facts.regions
+    return declare_regions(regions, order, kind, ignore, names) if facts.regions is None else facts.regions
 
 
 class RegionView(Cases):
