@@ -29,7 +29,7 @@ VIDEO = re.compile(r"(.+_f?\d+)\d\d$")
 GROUPS = {"cardiac": re.compile(r"(patient\d+)_"), "streets": VIDEO, "unions": VIDEO}
 WORDS = {
     "cardiac": "Cardiac volumes: nested regions",
-    "streets": "Street scenes: overlapping groups",
+    "streets": "Street scenes: overlapping groups, in a place that the network never saw",
     "unions": "Street scenes: the same groups, as unions of classes of a softmax ensemble",
 }
 LEVEL = 0.95
@@ -144,9 +144,9 @@ def section(folder: Path, task: str, repeats: int, voxels: int, first: int) -> I
     draws = Draws([test for _, test in sizes], 2000, 0)
     names = list(cases.regions.names)
     labels = "; ".join(f"{name} = {'+'.join(map(str, own))}" for name, own in REGIONS[task].items())
-    groups = len(set(cases.groups.values()))
+    groups, noun = len(set(cases.groups.values())), "division" if repeats == 1 else "divisions"
     yield f"## {WORDS[task]}\n"
-    yield f"{len(cases)} cases of {groups} groups; {repeats} divisions into {sizes[0][0]} cases to fit on and"
+    yield f"{len(cases)} cases of {groups} groups; {repeats} {noun} into {sizes[0][0]} cases to fit on and"
     yield f"{sizes[0][1]} to test on, about. Labels: {labels}.\n"
     yield from table(found, names, draws)
     yield f"\nPaired differences of `{OWN}` (below zero it is better; **bold** where the interval excludes zero):\n"
@@ -161,17 +161,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("-o", "--output", type=Path, required=True)
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--first", type=int, default=1, help="seed of the first division")
-    parser.add_argument("--voxels", type=int, default=5000, help="of each case, in a fit")
+    parser.add_argument("--voxels", type=int, default=2000, help="of each case, in a fit")
     parser.add_argument("--tasks", nargs="+", default=list(REGIONS))
     chosen = parser.parse_args()
     lines = [
         "# Region models: measured\n",
         "Written by `benchmarks/regions/page.py` from what `benchmarks/regions/train.py` predicted: two small networks",
-        "with one sigmoid per region, trained for a minute each on binary cross-entropy plus soft Dice. Intervals are",
-        "95 %, over test cases and divisions. `platt` is fitted without a penalty; `platt` and `isotonic` may move",
-        "masks, the others keep them. What this shows is in [regions.md](regions.md).\n",
+        "with one sigmoid per region, trained for a minute each on binary cross-entropy plus soft Dice, and the sums of",
+        "classes of a softmax ensemble. Intervals are 95 %, over test cases and divisions. `platt` is fitted without a",
+        "penalty; `platt` and `isotonic` may move masks, the others keep them. What this shows is in [regions.md](regions.md).\n",
     ]
     for task in chosen.tasks:
         lines += section(chosen.folder, task, chosen.repeats, chosen.voxels, chosen.first)
