@@ -168,10 +168,11 @@ def main() -> None:
     chosen = parser.parse_args()
     lines = [
         "# Region models: measured\n",
-        "Written by `benchmarks/regions/page.py` from what `benchmarks/regions/train.py` predicted: two small networks",
-        "with one sigmoid per region, trained for a minute each on binary cross-entropy plus soft Dice, and the sums of",
-        "classes of a softmax ensemble. Intervals are 95 %, over test cases and divisions. `platt` is fitted without a",
-        "penalty; `platt` and `isotonic` may move masks, the others keep them. What this shows is in [regions.md](regions.md).\n",
+        "Written by `benchmarks/regions/page.py` from what `benchmarks/regions/train.py` predicted: two small",
+        "networks with one sigmoid per region, trained for a minute each on binary cross-entropy plus soft Dice,",
+        "and the sums of classes of a softmax ensemble. Intervals are 95 %, over test cases and divisions.",
+        "`platt` is fitted without a penalty; `platt` and `isotonic` may move masks, the others keep them. What",
+        "this shows is in [regions.md](regions.md).\n",
     ]
     for task in chosen.tasks:
         lines += section(chosen.folder, task, chosen.repeats, chosen.voxels, chosen.first)
