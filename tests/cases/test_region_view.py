@@ -127,3 +127,15 @@ def test_a_softmax_declared_as_regions_is_told():
     with pytest.warns(SuspicionWarning, match=sentence):
         segcal.evaluate(cases, metrics=["nll"])
     assert any("sum to 1 at 100 %" in problem.text for problem in segcal.check(cases).problems)
+
+
+def test_what_is_for_classes_alone_says_so(tmp_path):
+    cases = segcal.ArrayCases(list(scores()), list(labels()), kind="logits", regions=REGIONS)
+    with pytest.raises(InputError) as found:
+        segcal.cases.convert(cases, tmp_path / "store")
+    assert str(found.value) == (
+        "the cases have regions, but a store is for classes that exclude each other. Use segcal fit, evaluate, audit, "
+        "report and apply for regions."
+    )
+    with pytest.raises(InputError, match="the cases have regions, but trust is for classes that exclude each other"):
+        segcal.learn_trust(segcal.fit("ts", cases), cases)
