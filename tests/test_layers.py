@@ -16,7 +16,7 @@ LEVELS = (
     {"names", "version"},
     {"errors"},
     {"types"},
-    {"atomic", "parent"},
+    {"atomic", "parent", "regions"},
     {"checks", "numerics", "target", "memory", "documents"},
     {"kernels"},
     {"pooling"},

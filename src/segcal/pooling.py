@@ -126,6 +126,24 @@ def pool_members(members: Iterable[Logits], how: str, disagreement: bool = False
     return rule(seen.watch(checked)), seen.result()
 
 
+def pool_regions(members: Iterable[Logits], how: str, disagreement: bool = False) -> tuple[Logits, Tensor | None]:
+    """Pool logits ``(regions, *space)`` of sigmoids as :func:`pool_members` does: each region by itself.
+
+    Off and on are its two classes, with the logits 0 and z; disagreement is ``(regions, *space)``.
+
+    >>> import torch
+    >>> pool_regions([torch.tensor([2.0, 0.0]), torch.tensor([0.0, 0.0])], "mean_logits")[0]
+    tensor([1., 0.])
+    """
+    both = (torch.stack([torch.zeros_like(member), member]) for member in map(_as_member, members))
+    pooled, information = pool_members(both, how, disagreement)
+    return pooled[1] - pooled[0], information
+
+
+def _as_member(member: object) -> Tensor:
+    return as_tensor(member, "member")
+
+
 class _Disagreement:
     """Running sums over members: of their probabilities, and of their entropies."""
 

@@ -229,9 +229,12 @@ def test_studies_and_their_options_do_not_change_the_hash():
 
 def test_every_declaration_about_files_can_be_made_but_the_pooling():
     names = [field.name for field in fields(ReadOptions)]
-    given = {"ignore": 1, "class_axis": 1, "class_names": ["a", "b"]}
+    given = {"ignore": 1, "class_axis": 1, "class_names": ["a", "b"], "regions": {"r": [1, 2]}}
+    given["regions_class_order"] = [1]
     wanted = {name: given.get(name, "x") for name in names if name != "pooling"}
     (task,) = protocol(tasks=[{"name": "mine", "members": ["a"], "labels": "b", **wanted}]).tasks
-    assert task.options == ReadOptions(**wanted | {"class_names": ("a", "b")})
+    fixed = {"class_names": ("a", "b"), "regions": {"r": (1, 2)}, "regions_class_order": (1,)}
+    assert task.options == ReadOptions(**wanted | fixed)
+    assert (task.name, task.region) == ("mine-r", "r")
     with pytest.raises(InputError, match=r"the key tasks\[0\].pooling, which is unknown"):
         protocol(tasks=[FOLDERS | {"pooling": "single"}])

@@ -1,9 +1,11 @@
 """Opening the tasks of a protocol."""
 
+import json
+
 import numpy as np
 import pytest
 
-from segcal.benchmark.tasks import FolderTask, OpenTask, open_task, read_task
+from segcal.benchmark.tasks import FolderTask, OpenTask, by_region, open_task, read_task, task_plain
 from segcal.errors import InputError
 
 
@@ -59,3 +61,35 @@ def test_excluded_cases_are_not_there_and_must_exist(data):
     nothing = read_task({**blobs, "exclude": list(every)}, "t")
     with pytest.raises(InputError, match="has exclude with all 12 cases, but cases must remain"):
         open_task(nothing, "mean_logits", root)
+
+
+def test_every_region_is_a_task_of_two_classes(data):
+    root, blobs, _ = data
+    table = {**blobs, "name": "blobs", "regions": {"all things": [1, 2], "inner": [2], "first": [1]}}
+    tasks = by_region(read_task(table, "t"))
+    assert [task.name for task in tasks] == ["blobs-all-things", "blobs-inner", "blobs-first"]
+    cases = open_task(tasks[0], "mean_logits", root).cases
+    assert (cases.num_classes, cases.class_names) == (2, ("not all things", "all things"))
+    case, stored = cases.read("p0_v0"), np.load(root / "blobs" / "labels" / "p0_v0.npy")
+    assert np.array_equal(case.labels, np.isin(stored, [1, 2]))
+    first, second = (np.load(root / "blobs" / f"member_{number}" / "p0_v0.npy") for number in (0, 1))
+    assert np.allclose(case.logits[1], (first + second)[0] / 2)
+    assert task_plain(tasks[1])["region"] == "inner"
+    assert "region" not in task_plain(read_task(blobs, "t"))
+    assert by_region(read_task(blobs, "t")) == [read_task(blobs, "t")]
+
+
+def test_regions_that_a_folder_has_are_declared(tmp_path):
+    for folder in ("p", "l"):
+        (tmp_path / folder).mkdir()
+    np.savez(tmp_path / "p" / "a.npz", probabilities=np.full((2, 3, 4), 0.3, np.float32))
+    np.save(tmp_path / "l" / "a.npy", np.zeros((3, 4), np.uint8))
+    described = {"labels": {"background": 0, "whole": [1, 2], "core": 2}, "regions_class_order": [1, 2]}
+    (tmp_path / "p" / "dataset.json").write_text(json.dumps(described))
+    table = {"name": "t", "members": ["p"], "labels": "l"}
+    with pytest.raises(
+        InputError, match="task 't' has the regions whole, core, but each of them is measured by itself"
+    ):
+        open_task(read_task(table, "t"), "single", tmp_path)
+    tasks = by_region(read_task({**table, "regions": {"whole": [1, 2], "core": [2]}}, "t"))
+    assert open_task(tasks[1], "single", tmp_path).cases.class_names == ("not core", "core")

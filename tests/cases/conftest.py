@@ -35,13 +35,23 @@ def make_nnunet(rng):
     """A factory of nnU-Net folders: array (z, y, x) = (4, 5, 6), the box in the order `transpose`."""
     nibabel = pytest.importorskip("nibabel")
 
-    def make(folder: Path, ids=("c1", "c2"), box=None, transpose=(0, 1, 2), labels=None, plans=True, json_folder=None):
+    def make(
+        folder: Path,
+        ids=("c1", "c2"),
+        box=None,
+        transpose=(0, 1, 2),
+        labels=None,
+        plans=True,
+        json_folder=None,
+        order=None,
+    ):
         folder.mkdir(parents=True, exist_ok=True)
         space = (4, 5, 6)
         box = box or [[0, size] for size in space]
         names = labels or {"background": 0, "liver": 1, "tumour": 2}
         home = json_folder or folder
-        (home / "dataset.json").write_text(json.dumps({"labels": names, "file_ending": ".nii.gz"}))
+        regions = {} if order is None else {"regions_class_order": order}
+        (home / "dataset.json").write_text(json.dumps({"labels": names, "file_ending": ".nii.gz", **regions}))
         if plans:
             content = {"transpose_forward": list(transpose), "image_reader_writer": "SimpleITKIO"}
             (home / "plans.json").write_text(json.dumps(content))
@@ -50,7 +60,11 @@ def make_nnunet(rng):
             inside = np.zeros(space, bool)
             inside[tuple(slice(*pair) for pair in box)] = True
             values = softmax(rng.normal(size=(3, *space)) * 3).astype(np.float32)
-            values[:, ~inside] = np.array([1, 0, 0], np.float32)[:, None]
+            if order is not None:
+                values = 1 / (1 + np.exp(-3 * rng.normal(size=(len(order), *space)))).astype(np.float32)
+                values[0, 0, 0, :2] = 0.5
+            outside = [1, 0, 0] if order is None else [0] * len(order)
+            values[:, ~inside] = np.array(outside, np.float32)[:, None]
             probabilities[case_id] = values
             np.savez_compressed(folder / f"{case_id}.npz", probabilities=values)
             properties = {
@@ -63,7 +77,10 @@ def make_nnunet(rng):
                 "class_locations": {1: np.arange(8).reshape(2, 4)},
             }
             (folder / f"{case_id}.pkl").write_bytes(pickle.dumps(properties))
-            image = nibabel.Nifti1Image(values.argmax(0).astype(np.uint8).transpose(2, 1, 0), np.diag([0.5, 1, 2, 1]))
+            decided = values.argmax(0)
+            for number, label in enumerate(order or ()):
+                decided = np.where(values[number] > 0.5, label, 0 if number == 0 else decided)
+            image = nibabel.Nifti1Image(decided.astype(np.uint8).transpose(2, 1, 0), np.diag([0.5, 1, 2, 1]))
             nibabel.save(image, folder / f"{case_id}.nii.gz")
         return probabilities
 

@@ -19,7 +19,8 @@ def test_every_declaration_can_be_given_and_none_is_there_unless_it_is():
     given = {
         "kind": "probs", "pooling": "mean_logits", "format": "npy", "ignore": 255, "class_axis": 1, "key": "k",
         "label_key": "l", "label_axes": "zyx", "images": Path("i"), "groups": "(a)", "class_names": ["sky", "road"],
-        "class_pattern": "p", "properties": Path("q"),
+        "class_pattern": "p", "properties": Path("q"), "regions": {"whole": [1, 2], "core": [2]},
+        "regions_class_order": [1, 2],
     }  # fmt: skip
     assert set(given) == {field.name for field in fields(ReadOptions)}
     words = [word for name, value in given.items() for word in (option(name), shown(value))]
@@ -28,7 +29,9 @@ def test_every_declaration_can_be_given_and_none_is_there_unless_it_is():
 
 
 def shown(value):
-    return ",".join(value) if isinstance(value, list) else str(value)
+    if isinstance(value, dict):
+        return ",".join(f"{name}={'+'.join(map(str, labels))}" for name, labels in value.items())
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def test_unless_strict_an_incomplete_case_is_kept_and_fails_later(folders):

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import segcal
+from segcal.calibrators.per_region import PerRegion
 from segcal.cli import main
 from segcal.errors import InputError, SuspicionWarning
 
@@ -45,8 +46,8 @@ PLANS = {
 }  # fmt: skip
 
 
-def dataset(labels=LABELS):
-    return {"labels": labels, "channel_names": {"0": "MRI"}, "file_ending": ".nii.gz", "numTraining": 2}
+def dataset(labels=LABELS, **more):
+    return {**more, "labels": labels, "channel_names": {"0": "MRI"}, "file_ending": ".nii.gz", "numTraining": 2}
 
 
 @pytest.fixture
@@ -72,14 +73,26 @@ def write_images(folder):
         nibabel.save(nibabel.Nifti1Image(image, AFFINE), folder / f"{name}_0000.nii.gz")
 
 
-def write_model(model):
+REGIONS = {"background": 0, "whole": [1, 2, 3], "core": [2, 3], "inner": 3}
+
+
+@pytest.fixture
+def nnunet_regions(nnunet):
+    """The same with a model of regions: one sigmoid for each, which only overlap as its random weights have it."""
+    model = next((nnunet / "results" / "Dataset001_X").iterdir())
+    shutil.rmtree(model)
+    write_model(model, dataset(REGIONS, regions_class_order=[1, 2, 3]))
+    return nnunet
+
+
+def write_model(model, described=None):
     """A folder as training leaves it, with two folds."""
     from nnunetv2.training.nnUNetTrainer.nnUNetTrainer import nnUNetTrainer
     from nnunetv2.utilities.plans_handling.plans_handler import PlansManager
 
     model.mkdir(parents=True)
     (model / "plans.json").write_text(json.dumps(PLANS))
-    (model / "dataset.json").write_text(json.dumps(dataset()))
+    (model / "dataset.json").write_text(json.dumps(described or dataset()))
     plans = PlansManager(PLANS)
     for fold in range(2):
         torch.manual_seed(fold)
@@ -188,6 +201,52 @@ def test_nnunets_commands_take_what_is_written(nnunet, randomise, monkeypatch):
     assert sorted(path.name for path in (nnunet / "post").glob("*.nii.gz")) == ["a.nii.gz", "b.nii.gz"]
 
 
+def test_regions_are_calibrated_and_nnunets_commands_take_them(nnunet_regions, randomise, capfd):
+    from nnunetv2.ensembling.ensemble import ensemble_folders
+    from nnunetv2.evaluation.evaluate_predictions import compute_metrics_on_folder2
+
+    folder = nnunet_regions
+    plain(folder, folder / "plain")
+    cases = segcal.open_cases(folder / "plain")
+    assert (cases.kind, cases.regions.order, cases.class_names) == ("sigmoid", (1, 2, 3), ("whole", "core", "inner"))
+    inner = [randomise(segcal.make_calibrator("conic_class", 2), seed=number) for number in range(3)]
+    calibrator = PerRegion(cases.regions, inner).eval().requires_grad_(False)
+    some = segcal.fit("ts", torch.randn(3, 2, 9, 8), torch.randint(2, (3, 9, 8)))
+    fitted = type(some)(calibrator, some.certificate, some.config, class_names=cases.class_names, kind="sigmoid")
+    segcal.save(fitted, folder / "cal")
+    segcal.apply(fitted, cases, folder / "applied")
+    how = ("-f", 0, 1, "-npp", 0, "-nps", 0, "--calibrator", folder / "cal")
+    assert predict(folder, *how, "-o", folder / "direct") == 0
+    (folder / "labels").mkdir()
+    ensemble_folders([str(folder / "applied"), str(folder / "plain")], str(folder / "both"), True, num_processes=1)
+    for name in ("a", "b"):
+        direct, applied, before, pooled = (np.load(folder / part / f"{name}.npz")["probabilities"] for part in
+                                           ("direct", "applied", "plain", "both"))  # fmt: skip
+        assert np.array_equal(direct, applied)
+        assert not np.array_equal(applied, before)
+        assert np.array_equal(applied > 0.5, before > 0.5)
+        assert 0 < (before > 0.5).mean() < 1
+        for one, other in cases.regions.nested:
+            held = before[one] <= before[other]
+            assert (applied[one] <= applied[other])[held].all()
+        np.testing.assert_allclose(pooled, (applied + before) / 2, atol=1e-6)
+        maps = [nibabel.load(folder / part / f"{name}.nii.gz").get_fdata() for part in ("applied", "plain", "direct",
+                                                                                       "both")]  # fmt: skip
+        assert all(np.array_equal(one, maps[0]) for one in maps)
+        shutil.copy(folder / "plain" / f"{name}.nii.gz", folder / "labels" / f"{name}.nii.gz")
+    compute_metrics_on_folder2(str(folder / "labels"), str(folder / "applied"), str(folder / "applied/dataset.json"),
+                               str(folder / "applied/plans.json"), num_processes=1)  # fmt: skip
+    summary = json.loads((folder / "applied" / "summary.json").read_text())
+    assert set(summary["mean"]) == {"(1, 2, 3)", "(2, 3)", "3"}
+    assert all(one["Dice"] == 1 for one in summary["mean"].values() if one["n_ref"])
+    capfd.readouterr()
+    segcal.save(fitted_for(names=("a", "b", "c")), folder / "softmax")
+    assert predict(folder, *how[:-1], folder / "softmax", "-o", folder / "none") == 2
+    assert "the model has the regions whole, core, inner, but the calibrator was fitted for classes" in (
+        capfd.readouterr().err
+    )
+
+
 def test_fitting_from_the_folds_says_that_they_are_not_the_ensemble(nnunet, capfd):
     model = next((nnunet / "results" / "Dataset001_X").iterdir())
     labels = nnunet / "preprocessed" / "Dataset001_X" / "gt_segmentations"
@@ -250,6 +309,6 @@ def test_what_does_not_fit_is_one_sentence(nnunet, randomise):
             fitted_for(origin="single folds"), device=torch.device("cpu")
         ).initialize_from_trained_model_folder(str(model), (0, 1))
     regions = {"background": 0, "whole": [1, 2], "core": [2], "edge": [1]}
-    (model / "dataset.json").write_text(json.dumps({**dataset(regions), "regions_class_order": [1, 2, 3]}))
-    with pytest.raises(InputError, match=r"the model was trained with regions, .* Calibrate each region as its own"):
+    (model / "dataset.json").write_text(json.dumps({**dataset(regions), "regions_class_order": [1, 2, 1]}))
+    with pytest.raises(InputError, match="the model has the regions whole, core, edge, but the calibrator was fitted"):
         start(segcal.make_calibrator("ts", 3))

@@ -8,8 +8,10 @@ import torch
 from msgspec import to_builtins
 
 import segcal
+from segcal.calibrators.per_region import PerRegion
 from segcal.cases import ArrayCases
 from segcal.errors import InputError
+from segcal.report.confidence_curves import page_figures
 from segcal.report.evaluated import BEFORE, TASK, evaluation_document
 from segcal.report.page import render_page
 
@@ -159,3 +161,30 @@ def test_a_report_of_arrays_and_what_is_no_fit(tmp_path):
     assert (tmp_path / "page.html").is_file()
     with pytest.raises(InputError, match="fitted is TemperatureScaling, but what fit, choose or load returned is need"):
         segcal.report(fitted.calibrator, logits, tmp_path / "other.html", labels=labels)
+
+
+def test_regions_are_called_by_their_names(tmp_path, randomise):
+    rng = np.random.default_rng(3)
+    regions = {"whole": [1, 2], "core": [2]}
+    scores, labels = rng.normal(size=(6, 2, 12, 9)) * 2, rng.integers(0, 3, size=(6, 12, 9))
+    held = ArrayCases(list(scores), list(labels), kind="logits", regions=regions, ids=[f"c{n}" for n in range(6)])
+    found = segcal.fit("ts", ArrayCases(list(scores), list(labels), kind="logits", regions=regions))
+    segcal.report(found, held, tmp_path / "page.html")
+    result = segcal.evaluate(held, found)
+    document = evaluation_document(result, held, found)
+    (section,) = document.sections
+    assert section.classes == ["no region", "whole", "core"]
+    assert document.metrics["dice (core)"].title == "Dice: core"
+    assert section.rows[1].metrics["nll (core)"].value == result.after["nll (core)"].value
+    assert section.rows[1].calibrator == "ts"
+    assert document.calibrators["ts"].title == "Temperature scaling, per region"
+    assert section.verdict is not None
+    seen = document.examples[TASK].cases[0]
+    assert seen.shape == [12, 9]
+    assert seen.slices[0].prediction_after is None  # the masks are those of before
+    assert "whole: keeps where it is on" in document.provenance.calibrators[TASK].audit.text
+    plain = evaluation_document(segcal.evaluate(held), held, None)
+    assert [row.calibrator for row in plain.sections[0].rows] == ["identity"]
+    inner = [randomise(segcal.make_calibrator("conic", 2), seed=number) for number in range(2)]
+    figures = page_figures(PerRegion(held.regions, inner))
+    assert [figure.title for figure in figures] == ["What was learned: whole", "What was learned: core"]

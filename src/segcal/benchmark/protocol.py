@@ -14,7 +14,17 @@ import numpy as np
 from msgspec import UNSET, Meta, Struct, UnsetType, defstruct, structs, to_builtins
 
 from segcal.benchmark.pipelines import LISTS, Pipeline, unknown_calibrators
-from segcal.benchmark.tasks import Division, Opener, OpenTask, Task, check_tasks, open_task, read_task, task_plain
+from segcal.benchmark.tasks import (
+    Division,
+    Opener,
+    OpenTask,
+    Task,
+    by_region,
+    check_tasks,
+    open_task,
+    read_task,
+    task_plain,
+)
 from segcal.benchmark.toml import AtLeastOne, Count, Number, Text, read_table, read_toml
 from segcal.cases import Cases, Split
 from segcal.errors import InputError
@@ -180,7 +190,8 @@ def parse_protocol(document: dict[str, Any], root: str | Path = ".") -> Protocol
     found = read_table(document, "", ProtocolFile)
     if not isinstance(found.tasks, list) or not found.tasks:
         raise InputError("protocol has no tasks, but at least one is needed. Add a table [[tasks]].")
-    tasks = tuple(read_task(entry, f"tasks[{number}]") for number, entry in enumerate(found.tasks))
+    tables = [read_task(entry, f"tasks[{number}]") for number, entry in enumerate(found.tasks)]
+    tasks = tuple(task for table in tables for task in by_region(table))
     check_tasks(tasks)
     pipelines, notes = _read_pipelines(found.pipelines)
     find_metrics(found.metrics)

@@ -14,7 +14,9 @@ from torch import Tensor
 
 from segcal.benchmark.toml import AtLeastOne, Count, Text, read_table
 from segcal.cases import Cases, ReadOptions, open_cases
+from segcal.cases.region_view import region_view
 from segcal.errors import InputError
+from segcal.names import clean
 
 
 class Division(Struct, frozen=True, forbid_unknown_fields=True):
@@ -72,12 +74,14 @@ class FolderTask(_Shared, frozen=True):
     """Cases in folders of the user's, one per member, and a folder of labels; paths begin at the protocol's root.
 
     `options` are what else is declared about the files; their pooling is the pipeline's. `background` is true unless
-    declared; the others are as for :class:`EmbeddedTask`.
+    declared; the others are as for :class:`EmbeddedTask`. Of declared regions each is a task of two classes, off and
+    on, and `region` says which.
     """
 
     members: tuple[str, ...]
     labels: str
     options: ReadOptions = ReadOptions()
+    region: str | None = None
 
     def __post_init__(self) -> None:
         structs.force_setattr(self, "background", self.background is not False)
@@ -86,7 +90,13 @@ class FolderTask(_Shared, frozen=True):
 Task: TypeAlias = EmbeddedTask | FolderTask
 
 _DECLARED = [each for each in fields(ReadOptions) if each.name != "pooling"]
-_KINDS: dict[type, Any] = {str: Text | None, int: int | None, list: tuple[Text, ...] | None}
+_KINDS: dict[type, Any] = {
+    str: Text | None,
+    int: int | None,
+    list: tuple[Text, ...] | None,
+    tuple: tuple[int, ...] | None,
+    dict: dict[Text, tuple[int, ...]] | None,
+}
 # A folder task as TOML has it: what is declared about its files stands among its own keys.
 _FolderTable = defstruct(
     "_FolderTable",
@@ -128,7 +138,15 @@ def open_task(
         folders = [root / member for member in task.members[: 1 if pooling == "single" else members]]
         # A single folder has nothing to pool: its mean is itself, but the pooling still says what calibrators see.
         options = replace(task.options, pooling=pooling, **_resolved(task.options, root))
-        opened = OpenTask(open_cases(folders, root / task.labels, options=options), bool(task.background))
+        cases: Cases = open_cases(folders, root / task.labels, options=options)
+        if cases.regions is not None and task.region is None:
+            raise InputError(
+                f"task {task.name!r} has the regions {', '.join(cases.regions.names)}, but each of them is measured by "
+                "itself. Declare them: regions = {name = [labels], ...}."
+            )
+        if cases.regions is not None and task.region is not None:
+            cases = region_view(cases, cases.regions.names.index(task.region))
+        opened = OpenTask(cases, bool(task.background))
     elif embedded is None:
         raise InputError(
             f"task {task.name!r} is an embedded one, but this run was given no embedded tasks. "
@@ -161,6 +179,8 @@ def task_plain(task: Task) -> dict[str, Any]:
     """Return a task as plain data; of what is declared about files, pairs of what was given."""
     plain: dict[str, Any] = to_builtins(task, enc_hook=str)
     if isinstance(task, FolderTask):
+        if task.region is None:  # results of before there were regions stay what they are
+            del plain["region"]
         given = ((each.name, plain["options"][each.name]) for each in _DECLARED)
         plain["options"] = sorted((name, value) for name, value in given if value is not None)
     return plain
@@ -180,6 +200,17 @@ def read_task(entry: object, where: str) -> Task:
             "names a folder. Rename the task."
         )
     return task
+
+
+def by_region(task: Task) -> list[Task]:
+    """Return a task as it is; of one with regions, one task per region, named after both."""
+    if not isinstance(task, FolderTask) or task.options.regions is None:
+        return [task]
+    names = [clean(str(name)) for name in task.options.regions]
+    tails = ["".join(letter if letter.isalnum() else "-" for letter in name) for name in names]
+    return [
+        structs.replace(task, name=f"{task.name}-{tail}", region=name) for name, tail in zip(names, tails, strict=True)
+    ]
 
 
 def check_tasks(tasks: tuple[Task, ...]) -> None:

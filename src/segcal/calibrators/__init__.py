@@ -23,14 +23,24 @@ from segcal.calibrators.matrix import ConditionalDirichlet, MatrixScaling, RowSu
 from segcal.calibrators.meta_cal import MetaCal
 from segcal.calibrators.order_preserving import OrderPreservingNetwork
 from segcal.calibrators.parametric_temperature import ParametricTemperatureScaling
+from segcal.calibrators.per_region import PerRegion
 from segcal.calibrators.selective import Selective
 from segcal.calibrators.temperature import TemperatureScaling
 from segcal.calibrators.vector import VectorScaling
 from segcal.checks import check_num_classes
 from segcal.errors import InputError
 from segcal.memory import check_memory, memory_limit
+from segcal.regions import Regions
 
-__all__ = ["CALIBRATORS", "Calibrator", "fits_in_memory", "make_calibrator", "registry_entry"]
+__all__ = [
+    "CALIBRATORS",
+    "PEERS",
+    "Calibrator",
+    "fits_in_memory",
+    "make_calibrator",
+    "make_per_region",
+    "registry_entry",
+]
 
 CALIBRATORS: dict[str, Callable[..., Calibrator]] = {
     "identity": Identity,
@@ -58,6 +68,10 @@ CALIBRATORS: dict[str, Callable[..., Calibrator]] = {
     "histogram": Histogram,
 }
 
+# What is usual for a single sigmoid; both may move its decision.
+PEERS: dict[str, tuple[str, dict[str, Any]]] = {"platt": ("vs_ti", {}), "isotonic": ("isotonic", {"foreground": True})}
+# How an artefact names the calibrators of regions.
+PER_REGION = "per_region"
 # The option by which a calibrator holds another one.
 INNER = "inner"
 # Up to so many classes none of them is large, unless its options make it so.
@@ -75,6 +89,9 @@ def make_calibrator(name: str, num_classes: int, **options: Any) -> Calibrator:
     >>> make_calibrator("selective", num_classes=5, inner="cms_ap").preserves
     'argmax'
     """
+    if name == PER_REGION and set(options) == {"regions", "order", INNER} and len(options[INNER]) == num_classes:
+        inner = [_make_inner(named, 2) for named in options[INNER]]
+        return PerRegion(Regions.declared(options["regions"], options["order"]), inner)
     if name not in CALIBRATORS:
         raise InputError(f"no calibrator is named {name!r}. Choose one of: {', '.join(CALIBRATORS)}.")
     make = CALIBRATORS[name]
@@ -89,6 +106,16 @@ def make_calibrator(name: str, num_classes: int, **options: Any) -> Calibrator:
         repair = "Choose a calibrator with fewer parameters, such as ts."
         check_memory(f"{name} for {num_classes} classes", needed, memory_limit(), repair)
     return _make(name, num_classes, options)
+
+
+def make_per_region(name: str, regions: Regions) -> PerRegion:
+    """Make a new calibrator of regions, with one of this name for each: of :data:`CALIBRATORS`, or of :data:`PEERS`.
+
+    >>> make_per_region("ts", Regions.declared({"whole": [1, 2], "core": [2]}))
+    2 regions, whole (ts), core (ts): keeps masks, label maps and nesting; 2 parameters
+    """
+    own, options = PEERS.get(name, (name, {}))
+    return PerRegion(regions, [make_calibrator(own, 2, **options) for _ in regions.names])
 
 
 def fits_in_memory(name: str, num_classes: int) -> bool:
@@ -111,6 +138,9 @@ def registry_entry(calibrator: Calibrator) -> tuple[str, dict[str, Any]] | None:
     >>> registry_entry(make_calibrator("cms_op", 4))
     ('cms_op', {})
     """
+    if isinstance(calibrator, PerRegion):
+        inner = [_name_inner(each) for each in calibrator.each.values()]
+        return PER_REGION, {**calibrator.regions.to_plain(), INNER: inner}
     make = CALIBRATORS.get(calibrator.name)
     fixed = make.keywords if isinstance(make, partial) else {}
     made_by = make.func if isinstance(make, partial) else make

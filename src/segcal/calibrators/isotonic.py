@@ -10,6 +10,9 @@ and cut by a running minimum; where f is flat, the winner keeps a visible lead (
 
 `used` is 0 in a new one, which is the identity, and 1 after a fit. Tables are not trained by gradient: 2 `knots` - 1
 numbers, of which the scale of f is lost.
+
+With `foreground` it is the usual map of two classes instead: f maps the probability of class 1, and class 0 has the
+rest (Zadrozny & Elkan, KDD 2002). It may move the decision.
 """
 
 import torch
@@ -20,7 +23,7 @@ from segcal.calibrators.tie_break import with_lead
 from segcal.errors import InputError
 from segcal.kernels.plan import FusedPlan
 from segcal.numerics import count_below, descending, running_minimum
-from segcal.types import Context, Logits
+from segcal.types import Context, Logits, Preserves
 
 SLOPE = 1e-9
 FLOOR = 1e-12
@@ -32,28 +35,39 @@ class Isotonic(Calibrator):
 
     Args:
         knots: how many points the function may have; a fit with more joins the lightest of them.
+        foreground: of two classes, map the probability of class 1 alone.
     """
 
     name = "isotonic"
     title = "Isotonic regression"
     translation_invariant = True
-    preserves = "order"
+    preserves: Preserves = "order"
     fitted_by = "isotonic"
     points: Tensor
     values: Tensor
     used: Tensor
 
-    def __init__(self, num_classes: int, knots: int = KNOTS) -> None:
-        super().__init__(num_classes, knots=knots)
+    def __init__(self, num_classes: int, knots: int = KNOTS, foreground: bool = False) -> None:
+        super().__init__(num_classes, knots=knots, foreground=foreground)
         if isinstance(knots, bool) or not isinstance(knots, int) or knots < 4:
             raise InputError(f"knots is {knots!r}, but a count of at least 4 is needed. The default is {KNOTS}.")
-        self.knots = knots
+        if foreground and num_classes != 2:
+            raise InputError(
+                f"foreground is asked for {num_classes} classes, but it is a map of two. Leave foreground out."
+            )
+        self.knots, self.foreground = knots, foreground
+        self.preserves = None if foreground else "order"
         self.register_buffer("points", torch.linspace(0, 1, knots, dtype=torch.float64))
         self.register_buffer("values", torch.linspace(0, 1, knots, dtype=torch.float64))
         self.register_buffer("used", torch.zeros((), dtype=torch.float64))
 
     def scores(self, logits: Logits, context: Context | None = None) -> Tensor:
         """Return the logarithm of the mapped probabilities."""
+        if self.foreground:
+            odds = torch.log_softmax(logits, dim=1)
+            mapped = self.function(odds[:, 1].exp()).clamp(max=1 - torch.finfo(odds.dtype).eps)
+            both = torch.stack([torch.log1p(-mapped), mapped.log()], dim=1)
+            return torch.where(self.used.to(both.dtype) > 0, both, odds)
         ordered, order = descending(logits)
         log_probs = torch.log_softmax(ordered - ordered[:, :1], dim=1)
         mapped = running_minimum(self.function(log_probs.exp()).log())

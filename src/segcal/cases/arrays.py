@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 
 from segcal.cases.base import Case, Cases
-from segcal.cases.kinds import check_kind, like_probabilities, to_log_domain
+from segcal.cases.kinds import check_kind, like_probabilities, region_logits, to_log_domain
+from segcal.cases.region_view import declare_regions
 from segcal.checks import as_tensor, check_labels, check_mask
 from segcal.errors import InputError
-from segcal.pooling import check_pooling, pool_members
+from segcal.pooling import check_pooling, pool_members, pool_regions
 from segcal.types import IGNORED
 
 
@@ -37,6 +38,8 @@ class HeldCases(Cases):
         kind: str,
         pooling: str | None,
         class_names: Sequence[str] | None,
+        regions: Mapping[str, int | Sequence[int]] | None = None,
+        regions_class_order: Sequence[int] | None = None,
     ) -> None:
         if len(set(ids)) < len(ids):
             twice = next(name for name in ids if ids.count(name) > 1)
@@ -45,7 +48,12 @@ class HeldCases(Cases):
         self._pooling_rule = None if pooling is None else check_pooling(pooling, may_choose=True)
         member = first[0] if isinstance(first, list | tuple) and first else first
         name = f"logits of case {ids[0]!r}"
-        classes = len(to_log_domain(_on_cpu(member, name), check_kind(kind), name))
+        self.regions = declare_regions(regions, regions_class_order, check_kind(kind), ignore, class_names)
+        if self.regions is not None:
+            class_names, classes = self.regions.names, len(self.regions)
+            region_logits(_on_cpu(member, name), check_kind(kind), name, classes)
+        else:
+            classes = len(to_log_domain(_on_cpu(member, name), check_kind(kind), name))
         if class_names is not None and len(class_names) != classes:
             raise InputError(
                 f"class_names has {len(class_names)} names, but the logits have {classes} classes. "
@@ -67,7 +75,8 @@ class HeldCases(Cases):
         members = self._members(raw, case_id, doubts)
         disagreement = None
         if self._pooling_rule is not None and isinstance(raw.logits, list | tuple):
-            logits, disagreement = pool_members(members, self._pooling_rule, self.wants_disagreement)
+            pool = pool_members if self.regions is None else pool_regions
+            logits, disagreement = pool(members, self._pooling_rule, self.wants_disagreement)
         else:
             logits = next(members)
         space = tuple(logits.shape[1:])
@@ -76,7 +85,7 @@ class HeldCases(Cases):
             mask = check_mask(_on_cpu(raw.mask, "masks"), f"masks of case {case_id!r}", space)
         if raw.labels is not None:
             name = f"labels of case {case_id!r}"
-            labels = check_labels(_on_cpu(raw.labels, name), name, space, self.num_classes, self._ignore)
+            labels = check_labels(_on_cpu(raw.labels, name), name, space, self.num_labels, self._ignore)
             labels = labels if mask is None else labels.where(mask, IGNORED)
         if raw.image is not None:
             image = _on_cpu(raw.image, f"images of case {case_id!r}")
@@ -98,8 +107,12 @@ class HeldCases(Cases):
             )
         for number, member in enumerate(raw.logits if several else [raw.logits]):
             called = f"member {number} of case {case_id!r}" if several else name
-            logits = to_log_domain(_on_cpu(member, called), self.kind, called, self.num_classes)
-            doubts.append(self.kind == "logits" and like_probabilities(logits))
+            given = _on_cpu(member, called)
+            if self.regions is None:
+                logits = to_log_domain(given, self.kind, called, self.num_classes)
+                doubts.append(self.kind == "logits" and like_probabilities(logits))
+            else:
+                logits = region_logits(given, self.kind, called, self.num_classes)
             yield logits
 
     @property
@@ -126,6 +139,9 @@ class ArrayCases(HeldCases):
         pooling: how lists of members are pooled, or how these logits were pooled (it is written to artefacts); "best"
             to have it chosen by :func:`segcal.choose`.
         class_names: one name per class.
+        regions: the labels of each region, by name, where outputs are sigmoids of regions: `kind` is then "sigmoid" for
+            probabilities or "logits".
+        regions_class_order: the label that each region writes into a label map; later ones overwrite.
 
     >>> import numpy as np
     >>> cases = ArrayCases(logits=[np.zeros((2, 4), "float32")], labels=[np.array([0, 1, 1, 255])], ignore=255)
@@ -146,6 +162,8 @@ class ArrayCases(HeldCases):
         kind: str | None = None,
         pooling: str | None = None,
         class_names: Sequence[str] | None = None,
+        regions: Mapping[str, int | Sequence[int]] | None = None,
+        regions_class_order: Sequence[int] | None = None,
     ) -> None:
         if len(logits) == 0:
             raise InputError("logits is empty, but at least one case is needed. Pass a list with one array per case.")
@@ -155,7 +173,8 @@ class ArrayCases(HeldCases):
         names = [str(name) for name in (range(len(logits)) if ids is None else ids)]
         if kind is None:
             kind = _undeclared(logits[0], names[0])
-        super().__init__(names, logits[0], ignore, groups, kind, pooling, class_names)
+        own = (class_names, regions, regions_class_order)
+        super().__init__(names, logits[0], ignore, groups, kind, pooling, *own)
         given = [[None] * len(logits) if column is None else column for column in (labels, masks, images, spacing)]
         rows: Iterator[Any] = zip(logits, *given, strict=True)
         self._raw = {name: Raw(*row) for name, row in zip(names, rows, strict=True)}

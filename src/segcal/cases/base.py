@@ -20,10 +20,19 @@ import torch
 from torch import Tensor
 
 from segcal.cases.split import Grouping, Split, draw_groups, resolve_groups
-from segcal.checks import as_tensor, check_case_logits, check_image, check_labels, check_spacing
+from segcal.checks import (
+    MAX_CLASSES,
+    as_tensor,
+    check_case_logits,
+    check_finite,
+    check_image,
+    check_labels,
+    check_spacing,
+)
 from segcal.errors import InputError
 from segcal.names import clean
 from segcal.pooling import BEST, POOLED
+from segcal.regions import Regions
 from segcal.types import IGNORED, Context, Kind
 
 # The origin of predictions that cross-validation made: each case by the one network that did not see it.
@@ -59,14 +68,16 @@ class Case:
 
     Attributes:
         id: its name, unique within a collection.
-        logits: ``(classes, *space)``; pooled over members. Log-probabilities where only probabilities exist.
+        logits: ``(classes, *space)``; pooled over members. Log-probabilities where only probabilities exist. Of
+            regions, ``(regions, *space)``, the logits of their sigmoids.
         labels: ``(*space)`` int64 with :data:`segcal.types.IGNORED` where a voxel does not count (the ignore label,
             or outside `mask`); None for a case that is only to be calibrated.
         mask: ``(*space)`` bool, True where the prediction is real (inside the crop or the field of view), or None.
         spacing: the voxel size along each axis of space, or None.
         image: ``(channels, *space)`` or None.
         group: what must stay in one split (patient, video, site), or None.
-        disagreement: ``(*space)``, how much the members disagree, or None where it was not asked for or is not known.
+        disagreement: ``(*space)``, how much the members disagree, or None where it was not asked for or is not known;
+            of regions, ``(regions, *space)``.
         like_probs: whether scores that are declared as logits all lie in 0 to 1 and sum to 1, as probabilities do.
     """
 
@@ -92,7 +103,8 @@ class Cases(ABC):
 
     Attributes:
         ids: the names of the cases, in order.
-        num_classes: C.
+        num_classes: C; of regions, how many.
+        regions: what the outputs are where they are regions and not classes: then the decision is one per region.
         kind: what the numbers on disk are; `Case.logits` is always in the log domain.
         pooling: the name of the pooling that makes `Case.logits`, or None if it is not known; "best" if it is to be
             chosen, in which case nothing can be read before :meth:`pooled`.
@@ -105,6 +117,7 @@ class Cases(ABC):
     _pooling_rule: str | None = None
     origin: str = ""
     wants_disagreement: bool = False
+    regions: Regions | None = None
 
     def __init__(
         self,
@@ -131,17 +144,21 @@ class Cases(ABC):
         case = self.read(case_id)
         with naming_case(case_id):
             logits = as_tensor(case.logits, "logits").detach()
-            check_case_logits(logits, "logits", self.num_classes)
+            if self.regions is None:
+                check_case_logits(logits, "logits", self.num_classes)
+            else:
+                check_finite(logits, "logits")
             space, labels = tuple(logits.shape[1:]), case.labels
             if labels is not None:
-                labels = check_labels(as_tensor(labels, "labels"), "labels", space, self.num_classes, IGNORED)
+                labels = check_labels(as_tensor(labels, "labels"), "labels", space, self.num_labels, IGNORED)
             if case.image is not None:
                 check_image(as_tensor(case.image, "image"), "image", space)
             check_spacing(case.spacing, len(space))
-            if case.disagreement is not None and tuple(case.disagreement.shape) != space:
+            needed = space if self.regions is None else tuple(logits.shape)
+            if case.disagreement is not None and tuple(case.disagreement.shape) != needed:
                 raise InputError(
-                    f"disagreement has shape {tuple(case.disagreement.shape)}, but {space} is needed, like its logits. "
-                    "Give one value per voxel."
+                    f"disagreement has shape {tuple(case.disagreement.shape)}, but {needed} is needed, like its "
+                    "logits. Give one value per voxel."
                 )
         return replace(case, logits=logits, labels=labels)
 
@@ -156,7 +173,8 @@ class Cases(ABC):
 
     def __repr__(self) -> str:
         pooled = "" if self.pooling in (None, "single") else f", pooled by {self.pooling}"
-        return f"{type(self).__name__}: {len(self)} cases of {self.num_classes} classes, {self.kind}{pooled}"
+        what = "classes" if self.regions is None else "regions"
+        return f"{type(self).__name__}: {len(self)} cases of {self.num_classes} {what}, {self.kind}{pooled}"
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -197,9 +215,14 @@ class Cases(ABC):
         return chosen
 
     @property
+    def num_labels(self) -> int:
+        """How many labels there can be; those that belong to no region are where none is."""
+        return self.num_classes if self.regions is None else MAX_CLASSES
+
+    @property
     def has_offset(self) -> bool:
         """Whether `Case.logits` still carry the network's offset; a softmax, or a mean of softmaxes, removes it."""
-        return self.kind == "logits" and self.pooling != "mean_probs"
+        return self.kind == "logits" and self.pooling != "mean_probs" and self.regions is None
 
     def require_offset(self, calibrator: str, translation_invariant: bool) -> None:
         r"""Refuse a calibrator that needs the offset of the logits where these cases have lost it.
@@ -215,6 +238,14 @@ class Cases(ABC):
             f"calibrator {calibrator!r} depends on the offset of the logits, but {reason}, so the offset is gone. "
             "Choose a translation-invariant calibrator, or export the logits before the softmax."
         )
+
+    def require_classes(self, what: str) -> None:
+        """Refuse regions where only classes are understood."""
+        if self.regions is not None:
+            raise InputError(
+                f"the cases have regions, but {what} is for classes that exclude each other. "
+                "Use segcal fit, evaluate, audit, report and apply for regions."
+            )
 
     def split(self, cal: int, val: int = 0, seed: int = 0, group: Grouping | None = None) -> Split[Self]:
         """Draw calibration, validation and test cases at random.
@@ -235,7 +266,8 @@ class Cases(ABC):
     def fingerprint(self) -> str:
         """Return a short digest of the ids, the class count and the files' sizes: how an artefact names its data."""
         lines = [f"{case_id}{self.size_note(case_id)}" for case_id in sorted(self.ids)]
-        text = "\n".join([str(self.num_classes), self.kind, str(self.pooling), *lines])
+        task = str(self.num_classes if self.regions is None else self.regions.to_plain())
+        text = "\n".join([task, self.kind, str(self.pooling), *lines])
         return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
     def folders(self) -> set[Path]:
@@ -246,6 +278,7 @@ class Cases(ABC):
         """Return a digest of everything that a case depends on: another one means another case of the same name."""
         case = self.read(case_id)
         facts = (self.num_classes, self.kind, self.pooling, self.class_names, case.spacing, case.group)
+        facts = facts if self.regions is None else (*facts, self.regions)  # type: ignore[assignment]
         digest = hashlib.sha256(repr(facts).encode())
         for values in (case.logits, case.labels, case.mask, case.image):
             digest.update(repr(None if values is None else (values.shape, values.dtype)).encode())

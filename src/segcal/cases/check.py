@@ -20,8 +20,9 @@ from segcal.cases.files import FileCases
 from segcal.cases.loader import as_cases
 from segcal.cases.open import open_cases
 from segcal.cases.parallel import map_ids
-from segcal.cases.suspicion import single_folds
+from segcal.cases.suspicion import doubtful_kind, single_folds
 from segcal.cases.watch import Ensemble, Watch
+from segcal.regions import Regions
 
 # Fewer cases than this, and intervals are wide and a fit can follow a single case.
 ENOUGH_CASES = 25
@@ -43,6 +44,7 @@ class CheckResult:
     rows: list[CaseRow] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
     suspicions: int = 0
+    regions: Regions | None = None
 
     @property
     def usable(self) -> bool:
@@ -71,12 +73,17 @@ class CheckResult:
         predicted = np.sum([row.predicted for row in self.rows], axis=0) if self.rows else np.zeros(self.num_classes)
         counted = [row.labels for row in self.rows if row.labels is not None]
         labels = np.sum(counted, axis=0) if counted else None
+        totals = [predicted.sum(), 0 if labels is None else labels.sum()]
+        if self.regions is not None:  # regions overlap: shares are of all voxels
+            sizes = [int(np.prod(row.shape[1:])) for row in self.rows]
+            shares = [[row.valid, row.labelled or 0.0] for row in self.rows]
+            totals = list(np.array(sizes) @ np.array(shares)) if sizes else [0, 0]
         return [
             {
                 "class": index,
                 "name": None if self.class_names is None else self.class_names[index],
-                "predicted": float(predicted[index] / max(predicted.sum(), 1)),
-                "labels": None if labels is None else float(labels[index] / max(labels.sum(), 1)),
+                "predicted": float(predicted[index] / max(totals[0], 1)),
+                "labels": None if labels is None else float(labels[index] / max(totals[1], 1)),
             }
             for index in range(self.num_classes)
         ]
@@ -115,8 +122,10 @@ def check(
         num_classes=cases.num_classes,
         class_names=cases.class_names,
         cases=len(cases),
+        regions=cases.regions,
     )
-    watch, ensemble = Watch(cases.num_classes), Ensemble(cases.member_names)
+    watch = Watch(cases.num_classes + (cases.regions is not None))  # of regions also: none
+    ensemble = Ensemble(cases.member_names)
     look = partial(check_read, cases) if files is None else partial(check_files, files)
     for case_id, seen in map_ids(cases.ids, look, workers):
         for problem in seen.problems if strict else []:
@@ -130,7 +139,7 @@ def check(
         ensemble.add(seen.members)
         if progress is not None:
             progress(case_id)
-    suspected = watch.found() + ensemble.found()
+    suspected = watch.found() + ensemble.found() + (doubtful_kind(cases) if cases.regions is not None else [])
     result.suspicions = len(suspected)
     result.problems.extend(Problem(None, "warning", one.text, one.ids) for one in suspected)
     result.problems.extend(Problem(None, "note", one.text) for one in single_folds(cases.origin))
@@ -147,7 +156,8 @@ def _whole(cases: Cases, result: CheckResult) -> list[Problem]:
     if len(dtypes) > 1:
         found.append(("warning", f"scores have the dtypes {', '.join(dtypes)}: were all made by one run?"))
     for line in result.class_table() if result.rows else []:
-        name = f"class {line['class']}" + (f" ({line['name']})" if line["name"] else "")
+        what = "class" if cases.regions is None else "region"
+        name = f"{what} {line['class']}" + (f" ({line['name']})" if line["name"] else "")
         if line["labels"] == 0:
             found.append(("warning", f"{name} is in no label map: nothing can be learned or said about it."))
         if line["predicted"] == 0:

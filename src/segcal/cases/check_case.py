@@ -11,11 +11,12 @@ from segcal.cases.base import CaseError, Cases
 from segcal.cases.files import FileCases
 from segcal.cases.formats import Stored
 from segcal.cases.glance import Glance, digest_of, glance, glance_at
-from segcal.cases.kinds import find_padding, like_probabilities, to_log_domain
+from segcal.cases.kinds import find_padding, like_probabilities
 from segcal.cases.watch import Member, look_at, look_at_case
 from segcal.checks import as_tensor, check_mask
 from segcal.errors import InputError
 from segcal.numerics import winner
+from segcal.regions import Regions
 from segcal.types import IGNORED
 
 Severity = Literal["error", "warning", "note"]
@@ -41,8 +42,8 @@ class CaseRow:
     valid: float  # share inside the mask
     labelled: float | None  # share that counts
     accuracy: float | None  # share of the counting voxels whose winner is the label
-    predicted: tuple[int, ...]  # voxels that each class wins, inside the mask
-    labels: tuple[int, ...] | None  # counting voxels of each class
+    predicted: tuple[int, ...]  # voxels that each class wins, or each region is on, inside the mask
+    labels: tuple[int, ...] | None  # counting voxels of each class or region
 
 
 class Seen(NamedTuple):
@@ -62,6 +63,11 @@ def check_read(cases: Cases, case_id: str) -> Seen:
         members = look_at_case(cases, case_id) if len(cases.member_names) > 1 else ()
     except InputError as error:
         return Seen([Problem(case_id, "error", error.reason if isinstance(error, CaseError) else str(error))])
+    if cases.regions is not None:
+        masks = case.logits > 0
+        row = _region_row(case_id, cases.regions, masks, case.mask, case.labels, case.logits)
+        seen = cases.regions.last_on(masks), cases.regions.last_true(case.labels), case.mask, len(masks) + 1
+        return Seen([], row, glance(case_id, digest_of(case.logits), *seen))
     found = _padding(case_id, "it", case.logits.numpy(), case.mask, cases.kind)
     row = _row(case_id, winner(case.logits, axis=0), case.mask, case.labels, cases.num_classes, case.logits)
     return Seen(found, row, glance_at(case), members)
@@ -73,24 +79,30 @@ def check_files(cases: FileCases, case_id: str) -> Seen:
     members: list[Member] = []
     stored: Stored | None = None
     decision: Tensor | None = None
+    masks: Tensor | None = None
+    regions, classes = cases.regions, cases.num_classes + (cases.regions is not None)
     for number in range(len(cases.members)):
         found = check_member(cases, case_id, number, decision)
         problems += found.problems
         if number == 0:
-            stored, decision = found.stored, found.decision
+            stored, decision, masks = found.stored, found.decision, found.masks
         if found.decision is not None and decision is not None:
-            members.append(look_at(found.digest, found.decision, decision, cases.num_classes))
+            members.append(look_at(found.digest, found.decision, decision, classes))
     if stored is None or decision is None:
         folder = cases.label_folder
         if folder is not None and case_id not in folder.files:  # said even where the scores cannot be read
             problems.append(Problem(case_id, "error", f"{folder.folder} has no label map for it. Add the file."))
         return Seen(problems)
     mask, labels = _read_labels(cases, case_id, stored, tuple(decision.shape), problems)
-    row = _row(case_id, decision, mask, labels, cases.num_classes, cases.members[0].header(case_id))
+    header = cases.members[0].header(case_id)
+    if regions is None or masks is None:
+        row = _row(case_id, decision, mask, labels, classes, header)
+    else:
+        row, labels = _region_row(case_id, regions, masks, mask, labels, header), regions.last_true(labels)
     if any(problem.severity == "error" for problem in problems):
         return Seen(problems, row)
     digest = b"".join(member.digest for member in members)
-    own = glance(case_id, digest, decision, labels, mask, cases.num_classes)
+    own = glance(case_id, digest, decision, labels, mask, classes)
     return Seen(problems, row, own, tuple(members))
 
 
@@ -110,12 +122,13 @@ def _read_labels(
 
 
 class _Checked(NamedTuple):
-    """Problems of a file; if it can be read, what it holds, its winners, and a digest of its scores."""
+    """Problems of a file; if it can be read, what it holds, its winners, a digest of its scores, masks of regions."""
 
     problems: list[Problem]
     stored: Stored | None = None
     decision: Tensor | None = None
     digest: bytes = b""
+    masks: Tensor | None = None
 
 
 def check_member(cases: FileCases, case_id: str, number: int, first: Tensor | None) -> _Checked:
@@ -123,10 +136,13 @@ def check_member(cases: FileCases, case_id: str, number: int, first: Tensor | No
     member = cases.members[number]
     try:
         stored = cases.read_member(case_id, number)
-        kind = member.values_kind or cases.kind
-        logits = to_log_domain(stored.values, kind, str(member.path(case_id)), cases.num_classes)
-        decision = winner(logits, axis=0)
-        problems = _doubts(cases, case_id, number, stored, decision.numpy())
+        logits = cases.to_logits(stored, member, str(member.path(case_id)))
+        masks = None if cases.regions is None else logits > 0
+        if cases.regions is None or masks is None:
+            decision = shown = winner(logits, axis=0)
+        else:
+            decision, shown = cases.regions.last_on(masks), cases.regions.label_map(masks)
+        problems = _doubts(cases, case_id, number, stored, shown.numpy())
     except InputError as error:
         return _Checked([Problem(case_id, "error", error.reason if isinstance(error, CaseError) else str(error))])
     if first is not None and decision.shape != first.shape:
@@ -135,7 +151,7 @@ def check_member(cases: FileCases, case_id: str, number: int, first: Tensor | No
             "Members of one ensemble must agree: export this one again or leave it out."
         )
         problems.append(Problem(case_id, "error", text))
-    return _Checked(problems, stored, decision, digest_of(logits))
+    return _Checked(problems, stored, decision, digest_of(logits), masks)
 
 
 def _doubts(cases: FileCases, case_id: str, number: int, stored: Stored, decision: np.ndarray) -> list[Problem]:
@@ -143,8 +159,8 @@ def _doubts(cases: FileCases, case_id: str, number: int, stored: Stored, decisio
     member = cases.members[number]
     path = member.path(case_id)
     values = np.asarray(stored.values)
-    found = _padding(case_id, path, values, stored.mask, cases.kind)
-    if member.values_kind is None and cases.kind == "logits" and like_probabilities(values):
+    found = _padding(case_id, path, values, stored.mask, cases.kind if cases.regions is None else "sigmoid")
+    if member.values_kind is None and cases.kind == "logits" and cases.regions is None and like_probabilities(values):
         text = (
             f"{path} is declared as logits, but all its values lie in 0 to 1 and sum to 1. Declare kind='probs' if so."
         )
@@ -210,6 +226,23 @@ def _row(
         predicted=tuple(torch.bincount(inside.reshape(-1), minlength=classes).tolist()),
         labels=counts,
     )
+
+
+def _region_row(
+    case_id: str, regions: Regions, masks: Tensor, mask: Tensor | None, labels: Tensor | None, scores: Any
+) -> CaseRow:
+    """Return the row of a case of regions, whose counts are of voxels where each is on; right is right in all."""
+    inside = masks if mask is None else masks & mask
+    labelled = accuracy = counts = None
+    if labels is not None:
+        counting, truths = labels != IGNORED, regions.truths(labels) == 1
+        right = (masks == truths).all(0)[counting]
+        labelled, accuracy = _share(counting), _share(right) if len(right) else None
+        counts = tuple(int(each.sum()) for each in truths)
+    predicted = tuple(int(each.sum()) for each in inside)
+    valid = 1.0 if mask is None else _share(mask)
+    dtype = str(scores.dtype).removeprefix("torch.")
+    return CaseRow(case_id, tuple(scores.shape), dtype, valid, labelled, accuracy, predicted, counts)
 
 
 def _share(flags: Tensor) -> float:

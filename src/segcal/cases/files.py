@@ -13,13 +13,14 @@ from torch import Tensor
 from segcal.cases.base import Case, Cases, naming_case
 from segcal.cases.formats import Format, Stored
 from segcal.cases.formats.base import check_folder, find_files
-from segcal.cases.kinds import like_probabilities, to_log_domain
+from segcal.cases.kinds import like_probabilities, region_logits, to_log_domain
 from segcal.cases.labels import Axes, LabelMap, read_channels, read_label_file
 from segcal.cases.nifti_file import EXTENSIONS
 from segcal.cases.records import input_digest
 from segcal.checks import as_tensor, check_labels, check_mask
 from segcal.errors import InputError
-from segcal.pooling import check_pooling, pool_members
+from segcal.pooling import check_pooling, pool_members, pool_regions
+from segcal.regions import Regions
 from segcal.types import IGNORED, Kind
 
 LABELS = (*EXTENSIONS, ".npy", ".npz", ".png")
@@ -103,6 +104,7 @@ class FileCases(Cases):
         groups: Mapping[str, str] | None = None,
         origin: str = "",
         has_labels: bool = False,
+        regions: Regions | None = None,
     ) -> None:
         self.members = tuple(members)
         self.label_folder = label_folder
@@ -110,6 +112,7 @@ class FileCases(Cases):
         self.ignore = ignore
         self.origin = origin
         self.has_labels = has_labels
+        self.regions = regions
         self._pooling_rule = check_pooling(pooling, may_choose=True)
         super().__init__(ids, num_classes, kind, stored_pooling or pooling, class_names, groups)
 
@@ -120,7 +123,8 @@ class FileCases(Cases):
             doubts: list[bool] = []
             members = self._member_logits(case_id, facts, doubts)
             rule = check_pooling(self._pooling_rule or "single")
-            logits, disagreement = pool_members(members, rule, self.wants_disagreement)
+            pool = pool_members if self.regions is None else pool_regions
+            logits, disagreement = pool(members, rule, self.wants_disagreement)
             space = tuple(logits.shape[1:])
             mask = self._mask(facts, case_id, space)
             labels, spacing = self.read_labels(case_id, space, facts[0], mask)
@@ -151,6 +155,13 @@ class FileCases(Cases):
                 )
             return source.read(case_id)
 
+    def to_logits(self, stored: Stored, member: Format, name: str) -> Tensor:
+        """Return what one member has stored in the log domain; `name` is for messages."""
+        kind = member.values_kind or self.kind
+        if self.regions is not None:
+            return region_logits(stored.values, kind, name, self.num_classes)
+        return to_log_domain(stored.values, kind, name, self.num_classes)
+
     def read_labels(
         self, case_id: str, space: tuple[int, ...], stored: Stored, mask: Tensor | None = None
     ) -> tuple[Tensor | None, tuple[float, ...] | None]:
@@ -160,7 +171,7 @@ class FileCases(Cases):
             if stored.labels is None:
                 return None, spacing
             name = f"labels in {self.members[0].path(case_id)}"
-            labels = check_labels(torch.from_numpy(stored.labels), name, space, self.num_classes, IGNORED)
+            labels = check_labels(torch.from_numpy(stored.labels), name, space, self.num_labels, IGNORED)
         else:
             found = self.label_folder.read(case_id, space)
             if stored.orientation and found.orientation and stored.orientation != found.orientation:
@@ -169,7 +180,7 @@ class FileCases(Cases):
                     "Reorient one of them; the voxels do not lie on each other."
                 )
             labels = check_labels(
-                as_tensor(found.values, str(found.path)), str(found.path), space, self.num_classes, self.ignore
+                as_tensor(found.values, str(found.path)), str(found.path), space, self.num_labels, self.ignore
             )
             spacing = spacing or found.spacing
         if mask is not None:
@@ -195,6 +206,7 @@ class FileCases(Cases):
         key = None if self.label_folder is None else self.label_folder.key
         meaning = (self.num_classes, self.kind, self.pooling, self._pooling_rule, self.class_names, self.ignore)
         facts = (members, folders, key, meaning, self.groups.get(case_id))
+        facts = facts if self.regions is None else (*facts, self.regions)  # type: ignore[assignment]
         digest = hashlib.sha256(repr(facts).encode("utf-8", "surrogateescape"))
         for path in self.sources(case_id):
             digest.update(f" {input_digest(path)}".encode())
@@ -212,8 +224,9 @@ class FileCases(Cases):
         for number, member in enumerate(self.members):
             stored = self.read_member(case_id, number)
             name = str(member.path(case_id))
-            logits = to_log_domain(stored.values, member.values_kind or self.kind, name, self.num_classes)
-            doubts.append(self.kind == "logits" and member.values_kind is None and like_probabilities(logits))
+            logits = self.to_logits(stored, member, name)
+            asked = self.kind == "logits" and member.values_kind is None and self.regions is None
+            doubts.append(asked and like_probabilities(logits))
             shape = shape or tuple(logits.shape)
             if tuple(logits.shape) != shape:
                 raise InputError(

@@ -69,13 +69,21 @@ def keep_binary_decision(foreground: np.ndarray, winner: np.ndarray, name: str =
     >>> keep_binary_decision(np.array([0.5, 0.5], np.float32), np.array([0, 1]))
     array([0.5       , 0.50000006], dtype=float32)
     """
-    half = foreground.dtype.type(0.5)
-    above = np.nextafter(half, foreground.dtype.type(1))
-    wrong = (foreground > half) != (winner == 1)
-    if (np.abs(foreground[wrong].astype(np.float64) - 0.5) > MAX_UNITS * np.spacing(half)).any():
+    return keep_side(foreground, winner == 1, 0.5, name)
+
+
+def keep_side(values: np.ndarray, above: np.ndarray, limit: float, name: str = "values") -> np.ndarray:
+    """Put values above a limit exactly where `above` says, in place, and return them; at the limit they are not.
+
+    >>> keep_side(np.array([0.0, 0.0, 1.0], np.float16), np.array([False, True, True]), 0.0)
+    array([0.e+00, 6.e-08, 1.e+00], dtype=float16)
+    """
+    edge = values.dtype.type(limit)
+    wrong = (values > edge) != above
+    if (np.abs(values[wrong].astype(np.float64) - limit) > MAX_UNITS * np.spacing(edge)).any():
         raise InputError(
-            f"{name} would name the other class at {int(wrong.sum())} of {winner.size} voxels, but the decision is to "
+            f"{name} would name the other class at {int(wrong.sum())} of {above.size} voxels, but the decision is to "
             "be kept. Use a calibrator that preserves the argmax, or write without keeping the decision."
         )
-    foreground[wrong] = np.where(winner[wrong] == 1, above, half)
-    return foreground
+    values[wrong] = np.where(above[wrong], np.nextafter(edge, values.dtype.type(np.inf)), edge)
+    return values

@@ -4,7 +4,8 @@ r"""From what is on disk to the log domain, by the declared kind; never guessed 
 - ``probs``: probabilities that sum to 1. Zeros cannot be logged, so :math:`p` is clipped from below, renormalised
   and logged (definitions: 1e-7 for float32 and float16, whose next value below 1 is 1 - 6e-8; 1e-15 for float64).
 - ``sigmoid``: one foreground probability a voxel, with or without a channel axis of length one;
-  it becomes two classes :math:`(\log(1 - p), \log p)`.
+  it becomes two classes :math:`(\log(1 - p), \log p)`. Of declared regions, one probability each
+  (:func:`region_logits`).
 
 Clipping, dividing by the sum and the logarithm round; the winning class of every voxel stays that of the stored values.
 
@@ -65,6 +66,34 @@ def to_log_domain(raw: object, kind: Kind, name: str, num_classes: int | None = 
     kept = probs.clamp(min=CLIP[probs.dtype])  # the one copy: what was read may be a file
     kept.div_(kept.sum(dim=0, keepdim=True)).log_()
     return _keeping(kept, decision, name)
+
+
+def region_logits(raw: object, kind: Kind, name: str, regions: int) -> Tensor:
+    """Return finite logits ``(regions, *space)`` of sigmoids from one member's raw array, logits or probabilities.
+
+    Probabilities are clipped as above. They are on the side of 0.5 on which their logit is of 0, and 0.5 becomes 0.
+    """
+    values = as_tensor(raw, name)
+    check_floating(values, name)
+    if values.ndim < 1 or values.shape[0] != regions:
+        raise InputError(
+            f"{name} has shape {tuple(values.shape)}, but ({regions}, *space) is needed, one output per region. "
+            "Declare the regions of the model, in the order of its outputs."
+        )
+    check_finite(values, name)
+    if kind == "logits":
+        return values
+    _check_range(values, name)
+    dtype = compute_dtype(values.dtype)
+    return torch.special.logit(values.double().clamp(CLIP[dtype], 1 - CLIP[dtype])).to(dtype)
+
+
+def share_of_ones(logits: Tensor) -> float:
+    """Return the share of the voxels of ``(regions, *space)`` at which the probabilities of all regions sum to 1."""
+    if len(logits) < 2 or logits.numel() == 0:
+        return 0.0
+    total = logits.to(compute_dtype(logits.dtype)).sigmoid().sum(0)
+    return float(((total - 1).abs() <= SUM_TOLERANCE / 10).float().mean())
 
 
 def like_probabilities(scores: object) -> bool:

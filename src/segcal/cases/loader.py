@@ -20,8 +20,7 @@ from segcal.checks import as_tensor
 from segcal.errors import InputError
 from segcal.memory import memory_limit
 
-# The most bytes that are kept of a generator, which can be read only once.
-KEPT = 4 << 30
+KEPT = 4 << 30  # the most bytes that are kept of a generator, which can be read only once
 
 
 def as_cases(
@@ -39,28 +38,30 @@ def as_cases(
     images: Any = None,
     spacing: Sequence[tuple[float, ...]] | None = None,
     class_names: Sequence[str] | None = None,
+    regions: Mapping[str, int | Sequence[int]] | None = None,
+    regions_class_order: Sequence[int] | None = None,
 ) -> Cases:
     """Return cases from whatever holds scores and labels; :class:`Cases` as they are.
 
     Args:
         data: an array or tensor ``(batch, classes, *space)`` on any device (``(voxels, classes)``, without space, is
-            one case); a list of such, one per member, with
-            `pooling`; a list of cases, each ``(classes, *space)`` or a list of members; a DataLoader, a Dataset or
-            anything else that can be iterated again, of batches (or cases) ``(scores, labels)``; or a generator of
-            those, which is read once and kept, up to :data:`KEPT` bytes.
+            one case); a list of such, one per member, with `pooling`; a list of cases, each ``(classes, *space)`` or a
+            list of members; a DataLoader, a Dataset or anything else that can be iterated again, of batches (or cases)
+            ``(scores, labels)``; or a generator of those, which is read once and kept, up to :data:`KEPT` bytes.
         labels: ``(batch, *space)``, or one ``(*space)`` per case of a list; None where `data` holds them too.
         kind: what the numbers are: "logits", "probs" or "sigmoid". They are never looked at to find out.
         pooling: how members are pooled.
-        model: a network, or a list of them with `pooling`: `data` then holds ``(images, labels)``, and the network is
-            run in evaluation mode and without gradients; its modes are restored.
-        inferer: how the network is run, ``inferer(images, model)``, such as over a sliding window.
+        model: a network, or a list of them with `pooling`, run in evaluation mode: `data` holds ``(images, labels)``.
+        inferer: how it is run, ``inferer(images, model)``, such as over a sliding window.
         groups: one group name per case, or by id; a group is never divided between splits.
         ignore: the label that does not count.
-        ids: one name per case; "0", "1", ... if not given.
+        ids: one name per case, or numbers.
         masks: one ``(*space)`` per case, true where the prediction is real.
         images: one ``(channels, *space)`` per case.
         spacing: one tuple of voxel sizes per case.
         class_names: one name per class.
+        regions: of sigmoids, as :class:`ArrayCases` takes them.
+        regions_class_order: the same.
 
     >>> cases = as_cases(torch.zeros(4, 2, 3, 5), torch.ones(4, 3, 5, dtype=int))
     >>> len(cases), cases.num_classes, cases.kind
@@ -68,6 +69,7 @@ def as_cases(
     """
     columns = {"masks": masks, "images": images, "spacing": spacing}
     shared: dict[str, Any] = {"pooling": pooling, "groups": groups, "ignore": ignore, "class_names": class_names}
+    shared |= {"regions": regions, "regions_class_order": regions_class_order}
     if isinstance(data, Cases):
         _refuse({"labels": labels, "model": model, "ids": ids, **columns, **shared}, "cases, which know theirs")
         return data
@@ -127,8 +129,7 @@ class _Batch(NamedTuple):
         return digest_of(self.inputs) + (b"" if self.labels is None else digest_of(self.labels))
 
 
-# Scores of a batch, of several networks one each.
-_Scores = Tensor | list[Tensor]
+_Scores = Tensor | list[Tensor]  # of a batch, of several networks one each
 
 
 class _Networks(NamedTuple):

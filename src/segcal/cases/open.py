@@ -5,7 +5,7 @@ lack, formats that could be two things, kinds that were not declared. Nothing is
 """
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from segcal.cases.formats.base import check_folder, find_files
 from segcal.cases.formats.store import Store
 from segcal.cases.kinds import KINDS, check_kind
 from segcal.cases.labels import Axes
+from segcal.cases.region_view import folder_regions
 from segcal.cases.split import Grouping, resolve_groups
 from segcal.errors import InputError
 from segcal.pooling import BEST, POOLINGS, check_pooling
@@ -68,6 +69,13 @@ class ReadOptions:
     class_names: Sequence[str] | None = field(
         default=None, metadata=_said("one name per class", list, metavar="A,B,...")
     )
+    regions: Mapping[str, int | Sequence[int]] | None = field(
+        default=None,
+        metadata=_said("labels of each sigmoid output; nnU-Net says them", dict, metavar="NAME=1+2,..."),
+    )
+    regions_class_order: Sequence[int] | None = field(
+        default=None, metadata=_said("label that each region writes into a label map", tuple, metavar="1,2,...")
+    )
     class_pattern: str | None = field(
         default=None, metadata=_said("names of one NIfTI file per class: groups id and cls", metavar="REGEX")
     )
@@ -111,7 +119,10 @@ def open_cases(
     label_folder = None if labels is None else LabelFolder(Path(labels), axes, chosen.label_key)
     ids = _match(members, label_folder, strict)
     kind = _kind(chosen.kind, members, facts)
-    num_classes = _num_classes(members[0], ids, facts[0], kind)
+    ignore = _ignore(chosen.ignore, facts[0])
+    outputs = chosen.regions, chosen.regions_class_order
+    regions = folder_regions(*outputs, kind, ignore, chosen.class_names, facts[0])
+    num_classes = _num_classes(members[0], ids, facts[0], kind) if regions is None else len(regions)
     return FileCases(
         ids=ids,
         members=members,
@@ -121,11 +132,12 @@ def open_cases(
         stored_pooling=facts[0].pooling if len(members) == 1 and chosen.pooling == "single" else None,
         label_folder=label_folder,
         image_folder=None if chosen.images is None else ImageFolder(Path(chosen.images), axes),
-        ignore=_ignore(chosen.ignore, facts[0]),
-        class_names=_class_names(chosen.class_names, facts[0], num_classes),
+        ignore=ignore,
+        class_names=_class_names(chosen.class_names, facts[0], num_classes) if regions is None else regions.names,
         groups=facts[0].groups if chosen.groups is None else resolve_groups(chosen.groups, ids),
         origin=facts[0].origin,
         has_labels=label_folder is not None or facts[0].labelled,
+        regions=regions,
     )
 
 

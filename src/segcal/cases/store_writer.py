@@ -106,6 +106,7 @@ def convert(
             f"cases is {type(cases).__name__}, but cases are needed. Make them with segcal.open_cases or "
             "segcal.as_cases."
         )
+    cases.require_classes("a store")
     written = []
     with claim(Path(folder)):
         writer = StoreWriter(cases, folder, overwrite)

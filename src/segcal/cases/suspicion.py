@@ -24,9 +24,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+from torch import Tensor
 
 from segcal.cases.base import SINGLE_FOLDS, Cases
 from segcal.cases.glance import Glance, Turn, agreement, better_numbers, pair_agreement, table_agreement
+from segcal.cases.kinds import share_of_ones
 from segcal.errors import InputError, SuspicionWarning
 
 NEAR_CHANCE = 0.1
@@ -37,6 +39,7 @@ LARGE_FIT = 0.4
 LARGE_GAIN = 0.2
 MOST = 0.75
 GAIN_OF_CLASS = 0.2
+NEARLY_ALL = 0.99
 LISTED = 5
 # Scores that look for other labels; of more cases, some, spread evenly.
 MOST_PAIRED = 256
@@ -76,13 +79,29 @@ def like_probabilities(ids: Sequence[str]) -> list[Suspicion]:
 
 
 def doubtful_kind(cases: Cases) -> list[Suspicion]:
-    """Return the suspicion that scores declared as logits are probabilities, from the first case that can be read."""
-    for case_id in cases.ids if cases.kind == "logits" else ():
+    """Return what is wrong with the kind, from the first case that can be read.
+
+    Logits may be probabilities; and what is declared as regions may be classes, whose probabilities sum to 1.
+    """
+    for case_id in cases.ids if cases.kind == "logits" or cases.regions is not None else ():
         try:
+            if cases.regions is not None:
+                member = next(cases.member_logits(case_id), None)
+                return like_softmax(case_id, cases.read(case_id).logits if member is None else member)
             return like_probabilities([case_id] if cases.read(case_id).like_probs else [])
         except InputError:
             continue
     return []
+
+
+def like_softmax(case_id: str, logits: Tensor) -> list[Suspicion]:
+    """Return the suspicion that regions are classes, if the probabilities of nearly all voxels sum to 1."""
+    share = share_of_ones(logits)
+    text = (
+        f"probabilities of all regions sum to 1 at {100 * share:.4g} % of the voxels, as those of a softmax do. If "
+        "these are classes that exclude each other, declare kind='probs' and no regions."
+    )
+    return [Suspicion(text, (case_id,))] if share > NEARLY_ALL else []
 
 
 def single_folds(origin: str) -> list[Suspicion]:

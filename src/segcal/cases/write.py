@@ -25,7 +25,7 @@ from segcal.atomic import naming, temporary
 from segcal.cases.base import naming_case
 from segcal.cases.files import FileCases
 from segcal.cases.formats import Format
-from segcal.cases.keep_argmax import keep_binary_decision, keep_decision, lowest_argmax
+from segcal.cases.keep_argmax import keep_binary_decision, keep_decision, keep_side, lowest_argmax
 from segcal.cases.kinds import check_kind
 from segcal.cases.nifti_file import EXTENSIONS, load_extra, open_nifti, save_like, turned_back
 from segcal.cases.records import Records
@@ -58,7 +58,8 @@ class CaseWriter:
             raise InputError(
                 f"{folder} holds the predictions themselves, but they are never overwritten. Name a new folder."
             )
-        if (self.kind == "sigmoid") != (cases.kind == "sigmoid") and self.format.values_kind is None:
+        regions = cases.regions is not None and self.kind != "probs"
+        if not regions and (self.kind == "sigmoid") != (cases.kind == "sigmoid") and self.format.values_kind is None:
             raise InputError(
                 f"kind is {self.kind!r}, but {cases.kind!r} came in and has another shape. Leave kind out."
             )
@@ -84,9 +85,9 @@ class CaseWriter:
 
         Args:
             case_id: its name.
-            log_probs: calibrated log-probabilities ``(classes, *space)``.
+            log_probs: calibrated log-probabilities ``(classes, *space)``; of regions, log-odds.
             decision: the winning class of each voxel of the input, if the calibrator promises to keep it; the file is
-                then read back, and its lowest-index argmax must be this.
+                then read back, and its lowest-index argmax must be this. Of regions, their masks.
             confidence: the highest probability of each voxel, if a map of it is to be written too.
             spacing: the voxel size along each axis, for the map.
         """
@@ -109,7 +110,9 @@ class CaseWriter:
         values = self._encode(case_id, log_probs, decision)
         winner = self._winner(values)
         keeps_label = decision is not None and len(self.cases.members) == 1
-        names = self.format.write(case_id, values, beside, None if keeps_label else winner)
+        regions = self.cases.regions
+        shown = winner if regions is None else regions.label_map(torch.from_numpy(winner)).numpy()
+        names = self.format.write(case_id, values, beside, None if keeps_label else shown)
         again = np.asarray(self.format.open_copy(beside).read(case_id).values)
         if not np.array_equal(self._winner(again), winner):
             raise InputError(
@@ -123,6 +126,8 @@ class CaseWriter:
         header = self.format.header(case_id)
         dtype = header.dtype if header.dtype.kind == "f" else np.dtype(np.float32)
         name = f"calibrated scores of case {case_id!r}"
+        if self.cases.regions is not None:
+            return self._encode_regions(case_id, log_probs, decision, dtype, name)
         if self.kind == "sigmoid":
             foreground = log_probs[1].exp().cpu().numpy().astype(dtype)
             if decision is not None:
@@ -139,7 +144,24 @@ class CaseWriter:
             np.copyto(values, np.asarray(stored.values), where=~mask)
         return values
 
+    def _encode_regions(
+        self, case_id: str, odds: Tensor, decision: np.ndarray | None, dtype: np.dtype[Any], name: str
+    ) -> np.ndarray:
+        """Return the log-odds or probabilities of regions; rounding is monotone, so that nesting stays."""
+        exact = odds.detach().cpu().double()
+        limit = np.finfo(dtype).max
+        sigmoid = self.kind == "sigmoid"
+        values = np.array((exact.sigmoid() if sigmoid else exact.clamp(-limit, limit)).numpy(), dtype)
+        if decision is not None:
+            keep_side(values, decision, 0.5 if sigmoid else 0.0, name)
+        stored = self.format.read(case_id) if self.format.has_mask else None
+        if stored is not None and stored.mask is not None and self.kind == self.cases.kind:
+            np.copyto(values, np.asarray(stored.values), where=~stored.mask)
+        return values
+
     def _winner(self, values: np.ndarray) -> np.ndarray:
+        if self.cases.regions is not None:
+            return values > (0.5 if self.kind == "sigmoid" else 0.0)
         if self.kind == "sigmoid":
             return (values > 0.5).astype(np.int64)
         return lowest_argmax(values)

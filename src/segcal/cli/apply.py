@@ -23,7 +23,9 @@ def declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("calibrator", type=Path, metavar="CAL", help="a folder written by segcal fit")
     parser.add_argument("paths", nargs="+", type=Path, metavar="PREDICTIONS", help="one folder, or one per member")
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="OUT", help="a new folder")
-    parser.add_argument("--output-kind", choices=["logits", "probs"], help="what to write; default: what came in")
+    parser.add_argument(
+        "--output-kind", choices=["logits", "probs", "sigmoid"], help="what to write; default: what came in"
+    )
     parser.add_argument("--confidence-map", action="store_true", help="also write one map per case for a viewer")
     parser.add_argument("--overwrite", action="store_true", help="clear what another calibrator or other cases made")
     parser.add_argument("--ignore-pooling", action="store_true", help="go on although it was fitted for other pooling")

@@ -51,13 +51,14 @@ def run(args: argparse.Namespace) -> int:
 def _lines(result: CheckResult) -> list[Any]:
     cases = plural(result.cases, "case")
     members = "" if result.members == 1 else f" of {result.members} members ({result.pooling})"
-    found: list[Any] = [f"{cases}{members}, {result.num_classes} classes; format {result.format}, kind {result.kind}"]
+    what = "classes" if result.regions is None else "regions"
+    found: list[Any] = [f"{cases}{members}, {result.num_classes} {what}; format {result.format}, kind {result.kind}"]
     if result.rows:
         classes = [
             [f"{line['class']} {line['name'] or ''}".strip(), _share(line["predicted"]), _share(line["labels"])]
             for line in result.class_table()
         ]
-        found.append(table(["class", "predicted", "labelled"], classes))
+        found.append(table([what[:-2] if result.regions is None else what[:-1], "predicted", "labelled"], classes))
     rows = [[problem.severity, _which(ids), in_options(problem.text)] for problem, ids in result.digest()]
     found += [table(["", "which cases", "what was found"], rows, text=True)] if rows else []
     odd = f"; look into the {plural(result.suspicions, 'suspicion')} above first" if result.suspicions else ""

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from segcal.calibrators import CALIBRATORS
+from segcal.calibrators import CALIBRATORS, PEERS
 from segcal.cli.parsing import voxels
 
 ABOUT = {
@@ -24,7 +24,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     option("-o", "--output", type=Path, required=True, metavar="CAL", help="where the calibrator goes")
     option("--overwrite", action="store_true", help="replace a calibrator that is damaged or not of segcal")
     alone = "this one, without a comparison; see docs/calibrators.md"
-    option("--calibrator", choices=list(CALIBRATORS), metavar="NAME", help=alone)
+    option("--calibrator", choices=[*dict.fromkeys((*CALIBRATORS, *PEERS))], metavar="NAME", help=alone)
     kept = ["order", "argmax", "none"]
     option("--preserve", choices=kept, default="argmax", help="what must be kept (default argmax)")
     option("--allow-offset-dependent", action="store_true", help="calibrators such as vs and ms compete")

@@ -43,7 +43,7 @@ def _judges(args: argparse.Namespace, fitted: Fitted, cases: FileCases) -> Cases
         if not len(unseen):
             raise InputError("--trust-on is test, but no case was left unseen. Pass --test-share, or other folders.")
         return unseen
-    if args.trust_on == "none":
+    if args.trust_on == "none" or (args.trust_on is None and cases.regions is not None):  # trust is for classes
         return None
     if fitted.validation_ids and args.trust_on != "folds":
         if args.validation is None:

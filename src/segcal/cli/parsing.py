@@ -62,6 +62,18 @@ def at_least_one(text: str) -> int:
     return int(text)
 
 
+def numbers(text: str, between: str = ",") -> list[int]:
+    """Return labels."""
+    if not all(part.isdecimal() for part in text.split(between)):
+        raise argparse.ArgumentTypeError(f"{text!r} are no labels, but whole numbers are needed, such as 1{between}2")
+    return [int(part) for part in text.split(between)]
+
+
+def regions(text: str) -> dict[str, list[int]]:
+    """Return the labels of regions, such as of "whole=1+2+3,core=2+3"."""
+    return {name: numbers(own, "+") for name, _, own in (part.partition("=") for part in text.split(","))}
+
+
 def voxels(text: str) -> int | str:
     """Return a count of voxels, or "all"."""
     return text if text == "all" else at_least_one(text)

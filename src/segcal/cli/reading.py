@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from segcal.cases import FileCases, ReadOptions, open_cases
-from segcal.cli.parsing import at_least_one, device
+from segcal.cli.parsing import at_least_one, device, numbers, regions
 from segcal.cli.wording import RENAMED, option
 from segcal.errors import InputError
 
 POOLING = "how several member folders are pooled; default: as the calibrator says, and for fit the better one"
+# How a text becomes what is declared.
+KINDS: dict[type, Any] = {str: str, int: int, list: lambda text: text.split(","), tuple: numbers, dict: regions}
 
 
 def common_options(parser: argparse.ArgumentParser) -> None:
@@ -32,7 +34,7 @@ def reading_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("what the files are (declared, never guessed from values)")
     for field in fields(ReadOptions):
         about = field.metadata
-        kind = Path if about.get("path") else int if about["plain"] is int else str
+        kind = Path if about.get("path") else KINDS[about["plain"]]
         given: dict[str, Any] = {"help": POOLING if field.name == "pooling" else about["help"], "type": kind}
         given |= {name: about[name] for name in ("choices", "metavar") if name in about}
         group.add_argument(option(field.name), **given)
@@ -41,7 +43,6 @@ def reading_options(parser: argparse.ArgumentParser) -> None:
 def read_options(args: argparse.Namespace) -> dict[str, Any]:
     """Return what was declared, as :func:`segcal.open_cases` takes it."""
     given = {field.name: getattr(args, RENAMED.get(field.name, field.name)) for field in fields(ReadOptions)}
-    given["class_names"] = None if args.class_names is None else args.class_names.split(",")
     return {name: value for name, value in given.items() if value is not None}
 
 

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from segcal.atomic import write_text
 from segcal.calibrators.base import Calibrator
+from segcal.calibrators.per_region import PerRegion
 from segcal.cases.base import Case, CaseError, Cases
 from segcal.cases.files import FileCases
 from segcal.cases.parallel import map_cases
@@ -90,7 +91,7 @@ def apply(
         fitted: the calibrator.
         cases: the predictions, of :func:`segcal.open_cases`.
         folder: where to write; one process at a time has it.
-        output_kind: what to write, "logits" or "probs"; None is what came in.
+        output_kind: what to write, "logits" or "probs", of regions "sigmoid"; None is what came in.
         confidence_map: also write one map per case.
         overwrite: clear a folder that another calibrator made, and remove results that have no input any more.
         ignore_pooling: go on although the calibrator was fitted for another pooling.
@@ -121,8 +122,14 @@ def apply(
 
 
 def calibrate(calibrator: Calibrator, case: Case) -> tuple[Tensor, Tensor, int]:
-    """Return calibrated log-probabilities and the winner before, and how many voxels changed their class."""
+    """Return calibrated log-probabilities and the winner before, and how many voxels changed their class.
+
+    Of regions, log-odds, the masks before, and how many voxels changed in any region.
+    """
     scores = calibrated_scores(calibrator, case, device="cpu")
+    if isinstance(calibrator, PerRegion):
+        masks = case.logits > 0
+        return scores, masks, int(((scores > 0) != masks).any(0).sum())
     before = winner(case.logits, axis=0)
     flips = int((scores.amax(0) > scores.gather(0, before[None])[0]).sum())
     return torch.log_softmax(scores, dim=0), before, flips
@@ -175,9 +182,15 @@ class Applier:
                 f"{flips} voxels changed their class, but the calibrator promises to keep it. "
                 "The artefact is damaged or the promise is broken: run segcal audit; nothing was written.",
             )
-        confidence = log_probs.amax(0).exp().float().numpy() if self._map else None
+        confidence = self._confidence(log_probs).float().numpy() if self._map else None
         files = self._writer.write(case.id, log_probs, before if keeps else None, confidence, case.spacing)
-        return AppliedCase(before.numel(), flips, tuple(str(path) for path in files))
+        return AppliedCase(case.logits[0].numel(), flips, tuple(str(path) for path in files))
+
+    def _confidence(self, found: Tensor) -> Tensor:
+        """Return the probability of the decision; of regions, that of the least sure one."""
+        if isinstance(self._calibrator, PerRegion):
+            return found.abs().amin(0).sigmoid()
+        return found.amax(0).exp()
 
 
 def _record(fitted: Fitted, cases: FileCases, kind: str | None) -> dict[str, Any]:

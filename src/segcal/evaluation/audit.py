@@ -6,8 +6,8 @@ does not make a promise the audit shows why, with a concrete input: two logit ve
 different results, or a voxel that changes its class.
 """
 
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -15,17 +15,21 @@ import torch
 from torch import Tensor
 
 from segcal.calibrators.base import Calibrator
+from segcal.calibrators.per_region import PerRegion
 from segcal.cases import as_cases
 from segcal.cases.base import CaseError
 from segcal.cases.parallel import map_cases
 from segcal.errors import InputError
+from segcal.evaluation.evaluate import check_regions
 from segcal.evaluation.slabs import as_seen
-from segcal.evaluation.violations import Measured, adversarial, measure, rise_of, shift_change
+from segcal.evaluation.violations import Measured, adversarial, measure, random_nesting, rise_of, shift_change
 from segcal.fitting.certificate import Fitted
 from segcal.fitting.fit import check_device
 
 # What float64 rounding of z + 1000 can change in a log-probability.
 ROUNDING = 1e-6
+# What a region's calibrator keeps, in words.
+KEPT = "where it is on"
 
 
 @dataclass(frozen=True)
@@ -33,7 +37,7 @@ class Finding:
     """What is known about one promise.
 
     Attributes:
-        promise: "offset" (translation invariance) or "decision" (argmax or order).
+        promise: "offset" (translation invariance), "decision" (argmax or order), or "nesting" of regions.
         promised: whether the calibrator makes it; for "decision", "argmax" or "order".
         holds: whether it was found to hold: for a promise not made, whether a violation was found all the same.
         how: "construction", "parameters" or "measurement".
@@ -122,6 +126,8 @@ def audit(
         )
     calibrator = calibrator if device is None else calibrator.to(check_device(device))
     cases = None if cases is None else as_seen(as_cases(cases, **declared), calibrator)
+    if cases is not None:
+        check_regions(calibrator, cases)
     if cases is not None and cases.num_classes != calibrator.num_classes:
         raise InputError(
             f"the calibrator has {calibrator.num_classes} classes, but the cases have {cases.num_classes}. "
@@ -132,8 +138,12 @@ def audit(
         tried = tried.with_others(found)
         if progress is not None:
             progress()
-    logits = adversarial(calibrator.num_classes)
-    findings = (_offset(calibrator, logits, tried), _decision(calibrator, logits, tried))
+    logits = adversarial(2 if isinstance(calibrator, PerRegion) else calibrator.num_classes)
+    findings: tuple[Finding, ...]
+    if isinstance(calibrator, PerRegion):
+        findings = (*_by_region(calibrator, logits, tried), _nesting(calibrator, tried))
+    else:
+        findings = (_offset(calibrator, logits, tried), _decision(calibrator, logits, tried))
     return Audit(
         calibrator=calibrator.name,
         findings=findings,
@@ -141,6 +151,28 @@ def audit(
         flips=None if cases is None else tried.flips,
         passed=all(finding.holds for finding in findings if finding.promised),
     )
+
+
+def _by_region(calibrator: PerRegion, logits: Tensor, tried: Measured) -> Iterator[Finding]:
+    """Yield what is known of each region: its two classes, off and on, have no offset to promise anything about."""
+    for region, own in calibrator.each.items():
+        found = _decision(own, logits, tried)
+        words = found.statement.replace("the order of the classes", KEPT).replace("the winning class", KEPT)
+        yield replace(found, statement=f"{region}: {words}")
+
+
+def _nesting(calibrator: PerRegion, tried: Measured) -> Finding:
+    promised = calibrator.preserves is not None
+    pairs = len(calibrator.regions.nested)
+    rise = random_nesting(calibrator)
+    worst = max(rise, tried.turned)
+    if promised:
+        text = f"keeps regions nested where they were ({pairs} pairs), by construction; largest rise found: {worst:.2g}"
+    else:
+        text = f"does not promise to keep regions nested ({pairs} pairs); largest rise found: {worst:.2g}"
+    how = "construction" if promised else "measurement"
+    measured = tried.turned if tried.voxels else None
+    return Finding("nesting", promised, worst <= 0, how, text, rise, measured)
 
 
 def _offset(calibrator: Calibrator, logits: Tensor, tried: Measured) -> Finding:

@@ -17,14 +17,16 @@ from typing import Any
 import torch
 
 from segcal.calibrators.base import Calibrator
+from segcal.calibrators.per_region import PerRegion
 from segcal.cases import as_cases
 from segcal.cases.base import Case, CaseError, Cases
 from segcal.cases.files import FileCases
 from segcal.cases.parallel import map_cases
 from segcal.cases.records import read_marker
-from segcal.cases.suspicion import Suspicion, like_probabilities, other_origin, warn
+from segcal.cases.suspicion import Suspicion, doubtful_kind, like_probabilities, other_origin, warn
 from segcal.errors import InputError
 from segcal.evaluation.case_counter import Counter, Map, Stage, summarise
+from segcal.evaluation.region_counter import RegionCounter, region_metrics
 from segcal.evaluation.result import Evaluation
 from segcal.evaluation.slabs import as_seen
 from segcal.fitting.certificate import Fitted
@@ -37,6 +39,8 @@ DEFAULT_METRICS = (
     "nll", "brier", "ece", "ba_ece", "ace", "cece", "dice", "miou", "accuracy", "aurc",
     "flip_rate", "harmful_flips", "beneficial_flips", "neutral_flips",
 )  # fmt: skip
+# Of regions each of these has a line for every region.
+REGION_METRICS = ("nll", "brier", "ece", "ba_ece", "ace", "cece", "dice", "flip_rate")
 HELD_OUT = "held out"
 FITTED_ON = "fitted on"
 ALL = "all"
@@ -95,11 +99,16 @@ def evaluate(
         )
     if device is not None and isinstance(calibrator, Calibrator):
         calibrator.to(check_device(device))
-    chosen = _choose(metrics, calibrator is not None)
     cases = as_seen(as_cases(cases, labels, **declared), calibrator)
+    chosen = _choose(metrics, calibrator is not None, DEFAULT_METRICS if cases.regions is None else REGION_METRICS)
     if len(cases) == 0:
         raise InputError("cases is empty, but at least one case is needed. Check the folder or the split.")
-    measure = partial(_measure, Counter(chosen, bands), calibrator)
+    counter = Counter(chosen, bands)
+    if cases.regions is not None:
+        counter = RegionCounter(chosen, cases.regions, bands)
+        chosen = region_metrics(chosen, cases.regions)
+        warn(doubtful_kind(cases))
+    measure = partial(_measure, counter, calibrator)
     stages = {name: Stage(chosen) for name in ("before", "after")[: 1 if calibrator is None else 2]}
     rows: list[dict[str, Any]] = []
     doubted: list[str] = []
@@ -126,12 +135,14 @@ def evaluate(
     )
 
 
-def _choose(metrics: Sequence[str] | Mapping[str, Metric] | None, compared: bool) -> dict[str, Metric]:
+def _choose(
+    metrics: Sequence[str] | Mapping[str, Metric] | None, compared: bool, usual: Sequence[str]
+) -> dict[str, Metric]:
     if isinstance(metrics, Mapping):
         return dict(metrics)
     if isinstance(metrics, str):
         raise InputError(f"metrics is {metrics!r}, but a list of names is needed. Pass metrics=[{metrics!r}].")
-    chosen = find_metrics(tuple(DEFAULT_METRICS if metrics is None else metrics))
+    chosen = find_metrics(tuple(usual if metrics is None else metrics))
     if metrics is None and not compared:
         return {name: metric for name, metric in chosen.items() if "reference" not in metric.needs}
     return chosen
@@ -209,6 +220,7 @@ def check_match(fitted: Fitted, cases: Cases, ignore_pooling: bool = False) -> N
             "and its cases. Pass that, not its .calibrator."
         )
     calibrator = fitted.calibrator
+    check_regions(calibrator, cases)
     if calibrator.num_classes != cases.num_classes:
         raise InputError(
             f"the calibrator has {calibrator.num_classes} classes, but the predictions have {cases.num_classes}. "
@@ -227,3 +239,14 @@ def check_match(fitted: Fitted, cases: Cases, ignore_pooling: bool = False) -> N
             )
     cases.require_offset(calibrator.name, calibrator.translation_invariant)
     warn(other_origin(fitted.origin, cases.origin))
+
+
+def check_regions(calibrator: object, cases: Cases) -> None:
+    """Refuse a calibrator of regions for classes, of classes for regions, and of other regions."""
+    own = calibrator.regions if isinstance(calibrator, PerRegion) else None
+    if own != cases.regions:
+        words = ["classes" if each is None else f"the regions {each.to_plain()}" for each in (own, cases.regions)]
+        raise InputError(
+            f"the calibrator is for {words[0]}, but the predictions have {words[1]}. "
+            "Use the calibrator that was fitted for this model."
+        )

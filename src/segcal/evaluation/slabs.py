@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from segcal.calibrators.base import Calibrator
-from segcal.calibrators.surroundings import runner_up_gap
+from segcal.calibrators.per_region import PerRegion
+from segcal.calibrators.surroundings import LARGEST_GAP, runner_up_gap
 from segcal.cases.base import Case, Cases
 from segcal.checks import check_forward
 from segcal.numerics import compute_dtype
@@ -81,7 +82,8 @@ def score_slabs(
     reach = calibrator.reach(len(space))
     context = case.context
     if calibrator.sees_image:
-        context = context._replace(mean_gap=_mean_gap(case.logits, values))
+        gap = _region_gaps(case.logits) if isinstance(calibrator, PerRegion) else _mean_gap(case.logits, values)
+        context = context._replace(mean_gap=gap)
     if reach is None or total <= values:
         yield Slab((...,), *_scored(calibrator, case.logits[None], context, shift, kind))
         return
@@ -117,3 +119,9 @@ def _mean_gap(logits: Tensor, values: int) -> Tensor:
     step = max(1, values // len(logits))
     parts = [runner_up_gap(part.to(compute_dtype(part.dtype))) for part in voxels.split(step, dim=2)]
     return torch.stack([part.sum(1, dtype=torch.float64) for part in parts]).sum(0) / voxels.shape[2]
+
+
+def _region_gaps(logits: Tensor) -> Tensor:
+    """Return the same of each region, ``(1, regions)``; the gap between off and on is the size of the logit."""
+    gaps = (each.reshape(-1).to(compute_dtype(each.dtype)).abs().clamp(max=LARGEST_GAP) for each in logits)
+    return torch.stack([gap.mean(dtype=torch.float64) for gap in gaps])[None]

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from segcal.calibrators.base import Calibrator
+from segcal.calibrators.per_region import PerRegion
 from segcal.cases.base import Case
 from segcal.evaluation.slabs import score_slabs
 from segcal.numerics import winner
@@ -23,21 +24,24 @@ STEP_VALUES = 1 << 22
 
 @dataclass(frozen=True)
 class Measured:
-    """The largest violations on given cases: of the offset (`change`) and of the decision (`rise`)."""
+    """The largest violations on given cases: of the offset (`change`), of the decision (`rise`), of nesting."""
 
     voxels: int = 0
     flips: int = 0
     change: float = 0.0
     rise: float = 0.0
+    turned: float = 0.0
 
     def with_others(self, other: "Measured") -> "Measured":
         """Return what was measured on both."""
-        worst = max(self.change, other.change), max(self.rise, other.rise)
+        worst = [max(getattr(self, name), getattr(other, name)) for name in ("change", "rise", "turned")]
         return Measured(self.voxels + other.voxels, self.flips + other.flips, *worst)
 
 
 def measure(calibrator: Calibrator, case: Case) -> Measured:
     """Try one case in float64: all of it for flips; shifts on its first voxels, or on all if they see each other."""
+    if isinstance(calibrator, PerRegion):
+        return _measure_regions(calibrator, case)
     found, moved = Measured(), None
     if calibrator.pointwise:
         first = case.logits.reshape(len(case.logits), -1)[:, :TRIED].T.double()
@@ -51,6 +55,33 @@ def measure(calibrator: Calibrator, case: Case) -> Measured:
         change = 0.0 if moved is None else (next(moved).scores.log_softmax(1) - scores.log_softmax(1)).abs().max()
         found = found.with_others(Measured(above.numel(), int((above > 0).sum()), float(change), float(rises.max())))
     return found
+
+
+def _measure_regions(calibrator: PerRegion, case: Case) -> Measured:
+    found = Measured()
+    for _, logits, odds in score_slabs(calibrator, case, torch.float64, values=STEP_VALUES):
+        flipped = (odds > 0) != (logits > 0)
+        rise = float(torch.where(flipped, odds.abs(), 0.0).max())
+        turned = nesting_violation(calibrator, logits, odds)
+        found = found.with_others(Measured(flipped[:, 0].numel(), int(flipped.any(1).sum()), 0.0, rise, turned))
+    return found
+
+
+def nesting_violation(calibrator: PerRegion, logits: Tensor, odds: Tensor) -> float:
+    """Return by how much an inner region stands above its outer one where it did not before."""
+    pairs = calibrator.regions.nested
+    rises = [(odds[:, i] - odds[:, o])[logits[:, i] <= logits[:, o]].clamp(min=0) for i, o in pairs]
+    return max((float(rise.max()) for rise in rises if rise.numel()), default=0.0)
+
+
+@torch.no_grad()
+def random_nesting(calibrator: PerRegion) -> float:
+    """Return the same on random voxels that are built to break it: spread out, and with regions that almost tie."""
+    logits, context = _as_taken(calibrator, adversarial(calibrator.num_classes))
+    regions = calibrator.num_classes
+    if context.disagreement is not None:
+        context = context._replace(disagreement=torch.stack([context.disagreement] * regions, dim=1))
+    return nesting_violation(calibrator, logits, calibrator.scores(logits, context))
 
 
 def adversarial(num_classes: int) -> Tensor:

@@ -16,6 +16,7 @@ import torch
 
 from segcal.calibrators import make_calibrator
 from segcal.cases.base import CaseError, Cases
+from segcal.fitting.by_region import best_pooling, competing, fit_by_region
 from segcal.fitting.certificate import Fitted
 from segcal.fitting.choice import (
     ENOUGH_GROUPS,
@@ -90,6 +91,9 @@ def choose(
     """
     cases, validation = take_parts(cases, labels, validation, declared)
     names = [names] if isinstance(names, str) else names
+    if cases.regions is not None:
+        shared = {"preserve": preserve, "config": config, "device": device, "workers": workers, "failed": failed}
+        return _choose_by_region(cases, validation, competing(names, preserve), shared)
     names = candidates(cases.num_classes, preserve, allow_offset_dependent) if names is None else names
     for name, pooling in itertools.product(names, cases.poolings):
         cases.pooled(pooling).require_offset(name, make_calibrator(name, cases.num_classes).translation_invariant)
@@ -111,6 +115,21 @@ def read_poolings(
         own = None if validation is None else validation.pooled(pooling)
         data[pooling] = read_data(cases.pooled(pooling), own, room, *how, suspect=not data, contexts=contexts)
     return data
+
+
+def _choose_by_region(cases: Cases, validation: Cases | None, names: Sequence[str], shared: dict[str, Any]) -> Fitted:
+    """Choose for each region; where regions would be pooled differently, with the pooling that is best for all."""
+    found: dict[str, Fitted] = {}
+
+    def choose_one(number: int, own: Cases, others: Cases | None) -> Fitted:
+        found[str(number)] = choose(own, validation=others, names=names, **shared)
+        return found[str(number)]
+
+    fitted = fit_by_region(cases, validation, choose_one)
+    if len({one.pooling for one in found.values()}) > 1:
+        how = best_pooling(found, cases.poolings)
+        return fit_by_region(cases.pooled(how), validation and validation.pooled(how), choose_one)
+    return fitted
 
 
 def compare(

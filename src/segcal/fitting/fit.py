@@ -10,6 +10,7 @@ from segcal.calibrators import make_calibrator
 from segcal.calibrators.base import Calibrator
 from segcal.cases.base import CaseError, Cases
 from segcal.errors import InputError
+from segcal.fitting.by_region import fit_by_region, inner_of
 from segcal.fitting.certificate import Certificate, Fitted
 from segcal.fitting.config import FitConfig, check_config
 from segcal.fitting.entropy_threshold import fit_entropy_threshold
@@ -112,6 +113,13 @@ def fit(
     # What can be refused at once is, before anything is read.
     cases, validation = take_parts(cases, labels, validation, declared)
     check_cases(cases, validation)
+    if cases.regions is not None:
+
+        def fit_one(number: int, own: Cases, others: Cases | None) -> Fitted:
+            inner = inner_of(name_or_calibrator, cases, number)
+            return fit(inner, own, None, config, device, validation=others, workers=workers, failed=failed)
+
+        return fit_by_region(cases, validation, fit_one)
     calibrator = _fresh(name_or_calibrator, cases)
     cases.require_offset(calibrator.name, calibrator.translation_invariant)
     check_device(device)

@@ -19,7 +19,7 @@ from segcal.fitting.progress import Report, silent
 from segcal.fitting.voxels import SampledVoxels, StreamedVoxels, VoxelSource
 
 # What validation data have in common with the calibration data; the rest belongs to single cases.
-ALIKE = ("kind", "pooling", "model", "inferer", "ignore", "class_names")
+ALIKE = ("kind", "pooling", "model", "inferer", "ignore", "class_names", "regions", "regions_class_order")
 
 
 @dataclass(frozen=True)

@@ -77,8 +77,10 @@ def fit_isotonic(request: Request) -> Certificate:
     calibrator = request.calibrator
     assert isinstance(calibrator, Isotonic)
     voxels = gather(request.source, max(1, MOST_PAIRS // calibrator.num_classes), request.config.seed)
-    low, high, value, mass = monotone_pieces(*_pairs(voxels, request.device))
+    low, high, value, mass = monotone_pieces(*_pairs(voxels, request.device, calibrator.foreground))
     pieces = len(value)
+    if calibrator.foreground:  # a single miss must not be infinitely bad
+        value = np.clip(value, 0.5 / np.maximum(mass, 1.0), 1 - 0.5 / np.maximum(mass, 1.0))
     low, high, value = join_lightest(low, high, value, mass, calibrator.knots // 2)
     _write(calibrator, low, high, value)
     return certify(request, "isotonic", voxels, 2, {"pieces": pieces, "pieces_kept": len(value)})
@@ -118,15 +120,16 @@ def join_lightest(
     return low, high, value
 
 
-def _pairs(voxels: Voxels, device: torch.device) -> tuple[Numbers, Numbers, Numbers]:
-    count = len(voxels.logits) * voxels.labels.numel()
+def _pairs(voxels: Voxels, device: torch.device, foreground: bool) -> tuple[Numbers, Numbers, Numbers]:
+    first = 1 if foreground else 0
+    count = (len(voxels.logits) - first) * voxels.labels.numel()
     probs, own, weight = (np.empty(count) for _ in range(3))
     start = 0
     for logits, labels, mass, *_ in in_steps([voxels], device):
-        found = torch.softmax(logits.double(), 0)
-        is_own = torch.nn.functional.one_hot(labels.long(), len(logits)).T
+        found = torch.softmax(logits.double(), 0)[first:]
+        is_own = torch.nn.functional.one_hot(labels.long(), len(logits)).T[first:]
         part = slice(start, start + found.numel())
-        for target, values in ((probs, found), (own, is_own), (weight, mass.expand(len(logits), -1))):
+        for target, values in ((probs, found), (own, is_own), (weight, mass.expand(len(found), -1))):
             target[part] = values.double().reshape(-1).cpu().numpy()
         start = part.stop
     return probs, own, weight

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from segcal.calibrators.base import Calibrator
+from segcal.calibrators.per_region import PerRegion
 from segcal.cases.base import Case
-from segcal.cases.keep_argmax import keep_decision
+from segcal.cases.keep_argmax import keep_decision, keep_side
 from segcal.checks import as_tensor
 from segcal.errors import InputError, MissingExtraError
 from segcal.evaluation.apply import calibrate
@@ -48,12 +49,16 @@ def check_classes(calibrator: Calibrator, num_classes: int, model: str) -> None:
 def calibrated_probs(calibrator: Calibrator, logits: object, name: str = "logits") -> Tensor:
     """Return float32 probabilities ``(classes, *space)`` of one case on the CPU, as ``segcal apply`` writes them.
 
-    Rounding never moves another class to the front where the calibrator promises to keep it.
+    Rounding never moves another class to the front where the calibrator promises to keep it. Of a calibrator of
+    regions, the probability of each.
     """
     values = as_tensor(logits, name)
     scores = torch.as_tensor(values.detach().cpu()).as_subclass(Tensor)
     case = Case(name, scores.to(compute_dtype(scores.dtype)))
     log_probs, before, _ = calibrate(calibrator, case)
+    if isinstance(calibrator, PerRegion):
+        each = log_probs.double().sigmoid().float().numpy()
+        return torch.from_numpy(keep_side(each, before.numpy(), 0.5, name) if calibrator.preserves else each)
     probs = log_probs.float().exp().numpy()
     return torch.from_numpy(keep_decision(probs, before.numpy(), name) if calibrator.preserves else probs)
 

@@ -24,8 +24,10 @@ from torch import Tensor
 
 from segcal.atomic import write_text
 from segcal.calibrators.base import Calibrator
+from segcal.calibrators.per_region import PerRegion
 from segcal.cases.base import SINGLE_FOLDS
-from segcal.cases.kinds import to_log_domain
+from segcal.cases.formats.nnunet_files import dataset_regions
+from segcal.cases.kinds import region_logits, to_log_domain
 from segcal.cases.open import open_cases
 from segcal.cases.records import APPLIED, MARKER
 from segcal.cases.suspicion import other_origin, warn
@@ -52,7 +54,11 @@ class CalibratedSoftmax:
         self.calibrator = calibrator
 
     def __call__(self, logits: Tensor) -> Tensor:
-        """Take the softmax as nnU-Net does, and calibrate what it would have stored."""
+        """Take the softmax, or the sigmoid of regions, as nnU-Net does, and calibrate what it would have stored."""
+        if isinstance(self.calibrator, PerRegion):
+            each = torch.sigmoid(logits.float().cpu())
+            own = region_logits(each, "sigmoid", "prediction", self.calibrator.num_classes)
+            return calibrated_probs(self.calibrator, own, "prediction")
         probs = torch.softmax(logits.float().cpu(), 0)
         return calibrated_probs(self.calibrator, to_log_domain(probs, "probs", "prediction"), "prediction")
 
@@ -121,10 +127,13 @@ class CalibratedPredictor(nnUNetPredictor):
     def _calibrate(self) -> None:
         calibrator = to_calibrator(self.fitted)
         labels = self.plans_manager.get_label_manager(self.dataset_json)
-        if labels.has_regions:
+        own = calibrator.regions if isinstance(calibrator, PerRegion) else None
+        regions = dataset_regions(self.dataset_json["labels"], self.dataset_json.get("regions_class_order"))
+        if own != regions:
+            words = ["classes" if each is None else f"the regions {', '.join(each.names)}" for each in (regions, own)]
             raise InputError(
-                "the model was trained with regions, but this calibrator is for classes that exclude each other. "
-                "Calibrate each region as its own two-class problem with kind='sigmoid'."
+                f"the model has {words[0]}, but the calibrator was fitted for {words[1]}. Use the calibrator that was "
+                "fitted on this model's predictions."
             )
         check_classes(calibrator, labels.num_segmentation_heads, "the model")
         _check_sight(calibrator)
@@ -135,6 +144,9 @@ class CalibratedPredictor(nnUNetPredictor):
 
     def _check_origin(self, fitted: Fitted) -> None:
         """Refuse classes in another order, and warn if one network was calibrated and several are averaged."""
+        if isinstance(fitted.calibrator, PerRegion):
+            warn(other_origin(fitted.origin, "" if len(self.list_of_parameters) > 1 else SINGLE_FOLDS))
+            return
         names = {int(value): name for name, value in self.dataset_json["labels"].items() if name != "ignore"}
         own = tuple(names[number] for number in sorted(names))
         if fitted.class_names is not None and tuple(fitted.class_names) != own:

@@ -16,6 +16,7 @@ from PIL import Image
 from torch import Tensor
 
 from segcal.calibrators.base import Calibrator
+from segcal.calibrators.per_region import PerRegion
 from segcal.cases.base import Case, Cases
 from segcal.evaluation.slabs import as_seen, calibrated_scores
 from segcal.numerics import canonical_logits, free_energy, winner
@@ -103,6 +104,8 @@ def layers_of(case: Case, calibrator: Calibrator, local: Calibrator | None = Non
     energy are those of the voxels that count. `local` is the calibrator whose temperature is shown.
     """
     assert case.labels is not None
+    if isinstance(calibrator, PerRegion):
+        return _region_layers(case, calibrator, case.labels)
     labels = case.labels.numpy()
     scores = calibrated_scores(calibrator, case, "cpu")
     logits = case.logits.to(scores.dtype)
@@ -124,6 +127,23 @@ def layers_of(case: Case, calibrator: Calibrator, local: Calibrator | None = Non
     if local is not None:
         found["temperature"] = (temperature_of(case, local), (0.0, HOTTEST))
     return found
+
+
+def _region_layers(case: Case, calibrator: PerRegion, labels: Tensor) -> dict[str, Layer]:
+    """Return the same of regions: the last one that is on, and how sure the least sure one is."""
+    regions, odds = calibrator.regions, calibrated_scores(calibrator, case, "cpu")
+    logits, truth = case.logits.to(odds.dtype), regions.last_true(labels)
+    assert truth is not None
+    whole = (0.0, 1.0)
+    return {
+        "truth": (truth.numpy(), None),
+        "prediction": (regions.last_on(logits > 0).numpy(), None),
+        "before": (logits.abs().amin(0).sigmoid().numpy(), whole),
+        "after": (odds.abs().amin(0).sigmoid().numpy(), whole),
+        "prediction_after": (regions.last_on(odds > 0).numpy(), None),
+        "foreground_before": (logits.amax(0).sigmoid().numpy(), whole),
+        "foreground_after": (odds.amax(0).sigmoid().numpy(), whole),
+    }
 
 
 def temperature_of(case: Case, calibrator: Calibrator) -> NDArray[np.floating]:

@@ -9,10 +9,12 @@ from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 import torch
+from msgspec import structs
 from torch import Tensor
 
 from segcal.calibrators.base import Calibrator
 from segcal.calibrators.conic import Conic
+from segcal.calibrators.per_region import PerRegion
 from segcal.calibrators.surroundings import CONTEXTS, WORDS
 from segcal.report.figures import COLOURS, DASHES, new_figure, styled, to_svg
 from segcal.report.page import PageFigure
@@ -69,7 +71,13 @@ def confidence_figure(calibrator: Conic) -> Any:
 
 
 def page_figures(calibrator: Calibrator | None) -> list[PageFigure]:
-    """Return the figure for the page; none for other calibrators, or where figures cannot be drawn."""
+    """Return the figure for the page, of regions one each; none for others, or where figures cannot be drawn."""
+    if isinstance(calibrator, PerRegion):
+        each = [(region, one) for region, own in calibrator.each.items() for one in page_figures(own)]
+        return [
+            structs.replace(one, name=f"{one.name}_{number}", title=f"{one.title}: {region}")
+            for number, (region, one) in enumerate(each)
+        ]
     if not isinstance(calibrator, Conic) or find_spec("matplotlib") is None:
         return []
     text = (

@@ -9,9 +9,10 @@ from typing import Any
 
 from msgspec import UNSET
 
-from segcal.calibrators import registry_entry
+from segcal.calibrators import make_per_region, registry_entry
 from segcal.calibrators.base import Calibrator
 from segcal.calibrators.identity import Identity
+from segcal.calibrators.per_region import PerRegion
 from segcal.cases import Cases, as_cases
 from segcal.evaluation import Evaluation
 from segcal.evaluation.audit import audit
@@ -101,7 +102,7 @@ def evaluation_document(
     """
     names = [row["case"] for row in result.rows if row["stage"] == "before"]
     cases = cases.subset(names)  # some may have failed
-    calibrator = Identity(cases.num_classes) if fitted is None else fitted.calibrator
+    calibrator = _nothing(cases) if fitted is None else fitted.calibrator
     name, titles = _name(calibrator), {"identity": Identity.title, _name(calibrator): _title(calibrator)}
     after = BEFORE if fitted is None else f"calibrated with {name}"
     stages = {BEFORE: "before"} | ({} if fitted is None else {after: "after"})
@@ -113,7 +114,7 @@ def evaluation_document(
     section = doc.TaskSection(
         id=TASK,
         task=TASK,
-        classes=doc.class_titles(cases.class_names, cases.num_classes),
+        classes=[*(["no region"] if cases.regions else []), *doc.class_titles(cases.class_names, cases.num_classes)],
         shown_classes=[],
         background=background,
         baseline=BEFORE,
@@ -141,7 +142,13 @@ def evaluation_document(
     )
 
 
+def _nothing(cases: Cases) -> Calibrator:
+    return Identity(cases.num_classes) if cases.regions is None else make_per_region("identity", cases.regions)
+
+
 def _name(calibrator: Calibrator) -> str:
+    if isinstance(calibrator, PerRegion):
+        return calibrator.name
     entry = registry_entry(calibrator)
     return type(calibrator).__name__ if entry is None else entry[0]
 
@@ -151,7 +158,7 @@ def _title(calibrator: Calibrator) -> str:
 
 
 def _row(title: str, stage: str, result: Evaluation, cases: Cases, fitted: Fitted | None) -> doc.PipelineRow:
-    calibrator = Identity(cases.num_classes) if fitted is None or stage == "before" else fitted.calibrator
+    calibrator = _nothing(cases) if fitted is None or stage == "before" else fitted.calibrator
     estimates = result.before if stage == "before" else result.after
     assert estimates is not None
     return doc.PipelineRow(
@@ -229,7 +236,7 @@ def _examples(
             [each[BEFORE][number], each[title][number]] for each in (columns.nll, columns.ece, columns.dice)
         )
         numbers[row["case"]] = CaseNumbers(nll, ece, dice, row["voxels"], row.get("flip_rate"))
-    calibrator = Identity(cases.num_classes) if fitted is None else fitted.calibrator.to("cpu")
+    calibrator = _nothing(cases) if fitted is None else fitted.calibrator.to("cpu")
     return doc.CaseExamples(see_cases(cases, numbers, calibrator, background), len(numbers), title)
 
 

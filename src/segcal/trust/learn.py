@@ -92,6 +92,7 @@ def learn_trust(
     'out of fold'
     """
     known = as_cases(cases, labels, **declared)
+    known.require_classes("trust")
     check_match(fitted, known)
     if not len(known):
         raise InputError("cases is empty, but labelled cases are needed to learn from. Check the folder or the split.")

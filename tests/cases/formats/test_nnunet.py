@@ -1,5 +1,6 @@
 import json
 import pickle
+import re
 
 import nibabel
 import numpy as np
@@ -141,10 +142,58 @@ def test_pictures_are_volumes_of_one_slice(tmp_path):
     assert np.array_equal(np.asarray(Image.open(tmp_path / "out" / "a.png")), values.argmin(0)[0])
 
 
-def test_region_based_models_are_refused(tmp_path, make_nnunet):
-    make_nnunet(tmp_path / "p", labels={"background": 0, "whole": [1, 2], "core": 2})
-    with pytest.raises(InputError, match="defines the regions whole: the model ends in independent sigmoids"):
+def test_region_based_models_are_read_and_written(tmp_path, make_nnunet):
+    labels = {"background": 0, "whole": [1, 2, 3], "core": [2, 3], "inner": 3, "ignore": 4}
+    probabilities = make_nnunet(tmp_path / "p", labels=labels, order=[1, 2, 3], box=[[0, 4], [1, 5], [0, 6]])
+    cases = open_cases(tmp_path / "p")
+    assert (cases.kind, cases.num_classes, cases.class_names) == ("sigmoid", 3, ("whole", "core", "inner"))
+    assert (cases.regions.order, cases.ignore) == ((1, 2, 3), 4)
+    said = {"whole": [1, 2, 3], "core": [2, 3], "inner": 3}
+    assert open_cases(tmp_path / "p", regions=said).regions == cases.regions
+    with pytest.raises(InputError, match="says that its outputs are other regions"):
+        open_cases(tmp_path / "p", regions={"whole": [1, 2, 3], "core": [2], "inner": 3})
+    case = cases.read("c1")
+    np.testing.assert_array_equal(case.logits > 0, probabilities["c1"] > 0.5)
+    assert not case.mask[:, 0].any()
+    assert check(cases).usable
+    CaseWriter(cases, tmp_path / "out").write("c1", case.logits / 2, case.logits > 0)
+    written = np.load(tmp_path / "out" / "c1.npz")["probabilities"]
+    np.testing.assert_array_equal(written > 0.5, probabilities["c1"] > 0.5)
+    np.testing.assert_array_equal(written[:, :, 0], 0)  # never predicted, so never touched
+    odds = np.sqrt(probabilities["c1"] / (1 - probabilities["c1"]))[:, :, 1:]
+    np.testing.assert_allclose(written[:, :, 1:], odds / (1 + odds), rtol=1e-4)
+    for name in ("c1.nii.gz", "c1.pkl"):
+        assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "p" / name).read_bytes()
+    CaseWriter(cases, tmp_path / "moved").write("c1", -case.logits)
+    moved = np.load(tmp_path / "moved" / "c1.npz")["probabilities"]
+    expected = np.zeros(moved.shape[1:])
+    for number, label in enumerate([1, 2, 3]):
+        expected[moved[number] > 0.5] = label
+    np.testing.assert_array_equal(nibabel.load(tmp_path / "moved" / "c1.nii.gz").get_fdata().T, expected)
+
+
+@pytest.mark.parametrize(
+    ("order", "sentence"),
+    [
+        (None, "dataset.json defines regions, but no regions_class_order, which says how label maps are made of them."),
+        ([1], "regions_class_order is [1], but one label per region is needed, 2 in all."),
+        ([2, 1], "regions_class_order has the label 1 for region 'core', but it has the labels 2."),
+    ],
+)
+def test_regions_that_do_not_fit_together_are_refused(order, sentence, tmp_path, make_nnunet):
+    make_nnunet(tmp_path / "p", labels={"background": 0, "whole": [1, 2], "core": 2}, order=order or [1, 2])
+    if order is None:
+        content = json.loads((tmp_path / "p" / "dataset.json").read_text())
+        del content["regions_class_order"]
+        (tmp_path / "p" / "dataset.json").write_text(json.dumps(content))
+    with pytest.raises(InputError, match=re.escape(sentence)):
         open_cases(tmp_path / "p")
+
+
+def test_regions_cannot_be_declared_of_a_softmax(tmp_path, make_nnunet):
+    make_nnunet(tmp_path / "p")
+    with pytest.raises(InputError, match="says that its outputs are classes of a softmax, which exclude each other"):
+        open_cases(tmp_path / "p", regions={"liver": [1, 2]})
 
 
 def test_a_label_in_a_list_of_one_is_no_region(tmp_path, make_nnunet):

@@ -28,7 +28,7 @@ def test_heads_are_the_labels_without_ignore_in_the_order_of_their_numbers(tmp_p
         ({"background": 0, "liver": 2}, r"has the labels \[0, 2\] and ignore = None"),
         ({"background": 0, "liver": 2, "ignore": 1}, r"has the labels \[0, 2\] and ignore = 1"),
         ({}, "has no labels"),
-        ({"background": 0, "a": [1, 2]}, "defines the regions a"),
+        ({"background": 0, "a": [1, 2]}, "defines regions, but no regions_class_order"),
     ],
 )
 def test_labels_that_are_no_classes_are_refused(labels, match, tmp_path):

@@ -17,6 +17,7 @@ from torch import Tensor
 from segcal.cases.labels import Axes
 from segcal.errors import InputError
 from segcal.names import clean
+from segcal.regions import Regions
 from segcal.types import Kind
 
 
@@ -63,6 +64,7 @@ class FormatFacts:
     groups: Mapping[str, str] = field(default_factory=dict)
     origin: str = ""
     labelled: bool = False
+    regions: Regions | None = None
 
 
 class Format(ABC):

@@ -74,11 +74,12 @@ class Nnunet(Format):
         """Return what dataset.json says."""
         data = self.dataset
         return FormatFacts(
-            kind="probs",
+            kind="probs" if data.regions is None else "sigmoid",
             class_names=data.class_names,
             num_classes=len(data.class_names),
             ignore=data.ignore,
             label_axes=data.label_axes,
+            regions=data.regions,
             origin=SINGLE_FOLDS if self._fold_folders() or _is_fold(self.folder) else "",
         )
 
@@ -94,8 +95,9 @@ class Nnunet(Format):
         header = npz_header(path, KEY)
         heads = len(self.dataset.class_names)
         if len(header.shape) < 2 or header.shape[0] != heads:
+            what = "classes" if self.dataset.regions is None else "regions"
             raise InputError(
-                f"{path} has shape {header.shape}, but dataset.json lists {heads} classes. "
+                f"{path} has shape {header.shape}, but dataset.json lists {heads} {what}. "
                 "Copy the dataset.json of the model that made it."
             )
         return Header(header.shape, header.dtype)

@@ -2,9 +2,9 @@
 
 Predictions have the JSON files beside them; a fold's ``validation`` folder has them two levels up, in the model's
 folder. ``dataset.json`` lists the classes: heads are all labels but ``ignore``, which must be the highest. A label that
-is a list of several numbers is a region: such models end in sigmoids, not in a softmax, and are refused. ``plans.json``
-says in which order the axes were when the cropping box was found (`transpose_forward`), and which reader made arrays of
-files.
+is a list of several numbers is a region: then all but the background are, the model ends in one sigmoid for each, and
+``regions_class_order`` has the label that each writes into the label map. ``plans.json`` says in
+which order the axes were when the cropping box was found (`transpose_forward`), and which reader made arrays of files.
 
 ``CASE.pkl`` has the cropping box and the voxel size. ``bbox_used_for_cropping`` is in the axis order after
 `transpose_forward`: entry k belongs to axis `transpose_forward[k]` of the stored array. ``spacing`` is in the order of
@@ -23,6 +23,7 @@ from segcal.cases.labels import Axes
 from segcal.cases.nifti_file import usable_spacing
 from segcal.documents import read_json
 from segcal.errors import InputError
+from segcal.regions import Regions
 
 REPAIR = "Pass properties= with the folder of a member's pkl files."
 
@@ -33,6 +34,7 @@ class NnunetDataset:
 
     class_names: tuple[str, ...]  # one per head
     ignore: int | None
+    regions: Regions | None  # of a model that ends in sigmoids
     file_ending: str  # of label maps
     transpose_forward: tuple[int, ...] | None  # from the axes of files to those of the box; None without plans.json
     label_axes: Axes
@@ -60,7 +62,8 @@ def load_dataset(folder: Path, properties: Path | None) -> NnunetDataset:
         raise InputError(
             f"{path} has no labels, but nnU-Net's dataset.json lists them. Copy it from the model's folder."
         )
-    names, ignore = _classes(labels, path)
+    regions = dataset_regions(labels, content.get("regions_class_order"))
+    names, ignore = _classes(labels, path) if regions is None else (regions.names, labels.get("ignore"))
     ending = content.get("file_ending", ".nii.gz")
     if not isinstance(ending, str) or not re.fullmatch(r"(\.\w+)+", ending):  # it becomes part of a path
         raise InputError(f"{path} has file_ending = {ending!r}, but one such as '.nii.gz' is needed. Check the file.")
@@ -72,6 +75,7 @@ def load_dataset(folder: Path, properties: Path | None) -> NnunetDataset:
     return NnunetDataset(
         class_names=names,
         ignore=ignore,
+        regions=regions,
         file_ending=ending,
         transpose_forward=_transpose(plans, plans_path),
         label_axes="zyx_ras" if str(plans.get("image_reader_writer")).endswith("WithReorient") else "zyx",
@@ -110,13 +114,20 @@ def read_properties(
     return mask, spacing
 
 
-def _classes(labels: dict[str, Any], path: Path) -> tuple[tuple[str, ...], int | None]:
-    regions = [name for name, value in labels.items() if isinstance(value, list) and len(value) > 1]
-    if regions:
+def dataset_regions(labels: dict[str, Any], order: Any) -> Regions | None:
+    """Return the regions that the labels of a dataset.json define, if they do."""
+    if not any(isinstance(value, list) and len(value) > 1 for value in labels.values()):
+        return None
+    if order is None:
         raise InputError(
-            f"{path} defines the regions {', '.join(regions)}: the model ends in independent sigmoids, but only "
-            "softmax models are supported. Calibrate each region as its own two-class problem with kind='sigmoid'."
+            "dataset.json defines regions, but no regions_class_order, which says how label maps are made of them. "
+            "Copy the dataset.json of the model."
         )
+    own = {name: value for name, value in labels.items() if name != "ignore" and value not in (0, [0])}
+    return Regions.declared(own, order, labels.get("ignore"))
+
+
+def _classes(labels: dict[str, Any], path: Path) -> tuple[tuple[str, ...], int | None]:
     plain = {name: value[0] if isinstance(value, list) and value else value for name, value in labels.items()}
     if not all(type(value) is int for value in plain.values()):
         raise InputError(
