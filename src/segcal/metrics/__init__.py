@@ -103,7 +103,7 @@ METRICS: dict[str, Metric] = {
     "cox_intercept": Metric(
         "Cox intercept, 0 if calibrated",
         readers.sample,
-        recalibration.cox_intercept,
+        cox.cox_intercept,
         unit="",
         better=None,
         needs=_SAMPLE,
@@ -111,7 +111,7 @@ METRICS: dict[str, Metric] = {
     "spiegelhalter_z": Metric(
         "Spiegelhalter's Z, 0 if calibrated",
         readers.sample,
-        recalibration.spiegelhalter_z,
+        cox.spiegelhalter_z,
         unit="",
         better=None,
         needs=_SAMPLE,
