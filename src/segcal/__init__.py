@@ -18,6 +18,8 @@ from segcal.integrations.viewers import view
 from segcal.losses import LOSSES, make_loss
 from segcal.metrics import METRICS
 from segcal.pooling import POOLINGS, pool
+from segcal.report.card import card
+from segcal.report.card_document import Card
 from segcal.report.evaluated import report
 from segcal.trust.learn import learn_trust
 from segcal.trust.monitored import Monitored
@@ -37,6 +39,7 @@ __all__ = [
     "ArtifactError",
     "Audit",
     "Calibrator",
+    "Card",
     "Case",
     "CaseError",
     "Cases",
@@ -55,6 +58,7 @@ __all__ = [
     "as_cases",
     "attach",
     "audit",
+    "card",
     "check",
     "choose",
     "convert",

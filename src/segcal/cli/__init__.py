@@ -18,10 +18,10 @@ from segcal.names import clean_lines
 # Each module has texts (`ABOUT`), adds options (`declare`), and runs (`run`), which returns the exit code.
 NAMES = (
     "demo", "check", "fit", "apply", "evaluate", "audit", "trust", "monitor", "convert", "export", "view", "nnunet",
-    "benchmark", "report",
+    "benchmark", "report", "card",
 )  # fmt: skip
 COMMANDS = {name: import_module(f"segcal.cli.{name}") for name in NAMES}
-ALONE = ("demo", "benchmark", "export", "nnunet")  # read no predictions of their own
+ALONE = ("demo", "benchmark", "export", "nnunet", "card")  # read no predictions of their own
 
 
 class _Command(Parser):
