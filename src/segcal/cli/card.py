@@ -18,8 +18,7 @@ ABOUT = {
     "description": "Write one document that says what was calibrated, on which cases (hashes, not names), what is\n"
     "promised and how that is known, numbers of held-out cases with intervals, and what it is not valid for.\n"
     "RESULTS is what segcal evaluate --csv wrote. Markdown begins with the metadata of a Hugging Face model card.",
-    "epilog": "example:\n  segcal evaluate pred/ labels/ --kind logits --calibrator calibrator/ --csv cases.csv\n"
-    "  segcal card calibrator/ cases.csv -o card.md",
+    "epilog": "example:\n  segcal card calibrator/ cases.csv -o card.md",
 }
 
 

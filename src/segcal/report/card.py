@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,7 +20,16 @@ from segcal.evaluation.result import Evaluation
 from segcal.fitting.artifact import load
 from segcal.fitting.certificate import Fitted
 from segcal.metrics import METRICS
-from segcal.report.card_document import SCHEMA, Card, CaseSet, Description, Measured, Monitoring, Performance, Promise
+from segcal.report.card_document import (
+    SCHEMA,
+    CalibratorFacts,
+    Card,
+    CardMetric,
+    CaseSet,
+    Monitoring,
+    Performance,
+    Promise,
+)
 from segcal.report.card_text import as_html, as_json, as_markdown
 from segcal.summary import LEVEL, Draws, difference, estimate
 from segcal.target import check_file
@@ -35,7 +44,7 @@ TRUST_LEVELS = (0.8, 0.9, 0.95, 0.99)
 INTENDED = "Confidence of {classes} classes per voxel, of the model whose {kind} it was fitted to; {mask}."
 
 
-class Row(NamedTuple):
+class StageRow(NamedTuple):
     """One case before or after calibration: its name, the stage, and its numbers (NaN: not defined)."""
 
     case: str
@@ -91,7 +100,7 @@ def card(
 
 
 def _card(
-    fitted: Fitted, rows: Sequence[Row], dataset: str, subgroups: Mapping[str, str], not_valid_for: Sequence[str]
+    fitted: Fitted, rows: Sequence[StageRow], dataset: str, subgroups: Mapping[str, str], not_valid_for: Sequence[str]
 ) -> Card:
     cases = sorted({row.case for row in rows if row.stage == "after"})
     performance = [_measured(ALL_CASES, rows, cases)] if cases else []
@@ -120,12 +129,12 @@ def _card(
     )
 
 
-def _description(fitted: Fitted) -> Description:
+def _description(fitted: Fitted) -> CalibratorFacts:
     calibrator, found = fitted.calibrator, fitted.certificate
     name, options = registry_entry(calibrator) or (calibrator.name, {})
-    return Description(
+    return CalibratorFacts(
         calibrator=name,
-        options=dict(options),
+        options={key: repr(value) for key, value in options.items()},
         num_classes=calibrator.num_classes,
         class_names=fitted.class_names,
         parameters=calibrator.num_parameters(),
@@ -157,7 +166,7 @@ def _limits(fitted: Fitted, evaluated: bool) -> list[str]:
     return limits
 
 
-def _measured(name: str, rows: Sequence[Row], cases: Sequence[str]) -> Performance:
+def _measured(name: str, rows: Sequence[StageRow], cases: Sequence[str]) -> Performance:
     stages = {(row.case, row.stage): row.numbers for row in rows}
     draws = Draws([len(cases)])
     found = []
@@ -170,7 +179,7 @@ def _measured(name: str, rows: Sequence[Row], cases: Sequence[str]) -> Performan
             facts = METRICS[metric]
             before, after = (estimate([column], draws) for column in columns)
             change = difference([columns[0]], [columns[1]], draws, facts.better)
-            found.append(Measured(metric, facts.title, facts.unit, facts.better, before, after, change))
+            found.append(CardMetric(metric, facts.title, facts.unit, facts.better, before, after, change))
     return Performance(name, len(cases), tuple(found))
 
 
@@ -189,7 +198,7 @@ def _hashed(fitted: Fitted, cases: Sequence[str]) -> CaseSet:
     return CaseSet(len(cases), tuple(sorted(digest.hexdigest()[:16] for digest in digests)))
 
 
-def _rows(results: Evaluation | str | os.PathLike[str] | None) -> list[Row]:
+def _rows(results: Evaluation | str | os.PathLike[str] | None) -> list[StageRow]:
     if results is None:
         return []
     if isinstance(results, Evaluation):
@@ -212,6 +221,7 @@ def _rows(results: Evaluation | str | os.PathLike[str] | None) -> list[Row]:
     return found
 
 
-def _row(row: Mapping[str, Any]) -> Row:
-    numbers = {name: float(row[name]) for name in METRICS if row.get(name) not in (None, "")}
-    return Row(str(row["case"]), str(row["stage"]), numbers)
+def _row(row: Mapping[str, str | float | None]) -> StageRow:
+    found = ((name, row.get(name)) for name in METRICS)
+    numbers = {name: float(value) for name, value in found if value not in (None, "")}
+    return StageRow(str(row["case"]), str(row["stage"]), numbers)

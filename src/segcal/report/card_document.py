@@ -6,8 +6,6 @@ tuning and evaluation apart), performance with intervals and by subgroup, limita
 with what Metrics Reloaded asks for: unit, direction, and how many cases have no value.
 """
 
-from typing import Any
-
 from msgspec import Struct
 
 from segcal.summary import Difference, Estimate
@@ -22,12 +20,12 @@ class CaseSet(Struct, frozen=True):
     case_sha256: tuple[str, ...]
 
 
-class Description(Struct, frozen=True):
+class CalibratorFacts(Struct, frozen=True):
     """What was calibrated, and how.
 
     Attributes:
         calibrator: its name in the registry.
-        options: what it was made with.
+        options: what it was made with, as Python writes it.
         num_classes: C.
         class_names: one per class, or None.
         parameters: how many numbers were fitted.
@@ -42,7 +40,7 @@ class Description(Struct, frozen=True):
     """
 
     calibrator: str
-    options: dict[str, Any]
+    options: dict[str, str]
     num_classes: int
     class_names: tuple[str, ...] | None
     parameters: int
@@ -66,7 +64,7 @@ class Promise(Struct, frozen=True):
     statement: str
 
 
-class Measured(Struct, frozen=True):
+class CardMetric(Struct, frozen=True):
     """One metric of some cases, before and after calibration, and the paired change."""
 
     type: str
@@ -83,7 +81,7 @@ class Performance(Struct, frozen=True):
 
     subgroup: str
     cases: int
-    metrics: tuple[Measured, ...]
+    metrics: tuple[CardMetric, ...]
 
 
 class Monitoring(Struct, frozen=True):
@@ -124,7 +122,7 @@ class Card(Struct, frozen=True):
     schema: int
     segcal: str
     dataset: str
-    description: Description
+    description: CalibratorFacts
     intended_use: str
     not_valid_for: tuple[str, ...]
     calibration_data: CaseSet

@@ -8,7 +8,7 @@ import msgspec
 
 from segcal.documents import json_text
 from segcal.names import clean_lines
-from segcal.report.card_document import Card, Measured, Performance, Promise
+from segcal.report.card_document import Card, CardMetric, Performance, Promise
 from segcal.summary import Interval
 
 TITLE = "Calibration card"
@@ -19,7 +19,7 @@ STYLE = (
 )
 
 
-class Block(NamedTuple):
+class CardBlock(NamedTuple):
     """A part of the card: lines, each an item of a list, and a table whose first row is its head."""
 
     title: str
@@ -27,7 +27,7 @@ class Block(NamedTuple):
     rows: Sequence[Sequence[str]] = ()
 
 
-def blocks(card: Card) -> list[Block]:
+def blocks(card: Card) -> list[CardBlock]:
     """Return the parts in the order in which they are read."""
     what = card.description
     facts = [
@@ -57,13 +57,13 @@ def blocks(card: Card) -> list[Block]:
         for one in card.promises
     ]
     return [
-        Block("Description", rows=[("fact", "value"), *facts]),
-        Block("Intended use", [card.intended_use]),
-        Block("Not valid for", card.not_valid_for),
-        Block("Data", rows=[("role", "cases", "hashes of the cases"), *data]),
-        Block("Promises", rows=[("promise", "state", "known by", "finding"), *promises]),
+        CardBlock("Description", rows=[("fact", "value"), *facts]),
+        CardBlock("Intended use", [card.intended_use]),
+        CardBlock("Not valid for", card.not_valid_for),
+        CardBlock("Data", rows=[("role", "cases", "hashes of the cases"), *data]),
+        CardBlock("Promises", rows=[("promise", "state", "known by", "finding"), *promises]),
         *(_performance(each, card.level) for each in card.performance),
-        Block("Trust and monitoring", _monitoring(card)),
+        CardBlock("Trust and monitoring", _monitoring(card)),
     ]
 
 
@@ -118,14 +118,14 @@ def _metadata(card: Card) -> str:
     return "\n".join([*lines, "---"])
 
 
-def _performance(group: Performance, level: float) -> Block:
+def _performance(group: Performance, level: float) -> CardBlock:
     head = ("metric", "before", "after", "change", "cases without a value")
     rows = [
         (_named(one), _text(one.before), _text(one.after), _text(one.change, "+"), str(one.after.undefined))
         for one in group.metrics
     ]
     title = f"Performance: {group.subgroup}, {group.cases} {'case' if group.cases == 1 else 'cases'}"
-    return Block(title, [f"Means with {100 * level:g} % intervals, bootstrap over cases."], [head, *rows])
+    return CardBlock(title, [f"Means with {100 * level:g} % intervals, bootstrap over cases."], [head, *rows])
 
 
 def _state(one: Promise) -> str:
@@ -134,7 +134,7 @@ def _state(one: Promise) -> str:
     return "holds" if one.holds else "BROKEN"
 
 
-def _named(one: Measured) -> str:
+def _named(one: CardMetric) -> str:
     arrow = {"lower": " (lower is better)", "higher": " (higher is better)", None: ""}[one.better]
     return f"{one.type}: {one.name}{arrow}"
 
