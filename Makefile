@@ -44,7 +44,7 @@ DOCS := build/docs-venv
 $(DOCS)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(DOCS)
 	$(DOCS)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
-		mkdocs mkdocs-material mkdocstrings mkdocstrings-python griffelib pymdown-extensions
+		mkdocs mkdocs-material mkdocstrings mkdocstrings-python griffelib pymdown-extensions ruff
 	touch $@
 
 docs: $(DOCS)/.ready

@@ -20,6 +20,7 @@ TUTORIALS = Path(__file__).parent / "tutorials"
 def run_notebook(notebook: dict[str, Any], name: str) -> dict[str, Any]:
     """Return the notebook with the outputs of its code cells; whatever a cell raises is raised."""
     known: dict[str, Any] = {"__name__": "__main__"}
+    _figures()  # what was open before is not theirs
     cells = []
     for number, cell in enumerate(notebook["cells"]):
         if cell["cell_type"] == "code":
