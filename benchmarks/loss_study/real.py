@@ -46,6 +46,10 @@ SIZES: dict[str, tuple[int, ...]] = {"small": (16, 32, 64, 128), "large": (32, 6
 POST_HOC = ("ts", "cms_ap")
 SHOWN = {"dice": "Dice", "nll": "NLL", "ece": "ECE", "ba_ece": "BA-ECE"}
 BASELINE = "ce_dice"
+INTRODUCTION = (
+    "Written by `python -m benchmarks.loss_study real`. Test cases are of other patients, or of another video, than those "
+    "of training; calibrators are fitted to cases between them. *none* is the network as trained."
+)
 
 
 class RealUnit(Struct, frozen=True):
@@ -195,7 +199,7 @@ def read_rows(folder: Path) -> list[RealRow]:
 
 def real_page(rows: Sequence[RealRow]) -> str:
     """Return the page: one table per task and size."""
-    parts = ["# Losses on real data", __doc__.split("\n\n")[2].replace("\n", " ")]
+    parts = ["# Losses on real data", INTRODUCTION]
     for task, size in sorted({(row.unit.task, row.unit.size) for row in rows}):
         mine = [row for row in rows if (row.unit.task, row.unit.size) == (task, size)]
         parts += [f"## {task}, {size} network", "\n".join(_table(mine))]
