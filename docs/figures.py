@@ -99,15 +99,18 @@ def draw_metrics() -> None:
 def draw_wrong() -> None:
     """Draw what calibrators answer for one voxel when a constant is added to its logits."""
     rng = np.random.default_rng(0)
-    logits = 4 * rng.normal(size=(8, 3, 20, 24)) + 6 * rng.random((8, 1, 20, 24))
-    labels = (logits / 3 + rng.gumbel(size=logits.shape)).argmax(1)
+    offset = 6 * rng.random((8, 1, 20, 24))
+    logits = 4 * rng.normal(size=(8, 3, 20, 24)) + offset
+    odds = logits / 3 + rng.gumbel(size=logits.shape)
+    odds[:, :1] += offset / 3 - 1  # class 0 is more frequent where the offset is large, and matrix scaling learns it
+    labels = odds.argmax(1)
     shifts = torch.linspace(-20, 20, 81, dtype=torch.float64)
     voxel = torch.tensor([2.0, 1.0, 0.0], dtype=torch.float64) + shifts[:, None]
     figure, axis = plt.subplots(figsize=(6, 3), layout="constrained")
     for name, colour in (("ms", COLOURS["cardiac"]), ("cms_ap", COLOURS["roads"])):
         answer = segcal.fit(name, logits, labels).calibrator(voxel).exp()[:, 0].detach()
         axis.plot(shifts, answer, color=colour, label=name, lw=2)
-    axis.set(xlabel="constant added to the logits (2, 1, 0)", ylabel="probability of class 0")
+    axis.set(xlabel="constant added to the logits (2, 1, 0)", ylabel="probability of class 0", ylim=(0, 1))
     axis.legend(frameon=False)
     _save(figure, "guide_wrong")
 

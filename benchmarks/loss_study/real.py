@@ -47,8 +47,8 @@ POST_HOC = ("ts", "cms_ap")
 SHOWN = {"dice": "Dice", "nll": "NLL", "ece": "ECE", "ba_ece": "BA-ECE"}
 BASELINE = "ce_dice"
 INTRODUCTION = (
-    "Written by `python -m benchmarks.loss_study real`. Test cases are of other patients, or of another video, than those "
-    "of training; calibrators are fitted to cases between them. *none* is the network as trained."
+    "Written by `python -m benchmarks.loss_study real`. Test cases are of other patients, or of another video, than "
+    "those of training; calibrators are fitted to cases between them. *none* is the network as trained."
 )
 
 
