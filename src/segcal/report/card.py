@@ -22,8 +22,8 @@ from segcal.fitting.certificate import Fitted
 from segcal.metrics import METRICS
 from segcal.report.card_document import (
     SCHEMA,
-    CalibratorFacts,
     Card,
+    CardDescription,
     CardMetric,
     CaseSet,
     Monitoring,
@@ -129,10 +129,10 @@ def _card(
     )
 
 
-def _description(fitted: Fitted) -> CalibratorFacts:
+def _description(fitted: Fitted) -> CardDescription:
     calibrator, found = fitted.calibrator, fitted.certificate
     name, options = registry_entry(calibrator) or (calibrator.name, {})
-    return CalibratorFacts(
+    return CardDescription(
         calibrator=name,
         options={key: repr(value) for key, value in options.items()},
         num_classes=calibrator.num_classes,

@@ -20,7 +20,7 @@ class CaseSet(Struct, frozen=True):
     case_sha256: tuple[str, ...]
 
 
-class CalibratorFacts(Struct, frozen=True):
+class CardDescription(Struct, frozen=True):
     """What was calibrated, and how.
 
     Attributes:
@@ -122,7 +122,7 @@ class Card(Struct, frozen=True):
     schema: int
     segcal: str
     dataset: str
-    description: CalibratorFacts
+    description: CardDescription
     intended_use: str
     not_valid_for: tuple[str, ...]
     calibration_data: CaseSet
