@@ -36,10 +36,11 @@ def uses(code, name):
 
 @pytest.mark.parametrize("name", segcal.__all__)
 def test_every_public_name_has_a_place_in_the_reference_and_an_example_that_uses_it(name):
-    (page,) = [text for text in REFERENCE.values() if re.search(rf"^::: segcal\.{name}$", text, flags=re.MULTILINE)]
-    section = re.split(rf"^::: segcal\.{name}$", page, flags=re.MULTILINE)[1].split("\n::: ")[0]
-    (code,) = re.findall(r"^```python\n(.*?)^```$", section, flags=re.DOTALL | re.MULTILINE)
-    assert uses(code, name)
+    pages = [text for text in REFERENCE.values() if re.search(rf"^::: segcal\.{name}$", text, flags=re.MULTILINE)]
+    assert len(pages) == 1, f"write '::: segcal.{name}' and an example into a page of docs/reference"
+    section = re.split(rf"^::: segcal\.{name}$", pages[0], flags=re.MULTILINE)[1].split("\n::: ")[0]
+    code = re.findall(r"^```python\n(.*?)^```$", section, flags=re.DOTALL | re.MULTILINE)
+    assert any(uses(block, name) for block in code), f"write an example of segcal.{name} below its line"
     assert f"`{name}`" in REFERENCE["index.md"]
 
 

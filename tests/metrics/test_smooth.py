@@ -3,9 +3,12 @@ import math
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from segcal.metrics import METRICS
 from segcal.metrics.needs import Needs
+from segcal.metrics.reliability import debiased_calibration_error, expected_calibration_error
 from segcal.metrics.smooth import smooth_calibration_error
 from segcal.statistics.reliability import Curve
 
@@ -59,3 +62,23 @@ def test_a_constant_gap_is_the_error_and_nothing_has_none():
     curve = Curve(count, (confidence - 0.25 * count), confidence)
     assert smooth_calibration_error(curve) == pytest.approx(0.25, abs=1e-9)
     assert math.isnan(smooth_calibration_error(Curve(0 * count, 0 * count, 0.0 * confidence)))
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 99), st.integers(1, 50), st.floats(0, 1), st.floats(0, 1)), min_size=1, max_size=8
+    )
+)
+def test_smoothing_and_taking_chance_off_add_no_error(voxels):
+    count, right, confidence = np.zeros(100, np.int64), np.zeros(100, np.int64), np.zeros(100)
+    for place, n, share, within in voxels:
+        count[place] += n
+        right[place] += round(share * n)
+        confidence[place] += n * (place + within) / 100
+    curve = Curve(count, right, confidence)
+    whole = expected_calibration_error(curve)
+    assert 0 <= smooth_calibration_error(curve) <= whole + 1e-9
+    assert 0 <= debiased_calibration_error(curve) <= whole + 1e-12
+    mean_gap = abs(right.sum() - confidence.sum()) / count.sum()
+    assert smooth_calibration_error(curve) >= min(mean_gap, 1) - 1e-9  # smoothing keeps the sum of residuals
