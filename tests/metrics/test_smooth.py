@@ -16,6 +16,9 @@ from segcal.statistics.reliability import Curve
 RELPLOT = {0: 0.11660598099266355, 1: 0.20541376658433985}
 
 
+SHARES = st.floats(0, 1)
+
+
 def make(seed, n=300):
     rng = np.random.default_rng(seed)
     p = 0.5 + rng.random(n) / 2
