@@ -68,11 +68,7 @@ def test_a_constant_gap_is_the_error_and_nothing_has_none():
 
 
 @settings(max_examples=40, deadline=None)
-@given(
-    st.lists(
-        st.tuples(st.integers(0, 99), st.integers(1, 50), st.floats(0, 1), st.floats(0, 1)), min_size=1, max_size=8
-    )
-)
+@given(st.lists(st.tuples(st.integers(0, 99), st.integers(1, 50), SHARES, SHARES), min_size=1, max_size=8))
 def test_smoothing_and_taking_chance_off_add_no_error(voxels):
     count, right, confidence = np.zeros(100, np.int64), np.zeros(100, np.int64), np.zeros(100)
     for place, n, share, within in voxels:

@@ -13,7 +13,7 @@ from segcal.summary import Interval
 
 TITLE = "Calibration card"
 STYLE = (
-    "body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color-scheme:light dark}"
+    ":root{color-scheme:light dark}body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}"
     "table{border-collapse:collapse;display:block;overflow-x:auto}td,th{border:1px solid #8886;padding:.25rem .6rem;"
     "text-align:left;vertical-align:top}h2{margin-top:2rem}code{overflow-wrap:anywhere}"
 )
@@ -31,7 +31,7 @@ def blocks(card: Card) -> list[CardBlock]:
     """Return the parts in the order in which they are read."""
     what = card.description
     facts = [
-        ("calibrator", f"{what.calibrator}, {what.parameters:,} parameters, {what.num_classes} classes"),
+        ("calibrator", f"{what.calibrator}, parameters: {what.parameters:,}, classes: {what.num_classes}"),
         ("classes", ", ".join(what.class_names or ()) or "not named"),
         ("input", f"{what.input_kind}, pooling {what.pooling or 'not known'}"),
         ("fit", f"{what.fit_method}, {what.voxels:,} of {what.voxels_available:,} voxels"),
