@@ -13,7 +13,8 @@ from segcal.summary import Interval
 
 TITLE = "Calibration card"
 STYLE = (
-    ":root{color-scheme:light dark}body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}"
+    ":root{color-scheme:light dark}"
+    "body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}"
     "table{border-collapse:collapse;display:block;overflow-x:auto}td,th{border:1px solid #8886;padding:.25rem .6rem;"
     "text-align:left;vertical-align:top}h2{margin-top:2rem}code{overflow-wrap:anywhere}"
 )
