@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup setup-frameworks test-frameworks test test-gpu demo format clean
+.PHONY: setup setup-frameworks test-frameworks test test-gpu demo docs pages format clean
 
 setup: $(VENV)/.ready
 
@@ -37,6 +37,25 @@ test-frameworks: setup-frameworks
 # On a machine with a CUDA device; elsewhere they are skipped. No second process: they would share the device.
 test-gpu: setup
 	$(BIN)/python -m pytest -m gpu
+
+# The site, into build/site: strictly, and without a network once the extra is installed (in a .venv of its own).
+DOCS := build/docs-venv
+
+$(DOCS)/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(DOCS)
+	$(DOCS)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
+		mkdocs mkdocs-material mkdocstrings mkdocstrings-python griffelib pymdown-extensions ruff
+	touch $@
+
+docs: $(DOCS)/.ready
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict
+
+# What is made from the code: tables, the page of commands, figures of the guide, outputs of the notebooks.
+pages: setup
+	$(BIN)/python docs/tables.py
+	COLUMNS=100 $(BIN)/python docs/commands.py > build/cli.md && mv build/cli.md docs/cli.md
+	$(BIN)/python docs/figures.py
+	$(BIN)/python docs/notebooks.py
 
 demo: setup
 	$(BIN)/segcal demo

@@ -2,11 +2,13 @@
 
     python -m benchmarks.loss_study run --out study --main --tasks roads --seeds 1
     python -m benchmarks.loss_study docs benchmarks/results/losses.zip --docs docs
+    python -m benchmarks.loss_study real ROOT --out real --device cuda
 
 The first trains small networks with every loss, measures them without and with calibration, and writes a page of
 tables and figures; the same command goes on from where it was stopped. Everything takes half an hour on a large GPU
 with 16 cores, and days on two cores: there, use --main or --small. The second writes the study into docs/losses.md
-again, from its archive. Exit codes: 0 done; 2 a mistake, in one sentence; 3 networks are missing; 130 interrupted.
+again, from its archive. The third asks the same of real data (:mod:`benchmarks.loss_study.real`).
+Exit codes: 0 done; 2 a mistake, in one sentence; 3 networks are missing; 130 interrupted.
 """
 
 import argparse
@@ -18,6 +20,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.loss_study.page import write_docs, write_page
+from benchmarks.loss_study.real import LOSSES as REAL_LOSSES
+from benchmarks.loss_study.real import SIZES, RealStudy, plan_real, run_real
+from benchmarks.loss_study.real_data import TASKS as REAL_TASKS
 from benchmarks.loss_study.run import run_study
 from benchmarks.loss_study.study import Study
 from segcal.demo.tasks import TASKS
@@ -55,6 +60,16 @@ def make_parser() -> argparse.ArgumentParser:
     run.add_argument("--small", action="store_true", help="two epochs on a few cases, to try everything out")
     run.add_argument("--hours", type=_hours, default=math.inf, metavar="H", help="begin nothing new after so long")
     run.add_argument("--json", action="store_true", help="print one JSON document on stdout and nothing else there")
+    real = commands.add_parser("real", help="the same question on real data; see benchmarks/loss_study/real.py")
+    real.add_argument("root", type=Path, metavar="ROOT", help="the folder with cardiac/ and camvid/")
+    real.add_argument("--out", type=Path, required=True, metavar="DIR", help="one file per network, and the page")
+    real.add_argument("--device", default="cpu", metavar="NAME", help="where to train; default: cpu")
+    real.add_argument("--seeds", type=_count, default=3, metavar="N", help="networks of each kind; default: 3")
+    real.add_argument("--epochs", type=_count, default=60, metavar="N", help="of a training; default: 60")
+    real.add_argument("--cases", type=_count, metavar="N", help="at most so many of each part, to try it out")
+    for option, known in (("--tasks", list(REAL_TASKS)), ("--losses", list(REAL_LOSSES)), ("--sizes", list(SIZES))):
+        real.add_argument(option, nargs="+", default=known, choices=known, metavar="NAME", help="default: all")
+    real.add_argument("--part", type=_part, default=(0, 1), metavar="I/N", help="the networks of process I of N")
     return parser
 
 
@@ -98,6 +113,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             )
         if options.command == "run":
             return run(options)
+        if options.command == "real":
+            study = RealStudy(options.root, options.out, options.device, options.epochs, options.cases)
+            units = plan_real(options.tasks, options.losses, options.sizes, options.seeds, options.part)
+            print(f"Written: {run_real(study, units, lambda text: print(text, file=sys.stderr, flush=True))}")
+            return 0
         write_docs(options.archives, options.docs)
     except (SegcalError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
@@ -112,6 +132,13 @@ def _count(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is no count, but a whole number of at least 1 is needed")
     return int(text)
+
+
+def _part(text: str) -> tuple[int, int]:
+    first, _, of = text.partition("/")
+    if not first.isdecimal() or not of.isdecimal() or int(first) >= int(of):
+        raise argparse.ArgumentTypeError(f"{text!r} is no part, but I/N with I below N is needed, such as 0/4")
+    return int(first), int(of)
 
 
 def _hours(text: str) -> float:

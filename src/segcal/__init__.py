@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from segcal.losses import LOSSES, make_loss
     from segcal.metrics import METRICS
     from segcal.pooling import POOLINGS, pool
+    from segcal.report.card import card
+    from segcal.report.card_document import Card
     from segcal.report.evaluated import report
     from segcal.trust.learn import learn_trust
     from segcal.trust.monitored import Monitored
@@ -47,6 +49,7 @@ __all__ = [
     "ArtifactError",
     "Audit",
     "Calibrator",
+    "Card",
     "Case",
     "CaseError",
     "Cases",
@@ -65,6 +68,7 @@ __all__ = [
     "as_cases",
     "attach",
     "audit",
+    "card",
     "check",
     "choose",
     "convert",
@@ -114,6 +118,8 @@ _NAMES = {
     "segcal.losses": ("LOSSES", "make_loss"),
     "segcal.metrics": ("METRICS",),
     "segcal.pooling": ("POOLINGS", "pool"),
+    "segcal.report.card": ("card",),
+    "segcal.report.card_document": ("Card",),
     "segcal.report.evaluated": ("report",),
     "segcal.trust.learn": ("learn_trust",),
     "segcal.trust.monitored": ("Monitored",),

@@ -14,6 +14,8 @@ def test_scores_against_numpy_and_scikit_learn():
     tables = count_logits(torch.from_numpy(logits), torch.from_numpy(labels)).tables
     assert METRICS["nll"](tables) == pytest.approx(log_loss(labels, q.T), abs=1e-12)
     assert METRICS["brier"](tables) == pytest.approx(((q - np.eye(5)[:, labels]) ** 2).sum(0).mean(), abs=1e-12)
+    root = np.sqrt(METRICS["brier"](tables))
+    assert METRICS["root_brier"](tables) == pytest.approx(root, abs=1e-12)
     assert METRICS["entropy"](tables) == pytest.approx(-(q * np.log(q)).sum(0).mean(), abs=1e-12)
 
 

@@ -44,3 +44,20 @@ def test_the_binned_value_is_near_the_exact_one(scale):
 def test_nothing_has_no_ranking_and_no_errors_no_risk():
     assert math.isnan(area_under_risk_coverage(Ranking(np.zeros(3, int), np.zeros(3, int))))
     assert area_under_risk_coverage(Ranking(np.array([3, 4]), np.zeros(2, int))) == 0
+
+
+def test_the_area_under_the_roc_of_errors_is_that_of_scikit_learn():
+    from sklearn.metrics import roc_auc_score
+
+    from segcal.metrics.ranking import area_under_error_roc
+
+    rng = np.random.default_rng(3)
+    count = rng.integers(0, 4, 40)
+    wrong = rng.binomial(count, np.linspace(0.1, 0.9, 40))
+    doubt, truth = (
+        np.repeat(np.arange(40), count),
+        np.concatenate([[1] * w + [0] * (n - w) for n, w in zip(count, wrong, strict=True)]),
+    )
+    assert area_under_error_roc(Ranking(count, wrong)) == pytest.approx(roc_auc_score(truth, doubt), abs=1e-12)
+    assert math.isnan(area_under_error_roc(Ranking(count, count)))
+    assert math.isnan(area_under_error_roc(Ranking(count, 0 * count)))

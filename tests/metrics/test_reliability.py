@@ -1,4 +1,5 @@
 import math
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -12,11 +13,14 @@ from segcal.metrics.reliability import (
     average_calibration_error,
     boundary_calibration_error,
     classwise_calibration_error,
+    debiased_calibration_error,
+    equal_mass_calibration_error,
     expected_calibration_error,
     maximum_calibration_error,
 )
 from segcal.statistics import count_logits, find_bands
 from segcal.statistics.reliability import Curve
+from segcal.statistics.voxel_sample import sample_voxels
 
 CONF = (0.55, 0.6, 0.6, 0.72, 0.88, 0.95, 0.97, 1.0, 1.0, 1.0)
 RIGHT = (1, 0, 1, 1, 0, 1, 1, 1, 1, 0)
@@ -320,3 +324,51 @@ def test_ignored_voxels_are_in_no_band():
     tables = count_bands(logits, labels)
     assert tables.bands.count.tolist() == [6, 5, 8, 1]
     assert not math.isnan(METRICS["ba_ece"](tables))
+
+
+def test_what_chance_adds_is_taken_off():
+    from scipy.integrate import quad
+
+    rng = np.random.default_rng(5)
+    count = np.array([0, 7, 40, 3, 200])
+    right = np.array([0, 4, 39, 3, 100])
+    confidence = count * np.array([0.1, 0.3, 0.5, 0.7, 0.9]) + rng.random(5) * (count > 0)
+    total = 0.0
+    for n, hits, sums in zip(count[1:], right[1:], confidence[1:], strict=True):
+        gap, spread = abs(hits - sums) / n, math.sqrt(hits / n * (1 - hits / n) / n)
+
+        def folded(u, gap=gap, spread=spread):
+            return abs(gap + spread * u) * math.exp(-u * u / 2) / math.sqrt(2 * math.pi)
+
+        zero = [-gap / spread] if spread else None
+        by_chance = quad(folded, -12, 12, points=zero, epsabs=1e-13)[0] if spread else gap
+        total += n * (2 * gap - by_chance)
+    assert debiased_calibration_error(Curve(count, right, confidence)) == pytest.approx(total / 250, abs=1e-9)
+
+
+def test_of_calibrated_voxels_less_error_is_left():
+    rng = np.random.default_rng(6)
+    p = 0.5 + rng.random(900) / 2
+    hits = (rng.random(900) < p).astype(np.int64)
+    logits = torch.from_numpy(np.stack([np.log(p / (1 - p)), 0 * p]))
+    tables = count_logits(logits, torch.from_numpy(1 - hits)).tables
+    assert METRICS["ece_debiased"](tables) < 0.8 * METRICS["ece"].with_bins(15)(tables)
+
+
+@pytest.mark.parametrize(("bins", "n"), [(15, 100), (4, 13), (15, 7)])
+def test_bins_of_equal_mass_hold_as_many_voxels_each(bins, n):
+    rng = np.random.default_rng(7)
+    p, hits = 0.5 + rng.random(n) / 2, rng.integers(0, 2, n)
+    logits = torch.from_numpy(np.stack([np.log(p / (1 - p)), 0 * p]))
+    sample = sample_voxels(logits, torch.from_numpy(1 - hits))
+    order, ends = np.argsort(p), [round(k * n / bins) for k in range(bins + 1)]
+    gaps = [abs((hits - p)[order[a:b]].sum()) for a, b in pairwise(ends)]
+    assert equal_mass_calibration_error(sample, bins) == pytest.approx(sum(gaps) / n, abs=1e-9)
+
+
+def test_voxels_of_one_confidence_are_in_one_bin():
+    logits = torch.tensor([[3.0] * 50 + [1.0] * 10, [0.0] * 60])
+    sample = sample_voxels(logits, torch.tensor([0, 1] * 30))
+    p = 1 / (1 + math.exp(-3)), 1 / (1 + math.exp(-1))
+    expected = (50 * abs(0.5 - p[0]) + 10 * abs(0.5 - p[1])) / 60
+    assert equal_mass_calibration_error(sample) == pytest.approx(expected, abs=1e-9)

@@ -23,8 +23,9 @@ COMMANDS = {
     "nnunet": "inside nnU-Net v2: fit from the folds of a model, predict calibrated",
     "benchmark": "the paper's protocol on your own cases",
     "report": "one offline page: verdict, tables, diagrams, cases",
+    "card": "a calibration card: data, promises, numbers by subgroup, limits",
 }
-ALONE = ("demo", "benchmark", "export", "nnunet")  # read no predictions of their own
+ALONE = ("demo", "benchmark", "export", "nnunet", "card")  # read no predictions of their own
 
 
 class _Command(Parser):

@@ -10,6 +10,7 @@ from segcal.losses.ce_dice import CrossEntropyDice
 from segcal.losses.dice import Dice
 from segcal.losses.ecp import ConfidencePenalty
 from segcal.losses.focal import Focal
+from segcal.losses.l1_ace import HardL1ACE, SoftL1ACE
 from segcal.losses.label_smoothing import LabelSmoothing
 from segcal.losses.mbls import MarginLabelSmoothing
 from segcal.losses.nacl import NeighbourAware
@@ -25,6 +26,8 @@ LOSSES: dict[str, Callable[..., Loss]] = {
     "svls": SpatialLabelSmoothing,
     "mbls": MarginLabelSmoothing,
     "nacl": NeighbourAware,
+    "ml1_ace": HardL1ACE,
+    "ml1_ace_soft": SoftL1ACE,
 }
 
 
@@ -50,10 +53,12 @@ __all__ = [
     "CrossEntropyDice",
     "Dice",
     "Focal",
+    "HardL1ACE",
     "LabelSmoothing",
     "Loss",
     "MarginLabelSmoothing",
     "NeighbourAware",
+    "SoftL1ACE",
     "SpatialLabelSmoothing",
     "make_loss",
 ]

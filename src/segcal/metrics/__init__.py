@@ -18,22 +18,28 @@ from dataclasses import replace
 
 from segcal.errors import InputError
 from segcal.metrics import flips, likelihood, readers
-from segcal.metrics.base import Metric
+from segcal.metrics import recalibration as cox
+from segcal.metrics.base import Metric, Need
+from segcal.metrics.kernel import kernel_calibration_error, kernel_density_error
 from segcal.metrics.overlap import dice_score, mean_iou, pixel_accuracy
-from segcal.metrics.ranking import area_under_risk_coverage
+from segcal.metrics.ranking import area_under_error_roc, area_under_risk_coverage
 from segcal.metrics.reliability import (
     average_calibration_error,
     boundary_calibration_error,
     classwise_calibration_error,
+    debiased_calibration_error,
+    equal_mass_calibration_error,
     expected_calibration_error,
     maximum_calibration_error,
 )
+from segcal.metrics.smooth import smooth_calibration_error
 from segcal.metrics.surface import hausdorff_95, hausdorff_distance
 from segcal.metrics.tensors import Meter, on_tensors
 
 __all__ = ["METRICS", "Meter", "Metric", "find_metrics", "meter"]
 
 _ECE, _CECE = expected_calibration_error, classwise_calibration_error
+_SAMPLE: tuple[Need, ...] = ("sample",)
 
 # In the order of the paper's tables, then the rest.
 METRICS: dict[str, Metric] = {
@@ -78,6 +84,38 @@ METRICS: dict[str, Metric] = {
         "spread of the logits' offset", readers.free_energy, likelihood.free_energy_std, unit="nat", better=None
     ),
     "aurc": Metric("area under risk-coverage curve", readers.ranking, area_under_risk_coverage),
+    "root_brier": Metric("root Brier score", readers.likelihood, likelihood.root_brier_score, unit=""),
+    "ece_debiased": Metric(
+        "calibration error less what chance adds", readers.CurveReader("all", 15), debiased_calibration_error, bins=15
+    ),
+    "ece_equal_mass": Metric("ECE, equal-mass bins", readers.sample, equal_mass_calibration_error, needs=_SAMPLE),
+    "smooth_ece": Metric(
+        "smooth calibration error", readers.CurveReader("all", 1000), smooth_calibration_error, bins=1000
+    ),
+    "ece_kde": Metric(
+        "calibration of all classes, by kernel density", readers.sample, kernel_density_error, unit="", needs=_SAMPLE
+    ),
+    "kce": Metric("squared kernel calibration error", readers.sample, kernel_calibration_error, unit="", needs=_SAMPLE),
+    "error_auroc": Metric("AUROC of errors by doubt", readers.ranking, area_under_error_roc, better="higher"),
+    "cox_slope": Metric(
+        "Cox slope, 1 if calibrated", readers.sample, cox.cox_slope, unit="", better=None, needs=_SAMPLE
+    ),
+    "cox_intercept": Metric(
+        "Cox intercept, 0 if calibrated",
+        readers.sample,
+        cox.cox_intercept,
+        unit="",
+        better=None,
+        needs=_SAMPLE,
+    ),
+    "spiegelhalter_z": Metric(
+        "Spiegelhalter's Z, 0 if calibrated",
+        readers.sample,
+        cox.spiegelhalter_z,
+        unit="",
+        better=None,
+        needs=_SAMPLE,
+    ),
     "hd": Metric("Hausdorff distance", readers.surface, hausdorff_distance, unit="distance", needs=("surface",)),
     "hd95": Metric("95 % Hausdorff distance", readers.surface, hausdorff_95, unit="distance", needs=("surface",)),
 }

@@ -11,7 +11,7 @@ from segcal.errors import InputError
 from segcal.metrics.readers import CurveReader
 from segcal.statistics.case import CaseTables
 
-Need = Literal["bands", "classwise", "surface", "reference"]
+Need = Literal["bands", "classwise", "surface", "reference", "sample"]
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,11 @@ def brier_score(sums: Likelihood) -> float:
     return sums.brier / sums.voxels if sums.voxels else math.nan
 
 
+def root_brier_score(sums: Likelihood) -> float:
+    """Return the root of the mean Brier score, an upper bound of the canonical calibration error (Gruber et al.)."""
+    return math.sqrt(brier_score(sums)) if sums.voxels else math.nan
+
+
 def mean_entropy(sums: Likelihood) -> float:
     """Return the mean predictive entropy in nats; smoothing raises it."""
     return sums.entropy / sums.voxels if sums.voxels else math.nan

@@ -9,6 +9,7 @@ from torch import Tensor
 from segcal.metrics.base import Metric
 from segcal.statistics import BandCache, Counted, LabelBands, count_logits, find_bands, surface_distances
 from segcal.statistics.case import CLASS_BINS
+from segcal.statistics.voxel_sample import sample_voxels
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,9 @@ class Needs:
         class_bins = CLASS_BINS if "classwise" in self.tables else 0
         asked = predict or surface
         counted = count_logits(scores, labels, self.bins, class_bins, bands, reference, asked, normalised)
+        if "sample" in self.tables:
+            drawn = sample_voxels(scores, labels, reference)
+            counted = counted._replace(tables=replace(counted.tables, sample=drawn))
         if not surface or counted.prediction is None:
             return counted
         distances = surface_distances(counted.prediction, labels.numpy(), counted.tables.num_classes, spacing)

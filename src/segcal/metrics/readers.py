@@ -15,6 +15,7 @@ bands = attrgetter("bands")
 flips = attrgetter("flips")
 free_energy = attrgetter("free_energy")
 surface = attrgetter("surface")
+sample = attrgetter("sample")
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,15 @@ r"""Calibration errors, from bins b with :math:`n_b` voxels, accuracy and mean c
     \mathrm{ACE} = \frac{1}{\#\{b : n_b > 0\}} \sum_{b : n_b > 0} |\mathrm{acc}_b - \mathrm{conf}_b|, \qquad
     \mathrm{MCE} = \max_{b : n_b > 0} |\mathrm{acc}_b - \mathrm{conf}_b| .
 
+Debiased, the expected effect of chance on each bin is taken off (Kumar et al. 2019): a gap :math:`g_b` that was found
+with :math:`n_b` voxels is taken for normal with variance :math:`s_b^2 = \mathrm{acc}_b (1 - \mathrm{acc}_b) / n_b`, and
+
+.. math::
+    \mathrm{ECE}_{deb} = \sum_b \frac{n_b}{N} (2 |g_b| - E|\mathcal N(g_b, s_b^2)|), \qquad
+    E|\mathcal N(g, s^2)| = s \sqrt{2 / \pi}\, e^{-g^2 / 2 s^2} + g\, \mathrm{erf}(g / \sqrt 2 s) .
+
+With equal mass, the bins hold as many voxels each, from a sample that is sorted by confidence.
+
 ACE is the *average* calibration error over non-empty bins (Kahl et al.), not the adaptive one with equal-mass bins.
 
 Class-wise, every class's probability is binned on its own:
@@ -24,11 +33,13 @@ boundary.
 import math
 
 import numpy as np
+from scipy.special import erf, expit
 
 from segcal.errors import InputError
 from segcal.metrics.base import check_choice
 from segcal.statistics.boundary import Bands
 from segcal.statistics.reliability import Curve
+from segcal.statistics.voxel_sample import VoxelSample
 
 
 def _bin_gaps(curve: Curve) -> np.ndarray:
@@ -45,6 +56,35 @@ def expected_calibration_error(curve: Curve) -> float:
     """
     total = curve.count.sum()
     return float(np.abs(curve.right - curve.confidence).sum() / total) if total else math.nan
+
+
+def debiased_calibration_error(curve: Curve) -> float:
+    """Return the ECE less what chance adds to it, at least 0."""
+    filled = curve.count > 0
+    if not filled.any():
+        return math.nan
+    n, rate = curve.count[filled], curve.right[filled] / curve.count[filled]
+    gap = np.abs(rate - curve.confidence[filled] / n)
+    spread = np.sqrt(rate * (1 - rate) / n)
+    ratio = np.divide(gap, spread, out=np.full(gap.shape, np.inf), where=spread > 0)
+    by_chance = spread * math.sqrt(2 / math.pi) * np.exp(-(ratio**2) / 2) + gap * erf(ratio / math.sqrt(2))
+    return max(0.0, float(((2 * gap - by_chance) * n).sum() / n.sum()))
+
+
+def equal_mass_calibration_error(sample: VoxelSample, bins: int = 15) -> float:
+    """Return the ECE with as many voxels in each bin, within one; voxels of equal confidence are in one bin.
+
+    Args:
+        sample: voxels of a case.
+        bins: how many bins; fewer where many voxels have one confidence.
+    """
+    if not len(sample.logit):
+        return math.nan
+    order = np.argsort(sample.logit, kind="stable")
+    logit, gap = sample.logit[order], (sample.right - expit(sample.logit))[order]
+    ends = np.linspace(0, len(gap), bins + 1).round().astype(int)[1:]
+    ends = np.unique(np.searchsorted(logit, logit[ends[ends > 0] - 1], side="right"))
+    return float(np.abs(np.add.reduceat(gap, [0, *ends[:-1]])).sum() / len(gap))
 
 
 def average_calibration_error(curve: Curve) -> float:

@@ -6,7 +6,7 @@ the cases were counted.
 """
 
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from typing import Any, Self
 
 import numpy as np
@@ -45,8 +45,9 @@ class AdditiveTable:
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> Self:
-        """Return the table that :meth:`to_plain` wrote."""
-        return cls(**{f.name: _decode(plain[f.name], f.metadata.get("table")) for f in fields(cls)})  # type: ignore[arg-type]
+        """Return the table that :meth:`to_plain` wrote; what an older version did not count has its default."""
+        known = [f for f in fields(cls) if f.name in plain or f.default is MISSING]  # type: ignore[arg-type]
+        return cls(**{f.name: _decode(plain[f.name], f.metadata.get("table")) for f in known})
 
 
 def total_of(tables: Mapping[str, Any]) -> Any:

@@ -21,6 +21,7 @@ from segcal.statistics.boundary import Bands, LabelBands
 from segcal.statistics.counts import Confusion, Flips, FreeEnergy, Likelihood, Ranking
 from segcal.statistics.reliability import Curve, curves_by_band, curves_by_region
 from segcal.statistics.surface import Surface
+from segcal.statistics.voxel_sample import VoxelSample
 from segcal.types import IGNORED
 
 BINS = (50, 15)
@@ -45,6 +46,7 @@ class CaseTables(AdditiveTable):
         flips: against a reference prediction; None without one.
         bands: by distance from the boundary; None if not asked for.
         surface: surface distances; None if not asked for, and in sums.
+        sample: some voxels; None if not asked for.
     """
 
     num_classes: int = field(metadata={"fixed": True})
@@ -57,6 +59,7 @@ class CaseTables(AdditiveTable):
     flips: Flips | None = field(default=None, metadata={"table": Flips})
     bands: Bands | None = field(default=None, metadata={"table": Bands})
     surface: Surface | None = field(default=None, metadata={"table": Surface, "per_case": True})
+    sample: VoxelSample | None = field(default=None, metadata={"table": VoxelSample})
 
 
 class Counted(NamedTuple):

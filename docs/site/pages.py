@@ -1,0 +1,73 @@
+"""What the site adds to the files of docs/: pages of the notebooks, pages that `nav` forgot, links that leave docs/.
+
+- A notebook ``tutorials/x.ipynb`` is shown as the page ``tutorials/x.md``: its text, its code, and the outputs in it.
+- A page of docs/ that `nav` does not list stands at the end of the Guide, so that no page is lost.
+- A link to a file outside docs/ becomes its name: the site is complete without the repository.
+"""
+
+import json
+import re
+from pathlib import Path
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(([^)#\s]+)(#[^)\s]*)?\)")
+FENCE = re.compile(r"^```.*?^```$", flags=re.DOTALL | re.MULTILINE)
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Add to `nav` the pages that it does not list."""
+    docs = Path(config.docs_dir)
+    listed = set(re.findall(r"[\w/-]+\.md", json.dumps(config.nav)))
+    found = [path.relative_to(docs).as_posix() for path in sorted(docs.rglob("*.md"))]
+    guide = next(entry["Guide"] for entry in config.nav if "Guide" in entry)
+    guide += [page for page in found if page not in listed]
+    return config
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Replace every notebook by its page."""
+    for file in list(files):
+        if file.src_uri.endswith(".ipynb"):
+            files.remove(file)
+            text = notebook_page(Path(str(file.abs_src_path)).read_text("utf-8"))
+            files.append(File.generated(config, file.src_uri.replace(".ipynb", ".md"), content=text))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Write links that leave docs/ as names."""
+    docs, folder = Path(config.docs_dir).resolve(), Path(page.file.src_uri).parent
+
+    def replaced(found: re.Match[str]) -> str:
+        target = found[2].replace(".ipynb", ".md")
+        if "://" in target or (docs / folder / target).resolve().is_relative_to(docs):
+            return f"[{found[1]}]({target}{found[3] or ''})"
+        return found[1] if found[1].startswith("`") else f"{found[1]} (`{target.lstrip('./')}`)"
+
+    kept: list[str] = []  # code is left as it is
+
+    def aside(found: re.Match[str]) -> str:
+        kept.append(found[0])
+        return f"\0{len(kept) - 1}\0"
+
+    text = LINK.sub(replaced, FENCE.sub(aside, markdown))
+    return re.sub(r"\0(\d+)\0", lambda found: kept[int(found[1])], text)
+
+
+def notebook_page(text: str) -> str:
+    """Return a notebook as Markdown."""
+    parts = []
+    for cell in json.loads(text)["cells"]:
+        source = "".join(cell["source"])
+        parts.append(source if cell["cell_type"] == "markdown" else f"```python\n{source}\n```")
+        for output in cell.get("outputs", []):
+            data = output.get("data", {})
+            if "image/png" in data:
+                parts.append(f'<img alt="figure" src="data:image/png;base64,{"".join(data["image/png"]).strip()}">')
+            printed = "".join(output.get("text", data.get("text/plain", [])))
+            if printed and "image/png" not in data:
+                parts.append(f"```text\n{printed.rstrip()}\n```")
+    return "\n\n".join(parts) + "\n"

@@ -1,0 +1,227 @@
+"""Making a calibration card from a calibrator, and from what was measured on cases that it has not seen."""
+
+import csv
+import hashlib
+import io
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from segcal.atomic import write_text
+from segcal.calibrators import registry_entry
+from segcal.documents import read_json, read_text, reading
+from segcal.errors import InputError
+from segcal.evaluation.audit import audit
+from segcal.evaluation.result import Evaluation
+from segcal.fitting.artifact import load
+from segcal.fitting.certificate import Fitted
+from segcal.metrics import METRICS
+from segcal.report.card_document import (
+    SCHEMA,
+    Card,
+    CardDescription,
+    CardMetric,
+    CaseSet,
+    Monitoring,
+    Performance,
+    Promise,
+)
+from segcal.report.card_text import as_html, as_json, as_markdown
+from segcal.summary import LEVEL, Draws, difference, estimate
+from segcal.target import check_file
+from segcal.trust.conformal import count_draws, draws_needed
+from segcal.version import __version__
+
+ALL_CASES = "all held-out cases"
+FORMS = {".md": as_markdown, ".json": as_json, ".html": as_html}
+SIGNATURE = re.compile(rb'---\n# segcal card|\{\n "card": "segcal"|<!doctype html>\n<!-- segcal card -->')
+# Those that are usually asked for.
+TRUST_LEVELS = (0.8, 0.9, 0.95, 0.99)
+INTENDED = "Confidence of {classes} classes per voxel, of the model whose {kind} it was fitted to; {mask}."
+
+
+class StageRow(NamedTuple):
+    """One case before or after calibration: its name, the stage, and its numbers (NaN: not defined)."""
+
+    case: str
+    stage: str
+    numbers: Mapping[str, float]
+
+
+def card(
+    fitted: Fitted | str | os.PathLike[str],
+    results: Evaluation | str | os.PathLike[str] | None = None,
+    path: str | os.PathLike[str] | None = None,
+    *,
+    dataset: str = "held-out cases",
+    subgroups: Mapping[str, str] | None = None,
+    not_valid_for: Sequence[str] = (),
+    overwrite: bool = False,
+) -> Card:
+    """Return the calibration card of a calibrator, and write it.
+
+    Args:
+        fitted: what fit, choose or load returned, or the folder of a calibrator.
+        results: what was measured: an evaluation, or a file of ``Evaluation.to_json``, ``Evaluation.to_csv`` or
+            ``segcal evaluate --csv``. Cases that had a part in the fit are left out, and so are metrics that pool
+            voxels over cases, because rows of cases do not add up to them.
+        path: where to; the form follows from its end: .md, .json or .html. None to write nothing.
+        dataset: what the evaluated cases are called.
+        subgroups: by the name of a case, the subgroup it belongs to.
+        not_valid_for: what to add to that section.
+        overwrite: replace a file that is no card.
+
+    >>> import numpy as np, segcal
+    >>> logits = np.random.default_rng(0).normal(size=(6, 3, 8, 9))
+    >>> fitted = segcal.fit("ts", segcal.ArrayCases(logits=list(logits), labels=list(logits.argmax(1))))
+    >>> segcal.card(fitted).calibration_data.cases
+    6
+    """
+    known = load(fitted) if isinstance(fitted, str | os.PathLike) else fitted
+    if not isinstance(known, Fitted):
+        raise InputError(
+            f"fitted is {type(known).__name__}, but what fit, choose or load returned is needed. Pass that object."
+        )
+    target = None if path is None else Path(path)
+    if target is not None:
+        if target.suffix not in FORMS:
+            raise InputError(f"path is {target}, but a name that ends in {', '.join(FORMS)} is needed. Choose one.")
+        check_file(target, SIGNATURE, (), overwrite)
+    seen = {*known.calibration_ids, *known.validation_ids}
+    rows = [row for row in _rows(results) if row.case not in seen]
+    made = _card(known, rows, dataset, subgroups or {}, not_valid_for)
+    if target is not None:
+        write_text(target, FORMS[target.suffix](made))
+    return made
+
+
+def _card(
+    fitted: Fitted, rows: Sequence[StageRow], dataset: str, subgroups: Mapping[str, str], not_valid_for: Sequence[str]
+) -> Card:
+    cases = sorted({row.case for row in rows if row.stage == "after"})
+    performance = [_measured(ALL_CASES, rows, cases)] if cases else []
+    for name in sorted({subgroups[case] for case in cases if case in subgroups}):
+        performance.append(_measured(name, rows, [case for case in cases if subgroups.get(case) == name]))
+    findings = audit(fitted).findings
+    keeps = {"argmax": "masks stay as they are", "order": "masks stay as they are"}
+    return Card(
+        schema=SCHEMA,
+        segcal=__version__,
+        dataset=dataset,
+        description=_description(fitted),
+        intended_use=INTENDED.format(
+            classes=fitted.calibrator.num_classes,
+            kind=fitted.kind,
+            mask=keeps.get(str(fitted.calibrator.preserves), "masks may change"),
+        ),
+        not_valid_for=(*_limits(fitted, bool(cases)), *not_valid_for),
+        calibration_data=_hashed(fitted, fitted.calibration_ids),
+        tuning_data=_hashed(fitted, fitted.validation_ids),
+        evaluation_data=_hashed(fitted, cases),
+        level=LEVEL,
+        promises=tuple(Promise(one.promise, one.promised, one.holds, one.how, one.statement) for one in findings),
+        performance=tuple(performance),
+        monitoring=_monitoring(fitted),
+    )
+
+
+def _description(fitted: Fitted) -> CardDescription:
+    calibrator, found = fitted.calibrator, fitted.certificate
+    name, options = registry_entry(calibrator) or (calibrator.name, {})
+    return CardDescription(
+        calibrator=name,
+        options={key: repr(value) for key, value in options.items()},
+        num_classes=calibrator.num_classes,
+        class_names=fitted.class_names,
+        parameters=calibrator.num_parameters(),
+        input_kind=fitted.kind,
+        pooling=fitted.pooling,
+        fit_method=found.method,
+        voxels=found.voxels,
+        voxels_available=found.voxels_available,
+        kkt_residual=None if found.kkt_residual is None else float(found.kkt_residual),
+        converged=bool(found.converged),
+        data_fingerprint=fitted.fingerprint,
+    )
+
+
+def _limits(fitted: Fitted, evaluated: bool) -> list[str]:
+    """Return what follows from the fit itself."""
+    pooling = "the same way of pooling members" if fitted.pooling is None else f"pooling {fitted.pooling}"
+    limits = [
+        "Predictions of another model, or of the same model trained again.",
+        f"Other inputs than {fitted.kind} with {pooling}.",
+        "Cases unlike those it was fitted to: another device, site, protocol or population, until measured there.",
+        "The quality of masks: calibrated confidence of a voxel does not say that a structure is right.",
+        "Several voxels at once: confidences of neighbouring voxels are not independent.",
+    ]
+    if fitted.calibrator.preserves is None:
+        limits.append("Masks made before calibration: this calibrator may change the class of a voxel.")
+    if not evaluated:
+        limits.append("Any claim of performance: nothing was measured on cases that had no part in the fit.")
+    return limits
+
+
+def _measured(name: str, rows: Sequence[StageRow], cases: Sequence[str]) -> Performance:
+    stages = {(row.case, row.stage): row.numbers for row in rows}
+    draws = Draws([len(cases)])
+    found = []
+    for metric in (name for name in METRICS if not METRICS[name].pooled):
+        columns = [
+            np.array([stages.get((case, stage), {}).get(metric, np.nan) for case in cases])
+            for stage in ("before", "after")
+        ]
+        if not np.isnan(columns[1]).all():
+            facts = METRICS[metric]
+            before, after = (estimate([column], draws) for column in columns)
+            change = difference([columns[0]], [columns[1]], draws, facts.better)
+            found.append(CardMetric(metric, facts.title, facts.unit, facts.better, before, after, change))
+    return Performance(name, len(cases), tuple(found))
+
+
+def _monitoring(fitted: Fitted) -> Monitoring | None:
+    reference = fitted.reference
+    if reference is None:
+        return None
+    draws = count_draws([case.group for case in reference.cases])
+    levels = tuple(level for level in TRUST_LEVELS if draws >= draws_needed(level))
+    return Monitoring(len(reference.cases), draws, reference.source, levels)
+
+
+def _hashed(fitted: Fitted, cases: Sequence[str]) -> CaseSet:
+    """Return the first 16 digits of the SHA-256 of "fingerprint/name" of each case."""
+    digests = (hashlib.sha256(f"{fitted.fingerprint}/{case}".encode(errors="surrogateescape")) for case in cases)
+    return CaseSet(len(cases), tuple(sorted(digest.hexdigest()[:16] for digest in digests)))
+
+
+def _rows(results: Evaluation | str | os.PathLike[str] | None) -> list[StageRow]:
+    if results is None:
+        return []
+    if isinstance(results, Evaluation):
+        return [_row(row) for row in results.rows]
+    file = Path(results)
+    try:
+        if file.suffix == ".json":
+            found = [_row(row) for row in read_json(file)["rows"]]
+        else:
+            text = read_text(file)
+            with reading(file):
+                found = [_row(row) for row in csv.DictReader(io.StringIO(text))]
+    except (AttributeError, KeyError, TypeError, ValueError):
+        found = []
+    if not any(row.stage == "after" for row in found):
+        raise InputError(
+            f"{file} has no rows of cases after calibration, but those are what a card shows. Write it with "
+            "`segcal evaluate --calibrator CAL --csv FILE`."
+        )
+    return found
+
+
+def _row(row: Mapping[str, str | float | None]) -> StageRow:
+    found = ((name, row.get(name)) for name in METRICS)
+    numbers = {name: float(value) for name, value in found if value not in (None, "")}
+    return StageRow(str(row["case"]), str(row["stage"]), numbers)

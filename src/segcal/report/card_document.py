@@ -1,0 +1,134 @@
+"""The form of a calibration card.
+
+The sections have the names of a Hugging Face model card and of the model card that the FDA's draft guidance of January
+2025 suggests (docket FDA-2024-D-4488), so that either can take them: description, intended use, data (of calibration,
+tuning and evaluation apart), performance with intervals and by subgroup, limitations, monitoring. A metric is stated
+with what Metrics Reloaded asks for: unit, direction, and how many cases have no value.
+"""
+
+from msgspec import Struct
+
+from segcal.summary import Difference, Estimate
+
+SCHEMA = 1
+
+
+class CaseSet(Struct, frozen=True):
+    """Some cases: how many, and the hash of each, so that only who has the names can look them up."""
+
+    cases: int
+    case_sha256: tuple[str, ...]
+
+
+class CardDescription(Struct, frozen=True):
+    """What was calibrated, and how.
+
+    Attributes:
+        calibrator: its name in the registry.
+        options: what it was made with, as Python writes it.
+        num_classes: C.
+        class_names: one per class, or None.
+        parameters: how many numbers were fitted.
+        input_kind: what its inputs are: "logits", "probs" or "sigmoid".
+        pooling: how members were pooled before; None if that is not known.
+        fit_method: how it was fitted.
+        voxels: how many were used.
+        voxels_available: of how many labelled ones.
+        kkt_residual: how far from the optimum; None where the method has no such number.
+        converged: whether the fit met its tolerance.
+        data_fingerprint: digest of the cases it was fitted to.
+    """
+
+    calibrator: str
+    options: dict[str, str]
+    num_classes: int
+    class_names: tuple[str, ...] | None
+    parameters: int
+    input_kind: str
+    pooling: str | None
+    fit_method: str
+    voxels: int
+    voxels_available: int
+    kkt_residual: float | None
+    converged: bool
+    data_fingerprint: str
+
+
+class Promise(Struct, frozen=True):
+    """One promise: whether it is made, whether it holds, and how that is known."""
+
+    promise: str
+    promised: bool | str
+    holds: bool
+    evidence: str
+    statement: str
+
+
+class CardMetric(Struct, frozen=True):
+    """One metric of some cases, before and after calibration, and the paired change."""
+
+    type: str
+    name: str
+    unit: str
+    better: str | None
+    before: Estimate
+    after: Estimate
+    change: Difference
+
+
+class Performance(Struct, frozen=True):
+    """The metrics of the cases of a subgroup."""
+
+    subgroup: str
+    cases: int
+    metrics: tuple[CardMetric, ...]
+
+
+class Monitoring(Struct, frozen=True):
+    """The labelled cases that new ones are compared with, and the levels that so many draws support.
+
+    Attributes:
+        reference_cases: how many.
+        reference_draws: how many groups of them: patients, videos.
+        reference_source: how they stand to the fit.
+        trust_levels: of intervals that :func:`segcal.trust` can promise.
+    """
+
+    reference_cases: int
+    reference_draws: int
+    reference_source: str
+    trust_levels: tuple[float, ...]
+
+
+class Card(Struct, frozen=True):
+    """A calibration card.
+
+    Attributes:
+        schema: version of this form.
+        segcal: version of the library.
+        dataset: what the evaluated cases are called.
+        description: the calibrator and its fit.
+        intended_use: what it is for.
+        not_valid_for: what it is not for.
+        calibration_data: the cases it was fitted to.
+        tuning_data: the cases on which it was chosen.
+        evaluation_data: the cases of `performance`; none of them had a part in the fit.
+        level: of the intervals.
+        promises: what it promises.
+        performance: all held-out cases first, then subgroups.
+        monitoring: what it remembers for trust and monitoring; None if it was not asked to.
+    """
+
+    schema: int
+    segcal: str
+    dataset: str
+    description: CardDescription
+    intended_use: str
+    not_valid_for: tuple[str, ...]
+    calibration_data: CaseSet
+    tuning_data: CaseSet
+    evaluation_data: CaseSet
+    level: float
+    promises: tuple[Promise, ...]
+    performance: tuple[Performance, ...]
+    monitoring: Monitoring | None

@@ -1,0 +1,77 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import root
+from sklearn.linear_model import LogisticRegression
+
+from segcal.metrics.recalibration import cox_intercept, cox_slope, spiegelhalter_z
+from segcal.statistics.voxel_sample import sample_voxels
+
+# Made with calzone-tool 0.1.0 (cox_regression_analysis, spiegelhalter_z_test) from these confidences and answers.
+CONFIDENCE = np.array([0.55, 0.62, 0.71, 0.78, 0.83, 0.9, 0.94, 0.97, 0.99, 0.66, 0.88, 0.96])
+RIGHT = np.array([0, 1, 0, 1, 1, 0, 1, 1, 1, 1, 1, 0])
+CALZONE = {"slope": 0.30702189788468337, "intercept": 0.12475086299131131, "z": 2.0646108188737653}
+
+
+def of(confidence, right):
+    """Return a sample with these confidences: two classes, of which the first is predicted."""
+    logits = torch.from_numpy(np.stack([np.log(confidence) - np.log1p(-confidence), 0 * confidence]))
+    return sample_voxels(logits, torch.from_numpy(1 - right.astype(np.int64)))
+
+
+def make(seed=0, n=400, slope=0.6):
+    rng = np.random.default_rng(seed)
+    p = 1 / (1 + np.exp(-rng.gamma(2.0, 1.5, n)))
+    return p, (rng.random(n) < 1 / (1 + np.exp(-slope * np.log(p / (1 - p)) - 0.2))).astype(int)
+
+
+def test_small_sets_agree_with_calzone():
+    sample = of(CONFIDENCE, RIGHT)
+    assert cox_slope(sample) == pytest.approx(CALZONE["slope"], abs=1e-9)
+    assert cox_intercept(sample) == pytest.approx(CALZONE["intercept"], abs=1e-9)
+    assert spiegelhalter_z(sample) == pytest.approx(CALZONE["z"], abs=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_slope_and_intercept_solve_the_score_equations(seed):
+    p, right = make(seed)
+    x = np.log(p / (1 - p))
+
+    def score(beta):
+        residual = right - 1 / (1 + np.exp(-beta[0] - beta[1] * x))
+        return [residual.sum(), (residual * x).sum()]
+
+    found = root(score, [0.0, 1.0], tol=1e-13).x
+    sample = of(p, right)
+    assert (cox_intercept(sample), cox_slope(sample)) == pytest.approx(tuple(found), abs=1e-9)
+    peer = LogisticRegression(C=np.inf, tol=1e-10, max_iter=1000).fit(x[:, None], right)
+    assert cox_slope(sample) == pytest.approx(peer.coef_[0, 0], abs=1e-4)
+
+
+def test_spiegelhalter_is_its_formula_voxel_by_voxel():
+    p, right = make(4)
+    above = sum((r - q) * (1 - 2 * q) for q, r in zip(p, right, strict=True))
+    below = sum((1 - 2 * q) ** 2 * q * (1 - q) for q in p)
+    assert spiegelhalter_z(of(p, right)) == pytest.approx(above / math.sqrt(below), abs=1e-9)
+
+
+def test_calibrated_confidence_has_slope_one_and_a_small_z():
+    p, _ = make(5, 20_000)
+    right = (np.random.default_rng(6).random(len(p)) < p).astype(int)
+    sample = of(p, right)
+    assert cox_slope(sample) == pytest.approx(1, abs=0.1)
+    assert cox_intercept(sample) == pytest.approx(0, abs=0.15)
+    assert abs(spiegelhalter_z(sample)) < 3
+
+
+@pytest.mark.parametrize("right", [[1, 1, 1], [0, 0, 0], [0, 0, 1], [1, 0, 0]])
+def test_without_a_finite_fit_there_is_no_slope(right):
+    sample = of(np.array([0.6, 0.7, 0.8]), np.array(right))
+    assert math.isnan(cox_slope(sample))
+    assert math.isnan(cox_intercept(sample))
+
+
+def test_confidence_of_one_half_alone_has_no_z():
+    assert math.isnan(spiegelhalter_z(of(np.array([0.5]), np.array([1]))))
