@@ -29,7 +29,7 @@ LEVELS = (
     {"report"},
     {"benchmark"},
     {"studies"},
-    {"integrations"},
+    {"integrations", "scale"},
     {"demo"},
     {"segcal"},  # the public names, which only the command line may use
     {"cli"},

@@ -19,6 +19,8 @@ from segcal.losses import LOSSES, make_loss
 from segcal.metrics import METRICS
 from segcal.pooling import POOLINGS, pool
 from segcal.report.evaluated import report
+from segcal.scale.merge import merge
+from segcal.scale.part import Part
 from segcal.trust.learn import learn_trust
 from segcal.trust.monitored import Monitored
 from segcal.trust.result import Trust
@@ -47,6 +49,7 @@ __all__ = [
     "Fitted",
     "InputError",
     "Monitored",
+    "Part",
     "ReadOptions",
     "SegcalError",
     "SuspicionWarning",
@@ -65,6 +68,7 @@ __all__ = [
     "load",
     "make_calibrator",
     "make_loss",
+    "merge",
     "metrics",
     "monitor",
     "open_cases",

@@ -9,6 +9,7 @@ from typing import Any
 
 from segcal import __version__
 from segcal.cli.console import DONE, INTERRUPTED, USER_ERROR
+from segcal.cli.engine import DIVIDED, dispatch, engine_options
 from segcal.cli.parsing import Parser
 from segcal.cli.reading import common_options, reading_options
 from segcal.cli.wording import in_options, warnings_in_one_line
@@ -16,12 +17,9 @@ from segcal.errors import SegcalError
 from segcal.names import clean_lines
 
 # Each module has texts (`ABOUT`), adds options (`declare`), and runs (`run`), which returns the exit code.
-NAMES = (
-    "demo", "check", "fit", "apply", "evaluate", "audit", "trust", "monitor", "convert", "export", "view", "nnunet",
-    "benchmark", "report",
-)  # fmt: skip
+NAMES = ("demo", *DIVIDED, "monitor", "convert", "export", "view", "nnunet", "report", "merge")
 COMMANDS = {name: import_module(f"segcal.cli.{name}") for name in NAMES}
-ALONE = ("demo", "benchmark", "export", "nnunet")  # read no predictions of their own
+ALONE = ("demo", "benchmark", "export", "nnunet", "merge")  # read no predictions of their own
 
 
 class _Command(Parser):
@@ -54,7 +52,8 @@ def make_parser() -> argparse.ArgumentParser:
     commands: Any = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=_Command)
     for name, module in COMMANDS.items():
         (command := commands.add_parser(name, **module.ABOUT)).set_defaults(run=module.run)
-        command.adds = (module.declare,) if name in ALONE else (reading_options, common_options, module.declare)
+        adds = (module.declare, engine_options) if name in DIVIDED else (module.declare,)
+        command.adds = adds if name in ALONE else (reading_options, common_options, *adds)
     return parser
 
 
@@ -64,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     try:
         args = make_parser().parse_args(argv)
         with warnings_in_one_line():
-            done = args.run(args)
+            done = dispatch(args)
         sys.stdout.flush()
         code = done
     except BrokenPipeError:  # such as `segcal check ... | head`: the reader has seen enough

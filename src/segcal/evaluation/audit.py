@@ -16,7 +16,7 @@ from torch import Tensor
 from segcal.calibrators.base import Calibrator
 from segcal.cases import as_cases
 from segcal.cases.base import CaseError
-from segcal.cases.parallel import map_cases
+from segcal.cases.parallel import Workers, map_cases
 from segcal.errors import InputError
 from segcal.evaluation.slabs import as_seen
 from segcal.evaluation.violations import Measured, adversarial, measure, rise_of, shift_change
@@ -89,7 +89,7 @@ class Audit:
 def audit(
     calibrator: Calibrator | Fitted,
     cases: Any = None,
-    workers: int = 1,
+    workers: Workers = 1,
     failed: Callable[[CaseError], None] | None = None,
     progress: Callable[[], None] | None = None,
     **declared: Any,

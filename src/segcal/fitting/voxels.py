@@ -17,7 +17,7 @@ from torch import Tensor
 from segcal.calibrators.surroundings import CONTEXTS, each_context
 from segcal.cases.base import Case, CaseError, Cases, naming_case
 from segcal.cases.glance import Glance
-from segcal.cases.parallel import map_cases
+from segcal.cases.parallel import Engine, Workers, map_cases
 from segcal.errors import InputError
 from segcal.fitting.sample import Voxels, draw, join, systematic
 from segcal.numerics import compute_dtype
@@ -100,7 +100,7 @@ class SampledVoxels(HeldVoxels):
         per_case: int,
         seed: int,
         tick: Callable[[], None],
-        workers: int = 1,
+        workers: Workers = 1,
         failed: Callable[[CaseError], None] | None = None,
         seen: Callable[[Glance], None] | None = None,
         contexts: Collection[str] = (),
@@ -108,13 +108,14 @@ class SampledVoxels(HeldVoxels):
         found: dict[str, int] = {}
         counts: dict[str, int] = {}
         room = _Room(cases.num_classes, len(cases) * (per_case + 1), len(CONTEXTS) if contexts else None)
-        draw_from = partial(_draw_from, per_case, seed, contexts)
-        for case_id, (available, voxels) in map_cases(cases, draw_from, workers, failed, seen):
+        found_in = map_cases(cases, partial(_draw_from, per_case, seed, contexts), workers, failed, seen)
+        for case_id, (available, voxels) in found_in:
             found[case_id], counts[case_id] = available, voxels.labels.numel()
             with naming_case(case_id):
                 room.add(voxels)
             tick()
-        refuse_nothing(sum(found.values()), len(cases), len(found))
+        if not (isinstance(workers, Engine) and workers.partial):
+            refuse_nothing(sum(found.values()), len(cases), len(found))
         super().__init__(room.content(), counts, sum(found.values()))
 
 
@@ -127,7 +128,7 @@ class StreamedVoxels(VoxelSource):
         self,
         cases: Cases,
         tick: Callable[[], None],
-        workers: int = 1,
+        workers: Workers = 1,
         failed: Callable[[CaseError], None] | None = None,
         seen: Callable[[Glance], None] | None = None,
         contexts: Collection[str] = (),
@@ -137,8 +138,7 @@ class StreamedVoxels(VoxelSource):
         for case_id, count in map_cases(cases, _count_labelled, workers, failed, seen):
             found[case_id] = count
             tick()
-        self.ids = tuple(found)
-        self._counts = found
+        self.ids, self._counts = tuple(found), found
         self._cases = cases.subset(found)
         self.used = self.available = sum(found.values())
         refuse_nothing(self.used, len(cases), len(found))
