@@ -9,7 +9,8 @@ from typing import Any
 
 from segcal import __version__
 from segcal.cli.console import DONE, INTERRUPTED, USER_ERROR
-from segcal.cli.engine import DIVIDED, dispatch, engine_options
+from segcal.cli.dispatch import dispatch
+from segcal.cli.engine import DIVIDED, engine_options
 from segcal.cli.parsing import Parser
 from segcal.cli.reading import common_options, reading_options
 from segcal.cli.wording import in_options, warnings_in_one_line
@@ -17,7 +18,7 @@ from segcal.errors import SegcalError
 from segcal.names import clean_lines
 
 # Each module has texts (`ABOUT`), adds options (`declare`), and runs (`run`), which returns the exit code.
-NAMES = ("demo", *DIVIDED, "monitor", "convert", "export", "view", "nnunet", "report", "merge")
+NAMES = ("demo", *DIVIDED, "monitor", "convert", "export", "view", "nnunet", "benchmark", "report", "merge")
 COMMANDS = {name: import_module(f"segcal.cli.{name}") for name in NAMES}
 ALONE = ("demo", "benchmark", "export", "nnunet", "merge")  # read no predictions of their own
 

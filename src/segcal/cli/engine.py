@@ -3,19 +3,22 @@
 import argparse
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import NamedTuple, TypeVar
 
+from segcal.benchmark.run import JobEngine
+from segcal.benchmark.runner import Jobs
 from segcal.cases import Cases
-from segcal.cases.parallel import Workers
+from segcal.cases.parallel import Engine, Workers
 from segcal.cli.console import Output
 from segcal.cli.parsing import at_least_one
-from segcal.cli.recorded import check_parts_options, settings
+from segcal.cli.recorded import settings
 from segcal.cli.wording import plural
 from segcal.scale.merge import Merged
-from segcal.scale.part import Part
+from segcal.scale.part import Identified, Part
 
-# Commands that may be done in parts, or elsewhere.
-DIVIDED = ("check", "fit", "apply", "evaluate", "audit", "trust", "benchmark")
+# Commands over cases, which may be done in parts or elsewhere; as may the jobs of a benchmark.
+DIVIDED = ("check", "fit", "apply", "evaluate", "audit", "trust")
 
 Some = TypeVar("Some", bound=Cases)
 
@@ -45,28 +48,38 @@ class Work(NamedTuple):
     def finish(self, output: Output) -> int:
         """Say what was done, and return the exit code."""
         assert self.part is not None
-        facts, count = self.part.facts, len(self.part.ids)
-        output.say(f"{facts.name}, {plural(count, 'case')}, written to {self.part.folder}: next comes segcal merge")
-        output.document({"part": facts.part, "of": facts.of, "cases": count, "output": str(self.part.folder)})
-        return output.finish()
+        return part_written(output, self.part.facts.part, self.part.facts.of, self.part.folder, len(self.part.ids))
+
+
+def part_written(output: Output, number: int, of: int, folder: Path, cases: int | None = None) -> int:
+    """Say that a part is done, and return the exit code."""
+    count = "" if cases is None else f", {plural(cases, 'case')}"
+    output.say(f"part {number} of {of}{count}, written to {folder}: next comes segcal merge")
+    output.document({"part": number, "of": of, "cases": cases, "output": str(folder)})
+    return output.finish()
 
 
 @contextmanager
-def engine_of(args: argparse.Namespace, *collections: Cases) -> Iterator[Work]:
+def engine_of(args: argparse.Namespace, *collections: Identified) -> Iterator[Work]:
     """Give what works on these cases, as the options say."""
     with ExitStack() as held:
         if args.merged is not None:
             yield Work(Merged(args.merged, collections, args.output, args.workers))
         elif args.part_id is not None:
-            part = Part(args.output, collections, args.part_id, args.num_parts, settings(args), args.workers)
+            own = args.command != "benchmark"  # whose folder has been looked at
+            part = Part(args.output, collections, args.part_id, args.num_parts, settings(args), args.workers, own)
             yield Work(held.enter_context(part), part)
         else:
             yield Work(args.workers)
 
 
-def dispatch(args: argparse.Namespace) -> int:
-    """Run a command, as its options say."""
-    if getattr(args, "engine", None) is not None:
-        check_parts_options(args)
-    code: int = args.run(args)
-    return code
+def job_engine(args: argparse.Namespace) -> JobEngine | None:
+    """Return what runs the jobs of a benchmark; None where this machine does."""
+
+    @contextmanager
+    def gives(jobs: Jobs) -> Iterator[Engine]:
+        with engine_of(args, jobs) as work:
+            assert isinstance(work.workers, Engine)
+            yield work.workers
+
+    return gives if args.merged or args.part_id is not None or args.engine != "local" else None

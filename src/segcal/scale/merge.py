@@ -11,13 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from segcal.atomic import put, temporary
-from segcal.cases.base import Cases
 from segcal.cases.parallel import Engine, Outcome, Workers, outcomes_of
 from segcal.cases.records import Records
 from segcal.errors import InputError
 from segcal.evaluation.apply import AppliedCase
 from segcal.scale.ledger import Ledger
-from segcal.scale.part import FOLDER, Keys, PartFacts, differing, digest_of, read_facts
+from segcal.scale.part import FOLDER, Identified, Keys, PartFacts, differing, digest_of, read_facts
 from segcal.version import __version__
 
 
@@ -32,7 +31,7 @@ class Merged(Engine):
     """
 
     def __init__(
-        self, parts: Sequence[Path], collections: Sequence[Cases], folder: Path | None = None, workers: Workers = 1
+        self, parts: Sequence[Path], collections: Sequence[Identified], folder: Path | None = None, workers: Workers = 1
     ) -> None:
         found = check_parts(parts)
         self.facts = next(iter(found.values()))
@@ -77,7 +76,7 @@ class Merged(Engine):
 
 
 def merge(
-    parts: Sequence[str | Path], *collections: Cases, folder: str | Path | None = None, workers: Workers = 1
+    parts: Sequence[str | Path], *collections: Identified, folder: str | Path | None = None, workers: Workers = 1
 ) -> Merged:
     """Put the parts of a run together: what is returned goes to the function that made them, as its `workers`.
 

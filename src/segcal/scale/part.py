@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 import msgspec
 
@@ -59,10 +59,21 @@ class PartFacts(msgspec.Struct, frozen=True):
         return f"part {self.part} of {self.of}"
 
 
+class Identified(Protocol):
+    """What a part is of: cases, or other things that have names and are known by digests."""
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """The names."""
+
+    def identity(self, case_id: str) -> str:
+        """Return a digest of everything that decides the result of one of them."""
+
+
 class Keys:
     """Digests of what cases are read from, each in the first collection that has it."""
 
-    def __init__(self, collections: Sequence[Cases]) -> None:
+    def __init__(self, collections: Sequence[Identified]) -> None:
         self._cases = {case_id: cases for cases in reversed(collections) for case_id in cases.ids}
         self.ids = sorted(self._cases)
 
@@ -81,6 +92,7 @@ class Part(Engine):
         of: how many parts there are.
         settings: what else decides the results; parts of other settings are not put together.
         workers: what works on the cases of the part.
+        alone: whether the folder must be empty, or of this part.
 
     >>> import numpy as np, tempfile, segcal
     >>> cases = segcal.ArrayCases([np.eye(2, 5)] * 3)
@@ -92,13 +104,14 @@ class Part(Engine):
     def __init__(
         self,
         folder: str | Path,
-        collections: Sequence[Cases],
+        collections: Sequence[Identified],
         number: int = 0,
         of: int = 1,
         settings: dict[str, str] | None = None,
         workers: Workers = 1,
+        alone: bool = True,
     ) -> None:
-        self.folder, self._keys, self._workers = Path(folder), Keys(collections), workers
+        self.folder, self._keys, self._workers, self._alone = Path(folder), Keys(collections), workers, alone
         ids = self._keys.ids
         check_part(number, of, len(ids))
         self.ids, self.partial = frozenset(ids[number::of]), of > 1
@@ -111,7 +124,7 @@ class Part(Engine):
         place = self.folder / FOLDER
         if (place / FACTS).exists():
             self._check_same(read_facts(self.folder))
-        elif other := [name for name in entries(self.folder) if not name.startswith(".")]:
+        elif self._alone and (other := [name for name in entries(self.folder) if not name.startswith(".")]):
             raise InputError(
                 f"{self.folder} holds {other[0]}, but a part needs a folder of its own. Name a new folder."
             )
