@@ -10,7 +10,8 @@ from msgspec.structs import replace
 from segcal.atomic import temporary
 from segcal.benchmark.protocol import load_protocol
 from segcal.cli.console import Output
-from segcal.cli.engine import engine_options, job_engine, part_written
+from segcal.cli.dispatch import job_engine
+from segcal.cli.engine import engine_options, part_written
 from segcal.cli.parsing import at_least_one, device
 from segcal.cli.progress import step_bar
 from segcal.cli.reading import json_option
@@ -54,8 +55,7 @@ def run(args: argparse.Namespace) -> int:
         embedded, workers = partial(open_embedded, cache=cache), args.workers or protocol.workers
         protocol, args.workers = replace(protocol, device=args.device, workers=workers, embedded=embedded), workers
         given = (protocol, args.output, show, output.failed, args.overwrite, job_engine(args))
-        if args.part_id is not None:
-            run_units(*given)
+        if args.part_id is not None and run_units(*given):
             return part_written(output, args.part_id, args.num_parts, args.output)
         finished = run_protocol(*given)
         write_page_of(finished, overwrite=args.overwrite)

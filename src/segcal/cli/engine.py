@@ -6,16 +6,15 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from segcal.benchmark.run import JobEngine
-from segcal.benchmark.runner import Jobs
 from segcal.cases import Cases
-from segcal.cases.parallel import Engine, Workers
+from segcal.cases.parallel import Workers
 from segcal.cli.console import Output
 from segcal.cli.parsing import at_least_one
 from segcal.cli.recorded import settings
 from segcal.cli.wording import plural
+from segcal.scale.dask_engine import DaskEngine
 from segcal.scale.merge import Merged
-from segcal.scale.part import Identified, Part
+from segcal.scale.part import Identified, Part, kept_beside
 
 # Commands over cases, which may be done in parts or elsewhere; as may the jobs of a benchmark.
 DIVIDED = ("check", "fit", "apply", "evaluate", "audit", "trust")
@@ -69,17 +68,12 @@ def engine_of(args: argparse.Namespace, *collections: Identified) -> Iterator[Wo
             own = args.command != "benchmark"  # whose folder has been looked at
             part = Part(args.output, collections, args.part_id, args.num_parts, settings(args), args.workers, own)
             yield Work(held.enter_context(part), part)
+        elif args.engine == "dask":
+            dask = held.enter_context(DaskEngine(args.scheduler, args.workers))
+            yield Work(
+                dask
+                if args.output is None
+                else held.enter_context(kept_beside(args.output, collections, settings(args), dask))
+            )
         else:
             yield Work(args.workers)
-
-
-def job_engine(args: argparse.Namespace) -> JobEngine | None:
-    """Return what runs the jobs of a benchmark; None where this machine does."""
-
-    @contextmanager
-    def gives(jobs: Jobs) -> Iterator[Engine]:
-        with engine_of(args, jobs) as work:
-            assert isinstance(work.workers, Engine)
-            yield work.workers
-
-    return gives if args.merged or args.part_id is not None or args.engine != "local" else None

@@ -61,6 +61,10 @@ def check_parts_options(args: argparse.Namespace) -> None:
     if (args.num_parts is None) != (args.part_id is None) and args.engine != "slurm":
         given, other = ("--part-id", "--num-parts") if args.num_parts is None else ("--num-parts", "--part-id")
         raise InputError(f"{given} is given without {other}, but a part needs both. Give both, or neither.")
+    if args.engine == "slurm" and (args.num_parts is None or args.part_id is not None or args.output is None):
+        raise InputError("--engine is slurm, but it needs --num-parts and -o, and no --part-id. Give the former alone.")
+    if any("=" not in text for text in args.slurm):
+        raise InputError(f"--slurm is {args.slurm[-1]!r}, but KEY=VALUE is needed. Write partition=gpu or time=60.")
     if args.part_id is not None and args.output is None:
         raise InputError("--part-id is given without -o, but a part is a folder. Name one with -o.")
     for name in ("csv", "summary", "report") if args.part_id is not None else ():

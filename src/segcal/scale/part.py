@@ -6,14 +6,14 @@ Run again, a part goes on with the cases that are missing, that failed, or whose
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, Self, TypeVar
 
 import msgspec
 
-from segcal.atomic import write_text
+from segcal.atomic import put, temporary, write_text
 from segcal.cases.base import CaseError, Cases
 from segcal.cases.parallel import Engine, Outcome, Workers, outcomes_of
 from segcal.documents import json_text, read_json
@@ -183,6 +183,23 @@ class Part(Engine):
             raise InputError(
                 f"{self.folder} holds {found.name} with another {other}, but results would be mixed. Name a new folder."
             )
+
+
+@contextmanager
+def kept_beside(
+    output: Path, collections: Sequence[Identified], settings: dict[str, str], engine: Engine
+) -> Iterator[Part]:
+    """Give an engine whose results are kept beside an output until all are there: the same command goes on."""
+    place = output.absolute().with_name(f"{output.name}.parts")
+    with Part(place, collections, 0, 1, settings, engine) as part:
+        yield part
+    remove_part(place)
+
+
+def remove_part(place: Path) -> None:
+    """Remove a folder of parts, which has served, at once or not at all."""
+    with temporary(place.parent) as beside:
+        put(place, beside / place.name)
 
 
 def check_part(number: int, of: int, cases: int) -> None:
