@@ -46,6 +46,7 @@ UNMIRRORED = {
     "kernels/reliability_tile.py": "a part of the fused kernel",
     "kernels/reliability_voxels.py": "a part of the fused kernel",
     "kernels/raw_tables.py": "the tables that both kernels fill",
+    "fitting/room.py": "the memory of a sample, tested with it",
     "studies/factor.py": "what four studies share; tested with each of them",
 }
 # Folders whose members are all held to one contract, by the file that tests them.

@@ -24,7 +24,7 @@ def cases(tmp_path_factory):
     for name in ("predictions", "labels"):
         (folder / name).mkdir()
     for number in range(9):
-        scores = (3 * rng.normal(size=(3, 11 + number, 8))).astype(np.float32)
+        scores = (3 * rng.normal(size=(3, 80 + number, 90))).astype(np.float32)
         np.save(folder / "predictions" / f"c{number}.npy", scores)
         labels = (scores / 2 + rng.gumbel(size=scores.shape)).argmax(0).astype(np.uint8)
         np.save(folder / "labels" / f"c{number}.npy", labels)
@@ -75,7 +75,7 @@ def test_a_worker_that_is_killed_does_not_show(cases, engine):
 
 
 class SlowSum:
-    """Sums a case; picklable by value, as a worker cannot import this file."""
+    """Sums a case, and takes its time."""
 
     def __init__(self, cases):
         self.cases = cases
@@ -83,6 +83,31 @@ class SlowSum:
     def __call__(self, case_id):
         time.sleep(0.02)
         return segcal.make_calibrator("ts", 3)(self.cases.read(case_id).logits[None]).sum().item()
+
+
+@pytest.mark.parametrize("name", ["ts", "cms_ap"])
+@pytest.mark.parametrize("memory", [1 << 20, 1 << 30], ids=["streamed", "kept"])
+def test_an_exact_fit_to_all_voxels_is_the_same_to_the_last_bit(name, memory, cases, engine):
+    """With little memory every pass goes over the cases: workers send sums, and the solver runs here."""
+    config = segcal.FitConfig(voxels="all", lam=1e-3, mu=1e-3, memory=memory)
+    fits = [
+        segcal.fit(name, cases, config=config, workers=workers, failed=lambda error: None) for workers in (1, engine)
+    ]
+    first, second = fits
+    assert first.certificate == second.certificate
+    assert first.certificate.kkt_residual < 1e-5
+    for one, other in zip(first.calibrator.parameters(), second.calibrator.parameters(), strict=True):
+        assert one.numpy().tobytes() == other.numpy().tobytes()
+
+
+def test_strengths_chosen_on_held_out_cases_are_the_same(cases, engine):
+    config = segcal.FitConfig(voxels="all", memory=1 << 20)
+    given = {"config": config, "names": ["ts", "ms"], "preserve": "none", "allow_offset_dependent": True}
+    chosen = [segcal.choose(cases, workers=each, failed=lambda error: None, **given) for each in (1, engine)]
+    assert chosen[0].certificate == chosen[1].certificate
+    drawn = segcal.FitConfig(voxels=50)
+    sampled = [segcal.fit("ms", cases, config=drawn, workers=each, failed=lambda error: None) for each in (1, engine)]
+    assert sampled[0].certificate == sampled[1].certificate
 
 
 def test_a_scheduler_that_is_not_there_is_one_sentence(monkeypatch):

@@ -42,6 +42,10 @@ class Engine(ABC):
     def outcomes(self, ids: Sequence[str], function: Callable[[str], Any], about: str) -> Iterable[Outcome]:
         """Yield the outcome of ``function(id)`` for every id; `about` names what is done, the same every time."""
 
+    def fresh(self) -> "Workers":
+        """Return what works on cases and keeps nothing: for passes over the same cases that differ."""
+        return self
+
 
 Workers: TypeAlias = int | Engine
 

@@ -53,6 +53,10 @@ class Merged(Engine):
         for case_id in ids:
             yield case_id, partial(self._read, about, case_id)
 
+    def fresh(self) -> Workers:
+        """Return what does the work that was not done in parts."""
+        return self._workers.fresh() if isinstance(self._workers, Engine) else self._workers
+
     def _read(self, about: str, case_id: str) -> Any:
         if (about, case_id) not in self._of:
             raise InputError(

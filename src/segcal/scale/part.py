@@ -161,6 +161,10 @@ class Part(Engine):
         finally:
             self._ledger.flush()
 
+    def fresh(self) -> Workers:
+        """Return what works on the cases of the part."""
+        return self._workers.fresh() if isinstance(self._workers, Engine) else self._workers
+
     def _is_known(self, about: str, case_id: str, key: str) -> bool:
         line = self._ledger.entries[about, case_id].line
         return line.key == key and not line.failed
