@@ -1,12 +1,15 @@
 """How a command is started: here, or as the jobs of a cluster, whose parts are put together."""
 
 import argparse
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from segcal.benchmark.run import JobEngine, Step
 from segcal.benchmark.runner import Jobs
 from segcal.cases.parallel import Engine
+from segcal.cases.remote import check_new, upload, url_of
 from segcal.cli.console import DONE, SOME_FAILED
 from segcal.cli.engine import engine_of
 from segcal.cli.progress import step_bar
@@ -21,7 +24,22 @@ def dispatch(args: argparse.Namespace) -> int:
         check_parts_options(args)
         if args.engine == "slurm":
             return _on_slurm(args)
+    url = url_of(getattr(args, "output", None) or "")
+    return _run(args) if url is None else _to_url(args, url)
+
+
+def _run(args: argparse.Namespace) -> int:
     code: int = args.run(args)
+    return code
+
+
+def _to_url(args: argparse.Namespace, url: str) -> int:
+    """Have the results made here, and bring them to a URL when all are there."""
+    check_new(url)
+    with tempfile.TemporaryDirectory(prefix="segcal-") as place:
+        args.output = Path(place) / "results"
+        code = _run(args)
+        upload(args.output, url)
     return code
 
 
@@ -33,17 +51,11 @@ def _on_slurm(args: argparse.Namespace) -> int:
     parts = [argparse.Namespace(**{**each, "part_id": i, "output": folder}) for i, folder in enumerate(folders)]
     options = dict(text.split("=", 1) for text in args.slurm)
     with step_bar("parts") as show:
-        codes = run_array(run_part, parts, place / "logs", options, lambda done, of: show(Step(done, of, "parts")))
+        codes = run_array(_run, parts, place / "logs", options, lambda done, of: show(Step(done, of, "parts")))
     assert {*codes} <= {DONE, SOME_FAILED}
     args.merged, args.num_parts = folders, None
-    code: int = args.run(args)
+    code = _run(args)
     remove_part(place)
-    return code
-
-
-def run_part(args: argparse.Namespace) -> int:
-    """Run a part, in a job."""
-    code: int = args.run(args)
     return code
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from segcal.cases.records import content_digest
+from segcal.cases.remote import url_of
 from segcal.errors import InputError
 from segcal.target import check_file
 
@@ -34,7 +35,7 @@ def restored(found: dict[str, str], **free: Any) -> argparse.Namespace:
 
 
 def _text(value: Any) -> str:
-    return json.dumps(value, default=lambda path: {"path": str(Path(path).absolute())})
+    return json.dumps(value, default=lambda path: {"path": url_of(path) or str(Path(path).absolute())})
 
 
 def _path(found: dict[str, str]) -> Path:
