@@ -17,7 +17,7 @@ LEVELS = (
     {"errors"},
     {"types"},
     {"atomic", "parent"},
-    {"checks", "numerics", "target", "memory", "documents"},
+    {"checks", "numerics", "target", "memory", "documents", "resample"},
     {"kernels"},
     {"pooling"},
     {"calibrators", "statistics", "losses", "cases"},
