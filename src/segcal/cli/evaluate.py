@@ -58,12 +58,12 @@ def run(args: argparse.Namespace) -> int:
     path = result_path(args, "evaluate.json")
     args.csv = args.csv or result_path(args, "cases.csv", CSV_SIGNATURE)
     args.summary = args.summary or result_path(args, "summary.json", SUMMARY_SIGNATURE)
-    wanted = zip((args.csv, args.summary, args.report), SIGNATURES, strict=True)
-    for target, signature in ((target, signature) for target, signature in wanted if target is not None):
-        check_file(target, signature, inputs, args.overwrite)
+    for target, signature in zip((args.csv, args.summary, args.report), SIGNATURES, strict=True):
+        check_file(target, signature, inputs, args.overwrite) if target is not None else None
     with engine_of(args, cases) as work, case_bar("measuring", len(own := work.own(cases))) as step:
         failed, metrics = None if args.strict else output.failed, args.metrics and args.metrics.split(",")
         options = {"metrics": metrics, "seed": args.seed, "workers": work.workers, "progress": step}
+        options |= {} if work.part is None else {"replicates": 1}  # of a part only the tables are kept
         results = evaluate_by_part(own, fitted, failed, **options)
     if work.part is not None:
         return work.finish(output)
