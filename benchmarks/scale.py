@@ -3,9 +3,12 @@
     python benchmarks/scale.py parts [--cases 10,100,1000,10000]
     python benchmarks/scale.py workers [--cases 40] [--side 512]
     python benchmarks/scale.py year [--cases 126000] [--parts 126]
+    python benchmarks/scale.py same [--cases 14] [--data PREDICTIONS LABELS]
 
 Wall time is that of the machine as it is: run `workers` where two cores are free. CPU time, which includes processes
-that were started, says what the work costs on a machine that others use too. Every row is a fresh process.
+that were started, says what the work costs on a machine that others use too. Every row is a fresh process. `same`
+compares the bytes of an evaluation in 1, 2 and 7 parts, done in different orders, one of them killed and run again, and
+by Dask with 1, 2 and 4 workers and with a worker killed on the way, with those of one process.
 """
 
 import argparse
@@ -19,6 +22,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+import psutil
 
 import segcal
 from segcal.cases.base import Case, Cases
@@ -31,11 +35,12 @@ CLASSES = 3
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["parts", "workers", "year", "merge-year"])
+    parser.add_argument("what", choices=["parts", "workers", "year", "merge-year", "same"])
     parser.add_argument("--cases", default=None)
     parser.add_argument("--side", type=int, default=512)
     parser.add_argument("--parts", type=int, default=126)
     parser.add_argument("--folder", type=Path)
+    parser.add_argument("--data", nargs="+")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="segcal-scale-") as place:
         folder = args.folder or Path(place)
@@ -43,6 +48,8 @@ def main() -> None:
             parts([int(text) for text in (args.cases or "10,100,1000,10000").split(",")], folder)
         elif args.what == "workers":
             workers(int(args.cases or 40), args.side, folder)
+        elif args.what == "same":
+            same(int(args.cases or 14), folder, args.data)
         elif args.what == "year":
             year(int(args.cases or 126_000), args.parts, folder)
         else:
@@ -120,6 +127,57 @@ def workers(number: int, side: int, folder: Path) -> None:
             for place in made.values()
         ]
         print(f"{title}: the bytes of {', '.join(made)} are the same: {contents[0] == contents[1] == contents[2]}")
+
+
+def same(number: int, folder: Path, data: list[str] | None) -> None:
+    words = ["evaluate", *(data or make_cases(folder / "s", number, 200))]
+    subprocess.run(command(*words, "-o", folder / "one"), check=True, stdout=subprocess.DEVNULL)
+    expected = contents(folder / "one")
+    for of in (1, 2, 7):
+        made = []
+        for part_id in sorted(range(of), key=lambda value: (value * 5) % 7):
+            made.append(folder / f"part{part_id}-of-{of}")
+            whole = command(*words, "-o", made[-1], "--num-parts", of, "--part-id", part_id)
+            if part_id == of - 1:
+                killed_after(whole, 4.0)
+            subprocess.run(whole, check=True, stdout=subprocess.DEVNULL)
+        target = folder / f"merged-{of}"
+        subprocess.run(command("merge", *made, "-o", target), check=True, stdout=subprocess.DEVNULL)
+        print(f"{of} parts, the last one killed and run again: {contents(target) == expected}", flush=True)
+    for count, kill in ((1, False), (2, False), (4, False), (2, True)):
+        target = folder / f"dask-{count}-{kill}"
+        engine = command(*words, "-o", target, "--engine", "dask", "--workers", count)
+        running = subprocess.Popen(engine, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        lost = kill_worker(running) if kill else 0
+        assert running.wait() == 0
+        print(f"dask, {count} workers, {lost} killed: {contents(target) == expected}", flush=True)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def killed_after(words: list[str], seconds: float) -> None:
+    running = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        running.wait(seconds)
+    except subprocess.TimeoutExpired:
+        running.kill()
+        running.wait()
+
+
+def kill_worker(running: subprocess.Popen[bytes]) -> int:
+    """Kill one of the workers of a run as soon as it has results; return how many were killed."""
+    while running.poll() is None:
+        workers = [
+            each for each in psutil.Process(running.pid).children(recursive=True) if "spawn_main" in str(each.cmdline())
+        ]
+        busy = [each for each in workers if each.cpu_times().user > 3]  # beyond its imports
+        if busy:
+            busy[0].kill()
+            return 1
+        time.sleep(0.05)
+    return 0
 
 
 class Listed(Cases):
