@@ -98,9 +98,11 @@ class Draws:
         drawn = np.full(self.repeat.shape, np.nan)
         for r, (weights, column) in enumerate(zip(self.weights, values, strict=True)):
             defined = ~np.isnan(column)
-            parts = list(row_blocks(weights))
-            total = np.concatenate([part.astype(float, copy=False) @ np.where(defined, column, 0.0) for part in parts])
-            count = np.concatenate([part.astype(float, copy=False) @ defined.astype(float) for part in parts])
+            filled, known = np.where(defined, column, 0.0), defined.astype(float)
+            blocks = (rows.astype(float, copy=False) for rows in row_blocks(weights))
+            total, count = (
+                np.concatenate(sums) for sums in zip(*((b @ filled, b @ known) for b in blocks), strict=True)
+            )
             drawn[self.repeat == r] = np.divide(total, count, out=np.full(len(total), np.nan), where=count > 0)
         return _nanmean(drawn, axis=1)
 
