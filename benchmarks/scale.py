@@ -1,7 +1,7 @@
 """Measure what many cases cost: parts and merge by the number of cases, workers beside one, a year of 126,000 cases.
 
     python benchmarks/scale.py parts [--cases 10,100,1000,10000]
-    python benchmarks/scale.py workers [--cases 40] [--side 512]
+    python benchmarks/scale.py workers [--cases 200] [--side 1024]
     python benchmarks/scale.py year [--cases 126000] [--parts 126]
     python benchmarks/scale.py same [--cases 14] [--data PREDICTIONS LABELS]
 
@@ -31,13 +31,15 @@ from segcal.evaluation.evaluate import _choose, _measure
 from segcal.scale.part import Part
 
 CLASSES = 3
+# Cases that are made; the others are copies of them.
+DISTINCT = 8
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["parts", "workers", "year", "merge-year", "same"])
     parser.add_argument("--cases", default=None)
-    parser.add_argument("--side", type=int, default=512)
+    parser.add_argument("--side", type=int, default=1024)
     parser.add_argument("--parts", type=int, default=126)
     parser.add_argument("--folder", type=Path)
     parser.add_argument("--data", nargs="+")
@@ -47,7 +49,7 @@ def main() -> None:
         if args.what == "parts":
             parts([int(text) for text in (args.cases or "10,100,1000,10000").split(",")], folder)
         elif args.what == "workers":
-            workers(int(args.cases or 40), args.side, folder)
+            workers(int(args.cases or 200), args.side, folder)
         elif args.what == "same":
             same(int(args.cases or 14), folder, args.data)
         elif args.what == "year":
@@ -60,9 +62,12 @@ def make_cases(folder: Path, number: int, side: int) -> list[str]:
     rng = np.random.default_rng(0)
     for name in ("predictions", "labels"):
         (folder / name).mkdir(parents=True)
-    for index in range(number):
+    made = []
+    for index in range(min(number, DISTINCT)):
         scores = (3 * rng.normal(size=(CLASSES, side, side + index % 3))).astype(np.float16)
-        labels = (scores / 2 + rng.gumbel(size=scores.shape)).argmax(0).astype(np.uint8)
+        made.append((scores, (scores / 2 + rng.gumbel(size=scores.shape)).argmax(0).astype(np.uint8)))
+    for index in range(number):
+        scores, labels = made[index % DISTINCT]
         np.save(folder / "predictions" / f"case{index:06}.npy", scores)
         np.save(folder / "labels" / f"case{index:06}.npy", labels)
     return [str(folder / "predictions"), str(folder / "labels"), "--kind", "logits"]
