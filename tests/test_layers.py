@@ -17,7 +17,7 @@ LEVELS = (
     {"errors"},
     {"types"},
     {"atomic", "parent", "regions"},
-    {"checks", "numerics", "target", "memory", "documents"},
+    {"checks", "numerics", "target", "memory", "documents", "resample"},
     {"kernels"},
     {"pooling"},
     {"calibrators", "statistics", "losses", "cases"},
@@ -29,7 +29,7 @@ LEVELS = (
     {"report"},
     {"benchmark"},
     {"studies"},
-    {"integrations"},
+    {"integrations", "scale"},
     {"demo"},
     {"segcal"},  # the public names, which only the command line may use
     {"cli"},
@@ -53,6 +53,7 @@ UNMIRRORED = {
     "kernels/triton_arithmetic.py": "a part of the fused kernels",
     "kernels/windows_numba.py": "tested with the windows of every device",
     "kernels/windows_triton.py": "tested with the windows of every device",
+    "fitting/room.py": "the memory of a sample, tested with it",
     "studies/factor.py": "what four studies share; tested with each of them",
 }
 # Folders whose members are all held to one contract, by the file that tests them.

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from segcal.report.card import card
     from segcal.report.card_document import Card
     from segcal.report.evaluated import report
+    from segcal.scale.merge import merge
+    from segcal.scale.part import Part
     from segcal.trust.learn import learn_trust
     from segcal.trust.monitored import Monitored
     from segcal.trust.result import Trust
@@ -60,6 +62,7 @@ __all__ = [
     "Fitted",
     "InputError",
     "Monitored",
+    "Part",
     "ReadOptions",
     "SegcalError",
     "SuspicionWarning",
@@ -79,6 +82,7 @@ __all__ = [
     "load",
     "make_calibrator",
     "make_loss",
+    "merge",
     "metrics",
     "monitor",
     "open_cases",
@@ -121,6 +125,8 @@ _NAMES = {
     "segcal.report.card": ("card",),
     "segcal.report.card_document": ("Card",),
     "segcal.report.evaluated": ("report",),
+    "segcal.scale.merge": ("merge",),
+    "segcal.scale.part": ("Part",),
     "segcal.trust.learn": ("learn_trust",),
     "segcal.trust.monitored": ("Monitored",),
     "segcal.trust.result": ("Trust",),

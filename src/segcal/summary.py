@@ -20,6 +20,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from segcal.checks import check_seed
 from segcal.documents import parse_json
 from segcal.errors import ArtifactError, InputError
+from segcal.resample import draw_counts, row_blocks
 from segcal.types import Preserves
 
 SCHEMA = 1
@@ -90,16 +91,18 @@ class Draws:
         self.weights = []
         for r, size in enumerate(self.sizes):
             times = int((self.repeat == r).sum())
-            drawn = generator.integers(size, size=(times, size)) + np.arange(times)[:, None] * size
-            self.weights.append(np.bincount(drawn.ravel(), minlength=times * size).reshape(times, size).astype(float))
+            self.weights.append(draw_counts(generator, times, size))
 
     def means(self, values: Sequence[np.ndarray]) -> np.ndarray:
         """Return the replicates of one series: one array of values per repeat, NaN where not defined."""
         drawn = np.full(self.repeat.shape, np.nan)
         for r, (weights, column) in enumerate(zip(self.weights, values, strict=True)):
             defined = ~np.isnan(column)
-            total = weights @ np.where(defined, column, 0.0)
-            count = weights @ defined.astype(float)
+            filled, known = np.where(defined, column, 0.0), defined.astype(float)
+            blocks = (rows.astype(float, copy=False) for rows in row_blocks(weights))
+            total, count = (
+                np.concatenate(sums) for sums in zip(*((b @ filled, b @ known) for b in blocks), strict=True)
+            )
             drawn[self.repeat == r] = np.divide(total, count, out=np.full(len(total), np.nan), where=count > 0)
         return _nanmean(drawn, axis=1)
 

@@ -7,7 +7,7 @@ import shutil
 import numpy as np
 import pytest
 
-from segcal.cli import benchmark
+from segcal.cli import benchmark, main
 from segcal.cli.benchmark import run
 from segcal.errors import InputError
 from segcal.target import claim
@@ -124,3 +124,20 @@ def test_neither_files_of_others_nor_two_at_once(folder, tmp_path):
     with claim(tmp_path / "out"), pytest.raises(InputError, match="is being written to by another segcal"):
         run(arguments(folder / "protocol.toml", "-o", tmp_path / "out"))
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["report.html"]
+
+
+def test_parts_of_its_jobs_give_the_bytes_of_one_process(folder, tmp_path, files_of, capsys):
+    def call(*words):
+        with pytest.raises(SystemExit) as stopped:
+            main([*map(str, words)])
+        assert stopped.value.code == 0, capsys.readouterr().err
+
+    command = ["benchmark", folder / "protocol.toml"]
+    call(*command, "-o", tmp_path / "one")
+    parts = [tmp_path / "part1", tmp_path / "part0"]
+    for number, part in zip((1, 0), parts, strict=True):
+        call(*command, "-o", part, "--num-parts", 2, "--part-id", number)
+        assert len(list((part / "units").rglob("*.jsonl"))) == 3  # of one repeat
+        assert not (part / "summary.json").exists()
+    call("merge", *parts, "-o", tmp_path / "merged")
+    assert files_of(tmp_path / "merged") == files_of(tmp_path / "one")

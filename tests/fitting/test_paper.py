@@ -1,4 +1,5 @@
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -202,3 +203,23 @@ def test_optuna_speaks_as_before_afterwards():
     before = optuna.logging.get_verbosity()
     fit("ts", _cases(15), _cases(16), FitConfig.paper(trials=1, max_steps=2))
     assert optuna.logging.get_verbosity() == before
+
+
+def test_processes_that_share_a_journal_share_the_trials_and_find_the_same(make_cases, tmp_path):
+    """Two calls at once, each doing some of the trials, end with the same calibrator; a third finds all done."""
+    cal, val = make_cases(3, 400, parts=3), make_cases(3, 300, parts=2, seed=9)
+    config = FitConfig.paper(trials=6, max_steps=15, voxels=200, journal=str(tmp_path / "trials.log"))
+
+    def call(_):
+        return fit("ms", cal, config=config, validation=val)
+
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(call, range(2))
+    third = call(None)
+    assert len(first.certificate.path) == 6
+    assert first.certificate == second.certificate == third.certificate
+    for one, other in zip(first.calibrator.parameters(), third.calibrator.parameters(), strict=True):
+        assert one.numpy().tobytes() == other.numpy().tobytes()
+    best = min(trial["validation_nll"] for trial in first.certificate.path)
+    assert first.certificate.validation_nll == pytest.approx(best, rel=1e-6)
+    assert "journal" not in first.config.to_dict()

@@ -60,6 +60,11 @@ class Job(NamedTuple):
     pooling: str
     units: dict[Unit, str]
 
+    @property
+    def name(self) -> str:
+        """Return its name, unique in a protocol."""
+        return f"{self.task.name}, repeat {self.repeat + 1}, {self.pooling}"
+
 
 def plan(
     protocol: Protocol, usable: Mapping[str, Sequence[Pipeline]], fingerprints: Mapping[tuple[str, str], str]
@@ -116,7 +121,7 @@ def _deciding(protocol: Protocol, task: Task) -> dict[str, Any]:
 
 def run_job(job: Job, protocol: Protocol, folder: Path, report: Report = lambda message: None) -> int:
     """Run the units of a job, write their files to a folder of results, and return how many there are."""
-    name = f"{job.task.name}, repeat {job.repeat + 1}, {job.pooling}"
+    name = job.name
     with one_thread():
         opened = protocol.open(job.task, job.pooling)
         split = protocol.divide(job.task, opened.cases, job.repeat)

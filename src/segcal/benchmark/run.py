@@ -15,8 +15,9 @@ import multiprocessing
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from msgspec import Struct, convert, to_builtins
 from msgspec.structs import replace
@@ -26,9 +27,10 @@ from segcal.benchmark.job import Job, plan, run_job
 from segcal.benchmark.pipelines import Pipeline
 from segcal.benchmark.protocol import Protocol
 from segcal.benchmark.results import PROTOCOL, SCHEMA, Results, finished, read_protocol, read_results
+from segcal.benchmark.runner import JobRunner, Jobs
 from segcal.benchmark.tasks import FolderTask, OpenTask
 from segcal.cases.base import Case, CaseError
-from segcal.cases.parallel import map_cases
+from segcal.cases.parallel import Engine, map_cases, map_ids
 from segcal.documents import parse_json
 from segcal.errors import InputError, SegcalError
 from segcal.parent import follow_parent
@@ -48,12 +50,21 @@ class Step(NamedTuple):
 
 
 Progress = Callable[[Step], None]
+# Gives what runs the jobs of a protocol, where that is not this machine alone.
+JobEngine: TypeAlias = Callable[[Jobs], AbstractContextManager[Engine]]
 
 
 def run_benchmark(
-    protocol: Protocol, folder: str | Path, progress: Progress = lambda step: None, overwrite: bool = False
+    protocol: Protocol,
+    folder: str | Path,
+    progress: Progress = lambda step: None,
+    overwrite: bool = False,
+    engine: JobEngine | None = None,
 ) -> Results:
-    """Run a protocol and return its results; what is finished in the folder is not done again."""
+    """Run a protocol and return its results; what is finished in the folder is not done again.
+
+    With an `engine` that works on a part of the jobs alone, the results are of that part.
+    """
     place = Path(folder)
     check_folder(place, overwrite)
     sweep(place, *(path for name in PARTS for path in [place / name, *(place / name).rglob("*")] if path.is_dir()))
@@ -82,7 +93,14 @@ def run_benchmark(
     todo = [job for job in pending if job.units]
     done = len(units) - sum(len(job.units) for job in todo)
     progress(Step(done, len(units), f"{done} of {len(units)} units are finished"))
-    _run(todo, protocol, place, Step(done, len(units), ""), progress)
+    if engine is None:
+        _run(todo, protocol, place, Step(done, len(units), ""), progress)
+        return read_results(place)
+    with engine(Jobs(jobs)) as runs:
+        runner = JobRunner(todo, protocol, place)
+        for name, _ in map_ids([job.name for job in todo], runner, runs):
+            done += next(len(job.units) for job in todo if job.name == name)
+            progress(Step(done, len(units), name))
     return read_results(place)
 
 

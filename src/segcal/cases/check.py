@@ -19,7 +19,7 @@ from segcal.cases.check_case import CaseRow, Problem, Severity, check_files, che
 from segcal.cases.files import FileCases
 from segcal.cases.loader import as_cases
 from segcal.cases.open import open_cases
-from segcal.cases.parallel import map_ids
+from segcal.cases.parallel import Workers, map_ids
 from segcal.cases.suspicion import doubtful_kind, single_folds
 from segcal.cases.watch import Ensemble, Watch
 from segcal.regions import Regions
@@ -94,7 +94,7 @@ def check(
     labels: Any = None,
     *,
     progress: Callable[[str], object] | None = None,
-    workers: int = 1,
+    workers: Workers = 1,
     strict: bool = False,
     **declared: Any,
 ) -> CheckResult:

@@ -17,6 +17,7 @@ from segcal.cases.kinds import like_probabilities, region_logits, to_log_domain
 from segcal.cases.labels import Axes, LabelMap, read_channels, read_label_file
 from segcal.cases.nifti_file import EXTENSIONS
 from segcal.cases.records import input_digest
+from segcal.cases.remote import Remote
 from segcal.checks import as_tensor, check_labels, check_mask
 from segcal.errors import InputError
 from segcal.pooling import check_pooling, pool_members, pool_regions
@@ -32,7 +33,7 @@ class LabelFolder:
 
     def __init__(self, folder: Path, axes: Axes | None = None, key: str | None = None) -> None:
         check_folder(folder, "labels", "a label map")
-        self.folder = folder
+        self.folder, self.remote = folder, Remote.of(folder)
         self.axes = axes
         self.key = key
         self.files = find_files(folder, LABELS)
@@ -48,7 +49,8 @@ class LabelFolder:
             raise InputError(
                 f"{self.folder} has no label map for it, but one is needed. Add {case_id}.* or leave it out."
             )
-        return read_label_file(self.files[case_id], tuple(space), self.axes, self.key)
+        path = self.files[case_id] if self.remote is None else self.remote.fetched(self.files[case_id])
+        return read_label_file(path, tuple(space), self.axes, self.key)
 
 
 class ImageFolder:
@@ -209,7 +211,8 @@ class FileCases(Cases):
         facts = facts if self.regions is None else (*facts, self.regions)  # type: ignore[assignment]
         digest = hashlib.sha256(repr(facts).encode("utf-8", "surrogateescape"))
         for path in self.sources(case_id):
-            digest.update(f" {input_digest(path)}".encode())
+            remote = self._remote_of(path)
+            digest.update(f" {input_digest(path) if remote is None else remote.stamp(path.name)}".encode())
         return digest.hexdigest()
 
     def size_note(self, case_id: str) -> str:
@@ -217,7 +220,18 @@ class FileCases(Cases):
         paths = [path for member in self.members for path in member.files.get(case_id, ())[:1]]
         if self.label_folder is not None and case_id in self.label_folder.files:
             paths.append(self.label_folder.files[case_id])
-        return "".join(f" {path.stat().st_size if path.is_file() else 0}" for path in paths)
+        remotes = [self._remote_of(path) for path in paths]
+        sizes = [path.stat().st_size if path.is_file() else 0 for path in paths]
+        far = [
+            size if remote is None else remote.size(path.name)
+            for path, remote, size in zip(paths, remotes, sizes, strict=True)
+        ]
+        return "".join(f" {size}" for size in far)
+
+    def _remote_of(self, path: Path) -> Remote | None:
+        folders: list[Format | LabelFolder] = [*self.members]
+        folders += [] if self.label_folder is None else [self.label_folder]
+        return next((each.remote for each in folders if each.remote is not None and each.folder == path.parent), None)
 
     def _member_logits(self, case_id: str, facts: list[Stored], doubts: list[bool]) -> Iterator[Tensor]:
         shape = None

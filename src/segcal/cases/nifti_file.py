@@ -29,13 +29,13 @@ _OFFSETS = {348: (108, "f"), 540: (168, "q")}
 _SMALLEST, _LARGEST = 1e-12, 1e12
 
 
-def load_extra(module: str, extra: str) -> ModuleType:
+def load_extra(module: str, extra: str, who: str = "these files need") -> ModuleType:
     """Import a library that is installed with one of segcal's extras."""
     try:
         return importlib.import_module(module)
     except ImportError:
         raise InputError(
-            f"{module} is not installed, but these files need it. Install it with: pip install 'segcal[{extra}]'."
+            f"{module} is not installed, but {who} it. Install it with: pip install 'segcal[{extra}]'."
         ) from None
 
 

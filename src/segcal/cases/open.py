@@ -17,6 +17,7 @@ from segcal.cases.formats.store import Store
 from segcal.cases.kinds import KINDS, check_kind
 from segcal.cases.labels import Axes
 from segcal.cases.region_view import folder_regions
+from segcal.cases.remote import here, url_of
 from segcal.cases.split import Grouping, resolve_groups
 from segcal.errors import InputError
 from segcal.pooling import BEST, POOLINGS, check_pooling
@@ -116,7 +117,7 @@ def open_cases(
     if chosen.label_axes not in (None, *LABEL_AXES):
         raise InputError(f"no label_axes is named {chosen.label_axes!r}. Choose one of: {', '.join(LABEL_AXES)}.")
     axes = chosen.label_axes or facts[0].label_axes
-    label_folder = None if labels is None else LabelFolder(Path(labels), axes, chosen.label_key)
+    label_folder = None if labels is None else LabelFolder(here(labels), axes, chosen.label_key)
     ids = _match(members, label_folder, strict)
     kind = _kind(chosen.kind, members, facts)
     ignore = _ignore(chosen.ignore, facts[0])
@@ -166,10 +167,9 @@ def _folders(predictions: str | Path | Sequence[str | Path]) -> list[Path]:
     folders = [predictions] if isinstance(predictions, str | Path) else list(predictions)
     if not folders:
         raise InputError("predictions is empty, but at least one folder is needed. Pass a folder, or one per member.")
-    paths = [Path(folder) for folder in folders]
-    if len({path.resolve() for path in paths}) < len(paths):
+    if len({url_of(folder) or str(Path(folder).resolve()) for folder in folders}) < len(folders):
         raise InputError("predictions names one folder twice, but each member counts once. Remove the repetition.")
-    return paths
+    return [here(folder) for folder in folders]
 
 
 def _check_pooling(pooling: str, members: Sequence[Format]) -> None:

@@ -3,19 +3,23 @@
 Results come in the order of the ids, whatever finishes first; at most two cases a worker are under way, so memory does
 not grow with the number of cases. A case that cannot be read fails alone. An interruption (Ctrl-C) lets the cases that
 are under way finish and starts no other.
+
+Where something else than processes of this machine works on cases, or results are already there, an :class:`Engine`
+takes the place of the number of workers.
 """
 
 import multiprocessing
 import os
 import pickle
 import signal
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import torch
 
@@ -25,12 +29,31 @@ from segcal.errors import InputError
 from segcal.parent import follow_parent
 
 Result = TypeVar("Result")
+# The id of a case, and what gives its result or raises what went wrong.
+Outcome: TypeAlias = tuple[str, Callable[[], Any]]
+
+
+class Engine(ABC):
+    """What works on cases; `partial`: it yields only those that are its own, in the order of the ids."""
+
+    partial: bool = False
+
+    @abstractmethod
+    def outcomes(self, ids: Sequence[str], function: Callable[[str], Any], about: str) -> Iterable[Outcome]:
+        """Yield the outcome of ``function(id)`` for every id; `about` names what is done, the same every time."""
+
+    def fresh(self) -> "Workers":
+        """Return what works on cases and keeps nothing: for passes over the same cases that differ."""
+        return self
+
+
+Workers: TypeAlias = int | Engine
 
 
 def map_cases(
     cases: Cases,
     function: Callable[[Case], Result],
-    workers: int = 1,
+    workers: Workers = 1,
     failed: Callable[[CaseError], None] | None = None,
     seen: Callable[[Glance], None] | None = None,
 ) -> Iterator[tuple[str, Result]]:
@@ -40,7 +63,8 @@ def map_cases(
     takes a glance at each case on the way.
     """
     read = partial(_read_and, cases, function, seen is not None)
-    for case_id, (result, own) in map_ids(cases.ids, read, workers, failed):
+    about = f"{_name_of(function)} {cases.pooling or ''}".rstrip()
+    for case_id, (result, own) in map_ids(cases.ids, read, workers, failed, about):
         if seen is not None and own is not None:
             seen(own)
         yield case_id, result
@@ -49,16 +73,15 @@ def map_cases(
 def map_ids(
     ids: Sequence[str],
     function: Callable[[str], Result],
-    workers: int = 1,
+    workers: Workers = 1,
     failed: Callable[[CaseError], None] | None = None,
+    about: str | None = None,
 ) -> Iterator[tuple[str, Result]]:
-    """Yield the id and ``function(id)`` of every id; the other arguments are those of :func:`map_cases`."""
-    if workers < 1:
-        raise InputError(f"workers is {workers}, but at least 1 is needed. Leave it out to work in one process.")
-    outcomes: Iterable[tuple[str, Callable[[], Result]]] = ((name, partial(_one, function, name)) for name in ids)
-    if workers > 1 and len(ids) > 1:
-        outcomes = _in_processes(ids, function, workers)
-    for case_id, outcome in outcomes:
+    """Yield the id and ``function(id)`` of every id; the other arguments are those of :func:`map_cases`.
+
+    `about` names what is done, for an engine that keeps results; the name of the function if it is not given.
+    """
+    for case_id, outcome in outcomes_of(ids, function, workers, about or _name_of(function)):
         try:
             yield case_id, outcome()
         except CaseError as error:
@@ -73,9 +96,26 @@ def map_ids(
             ) from None
 
 
-def _in_processes(
-    ids: Sequence[str], function: Callable[[str], Result], workers: int
-) -> Iterator[tuple[str, Callable[[], Result]]]:
+def outcomes_of(
+    ids: Sequence[str], function: Callable[[str], Any], workers: Workers, about: str = ""
+) -> Iterable[Outcome]:
+    """Return the outcomes of a function of ids, in their order; the arguments are those of :func:`map_ids`."""
+    if isinstance(workers, Engine):
+        return workers.outcomes(ids, function, about)
+    if workers < 1:
+        raise InputError(f"workers is {workers}, but at least 1 is needed. Leave it out to work in one process.")
+    if workers > 1 and len(ids) > 1:
+        return _in_processes(ids, function, workers)
+    return ((name, partial(on_case, function, name)) for name in ids)
+
+
+def _name_of(function: Callable[..., Any]) -> str:
+    while isinstance(function, partial):
+        function = function.func
+    return getattr(function, "__qualname__", type(function).__qualname__)
+
+
+def _in_processes(ids: Sequence[str], function: Callable[[str], Any], workers: int) -> Iterator[Outcome]:
     threads = max(1, (os.cpu_count() or 1) // workers)
     context = multiprocessing.get_context("spawn")  # a fork of a process with threads may hang
     pool = ProcessPoolExecutor(min(workers, len(ids)), context, initializer=_start_worker, initargs=(threads,))
@@ -115,7 +155,7 @@ def _start_worker(threads: int) -> None:
 
 
 def _one_packed(function: bytes, case_id: str) -> bytes:
-    return pickle.dumps(_one(pickle.loads(function), case_id))
+    return pickle.dumps(on_case(pickle.loads(function), case_id))
 
 
 def _unpacked(future: Future[bytes]) -> Any:
@@ -130,7 +170,8 @@ def _read_and(
     return result, glance_at(case) if look else None
 
 
-def _one(function: Callable[[str], Result], case_id: str) -> Result:
+def on_case(function: Callable[[str], Result], case_id: str) -> Result:
+    """Return what a function gives for a case; what is wrong with the case is a :class:`CaseError`."""
     try:
         with naming_case(case_id):
             return function(case_id)

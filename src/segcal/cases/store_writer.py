@@ -10,7 +10,7 @@ import msgspec
 from segcal.atomic import naming, temporary, write_text
 from segcal.cases.base import Case, CaseError, Cases
 from segcal.cases.formats.store import DATASET, StoreFacts, is_stored_case, read_dataset, save_case, write_dataset
-from segcal.cases.parallel import map_cases
+from segcal.cases.parallel import Workers, map_cases
 from segcal.cases.records import MARKER, Records, read_marker
 from segcal.errors import InputError
 from segcal.target import claim, entries
@@ -92,7 +92,7 @@ def convert(
     cases: Cases,
     folder: str | Path,
     overwrite: bool = False,
-    workers: int = 1,
+    workers: Workers = 1,
     progress: Callable[[str], None] | None = None,
     failed: Callable[[CaseError], None] | None = None,
 ) -> Converted:

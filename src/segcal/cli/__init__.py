@@ -20,11 +20,12 @@ def main(argv: Sequence[str] | None = None, ready: Callable[[], object] = lambda
     code = USER_ERROR
     try:
         args = make_parser().parse_args(argv)
+        from segcal.cli.dispatch import dispatch
         from segcal.cli.wording import warnings_in_one_line  # with the libraries, which help and mistakes do without
 
         ready()
         with warnings_in_one_line():
-            done = args.run(args)
+            done = dispatch(args)
         sys.stdout.flush()
         code = done
     except BrokenPipeError:  # such as `segcal check ... | head`: the reader has seen enough

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import segcal
 from segcal.cli.console import Output
+from segcal.cli.engine import engine_of
 from segcal.cli.progress import case_bar
 from segcal.cli.reading import open_folders
 from segcal.cli.wording import plural
@@ -36,11 +37,13 @@ def run(args: argparse.Namespace) -> int:
     output = Output(args.json)
     fitted = segcal.load(args.calibrator)
     cases = open_folders(args, args.paths, pooling=fitted.pooling)
-    options = ("output_kind", "confidence_map", "overwrite", "ignore_pooling", "device", "workers")
+    options = ("output_kind", "confidence_map", "overwrite", "ignore_pooling", "device")
     given = {name: getattr(args, name) for name in options}
-    with case_bar("calibrating", len(cases)) as step:
-        failed = None if args.strict else output.failed
-        done = segcal.apply(fitted, cases, args.output, progress=step, failed=failed, **given)
+    given["failed"] = None if args.strict else output.failed
+    with engine_of(args, cases) as work, case_bar("calibrating", len(own := work.own(cases))) as step:
+        done = segcal.apply(fitted, own, args.output, workers=work.workers, progress=step, **given)
+    if work.part is not None:
+        return work.finish(output)
     output.written(len(done.written), args.output, done.already_there, done.stale)
     if done.written:
         output.say(f"{done.flips:,} of {plural(done.voxels, 'voxel')} changed their class")

@@ -10,13 +10,15 @@ from msgspec.structs import replace
 from segcal.atomic import temporary
 from segcal.benchmark.protocol import load_protocol
 from segcal.cli.console import Output
+from segcal.cli.dispatch import job_engine
+from segcal.cli.engine import engine_options, part_written
 from segcal.cli.parsing import at_least_one, device
 from segcal.cli.progress import step_bar
 from segcal.cli.reading import json_option
 from segcal.demo.embedded import open_embedded
 from segcal.report.paper_tables import FOLDER, task_table
 from segcal.studies.page import PAGE, write_page_of
-from segcal.studies.run import Finished
+from segcal.studies.run import Finished, run_units
 from segcal.studies.run import run as run_protocol
 from segcal.summary import SUMMARY
 from segcal.target import claim
@@ -40,6 +42,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", type=device, default="cpu", help="where to fit: cpu (default) or cuda")
     parser.add_argument("--overwrite", action="store_true", help="replace files that a benchmark did not write")
     json_option(parser)
+    engine_options(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -49,8 +52,11 @@ def run(args: argparse.Namespace) -> int:
     # Predictions of embedded tasks are kept while it runs.
     with claim(args.output), step_bar("benchmark") as show, temporary(args.output) as cache:
         embedded, workers = partial(open_embedded, cache=cache), args.workers or protocol.workers
-        protocol = replace(protocol, device=args.device, workers=workers, embedded=embedded)
-        finished = run_protocol(protocol, args.output, show, output.failed, args.overwrite)
+        protocol, args.workers = replace(protocol, device=args.device, workers=workers, embedded=embedded), workers
+        given = (protocol, args.output, show, output.failed, args.overwrite, job_engine(args))
+        if args.part_id is not None and run_units(*given):
+            return part_written(output, args.part_id, args.num_parts, args.output)
+        finished = run_protocol(*given)
         write_page_of(finished, overwrite=args.overwrite)
     _print(output, finished, args.output)
     return output.finish()

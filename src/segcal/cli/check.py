@@ -9,8 +9,10 @@ import segcal
 from segcal.cases import CheckResult
 from segcal.cli.codes import DONE, SOME_FAILED, USER_ERROR
 from segcal.cli.console import Output
+from segcal.cli.engine import engine_of
 from segcal.cli.progress import case_bar
 from segcal.cli.reading import read_options
+from segcal.cli.recorded import output_option, result_path
 from segcal.cli.wording import in_options, plural, table
 
 LISTED = 5
@@ -31,6 +33,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     names = "PREDICTIONS LABELS"
     option("paths", nargs="+", type=Path, metavar=names, help="folders; of several, the last holds labels")
     option("--no-labels", action="store_true", help="all folders hold predictions")
+    output_option(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -39,12 +42,15 @@ def run(args: argparse.Namespace) -> int:
     alone = args.no_labels or len(args.paths) == 1
     folders, labels = (args.paths, None) if alone else (args.paths[:-1], args.paths[-1])
     cases = segcal.open_cases(folders, labels, strict=args.strict, **read_options(args))
-    with case_bar("checking", len(cases)) as step:
-        result = segcal.check(cases, progress=step, workers=args.workers, strict=args.strict)
+    path = result_path(args, "check.json")
+    with engine_of(args, cases) as work, case_bar("checking", len(own := work.own(cases))) as step:
+        result = segcal.check(own, progress=step, workers=work.workers, strict=args.strict)
+    if work.part is not None:
+        return work.finish(output)
     output.say(*_lines(result))
     problems = [asdict(problem) | {"text": in_options(problem.text)} for problem in result.problems]
     found = {"classes": result.class_table(), "problems": problems, "rows": [asdict(row) for row in result.rows]}
-    output.document({name: getattr(result, name) for name in FACTS} | found)
+    output.document({name: getattr(result, name) for name in FACTS} | found, path)
     return DONE if result.usable else SOME_FAILED if len(result.broken) < result.cases else USER_ERROR
 
 

@@ -24,8 +24,11 @@ COMMANDS = {
     "benchmark": "the paper's protocol on your own cases",
     "report": "one offline page: verdict, tables, diagrams, cases",
     "card": "a calibration card: data, promises, numbers by subgroup, limits",
+    "merge": "put the parts of a command together",
 }
-ALONE = ("demo", "benchmark", "export", "nnunet", "card")  # read no predictions of their own
+ALONE = ("demo", "benchmark", "export", "nnunet", "card", "merge")  # read no predictions of their own
+# Commands over cases, which may be done in parts or elsewhere; as may the jobs of a benchmark.
+DIVIDED = ("check", "fit", "apply", "evaluate", "audit", "trust")
 
 
 class _Command(Parser):
@@ -48,6 +51,8 @@ class _Command(Parser):
             reading.reading_options(self)
             reading.common_options(self)
         module.declare(self)
+        if name in DIVIDED:
+            import_module("segcal.cli.engine").engine_options(self)
         self.set_defaults(run=module.run)
         self.declared = True
         return self

@@ -7,6 +7,7 @@ from typing import Any
 
 from rich.console import Console
 
+from segcal.atomic import write_text
 from segcal.cases.base import CaseError
 from segcal.cli.codes import DONE, SOME_FAILED
 from segcal.cli.wording import in_options, plural
@@ -42,10 +43,12 @@ class Output:
                 self._out.print(text)
             self._out.file.write("\n".join(line.rstrip() for line in captured.get().splitlines()) + "\n")
 
-    def document(self, data: dict[str, Any]) -> None:
-        """Print the JSON document, if it was asked for; the cases that failed are part of it."""
+    def document(self, data: dict[str, Any], path: Path | None = None) -> None:
+        """Print the JSON document, if it was asked for, and write it; the cases that failed are part of it."""
+        failed = {failure.case_id: in_options(failure.reason) for failure in self.failures}
+        if path is not None:
+            write_text(path, json_text({"made_by": f"segcal {path.stem}"} | data | {"failed": failed}, indent=1) + "\n")
         if self._json:
-            failed = {failure.case_id: in_options(failure.reason) for failure in self.failures}
             sys.stdout.write(json_text(data | {"failed": failed}, indent=1) + "\n")
 
     def warn(self, text: str) -> None:

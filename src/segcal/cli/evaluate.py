@@ -7,8 +7,10 @@ from pathlib import Path
 import segcal
 from segcal.cases import split_folders
 from segcal.cli.console import Output
+from segcal.cli.engine import engine_of
 from segcal.cli.progress import case_bar
 from segcal.cli.reading import open_folders
+from segcal.cli.recorded import output_option, result_path
 from segcal.evaluation.evaluate import TITLES, check_match, evaluate_by_part
 from segcal.evaluation.result import CSV_SIGNATURE, SUMMARY_SIGNATURE, labelled_rows, plain_by_part
 from segcal.report.evaluated import write_evaluation
@@ -33,6 +35,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--calibrator", type=Path, metavar="CAL", help="a folder written by segcal fit")
     parser.add_argument("--metrics", metavar="A,B,...", help=f"some of: {', '.join(segcal.METRICS)}; default: most")
+    output_option(parser)
     parser.add_argument("--csv", type=Path, metavar="FILE", help="write one row per case, before and after")
     parser.add_argument("--summary", type=Path, metavar="FILE", help="write JSON shaped like nnU-Net's summary.json")
     parser.add_argument("--report", type=Path, metavar="FILE", help="write one offline HTML page of what was found")
@@ -50,14 +53,18 @@ def run(args: argparse.Namespace) -> int:
         check_match(fitted, cases, args.ignore_pooling)
     inputs = [path for case_id in cases.ids for path in cases.sources(case_id)]
     inputs += [] if args.calibrator is None else list(args.calibrator.iterdir())
-    for path, signature in zip((args.csv, args.summary, args.report), SIGNATURES, strict=True):
-        if path is not None:
-            check_file(path, signature, inputs, args.overwrite)
-    with case_bar("measuring", len(cases)) as step:
+    path = result_path(args, "evaluate.json")
+    args.csv = args.csv or result_path(args, "cases.csv", CSV_SIGNATURE)
+    args.summary = args.summary or result_path(args, "summary.json", SUMMARY_SIGNATURE)
+    for target, signature in zip((args.csv, args.summary, args.report), SIGNATURES, strict=True):
+        check_file(target, signature, inputs, args.overwrite) if target is not None else None
+    with engine_of(args, cases) as work, case_bar("measuring", len(own := work.own(cases))) as step:
         failed, metrics = None if args.strict else output.failed, args.metrics and args.metrics.split(",")
-        options = {"metrics": metrics, "seed": args.seed, "workers": args.workers, "progress": step}
-        options |= {"device": args.device}
-        results = evaluate_by_part(cases, fitted, failed, **options)
+        options = {"metrics": metrics, "seed": args.seed, "workers": work.workers, "progress": step, "device": args.device}
+        options |= {} if work.part is None else {"replicates": 1}  # of a part only the tables are kept
+        results = evaluate_by_part(own, fitted, failed, **options)
+    if work.part is not None:
+        return work.finish(output)
     part, first = next(iter(results.items()))
     if args.csv is not None:
         replace(first, rows=labelled_rows(results)).to_csv(args.csv)
@@ -67,5 +74,5 @@ def run(args: argparse.Namespace) -> int:
         write_evaluation(args.report, first, cases, fitted, part)
     for name, result in results.items():
         output.say(f"{TITLES[name]}:", result.table(output.width))
-    output.document(plain_by_part(results))
+    output.document(plain_by_part(results), path)
     return output.finish()

@@ -5,12 +5,14 @@ import argparse
 import segcal
 from segcal.cases import Cases, FileCases, load_split, save_split, split_folders
 from segcal.cli.console import Output
+from segcal.cli.engine import engine_of
 from segcal.cli.fit_options import ABOUT, declare
 from segcal.cli.fit_result import print_fit
 from segcal.cli.fit_trust import remember
 from segcal.cli.reading import open_folders
 from segcal.errors import InputError
 from segcal.fitting.artifact import check_place
+from segcal.fitting.contest import read_part
 from segcal.fitting.division import divide
 from segcal.pooling import BEST
 from segcal.target import claim_beside
@@ -22,21 +24,26 @@ FIT_OPTIONS = ("lam", "mu", "voxels", "seed", "method", "verify")
 
 def run(args: argparse.Namespace) -> int:
     """Fit, save and print."""
-    check_place(args.output, args.overwrite)
     output = Output(args.json)
-    with claim_beside(args.output):
-        cases = open_folders(args, *split_folders(args.paths), pooling=BEST)
-        calibration, validation = _divide(args, cases)
+    if args.part_id is None:
+        check_place(args.output, args.overwrite)
+    cases = open_folders(args, *split_folders(args.paths), pooling=BEST)
+    calibration, validation = _divide(args, cases)
+    used = [calibration] if validation is None else [calibration, validation]
+    with claim_beside(args.output), engine_of(args, *used) as work:
         config = segcal.FitConfig(**{name: getattr(args, name) for name in FIT_OPTIONS})
-        how = {"validation": validation, "config": config, "device": args.device, "workers": args.workers}
+        how = {"validation": validation, "config": config, "device": args.device, "workers": work.workers}
         how["failed"] = None if args.strict else output.failed
+        kept = {"preserve": args.preserve, "allow_offset_dependent": args.allow_offset_dependent}
+        names = None if args.calibrator is None else [args.calibrator]
+        if work.part is not None:
+            read_part(calibration, names=names, **kept, **how)
+            return work.finish(output)
         if args.calibrator is not None and len(cases.poolings) == 1:
             fitted = segcal.fit(args.calibrator, calibration, **how)
         else:  # a name alone leaves the pooling to be chosen
-            names = None if args.calibrator is None else [args.calibrator]
-            kept = {"preserve": args.preserve, "allow_offset_dependent": args.allow_offset_dependent}
             fitted = segcal.choose(calibration, names=names, **kept, **how)
-        fitted = remember(args, fitted, cases, output)
+        fitted = remember(args, fitted, cases, output, work.workers)
         segcal.save(fitted, args.output, args.overwrite)
     print_fit(output, fitted, args.output)
     return output.finish()

@@ -4,6 +4,7 @@ import argparse
 
 import segcal
 from segcal.cases import Cases, FileCases
+from segcal.cases.parallel import Workers
 from segcal.cli.console import Output
 from segcal.cli.reading import open_folders
 from segcal.cli.wording import plural
@@ -19,12 +20,12 @@ JUDGED = {
 }
 
 
-def remember(args: argparse.Namespace, fitted: Fitted, cases: FileCases, output: Output) -> Fitted:
+def remember(args: argparse.Namespace, fitted: Fitted, cases: FileCases, output: Output, workers: Workers) -> Fitted:
     """Return the calibrator with its reference cases, where there are any."""
     judges = _judges(args, fitted, cases)
     if judges is None:
         return fitted
-    how = {"device": args.device, "workers": args.workers, "failed": None if args.strict else output.failed}
+    how = {"device": args.device, "workers": workers, "failed": None if args.strict else output.failed}
     learned = segcal.learn_trust(fitted, judges, **how)
     assert learned.reference is not None
     source, count = learned.reference.source, len(learned.reference.cases)

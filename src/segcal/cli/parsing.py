@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any, NoReturn
 
 from segcal.cli.codes import USER_ERROR
+from segcal.errors import InputError
 from segcal.names import clean
 
 WIDTH = 100
@@ -77,3 +78,11 @@ def regions(text: str) -> dict[str, list[int]]:
 def voxels(text: str) -> int | str:
     """Return a count of voxels, or "all"."""
     return text if text == "all" else at_least_one(text)
+
+
+def named(text: str) -> tuple[str, str]:
+    """Return the name and the expression of a biomarker."""
+    name, equals, expression = text.partition("=")
+    if not equals or not name.strip():
+        raise InputError(f"--biomarker is {text!r}, but NAME=EXPRESSION is needed. Write EF=({{a@1}}-{{a@2}})/{{a@1}}.")
+    return name.strip(), expression

@@ -6,10 +6,11 @@ from pathlib import Path
 import segcal
 from segcal.cases.parallel import map_ids
 from segcal.cli.console import Output
+from segcal.cli.engine import engine_of
+from segcal.cli.parsing import named
 from segcal.cli.progress import case_bar
 from segcal.cli.reading import open_folders
 from segcal.cli.wording import plural
-from segcal.errors import InputError
 from segcal.report.page import PAGE_SIGNATURE
 from segcal.report.trusted import write_trust_page
 from segcal.target import check_file, claim
@@ -26,7 +27,7 @@ ABOUT = {
     "    --biomarker 'EF=100*({left ventricle@01}-{left ventricle@02})/{left ventricle@01}'",
 }
 SIGNATURES = {"trust.json": JSON_SIGNATURE, "trust.csv": CSV_SIGNATURE, "report.html": PAGE_SIGNATURE}
-OPTIONS = ("level", "tau", "link", "ignore_pooling", "device", "workers")
+OPTIONS = ("level", "tau", "link", "ignore_pooling", "device")
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -52,27 +53,25 @@ def run(args: argparse.Namespace) -> int:
     fitted = segcal.load(args.calibrator)
     cases = open_folders(args, args.paths, pooling=fitted.pooling)
     given = {name: getattr(args, name) for name in OPTIONS} | {"background": not args.all_classes}
-    given["biomarkers"] = dict(_named(text) for text in args.biomarker)
+    # A part has not all cases of a subject.
+    given["biomarkers"] = dict(named(text) for text in args.biomarker if args.part_id is None)
     given["failed"] = None if args.strict else output.failed
-    with claim(args.output):
+    with claim(args.output), engine_of(args, cases) as work:
         for name, signature in SIGNATURES.items():
             check_file(args.output / name, signature, (), args.overwrite)
-        with case_bar("judging", len(cases)) as step:
-            result = segcal.trust(fitted, cases, progress=step, **given)
-        write_trust(result, args.output)
-        write_trust_page(args.output / "report.html", result, fitted, cases)
+        with case_bar("judging", len(own := work.own(cases))) as step:
+            result = segcal.trust(fitted, own, progress=step, workers=work.workers, **given)
+        if work.part is None:
+            write_trust(result, args.output)
+            write_trust_page(args.output / "report.html", result, fitted, cases)
         if args.masks:
+            again = args.overwrite or work.part is not None  # a part goes on
             structures = range(0 if args.all_classes else 1, fitted.calibrator.num_classes)
-            write = MaskWriter(fitted, cases, structures, 1 - args.level, args.output / "masks", args.overwrite)
-            written = list(map_ids(cases.ids, write, args.workers, given["failed"]))
+            write = MaskWriter(fitted, cases, structures, 1 - args.level, args.output / "masks", again)
+            written = list(map_ids(own.ids, write, work.workers, given["failed"]))
             output.say(f"{plural(len(written), 'case')} written to {args.output / 'masks'}")
+    if work.part is not None:
+        return work.finish(output)
     output.say(*result.parts(), f"written to {args.output}")
     output.document(result.to_plain() | {"output": str(args.output)})
     return output.finish()
-
-
-def _named(text: str) -> tuple[str, str]:
-    name, equals, expression = text.partition("=")
-    if not equals or not name.strip():
-        raise InputError(f"--biomarker is {text!r}, but NAME=EXPRESSION is needed. Write EF=({{a@1}}-{{a@2}})/{{a@1}}.")
-    return name.strip(), expression

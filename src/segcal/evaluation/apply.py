@@ -21,7 +21,7 @@ from segcal.calibrators.base import Calibrator
 from segcal.calibrators.per_region import PerRegion
 from segcal.cases.base import Case, CaseError, Cases
 from segcal.cases.files import FileCases
-from segcal.cases.parallel import map_cases
+from segcal.cases.parallel import Workers, map_cases
 from segcal.cases.records import APPLIED as FORMAT
 from segcal.cases.records import MARKER, Records, read_marker
 from segcal.cases.suspicion import doubtful_kind, warn
@@ -81,7 +81,7 @@ def apply(
     overwrite: bool = False,
     ignore_pooling: bool = False,
     device: str | torch.device | None = None,
-    workers: int = 1,
+    workers: Workers = 1,
     progress: Callable[[str], None] | None = None,
     failed: Callable[[CaseError], None] | None = None,
 ) -> Applied:
@@ -96,7 +96,7 @@ def apply(
         overwrite: clear a folder that another calibrator made, and remove results that have no input any more.
         ignore_pooling: go on although the calibrator was fitted for another pooling.
         device: where to calibrate; the CPU if not given.
-        workers: how many processes calibrate cases.
+        workers: how many processes calibrate cases, or an engine of :mod:`segcal.scale`.
         progress: called with the id of each case when it is done, or found complete.
         failed: takes the error of a case that is not usable, which is then left out; without it the error is raised.
     """

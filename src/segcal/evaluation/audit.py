@@ -18,7 +18,7 @@ from segcal.calibrators.base import Calibrator
 from segcal.calibrators.per_region import PerRegion
 from segcal.cases import as_cases
 from segcal.cases.base import CaseError
-from segcal.cases.parallel import map_cases
+from segcal.cases.parallel import Workers, map_cases
 from segcal.errors import InputError
 from segcal.evaluation.evaluate import check_regions
 from segcal.evaluation.slabs import as_seen
@@ -95,7 +95,7 @@ class Audit:
 def audit(
     calibrator: Calibrator | Fitted,
     cases: Any = None,
-    workers: int = 1,
+    workers: Workers = 1,
     failed: Callable[[CaseError], None] | None = None,
     progress: Callable[[], None] | None = None,
     device: str | torch.device | None = None,

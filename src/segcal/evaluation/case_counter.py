@@ -15,6 +15,7 @@ from segcal.errors import InputError
 from segcal.evaluation.slabs import calibrated_scores
 from segcal.metrics import Metric
 from segcal.metrics.needs import Needs
+from segcal.resample import row_blocks
 from segcal.statistics import BandCache, CaseTables, Counted, total_of
 from segcal.summary import Difference, Draws, Estimate, difference, estimate, percentile_interval
 from segcal.types import Context
@@ -107,9 +108,12 @@ def pooled_replicates(parts: Sequence[Any], value: Callable[[Any], float | None]
 
     A table is a dataclass of arrays; `value` reads the number from a sum of them.
     """
-    weights = draws.weights[0].astype(np.int64)
-    names = [f.name for f in fields(parts[0])]
-    sums = {name: np.tensordot(weights, np.stack([np.asarray(getattr(p, name)) for p in parts]), 1) for name in names}
+    weights = draws.weights[0]
+    tables = {f.name: np.stack([np.asarray(getattr(p, f.name)) for p in parts]) for f in fields(parts[0])}
+    sums = {
+        name: np.concatenate([np.tensordot(rows.astype(np.int64), table, 1) for rows in row_blocks(weights)])
+        for name, table in tables.items()
+    }
     kind = type(parts[0])
     found = [value(kind(**{name: column[i] for name, column in sums.items()})) for i in range(len(weights))]
     return np.array([np.nan if number is None else number for number in found])

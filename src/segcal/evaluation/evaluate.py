@@ -21,7 +21,7 @@ from segcal.calibrators.per_region import PerRegion
 from segcal.cases import as_cases
 from segcal.cases.base import Case, CaseError, Cases
 from segcal.cases.files import FileCases
-from segcal.cases.parallel import map_cases
+from segcal.cases.parallel import Workers, map_cases
 from segcal.cases.records import read_marker
 from segcal.cases.suspicion import Suspicion, doubtful_kind, like_probabilities, other_origin, warn
 from segcal.errors import InputError
@@ -60,7 +60,7 @@ def evaluate(
     level: float = LEVEL,
     bands: BandCache | None = None,
     progress: Callable[[str], None] | None = None,
-    workers: int = 1,
+    workers: Workers = 1,
     failed: Callable[[CaseError], None] | None = None,
     *,
     labels: Any = None,
@@ -79,7 +79,8 @@ def evaluate(
         level: level of the intervals.
         bands: keeps the boundary bands of label maps between calls on the same cases.
         progress: called with the id of each case when it is done.
-        workers: how many processes measure cases at a time; the result is the same to the last bit.
+        workers: how many processes measure cases at a time, or an engine of :mod:`segcal.scale`; the result is the same
+            to the last bit.
         failed: takes the error of a case that is not usable, which is then left out; without it the error is raised.
         labels: of arrays.
         device: where the calibrator computes, slab by slab; where it is, if not given. Cases are counted in memory.

@@ -34,6 +34,8 @@ class FitConfig:
         weight_decay: for calibrators with convolutions or networks; None: as for the learning rate.
         checkpoint: a folder in which training by gradient keeps its state after every round, and from which the same
             call goes on; None: nowhere. Where it lies decides no number, so it is not written to artefacts.
+        journal: a file by which processes with the same call share the trials of the paper's method, and all take the
+            best; None: this one does them all. What is proposed then depends on what the others have found so far.
     """
 
     lam: float | None = None
@@ -52,6 +54,7 @@ class FitConfig:
     max_steps: int = 1000
     weight_decay: float | None = None
     checkpoint: str | None = None
+    journal: str | None = None
 
     def __post_init__(self) -> None:
         if self.voxels != "all" and (
@@ -88,7 +91,7 @@ class FitConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data: what decides the result."""
-        return {name: value for name, value in asdict(self).items() if name != "checkpoint"}
+        return {name: value for name, value in asdict(self).items() if name not in ("checkpoint", "journal")}
 
 
 def check_config(config: object) -> FitConfig:

@@ -16,6 +16,8 @@ import torch
 
 from segcal.calibrators import make_calibrator
 from segcal.cases.base import CaseError, Cases
+from segcal.cases.parallel import Engine, Workers
+from segcal.errors import InputError
 from segcal.fitting.by_region import best_pooling, competing, fit_by_region
 from segcal.fitting.certificate import Fitted
 from segcal.fitting.choice import (
@@ -59,7 +61,7 @@ def choose(
     allow_offset_dependent: bool = False,
     config: FitConfig | None = None,
     device: str | torch.device | None = None,
-    workers: int = 1,
+    workers: Workers = 1,
     *,
     validation: Any = None,
     names: Sequence[str] | None = None,
@@ -97,12 +99,33 @@ def choose(
     names = candidates(cases.num_classes, preserve, allow_offset_dependent) if names is None else names
     for name, pooling in itertools.product(names, cases.poolings):
         cases.pooled(pooling).require_offset(name, make_calibrator(name, cases.num_classes).translation_invariant)
-    contexts = {context for name in names for context in make_calibrator(name, 2).wants}
     config = check_config(config)
     check_device(device)
     with Progress("choosing") as progress:
-        data = read_poolings(cases, validation, config, progress, workers, failed, contexts=contexts)
+        data = read_poolings(cases, validation, config, progress, workers, failed, contexts=_wanted(names))
         return compare(names, data, config, device, progress).fitted
+
+
+def read_part(
+    cases: Cases,
+    workers: Engine,
+    config: FitConfig,
+    validation: Cases | None = None,
+    names: Sequence[str] | None = None,
+    preserve: Preserve = "argmax",
+    allow_offset_dependent: bool = False,
+    failed: Callable[[CaseError], None] | None = None,
+    **unused: Any,
+) -> None:
+    """Draw the voxels that an engine keeps for :func:`choose` or :func:`segcal.fit`; the arguments are theirs."""
+    if config.voxels == "all":
+        raise InputError("voxels='all' is given, but a part keeps voxels that were drawn. Give a number of them.")
+    names = candidates(cases.num_classes, preserve, allow_offset_dependent) if names is None else names
+    read_poolings(cases, validation, check_config(config), silent, workers, failed, contexts=_wanted(names))
+
+
+def _wanted(names: Sequence[str]) -> set[str]:
+    return {context for name in names for context in make_calibrator(name, 2).wants}
 
 
 def read_poolings(

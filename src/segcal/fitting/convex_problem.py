@@ -14,7 +14,8 @@ comes with every pass.
 
 import copy
 from abc import abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -109,10 +110,10 @@ class TemperatureProblem(ConvexProblem):
 
     def evaluate(self, theta: Tensor, blocks: list[int]) -> tuple[Tensor, Tensor]:
         """Return the mean NLL and its derivative; remember the second."""
+        beta, kept = float(theta[0, 0]), self._batches()
         sums = torch.zeros(3, dtype=torch.float64)
-        for voxels in self._batches():
-            terms = temperature_terms(voxels.logits, voxels.labels, voxels.weight, float(theta[0, 0]))
-            sums += torch.tensor(terms, dtype=torch.float64)
+        for own in [_terms(beta, self._device, "", kept)] if kept is not None else self._streamed(beta):
+            sums += own
         sums /= self._weight
         self._second = sums[2].reshape(1, 1)
         return sums[:1].clone(), sums[1].reshape(1, 1)
@@ -125,18 +126,31 @@ class TemperatureProblem(ConvexProblem):
         """It is exact already."""
         return False
 
-    def _batches(self) -> Iterable[Voxels]:
-        if self._kept is not None:
+    def _streamed(self, beta: float) -> Iterator[Tensor]:
+        return self._source.each_case(partial(_terms, beta, self._device))
+
+    def _batches(self) -> list[Voxels] | None:
+        """Return the voxels that are kept; None where they are streamed."""
+        if self._kept is not None or (self._source.streamed and self._stride == 1):
             return self._kept
-        batches = (
-            voxels.each(lambda x: x[..., :: self._stride].contiguous().to(self._device)) for voxels in self._source
-        )
-        if self._source.streamed and self._stride == 1:
-            return batches
-        self._kept = list(batches)
+        parts = self._source.each_case(partial(_every, self._stride))
+        self._kept = [voxels.each(lambda x: x.to(self._device)) for part in parts for voxels in part]
         if self._stride > 1:
             self._weight = sum(float(voxels.weight.sum(dtype=torch.float64)) for voxels in self._kept)
         return self._kept
+
+
+def _terms(beta: float, device: torch.device, case_id: str, batches: Iterable[Voxels]) -> Tensor:
+    """Return the sums of the likelihood and its derivatives over batches."""
+    sums = torch.zeros(3, dtype=torch.float64)
+    for voxels in batches:
+        logits, labels, weight = (x.contiguous().to(device) for x in voxels[:3] if x is not None)
+        sums += torch.tensor(temperature_terms(logits, labels, weight, beta), dtype=torch.float64)
+    return sums
+
+
+def _every(stride: int, case_id: str, batches: Iterable[Voxels]) -> list[Voxels]:
+    return [voxels.each(lambda x: x[..., ::stride].contiguous()) for voxels in batches]
 
 
 def coarse_stride(voxels: int) -> int:
@@ -221,8 +235,7 @@ class LinearProblem(ConvexProblem, ProductProblem):
         """Return objective and gradient of the experts asked for, in one pass."""
         values, gradients = torch.zeros(len(theta), dtype=torch.float64), torch.zeros_like(theta)
         new = [e for e in blocks if e not in self._values or not torch.equal(self._values[e][0], theta[e])]
-        for expert, block in self._frames.blocks(new) if new else ():
-            value, gradient = self._calibrator.likelihood(block, theta[expert])
+        for expert, value, gradient in self._frames.likelihood(theta, new) if new else ():
             values[expert] += value / self._frames.total_weight
             gradients[expert] += gradient / self._frames.total_weight
         for expert in new:

@@ -9,6 +9,7 @@ import torch
 from segcal.calibrators import make_calibrator
 from segcal.calibrators.base import Calibrator
 from segcal.cases.base import CaseError, Cases
+from segcal.cases.parallel import Workers
 from segcal.errors import InputError
 from segcal.fitting.by_region import fit_by_region, inner_of
 from segcal.fitting.certificate import Certificate, Fitted
@@ -81,7 +82,7 @@ def fit(
     device: str | torch.device | None = None,
     *,
     validation: Any = None,
-    workers: int = 1,
+    workers: Workers = 1,
     failed: Callable[[CaseError], None] | None = None,
     **declared: Any,
 ) -> Fitted:

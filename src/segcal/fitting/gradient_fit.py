@@ -111,7 +111,8 @@ def _search(request: Request, calibrator: Calibrator, data: LearningData) -> Fou
         return training, model
 
     if config.method == "paper":
-        return search(Search(config, (False, False), decays=True), run, request.report)
+        name = f"{calibrator.name}, {request.cases.fingerprint()}"
+        return search(Search(config, (False, False), decays=True, name=name), run, request.report)
     trial = Trial(_defaults(config, tiles=not calibrator.pointwise), 0.0, 0.0)
     training, model = run(trial, 0)
     return Found(training, trial, model, (), training.steps)

@@ -21,6 +21,9 @@ which has this value and this gradient, however :math:`\theta` depends on what i
 the calibrator's coordinates once for all trials, so that a comparison with the exact fit compares methods.
 """
 
+import importlib
+import json
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -44,6 +47,8 @@ LEARNING_RATES = (1e-4, 3e-2)
 PATIENCES = (10, 20, 50)
 STRENGTHS = (1e-6, 1e-1)
 WEIGHT_DECAYS = (1e-6, 1e-2)
+# So long nothing may come from other processes before the trials that they have are given up.
+PATIENCE_SECONDS = 600.0
 
 
 @dataclass(frozen=True)
@@ -73,9 +78,12 @@ class Search:
         config: what is fixed, and the seed.
         strengths: whether the calibrator's penalty depends on (lam, mu).
         decays: whether weight decay is searched.
+        name: of what is fitted to what; processes that share a journal share the trials of one name.
     """
 
-    def __init__(self, config: FitConfig, strengths: tuple[bool, bool], decays: bool = False) -> None:
+    def __init__(
+        self, config: FitConfig, strengths: tuple[bool, bool], decays: bool = False, name: str = "segcal"
+    ) -> None:
         optuna = _import_optuna()
         self._config = config
         self._used = dict(zip(("lam", "mu", "weight_decay"), (*strengths, decays), strict=True))
@@ -85,13 +93,46 @@ class Search:
         level = optuna.logging.get_verbosity()
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         try:
-            self._study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=config.seed))
+            sampler = optuna.samplers.TPESampler(seed=config.seed)
+            where = None if config.journal is None else _journal(config.journal)
+            title = None if where is None else f"{name}, {json.dumps(config.to_dict())}"
+            self._study = optuna.create_study(sampler=sampler, storage=where, study_name=title, load_if_exists=True)
         finally:
             optuna.logging.set_verbosity(level)
 
-    def ask(self) -> Trial:
-        """Return the next proposal."""
-        config, self._open = self._config, self._study.ask()
+    def ask(self) -> Trial | None:
+        """Return the next proposal; None if all trials are done, or with another process."""
+        optuna, self._open = _import_optuna(), self._study.ask()
+        if self._open.number >= self.trials:
+            self._study.tell(self._open, state=optuna.trial.TrialState.FAIL)
+            return None
+        if self._config.journal is not None:
+            # Two processes must not draw the same numbers: each trial has its own, whoever does it.
+            self._study.sampler = optuna.samplers.TPESampler(seed=self._config.seed + self._open.number)
+        return self._propose(self._config)
+
+    def finished(self) -> list[Any]:
+        """Return all trials in their order, when all are done; wait for those that others do."""
+        changed, before = time.monotonic(), -1
+        while True:
+            trials = [each for each in self._study.get_trials(deepcopy=False) if each.number < self.trials]
+            done = [each for each in trials if each.state.name == "COMPLETE"]
+            if len(done) == self.trials or time.monotonic() - changed > PATIENCE_SECONDS:
+                return sorted(done, key=lambda each: each.number)
+            changed, before = (time.monotonic(), len(done)) if len(done) != before else (changed, before)
+            time.sleep(0.1)
+
+    def again(self, trial: Any) -> Trial:
+        """Return the proposal that a trial of another process was."""
+        self._open = _import_optuna().trial.FixedTrial(trial.params, trial.number)
+        return self._propose(self._config)
+
+    @property
+    def number(self) -> int:
+        """The number of the last proposal."""
+        return int(self._open.number)
+
+    def _propose(self, config: FitConfig) -> Trial:
         rate, patience = config.learning_rate, config.patience
         if rate is None:
             rate = self._open.suggest_float("learning_rate", *LEARNING_RATES, log=True)
@@ -101,8 +142,9 @@ class Search:
         decay = self._strength("weight_decay", WEIGHT_DECAYS)
         return Trial(TrainOptions(rate, patience, config.max_steps, decay), lam, mu)
 
-    def tell(self, validation_nll: float) -> None:
-        """Give the result of the last proposal."""
+    def tell(self, validation_nll: float, steps: int) -> None:
+        """Give the result of the last proposal, and how many rounds it took."""
+        self._open.set_user_attr("steps", steps)
         self._study.tell(self._open, validation_nll)
 
     def chosen(self, trial: Trial) -> dict[str, float]:
@@ -125,19 +167,28 @@ class Search:
 def search(proposals: Search, run: Callable[[Trial, int], tuple[Training, Calibrator]], report: Report) -> Found:
     """Run the trials that are proposed and return the best; `run` trains a model as the trial of a number says."""
     best: tuple[Training, Trial, Calibrator] | None = None
-    path: list[dict[str, float]] = []
-    steps = 0
-    for number in range(proposals.trials):
-        trial = proposals.ask()
-        training, model = run(trial, number)
-        proposals.tell(training.best)
-        steps += training.steps
-        path.append({**proposals.chosen(trial), "validation_nll": training.best})
-        report(f"trial {number + 1} of {proposals.trials}: validation NLL {training.best:.5f}")
+    own = -1
+    while (trial := proposals.ask()) is not None:
+        training, model = run(trial, proposals.number)
+        proposals.tell(training.best, training.steps)
+        report(f"trial {proposals.number + 1} of {proposals.trials}: validation NLL {training.best:.5f}")
         if best is None or training.best < best[0].best:
-            best = training, trial, model
+            best, own = (training, trial, model), proposals.number
+    done = proposals.finished()
+    winner = min(done, key=lambda each: (each.value, each.number))
+    if winner.number != own:  # another process has found it; what it did is done again, with the same result
+        trial = proposals.again(winner)
+        training, model = run(trial, winner.number)
+        best = training, trial, model
     assert best is not None
-    return Found(*best, tuple(path), steps)
+    path = tuple({**proposals.chosen(proposals.again(each)), "validation_nll": each.value} for each in done)
+    return Found(*best, path, sum(int(each.user_attrs["steps"]) for each in done))
+
+
+def _journal(path: str) -> Any:
+    """Return the storage in a file that processes, also of other machines, share."""
+    journal = importlib.import_module("optuna.storages.journal")
+    return importlib.import_module("optuna.storages").JournalStorage(journal.JournalFileBackend(path))
 
 
 def _import_optuna() -> Any:
@@ -185,7 +236,8 @@ def fit_as_in_paper(request: Request) -> Certificate:
         )
     calibrator, make = request.calibrator, LIKELIHOODS[request.calibrator.fitted_by]
     likelihood, validation = make(request, request.source), make(request, request.validation)
-    proposals = Search(request.config, calibrator.has_penalty)
+    name = f"{calibrator.name}, {request.cases.fingerprint()}"
+    proposals = Search(request.config, calibrator.has_penalty, name=name)
 
     def run(trial: Trial, number: int) -> tuple[Training, Calibrator]:
         model = trainable(calibrator)

@@ -11,6 +11,7 @@ from segcal.calibrators.base import Calibrator
 from segcal.calibrators.surroundings import CONTEXTS
 from segcal.cases.base import CaseError, Cases
 from segcal.cases.loader import as_cases
+from segcal.cases.parallel import Workers
 from segcal.cases.suspicion import single_folds, warn
 from segcal.cases.watch import Watch, look_at_members
 from segcal.errors import InputError
@@ -75,7 +76,7 @@ def read_data(
     validation: Cases | None,
     config: FitConfig,
     report: Report = silent,
-    workers: int = 1,
+    workers: Workers = 1,
     failed: Callable[[CaseError], None] | None = None,
     *,
     suspect: bool = False,
@@ -126,7 +127,7 @@ def _voxels(
     cases: Cases,
     config: FitConfig,
     report: Report,
-    workers: int,
+    workers: Workers,
     failed: Callable[[CaseError], None] | None,
     watch: Watch | None,
     part: str,

@@ -14,6 +14,7 @@ raised by :math:`1 + K / (K - 1)` for K folds (Nadeau and Bengio, 2003). With on
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -25,7 +26,7 @@ from segcal.calibrators.base import Calibrator
 from segcal.fitting.certificate import Certificate
 from segcal.fitting.request import Request
 from segcal.fitting.sample import Voxels
-from segcal.fitting.voxels import VoxelSource
+from segcal.fitting.voxels import StreamedVoxels, VoxelSource
 from segcal.statistics.boundary import BAND_EDGES
 
 STEP_VALUES = 1 << 21
@@ -114,18 +115,26 @@ def gap_sums(confidence: Tensor, right: Tensor, weight: Tensor, bins: int = BINS
 
 def measure(calibrator: Calibrator, held: VoxelSource, device: torch.device) -> dict[str, Worth]:
     """Return what a calibrator is worth on every case of a source that has labelled voxels."""
+    if isinstance(held, StreamedVoxels):
+        worths = held.each_case(partial(_case_worth, calibrator.cpu(), device))
+        return {case_id: worth for case_id, worth in zip(held.ids, worths, strict=True) if worth is not None}
     calibrator.to(device)
     found = {}
     for case_id in held.ids:
         one = held.subset([case_id])
-        if one.used:
-            found[case_id] = _worth(calibrator, one, device)
+        worth = _worth(calibrator, one, device) if one.used else None
+        if worth is not None:
+            found[case_id] = worth
     calibrator.cpu()
     return found
 
 
+def _case_worth(calibrator: Calibrator, device: torch.device, case_id: str, batches: Iterable[Voxels]) -> Worth | None:
+    return _worth(calibrator.to(device), batches, device)
+
+
 @torch.no_grad()
-def _worth(calibrator: Calibrator, source: VoxelSource, device: torch.device) -> Worth:
+def _worth(calibrator: Calibrator, source: Iterable[Voxels], device: torch.device) -> Worth | None:
     total = weight = 0.0
     gaps = torch.zeros(CASE_BINS, dtype=torch.float64)
     bands = torch.zeros(3, len(BAND_EDGES) + 1, dtype=torch.float64)  # gap, distance, weight; the last is no band
@@ -138,6 +147,8 @@ def _worth(calibrator: Calibrator, source: VoxelSource, device: torch.device) ->
         if voxels.distance is not None:
             gap = confidence.exp() - (decided == voxels.labels).to(confidence.dtype)
             bands += _band_sums(gap, voxels.distance, voxels.weight)
+    if not weight:
+        return None
     return Worth(total / weight, float(gaps.abs().sum()) / weight, _boundary_error(bands[:, :-1]))
 
 

@@ -7,8 +7,9 @@ A *sample* draws a bounded number of voxels from each case, once, and keeps them
 import copy
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 import torch
@@ -17,14 +18,18 @@ from torch import Tensor
 from segcal.calibrators.surroundings import CONTEXTS, each_context
 from segcal.cases.base import Case, CaseError, Cases, naming_case
 from segcal.cases.glance import Glance
-from segcal.cases.parallel import map_cases
+from segcal.cases.parallel import Engine, Workers, map_cases
 from segcal.errors import InputError
+from segcal.fitting.room import Room
 from segcal.fitting.sample import Voxels, draw, join, systematic
 from segcal.numerics import compute_dtype
 from segcal.statistics.boundary import find_boundary, squared_distances
 
 # Values in one step of a stream: bounds its memory whatever the size of a case.
 STEP_VALUES = 1 << 21
+
+Result = TypeVar("Result")
+CaseWork: TypeAlias = Callable[[str, Iterable[Voxels]], Result]
 
 
 class VoxelSource(ABC):
@@ -55,6 +60,14 @@ class VoxelSource(ABC):
     def total_weight(self) -> float:
         """Return what a mean divides by."""
         return float(self.available)
+
+    def each_case(self, function: CaseWork[Result]) -> Iterator[Result]:
+        """Yield what a function makes of the voxels of one case after the other, or of all at once where they are held.
+
+        It is given the id and the batches, and must be picklable: where cases are streamed, an engine may have other
+        machines go through them. The order is that of the cases, so that sums over them are the same to the last bit.
+        """
+        yield function("", iter(self))
 
 
 class HeldVoxels(VoxelSource):
@@ -100,21 +113,22 @@ class SampledVoxels(HeldVoxels):
         per_case: int,
         seed: int,
         tick: Callable[[], None],
-        workers: int = 1,
+        workers: Workers = 1,
         failed: Callable[[CaseError], None] | None = None,
         seen: Callable[[Glance], None] | None = None,
         contexts: Collection[str] = (),
     ) -> None:
         found: dict[str, int] = {}
         counts: dict[str, int] = {}
-        room = _Room(cases.num_classes, len(cases) * (per_case + 1), len(CONTEXTS) if contexts else None)
-        draw_from = partial(_draw_from, per_case, seed, contexts)
-        for case_id, (available, voxels) in map_cases(cases, draw_from, workers, failed, seen):
+        room = Room(cases.num_classes, len(cases) * (per_case + 1), len(CONTEXTS) if contexts else None)
+        found_in = map_cases(cases, partial(_draw_from, per_case, seed, contexts), workers, failed, seen)
+        for case_id, (available, voxels) in found_in:
             found[case_id], counts[case_id] = available, voxels.labels.numel()
             with naming_case(case_id):
                 room.add(voxels)
             tick()
-        refuse_nothing(sum(found.values()), len(cases), len(found))
+        if not (isinstance(workers, Engine) and workers.partial):
+            refuse_nothing(sum(found.values()), len(cases), len(found))
         super().__init__(room.content(), counts, sum(found.values()))
 
 
@@ -127,18 +141,17 @@ class StreamedVoxels(VoxelSource):
         self,
         cases: Cases,
         tick: Callable[[], None],
-        workers: int = 1,
+        workers: Workers = 1,
         failed: Callable[[CaseError], None] | None = None,
         seen: Callable[[Glance], None] | None = None,
         contexts: Collection[str] = (),
     ) -> None:
-        self.num_classes, self._contexts = cases.num_classes, contexts
+        self.num_classes, self._contexts, self._workers = cases.num_classes, contexts, workers
         found: dict[str, int] = {}
         for case_id, count in map_cases(cases, _count_labelled, workers, failed, seen):
             found[case_id] = count
             tick()
-        self.ids = tuple(found)
-        self._counts = found
+        self.ids, self._counts = tuple(found), found
         self._cases = cases.subset(found)
         self.used = self.available = sum(found.values())
         refuse_nothing(self.used, len(cases), len(found))
@@ -153,13 +166,27 @@ class StreamedVoxels(VoxelSource):
 
     def __iter__(self) -> Iterator[Voxels]:
         for case in self._cases:
-            labels = require_labels(case).reshape(-1)
-            logits = case.logits.reshape(case.logits.shape[0], -1)
-            around, distance = _around(case, self._contexts)
-            step = max(256, STEP_VALUES // logits.shape[0])
-            for start in range(0, labels.numel(), step):
-                part = slice(start, start + step)
-                yield _valid(Voxels(logits, labels, labels, around, distance).take(part))
+            yield from _batches(case, self._contexts)
+
+    def each_case(self, function: CaseWork[Result]) -> Iterator[Result]:
+        """Yield what a function makes of the voxels of one case after the other."""
+        # Processes would be started anew on every pass: without an engine, this one goes through the cases.
+        workers = self._workers.fresh() if isinstance(self._workers, Engine) else 1
+        for _, result in map_cases(self._cases, partial(_on_batches, self._contexts, function), workers):
+            yield result
+
+
+def _batches(case: Case, contexts: Collection[str]) -> Iterator[Voxels]:
+    labels = require_labels(case).reshape(-1)
+    logits = case.logits.reshape(case.logits.shape[0], -1)
+    around, distance = _around(case, contexts)
+    step = max(256, STEP_VALUES // logits.shape[0])
+    for start in range(0, labels.numel(), step):
+        yield _valid(Voxels(logits, labels, labels, around, distance).take(slice(start, start + step)))
+
+
+def _on_batches(contexts: Collection[str], function: CaseWork[Result], case: Case) -> Result:
+    return function(case.id, _batches(case, contexts))
 
 
 class KeptVoxels(VoxelSource):
@@ -228,46 +255,6 @@ def _valid(voxels: Voxels) -> Voxels:
     logits = voxels.logits.to(compute_dtype(voxels.logits.dtype)).contiguous()
     weight = torch.ones(voxels.labels.numel(), dtype=logits.dtype)
     return voxels._replace(logits=logits, labels=voxels.labels.to(torch.int32), weight=weight)
-
-
-class _Room:
-    """Room for a number of voxels, reserved as a whole before any case is read.
-
-    Small pieces kept one by one would lie between the large arrays of the cases, and memory in between could not be
-    used again: the process would grow with every case, though it keeps little of each.
-    """
-
-    def __init__(self, num_classes: int, most: int, contexts: int | None) -> None:
-        around = (None, None) if contexts is None else (torch.empty(contexts, most), torch.empty(most))
-        labels = torch.empty(most, dtype=torch.int32)
-        self._voxels = Voxels(torch.empty(num_classes, most), labels, torch.empty(most), *around)
-        self._used = 0
-
-    def add(self, voxels: Voxels) -> None:
-        mine = self._voxels
-        if voxels.logits.dtype == torch.float64 != mine.logits.dtype:
-            self._voxels = mine = mine._replace(logits=mine.logits.double(), weight=mine.weight.double())
-        part = slice(self._used, self._used + voxels.labels.numel())
-        for own, its in zip(mine, voxels, strict=True):
-            if own is not None and its is not None:
-                own[..., part] = its
-        if self._used and mine.context is not None and part.stop > self._used:
-            _same_known(mine.context[:, 0], mine.context[:, self._used])
-        self._used = part.stop
-
-    def content(self) -> Voxels:
-        return self._voxels.take(slice(self._used)).each(Tensor.contiguous)
-
-
-def _same_known(first: Tensor, other: Tensor) -> None:
-    """Refuse a case of whose surroundings more or less is known than of the first one's."""
-    for name, had, has in zip(CONTEXTS, (~first.isnan()).tolist(), (~other.isnan()).tolist(), strict=True):
-        if had != has:
-            raise InputError(
-                f"its {name} is {'known' if has else 'not known'}, but that of the first case is "
-                f"{'known' if had else 'not known'}. "
-                "Give all cases the same members and the same number of axes, or leave this one out."
-            )
 
 
 def _draw_from(per_case: int, seed: int, contexts: Collection[str], case: Case) -> tuple[int, Voxels]:

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from segcal.benchmark.protocol import Protocol
-from segcal.benchmark.run import Progress, Step, check_folder, exclude_broken, run_benchmark
+from segcal.benchmark.results import Results
+from segcal.benchmark.run import JobEngine, Progress, Step, check_folder, exclude_broken, run_benchmark
 from segcal.benchmark.summaries import write_summary
 from segcal.cases.base import CaseError
 from segcal.report.paper_tables import write_tables
@@ -24,25 +25,38 @@ class Finished(NamedTuple):
     left_out: dict[str, str]
 
 
+def run_units(
+    protocol: Protocol,
+    place: Path,
+    progress: Progress = lambda step: None,
+    failed: Callable[[CaseError], None] | None = None,
+    overwrite: bool = False,
+    engine: JobEngine | None = None,
+) -> tuple[Protocol, Results]:
+    """Run what comes before tables and studies, all of it or the part that an engine has; see :func:`run`."""
+    protocol = replace(protocol, studies=choose_studies(protocol.studies))
+    check_folder(place, overwrite)
+    if failed is not None:
+        protocol = exclude_broken(protocol, place, failed, progress)
+    return protocol, run_benchmark(protocol, place, progress, overwrite, engine)
+
+
 def run(
     protocol: Protocol,
     folder: str | Path,
     progress: Progress = lambda step: None,
     failed: Callable[[CaseError], None] | None = None,
     overwrite: bool = False,
+    engine: JobEngine | None = None,
 ) -> Finished:
     """Run a protocol with its studies; run again after an interruption, it goes on from there.
 
     `failed` takes cases that cannot be used, which are then left out; without it the first one ends the run. With
-    `overwrite` files that a benchmark did not write may be replaced.
+    `overwrite` files that a benchmark did not write may be replaced. An `engine` runs the jobs elsewhere.
     """
     place = Path(folder)
-    names = choose_studies(protocol.studies)
-    protocol = replace(protocol, studies=names)
-    check_folder(place, overwrite)
-    if failed is not None:
-        protocol = exclude_broken(protocol, place, failed, progress)
-    results = run_benchmark(protocol, place, progress, overwrite)
+    protocol, results = run_units(protocol, place, progress, failed, overwrite, engine)
+    names = protocol.studies or ()
     summary = write_summary(results)
     write_tables(summary, place)
     finished = Finished(Setting(protocol, results, summary), {}, {})

@@ -17,7 +17,7 @@ from segcal.calibrators import make_calibrator, registry_entry
 from segcal.calibrators.base import Calibrator
 from segcal.cases import as_cases
 from segcal.cases.base import CaseError, Cases
-from segcal.cases.parallel import map_ids
+from segcal.cases.parallel import Workers, map_ids
 from segcal.errors import InputError
 from segcal.evaluation.evaluate import check_match
 from segcal.fitting.certificate import Fitted
@@ -63,7 +63,7 @@ def learn_trust(
     *,
     held_out: bool = False,
     device: str | torch.device | None = None,
-    workers: int = 1,
+    workers: Workers = 1,
     failed: Callable[[CaseError], None] | None = None,
     progress: Step | None = None,
     **declared: Any,

@@ -20,7 +20,7 @@ import torch
 
 from segcal.cases import as_cases
 from segcal.cases.base import CaseError, Cases
-from segcal.cases.parallel import map_ids
+from segcal.cases.parallel import Workers, map_ids
 from segcal.errors import InputError
 from segcal.evaluation.evaluate import check_match
 from segcal.fitting.artifact import load
@@ -50,7 +50,7 @@ def monitor(
     stream_rate: float = STREAM_RATE,
     background: bool = True,
     device: str | torch.device | None = None,
-    workers: int = 1,
+    workers: Workers = 1,
     failed: Callable[[CaseError], None] | None = None,
     progress: Callable[[str], None] | None = None,
     **declared: Any,
@@ -94,7 +94,7 @@ def monitor(
 
 
 def _draws(
-    cases: Cases, seen: set[str], calibrator: Any, workers: int, failed: Any, progress: Any
+    cases: Cases, seen: set[str], calibrator: Any, workers: Workers, failed: Any, progress: Any
 ) -> Iterator[tuple[str, list[CaseSums]]]:
     """Yield the sums of one draw after the other, of which no case was seen before; the first case gives its place."""
     groups = dict(zip(cases.ids, group_names(cases, cases.ids), strict=True))

@@ -8,7 +8,7 @@ import torch
 
 from segcal.cases import as_cases
 from segcal.cases.base import CaseError, Cases
-from segcal.cases.parallel import map_ids
+from segcal.cases.parallel import Workers, map_ids
 from segcal.errors import InputError
 from segcal.evaluation.evaluate import check_match
 from segcal.fitting.artifact import load
@@ -41,7 +41,7 @@ def trust(
     biomarkers: Mapping[str, str] | None = None,
     background: bool = True,
     device: str | torch.device | None = None,
-    workers: int = 1,
+    workers: Workers = 1,
     ignore_pooling: bool = False,
     failed: Callable[[CaseError], None] | None = None,
     progress: Callable[[str], None] | None = None,
@@ -119,7 +119,7 @@ def sum_cases(
     fitted: Fitted,
     cases: Cases,
     device: str | torch.device | None,
-    workers: int,
+    workers: Workers,
     failed: Callable[[CaseError], None] | None,
     progress: Callable[[str], None] | None,
 ) -> tuple[list[ReferenceCase], list[str]]:

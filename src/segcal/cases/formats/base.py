@@ -15,6 +15,7 @@ import numpy as np
 from torch import Tensor
 
 from segcal.cases.labels import Axes
+from segcal.cases.remote import Remote
 from segcal.errors import InputError
 from segcal.names import clean
 from segcal.regions import Regions
@@ -82,6 +83,7 @@ class Format(ABC):
     def __init__(self, folder: Path, options: Options) -> None:
         self.folder = folder
         self.options = options
+        self.remote = Remote.of(folder)
         self.files: dict[str, tuple[Path, ...]] = self.find()
         if not self.files:
             raise InputError(
@@ -136,7 +138,7 @@ class Format(ABC):
     def open_copy(self, folder: Path) -> Self:
         """Return this format on another folder that was written by it."""
         other = copy.copy(self)
-        other.folder = folder
+        other.folder, other.remote = folder, None
         other.files = other.find()
         return other
 
@@ -152,7 +154,8 @@ class Format(ABC):
         """Return the file that holds the scores."""
         if case_id not in self.files:
             raise InputError(f"{self.folder} has no scores for it, but every member needs them. Add the file.")
-        return self.files[case_id][0]
+        path = self.files[case_id][0]
+        return path if self.remote is None else self.remote.fetched(path)
 
     def sources(self, case_id: str) -> list[Path]:
         """Return the files that a case is read from."""

@@ -13,6 +13,7 @@ import numpy as np
 
 from segcal.cases.formats.base import Format, FormatFacts, Header, Stored, find_files
 from segcal.cases.nifti_file import EXTENSIONS, nifti_values, open_nifti, orientation, save_like, spacing
+from segcal.cases.remote import Remote
 from segcal.errors import InputError
 
 
@@ -28,9 +29,10 @@ class Nifti(Format):
     def check_only(cls, folder: Path) -> None:
         """Tell one file per case from one per class by the axes of the first file that can be opened."""
         failure: InputError | None = None
+        remote = Remote.of(folder)
         for path in find_files(folder, cls.extensions).values():
             try:
-                axes = len(open_nifti(path).shape)
+                axes = len(open_nifti(path if remote is None else remote.fetched(path)).shape)
             except InputError as error:  # a damaged file fails its own case, later
                 failure = failure or error
                 continue

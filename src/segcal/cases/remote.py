@@ -1,0 +1,183 @@
+"""Folders that are somewhere else: URLs that fsspec knows (s3, gs, http, file, ...), seen through a folder here.
+
+The folder here has the names of what is there, and nothing in it: a file is fetched, as a whole, when its case is read,
+and let go a few cases later, so that neither disk nor memory grows with the number of cases. What is fetched has the
+size that the other side says, or is an error; an object that another one takes the place of is seen by its stamp.
+Which URL a folder stands for is written in it, so that a process on another machine can fetch by itself.
+"""
+
+import atexit
+import json
+import re
+import shutil
+import tempfile
+from collections import OrderedDict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from segcal.atomic import written
+from segcal.cases.nifti_file import load_extra
+from segcal.documents import read_json
+from segcal.errors import InputError
+
+SCHEMES = ("s3", "gs", "gcs", "http", "https", "file", "memory", "abfs", "az")
+MARKER = ".segcal-remote.json"
+# Files of a folder that are here at a time, and how often one is asked for that does not come.
+KEPT = 4
+TRIES = 3
+
+Result = TypeVar("Result")
+
+
+def url_of(path: str | Path) -> str | None:
+    """Return the URL that a path is, also where a path was made of it; None for a path of this machine.
+
+    >>> url_of(Path("s3://bucket/a")), url_of("file:///tmp/a"), url_of("a/b")
+    ('s3://bucket/a', 'file:///tmp/a', None)
+    """
+    found = re.match(rf"({'|'.join(SCHEMES)}):/+(.*)", str(path))
+    return found and f"{found[1]}://{'/' if found[1] in ('file', 'memory') else ''}{found[2]}"
+
+
+def here(path: str | Path) -> Path:
+    """Return the folder of a path: itself, or for a URL a new one that stands for it until this process ends."""
+    url = url_of(path)
+    if url is None:
+        return Path(path)
+    remote = Remote(url)
+    place = Path(tempfile.mkdtemp(prefix="segcal-remote-"))
+    atexit.register(shutil.rmtree, place, ignore_errors=True)
+    for name, facts in remote.listing().items():
+        if facts["type"] == "directory":
+            (place / name).mkdir()
+        else:
+            (place / name).touch()
+    (place / MARKER).write_text(json.dumps({"url": url}), encoding="utf-8")
+    return place
+
+
+class Remote:
+    """One folder that is somewhere else."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url.rstrip("/")
+        self._kept: OrderedDict[Path, None] = OrderedDict()
+        self._listed: dict[str, dict[str, Any]] | None = None
+
+    @classmethod
+    def of(cls, folder: Path) -> "Remote | None":
+        """Return what a folder stands for; None if for itself."""
+        return cls(str(read_json(folder / MARKER)["url"])) if (folder / MARKER).is_file() else None
+
+    def __getstate__(self) -> dict[str, str]:  # what is kept here is not there
+        return {"url": self.url}
+
+    def __setstate__(self, state: dict[str, str]) -> None:
+        self.__init__(state["url"])  # type: ignore[misc]
+
+    def listing(self) -> dict[str, dict[str, Any]]:
+        """Return what is in the folder, by name; asked for once."""
+        if self._listed is None:
+            # Listings that were kept from before would hide what has changed.
+            found = self._asked(lambda fs: fs.ls(fs._strip_protocol(self.url), detail=True, refresh=True), self.url)
+            names = ((str(facts["name"]).rstrip("/").rpartition("/")[2], facts) for facts in found)
+            self._listed = {name: facts for name, facts in names if name and not name.startswith(".")}
+        if not self._listed:
+            raise InputError(f"{self.url} has no files, but one per case is needed. Check the URL.")
+        return self._listed
+
+    def fetched(self, path: Path) -> Path:
+        """Return the file or folder of a case, which is here from now on, and lets an older one go."""
+        if path not in self._kept:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            url = f"{self.url}/{path.name}"
+            with written(path) as beside:
+                self._asked(lambda fs: _get(fs, url, beside), url)
+            self._kept[path] = None
+        self._kept.move_to_end(path)
+        while len(self._kept) > KEPT:
+            old, _ = self._kept.popitem(last=False)
+            with written(old) as beside:  # a new file: what is mapped of the old one stays
+                beside.mkdir() if old.is_dir() else beside.touch()
+        return path
+
+    def stamp(self, name: str) -> str:
+        """Return a text that changes when the object of a name does: what the other side says of it."""
+        facts = self.listing().get(name, {})
+        known = ("size", "ETag", "etag", "LastModified", "last_modified", "mtime", "mtime_ns", "md5Hash", "created")
+        return repr([str(facts[key]) for key in known if key in facts])
+
+    def size(self, name: str) -> int:
+        """Return the size of an object."""
+        return int(self.listing().get(name, {}).get("size") or 0)
+
+    def _asked(self, ask: Callable[[Any], Result], url: str) -> Result:
+        """Ask, again if there is no answer, and say in one sentence what is wrong in the end."""
+        fsspec = load_extra("fsspec", "cloud", "URLs need")
+        reason = ""
+        for _ in range(TRIES):
+            try:
+                return ask(fsspec.core.url_to_fs(self.url)[0])
+            except FileNotFoundError:
+                raise InputError(f"{url} is missing, but it is needed. Check the URL.") from None
+            except PermissionError:
+                raise InputError(f"{url} may not be read, but it is needed. Check your credentials.") from None
+            except ImportError as error:
+                raise InputError(f"{url} needs a library ({error}), but it is not installed. Install it.") from None
+            except Exception as error:  # whatever a network or a library for it raises
+                reason = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:160]}"
+        raise InputError(
+            f"{url} could not be read in {TRIES} attempts ({reason}), but it is needed. Try again later, or copy the "
+            "folder to this machine."
+        )
+
+
+def _get(fs: Any, url: str, target: Path) -> None:
+    """Bring a file or folder here, all of it."""
+    name = fs._strip_protocol(url)
+    facts = fs.info(name)
+    if facts["type"] == "directory":
+        fs.get(name.rstrip("/") + "/", str(target), recursive=True)
+        return
+    fs.get_file(name, str(target))
+    size, came = facts.get("size"), target.stat().st_size
+    if size is not None and came != int(size):
+        raise OSError(f"{came} of {size} bytes came")
+
+
+def upload(folder: Path, url: str) -> None:
+    """Bring all files of a folder to a URL, as new objects; if one fails, those that came before it go again."""
+    fsspec = load_extra("fsspec", "cloud", "URLs need")
+    done: list[str] = []
+    fs, root = fsspec.core.url_to_fs(url.rstrip("/"))
+    try:
+        for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+            target = f"{root}/{path.relative_to(folder).as_posix()}"
+            fs.makedirs(target.rpartition("/")[0], exist_ok=True)
+            done.append(target)
+            fs.put_file(str(path), target)
+    except Exception as error:  # whatever a network or a library for it raises
+        for target in done:
+            try:
+                fs.rm_file(target)
+            except Exception:  # the first failure is the one to tell
+                continue
+        reason = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:160]}"
+        raise InputError(
+            f"{url} could not be written ({reason}), but results go there, and nothing was left there. Check it, and "
+            "run the command again."
+        ) from None
+
+
+def check_new(url: str) -> None:
+    """Refuse a URL under which there is something: nothing that is there is overwritten."""
+    fsspec = load_extra("fsspec", "cloud", "URLs need")
+    try:
+        fs, root = fsspec.core.url_to_fs(url.rstrip("/"))
+        there = fs.exists(root) and fs.ls(root, detail=False, refresh=True)
+    except Exception as error:  # whatever a network or a library for it raises
+        reason = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:160]}"
+        raise InputError(f"{url} does not answer ({reason}), but results go there. Check the URL.") from None
+    if there:
+        raise InputError(f"{url} holds results already, but nothing there is overwritten. Name a new place.")

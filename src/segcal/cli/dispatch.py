@@ -1,0 +1,71 @@
+"""How a command is started: here, or as the jobs of a cluster, whose parts are put together."""
+
+import argparse
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from segcal.benchmark.run import JobEngine, Step
+from segcal.benchmark.runner import Jobs
+from segcal.cases.parallel import Engine
+from segcal.cases.remote import check_new, upload, url_of
+from segcal.cli.codes import DONE, SOME_FAILED
+from segcal.cli.engine import engine_of
+from segcal.cli.progress import step_bar
+from segcal.cli.recorded import check_parts_options
+from segcal.scale.part import remove_part
+from segcal.scale.slurm import run_array
+
+
+def dispatch(args: argparse.Namespace) -> int:
+    """Run a command, as its options say."""
+    if getattr(args, "engine", None) is not None:
+        check_parts_options(args)
+        if args.engine == "slurm":
+            return _on_slurm(args)
+    url = url_of(getattr(args, "output", None) or "")
+    return _run(args) if url is None else _to_url(args, url)
+
+
+def _run(args: argparse.Namespace) -> int:
+    code: int = args.run(args)
+    return code
+
+
+def _to_url(args: argparse.Namespace, url: str) -> int:
+    """Have the results made here, and bring them to a URL when all are there."""
+    check_new(url)
+    with tempfile.TemporaryDirectory(prefix="segcal-") as place:
+        args.output = Path(place) / "results"
+        code = _run(args)
+        upload(args.output, url)
+    return code
+
+
+def _on_slurm(args: argparse.Namespace) -> int:
+    """Send the parts, wait for them, put them together."""
+    place = args.output.absolute().with_name(f"{args.output.name}.parts")
+    each = {**vars(args), "engine": "local", "json": True}
+    folders = [place / f"part{number}" for number in range(args.num_parts)]
+    parts = [argparse.Namespace(**{**each, "part_id": i, "output": folder}) for i, folder in enumerate(folders)]
+    options = dict(text.split("=", 1) for text in args.slurm)
+    with step_bar("parts") as show:
+        codes = run_array(_run, parts, place / "logs", options, lambda done, of: show(Step(done, of, "parts")))
+    assert {*codes} <= {DONE, SOME_FAILED}
+    args.merged, args.num_parts = folders, None
+    code = _run(args)
+    remove_part(place)
+    return code
+
+
+def job_engine(args: argparse.Namespace) -> JobEngine | None:
+    """Return what runs the jobs of a benchmark; None where this machine does."""
+
+    @contextmanager
+    def gives(jobs: Jobs) -> Iterator[Engine]:
+        with engine_of(args, jobs) as work:
+            assert isinstance(work.workers, Engine)
+            yield work.workers
+
+    return gives if args.merged or args.part_id is not None or args.engine != "local" else None

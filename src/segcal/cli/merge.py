@@ -1,0 +1,36 @@
+"""``segcal merge``: the parts of a command, put together."""
+
+import argparse
+from importlib import import_module
+from pathlib import Path
+
+from segcal.cli.parsing import at_least_one
+from segcal.cli.reading import json_option
+from segcal.cli.recorded import restored
+from segcal.scale.merge import check_parts
+
+ABOUT = {
+    "usage": "segcal merge PART... -o RESULT [options]",
+    "description": "Put together what a command with --num-parts and --part-id wrote: RESULT is what the command\n"
+    "writes in one process, byte for byte. Parts that are missing, doubled, unfinished, of other options\n"
+    "or of cases that have changed since are refused. The cases must be where they were.",
+    "epilog": "example:\n  segcal merge part0/ part1/ -o result/",
+}
+
+
+def declare(parser: argparse.ArgumentParser) -> None:
+    """Add the options."""
+    parser.add_argument("parts", nargs="+", type=Path, metavar="PART", help="the folders of all parts, in any order")
+    parser.add_argument("-o", "--output", type=Path, required=True, metavar="RESULT", help="where the result goes")
+    parser.add_argument("--workers", type=at_least_one, default=1, metavar="N", help="processes for what remains to do")
+    parser.add_argument("--overwrite", action="store_true", help="as for the command that made the parts")
+    json_option(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Check the parts, and end what they began."""
+    facts = next(iter(check_parts(args.parts).values()))
+    free = {name: getattr(args, name) for name in ("output", "workers", "overwrite", "json")}
+    again = restored(facts.settings, merged=args.parts, **free)
+    code: int = import_module(f"segcal.cli.{again.command}").run(again)
+    return code

@@ -1,0 +1,30 @@
+"""How often each of n cases comes in n draws with replacement, many times over; of very many cases in bounded memory.
+
+Numbers beyond :data:`LARGE` are kept as bytes, and made and used some rows at a time: 2,000 draws of 126,000 cases take
+252 MB instead of 2 GB. No case is drawn 256 times at once: the chance is below 1e-500.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+LARGE = 1 << 25
+
+
+def draw_counts(generator: np.random.Generator, times: int, size: int) -> np.ndarray:
+    """Return ``(times, size)``: how often each case came; as float64, or as bytes where they are very many."""
+    large = times * size > LARGE
+    step = max(1, LARGE // (16 * size)) if large else max(times, 1)
+    found = np.empty((times, size), np.dtype(np.uint8 if large else float))
+    for start in range(0, times, step):
+        rows = min(step, times - start)
+        drawn = generator.integers(size, size=(rows, size)) + np.arange(rows)[:, None] * size
+        found[start : start + rows] = np.bincount(drawn.ravel(), minlength=rows * size).reshape(rows, size)
+    return found
+
+
+def row_blocks(counts: np.ndarray) -> Iterator[np.ndarray]:
+    """Yield rows that can be worked on at a time: all of them, unless they are very many."""
+    step = len(counts) if counts.dtype.kind == "f" else LARGE // (16 * counts.shape[1])
+    for start in range(0, max(len(counts), 1), max(step, 1)):
+        yield counts[start : start + max(step, 1)]

@@ -1,0 +1,188 @@
+"""Parts of a run, put together: the results that one process would have had, in the order that it would have had.
+
+What is refused, by name: a folder that is no part, a part that did not finish, parts of different versions, settings or
+cases, a part that is there twice, parts that are missing, and a part whose cases have changed since it was made.
+"""
+
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from segcal.atomic import put, temporary
+from segcal.cases.parallel import Engine, Outcome, Workers, outcomes_of
+from segcal.cases.records import Records
+from segcal.errors import InputError
+from segcal.evaluation.apply import AppliedCase
+from segcal.scale.ledger import Ledger
+from segcal.scale.part import FOLDER, Identified, Keys, PartFacts, differing, digest_of, read_facts
+from segcal.version import __version__
+
+
+class Merged(Engine):
+    """The results of parts; pass it as `workers` to what made them, with all cases.
+
+    Files that belong to a result are copied from its part to `folder`. What no part has anything of is done by
+    `workers`: such as what comes after a fit, for which parts keep voxels.
+
+    Attributes:
+        facts: what the first part says.
+    """
+
+    def __init__(
+        self, parts: Sequence[Path], collections: Sequence[Identified], folder: Path | None = None, workers: Workers = 1
+    ) -> None:
+        found = check_parts(parts)
+        self.facts = next(iter(found.values()))
+        self._folder, self._workers = folder, workers
+        keys = Keys(collections)
+        _check_ids(parts[0], self.facts, keys.ids)
+        self._ledgers = {part: Ledger(part / FOLDER) for part in found}
+        self._places = {path: Path(facts.folder) for path, facts in found.items()}
+        for part, ledger in self._ledgers.items():
+            _check_fresh(part, ledger, keys)
+        self._of = {key: part for part, ledger in self._ledgers.items() for key in ledger.entries}
+        self._known = {about for about, _ in self._of}
+
+    def outcomes(self, ids: Sequence[str], function: Callable[[str], Any], about: str) -> Iterator[Outcome]:
+        """Yield what the parts have."""
+        if about not in self._known:
+            yield from outcomes_of(ids, function, self._workers, about)
+            return
+        for case_id in ids:
+            yield case_id, partial(self._read, about, case_id)
+
+    def fresh(self) -> Workers:
+        """Return what does the work that was not done in parts."""
+        return self._workers.fresh() if isinstance(self._workers, Engine) else self._workers
+
+    def _read(self, about: str, case_id: str) -> Any:
+        if (about, case_id) not in self._of:
+            raise InputError(
+                f"case {case_id!r} is in none of the {len(self._ledgers)} parts, but all cases are needed. "
+                "Run the parts again."
+            )
+        part = self._of[about, case_id]
+        return self._here(part, case_id, self._ledgers[part].read(about, case_id))
+
+    def _here(self, part: Path, case_id: str, result: Any) -> Any:
+        """Return a result whose files, if it has any, are in the folder that results go to."""
+        if self._folder is None:
+            return result
+        if type(result) is tuple:
+            return tuple(self._here(part, case_id, each) for each in result)
+        if isinstance(result, Path):
+            return _copied(part, self._folder, result.relative_to(self._places[part]))
+        if isinstance(result, AppliedCase):
+            return AppliedCase(result.voxels, result.flips, _taken_over(part, self._folder, case_id))
+        return result
+
+
+def merge(
+    parts: Sequence[str | Path], *collections: Identified, folder: str | Path | None = None, workers: Workers = 1
+) -> Merged:
+    """Put the parts of a run together: what is returned goes to the function that made them, as its `workers`.
+
+    Args:
+        parts: the folders that :class:`segcal.Part` wrote, in any order.
+        *collections: the cases, as they were given to the parts.
+        folder: where files go that belong to results, such as calibrated predictions.
+        workers: what does the work that was not done in parts.
+
+    >>> import numpy as np, tempfile, segcal
+    >>> cases, calibrator = segcal.ArrayCases([np.eye(2, 5)] * 3), segcal.make_calibrator("ts", 2)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     for number in (1, 0):
+    ...         with segcal.Part(f"{folder}/{number}", [cases], number, 2) as part:
+    ...             _ = segcal.audit(calibrator, cases, part)
+    ...     segcal.audit(calibrator, cases, merge([f"{folder}/0", f"{folder}/1"], cases)).voxels
+    15
+    """
+    return Merged([Path(part) for part in parts], collections, None if folder is None else Path(folder), workers)
+
+
+def check_parts(parts: Sequence[Path]) -> dict[Path, PartFacts]:
+    """Return what parts say of themselves; refuse those that are not all the parts of one run."""
+    if not parts:
+        raise InputError("parts is empty, but at least one part is needed. Name the folders of the parts.")
+    found = {part: read_facts(part) for part in parts}
+    first, facts = parts[0], found[parts[0]]
+    if facts.segcal != __version__:
+        raise InputError(
+            f"{first} was made by segcal {facts.segcal}, but this is {__version__}. "
+            "Use the version that made the parts, or run them again."
+        )
+    for part, own in found.items():
+        other = differing(own, facts)
+        if other is not None:
+            raise InputError(
+                f"{part} is of another run than {first}: it has another {other}, but parts of one run are needed. "
+                "Name the parts of one run."
+            )
+        if not own.finished:
+            raise InputError(f"{part} did not finish, but whole parts are needed. Run the command of {own.name} again.")
+    _check_numbers(parts, [found[part].part for part in parts], facts.of)
+    return found
+
+
+def _check_numbers(parts: Sequence[Path], numbers: Sequence[int], of: int) -> None:
+    for place, number in enumerate(numbers):
+        if number in numbers[:place]:
+            twice = parts[numbers.index(number)]
+            raise InputError(
+                f"{parts[place]} and {twice} are both part {number}, but each is needed once. Leave one of them out."
+            )
+    missing = sorted({*range(of)} - {*numbers})
+    if missing:
+        listed = ", ".join(map(str, missing[:10])) + (", ..." if len(missing) > 10 else "")
+        raise InputError(
+            f"of {of} parts {len(missing)} {'is' if len(missing) == 1 else 'are'} missing ({listed}), but all "
+            "are needed. Run them, and name their folders."
+        )
+
+
+def _check_ids(part: Path, facts: PartFacts, ids: Sequence[str]) -> None:
+    if facts.ids != digest_of(ids):
+        now = f"{len(ids)} cases" if len(ids) != facts.cases else "others of the same number"
+        raise InputError(
+            f"{part} is stale: it is a part of {facts.cases} cases, but there are {now} now. Run the parts again."
+        )
+
+
+def _check_fresh(part: Path, ledger: Ledger, keys: Keys) -> None:
+    known: dict[str, str] = {}
+    for (_, case_id), entry in ledger.entries.items():
+        now = known.setdefault(case_id, keys.of(case_id))
+        if entry.line.key != now:
+            raise InputError(
+                f"{part} is stale: case {case_id!r} has changed since, its files or how they are read, but results "
+                "must be of what is there. Run the part again."
+            )
+
+
+def _copied(part: Path, folder: Path, name: Path) -> Path:
+    target = folder / name
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with temporary(target.parent) as beside:
+        return put(_copy(part / name, beside / name.name), target)
+
+
+def _taken_over(part: Path, folder: Path, case_id: str) -> tuple[str, ...]:
+    """Copy what segcal apply wrote of a case, with its record, and return the files."""
+    record = Records(part).find(case_id)
+    if record is None or Records(part).done(case_id, record.made_from) is None:
+        raise InputError(f"{part} has no complete files of case {case_id!r}, but a record of it. Run the part again.")
+    with temporary(folder) as beside:
+        for name in record.files:
+            _copy(part / name, beside / name)
+        return tuple(map(str, Records(folder).place(case_id, record.made_from, beside, list(record.files))))
+
+
+def _copy(source: Path, target: Path) -> Path:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if source.is_dir():
+        shutil.copytree(source, target)
+    else:
+        shutil.copyfile(source, target)
+    return target

@@ -1,0 +1,118 @@
+"""Dask workers, one of them killed on the way: the results of one process, to the last byte."""
+
+import os
+import signal
+import threading
+import time
+
+import numpy as np
+import pytest
+
+import segcal
+from segcal.errors import InputError
+
+distributed = pytest.importorskip("distributed", reason="needs the extra cluster")
+from segcal.scale.dask_engine import DaskEngine  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # of libraries that Dask brings
+
+
+@pytest.fixture(scope="module")
+def cases(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("cases")
+    rng = np.random.default_rng(3)
+    for name in ("predictions", "labels"):
+        (folder / name).mkdir()
+    for number in range(9):
+        scores = (3 * rng.normal(size=(3, 80 + number, 90))).astype(np.float32)
+        np.save(folder / "predictions" / f"c{number}.npy", scores)
+        labels = (scores / 2 + rng.gumbel(size=scores.shape)).argmax(0).astype(np.uint8)
+        np.save(folder / "labels" / f"c{number}.npy", labels)
+    (folder / "predictions" / "c4.npy").write_bytes(b"nothing")
+    return segcal.open_cases(folder / "predictions", folder / "labels", kind="logits")
+
+
+@pytest.fixture(scope="module")
+def engine():
+    with DaskEngine(workers=2) as made:
+        yield made
+
+
+def measure(cases, workers):
+    failed = []
+    found = segcal.evaluate(
+        cases, segcal.make_calibrator("ts", 3), workers=workers, failed=failed.append, replicates=50
+    )
+    return repr(found.to_plain()), [str(error) for error in failed]
+
+
+def test_results_are_those_of_one_process_and_failures_too(cases, engine):
+    alone = measure(cases, 1)
+    assert measure(cases, engine) == alone
+    assert len(alone[1]) == 1
+
+
+def test_a_worker_that_is_killed_does_not_show(cases, engine):
+    ids = [name for name in cases.ids if name != "c4"] * 12
+    alone = [segcal.make_calibrator("ts", 3)(cases.read(name).logits[None]).sum().item() for name in ids]
+    killed = []
+
+    def kill():
+        time.sleep(0.05)
+        pids = engine.client.run(os.getpid)
+        killed.append(next(iter(pids.values())))
+        os.kill(killed[0], signal.SIGKILL)
+
+    thread = threading.Thread(target=kill)
+    found = []
+    for number, (_, outcome) in enumerate(engine.outcomes(ids, SlowSum(cases), "")):
+        if number == 0:
+            thread.start()
+        found.append(outcome())
+    thread.join()
+    assert killed
+    assert found == alone
+
+
+class SlowSum:
+    """Sums a case, and takes its time."""
+
+    def __init__(self, cases):
+        self.cases = cases
+
+    def __call__(self, case_id):
+        time.sleep(0.02)
+        return segcal.make_calibrator("ts", 3)(self.cases.read(case_id).logits[None]).sum().item()
+
+
+@pytest.mark.parametrize("name", ["ts", "cms_ap"])
+@pytest.mark.parametrize("memory", [1 << 20, 1 << 30], ids=["streamed", "kept"])
+def test_an_exact_fit_to_all_voxels_is_the_same_to_the_last_bit(name, memory, cases, engine):
+    """With little memory every pass goes over the cases: workers send sums, and the solver runs here."""
+    config = segcal.FitConfig(voxels="all", lam=1e-3, mu=1e-3, memory=memory)
+    fits = [
+        segcal.fit(name, cases, config=config, workers=workers, failed=lambda error: None) for workers in (1, engine)
+    ]
+    first, second = fits
+    assert first.certificate == second.certificate
+    assert first.certificate.kkt_residual < 1e-5
+    for one, other in zip(first.calibrator.parameters(), second.calibrator.parameters(), strict=True):
+        assert one.numpy().tobytes() == other.numpy().tobytes()
+
+
+def test_strengths_chosen_on_held_out_cases_are_the_same(cases, engine):
+    config = segcal.FitConfig(voxels="all", memory=1 << 20)
+    given = {"config": config, "names": ["ts", "ms"], "preserve": "none", "allow_offset_dependent": True}
+    chosen = [segcal.choose(cases, workers=each, failed=lambda error: None, **given) for each in (1, engine)]
+    assert chosen[0].certificate == chosen[1].certificate
+    drawn = segcal.FitConfig(voxels=50)
+    sampled = [segcal.fit("ms", cases, config=drawn, workers=each, failed=lambda error: None) for each in (1, engine)]
+    assert sampled[0].certificate == sampled[1].certificate
+
+
+def test_a_scheduler_that_is_not_there_is_one_sentence(monkeypatch):
+    monkeypatch.setattr("segcal.scale.dask_engine.SECONDS", 1)
+    with pytest.raises(
+        InputError, match=r"^scheduler tcp://127.0.0.1:9 does not answer \(.*\), but a Dask scheduler is"
+    ):
+        DaskEngine("tcp://127.0.0.1:9").__enter__()
