@@ -34,7 +34,7 @@ from torch import Tensor, nn
 from segcal.calibrators.base import check_context
 from segcal.calibrators.convex import LARGEST, SMALLEST_SCALE, Block, ConvexCalibrator, Frame
 from segcal.calibrators.knots import hat_shares, positions, quantile_knots, some_voxels
-from segcal.calibrators.surroundings import CONTEXTS, WORDS, half_window, surroundings
+from segcal.calibrators.surroundings import CONTEXTS, WORDS, check_contexts, half_window, surroundings
 from segcal.errors import InputError
 from segcal.kernels import conic_numba
 from segcal.kernels.plan import FusedPlan
@@ -93,7 +93,7 @@ class Conic(ConvexCalibrator):
             if isinstance(count, bool) or not isinstance(count, int) or count < least:
                 raise InputError(f"{what} is {count!r}, but a count of at least {least} is needed. Leave it out.")
         self.by_class, self.ramps, self.most_hats = by_class, ramps, hats
-        self._declared = None if contexts is None else _checked(contexts)
+        self._declared = None if contexts is None else check_contexts(contexts)
         self.wants = USUAL if self._declared is None else self._declared
         self._make_room(self._declared or ())
 
@@ -295,13 +295,3 @@ class Conic(ConvexCalibrator):
         if context is None or not self.contexts:
             return torch.zeros(0, count, dtype=torch.float64, device=self.knots.device)
         return context[[CONTEXTS.index(name) for name in self.contexts]]
-
-
-def _checked(contexts: Sequence[str]) -> tuple[str, ...]:
-    """Return names of contexts, once each, in their usual order."""
-    for name in contexts:
-        if name not in CONTEXTS:
-            raise InputError(
-                f"contexts has {name!r}, but there is no such context. Choose from: {', '.join(CONTEXTS)}."
-            )
-    return tuple(name for name in CONTEXTS if name in contexts)

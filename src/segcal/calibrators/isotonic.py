@@ -75,8 +75,10 @@ class Isotonic(Calibrator):
         chosen = torch.where(self.used.to(mapped.dtype) > 0, mapped, log_probs)
         return torch.zeros_like(chosen).scatter(1, order, chosen)
 
-    def plan(self) -> FusedPlan:
-        """Return the table, or the identity."""
+    def plan(self) -> FusedPlan | None:
+        """Return the table, or the identity; a function of one class has no fused form."""
+        if self.foreground:
+            return None
         if not bool(self.used > 0):
             ones = self.points.new_ones(self.num_classes)
             return FusedPlan("affine", (ones, torch.zeros_like(ones)[None]), keeps=True)

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import logsigmoid
 
-from segcal.calibrators.base import Calibrator, Evidence
+from segcal.calibrators.base import Calibrator, Evidence, check_out
 from segcal.checks import check_forward
 from segcal.numerics import compute_dtype
 from segcal.regions import Regions
@@ -111,15 +111,19 @@ class PerRegion(Calibrator):
             odds[i] = torch.where(were, torch.minimum(odds[i], odds[o]), odds[i])
         return odds
 
-    def forward(self, logits: Logits, context: Context | None = None) -> LogProbs:
-        """Return log p of each region, in the shape of `logits`; half types come back as float32."""
+    def forward(self, logits: Logits, context: Context | None = None, *, out: Tensor | None = None) -> LogProbs:
+        """Return log p of each region, in the shape of `logits`; half types come back as float32, or as `out`."""
         check_forward(logits, self.num_classes)
-        logits = logits.to(compute_dtype(logits.dtype))
-        log_probs = logsigmoid(self.scores(logits, context))
-        if self.preserves is None:
-            return log_probs
-        half, unit = -math.log(2), torch.finfo(log_probs.dtype).eps
-        return torch.where(logits > 0, log_probs.clamp(min=half + 4 * unit), log_probs.clamp(max=half - 2 * unit))
+        if out is not None:
+            check_out(out, logits)
+        wide = logits.to(compute_dtype(logits.dtype))
+        log_probs = logsigmoid(self.scores(wide, context))
+        log_probs = log_probs if out is None else log_probs.to(out.dtype)
+        if self.preserves is not None:
+            half, unit = -math.log(2), torch.finfo(log_probs.dtype).eps
+            low, high = log_probs.clamp(max=half - 2 * unit), log_probs.clamp(min=half + 4 * unit)
+            log_probs = torch.where(wide > 0, high, low)
+        return log_probs if out is None else out.copy_(log_probs)
 
     def evidence(self) -> dict[str, Evidence]:
         """Return what is weakest of what the promises of the calibrators rest on."""

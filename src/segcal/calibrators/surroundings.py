@@ -68,6 +68,16 @@ def surroundings(logits: Logits, context: Context | None, names: Sequence[str], 
     return torch.stack(found, dim=1)
 
 
+def check_contexts(contexts: Sequence[str]) -> tuple[str, ...]:
+    """Return names of contexts, once each, in their usual order."""
+    for name in contexts:
+        if name not in CONTEXTS:
+            raise InputError(
+                f"contexts has {name!r}, but there is no such context. Choose from: {', '.join(CONTEXTS)}."
+            )
+    return tuple(name for name in CONTEXTS if name in contexts)
+
+
 def each_context(logits: Logits, context: Context, wanted: Collection[str]) -> Tensor:
     """Return float32 ``(all contexts, n)`` of the voxels of one image; NaN for what is not wanted, or not known."""
     known = {"gap_image", *(WINDOWS if logits.ndim - 2 in (2, 3) else ())}

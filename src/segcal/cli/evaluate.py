@@ -60,7 +60,13 @@ def run(args: argparse.Namespace) -> int:
         check_file(target, signature, inputs, args.overwrite) if target is not None else None
     with engine_of(args, cases) as work, case_bar("measuring", len(own := work.own(cases))) as step:
         failed, metrics = None if args.strict else output.failed, args.metrics and args.metrics.split(",")
-        options = {"metrics": metrics, "seed": args.seed, "workers": work.workers, "progress": step, "device": args.device}
+        options = {
+            "metrics": metrics,
+            "seed": args.seed,
+            "workers": work.workers,
+            "progress": step,
+            "device": args.device,
+        }
         options |= {} if work.part is None else {"replicates": 1}  # of a part only the tables are kept
         results = evaluate_by_part(own, fitted, failed, **options)
     if work.part is not None:

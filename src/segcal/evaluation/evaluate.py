@@ -92,14 +92,7 @@ def evaluate(
     >>> result.before["nll"].cases, result.after
     (4, None)
     """
-    calibrator = calibrator.calibrator if isinstance(calibrator, Fitted) else calibrator
-    if calibrator is not None and not callable(calibrator):
-        raise InputError(
-            f"calibrator is {type(calibrator).__name__}, but a calibrator, what fit or load returned, or a function is "
-            "needed. Pass one of these."
-        )
-    if device is not None and isinstance(calibrator, Calibrator):
-        calibrator.to(check_device(device))
+    calibrator = _as_map(calibrator, device)
     cases = as_seen(as_cases(cases, labels, **declared), calibrator)
     chosen = _choose(metrics, calibrator is not None, DEFAULT_METRICS if cases.regions is None else REGION_METRICS)
     if len(cases) == 0:
@@ -147,6 +140,19 @@ def _choose(
     if metrics is None and not compared:
         return {name: metric for name, metric in chosen.items() if "reference" not in metric.needs}
     return chosen
+
+
+def _as_map(calibrator: Map | Fitted | None, device: str | torch.device | None) -> Map | None:
+    """Return what maps logits, on its device."""
+    calibrator = calibrator.calibrator if isinstance(calibrator, Fitted) else calibrator
+    if calibrator is not None and not callable(calibrator):
+        raise InputError(
+            f"calibrator is {type(calibrator).__name__}, but a calibrator, what fit or load returned, or a function is "
+            "needed. Pass one of these."
+        )
+    if device is not None and isinstance(calibrator, Calibrator):
+        calibrator.to(check_device(device))
+    return calibrator
 
 
 def _measure(counter: Counter, calibrator: Map | None, case: Case) -> tuple[list[CaseTables], str | None, bool]:
