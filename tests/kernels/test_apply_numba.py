@@ -113,6 +113,8 @@ def test_a_change_of_parameters_is_noticed():
     after = calibrator(logits)
     assert not torch.allclose(before, after)
     torch.testing.assert_close(after, torch.log_softmax(logits * 0.1, 1))
+    calibrator.inverse_temperature.data.fill_(0.3)  # of which the parameter knows nothing
+    torch.testing.assert_close(calibrator(logits), torch.log_softmax(logits * 0.3, 1))
 
 
 def test_who_serves_whom_can_be_read():

@@ -75,7 +75,6 @@ class Calibrator(nn.Module, ABC):
         self.num_classes = check_num_classes(num_classes)
         self.name = vars(type(self)).get("name", type(self).__name__)
         self.options: dict[str, Any] = options
-        self._planned: tuple[tuple[object, ...], FusedPlan | None] = ((), None)
 
     @property
     def surroundings(self) -> str:
@@ -176,33 +175,31 @@ class Calibrator(nn.Module, ABC):
 
     def served(self, logits: Logits) -> Served:
         """Return who computes these logits: a fused kernel, or tensor operations and why."""
+        return self._served(logits)[0]
+
+    def _served(self, logits: Logits) -> tuple[Served, FusedPlan | None]:
         trained = logits.requires_grad or any(parameter.requires_grad for parameter in self.parameters())
-        return served(self._ready_plan(), logits, torch.is_grad_enabled() and trained)
+        trained = trained and torch.is_grad_enabled()
+        plan = None if trained else self._ready_plan()
+        return served(plan, logits, trained), plan
 
     def _fused(
         self, logits: Logits, context: Context | None, normalises: bool, out: Tensor | None = None
     ) -> Tensor | None:
         """Return what a fused kernel makes of the logits, in `out` if it can write there; None where there is none."""
-        by = self.served(logits).by
-        plan = self._ready_plan()
-        if by == "torch" or plan is None:
+        who, plan = self._served(logits)
+        if who.by == "torch" or plan is None:
             return None
         around = None
         if plan.form == "curves":
             around = self.around(logits.to(compute_dtype(logits.dtype)), context)
-        direct = out is not None and (by == "triton" or out.dtype == compute_dtype(logits.dtype))
-        return apply_plan(by, plan, logits, around, normalises, out if direct else None)
+        direct = out is not None and (who.by == "triton" or out.dtype == compute_dtype(logits.dtype))
+        return apply_plan(who.by, plan, logits, around, normalises, out if direct else None)
 
+    @torch.no_grad()
     def _ready_plan(self) -> FusedPlan | None:
-        """Return the plan, made anew only when a parameter or buffer has changed."""
-        if torch.compiler.is_compiling() or not self._plan_is_of_its_scores():
-            return None
-        own = (*self.parameters(), *self.buffers())
-        state = tuple((values.data_ptr(), values._version, values.device) for values in own)
-        if self._planned[0] != (*state, type(self)):
-            with torch.no_grad():
-                self._planned = ((*state, type(self)), self.plan())
-        return self._planned[1]
+        """Return the plan of the parameters as they are now; nothing tells for sure that they have not changed."""
+        return None if torch.compiler.is_compiling() or not self._plan_is_of_its_scores() else self.plan()
 
     def _plan_is_of_its_scores(self) -> bool:
         """Return whether no subclass has other scores than those that the plan says."""

@@ -25,7 +25,7 @@ from segcal.fitting.frames import Frames
 from segcal.fitting.newton import BlockProblem, Curvature, Solution, minimise
 from segcal.fitting.request import Request
 from segcal.fitting.sample import Voxels
-from segcal.fitting.trust_region import ProductProblem, Products
+from segcal.fitting.trust_region import ProductProblem, Products, damped_factors
 from segcal.fitting.voxels import VoxelSource
 from segcal.kernels.affine_temperature import temperature_terms
 
@@ -271,7 +271,7 @@ class LinearProblem(ConvexProblem, ProductProblem):
         bend = self._calibrator.operator(self._samples[block], theta, self._frames.total_weight)
         diagonal = self._calibrator.penalty_diagonal(self._strengths)
         if fresh or block not in self._preconditioners:
-            self._preconditioners[block] = _preconditioner(bend.blocks(), diagonal)
+            self._preconditioners[block] = damped_factors(bend.blocks(), diagonal)
         factors, damping = self._preconditioners[block]
         rest = float(diagonal.amax()) + damping
         split = factors.shape[0] * factors.shape[1]
@@ -284,18 +284,6 @@ class LinearProblem(ConvexProblem, ProductProblem):
             return torch.cat([solved.reshape(-1), vector[split:] / rest])
 
         return Products(multiply, precondition)
-
-
-def _preconditioner(blocks: Tensor, diagonal: Tensor) -> tuple[Tensor, float]:
-    """Return the factors of squares along the diagonal of a Hessian, with the penalty's, and their damping."""
-    damping = 1e-9 * float(blocks.diagonal(dim1=1, dim2=2).amax()) + 1e-14
-    assert bool(torch.isfinite(blocks).all()), "the Hessian is not finite"
-    extra = 10 * damping
-    while True:
-        factors, failed = torch.linalg.cholesky_ex(blocks + torch.diag(diagonal + extra))
-        if not bool(failed.any()):
-            return factors, damping
-        extra *= 10  # fewer voxels than variables, and rounding made it indefinite
 
 
 def make_problem(calibrator: ConvexCalibrator, source: VoxelSource, request: Request) -> ConvexProblem:

@@ -159,6 +159,18 @@ def _propose(problem: ProductProblem, block: int, theta: Tensor, gradient: Tenso
     return _Proposal(change, max(decrease, 0.0), length, cut, products)
 
 
+def damped_factors(blocks: Tensor, diagonal: Tensor) -> tuple[Tensor, float]:
+    """Return the factors of squares along the diagonal of a Hessian, with the penalty's, and their damping."""
+    damping = 1e-9 * float(blocks.diagonal(dim1=1, dim2=2).amax()) + 1e-14
+    assert bool(torch.isfinite(blocks).all()), "the Hessian is not finite"
+    extra = 10 * damping
+    while True:
+        factors, failed = torch.linalg.cholesky_ex(blocks + torch.diag(diagonal + extra))
+        if not bool(failed.any()):
+            return factors, damping
+        extra *= 10  # fewer voxels than variables, and rounding made it indefinite
+
+
 def _conjugate_gradients(
     hessian: Products, gradient: Tensor, free: Tensor, radius: float
 ) -> tuple[Tensor, float, bool, int]:

@@ -12,17 +12,20 @@ from torch import Tensor
 from segcal.kernels.plan import FusedPlan
 from segcal.kernels.triton_arithmetic import exp_below_zero
 
-BLOCK = 512
+BLOCK = 256
 LARGEST_LOGIT = tl.constexpr(1e10)
-KINDS = ("affine", "mixture", "table")
+# The last is a diagonal with one factor for all classes.
+KINDS = ("affine", "mixture", "table", "scale")
 
 
 @triton.jit
 def _score(gap, c, first, second, weight_ptr, bias_ptr, numbers_ptr, lead, KIND: tl.constexpr, KNOTS: tl.constexpr,
            STEPS: tl.constexpr):  # fmt: skip
-    """Return the score of a class: a scaled logit; the logarithm of a mixture; of a table at a probability."""
+    """Return the score of a class: a scaled logit, or the logarithm of a mixture or of a table at a probability."""
     if KIND == 0:
         return gap * tl.load(weight_ptr + c) + tl.load(bias_ptr + c)
+    if KIND == 3:
+        return gap * first
     if KIND == 1:
         tempered = exp_below_zero(tl.minimum(gap * tl.load(numbers_ptr) + first, 0.0))
         original = exp_below_zero(tl.minimum(gap + second, 0.0))
@@ -69,7 +72,9 @@ def _by_class(
     centre = top if CENTRED else tl.zeros([BLOCK], tl.float32)
 
     first, second = tl.zeros([BLOCK], tl.float32), tl.zeros([BLOCK], tl.float32)
-    if KIND > 0:
+    if KIND == 3:
+        first += tl.load(weight_ptr)
+    elif KIND > 0:
         beta = tl.load(numbers_ptr)
         for c in tl.range(C, loop_unroll_factor=4):
             gap = tl.load(z_at + c * z_step, mask=inside, other=0.0).to(tl.float32) - top
@@ -134,7 +139,9 @@ def apply_by_class(
     points, heights, numbers, knots = _class_tables(plan.form, tables, classes)
     # In place, what is stored on the way would be read as logits.
     stored = plan.form == "table" and normalises and out.dtype == torch.float32 and out.data_ptr() != logits.data_ptr()
-    kind = (KINDS.index(plan.form), plan.centre == "top", knots, knots.bit_length(), stored, BLOCK)
+    # A diagonal that keeps the decision has one factor and no bias.
+    form = "scale" if plan.form == "affine" and plan.keeps else plan.form
+    kind = (KINDS.index(form), plan.centre == "top", knots, knots.bit_length(), stored, BLOCK)
     _by_class[grid](
         logits, out, bad, points, heights, numbers, *where, plan.keeps, normalises, *kind, enable_fp_fusion=False
     )

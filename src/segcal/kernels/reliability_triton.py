@@ -20,7 +20,7 @@ from segcal.checks import check_finite
 from segcal.kernels.raw_tables import DOUBT_BASE, DOUBT_BINS, ZONES, Layout, RawTables, fill_first_class_bin
 from segcal.kernels.triton_arithmetic import exp_below_zero, log1p_above_zero
 
-BLOCK = 64
+BLOCK = 32
 # Programs are many enough to fill the device, and few enough for their tables.
 MOST_PROGRAMS = 4096
 MOST_BYTES = 1 << 28
