@@ -166,3 +166,14 @@ def test_what_cannot_be_written_is_named(tmp_path):
     match = r"folder could not be written \(Is a directory\), but it is needed\. Make room or choose another place, and"
     with pytest.raises(NotWrittenError, match=match), written(tmp_path / "folder") as beside:
         np.array(1).tofile(beside)
+
+
+def test_an_interruption_stays_one_though_a_library_trips_over_it(tmp_path):
+    def interrupted():
+        try:
+            raise KeyboardInterrupt
+        finally:
+            raise OSError(9, "Bad file descriptor")
+
+    with pytest.raises(KeyboardInterrupt), atomic.naming(tmp_path / "a"):
+        interrupted()

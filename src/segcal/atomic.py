@@ -106,6 +106,8 @@ def naming(path: Path) -> Iterator[None]:
     except NotWrittenError:
         raise
     except OSError as error:
+        if isinstance(error.__context__, KeyboardInterrupt):  # libraries trip over what an interruption left open
+            raise error.__context__ from None
         raise NotWrittenError(
             f"{path} could not be written ({error.strerror or str(error)[:200]}), but it is needed. "
             "Make room or choose another place, and run the command again."

@@ -13,7 +13,7 @@ import psutil
 import pytest
 from msgspec.structs import replace
 
-from segcal import load
+from segcal import Calibrator, load
 from segcal.atomic import MARKER, SIGNATURE
 from segcal.benchmark import job as jobs
 from segcal.benchmark import run as running
@@ -331,6 +331,7 @@ def test_fits_are_made_on_the_device_that_was_asked_for(data, tmp_path, monkeypa
         return fit_to(calibrator, voxels, config)
 
     monkeypatch.setattr("segcal.benchmark.job.fit_to", recorded)
+    monkeypatch.setattr(Calibrator, "to", lambda self, device: self)  # where they are measured
     run_benchmark(replace(protocol(data), device="cuda"), tmp_path)
     assert set(asked) == {"cuda"}
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from segcal.cases.records import content_digest
 from segcal.cases.remote import url_of
+from segcal.documents import parse_json
 from segcal.errors import InputError
 from segcal.target import check_file
 
@@ -30,7 +31,7 @@ def settings(args: argparse.Namespace) -> dict[str, str]:
 
 def restored(found: dict[str, str], **free: Any) -> argparse.Namespace:
     """Return the options that :func:`settings` wrote, with those that are free."""
-    read = {name: json.loads(text, object_hook=_path) for name, text in found.items() if not name.endswith(" content")}
+    read = {name: _value(parse_json(text)) for name, text in found.items() if not name.endswith(" content")}
     return argparse.Namespace(**{**dict.fromkeys(FREE), "engine": "local", "slurm": [], **read, **free})
 
 
@@ -38,8 +39,10 @@ def _text(value: Any) -> str:
     return json.dumps(value, default=lambda path: {"path": url_of(path) or str(Path(path).absolute())})
 
 
-def _path(found: dict[str, str]) -> Path:
-    return Path(found["path"])
+def _value(found: Any) -> Any:
+    if isinstance(found, list):
+        return [_value(each) for each in found]
+    return Path(found["path"]) if isinstance(found, dict) else found
 
 
 def output_option(parser: argparse.ArgumentParser) -> None:
@@ -49,7 +52,7 @@ def output_option(parser: argparse.ArgumentParser) -> None:
 
 def result_path(args: argparse.Namespace, name: str, signature: re.Pattern[bytes] | None = None) -> Path | None:
     """Return where a result goes, in a folder that is made for it; None without one. See :func:`check_file`."""
-    if args.output is None or args.part_id is not None:
+    if args.output is None or getattr(args, "part_id", None) is not None:
         return None
     args.output.mkdir(parents=True, exist_ok=True)
     own = re.compile(rb'\{\n "made_by": "segcal ' + Path(name).stem.encode())

@@ -14,7 +14,10 @@ EXAMPLES = (
     "  segcal report calibrator/ predictions/ labels/ --kind logits -o report.html"
 )
 # What `segcal evaluate` takes beside the options of this command.
-OTHERWISE = {"metrics": None, "csv": None, "summary": None, "seed": 0, "ignore_pooling": False}
+OTHERWISE: dict[str, object] = {
+    **dict.fromkeys(("metrics", "csv", "summary", "output", "merged", "part_id", "num_parts")),
+    **{"seed": 0, "ignore_pooling": False, "engine": "local"},
+}
 
 
 ABOUT = {
