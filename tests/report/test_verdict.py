@@ -104,7 +104,7 @@ def test_limits_name_shifts_few_cases_and_what_was_not_tested():
     shifted = replace(facts(ece=(0.2, 0.1, -0.2, -0.05)), task="heart_strong")
     text = text_of(verdict_of(facts(), few, [shifted]))
     assert "On heart_strong, without fitting again, the calibration error is 10.00 % (20.00 % without" in text
-    assert "12 test cases are few" in text
+    assert "Test cases are few (12)" in text
     assert "was not tested here" not in text
     assert "another scanner" in text_of(verdict_of(facts()))
     assert "are few" not in text_of(verdict_of(facts()))

@@ -9,9 +9,9 @@ from segcal.cli.parsing import voxels
 ABOUT = {
     "usage": "segcal fit PREDICTIONS... LABELS -o CAL [options]",
     "description": "Compare calibrators on cases that are held out in turn, fit the winner to all cases, save it.\n"
-    "By default every calibrator competes that works voxel by voxel, ignores the logit offset and\n"
-    "keeps the mask, with both poolings of an ensemble. One that is not clearly better than a\n"
-    "temperature (ts) is not taken.",
+    "By default every calibrator competes that ignores the logit offset and keeps the mask, conic\n"
+    "scaling (which looks around the voxel) among them, with both poolings of an ensemble. One that\n"
+    "is not clearly better than a temperature (ts) is not taken.",
     "epilog": "examples:\n  segcal fit predictions/ labels/ -o calibrator/ --kind logits --ignore 255\n"
     "  segcal fit member_*/ labels/ -o calibrator/ --kind logits --pool mean_logits --calibrator ts",
 }

@@ -98,6 +98,8 @@ def export(
                     "example is missing, but a module is exported along one. Pass an input of the network."
                 )
             whole = attach(model, own, upsample).eval()
+            if len(example) == 1:  # of which exporters take the size of the batch for a constant
+                example = torch.cat([example, example])
             _write(whole, (example,), beside)
             return _compared(target, beside, whole, (example,))
         return _join(target, beside, Path(model), own, output)

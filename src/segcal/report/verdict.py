@@ -279,7 +279,9 @@ def _limits(facts: Facts, division: PartCounts, shifted: Sequence[Facts]) -> lis
             "itself."
         )
     if division.test < FEW_CASES:
-        limits.append(f"{division.test} test cases are few: the intervals are wide, and rare failures are not seen.")
+        limits.append(
+            f"Test cases are few ({division.test}): intervals of so few are too narrow, and rare failures are not seen."
+        )
     return [*limits, SPREAD]
 
 

@@ -127,7 +127,7 @@ class Judge:
         chance = None if empty else errors.chance_below(value, scale, self.tau)
         spread = float(volume_scale(one)[0, number])
         size_span = self.volume[number].span(float(volume(one)[0, number]), spread, self.level, 0.0, one.voxels[0])
-        reasons = self._reasons(one, number, value, low if known else None, odd)
+        reasons = self._reasons(one, number, value, low if known else None, high if known else None, odd)
         return {
             "case": one.ids[0],
             "structure": self.titles[number],
@@ -149,7 +149,9 @@ class Judge:
             "reason": "; ".join(reasons),
         }
 
-    def _reasons(self, one: SumTable, number: int, value: float, low: float | None, odd: float) -> list[str]:
+    def _reasons(
+        self, one: SumTable, number: int, value: float, low: float | None, high: float | None, odd: float
+    ) -> list[str]:
         reasons, errors, limit = [], self.dice[number], self.limits[number]
         if low is None:
             needed = draws_needed(self.level)
@@ -160,6 +162,8 @@ class Judge:
                 reasons.append(f"empty, as in {100 * share:.0f} % of the reference cases")
         elif limit is not None and value <= limit:
             reasons.append(f"low expected Dice (at or below {limit:.2f})")
+        elif high is not None and high < self.tau:
+            reasons.append(f"low expected Dice (probably below {self.tau:g})")
         elif limit is None and low < self.tau:
             reasons.append(f"low expected Dice (may be below {self.tau:g})")
         if odd <= RARE:
