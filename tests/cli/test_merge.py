@@ -172,3 +172,47 @@ def test_a_part_needs_a_folder_of_its_own(folders, run, tmp_path):
     run("check", *folders.both, "-o", tmp_path / "part", "--num-parts", 2, "--part-id", 0)
     mixed = run("check", *folders.both, "-o", tmp_path / "part", "--num-parts", 3, "--part-id", 0)
     assert "holds part 0 of 2 with another number of parts (2, not 3), but results would be mixed." in mixed.err
+
+
+REGIONS = ["--kind", "logits", "--regions", "whole=1+2+3,core=2+3,enh=3"]
+
+
+@pytest.fixture
+def region_folders(tmp_path):
+    rng = np.random.default_rng(0)
+    for name in ("predictions", "labels"):
+        (tmp_path / name).mkdir()
+    for number in range(4):
+        depth = rng.normal(size=(16, 18)).cumsum(0).cumsum(1) / 4
+        cuts = np.array([0.0, 1.0, 2.0])[:, None, None]
+        truth = (depth[None] + rng.logistic(size=(1, 16, 18)) > cuts).sum(0)
+        np.save(tmp_path / "predictions" / f"c{number}.npy", (2.5 * (depth[None] - cuts)).astype(np.float32))
+        np.save(tmp_path / "labels" / f"c{number}.npy", truth.astype(np.int16))
+    return [tmp_path / "predictions", tmp_path / "labels", *REGIONS]
+
+
+def in_parts(run, tmp_path, command, call):
+    for number in (0, 1):
+        done = run(command, *call, "--num-parts", 2, "--part-id", number, "-o", tmp_path / f"{command}{number}")
+        assert done.code == 0, done
+    merged = run("merge", tmp_path / f"{command}0", tmp_path / f"{command}1", "-o", tmp_path / f"{command}-merged")
+    assert merged.code == 0, merged
+    return tmp_path / f"{command}-merged"
+
+
+def test_fits_and_measurements_of_parts_are_those_of_one_process(region_folders, run, files_of, tmp_path):
+    fit = [*region_folders, "--calibrator", "ts", "--trust-on", "none"]
+    assert run("fit", *fit, "-o", tmp_path / "fit").code == 0
+    merged = in_parts(run, tmp_path, "fit", fit)
+    assert files_of(merged)["weights.safetensors"] == files_of(tmp_path / "fit")["weights.safetensors"]
+    measure = [*region_folders, "--calibrator", tmp_path / "fit", "--metrics", "nll,ece,ece_equal_mass"]
+    assert run("evaluate", *measure, "-o", tmp_path / "evaluate").code == 0
+    assert files_of(in_parts(run, tmp_path, "evaluate", measure)) == files_of(tmp_path / "evaluate")
+
+
+def test_a_result_does_not_go_into_a_part(region_folders, run, tmp_path):
+    check = [*region_folders]
+    in_parts(run, tmp_path, "check", check)
+    refused = run("merge", tmp_path / "check0", tmp_path / "check1", "-o", tmp_path / "check0")
+    assert refused.code == 2
+    assert "is one of the parts, but the result needs a folder of its own" in refused.err

@@ -149,3 +149,36 @@ def test_what_cannot_be_computed_with_is_refused(value):
     for name in FUSED:
         with pytest.raises(InputError, match="logits has"):
             moved(name, 3)(logits)
+
+
+def test_a_crop_or_a_turned_place_is_written_too():
+    for name in ("identity", "ts", "cms_op", "conic"):
+        calibrator, logits = moved(name, 3), logits_of(3, (6, 6))
+        whole = torch.full((2, 3, 10, 10), 7.0)
+        for place in (whole[:, :, 2:8, 2:8], whole[:, :, 2:8, 2:8].transpose(2, 3)):
+            assert torch.equal(calibrator(logits, out=place), calibrator(logits))
+        crop = whole[:, :, 2:8, 2:8].copy_(logits)
+        assert torch.equal(calibrator(crop, out=crop), calibrator(logits))
+        turned = logits.clone()
+        assert torch.equal(calibrator(turned, out=turned.transpose(2, 3)), calibrator(logits))
+
+
+def test_a_subclass_with_other_features_is_not_served_by_its_parents_plan():
+    class Doubled(type(make_calibrator("ms", 3))):
+        def frame(self, logits, context=None):
+            return super().frame(2 * logits)
+
+    calibrator, logits = Doubled(3).requires_grad_(False), logits_of(3)
+    torch.testing.assert_close(calibrator(logits), torch.log_softmax(2 * logits, 1))
+
+
+@pytest.mark.filterwarnings(
+    "ignore:`torch.jit:DeprecationWarning"
+)  # torch's own, when it first takes derivatives forwards
+@pytest.mark.parametrize("name", FUSED)
+def test_half_parameters_and_derivatives_forwards(name):
+    calibrator, logits = moved(name, 3), logits_of(3)
+    assert torch.isfinite(moved(name, 3).bfloat16()(logits)).all()
+    _, tangent = torch.func.jvp(calibrator.scores, (logits,), (torch.ones_like(logits),))
+    _, found = torch.func.jvp(calibrator.quick_scores, (logits,), (torch.ones_like(logits),))
+    torch.testing.assert_close(found, tangent)

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from segcal.calibrators.tie_break import with_winner
 from segcal.checks import check_forward, check_num_classes
 from segcal.errors import InputError
-from segcal.kernels.apply import Served, apply_plan, served
+from segcal.kernels.apply import Served, apply_plan, served, writes_into
 from segcal.kernels.plan import FusedPlan
 from segcal.numerics import compute_dtype
 from segcal.types import Context, Logits, LogProbs, Preserves
@@ -193,8 +193,10 @@ class Calibrator(nn.Module, ABC):
         around = None
         if plan.form == "curves":
             around = self.around(logits.to(compute_dtype(logits.dtype)), context)
-        direct = out is not None and (who.by == "triton" or out.dtype == compute_dtype(logits.dtype))
-        return apply_plan(who.by, plan, logits, around, normalises, out if direct else None)
+        place = out if out is not None and writes_into(out, logits) else None
+        if place is not None and who.by != "triton" and place.dtype != compute_dtype(logits.dtype):
+            place = None
+        return apply_plan(who.by, plan, logits, around, normalises, place)
 
     @torch.no_grad()
     def _ready_plan(self) -> FusedPlan | None:
@@ -204,8 +206,9 @@ class Calibrator(nn.Module, ABC):
     def _plan_is_of_its_scores(self) -> bool:
         """Return whether no subclass has other scores than those that the plan says."""
         order = type(self).__mro__
-        scores, plan = (next(k for k, one in enumerate(order) if name in vars(one)) for name in ("scores", "plan"))
-        return plan <= scores
+        said = ("scores", "frame", "around", "scores_at")  # of which scores are made
+        first = {name: next((k for k, one in enumerate(order) if name in vars(one)), len(order)) for name in said}
+        return next(k for k, one in enumerate(order) if "plan" in vars(one)) <= min(first.values())
 
     def __repr__(self) -> str:
         scale = "" if self.temperature is None else f", T = {self.temperature:.4g}"

@@ -112,12 +112,14 @@ class Cases(ABC):
         groups: the group of each case that has one, by id.
         origin: :data:`SINGLE_FOLDS`, where the files say so; "" where nothing is known.
         wants_disagreement: whether `Case.disagreement` is to be filled (:meth:`with_disagreement`).
+        aspect: what of the cases is seen, where it is not all, such as one region.
     """
 
     _pooling_rule: str | None = None
     origin: str = ""
     wants_disagreement: bool = False
     regions: Regions | None = None
+    aspect: str = ""
 
     def __init__(
         self,

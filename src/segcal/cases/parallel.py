@@ -63,7 +63,7 @@ def map_cases(
     takes a glance at each case on the way.
     """
     read = partial(_read_and, cases, function, seen is not None)
-    about = f"{_name_of(function)} {cases.pooling or ''}".rstrip()
+    about = " ".join(filter(None, (_name_of(function), cases.pooling, cases.aspect)))
     for case_id, (result, own) in map_ids(cases.ids, read, workers, failed, about):
         if seen is not None and own is not None:
             seen(own)

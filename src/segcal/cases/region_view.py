@@ -64,6 +64,7 @@ class RegionView(Cases):
         super().__init__(whole.ids, 2, whole.kind, whole.pooling, (f"not {name}", name), whole.groups)
         self._whole, self._all, self._number = whole, regions, number
         self.origin, self.wants_disagreement = whole.origin, whole.wants_disagreement
+        self.aspect = f"region {name}"
 
     def read(self, case_id: str) -> Case:
         """Read one case of all regions, and return this one."""

@@ -14,8 +14,10 @@ from segcal.cli.codes import DONE, SOME_FAILED
 from segcal.cli.engine import engine_of
 from segcal.cli.progress import step_bar
 from segcal.cli.recorded import check_parts_options
-from segcal.scale.part import remove_part
+from segcal.errors import InputError
+from segcal.scale.part import FACTS, FOLDER, remove_part
 from segcal.scale.slurm import run_array
+from segcal.target import entries
 
 
 def dispatch(args: argparse.Namespace) -> int:
@@ -46,6 +48,9 @@ def _to_url(args: argparse.Namespace, url: str) -> int:
 def _on_slurm(args: argparse.Namespace) -> int:
     """Send the parts, wait for them, put them together."""
     place = args.output.absolute().with_name(f"{args.output.name}.parts")
+    foreign = [n for n in entries(place) if n != "logs" and not (place / n / FOLDER / FACTS).is_file()]
+    if foreign:
+        raise InputError(f"{place} holds {foreign[0]}, but the parts need a folder of their own. Move it away.")
     each = {**vars(args), "engine": "local", "json": True}
     folders = [place / f"part{number}" for number in range(args.num_parts)]
     parts = [argparse.Namespace(**{**each, "part_id": i, "output": folder}) for i, folder in enumerate(folders)]

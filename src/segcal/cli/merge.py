@@ -1,12 +1,15 @@
 """``segcal merge``: the parts of a command, put together."""
 
 import argparse
+import json
 from importlib import import_module
 from pathlib import Path
 
+from segcal.cli.commands import DIVIDED
 from segcal.cli.parsing import at_least_one
 from segcal.cli.reading import json_option
 from segcal.cli.recorded import restored
+from segcal.errors import InputError
 from segcal.scale.merge import check_parts
 
 ABOUT = {
@@ -29,7 +32,11 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Check the parts, and end what they began."""
+    if args.output.absolute() in {part.absolute() for part in args.parts}:
+        raise InputError(f"{args.output} is one of the parts, but the result needs a folder of its own. Name another.")
     facts = next(iter(check_parts(args.parts).values()))
+    if facts.settings.get("command") not in {json.dumps(name) for name in (*DIVIDED, "benchmark")}:
+        raise InputError(f"{args.parts[0]} is no part of a command that can be merged. Name the folders of its parts.")
     free = {name: getattr(args, name) for name in ("output", "workers", "overwrite", "json")}
     again = restored(facts.settings, merged=args.parts, **free)
     code: int = import_module(f"segcal.cli.{again.command}").run(again)

@@ -72,7 +72,10 @@ def numbers(text: str, between: str = ",") -> list[int]:
 
 def regions(text: str) -> dict[str, list[int]]:
     """Return the labels of regions, such as of "whole=1+2+3,core=2+3"."""
-    return {name: numbers(own, "+") for name, _, own in (part.partition("=") for part in text.split(","))}
+    parts = [part.partition("=") for part in text.split(",")]
+    if len({name for name, _, _ in parts}) < len(parts):
+        raise argparse.ArgumentTypeError(f"{text!r} names a region twice, but each has one set of labels")
+    return {name: numbers(own, "+") for name, _, own in parts}
 
 
 def voxels(text: str) -> int | str:

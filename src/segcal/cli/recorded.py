@@ -42,7 +42,8 @@ def _text(value: Any) -> str:
 def _value(found: Any) -> Any:
     if isinstance(found, list):
         return [_value(each) for each in found]
-    return Path(found["path"]) if isinstance(found, dict) else found
+    is_path = isinstance(found, dict) and found.keys() == {"path"} and isinstance(found["path"], str)
+    return Path(found["path"]) if is_path else found
 
 
 def output_option(parser: argparse.ArgumentParser) -> None:

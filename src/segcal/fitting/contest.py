@@ -17,8 +17,9 @@ import torch
 from segcal.calibrators import make_calibrator
 from segcal.cases.base import CaseError, Cases
 from segcal.cases.parallel import Engine, Workers
+from segcal.cases.region_view import region_view
 from segcal.errors import InputError
-from segcal.fitting.by_region import best_pooling, competing, fit_by_region
+from segcal.fitting.by_region import best_pooling, check_validation, competing, fit_by_region
 from segcal.fitting.certificate import Fitted
 from segcal.fitting.choice import (
     ENOUGH_GROUPS,
@@ -120,6 +121,13 @@ def read_part(
     """Draw the voxels that an engine keeps for :func:`choose` or :func:`segcal.fit`; the arguments are theirs."""
     if config.voxels == "all":
         raise InputError("voxels='all' is given, but a part keeps voxels that were drawn. Give a number of them.")
+    if cases.regions is not None:
+        check_validation(cases, validation)
+        for number in range(len(cases.regions)):
+            others = None if validation is None else region_view(validation, number)
+            own = competing(names, preserve)
+            read_part(region_view(cases, number), workers, config, others, own, failed=failed)
+        return
     names = candidates(cases.num_classes, preserve, allow_offset_dependent) if names is None else names
     read_poolings(cases, validation, check_config(config), silent, workers, failed, contexts=_wanted(names))
 

@@ -35,7 +35,7 @@ def served(plan: FusedPlan | None, logits: Tensor, trained: bool) -> Served:
     """Return who computes logits ``(batch, classes, *space)``; `trained` says whether gradients are wanted."""
     if torch.compiler.is_compiling() or torch.jit.is_tracing():
         return Served("torch", "a graph of it is being made")
-    if trained:
+    if trained or is_followed(logits):
         return Served("torch", "gradients are wanted")
     if plan is None:
         return Served("torch", "it has no fused form")
@@ -51,6 +51,22 @@ def served(plan: FusedPlan | None, logits: Tensor, trained: bool) -> Served:
     if logits.shape[1] > most:
         return Served("torch", f"{logits.shape[1]} classes are more than the {most} of this kernel")
     return Served("triton") if has_triton() else Served("torch", "triton is not installed")
+
+
+def is_followed(logits: Tensor) -> bool:
+    """Return whether derivatives are taken forwards, or a transformation such as `vmap` is at work."""
+    if torch._C._functorch.is_functorch_wrapped_tensor(logits):
+        return True
+    return torch.autograd.forward_ad._current_level >= 0 and (
+        torch.autograd.forward_ad.unpack_dual(logits).tangent is not None
+    )
+
+
+def writes_into(out: Tensor, logits: Tensor) -> bool:
+    """Return whether a kernel may write there: all axes of space in a row, over the logits themselves or apart."""
+    same = out.data_ptr() == logits.data_ptr() and out.stride() == logits.stride()
+    apart = out.untyped_storage().data_ptr() != logits.untyped_storage().data_ptr()
+    return (same or apart) and _images(out).data_ptr() == out.data_ptr()
 
 
 def has_triton() -> bool:

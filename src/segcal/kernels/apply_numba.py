@@ -137,7 +137,7 @@ def apply_plan(plan: FusedPlan, logits: Tensor, out: Tensor, around: Tensor | No
 
 def _sorted_tables(plan: FusedPlan, kind: np.dtype) -> tuple[np.ndarray, ...]:
     """Return weight, bias, points, heights and numbers; what a form has not is empty."""
-    tables = [table.numpy() for table in plan.tables]
+    tables = [table.double().numpy() for table in plan.tables]
     weight, bias = np.zeros((0, 0, 0), kind), np.zeros((0, 0), kind)
     points = heights = numbers = np.zeros(0)
     if plan.form == "drops":

@@ -9,12 +9,14 @@ import torch
 from torch import Tensor
 
 from segcal.kernels import windows_numba
-from segcal.kernels.apply import has_triton
+from segcal.kernels.apply import has_triton, is_followed
 
 
 def serves(logits: Tensor) -> bool:
     """Return whether there are fused passes for these logits."""
-    if torch.compiler.is_compiling() or torch.jit.is_tracing() or (logits.requires_grad and torch.is_grad_enabled()):
+    if torch.compiler.is_compiling() or torch.jit.is_tracing() or is_followed(logits):
+        return False
+    if logits.requires_grad and torch.is_grad_enabled():
         return False
     return logits.device.type == "cpu" or (logits.is_cuda and logits.dtype == torch.float32 and has_triton())
 

@@ -74,7 +74,14 @@ class Keys:
     """Digests of what cases are read from, each in the first collection that has it."""
 
     def __init__(self, collections: Sequence[Identified]) -> None:
-        self._cases = {case_id: cases for cases in reversed(collections) for case_id in cases.ids}
+        self._cases: dict[str, Identified] = {}
+        for cases in collections:
+            for case_id in cases.ids:
+                first = self._cases.setdefault(case_id, cases)
+                if first is not cases and first.identity(case_id) != cases.identity(case_id):
+                    raise InputError(
+                        f"case {case_id!r} is in two folders, but parts know cases by their names. Rename one of them."
+                    )
         self.ids = sorted(self._cases)
 
     def of(self, case_id: str) -> str:
@@ -124,7 +131,7 @@ class Part(Engine):
         place = self.folder / FOLDER
         if (place / FACTS).exists():
             self._check_same(read_facts(self.folder))
-        elif self._alone and (other := [name for name in entries(self.folder) if not name.startswith(".")]):
+        elif self._alone and (other := [name for name in entries(self.folder) if name != FOLDER]):
             raise InputError(
                 f"{self.folder} holds {other[0]}, but a part needs a folder of its own. Name a new folder."
             )

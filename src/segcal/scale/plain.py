@@ -18,6 +18,7 @@ from segcal.cases.check_case import CaseRow, Problem, Seen
 from segcal.cases.glance import Agreement, Glance, Thumbnail, Turn
 from segcal.cases.watch import Member
 from segcal.evaluation.apply import AppliedCase
+from segcal.evaluation.region_counter import RegionTables, Together
 from segcal.evaluation.violations import Measured
 from segcal.fitting.sample import Voxels
 from segcal.statistics.boundary import Bands
@@ -25,6 +26,7 @@ from segcal.statistics.case import CaseTables
 from segcal.statistics.counts import Confusion, Flips, FreeEnergy, Likelihood, Ranking
 from segcal.statistics.reliability import Curve
 from segcal.statistics.surface import Surface
+from segcal.statistics.voxel_sample import VoxelSample
 from segcal.trust.sums import CaseSums, TruthSums
 
 # Everything that a result of one case may hold, besides numbers, texts, arrays and containers of them.
@@ -32,7 +34,8 @@ KNOWN: dict[str, type] = {
     kind.__name__: kind
     for kind in (
         AppliedCase, Agreement, Bands, CaseRow, CaseSums, CaseTables, Confusion, Curve, Flips, FreeEnergy, Glance,
-        Likelihood, Measured, Member, Problem, Ranking, Seen, Surface, Thumbnail, TruthSums, Turn, Voxels,
+        Likelihood, Measured, Member, Problem, Ranking, RegionTables, Seen, Surface, Thumbnail, Together, TruthSums,
+        Turn, Voxels, VoxelSample,
     )
 }  # fmt: skip
 # The name of what a container stands for; no class has these.
