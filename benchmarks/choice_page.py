@@ -60,9 +60,11 @@ def _line(size: int, rows: Sequence[dict[str, Any]]) -> str:
     mean = {key: float(np.mean([row["nll"][key] for row in rows])) for key in rows[0]["nll"]}
     nothing = min(mean["identity(mean_probs)"], mean["identity(mean_logits)"])
     chosen = ", ".join(f"{name} {count}" for name, count in Counter(row["new"] for row in rows).most_common())
-    numbers = [nothing, mean["ts(mean_probs)"], mean["ts(mean_logits)"], mean["old"], mean["new"]]
-    cells = [str(size), str(len(rows)), *(f"{number:.4f}" for number in numbers)]
-    cells += [" / ".join(str(_worse(rows, rule, other)) for other in ("ts", "identity")) for rule in ("old", "new")]
+    numbers = [nothing, mean["ts(mean_probs)"], mean["ts(mean_logits)"], mean.get("old", np.nan), mean["new"]]
+    cells = [str(size), str(len(rows)), *("-" if np.isnan(number) else f"{number:.4f}" for number in numbers)]
+    for rule in ("old", "new"):
+        counts = [str(_worse(rows, rule, other)) if rule in mean else "-" for other in ("ts", "identity")]
+        cells.append(" / ".join(counts))
     cells += [" / ".join(str(sum(_beyond(row, other) for row in rows)) for other in ("ts", "identity"))]
     return f"| {' | '.join([*cells, chosen])} |"
 
