@@ -110,6 +110,7 @@ def test_a_case_takes_the_memory_of_a_slab_on_a_gpu(name, tmp_path, monkeypatch)
         np.save(tmp_path / folder / "a.npy", values)
     cases = segcal.open_cases(tmp_path / "in", tmp_path / "labels", kind="logits")
     own = fitted("cms_op")
+    before = torch.cuda.memory_allocated()  # such as the workspace of a library
     torch.cuda.reset_peak_memory_stats()
     DOES[name](own, cases, tmp_path, "cuda")
-    assert torch.cuda.max_memory_allocated() < logits.nbytes / 4
+    assert torch.cuda.max_memory_allocated() - before < logits.nbytes / 4

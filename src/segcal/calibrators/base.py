@@ -180,7 +180,7 @@ class Calibrator(nn.Module, ABC):
     def _served(self, logits: Logits) -> tuple[Served, FusedPlan | None]:
         trained = logits.requires_grad or any(parameter.requires_grad for parameter in self.parameters())
         trained = trained and torch.is_grad_enabled()
-        plan = None if trained else self._ready_plan()
+        plan = None if trained or torch.compiler.is_compiling() else self._ready_plan()
         return served(plan, logits, trained), plan
 
     def _fused(
@@ -201,7 +201,7 @@ class Calibrator(nn.Module, ABC):
     @torch.no_grad()
     def _ready_plan(self) -> FusedPlan | None:
         """Return the plan of the parameters as they are now; nothing tells for sure that they have not changed."""
-        return None if torch.compiler.is_compiling() or not self._plan_is_of_its_scores() else self.plan()
+        return self.plan() if self._plan_is_of_its_scores() else None
 
     def _plan_is_of_its_scores(self) -> bool:
         """Return whether no subclass has other scores than those that the plan says."""
