@@ -12,7 +12,7 @@ BOUNDS = {
     house.importers: ((93, 49),),
     house.untyped: ((10,),),
     house.touched: ((4, 4, 4, 4, 4),),
-    house.names: ((0,), (1225,)),
+    house.names: ((0,), (1230,)),
     house.renames: ((5,),),
     house.ladders: ((0,),),
 }
