@@ -47,9 +47,9 @@ departs from the paper: exact fits instead of Adam and Optuna, padding that does
 and draws of the bootstrap that all pipelines share. The paper's numbers of BraTS are what padded volumes give
 ([the study below](#padding-read-as-logits) shows how), so theirs are no target.
 """
-TABLE = """Rows (a) to (f) are the paper's. Vector scaling, (g), is defined there but not in its table; conic scaling, (h),
-is ours ([conic.md](conic.md); [conic_results.md](conic_results.md) says on which cases its form was chosen). Strengths
-are chosen on validation cases, for all.
+TABLE = """Rows (a) to (f) are the paper's. Vector scaling, (g), is defined there but not in its table; conic scaling,
+(h), is ours ([conic.md](conic.md); [conic_results.md](conic_results.md) says on which cases its form was chosen).
+Strengths are chosen on validation cases, for all.
 """
 MATCHED = """## Matched comparisons
 
