@@ -103,10 +103,10 @@ def test_three_numbers_can_say_together_what_none_says_alone(errors, name):
         ([-0.01] * 7 + [0.02] * 5, "ts"),  # the mean is worse within its noise
         ([-0.01] * 7 + [1.0] * 5, "identity"),  # the mean is worse beyond noise
         ([-9.0] + [0.1] * 11, "ts"),  # better in the mean, though for one failed case alone
-        ([-9.0] + [0.6] * 5, "identity"),  # of so few, one failed case is no reason to harm all others much
-        ([-9.0] + [0.4] * 5, "ts"),
-        ([0.3, 0.3001, 0.2999], "ts"),  # of so few, little noise is chance
-        ([0.6] * 2, "identity"),
+        ([-9.0] + [0.3] * 5, "identity"),  # of so few, one failed case is no reason to harm all others much
+        ([-9.0] + [0.2] * 5, "ts"),
+        ([0.2, 0.2001, 0.1999], "ts"),  # of so few, little noise is chance
+        ([0.3] * 2, "identity"),
         ([-0.1] * 2 + [0.1] * 2, "ts"),
     ],
 )
@@ -161,7 +161,7 @@ def test_what_is_taken_is_not_worse_than_a_temperature_beyond_noise_whatever_the
         return
     after, before = (np.array([row.worth[i].nll for i in ids]) for row in (chosen, plain))
     rises = [after[names == name].sum() / before[names == name].sum() for name in set(names)]
-    assert np.median(rises) <= 1.5
+    assert np.median(rises) <= 1.25
 
 
 def test_what_must_be_kept_decides_who_competes():

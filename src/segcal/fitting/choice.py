@@ -3,7 +3,7 @@ r"""The rule by which a calibrator is chosen without doing harm, from what held-
 1. Temperature scaling is the reference, with the pooling in which its mean NLL over cases is lowest, unless that is
    more than one standard error above the mean without calibration: then doing nothing is. Of fewer than ten groups
    neither mean nor error say so: what is held out is fitted to fewer still, and a coin would decide. There doing
-   nothing is the reference only if the NLL of the median group rises by more than half, as it does where one failed
+   nothing is the reference only if the NLL of the median group rises by more than a quarter, as where one failed
    case asks for a temperature that harms all others.
 2. Another candidate is *clearly better* if its NLL is lower than the reference's by more than noise allows: the upper
    end of the one-sided 95 % interval of the paired difference (Student's t over groups,
@@ -36,8 +36,9 @@ from segcal.fitting.scores import Noise, Worth, noise, paired
 LEVEL = 0.95
 # Fewer groups than this say nothing of more than a temperature.
 ENOUGH_GROUPS = 10
-# Of so few, the rise of the median group's NLL that is too much: failed cases made it 1.1 and more, others at most 0.3.
-LARGEST_RISE = 0.5
+# Of so few, the rise of the median group's NLL that is too much. On 173 divisions of three ensembles (seeds 100 to 129)
+# temperatures that harmed the test cases raised it by 0.29 to 1.2 in 6 of 8, all others but one by at most 0.24.
+LARGEST_RISE = 0.25
 CLEARLY = "clearly better"
 
 Preserve = Literal["order", "argmax", "none"]
