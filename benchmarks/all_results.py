@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
@@ -34,7 +34,7 @@ from segcal.benchmark.runner import JobRunner
 from segcal.benchmark.summaries import write_summary
 from segcal.cases.parallel import Engine, Outcome
 from segcal.demo.embedded import open_embedded
-from segcal.errors import InputError
+from segcal.errors import SegcalError
 from segcal.parent import follow_parent
 from segcal.report.paper_tables import write_tables
 from segcal.studies import run_studies
@@ -245,8 +245,10 @@ def run_all(protocols: Mapping[str, Protocol], output: Path, workers: int, secon
         pool.shutdown(wait=True, cancel_futures=True)
     for key in (name for name in protocols if name not in schedule.ended and (output / name / "units").is_dir()):
         share_units(protocols[key], output / key, [output / name for name in protocols])
-        with suppress(InputError):  # nothing has all its repeats
+        try:
             finish(output / key, protocols[key], ())
+        except SegcalError as error:  # nothing has all its repeats, or units are of an earlier run
+            print(f"no summary of {key}: {error}", flush=True)
     return [key for key in schedule.groups if key not in schedule.ended]
 
 
