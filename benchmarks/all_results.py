@@ -41,7 +41,7 @@ from segcal.studies import run_studies
 from segcal.studies.calibration_size import NAME as SIZES
 from segcal.studies.calibration_size import size_runs
 from segcal.studies.setting import Setting
-from stamp import write_stamp
+from stamp import STAMP, write_stamp
 
 PROTOCOLS = Path(__file__).parent / "protocols"
 # In the order of what they are worth to a reader. The study of calibration sizes, which fits again, follows its rank.
@@ -156,7 +156,6 @@ def finish(folder: Path, protocol: Protocol, studies: Sequence[str]) -> None:
     results = read_results(folder)
     summary = write_summary(results)
     write_tables(summary, folder)
-    write_stamp(folder)
     run_studies(Setting(protocol, results, summary), studies)
 
 
@@ -179,6 +178,8 @@ def plan(protocols: Mapping[str, Protocol], output: Path) -> tuple[list[Piece], 
             studies = tuple(study for study in protocol.studies or () if study in READ)
             groups[name] = Group(own, Ending(folder, protocol, studies), needs)
             todo += own
+            if own or needs or not (folder / STAMP).is_file():
+                write_stamp(folder)
         for name in (each for each in names if each in protocols and SIZES in (protocols[each].studies or ())):
             protocol, folder, key = protocols[name], output / name, f"{name} {SIZES}"
             own = [

@@ -26,8 +26,11 @@ def code_digest(folder: Path | None = None) -> str:
 
 
 def write_stamp(folder: Path) -> None:
-    """Write which code made the results of a folder."""
-    write_text(folder / STAMP, json.dumps({"segcal": __version__, "code": code_digest()}) + "\n")
+    """Write which code made the results of a folder, beside others that made some of them before."""
+    path = folder / STAMP
+    before = json.loads(path.read_text("utf-8"))["code"].split(", ") if path.is_file() else []
+    codes = dict.fromkeys((*before, code_digest()))
+    write_text(path, json.dumps({"segcal": __version__, "code": ", ".join(codes)}) + "\n")
 
 
 def read_stamps(folder: Path, names: Iterable[str]) -> str:
