@@ -31,6 +31,8 @@ from stamp import read_stamps
 
 REAL = ("roads", "cardiac", "camvid")
 SHIFT, PADDING, CHOICE = "camvid_shift", "padding", "choice"
+# Texts of sections whose results are not at hand, each with its title and the code that made it.
+KEPT = "kept"
 INTRO = """# Measured results
 
 Every table and every measured number is written by `benchmarks/results_page.py` from the folders that
@@ -98,7 +100,7 @@ def page(folder: Path) -> Iterator[str]:
         SHIFT: shift(folder), PADDING: padding(folder), MORE: more(folder, summaries), SELECTIVE: selective(folder),
         CHOICE: choice(folder / CHOICE),
     }.items():  # fmt: skip
-        yield from stamped(section, read_stamps(folder, [name]))
+        yield from stamped(section, read_stamps(folder, [name])) if (folder / name).is_dir() else kept(folder, name)
 
 
 def stamped(section: Iterator[str], words: str) -> Iterator[str]:
@@ -107,6 +109,13 @@ def stamped(section: Iterator[str], words: str) -> Iterator[str]:
         yield text
         if number == 0:
             yield f"*{words}.*\n"
+
+
+def kept(folder: Path, name: str) -> Iterator[str]:
+    """Yield a section as it stood, where its results are not there: the text says which code made it."""
+    path = folder / KEPT / f"{name}.md"
+    if path.is_file():
+        yield path.read_text("utf-8")
 
 
 def setup(folder: Path, summaries: Mapping[str, Any]) -> Iterator[str]:
@@ -218,6 +227,7 @@ def shift(folder: Path) -> Iterator[str]:
         "Calibrators are fitted on clean predictions and tested on predictions of corrupted copies of those test "
         f"images that have one; divisions of the cases: {summary.repeats}.\n"
     )
+    yield from (f"{note[0].upper()}{note[1:]}: those are not in the tables.\n" for note in summary.notes)
     for stem in ("table6_corruptions", "shift_camvid", "covariate_shift"):
         path = place / "tables" / f"{stem}.md"
         if path.is_file():
