@@ -15,13 +15,24 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from segcal.kernels.apply_tables import (
+    FIRST,
+    PLACES,
+    SHIFT,
+    affine_tables,
+    curve_tables,
+    drop_tables,
+    function_tables,
+    sorting_network,
+)
 from segcal.kernels.plan import CENTRES, LEAD_UNITS, FusedPlan
 from segcal.kernels.triton_arithmetic import exp_below_zero
 
 LARGEST_LOGIT = tl.constexpr(1e10)
-WARPS = 4
-# Numbers that a thread holds of its voxels; forms that hold more beside them take fewer.
-HELD = {"affine": 64, "drops": 32, "mixture": 32, "table": 32, "curves": 32}
+WARPS = 2
+_SHIFT, _FIRST, _PLACES = tl.constexpr(SHIFT), tl.constexpr(FIRST), tl.constexpr(PLACES)
+# Numbers that a thread holds of its voxels; twice as many where one map serves all, since a weight then serves several.
+HELD = 32
 # The strides of voxels are one nearly always. The compiler must not know it: it would give a thread neighbouring
 # voxels, and where these are few, spread the classes of a voxel over several threads.
 UNKNOWN = ["z_voxel", "out_voxel"]
@@ -57,7 +68,9 @@ def _write(out_ptr, at, inside, s, own, log, winner, lead, C: tl.constexpr, CP: 
         if KEEPS:
             own = (own - log).to(out_ptr.dtype.element_ty).to(tl.float32)
             before = tl.max(tl.where(k[None, :] < winner[:, None], s, -float("inf")), 1)
-            limit = tl.where(before >= own, (own + own * lead).to(out_ptr.dtype.element_ty).to(tl.float32), float("inf"))
+            limit = tl.where(
+                before >= own, (own + own * lead).to(out_ptr.dtype.element_ty).to(tl.float32), float("inf")
+            )
             s = tl.where(k[None, :] == winner[:, None], s, tl.minimum(s, limit[:, None]))
     tl.store(out_ptr + at, s.to(out_ptr.dtype.element_ty), mask=inside[:, None] & (k < C)[None, :])
 
@@ -76,7 +89,7 @@ def _weights(ptr, winner, live, C: tl.constexpr, CP: tl.constexpr, E: tl.constex
     if E == 1:
         found = tl.load(ptr + k, mask=k < C, other=0.0)[None, :]
     else:
-        found = tl.load(ptr + k[None, :] * E + winner[:, None], mask=live, other=0.0)
+        found = tl.load((ptr + winner)[:, None] + k[None, :] * E, mask=live, other=0.0)
     return found
 
 
@@ -118,9 +131,9 @@ def _affine(
 
 @triton.jit(do_not_specialize=UNKNOWN)
 def _function(
-    z_ptr, out_ptr, bad_ptr, points_ptr, heights_ptr, numbers_ptr, n, z_image, z_class, z_voxel, out_image, out_class,
+    z_ptr, out_ptr, bad_ptr, points_ptr, guess_ptr, numbers_ptr, n, z_image, z_class, z_voxel, out_image, out_class,
     out_voxel, lead, C: tl.constexpr, CP: tl.constexpr, BLOCK: tl.constexpr, KEEPS: tl.constexpr,
-    NORMALISES: tl.constexpr, KNOTS: tl.constexpr, STEPS: tl.constexpr,
+    NORMALISES: tl.constexpr, KNOTS: tl.constexpr,
 ):  # fmt: skip
     """Take the logarithm of a mixture of probabilities, or of a table at a probability."""
     image, k = tl.program_id(1).to(tl.int64), tl.arange(0, CP)
@@ -138,18 +151,21 @@ def _function(
         log = 0.0 * top  # probabilities that are mixed sum to one
     else:
         p = e * (1.0 / tl.sum(e, 1))[:, None]
-        below = tl.zeros(p.shape, tl.int32)
-        for step in tl.static_range(STEPS):
-            further = below + (1 << (STEPS - 1 - step))
+        low_half = p <= 0.5
+        place = (tl.where(low_half, p, 1.0 - p).to(tl.int32, bitcast=True) >> _SHIFT) - _FIRST
+        place = tl.minimum(tl.maximum(place, 0), _PLACES - 1)
+        below = tl.load(guess_ptr + tl.where(low_half, place, 2 * _PLACES - 1 - place))
+        step = tl.load(guess_ptr + 2 * _PLACES)
+        while step > 0:
+            further = below + step
             point = tl.load(points_ptr + tl.minimum(further, KNOTS) - 1)
             below = tl.where((further <= KNOTS) & (point < p), further, below)
-        right = tl.minimum(tl.maximum(below, 1), KNOTS - 1)
-        low, low_height = tl.load(points_ptr + right - 1), tl.load(heights_ptr + right - 1)
-        high_height, width = tl.load(heights_ptr + right), tl.load(points_ptr + right) - low
-        share = tl.where(width > 0, tl.div_rn(p - low, tl.maximum(width, 1e-30)), 1.0)
-        share = tl.minimum(tl.maximum(share, 0.0), 1.0)
+            step = step // 2
+        right = points_ptr + tl.minimum(tl.maximum(below, 1), KNOTS - 1)
+        low, slope = tl.load(right - 1), tl.load(right + KNOTS)
+        low_height, high_height = tl.load(right + 2 * KNOTS - 1), tl.load(right + 2 * KNOTS)
         # Rounding may lift the end of a piece above the start of the next.
-        found = tl.minimum(low_height + share * (high_height - low_height), high_height)
+        found = tl.minimum(tl.maximum(p - low, 0.0) * slope + low_height, high_height)
         s = tl.log(tl.maximum(found + tl.load(numbers_ptr) * p, tl.load(numbers_ptr + 1)))
         own = tl.max(s, 1)
         s = tl.where(k[None, :] == winner[:, None], s, tl.minimum(s, own[:, None] - lead))
@@ -162,7 +178,7 @@ def _function(
 def _exchanged(values, i: tl.constexpr, j: tl.constexpr):
     """Return values with the smaller of two first."""
     low, high = tl.minimum(values[i], values[j]), tl.maximum(values[i], values[j])
-    return values[:i] + (low,) + values[i + 1 : j] + (high,) + values[j + 1 :]
+    return values[:i] + (low,) + values[i + 1 : j] + (high,) + values[j + 1 :]  # noqa: RUF005 - Triton knows sums only
 
 
 @triton.jit(do_not_specialize=UNKNOWN)
@@ -182,15 +198,16 @@ def _drops(
     for d in tl.static_range(C):
         other = tl.load(start + tl.cast(d, tl.int64) * z_class, mask=inside, other=0.0).to(tl.float32)
         rank += ((other[:, None] > z) | ((other[:, None] == z) & (d < k)[None, :])).to(tl.int32)
-        gaps = gaps + (top - other,)
+        gaps = gaps + (top - other,)  # type: ignore[assignment]  # noqa: RUF005
     for pair in tl.static_range(len(NETWORK) // 2):
         gaps = _exchanged(gaps, NETWORK[2 * pair], NETWORK[2 * pair + 1])
     s = tl.zeros(z.shape, tl.float32)
     least = tl.zeros([BLOCK], tl.float32)
     for r in range(1, C):
         drop = tl.load(bias_ptr + r * C + winner)
+        row = weight_ptr + r * C * C + winner
         for j in tl.static_range(1, C):
-            drop += gaps[j] * tl.load(weight_ptr + (r * C + j) * C + winner)
+            drop += gaps[j] * tl.load(row + j * C)
         least = tl.maximum(least, drop)  # rounding need not be monotone
         s = tl.where(rank == r, -least[:, None], s)
     s = tl.where((k < C)[None, :], s, -float("inf"))
@@ -218,17 +235,17 @@ def _curves(
         number = tl.load(terms_ptr + 3 * t).to(tl.int64)
         u = tl.load(around_ptr + (image * CONTEXTS + number) * n + voxel, mask=inside, other=0.0)
         share = (u - tl.load(terms_ptr + 3 * t + 1)) * tl.load(terms_ptr + 3 * t + 2)
-        shares = shares + (tl.minimum(tl.maximum(share, 0.0), 1.0),)
-    s, pair = tl.zeros_like(gap), tl.zeros([1, CP], tl.float32)
+        shares = shares + (tl.minimum(tl.maximum(share, 0.0), 1.0),)  # type: ignore[assignment]  # noqa: RUF005
+    s = tl.zeros_like(gap)
     for g in range(GROUPS):
-        if WINNERS > 0:
-            pair = _weights(pairs_ptr + g * C * WINNERS, winner, live, C, CP, WINNERS)
+        pair = _weights(pairs_ptr + g * C * WINNERS, winner, live, C, CP, WINNERS) if WINNERS > 0 else 0.0
         for j in range(g * GROUP, tl.minimum(RAMPS, (g + 1) * GROUP)):
             slope = tl.zeros([BLOCK], tl.float32) + tl.load(ramps_ptr + 3 * j)
             for t in tl.static_range(TERMS):
                 slope += shares[t] * tl.load(steps_ptr + t * RAMPS + j)
             ramp = tl.minimum(tl.maximum(gap - tl.load(ramps_ptr + 3 * j + 1), 0.0), tl.load(ramps_ptr + 3 * j + 2))
-            s -= (tl.maximum(slope, 0.0)[:, None] + pair) * ramp
+            slope = tl.maximum(slope, 0.0)
+            s -= (slope[:, None] + pair if WINNERS > 0 else slope[:, None]) * ramp
     s = tl.where(live, s, -float("inf"))
     own = tl.max(s, 1)
     log = _logarithm(s, own, C, CP)
@@ -245,91 +262,22 @@ def apply_plan(plan: FusedPlan, logits: Tensor, out: Tensor, around: Tensor | No
     where = (voxels, *logits.stride(), *out.stride(), LEAD_UNITS * torch.finfo(out.dtype).eps, classes)
     tables = [table.to(logits.device) for table in plan.tables]
     padded = triton.next_power_of_2(classes)
-    block = 32 * WARPS * min(4, max(1, HELD[plan.form] // padded))
+    held = HELD * (2 if plan.form == "affine" and (tables[0].ndim == 1 or len(tables[0]) == 1) else 1)
+    block = 32 * WARPS * min(4, max(1, held // padded))
     grid = (triton.cdiv(voxels, block), images)
     sizes = (padded, block, plan.keeps, normalises)
     if plan.form == "curves":
         assert around is not None
-        given, steps = _curve_tables(plan, tables, around)
+        given, steps = curve_tables(plan, tables, around)
         _curves[grid](logits, out, bad, *given, *where, *sizes, *steps, num_warps=WARPS)
     elif plan.form == "drops":
-        given = _drop_tables(tables)
+        given = drop_tables(tables)
         _drops[grid](logits, out, bad, *given, *where, *sizes, tuple(sorting_network(classes)), num_warps=WARPS)
     elif plan.form == "affine":
-        # Maps of winners lie next to each other, within rows, within columns; a diagonal and its bias are rows as they are.
-        weight, bias = (table.float().movedim(0, -1) for table in tables)
-        maps = 0 if weight.ndim == 1 else weight.shape[-1]
-        weight = weight.transpose(0, 1) if maps else weight
+        given, maps = affine_tables(tables)
         centre = CENTRES.index(plan.centre)
-        _affine[grid](logits, out, bad, weight.contiguous(), bias.contiguous(), *where, *sizes, centre, maps, num_warps=WARPS)
+        _affine[grid](logits, out, bad, *given, *where, *sizes, centre, maps, num_warps=WARPS)
     else:
-        given, knots = _function_tables(plan.form, tables, classes)
-        _function[grid](
-            logits, out, bad, *given, *where, *sizes, knots, knots.bit_length(), num_warps=WARPS, enable_fp_fusion=False
-        )
+        given, knots = function_tables(plan.form, tables, classes)
+        _function[grid](logits, out, bad, *given, *where, *sizes, knots, num_warps=WARPS, enable_fp_fusion=False)
     return not bool(bad)
-
-
-def sorting_network(size: int) -> list[int]:
-    """Return places to compare, two by two, that sort (Batcher's merging of odd and even)."""
-    found = []
-    p = 1
-    while p < size:
-        k = p
-        while k >= 1:
-            for start in range(k % p, size - k, 2 * k):
-                for i in range(start, min(start + k, size - k)):
-                    if i // (2 * p) == (i + k) // (2 * p):
-                        found += [i, i + k]
-            k //= 2
-        p *= 2
-    return found
-
-
-def _drop_tables(tables: list[Tensor]) -> tuple[Tensor, Tensor]:
-    """Return weights by rank, sorted gap and winner, and biases by rank and winner.
-
-    A rank is lower than the first by the sum of the drops above it, of which each is a map of the differences of
-    sorted gaps; what a gap adds is the difference of what the steps to it and from it add.
-    """
-    weight = torch.nn.functional.pad(tables[0].cumsum(1), (0, 0, 1, 0))  # (winner, rank, step)
-    of_gap = torch.nn.functional.pad(weight, (1, 0)) - torch.nn.functional.pad(weight, (0, 1))
-    bias = torch.nn.functional.pad(tables[1].cumsum(1), (1, 0))
-    return of_gap.permute(1, 2, 0).float().contiguous(), bias.T.float().contiguous()
-
-
-def _function_tables(form: str, tables: list[Tensor], classes: int) -> tuple[tuple[Tensor, Tensor, Tensor], int]:
-    """Return points, heights and numbers, and how many points there are."""
-    if form == "mixture":
-        beta, tempered, original, uniform = tables[0].unbind()
-        numbers = torch.stack([beta, tempered, original, uniform / classes]).float()
-        return (numbers, numbers, numbers), 0
-    points, heights, numbers = (table.float().contiguous() for table in tables)
-    return (points, heights, numbers), len(points)
-
-
-def _curve_tables(plan: FusedPlan, tables: list[Tensor], around: Tensor) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-    """Return contexts, ramps ``(J, 3)`` (slope, start, width), pieces of hats ``(T, 3)``, their steps, and pairs.
-
-    Then how many there are of ramps, pieces, contexts, winners with curves of their own, ramps in a group, and groups.
-    """
-    knots, base, hats, hat_knots, pairs = tables
-    widths = torch.cat([knots.diff(), knots.new_full((1,), torch.inf)])
-    first, terms, steps = 0, [], []
-    slope = base.clone()
-    for number, span in enumerate(plan.spans):
-        own, table = hat_knots[first : first + span], hats[first : first + span]
-        slope = slope + table[0]
-        terms.append(torch.stack([own.new_full((span - 1,), number), own[:-1], 1 / own.diff()], 1))
-        steps.append(table.diff(dim=0))
-        first += span
-    empty = knots.new_zeros(0)
-    given = (
-        around.float().contiguous(),
-        torch.stack([slope, knots, widths], 1).float().contiguous(),
-        torch.cat([empty.reshape(0, 3), *terms]).float().contiguous(),
-        torch.cat([empty.reshape(0, len(base)), *steps]).float().contiguous(),
-        pairs.clamp(min=0).permute(2, 1, 0).float().contiguous(),
-    )
-    pieces, contexts, groups = sum(plan.spans) - len(plan.spans), len(plan.spans), -(-len(base) // plan.group)
-    return given, (len(base), pieces, contexts, len(pairs), plan.group, groups)

@@ -20,10 +20,10 @@ from segcal.checks import check_finite
 from segcal.kernels.raw_tables import DOUBT_BASE, DOUBT_BINS, ZONES, Layout, RawTables, fill_first_class_bin
 from segcal.kernels.triton_arithmetic import exp_below_zero, log1p_above_zero
 
-BLOCK = 128
+BLOCK = 64
 # Programs fill the device some times over; tables are many enough that programs seldom wait for each other.
-MOST_PROGRAMS = 8192
-TABLES = 256
+MOST_PROGRAMS = 2048
+TABLES = 64
 WHOLE = ("cells", "class_count", "class_hits", "confusion", "flips", "doubt")
 FIXED = ("confidence", "class_prob")
 # Sums of a program: NLL, Brier score, entropy, voxels, free energy about a pivot and squared, pivot, largest, ignored.
@@ -35,7 +35,7 @@ _DOUBT_BASE, _DOUBT_BINS, _ZONES, _SUMS = (tl.constexpr(x) for x in (DOUBT_BASE,
 @triton.jit
 def _bin(q, size, edges_ptr):
     """Return the bin (lo, hi] of each value among bins with edges k / size, which are given."""
-    i = tl.minimum((q * size.to(tl.float64)).to(tl.int32), size - 1)
+    i = tl.maximum(tl.minimum((q * size.to(tl.float64)).to(tl.int32), size - 1), 0)  # also of what is not a number
     lower, upper = tl.load(edges_ptr + i), tl.load(edges_ptr + i + 1)
     return i - ((q <= lower) & (i > 0)).to(tl.int32) + ((q > upper) & (i < size - 1)).to(tl.int32)
 
