@@ -104,7 +104,7 @@ class Draws:
                 np.concatenate(sums) for sums in zip(*((b @ filled, b @ known) for b in blocks), strict=True)
             )
             drawn[self.repeat == r] = np.divide(total, count, out=np.full(len(total), np.nan), where=count > 0)
-        return _nanmean(drawn, axis=1)
+        return defined_mean(drawn, axis=1)
 
 
 def estimate(values: Sequence[np.ndarray], draws: Draws, level: float = LEVEL) -> Estimate:
@@ -115,7 +115,7 @@ def estimate(values: Sequence[np.ndarray], draws: Draws, level: float = LEVEL) -
     """
     columns = _columns(values, draws)
     undefined = sum(int(np.isnan(column).sum()) for column in columns)
-    value = float(_nanmean(np.array([_nanmean(column) for column in columns])))
+    value = float(defined_mean(np.array([defined_mean(column) for column in columns])))
     low, high = percentile_interval(draws.means(columns), level)
     return Estimate(None if math.isnan(value) else value, low, high, sum(draws.sizes) - undefined, undefined)
 
@@ -172,7 +172,7 @@ def _columns(values: Sequence[np.ndarray], draws: Draws) -> list[np.ndarray]:
     return columns
 
 
-def _nanmean(values: np.ndarray, axis: int | None = None) -> Any:
+def defined_mean(values: np.ndarray, axis: int | None = None) -> Any:
     """Return the mean of what is defined, NaN of nothing, without numpy's warning."""
     defined = ~np.isnan(values)
     count = defined.sum(axis)

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from segcal.summary import defined_mean
 from segcal.trust.estimates import expected_dice
 from segcal.trust.table import Floats, SumTable
 
@@ -18,7 +19,7 @@ from segcal.trust.table import Floats, SumTable
 def risk_of(table: SumTable, classes: Sequence[int]) -> Floats:
     """Return the risk of each labelled case; NaN where no structure is there and none was found."""
     absent = table.empty & (table.truth == 0)
-    return 1 - _mean(np.where(absent, np.nan, table.dice)[:, list(classes)])
+    return 1 - defined_mean(np.where(absent, np.nan, table.dice)[:, list(classes)], axis=1)
 
 
 def rankings(table: SumTable, classes: Sequence[int]) -> dict[str, Floats]:
@@ -29,7 +30,7 @@ def rankings(table: SumTable, classes: Sequence[int]) -> dict[str, Floats]:
     there = np.where(table.empty, np.nan, 1.0)[:, list(classes)]
 
     def mean(values: Floats) -> Floats:
-        return np.nan_to_num(_mean(values[:, list(classes)] * there))
+        return np.nan_to_num(defined_mean(values[:, list(classes)] * there, axis=1))
 
     found = {
         "expected Dice": mean(table.expected_dice),
@@ -69,11 +70,3 @@ def auroc(trusted: Floats, bad: NDArray[np.bool_]) -> float | None:
         return None
     gaps = trusted[~bad][:, None] - trusted[bad]
     return float(((gaps > 0) + 0.5 * (gaps == 0)).mean())
-
-
-def _mean(values: Floats) -> Floats:
-    """Return the mean over the second axis of what is known; NaN where nothing is."""
-    known = ~np.isnan(values)
-    counts = known.sum(1)
-    total = np.where(known, values, 0).sum(1)
-    return np.where(counts > 0, total / np.maximum(counts, 1), np.nan)

@@ -26,7 +26,8 @@ from torch import Tensor
 from segcal.calibrators.base import Calibrator
 from segcal.cases.base import Case
 from segcal.evaluation.slabs import Slab, score_slabs
-from segcal.numerics import winner
+from segcal.numerics import decided, winner
+from segcal.summary import defined_mean
 from segcal.types import IGNORED
 
 Floats = NDArray[np.float64]
@@ -138,13 +139,6 @@ def voxel_size(spacing: tuple[float, ...] | None) -> tuple[float, str]:
     return math.prod(spacing) / (ML if len(spacing) == 3 else CM2), "ml" if len(spacing) == 3 else "cm²"
 
 
-def decided(logits: Tensor, scores: Tensor) -> Tensor:
-    """Return the class of each voxel ``(classes, n)``: the old one, unless another is strictly above it after."""
-    before = winner(logits, axis=0)
-    stays = scores.gather(0, before[None])[0] >= scores.amax(0)
-    return torch.where(stays, before, winner(scores, axis=0))
-
-
 def touching(classes: Tensor) -> Tensor:
     """Return where a map of classes has a neighbour of another class, along any axis.
 
@@ -170,10 +164,8 @@ def agreement_of(masks: Iterable[Tensor], classes: int) -> Floats | None:
         total = (both.sum(0) + both.sum(1)).double().numpy()
         with np.errstate(invalid="ignore"):
             found.append(2 * both.diagonal().double().numpy() / total)
-    known = ~np.isnan(found)
-    counts = known.sum(0)
-    means = np.where(known, found, 0).sum(0) / np.maximum(counts, 1)
-    return np.where(counts > 0, means, np.nan)
+    means: Floats = defined_mean(np.array(found), axis=0)
+    return means
 
 
 def _decided(members: Iterable[Tensor], mask: Tensor | None) -> Iterator[Tensor]:
@@ -192,7 +184,7 @@ def _add(sums: CaseSums, slab: Slab, case: Case, edge: Tensor) -> None:
         kept = case.mask[slab.where].reshape(-1)
         logits, scores, on_edge = logits[:, kept], scores[:, kept], on_edge[kept]
         labels = None if labels is None else labels[kept]
-    probs, mask = torch.softmax(scores, dim=0), decided(logits, scores)
+    probs, mask = torch.softmax(scores, dim=0), decided(winner(logits, axis=0), scores)
     own = probs.gather(0, mask[None])[0].double()
     on_edge = on_edge.to(mask.device)
     sums.voxels += mask.numel()
