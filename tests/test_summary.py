@@ -8,6 +8,7 @@ from segcal.errors import ArtifactError, InputError
 from segcal.summary import (
     SUMMARY,
     Bootstrap,
+    Difference,
     Draws,
     Estimate,
     ResultRow,
@@ -176,3 +177,18 @@ def test_no_replicates_and_levels_above_one_are_refused():
         Draws([3], 0)
     with pytest.raises(InputError, match="level is 95, but a share between 0 and 1 is needed"):
         estimate([np.ones(3)], Draws([3], 10), 95)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "better", "verdict"),
+    [
+        (-2, -1, "lower", "better"),
+        (-2, -1, "higher", "worse"),
+        (1, 2, "lower", "worse"),
+        (1, 2, "higher", "better"),
+        (-1, 0, "lower", "no difference"),
+        (0, 0, "higher", "no difference"),
+    ],
+)
+def test_an_interval_must_leave_out_zero(low, high, better, verdict):
+    assert Difference((low + high) / 2, low, high, 5, 0, 0, 0, 0).verdict(better) == verdict

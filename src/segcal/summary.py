@@ -13,12 +13,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
-import msgspec
 import numpy as np
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from segcal.checks import check_seed
-from segcal.documents import parse_json
+from segcal.documents import read_struct
 from segcal.errors import ArtifactError, InputError
 from segcal.resample import draw_counts, row_blocks
 from segcal.types import Preserves
@@ -55,6 +54,14 @@ class Difference(Interval, frozen=True):
     better: int
     equal: int
     worse: int
+
+    def verdict(self, better: Literal["lower", "higher"] = "lower") -> Verdict:
+        """Return what it says: it must lie on one side of zero with its whole interval."""
+        if self.value is None or self.low is None or self.high is None:
+            return "not defined"
+        if self.low <= 0 <= self.high:
+            return "no difference"
+        return "better" if (self.high < 0) == (better == "lower") else "worse"
 
 
 class Bootstrap(Struct, frozen=True, forbid_unknown_fields=True):
@@ -282,12 +289,7 @@ class Summary(Struct, frozen=True):
 def read_summary(folder: str | Path) -> Summary:
     """Read the summary of a folder of results."""
     path = Path(folder) / SUMMARY
-    try:
-        plain = parse_json(path.read_text("utf-8"))
-        if isinstance(plain, dict) and plain.get("schema") == SCHEMA:
-            return msgspec.convert(plain, Summary)
-    except (OSError, ValueError) as error:
-        raise ArtifactError(
-            f"{path} is not readable ({error}), but it must be as segcal wrote it. Run the benchmark again."
-        ) from None
-    raise ArtifactError(f"{path} is not a summary of schema {SCHEMA}, but one is needed. Run the benchmark again.")
+    plain = read_struct(path, object, "Run the benchmark again.")
+    if not isinstance(plain, dict) or plain.get("schema") != SCHEMA:
+        raise ArtifactError(f"{path} is not a summary of schema {SCHEMA}, but one is needed. Run the benchmark again.")
+    return read_struct(path, Summary, "Run the benchmark again.")

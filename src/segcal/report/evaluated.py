@@ -18,7 +18,8 @@ from segcal.evaluation import Evaluation
 from segcal.evaluation.audit import audit
 from segcal.evaluation.evaluate import FITTED_ON, check_match, divide_by_part, evaluate
 from segcal.fitting import Fitted
-from segcal.fitting.artifact import load
+from segcal.fitting.artifact import to_fitted
+from segcal.names import class_titles
 from segcal.report import document as doc
 from segcal.report.case_maps import CaseNumbers, see_cases
 from segcal.report.confidence_curves import page_figures
@@ -67,7 +68,7 @@ def report(
     `ignore_pooling` goes on although the calibrator was fitted for another pooling, `overwrite` replaces a file that
     segcal did not write. The other options are those of :func:`segcal.evaluate`, which takes arrays and loaders too.
     """
-    known = load(fitted) if isinstance(fitted, str | os.PathLike) else fitted
+    known = to_fitted(fitted)
     how = {name: options.pop(name) for name in HOW if name in options}
     cases = as_cases(cases, labels, **options)
     if known is not None:
@@ -114,7 +115,7 @@ def evaluation_document(
     section = doc.TaskSection(
         id=TASK,
         task=TASK,
-        classes=[*(["no region"] if cases.regions else []), *doc.class_titles(cases.class_names, cases.num_classes)],
+        classes=[*(["no region"] if cases.regions else []), *class_titles(cases.class_names, cases.num_classes)],
         shown_classes=[],
         background=background,
         baseline=BEFORE,

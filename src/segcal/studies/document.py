@@ -12,6 +12,7 @@ from segcal.errors import SegcalError
 from segcal.evaluation.audit import audit
 from segcal.fitting.artifact import load
 from segcal.metrics import METRICS
+from segcal.names import class_titles
 from segcal.report import document as doc
 from segcal.report.curves import band_rows, class_rows, curves_of, pipeline_curves, shown_classes
 from segcal.report.verdict import PartCounts, Verdict, make_verdict
@@ -111,7 +112,7 @@ def task_section(
         id=f"{task}→{test_on}" if test_on else task,
         task=task,
         test_on=test_on,
-        classes=doc.class_titles(first[0].header.class_names, first[0].header.num_classes),
+        classes=list(class_titles(first[0].header.class_names, first[0].header.num_classes)),
         shown_classes=classes,
         background=first[0].header.background,
         baseline=baseline if baseline in units else None,
