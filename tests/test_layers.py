@@ -54,7 +54,6 @@ UNMIRRORED = {
     "kernels/windows_numba.py": "tested with the windows of every device",
     "kernels/windows_triton.py": "tested with the windows of every device",
     "fitting/room.py": "the memory of a sample, tested with it",
-    "studies/factor.py": "what four studies share; tested with each of them",
 }
 # Folders whose members are all held to one contract, by the file that tests them.
 BY_CONTRACT = {

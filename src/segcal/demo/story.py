@@ -19,7 +19,7 @@ from segcal.kernels.threads import one_thread
 from segcal.report.paper_tables import FLIPS, SHOWN
 from segcal.report.table import Cell, Group, Row, Table
 from segcal.report.verdict import Facts, Honesty
-from segcal.studies.facts import MATRIX, UNCALIBRATED, find_facts
+from segcal.studies.document import MATRIX, UNCALIBRATED, find_facts
 from segcal.studies.padding import PaddingData
 from segcal.studies.page import PAGE, write_page_of
 from segcal.studies.run import Finished, run
