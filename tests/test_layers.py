@@ -17,7 +17,7 @@ LEVELS = (
     {"errors"},
     {"types"},
     {"atomic", "parent", "regions"},
-    {"checks", "numerics", "target", "memory", "documents", "resample"},
+    {"checks", "numerics", "target", "documents", "resample"},
     {"kernels"},
     {"pooling"},
     {"calibrators", "statistics", "losses", "cases"},

@@ -43,7 +43,7 @@ from segcal.metrics.readers import CurveReader
 from segcal.metrics.reliability import average_calibration_error, expected_calibration_error
 from segcal.report.curves import curves_of, thinned
 from segcal.statistics import BandCache, CaseTables, Counted
-from segcal.statistics.spread import CurveSpread
+from segcal.statistics.reliability import CurveSpread
 
 OTHER_BINS = (20, 30, 40)
 

@@ -23,7 +23,7 @@ from segcal.documents import json_text, parse_json, read_struct
 from segcal.errors import ArtifactError, InputError
 from segcal.statistics import CaseTables
 from segcal.statistics.additive import AdditiveTable
-from segcal.statistics.spread import CurveSpread
+from segcal.statistics.reliability import CurveSpread
 from segcal.summary import Bootstrap
 from segcal.types import Preserves
 

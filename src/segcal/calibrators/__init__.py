@@ -27,9 +27,8 @@ from segcal.calibrators.per_region import PerRegion
 from segcal.calibrators.selective import Selective
 from segcal.calibrators.temperature import TemperatureScaling
 from segcal.calibrators.vector import VectorScaling
-from segcal.checks import check_num_classes
+from segcal.checks import check_memory, check_num_classes, memory_limit
 from segcal.errors import InputError
-from segcal.memory import check_memory, memory_limit
 from segcal.regions import Regions
 
 __all__ = [

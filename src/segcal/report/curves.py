@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from segcal.report.document import BandRow, ClassRow, CurveLists, Curves
 from segcal.statistics import CaseTables
 from segcal.statistics.additive import total_of
-from segcal.statistics.reliability import Curve
-from segcal.statistics.spread import CurveSpread, accuracy_error, accuracy_interval
+from segcal.statistics.reliability import Curve, CurveSpread, accuracy_error, accuracy_interval
 from segcal.summary import defined_mean
 
 # Curves of so many classes are kept, those with most true voxels.

@@ -38,8 +38,7 @@ from segcal.report.verdict import (
     measured_verdict,
 )
 from segcal.statistics.additive import total_of
-from segcal.statistics.reliability import Curve
-from segcal.statistics.spread import CurveSpread
+from segcal.statistics.reliability import Curve, CurveSpread
 from segcal.target import check_file
 
 # How an evaluation is done; its other options are declarations about arrays.
