@@ -53,7 +53,6 @@ UNMIRRORED = {
     "kernels/triton_arithmetic.py": "a part of the fused kernels",
     "kernels/windows_numba.py": "tested with the windows of every device",
     "kernels/windows_triton.py": "tested with the windows of every device",
-    "fitting/room.py": "the memory of a sample, tested with it",
 }
 # Folders whose members are all held to one contract, by the file that tests them.
 BY_CONTRACT = {

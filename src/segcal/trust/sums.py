@@ -26,6 +26,7 @@ from torch import Tensor
 from segcal.calibrators.base import Calibrator
 from segcal.cases.base import Case
 from segcal.evaluation.slabs import Slab, score_slabs
+from segcal.fitting.reference import ReferenceCase, written_numbers
 from segcal.numerics import decided, winner
 from segcal.summary import defined_mean
 from segcal.types import IGNORED
@@ -126,6 +127,18 @@ def sum_case(calibrator: Calibrator, case: Case, members: Iterable[Tensor] = ())
         sums.disagreement = float(kept.double().sum())
     sums.agreement = agreement_of(_decided(members, case.mask), classes)
     return sums
+
+
+def reference_case(sums: CaseSums) -> ReferenceCase:
+    """Return what is kept of a case; `SumTable` reads the same digits of a new case as of a remembered one."""
+    nothing = np.full_like(sums.mask, np.nan)
+    truth = sums.truth
+    labelled = [nothing] * 3 if truth is None else [truth.truth, truth.found, truth.counted]
+    agreement = nothing if sums.agreement is None else sums.agreement
+    columns = [sums.mask, sums.prob, sums.hit, sums.spread, sums.edge, sums.edge_prob, agreement, *labelled]
+    disagreement = np.nan if sums.disagreement is None else sums.disagreement
+    alone = written_numbers([sums.voxels, sums.size, sums.entropy, disagreement])
+    return ReferenceCase(sums.case, sums.group, f"{alone} {written_numbers(np.stack(columns, 1))}")
 
 
 def voxel_size(spacing: tuple[float, ...] | None) -> tuple[float, str]:
