@@ -6,7 +6,7 @@ counts, what is needed, and what to do.
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 import torch
@@ -32,6 +32,12 @@ def check_num_classes(num_classes: object) -> int:
     if num_classes > MAX_CLASSES:
         raise InputError(f"num_classes is {num_classes}, but at most {MAX_CLASSES} are possible. Check the number.")
     return int(num_classes)
+
+
+def check_choice(value: object, name: str, choices: Collection[str]) -> None:
+    """Refuse a name that is none of `choices`, or no name at all."""
+    if not isinstance(value, str) or value not in choices:
+        raise InputError(f"no {name} is named {value!r}. Choose one of: {', '.join(choices)}.")
 
 
 def check_seed(seed: object) -> int:

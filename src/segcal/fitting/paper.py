@@ -33,6 +33,7 @@ from torch import Tensor
 
 from segcal.calibrators.base import Calibrator
 from segcal.calibrators.convex import ConvexCalibrator, Strengths
+from segcal.cases.nifti_file import load_extra
 from segcal.errors import InputError
 from segcal.fitting.adam import Training, TrainOptions, train_rounds, trainable
 from segcal.fitting.certificate import Certificate
@@ -192,14 +193,7 @@ def _journal(path: str) -> Any:
 
 
 def _import_optuna() -> Any:
-    try:
-        import optuna
-    except ImportError:
-        raise InputError(
-            "optuna is not installed, but the paper's procedure searches with it. "
-            "Install it with: pip install 'segcal[search]'."
-        ) from None
-    return optuna
+    return load_extra("optuna", "search", "the paper's procedure searches with")
 
 
 class _ConvexLikelihood(MeanNLL):
