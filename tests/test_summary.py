@@ -26,6 +26,21 @@ def make_values(seed=0, sizes=(40, 25, 31)):
     return [rng.normal(i, 1 + i, size=n) for i, n in enumerate(sizes)]
 
 
+@pytest.mark.parametrize(
+    ("low", "high", "better", "verdict"),
+    [
+        (-2, -1, "lower", "better"),
+        (-2, -1, "higher", "worse"),
+        (1, 2, "lower", "worse"),
+        (1, 2, "higher", "better"),
+        (-1, 0, "lower", "no difference"),
+        (0, 0, "higher", "no difference"),
+    ],
+)
+def test_an_interval_must_leave_out_zero(low, high, better, verdict):
+    assert Difference((low + high) / 2, low, high, 5, 0, 0, 0, 0).verdict(better) == verdict
+
+
 def test_the_estimate_is_the_mean_of_the_means_of_the_repeats():
     values = make_values()
     found = estimate(values, Draws([40, 25, 31]))
@@ -177,18 +192,3 @@ def test_no_replicates_and_levels_above_one_are_refused():
         Draws([3], 0)
     with pytest.raises(InputError, match="level is 95, but a share between 0 and 1 is needed"):
         estimate([np.ones(3)], Draws([3], 10), 95)
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "better", "verdict"),
-    [
-        (-2, -1, "lower", "better"),
-        (-2, -1, "higher", "worse"),
-        (1, 2, "lower", "worse"),
-        (1, 2, "higher", "better"),
-        (-1, 0, "lower", "no difference"),
-        (0, 0, "higher", "no difference"),
-    ],
-)
-def test_an_interval_must_leave_out_zero(low, high, better, verdict):
-    assert Difference((low + high) / 2, low, high, 5, 0, 0, 0, 0).verdict(better) == verdict

@@ -11,7 +11,7 @@ replicates of a series are one product of weights and values.
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 import numpy as np
 from msgspec import UNSET, Meta, Struct, UnsetType
@@ -19,6 +19,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from segcal.checks import check_seed
 from segcal.documents import read_struct
 from segcal.errors import ArtifactError, InputError
+from segcal.resample import defined_mean as _nanmean
 from segcal.resample import draw_counts, row_blocks
 from segcal.types import Preserves
 
@@ -111,7 +112,7 @@ class Draws:
                 np.concatenate(sums) for sums in zip(*((b @ filled, b @ known) for b in blocks), strict=True)
             )
             drawn[self.repeat == r] = np.divide(total, count, out=np.full(len(total), np.nan), where=count > 0)
-        return defined_mean(drawn, axis=1)
+        return _nanmean(drawn, axis=1)
 
 
 def estimate(values: Sequence[np.ndarray], draws: Draws, level: float = LEVEL) -> Estimate:
@@ -122,7 +123,7 @@ def estimate(values: Sequence[np.ndarray], draws: Draws, level: float = LEVEL) -
     """
     columns = _columns(values, draws)
     undefined = sum(int(np.isnan(column).sum()) for column in columns)
-    value = float(defined_mean(np.array([defined_mean(column) for column in columns])))
+    value = float(_nanmean(np.array([_nanmean(column) for column in columns])))
     low, high = percentile_interval(draws.means(columns), level)
     return Estimate(None if math.isnan(value) else value, low, high, sum(draws.sizes) - undefined, undefined)
 
@@ -177,14 +178,6 @@ def _columns(values: Sequence[np.ndarray], draws: Draws) -> list[np.ndarray]:
             "Give one value per case, NaN where it is not defined."
         )
     return columns
-
-
-def defined_mean(values: np.ndarray, axis: int | None = None) -> Any:
-    """Return the mean of what is defined, NaN of nothing, without numpy's warning."""
-    defined = ~np.isnan(values)
-    count = defined.sum(axis)
-    total = np.where(defined, values, 0.0).sum(axis)
-    return np.divide(total, count, out=np.full(np.shape(total), np.nan), where=count > 0)
 
 
 class MetricFacts(Struct, frozen=True):

@@ -10,10 +10,10 @@ from segcal.benchmark.pipelines import Pipeline
 from segcal.benchmark.protocol import parse_protocol
 from segcal.benchmark.results import read_results
 from segcal.benchmark.run import run_benchmark
-from segcal.benchmark.summaries import compare, compare_repeats, summarise, write_summary
+from segcal.benchmark.summaries import compare, compare_repeats, summarise, verdict_of, write_summary
 from segcal.errors import ArtifactError, InputError
 from segcal.metrics import find_metrics
-from segcal.summary import Draws, read_summary
+from segcal.summary import Difference, Draws, read_summary
 
 NAMES = [("mean_logits", name) for name in ("identity", "ts", "ets", "cms_ap", "cms_op", "cdc", "ms", "dc")]
 
@@ -193,3 +193,18 @@ def test_a_number_that_is_nowhere_defined_is_said_to_be_so():
 
 def test_pairs_of_which_one_is_missing_are_left_out():
     assert compare("t", "", [FIRST], {}, {}, {}, Draws([3]), 0.95) == []
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "better", "verdict"),
+    [
+        (-2, -1, "lower", "better"),
+        (-2, -1, "higher", "worse"),
+        (1, 2, "lower", "worse"),
+        (1, 2, "higher", "better"),
+        (-1, 0, "lower", "no difference"),
+        (0, 0, "higher", "no difference"),
+    ],
+)
+def test_an_interval_must_leave_out_zero(low, high, better, verdict):
+    assert verdict_of(Difference((low + high) / 2, low, high, 5, 0, 0, 0, 0), better) == verdict

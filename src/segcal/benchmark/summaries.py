@@ -15,16 +15,17 @@ The second is compared with the first, metric by metric, in paired differences o
 A metric that pools voxels over cases (ACE) is better or worse if it is so in every repeat.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import numpy as np
 from msgspec import to_builtins
 
+from segcal.atomic import write_text
 from segcal.benchmark.job import benchmark_metrics
 from segcal.benchmark.pipelines import Pipeline, in_row_groups
 from segcal.benchmark.results import Results, UnitResult
-from segcal.documents import write_json
 from segcal.errors import ArtifactError, InputError
 from segcal.metrics import Metric
 from segcal.summary import (
@@ -42,6 +43,7 @@ from segcal.summary import (
     RowGroup,
     Summary,
     TaskFacts,
+    Verdict,
     difference,
     estimate,
     over_repeats,
@@ -110,7 +112,8 @@ def summarise(results: Results) -> Summary:
 def write_summary(results: Results) -> Summary:
     """Make the summary of a folder of results, write it there, and return it."""
     summary = summarise(results)
-    write_json(results.folder / SUMMARY, to_builtins(summary))
+    text = json.dumps(to_builtins(summary), indent=1, ensure_ascii=False, allow_nan=False)
+    write_text(results.folder / SUMMARY, text + "\n")
     return summary
 
 
@@ -220,7 +223,7 @@ def compare(
                 outcome[name] = compare_repeats(pooled[one][name], pooled[other][name], better)
             else:
                 gap = difference(values[one][name], values[other][name], draws, better, level)
-                outcome[name] = Compared(gap.verdict(better), gap, "cases")
+                outcome[name] = Compared(verdict_of(gap, better), gap, "cases")
         where = f"{task} tested on {test_on}" if test_on else task
         sentence = f"{where}, {other} against {one}: {_in_words(outcome)}."
         found.append(Comparison(task, test_on, about, one, other, outcome, sentence))
@@ -238,7 +241,16 @@ def compare_repeats(
     down, up = sum(gap < 0 for gap in gaps), sum(gap > 0 for gap in gaps)
     good, bad = (down, up) if better == "lower" else (up, down)
     gap = Difference(float(np.mean(gaps)), min(gaps), max(gaps), len(gaps), undefined, good, len(gaps) - down - up, bad)
-    return Compared(gap.verdict(better), gap, "repeats")
+    return Compared(verdict_of(gap, better), gap, "repeats")
+
+
+def verdict_of(gap: Difference, better: Literal["lower", "higher"]) -> Verdict:
+    """Return what a difference says: it must lie on one side of zero with its whole interval."""
+    if gap.value is None or gap.low is None or gap.high is None:
+        return "not defined"
+    if gap.low <= 0 <= gap.high:
+        return "no difference"
+    return "better" if (gap.high < 0) == (better == "lower") else "worse"
 
 
 def _in_words(metrics: Mapping[str, Compared]) -> str:

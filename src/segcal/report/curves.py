@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from segcal.report.document import BandRow, ClassRow, CurveLists, Curves
+from segcal.resample import defined_mean
 from segcal.statistics import CaseTables
 from segcal.statistics.additive import total_of
 from segcal.statistics.reliability import Curve, CurveSpread, accuracy_error, accuracy_interval
-from segcal.summary import defined_mean
 
 # Curves of so many classes are kept, those with most true voxels.
 MOST_CLASSES = 24

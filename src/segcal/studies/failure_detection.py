@@ -22,9 +22,10 @@ from segcal.calibrators.base import Calibrator
 from segcal.calibrators.identity import Identity
 from segcal.cases.base import Cases
 from segcal.report.table import Cell, Column, Table
+from segcal.resample import defined_mean
 from segcal.studies.setting import NothingToStudyError, Setting, choose_default
 from segcal.studies.study import Outcome, Study, interval_cell, task_groups
-from segcal.summary import Bootstrap, Interval, defined_mean, percentile_interval
+from segcal.summary import Bootstrap, Interval, percentile_interval
 from segcal.trust.estimates import expected_dice
 from segcal.trust.learn import Summer
 from segcal.trust.table import Floats, SumTable

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from segcal.summary import defined_mean
+from segcal.resample import defined_mean
 from segcal.trust.conformal import p_value
 from segcal.trust.table import Floats, SumTable
 

@@ -28,7 +28,7 @@ from segcal.cases.base import Case
 from segcal.evaluation.slabs import Slab, score_slabs
 from segcal.fitting.reference import ReferenceCase, written_numbers
 from segcal.numerics import decided, winner
-from segcal.summary import defined_mean
+from segcal.resample import defined_mean
 from segcal.types import IGNORED
 
 Floats = NDArray[np.float64]
