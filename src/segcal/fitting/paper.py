@@ -33,8 +33,7 @@ from torch import Tensor
 
 from segcal.calibrators.base import Calibrator
 from segcal.calibrators.convex import ConvexCalibrator, Strengths
-from segcal.cases.nifti_file import load_extra
-from segcal.errors import InputError
+from segcal.errors import InputError, load_extra
 from segcal.fitting.adam import Training, TrainOptions, train_rounds, trainable
 from segcal.fitting.certificate import Certificate
 from segcal.fitting.config import FitConfig

@@ -19,7 +19,7 @@ from msgspec import to_builtins
 from numpy.typing import NDArray
 from PIL import Image
 
-from segcal.cases.nifti_file import load_extra
+from segcal.errors import load_extra
 from segcal.report.document import CurveLists
 from segcal.report.pictures import Encoded, decode_map
 
