@@ -11,7 +11,6 @@ from safetensors.torch import load_file, save_file
 
 import segcal
 from segcal.calibrators.base import Calibrator
-from segcal.fitting.artifact import calibrator_digest
 from segcal.fitting.certificate import Fitted
 
 
@@ -288,9 +287,3 @@ def test_weights_of_another_type_or_far_too_many_are_refused(cases, tmp_path):
         file.truncate(10**13)  # takes no space
     with pytest.raises(segcal.ArtifactError, match="has 10000000000000 bytes, which ts cannot need"):
         segcal.load(folder)
-
-
-def test_a_digest_tells_calibrators_apart():
-    one, other, third = (segcal.make_calibrator(name, classes) for name, classes in (("ts", 3), ("ts", 4), ("ets", 3)))
-    assert len({calibrator_digest(each) for each in (one, other, third)}) == 3
-    assert calibrator_digest(one) == calibrator_digest(segcal.make_calibrator("ts", 3))

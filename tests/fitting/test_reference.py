@@ -4,8 +4,9 @@ import math
 
 import pytest
 
+from segcal import make_calibrator
 from segcal.errors import ArtifactError
-from segcal.fitting.reference import read_numbers, written_numbers
+from segcal.fitting.reference import calibrator_digest, read_numbers, written_numbers
 
 
 def test_numbers_come_back_with_six_digits():
@@ -17,3 +18,9 @@ def test_numbers_come_back_with_six_digits():
 def test_other_numbers_than_needed_are_refused(text):
     with pytest.raises(ArtifactError, match=r"but 3 numbers are needed. Fit again."):
         read_numbers(text, 3)
+
+
+def test_a_digest_tells_calibrators_apart():
+    one, other, third = (make_calibrator(name, classes) for name, classes in (("ts", 3), ("ts", 4), ("ets", 3)))
+    assert len({calibrator_digest(each) for each in (one, other, third)}) == 3
+    assert calibrator_digest(one) == calibrator_digest(make_calibrator("ts", 3))

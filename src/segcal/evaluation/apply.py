@@ -29,9 +29,9 @@ from segcal.cases.write import CaseWriter
 from segcal.errors import InputError
 from segcal.evaluation.evaluate import check_match
 from segcal.evaluation.slabs import as_seen, calibrated_scores
-from segcal.fitting.artifact import calibrator_digest
 from segcal.fitting.certificate import Fitted
 from segcal.fitting.fit import check_device
+from segcal.fitting.reference import calibrator_digest
 from segcal.numerics import winner
 from segcal.target import claim, entries
 

@@ -105,14 +105,6 @@ def to_fitted(source: Known | str | os.PathLike[str]) -> Known | Fitted:
     return load(source) if isinstance(source, str | os.PathLike) else source
 
 
-def calibrator_digest(calibrator: Calibrator) -> str:
-    """Return the digest of what a calibrator does: its kind and its parameters."""
-    digest = hashlib.sha256(repr((registry_entry(calibrator), calibrator.num_classes)).encode())
-    for name, value in sorted(calibrator.state_dict().items()):
-        digest.update(name.encode() + value.detach().cpu().numpy().tobytes())
-    return digest.hexdigest()
-
-
 class Description(msgspec.Struct):
     """The content of ``calibrator.json``, without its digest, in the order in which it is written."""
 

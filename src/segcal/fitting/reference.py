@@ -5,12 +5,15 @@ stand in texts, separated by spaces, because a list of them would take a line ea
 it; here is only its form.
 """
 
+import hashlib
 from typing import Literal
 
 import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from segcal.calibrators import registry_entry
+from segcal.calibrators.base import Calibrator
 from segcal.errors import ArtifactError
 
 VERSION = 1
@@ -90,3 +93,11 @@ def read_numbers(text: str, *shape: int) -> NDArray[np.float64]:
         raise ArtifactError(
             f"the reference holds {text[:40]!r}, but {' x '.join(map(str, shape))} numbers are needed. Fit again."
         ) from None
+
+
+def calibrator_digest(calibrator: Calibrator) -> str:
+    """Return the digest of what a calibrator does: its kind and its parameters."""
+    digest = hashlib.sha256(repr((registry_entry(calibrator), calibrator.num_classes)).encode())
+    for name, value in sorted(calibrator.state_dict().items()):
+        digest.update(name.encode() + value.detach().cpu().numpy().tobytes())
+    return digest.hexdigest()

@@ -20,7 +20,6 @@ from segcal.cases.base import CaseError, Cases
 from segcal.cases.parallel import Workers, map_ids
 from segcal.errors import InputError
 from segcal.evaluation.evaluate import check_match
-from segcal.fitting.artifact import calibrator_digest
 from segcal.fitting.certificate import Fitted
 from segcal.fitting.division import divide_folds
 from segcal.fitting.fit import check_device, fit_to
@@ -33,6 +32,7 @@ from segcal.fitting.reference import (
     Reference,
     ReferenceCase,
     Source,
+    calibrator_digest,
     written_numbers,
 )
 from segcal.fitting.request import FitData, read_data

@@ -11,10 +11,10 @@ from segcal.cases.base import CaseError, Cases
 from segcal.cases.parallel import Workers, map_ids
 from segcal.errors import InputError
 from segcal.evaluation.evaluate import check_match
-from segcal.fitting.artifact import calibrator_digest, to_fitted
+from segcal.fitting.artifact import to_fitted
 from segcal.fitting.certificate import Fitted
 from segcal.fitting.fit import check_device
-from segcal.fitting.reference import HELD_OUT, OUT_OF_FOLD, VALIDATION, Reference, ReferenceCase
+from segcal.fitting.reference import HELD_OUT, OUT_OF_FOLD, VALIDATION, Reference, ReferenceCase, calibrator_digest
 from segcal.trust.biomarkers import Derived, derive, parse_biomarker
 from segcal.trust.judge import Judge
 from segcal.trust.learn import Summer
