@@ -12,7 +12,7 @@ BOUNDS = {
     house.importers: ((88, 45),),
     house.untyped: ((10,),),
     house.touched: ((4, 4, 4, 4, 4),),
-    house.names: ((0,), (1230,)),
+    house.names: ((0,), (1236,)),
     house.renames: ((5,),),
     house.ladders: ((0,),),
 }
