@@ -1,10 +1,10 @@
 r"""The rule by which a calibrator is chosen without doing harm, from what held-out cases say of each candidate.
 
 1. Temperature scaling is the reference, with the pooling in which its mean NLL over cases is lowest, unless that is
-   more than one standard error above the mean without calibration: then doing nothing is. Of fewer than ten groups
-   that is a coin, since what is held out is fitted to fewer still; where they disagree about the temperature, the one
-   fitted to all of them is their compromise. There doing nothing is the reference only if a failed case decides: the
-   mean falls, while the NLL of the median group rises by more than a quarter.
+   more than one standard error above the mean without calibration: then doing nothing is. Of fewer than ten groups in
+   folds that is a coin, since what is held out is fitted to fewer still; where they disagree about the temperature, the
+   one fitted to all of them is their compromise, and is taken. Of so few, doing nothing is also the reference if a
+   failed case decides: the mean falls, while the NLL of the median group rises by more than a quarter.
 2. Another candidate is *clearly better* if its NLL is lower than the reference's by more than noise allows: the upper
    end of the one-sided 95 % interval of the paired difference (Student's t over groups,
    :func:`segcal.fitting.scores.noise`) is below zero, and neither its ECE nor, where it is known, its BA-ECE is higher
@@ -167,9 +167,10 @@ def _reference(tried: Sequence[Tried], groups: Mapping[str, str], folds: int) ->
     if nothing is None:
         return best
     mean, error = _against(best, nothing, groups, folds)
-    if len({groups[case_id] for case_id in best.worth}) < ENOUGH_GROUPS:
-        return nothing if mean < 0 and _median_rise(best, nothing, groups) > LARGEST_RISE else best
-    return nothing if error is not None and mean > error else best
+    few = len({groups[case_id] for case_id in best.worth}) < ENOUGH_GROUPS
+    failed = few and mean < 0 and _median_rise(best, nothing, groups) > LARGEST_RISE
+    worse = mean > (error or 0.0) and not (few and folds > 1)
+    return nothing if failed or worse else best
 
 
 def _median_rise(row: Tried, other: Tried, groups: Mapping[str, str]) -> float:
@@ -249,7 +250,7 @@ def _reason(chosen: Candidate, reference: Candidate, cases: int, groups: int) ->
         return f"{chosen.title} has an NLL lower than {than} by {-against.mean:.4f} ± {against.error:.4f} on {where}."
     if groups < ENOUGH_GROUPS:
         few = f"{groups} groups are too few to know what more than a temperature is worth: {ENOUGH_GROUPS} are needed."
-        return few if chosen.name != "identity" else f"On {where} a temperature helps a few and harms most. {few}"
+        return few if chosen.name != "identity" else f"On {where} a temperature was not better than none. {few}"
     if chosen.name == "identity":
         return f"On {where} a temperature was not better than no calibration: confidences stay as they are."
     return f"No calibrator was better than a temperature on {where} beyond their noise."
