@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import segcal
+from segcal.cases import CaseError
 from segcal.errors import InputError
 
 distributed = pytest.importorskip("distributed", reason="needs the extra cluster")
@@ -50,6 +51,19 @@ def test_results_are_those_of_one_process_and_failures_too(cases, engine):
     alone = measure(cases, 1)
     assert measure(cases, engine) == alone
     assert len(alone[1]) == 1
+
+
+def test_cases_that_go_together_come_apart_in_their_order_and_fail_alone(cases, engine):
+    ids = list(cases.ids) * 16  # two in a bundle
+    assert len(next(engine._bundles(ids))) == 2
+    found = []
+    for case_id, outcome in engine.outcomes(ids, cases.checked, ""):
+        try:
+            found.append(outcome().id)
+        except CaseError as error:
+            found.append(f"{error.case_id} failed")
+        assert found[-1].split()[0] == case_id
+    assert found == [name if name != "c4" else "c4 failed" for name in ids]
 
 
 def test_a_worker_that_is_killed_does_not_show(cases, engine):

@@ -30,7 +30,7 @@ from segcal.benchmark.results import PROTOCOL, SCHEMA, Results, finished, read_p
 from segcal.benchmark.runner import JobRunner, Jobs
 from segcal.benchmark.tasks import FolderTask, OpenTask
 from segcal.cases.base import Case, CaseError
-from segcal.cases.parallel import Engine, map_cases, map_ids
+from segcal.cases.parallel import Engine, map_cases, map_ids, process_context
 from segcal.documents import parse_json
 from segcal.errors import InputError, SegcalError
 from segcal.parent import follow_parent
@@ -194,8 +194,7 @@ def _run(todo: Sequence[Job], protocol: Protocol, place: Path, step: Step, progr
             progress(Step(done, total, ""))
         return
     others = set(multiprocessing.active_children())
-    spawn = multiprocessing.get_context("spawn")  # a fork of a process with threads may hang
-    pool = ProcessPoolExecutor(workers, spawn, initializer=follow_parent)
+    pool = ProcessPoolExecutor(workers, process_context(), initializer=follow_parent)
     try:
         waiting: set[Future[int]] = {pool.submit(run_job, job, protocol, place) for job in todo}
         while waiting:

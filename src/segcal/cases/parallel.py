@@ -12,14 +12,17 @@ import multiprocessing
 import os
 import pickle
 import signal
+import sys
+import tempfile
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
-from functools import partial
-from typing import Any, TypeAlias, TypeVar
+from contextlib import ExitStack, contextmanager
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any, Self, TypeAlias, TypeVar
 
 import torch
 
@@ -105,8 +108,13 @@ def outcomes_of(
     if workers < 1:
         raise InputError(f"workers is {workers}, but at least 1 is needed. Leave it out to work in one process.")
     if workers > 1 and len(ids) > 1:
-        return _in_processes(ids, function, workers)
+        return _in_own_processes(ids, function, min(workers, len(ids)))
     return ((name, partial(on_case, function, name)) for name in ids)
+
+
+def _in_own_processes(ids: Sequence[str], function: Callable[[str], Any], workers: int) -> Iterator[Outcome]:
+    with Processes(workers) as processes:
+        yield from processes.outcomes(ids, function, "")
 
 
 def _name_of(function: Callable[..., Any]) -> str:
@@ -115,25 +123,76 @@ def _name_of(function: Callable[..., Any]) -> str:
     return getattr(function, "__qualname__", type(function).__qualname__)
 
 
-def _in_processes(ids: Sequence[str], function: Callable[[str], Any], workers: int) -> Iterator[Outcome]:
-    threads = max(1, (os.cpu_count() or 1) // workers)
-    context = multiprocessing.get_context("spawn")  # a fork of a process with threads may hang
-    pool = ProcessPoolExecutor(min(workers, len(ids)), context, initializer=_start_worker, initargs=(threads,))
-    # Pickled here and not by the pool: torch would send every tensor as an open file of shared memory.
-    packed = pickle.dumps(function)
-    waiting: deque[tuple[str, Future[bytes]]] = deque()
-    try:
-        for case_id in ids:
-            with _interrupts_waiting():  # this may start a process
-                waiting.append((case_id, pool.submit(_one_packed, packed, case_id)))
-            if len(waiting) > 2 * workers:
+class Processes(Engine):
+    """Processes of this machine, started when the first pass needs them and used for all: a context that ends them."""
+
+    def __init__(self, number: int) -> None:
+        self._number, self._passes = number, 0
+        self._held = ExitStack()
+
+    def __enter__(self) -> Self:
+        self._place = self._held.enter_context(tempfile.TemporaryDirectory(prefix="segcal-workers-"))
+        threads = max(1, (os.cpu_count() or 1) // self._number)
+        self._pool = ProcessPoolExecutor(
+            self._number, process_context(), initializer=_start_worker, initargs=(threads,)
+        )
+        self._held.callback(self._pool.shutdown, wait=True, cancel_futures=True)
+        return self
+
+    def __exit__(self, *what: Any) -> None:
+        self._held.__exit__(*what)
+
+    def outcomes(self, ids: Sequence[str], function: Callable[[str], Any], about: str) -> Iterator[Outcome]:
+        """Yield outcomes in the order of the ids; at most two cases a worker are under way."""
+        self._passes += 1
+        # Once for all cases: it knows the files of every one. Pickled here and not by the pool: torch would send every
+        # tensor as an open file of shared memory.
+        sent = Path(self._place, f"pass-{self._passes}")
+        sent.write_bytes(pickle.dumps(function))
+        waiting: deque[tuple[str, Future[bytes]]] = deque()
+        try:
+            for case_id in ids:
+                with _interrupts_waiting():  # this may start a process
+                    waiting.append((case_id, self._pool.submit(_one_packed, str(sent), case_id)))
+                if len(waiting) > 2 * self._number:
+                    done, future = waiting.popleft()
+                    yield done, partial(_unpacked, future)
+            while waiting:
                 done, future = waiting.popleft()
                 yield done, partial(_unpacked, future)
-        while waiting:
-            done, future = waiting.popleft()
-            yield done, partial(_unpacked, future)
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
+        finally:
+            for _, future in waiting:
+                future.cancel()
+
+
+@contextmanager
+def kept_processes(workers: Workers) -> Iterator[Workers]:
+    """Give workers for several passes over cases, so that processes are started once."""
+    if isinstance(workers, Engine) or workers < 2:
+        yield workers
+        return
+    with Processes(workers) as processes:
+        yield processes
+
+
+def process_context() -> multiprocessing.context.BaseContext:
+    """Return how processes are started, so that they import as little as can be; what they compute is the same.
+
+    A process without other threads is forked: on Linux, if numpy was told to use one (``OMP_NUM_THREADS=1``). The fork
+    of one with threads may hang. There a server imports what is imported here of segcal, once, and is forked.
+    """
+    if sys.platform == "linux" and len(list(Path("/proc/self/task").iterdir())) == 1:
+        return multiprocessing.get_context("fork")
+    return server_context()
+
+
+def server_context(*others: str) -> multiprocessing.context.BaseContext:
+    """Return how processes are started where there are threads; the server imports `others` too."""
+    if sys.platform != "linux":
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([*others, *(name for name in sys.modules if name.split(".")[0] == "segcal")])
+    return context
 
 
 @contextmanager
@@ -154,8 +213,14 @@ def _start_worker(threads: int) -> None:
     torch.set_num_threads(threads)
 
 
-def _one_packed(function: bytes, case_id: str) -> bytes:
-    return pickle.dumps(on_case(pickle.loads(function), case_id))
+def _one_packed(sent: str, case_id: str) -> bytes:
+    return pickle.dumps(on_case(_function(sent), case_id))
+
+
+@lru_cache(maxsize=1)  # of a worker, which does one pass after the other
+def _function(sent: str) -> Callable[[str], Any]:
+    function: Callable[[str], Any] = pickle.loads(Path(sent).read_bytes())
+    return function
 
 
 def _unpacked(future: Future[bytes]) -> Any:

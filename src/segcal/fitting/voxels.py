@@ -170,7 +170,7 @@ class StreamedVoxels(VoxelSource):
 
     def each_case(self, function: CaseWork[Result]) -> Iterator[Result]:
         """Yield what a function makes of the voxels of one case after the other."""
-        # Processes would be started anew on every pass: without an engine, this one goes through the cases.
+        # Processes would be started anew on every pass, if nobody keeps them: then this one goes through the cases.
         workers = self._workers.fresh() if isinstance(self._workers, Engine) else 1
         for _, result in map_cases(self._cases, partial(_on_batches, self._contexts, function), workers):
             yield result
