@@ -1,18 +1,17 @@
 """How a command is started: here, or as the jobs of a cluster, whose parts are put together."""
 
 import argparse
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from segcal.cases.parallel import Engine
-from segcal.cases.remote import check_new, upload, url_of
+from segcal.cases.remote import url_of
 from segcal.cli.codes import DONE, SOME_FAILED
 from segcal.cli.engine import engine_of
 from segcal.cli.progress import step_bar
 from segcal.cli.recorded import check_parts_options
+from segcal.cli.to_url import run_to_url
 from segcal.errors import InputError
 from segcal.scale.part import FACTS, FOLDER, remove_part
 from segcal.scale.slurm import run_array
@@ -30,21 +29,11 @@ def dispatch(args: argparse.Namespace) -> int:
         if args.engine == "slurm":
             return _on_slurm(args)
     url = url_of(getattr(args, "output", None) or "")
-    return _run(args) if url is None else _to_url(args, url)
+    return _run(args) if url is None else run_to_url(args, url)
 
 
 def _run(args: argparse.Namespace) -> int:
     code: int = args.run(args)
-    return code
-
-
-def _to_url(args: argparse.Namespace, url: str) -> int:
-    """Have the results made here, and bring them to a URL when all are there."""
-    check_new(url)
-    with tempfile.TemporaryDirectory(prefix="segcal-") as place:
-        args.output = Path(place) / "results"
-        code = _run(args)
-        upload(args.output, url)
     return code
 
 
