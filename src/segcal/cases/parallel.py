@@ -22,10 +22,11 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, contextmanager
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, Self, TypeAlias, TypeVar
+from typing import Any, Generic, Self, TypeAlias, TypeVar
 
 import torch
 
+from segcal.cases.ahead import ahead
 from segcal.cases.base import Case, CaseError, Cases, naming_case
 from segcal.cases.glance import Glance, glance_at
 from segcal.errors import InputError
@@ -65,7 +66,7 @@ def map_cases(
     `failed` takes the error of a case that is not usable, and the rest goes on; without it the error is raised. `seen`
     takes a glance at each case on the way.
     """
-    read = partial(_read_and, cases, function, seen is not None)
+    read = ReadAnd(cases, function, seen is not None)
     about = " ".join(filter(None, (_name_of(function), cases.pooling, cases.aspect)))
     for case_id, (result, own) in map_ids(cases.ids, read, workers, failed, about):
         if seen is not None and own is not None:
@@ -109,6 +110,9 @@ def outcomes_of(
         raise InputError(f"workers is {workers}, but at least 1 is needed. Leave it out to work in one process.")
     if workers > 1 and len(ids) > 1:
         return _in_own_processes(ids, function, min(workers, len(ids)))
+    # A single thread has none to spare: two workers are to be twice as fast as one.
+    if isinstance(function, ReadAnd) and function.cases.in_threads and torch.get_num_threads() > 1 and len(ids) > 1:
+        return ahead(ids, partial(on_case, function.cases.checked), partial(_on_read, function))
     return ((name, partial(on_case, function, name)) for name in ids)
 
 
@@ -227,12 +231,24 @@ def _unpacked(future: Future[bytes]) -> Any:
     return pickle.loads(future.result())
 
 
-def _read_and(
-    cases: Cases, function: Callable[[Case], Result], look: bool, case_id: str
-) -> tuple[Result, Glance | None]:
-    case = cases.checked(case_id)
-    result = function(case)  # first: it refuses what cannot be looked at
-    return result, glance_at(case) if look else None
+class ReadAnd(Generic[Result]):
+    """Reads a case and does something to it, and looks at it if that is asked for."""
+
+    def __init__(self, cases: Cases, function: Callable[[Case], Result], look: bool) -> None:
+        self.cases, self._function, self._look = cases, function, look
+
+    def __call__(self, case_id: str) -> tuple[Result, Glance | None]:
+        """Read the case too."""
+        return self.work(self.cases.checked(case_id))
+
+    def work(self, case: Case) -> tuple[Result, Glance | None]:
+        """Do what is done to a case that was read."""
+        result = self._function(case)  # first: it refuses what cannot be looked at
+        return result, glance_at(case) if self._look else None
+
+
+def _on_read(function: ReadAnd[Result], case_id: str, case: Case) -> tuple[Result, Glance | None]:
+    return on_case(lambda _: function.work(case), case_id)
 
 
 def on_case(function: Callable[[str], Result], case_id: str) -> Result:
