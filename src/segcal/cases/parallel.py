@@ -66,7 +66,7 @@ def map_cases(
     `failed` takes the error of a case that is not usable, and the rest goes on; without it the error is raised. `seen`
     takes a glance at each case on the way.
     """
-    read = ReadAnd(cases, function, seen is not None)
+    read = _ReadAnd(cases, function, seen is not None)
     about = " ".join(filter(None, (_name_of(function), cases.pooling, cases.aspect)))
     for case_id, (result, own) in map_ids(cases.ids, read, workers, failed, about):
         if seen is not None and own is not None:
@@ -111,7 +111,7 @@ def outcomes_of(
     if workers > 1 and len(ids) > 1:
         return _in_own_processes(ids, function, min(workers, len(ids)))
     # A single thread has none to spare: two workers are to be twice as fast as one.
-    if isinstance(function, ReadAnd) and function.cases.in_threads and torch.get_num_threads() > 1 and len(ids) > 1:
+    if isinstance(function, _ReadAnd) and function.cases.in_threads and torch.get_num_threads() > 1 and len(ids) > 1:
         return ahead(ids, partial(on_case, function.cases.checked), partial(_on_read, function))
     return ((name, partial(on_case, function, name)) for name in ids)
 
@@ -231,7 +231,7 @@ def _unpacked(future: Future[bytes]) -> Any:
     return pickle.loads(future.result())
 
 
-class ReadAnd(Generic[Result]):
+class _ReadAnd(Generic[Result]):
     """Reads a case and does something to it, and looks at it if that is asked for."""
 
     def __init__(self, cases: Cases, function: Callable[[Case], Result], look: bool) -> None:
@@ -247,7 +247,7 @@ class ReadAnd(Generic[Result]):
         return result, glance_at(case) if self._look else None
 
 
-def _on_read(function: ReadAnd[Result], case_id: str, case: Case) -> tuple[Result, Glance | None]:
+def _on_read(function: _ReadAnd[Result], case_id: str, case: Case) -> tuple[Result, Glance | None]:
     return on_case(lambda _: function.work(case), case_id)
 
 
