@@ -23,6 +23,12 @@ from segcal.errors import InputError
 # How often a case is tried again that failed for a reason that is not its own.
 RETRIES = 2
 SECONDS = 10
+# What Dask does to watch workers of its own accord, for a dashboard that is not there: a tenth of a core.
+QUIET = {
+    "distributed.worker.profile.enabled": False,
+    "distributed.admin.system-monitor.interval": "10s",
+    "distributed.admin.tick.interval": "1s",
+}
 # So many bundles of cases each worker should have, and so many cases one may have.
 BUNDLES, MOST_TOGETHER = 32, 8
 
@@ -102,7 +108,7 @@ def _start_workers(distributed: Any, number: int) -> Any:
 
         forkserver.ensure_running()  # before Dask says what else it should import
     dask = load_extra("dask", "cluster", "engine dask needs")
-    with dask.config.set({"distributed.worker.multiprocessing-method": method}):
+    with dask.config.set({"distributed.worker.multiprocessing-method": method, **QUIET}):
         return distributed.LocalCluster(
             n_workers=number, threads_per_worker=1, processes=True, dashboard_address=None, silence_logs=logging.ERROR
         )
