@@ -2,14 +2,15 @@
 
     python benchmarks/scale.py start
     python benchmarks/scale.py parts [--cases 10,100,1000,10000]
-    python benchmarks/scale.py workers [--cases 50,200] [--side 1024]
+    python benchmarks/scale.py workers [--cases 40,160,400] [--side 1024]
     python benchmarks/scale.py year [--cases 126000] [--parts 126]
     python benchmarks/scale.py same [--cases 14] [--data PREDICTIONS LABELS]
 
 Wall time is that of the machine as it is: run `workers` where two cores are free. CPU time, which includes all
 processes that were started, says what the work costs on a machine that others use too. Every row is a fresh process
-that may use one thread. `workers` takes two numbers of cases: what both have in common is the start, which more cases
-do not make longer, and the rest is the cost of a case, which is what two workers share. `same`
+that may use one thread. `workers` measures two numbers of cases (the first and the last; with Dask, the first and the
+second): what both have in common is the start, which more cases do not make longer, and the rest is the cost of a case,
+which is what two workers share. `same`
 compares the bytes of an evaluation in 1, 2 and 7 parts, done in different orders, one of them killed and run again, and
 by Dask with 1, 2 and 4 workers and with a worker killed on the way, with those of one process.
 """
@@ -54,7 +55,7 @@ def main() -> None:
         elif args.what == "parts":
             parts([int(text) for text in (args.cases or "10,100,1000,10000").split(",")], folder)
         elif args.what == "workers":
-            workers([int(text) for text in (args.cases or "50,200").split(",")], args.side, folder)
+            workers([int(text) for text in (args.cases or "40,160,400").split(",")], args.side, folder)
         elif args.what == "same":
             same(int(args.cases or 14), folder, args.data)
         elif args.what == "year":
@@ -75,7 +76,7 @@ def make_cases(folder: Path, number: int, side: int) -> list[str]:
         scores, labels = made[index % DISTINCT]
         np.save(folder / "predictions" / f"case{index:06}.npy", scores)
         np.save(folder / "labels" / f"case{index:06}.npy", labels)
-    return [str(folder / "predictions"), str(folder / "labels"), "--kind", "logits"]
+    return inputs(folder)
 
 
 def timed(command: list[str]) -> dict[str, float]:
@@ -141,36 +142,63 @@ def start(folder: Path) -> None:
         print(f"| {title} | {value:.2f} | {value - least['import torch']:.2f} |")
 
 
+Timed = dict[str, float]
+FIT = ["--calibrator", "ts", "--trust-on", "none", "--voxels", "all"]
+
+
 def workers(numbers: list[int], side: int, folder: Path) -> None:
-    small, large = (make_cases(folder / str(number), number, side) for number in numbers)
-    fit = ["--calibrator", "ts", "--trust-on", "none", "--voxels", "all"]
-    timed(command("evaluate", *small, "--engine", "dask", "-o", folder / "first"))  # compiles, and reads the libraries
+    few, some, many = numbers
+    make_cases(folder / str(many), many, side)
+    for number in (few, some):
+        linked(folder / str(many), folder / str(number), number)
+    warm = command("evaluate", *inputs(folder / str(few)), "--engine", "dask", "-o", folder / "first")
+    timed(warm)  # compiles, and reads the libraries
+    ratios = [
+        beside(title, engine, [few, most], folder)
+        for engine, most in (("local", many), ("dask", some))
+        for title in ("evaluate", "fit")
+    ]
+    print("\n| two workers beside one | few | many | a case more | CPU of many | CPU of a case | the same bytes |")
+    print("|---|---:|---:|---:|---:|---:|---|\n" + "\n".join(ratios))
+
+
+def beside(title: str, engine: str, numbers: list[int], folder: Path) -> str:
+    """Print a table of a command with one and with two workers; return the row of ratios."""
     few, many = numbers
     heads = [f"{few}: wall s", "CPU s", f"{many}: wall s", "CPU s", "MB", "start: wall s", "CPU s", "a case: wall ms"]
-    print(f"| command | workers | {' | '.join(heads)} | CPU ms |\n|---|---|{'---:|' * (len(heads) + 1)}")
-    found: dict[tuple[str, str, int], tuple[dict[str, float], dict[str, float], dict[str, float]]] = {}
-    for title, name, more in (("evaluate", "evaluate", []), ("fit, all voxels", "fit", fit)):
-        for engine, count in ((engine, count) for engine in ("local", "dask") for count in (1, 2)):
-            runs = []
-            for number, both in zip(numbers, (small, large), strict=True):
-                out = folder / f"{name}-{number}-{engine}-{count}"
-                runs.append(timed(command(name, *both, *more, "-o", out, "--engine", engine, "--workers", count)))
-            each = {key: (runs[1][key] - runs[0][key]) / (many - few) for key in ("wall", "cpu")}
-            found[title, engine, count] = runs[0], runs[1], each
-            cells = [f"{run[key]:.1f}" for run in runs for key in ("wall", "cpu")] + [f"{runs[1]['memory']:.0f}"]
-            cells += [f"{runs[0][key] - few * each[key]:.1f}" for key in ("wall", "cpu")]
-            cells += [f"{1e3 * each[key]:.0f}" for key in ("wall", "cpu")]
-            print(f"| {title} | {engine} {count} | {' | '.join(cells)} |", flush=True)
-    print(f"\n| two workers beside one | {few} cases | {many} cases | a case more | CPU | CPU of a case |")
-    print("|---|---:|---:|---:|---:|---:|")
-    for title, engine in dict.fromkeys((title, engine) for title, engine, _ in found):
-        one, two = found[title, engine, 1], found[title, engine, 2]
-        times = [f"{a['wall'] / b['wall']:.2f} x" for a, b in zip(one, two, strict=True)]
-        times += [f"{two[number]['cpu'] / one[number]['cpu']:.2f}" for number in (1, 2)]
-        print(f"| {title}, {engine} | {' | '.join(times)} |")
-    for title, number in ((title, number) for title in ("evaluate", "fit") for number in numbers):
-        made = [contents(folder / f"{title}-{number}-{one}") for one in ("local-1", "local-2", "dask-1", "dask-2")]
-        print(f"\n{title}, {number} cases: all bytes the same: {all(each == made[0] for each in made)}")
+    print(f"\n| {title}, {engine} | {' | '.join(heads)} | CPU ms |\n|---|{'---:|' * (len(heads) + 1)}")
+    found: list[tuple[Timed, Timed, Timed]] = []
+    made = []
+    for count in (1, 2):
+        runs = []
+        for number in numbers:
+            out = folder / f"{title}-{number}-{engine}-{count}"
+            words = [title, *inputs(folder / str(number)), *(FIT if title == "fit" else [])]
+            runs.append(timed(command(*words, "-o", out, "--engine", engine, "--workers", count)))
+            made.append(contents(out))
+        each = {key: (runs[1][key] - runs[0][key]) / (many - few) for key in ("wall", "cpu")}
+        found.append((runs[0], runs[1], each))
+        cells = [f"{run[key]:.1f}" for run in runs for key in ("wall", "cpu")] + [f"{runs[1]['memory']:.0f}"]
+        cells += [f"{runs[0][key] - few * each[key]:.1f}" for key in ("wall", "cpu")]
+        cells += [f"{1e3 * each[key]:.0f}" for key in ("wall", "cpu")]
+        print(f"| {count} worker{'s' if count > 1 else ''} | {' | '.join(cells)} |", flush=True)
+    one, two = found
+    ratios = [f"{a['wall'] / b['wall']:.2f} x" for a, b in zip(one, two, strict=True)]
+    ratios += [f"{two[number]['cpu'] / one[number]['cpu']:.2f}" for number in (1, 2)]
+    alike = made[:2] == made[2:] and (engine == "local" or made[0] == contents(folder / f"{title}-{few}-local-1"))
+    return f"| {title}, {engine}, {few} and {many} cases | {' | '.join(ratios)} | {'yes' if alike else 'NO'} |"
+
+
+def linked(source: Path, target: Path, number: int) -> None:
+    """Make a folder of the first cases of another."""
+    for name in ("predictions", "labels"):
+        (target / name).mkdir(parents=True)
+        for path in sorted((source / name).iterdir())[:number]:
+            (target / name / path.name).hardlink_to(path)
+
+
+def inputs(folder: Path) -> list[str]:
+    return [str(folder / "predictions"), str(folder / "labels"), "--kind", "logits"]
 
 
 def same(number: int, folder: Path, data: list[str] | None) -> None:
