@@ -241,10 +241,9 @@ def killed_after(words: list[str], seconds: float) -> None:
 def kill_worker(running: subprocess.Popen[bytes]) -> int:
     """Kill one of the workers of a run as soon as it has results; return how many were killed."""
     while running.poll() is None:
-        workers = [
-            each for each in psutil.Process(running.pid).children(recursive=True) if "spawn_main" in str(each.cmdline())
-        ]
-        busy = [each for each in workers if each.cpu_times().user > 3]  # beyond its imports
+        others = psutil.Process(running.pid).children(recursive=True)
+        forks = [each for each in others if all("forkserver" in str(one.cmdline()) for one in (each, each.parent()))]
+        busy = [each for each in forks if each.cpu_times().user > 0.2]  # beyond its start
         if busy:
             busy[0].kill()
             return 1

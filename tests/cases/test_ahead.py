@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from segcal.cases import open_cases
-from segcal.cases.ahead import ahead
+from segcal.cases.ahead import ahead, behind
 from segcal.cases.base import CaseError
 from segcal.cases.parallel import map_cases
 
@@ -59,6 +59,42 @@ def test_who_stops_early_leaves_no_thread_behind():
         outcome()
         break
     assert threading.active_count() == before
+
+
+@given(st.lists(st.text(max_size=3), max_size=9))
+def test_every_case_is_finished_once_in_the_order_of_the_ids(ids):
+    seen = []
+    begun = ((name, lambda name=name: seen.append(name) or len(seen)) for name in ids)
+    found = [(name, outcome()) for name, outcome in behind(begun)]
+    assert seen == ids
+    assert found == [(name, number + 1) for number, name in enumerate(ids)]
+
+
+def test_a_case_is_finished_while_the_next_one_is_begun_and_no_other():
+    begun = {name: threading.Event() for name in "abc"}
+
+    def begin():
+        for name in "abc":
+            begun[name].set()
+            yield name, lambda name=name: finish(name)
+
+    def finish(name):
+        following = chr(ord(name) + 1)
+        if following in begun:
+            assert begun[following].wait(30)  # it is begun meanwhile
+        return sorted(each for each, event in begun.items() if event.is_set())
+
+    assert [outcome() for _, outcome in behind(begin())] == [["a", "b"], ["a", "b", "c"], ["a", "b", "c"]]
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_of_two_failures_the_one_of_the_earlier_case_is_told(first):
+    def begin():
+        yield "a", lambda: 1 / (0 if first else 1)
+        raise ValueError("b cannot be begun")
+
+    with pytest.raises(ZeroDivisionError if first else ValueError):
+        list(behind(begin()))
 
 
 @pytest.fixture

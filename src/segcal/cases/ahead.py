@@ -1,10 +1,10 @@
-"""One case ahead: while a case is worked on, a thread reads the next one.
+"""One case ahead and one behind: while a case is worked on, a thread reads the next one, another writes the last one.
 
-At most one case more is in memory. Cases are read one after the other, in the order of their ids, and what goes wrong
-is raised when it is the turn of the case, so that nothing shows but the time.
+At most one case more is in memory for each. Cases are read, and written, one after the other, in the order of their
+ids, and what goes wrong is raised when it is the turn of the case, so that nothing shows but the time.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import TypeVar
 
@@ -36,3 +36,27 @@ def ahead(
         finally:
             for each in coming:
                 each.cancel()
+
+
+def behind(begun: Iterable[tuple[str, Callable[[], Result]]]) -> Iterator[tuple[str, Callable[[], Result]]]:
+    """Have a thread finish every case while the next one is begun; yield every id with what gives its result.
+
+    >>> [outcome() for _, outcome in behind((name, name.upper) for name in "ab")]
+    ['A', 'B']
+    """
+    last: tuple[str, Future[Result]] | None = None
+    with ThreadPoolExecutor(1, thread_name_prefix="segcal-writer") as writer:
+        cases = iter(begun)
+        while True:
+            try:
+                case = next(cases, None)
+            except Exception:
+                if last is not None:
+                    last[1].result()  # what went wrong before is told before
+                raise
+            own = None if case is None else (case[0], writer.submit(case[1]))
+            if last is not None:
+                yield last[0], last[1].result
+            if own is None:
+                return
+            last = own
