@@ -191,11 +191,16 @@ def process_context() -> multiprocessing.context.BaseContext:
 
 
 def server_context(*others: str) -> multiprocessing.context.BaseContext:
-    """Return how processes are started where there are threads; the server imports `others` too."""
+    """Return how processes are started where there are threads; the server, which is started, imports `others` too."""
     if sys.platform != "linux":
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([*others, *(name for name in sys.modules if name.split(".")[0] == "segcal")])
+    from multiprocessing import forkserver, resource_tracker  # which not every system has
+
+    resource_tracker.ensure_running()  # its start would let interruptions through again
+    with _interrupts_waiting():  # they inherit it
+        forkserver.ensure_running()
     return context
 
 

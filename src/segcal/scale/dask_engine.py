@@ -80,7 +80,8 @@ class DaskEngine(Engine):
             while waiting:
                 yield from _outcomes(*waiting.popleft())
         finally:
-            self.client.cancel([future for _, future in waiting])
+            if self.client.status == "running":  # and not left by an interruption
+                self.client.cancel([future for _, future in waiting])
 
     def _bundles(self, ids: Sequence[str]) -> Iterator[Sequence[str]]:
         """Yield cases that go together: sending costs as much as a small case, but all workers are to end together."""
@@ -103,10 +104,6 @@ class DaskEngine(Engine):
 def _start_workers(distributed: Any, number: int) -> Any:
     """Start processes here, as forks of one that has imported what they need: see :func:`server_context`."""
     method = server_context("distributed.nanny", "segcal.scale.dask_engine").get_start_method()
-    if method == "forkserver":
-        from multiprocessing import forkserver
-
-        forkserver.ensure_running()  # before Dask says what else it should import
     dask = load_extra("dask", "cluster", "engine dask needs")
     with dask.config.set({"distributed.worker.multiprocessing-method": method, **QUIET}):
         return distributed.LocalCluster(
