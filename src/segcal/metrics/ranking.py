@@ -22,7 +22,7 @@ import math
 import numpy as np
 import scipy
 
-from segcal.statistics.counts import Ranking
+from segcal.statistics.additive import Ranking
 
 
 def area_under_risk_coverage(ranking: Ranking) -> float:

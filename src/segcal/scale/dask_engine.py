@@ -107,7 +107,12 @@ def _start_workers(distributed: Any, number: int) -> Any:
     dask = load_extra("dask", "cluster", "engine dask needs")
     with dask.config.set({"distributed.worker.multiprocessing-method": method, **QUIET}):
         return distributed.LocalCluster(
-            n_workers=number, threads_per_worker=1, processes=True, dashboard_address=None, silence_logs=logging.ERROR
+            n_workers=number,
+            threads_per_worker=1,
+            processes=True,
+            dashboard_address=None,
+            scheduler_kwargs={"dashboard_address": ":0"},  # a port that nobody has: several may run on one machine
+            silence_logs=logging.ERROR,
         )
 
 

@@ -9,8 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from segcal.cases.nifti_file import load_extra
-from segcal.errors import InputError
+from segcal.errors import InputError, load_extra
 
 # What submitit calls alike for every kind of cluster; anything else is an option of sbatch.
 SHARED = ("timeout_min", "mem_gb", "nodes", "cpus_per_task", "gpus_per_node", "tasks_per_node", "stderr_to_stdout")
