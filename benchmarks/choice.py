@@ -35,6 +35,7 @@ from segcal.fitting.fit import fit_to
 from segcal.fitting.request import FitData
 from segcal.fitting.scores import Worth, measure, noise, paired
 from segcal.fitting.voxels import SampledVoxels, VoxelSource
+from stamp import write_stamp
 
 POOLINGS = ("mean_probs", "mean_logits")
 CPU = torch.device("cpu")
@@ -191,6 +192,7 @@ def main() -> None:
             cases.groups = {}
         _POOLS[pooling] = Pool(cases, SampledVoxels(cases, 20_000, 0, lambda: None, args.workers, contexts=USUAL))
     args.output.parent.mkdir(parents=True, exist_ok=True)
+    write_stamp(args.output.parent)
     done = args.output.read_text().splitlines() if args.output.exists() else []
     known = {(row["size"], row["seed"], row["place"]) for row in map(json.loads, done)}
     todo = [

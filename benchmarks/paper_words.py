@@ -14,6 +14,7 @@ def claims(summaries: Mapping[str, Any]) -> Iterator[str]:
     texts = {
         "translation invariance": "Translation invariance (the paper: helps or does no harm)",
         "decision preservation": "Keeping the decision (the paper: saves Dice, costs calibration if C = 2)",
+        "curves that see their surroundings": "Conic scaling (ours; against `ts`, `cms_ap`, by class against shared)",
     }
     for about, text in texts.items():
         found = []

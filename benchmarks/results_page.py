@@ -1,8 +1,9 @@
 """Write docs/results.md from folders of results: ``python benchmarks/results_page.py RESULTS [-o docs/results.md]``.
 
 RESULTS has one folder per run of ``segcal benchmark``: roads, cardiac, camvid, camvid_shift, more, selective and
-padding (benchmarks/protocols), and demo (``segcal demo``), whatever of them is there. Every table and every measured
-number of the page is made from them; run it again when they grow. Folders that contradict each other are refused.
+padding (``benchmarks/all_results.py`` makes them), and choice, whatever of them is there. Every table and every
+measured number of the page is made from them; run it again when they grow. Folders that contradict each other are
+refused.
 """
 
 import argparse
@@ -24,13 +25,19 @@ from segcal.report.paper_tables import task_table
 from segcal.studies.binning import summary_binning
 from segcal.studies.offsets import offset_outcome
 from segcal.summary import read_summary
+from selective_page import FOLDER as SELECTIVE
 from selective_page import selective
+from stamp import read_stamps
 
 REAL = ("roads", "cardiac", "camvid")
-SHIFT, PADDING, DEMO = "camvid_shift", "padding", "demo"
+SHIFT, PADDING, CHOICE = "camvid_shift", "padding", "choice"
+# Texts of sections whose results are not at hand, each with its title and the code that made it.
+KEPT = "kept"
 INTRO = """# Measured results
 
-This page is written by `benchmarks/results_page.py` from the folders that `segcal benchmark` and `segcal demo` wrote.
+Every table and every measured number is written by `benchmarks/results_page.py` from the folders that
+`benchmarks/all_results.py` makes in one command. Each section names the code that made it: the version, and a digest of
+the source files, which `python benchmarks/stamp.py` prints for a checkout.
 
 The paper is *Rethinking Post-Hoc Calibration in Semantic Segmentation*; its datasets and networks are not ours. Three
 small ensembles stand for its three: aerial images of roads (two classes) for RoadSeg, cardiac MRI (four classes, mostly
@@ -41,6 +48,10 @@ The protocols are in `benchmarks/protocols/`, and [protocol.md](protocol.md) say
 departs from the paper: exact fits instead of Adam and Optuna, padding that does not count, groups that stay together,
 and draws of the bootstrap that all pipelines share. The paper's numbers of BraTS are what padded volumes give
 ([the study below](#padding-read-as-logits) shows how), so theirs are no target.
+"""
+TABLE = """Rows (a) to (f) are the paper's. Vector scaling, (g), is defined there but not in its table; conic scaling,
+(h), is ours ([conic.md](conic.md); [conic_results.md](conic_results.md) says on which cases its form was chosen).
+Strengths are chosen on validation cases, for all.
 """
 MATCHED = """## Matched comparisons
 
@@ -73,18 +84,38 @@ def page(folder: Path) -> Iterator[str]:
     check_sources(folder, (*REAL, SHIFT, MORE))
     summaries = {name: read_summary(folder / name) for name in REAL if (folder / name / "summary.json").is_file()}
     yield INTRO
+    mine = read_stamps(folder, summaries)
     yield from setup(folder, summaries)
-    yield from main_results(summaries)
-    yield from matched(summaries)
-    yield from offsets(folder, summaries)
-    yield from tables(folder, "## Flips", "figure4_flips.md", summaries, flip_words)
-    yield from tables(folder, "## Number of calibration cases", "figure5_size_{}.md", summaries, nothing)
-    yield from binning(summaries)
-    yield from shift(folder)
-    yield from padding(folder)
-    yield from more(folder, summaries)
-    yield from selective(folder)
-    yield from choice(folder / "choice")
+    sections = (
+        main_results(summaries),
+        matched(summaries),
+        offsets(folder, summaries),
+        tables(folder, "## Flips", "figure4_flips.md", summaries, flip_words),
+        tables(folder, "## Number of calibration cases", "figure5_size_{}.md", summaries, nothing),
+        binning(summaries),
+    )
+    for section in sections:
+        yield from stamped(section, mine)
+    for name, section in {
+        SHIFT: shift(folder), PADDING: padding(folder), MORE: more(folder, summaries), SELECTIVE: selective(folder),
+        CHOICE: choice(folder / CHOICE),
+    }.items():  # fmt: skip
+        yield from stamped(section, read_stamps(folder, [name])) if (folder / name).is_dir() else kept(folder, name)
+
+
+def stamped(section: Iterator[str], words: str) -> Iterator[str]:
+    """Yield a section, with the code that made it below its title."""
+    for number, text in enumerate(section):
+        yield text
+        if number == 0:
+            yield f"*{words}.*\n"
+
+
+def kept(folder: Path, name: str) -> Iterator[str]:
+    """Yield a section as it stood, where its results are not there: the text says which code made it."""
+    path = folder / KEPT / f"{name}.md"
+    if path.is_file():
+        yield path.read_text("utf-8")
 
 
 def setup(folder: Path, summaries: Mapping[str, Any]) -> Iterator[str]:
@@ -109,6 +140,7 @@ def setup(folder: Path, summaries: Mapping[str, Any]) -> Iterator[str]:
 
 def main_results(summaries: Mapping[str, Any]) -> Iterator[str]:
     yield "## Table 4, with intervals\n"
+    yield TABLE
     for name, summary in summaries.items():
         yield f"### {name}\n"
         yield task_table(summary, name).to_markdown()
@@ -195,6 +227,7 @@ def shift(folder: Path) -> Iterator[str]:
         "Calibrators are fitted on clean predictions and tested on predictions of corrupted copies of those test "
         f"images that have one; divisions of the cases: {summary.repeats}.\n"
     )
+    yield from (f"{note[0].upper()}{note[1:]}: those are not in the tables.\n" for note in summary.notes)
     for stem in ("table6_corruptions", "shift_camvid", "covariate_shift"):
         path = place / "tables" / f"{stem}.md"
         if path.is_file():
@@ -204,8 +237,8 @@ def shift(folder: Path) -> Iterator[str]:
 
 
 def padding(folder: Path) -> Iterator[str]:
-    paths = [folder / name / "tables" / "padding.md" for name in (PADDING, DEMO)]
-    for path in [path for path in paths if path.is_file()][:1]:
+    path = folder / PADDING / "tables" / "padding.md"
+    if path.is_file():
         yield "## Padding read as logits\n"
         yield "On the embedded task `tumour`: logits outside the crop are (1, 0, ..., 0), and count or do not.\n"
         yield path.read_text("utf-8")

@@ -103,16 +103,27 @@ def test_three_numbers_can_say_together_what_none_says_alone(errors, name):
         ([-0.01] * 7 + [0.02] * 5, "ts"),  # the mean is worse within its noise
         ([-0.01] * 7 + [1.0] * 5, "identity"),  # the mean is worse beyond noise
         ([-9.0] + [0.1] * 11, "ts"),  # better in the mean, though for one failed case alone
-        ([-9.0] + [0.1] * 5, "identity"),  # of so few, one failed case is no reason to harm all others
+        ([-9.0] + [0.3] * 5, "identity"),  # of so few, one failed case is no reason to harm all others much
+        ([-9.0] + [0.2] * 5, "ts"),
+        ([0.2, 0.2001, 0.1999], "ts"),  # of so few, little noise is chance
+        ([0.3] * 2, "ts"),  # what is fitted to one group says little of what is fitted to both
         ([-0.1] * 2 + [0.1] * 2, "ts"),
     ],
 )
-def test_a_temperature_must_not_harm_the_mean_and_of_few_groups_not_most(changes, name):
+def test_a_temperature_must_not_harm_the_mean_and_of_few_groups_not_the_median_much(changes, name):
     count = len(changes)
-    rows = [tried("identity", np.ones(count)), tried("ts", 1 + np.array(changes))]
+    rows = [tried("identity", 10 * np.ones(count)), tried("ts", 10 * (1 + np.array(changes)))]
     decision = decide(rows, alone(count), 5)
     assert decision.chosen.name == name
-    assert ("a temperature was not better than" in decision.reason) == (name == "identity")
+    reason = "a temperature helps a few and harms most" if count < 10 else "a temperature was not better than no"
+    assert (reason in decision.reason) == (name == "identity")
+
+
+def test_a_group_without_any_loss_is_made_worse_by_any():
+    rows = [tried("identity", [0.0, 0.0, 1.0]), tried("ts", [0.0, 0.0, 9.0])]
+    assert decide(rows, alone(3), 3).chosen.name == "ts"
+    rows = [tried("identity", [0.0, 0.0, 1.0]), tried("ts", [1e-9, 1e-9, 0.5])]
+    assert decide(rows, alone(3), 3).chosen.name == "identity"  # the mean falls
 
 
 def test_the_reference_is_the_better_pooling_of_a_temperature():
@@ -144,7 +155,13 @@ def test_what_is_taken_is_not_worse_than_a_temperature_beyond_noise_whatever_the
     assert difference.mean <= 0 or chosen.candidate.name == "identity"
     plain = next(r for r in rows if r.candidate.name == "identity")
     harm = noise([chosen.worth[i].nll - plain.worth[i].nll for i in ids], [groups[i] for i in ids], 5)
-    assert harm.error is None or harm.mean <= harm.error
+    names = np.array([groups[i] for i in ids])
+    if len(set(names)) >= ENOUGH_GROUPS:
+        assert harm.mean <= harm.error
+        return
+    after, before = (np.array([row.worth[i].nll for i in ids]) for row in (chosen, plain))
+    rises = [after[names == name].sum() / before[names == name].sum() for name in set(names)]
+    assert harm.mean >= 0 or np.median(rises) <= 1.25
 
 
 def test_what_must_be_kept_decides_who_competes():

@@ -70,6 +70,28 @@ def test_every_section_that_has_results_is_there_and_no_other(text):
     assert "flips of ms(mean_logits)" in text
 
 
+def test_every_section_names_the_code_that_made_it(script, text, results, tmp_path):
+    import stamp
+
+    sections = text.split("\n## ")[2:]  # after the introduction and what was run
+    assert len(sections) == 5
+    assert all(section.count("*Made by a segcal that left no stamp.*\n") == 1 for section in sections)
+    shutil.copytree(results / "roads", tmp_path / "roads")
+    stamp.write_stamp(tmp_path / "roads")
+    new = "\n".join(script.page(tmp_path))
+    words = f"*Made by segcal {stamp.__version__}, code `{stamp.code_digest()}`.*"
+    assert new.replace(words, "*Made by a segcal that left no stamp.*") == text != new
+
+
+def test_a_section_without_results_stays_as_it_stood(script, text, results, tmp_path):
+    shutil.copytree(results / "roads", tmp_path / "roads")
+    (tmp_path / "kept").mkdir()
+    for name in ("more", "padding", "roads"):  # the last has results
+        (tmp_path / "kept" / f"{name}.md").write_text(f"## {name} as it stood\n\n*Not made again.*\n", "utf-8")
+    new = "\n".join(script.page(tmp_path))
+    assert new == "\n".join([text, *(f"## {name} as it stood\n\n*Not made again.*\n" for name in ("padding", "more"))])
+
+
 def test_the_paper_s_word_is_that_of_its_printed_numbers(script, text):
     rows = script.paper.RESULTS["RoadSeg"]
     words = [script.paper.verdict(rows, "ms(mean_logits)", "dc(mean_logits)", metric) for metric in script.TITLES]

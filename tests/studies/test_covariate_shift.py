@@ -65,6 +65,22 @@ def test_a_copy_of_some_cases_is_compared_on_those(setting):
     assert change.value == pytest.approx(np.mean(gaps))
 
 
+def test_what_is_not_finished_is_left_out(setting):
+    last = max(each.unit.repeat for each in setting.results.units)
+    units = tuple(
+        each
+        for each in setting.results.units
+        if (each.header.title, each.unit.test_on, each.unit.repeat) != ("ts(mean_logits)", "toy_strong", last)
+    )
+    assert len(units) == len(setting.results.units) - 1
+    results = structs.replace(setting.results, units=units)
+    found = run_covariate_shift(replace(setting, results=results)).data.tasks["toy"].pipelines
+    assert list(found["ts(mean_logits)"]) == [""]
+    others = {title: list(places) for title, places in found.items() if title != "ts(mean_logits)"}
+    assert others
+    assert all(places == ["", "toy_strong"] for places in others.values())
+
+
 def test_one_picture_is_shown_in_all_corruptions(setting):
     example = run_covariate_shift(setting).data.tasks["toy"].example
     assert list(example.images) == ["clean", "noise", "blur", "brightness", "jpeg", "fog"]

@@ -23,11 +23,12 @@ class JobRunner:
     """Runs jobs by name and returns their files; picklable, for an engine."""
 
     def __init__(self, jobs: Sequence[Job], protocol: Protocol, folder: Path) -> None:
-        self._jobs, self._protocol, self._folder = {job.name: job for job in jobs}, protocol, folder
+        self.jobs = {job.name: job for job in jobs}
+        self._protocol, self._folder = protocol, folder
 
     def __call__(self, name: str) -> tuple[Path, ...]:
         """Run one job."""
-        job = self._jobs[name]
+        job = self.jobs[name]
         run_job(job, self._protocol, self._folder)
         paths = dict.fromkeys(path for unit in job.units for path in (unit.path, unit.calibrator_path))
         return tuple(self._folder / path for path in paths if (self._folder / path).exists())

@@ -1,8 +1,10 @@
 r"""The rule by which a calibrator is chosen without doing harm, from what held-out cases say of each candidate.
 
 1. Temperature scaling is the reference, with the pooling in which its mean NLL over cases is lowest, unless that is
-   more than one standard error above the mean without calibration: then doing nothing is. Of fewer than ten groups the
-   mean can be one failed case, which asks for a temperature that harms all others: there most must not get worse.
+   more than one standard error above the mean without calibration: then doing nothing is. Of fewer than ten groups
+   that is a coin, since what is held out is fitted to fewer still; where they disagree about the temperature, the one
+   fitted to all of them is their compromise. There doing nothing is the reference only if a failed case decides: the
+   mean falls, while the NLL of the median group rises by more than a quarter.
 2. Another candidate is *clearly better* if its NLL is lower than the reference's by more than noise allows: the upper
    end of the one-sided 95 % interval of the paired difference (Student's t over groups,
    :func:`segcal.fitting.scores.noise`) is below zero, and neither its ECE nor, where it is known, its BA-ECE is higher
@@ -19,6 +21,8 @@ voxel by voxel, keep what must be kept, and fit into memory (:func:`candidates`)
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import inf
+from statistics import median
 from typing import Literal
 
 import scipy
@@ -32,6 +36,9 @@ from segcal.fitting.scores import Noise, Worth, noise, paired
 LEVEL = 0.95
 # Fewer groups than this say nothing of more than a temperature.
 ENOUGH_GROUPS = 10
+# In 261 divisions of three ensembles whose mean fell (3 to 10 cases, seeds 100 to 129, 200 to 219), temperatures that
+# harmed the test cases raised the NLL of the median group by 0.29 to 1.2 in 6 of 8, all others by at most 0.18.
+LARGEST_RISE = 0.25
 CLEARLY = "clearly better"
 
 Preserve = Literal["order", "argmax", "none"]
@@ -160,17 +167,19 @@ def _reference(tried: Sequence[Tried], groups: Mapping[str, str], folds: int) ->
     if nothing is None:
         return best
     mean, error = _against(best, nothing, groups, folds)
-    few = len({groups[case_id] for case_id in best.worth}) < ENOUGH_GROUPS
-    harms_most = few and _share_worse(best, nothing, groups) > 0.5
-    return nothing if harms_most or (error is not None and mean > error) else best
+    if len({groups[case_id] for case_id in best.worth}) < ENOUGH_GROUPS:
+        return nothing if mean < 0 and _median_rise(best, nothing, groups) > LARGEST_RISE else best
+    return nothing if error is not None and mean > error else best
 
 
-def _share_worse(row: Tried, other: Tried, groups: Mapping[str, str]) -> float:
-    """Return the share of groups whose mean NLL is not lower than that of the other."""
-    sums: dict[str, float] = {}
-    for case_id, difference in zip(*paired(row.worth, other.worth), strict=True):
-        sums[groups[case_id]] = sums.get(groups[case_id], 0.0) + difference
-    return sum(total >= 0 for total in sums.values()) / len(sums)
+def _median_rise(row: Tried, other: Tried, groups: Mapping[str, str]) -> float:
+    """Return the median over groups of how much higher the NLL is than that of the other, as a share of it."""
+    sums: dict[str, list[float]] = {}
+    for case_id in row.worth.keys() & other.worth.keys():
+        own = sums.setdefault(groups[case_id], [0.0, 0.0])
+        own[0] += row.worth[case_id].nll
+        own[1] += other.worth[case_id].nll
+    return median(after / before - 1 if before else after * inf if after else 0.0 for after, before in sums.values())
 
 
 def _against(
@@ -240,7 +249,7 @@ def _reason(chosen: Candidate, reference: Candidate, cases: int, groups: int) ->
         return f"{chosen.title} has an NLL lower than {than} by {-against.mean:.4f} ± {against.error:.4f} on {where}."
     if groups < ENOUGH_GROUPS:
         few = f"{groups} groups are too few to know what more than a temperature is worth: {ENOUGH_GROUPS} are needed."
-        return few if chosen.name != "identity" else f"On {where} a temperature was not better than none. {few}"
+        return few if chosen.name != "identity" else f"On {where} a temperature helps a few and harms most. {few}"
     if chosen.name == "identity":
         return f"On {where} a temperature was not better than no calibration: confidences stay as they are."
     return f"No calibrator was better than a temperature on {where} beyond their noise."

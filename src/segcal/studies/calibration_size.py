@@ -9,12 +9,14 @@ the change is mean [min, max] over repeats.
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from segcal.benchmark.pipelines import Pipeline
+from segcal.benchmark.protocol import Protocol
 from segcal.benchmark.results import Results, UnitResult
 from segcal.benchmark.run import run_benchmark
 from segcal.benchmark.tasks import Division, Task
@@ -28,8 +30,9 @@ from segcal.studies.study import FOLDER, MOST_LINES, Outcome, Study, draw_band, 
 from segcal.summary import Bootstrap, Estimate, Interval, difference, estimate, over_repeats
 
 NAME = "calibration_size"
-# The paper's subset, and the calibrator that this package would take first.
-CALIBRATORS = ("ts", "ms", "ms_c", "lts", "cdc", "cms_ap")
+# The paper's subset, and the calibrators that this package would take first.
+CALIBRATORS = ("ts", "ms", "ms_c", "lts", "cdc", "cms_ap", "conic")
+POOLING = "mean_logits"
 TITLES = {"nll": "NLL", "ece": "ECE", "ba_ece": "BA-ECE", "ace": "ACE"}
 SHARES = (0.05, 0.25, 0.5, 0.75, 0.99)
 
@@ -64,13 +67,13 @@ def run_calibration_size(setting: Setting) -> Outcome[CalibrationSizeData]:
     for task in (task for task in setting.tasks if wanted is None or task.name in wanted):
         division = setting.protocol.division(task)
         pool = division.cal + division.val
-        if pool < 2 or not _pipelines(setting, task):
+        if pool < 2 or not any(map(_has_part, setting.pipelines(task.name))):
             continue
         references[task.name] = division.cal
         found[task.name] = {division.cal: setting.results}
-        for size in _sizes(setting, task, pool, division.cal):
+        for size, protocol, folder in size_runs(setting.protocol, task, setting.results.folder):
             setting.progress(f"{task.name} with {size} calibration cases")
-            found[task.name][size] = _run(setting, task, replace(division, fitted=size))
+            found[task.name][size] = run_benchmark(protocol, folder)
     if not found:
         raise NothingToStudyError("no task has calibrators of this study and two cases beside the test")
     return size_outcome(found, references, setting.summary.bootstrap)
@@ -131,32 +134,42 @@ def _table(task: str, data: SizedTask) -> Table:
     return Table(f"Number of calibration cases: {task}", "Pipeline", columns, groups, (note,))
 
 
-def _sizes(setting: Setting, task: Task, pool: int, reference: int) -> list[int]:
-    wanted = setting.protocol.study_options.sizes or tuple(round(share * pool) for share in SHARES)
-    cases = setting.protocol.open(task, "mean_logits").cases
+class SizeRun(NamedTuple):
+    """The protocol that fits with `size` calibration cases, and the folder of its results."""
+
+    size: int
+    protocol: Protocol
+    folder: Path
+
+
+def size_runs(protocol: Protocol, task: Task, folder: Path) -> Iterator[SizeRun]:
+    """Yield what the study runs for a task of a protocol whose results are in a folder."""
+    division = protocol.division(task)
+    pipelines = tuple(filter(_has_part, protocol.pipelines))
+    for size in _sizes(protocol, task, division):
+        alone = replace(task, split=replace(division, fitted=size), test_on=())
+        own = replace(protocol, tasks=(alone,), pipelines=pipelines, notes=())
+        yield SizeRun(size, own, folder / FOLDER / NAME / task.name / f"n_{size}")
+
+
+def _sizes(protocol: Protocol, task: Task, division: Division) -> list[int]:
+    pool = division.cal + division.val
+    wanted = protocol.study_options.sizes or tuple(round(share * pool) for share in SHARES)
+    cases = protocol.open(task, POOLING).cases
     groups = Counter(cases.groups.get(case_id, case_id) for case_id in cases.ids)
     least = max(groups.values())  # so that a whole group fits, whichever is drawn
-    return sorted({min(max(size, least), pool - 1) for size in wanted} - {reference})
+    return sorted({min(max(size, least), pool - 1) for size in wanted} - {division.cal})
 
 
-def _pipelines(setting: Setting, task: Task) -> tuple[Pipeline, ...]:
-    return tuple(each for each in setting.pipelines(task.name, "mean_logits") if each.calibrator in CALIBRATORS)
-
-
-def _run(setting: Setting, task: Task, division: Division) -> Results:
-    alone = replace(task, split=division, test_on=())
-    protocol = replace(setting.protocol, tasks=(alone,), pipelines=_pipelines(setting, task), notes=())
-    folder = setting.results.folder / FOLDER / NAME / task.name / f"n_{division.fitted}"
-    return run_benchmark(protocol, folder)
+def _has_part(pipeline: Pipeline) -> bool:
+    return pipeline.pooling == POOLING and pipeline.calibrator in CALIBRATORS
 
 
 def _units(results: Results, task: str) -> dict[str, list[UnitResult]]:
     found: dict[str, list[UnitResult]] = {}
     for each in sorted(results.units, key=lambda each: each.unit.repeat):
-        pipeline = each.unit.pipeline
-        here = (each.unit.task, each.unit.test_on, pipeline.pooling) == (task, "", "mean_logits")
-        if here and pipeline.calibrator in CALIBRATORS:
-            found.setdefault(pipeline.title, []).append(each)
+        if (each.unit.task, each.unit.test_on) == (task, "") and _has_part(each.unit.pipeline):
+            found.setdefault(each.header.title, []).append(each)
     return found
 
 
@@ -195,6 +208,6 @@ def _figures(data: CalibrationSizeData, section: TaskSection) -> Iterator[Drawn]
 
 
 STUDY = Study(
-    "Fig. 5: fewer and more calibration cases", "", "fits and tests up to six pipelines again, for five sizes", False,
+    "Fig. 5: fewer and more calibration cases", "", "fits and tests up to seven pipelines again, for five sizes", False,
     run_calibration_size, CalibrationSizeData, _figures,
 )  # fmt: skip

@@ -152,6 +152,8 @@ def _compare(setting: Setting, task: str, copies: Sequence[str]) -> dict[str, di
         clean = setting.results.repeats(task, title)
         for target in copies:
             shifted = setting.results.repeats(task, title, target)
+            if len(shifted) != len(clean):  # not finished
+                continue
             change = compare_shift(clean, shifted, setting.summary.bootstrap)
             places[target] = ShiftedNumbers(setting.summary.numbers(task, title, target), change)
         found[title] = places
