@@ -23,8 +23,9 @@ from benchmarks.loss_study.together import Ended, take_turns
 from benchmarks.loss_study.trainer import Steps
 from segcal.parent import follow_parent
 
-# In the last seconds nothing new is trained: it would not be measured.
-LAST = 40.0
+# Seconds that measuring takes: what would end later is not begun. A size that was not seen takes GROWTH times as long.
+LAST = 25.0
+GROWTH = 2.5
 PACK_EVERY = 15.0
 MOST_FAILURES = 3
 # Says that steps are not recorded any more, and that nothing more will be trained.
@@ -98,14 +99,15 @@ def run_real(run: RealRun, say: Callable[[str], None] = print) -> int:
 
 def train_networks(run: RealRun, until: float) -> int:
     """Train what nobody has claimed; return an exit code."""
-    current: set[str] = set()
+    current: dict[str, float] = {}
+    took: dict[str, float] = {}
     on_gpu = torch.device(run.study.device).type == "cuda"
     failures = 0
     ended: Ended[RealUnit]
-    for ended in take_turns(_trainings(run, until - LAST, current), run.at_once, run.study.device):
-        current.discard(ended.name.name)
+    for ended in take_turns(_trainings(run, until - LAST, current, took), run.at_once, run.study.device):
+        began = current.pop(ended.name.name)
         if ended.trained is not None:
-            failures = 0
+            failures, took[ended.name.size] = 0, time.time() - began
             write_weights(run.weights(ended.name), ended.trained.network, {})
             continue
         assert ended.error is not None
@@ -121,12 +123,15 @@ def train_networks(run: RealRun, until: float) -> int:
     return 0
 
 
-def _trainings(run: RealRun, until: float, current: set[str]) -> Iterator[tuple[RealUnit, Steps]]:
+def _trainings(
+    run: RealRun, until: float, current: dict[str, float], took: dict[str, float]
+) -> Iterator[tuple[RealUnit, Steps]]:
     for unit in run.units:
-        if time.time() >= until:
+        expected = took.get(unit.size, GROWTH * max(took.values(), default=0.0))
+        if time.time() + expected >= until:
             return
         if not (run.row(unit).exists() or run.weights(unit).exists()) and _claimed(run, unit.name):
-            current.add(unit.name)
+            current[unit.name] = time.time()
             yield unit, run.study.train(unit, graph=not run.claim(PLAIN).exists())
 
 

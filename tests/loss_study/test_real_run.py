@@ -68,6 +68,16 @@ def test_without_time_nothing_is_begun(root, tmp_path):
     assert facts[0].missing == 2
 
 
+def test_what_would_not_end_in_time_is_not_begun(root, tmp_path):
+    units = [RealUnit("camvid", "ce", size, 0) for size in ("small", "large")]
+    run = RealRun(RealStudy(root), tmp_path, units)
+    (tmp_path / "claims").mkdir()
+    now, took = time.time(), {"small": 20.0}
+    assert [unit.size for unit, _ in real_run._trainings(run, now + 30.0, {}, took)] == ["small"]
+    run.claim("camvid-ce-small-0").unlink()
+    assert [unit.size for unit, _ in real_run._trainings(run, now + 70.0, {}, took)] == ["small", "large"]
+
+
 def test_what_another_process_works_on_is_left_to_it(root, tmp_path):
     run = run_of(root, tmp_path)
     run.claim("camvid-ce-small-0").touch()
