@@ -9,7 +9,7 @@ import msgspec
 from segcal.documents import json_text
 from segcal.names import clean_lines
 from segcal.report.card_document import Card, CardMetric, Performance, Promise
-from segcal.summary import Interval
+from segcal.summary import TOO_FEW, Interval
 
 TITLE = "Calibration card"
 STYLE = (
@@ -38,6 +38,7 @@ def blocks(card: Card) -> list[CardBlock]:
         ("fit", f"{what.fit_method}, {what.voxels:,} of {what.voxels_available:,} voxels"),
         ("optimum", _optimum(card)),
         ("data fingerprint", what.data_fingerprint),
+        ("calibrator digest", what.digest),
         ("segcal", card.segcal),
     ]
     data = [
@@ -64,6 +65,7 @@ def blocks(card: Card) -> list[CardBlock]:
         CardBlock("Data", rows=[("role", "cases", "hashes of the cases"), *data]),
         CardBlock("Promises", rows=[("promise", "state", "known by", "finding"), *promises]),
         *(_performance(each, card.level) for each in card.performance),
+        *([CardBlock("Notes", card.notes)] if card.notes else []),
         CardBlock("Trust and monitoring", _monitoring(card)),
     ]
 
@@ -143,7 +145,8 @@ def _named(one: CardMetric) -> str:
 def _text(one: Interval, sign: str = "") -> str:
     if one.value is None:
         return "not defined"
-    ends = "" if one.low is None or one.high is None else f" [{one.low:{sign}.4g}, {one.high:{sign}.4g}]"
+    none = one.low is None or one.high is None
+    ends = f" ({TOO_FEW})" if none else f" [{one.low:{sign}.4g}, {one.high:{sign}.4g}]"
     return f"{one.value:{sign}.4g}{ends}"
 
 
