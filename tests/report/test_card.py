@@ -162,8 +162,10 @@ def test_numbers_without_a_digest_are_taken_with_a_note(fitted, result, tmp_path
 def test_a_subgroup_of_two_cases_has_no_interval(fitted, result, tmp_path):
     segcal.card(fitted, result, tmp_path / "card.md", subgroups={"new 1": "rare", "new 2": "rare"})
     text = (tmp_path / "card.md").read_text("utf-8")
-    assert "(too few cases for an interval)" in text.split("Performance: rare")[1]
-    assert "(too few cases for an interval)" not in text.split("Performance: rare")[0]
+    whole, rare = text.split("Performance: rare")
+    assert "Means (too few cases for an interval)." in rare
+    assert "[" not in rare.split("## ")[0]
+    assert "too few" not in whole
 
 
 def test_subgroups_without_a_match_are_refused(fitted, result):
