@@ -164,41 +164,72 @@ has no Dice term is here without and with one, because Dice is what most people 
 - Calibrators are fitted to other patients, and to an earlier stretch of the third video: `ts` (one temperature) and
   `conic`. *None* is the network as trained. Masks stay as they are under both: one column of Dice.
 - U-Nets in two sizes, {steps["cardiac"]} and {steps["camvid"]} steps of AdamW on batches of 8, last weights, settings
-  of the losses as published. {f"In {failed} networks a calibrator could not be fitted." if failed else ""}
+  of the losses as published{f"; in {failed} networks a calibrator could not be fitted" if failed else ""}.
 
 **Limits.** Trainings are short and pictures small (the middle 144 x 144 of slices, frames of 240 x 180), to have every
 loss with several seeds in minutes; no loss was tuned; frames of one video are one place, not many; intervals cover
 seeds and patients or blocks of frames, not other datasets. Dice is the mean over classes, without the background of
-the cardiac volumes.""".replace("  \n", "\n")
+the cardiac volumes."""
 
 
 def _advice(tables: Sequence[Table]) -> list[str]:
-    lines = []
+    """Return the answers in sentences, counted over all tables, and who differs clearly from the baseline."""
+    pairs = [(t, loss) for t in tables for loss in t.losses if loss.removesuffix(WITH_DICE) != loss]
+    pairs = [(table, loss) for table, loss in pairs if loss.removesuffix(WITH_DICE) in table.losses]
+    others = [(table, loss) for table in tables for loss in table.losses if loss != BASELINE]
+    last = POST_HOC[-1]
+    counts = " ".join(_counted(pairs, *what) for what in (("dice", NONE), ("ba_ece", NONE), ("ba_ece", last)))
+    differ = "; ".join(
+        f"{SHOWN[metric]} " + ", ".join(f"{_differing(others, p, metric)} ({p})" for p in (NONE, *POST_HOC))
+        for metric in CALIBRATION
+    )
+    said = [
+        f"- **The Dice term.** {counts} Counted are the {len(pairs)} pairs of a loss with and without the term.",
+        f"- **The loss.** Of {len(others)} losses beside `{BASELINE}`, counted over all tables, so many differ clearly from "
+        f"it: {differ}.",
+        f"- **Train, or calibrate?** `{BASELINE}` with `{last}` afterwards minus the loss that is best as trained:",
+    ]
     for table in tables:
-        better, worse = _clear(table, NONE, "dice")
-        best = max(table.losses, key=lambda loss: table.mean(loss, NONE, "dice").value or 0.0)
-        seeds = f"{len(table.seeds)} seed{'s' if len(table.seeds) > 1 else ''}"
-        text = [f"**{table.title}** ({len(table.losses)} losses, {seeds})."]
-        text.append(f"Masks: `{best}` has the highest mean Dice, {_text(table.mean(best, NONE, 'dice'))};")
-        text.append(f"against `{BASELINE}` ({_text(table.mean(BASELINE, NONE, 'dice'))})")
-        text.append(f"{_named(better, 'no loss')} clearly better and {_named(worse, 'none')} clearly worse.")
-        for metric in ("nll", "ba_ece"):
-            counts = [(p, *_clear(table, p, metric)) for p in (NONE, POST_HOC[-1])]
-            said = [f"{_named(b, 'none')} better and {_named(w, 'none')} worse ({p})" for p, b, w in counts]
-            text.append(f"{SHOWN[metric]}: clearly {'; '.join(said)}.")
-        lines.append("- " + " ".join(text))
-    return ["\n".join(lines)]
+        said.append(f"    - {table.title}: {_against_best(table, 'nll')}; {_against_best(table, 'ba_ece')}.")
+    head = ["networks", "metric", f"clearly better than {BASELINE}", "clearly worse"]
+    lines = [_line(head), "|---" * len(head) + "|"]
+    for table in tables:
+        for metric, pipeline in (("dice", NONE), *((m, p) for m in ("nll", "ba_ece") for p in (NONE, last))):
+            better, worse = _clear(table, pipeline, metric)
+            title = SHOWN[metric] if metric == "dice" else f"{SHOWN[metric]} {pipeline}"
+            lines.append(_line([table.title, title, _named(better), _named(worse)]))
+    return ["\n".join(said), "\n".join(lines)]
+
+
+def _differing(others: Sequence[tuple[Table, str]], pipeline: str, metric: str) -> int:
+    return sum(_judged(table, loss, BASELINE, pipeline, metric) is not None for table, loss in others)
+
+
+def _counted(pairs: Sequence[tuple[Table, str]], metric: str, pipeline: str) -> str:
+    found = [_judged(table, loss, loss.removesuffix(WITH_DICE), pipeline, metric) for table, loss in pairs]
+    when = "" if metric == "dice" else " as trained" if pipeline == NONE else f" after `{pipeline}`"
+    return f"{SHOWN[metric]}{when}: clearly better in {found.count('better')}, clearly worse in {found.count('worse')}."
+
+
+def _against_best(table: Table, metric: str) -> str:
+    value = {loss: table.mean(loss, NONE, metric).value for loss in table.losses}
+    best = min((loss for loss in table.losses if value[loss] is not None), key=lambda loss: value[loss] or 0.0)
+    first, second = table.columns(best, NONE, metric), table.columns(BASELINE, POST_HOC[-1], metric)
+    gap = difference(first, second, Draws([len(column) for column in first]), METRICS[metric].better)
+    return f"{SHOWN[metric]} {_change(gap)} (`{best}`)"
+
+
+def _judged(table: Table, loss: str, base: str, pipeline: str, metric: str) -> str | None:
+    """Return "better" or "worse" where a loss differs clearly from another."""
+    gap = table.gap(loss, base, pipeline, metric)
+    if not is_clear(gap) or gap.value is None:
+        return None
+    return "better" if (gap.value > 0) == (METRICS[metric].better == "higher") else "worse"
 
 
 def _clear(table: Table, pipeline: str, metric: str) -> tuple[list[str], list[str]]:
-    better: list[str] = []
-    worse: list[str] = []
-    for loss in table.losses:
-        gap = table.gap(loss, BASELINE, pipeline, metric)
-        if loss != BASELINE and is_clear(gap):
-            assert gap.value is not None
-            (better if (gap.value > 0) == (METRICS[metric].better == "higher") else worse).append(loss)
-    return better, worse
+    judged = {loss: _judged(table, loss, BASELINE, pipeline, metric) for loss in table.losses if loss != BASELINE}
+    return [k for k, v in judged.items() if v == "better"], [k for k, v in judged.items() if v == "worse"]
 
 
 def _spreads(tables: Sequence[Table]) -> str:
@@ -300,13 +331,8 @@ def _text(one: Interval) -> str:
     return "–" if one.value is None else f"{one.value:.4f} [{one.low:.4f}, {one.high:.4f}]"
 
 
-def _named(losses: Sequence[str], nothing: str) -> str:
-    names = [f"`{loss}`" for loss in losses]
-    if not names:
-        return f"{nothing} is" if nothing == "no loss" else nothing
-    return ", ".join(names) + (
-        " is" if nothing == "no loss" and len(names) == 1 else " are" if nothing == "no loss" else ""
-    )
+def _named(losses: Sequence[str]) -> str:
+    return ", ".join(f"`{loss}`" for loss in losses) or "none"
 
 
 def _mean(values: np.ndarray) -> float:

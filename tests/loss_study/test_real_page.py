@@ -59,8 +59,15 @@ def test_a_gap_is_clear_where_its_interval_leaves_out_zero():
 
 def test_the_page_says_who_is_better_and_what_is_left_after_calibration():
     page = real_page([*rows(), *rows("large")], [FACTS])
-    assert "Masks: `ce` has the highest mean Dice" in page
-    assert "`ce`, `nacl_dice` are clearly better and none clearly worse." in page
+    assert "| Street scenes, small networks | Dice | `ce`, `nacl_dice` | none |" in page
+    assert "| Street scenes, small networks | NLL none | none | `ce`, `nacl_dice` |" in page
+    # Of the pairs, ce_dice is below ce in everything and nacl_dice above nacl, in both sizes.
+    assert (
+        "Dice: clearly better in 2, clearly worse in 2. BA-ECE as trained: clearly better in 2, clearly worse" in page
+    )
+    assert "Of 6 losses beside `ce_dice`" in page
+    assert "NLL 4 (none), 4 (ts), 4 (conic)" in page
+    assert "Street scenes, small networks: NLL +0.0000 [+0.0000, +0.0000] (`ce_dice`)" in page
     assert "0.0205 | 0.0020 (10%) | 0.0020 (10%)" in page
     assert "| Street scenes, small networks | nacl | **+0.0200 [+0.0200, +0.0200]** |" in page
     assert "| street scenes | ce | 0." in page
