@@ -185,8 +185,8 @@ def _advice(tables: Sequence[Table]) -> list[str]:
     )
     said = [
         f"- **The Dice term.** {counts} Counted are the {len(pairs)} pairs of a loss with and without the term.",
-        f"- **The loss.** Of {len(others)} losses beside `{BASELINE}`, counted over all tables, so many differ clearly from "
-        f"it: {differ}.",
+        f"- **The loss.** Of {len(others)} losses beside `{BASELINE}`, counted over all tables, so many differ clearly "
+        f"from it: {differ}.",
         f"- **Train, or calibrate?** `{BASELINE}` with `{last}` afterwards minus the loss that is best as trained:",
     ]
     for table in tables:
