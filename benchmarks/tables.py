@@ -1,4 +1,4 @@
-"""Make the tables of docs/benchmarks.md again, each by its script, and stamp them with what made them.
+"""Make the tables of docs/benchmarks.md and docs/howto/README.md again, each by its script, stamped with what made it.
 
     python -m benchmarks.tables [--only NAME ...] [--data ROOT] [--list]
 
@@ -40,12 +40,14 @@ class Section:
         needs: libraries that must be installed.
         cuda: whether it needs a CUDA device.
         fenced: whether its output is text and not Markdown.
+        writes: whether the script writes its table itself, on a page of its own.
     """
 
     command: tuple[str, ...]
     needs: tuple[str, ...] = ()
     cuda: bool = False
     fenced: bool = False
+    writes: bool = False
 
     def missing(self, root: Path | None) -> str | None:
         """Return what is not here, or None."""
@@ -73,6 +75,7 @@ SECTIONS = {
     "pipeline": Section(("pipeline.py",)),
     "apply": Section(("apply.py",)),
     "gpu": Section(("gpu.py",), cuda=True, fenced=True),
+    "frameworks": Section(("frameworks.py", "--write"), ("monai", "onnx", "torchmetrics", "transformers"), writes=True),
 }  # fmt: skip
 
 
@@ -133,7 +136,8 @@ def make_tables(
             say(f"{name}: left as it is ({error})")
             failed.append(name)
             continue
-        write_text(page, put(page.read_text("utf-8"), name, table))
+        if not SECTIONS[name].writes:
+            write_text(page, put(page.read_text("utf-8"), name, table))
         say(f"{name}: made")
     return failed
 
