@@ -82,7 +82,7 @@ def check_place(folder: str | os.PathLike[str], overwrite: bool = False) -> None
             ) from None
 
 
-def check_new(folder: str | os.PathLike[str], overwrite: bool = False) -> None:
+def check_vacant(folder: str | os.PathLike[str], overwrite: bool = False) -> None:
     """Refuse a place where an artefact cannot go, and one that holds a calibrator, which would be lost."""
     check_place(folder, overwrite)
     if not overwrite and (Path(folder) / DESCRIPTION).exists():
