@@ -60,13 +60,13 @@ def test_a_gap_is_clear_where_its_interval_leaves_out_zero():
 def test_the_page_says_who_is_better_and_what_is_left_after_calibration():
     page = real_page([*rows(), *rows("large")], [FACTS])
     assert "| Street scenes, small networks | Dice | `ce`, `nacl_dice` | none |" in page
-    assert "| Street scenes, small networks | NLL none | none | `ce`, `nacl_dice` |" in page
+    assert "| Street scenes, small networks | NLL as trained | none | `ce`, `nacl_dice` |" in page
     # Of the pairs, ce_dice is below ce in everything and nacl_dice above nacl, in both sizes.
     assert (
         "Dice: clearly better in 2, clearly worse in 2. BA-ECE as trained: clearly better in 2, clearly worse" in page
     )
     assert "Of 6 losses beside `ce_dice`" in page
-    assert "NLL 4 (none), 4 (ts), 4 (conic)" in page
+    assert "NLL 4 (as trained), 4 (ts), 4 (conic)" in page
     assert "Street scenes, small networks: NLL +0.0000 [+0.0000, +0.0000] (`ce_dice`)" in page
     assert "0.0205 | 0.0020 (10%) | 0.0020 (10%)" in page
     assert "| Street scenes, small networks | nacl | **+0.0200 [+0.0200, +0.0200]** |" in page
@@ -80,5 +80,8 @@ def test_one_command_writes_the_page(tmp_path):
             archive.writestr(f"{one.unit.name}.json", json.dumps({"schema": 1, **msgspec.to_builtins(one)}))
         archive.writestr("facts.json", msgspec.json.encode(FACTS))
         archive.writestr("camvid-ml1_ace-small-0.error.txt", "why")
+    (tmp_path / "a.md").write_text("In words.\n")
     assert main(["real-page", str(tmp_path / "a.zip"), "--docs", str(tmp_path)]) == 0
-    assert "## Street scenes, small networks" in (tmp_path / "losses_real.md").read_text("utf-8")
+    page = (tmp_path / "losses_real.md").read_text("utf-8")
+    assert page.startswith("# Losses on real data\n\nIn words.\n\n## What was done\n")
+    assert "## Street scenes, small networks" in page
