@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from segcal.benchmark.summaries import compare_repeats, verdict_of
+from segcal.benchmark.comparisons import compare_repeats, verdict_of
 from segcal.summary import Compared, Draws, difference, estimate, over_repeats
 
 ROWS = ("ts", "cms_ap", "conic", "conic_class", "pointwise", "dilated", "trained", "learned")

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from segcal.cases import ArrayCases, CaseError, open_cases
-from segcal.cases.parallel import Processes, kept_processes, map_cases, map_ids
+from segcal.cases.parallel import Failures, Processes, kept_processes, map_cases, map_ids
 from segcal.errors import InputError
 
 
@@ -188,3 +188,16 @@ def test_workers_end_with_the_process_that_started_them(tmp_path):
         each.kill()
     assert len(workers) == 2
     assert not alive
+
+
+def test_failures_pass_on_what_they_are_told_and_keep_the_first():
+    told = []
+    failures = Failures(told.append)
+    errors = [CaseError("a", "it is torn."), CaseError("b", "it is lost.")]
+    for error in errors:
+        failures.take(error)
+    assert told == errors
+    assert str(failures.refuse_all(2)) == (
+        "all 2 cases failed, but at least one is needed. First: case 'a': it is torn."
+    )
+    assert Failures(None).take is None

@@ -81,6 +81,7 @@ def run_benchmark(
         "hash": protocol.hash(),
         "notes": list(protocol.notes),
         "studies": list(protocol.studies or ()),
+        "compare": to_builtins(protocol.compare),
         "cases": {task.name: len(_any(opened, task.name).cases) for task in protocol.tasks},
         "fingerprints": {f"{name}, {pooling}": found for (name, pooling), found in fingerprints.items()},
         "units": to_builtins(units),

@@ -54,6 +54,24 @@ class Engine(ABC):
 Workers: TypeAlias = int | Engine
 
 
+class Failures:
+    """Passes errors of cases on to `failed`, and keeps the first: where nothing is left, it says why."""
+
+    def __init__(self, failed: Callable[[CaseError], None] | None) -> None:
+        self._failed = failed
+        self.first: CaseError | None = None
+        self.take = None if failed is None else self._take
+
+    def _take(self, error: CaseError) -> None:
+        assert self._failed is not None
+        self.first = self.first or error
+        self._failed(error)
+
+    def refuse_all(self, count: int) -> InputError:
+        """Return what is raised when all of so many cases failed."""
+        return InputError(f"all {count} cases failed, but at least one is needed. First: {self.first}")
+
+
 def map_cases(
     cases: Cases,
     function: Callable[[Case], Result],
