@@ -19,7 +19,7 @@ import numpy as np
 from segcal.benchmark.pipelines import Pipeline
 from segcal.errors import InputError
 from segcal.metrics import Metric
-from segcal.summary import TOO_FEW, Compared, Comparison, Difference, Draws, Verdict, difference
+from segcal.summary import TOO_FEW, Compared, Comparison, Difference, Draws, difference
 
 # Pooling, the first calibrator, the second, and what the comparison is about.
 PAIRS: tuple[tuple[str, str, str, str], ...] = (
@@ -90,7 +90,7 @@ def compare(
                 outcome[name] = compare_repeats(pooled[one][name], pooled[other][name], better)
             else:
                 gap = difference(values[one][name], values[other][name], draws, better, level)
-                outcome[name] = Compared(verdict_of(gap, better), gap, "cases")
+                outcome[name] = Compared(gap.verdict(better), gap, "cases")
         where = f"{task} tested on {test_on}" if test_on else task
         sentence = f"{where}, {other} against {one}: {_in_words(outcome)}."
         found.append(Comparison(task, test_on, about, one, other, outcome, sentence))
@@ -108,16 +108,7 @@ def compare_repeats(
     down, up = sum(gap < 0 for gap in gaps), sum(gap > 0 for gap in gaps)
     good, bad = (down, up) if better == "lower" else (up, down)
     gap = Difference(float(np.mean(gaps)), min(gaps), max(gaps), len(gaps), undefined, good, len(gaps) - down - up, bad)
-    return Compared(verdict_of(gap, better), gap, "repeats")
-
-
-def verdict_of(gap: Difference, better: Literal["lower", "higher"]) -> Verdict:
-    """Return what a difference says: it must lie on one side of zero with its whole interval."""
-    if gap.value is None or gap.low is None or gap.high is None:
-        return "not defined"
-    if gap.low <= 0 <= gap.high:
-        return "no difference"
-    return "better" if (gap.high < 0) == (better == "lower") else "worse"
+    return Compared(gap.verdict(better), gap, "repeats")
 
 
 def _in_words(metrics: Mapping[str, Compared]) -> str:

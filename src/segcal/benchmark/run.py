@@ -10,7 +10,6 @@ pipeline, so that all of them still share their cases. What was read well is rem
 in ``RESULTS/sifted.json`` and not read again; broken cases are tried again on the next run.
 """
 
-import json
 import multiprocessing
 import os
 from collections.abc import Callable, Sequence
@@ -22,7 +21,7 @@ from typing import NamedTuple, TypeAlias
 from msgspec import Struct, convert, to_builtins
 from msgspec.structs import replace
 
-from segcal.atomic import sweep, write_text
+from segcal.atomic import sweep
 from segcal.benchmark.job import Job, plan, run_job
 from segcal.benchmark.pipelines import Pipeline
 from segcal.benchmark.protocol import Protocol
@@ -31,7 +30,7 @@ from segcal.benchmark.runner import JobRunner, Jobs
 from segcal.benchmark.tasks import FolderTask, OpenTask
 from segcal.cases.base import Case, CaseError
 from segcal.cases.parallel import Engine, map_cases, map_ids, process_context
-from segcal.documents import parse_json
+from segcal.documents import parse_json, write_json
 from segcal.errors import InputError, SegcalError
 from segcal.parent import follow_parent
 
@@ -86,7 +85,7 @@ def run_benchmark(
         "fingerprints": {f"{name}, {pooling}": found for (name, pooling), found in fingerprints.items()},
         "units": to_builtins(units),
     }
-    write_text(place / PROTOCOL, json.dumps(document, indent=1, ensure_ascii=False) + "\n")
+    write_json(place / PROTOCOL, document)
     pending = (
         job._replace(units={unit: digest for unit, digest in job.units.items() if not finished(place, unit, digest)})
         for job in jobs
@@ -147,7 +146,7 @@ def exclude_broken(
         for case_id, reason in broken.items():
             failed(CaseError(f"{task.name}/{case_id}", reason))
         tasks[number] = replace(task, exclude=(*task.exclude, *broken))
-    write_text(record, json.dumps(to_builtins(known), indent=1, ensure_ascii=False) + "\n")
+    write_json(record, to_builtins(known))
     return replace(protocol, tasks=tuple(tasks))
 
 

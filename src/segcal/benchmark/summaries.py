@@ -5,17 +5,16 @@ two-level bootstrap; all pipelines of a task share the draws, so that equal numb
 have one number per repeat, shown as mean [min, max].
 """
 
-import json
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 from msgspec import to_builtins
 
-from segcal.atomic import write_text
 from segcal.benchmark.comparisons import compare, pairs_of
 from segcal.benchmark.job import benchmark_metrics
 from segcal.benchmark.pipelines import Pipeline, in_row_groups
 from segcal.benchmark.results import ProtocolRecord, Results, UnitResult
+from segcal.documents import write_json
 from segcal.errors import ArtifactError, InputError
 from segcal.metrics import Metric
 from segcal.summary import (
@@ -78,8 +77,7 @@ def summarise(results: Results) -> Summary:
 def write_summary(results: Results) -> Summary:
     """Make the summary of a folder of results, write it there, and return it."""
     summary = summarise(results)
-    text = json.dumps(to_builtins(summary), indent=1, ensure_ascii=False, allow_nan=False)
-    write_text(results.folder / SUMMARY, text + "\n")
+    write_json(results.folder / SUMMARY, to_builtins(summary))
     return summary
 
 

@@ -16,9 +16,8 @@ from typing import Any, Self
 import torch
 
 from segcal.cases.base import CaseError
-from segcal.cases.nifti_file import load_extra
 from segcal.cases.parallel import Engine, Outcome, on_case, server_context
-from segcal.errors import InputError
+from segcal.errors import InputError, load_extra
 
 # How often a case is tried again that failed for a reason that is not its own.
 RETRIES = 2
