@@ -1,0 +1,73 @@
+"""nnU-Net's own regions from end to end: predict, calibrate, and give the result back to nnU-Net's own commands.
+
+    python benchmarks/nnunet_folds.py IMAGES LABELS WORK --iterations 40 --regions
+    python benchmarks/regions/nnunet.py WORK LABELS
+
+Both folds predict the held-out images with probabilities; a calibrator is fitted to the folds' own held-out cases and
+applied to both predictions; ``nnUNetv2_ensemble`` joins both before and after, and ``nnUNetv2_evaluate_folder``
+measures them. Printed are voxels whose label changed in any of these folders, and Dice of every region.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import nibabel
+import numpy as np
+
+FOLDS = ("0", "1")
+
+
+def call(*command: object) -> None:
+    """Run a command of the same environment, and stop if it fails."""
+    program, *rest = map(str, command)
+    subprocess.run([Path(sys.executable).parent / program, *rest], check=True)
+
+
+def changed(one: Path, other: Path) -> tuple[int, int]:
+    """Return how many voxels of two folders of label maps differ, and how many there are."""
+    pairs = [
+        [np.asarray(nibabel.load(folder / path.name).dataobj) for folder in (one, other)]
+        for path in one.glob("*.nii.gz")
+    ]
+    return sum(int((a != b).sum()) for a, b in pairs), sum(a.size for a, _ in pairs)
+
+
+def main() -> None:
+    """Predict, calibrate, ensemble, evaluate."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("work", type=Path, help="a folder of benchmarks/nnunet_folds.py --regions")
+    parser.add_argument("labels", type=Path)
+    chosen = parser.parse_args()
+    work = chosen.work.resolve()
+    for name in ("raw", "preprocessed", "results"):
+        os.environ[f"nnUNet_{name}"] = str(work / name)
+    os.environ |= {"nnUNet_compile": "false"}
+    (dataset,), (model,) = (work / "raw").iterdir(), (work / "results").glob("*/*")
+    made = work / "made"
+    for fold in FOLDS:
+        where = ["-i", dataset / "imagesTs", "-o", made / f"plain_{fold}"]
+        how = ["-d", dataset.name, "-c", "2d", "-f", fold, "-npp", 1, "-nps", 1, "-device", "cpu", "--disable_tta"]
+        call("nnUNetv2_predict", *where, *how, "--save_probabilities")
+    call("segcal", "nnunet", "fit", "-d", dataset.name, "-c", "2d", "--calibrator", made / "calibrator")
+    for fold in FOLDS:
+        call("segcal", "apply", made / "calibrator", made / f"plain_{fold}", "-o", made / f"calibrated_{fold}")
+    for what in ("plain", "calibrated"):
+        folders = [made / f"{what}_{fold}" for fold in FOLDS]
+        call("nnUNetv2_ensemble", "-i", *folders, "-o", made / f"{what}_both", "-np", 1)
+        for folder in (*folders, made / f"{what}_both"):
+            files = ["-djfile", dataset / "dataset.json", "-pfile", model / "plans.json"]
+            call("nnUNetv2_evaluate_folder", chosen.labels, folder, *files, "-np", 1, "--chill")
+    for part in (*FOLDS, "both"):
+        before, after = made / f"plain_{part}", made / f"calibrated_{part}"
+        summaries = [json.loads((folder / "summary.json").read_text())["mean"] for folder in (before, after)]
+        dice = [{region: round(row["Dice"], 4) for region, row in summary.items()} for summary in summaries]
+        flips, voxels = changed(before, after)
+        print(f"{part}: {flips} of {voxels} voxels changed; Dice {dice[0]}, then {dice[1]}")
+
+
+if __name__ == "__main__":
+    main()
