@@ -18,6 +18,7 @@ from more_page import FOLDER as MORE
 from more_page import more
 from one_source import check_sources
 from paper_words import TITLES, agreement, claims
+from regions_page import regions
 from segcal.atomic import write_text
 from segcal.errors import SegcalError
 from segcal.report.paper_tables import task_table
@@ -85,6 +86,7 @@ def page(folder: Path) -> Iterator[str]:
     yield from more(folder, summaries)
     yield from selective(folder)
     yield from choice(folder / "choice")
+    yield from regions()
 
 
 def setup(folder: Path, summaries: Mapping[str, Any]) -> Iterator[str]:
