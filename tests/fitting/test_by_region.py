@@ -10,7 +10,7 @@ from segcal.calibrators.per_region import PerRegion
 from segcal.errors import InputError
 from segcal.fitting.by_region import competing, join
 from segcal.fitting.certificate import Certificate
-from segcal.fitting.config import STRENGTHS
+from segcal.fitting.config import REGION_STRENGTHS
 
 REGIONS = {"whole": [1, 2], "core": [2]}
 
@@ -148,4 +148,6 @@ def test_the_path_of_a_region_is_walked_to_its_end():
     """Labels follow a temperature, so that no strength gains anything; every one is measured all the same."""
     certificates = segcal.fit("conic", cases_of(*data(cases=4))).certificate.details["regions"]
     for certificate in certificates.values():
-        assert {row["lam"] for row in certificate["path"]} >= set(STRENGTHS)
+        strengths = {row["lam"] for row in certificate["path"]}
+        assert strengths >= set(REGION_STRENGTHS)
+        assert min(strengths) == min(REGION_STRENGTHS)

@@ -12,8 +12,8 @@ down to no penalty, each solution starting the next; the first two terms are Eq.
 few voxels, among them many hard ones; from there a few Newton steps on all voxels remain. The path ends early where the
 held-out NLL of the first fold has risen twice in a row, or once by half of what it had gained, and altogether where the
 folds so far gain nothing over temperature scaling; it is refined around the best. Which one is taken:
-:mod:`segcal.fitting.strength_rule`. Of a region the path is walked to its end in every fold: at the strong end, where
-next to nothing changes, its NLL rises and falls by chance.
+:mod:`segcal.fitting.strength_rule`. Of a region the path is shorter and walked to its end in every fold: at the strong
+end, where next to nothing changes, its NLL rises and falls by chance.
 """
 
 import copy
@@ -30,7 +30,7 @@ from segcal.calibrators.convex import LARGEST, ConvexCalibrator, Strengths
 from segcal.cases.region_view import RegionView
 from segcal.fitting import trust_region
 from segcal.fitting.certificate import Certificate
-from segcal.fitting.config import DEFAULT_STRENGTH, STRENGTHS
+from segcal.fitting.config import DEFAULT_STRENGTH, REGION_STRENGTHS, STRENGTHS
 from segcal.fitting.convex_problem import COARSE_TOL, ConvexProblem, make_problem, solve_temperature
 from segcal.fitting.division import Fold, folds_of
 from segcal.fitting.newton import Solution, minimise, projected_gradient
@@ -134,8 +134,8 @@ def walk(request: Request, fixed: Fixed, parts: Iterable[Fold]) -> Walk | None:
     """Measure the strengths of the path on the held-out cases of these folds and choose; None if there are none."""
     worth: dict[float, dict[str, Worth]] = {}
     folds: list[_FoldWalk] = []
-    path: Sequence[float] = STRENGTHS
     may_end = not isinstance(request.cases, RegionView)
+    path: Sequence[float] = STRENGTHS if may_end else REGION_STRENGTHS
     for fold in parts:
         folds.append(_FoldWalk(request, fold, fixed))
         tried = folds[-1].walk(path, may_end and len(folds) == 1)
@@ -147,7 +147,8 @@ def walk(request: Request, fixed: Fixed, parts: Iterable[Fold]) -> Walk | None:
         return None
     best = lowest(worth)
     for one in folds:
-        _add(worth, one.walk(_between(best, list(worth)), may_end=False))
+        between = _between(best, list(worth))
+        _add(worth, one.walk(between if may_end else [each for each in between if each > path[-1]], may_end=False))
     worth = dict(sorted(worth.items(), reverse=True))
     harmless = without_harm(worth) if request.calibrator.guarded else worth
     best = lowest(harmless)
