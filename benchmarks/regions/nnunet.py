@@ -4,8 +4,9 @@
     python benchmarks/regions/nnunet.py WORK LABELS
 
 Both folds predict the held-out images with probabilities; a calibrator is fitted to the folds' own held-out cases and
-applied to both predictions; ``nnUNetv2_ensemble`` joins both before and after, and ``nnUNetv2_evaluate_folder``
-measures them. Printed are voxels whose label changed in any of these folders, and Dice of every region.
+applied to both predictions; ``nnUNetv2_ensemble`` joins both before and after, the first of which is calibrated too, and
+``nnUNetv2_evaluate_folder`` measures them all. Printed are voxels whose label is another one than before calibration,
+and Dice of every region.
 """
 
 import argparse
@@ -57,16 +58,18 @@ def main() -> None:
         call("segcal", "apply", made / "calibrator", made / f"plain_{fold}", "-o", made / f"calibrated_{fold}")
     for what in ("plain", "calibrated"):
         folders = [made / f"{what}_{fold}" for fold in FOLDS]
-        call("nnUNetv2_ensemble", "-i", *folders, "-o", made / f"{what}_both", "-np", 1)
-        for folder in (*folders, made / f"{what}_both"):
-            files = ["-djfile", dataset / "dataset.json", "-pfile", model / "plans.json"]
-            call("nnUNetv2_evaluate_folder", chosen.labels, folder, *files, "-np", 1, "--chill")
-    for part in (*FOLDS, "both"):
-        before, after = made / f"plain_{part}", made / f"calibrated_{part}"
-        summaries = [json.loads((folder / "summary.json").read_text())["mean"] for folder in (before, after)]
-        dice = [{region: round(row["Dice"], 4) for region, row in summary.items()} for summary in summaries]
-        flips, voxels = changed(before, after)
-        print(f"{part}: {flips} of {voxels} voxels changed; Dice {dice[0]}, then {dice[1]}")
+        call("nnUNetv2_ensemble", "-i", *folders, "-o", made / f"{what}_both", "-np", 1, "--save_npz")
+    call("segcal", "apply", made / "calibrator", made / "plain_both", "-o", made / "both_calibrated")
+    results = {f"calibrated_{fold}": f"plain_{fold}" for fold in FOLDS}
+    results |= dict.fromkeys(("calibrated_both", "both_calibrated"), "plain_both")
+    files = ["-djfile", dataset / "dataset.json", "-pfile", model / "plans.json"]
+    for name in {*results, *results.values()}:
+        call("nnUNetv2_evaluate_folder", chosen.labels, made / name, *files, "-np", 1, "--chill")
+    for name, plain in results.items():
+        means = [json.loads((made / each / "summary.json").read_text())["mean"] for each in (plain, name)]
+        dice = [{region: round(row["Dice"], 4) for region, row in mean.items()} for mean in means]
+        flips, voxels = changed(made / plain, made / name)
+        print(f"{name}: {flips} of {voxels} voxels changed; Dice {dice[0]}, then {dice[1]}")
 
 
 if __name__ == "__main__":
