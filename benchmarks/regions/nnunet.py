@@ -4,9 +4,9 @@
     python benchmarks/regions/nnunet.py WORK LABELS
 
 Both folds predict the held-out images with probabilities; a calibrator is fitted to the folds' own held-out cases and
-applied to both predictions; ``nnUNetv2_ensemble`` joins both before and after, the first of which is calibrated too, and
-``nnUNetv2_evaluate_folder`` measures them all. Printed are voxels whose label is another one than before calibration,
-and Dice of every region.
+applied to both predictions; ``nnUNetv2_ensemble`` joins both before and after, the first of which is calibrated too,
+and ``nnUNetv2_evaluate_folder`` measures them all. Printed are voxels whose label is another one than before
+calibration, and Dice of every region.
 """
 
 import argparse
