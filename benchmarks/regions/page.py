@@ -149,8 +149,8 @@ def share(value: float) -> str:
     return "none" if value == 0 else f"{100 * value:.3f} %"
 
 
-def measured(folder: Path, task: str, repeats: int, voxels: int, first: int) -> dict[str, Any]:
-    """Return what is measured of a task."""
+def measured(folder: Path, task: str, repeats: int, voxels: int, first: int) -> Iterator[dict[str, Any]]:
+    """Yield what is measured of a task, after every division."""
     cases = load(folder, task)
     assert cases.regions is not None
     half = len(cases) // 2
@@ -163,14 +163,14 @@ def measured(folder: Path, task: str, repeats: int, voxels: int, first: int) -> 
         for name in CALIBRATORS:
             found[name].append(measure(name, split.cal, split.test, voxels, bands))
             print(f"{task}: repeat {seed}, {name}", file=sys.stderr, flush=True)
-    draws = Draws([test for _, test in sizes], 2000, 0)
-    return {
-        "cases": len(cases),
-        "groups": len(set(cases.groups.values())),
-        "sizes": sizes,
-        "regions": summarised(found, list(cases.regions.names), draws),
-        "together": {name: all_regions(of_name) for name, of_name in found.items()},
-    }
+        draws = Draws([test for _, test in sizes], 2000, 0)
+        yield {
+            "cases": len(cases),
+            "groups": len(set(cases.groups.values())),
+            "sizes": sizes,
+            "regions": summarised(found, list(cases.regions.names), draws),
+            "together": {name: all_regions(of_name) for name, of_name in found.items()},
+        }
 
 
 def section(task: str, kept: dict[str, Any]) -> Iterator[str]:
@@ -204,8 +204,8 @@ def main() -> None:
     kept = json.loads(chosen.results.read_text("utf-8")) if chosen.results.is_file() else {}
     if chosen.what == "measure":
         for task in chosen.tasks:
-            kept[task] = measured(chosen.folder, task, chosen.repeats, chosen.voxels, chosen.first)
-        chosen.results.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+            for kept[task] in measured(chosen.folder, task, chosen.repeats, chosen.voxels, chosen.first):
+                chosen.results.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
         return
     lines = [
         "# Region models: measured\n",
