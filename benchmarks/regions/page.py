@@ -204,7 +204,8 @@ def main() -> None:
     kept = json.loads(chosen.results.read_text("utf-8")) if chosen.results.is_file() else {}
     if chosen.what == "measure":
         for task in chosen.tasks:
-            for kept[task] in measured(chosen.folder, task, chosen.repeats, chosen.voxels, chosen.first):
+            for found in measured(chosen.folder, task, chosen.repeats, chosen.voxels, chosen.first):
+                kept[task] = found
                 chosen.results.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
         return
     lines = [
