@@ -2,10 +2,10 @@
 
     python benchmarks/gpu.py [--images 8] [--classes 20] [--height 1024] [--width 2048]
 
-Rows are calibrators by their fused kernel, by their tensor operations, and by those compiled with ``torch.compile``;
-then the count of all tables, beside the tensor operations and torchmetrics where it is installed. `memory` is the peak
-beyond the input, in inputs. Logits are smooth, as those of a network are (most blocks of voxels have one or two
-winners), or with ``--noise`` independent from voxel to voxel: the worst case of maps by winner.
+Rows are calibrators by a whole call, by their fused kernel alone, by their tensor operations, and by those compiled
+with ``torch.compile``; then the count of all tables, beside the tensor operations and torchmetrics where it is
+installed. `memory` is the peak beyond the input, in inputs. Logits are smooth, as those of a network are (most blocks
+of voxels have one or two winners), or with ``--noise`` independent from voxel to voxel.
 """
 
 import argparse
@@ -20,6 +20,7 @@ from segcal import make_calibrator
 from segcal.calibrators import Calibrator
 from segcal.calibrators.conic import USUAL
 from segcal.kernels import reliability_torch
+from segcal.kernels.apply import apply_plan
 from segcal.kernels.raw_tables import Layout
 from segcal.kernels.reliability import count_voxels
 
@@ -105,10 +106,14 @@ def main() -> None:
     print(f"{torch.cuda.get_device_name()}: {tuple(logits.shape)} float32, {'noise' if given.noise else 'smooth'}")
     print(f"copy {copy:.3f} ms, {2 * size / copy / 1e9:.2f} TB/s; torch.log_softmax", end=" ")
     print(f"{timed(lambda: torch.log_softmax(logits, 1)) / copy:.2f} copies")
-    print(f"{'apply':12s} {'ms':>8s} {'copies':>7s} {'in place':>8s} {'memory':>7s} {'tensors':>8s} {'compiled':>9s}")
+    heads = f"{'apply':12s} {'ms':>8s} {'copies':>7s} {'kernel':>7s} {'in place':>8s} {'memory':>7s}"
+    print(f"{heads} {'tensors':>8s} {'compiled':>9s}")
     for name in given.only:
         calibrator = moved(name, given.classes)
         fused = attempt(lambda c=calibrator: c(logits, out=target)) / copy
+        plan, around = calibrator.plan(), calibrator.around(logits, None)
+        assert plan is not None
+        kernel = attempt(lambda p=plan, a=around: apply_plan("triton", p, logits, a, True, target)) / copy
         place = attempt(lambda c=calibrator: c(target, out=target)) / copy
         memory = peak(lambda c=calibrator: c(logits), size)
         operations = attempt(lambda c=calibrator: by_operations(c, logits[:2]), 3) * given.images / 2 / copy
@@ -117,7 +122,8 @@ def main() -> None:
             graph = torch.compile(by_operations)
             compiled = attempt(lambda c=calibrator, g=graph: g(c, logits[:2]), 3) * given.images / 2 / copy
         print(
-            f"{name:12s} {fused * copy:8.3f} {fused:7.2f} {place:8.2f} {memory:7.2f} {operations:8.1f} {compiled:9.1f}",
+            f"{name:12s} {fused * copy:8.3f} {fused:7.2f} {kernel:7.2f} {place:8.2f} {memory:7.2f} "
+            f"{operations:8.1f} {compiled:9.1f}",
             flush=True,
         )
     _count(logits, copy)

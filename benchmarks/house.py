@@ -58,7 +58,7 @@ REGISTRIES = {
 }
 COMMANDS = ("benchmark", "fit", "evaluate")
 # Looked up on a walk, and not walked through.
-LOWEST = re.compile(r"(names|version|errors|types|atomic|parent|checks|numerics|target|memory|documents)\.py|kernels/")
+LOWEST = re.compile(r"(names|version|errors|types|atomic|parent|checks|numerics|target|documents)\.py|kernels/")
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ from segcal.cases.base import Cases
 from segcal.errors import InputError, SegcalError
 from segcal.pooling import pool
 from segcal.studies.crop_size import crop_outcome
-from segcal.studies.runnable import Model, Runnable
+from segcal.studies.factor import Model, Runnable
 from segcal.studies.scales import scales_outcome
 
 POOLING = "mean_logits"

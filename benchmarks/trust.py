@@ -14,12 +14,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from segcal.studies.failure_detection import rankings, risk_area, risk_of
 from segcal.trust.atypical import atypical_p, statistics_of
 from segcal.trust.biomarkers import biomarker_errors, link_cases, parse_biomarker, volumes_of
 from segcal.trust.conformal import first_controlled, mean_over_draws, quantile, weights
 from segcal.trust.drift import weigh
 from segcal.trust.estimates import dice_errors, dice_scale, expected_dice, review_limit, volume_scale
-from segcal.trust.failures import rankings, risk_area, risk_of
 from segcal.trust.guarantees import MIDDLE
 from segcal.trust.table import SumTable
 

@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -11,7 +13,9 @@ from segcal.checks import (
     check_forward,
     check_labels,
     check_mask,
+    check_memory,
     check_num_classes,
+    memory_limit,
 )
 from segcal.errors import InputError
 
@@ -200,3 +204,16 @@ def test_scores_beyond_any_logit_are_refused_and_masks_are_not():
 def test_a_number_of_classes_has_a_bound():
     with pytest.raises(InputError, match="num_classes is 1000000000000, but at most 1048576 are possible"):
         check_num_classes(10**12)
+
+
+def test_half_of_the_memory_is_the_limit():
+    lines = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
+    total = int(lines["MemTotal"].split()[0]) << 10
+    assert memory_limit() == pytest.approx(total / 2, rel=0.01)
+
+
+@pytest.mark.parametrize(("needed", "said"), [(3 << 30, r"3\.0 GiB"), (2**63, "more memory than any machine has")])
+def test_what_does_not_fit_is_refused_with_its_size(needed, said):
+    with pytest.raises(InputError, match=f"case needs {said}, but at most 2.0 GiB .* can be used. Cut it."):
+        check_memory("case", needed, 2 << 30, "Cut it.")
+    check_memory("case", 2 << 30, 2 << 30, "Cut it.")

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from segcal.errors import InputError
-from segcal.names import clean, clean_lines, csv_cell
+from segcal.names import class_titles, clean, clean_lines, csv_cell
 
 
 @pytest.mark.parametrize(
@@ -45,3 +45,8 @@ def test_no_cell_is_a_formula(start):
 @pytest.mark.parametrize("value", [-0.5, None, 3, "", "a=b"])
 def test_other_cells_stay(value):
     assert csv_cell(value) is value or csv_cell(value) == value
+
+
+def test_classes_without_names_are_numbered():
+    assert class_titles(None, 2) == ("class 0", "class 1")
+    assert class_titles(["a", "b"], 2) == ("a", "b")

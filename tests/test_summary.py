@@ -8,6 +8,7 @@ from segcal.errors import ArtifactError, InputError
 from segcal.summary import (
     SUMMARY,
     Bootstrap,
+    Difference,
     Draws,
     Estimate,
     ResultRow,
@@ -23,6 +24,21 @@ from segcal.summary import (
 def make_values(seed=0, sizes=(40, 25, 31)):
     rng = np.random.default_rng(seed)
     return [rng.normal(i, 1 + i, size=n) for i, n in enumerate(sizes)]
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "better", "verdict"),
+    [
+        (-2, -1, "lower", "better"),
+        (-2, -1, "higher", "worse"),
+        (1, 2, "lower", "worse"),
+        (1, 2, "higher", "better"),
+        (-1, 0, "lower", "no difference"),
+        (0, 0, "higher", "no difference"),
+    ],
+)
+def test_an_interval_must_leave_out_zero(low, high, better, verdict):
+    assert Difference((low + high) / 2, low, high, 5, 0, 0, 0, 0).verdict(better) == verdict
 
 
 def test_the_estimate_is_the_mean_of_the_means_of_the_repeats():

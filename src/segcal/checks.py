@@ -1,11 +1,12 @@
-"""The only validation of arrays that come from outside.
+"""The only validation of arrays that come from outside, and of the memory that one thing may take.
 
 Every message has the form of :mod:`segcal.errors`: the name the user typed, what was found with shapes and
 counts, what is needed, and what to do.
 """
 
 import math
-from collections.abc import Sequence
+import os
+from collections.abc import Collection, Sequence
 
 import numpy as np
 import torch
@@ -17,6 +18,8 @@ from segcal.types import IGNORED
 MAX_CLASSES = 1 << 20
 # Masked classes often hold -1e9, which can be computed with. Beyond this, squares of scores swamp all else in a fit.
 LARGEST_LOGIT = 1e10
+# A size above this is a lie of a header, and too long to be written out.
+_ABSURD = 1 << 62
 
 
 def check_num_classes(num_classes: object) -> int:
@@ -29,6 +32,12 @@ def check_num_classes(num_classes: object) -> int:
     if num_classes > MAX_CLASSES:
         raise InputError(f"num_classes is {num_classes}, but at most {MAX_CLASSES} are possible. Check the number.")
     return int(num_classes)
+
+
+def check_choice(value: object, name: str, choices: Collection[str]) -> None:
+    """Refuse a name that is none of `choices`, or no name at all."""
+    if not isinstance(value, str) or value not in choices:
+        raise InputError(f"no {name} is named {value!r}. Choose one of: {', '.join(choices)}.")
 
 
 def check_seed(seed: object) -> int:
@@ -228,3 +237,21 @@ def _space_repair(labels: tuple[int, ...], space: tuple[int, ...], num_classes: 
     if space and labels == (num_classes, *space[:-1]):  # (*space, classes) was read as (classes, *space)
         return "If classes are the last axis, move them first with numpy.moveaxis(logits, -1, 0)."
     return "Save logits at label resolution."
+
+
+def memory_limit() -> int:
+    """Return the most bytes that one array, or the parameters of one calibrator, may need."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+    except (AttributeError, OSError, ValueError):  # not a POSIX system
+        return 16 << 30
+
+
+def check_memory(name: object, needed: int, limit: int, repair: str) -> None:
+    """Refuse what needs more bytes than the limit when it is used; `repair` says what to do."""
+    if needed > limit:
+        size = f"{needed / 2**30:.1f} GiB" if needed < _ABSURD else "more memory than any machine has"
+        raise InputError(
+            f"{name} needs {size}, but at most {limit / 2**30:.1f} GiB (half of this machine's memory) can be used. "
+            f"{repair}"
+        )

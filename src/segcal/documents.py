@@ -8,16 +8,21 @@
 """
 
 import json
+import os
 import re
 import stat
 import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from segcal.errors import InputError
+import msgspec
 
+from segcal.atomic import write_text
+from segcal.errors import ArtifactError, InputError
+
+Known = TypeVar("Known")
 MAX_BYTES = 64 << 20
 MAX_DEPTH = 64
 MAX_INTEGER = 2**63 - 1
@@ -94,6 +99,19 @@ def json_text(data: Any, indent: int | None = None) -> str:
     separators = (",", ":") if indent is None else None
     text = json.dumps(data, indent=indent, separators=separators, ensure_ascii=False, allow_nan=False)
     return _ESCAPED.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def write_json(path: str | os.PathLike[str], data: Any) -> Path:
+    """Write a file of JSON as a whole: readable lines, names as they are."""
+    return write_text(path, json_text(data, indent=1) + "\n")
+
+
+def read_struct(path: Path, kind: type[Known], repair: str) -> Known:
+    """Read a JSON file of ours; `repair` says what to do where it is not as segcal wrote it."""
+    try:
+        return msgspec.convert(parse_json(path.read_text("utf-8")), kind)
+    except (OSError, ValueError) as error:
+        raise ArtifactError(f"{path} is not readable ({error}), but it must be as segcal wrote it. {repair}") from None
 
 
 def _bounded(content: Any) -> Any:

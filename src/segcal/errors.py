@@ -1,8 +1,11 @@
-"""The exceptions of the package.
+"""The exceptions of the package, and the import of what may not be installed.
 
 Messages have one form: ``<name> <what it is>, but <what is needed>. <What to do>.`` They quote names that somebody else
 chose, and go to terminals and into results: they are cleaned here, once for all.
 """
+
+import importlib
+from types import ModuleType
 
 from segcal.names import clean
 
@@ -28,3 +31,13 @@ class ArtifactError(SegcalError):
 
 class SuspicionWarning(UserWarning):
     """An input is possible but seldom meant; the work goes on."""
+
+
+def load_extra(module: str, extra: str, who: str = "these files need") -> ModuleType:
+    """Import a library that is installed with one of segcal's extras."""
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        raise InputError(
+            f"{module} is not installed, but {who} it. Install it with: pip install 'segcal[{extra}]'."
+        ) from None

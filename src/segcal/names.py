@@ -10,6 +10,7 @@ A spreadsheet takes a cell that begins with ``= + - @`` for a formula; a quote b
 """
 
 import re
+from collections.abc import Iterable
 
 UNSAFE = "\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff"
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
@@ -27,6 +28,15 @@ def clean(text: str) -> str:
 def clean_lines(text: str) -> str:
     """Return a text of several lines, each of them clean."""
     return "\n".join(map(clean, text.split("\n")))
+
+
+def class_titles(names: Iterable[str] | None, count: int) -> tuple[str, ...]:
+    """Return the names of so many classes, numbers where they have none.
+
+    >>> class_titles(None, 2)
+    ('class 0', 'class 1')
+    """
+    return tuple(f"class {number}" for number in range(count)) if names is None else tuple(names)
 
 
 def csv_cell(value: object) -> object:

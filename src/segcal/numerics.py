@@ -53,6 +53,16 @@ def winner(scores: Tensor, axis: int = 1) -> Tensor:
     return scores.argmax(dim=axis) if torch.compiler.is_exporting() else scores.max(dim=axis).indices
 
 
+def decided(before: Tensor, scores: Tensor) -> Tensor:
+    """Return the class of each voxel from scores ``(classes, *space)``: the old one, unless another is strictly above.
+
+    >>> decided(torch.tensor([1, 1]), torch.tensor([[3.0, 3.0], [3.0, 2.0]]))
+    tensor([1, 0])
+    """
+    stays = scores.gather(0, before[None])[0] >= scores.amax(0)
+    return torch.where(stays, before, winner(scores, axis=0))
+
+
 def descending(scores: Tensor, axis: int = 1) -> tuple[Tensor, Tensor]:
     """Return scores in descending order and where they stood; equal ones in the order of their indices.
 

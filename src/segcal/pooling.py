@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator
 import torch
 from torch import Tensor
 
-from segcal.checks import as_tensor, check_finite, check_floating
+from segcal.checks import as_tensor, check_choice, check_finite, check_floating
 from segcal.errors import InputError
 from segcal.numerics import canonical_logits, compute_dtype
 from segcal.types import Logits
@@ -93,8 +93,7 @@ def check_pooling(how: str, may_choose: bool = False) -> str:
             "pooling is 'best', but only a comparison on labelled cases can tell which one that is. Use segcal.choose "
             "or segcal fit, or declare mean_logits or mean_probs."
         )
-    if how not in POOLINGS:
-        raise InputError(f"no pooling is named {how!r}. Choose one of: {', '.join(POOLINGS)}.")
+    check_choice(how, "pooling", POOLINGS)
     return how
 
 

@@ -11,15 +11,15 @@ replicates of a series are one product of weights and values.
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
-import msgspec
 import numpy as np
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from segcal.checks import check_seed
-from segcal.documents import parse_json
+from segcal.documents import read_struct
 from segcal.errors import ArtifactError, InputError
+from segcal.resample import defined_mean as _nanmean
 from segcal.resample import draw_counts, row_blocks
 from segcal.types import Preserves
 
@@ -55,6 +55,14 @@ class Difference(Interval, frozen=True):
     better: int
     equal: int
     worse: int
+
+    def verdict(self, better: Literal["lower", "higher"] = "lower") -> Verdict:
+        """Return what it says: it must lie on one side of zero with its whole interval."""
+        if self.value is None or self.low is None or self.high is None:
+            return "not defined"
+        if self.low <= 0 <= self.high:
+            return "no difference"
+        return "better" if (self.high < 0) == (better == "lower") else "worse"
 
 
 class Bootstrap(Struct, frozen=True, forbid_unknown_fields=True):
@@ -172,14 +180,6 @@ def _columns(values: Sequence[np.ndarray], draws: Draws) -> list[np.ndarray]:
     return columns
 
 
-def _nanmean(values: np.ndarray, axis: int | None = None) -> Any:
-    """Return the mean of what is defined, NaN of nothing, without numpy's warning."""
-    defined = ~np.isnan(values)
-    count = defined.sum(axis)
-    total = np.where(defined, values, 0.0).sum(axis)
-    return np.divide(total, count, out=np.full(np.shape(total), np.nan), where=count > 0)
-
-
 class MetricFacts(Struct, frozen=True):
     """A metric, as :class:`segcal.metrics.Metric` has its facts."""
 
@@ -282,12 +282,7 @@ class Summary(Struct, frozen=True):
 def read_summary(folder: str | Path) -> Summary:
     """Read the summary of a folder of results."""
     path = Path(folder) / SUMMARY
-    try:
-        plain = parse_json(path.read_text("utf-8"))
-        if isinstance(plain, dict) and plain.get("schema") == SCHEMA:
-            return msgspec.convert(plain, Summary)
-    except (OSError, ValueError) as error:
-        raise ArtifactError(
-            f"{path} is not readable ({error}), but it must be as segcal wrote it. Run the benchmark again."
-        ) from None
-    raise ArtifactError(f"{path} is not a summary of schema {SCHEMA}, but one is needed. Run the benchmark again.")
+    plain = read_struct(path, object, "Run the benchmark again.")
+    if not isinstance(plain, dict) or plain.get("schema") != SCHEMA:
+        raise ArtifactError(f"{path} is not a summary of schema {SCHEMA}, but one is needed. Run the benchmark again.")
+    return read_struct(path, Summary, "Run the benchmark again.")

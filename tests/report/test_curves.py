@@ -11,7 +11,7 @@ from segcal.report import curves as module
 from segcal.report.curves import band_rows, class_rows, pipeline_curves, shown_classes
 from segcal.statistics.additive import total_of
 from segcal.statistics.boundary import find_boundary
-from segcal.statistics.spread import CurveSpread
+from segcal.statistics.reliability import CurveSpread
 
 SPACE = (14, 17, 5)
 

@@ -12,7 +12,6 @@ from segcal.report.document import (
     POOLING_TITLES,
     BandRow,
     CurveLists,
-    class_titles,
     metric_words,
 )
 
@@ -42,8 +41,3 @@ def test_a_metric_of_ones_own_with_words_comes_last():
 def test_keys_are_those_of_the_page():
     assert msgspec.to_builtins(BandRow(3, 10, 0.5, None, 0))["from"] == 3
     assert set(msgspec.to_builtins(CurveLists([1], [0.5], [1.0]))) == {"count", "confidence", "accuracy"}
-
-
-def test_classes_without_names_are_numbered():
-    assert class_titles(None, 2) == ["class 0", "class 1"]
-    assert class_titles(("a", "b"), 2) == ["a", "b"]

@@ -3,9 +3,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
+import torch
 
 from segcal.errors import InputError
-from segcal.statistics.additive import AdditiveTable, total_of
+from segcal.statistics import count_logits
+from segcal.statistics.additive import AdditiveTable, FreeEnergy, total_of
 
 
 @dataclass(frozen=True)
@@ -66,3 +68,20 @@ def test_the_order_of_addition_is_that_of_the_ids_whatever_order_they_come_in():
 def test_the_total_of_nothing_is_refused():
     with pytest.raises(InputError, match="tables is empty, but at least one case is needed"):
         total_of({})
+
+
+def test_moments_of_parts_merge_to_those_of_the_whole():
+    values = np.random.default_rng(0).normal(1e6, 1e-2, size=90)
+    pieces = values[:10], values[10:70], values[70:]
+    parts = [FreeEnergy(p.size, p.mean(), ((p - p.mean()) ** 2).sum()) for p in pieces]
+    total = parts[0] + FreeEnergy(0, 0.0, 0.0) + parts[1] + parts[2]
+    assert total.voxels == 90
+    assert total.deviation / 90 == pytest.approx(values.var(), rel=1e-6)
+
+
+def test_the_free_energy_is_that_of_the_raw_logits():
+    logits = torch.randn(4, 30, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) + 12
+    found = count_logits(logits, torch.zeros(30, 7, dtype=torch.int64)).tables.free_energy
+    energy = torch.logsumexp(logits, 0)
+    assert found.mean == pytest.approx(float(energy.mean()))
+    assert found.deviation == pytest.approx(float((energy - energy.mean()).square().sum()))

@@ -1,6 +1,18 @@
 import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from segcal.statistics.reliability import REGIONS, curves_by_band, curves_by_region
+from segcal.statistics.additive import total_of
+from segcal.statistics.reliability import (
+    REGIONS,
+    Curve,
+    CurveSpread,
+    accuracy_error,
+    accuracy_interval,
+    curves_by_band,
+    curves_by_region,
+)
 
 
 def test_regions_and_bands_are_sums_of_cells():
@@ -25,3 +37,56 @@ def test_regions_and_bands_are_sums_of_cells():
     bands = curves_by_band(count, confidence)
     assert bands[1].count.tolist() == count[1].sum((0, 1)).tolist()
     assert bands[1].right.tolist() == count[1, :, 1].sum(0).tolist()
+
+
+def curves(seed, cases, bins=3):
+    rng = np.random.default_rng(seed)
+    count = rng.integers(1, 40, (cases, bins))
+    return [Curve(n, rng.binomial(n, 0.7), n * 0.6) for n in count]
+
+
+def summed(listed):
+    spread = total_of({f"{i:03d}": CurveSpread.of(curve) for i, curve in enumerate(listed)})
+    return total_of({f"{i:03d}": curve for i, curve in enumerate(listed)}), spread
+
+
+@given(seed=st.integers(0, 1000), cases=st.integers(2, 9))
+def test_the_error_is_that_of_a_ratio_over_cases(seed, cases):
+    listed = curves(seed, cases)
+    found = accuracy_error(*summed(listed))
+    for place in range(3):
+        n = np.array([curve.count[place] for curve in listed], float)
+        r = np.array([curve.right[place] for curve in listed], float)
+        expected = np.sqrt(cases / (cases - 1) * ((r - r.sum() / n.sum() * n) ** 2).sum()) / n.sum()
+        # Sums of squares cancel where all cases agree, and a root makes 1e-16 of it 1e-8.
+        assert found[place] == pytest.approx(expected, abs=1e-7)
+
+
+def test_it_agrees_with_drawing_cases_again_and_again():
+    listed = curves(3, 60)
+    n, r = (np.stack([getattr(curve, name) for curve in listed]) for name in ("count", "right"))
+    drawn = np.random.default_rng(0).integers(0, 60, (4000, 60))
+    assert accuracy_error(*summed(listed)) == pytest.approx((r[drawn].sum(1) / n[drawn].sum(1)).std(0), rel=0.1)
+
+
+def test_a_bin_of_one_case_or_none_has_no_error():
+    one = Curve(np.array([5, 0]), np.array([3, 0]), np.array([3.0, 0.0]))
+    assert np.isnan(accuracy_error(one, CurveSpread.of(one))).all()
+
+
+def test_an_interval_stays_between_0_and_1_and_widens_with_its_level():
+    listed = [
+        Curve(np.array([4]), np.array([4]), np.array([3.0])),
+        Curve(np.array([4]), np.array([1]), np.array([3.0])),
+    ]
+    total, spread = summed(listed)
+    error = accuracy_error(total, spread)
+    assert accuracy_interval(total, error, 0.95) == (pytest.approx(0), pytest.approx(1))
+    low, high = accuracy_interval(total, np.array([0.1]), 0.95)
+    assert (low[0], high[0]) == (pytest.approx(0.625 - 0.1959964), pytest.approx(0.625 + 0.1959964))
+
+
+def test_spreads_come_back_from_plain_data():
+    spread = CurveSpread.of(curves(1, 1)[0])
+    back = CurveSpread.from_plain(spread.to_plain())
+    assert (back.products == spread.products).all()

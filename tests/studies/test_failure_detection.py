@@ -4,19 +4,28 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from msgspec import structs
 
-from segcal import make_calibrator
+from segcal import ArrayCases, make_calibrator
 from segcal.studies.failure_detection import (
     OURS,
     FailurePlace,
+    auroc,
+    excess_area,
     failure_outcome,
     judge_ways,
     rank,
+    rankings,
+    risk_area,
+    risk_of,
     run_failure_detection,
 )
 from segcal.studies.setting import NothingToStudyError
 from segcal.summary import Bootstrap
+from segcal.trust.learn import Summer
+from segcal.trust.table import SumTable
 
 
 def test_a_better_ranking_has_a_smaller_area_and_the_difference_is_paired():
@@ -54,3 +63,60 @@ def test_what_is_not_defined_is_a_dash():
     found = judge_ways({OURS: np.arange(3.0)}, np.zeros(3), Bootstrap(replicates=10))
     table = failure_outcome({"a": FailurePlace(3, 0, found)}).tables["failure_detection"]
     assert "—" in table.to_markdown()
+
+
+# On a machine that is busy an example may take long.
+SLOWLY = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+NUMBERS = st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50)), min_size=2, max_size=12)
+
+
+@SLOWLY
+@given(NUMBERS)
+def test_the_area_is_the_mean_of_mean_risks_of_the_most_trusted(pairs):
+    trusted, risk = (np.array(each, float) for each in zip(*pairs, strict=True))
+    order = sorted(range(len(risk)), key=lambda k: -trusted[k])
+    by_hand = np.mean([np.mean([risk[k] for k in order[:n]]) for n in range(1, len(risk) + 1)])
+    assert risk_area(trusted, risk) == pytest.approx(by_hand)
+    assert excess_area(trusted, risk) >= -1e-9
+    assert excess_area(-risk, risk) == pytest.approx(0)
+
+
+@SLOWLY
+@given(NUMBERS)
+def test_auroc_counts_pairs(pairs):
+    trusted, risk = (np.array(each, float) for each in zip(*pairs, strict=True))
+    bad = risk > 25
+    wins = [
+        (trusted[g] > trusted[b]) + 0.5 * (trusted[g] == trusted[b])
+        for g in np.flatnonzero(~bad)
+        for b in np.flatnonzero(bad)
+    ]
+    assert auroc(trusted, bad) == (pytest.approx(np.mean(wins)) if wins else None)
+
+
+@pytest.fixture(scope="module")
+def table():
+    rng = np.random.default_rng(60)
+    means = 4 * rng.normal(size=(5, 3, 9, 11))
+    members = [[(mean + 0.4 * rng.normal(size=mean.shape)).astype("float32") for _ in range(3)] for mean in means]
+    labels = [(mean + rng.gumbel(size=mean.shape)).argmax(0) for mean in means]
+    cases = ArrayCases(members, labels, pooling="mean_logits").with_disagreement()
+    return SumTable.of([Summer(make_calibrator("ts", 3), cases)(case_id) for case_id in cases.ids])
+
+
+def test_risk_is_the_mean_over_structures_that_are_there_or_found(table):
+    assert risk_of(table, [1, 2]) == pytest.approx(1 - table.dice[:, 1:].mean(1))
+    nowhere = SumTable(**{**table.__dict__, "mask": 0 * table.mask, "truth": 0 * table.truth})
+    assert np.isnan(risk_of(nowhere, [1, 2])).all()
+
+
+def test_every_way_has_one_number_per_case(table):
+    found = rankings(table, [1, 2])
+    assert len(found) == 7
+    for values in found.values():
+        assert values.shape == (5,)
+        assert np.isfinite(values).all()
+    assert found["mean confidence in the mask"] == pytest.approx(table.precision[:, 1:].mean(1))
+    alone = SumTable(**{**table.__dict__, "agreement": np.full_like(table.agreement, np.nan)})
+    assert len(rankings(alone, [1, 2])) == 5

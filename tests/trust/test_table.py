@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from segcal.trust.sums import CaseSums, TruthSums
-from segcal.trust.table import SumTable, reference_case
+from segcal.trust.sums import CaseSums, TruthSums, reference_case
+from segcal.trust.table import SumTable
 
 
 def sums(mask, prob, hit, truth=None, case="a", **more):

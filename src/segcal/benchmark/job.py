@@ -43,7 +43,7 @@ from segcal.metrics.readers import CurveReader
 from segcal.metrics.reliability import average_calibration_error, expected_calibration_error
 from segcal.report.curves import curves_of, thinned
 from segcal.statistics import BandCache, CaseTables, Counted
-from segcal.statistics.spread import CurveSpread
+from segcal.statistics.reliability import CurveSpread
 
 OTHER_BINS = (20, 30, 40)
 
@@ -131,7 +131,10 @@ def run_job(job: Job, protocol: Protocol, folder: Path, report: Report = lambda 
             where = f"{name}, tested on {target}" if target else name
             cases, background = split.test, opened.background
             if target:
-                cases, background = _elsewhere(job, protocol, protocol.task(target), split, opened.cases)
+                task = protocol.task(target)
+                other = protocol.open(task, job.pooling)
+                own = None if task.test_only else protocol.divide(task, other.cases, job.repeat)
+                cases, background = cases_elsewhere(split, opened.cases, other.cases, own), other.background
             calibrators = {unit.pipeline.title: fits[unit.pipeline.title].calibrator for unit in units}
             for calibrator in calibrators.values():
                 calibrator.to(protocol.device)
@@ -158,12 +161,6 @@ def _fit(job: Job, protocol: Protocol, folder: Path, split: Split, report: Repor
         if fitted.calibrator.num_parameters():
             save(fitted, folder / unit.calibrator_path)
     return fits
-
-
-def _elsewhere(job: Job, protocol: Protocol, target: Task, split: Split, every: Cases) -> tuple[Cases, bool]:
-    other = protocol.open(target, job.pooling)
-    own = None if target.test_only else protocol.divide(target, other.cases, job.repeat)
-    return cases_elsewhere(split, every, other.cases, own), other.background
 
 
 def cases_elsewhere(source: Split, every: Cases, target: Cases, own: Split | None) -> Cases:

@@ -8,7 +8,6 @@ pooled metrics read. The last line holds the tables of all its cases together, f
 machine is in it, so that the same protocol writes the same bytes.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,11 +19,11 @@ from msgspec import Struct, convert, to_builtins
 from segcal.atomic import write_text
 from segcal.benchmark.pipelines import Pipeline
 from segcal.benchmark.protocol import digest
-from segcal.documents import parse_json
+from segcal.documents import json_text, parse_json, read_struct
 from segcal.errors import ArtifactError, InputError
 from segcal.statistics import CaseTables
 from segcal.statistics.additive import AdditiveTable
-from segcal.statistics.spread import CurveSpread
+from segcal.statistics.reliability import CurveSpread
 from segcal.summary import Bootstrap
 from segcal.types import Preserves
 
@@ -190,10 +189,7 @@ class Results(Struct, frozen=True):
 def write_unit(folder: Path, header: UnitHeader, rows: Sequence[CaseResult], total: Totals) -> Path:
     """Write the file of a unit."""
     lines = to_builtins([header, *rows, {"total": total.to_plain()}])
-    text = "".join(
-        json.dumps(line, ensure_ascii=False, allow_nan=False, separators=(",", ":")) + "\n" for line in lines
-    )
-    return write_text(folder / header.unit.path, text)
+    return write_text(folder / header.unit.path, "".join(json_text(line) + "\n" for line in lines))
 
 
 def finished(folder: Path, unit: Unit, expected: str) -> bool:
@@ -243,9 +239,4 @@ def read_protocol(place: Path) -> ProtocolRecord:
         raise InputError(
             f"{place} has no {PROTOCOL}, but a folder written by segcal benchmark is needed. Check the path."
         )
-    try:
-        return convert(parse_json((place / PROTOCOL).read_text("utf-8")), ProtocolRecord)
-    except ValueError as error:
-        raise ArtifactError(
-            f"{place / PROTOCOL} is not readable ({error}), but it must be as segcal wrote it. Run the benchmark again."
-        ) from None
+    return read_struct(place / PROTOCOL, ProtocolRecord, "Run the benchmark again.")

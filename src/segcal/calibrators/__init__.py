@@ -27,9 +27,8 @@ from segcal.calibrators.per_region import PerRegion
 from segcal.calibrators.selective import Selective
 from segcal.calibrators.temperature import TemperatureScaling
 from segcal.calibrators.vector import VectorScaling
-from segcal.checks import check_num_classes
+from segcal.checks import check_choice, check_memory, check_num_classes, memory_limit
 from segcal.errors import InputError
-from segcal.memory import check_memory, memory_limit
 from segcal.regions import Regions
 
 __all__ = [
@@ -92,8 +91,7 @@ def make_calibrator(name: str, num_classes: int, **options: Any) -> Calibrator:
     if name == PER_REGION and set(options) == {"regions", "order", INNER} and len(options[INNER]) == num_classes:
         inner = [_make_inner(named, 2) for named in options[INNER]]
         return PerRegion(Regions.declared(options["regions"], options["order"]), inner)
-    if name not in CALIBRATORS:
-        raise InputError(f"no calibrator is named {name!r}. Choose one of: {', '.join(CALIBRATORS)}.")
+    check_choice(name, "calibrator", CALIBRATORS)
     make = CALIBRATORS[name]
     fixed = set(make.keywords) if isinstance(make, partial) else set()
     known = [key for key in inspect.signature(make).parameters if key != "num_classes" and key not in fixed]

@@ -48,7 +48,6 @@ class ConditionalAffine(AffineCalibrator):
         self.name = "cms_ap" if preserves == "argmax" else "cms_op"
         self.title = "Mask-keeping scaling" if preserves == "argmax" else "Order-keeping scaling"
         self.preserves = preserves
-        self.title = "Mask-keeping scaling" if preserves == "argmax" else "Order-keeping scaling"
         self.outputs = "drops" if preserves == "argmax" else "stacked_drops"
         gauge = torch.zeros(num_classes, num_classes + 1)
         gauge[:, 0] = 1

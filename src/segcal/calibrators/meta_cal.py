@@ -52,7 +52,6 @@ class MetaCal(Calibrator):
         large_temperature: of "large_t"; None to choose it on validation NLL.
     """
 
-    title = "Meta-Cal"
     translation_invariant = True
     fitted_by = "entropy_threshold"
 
@@ -79,7 +78,6 @@ class MetaCal(Calibrator):
         self.above, self.alpha, self.target_accuracy = above, alpha, target_accuracy
         self.n1_max, self.large_temperature = n1_max, large_temperature
         self.preserves = "order" if above == "large_t" else None
-        self.title = "Meta-Cal with a large temperature" if above == "large_t" else self.title
         self.threshold = nn.Parameter(torch.tensor(NEVER, dtype=torch.float64))
         self.inverse_temperature = nn.Parameter(torch.ones((), dtype=torch.float64))
         if above == "large_t":

@@ -30,7 +30,6 @@ class VectorScaling(ConvexCalibrator):
         common_scale: one scale for all classes (VS_ti), which makes it translation-invariant.
     """
 
-    title = "Vector scaling"
     preserves = None
     variables = ("scale", "bias")
     first_sample = 1 << 16
@@ -40,7 +39,6 @@ class VectorScaling(ConvexCalibrator):
         self.name = "vs_ti" if common_scale else "vs"
         self.title = "Vector scaling, offset-free" if common_scale else "Vector scaling"
         self.translation_invariant = common_scale
-        self.title = "Vector scaling, offset-free" if common_scale else self.title
         self.has_penalty = (not common_scale, True)
         self.scale = nn.Parameter(torch.ones(1 if common_scale else num_classes, dtype=torch.float64))
         self.bias = nn.Parameter(torch.zeros(num_classes, dtype=torch.float64))

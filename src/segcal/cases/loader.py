@@ -16,9 +16,8 @@ from torch import Tensor, nn
 from segcal.cases.arrays import ArrayCases, HeldCases, Raw, check_length
 from segcal.cases.base import Cases
 from segcal.cases.glance import digest_of
-from segcal.checks import as_tensor
+from segcal.checks import as_tensor, memory_limit
 from segcal.errors import InputError
-from segcal.memory import memory_limit
 
 KEPT = 4 << 30  # the most bytes that are kept of a generator, which can be read only once
 

@@ -8,11 +8,9 @@ times the file. So the chain of lengths is followed here: values begin within 16
 """
 
 import gzip
-import importlib
 import math
 import struct
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -20,6 +18,7 @@ import numpy as np
 from segcal.cases.safe_io import DEFLATE_RATIO, NUMBERS, check_array
 from segcal.documents import reading
 from segcal.errors import InputError
+from segcal.errors import load_extra as load_extra  # where formats ask for it
 
 EXTENSIONS = (".nii.gz", ".nii")
 MAX_HEAD = 16 << 20
@@ -27,16 +26,6 @@ MAX_HEAD = 16 << 20
 _OFFSETS = {348: (108, "f"), 540: (168, "q")}
 # Squares of voxel sizes, and of lengths made of them, must be ordinary numbers.
 _SMALLEST, _LARGEST = 1e-12, 1e12
-
-
-def load_extra(module: str, extra: str, who: str = "these files need") -> ModuleType:
-    """Import a library that is installed with one of segcal's extras."""
-    try:
-        return importlib.import_module(module)
-    except ImportError:
-        raise InputError(
-            f"{module} is not installed, but {who} it. Install it with: pip install 'segcal[{extra}]'."
-        ) from None
 
 
 def open_nifti(path: Path, canonical: bool = False) -> Any:

@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from segcal.atomic import written
-from segcal.cases.nifti_file import load_extra
 from segcal.documents import read_json
-from segcal.errors import InputError
+from segcal.errors import InputError, load_extra
 
 SCHEMES = ("s3", "gs", "gcs", "http", "https", "file", "memory", "abfs", "az")
 MARKER = ".segcal-remote.json"

@@ -21,9 +21,9 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 from numpy.lib import format as npy_format
 
+from segcal.checks import check_memory, memory_limit
 from segcal.documents import reading
 from segcal.errors import InputError
-from segcal.memory import check_memory, memory_limit
 
 # The most that deflate can make of one byte; a declared size above it is a lie.
 DEFLATE_RATIO = 1032

@@ -27,9 +27,9 @@ from segcal.cases.files import FileCases
 from segcal.cases.formats import Format
 from segcal.cases.keep_argmax import keep_binary_decision, keep_decision, keep_side, lowest_argmax
 from segcal.cases.kinds import check_kind
-from segcal.cases.nifti_file import EXTENSIONS, load_extra, open_nifti, save_like, turned_back
+from segcal.cases.nifti_file import EXTENSIONS, open_nifti, save_like, turned_back
 from segcal.cases.records import Records
-from segcal.errors import InputError
+from segcal.errors import InputError, load_extra
 from segcal.types import Kind
 
 # Beside the predictions themselves no extra file may lie: tools that read the folder take every file for a case.

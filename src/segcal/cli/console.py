@@ -7,11 +7,10 @@ from typing import Any
 
 from rich.console import Console
 
-from segcal.atomic import write_text
 from segcal.cases.base import CaseError
 from segcal.cli.codes import DONE, SOME_FAILED
 from segcal.cli.wording import in_options, plural
-from segcal.documents import json_text
+from segcal.documents import json_text, write_json
 from segcal.names import clean, clean_lines
 
 # A table in a pipe is not squeezed into 80 columns.
@@ -47,7 +46,7 @@ class Output:
         """Print the JSON document, if it was asked for, and write it; the cases that failed are part of it."""
         failed = {failure.case_id: in_options(failure.reason) for failure in self.failures}
         if path is not None:
-            write_text(path, json_text({"made_by": f"segcal {path.stem}"} | data | {"failed": failed}, indent=1) + "\n")
+            write_json(path, {"made_by": f"segcal {path.stem}"} | data | {"failed": failed})
         if self._json:
             sys.stdout.write(json_text(data | {"failed": failed}, indent=1) + "\n")
 

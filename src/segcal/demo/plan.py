@@ -8,7 +8,7 @@ from segcal.benchmark.protocol import StudyOptions as Options
 from segcal.benchmark.tasks import Division, EmbeddedTask
 from segcal.fitting import FitConfig
 from segcal.studies import STUDIES as STUDY_FACTS
-from segcal.studies.facts import UNCALIBRATED
+from segcal.studies.document import UNCALIBRATED
 
 SINGLE = Pipeline("single", "identity")
 MEAN_PROBS = Pipeline("mean_probs", "identity")

@@ -7,19 +7,19 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from segcal.atomic import temporary, write_text
+from segcal.atomic import temporary
 from segcal.benchmark.pipelines import Pipeline
 from segcal.benchmark.run import Step, check_folder
 from segcal.benchmark.tasks import EmbeddedTask
 from segcal.cases.parallel import map_ids
 from segcal.demo.embedded import open_embedded
 from segcal.demo.plan import Plan
-from segcal.documents import json_text
+from segcal.documents import write_json
 from segcal.kernels.threads import one_thread
 from segcal.report.paper_tables import FLIPS, SHOWN
 from segcal.report.table import Cell, Group, Row, Table
 from segcal.report.verdict import Facts, Honesty
-from segcal.studies.facts import MATRIX, UNCALIBRATED, find_facts
+from segcal.studies.document import MATRIX, UNCALIBRATED, find_facts
 from segcal.studies.padding import PaddingData
 from segcal.studies.page import PAGE, write_page_of
 from segcal.studies.run import Finished, run
@@ -78,7 +78,7 @@ def _tell(plan: Plan, folder: Path, finished: Finished) -> Story:
     names = (PAGE, VERDICT, "tables", "studies", "summary.json", "units", "calibrators")
     written = tuple(folder / name for name in names)
     story = Story(table, tuple(verdict), plan.reduced, finished.left_out, written, titles)
-    write_text(folder / VERDICT, json_text(story.to_plain(), indent=1) + "\n")
+    write_json(folder / VERDICT, story.to_plain())
     write_page_of(finished, plan.reduced)
     return story
 

@@ -9,7 +9,7 @@ import hashlib
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from safetensors import SafetensorError
@@ -27,6 +27,7 @@ from segcal.fitting.reference import VERSION, Reference
 from segcal.version import __version__
 
 SCHEMA = 1
+Known = TypeVar("Known")
 DESCRIPTION = "calibrator.json"
 WEIGHTS = "weights.safetensors"
 # No fit comes near it. Beyond the range of float32 a parameter becomes infinite, and zero times infinity is no number.
@@ -97,6 +98,11 @@ def load(folder: str | os.PathLike[str]) -> Fitted:
         raise _broken(path / DESCRIPTION, f"lacks or misspells {error}") from None
     kept = {name: getattr(record, name) for name in PROVENANCE}
     return Fitted(calibrator.eval().requires_grad_(False), record.certificate, config, **kept)
+
+
+def to_fitted(source: Known | str | os.PathLike[str]) -> Known | Fitted:
+    """Return the fitted calibrator of a folder; anything else as it is."""
+    return load(source) if isinstance(source, str | os.PathLike) else source
 
 
 class Description(msgspec.Struct):

@@ -33,7 +33,7 @@ from torch import Tensor
 
 from segcal.calibrators.base import Calibrator
 from segcal.calibrators.convex import ConvexCalibrator, Strengths
-from segcal.errors import InputError
+from segcal.errors import InputError, load_extra
 from segcal.fitting.adam import Training, TrainOptions, train_rounds, trainable
 from segcal.fitting.certificate import Certificate
 from segcal.fitting.config import FitConfig
@@ -192,14 +192,7 @@ def _journal(path: str) -> Any:
 
 
 def _import_optuna() -> Any:
-    try:
-        import optuna
-    except ImportError:
-        raise InputError(
-            "optuna is not installed, but the paper's procedure searches with it. "
-            "Install it with: pip install 'segcal[search]'."
-        ) from None
-    return optuna
+    return load_extra("optuna", "search", "the paper's procedure searches with")
 
 
 class _ConvexLikelihood(MeanNLL):

@@ -20,8 +20,7 @@ from segcal.cases.base import Case, CaseError, Cases, naming_case
 from segcal.cases.glance import Glance
 from segcal.cases.parallel import Engine, Workers, map_cases
 from segcal.errors import InputError
-from segcal.fitting.room import Room
-from segcal.fitting.sample import Voxels, draw, join, systematic
+from segcal.fitting.sample import Room, Voxels, draw, join, systematic
 from segcal.numerics import compute_dtype
 from segcal.statistics.boundary import find_boundary, squared_distances
 

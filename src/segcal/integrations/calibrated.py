@@ -16,7 +16,7 @@ from segcal.cases.keep_argmax import keep_decision, keep_side
 from segcal.checks import as_tensor
 from segcal.errors import InputError, MissingExtraError
 from segcal.evaluation.apply import calibrate
-from segcal.fitting.artifact import load
+from segcal.fitting.artifact import to_fitted
 from segcal.fitting.certificate import Fitted
 from segcal.numerics import compute_dtype
 
@@ -25,12 +25,11 @@ Calibrating: TypeAlias = Calibrator | Fitted | str | os.PathLike[str]
 
 def to_calibrator(source: Calibrating) -> Calibrator:
     """Return the calibrator of a folder, of a fit, or itself, ready to be used."""
-    if isinstance(source, Calibrator):
-        return source
-    if isinstance(source, str | os.PathLike):
-        return load(source).calibrator
-    if isinstance(source, Fitted):
-        return source.calibrator
+    known = to_fitted(source)
+    if isinstance(known, Calibrator):
+        return known
+    if isinstance(known, Fitted):
+        return known.calibrator
     raise InputError(
         f"calibrator is {type(source).__name__}, but a folder of segcal.save, the result of segcal.fit or a calibrator "
         "is needed. Pass one of these."

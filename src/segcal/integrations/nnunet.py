@@ -13,7 +13,6 @@ would have found in the file.
 
 import json
 import multiprocessing
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -32,7 +31,7 @@ from segcal.cases.open import open_cases
 from segcal.cases.records import APPLIED, MARKER
 from segcal.cases.suspicion import other_origin, warn
 from segcal.errors import InputError
-from segcal.fitting.artifact import load
+from segcal.fitting.artifact import to_fitted
 from segcal.fitting.certificate import Fitted
 from segcal.fitting.contest import choose
 from segcal.fitting.fit import fit
@@ -111,7 +110,7 @@ class CalibratedPredictor(nnUNetPredictor):
     plans_manager: Any
 
     def __init__(self, calibrator: Calibrating, **options: Any) -> None:
-        self.fitted = load(calibrator) if isinstance(calibrator, str | os.PathLike) else calibrator
+        self.fitted: Calibrator | Fitted = to_fitted(calibrator)
         super().__init__(**options)
 
     def initialize_from_trained_model_folder(self, *given: Any, **named: Any) -> None:

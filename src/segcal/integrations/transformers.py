@@ -19,9 +19,10 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
+from segcal.calibrators.base import Calibrator
 from segcal.cases.keep_argmax import keep_decision
 from segcal.errors import InputError
-from segcal.fitting.artifact import load, save
+from segcal.fitting.artifact import save, to_fitted
 from segcal.fitting.certificate import Fitted
 from segcal.integrations.attach import enlarge
 from segcal.integrations.calibrated import Calibrating, calibrated_probs, check_classes, need, to_calibrator
@@ -46,7 +47,7 @@ class CalibratedSegmentation(nn.Module):
                 f"model is {type(model).__name__}, but a network of transformers is needed. Use segcal.attach for it."
             )
         self.model = model
-        self.fitted = load(calibrator) if isinstance(calibrator, str | os.PathLike) else calibrator
+        self.fitted: Calibrator | Fitted = to_fitted(calibrator)
         self.calibrator = to_calibrator(self.fitted)
         check_classes(self.calibrator, int(config.num_labels), type(model).__name__)
 

@@ -20,6 +20,7 @@ from segcal.cases.base import Case, CaseError
 from segcal.cases.files import FileCases
 from segcal.cases.parallel import map_cases
 from segcal.cases.write import write_volume
+from segcal.checks import check_choice
 from segcal.errors import InputError
 from segcal.evaluation.evaluate import check_match
 from segcal.fitting.certificate import Fitted
@@ -74,8 +75,7 @@ def view(
 
 
 def _check(target: Path, to: str, levels: Sequence[float], series: Path | None) -> None:
-    if to not in FORMS:
-        raise InputError(f"no form is named {to!r}. Choose one of: {', '.join(FORMS)}.")
+    check_choice(to, "form", FORMS)
     if (to == "dicom-seg") != (series is not None):
         raise InputError("series goes with DICOM SEG, which lies on images. Name their folder, or leave it out.")
     if any(not name.startswith(".") for name in entries(target)):

@@ -18,6 +18,8 @@ from torch import Tensor
 STEP_VALUES = 1 << 19
 # Values in one step of a Hessian: bounds its memory whatever the size of the sample.
 HESSIAN_VALUES = 1 << 22
+# On other devices steps are larger by so much: starting one costs more there than its memory.
+LARGER_STEPS = 32
 # Where accuracy does not matter, smaller ones are zero: products with them would be subnormal, and far slower.
 SMALLEST_PROB = 1e-20
 
@@ -34,7 +36,7 @@ def likelihood(features: Tensor, target: Tensor, weight: Tensor, theta: Tensor, 
     """
     total = torch.zeros((), dtype=torch.float64, device=features.device)
     gradient = torch.zeros_like(theta)
-    step = max(256, STEP_VALUES // (theta.shape[0] + features.shape[0]))
+    step = _step(features, STEP_VALUES, theta.shape[0] + features.shape[0])
     for start in range(0, features.shape[1], step):
         part = slice(start, start + step)
         x, t, w = features[:, part].double(), target[part].long(), weight[part].double()
@@ -60,6 +62,11 @@ def probabilities_of_all(features: Tensor, theta: Tensor, outputs: str) -> Tenso
     return torch.softmax(_scores(theta[:, :-1] @ features.double() + theta[:, -1:], outputs), dim=0)
 
 
+def _step(features: Tensor, values: int, each: int) -> int:
+    """Return how many voxels are taken at once if each has so many values."""
+    return max(256, values * (1 if features.device.type == "cpu" else LARGER_STEPS) // each)
+
+
 def _scores(linear: Tensor, outputs: str) -> Tensor:
     if outputs == "scores":
         return linear
@@ -83,7 +90,7 @@ def hessian_operator(features: Tensor, weight: Tensor, theta: Tensor, outputs: s
     """
     probs = probabilities_of_all(features, theta, outputs)
     probs = probs.masked_fill_(probs < SMALLEST_PROB, 0.0).to(features.dtype)
-    step = max(256, STEP_VALUES // (probs.shape[0] + features.shape[0]))
+    step = _step(features, STEP_VALUES, probs.shape[0] + features.shape[0])
     parts = [slice(start, start + step) for start in range(0, features.shape[1], step)]
 
     def multiply(direction: Tensor) -> Tensor:
@@ -115,7 +122,7 @@ def hessian(features: Tensor, weight: Tensor, theta: Tensor, outputs: str) -> Te
     rows, columns = theta.shape
     size = rows * columns
     products, own = theta.new_zeros(size, size), theta.new_zeros(size, columns)
-    step = max(256, HESSIAN_VALUES // size)
+    step = _step(features, HESSIAN_VALUES, size)
     for start in range(0, features.shape[1], step):
         part = features[:, start : start + step]
         probs = probabilities(part, theta, outputs)

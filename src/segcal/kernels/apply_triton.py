@@ -1,10 +1,10 @@
 """Calibrators on a CUDA device in one pass: a program reads all classes of a block of voxels, maps them, writes them.
 
-The forms are those of :mod:`segcal.kernels.plan`. Where a score depends on its own class alone,
-:mod:`segcal.kernels.by_class_triton` serves. Here a thread holds all classes of a voxel, padded to a power of two;
-padded ones stay at minus infinity. Products with matrices go through the tensor cores with every float32 in three
-parts, so that they are as exact as float32; voxels of a block that have different winners are taken winner by winner.
-Ranks are found by comparing each class with each.
+The forms are those of :mod:`segcal.kernels.plan`. A thread holds all classes of its voxels, padded to a power of two;
+padded ones stay at minus infinity. Maps that differ by winner lie with the winners next to each other, so that voxels
+of a warp which have different ones still read from one line. Mixtures and tables need no sorting: they are one function
+of the gap, made of steps that are monotone in floating point. Drops are sorted by a network of comparisons, and ranks
+are found by comparing each class with each.
 
 All types are computed in float32; the result is rounded to the type that is asked for, and the winner's lead is given
 in it.
@@ -15,13 +15,26 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from segcal.kernels.by_class_triton import KINDS, LARGEST_LOGIT, apply_by_class
+from segcal.kernels.apply_tables import (
+    FIRST,
+    PLACES,
+    SHIFT,
+    affine_tables,
+    curve_tables,
+    drop_tables,
+    function_tables,
+    sorting_network,
+)
 from segcal.kernels.plan import CENTRES, LEAD_UNITS, FusedPlan
+from segcal.kernels.triton_arithmetic import exp_below_zero
 
-# Voxels of a program: one warp, one voxel to a thread.
-HELD_BLOCK = 32
-# The strides of voxels are one nearly always. Where classes are held the compiler must not know it: it would give every
-# thread several voxels, and spread the classes of a voxel over several threads.
+LARGEST_LOGIT = tl.constexpr(1e10)
+WARPS = 2
+_SHIFT, _FIRST, _PLACES = tl.constexpr(SHIFT), tl.constexpr(FIRST), tl.constexpr(PLACES)
+# Numbers that a thread holds of its voxels; twice as many where one map serves all, since a weight then serves several.
+HELD = 32
+# The strides of voxels are one nearly always. The compiler must not know it: it would give a thread neighbouring
+# voxels, and where these are few, spread the classes of a voxel over several threads.
 UNKNOWN = ["z_voxel", "out_voxel"]
 
 
@@ -37,33 +50,47 @@ def _read(z_ptr, bad_ptr, at, inside, C: tl.constexpr, CP: tl.constexpr):
     """Return logits of a block, the largest, and its class; note numbers that cannot be computed with."""
     k = tl.arange(0, CP)
     live = inside[:, None] & (k < C)[None, :]
-    z = tl.load(z_ptr + at, mask=live, other=-float("inf")).to(tl.float32)
-    wrong = (live & ~(tl.abs(z) <= LARGEST_LOGIT)).to(tl.int32)
-    if tl.max(tl.max(wrong, 1), 0) > 0:
-        tl.store(bad_ptr, 1)
-    z = tl.where(inside[:, None] | (k >= C)[None, :], z, 0.0)
+    other = tl.where((k < C)[None, :], 0.0, -float("inf"))
+    z = tl.load(z_ptr + at, mask=live, other=0.0).to(tl.float32) + other
+    wrong = tl.max((live & ~(tl.abs(z) <= LARGEST_LOGIT)).to(tl.int32), 1)
+    tl.store(bad_ptr + 0 * wrong, 1, mask=wrong > 0)
     top = tl.max(z, 1)
     return z, top, tl.min(tl.where(z == top[:, None], k[None, :], CP), 1)
 
 
 @triton.jit
-def _write(out_ptr, at, inside, s, winner, lead, C: tl.constexpr, CP: tl.constexpr, KEEPS: tl.constexpr,
+def _write(out_ptr, at, inside, s, own, log, winner, lead, C: tl.constexpr, CP: tl.constexpr, KEEPS: tl.constexpr,
            NORMALISES: tl.constexpr):  # fmt: skip
-    """Normalise scores, keep the winner where only rounding made it another class, and write the result."""
+    """Write scores, normalised; the winner, with its `own`, is kept where only rounding made it another class."""
     k = tl.arange(0, CP)
-    s = tl.where((k < C)[None, :], s, -float("inf"))
     if NORMALISES:
-        if not KEEPS:  # else the winner is the largest, with zero
-            s -= tl.max(s, 1)[:, None]
-        log = tl.log(tl.sum(tl.exp(s), 1))
         s = (s - log[:, None]).to(out_ptr.dtype.element_ty).to(tl.float32)
         if KEEPS:
-            own = (-log).to(out_ptr.dtype.element_ty).to(tl.float32)
-            before = (k[None, :] < winner[:, None]) & (s >= own[:, None])
-            limit = (own + own * lead).to(out_ptr.dtype.element_ty).to(tl.float32)
-            rival = (tl.max(before.to(tl.int32), 1) > 0)[:, None] & (k[None, :] != winner[:, None])
-            s = tl.where(rival, tl.minimum(s, limit[:, None]), s)
+            own = (own - log).to(out_ptr.dtype.element_ty).to(tl.float32)
+            before = tl.max(tl.where(k[None, :] < winner[:, None], s, -float("inf")), 1)
+            limit = tl.where(
+                before >= own, (own + own * lead).to(out_ptr.dtype.element_ty).to(tl.float32), float("inf")
+            )
+            s = tl.where(k[None, :] == winner[:, None], s, tl.minimum(s, limit[:, None]))
     tl.store(out_ptr + at, s.to(out_ptr.dtype.element_ty), mask=inside[:, None] & (k < C)[None, :])
+
+
+@triton.jit
+def _logarithm(s, own, C: tl.constexpr, CP: tl.constexpr):
+    """Return the logarithm of the sum of exponentials, of which `own` is the largest."""
+    live = (tl.arange(0, CP) < C)[None, :]
+    return own + tl.log(tl.sum(tl.where(live, tl.exp(s - own[:, None]), 0.0), 1))
+
+
+@triton.jit
+def _weights(ptr, winner, live, C: tl.constexpr, CP: tl.constexpr, E: tl.constexpr):
+    """Return the weights of all classes, ``(1 or voxels, classes)``, of `E` maps that lie next to each other."""
+    k = tl.arange(0, CP)
+    if E == 1:
+        found = tl.load(ptr + k, mask=k < C, other=0.0)[None, :]
+    else:
+        found = tl.load((ptr + winner)[:, None] + k[None, :] * E, mask=live, other=0.0)
+    return found
 
 
 @triton.jit(do_not_specialize=UNKNOWN)
@@ -72,59 +99,122 @@ def _affine(
     C: tl.constexpr, CP: tl.constexpr, BLOCK: tl.constexpr, KEEPS: tl.constexpr, NORMALISES: tl.constexpr,
     CENTRE: tl.constexpr, E: tl.constexpr,
 ):  # fmt: skip
-    """Apply the matrix of every voxel's map."""
+    """Apply the matrix of every voxel's map; a diagonal where there are none."""
     image, k = tl.program_id(1).to(tl.int64), tl.arange(0, CP)
     voxel = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    inside = voxel < n
-    x, top, winner = _read(z_ptr, bad_ptr, _places(image, voxel, z_image, z_class, z_voxel, CP), inside, C, CP)
+    inside, live = voxel < n, (k < C)[None, :]
+    z, top, winner = _read(z_ptr, bad_ptr, _places(image, voxel, z_image, z_class, z_voxel, CP), inside, C, CP)
+    start = z_ptr + image * z_image + voxel * z_voxel
+    centre, more = tl.zeros([BLOCK], tl.float32), tl.zeros([BLOCK], tl.float32)
     if CENTRE == 1 or CENTRE == 2:
-        x -= top[:, None]
+        centre = top
     if CENTRE == 2:
-        x -= tl.log(tl.sum(tl.exp(x), 1))[:, None]
+        more = tl.log(tl.sum(tl.exp(z - top[:, None]), 1))
     if CENTRE == 3:
-        x -= tl.sum(tl.where((k == C - 1)[None, :], x, 0.0), 1)[:, None]
-    x = tl.where((k < C)[None, :], x, 0.0)
-    both = (k < C)[:, None] & (k < C)[None, :]
-    at = k[None, :] * C + k[:, None]  # columns of x by rows of W
-    s = tl.zeros_like(x)
-    left = tl.where(inside, winner, E) if E > 1 else tl.where(inside, 0, E)
-    e = tl.min(left, 0)
-    while e < E:
-        weight = tl.load(weight_ptr + e * C * C + at, mask=both, other=0.0)
-        bias = tl.load(bias_ptr + e * C + k, mask=k < C, other=0.0)
-        own = tl.dot(x, weight, input_precision="tf32x3") + bias[None, :]
-        s = tl.where((left == e)[:, None], own, s)
-        left = tl.where(left == e, E, left)
-        e = tl.min(left, 0)
-    at_out = _places(image, voxel, out_image, out_class, out_voxel, CP)
-    _write(out_ptr, at_out, inside, s, winner, lead, C, CP, KEEPS, NORMALISES)
+        centre = tl.load(start + tl.cast(C - 1, tl.int64) * z_class, mask=inside, other=0.0).to(tl.float32)
+    if E == 0:
+        x = tl.where(live, (z - centre[:, None]) - more[:, None], 0.0)
+        s = x * tl.load(weight_ptr + k, mask=k < C, other=0.0)[None, :]
+        s += tl.load(bias_ptr + k, mask=k < C, other=0.0)[None, :]
+    else:
+        # Zeros of z's own: others would lie with the classes of a voxel in several threads.
+        s = _weights(bias_ptr, winner, live, C, CP, E) + tl.minimum(tl.abs(z), 0.0)
+        for j in range(C):
+            x = tl.load(start + tl.cast(j, tl.int64) * z_class, mask=inside, other=0.0).to(tl.float32)
+            s += ((x - centre) - more)[:, None] * _weights(weight_ptr + j * C * E, winner, live, C, CP, E)
+    s = tl.where(live, s, -float("inf"))
+    own = tl.max(s, 1)
+    log = _logarithm(s, own, C, CP)
+    at = _places(image, voxel, out_image, out_class, out_voxel, CP)
+    _write(out_ptr, at, inside, s, own, log, winner, lead, C, CP, KEEPS, NORMALISES)
+
+
+@triton.jit(do_not_specialize=UNKNOWN)
+def _function(
+    z_ptr, out_ptr, bad_ptr, points_ptr, guess_ptr, numbers_ptr, n, z_image, z_class, z_voxel, out_image, out_class,
+    out_voxel, lead, C: tl.constexpr, CP: tl.constexpr, BLOCK: tl.constexpr, KEEPS: tl.constexpr,
+    NORMALISES: tl.constexpr, KNOTS: tl.constexpr,
+):  # fmt: skip
+    """Take the logarithm of a mixture of probabilities, or of a table at a probability."""
+    image, k = tl.program_id(1).to(tl.int64), tl.arange(0, CP)
+    voxel = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside, live = voxel < n, (k < C)[None, :]
+    z, top, winner = _read(z_ptr, bad_ptr, _places(image, voxel, z_image, z_class, z_voxel, CP), inside, C, CP)
+    gap = z - top[:, None]
+    e = tl.where(live, exp_below_zero(gap), 0.0)
+    if KNOTS == 0:
+        tempered = tl.where(live, exp_below_zero(gap * tl.load(numbers_ptr)), 0.0)
+        first = tl.load(numbers_ptr + 1) / tl.sum(tempered, 1)
+        second = tl.load(numbers_ptr + 2) / tl.sum(e, 1)
+        s = tl.log(tempered * first[:, None] + e * second[:, None] + tl.load(numbers_ptr + 3))
+        own = tl.max(s, 1)
+        log = 0.0 * top  # probabilities that are mixed sum to one
+    else:
+        p = e * (1.0 / tl.sum(e, 1))[:, None]
+        low_half = p <= 0.5
+        place = (tl.where(low_half, p, 1.0 - p).to(tl.int32, bitcast=True) >> _SHIFT) - _FIRST
+        place = tl.minimum(tl.maximum(place, 0), _PLACES - 1)
+        below = tl.load(guess_ptr + tl.where(low_half, place, 2 * _PLACES - 1 - place))
+        step = tl.load(guess_ptr + 2 * _PLACES)
+        while step > 0:
+            further = below + step
+            point = tl.load(points_ptr + tl.minimum(further, KNOTS) - 1)
+            below = tl.where((further <= KNOTS) & (point < p), further, below)
+            step = step // 2
+        right = points_ptr + tl.minimum(tl.maximum(below, 1), KNOTS - 1)
+        low, slope = tl.load(right - 1), tl.load(right + KNOTS)
+        low_height, high_height = tl.load(right + 2 * KNOTS - 1), tl.load(right + 2 * KNOTS)
+        # Rounding may lift the end of a piece above the start of the next.
+        found = tl.minimum(tl.maximum(p - low, 0.0) * slope + low_height, high_height)
+        s = tl.log(tl.maximum(found + tl.load(numbers_ptr) * p, tl.load(numbers_ptr + 1)))
+        own = tl.max(s, 1)
+        s = tl.where(k[None, :] == winner[:, None], s, tl.minimum(s, own[:, None] - lead))
+        log = _logarithm(s, own, C, CP)
+    at = _places(image, voxel, out_image, out_class, out_voxel, CP)
+    _write(out_ptr, at, inside, s, own, log, winner, lead, C, CP, KEEPS, NORMALISES)
+
+
+@triton.jit
+def _exchanged(values, i: tl.constexpr, j: tl.constexpr):
+    """Return values with the smaller of two first."""
+    low, high = tl.minimum(values[i], values[j]), tl.maximum(values[i], values[j])
+    return values[:i] + (low,) + values[i + 1 : j] + (high,) + values[j + 1 :]  # noqa: RUF005 - Triton knows sums only
 
 
 @triton.jit(do_not_specialize=UNKNOWN)
 def _drops(
     z_ptr, out_ptr, bad_ptr, weight_ptr, bias_ptr, n, z_image, z_class, z_voxel, out_image, out_class, out_voxel, lead,
     C: tl.constexpr, CP: tl.constexpr, BLOCK: tl.constexpr, KEEPS: tl.constexpr, NORMALISES: tl.constexpr,
+    NETWORK: tl.constexpr,
 ):  # fmt: skip
-    """Sum the drops down to the rank of every class: what a rank has more than the one above it is not negative."""
+    """Map the sorted gaps by the matrix of the winner, and give every class what its rank has."""
     image, k = tl.program_id(1).to(tl.int64), tl.arange(0, CP)
     voxel = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = voxel < n
     z, top, winner = _read(z_ptr, bad_ptr, _places(image, voxel, z_image, z_class, z_voxel, CP), inside, C, CP)
     start = z_ptr + image * z_image + voxel * z_voxel
     rank = tl.zeros(z.shape, tl.int32)
-    for d in range(C):
-        other = tl.load(start + tl.cast(d, tl.int64) * z_class, mask=inside, other=0.0).to(tl.float32)[:, None]
-        rank += ((other > z) | ((other == z) & (d < k)[None, :])).to(tl.int32)
-    rank = tl.minimum(rank, C - 1)
-    e = tl.where(inside, winner, 0)[:, None] * C
-    s = tl.load(bias_ptr + e + rank)
-    above = top
-    for j in range(1, C):
-        value = tl.max(tl.where((rank == j) & (k < C)[None, :], z, -float("inf")), 1)
-        s += tl.load(weight_ptr + (e + (j - 1)) * C + rank) * (above - value)[:, None]
-        above = value
+    gaps = ()
+    for d in tl.static_range(C):
+        other = tl.load(start + tl.cast(d, tl.int64) * z_class, mask=inside, other=0.0).to(tl.float32)
+        rank += ((other[:, None] > z) | ((other[:, None] == z) & (d < k)[None, :])).to(tl.int32)
+        gaps = gaps + (top - other,)  # type: ignore[assignment]  # noqa: RUF005
+    for pair in tl.static_range(len(NETWORK) // 2):
+        gaps = _exchanged(gaps, NETWORK[2 * pair], NETWORK[2 * pair + 1])
+    s = tl.zeros(z.shape, tl.float32)
+    least = tl.zeros([BLOCK], tl.float32)
+    for r in range(1, C):
+        drop = tl.load(bias_ptr + r * C + winner)
+        row = weight_ptr + r * C * C + winner
+        for j in tl.static_range(1, C):
+            drop += gaps[j] * tl.load(row + j * C)
+        least = tl.maximum(least, drop)  # rounding need not be monotone
+        s = tl.where(rank == r, -least[:, None], s)
+    s = tl.where((k < C)[None, :], s, -float("inf"))
+    own = tl.max(s, 1)
+    log = _logarithm(s, own, C, CP)
     at = _places(image, voxel, out_image, out_class, out_voxel, CP)
-    _write(out_ptr, at, inside, -s, winner, lead, C, CP, KEEPS, NORMALISES)
+    _write(out_ptr, at, inside, s, own, log, winner, lead, C, CP, KEEPS, NORMALISES)
 
 
 @triton.jit(do_not_specialize=UNKNOWN)
@@ -137,27 +227,30 @@ def _curves(
     """Lower every class by a curve of its gap, which changes with what is around."""
     image, k = tl.program_id(1).to(tl.int64), tl.arange(0, CP)
     voxel = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    inside = voxel < n
+    inside, live = voxel < n, (k < C)[None, :]
     z, top, winner = _read(z_ptr, bad_ptr, _places(image, voxel, z_image, z_class, z_voxel, CP), inside, C, CP)
-    gap = tl.where((k < C)[None, :], top[:, None] - z, 0.0)
+    gap = tl.where(live, top[:, None] - z, 0.0)
+    shares = ()
+    for t in tl.static_range(TERMS):
+        number = tl.load(terms_ptr + 3 * t).to(tl.int64)
+        u = tl.load(around_ptr + (image * CONTEXTS + number) * n + voxel, mask=inside, other=0.0)
+        share = (u - tl.load(terms_ptr + 3 * t + 1)) * tl.load(terms_ptr + 3 * t + 2)
+        shares = shares + (tl.minimum(tl.maximum(share, 0.0), 1.0),)  # type: ignore[assignment]  # noqa: RUF005
     s = tl.zeros_like(gap)
-    own = tl.zeros_like(gap)
-    row = tl.where(inside, winner, 0) if WINNERS > 1 else winner * 0
-    for j in tl.static_range(RAMPS):
-        slope = tl.zeros([BLOCK], tl.float32) + tl.load(ramps_ptr + 3 * j)
-        for t in range(TERMS):
-            number = tl.load(terms_ptr + 3 * t).to(tl.int64)
-            u = tl.load(around_ptr + (image * CONTEXTS + number) * n + voxel, mask=inside, other=0.0)
-            share = (u - tl.load(terms_ptr + 3 * t + 1)) * tl.load(terms_ptr + 3 * t + 2)
-            slope += tl.minimum(tl.maximum(share, 0.0), 1.0) * tl.load(steps_ptr + t * RAMPS + j)
-        slope = tl.maximum(slope, 0.0)[:, None]
-        if WINNERS > 0 and j % GROUP == 0:
-            place = (row[:, None] * C + k[None, :]) * GROUPS + j // GROUP
-            own = tl.load(pairs_ptr + place, mask=(k < C)[None, :], other=0.0)
-        ramp = tl.minimum(tl.maximum(gap - tl.load(ramps_ptr + 3 * j + 1), 0.0), tl.load(ramps_ptr + 3 * j + 2))
-        s -= (slope + own) * ramp
+    for g in range(GROUPS):
+        pair = _weights(pairs_ptr + g * C * WINNERS, winner, live, C, CP, WINNERS) if WINNERS > 0 else 0.0
+        for j in range(g * GROUP, tl.minimum(RAMPS, (g + 1) * GROUP)):
+            slope = tl.zeros([BLOCK], tl.float32) + tl.load(ramps_ptr + 3 * j)
+            for t in tl.static_range(TERMS):
+                slope += shares[t] * tl.load(steps_ptr + t * RAMPS + j)
+            ramp = tl.minimum(tl.maximum(gap - tl.load(ramps_ptr + 3 * j + 1), 0.0), tl.load(ramps_ptr + 3 * j + 2))
+            slope = tl.maximum(slope, 0.0)
+            s -= (slope[:, None] + pair if WINNERS > 0 else slope[:, None]) * ramp
+    s = tl.where(live, s, -float("inf"))
+    own = tl.max(s, 1)
+    log = _logarithm(s, own, C, CP)
     at = _places(image, voxel, out_image, out_class, out_voxel, CP)
-    _write(out_ptr, at, inside, s, winner, lead, C, CP, KEEPS, NORMALISES)
+    _write(out_ptr, at, inside, s, own, log, winner, lead, C, CP, KEEPS, NORMALISES)
 
 
 def apply_plan(plan: FusedPlan, logits: Tensor, out: Tensor, around: Tensor | None, normalises: bool) -> bool:
@@ -168,62 +261,23 @@ def apply_plan(plan: FusedPlan, logits: Tensor, out: Tensor, around: Tensor | No
     bad = torch.zeros(1, dtype=torch.int32, device=logits.device)
     where = (voxels, *logits.stride(), *out.stride(), LEAD_UNITS * torch.finfo(out.dtype).eps, classes)
     tables = [table.to(logits.device) for table in plan.tables]
-    if plan.form in KINDS[1:] or (plan.form == "affine" and tables[0].ndim == 1):
-        apply_by_class(plan, logits, out, bad, tables, where, normalises)
-        return not bool(bad)
-    padded = max(16, triton.next_power_of_2(classes))
-    grid = (triton.cdiv(voxels, HELD_BLOCK), images)
-    sizes = (padded, HELD_BLOCK, plan.keeps, normalises)
+    padded = triton.next_power_of_2(classes)
+    held = HELD * (2 if plan.form == "affine" and (tables[0].ndim == 1 or len(tables[0]) == 1) else 1)
+    block = 32 * WARPS * min(4, max(1, held // padded))
+    grid = (triton.cdiv(voxels, block), images)
+    sizes = (padded, block, plan.keeps, normalises)
     if plan.form == "curves":
         assert around is not None
-        given = _curve_tables(plan, tables, around)
-        _curves[grid](logits, out, bad, *given, *where, *sizes, *_curve_sizes(plan), num_warps=HELD_BLOCK // 32)
+        given, steps = curve_tables(plan, tables, around)
+        _curves[grid](logits, out, bad, *given, *where, *sizes, *steps, num_warps=WARPS)
     elif plan.form == "drops":
-        # Summed down to each rank, with nothing for the first; columns by ranks.
-        weight = torch.nn.functional.pad(tables[0].cumsum(1), (0, 1, 1, 0)).mT.float().contiguous()
-        bias = torch.nn.functional.pad(tables[1].cumsum(1), (1, 0)).float().contiguous()
-        _drops[grid](logits, out, bad, weight, bias, *where, *sizes, num_warps=HELD_BLOCK // 32)
+        given = drop_tables(tables)
+        _drops[grid](logits, out, bad, *given, *where, *sizes, tuple(sorting_network(classes)), num_warps=WARPS)
+    elif plan.form == "affine":
+        given, maps = affine_tables(tables)
+        centre = CENTRES.index(plan.centre)
+        _affine[grid](logits, out, bad, *given, *where, *sizes, centre, maps, num_warps=WARPS)
     else:
-        weight, bias = (table.float().contiguous() for table in tables)
-        _affine[grid](
-            logits,
-            out,
-            bad,
-            weight,
-            bias,
-            *where,
-            *sizes,
-            CENTRES.index(plan.centre),
-            len(weight),
-            num_warps=HELD_BLOCK // 32,
-        )
+        given, knots = function_tables(plan.form, tables, classes)
+        _function[grid](logits, out, bad, *given, *where, *sizes, knots, num_warps=WARPS, enable_fp_fusion=False)
     return not bool(bad)
-
-
-def _curve_tables(plan: FusedPlan, tables: list[Tensor], around: Tensor) -> tuple[Tensor, ...]:
-    """Return contexts, ramps ``(J, 3)`` (slope, start, width), pieces of hats ``(T, 3)``, their steps, and pairs."""
-    knots, base, hats, hat_knots, pairs = tables
-    widths = torch.cat([knots.diff(), knots.new_full((1,), torch.inf)])
-    first, terms, steps = 0, [], []
-    slope = base.clone()
-    for number, span in enumerate(plan.spans):
-        own, table = hat_knots[first : first + span], hats[first : first + span]
-        slope = slope + table[0]
-        terms.append(torch.stack([own.new_full((span - 1,), number), own[:-1], 1 / own.diff()], 1))
-        steps.append(table.diff(dim=0))
-        first += span
-    empty = knots.new_zeros(0)
-    return (
-        around.float().contiguous(),
-        torch.stack([slope, knots, widths], 1).float().contiguous(),
-        torch.cat([empty.reshape(0, 3), *terms]).float().contiguous(),
-        torch.cat([empty.reshape(0, len(base)), *steps]).float().contiguous(),
-        pairs.clamp(min=0).float().contiguous(),
-    )
-
-
-def _curve_sizes(plan: FusedPlan) -> tuple[int, ...]:
-    """Return ramps, pieces of hats, contexts, winners with curves of their own, ramps of a group, and groups."""
-    ramps, pairs = len(plan.tables[1]), plan.tables[4]
-    pieces = sum(plan.spans) - len(plan.spans)
-    return ramps, pieces, len(plan.spans), len(pairs), plan.group, max(1, pairs.shape[-1])

@@ -2,9 +2,9 @@
 
 A program of one warp takes blocks of voxels and goes through their classes one after another, with the arithmetic of
 the loops for the CPU (:mod:`segcal.kernels.reliability_tile`), operation by operation and without fused
-multiplications: all counts are the same. It has tables of its own, in which counts and fixed-point sums of confidence
-are added; whole numbers do not depend on the order, and all other sums are added in a fixed one, so that results are
-the same every time.
+multiplications: all counts are the same. Counts and fixed-point sums of confidence are added in tables that some
+programs share; whole numbers do not depend on the order. All other sums are a program's own, and are added in a fixed
+order, so that results are the same every time.
 """
 
 import math
@@ -20,46 +20,41 @@ from segcal.checks import check_finite
 from segcal.kernels.raw_tables import DOUBT_BASE, DOUBT_BINS, ZONES, Layout, RawTables, fill_first_class_bin
 from segcal.kernels.triton_arithmetic import exp_below_zero, log1p_above_zero
 
-BLOCK = 32
-# Programs are many enough to fill the device, and few enough for their tables.
-MOST_PROGRAMS = 4096
-MOST_BYTES = 1 << 28
+BLOCK = 64
+# Programs fill the device some times over; tables are many enough that programs seldom wait for each other.
+MOST_PROGRAMS = 2048
+TABLES = 64
 WHOLE = ("cells", "class_count", "class_hits", "confusion", "flips", "doubt")
 FIXED = ("confidence", "class_prob")
-# Sums of a lane: NLL, Brier score, entropy, voxels, free energy about a pivot and squared, pivot, largest, ignored.
+# Sums of a program: NLL, Brier score, entropy, voxels, free energy about a pivot and squared, pivot, largest, ignored.
 SUMS = 9
 
 _DOUBT_BASE, _DOUBT_BINS, _ZONES, _SUMS = (tl.constexpr(x) for x in (DOUBT_BASE, DOUBT_BINS, ZONES, SUMS))
 
 
 @triton.jit
-def _bin(q, size):
-    """Return the bin (lo, hi] of each value among bins with edges k / size."""
-    count, last = size.to(tl.float64), size.to(tl.int64) - 1
-    i = tl.minimum((q * count).to(tl.int64), last)
-    i -= ((q <= i.to(tl.float64) / count) & (i > 0)).to(tl.int64)
-    i += ((q > (i + 1).to(tl.float64) / count) & (i < last)).to(tl.int64)
-    return i
+def _bin(q, size, edges_ptr):
+    """Return the bin (lo, hi] of each value among bins with edges k / size, which are given."""
+    i = tl.maximum(tl.minimum((q * size.to(tl.float64)).to(tl.int32), size - 1), 0)  # also of what is not a number
+    lower, upper = tl.load(edges_ptr + i), tl.load(edges_ptr + i + 1)
+    return i - ((q <= lower) & (i > 0)).to(tl.int32) + ((q > upper) & (i < size - 1)).to(tl.int32)
 
 
 @triton.jit
 def _count(
-    z_ptr, labels_ptr, bands_ptr, reference_ptr, prediction_ptr, bins_ptr, whole_ptr, fixed_ptr, low_ptr, sums_ptr,
-    bad_ptr, n, stride, scale, C, total, whole_size, fixed_size, classes_at, hits_at, confusion_at, flips_at, doubt_at,
-    class_prob_at, BINNINGS: tl.constexpr, BANDED: tl.constexpr, COMPARED: tl.constexpr, PREDICTS: tl.constexpr,
-    BY_CLASS: tl.constexpr, BLOCK: tl.constexpr,
+    z_ptr, labels_ptr, bands_ptr, reference_ptr, prediction_ptr, bins_ptr, edges_ptr, whole_ptr, fixed_ptr, low_ptr,
+    sums_ptr, bad_ptr, n, stride, scale, C, total, whole_size, fixed_size, classes_at, hits_at, confusion_at, flips_at,
+    doubt_at, class_prob_at, BINNINGS: tl.constexpr, BANDED: tl.constexpr, COMPARED: tl.constexpr,
+    PREDICTS: tl.constexpr, BY_CLASS: tl.constexpr, BLOCK: tl.constexpr, TABLES: tl.constexpr,
 ):  # fmt: skip
     program, stride = tl.program_id(0).to(tl.int64), tl.cast(stride, tl.int64)
+    whole, fixed = whole_ptr + program % TABLES * whole_size, fixed_ptr + program % TABLES * fixed_size
+    low = low_ptr + program * _ZONES * C
+    one, none = tl.full([BLOCK], 1, tl.int32), tl.zeros([BLOCK], tl.float64)
     class_bins = tl.load(bins_ptr + BINNINGS)
-    whole, fixed, low = (
-        whole_ptr + program * whole_size,
-        fixed_ptr + program * fixed_size,
-        low_ptr + program * _ZONES * C,
-    )
-    one = tl.full([BLOCK], 1, tl.int32)
-    nll, brier, entropy = tl.zeros([BLOCK], tl.float64), tl.zeros([BLOCK], tl.float64), tl.zeros([BLOCK], tl.float64)
-    first, second, largest = tl.zeros([BLOCK], tl.float64), tl.zeros([BLOCK], tl.float64), tl.zeros([BLOCK], tl.float64)
-    seen, ignored, pivot = tl.zeros([BLOCK], tl.int64), tl.zeros([BLOCK], tl.int64), tl.zeros([BLOCK], tl.float64)
+    zero = tl.sum(none, 0)
+    nll, brier, entropy, first, second, largest, pivot = zero, zero, zero, zero, zero, zero, zero
+    seen, ignored = zero, zero
     for start in range(program * BLOCK, n, tl.num_programs(0).to(tl.int64) * BLOCK):
         at = start + tl.arange(0, BLOCK)
         inside = at < n
@@ -72,8 +67,7 @@ def _count(
             above = z > top
             top = tl.where(above, z, top)
             winner = tl.where(above, c, winner)
-        if tl.max(bad.to(tl.int32), 0) > 0:
-            tl.store(bad_ptr, 1)
+        tl.store(bad_ptr + 0 * winner, one, mask=bad)
         if COMPARED:
             old = tl.load(reference_ptr + at, mask=inside, other=0).to(tl.int32)
             kept = tl.load(z_ptr + old * stride + at, mask=inside, other=0.0).to(tl.float32) == top
@@ -86,11 +80,7 @@ def _count(
         zone = tl.where(y > 0, 2, (winner > 0).to(tl.int32))
         right = (truth == winner).to(tl.int32)
 
-        rest, square, cross = (
-            tl.zeros([BLOCK], tl.float32),
-            tl.zeros([BLOCK], tl.float32),
-            tl.zeros([BLOCK], tl.float32),
-        )
+        rest, square, cross = none.to(tl.float32), none.to(tl.float32), none.to(tl.float32)
         for c in tl.range(C, loop_unroll_factor=4):
             gap = tl.load(z_ptr + c * stride + at, mask=inside, other=0.0).to(tl.float32) - top
             e = exp_below_zero(gap)
@@ -100,16 +90,17 @@ def _count(
         others = rest.to(tl.float64)
         log, inverse = log1p_above_zero(others), 1.0 / (1.0 + others)
 
-        band = tl.load(bands_ptr + at, mask=inside, other=0).to(tl.int64) if BANDED else 0
+        band = tl.load(bands_ptr + at, mask=inside, other=0).to(tl.int32) if BANDED else 0
         cell = ((band * _ZONES + zone) * 2 + right) * total
         units = (inverse * scale + 0.5).to(tl.int64)
-        begin = 0
+        begin, edges = 0, edges_ptr
         for b in range(BINNINGS):
             size = tl.load(bins_ptr + b)
-            slot = cell + begin + _bin(inverse, size)
+            slot = cell + begin + _bin(inverse, size, edges)
             tl.atomic_add(whole + slot, one, mask=valid, sem="relaxed")
             tl.atomic_add(fixed + slot, units, mask=valid, sem="relaxed")
             begin += size
+            edges += size + 1
         tl.atomic_add(whole + confusion_at + truth * C + winner, one, mask=valid, sem="relaxed")
         bits = ((others * inverse).to(tl.float32).to(tl.int32, bitcast=True) >> 20) - _DOUBT_BASE
         slot = tl.minimum(tl.maximum(bits, 0), _DOUBT_BINS - 1) * 2 + right
@@ -121,49 +112,51 @@ def _count(
 
         own = tl.load(z_ptr + truth * stride + at, mask=inside, other=0.0).to(tl.float32)
         energy = top.to(tl.float64) + log
-        fresh = (seen == 0) & valid  # the first that a lane sees is its pivot
-        pivot = tl.where(fresh, energy, pivot)
-        nll += tl.where(valid, log - (own.to(tl.float64) - top.to(tl.float64)), 0.0)
+        counted = tl.sum(valid.to(tl.int32), 0).to(tl.float64)
+        if seen == 0:  # deviations are from about where the values are
+            pivot = tl.sum(tl.where(valid, energy, 0.0), 0) / tl.maximum(counted, 1.0)
         score = (
             square.to(tl.float64) * inverse * inverse - 2.0 * exp_below_zero(own - top).to(tl.float64) * inverse + 1.0
         )
-        brier += tl.where(valid, score, 0.0)
-        entropy += tl.where(valid, log - cross.to(tl.float64) * inverse, 0.0)
         away = tl.where(valid, energy - pivot, 0.0)
-        first += away
-        second += away * away
-        largest = tl.maximum(largest, tl.where(valid, tl.abs(energy), 0.0))
-        seen += valid.to(tl.int64)
-        ignored += (inside & (y < 0)).to(tl.int64)
+        nll += tl.sum(tl.where(valid, log - (own.to(tl.float64) - top.to(tl.float64)), 0.0), 0)
+        brier += tl.sum(tl.where(valid, score, 0.0), 0)
+        entropy += tl.sum(tl.where(valid, log - cross.to(tl.float64) * inverse, 0.0), 0)
+        first += tl.sum(away, 0)
+        second += tl.sum(away * away, 0)
+        largest = tl.maximum(largest, tl.max(tl.where(valid, tl.abs(energy), 0.0), 0))
+        seen += counted
+        ignored += tl.sum((inside & (y < 0)).to(tl.int32), 0).to(tl.float64)
 
         if BY_CLASS:
-            edge = 1.0 / class_bins.to(tl.float64)
+            edge = tl.load(edges + 1)
+            zone = tl.where(valid, zone, -1)
             for c in tl.range(C, loop_unroll_factor=2):
                 gap = tl.load(z_ptr + c * stride + at, mask=inside, other=0.0).to(tl.float32) - top
                 q = exp_below_zero(gap).to(tl.float64) * inverse
-                small = tl.where(valid & (q <= edge), q, 0.0)
+                above = valid & (q > edge)
+                small = tl.where(above, 0.0, q)
                 for code in tl.static_range(_ZONES):
                     here = zone == code
-                    if tl.max((here & valid).to(tl.int32), 0) > 0:
+                    if tl.max(here.to(tl.int32), 0) > 0:
                         tl.atomic_add(low + code * C + c, tl.sum(tl.where(here, small, 0.0), 0), sem="relaxed")
-                above = valid & (q > edge)
                 if tl.max(above.to(tl.int32), 0) > 0:
-                    spot = (zone * C + c) * class_bins + _bin(q, class_bins)
+                    spot = (zone * C + c) * class_bins + _bin(q, class_bins, edges)
                     tl.atomic_add(whole + classes_at + spot, one, mask=above, sem="relaxed")
                     tl.atomic_add(whole + hits_at + spot, one, mask=above & (truth == c), sem="relaxed")
                     tl.atomic_add(
                         fixed + class_prob_at + spot, (q * scale + 0.5).to(tl.int64), mask=above, sem="relaxed"
                     )
-    lane = (sums_ptr + program * _SUMS * BLOCK) + tl.arange(0, BLOCK)
-    tl.store(lane, nll)
-    tl.store(lane + BLOCK, brier)
-    tl.store(lane + 2 * BLOCK, entropy)
-    tl.store(lane + 3 * BLOCK, seen.to(tl.float64))
-    tl.store(lane + 4 * BLOCK, first)
-    tl.store(lane + 5 * BLOCK, second)
-    tl.store(lane + 6 * BLOCK, pivot)
-    tl.store(lane + 7 * BLOCK, largest)
-    tl.store(lane + 8 * BLOCK, ignored.to(tl.float64))
+    own_sums = sums_ptr + program * _SUMS
+    tl.store(own_sums, nll)
+    tl.store(own_sums + 1, brier)
+    tl.store(own_sums + 2, entropy)
+    tl.store(own_sums + 3, seen)
+    tl.store(own_sums + 4, first)
+    tl.store(own_sums + 5, second)
+    tl.store(own_sums + 6, pivot)
+    tl.store(own_sums + 7, largest)
+    tl.store(own_sums + 8, ignored)
 
 
 def count_voxels(
@@ -176,73 +169,78 @@ def count_voxels(
 ) -> RawTables:
     """Count one case; the arguments are those of :func:`segcal.kernels.reliability.count_voxels`."""
     voxels, device, classes = labels.numel(), scores.device, layout.num_classes
+    tables = RawTables.zeros(layout)
     if voxels == 0:
-        return RawTables.zeros(layout)
+        return tables
     flat = scores.detach().reshape(classes, voxels).contiguous()
     given = [None if x is None else torch.from_numpy(x).to(device) for x in (bands, reference)]
     made = None if prediction is None else torch.empty(voxels, dtype=torch.int16, device=device)
-    empty = RawTables.zeros(layout)
-    whole_at, whole_size = _places(empty, WHOLE)
-    fixed_at, fixed_size = _places(empty, FIXED)
-    each = 4 * whole_size + 8 * (fixed_size + ZONES * classes + SUMS * BLOCK)
-    programs = max(1, min(triton.cdiv(voxels, BLOCK), MOST_PROGRAMS, MOST_BYTES // each))
-    whole = torch.zeros(programs, whole_size, dtype=torch.int32, device=device)
-    fixed = torch.zeros(programs, fixed_size, dtype=torch.int64, device=device)
+    whole_at, whole_size = _places(tables, WHOLE)
+    fixed_at, fixed_size = _places(tables, FIXED)
+    programs = min(triton.cdiv(voxels, BLOCK), MOST_PROGRAMS)
+    whole = torch.zeros(TABLES, whole_size, dtype=torch.int32, device=device)
+    fixed = torch.zeros(TABLES, fixed_size, dtype=torch.int64, device=device)
     low = torch.zeros(programs, ZONES * classes, dtype=torch.float64, device=device)
-    sums = torch.empty(programs, SUMS, BLOCK, dtype=torch.float64, device=device)
+    sums = torch.empty(programs, SUMS, dtype=torch.float64, device=device)
     bad = torch.zeros(1, dtype=torch.int32, device=device)
-    scale = 2.0 ** (61 - math.ceil(math.log2(triton.cdiv(voxels, programs) + BLOCK)))
-    bins = torch.tensor([*layout.bins, layout.class_bins], dtype=torch.int32, device=device)
+    # No more voxels than this are added in one table.
+    most = triton.cdiv(programs, TABLES) * triton.cdiv(triton.cdiv(voxels, BLOCK), programs) * BLOCK
+    scale = 2.0 ** (61 - math.ceil(math.log2(most)))
+    sizes = [*layout.bins, layout.class_bins]
+    bins = torch.tensor(sizes, dtype=torch.int32, device=device)
+    edges = torch.cat([torch.arange(size + 1, dtype=torch.float64) / max(size, 1) for size in sizes]).to(device)
     y = labels.reshape(-1).to(device)
     nothing = [bins if x is None else x for x in (*given, made)]
     _count[(programs,)](
-        flat, y, *nothing, bins, whole, fixed, low, sums, bad, voxels, flat.stride(0), scale, classes,
+        flat, y, *nothing, bins, edges, whole, fixed, low, sums, bad, voxels, flat.stride(0), scale, classes,
         sum(layout.bins), whole_size, fixed_size,
         *(whole_at[name] for name in WHOLE[1:]), fixed_at["class_prob"], len(layout.bins), bands is not None,
-        reference is not None, prediction is not None, layout.class_bins > 0, BLOCK, num_warps=1,
+        reference is not None, prediction is not None, layout.class_bins > 0, BLOCK, TABLES, num_warps=1,
         enable_fp_fusion=False,
     )  # fmt: skip
-    if bool(bad):
+    # One way from the device; whole numbers are far below 2^53.
+    found = [bad, whole.sum(0), fixed.double().sum(0) / scale, low.sum(0), _totals(sums)]
+    row = torch.cat([values.double() for values in found]).cpu().numpy()
+    parts = np.split(row, np.cumsum([len(values) for values in found])[:-1])
+    if parts[0]:
         check_finite(scores, "scores")
     if prediction is not None and made is not None:
         prediction[:] = made.cpu().numpy()
-    tables = RawTables.zeros(layout)
-    for name, values in (
-        *_parts(whole.sum(0, dtype=torch.int64), empty, WHOLE),
-        *_parts(fixed.double().sum(0) / scale, empty, FIXED),
-    ):
-        getattr(tables, name)[...] = values
+    for names, values in ((WHOLE, parts[1]), (FIXED, parts[2])):
+        for name, part in zip(names, _split(values, tables, names), strict=True):
+            getattr(tables, name)[...] = part
     if layout.class_bins:
-        tables.class_prob[:, :, 0] += low.sum(0).cpu().numpy().reshape(ZONES, classes)
+        tables.class_prob[:, :, 0] += parts[3].reshape(ZONES, classes)
         fill_first_class_bin(tables)
-    _add_sums(tables, sums)
+    tables.sums[:], tables.energy[:], tables.offset[:] = parts[4][:3], parts[4][3:5], parts[4][5]
+    tables.ignored[:] = round(parts[4][6])
     return tables
 
 
 def _places(tables: RawTables, names: Sequence[str]) -> tuple[dict[str, int], int]:
-    """Return where each table begins among those of a program, and the size of all."""
+    """Return where each table begins among all of them in a row, and the size of all."""
     ends = np.cumsum([0, *(getattr(tables, name).size for name in names)])
     return {name: int(start) for name, start in zip(names, ends, strict=False)}, int(ends[-1])
 
 
-def _parts(values: Tensor, tables: RawTables, names: Sequence[str]) -> Iterator[tuple[str, np.ndarray]]:
+def _split(values: np.ndarray, tables: RawTables, names: Sequence[str]) -> Iterator[np.ndarray]:
     """Yield each table of a row of tables."""
-    row, begin = values.cpu().numpy(), 0
+    begin = 0
     for name in names:
         shape = getattr(tables, name).shape
         size = int(np.prod(shape))
-        yield name, row[begin : begin + size].reshape(shape)
+        yield values[begin : begin + size].reshape(shape)
         begin += size
 
 
-def _add_sums(tables: RawTables, sums: Tensor) -> None:
-    """Add the sums of all lanes; means and squared deviations of the free energy are merged."""
+def _totals(sums: Tensor) -> Tensor:
+    """Return NLL, Brier score, entropy, mean and spread of the free energy, its largest, and how many are ignored.
+
+    Means and squared deviations of the programs are merged.
+    """
     nll, brier, entropy, seen, first, second, pivot, largest, ignored = sums.unbind(1)
     count = seen.clamp(min=1)
     mean = pivot + first / count
-    total = seen.sum()
-    centre = (seen * mean).sum() / total.clamp(min=1)
+    centre = (seen * mean).sum() / seen.sum().clamp(min=1)
     spread = (second - first.square() / count).clamp(min=0) + seen * (mean - centre).square()
-    found = torch.stack([nll.sum(), brier.sum(), entropy.sum(), centre, spread.sum(), largest.max(), ignored.sum()])
-    row = found.cpu().numpy()
-    tables.sums[:], tables.energy[:], tables.offset[:], tables.ignored[:] = row[:3], row[3:5], row[5], round(row[6])
+    return torch.stack([nll.sum(), brier.sum(), entropy.sum(), centre, spread.sum(), largest.max(), ignored.sum()])

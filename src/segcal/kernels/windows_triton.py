@@ -7,6 +7,7 @@ from torch import Tensor
 
 BLOCK = 256
 ROWS = 64
+WORDS = 32
 
 
 @triton.jit
@@ -30,14 +31,20 @@ def _edges(z_ptr, gap_ptr, winner_ptr, n, stride, most, C, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def _column_sums(values_ptr, sums_ptr, rows, columns, HALF: tl.constexpr, BLOCK: tl.constexpr):
-    plane, y = tl.program_id(2).to(tl.int64), tl.program_id(1)
+def _column_sums(values_ptr, sums_ptr, rows, columns, HALF: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+    plane, begin = tl.program_id(2).to(tl.int64), tl.program_id(1) * ROWS
     x = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    start = values_ptr + plane * rows * columns + x
+    start, made = values_ptr + plane * rows * columns + x, sums_ptr + plane * rows * columns + x
     total = tl.zeros([BLOCK], tl.float64)
-    for row in range(tl.maximum(y - HALF, 0), tl.minimum(y + HALF, rows - 1) + 1):
+    first = tl.maximum(begin - HALF, 0)
+    for row in tl.range(first, tl.minimum(begin + HALF, rows), loop_unroll_factor=4):
         total += tl.load(start + tl.cast(row, tl.int64) * columns, mask=x < columns, other=0.0).to(tl.float64)
-    tl.store(sums_ptr + (plane * rows + y) * columns + x, total, mask=x < columns)
+    for y in tl.range(begin, tl.minimum(begin + ROWS, rows), loop_unroll_factor=4):
+        ahead, behind = tl.cast(y + HALF, tl.int64), tl.cast(y - HALF - 1, tl.int64)
+        new = tl.load(start + ahead * columns, mask=x < tl.where(ahead < rows, columns, 0), other=0.0)
+        old = tl.load(start + behind * columns, mask=x < tl.where(behind >= first, columns, 0), other=0.0)
+        total += new.to(tl.float64) - old.to(tl.float64)
+        tl.store(made + tl.cast(y, tl.int64) * columns, total, mask=x < columns)
 
 
 @triton.jit
@@ -46,7 +53,7 @@ def _row_means(sums_ptr, out_ptr, rows, columns, HALF: tl.constexpr, BLOCK: tl.c
     x = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     start = sums_ptr + (plane * rows + y) * columns
     total = tl.zeros([BLOCK], tl.float64)
-    for step in range(-HALF, HALF + 1):
+    for step in tl.static_range(-HALF, HALF + 1):
         place = x + step
         total += tl.load(start + place, mask=(place >= 0) & (place < columns), other=0.0)
     high = tl.minimum(y + HALF, rows - 1) - tl.maximum(y - HALF, 0) + 1
@@ -55,48 +62,52 @@ def _row_means(sums_ptr, out_ptr, rows, columns, HALF: tl.constexpr, BLOCK: tl.c
     tl.store(out_ptr + (plane * rows + y) * columns + x, mean.to(tl.float32), mask=x < columns)
 
 
-@triton.jit
-def _column_counts(decided_ptr, counts_ptr, rows, columns, first, CHUNK: tl.constexpr, HALF: tl.constexpr,
-                   ROWS: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
-    plane, begin = tl.program_id(2).to(tl.int64), tl.program_id(1) * ROWS
-    x = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    c = tl.arange(0, CHUNK)
-    start = decided_ptr + plane * rows * columns + x
-    counts = tl.zeros([CHUNK, BLOCK], tl.int32)
-    for row in range(tl.maximum(begin - HALF, 0), tl.minimum(begin + HALF, rows)):
-        seen = tl.load(start + tl.cast(row, tl.int64) * columns, mask=x < columns, other=-1) - first
-        counts += (seen[None, :] == c[:, None]).to(tl.int32)
-    for y in range(begin, tl.minimum(begin + ROWS, rows)):
-        ahead, behind = y + HALF, y - HALF - 1
-        seen = (
-            tl.load(start + tl.cast(ahead, tl.int64) * columns, mask=(x < columns) & (ahead < rows), other=-1) - first
-        )
-        counts += ((seen[None, :] == c[:, None]) & (ahead < rows)).to(tl.int32)
-        gone = (
-            tl.load(start + tl.cast(behind, tl.int64) * columns, mask=(x < columns) & (behind >= 0), other=-1) - first
-        )
-        counts -= ((gone[None, :] == c[:, None]) & (behind >= 0) & (y > begin)).to(tl.int32)
-        at = ((plane * CHUNK + c[:, None]) * rows + y) * columns + x[None, :]
-        tl.store(counts_ptr + at, counts.to(tl.uint8), mask=(x < columns)[None, :])
+@triton.jit(do_not_specialize=["step"])
+def _class_bits(decided_ptr, bits_ptr, rows, columns, words, C, step, WORDS: tl.constexpr):
+    """Write for every class a bit for every voxel, 32 of a row in a word; `step` is one, unknown to the compiler.
+
+    Were it known, a word would be spread over the threads of a warp.
+    """
+    plane, y = tl.program_id(2).to(tl.int64), tl.program_id(1).to(tl.int64)
+    word, bit = tl.program_id(0) * WORDS + tl.arange(0, WORDS), tl.arange(0, 32)
+    x = word[:, None] * 32 + bit[None, :]
+    decided = tl.load(decided_ptr + (plane * rows + y) * columns + x * step, mask=x < columns, other=-1)
+    for c in range(C):
+        found = tl.sum((decided == c).to(tl.int32) << bit[None, :], 1)
+        tl.store(bits_ptr + ((plane * C + c) * rows + y) * words + word, found, mask=word < words)
 
 
 @triton.jit
-def _row_shares(decided_ptr, counts_ptr, out_ptr, rows, columns, first, CHUNK: tl.constexpr, HALF: tl.constexpr,
-                BLOCK: tl.constexpr):  # fmt: skip
+def _window_shares(decided_ptr, bits_ptr, out_ptr, rows, columns, words, C, HALF: tl.constexpr, BLOCK: tl.constexpr):
+    """Count the bits of the own class in the window: parts of words of each row."""
     plane, y = tl.program_id(2).to(tl.int64), tl.program_id(1)
     x = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     here = (plane * rows + y) * columns + x
-    own = tl.load(decided_ptr + here, mask=x < columns, other=-1) - first
-    mine = (own >= 0) & (own < CHUNK) & (x < columns)
-    start = counts_ptr + ((plane * CHUNK + own) * rows + y) * columns
+    own = tl.load(decided_ptr + here, mask=x < columns, other=0)
+    first = x - HALF + 32  # not negative; one word further
+    word, shift = first // 32 - 1, first % 32
+    start = bits_ptr + (plane * C + own) * rows * words + word
     total = tl.zeros([BLOCK], tl.int32)
-    for step in range(-HALF, HALF + 1):
-        place = x + step
-        total += tl.load(start + place, mask=mine & (place >= 0) & (place < columns), other=0).to(tl.int32)
+    for row in tl.range(tl.maximum(y - HALF, 0), tl.minimum(y + HALF, rows - 1) + 1, loop_unroll_factor=4):
+        place = start + tl.cast(row, tl.int64) * words
+        for part in tl.static_range((2 * HALF + 32) // 32):
+            low = tl.load(place + part, mask=(x < columns) & (word + part >= 0) & (word + part < words), other=0)
+            high = tl.load(place + part + 1, mask=(x < columns) & (word + part + 1 < words), other=0)
+            total += _ones(low, high, shift, 2 * HALF + 1 - 32 * part)
     high = tl.minimum(y + HALF, rows - 1) - tl.maximum(y - HALF, 0) + 1
     wide = tl.minimum(x + HALF, columns - 1) - tl.maximum(x - HALF, 0) + 1
     share = total.to(tl.float64) / (high * wide).to(tl.float64)
-    tl.store(out_ptr + here, share.to(tl.float32), mask=mine)
+    tl.store(out_ptr + here, share.to(out_ptr.dtype.element_ty), mask=x < columns)
+
+
+@triton.jit
+def _ones(low, high, shift, COUNT: tl.constexpr):
+    """Return how many are set of the next 32 bits from the shift on, or of the next so many if these are fewer."""
+    mask = (1 << COUNT) - 1 if COUNT < 32 else -1
+    return tl.inline_asm_elementwise(
+        "{ .reg .b32 w; shf.r.wrap.b32 w, $1, $2, $3; and.b32 w, w, $4; popc.b32 $0, w; }",
+        "=r,r,r,r,r", [low, high, shift, mask + 0 * low], dtype=tl.int32, is_pure=True, pack=1,
+    )  # fmt: skip
 
 
 def gap_and_winner(logits: Tensor, most: float) -> tuple[Tensor, Tensor]:
@@ -118,22 +129,21 @@ def window_mean(values: Tensor, width: int) -> Tensor:
     made = torch.empty_like(values, memory_format=torch.contiguous_format)
     grid = (triton.cdiv(columns, BLOCK), rows, planes)
     if values.numel():
-        _column_sums[grid](values.contiguous(), sums, rows, columns, width // 2, BLOCK)
+        tall = (triton.cdiv(columns, BLOCK), triton.cdiv(rows, ROWS), planes)
+        _column_sums[tall](values.contiguous(), sums, rows, columns, width // 2, ROWS, BLOCK)
         _row_means[grid](sums, made, rows, columns, width // 2, BLOCK)
     return made
 
 
 def window_share(decided: Tensor, classes: int, width: int, dtype: torch.dtype) -> Tensor:
-    """Return the share of the own class in a window of planes ``(planes, rows, columns)``, some classes at a time."""
+    """Return the share of the own class in a window of planes ``(planes, rows, columns)``."""
     planes, rows, columns = decided.shape
     made = torch.empty(decided.shape, dtype=dtype, device=decided.device)
-    if not decided.numel():
-        return made
-    chunk, block = min(32, triton.next_power_of_2(classes)), 64
-    counts = torch.empty(planes, chunk, rows, columns, dtype=torch.uint8, device=decided.device)
-    for first in range(0, classes, chunk):
-        tall = (triton.cdiv(columns, block), triton.cdiv(rows, ROWS), planes)
-        _column_counts[tall](decided, counts, rows, columns, first, chunk, width // 2, ROWS, block)
-        wide = (triton.cdiv(columns, BLOCK), rows, planes)
-        _row_shares[wide](decided, counts, made, rows, columns, first, chunk, width // 2, BLOCK)
+    if decided.numel():
+        words = triton.cdiv(columns, 32)
+        bits = torch.empty(planes, classes, rows, words, dtype=torch.int32, device=decided.device)
+        tall = (triton.cdiv(words, WORDS), rows, planes)
+        _class_bits[tall](decided, bits, rows, columns, words, classes, 1, WORDS, num_warps=1)
+        grid = (triton.cdiv(columns, BLOCK), rows, planes)
+        _window_shares[grid](decided, bits, made, rows, columns, words, classes, width // 2, BLOCK)
     return made

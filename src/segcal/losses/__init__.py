@@ -3,6 +3,7 @@
 import inspect
 from collections.abc import Callable
 
+from segcal.checks import check_choice
 from segcal.errors import InputError
 from segcal.losses.base import Loss
 from segcal.losses.ce import CrossEntropy
@@ -37,8 +38,7 @@ def make_loss(name: str, **options: object) -> Loss:
     >>> make_loss("ce_dice", dice_weight=0.5).dice_weight
     0.5
     """
-    if name not in LOSSES:
-        raise InputError(f"no loss is named {name!r}. Choose one of: {', '.join(LOSSES)}.")
+    check_choice(name, "loss", LOSSES)
     known = list(inspect.signature(LOSSES[name]).parameters)
     unknown = next((key for key in options if key not in known), None)
     if unknown is not None:

@@ -20,16 +20,22 @@ def cross_entropy(
     class_weights: Tensor | None = None,
     reduction: Reduction = "mean",
     smoothing: float = 0.0,
+    targets: Tensor | None = None,
 ) -> Tensor:
     """Return the cross-entropy; voxels labelled :data:`segcal.types.IGNORED` do not count.
 
     With reduction "none" the result has the shape of `labels`, and zero where a voxel does not count. `smoothing` is
-    that of :mod:`segcal.losses.label_smoothing`.
+    that of :mod:`segcal.losses.label_smoothing`; `targets` are shares of classes instead of labels, zero where ignored.
     """
     weights = None if class_weights is None else class_weights.to(logits.dtype)
     how = "none" if reduction == "none" else "sum"
     losses = functional.cross_entropy(
-        logits, labels, weights, ignore_index=IGNORED, reduction=how, label_smoothing=smoothing
+        logits,
+        labels if targets is None else targets,
+        weights,
+        ignore_index=IGNORED,
+        reduction=how,
+        label_smoothing=smoothing,
     )
     return losses / label_weight(labels, weights) if reduction == "mean" else losses
 

@@ -9,10 +9,9 @@ which is what nacl changes. Reference: Islam and Glocker, IPMI 2021.
 """
 
 from torch import Tensor
-from torch.nn import functional
 
 from segcal.losses.base import Loss, Reduction
-from segcal.losses.ce import label_weight
+from segcal.losses.ce import cross_entropy
 from segcal.losses.neighbours import check_kernel_size, check_sigma, gaussian_prior, stacked
 from segcal.types import IGNORED, Labels, Logits
 
@@ -43,7 +42,4 @@ class SpatialLabelSmoothing(Loss):
         """Return the cross-entropy with spatially smoothed labels."""
         shares = gaussian_prior(labels, logits.shape[1], self.kernel_size, self.sigma, logits.dtype)
         targets = stacked(shares, labels, logits.shape[1], logits.dtype)  # zero at ignored voxels
-        weights = None if self.class_weights is None else self.class_weights.to(logits.dtype)
-        how = "none" if self.reduction == "none" else "sum"
-        losses = functional.cross_entropy(logits, targets, weights, reduction=how)
-        return losses / label_weight(labels, weights) if self.reduction == "mean" else losses
+        return cross_entropy(logits, labels, self.class_weights, self.reduction, targets=targets)

@@ -16,6 +16,7 @@ Every name of the list is a function of plain tensors as well, and :func:`meter`
 from collections.abc import Callable
 from dataclasses import replace
 
+from segcal.checks import check_choice
 from segcal.errors import InputError
 from segcal.metrics import flips, likelihood, readers
 from segcal.metrics import recalibration as cox
@@ -162,8 +163,7 @@ METRICS |= {name: replace(METRICS[name], plain=plain, sentence=text) for name, (
 def find_metrics(names: tuple[str, ...]) -> dict[str, Metric]:
     """Return the metrics with these names."""
     for name in names:
-        if name not in METRICS:
-            raise InputError(f"no metric is named {name!r}. Choose one of: {', '.join(METRICS)}.")
+        check_choice(name, "metric", METRICS)
     return {name: METRICS[name] for name in names}
 
 

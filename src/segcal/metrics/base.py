@@ -61,9 +61,3 @@ class Metric:
     def with_options(self, **options: Any) -> Self:
         """Return the metric with other conventions, as its function documents them."""
         return replace(self, value=partial(self.value, **options))
-
-
-def check_choice(value: object, name: str, choices: tuple[str, ...]) -> None:
-    """Refuse an option that is not one of `choices`."""
-    if value not in choices:
-        raise InputError(f"no {name} is named {value!r}. Choose one of: {', '.join(choices)}.")

@@ -8,8 +8,8 @@ import math
 
 import numpy as np
 
-from segcal.metrics.base import check_choice
-from segcal.statistics.counts import Confusion
+from segcal.checks import check_choice
+from segcal.statistics.additive import Confusion
 
 # What a class counts that is absent (in truth and prediction; in truth only), by who uses it.
 EMPTY = {

@@ -22,7 +22,7 @@ import math
 import numpy as np
 from scipy.special import digamma
 
-from segcal.statistics.counts import Ranking
+from segcal.statistics.additive import Ranking
 
 
 def area_under_risk_coverage(ranking: Ranking) -> float:

@@ -35,8 +35,8 @@ import math
 import numpy as np
 from scipy.special import erf, expit
 
+from segcal.checks import check_choice
 from segcal.errors import InputError
-from segcal.metrics.base import check_choice
 from segcal.statistics.boundary import Bands
 from segcal.statistics.reliability import Curve
 from segcal.statistics.voxel_sample import VoxelSample

@@ -8,7 +8,7 @@ import math
 
 import numpy as np
 
-from segcal.metrics.base import check_choice
+from segcal.checks import check_choice
 from segcal.statistics.surface import BOTH_EMPTY, ONE_EMPTY, Surface
 
 

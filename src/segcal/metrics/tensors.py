@@ -13,9 +13,9 @@ from torch import Tensor
 from segcal.cases.kinds import check_kind, to_log_domain
 from segcal.cases.kinds import like_probabilities as looks_like_probabilities
 from segcal.cases.suspicion import like_probabilities, warn
-from segcal.checks import as_tensor, check_labels, check_spacing
+from segcal.checks import as_tensor, check_choice, check_labels, check_spacing
 from segcal.errors import InputError
-from segcal.metrics.base import Metric, check_choice
+from segcal.metrics.base import Metric
 from segcal.metrics.needs import Needs
 from segcal.statistics import CaseTables
 

@@ -19,7 +19,7 @@ from segcal.calibrators.base import Calibrator
 from segcal.calibrators.per_region import PerRegion
 from segcal.cases.base import Case, Cases
 from segcal.evaluation.slabs import as_seen, calibrated_scores
-from segcal.numerics import canonical_logits, free_energy, winner
+from segcal.numerics import canonical_logits, decided, free_energy, winner
 from segcal.report.pictures import Encoded, encode_indices, encode_jpeg, encode_values
 from segcal.types import IGNORED
 
@@ -90,13 +90,6 @@ class SeenCase(Struct):
     slices: list[SliceMaps]
 
 
-def decisions(logits: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the class before and after calibration; it stays where no class is strictly above it."""
-    before = winner(logits, axis=0)
-    stays = scores.gather(0, before[None])[0] >= scores.amax(0)
-    return before, torch.where(stays, before, winner(scores, axis=0))
-
-
 def layers_of(case: Case, calibrator: Calibrator, local: Calibrator | None = None) -> dict[str, Layer]:
     """Return the maps ``(*space)`` of a case with labels, as :class:`SliceMaps` names them.
 
@@ -109,7 +102,8 @@ def layers_of(case: Case, calibrator: Calibrator, local: Calibrator | None = Non
     labels = case.labels.numpy()
     scores = calibrated_scores(calibrator, case, "cpu")
     logits = case.logits.to(scores.dtype)
-    before, after = decisions(logits, scores)
+    before = winner(logits, axis=0)
+    after = decided(before, scores)
     probs = [canonical_logits(each, axis=0).exp() for each in (logits, scores)]
     energy = free_energy(logits, axis=0).numpy()
     counted = energy[labels != IGNORED]

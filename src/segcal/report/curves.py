@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from segcal.report.document import BandRow, ClassRow, CurveLists, Curves
+from segcal.resample import defined_mean
 from segcal.statistics import CaseTables
 from segcal.statistics.additive import total_of
-from segcal.statistics.reliability import Curve
-from segcal.statistics.spread import CurveSpread, accuracy_error, accuracy_interval
+from segcal.statistics.reliability import Curve, CurveSpread, accuracy_error, accuracy_interval
 
 # Curves of so many classes are kept, those with most true voxels.
 MOST_CLASSES = 24
@@ -128,6 +128,5 @@ def _error(curves: Sequence[Curve], spreads: Sequence[CurveSpread | None]) -> ND
     ]
     if not errors:  # written by a version that did not keep it
         return np.full(curves[0].count.shape, np.nan)
-    stacked = np.stack(errors)
-    known = np.isfinite(stacked)
-    return np.where(known.any(0), np.where(known, stacked, 0).sum(0) / np.maximum(known.sum(0), 1), np.nan)
+    mean: NDArray[np.float64] = defined_mean(np.stack(errors), axis=0)
+    return mean

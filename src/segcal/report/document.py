@@ -4,7 +4,7 @@ One type, whether it is about an evaluation (:mod:`segcal.report.evaluated`) or 
 (:mod:`segcal.studies.document`).
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from importlib.metadata import version
 from typing import Literal, TypeAlias
 
@@ -251,8 +251,3 @@ def metric_words(metrics: Mapping[str, Metric]) -> dict[str, MetricWords]:
         name: MetricWords(m.plain, m.sentence, name in FIRST_COLUMNS, m.unit == "fraction", m.better, m.pooled, name)
         for name, m in shown.items()
     }
-
-
-def class_titles(names: Iterable[str] | None, count: int) -> list[str]:
-    """Return the names of the classes, numbers where they have none."""
-    return [f"class {number}" for number in range(count)] if names is None else list(names)

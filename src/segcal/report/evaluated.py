@@ -9,16 +9,16 @@ from typing import Any
 
 from msgspec import UNSET
 
-from segcal.calibrators import make_per_region, registry_entry
+from segcal.calibrators import make_per_region
 from segcal.calibrators.base import Calibrator
 from segcal.calibrators.identity import Identity
-from segcal.calibrators.per_region import PerRegion
 from segcal.cases import Cases, as_cases
 from segcal.evaluation import Evaluation
 from segcal.evaluation.audit import audit
 from segcal.evaluation.evaluate import FITTED_ON, check_match, divide_by_part, evaluate
 from segcal.fitting import Fitted
-from segcal.fitting.artifact import load
+from segcal.fitting.artifact import to_fitted
+from segcal.names import class_titles
 from segcal.report import document as doc
 from segcal.report.case_maps import CaseNumbers, see_cases
 from segcal.report.confidence_curves import page_figures
@@ -37,8 +37,7 @@ from segcal.report.verdict import (
     measured_verdict,
 )
 from segcal.statistics.additive import total_of
-from segcal.statistics.reliability import Curve
-from segcal.statistics.spread import CurveSpread
+from segcal.statistics.reliability import Curve, CurveSpread
 from segcal.target import check_file
 
 # How an evaluation is done; its other options are declarations about arrays.
@@ -67,7 +66,7 @@ def report(
     `ignore_pooling` goes on although the calibrator was fitted for another pooling, `overwrite` replaces a file that
     segcal did not write. The other options are those of :func:`segcal.evaluate`, which takes arrays and loaders too.
     """
-    known = load(fitted) if isinstance(fitted, str | os.PathLike) else fitted
+    known = to_fitted(fitted)
     how = {name: options.pop(name) for name in HOW if name in options}
     cases = as_cases(cases, labels, **options)
     if known is not None:
@@ -103,7 +102,7 @@ def evaluation_document(
     names = [row["case"] for row in result.rows if row["stage"] == "before"]
     cases = cases.subset(names)  # some may have failed
     calibrator = _nothing(cases) if fitted is None else fitted.calibrator
-    name, titles = _name(calibrator), {"identity": Identity.title, _name(calibrator): _title(calibrator)}
+    name, titles = calibrator.name, {"identity": Identity.title, calibrator.name: calibrator.title or calibrator.name}
     after = BEFORE if fitted is None else f"calibrated with {name}"
     stages = {BEFORE: "before"} | ({} if fitted is None else {after: "after"})
     columns = {
@@ -114,7 +113,7 @@ def evaluation_document(
     section = doc.TaskSection(
         id=TASK,
         task=TASK,
-        classes=[*(["no region"] if cases.regions else []), *doc.class_titles(cases.class_names, cases.num_classes)],
+        classes=[*(["no region"] if cases.regions else []), *class_titles(cases.class_names, cases.num_classes)],
         shown_classes=[],
         background=background,
         baseline=BEFORE,
@@ -146,17 +145,6 @@ def _nothing(cases: Cases) -> Calibrator:
     return Identity(cases.num_classes) if cases.regions is None else make_per_region("identity", cases.regions)
 
 
-def _name(calibrator: Calibrator) -> str:
-    if isinstance(calibrator, PerRegion):
-        return calibrator.name
-    entry = registry_entry(calibrator)
-    return type(calibrator).__name__ if entry is None else entry[0]
-
-
-def _title(calibrator: Calibrator) -> str:
-    return _name(calibrator) if registry_entry(calibrator) is None else calibrator.title
-
-
 def _row(title: str, stage: str, result: Evaluation, cases: Cases, fitted: Fitted | None) -> doc.PipelineRow:
     calibrator = _nothing(cases) if fitted is None or stage == "before" else fitted.calibrator
     estimates = result.before if stage == "before" else result.after
@@ -164,7 +152,7 @@ def _row(title: str, stage: str, result: Evaluation, cases: Cases, fitted: Fitte
     return doc.PipelineRow(
         pipeline=title,
         pooling=cases.pooling or "single",
-        calibrator=_name(calibrator),
+        calibrator=calibrator.name,
         translation_invariant=calibrator.translation_invariant,
         preserves=calibrator.preserves,
         parameters=calibrator.num_parameters(),
@@ -198,11 +186,10 @@ def _verdict(result: Evaluation, fitted: Fitted | None) -> Verdict:
     before = Honesty.of(total_of(_parts(result, "before")))
     if fitted is None or result.after is None or result.change is None:
         return measured_verdict(before, counts.test)
-    name = _name(fitted.calibrator)
     facts = Facts(
         task=TASK,
-        calibrator=name,
-        title=_title(fitted.calibrator),
+        calibrator=fitted.calibrator.name,
+        title=fitted.calibrator.title or fitted.calibrator.name,
         keeps=fitted.calibrator.preserves is not None,
         everywhere=before,
         change={
@@ -247,7 +234,7 @@ def _provenance(cases: Cases, fitted: Fitted | None) -> doc.Provenance:
         certificate = {
             name: None if isinstance(one, float) and not math.isfinite(one) else one for name, one in kept.items()
         }
-        name, pooling = _name(fitted.calibrator), fitted.pooling or "single"
+        name, pooling = fitted.calibrator.name, fitted.pooling or "single"
         audited = audit(fitted.calibrator)
         facts = doc.CalibratorFacts(name, pooling, certificate, doc.AuditFacts(audited.passed, str(audited)))
         found.calibrators = {TASK: facts}

@@ -19,7 +19,7 @@ from msgspec import to_builtins
 from numpy.typing import NDArray
 from PIL import Image
 
-from segcal.errors import InputError
+from segcal.errors import load_extra
 from segcal.report.document import CurveLists
 from segcal.report.pictures import Encoded, decode_map
 
@@ -68,13 +68,7 @@ class Drawn(NamedTuple):
 @contextmanager
 def styled() -> Iterator[None]:
     """Draw with the look of this package, whatever the user has set, and leave that as it was."""
-    try:
-        from matplotlib import rc_context
-    except ImportError:
-        raise InputError(
-            "matplotlib is not installed, but figures need it. Install it with: pip install 'segcal[report]'."
-        ) from None
-    with rc_context(LOOK):
+    with load_extra("matplotlib", "report", "figures need").rc_context(LOOK):
         yield
 
 

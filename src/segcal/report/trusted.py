@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from segcal.cases.base import Case, Cases
 from segcal.fitting.certificate import Fitted
+from segcal.names import class_titles
 from segcal.report.case_maps import SIDES, encode_picture
 from segcal.report.document import Document, Provenance, TrustPicture, TrustSection
 from segcal.report.page import write_page
@@ -70,7 +71,7 @@ def write_trust_page(path: Path, result: Trust, fitted: Fitted, cases: Cases) ->
 def _pictures(rows: list[TrustRow], fitted: Fitted, cases: Cases, level: float) -> list[TrustPicture]:
     assert fitted.reference is not None
     bounds = bounds_of(fitted.reference, 1 - level)
-    titles = fitted.class_names or tuple(f"class {number}" for number in range(len(bounds)))
+    titles = class_titles(fitted.class_names, len(bounds))
     chosen: dict[str, TrustRow] = {}
     for row in rows:
         chosen.setdefault(row["case"], row)

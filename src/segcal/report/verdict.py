@@ -68,11 +68,9 @@ class Change:
     difference: Difference
 
     def effect(self, better: Literal["lower", "higher"] = "lower") -> Effect:
-        """Return "better" or "worse" if the whole interval lies on one side of zero, and else "same"."""
-        gap = self.difference
-        if gap.low is None or gap.high is None or gap.low <= 0 <= gap.high:
-            return "same"
-        return "better" if (gap.high < 0) == (better == "lower") else "worse"
+        """Return whether it is better or worse; "same" where there is no difference, or it is not defined."""
+        found = self.difference.verdict(better)
+        return found if found == "better" or found == "worse" else "same"
 
 
 @dataclass(frozen=True)

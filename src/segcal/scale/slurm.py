@@ -8,8 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from segcal.cases.nifti_file import load_extra
-from segcal.errors import InputError
+from segcal.errors import InputError, load_extra
 
 RETRIES = 2
 SECONDS = 0.5

@@ -16,9 +16,8 @@ from segcal.checks import as_tensor, check_floating, check_labels
 from segcal.errors import InputError
 from segcal.kernels.raw_tables import Layout, RawTables
 from segcal.kernels.reliability import count_voxels
-from segcal.statistics.additive import AdditiveTable
+from segcal.statistics.additive import AdditiveTable, Confusion, Flips, FreeEnergy, Likelihood, Ranking
 from segcal.statistics.boundary import Bands, LabelBands
-from segcal.statistics.counts import Confusion, Flips, FreeEnergy, Likelihood, Ranking
 from segcal.statistics.reliability import Curve, curves_by_band, curves_by_region
 from segcal.statistics.surface import Surface
 from segcal.statistics.voxel_sample import VoxelSample

@@ -14,8 +14,9 @@ from typing import Any
 from msgspec import Struct, convert, to_builtins
 
 from segcal.benchmark.protocol import digest as make_digest
+from segcal.checks import check_choice
 from segcal.documents import parse_json
-from segcal.errors import ArtifactError, InputError
+from segcal.errors import ArtifactError
 from segcal.kernels.threads import one_thread
 from segcal.studies import (
     binning,
@@ -71,8 +72,7 @@ def choose_studies(names: Sequence[str] | None) -> tuple[str, ...]:
     if tuple(names) == (ALL,):
         return tuple(STUDIES)
     for name in names:
-        if not isinstance(name, str) or name not in STUDIES:
-            raise InputError(f"no study is named {name!r}. Choose one of: {', '.join(STUDIES)}.")
+        check_choice(name, "study", STUDIES)
     return tuple(dict.fromkeys(names))
 
 

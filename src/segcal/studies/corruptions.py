@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from scipy.ndimage import correlate1d
 
+from segcal.checks import check_choice
 from segcal.errors import InputError
 
 Picture = NDArray[np.float32]
@@ -111,8 +112,8 @@ def to_image(picture: NDArray[np.floating]) -> Image.Image:
 def _check(picture: NDArray[np.floating], name: str, strength: str, kind: str | None) -> None:
     if strength not in STRENGTHS:
         raise InputError(f"strength is {strength!r}, but it must be 'mild' or 'strong'. Choose one of the two.")
-    if kind is not None and kind not in CORRUPTIONS:
-        raise InputError(f"no corruption is named {kind!r}. Choose one of: {', '.join(CORRUPTIONS)}.")
+    if kind is not None:
+        check_choice(kind, "corruption", CORRUPTIONS)
     if picture.ndim != 3 or picture.shape[0] not in (1, 3):
         raise InputError(
             f"picture {name!r} has shape {picture.shape}, but (channels, height, width) with 1 or 3 channels is "

@@ -20,8 +20,7 @@ from segcal.report.figures import Drawn, new_figure, show_picture, styled
 from segcal.report.pictures import Encoded, encode_values
 from segcal.report.table import Cell, Column, Group, Row, Table
 from segcal.studies.corruptions import BLUR_TAPS, CORRUPTIONS, SETTINGS, STRENGTHS, corrupt
-from segcal.studies.facts import paired_differences
-from segcal.studies.setting import NothingToStudyError, Setting
+from segcal.studies.setting import NothingToStudyError, Setting, paired_differences
 from segcal.studies.study import Outcome, Study, interval_cell, task_groups
 from segcal.summary import Bootstrap, Difference, Estimate
 

@@ -8,8 +8,7 @@ from torch import Tensor
 
 from segcal.cases.base import Cases
 from segcal.errors import InputError
-from segcal.studies.factor import FactorData
-from segcal.studies.runnable import Model, Runnable, Way, embedded_models, model_outcome
+from segcal.studies.factor import FactorData, Model, Runnable, Way, embedded_models, model_outcome
 from segcal.studies.study import Outcome, Study
 
 # Shares of the shorter in-plane side of an image that crops have.

@@ -1,8 +1,12 @@
-"""From a benchmark, its summary and its studies to the document that the report page shows."""
+"""From a benchmark, its summary and its studies to the document that the report page shows.
+
+The numbers that the verdict on a task is written from are read from the units of the benchmark.
+"""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
 from msgspec import Struct
 
 from segcal.benchmark.pipelines import Pipeline
@@ -12,14 +16,18 @@ from segcal.errors import SegcalError
 from segcal.evaluation.audit import audit
 from segcal.fitting.artifact import load
 from segcal.metrics import METRICS
+from segcal.names import class_titles
 from segcal.report import document as doc
-from segcal.report.curves import band_rows, class_rows, curves_of, pipeline_curves, shown_classes
-from segcal.report.verdict import PartCounts, Verdict, make_verdict
+from segcal.report.curves import BINS, band_rows, class_rows, curves_of, pipeline_curves, shown_classes
+from segcal.report.verdict import Change, Facts, FlipCount, Honesty, PartCounts, Verdict, make_verdict
+from segcal.statistics import CaseTables
 from segcal.statistics.additive import total_of
-from segcal.studies.facts import find_facts, total_tables
+from segcal.studies.setting import paired_differences
 from segcal.studies.worst_cases import WorstCasesData
-from segcal.summary import ResultRow, Summary
+from segcal.summary import ResultRow, Summary, over_repeats
 
+UNCALIBRATED = Pipeline("mean_logits", "identity")
+MATRIX = Pipeline("mean_logits", "ms")
 BY_RULE = "on {count} validation cases that it was not fitted to, as segcal fit does"
 BY_LOSS = "because it has the lowest loss on the validation voxels of those that keep the mask"
 # So many names of cases are listed of each part, and the numbers of so many test cases are kept one by one.
@@ -111,7 +119,7 @@ def task_section(
         id=f"{task}→{test_on}" if test_on else task,
         task=task,
         test_on=test_on,
-        classes=doc.class_titles(first[0].header.class_names, first[0].header.num_classes),
+        classes=list(class_titles(first[0].header.class_names, first[0].header.num_classes)),
         shown_classes=classes,
         background=first[0].header.background,
         baseline=baseline if baseline in units else None,
@@ -213,3 +221,62 @@ def _audit(folder: Path, unit: Unit) -> doc.AuditFacts | None:
     except (SegcalError, OSError):
         return None
     return doc.AuditFacts(found.passed, str(found))
+
+
+def find_facts(results: Results, summary: Summary, task: str, chosen: Pipeline, test_on: str = "") -> Facts:
+    """Collect the facts of a task, or of another one (`test_on`) that its calibrators were tested on.
+
+    The chosen pipeline is judged against the same pooling without a calibrator.
+    """
+    before = results.repeats(task, Pipeline(chosen.pooling, "identity").title, test_on)
+    after = results.repeats(task, chosen.title, test_on)
+    matrix = results.repeats(task, MATRIX.title, test_on)
+    matrix = matrix if len(matrix) == len(before) else []  # not finished
+    tables, calibrated = total_tables(before), total_tables(after)
+    spread = [number for unit in before for number in unit.numbers("free_energy_std") if number is not None]
+    aces = [over_repeats([METRICS["ace"](unit.tables) for unit in units]).value for units in (before, after)]
+    return Facts(
+        task=test_on or task,
+        calibrator=chosen.calibrator,
+        title=chosen.make(2).title,
+        keeps=chosen.preserves is not None,
+        everywhere=Honesty.of(tables.reliability[BINS]["all"]),
+        change=_compare_units(before, after, summary),
+        flips=_count_flips(after),
+        everywhere_after=Honesty.of(calibrated.reliability[BINS]["all"]),
+        boundary=_boundary(tables),
+        boundary_after=_boundary(calibrated),
+        offset=float(np.mean(spread)) if spread else None,
+        ace=(aces[0], aces[1]),
+        matrix_flips=_count_flips(matrix) if matrix else None,
+        matrix_change=_compare_units(before, matrix, summary) if matrix else {},
+    )
+
+
+def total_tables(units: Sequence[UnitResult]) -> CaseTables:
+    """Return the tables of the test cases of all repeats together."""
+    return total_of({str(unit.unit.repeat): unit.tables for unit in units})
+
+
+def _compare_units(before: Sequence[UnitResult], after: Sequence[UnitResult], summary: Summary) -> dict[str, Change]:
+    """Return the paired change of each metric, with the intervals of the benchmark's bootstrap."""
+    first, second = (
+        summary.numbers(units[0].unit.task, units[0].header.title, units[0].unit.test_on) for units in (before, after)
+    )
+    gaps = paired_differences(before, after, summary.bootstrap)
+    return {name: Change(first[name].value, second[name].value, gap) for name, gap in gaps.items()}
+
+
+def _count_flips(units: Sequence[UnitResult]) -> FlipCount:
+    """Return what was flipped in the test cases of all repeats."""
+    counted = total_of({str(unit.unit.repeat): unit.flip_bands for unit in units})
+    harmful, beneficial, neutral = (int(count) for count in counted.flips.sum(axis=0))
+    total = harmful + beneficial + neutral
+    near = int(counted.flips[0].sum()) / total if total else None
+    return FlipCount(int(counted.voxels.sum()), (harmful, beneficial, neutral), near)
+
+
+def _boundary(tables: CaseTables) -> Honesty | None:
+    if tables.bands is None or not tables.bands.curves[BINS].count[0].any():
+        return None
+    return Honesty.of(tables.bands.curves[BINS][0])

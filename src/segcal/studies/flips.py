@@ -23,7 +23,8 @@ from segcal.benchmark.tasks import Task
 from segcal.calibrators.base import Calibrator
 from segcal.cases.base import Case
 from segcal.evaluation.slabs import calibrated_scores
-from segcal.report.case_maps import decisions, picture_of, slice_of
+from segcal.numerics import decided, winner
+from segcal.report.case_maps import picture_of, slice_of
 from segcal.report.document import TaskSection
 from segcal.report.figures import COLOURS, Drawn, new_figure, shorten, show_classes, show_picture, styled
 from segcal.report.pictures import Encoded, decode_map, encode_indices
@@ -197,8 +198,8 @@ def _maps(case: Case, calibrator: Calibrator) -> tuple[NDArray[np.int64], NDArra
     """Return labels, and the prediction before and after."""
     assert case.labels is not None
     scores = calibrated_scores(calibrator, case)
-    before, after = decisions(case.logits.to(scores.dtype), scores)
-    return case.labels.numpy(), before.numpy(), after.numpy()
+    before = winner(case.logits.to(scores.dtype), axis=0)
+    return case.labels.numpy(), before.numpy(), decided(before, scores).numpy()
 
 
 def _cells(one: FlipShares) -> Iterator[Cell]:

@@ -49,17 +49,12 @@ def run_offsets(setting: Setting) -> Outcome[OffsetsData]:
         if setting.protocol.open(task, "mean_logits").cases.has_offset:
             found[task.name] = {}
             for size, cases in setting.by_members(task):
-                found[task.name][size] = _measure_offsets(cases)
+                rows = evaluate(cases, metrics=["free_energy_std"], replicates=1).rows
+                found[task.name][size] = {row["case"]: row["free_energy_std"] for row in rows}
             examples[task.name] = example_map(cases)
     if not found:
         raise NothingToStudyError("no task has logits with their offset")
     return offset_outcome(found, examples)
-
-
-def _measure_offsets(cases: Cases) -> dict[str, float | None]:
-    """Return the spread of the free energy of each case."""
-    result = evaluate(cases, metrics=["free_energy_std"], replicates=1)
-    return {row["case"]: row["free_energy_std"] for row in result.rows}
 
 
 def offset_outcome(

@@ -2,29 +2,66 @@
 
 ``segcal benchmark`` and ``segcal demo`` pass on what they have just computed; ``segcal report`` reads a folder of
 results once, and goes the same way.
+
+Figures are those of the studies, of the diagrams that the page draws itself, and of a shift: what a shift of all logits
+does to a calibrator is Fig. 1a, two inputs with one softmax, and what comes out.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import torch
 from msgspec import Struct, convert
+from numpy.typing import NDArray
 
 from segcal.atomic import write_text
-from segcal.benchmark.results import read_results
+from segcal.benchmark.pipelines import Pipeline
+from segcal.benchmark.results import Unit, read_results
 from segcal.benchmark.summaries import summarise
+from segcal.calibrators.base import Calibrator
 from segcal.documents import parse_json
 from segcal.errors import ArtifactError, InputError, SegcalError
-from segcal.report.document import Document
-from segcal.report.figures import SVG_SIGNATURE, to_svg
+from segcal.evaluation.violations import adversarial, shift_change
+from segcal.fitting.artifact import load
+from segcal.report.document import Document, TaskSection
+from segcal.report.figures import (
+    COLOURS,
+    MARKERS,
+    SVG_SIGNATURE,
+    Drawn,
+    new_figure,
+    reliability_figure,
+    shorten,
+    styled,
+    to_svg,
+)
 from segcal.report.page import PAGE_SIGNATURE, PageFigure, write_page
-from segcal.studies import read_outcomes
+from segcal.studies import STUDIES, read_outcomes
 from segcal.studies.document import make_document
-from segcal.studies.figures import result_figures
+from segcal.studies.reliability import panel_figure
 from segcal.studies.run import Finished
 from segcal.target import check_file
 
 PAGE = "report.html"
 NO_FIGURES = "Figures of the studies are left out: install them with pip install 'segcal[report]'."
+# The order of the page, which begins with what is easiest to see; other studies follow.
+ORDER = (
+    "worst_cases", "reliability", "flips", "regions", "detection", "calibration_size", "binning", "covariate_shift",
+    "offsets",
+)  # fmt: skip
+SHIFT_TEXT = (
+    "Two sets of raw scores that differ by one number for all classes mean the same to the network. "
+    "The voxel is the one of the audit on which the calibrator's answer differs most."
+)
+MOST_CLASSES = 8
+# Of the voxels that an audit tries, every so many are enough for one example.
+SPARSE = 31
+VISIBLE_SHIFTS = (5.0, 30.0, 1000.0)
+VISIBLE = 0.1
+Values = NDArray[np.float64]
 
 
 def write_report(
@@ -110,3 +147,133 @@ def _reduced(folder: Path) -> list[str]:
         return convert(parse_json((folder / "verdict.json").read_text("utf-8"))["reduced"], list[str])
     except (OSError, ValueError, KeyError, TypeError):
         return []
+
+
+def result_figures(studies: Mapping[str, Struct], sections: Mapping[str, TaskSection], folder: Path) -> list[Drawn]:
+    """Return all figures of a folder of results, from the data of its studies and the page's section of each task."""
+    drawn = study_figures(studies, sections)
+    if "reliability" in studies:
+        drawn.append(panel_figure(studies["reliability"]))  # type: ignore[arg-type]
+    for section in sections.values():
+        if section.baseline and section.chosen:
+            titles = {"before": section.baseline, "after": section.chosen}
+            drawn += [*_diagrams(section, titles), _scatter(section, titles)]
+    for section in sections.values():
+        drawn += _shifts(section, folder)
+    return drawn
+
+
+def study_figures(studies: Mapping[str, Struct], sections: Mapping[str, TaskSection]) -> list[Drawn]:
+    """Return the figures of the studies, task by task, in the order of the page."""
+    names = [name for name in dict.fromkeys((*ORDER, *STUDIES)) if name in studies]
+    return [
+        drawn
+        for section in sections.values()
+        for name in names
+        for drawn in STUDIES[name].figures(studies[name], section)
+    ]
+
+
+def _diagrams(section: TaskSection, titles: Mapping[str, str]) -> Iterator[Drawn]:
+    """Yield reliability before and after in every part, as files only."""
+    stages = {stage: section.curves[title] for stage, title in titles.items()}
+    parts: list[tuple[str, str, str, int | None]] = [("all", "all voxels", "all", None)]
+    if section.background and stages["before"].foreground is not None:
+        parts.append(("foreground", "voxels of structures", "foreground", None))
+    edges = [band.start for band in section.bands.get(titles["before"], [])]
+    parts += [(f"band{k}", f"from {edge:g} voxels off the boundary", "bands", k) for k, edge in enumerate(edges)]
+    named = [section.classes[number] for number in section.shown_classes]
+    parts += [(f"class{k}", f"probability of class {text}", "classes", k) for k, text in enumerate(named)]
+    for name, title, key, number in parts:
+        found = {stage: getattr(own, key) for stage, own in stages.items()}
+        curves = found if number is None else {stage: own[number] for stage, own in found.items()}
+        draw = partial(reliability_figure, curves, title, "this class" if key == "classes" else "right")
+        yield Drawn(f"before_after_{section.task}_{name}", section.task, title, "", draw, on_page=False)
+
+
+def _scatter(section: TaskSection, titles: Mapping[str, str]) -> Drawn:
+    dice, error = section.cases.dice, section.cases.ece
+    stages = {stage: list(zip(dice[title], error[title], strict=True)) for stage, title in titles.items()}
+    title = f"ECE against Dice: {section.task}"
+    return Drawn(f"scatter_{section.task}", section.task, title, "", partial(scatter_figure, stages, title), False)
+
+
+@styled()
+def scatter_figure(stages: Mapping[str, Sequence[tuple[float | None, float | None]]], title: str = "") -> Any:
+    """Return calibration error against Dice, one dot per case and stage; cases without a value are left out."""
+    figure, axes = new_figure(1, 1, 4.8, 3.6)
+    axis = axes[0, 0]
+    for number, (label, pairs) in enumerate(stages.items()):
+        known = [(dice, 100 * error) for dice, error in pairs if dice is not None and error is not None]
+        style = {"c": COLOURS[number % 8], "marker": MARKERS[number % 8]}
+        axis.scatter([x for x, _ in known], [y for _, y in known], s=18, alpha=0.8, label=shorten(label), **style)
+    axis.set(xlim=(0, 1), ylim=(0, None), xlabel="Dice", ylabel="calibration error in %", title=shorten(title, 60))
+    axis.legend()
+    return figure
+
+
+def _shifts(section: TaskSection, folder: Path) -> Iterator[Drawn]:
+    """Yield the shifted-logit illustration of the chosen calibrator, and of matrix scaling if it was fitted."""
+    for title in dict.fromkeys((section.chosen or "", "ms(mean_logits)")):
+        row = next((row for row in section.rows if row.pipeline == title), None)
+        if row is None or row.calibrator == "identity" or "," in title:
+            continue
+        unit = Unit(task=section.task, repeat=0, pipeline=Pipeline(row.pooling, row.calibrator))
+        try:
+            calibrator = load(folder / unit.calibrator_path).calibrator
+        except (SegcalError, OSError):
+            continue
+        draw = partial(shift_figure, calibrator, title, section.classes)
+        heading = f"What a shift of all scores does: {title}"
+        yield Drawn(f"shift_{section.task}_{row.calibrator}", section.task, heading, SHIFT_TEXT, draw)
+
+
+@styled()
+def shift_figure(calibrator: Calibrator, name: str = "", classes: Sequence[str] | None = None) -> Any:
+    """Return the illustration for a fitted calibrator, with the voxel of its audit on which a shift changes most."""
+    change, shift, logits, before, after = _clearest(calibrator)
+    softmax = np.exp(logits - logits.max())
+    softmax /= softmax.sum()
+    shown = sorted(np.argsort(-np.maximum(before, after), kind="stable")[:MOST_CLASSES].tolist())
+    labels = [f"class {k}" if classes is None else shorten(classes[k], 14) for k in shown]
+    figure, axes = new_figure(1, 3, 9.2, 3.1)
+    place = np.arange(len(shown))
+    verdict = "the same" if change < 1e-6 else "not the same"
+    panels = (
+        ("raw scores", logits, logits + shift, f"shifted by {shift:g}"),
+        ("the network's own probabilities", softmax, softmax, "the same"),
+        (f"after {shorten(name or 'calibration', 24)}", before, after, verdict),
+    )
+    for axis, (title, first, second, note) in zip(axes[0], panels, strict=True):
+        for number, (values, label) in enumerate(((first, "scores z"), (second, f"scores z + {shift:g}"))):
+            axis.bar(place + 0.4 * number - 0.2, values[shown], 0.4, color=COLOURS[number], label=label)
+        axis.set(title=f"{title}:\n{note}", xticks=place)
+        axis.set_xticklabels(labels, rotation=35 if len(shown) > 4 else 0)
+    for axis in axes[0, 1:]:
+        axis.set_ylim(0, 1)
+    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
+    return figure
+
+
+@torch.no_grad()
+def _clearest(calibrator: Calibrator) -> tuple[float, float, Values, Values, Values]:
+    """Return the largest change, the smallest shift that anyone can see, and the voxel where it changes most.
+
+    Of this voxel: its logits, and the probabilities of the calibrator without the shift and with it.
+    """
+    voxels = adversarial(calibrator.num_classes)[::SPARSE].round(decimals=3)
+    if not calibrator.pointwise:
+        change, found = shift_change(calibrator, voxels)
+        first, second = (np.array(found[key], float) for key in ("probabilities", "and after the shift"))
+        return change, float(found["the same plus"]), np.array(found["logits"], float), first, second
+    before = calibrator(voxels)
+    worst = 0.0
+    for shift in (*VISIBLE_SHIFTS, VISIBLE_SHIFTS[0]):  # the first again, where none of them can be seen
+        after = calibrator(voxels + shift)
+        worst = max(worst, float((after - before).abs().max()))
+        changes = (after.exp() - before.exp()).abs().amax(1)
+        place = int(changes.argmax())
+        if float(changes[place]) > VISIBLE:
+            break
+    first, second = (each[place].exp().double().numpy() for each in (before, after))
+    return worst, shift, voxels[place].double().numpy(), first, second

@@ -88,9 +88,7 @@ def _chosen(setting: Setting, task: str) -> dict[str, ChosenCurves]:
     found = {}
     for role, pipeline in choose_pipelines(setting, task).items():
         curves = [unit.tables.reliability[BINS]["all"] for unit in setting.results.repeats(task, pipeline.title)]
-        total = curves[0]
-        for curve in curves[1:]:
-            total = total + curve
+        total = sum(curves[1:], curves[0])
         ace, apart = setting.summary.numbers(task, pipeline.title)["ace"], [_binned(curve) for curve in curves]
         found[role] = ChosenCurves(pipeline.title, pipeline.preserves, ace, _binned(total), apart)
     return found

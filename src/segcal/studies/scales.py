@@ -9,8 +9,7 @@ from torch.nn import functional
 from segcal.cases.base import Cases
 from segcal.errors import InputError
 from segcal.pooling import pool
-from segcal.studies.factor import FactorData
-from segcal.studies.runnable import Model, Runnable, Way, embedded_models, model_outcome
+from segcal.studies.factor import FactorData, Model, Runnable, Way, embedded_models, model_outcome
 from segcal.studies.study import Outcome, Study
 
 SCALES = (0.5, 0.75, 1.0, 1.25, 1.5, 1.75)

@@ -1,6 +1,6 @@
 """The setting of a study: a finished benchmark, and the means to read its cases and calibrators again."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -8,7 +8,7 @@ import torch
 
 from segcal.benchmark.pipelines import Pipeline
 from segcal.benchmark.protocol import Protocol
-from segcal.benchmark.results import Results, Unit
+from segcal.benchmark.results import Results, Unit, UnitResult
 from segcal.benchmark.tasks import Task
 from segcal.calibrators.base import Calibrator
 from segcal.calibrators.identity import Identity
@@ -19,8 +19,9 @@ from segcal.fitting.choice import Candidate, Tried, candidates, decide
 from segcal.fitting.division import group_names
 from segcal.fitting.scores import measure
 from segcal.fitting.voxels import StreamedVoxels
-from segcal.metrics import find_metrics
-from segcal.summary import Summary
+from segcal.metrics import METRICS, find_metrics
+from segcal.report.verdict import COMPARED
+from segcal.summary import Bootstrap, Difference, Summary, difference
 
 
 class NothingToStudyError(Exception):
@@ -82,6 +83,18 @@ def count_stages(cases: Cases, calibrators: Mapping[str, Calibrator], metrics: t
         for name, counted in counter.count_each(case, calibrators)[1].items():
             stages[name].add(case.id, counted.tables)
     return stages
+
+
+def paired_differences(
+    before: Sequence[UnitResult], after: Sequence[UnitResult], bootstrap: Bootstrap
+) -> dict[str, Difference]:
+    """Return the paired difference of each metric between units of the same cases."""
+    draws = bootstrap.draws([len(unit.rows) for unit in after])
+    found = {}
+    for name in (each for each in COMPARED if each in after[0].rows[0].metrics):
+        first, second = ([unit.column(name) for unit in units] for units in (before, after))
+        found[name] = difference(first, second, draws, METRICS[name].better, bootstrap.level)
+    return found
 
 
 class Default(NamedTuple):

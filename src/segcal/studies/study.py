@@ -3,7 +3,6 @@
 ``studies/NAME.json`` has the data after a header, ``tables/STEM.{md,csv,tex}`` the tables.
 """
 
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,8 +11,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import numpy as np
 from msgspec import Struct, convert, to_builtins
 
-from segcal.atomic import write_text
-from segcal.documents import parse_json
+from segcal.documents import parse_json, write_json
 from segcal.report.document import TaskSection
 from segcal.report.figures import Drawn, line_style, shorten
 from segcal.report.paper_tables import FOLDER as TABLES
@@ -54,8 +52,7 @@ class Outcome(Generic[Data]):
         written = [path for stem, table in self.tables.items() for path in table.write(Path(results) / TABLES, stem)]
         header = StudyHeader(SCHEMA, name, digest, [path.name for path in written])
         plain = to_builtins(header) | to_builtins(self.data)
-        text = json.dumps(plain, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-        return [write_text(Path(results) / FOLDER / f"{name}.json", text), *written]
+        return [write_json(Path(results) / FOLDER / f"{name}.json", plain), *written]
 
 
 class Study(NamedTuple):

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from segcal.resample import defined_mean
 from segcal.trust.conformal import p_value
 from segcal.trust.table import Floats, SumTable
 
@@ -55,11 +56,7 @@ def statistics_of(table: SumTable, titles: Sequence[str], together: bool = True)
         return Statistics(table.ids, tuple(names), rows)
     draws = tuple(dict.fromkeys(table.groups))
     own = [rows[[group == draw for group in table.groups]] for draw in draws]
-    known = [~np.isnan(each) for each in own]
-    sums = [np.where(there, each, 0).sum(0) for there, each in zip(known, own, strict=True)]
-    counts = np.array([each.sum(0) for each in known])
-    means = np.where(counts > 0, np.array(sums) / np.maximum(counts, 1), np.nan)
-    return Statistics(draws, tuple(names), means)
+    return Statistics(draws, tuple(names), np.array([defined_mean(each, axis=0) for each in own]))
 
 
 def deviations(rows: Floats) -> Floats:

@@ -34,9 +34,10 @@ from segcal.errors import InputError
 from segcal.evaluation.slabs import Slab, score_slabs
 from segcal.fitting.certificate import Fitted
 from segcal.fitting.reference import LossCurves, Reference, read_numbers
+from segcal.numerics import decided, winner
 from segcal.target import entries
 from segcal.trust.conformal import count_draws, draws_needed, first_controlled
-from segcal.trust.sums import THRESHOLDS, decided
+from segcal.trust.sums import THRESHOLDS
 
 # What a voxel of a nested map is: outside, in the outer mask, in the mask, in the inner mask.
 OUTSIDE, OUTER, MASK, INNER = range(4)
@@ -169,7 +170,7 @@ def label_sets(
 
 
 def _probs(slab: Slab) -> tuple[Tensor, Tensor]:
-    return torch.softmax(slab.scores[0], dim=0), decided(slab.logits[0], slab.scores[0])
+    return torch.softmax(slab.scores[0], dim=0), decided(winner(slab.logits[0], axis=0), slab.scores[0])
 
 
 def _like(value: float, other: Tensor) -> Tensor:

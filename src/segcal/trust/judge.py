@@ -16,6 +16,7 @@ import numpy as np
 from segcal.errors import InputError
 from segcal.fitting.certificate import Fitted
 from segcal.fitting.reference import Reference
+from segcal.names import class_titles
 from segcal.trust.atypical import rarity, statistics_of
 from segcal.trust.conformal import check_level, count_draws, draws_needed, p_value
 from segcal.trust.estimates import (
@@ -79,7 +80,7 @@ class Judge:
         numbers = range(len(reference.curves))
         return cls(
             reference=table,
-            titles=fitted.class_names or tuple(f"class {number}" for number in numbers),
+            titles=class_titles(fitted.class_names, len(numbers)),
             structures=tuple(numbers)[1 if background else 0 :],
             level=level,
             tau=tau,

@@ -37,8 +37,7 @@ from segcal.fitting.reference import (
 )
 from segcal.fitting.request import FitData, read_data
 from segcal.trust.conformal import count_draws, mean_over_draws
-from segcal.trust.sums import THRESHOLDS, CaseSums, Floats, sum_case
-from segcal.trust.table import reference_case
+from segcal.trust.sums import THRESHOLDS, CaseSums, Floats, reference_case, sum_case
 
 Step = Callable[[str], None]
 

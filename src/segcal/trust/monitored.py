@@ -6,8 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from segcal.atomic import write_text
-from segcal.documents import json_text, read_json
+from segcal.documents import read_json, write_json
 from segcal.errors import ArtifactError, InputError
 
 VERSION = 1
@@ -115,5 +114,4 @@ def read_state(path: Path, reference: str) -> list[StreamDraw]:
 
 def write_state(path: Path, reference: str, draws: list[StreamDraw]) -> None:
     """Write the file anew, as a whole."""
-    state = StreamState(reference=reference, draws=draws)
-    write_text(path, json_text(msgspec.to_builtins(state), indent=1) + "\n")
+    write_json(path, msgspec.to_builtins(StreamState(reference=reference, draws=draws)))

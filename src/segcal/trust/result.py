@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from segcal.atomic import write_text
-from segcal.documents import json_text
+from segcal.documents import write_json
 from segcal.names import clean, csv_cell
 
 SCHEMA = 1
@@ -110,7 +110,7 @@ class Trust:
 
     def to_json(self, path: str | os.PathLike[str]) -> None:
         """Write everything; what is not defined is null."""
-        write_text(path, json_text(self.to_plain(), indent=1) + "\n")
+        write_json(path, self.to_plain())
 
     def to_plain(self) -> dict[str, Any]:
         """Return everything as dicts, lists and numbers."""

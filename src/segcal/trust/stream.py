@@ -23,11 +23,12 @@ from segcal.cases.base import CaseError, Cases
 from segcal.cases.parallel import Workers, map_ids
 from segcal.errors import InputError
 from segcal.evaluation.evaluate import check_match
-from segcal.fitting.artifact import load
+from segcal.fitting.artifact import to_fitted
 from segcal.fitting.certificate import Fitted
 from segcal.fitting.division import group_names
 from segcal.fitting.fit import check_device
 from segcal.fitting.reference import Reference, read_numbers, written_numbers
+from segcal.names import class_titles
 from segcal.target import claim_beside
 from segcal.trust.atypical import Statistics, atypical_p, most_unusual, statistics_of
 from segcal.trust.drift import StreamEvidence, weigh
@@ -74,7 +75,7 @@ def monitor(
     for name, value in (("rate", rate), ("stream_rate", stream_rate)):
         if not 0 < value < 1:
             raise InputError(f"{name} is {value:g}, but a chance between 0 and 1 is needed. Use 0.01 for 1 in 100.")
-    known = load(fitted) if isinstance(fitted, str | os.PathLike) else fitted
+    known = to_fitted(fitted)
     reference = known_reference(known)
     opened = as_cases(cases, **declared)
     check_match(known, opened)
@@ -122,8 +123,7 @@ class _Watch:
     """The reference, and a stream that grows."""
 
     def __init__(self, fitted: Fitted, reference: Reference, path: Path | None, background: bool) -> None:
-        classes = len(reference.curves)
-        self._titles = fitted.class_names or tuple(f"class {number}" for number in range(classes))
+        self._titles = class_titles(fitted.class_names, len(reference.curves))
         self._first, self._path = 1 if background else 0, path
         table = SumTable.read(reference)
         self._known: Statistics = statistics_of(table, self._titles)

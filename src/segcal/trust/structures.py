@@ -12,7 +12,7 @@ from segcal.cases.base import CaseError, Cases
 from segcal.cases.parallel import Workers, map_ids
 from segcal.errors import InputError
 from segcal.evaluation.evaluate import check_match
-from segcal.fitting.artifact import load
+from segcal.fitting.artifact import to_fitted
 from segcal.fitting.certificate import Fitted
 from segcal.fitting.fit import check_device
 from segcal.fitting.reference import HELD_OUT, OUT_OF_FOLD, VALIDATION, Reference, ReferenceCase, calibrator_digest
@@ -20,7 +20,8 @@ from segcal.trust.biomarkers import Derived, derive, parse_biomarker
 from segcal.trust.judge import Judge
 from segcal.trust.learn import Summer
 from segcal.trust.result import BiomarkerRow, Trust
-from segcal.trust.table import SumTable, reference_case
+from segcal.trust.sums import reference_case
+from segcal.trust.table import SumTable
 
 LEVEL, TAU = 0.9, 0.7
 PROMISES = {
@@ -74,7 +75,7 @@ def trust(
     >>> [row["case"] for row in trust(fitted, logits[20:]).rows]
     ['0', '1', '2', '3']
     """
-    known = load(fitted) if isinstance(fitted, str | os.PathLike) else fitted
+    known = to_fitted(fitted)
     reference = known_reference(known)
     opened = as_cases(cases, **declared)
     check_match(known, opened, ignore_pooling)

@@ -26,7 +26,9 @@ from torch import Tensor
 from segcal.calibrators.base import Calibrator
 from segcal.cases.base import Case
 from segcal.evaluation.slabs import Slab, score_slabs
-from segcal.numerics import winner
+from segcal.fitting.reference import ReferenceCase, written_numbers
+from segcal.numerics import decided, winner
+from segcal.resample import defined_mean
 from segcal.types import IGNORED
 
 Floats = NDArray[np.float64]
@@ -127,6 +129,18 @@ def sum_case(calibrator: Calibrator, case: Case, members: Iterable[Tensor] = ())
     return sums
 
 
+def reference_case(sums: CaseSums) -> ReferenceCase:
+    """Return what is kept of a case; `SumTable` reads the same digits of a new case as of a remembered one."""
+    nothing = np.full_like(sums.mask, np.nan)
+    truth = sums.truth
+    labelled = [nothing] * 3 if truth is None else [truth.truth, truth.found, truth.counted]
+    agreement = nothing if sums.agreement is None else sums.agreement
+    columns = [sums.mask, sums.prob, sums.hit, sums.spread, sums.edge, sums.edge_prob, agreement, *labelled]
+    disagreement = np.nan if sums.disagreement is None else sums.disagreement
+    alone = written_numbers([sums.voxels, sums.size, sums.entropy, disagreement])
+    return ReferenceCase(sums.case, sums.group, f"{alone} {written_numbers(np.stack(columns, 1))}")
+
+
 def voxel_size(spacing: tuple[float, ...] | None) -> tuple[float, str]:
     """Return the size of a voxel and its unit, from a spacing in millimetres.
 
@@ -136,13 +150,6 @@ def voxel_size(spacing: tuple[float, ...] | None) -> tuple[float, str]:
     if spacing is None or len(spacing) not in (2, 3):
         return 1.0, "voxels"
     return math.prod(spacing) / (ML if len(spacing) == 3 else CM2), "ml" if len(spacing) == 3 else "cm²"
-
-
-def decided(logits: Tensor, scores: Tensor) -> Tensor:
-    """Return the class of each voxel ``(classes, n)``: the old one, unless another is strictly above it after."""
-    before = winner(logits, axis=0)
-    stays = scores.gather(0, before[None])[0] >= scores.amax(0)
-    return torch.where(stays, before, winner(scores, axis=0))
 
 
 def touching(classes: Tensor) -> Tensor:
@@ -170,10 +177,8 @@ def agreement_of(masks: Iterable[Tensor], classes: int) -> Floats | None:
         total = (both.sum(0) + both.sum(1)).double().numpy()
         with np.errstate(invalid="ignore"):
             found.append(2 * both.diagonal().double().numpy() / total)
-    known = ~np.isnan(found)
-    counts = known.sum(0)
-    means = np.where(known, found, 0).sum(0) / np.maximum(counts, 1)
-    return np.where(counts > 0, means, np.nan)
+    means: Floats = defined_mean(np.array(found), axis=0)
+    return means
 
 
 def _decided(members: Iterable[Tensor], mask: Tensor | None) -> Iterator[Tensor]:
@@ -192,7 +197,7 @@ def _add(sums: CaseSums, slab: Slab, case: Case, edge: Tensor) -> None:
         kept = case.mask[slab.where].reshape(-1)
         logits, scores, on_edge = logits[:, kept], scores[:, kept], on_edge[kept]
         labels = None if labels is None else labels[kept]
-    probs, mask = torch.softmax(scores, dim=0), decided(logits, scores)
+    probs, mask = torch.softmax(scores, dim=0), decided(winner(logits, axis=0), scores)
     own = probs.gather(0, mask[None])[0].double()
     on_edge = on_edge.to(mask.device)
     sums.voxels += mask.numel()

@@ -16,8 +16,8 @@ from dataclasses import dataclass, fields
 import numpy as np
 from numpy.typing import NDArray
 
-from segcal.fitting.reference import OF_CASE, OF_CLASS, Reference, ReferenceCase, read_numbers, written_numbers
-from segcal.trust.sums import CaseSums
+from segcal.fitting.reference import OF_CASE, OF_CLASS, Reference, ReferenceCase, read_numbers
+from segcal.trust.sums import CaseSums, reference_case
 
 Floats = NDArray[np.float64]
 
@@ -106,18 +106,6 @@ class SumTable:
     def outside(self) -> Floats:
         """Probability outside the mask, as a share of all of it."""
         return _share(self.prob - self.hit, self.prob)
-
-
-def reference_case(sums: CaseSums) -> ReferenceCase:
-    """Return what is kept of a case; `SumTable` reads the same digits of a new case as of a remembered one."""
-    nothing = np.full_like(sums.mask, np.nan)
-    truth = sums.truth
-    labelled = [nothing] * 3 if truth is None else [truth.truth, truth.found, truth.counted]
-    agreement = nothing if sums.agreement is None else sums.agreement
-    columns = [sums.mask, sums.prob, sums.hit, sums.spread, sums.edge, sums.edge_prob, agreement, *labelled]
-    disagreement = np.nan if sums.disagreement is None else sums.disagreement
-    alone = written_numbers([sums.voxels, sums.size, sums.entropy, disagreement])
-    return ReferenceCase(sums.case, sums.group, f"{alone} {written_numbers(np.stack(columns, 1))}")
 
 
 def _share(part: Floats, whole: Floats) -> Floats:

@@ -16,10 +16,9 @@ from typing import Any
 import numpy as np
 
 from segcal.cases.formats.base import Format, Header, Stored
-from segcal.cases.nifti_file import load_extra
 from segcal.cases.safe_io import check_used, choose_key, used_bytes
 from segcal.documents import read_json, reading
-from segcal.errors import InputError
+from segcal.errors import InputError, load_extra
 
 NUMBERS = {
     "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64",

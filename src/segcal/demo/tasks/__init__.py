@@ -1,10 +1,10 @@
 """Three procedural tasks of our own making, each standing for a kind of real data."""
 
+from segcal.checks import check_choice
 from segcal.demo.tasks.roads import ROADS
 from segcal.demo.tasks.scene import HELD_OUT, TRAINING, VALIDATION, Sample, Task
 from segcal.demo.tasks.streets import STREETS
 from segcal.demo.tasks.tumour import TUMOUR
-from segcal.errors import InputError
 
 TASKS: dict[str, Task] = {"roads": ROADS, "tumour": TUMOUR, "streets": STREETS}
 
@@ -15,8 +15,7 @@ def get_task(name: str) -> Task:
     >>> get_task("roads").class_names
     ('other', 'road')
     """
-    if name not in TASKS:
-        raise InputError(f"no embedded task is named {name!r}. Choose one of: {', '.join(TASKS)}.")
+    check_choice(name, "embedded task", TASKS)
     return TASKS[name]
 
 

@@ -11,7 +11,7 @@ from segcal.benchmark.tasks import OpenTask
 from segcal.cases import ArrayCases
 from segcal.errors import InputError
 from segcal.studies.crop_size import STUDY
-from segcal.studies.runnable import RepredictedCases, compare_models, slice_by_slice
+from segcal.studies.factor import RepredictedCases, compare_models, slice_by_slice
 from segcal.studies.scales import over_scales
 from segcal.studies.setting import NothingToStudyError
 

@@ -1,0 +1,105 @@
+"""The tables of a plan, in the order in which the kernels of a CUDA device read them."""
+
+import torch
+from torch import Tensor
+
+from segcal.kernels.plan import FusedPlan
+
+# A table is searched from where the leading bits of a probability say: eight after the exponent, from 2^-32 to 2^-1.
+SHIFT, FIRST, PLACES = 15, (127 - 32) << 8, 31 << 8
+
+
+def affine_tables(tables: list[Tensor]) -> tuple[tuple[Tensor, Tensor], int]:
+    """Return weights and biases, and how many maps there are: 0 for a diagonal.
+
+    Maps of winners lie next to each other, within rows, within columns.
+    """
+    weight, bias = (table.float().movedim(0, -1) for table in tables)
+    maps = 0 if weight.ndim == 1 else weight.shape[-1]
+    weight = weight.transpose(0, 1) if maps else weight
+    return (weight.contiguous(), bias.contiguous()), maps
+
+
+def sorting_network(size: int) -> list[int]:
+    """Return places to compare, two by two, that sort (Batcher's merging of odd and even)."""
+    found = []
+    p = 1
+    while p < size:
+        k = p
+        while k >= 1:
+            for start in range(k % p, size - k, 2 * k):
+                for i in range(start, min(start + k, size - k)):
+                    if i // (2 * p) == (i + k) // (2 * p):
+                        found += [i, i + k]
+            k //= 2
+        p *= 2
+    return found
+
+
+def drop_tables(tables: list[Tensor]) -> tuple[Tensor, Tensor]:
+    """Return weights by rank, sorted gap and winner, and biases by rank and winner.
+
+    A rank is lower than the first by the sum of the drops above it, of which each is a map of the differences of
+    sorted gaps; what a gap adds is the difference of what the steps to it and from it add.
+    """
+    weight = torch.nn.functional.pad(tables[0].cumsum(1), (0, 0, 1, 0))  # (winner, rank, step)
+    of_gap = torch.nn.functional.pad(weight, (1, 0)) - torch.nn.functional.pad(weight, (0, 1))
+    bias = torch.nn.functional.pad(tables[1].cumsum(1), (1, 0))
+    return of_gap.permute(1, 2, 0).float().contiguous(), bias.T.float().contiguous()
+
+
+def function_tables(form: str, tables: list[Tensor], classes: int) -> tuple[tuple[Tensor, Tensor, Tensor], int]:
+    """Return points with slopes and heights, first guesses, and numbers; then how many points there are."""
+    if form == "mixture":
+        beta, tempered, original, uniform = tables[0].unbind()
+        numbers = torch.stack([beta, tempered, original, uniform / classes]).float()
+        return (numbers, numbers, numbers), 0
+    points, heights, numbers = (table.float() for table in tables)
+    widths = points.diff()
+    # Where points coincide, whatever is above has the higher value.
+    slopes = torch.where(widths > 0, heights.diff() / widths, 1e30)
+    return (torch.cat([points, points.new_zeros(1), slopes, heights]), first_guesses(points), numbers), len(points)
+
+
+def first_guesses(points: Tensor) -> Tensor:
+    """Return how many points lie below each of many small intervals of [0, 1], and the first step of the search.
+
+    Intervals are those of the leading bits of p below a half, and of 1 - p above it: narrow at both ends.
+    """
+    ends = torch.arange(FIRST, FIRST + PLACES + 1, dtype=torch.int32, device=points.device).mul(1 << SHIFT)
+    edges = ends.view(torch.float32).contiguous()
+    edges[0] = 0
+    edges = torch.cat([edges[:-1], 1 - edges.flip(0)])
+    below = torch.searchsorted(points.contiguous(), edges, right=False)
+    most = torch.cat(
+        [torch.searchsorted(points.contiguous(), edges[1:], right=True) - below[:-1], below.new_ones(1)]
+    ).max()
+    step = 2 ** most.log2().floor().long()
+    return torch.cat([below[:-1], step[None]]).int()
+
+
+def curve_tables(plan: FusedPlan, tables: list[Tensor], around: Tensor) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+    """Return contexts, ramps ``(J, 3)`` (slope, start, width), pieces of hats ``(T, 3)``, their steps, and pairs.
+
+    Then how many there are of ramps, pieces, contexts, winners with curves of their own, ramps in a group, and groups.
+    """
+    knots, base, hats, hat_knots, pairs = tables
+    widths = torch.cat([knots.diff(), knots.new_full((1,), torch.inf)])
+    first, terms, steps = 0, [], []
+    slope = base.clone()
+    for number, span in enumerate(plan.spans):
+        own, table = hat_knots[first : first + span], hats[first : first + span]
+        slope = slope + table[0]
+        terms.append(torch.stack([own.new_full((span - 1,), number), own[:-1], 1 / own.diff()], 1))
+        steps.append(table.diff(dim=0))
+        first += span
+    empty = knots.new_zeros(0)
+    given = (
+        around.float().contiguous(),
+        torch.stack([slope, knots, widths], 1).float().contiguous(),
+        torch.cat([empty.reshape(0, 3), *terms]).float().contiguous(),
+        torch.cat([empty.reshape(0, len(base)), *steps]).float().contiguous(),
+        pairs.clamp(min=0).permute(2, 1, 0).float().contiguous(),
+    )
+    pieces, contexts, groups = sum(plan.spans) - len(plan.spans), len(plan.spans), -(-len(base) // plan.group)
+    return given, (len(base), pieces, contexts, len(pairs), plan.group, groups)

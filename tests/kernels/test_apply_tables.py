@@ -1,0 +1,104 @@
+"""Tables for the kernels of CUDA devices, computed with as a kernel computes with them, in NumPy."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from segcal.kernels.apply_tables import (
+    FIRST,
+    PLACES,
+    SHIFT,
+    affine_tables,
+    drop_tables,
+    first_guesses,
+    function_tables,
+    sorting_network,
+)
+
+
+@pytest.mark.parametrize("size", range(1, 14))
+def test_a_network_sorts_all_zeros_and_ones_and_so_everything(size):
+    network = sorting_network(size)
+    for values in itertools.product((0, 1), repeat=size):
+        row = list(values)
+        for i, j in zip(network[::2], network[1::2], strict=True):
+            assert i < j
+            row[i], row[j] = min(row[i], row[j]), max(row[i], row[j])
+        assert row == sorted(values)
+
+
+@pytest.mark.parametrize("size", [20, 33, 64])
+def test_a_network_sorts_many_numbers(size):
+    values = np.random.default_rng(size).normal(size=(size, 500)).round(1)
+    rows = list(values)
+    network = sorting_network(size)
+    for i, j in zip(network[::2], network[1::2], strict=True):
+        rows[i], rows[j] = np.minimum(rows[i], rows[j]), np.maximum(rows[i], rows[j])
+    assert (np.array(rows) == np.sort(values, axis=0)).all()
+
+
+def places(p):
+    """Return which interval of the first guesses a float32 probability is in."""
+    low = p <= np.float32(0.5)
+    bits = np.where(low, p, np.float32(1) - p).astype(np.float32).view(np.int32) >> SHIFT
+    place = np.clip(bits - FIRST, 0, PLACES - 1)
+    return np.where(low, place, 2 * PLACES - 1 - place)
+
+
+@given(st.integers(0, 10**6), st.sampled_from(["even", "steep", "few", "equal"]))
+def test_a_search_from_the_first_guess_finds_how_many_points_are_below(seed, shape):
+    rng = np.random.default_rng(seed)
+    if shape == "even":
+        points = np.linspace(0, 1, 1024)
+    elif shape == "steep":
+        points = 1 / (1 + np.exp(-rng.normal(scale=8, size=300)))
+    else:
+        points = rng.choice([0.0, 1e-12, 0.25, 0.5, 0.75, 1 - 2.0**-24, 1.0], 5 if shape == "equal" else 4)
+    points = np.sort(points).astype(np.float32)
+    p = np.concatenate([rng.random(300) ** rng.integers(1, 30), 1 - rng.random(300) ** 20, points, [0.5, 1.0, 1e-37]])
+    p = p.astype(np.float32)
+    guesses = first_guesses(torch.from_numpy(points)).numpy()
+    assert len(guesses) == 2 * PLACES + 1
+    below, step = guesses[places(p)].astype(np.int64), int(guesses[-1])
+    while step > 0:
+        further = below + step
+        inside = points[np.minimum(further, len(points)) - 1] < p
+        below = np.where((further <= len(points)) & inside, further, below)
+        step //= 2
+    assert (below == np.searchsorted(points, p)).all()
+
+
+def test_pieces_of_a_table_meet_its_points():
+    points, heights = torch.tensor([0.0, 0.2, 0.2, 1.0]), torch.tensor([0.1, 0.3, 0.4, 0.9])
+    (table, _, numbers), knots = function_tables("table", [points, heights, torch.tensor([1e-6, 1e-9])], 3)
+    assert knots == 4
+    assert numbers.tolist() == torch.tensor([1e-6, 1e-9]).tolist()
+    for right, p, expected in ((1, 0.1, 0.2), (1, 0.2, 0.3), (2, 0.2001, 0.4), (3, 0.6, 0.65)):
+        low, slope = table[right - 1], table[knots + right]
+        found = (max(p - float(low), 0) * float(slope)) + float(table[2 * knots + right - 1])
+        assert min(found, float(table[2 * knots + right])) == pytest.approx(expected, abs=1e-6)
+
+
+def test_drops_of_sorted_gaps_are_those_of_their_differences():
+    rng, classes = np.random.default_rng(0), 5
+    matrix, bias = rng.random((classes, 4, 4)), rng.random((classes, 4))
+    weight, offset = (table.numpy() for table in drop_tables([torch.from_numpy(matrix), torch.from_numpy(bias)]))
+    gaps = np.sort(np.append(0, rng.random(4) * 6))
+    for winner in range(classes):
+        expected = np.append(0, np.cumsum(matrix[winner] @ np.diff(gaps) + bias[winner]))
+        assert weight[:, :, winner] @ gaps + offset[:, winner] == pytest.approx(expected, abs=1e-5)
+
+
+def test_maps_lie_by_column_then_row_then_winner():
+    matrix, bias = torch.arange(18.0).reshape(2, 3, 3), torch.arange(6.0).reshape(2, 3)
+    (weight, offset), maps = affine_tables([matrix, bias])
+    assert maps == 2
+    assert weight.shape == (3, 3, 2)
+    assert float(weight[2, 1, 1]) == float(matrix[1, 1, 2])
+    assert float(offset[2, 1]) == float(bias[1, 2])
+    (scale, _), none = affine_tables([torch.tensor([2.0, 3.0]), torch.zeros(2)])
+    assert (scale.tolist(), none) == ([2.0, 3.0], 0)
