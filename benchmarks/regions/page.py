@@ -206,7 +206,7 @@ def main() -> None:
         for task in chosen.tasks:
             for found in measured(chosen.folder, task, chosen.repeats, chosen.voxels, chosen.first):
                 kept[task] = found
-                chosen.results.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+                chosen.results.write_text(json.dumps(kept) + "\n", encoding="utf-8")
         return
     lines = [
         "# Region models: measured\n",
