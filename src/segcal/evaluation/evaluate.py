@@ -262,9 +262,11 @@ def check_match(fitted: Fitted, cases: Cases, ignore_pooling: bool = False) -> N
 def check_regions(calibrator: object, cases: Cases) -> None:
     """Refuse a calibrator of regions for classes, of classes for regions, and of other regions."""
     own = calibrator.regions if isinstance(calibrator, PerRegion) else None
-    if own != cases.regions:
-        words = ["classes" if each is None else f"the regions {each.to_plain()}" for each in (own, cases.regions)]
-        raise InputError(
-            f"the calibrator is for {words[0]}, but the predictions have {words[1]}. "
-            "Use the calibrator that was fitted for this model."
-        )
+    if own == cases.regions:
+        return
+    words = ["classes" if each is None else f"the regions {each}" for each in (own, cases.regions)]
+    declared = f"Declare --regions {own} if these are its outputs, or use" if cases.regions is None else "Use"
+    raise InputError(
+        f"the calibrator is for {words[0]}, but the predictions have {words[1]}. "
+        f"{declared} the calibrator that was fitted for this model."
+    )

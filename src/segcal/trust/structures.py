@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from segcal.calibrators.per_region import PerRegion
 from segcal.cases import as_cases
 from segcal.cases.base import CaseError, Cases
 from segcal.cases.parallel import Failures, Workers, map_ids
@@ -102,6 +103,11 @@ def known_reference(fitted: Fitted) -> Reference:
         raise InputError(
             f"fitted is {type(fitted).__name__}, but what fit, choose or load returned is needed. Pass that, not its "
             ".calibrator."
+        )
+    if isinstance(fitted.calibrator, PerRegion):
+        raise InputError(
+            "the calibrator is for regions, but trust and monitor are for classes that exclude each other. Look at "
+            "segcal evaluate and report on labelled cases of regions."
         )
     if fitted.reference is None:
         raise InputError(
