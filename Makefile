@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup setup-frameworks test-frameworks test test-gpu demo docs pages format clean
+.PHONY: setup setup-frameworks test-frameworks test test-gpu demo docs pages tables format clean
 
 setup: $(VENV)/.ready
 
@@ -56,6 +56,10 @@ pages: setup
 	COLUMNS=100 $(BIN)/python docs/commands.py > build/cli.md && mv build/cli.md docs/cli.md
 	$(BIN)/python docs/figures.py
 	$(BIN)/python docs/notebooks.py
+
+# The tables of docs/benchmarks.md that can be made here; DATA is the folder of the real ensembles, ONLY one table.
+tables: setup
+	$(BIN)/python -m benchmarks.tables $(if $(DATA),--data $(DATA)) $(if $(ONLY),--only $(ONLY))
 
 demo: setup
 	$(BIN)/segcal demo

@@ -65,17 +65,17 @@ def main() -> None:
     logits = smooth(given.classes, given.height, given.width, given.noise)
     place = torch.empty_like(logits)
     copy, softmax = timed(lambda: place.copy_(logits)), timed(lambda: torch.log_softmax(logits, 1))
-    print(f"{tuple(logits.shape)} float32, {given.threads} threads, {'noise' if given.noise else 'smooth'}")
-    print(f"copy {1e3 * copy:.1f} ms; torch.log_softmax {1e3 * softmax:.1f} ms, {softmax / copy:.1f} copies")
-    print(f"{'':12s} {'ms':>8s} {'copies':>8s} {'softmaxes':>9s} {'tensor operations, softmaxes':>29s}")
+    size = " x ".join(map(str, logits.shape[1:]))
+    kind = "noise" if given.noise else "smooth"
+    print(f"{size} float32, {given.threads} threads, {kind}: a copy takes {1e3 * copy:.1f} ms, `torch.log_softmax`")
+    print(f"{1e3 * softmax:.1f} ms. Columns are multiples of either.\n")
+    print("| | ms | copies | softmaxes | tensor operations, softmaxes |\n| --- | ---: | ---: | ---: | ---: |")
     for name in NAMES:
         calibrator = moved(name, given.classes)
         fused = timed(lambda c=calibrator: c(logits, out=place))
         plain = timed(lambda c=calibrator: torch.log_softmax(c.scores(logits), 1), 1)
-        print(
-            f"{name:12s} {1e3 * fused:8.1f} {fused / copy:8.1f} {fused / softmax:9.1f} {plain / softmax:29.1f}",
-            flush=True,
-        )
+        ratios = f"{fused / copy:.1f} | {fused / softmax:.1f} | {plain / softmax:.1f}"
+        print(f"| `{name}` | {1e3 * fused:.1f} | {ratios} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -13,10 +13,13 @@ time is scaled to 20, marked with ~; for the final table use --trials 20 --limit
 
 Conic scaling looks around voxels, so the part `images` fits it and cms_ap to 20,000 voxels of each of 20 images: at one
 strength, and with the strength chosen on folds. Its seconds are processor time.
+
+Tables are Markdown, on stdout; what was used and which floors held is said on stderr.
 """
 
 import argparse
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -35,12 +38,13 @@ from segcal.fitting.fit import fit_to
 from segcal.fitting.request import read_data
 from voxels import IGNORE, Voxels, draw
 
-TASKS = ("camvid", "roads")
+TASKS = {"camvid": "street scenes", "roads": "aerial roads"}
 CALIBRATORS = ("ts", "dc", "cdc", "cms_ap", "cms_op")
 # Compared with other libraries, but not with the paper's procedure, which evaluates none of them at length.
 MORE = ("vs", "ms", "ms_c")
 VOXELS = (400_000, 200_000)
 PAPER_TRIALS = 20
+ABSENT = "not installed"
 AROUND = ("ts", "cms_ap", "conic", "conic_class")
 
 
@@ -65,26 +69,29 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=2, help="trials of the paper's procedure, of 20; 0: without")
     parser.add_argument("--voxels", type=int, nargs=2, default=VOXELS, help="calibration and validation voxels")
     parser.add_argument("--parts", default="fit,strengths,images,memory")
+    parser.add_argument("--images", type=int, default=20, help="of the part images")
+    parser.add_argument("--seconds", type=float, default=60.0, help="after which a fit of the part memory is stopped")
+    parser.add_argument("--millions", type=int, nargs="+", default=[1, 4, 8, 16], help="voxels of the part memory")
     parser.add_argument("--tasks", default=",".join(TASKS))
     parser.add_argument("--calibrators", default=",".join((*CALIBRATORS, *MORE)))
     args = parser.parse_args()
-    print(f"{torch.get_num_threads()} threads, torch {torch.__version__}, segcal {segcal.__version__}")
+    print(f"{torch.get_num_threads()} threads, torch {torch.__version__}", file=sys.stderr)
     floors: list[tuple[bool, str]] = []
     for task in args.tasks.split(",") if "images" in args.parts else ():
-        on_images(args.predictions / task, args.data / task / "labels", IGNORE[task])
+        on_images(args.predictions / task, args.data / task / "labels", IGNORE[task], args.images)
     for task in args.tasks.split(",") if {"fit", "strengths"} & {*args.parts.split(",")} else ():
         cal, val = draw(args.predictions, args.data, task, tuple(args.voxels))
-        print(f"\n## {task}: {cal.logits.shape[0]} classes, {len(cal.labels):,} + {len(val.labels):,} voxels")
         if "fit" in args.parts:
+            print_head(f"{TASKS[task]}, {len(cal.logits)} classes, {len(cal.labels):,} + {len(val.labels):,} voxels")
             for name in args.calibrators.split(","):
                 floors += compare(task, name, cal, val, args.limit, args.trials)
+            print()
         if "strengths" in args.parts and args.trials:
             equal_strengths(cal, val, args.trials)
     if "memory" in args.parts:
-        floors += measure_memory(args.predictions, args.data)
-    print("\n## floors")
+        floors += measure_memory(args.predictions, args.data, args.millions, args.seconds)
     for held, text in floors:
-        print(f"{'PASS' if held else 'FAIL'}  {text}")
+        print(f"{'PASS' if held else 'FAIL'}  {text}", file=sys.stderr)
 
 
 def compare(task: str, name: str, cal: Voxels, val: Voxels, limit: float, trials: int) -> list[tuple[bool, str]]:
@@ -92,7 +99,10 @@ def compare(task: str, name: str, cal: Voxels, val: Voxels, limit: float, trials
     rows = [ours(name, cal, val, 0.0)]
     paper = papers(name, cal, val, 0.0, trials) if name in CALIBRATORS and trials else None
     rows += [paper] if paper else []
-    rows += [peer_row(peer, cal, val, limit) for peer in peers(name)]
+    found = [peer_row(peer, cal, val, limit) for peer in peers(name)]
+    for row in found:
+        print(f"{name}: {row.name} {row.note}", file=sys.stderr) if row.note.startswith(ABSENT) else None
+    rows += [row for row in found if not row.note.startswith(ABSENT)]
     print_table(name, rows)
     return list(floors_of(f"{task} {name}", name, rows, paper))
 
@@ -127,8 +137,9 @@ def on_images(predictions: Path, labels: Path, ignore: int | None, count: int = 
     chosen = every.subset(every.ids[:: len(every) // count][:count])
     one = segcal.FitConfig(lam=1e-3, mu=1e-3, nu=1e-3)
     data = read_data(chosen, None, one, contexts=segcal.make_calibrator("conic", every.num_classes).wants)
-    print(f"\n## {predictions.name}: {every.num_classes} classes, {data.source.used:,} voxels of {count} images")
-    print(f"{'':14}{'parameters':>12}{'one strength':>14}{'passes':>8}{'residual':>10}{'all strengths':>15}")
+    title = f"{TASKS[predictions.name]}, {data.source.used:,} voxels of {len(chosen)} images"
+    print(f"| {title} | parameters | CPU s, one strength | passes | residual | CPU s, strength chosen |")
+    print("| --- | ---: | ---: | ---: | ---: | ---: |")
     few = read_data(chosen, None, segcal.FitConfig(voxels=100), contexts=segcal.make_calibrator("conic", 2).wants)
     for name in AROUND:
         fit_to(name, few, one, "cpu")  # so that no compilation is timed
@@ -136,17 +147,22 @@ def on_images(predictions: Path, labels: Path, ignore: int | None, count: int = 
         fits = [timed(run, time.process_time) for run in runs]
         (fitted, seconds), (_, whole) = fits
         proof, size = fitted.certificate, fitted.calibrator.num_parameters()
-        print(f"{name:14}{size:12,}{seconds:14.2f}{proof.passes:8}{proof.kkt_residual:10.0e}{whole:15.2f}", flush=True)
+        cells = (name, f"{size:,}", f"{seconds:.2f}", proof.passes, f"{proof.kkt_residual:.0e}", f"{whole:.2f}")
+        print(f"| {' | '.join(map(str, cells))} |", flush=True)
+    print()
 
 
 def equal_strengths(cal: Voxels, val: Voxels, trials: int, strength: float = 1e-3) -> None:
     """Print objectives with the same penalty, ours beside the paper's procedure."""
-    print(f"\nlam = mu = {strength:g}: objective with penalty\n{'':8}{'ours':>12}{'paper':>12}{'above':>10}")
+    print(
+        f"| objective with lam = mu = {strength:g} | ours | paper's procedure | above |\n| --- | ---: | ---: | ---: |"
+    )
     for name in CALIBRATORS[1:]:
         exact = fit_ours(name, cal, None, strength).certificate.objective
         config = segcal.FitConfig.paper(lam=strength, mu=strength, voxels=len(cal.labels), trials=trials)
         found = segcal.fit(name, cases(cal), cases(val), config).certificate.objective
-        print(f"{name:8}{exact:12.7f}{found:12.7f}{found - exact:10.1e}", flush=True)
+        print(f"| {name} | {exact:.7f} | {found:.7f} | {found - exact:.1e} |", flush=True)
+    print()
 
 
 def ours(name: str, cal: Voxels, val: Voxels, strength: float) -> Row:
@@ -171,7 +187,7 @@ def peer_row(peer: Peer, cal: Voxels, val: Voxels, limit: float) -> Row:
     try:
         fit = peer.prepare(cal)
     except ImportError as error:
-        return Row(peer.name, note=f"not installed ({error})")
+        return Row(peer.name, note=f"{ABSENT} ({error})")
     try:
         with stopped_after(limit):
             fitted, seconds = timed(fit)
@@ -248,20 +264,23 @@ def stopped_after(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, previous)
 
 
+def print_head(title: str) -> None:
+    print(f"| {title} | seconds | times slower | objective | above | validation NLL | passes |")
+    print("| --- | ---: | ---: | ---: | ---: | ---: | ---: |")
+
+
 def print_table(name: str, rows: list[Row]) -> None:
-    print(f"\n{name:20}{'seconds':>9}{'ratio':>8}{'objective':>12}{'above':>10}{'validation':>12}{'passes':>8}")
     for row in rows:
         if not np.isfinite(row.objective):
-            print(f"{row.name:20}{row.note:>9}")
+            print(f"| {name}: {row.name} | {row.note} | | | | | |", flush=True)
             continue
-        above = f"{row.objective - rows[0].objective:10.1e}" if row is not rows[0] else f"{'':10}"
-        passes = "" if row.passes is None else str(row.passes)
-        ratio = row.seconds / rows[0].seconds
-        print(
-            f"{row.name:20}{row.seconds:9.2f}{ratio:8.1f}{row.objective:12.7f}{above}{row.validation:12.7f}{passes:>8}"
-            f"  {row.note}",
-            flush=True,
-        )
+        above = "" if row is rows[0] else f"{row.objective - rows[0].objective:.1e}"
+        scaled = "~" if row.note.startswith("~") else ""
+        numbers = (f"{scaled}{row.seconds:.2f}", f"{row.seconds / rows[0].seconds:.1f}", f"{row.objective:.7f}", above)
+        other = "" if row.same_model else " (another model)"
+        passes = "" if row.passes is None else row.passes
+        cells = (f"{name}: {row.name}{other}", *numbers, f"{row.validation:.7f}", passes)
+        print(f"| {' | '.join(map(str, cells))} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,8 @@ writes today to have them calibrated by a temperature; `now`, the same with segc
 Lines are those of the functions, without imports; time is processor time of `now` beside `plain`, the least of several
 turns in one process; labels are those of `now` beside `plain`. Networks are small and have random weights, so that the
 calibrator weighs more than it will.
-`--nnunet` takes a trained model's folder, images and a calibrator; its `by_hand` reads back what nnU-Net saved.
+`--nnunet` takes a trained model's folder, images and a calibrator; its `by_hand` reads back what nnU-Net saved. Without
+it, `--write` leaves the line of nnU-Net as it is.
 """
 
 import argparse
@@ -26,6 +27,7 @@ import torch
 from torch import Tensor, nn
 
 import segcal
+from tables import Section, stamp
 
 PAGE = Path(__file__).parents[1] / "docs" / "howto" / "README.md"
 MARK = "<!-- table: frameworks -->"
@@ -285,7 +287,7 @@ def all_lines(nnunet: list[Path] | None) -> list[Line]:
     return [*lines, nnunet_line(*nnunet)] if nnunet else lines
 
 
-def table(lines: list[Line]) -> str:
+def table(lines: list[Line], kept: list[str]) -> str:
     rows = [
         f"| [{one.stack}]({one.page}.md) | {one.before} | {one.now} | {one.time - 1:+.0%} | "
         f"{f'{one.flips} of {one.voxels:,} ' if one.voxels else ''}| {one.apart:.0e} |"
@@ -295,7 +297,8 @@ def table(lines: list[Line]) -> str:
         "| stack | lines by hand | lines now | time | labels changed | probabilities apart |",
         "|---|---|---|---|---|---|",
     ]
-    return "\n".join([MARK, *head, *rows, MARK])
+    made = f"*{stamp(Section(('frameworks.py',)))}{'; nnU-Net: an earlier run' if kept else ''}*"
+    return "\n".join([MARK, *head, *rows, *kept, "", made, "", MARK])
 
 
 def main() -> None:
@@ -304,11 +307,13 @@ def main() -> None:
     parser.add_argument("--nnunet", nargs=3, type=Path, metavar=("MODEL", "IMAGES", "CALIBRATOR"))
     args = parser.parse_args()
     torch.set_num_threads(1)
+    page = PAGE.read_text("utf-8")
+    kept = [] if args.nnunet else [line for line in page.splitlines() if line.startswith("| [nnU-Net v2]")]
     with torch.no_grad():
-        made = table(all_lines(args.nnunet))
+        made = table(all_lines(args.nnunet), kept)
     print(made)
     if args.write:
-        PAGE.write_text(re.sub(f"{MARK}.*{MARK}", made, PAGE.read_text("utf-8"), flags=re.DOTALL), "utf-8")
+        PAGE.write_text(re.sub(f"{MARK}.*{MARK}", lambda _: made, page, flags=re.DOTALL), "utf-8")
 
 
 if __name__ == "__main__":

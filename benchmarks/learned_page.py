@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from segcal.benchmark.summaries import compare_repeats, verdict_of
+from segcal.benchmark.comparisons import compare_repeats
 from segcal.summary import Compared, Draws, difference, estimate, over_repeats
 
 ROWS = ("ts", "cms_ap", "conic", "conic_class", "pointwise", "dilated", "trained", "learned")
@@ -71,7 +71,7 @@ def compared(first: Sequence[Mapping[str, Any]], second: Sequence[Mapping[str, A
         return compare_repeats(*([row["means"]["ace"] for row in rows] for rows in (first, second)), "lower")
     before, after = columns(first, metric), columns(second, metric)
     gap = difference(before, after, Draws([len(column) for column in before]))
-    return Compared(verdict_of(gap, "lower"), gap, "cases")
+    return Compared(gap.verdict(), gap, "cases")
 
 
 def cell(one: Compared) -> str:

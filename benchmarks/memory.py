@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -23,42 +23,52 @@ from peers import FIDUCIO
 from voxels import draw
 
 CALIBRATORS = ("ts", "dc", "cms_op")
-MILLIONS = {"segcal": (1, 4, 8, 16), "fiducio": (1, 4)}
+# Fiducio holds all voxels at once: beyond so many millions it is not tried.
+MOST_FIDUCIO = 4
 TILE = 500_000
-SECONDS = 60.0
 
 
-def measure_memory(predictions: Path, data: Path) -> list[tuple[bool, str]]:
+def measure_memory(predictions: Path, data: Path, millions: Sequence[int], seconds: float) -> list[tuple[bool, str]]:
     """Print the table and return the floors."""
-    jobs = [(who, name, size) for name in CALIBRATORS for who, sizes in MILLIONS.items() for size in sizes]
+    sizes = {"segcal": list(millions), "fiducio": [size for size in millions if size <= MOST_FIDUCIO]}
+    jobs = [(who, name, size) for name in CALIBRATORS for who, own in sizes.items() for size in own]
     with ThreadPoolExecutor(2) as pool:
-        peaks = dict(zip(jobs, pool.map(lambda job: _in_process(predictions, data, *job), jobs), strict=True))
-    print("\n## peak memory above the voxels, MiB (camvid, repeated; * stopped at the time limit)")
-    print(f"{'':16}" + "".join(f"{size:>9} M" for size in MILLIONS["segcal"]))
+        found = pool.map(lambda job: _in_process(predictions, data, *job, seconds), jobs)
+        peaks = dict(zip(jobs, found, strict=True))
+    print(f"| MiB above the voxels (* stopped after {seconds:g} s) |" + "".join(f" {size} M |" for size in millions))
+    print("| --- |" + " ---: |" * len(millions))
     for name in CALIBRATORS:
-        for who, sizes in MILLIONS.items():
-            cells = [f"{peaks[who, name, size][0]:.0f}{'*' if peaks[who, name, size][1] else ''}" for size in sizes]
-            print(f"{name:7}{who:9}" + "".join(f"{cell:>11}" for cell in cells))
+        for who in sizes:
+            known = [peaks.get((who, name, size)) for size in millions]
+            cells = ["" if one is None else f"{one[0]:.0f}{'*' if one[1] else ''}" for one in known]
+            print(f"| {name}: {who} | {' | '.join(cells)} |")
+    print()
     floors = []
     for name in CALIBRATORS:
-        own, other = peaks["segcal", name, 4][0], peaks["fiducio", name, 4][0]
-        floors.append((own < other / 4, f"{name}: {own:.0f} MiB at 4 M voxels, fiducio {other:.0f}; a quarter needed"))
-        most = peaks["segcal", name, 16][0]
-        floors.append((most < 1.1 * own + 16, f"{name}: {own:.0f} MiB at 4 M and {most:.0f} at 16 M voxels; flat"))
+        size, last = max(sizes["fiducio"]), max(millions)
+        own, other, most = (
+            peaks["segcal", name, size][0],
+            peaks["fiducio", name, size][0],
+            peaks["segcal", name, last][0],
+        )
+        floors.append((own < other / 4, f"{name}: {own:.0f} MiB at {size} M, fiducio {other:.0f}; a quarter needed"))
+        floors.append((most < 1.1 * own + 16, f"{name}: {own:.0f} MiB at {size} M and {most:.0f} at {last} M; flat"))
     return floors
 
 
-def _in_process(predictions: Path, data: Path, who: str, name: str, millions: int) -> tuple[float, bool]:
-    arguments = [str(predictions), str(data), who, name, str(millions)]
+def _in_process(
+    predictions: Path, data: Path, who: str, name: str, millions: int, seconds: float
+) -> tuple[float, bool]:
+    arguments = [str(predictions), str(data), who, name, str(millions), str(seconds)]
     done = subprocess.run([sys.executable, __file__, *arguments], capture_output=True, text=True, check=False)
     if done.returncode:
-        print(f"{who} {name} {millions} M: {done.stderr.strip().splitlines()[-1]}")
+        print(f"{who} {name} {millions} M: {done.stderr.strip().splitlines()[-1]}", file=sys.stderr)
         return float("nan"), True
     peak, stopped = done.stdout.split()[-2:]
     return float(peak), stopped == "True"
 
 
-def main(predictions: str, data: str, who: str, name: str, millions: str) -> None:
+def main(predictions: str, data: str, who: str, name: str, millions: str, seconds: str) -> None:
     """Make one fit and print its peak memory in MiB, and whether it was stopped."""
     tile, _ = draw(Path(predictions), Path(data), "camvid", (TILE, 1))
     copies = int(millions) * 1_000_000 // TILE
@@ -77,18 +87,18 @@ def main(predictions: str, data: str, who: str, name: str, millions: str) -> Non
         calibrator = getattr(fiducio, FIDUCIO[name])
         calibrator(optimizer="lbfgs").fit(logits[..., :2000], labels[..., :2000])
         fit = lambda: calibrator(optimizer="lbfgs").fit(logits, labels)  # noqa: E731
-    peak, stopped = _peak(fit)
+    peak, stopped = _peak(fit, float(seconds))
     print(peak / 2**20, stopped, flush=True)
     os._exit(0)  # a fit that was stopped still runs in its thread
 
 
-def _peak(fit: Callable[[], object]) -> tuple[int, bool]:
+def _peak(fit: Callable[[], object], seconds: float) -> tuple[int, bool]:
     """Run in a thread, watch the size of the process, and return its growth."""
     process = psutil.Process()
     start = process.memory_info().rss
     worker = threading.Thread(target=fit, daemon=True)
     worker.start()
-    peak, deadline = start, time.perf_counter() + SECONDS
+    peak, deadline = start, time.perf_counter() + seconds
     while worker.is_alive() and time.perf_counter() < deadline:
         peak = max(peak, process.memory_info().rss)
         time.sleep(0.002)

@@ -1,10 +1,11 @@
 """Train a small nnU-Net for real, two folds of a few iterations, for the last line of benchmarks/frameworks.py.
 
-    python benchmarks/nnunet_folds.py IMAGES LABELS WORK [--cases 6] [--held-out 4] [--iterations 200]
+    python benchmarks/nnunet_folds.py IMAGES LABELS WORK [--cases 6] [--held-out 4] [--iterations 200] [--regions]
 
 IMAGES and LABELS hold NIfTI volumes of the same names. nnU-Net plans and preprocesses them (configuration 2d), the plan
 is cut to four stages and a small patch, and nnU-Net's own trainer runs on the CPU, each fold on one half of the cases;
-held-out images stay for prediction. What to run next is printed.
+held-out images stay for prediction. What to run next is printed. With ``--regions`` nnU-Net trains regions: labels from
+k upwards are one, for every k.
 """
 
 import argparse
@@ -22,7 +23,7 @@ NAME = "Dataset001_Folds"
 STAGES = 4
 
 
-def write_dataset(images: list[Path], labels: Path, folder: Path, cases: int) -> None:
+def write_dataset(images: list[Path], labels: Path, folder: Path, cases: int, regions: bool) -> None:
     for part in ("imagesTr", "labelsTr", "imagesTs"):
         (folder / part).mkdir(parents=True)
     highest = 0
@@ -32,8 +33,12 @@ def write_dataset(images: list[Path], labels: Path, folder: Path, cases: int) ->
         if part == "Tr":
             shutil.copy(labels / path.name, folder / "labelsTr" / path.name)
             highest = max(highest, int(np.asarray(nibabel.load(labels / path.name).dataobj).max()))
-    names = {"background": 0, **{f"class{number}": number for number in range(1, highest + 1)}}
+    every = range(1, highest + 1)
+    own = {number: list(range(number, highest + 1)) if regions else number for number in every}
+    names = {"background": 0, **{f"class{number}": labels for number, labels in own.items()}}
     described = {"channel_names": {"0": "image"}, "labels": names, "numTraining": cases, "file_ending": ".nii.gz"}
+    if regions:
+        described["regions_class_order"] = list(every)
     (folder / "dataset.json").write_text(json.dumps(described))
 
 
@@ -67,6 +72,7 @@ def main() -> None:
     parser.add_argument("--cases", type=int, default=6)
     parser.add_argument("--held-out", type=int, default=4)
     parser.add_argument("--iterations", type=int, default=200)
+    parser.add_argument("--regions", action="store_true", help="nested regions instead of classes")
     args = parser.parse_args()
     for name in ("raw", "preprocessed", "results"):
         os.environ[f"nnUNet_{name}"] = str(args.work / name)
@@ -75,7 +81,7 @@ def main() -> None:
 
     dataset, preprocessed = args.work / "raw" / NAME, args.work / "preprocessed" / NAME
     images = sorted(args.images.glob("*.nii.gz"))[: args.cases + args.held_out]
-    write_dataset(images, args.labels, dataset, args.cases)
+    write_dataset(images, args.labels, dataset, args.cases, args.regions)
     extract_fingerprints([1], num_processes=1)
     plan_experiments([1])
     plans = json.loads((preprocessed / "nnUNetPlans.json").read_text())

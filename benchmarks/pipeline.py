@@ -84,17 +84,20 @@ def measure_apply(folder: Path, fitted: segcal.Fitted) -> dict[str, Took]:
     return {"cp": copied, "segcal apply": whole, "reading": reading, "computing": computing, "writing": took(write)}
 
 
-def measure_evaluate(folder: Path, fitted: segcal.Fitted) -> dict[str, Took]:
-    """Measure reading the files of an ensemble, `segcal.evaluate` and its parts."""
+def measure_evaluate(folder: Path, fitted: segcal.Fitted) -> tuple[dict[str, Took], Took]:
+    """Measure reading the files of an ensemble, `segcal.evaluate` and its parts; and what intervals cost, once."""
     members = [folder / f"member_{number}" for number in range(MEMBERS)]
     files = [path for own in (*members, folder / "labels") for path in sorted(own.glob("*.npy"))]
     cases = segcal.open_cases(members, folder / "labels", kind="logits", pooling="mean_logits")
     plain = took(lambda: [np.load(path) for path in files])
     whole = took(lambda: segcal.evaluate(cases, fitted))
+    without = took(lambda: segcal.evaluate(cases, fitted, replicates=1))
+    once = Took(whole.cpu - without.cpu, whole.clock - without.clock)
     read, counter = list[Case](), Counter(find_metrics(DEFAULT_METRICS))
     reading = took(lambda: read.extend(cases))
     counting = took(lambda: [counter.count(case, fitted.calibrator) for case in read])
-    return {"np.load": plain, "segcal evaluate": whole, "reading and pooling": reading, "counting": counting}
+    rows = {"np.load": plain, "segcal evaluate": without, "reading and pooling": reading, "counting": counting}
+    return rows, once
 
 
 def main() -> None:
@@ -117,8 +120,9 @@ def main() -> None:
         print(f"{args.calibrator}, {args.cases} cases, {args.threads} threads")
         parts = ("reading", "computing", "writing")
         table("apply, one network", "cp", measure_apply(folder, single), parts, args.cases)
-        rows = measure_evaluate(folder, fitted)
+        rows, once = measure_evaluate(folder, fitted)
         table(f"evaluate, {MEMBERS} members", "np.load", rows, ("reading and pooling", "counting"), args.cases)
+        print(f"\nIntervals, once per run: {1e3 * once.cpu:.0f} ms of CPU, {1e3 * once.clock:.0f} ms on the clock.")
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from more_page import FOLDER as MORE
 from more_page import more
 from one_source import check_sources
 from paper_words import TITLES, agreement, claims
+from regions_page import regions
 from segcal.atomic import write_text
 from segcal.errors import SegcalError
 from segcal.report.paper_tables import task_table
@@ -101,6 +102,7 @@ def page(folder: Path) -> Iterator[str]:
         CHOICE: choice(folder / CHOICE),
     }.items():  # fmt: skip
         yield from stamped(section, read_stamps(folder, [name])) if (folder / name).is_dir() else kept(folder, name)
+    yield from regions()
 
 
 def stamped(section: Iterator[str], words: str) -> Iterator[str]:

@@ -1,12 +1,16 @@
-"""Measure what many cases cost: parts and merge by the number of cases, workers beside one, a year of 126,000 cases.
+"""Measure what many cases cost: the start, parts and merge by the number of cases, two workers beside one, a year.
 
+    python benchmarks/scale.py start
     python benchmarks/scale.py parts [--cases 10,100,1000,10000]
-    python benchmarks/scale.py workers [--cases 200] [--side 1024]
+    python benchmarks/scale.py workers [--cases 40,160,400] [--side 1024]
     python benchmarks/scale.py year [--cases 126000] [--parts 126]
     python benchmarks/scale.py same [--cases 14] [--data PREDICTIONS LABELS]
 
-Wall time is that of the machine as it is: run `workers` where two cores are free. CPU time, which includes processes
-that were started, says what the work costs on a machine that others use too. Every row is a fresh process. `same`
+Wall time is that of the machine as it is: run `workers` where two cores are free. CPU time, which includes all
+processes that were started, says what the work costs on a machine that others use too. Every row is a fresh process
+that may use one thread. `workers` measures two numbers of cases (the first and the last; with Dask, the first and the
+second): what both have in common is the start, which more cases do not make longer, and the rest is the cost of a case,
+which is what two workers share. `same`
 compares the bytes of an evaluation in 1, 2 and 7 parts, done in different orders, one of them killed and run again, and
 by Dask with 1, 2 and 4 workers and with a worker killed on the way, with those of one process.
 """
@@ -27,7 +31,7 @@ import psutil
 import segcal
 from segcal.cases.base import Case, Cases
 from segcal.evaluation.case_counter import Counter
-from segcal.evaluation.evaluate import _choose, _measure
+from segcal.evaluation.evaluate import DEFAULT_METRICS, _choose, _measure
 from segcal.scale.part import Part
 
 CLASSES = 3
@@ -37,7 +41,7 @@ DISTINCT = 8
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["parts", "workers", "year", "merge-year", "same"])
+    parser.add_argument("what", choices=["start", "parts", "workers", "year", "merge-year", "same"])
     parser.add_argument("--cases", default=None)
     parser.add_argument("--side", type=int, default=1024)
     parser.add_argument("--parts", type=int, default=126)
@@ -46,10 +50,12 @@ def main() -> None:
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="segcal-scale-") as place:
         folder = args.folder or Path(place)
-        if args.what == "parts":
+        if args.what == "start":
+            start(folder)
+        elif args.what == "parts":
             parts([int(text) for text in (args.cases or "10,100,1000,10000").split(",")], folder)
         elif args.what == "workers":
-            workers(int(args.cases or 200), args.side, folder)
+            workers([int(text) for text in (args.cases or "40,160,400").split(",")], args.side, folder)
         elif args.what == "same":
             same(int(args.cases or 14), folder, args.data)
         elif args.what == "year":
@@ -70,12 +76,12 @@ def make_cases(folder: Path, number: int, side: int) -> list[str]:
         scores, labels = made[index % DISTINCT]
         np.save(folder / "predictions" / f"case{index:06}.npy", scores)
         np.save(folder / "labels" / f"case{index:06}.npy", labels)
-    return [str(folder / "predictions"), str(folder / "labels"), "--kind", "logits"]
+    return inputs(folder)
 
 
 def timed(command: list[str]) -> dict[str, float]:
     """Run a command; return wall and CPU seconds and the largest memory of its processes, in MB."""
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": ""}
     before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     watched = [sys.executable, "-c", WATCH, *command]
     done = subprocess.run(watched, capture_output=True, text=True, env=environment, check=True)
@@ -84,10 +90,17 @@ def timed(command: list[str]) -> dict[str, float]:
     return {"wall": time.perf_counter() - start, "cpu": cpu, "memory": float(done.stderr.split()[-1])}
 
 
-# Runs a command and says on stderr how much memory the largest of its processes had, in MB.
+# Runs a command, waits for all that it started, whoever ends first, and says on stderr how much memory the largest of
+# its processes had, in MB.
 WATCH = """
-import resource, subprocess, sys
+import ctypes, os, resource, subprocess, sys
+ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER: what a process leaves is ours
 done = subprocess.run(sys.argv[1:], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+try:
+    while os.wait():
+        pass
+except ChildProcessError:
+    pass
 sys.stderr.write(done.stderr) if done.returncode not in (0, 3) else None
 print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024, file=sys.stderr)
 sys.exit(done.returncode if done.returncode not in (0, 3) else 0)
@@ -112,26 +125,80 @@ def parts(numbers: list[int], folder: Path) -> None:
         print(f"| {number:,} | {' | '.join(cells)} |", flush=True)
 
 
-def workers(number: int, side: int, folder: Path) -> None:
-    both = make_cases(folder / "w", number, side)
-    print("| command | engine | workers | wall s | CPU s | MB |\n|---|---|---:|---:|---:|---:|")
-    fit = ["fit", *both, "--calibrator", "ts", "--trust-on", "none", "--voxels", "all"]
-    for title, words in (("evaluate", ["evaluate", *both]), ("fit, all voxels", fit)):
-        for engine in ("local", "dask"):
-            for count in (1, 2):
-                if engine == "local" and count == 2 and title != "evaluate":
-                    continue  # without an engine one process goes through the cases
-                out = folder / f"{words[0]}-{engine}-{count}"
-                found = timed(command(*words, "-o", out, "--engine", engine, "--workers", count))
-                shown = f"{found['wall']:.1f} | {found['cpu']:.1f} | {found['memory']:.0f}"
-                print(f"| {title} | {engine} | {count} | {shown} |", flush=True)
-    for title in ("evaluate", "fit"):
-        made = {engine: folder / f"{title}-{engine}" for engine in ("local-1", "dask-1", "dask-2")}
-        contents = [
-            {path.relative_to(place): path.read_bytes() for path in place.rglob("*") if path.is_file()}
-            for place in made.values()
-        ]
-        print(f"{title}: the bytes of {', '.join(made)} are the same: {contents[0] == contents[1] == contents[2]}")
+def start(folder: Path) -> None:
+    both = make_cases(folder, 1, 24)
+    rows = {
+        "import torch": [sys.executable, "-c", "import gc; gc.disable(); import torch"],
+        "import torch, numba": [sys.executable, "-c", "import gc; gc.disable(); import torch, numba"],
+        "segcal evaluate, one tiny case": command("evaluate", *both, "--num-parts", 1, "--part-id", 0, "-o"),
+    }
+    print("| a fresh process | CPU s, least of five | beyond torch |\n|---|---:|---:|")
+    least = {title: float("inf") for title in rows}
+    for number in range(6):  # the first one compiles
+        for title, words in rows.items():
+            own = [*words, str(folder / f"part{number}")] if words[-1] == "-o" else words
+            least[title] = min(least[title], timed(own)["cpu"] if number else float("inf"))
+    for title, value in least.items():
+        print(f"| {title} | {value:.2f} | {value - least['import torch']:.2f} |")
+
+
+Timed = dict[str, float]
+FIT = ["--calibrator", "ts", "--trust-on", "none", "--voxels", "all"]
+
+
+def workers(numbers: list[int], side: int, folder: Path) -> None:
+    few, some, many = numbers
+    make_cases(folder / str(many), many, side)
+    for number in (few, some):
+        linked(folder / str(many), folder / str(number), number)
+    warm = command("evaluate", *inputs(folder / str(few)), "--engine", "dask", "-o", folder / "first")
+    timed(warm)  # compiles, and reads the libraries
+    ratios = [
+        beside(title, engine, [few, most], folder)
+        for engine, most in (("local", many), ("dask", some))
+        for title in ("evaluate", "fit")
+    ]
+    print("\n| two workers beside one | few | many | a case more | CPU of many | CPU of a case | the same bytes |")
+    print("|---|---:|---:|---:|---:|---:|---|\n" + "\n".join(ratios))
+
+
+def beside(title: str, engine: str, numbers: list[int], folder: Path) -> str:
+    """Print a table of a command with one and with two workers; return the row of ratios."""
+    few, many = numbers
+    heads = [f"{few}: wall s", "CPU s", f"{many}: wall s", "CPU s", "MB", "start: wall s", "CPU s", "a case: wall ms"]
+    print(f"\n| {title}, {engine} | {' | '.join(heads)} | CPU ms |\n|---|{'---:|' * (len(heads) + 1)}")
+    found: list[tuple[Timed, Timed, Timed]] = []
+    made = []
+    for count in (1, 2):
+        runs = []
+        for number in numbers:
+            out = folder / f"{title}-{number}-{engine}-{count}"
+            words = [title, *inputs(folder / str(number)), *(FIT if title == "fit" else [])]
+            runs.append(timed(command(*words, "-o", out, "--engine", engine, "--workers", count)))
+            made.append(contents(out))
+        each = {key: (runs[1][key] - runs[0][key]) / (many - few) for key in ("wall", "cpu")}
+        found.append((runs[0], runs[1], each))
+        cells = [f"{run[key]:.1f}" for run in runs for key in ("wall", "cpu")] + [f"{runs[1]['memory']:.0f}"]
+        cells += [f"{runs[0][key] - few * each[key]:.1f}" for key in ("wall", "cpu")]
+        cells += [f"{1e3 * each[key]:.0f}" for key in ("wall", "cpu")]
+        print(f"| {count} worker{'s' if count > 1 else ''} | {' | '.join(cells)} |", flush=True)
+    one, two = found
+    ratios = [f"{a['wall'] / b['wall']:.2f} x" for a, b in zip(one, two, strict=True)]
+    ratios += [f"{two[number]['cpu'] / one[number]['cpu']:.2f}" for number in (1, 2)]
+    alike = made[:2] == made[2:] and (engine == "local" or made[0] == contents(folder / f"{title}-{few}-local-1"))
+    return f"| {title}, {engine}, {few} and {many} cases | {' | '.join(ratios)} | {'yes' if alike else 'NO'} |"
+
+
+def linked(source: Path, target: Path, number: int) -> None:
+    """Make a folder of the first cases of another."""
+    for name in ("predictions", "labels"):
+        (target / name).mkdir(parents=True)
+        for path in sorted((source / name).iterdir())[:number]:
+            (target / name / path.name).hardlink_to(path)
+
+
+def inputs(folder: Path) -> list[str]:
+    return [str(folder / "predictions"), str(folder / "labels"), "--kind", "logits"]
 
 
 def same(number: int, folder: Path, data: list[str] | None) -> None:
@@ -174,10 +241,9 @@ def killed_after(words: list[str], seconds: float) -> None:
 def kill_worker(running: subprocess.Popen[bytes]) -> int:
     """Kill one of the workers of a run as soon as it has results; return how many were killed."""
     while running.poll() is None:
-        workers = [
-            each for each in psutil.Process(running.pid).children(recursive=True) if "spawn_main" in str(each.cmdline())
-        ]
-        busy = [each for each in workers if each.cpu_times().user > 3]  # beyond its imports
+        others = psutil.Process(running.pid).children(recursive=True)
+        forks = [each for each in others if all("forkserver" in str(one.cmdline()) for one in (each, each.parent()))]
+        busy = [each for each in forks if each.cpu_times().user > 0.2]  # beyond its start
         if busy:
             busy[0].kill()
             return 1
@@ -216,7 +282,7 @@ def year(number: int, of: int, folder: Path) -> None:
     cases, few = listed(number), folder / "few"
     both = make_cases(few, 50, 60)
     opened, calibrator = segcal.open_cases(both[0], both[1], kind="logits"), segcal.make_calibrator("ts", CLASSES)
-    start, counter = time.perf_counter(), Counter(_choose(None, True))
+    start, counter = time.perf_counter(), Counter(_choose(None, True, DEFAULT_METRICS))
     results: list[object] = [_measure(counter, calibrator, case) for case in opened]
     for part_id in range(of):
         with Part(folder / "parts" / f"{part_id:04}", [cases], part_id, of) as part:

@@ -3,8 +3,12 @@
 The package takes a while to import, and an interruption then would end in a traceback from wherever it was. So this
 module stands outside of it and imports nothing of it until it has said what an interruption means. Nothing is written
 while importing, so the process can end at once.
+
+What is imported stays. Looking for garbage in it would take a fifth of the start, and time again on every later search,
+so that nothing is searched before all is there, and that is left out from then on.
 """
 
+import gc
 import os
 import signal
 import sys
@@ -18,9 +22,15 @@ def main() -> None:
     usual = signal.getsignal(signal.SIGINT)
     if usual is signal.default_int_handler:  # and not ignored, as in the background of a script
         signal.signal(signal.SIGINT, _end)
+    gc.disable()
     from segcal.cli import main as run_command
 
-    run_command(ready=lambda: signal.signal(signal.SIGINT, usual))
+    def ready() -> None:
+        gc.freeze()
+        gc.enable()
+        signal.signal(signal.SIGINT, usual)
+
+    run_command(ready=ready)
 
 
 def _end(_number: int, _frame: FrameType | None) -> None:

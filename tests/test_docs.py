@@ -137,7 +137,7 @@ def test_the_python_of_the_readme_runs_in_at_most_eight_lines(folder, capsys):
     printed = capsys.readouterr().out
     assert "nll" in printed
     assert "every promise holds" in printed
-    assert segcal.load(folder / "calibrator").calibrator.preserves in ("argmax", "order")
+    assert segcal.load(folder / "fitted").calibrator.preserves in ("argmax", "order")
 
 
 def test_the_commands_of_the_readme_run_in_the_order_in_which_they_stand(folder, capsys):

@@ -1,5 +1,6 @@
 """The command from its first moment: an interruption while it imports is one line, and no traceback."""
 
+import gc
 import signal
 import subprocess
 import sys
@@ -50,6 +51,24 @@ def test_afterwards_an_interruption_is_what_it_was(monkeypatch):
 
     before = signal.getsignal(signal.SIGINT)
     seen = []
+    monkeypatch.setattr(gc, "freeze", lambda: None)  # which lasts
     monkeypatch.setattr(segcal.cli, "main", lambda ready: (ready(), seen.append(signal.getsignal(signal.SIGINT))))
     main()
     assert seen == [before]
+
+
+def test_garbage_is_searched_for_when_all_is_imported_and_not_before(monkeypatch):
+    import segcal.cli
+    from segcal_command import main
+
+    seen = []
+    monkeypatch.setattr(gc, "freeze", lambda: seen.append("frozen"))
+
+    def run(ready):
+        seen.append(gc.isenabled())
+        ready()
+        seen.append(gc.isenabled())
+
+    monkeypatch.setattr(segcal.cli, "main", run)
+    main()
+    assert seen == [False, "frozen", True]

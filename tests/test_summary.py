@@ -192,3 +192,12 @@ def test_no_replicates_and_levels_above_one_are_refused():
         Draws([3], 0)
     with pytest.raises(InputError, match="level is 95, but a share between 0 and 1 is needed"):
         estimate([np.ones(3)], Draws([3], 10), 95)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_an_interval_needs_three_cases(count):
+    values, draws = [np.arange(4.0)[:count]], Draws([count], 50)
+    one, gap = estimate(values, draws), difference(values, values, draws)
+    assert one.value == pytest.approx(np.arange(count).mean())
+    assert (one.low is None, one.high is None, gap.low is None, gap.high is None) == (count < 3,) * 4
+    assert estimate([np.array([1.0, np.nan, 2.0])], Draws([3])).low is None  # defined for two

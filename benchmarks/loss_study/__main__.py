@@ -3,11 +3,13 @@
     python -m benchmarks.loss_study run --out study --main --tasks roads --seeds 1
     python -m benchmarks.loss_study docs benchmarks/results/losses.zip --docs docs
     python -m benchmarks.loss_study real ROOT --out real --device cuda
+    python -m benchmarks.loss_study real-page benchmarks/results/real_losses.zip --docs docs
 
 The first trains small networks with every loss, measures them without and with calibration, and writes a page of
 tables and figures; the same command goes on from where it was stopped. Everything takes half an hour on a large GPU
 with 16 cores, and days on two cores: there, use --main or --small. The second writes the study into docs/losses.md
-again, from its archive. The third asks the same of real data (:mod:`benchmarks.loss_study.real`).
+again, from its archive. The third asks the same of real data (:mod:`benchmarks.loss_study.real`), which `pack` makes
+small enough to travel, and the fourth writes its page, docs/losses_real.md.
 Exit codes: 0 done; 2 a mistake, in one sentence; 3 networks are missing; 130 interrupted.
 """
 
@@ -21,8 +23,11 @@ from pathlib import Path
 
 from benchmarks.loss_study.page import write_docs, write_page
 from benchmarks.loss_study.real import LOSSES as REAL_LOSSES
-from benchmarks.loss_study.real import SIZES, RealStudy, plan_real, run_real
+from benchmarks.loss_study.real import SIZES, RealStudy, plan_real
 from benchmarks.loss_study.real_data import TASKS as REAL_TASKS
+from benchmarks.loss_study.real_data import find_parts, pack_root
+from benchmarks.loss_study.real_page import write_real_page
+from benchmarks.loss_study.real_run import RealRun, run_real
 from benchmarks.loss_study.run import run_study
 from benchmarks.loss_study.study import Study
 from segcal.demo.tasks import TASKS
@@ -46,31 +51,42 @@ def make_parser() -> argparse.ArgumentParser:
     run = commands.add_parser("run", help="train, measure and write a page, or go on with it")
     run.add_argument("--out", type=Path, required=True, metavar="DIR", help="cases, weights, results and the page")
     run.add_argument("--device", default="cpu", metavar="NAME", help="where to train; default: cpu")
-    for option, text in (
-        ("--trainers", "processes that train"),
-        ("--at-once", "networks each of them trains side by side"),
-        ("--measurers", "processes that measure"),
-    ):
-        run.add_argument(option, type=_count, default=1, metavar="N", help=text)
+    _add_processes(run)
     run.add_argument("--seeds", type=_count, default=3, metavar="N", help="networks of each kind; default: 3")
     run.add_argument(
         "--tasks", nargs="+", default=list(TASKS), choices=list(TASKS), metavar="NAME", help="default: all"
     )
     run.add_argument("--main", action="store_true", help="the main table only: no ablations, backbones or shares")
     run.add_argument("--small", action="store_true", help="two epochs on a few cases, to try everything out")
-    run.add_argument("--hours", type=_hours, default=math.inf, metavar="H", help="begin nothing new after so long")
+    run.add_argument("--hours", type=_time, default=math.inf, metavar="H", help="begin nothing new after so long")
     run.add_argument("--json", action="store_true", help="print one JSON document on stdout and nothing else there")
     real = commands.add_parser("real", help="the same question on real data; see benchmarks/loss_study/real.py")
     real.add_argument("root", type=Path, metavar="ROOT", help="the folder with cardiac/ and camvid/")
-    real.add_argument("--out", type=Path, required=True, metavar="DIR", help="one file per network, and the page")
+    real.add_argument("--out", type=Path, required=True, metavar="DIR", help="weights, results and their archive")
     real.add_argument("--device", default="cpu", metavar="NAME", help="where to train; default: cpu")
     real.add_argument("--seeds", type=_count, default=3, metavar="N", help="networks of each kind; default: 3")
-    real.add_argument("--epochs", type=_count, default=60, metavar="N", help="of a training; default: 60")
+    real.add_argument("--steps", type=_count, default=1000, metavar="N", help="of a training; default: 1000")
     real.add_argument("--cases", type=_count, metavar="N", help="at most so many of each part, to try it out")
+    real.add_argument("--minutes", type=_time, default=math.inf, metavar="M", help="stop after so long")
+    _add_processes(real)
     for option, known in (("--tasks", list(REAL_TASKS)), ("--losses", list(REAL_LOSSES)), ("--sizes", list(SIZES))):
         real.add_argument(option, nargs="+", default=known, choices=known, metavar="NAME", help="default: all")
-    real.add_argument("--part", type=_part, default=(0, 1), metavar="I/N", help="the networks of process I of N")
+    small = commands.add_parser("pack", help="write the folder of the real data again, small enough to travel")
+    small.add_argument("root", type=Path, metavar="ROOT")
+    small.add_argument("--out", type=Path, required=True, metavar="DIR")
+    page = commands.add_parser("real-page", help="write docs/losses_real.md from the archive of `real`")
+    page.add_argument("archives", nargs="+", type=Path, metavar="ARCHIVE")
+    page.add_argument("--docs", type=Path, required=True, metavar="DIR")
     return parser
+
+
+def _add_processes(parser: argparse.ArgumentParser) -> None:
+    for option, text in (
+        ("--trainers", "processes that train"),
+        ("--at-once", "networks each of them trains side by side"),
+        ("--measurers", "processes that measure"),
+    ):
+        parser.add_argument(option, type=_count, default=1, metavar="N", help=text)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -103,20 +119,40 @@ def run(options: argparse.Namespace) -> int:
     return 3 if missing else 0
 
 
+def real(options: argparse.Namespace) -> int:
+    """Run the study on real data and return the exit code."""
+    for task in options.tasks:  # what is wrong with the folder is said before anything is trained
+        find_parts(options.root, task)
+    study = RealStudy(options.root, options.device, options.steps, options.cases)
+    units = plan_real(options.tasks, options.losses, options.sizes, options.seeds)
+    processes = (options.trainers, options.at_once, options.measurers)
+    missing = run_real(
+        RealRun(study, options.out, units, *processes, minutes=options.minutes),
+        lambda text: print(text, file=sys.stderr, flush=True),
+    )
+    print(f"{len(units) - missing} of {len(units)} networks are in {options.out}")
+    return 3 if missing else 0
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; a mistake is one sentence on stderr."""
     options = make_parser().parse_args(arguments)
     try:
-        if importlib.util.find_spec("matplotlib") is None:  # said now, not after hours
+        if (
+            options.command in ("run", "docs") and importlib.util.find_spec("matplotlib") is None
+        ):  # said now, not after hours
             raise InputError(
                 "matplotlib is not installed, but figures need it. Install it with: pip install 'segcal[report]'."
             )
         if options.command == "run":
             return run(options)
         if options.command == "real":
-            study = RealStudy(options.root, options.out, options.device, options.epochs, options.cases)
-            units = plan_real(options.tasks, options.losses, options.sizes, options.seeds, options.part)
-            print(f"Written: {run_real(study, units, lambda text: print(text, file=sys.stderr, flush=True))}")
+            return real(options)
+        if options.command == "pack":
+            pack_root(options.root, options.out)
+            return 0
+        if options.command == "real-page":
+            write_real_page(options.archives, options.docs)
             return 0
         write_docs(options.archives, options.docs)
     except (SegcalError, OSError) as error:
@@ -134,16 +170,9 @@ def _count(text: str) -> int:
     return int(text)
 
 
-def _part(text: str) -> tuple[int, int]:
-    first, _, of = text.partition("/")
-    if not first.isdecimal() or not of.isdecimal() or int(first) >= int(of):
-        raise argparse.ArgumentTypeError(f"{text!r} is no part, but I/N with I below N is needed, such as 0/4")
-    return int(first), int(of)
-
-
-def _hours(text: str) -> float:
+def _time(text: str) -> float:
     if not float(text) > 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is no time, but a number of hours above 0 is needed")
+        raise argparse.ArgumentTypeError(f"{text!r} is no time, but a number above 0 is needed")
     return float(text)
 
 

@@ -8,7 +8,7 @@ finished is given up.
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing import get_context
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -124,14 +124,14 @@ def measure_networks(study: Study, until: float) -> None:
             write_failure(study.folder / "rows", unit.name, error)
 
 
-def warm_up() -> None:
+def warm_up(names: Sequence[str] = ("ts", "cms_ap")) -> None:
     """Have the compiled loops compiled, while others draw cases: each process would wait for the compiler otherwise."""
     follow_parent()
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 3, (4, 8, 9))
     logits = rng.normal(size=(4, 3, 8, 9)).astype(np.float32)
     cases = ArrayCases(logits=list(logits), labels=list(labels))
-    calibrators, _ = fit_post_hoc(cases, cases, names=("ts", "cms_ap"))
+    calibrators, _ = fit_post_hoc(cases, cases, names=names)
     counter = Counter(study_metrics(background=True, surface=False))
     for case in cases:
         counter.count_each(case, calibrators)

@@ -129,6 +129,11 @@ def check_planes(logits: Tensor, calibrator: str) -> None:
             f"logits has {axes} axes of space, but {calibrator} sees neighbours and needs 2 (image) or 3 (volume). "
             "Pass whole images, or use a calibrator that works voxel by voxel."
         )
+    if 0 in logits.shape[2:]:
+        raise InputError(
+            f"logits has shape {tuple(logits.shape)}, but {calibrator} sees neighbours and needs at least one voxel "
+            "along every axis of space. Leave empty images out."
+        )
 
 
 def check_volume(axes: int, needed: int) -> None:

@@ -33,6 +33,8 @@ class Regions:
     >>> regions = Regions.declared({"whole": [1, 2, 3], "core": [2, 3]})
     >>> regions.order, regions.nested
     ((1, 2), ((1, 0),))
+    >>> str(regions)
+    'whole=1+2+3,core=2+3'
     """
 
     names: tuple[str, ...]
@@ -69,6 +71,10 @@ class Regions:
                     "must have its own. Remove one."
                 )
         return cls(names, labels, _usual(labels) if order is None else _order(names, labels, order))
+
+    def __str__(self) -> str:
+        written = (f"{name}={'+'.join(map(str, own))}" for name, own in zip(self.names, self.labels, strict=True))
+        return ",".join(written)
 
     def __len__(self) -> int:
         return len(self.names)

@@ -26,13 +26,16 @@ from segcal.types import Preserves
 SCHEMA = 1
 SUMMARY = "summary.json"
 REPLICATES = 2000
+# The bootstrap of fewer cases says nothing: of one it has no width, of two it is the two values themselves.
+FEWEST_CASES = 3
+TOO_FEW = "too few cases for an interval"
 LEVEL = 0.95
 
 Verdict: TypeAlias = Literal["better", "worse", "no difference", "not defined"]
 
 
 class Interval(Struct, frozen=True):
-    """A value with its interval; None where it is not defined."""
+    """A value with its interval; None where it is not defined, or where there are too few cases for an interval."""
 
     value: float | None
     low: float | None
@@ -124,8 +127,9 @@ def estimate(values: Sequence[np.ndarray], draws: Draws, level: float = LEVEL) -
     columns = _columns(values, draws)
     undefined = sum(int(np.isnan(column).sum()) for column in columns)
     value = float(_nanmean(np.array([_nanmean(column) for column in columns])))
-    low, high = percentile_interval(draws.means(columns), level)
-    return Estimate(None if math.isnan(value) else value, low, high, sum(draws.sizes) - undefined, undefined)
+    cases = sum(draws.sizes) - undefined
+    low, high = percentile_interval(draws.means(columns), level) if cases >= FEWEST_CASES else (None, None)
+    return Estimate(None if math.isnan(value) else value, low, high, cases, undefined)
 
 
 def difference(

@@ -227,6 +227,19 @@ def test_studies_and_their_options_do_not_change_the_hash():
     assert plain.hash() == other.hash()
 
 
+def test_pairs_to_compare_are_titles_and_do_not_change_the_hash():
+    pipelines = [{"pooling": how, "calibrator": name} for how, name in (("single", "ts"), ("single", "ets"))]
+    asked = protocol(pipelines=pipelines, compare=[["ts", "ets(single)"]])
+    assert asked.compare == (("ts(single)", "ets(single)"),)
+    assert asked.hash() == protocol(pipelines=pipelines).hash()
+    with pytest.raises(
+        InputError, match=r"compare names 'vs', but no pipeline is called so\. Choose from: ts\(single\)"
+    ):
+        protocol(pipelines=pipelines, compare=[["ts", "vs"]])
+    with pytest.raises(InputError, match="compare"):
+        protocol(pipelines=pipelines, compare=[["ts"]])
+
+
 def test_every_declaration_about_files_can_be_made_but_the_pooling():
     names = [field.name for field in fields(ReadOptions)]
     given = {"ignore": 1, "class_axis": 1, "class_names": ["a", "b"], "regions": {"r": [1, 2]}}

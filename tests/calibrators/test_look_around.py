@@ -1,3 +1,5 @@
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -69,3 +71,11 @@ def test_all_parts_of_a_context_are_cut_and_continued_alike():
     assert moved.disagreement.tolist() == [[[1, 0, 1, 2, 1], [4, 3, 4, 5, 4]]]
     assert each_part(Context(), lambda part: part) == Context()
     assert each_part(None, lambda part: part) is None
+
+
+@pytest.mark.parametrize("name", ["lts", "lts_ti", "ibts"])
+@pytest.mark.parametrize("shape", [(1, 3, 0, 5), (2, 3, 4, 0), (1, 3, 2, 0, 4)])
+def test_an_image_without_voxels_is_refused_in_one_sentence(name, shape):
+    text = f"logits has shape {shape}, but {name} sees neighbours and needs at least one voxel along every axis"
+    with pytest.raises(InputError, match=re.escape(text)):
+        make_calibrator(name, 3)(torch.zeros(shape))

@@ -147,4 +147,4 @@ def test_it_is_exported_with_its_nesting(randomise):
     calibrator = drawn("ts", NESTED, randomise, 2)
     logits = hard_logits(NESTED, 5, torch.float32)
     program = torch.export.export(calibrator, (logits,))
-    torch.testing.assert_close(program.module()(logits), calibrator(logits), rtol=0, atol=1e-7)
+    torch.testing.assert_close(program.module()(logits), calibrator(logits), rtol=1e-6, atol=1e-7)

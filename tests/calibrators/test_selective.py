@@ -209,3 +209,8 @@ def test_every_space_gives_one_margin_a_voxel():
     with torch.no_grad():
         assert Selector(3)(torch.zeros(2, 3)).shape == (2,)
         assert Selector(3)(torch.zeros(2, 3, 4, 5, 6)).shape == (2, 4, 5, 6)
+
+
+@pytest.mark.parametrize("shape", [(0, 3, 4, 5), (1, 3, 0, 5), (0, 3)])
+def test_nothing_in_is_nothing_out(shape):
+    assert make_calibrator("selective", 3)(torch.zeros(shape)).shape == shape

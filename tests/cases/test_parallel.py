@@ -1,9 +1,11 @@
 """What workers are sent must be importable there, which the functions of a test file are not: libraries lend theirs."""
 
+import os
 import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from operator import attrgetter
 
 import numpy as np
@@ -12,7 +14,7 @@ import pytest
 import torch
 
 from segcal.cases import ArrayCases, CaseError, open_cases
-from segcal.cases.parallel import map_cases, map_ids
+from segcal.cases.parallel import Failures, Processes, kept_processes, map_cases, map_ids
 from segcal.errors import InputError
 
 
@@ -79,6 +81,61 @@ def test_too_little_memory_fails_the_case():
         list(map_ids(["a"], fail_for_memory))
 
 
+WHO = "__import__('os').getpid()"
+
+
+def test_processes_that_are_kept_serve_several_passes():
+    with kept_processes(2) as workers:
+        passes = [{found for _, found in map_ids([WHO] * 40, eval, workers)} for _ in range(2)]
+        assert [found for _, found in map_ids(["2 + 3", "7 * 11"], eval, workers)] == [5, 77]
+    assert len(passes[0] | passes[1]) <= 2
+    assert os.getpid() not in passes[0]
+    assert not any(psutil.pid_exists(pid) for pid in passes[0])
+
+
+def test_one_worker_and_an_engine_are_kept_as_they_are():
+    with kept_processes(1) as one, Processes(2) as engine, kept_processes(engine) as same:
+        assert one == 1
+        assert same is engine
+
+
+def test_what_is_known_of_all_cases_is_sent_once(cases):
+    class Counted(int):
+        sent = 0
+
+        def __reduce__(self):
+            Counted.sent += 1
+            return int, (int(self),)
+
+    with kept_processes(2) as workers:
+        found = list(
+            map_ids([[number] for number in range(30)], partial(sorted, key=None, reverse=Counted(1)), workers)
+        )
+    assert [result for _, result in found] == [[number] for number in range(30)]
+    assert Counted.sent == 1
+
+
+STARTED = """
+import threading
+from segcal.cases.parallel import map_ids, process_context
+
+if __name__ == "__main__":
+    for _ in range(2):
+        print(process_context().get_start_method(), dict(map_ids(["2 + 3", "7 * 11"], eval, 2)))
+        threading.Thread(target=threading.Event().wait, daemon=True).start()
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere processes are spawned")
+def test_a_process_without_threads_is_forked_and_one_with_threads_is_not(tmp_path):
+    (tmp_path / "run.py").write_text(STARTED, encoding="utf-8")
+    alone = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "run.py"], cwd=tmp_path, env=alone, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines() == [f"{method} {{'2 + 3': 5, '7 * 11': 77}}" for method in ("fork", "forkserver")]
+
+
 def test_no_workers_are_refused(cases):
     with pytest.raises(InputError, match="workers is 0, but at least 1 is needed"):
         list(map_cases(cases, attrgetter("id"), 0))
@@ -131,3 +188,16 @@ def test_workers_end_with_the_process_that_started_them(tmp_path):
         each.kill()
     assert len(workers) == 2
     assert not alive
+
+
+def test_failures_pass_on_what_they_are_told_and_keep_the_first():
+    told = []
+    failures = Failures(told.append)
+    errors = [CaseError("a", "it is torn."), CaseError("b", "it is lost.")]
+    for error in errors:
+        failures.take(error)
+    assert told == errors
+    assert str(failures.refuse_all(2)) == (
+        "all 2 cases failed, but at least one is needed. First: case 'a': it is torn."
+    )
+    assert Failures(None).take is None

@@ -2,10 +2,12 @@ import nibabel
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from PIL import Image
 
 from segcal.cases import CaseError, CaseWriter, open_cases
-from segcal.cases.write import write_confidence
+from segcal.cases.write import _to_dtype, write_confidence
 from segcal.errors import InputError
 
 
@@ -167,3 +169,12 @@ def test_without_its_label_map_an_nnunet_case_has_its_voxel_size(make_nnunet, co
     cases = open_cases(tmp_path / "in")
     image = nibabel.load(write_confidence(cases, "c1", confidence, tmp_path / "out", cases.read("c1").spacing))
     assert image.header.get_zooms() == (0.5, 1.0, 2.0)
+
+
+@given(st.lists(st.floats(-1e5, 0, width=32), min_size=1, max_size=50))
+def test_half_numbers_are_rounded_as_numpy_rounds_and_stay_finite(values):
+    scores = np.array(values, np.float32)
+    found = _to_dtype(torch.from_numpy(scores), "logits", np.dtype(np.float16))
+    assert found.tobytes() == np.maximum(scores, np.finfo(np.float16).min).astype(np.float16).tobytes()
+    expected = torch.from_numpy(scores).exp().numpy().astype(np.float16)
+    assert _to_dtype(torch.from_numpy(scores), "probs", np.dtype(np.float16)).tobytes() == expected.tobytes()

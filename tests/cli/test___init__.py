@@ -74,7 +74,7 @@ def test_a_corrupt_case_is_listed_with_its_reason_and_the_others_are_done(comman
         assert list(done.document["failed"]) == ["b1"]
         assert "1 case failed:\n  b1: " in done.err
     assert "cut off or damaged" in done.out
-    strict = run(*call, "--strict")
+    strict = run(*arguments(command, folders, calibrator, tmp_path / "again"), "--strict")
     assert strict.code == 2
     assert "b1" in strict.err
 

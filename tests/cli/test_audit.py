@@ -37,12 +37,12 @@ def test_a_calibrator_without_promises_shows_a_voxel(tmp_path, run):
     assert "class before" in done.out
 
 
-def test_a_broken_promise_has_exit_code_2(tmp_path, run):
+def test_a_broken_promise_has_an_exit_code_of_its_own(tmp_path, run):
     broken = segcal.make_calibrator("ts", 3)
     with torch.no_grad():
         broken.inverse_temperature.fill_(-1.0)
     done = run("audit", saved(broken, tmp_path / "broken"))
-    assert done.code == 2
+    assert done.code == 4
     assert "A PROMISE IS BROKEN" in done.out
 
 

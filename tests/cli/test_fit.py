@@ -11,10 +11,11 @@ SMALL = ["--voxels", "60", "--lam", "0.01", "--mu", "0.01"]
 
 def test_what_must_be_kept_decides_who_competes(make_folders, run, tmp_path):
     folders = make_folders(ids=[f"c{k:02}" for k in range(12)], space=(30, 20))
-    out = tmp_path / "cal"
     names = {}
     for preserve in ("order", "none"):
-        document = run("fit", *folders.both, "-o", out, "--preserve", preserve, *SMALL, "--json").document
+        document = run(
+            "fit", *folders.both, "-o", tmp_path / preserve, "--preserve", preserve, *SMALL, "--json"
+        ).document
         names[preserve] = {row["name"] for row in document["certificate"]["details"]["candidates"]}
     assert names["order"] == {"identity", "ts", "ets", "cms_op", "conic", "pts", "iop", "isotonic"}
     assert {"dc", "cdc", "ms_c", "vs_ti"} <= names["none"]
@@ -107,3 +108,26 @@ def test_what_is_seldom_meant_is_a_line_before_the_fit(scene_folder, run, tmp_pa
         "warning: c0, c1, c2, c3, c4 and 1 more: labels fit clearly better as numpy.flip(labels, 0) ("
     )
     assert done.document["certificate"]["converged"]
+
+
+def test_a_calibrator_is_replaced_only_if_asked(folders, run, tmp_path):
+    call = ["fit", *folders.both, "-o", tmp_path / "cal", "--calibrator", "ts", *SMALL]
+    assert run(*call).code == 0
+    written = (tmp_path / "cal" / "calibrator.json").stat().st_mtime_ns
+    done = run(*call)
+    assert done.code == 2
+    assert done.err.endswith(
+        "holds a calibrator already, but a fit does not replace one unasked. "
+        "Choose another name, or pass --overwrite.\n"
+    )
+    assert (tmp_path / "cal" / "calibrator.json").stat().st_mtime_ns == written
+    assert run(*call, "--overwrite").code == 0
+
+
+def test_where_all_cases_failed_the_first_reason_is_said(folders, run, tmp_path):
+    for path in folders.predictions.iterdir():
+        np.save(path, np.full_like(np.load(path), np.nan))
+    done = run("fit", *folders.both, "-o", tmp_path / "cal", "--calibrator", "ts")
+    assert done.code == 2
+    assert "all 6 cases failed, but at least one is needed. First: case 'a1'" in done.err
+    assert "finite" in done.err

@@ -12,7 +12,7 @@ def test_the_split_is_written_and_reused_and_the_artefact_knows_it(folders, run,
     assert first["calibration_ids"] == written["cal"]
     assert first["validation_ids"] == written["val"]
     assert len(written["test"]) == 1
-    again = run(*call, "--seed", 4, "--json").document
+    again = run(*call, "--seed", 4, "--overwrite", "--json").document
     assert again["calibration_ids"] == first["calibration_ids"]
     assert again["validation_ids"] == first["validation_ids"]
     fitted = segcal.load(tmp_path / "cal")
@@ -62,7 +62,7 @@ def test_a_broken_case_does_not_move_the_others_between_the_parts(folders, run, 
     whole = run(*call).document
     broken = whole["calibration_ids"][0]
     (folders.predictions / f"{broken}.npy").write_bytes(b"nothing")
-    done = run(*call)
+    done = run(*call, "--overwrite")
     assert done.code == 3
     assert done.document["calibration_ids"] == whole["calibration_ids"][1:]
     assert done.document["validation_ids"] == whole["validation_ids"]

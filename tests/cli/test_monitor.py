@@ -30,7 +30,7 @@ def test_a_drift_is_an_exit_code_and_a_document(learned, run, tmp_path):
     for path in new.predictions.iterdir():
         np.save(path, 0.1 * np.load(path))
     done = run("monitor", calibrator, new.predictions, *new.options, "--json")
-    assert done.code == 2
+    assert done.code == 4
     found = done.document
     assert found["applies"] is False
     assert found["verdict"].startswith("this calibrator no longer applies: since n0")

@@ -1,11 +1,15 @@
 """Every calibrator as a graph of ONNX operators, run by onnxruntime: the same numbers, the promises kept."""
 
+import warnings
+
 import numpy as np
 import pytest
 import torch
 
 import segcal
 from segcal import CALIBRATORS, make_calibrator
+from segcal.calibrators.per_region import PerRegion
+from segcal.regions import Regions
 from segcal.types import Context
 
 pytest.importorskip("onnxscript")
@@ -76,3 +80,46 @@ def test_what_sees_an_image_is_exported_with_it(tmp_path, randomise):
     (found,) = session.run(None, {"logits": logits.numpy(), "context_image": image.numpy()})
     expected = calibrator(logits, Context(image=image)).detach()
     torch.testing.assert_close(torch.from_numpy(found), expected, rtol=2e-3, atol=2e-3)
+
+
+def regions_at_zero(count, dtype):
+    """Images of regions with every logit that is easy to get wrong: 0, its neighbours, ties between regions."""
+    rng = np.random.default_rng(5)
+    values = rng.normal(size=(3, count, 20, 25)) * 10 ** rng.uniform(-9, 2, size=(3, 1, 20, 25))
+    values = np.where(rng.random((3, 1, 20, 25)) < 0.3, values[:, :1], values)
+    values[rng.random(values.shape) < 0.15] = 0
+    tiny = torch.finfo(dtype).tiny * rng.choice([-1, 1], size=values.shape)
+    return torch.from_numpy(np.where(rng.random(values.shape) < 0.1, tiny, values)).to(dtype)
+
+
+NESTED = {"a": [1, 2, 3], "b": [2, 3], "c": [3]}
+
+
+@pytest.mark.parametrize(
+    ("name", "declared", "ending"),
+    [
+        ("conic_class", NESTED, "onnx"),
+        ("conic_class", NESTED, "pt2"),
+        ("ts", {"a": [1, 2], "b": [2, 3]}, "onnx"),
+        ("isotonic", {"a": [1]}, "onnx"),
+    ],
+)
+def test_regions_keep_their_masks_and_nesting_in_the_graph(name, declared, ending, randomise, tmp_path):
+    regions = Regions.declared(declared)
+    inner = [randomise(make_calibrator(name, 2), seed=number) for number in range(len(regions))]
+    calibrator = PerRegion(regions, inner).eval()
+    path = tmp_path / f"calibrator.{ending}"
+    assert segcal.export(calibrator, path).flips == 0
+    logits = regions_at_zero(len(regions), torch.float32)
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")  # of torch's own loader
+        if ending == "pt2":
+            found = torch.export.load(path).module()(logits)
+        else:
+            session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+            found = torch.from_numpy(session.run(["log_probs"], {"logits": logits.numpy()})[0])
+        torch.testing.assert_close(found, calibrator(logits), rtol=1e-5, atol=1e-5)
+    if calibrator.preserves:
+        assert torch.equal(found > -np.log(2), logits > 0)
+        for i, o in regions.nested:
+            assert bool((found[:, i] <= found[:, o])[logits[:, i] <= logits[:, o]].all())

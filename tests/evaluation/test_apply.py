@@ -7,7 +7,7 @@ import torch
 
 import segcal
 from segcal import ArrayCases, make_calibrator, open_cases
-from segcal.cases import Case, CaseError
+from segcal.cases import Case, CaseError, CaseWriter
 from segcal.errors import InputError, SuspicionWarning
 from segcal.evaluation.apply import Applier, calibrate
 from segcal.evaluation.evaluate import check_match
@@ -181,3 +181,36 @@ def test_arrays_have_no_format_to_be_written_in(tmp_path):
     arrays = ArrayCases([np.zeros((3, 4), "float32")], kind="logits")
     with pytest.raises(InputError, match=r"cases is ArrayCases, but .* or call fitted\.calibrator on arrays"):
         segcal.apply(fitted(), arrays, tmp_path / "out")
+
+
+@pytest.mark.parametrize("wrong", ["read", "written"])
+def test_with_threads_the_same_is_written_and_the_same_fails(wrong, cases, tmp_path, monkeypatch):
+    """With two threads a case is read while another is calibrated and a third one written."""
+    bad, before = cases.ids[1], torch.get_num_threads()
+    if wrong == "read":
+        cases.members[0].path(bad).write_bytes(b"nothing")
+    else:
+        write = CaseWriter._write
+
+        def refuse(self, case_id, *rest):
+            if case_id == bad:
+                raise InputError("scores are odd, but even ones are needed. Draw them again.")
+            return write(self, case_id, *rest)
+
+        monkeypatch.setattr(CaseWriter, "_write", refuse)
+    found, raised = {}, set()
+    try:
+        for number in (1, 2):
+            torch.set_num_threads(number)
+            failures, folder = [], tmp_path / f"out{number}"
+            done = segcal.apply(fitted(), cases, folder, failed=failures.append)
+            files = {path.name: path.read_bytes() for path in sorted(folder.glob("*.npy"))}
+            found[number] = files, list(done.written), done.flips, [str(error) for error in failures]
+            with pytest.raises(CaseError) as first:
+                segcal.apply(fitted(), cases, tmp_path / f"strict{number}")
+            raised.add(str(first.value))
+    finally:
+        torch.set_num_threads(before)
+    assert found[1] == found[2]
+    assert len(found[1][1]) == len(cases) - 1
+    assert raised == set(found[1][3])

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+import segcal
 from segcal import make_calibrator
 from segcal.calibrators.base import Calibrator
 from segcal.calibrators.matrix import MatrixScaling
@@ -369,3 +370,33 @@ def test_a_part_of_which_all_cases_fail_is_left_out_and_all_parts_are_an_error(c
     broken.broken = tuple("abcd")
     with pytest.raises(InputError, match=r"all 4 cases failed, but at least one is needed. First: case 'b': is broken"):
         evaluate_by_part(broken, own, failed.append, metrics=["nll"], replicates=20)
+
+
+def test_two_cases_have_means_without_intervals():
+    result = segcal.evaluate(make_cases(2), segcal.make_calibrator("ts", 3), metrics=["nll", "ace"])
+    for part in (result.before, result.after, result.change):
+        assert all(one.value is not None and one.low is one.high is None for one in part.values())
+    assert "2 cases: mean (too few cases for an interval)" in str(result)
+    assert "[" not in str(result)
+
+
+def test_numbers_say_which_calibrator_made_them(tmp_path):
+    cases, first, other = make_cases(3), segcal.make_calibrator("ts", 3), segcal.make_calibrator("vs", 3)
+    results = [segcal.evaluate(cases, one, metrics=["nll"]) for one in (first, segcal.make_calibrator("ts", 3), other)]
+    assert results[0].calibrator == results[1].calibrator != results[2].calibrator
+    assert segcal.evaluate(cases, lambda logits, context: logits.log_softmax(1), metrics=["nll"]).calibrator is None
+    results[0].to_csv(tmp_path / "a.csv")
+    lines = [line.split(",") for line in (tmp_path / "a.csv").read_text().splitlines()]
+    assert [line[-1] for line in lines] == ["calibrator", *["", results[0].calibrator] * 3]
+    results[0].to_json(tmp_path / "a.json")
+    assert json.loads((tmp_path / "a.json").read_text())["calibrator"] == results[0].calibrator
+
+
+def test_cases_of_the_fit_are_counted_and_said_unless_they_have_no_names(cases):
+    own = segcal.fit("ts", cases.subset(cases.ids[:3]))
+    result = segcal.evaluate(cases, own, metrics=["nll"])
+    assert result.fitted_on == 3
+    assert f"3 of {len(cases)} cases had a part in the fit: their numbers flatter the calibrator" in str(result)
+    assert segcal.evaluate(cases, own.calibrator, metrics=["nll"]).fitted_on == 0
+    numbered = make_cases(4)  # "0", "1", ...: other arrays are numbered alike
+    assert segcal.evaluate(make_cases(4), segcal.fit("ts", numbered), metrics=["nll"]).fitted_on == 0

@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 
 import segcal
 from segcal.calibrators.base import Calibrator
+from segcal.fitting.artifact import check_vacant
 from segcal.fitting.certificate import Fitted
 
 
@@ -58,6 +59,18 @@ def test_saving_again_replaces_the_older_artefact(fitted, cases, tmp_path):
     segcal.save(segcal.fit("ts", cases), tmp_path / "calibrator")
     assert segcal.load(tmp_path / "calibrator").calibrator.num_parameters() == 1
     assert [child.name for child in tmp_path.iterdir()] == ["calibrator"]
+
+
+def test_a_place_is_vacant_if_it_holds_no_calibrator(fitted, tmp_path):
+    check_vacant(tmp_path / "new")
+    (tmp_path / "empty").mkdir()
+    check_vacant(tmp_path / "empty")
+    segcal.save(fitted, tmp_path / "cal")
+    with pytest.raises(
+        segcal.InputError, match=r"cal holds a calibrator already, but a fit does not replace one unasked"
+    ):
+        check_vacant(tmp_path / "cal")
+    check_vacant(tmp_path / "cal", overwrite=True)
 
 
 def test_a_folder_with_other_files_is_not_overwritten(fitted, tmp_path):

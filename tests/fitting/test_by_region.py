@@ -10,6 +10,7 @@ from segcal.calibrators.per_region import PerRegion
 from segcal.errors import InputError
 from segcal.fitting.by_region import competing, join
 from segcal.fitting.certificate import Certificate
+from segcal.fitting.config import REGION_STRENGTHS
 
 REGIONS = {"whole": [1, 2], "core": [2]}
 
@@ -130,7 +131,23 @@ def test_what_does_not_fit_is_one_sentence():
     with pytest.raises(InputError, match="the cases have regions: a name, or a calibrator of these regions, is needed"):
         segcal.fit(segcal.make_calibrator("ts", 2), cases_of(z, y))
     fitted = segcal.fit("ts", other)
-    with pytest.raises(InputError, match=r"the calibrator is for the regions .*'edge'.*, but the predictions have the"):
+    with pytest.raises(
+        InputError,
+        match=r"is for the regions whole=1\+2,edge=1, but .* have the regions whole=1\+2,core=2\. Use the cal",
+    ):
         segcal.evaluation.evaluate.check_match(fitted, cases_of(z, y))
+    with pytest.raises(
+        InputError, match=r"have classes\. Declare --regions whole=1\+2,edge=1 if these are its outputs"
+    ):
+        segcal.evaluation.evaluate.check_match(fitted, segcal.ArrayCases(list(z), list(y > 0), kind="logits"))
     with pytest.raises(InputError, match="calibrator is a ts for 2 classes, but the cases have regions"):
         segcal.evaluate(cases_of(z, y), segcal.make_calibrator("ts", 2), metrics=["nll"])
+
+
+def test_the_path_of_a_region_is_walked_to_its_end():
+    """Labels follow a temperature, so that no strength gains anything; every one is measured all the same."""
+    certificates = segcal.fit("conic", cases_of(*data(cases=4))).certificate.details["regions"]
+    for certificate in certificates.values():
+        strengths = {row["lam"] for row in certificate["path"]}
+        assert strengths >= set(REGION_STRENGTHS)
+        assert min(strengths) == min(REGION_STRENGTHS)

@@ -8,8 +8,7 @@ from sklearn.linear_model import LogisticRegression
 
 from segcal import ArrayCases, FitConfig, fit, make_calibrator
 from segcal.fitting.config import DEFAULT_STRENGTH, STRENGTHS
-from segcal.fitting.exact import _harmless, _rises
-from segcal.fitting.scores import Worth
+from segcal.fitting.exact import _rises
 
 CONVEX = ["ts", "vs", "vs_ti", "ms", "ms_c", "dc", "cdc", "cms_ap", "cms_op"]
 LAM, MU = 0.02, 0.05
@@ -408,17 +407,6 @@ def test_a_given_strength_is_kept_and_only_the_other_is_chosen(make_cases):
     assert certificate.mu == 0.5
     assert {row["mu"] for row in certificate.path} == {0.5}
     assert len({row["lam"] for row in certificate.path}) > 2
-
-
-def worths(ece, ba_ece, nll=1.0):
-    return {"a": Worth(nll, ece, ba_ece), "b": Worth(nll, ece, None)}
-
-
-@pytest.mark.parametrize(("ece", "ba_ece", "kept"), [(0.101, 0.2, True), (0.103, 0.2, False), (0.05, 0.205, False)])
-def test_of_a_guarded_calibrator_no_strength_stays_that_raises_an_error(ece, ba_ece, kept):
-    found = {1e5: worths(0.1, 0.2), 1e-3: worths(ece, ba_ece, nll=0.5)}
-    assert (1e-3 in _harmless(found)) == kept
-    assert 1e5 in _harmless(found)
 
 
 @pytest.mark.parametrize(

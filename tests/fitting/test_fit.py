@@ -375,3 +375,15 @@ def test_where_the_predictions_came_from_is_remembered(scenes, tmp_path):
         fitted = segcal.fit("ts", cases)
     segcal.save(fitted, tmp_path / "cal")
     assert segcal.load(tmp_path / "cal").origin == fitted.origin == "single folds"
+
+
+@pytest.mark.parametrize("name", ["ts", "cms_ap"])
+def test_two_processes_that_go_through_all_voxels_end_where_one_does(name):
+    rng = np.random.default_rng(5)
+    logits = rng.normal(size=(5, 3, 170, 140)).astype("float32")
+    labels = (3 * logits + rng.gumbel(size=logits.shape)).argmax(1)
+    config = FitConfig(voxels="all", lam=1e-3, mu=1e-3, memory=1 << 20)  # too little to keep them
+    one, two = (fit(name, logits, labels, config, workers=workers) for workers in (1, 2))
+    assert one.certificate == two.certificate
+    for own, other in zip(one.calibrator.parameters(), two.calibrator.parameters(), strict=True):
+        assert own.numpy().tobytes() == other.numpy().tobytes()

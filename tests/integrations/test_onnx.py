@@ -1,5 +1,6 @@
 """Graphs with a network in front; calibrators alone, all of them, are in tests/contracts/test_onnx.py."""
 
+import math
 import warnings
 
 import pytest
@@ -7,7 +8,9 @@ import torch
 from torch import nn
 
 import segcal
+from segcal.calibrators.per_region import PerRegion
 from segcal.errors import InputError
+from segcal.regions import Regions
 
 onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed: make setup-frameworks")
 onnx = pytest.importorskip("onnx", reason="onnx is not installed: make setup-frameworks")
@@ -110,3 +113,33 @@ def test_a_graph_that_flips_is_not_written(tmp_path, monkeypatch):
     with pytest.raises(InputError, match=r"names another class than the library at \d+ of 288 voxels.*nothing was wri"):
         segcal.export(segcal.make_calibrator("ts", 4), tmp_path / "a.onnx")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_regions_behind_a_network_keep_their_masks(randomise, tmp_path):
+    weight = torch.randn(2, 2, 1, 1, generator=torch.Generator().manual_seed(3))
+    write_network(tmp_path / "network.onnx", weight)
+    regions = Regions.declared({"whole": [1, 2], "core": [2]})
+    calibrator = PerRegion(
+        regions, [randomise(segcal.make_calibrator("conic_class", 2), seed=n) for n in (0, 1)]
+    ).eval()
+    assert segcal.export(calibrator, tmp_path / "joined.onnx", model=tmp_path / "network.onnx").flips == 0
+    session = onnxruntime.InferenceSession(tmp_path / "joined.onnx", providers=["CPUExecutionProvider"])
+    scores, log_probs = (torch.from_numpy(x) for x in session.run(None, {"picture": IMAGE.numpy()}))
+    assert torch.equal(log_probs > -math.log(2), scores > 0)
+
+
+def test_a_graph_of_regions_that_changes_a_mask_or_nesting_is_not_written(tmp_path, monkeypatch):
+    regions = Regions.declared({"whole": [1, 2], "core": [2]})
+    calibrator = PerRegion(regions, [segcal.make_calibrator("ts", 2)] * 2)
+    for wrong in (
+        lambda found: (0.5 * found.exp()).log(),  # masks go
+        lambda found: torch.stack([found[:, 0], found.amax(1)], 1).where(found[:, 1:] < -1, found),  # and nesting
+    ):
+        calls = iter(range(9))
+        changed = lambda output, calls=calls, wrong=wrong: wrong(output) if next(calls) else output  # noqa: E731
+        monkeypatch.setattr("segcal.integrations.onnx.first_tensor", changed)
+        with pytest.raises(
+            InputError, match=r"has another mask, or regions less nested, than the library at \d+ of 288"
+        ):
+            segcal.export(calibrator, tmp_path / "a.pt2")
+        assert list(tmp_path.iterdir()) == []

@@ -4,7 +4,7 @@ import pytest
 from PIL import Image
 
 from benchmarks.loss_study import real_data
-from benchmarks.loss_study.real_data import PARTS, find_parts, pictures, read_case
+from benchmarks.loss_study.real_data import PARTS, find_parts, groups, pack_root, pictures, read_case
 from segcal.errors import InputError
 
 
@@ -34,7 +34,7 @@ def test_patients_are_never_divided(tmp_path):
     write_cardiac(tmp_path)
     parts = find_parts(tmp_path, "cardiac")
     patients = {part: {case.id.split("_")[0] for case in parts[part]} for part in PARTS}
-    assert {part: len(parts[part]) for part in PARTS} == {"train": 44, "valid": 6, "cal": 20, "val": 8, "test": 22}
+    assert {part: len(parts[part]) for part in PARTS} == {"train": 50, "cal": 20, "val": 8, "test": 22}
     assert len(set().union(*patients.values())) == sum(map(len, patients.values())) == 50
 
 
@@ -45,8 +45,31 @@ def test_the_held_out_video_trains_nothing_and_its_parts_lie_one_after_the_other
         assert all(("Seq05VD" in case.id) == (part in ("cal", "val", "test")) for case in parts[part])
     held_out = [case.id for part in ("cal", "val", "test") for case in parts[part]]
     assert held_out == sorted(held_out)
-    assert [len(parts[part]) for part in ("cal", "val", "test")] == [57, 28, 85]
-    assert not set(parts["train"]) & set(parts["valid"])
+    assert [len(parts[part]) for part in ("cal", "val", "test")] == [29, 14, 85]
+    assert not set(parts["cal"]) & set(parts["val"])
+    assert len(parts["train"]) == 100
+
+
+def test_what_is_drawn_together(tmp_path):
+    assert groups("cardiac", ["patient9_frame01", "patient9_frame02", "patient7_frame01"]) == [1, 1, 0]
+    assert groups("camvid", [f"f{number}" for number in range(23)]) == [0] * 10 + [1] * 10 + [2] * 3
+
+
+def test_a_packed_folder_has_the_same_cases_in_the_same_parts(tmp_path, monkeypatch):
+    monkeypatch.setattr(real_data, "SLICE", 6)
+    write_cardiac(tmp_path / "full", patients=20)
+    write_camvid(tmp_path / "full", counts=(3, 14, 2))
+    pack_root(tmp_path / "full", tmp_path / "small")
+    for task in ("cardiac", "camvid"):
+        full, small = (find_parts(tmp_path / name, task) for name in ("full", "small"))
+        assert {p: [c.id for c in full[p]] for p in PARTS} == {p: [c.id for c in small[p]] for p in PARTS}
+        (image, labels), (packed, packed_labels) = (read_case(task, parts["test"][0]) for parts in (full, small))
+        if task == "cardiac":  # (3, 7, 9) is cut to (3, 6, 6) around the middle
+            assert np.array_equal(packed_labels, labels[:, :6, 1:7])
+            assert np.corrcoef(packed.ravel(), image[:, :, :6, 1:7].ravel())[0, 1] > 0.999
+        else:
+            assert packed.shape == (3, image.shape[1] // 2, image.shape[2] // 2)
+            assert set(np.unique(packed_labels)) <= set(np.unique(labels))
 
 
 def test_what_is_void_is_ignored_and_intensities_have_no_unit(tmp_path):

@@ -136,3 +136,40 @@ def test_results_that_are_none_are_refused(fitted, tmp_path):
         segcal.card(fitted, tmp_path / "rows.json")
     with pytest.raises(InputError, match="fitted is int, but what fit, choose or load returned is needed"):
         segcal.card(3)
+
+
+def test_numbers_of_another_calibrator_are_refused(fitted, tmp_path):
+    other = segcal.evaluate(make_cases(1, 7, "new "), segcal.make_calibrator("vs", 3), metrics=["nll"])
+    other.to_csv(tmp_path / "other.csv")
+    other.to_json(tmp_path / "other.json")
+    for results in (other, tmp_path / "other.csv", tmp_path / "other.json"):
+        text = r"results were measured with another calibrator \(digest \w{16}\), but this card is of \w{16}\. Evaluate"
+        with pytest.raises(InputError, match=text):
+            segcal.card(fitted, results)
+
+
+def test_numbers_without_a_digest_are_taken_with_a_note(fitted, result, tmp_path):
+    assert segcal.card(fitted, result).notes == ()
+    result.to_csv(tmp_path / "new.csv")
+    lines = (tmp_path / "new.csv").read_text().splitlines()
+    (tmp_path / "old.csv").write_text("\n".join(line.rsplit(",", 1)[0] for line in lines) + "\n")
+    card = segcal.card(fitted, tmp_path / "old.csv", tmp_path / "card.md")
+    assert card.performance == segcal.card(fitted, tmp_path / "new.csv").performance
+    note = "The numbers do not say which calibrator made them: an older segcal wrote them, or somebody else."
+    assert f"## Notes\n\n- {note}\n" in (tmp_path / "card.md").read_text("utf-8")
+
+
+def test_a_subgroup_of_two_cases_has_no_interval(fitted, result, tmp_path):
+    segcal.card(fitted, result, tmp_path / "card.md", subgroups={"new 1": "rare", "new 2": "rare"})
+    text = (tmp_path / "card.md").read_text("utf-8")
+    whole, rare = text.split("Performance: rare")
+    assert "Means (too few cases for an interval)." in rare
+    assert "[" not in rare.split("## ")[0]
+    assert "too few" not in whole
+
+
+def test_subgroups_without_a_match_are_refused(fitted, result):
+    with pytest.raises(InputError, match=r"subgroups names none of the 7 cases .* The first of them is 'new 0': use"):
+        segcal.card(fitted, result, subgroups={"old 1": "rare"})
+    with pytest.raises(InputError, match=r"subgroups is given, but no case was measured that had no part in the fit\."):
+        segcal.card(fitted, subgroups={"new 1": "rare"})

@@ -143,3 +143,23 @@ def test_all_tables_are_written_from_the_summary_alone(summary, tmp_path):
         for stem in (*stems, "table8_roads", "table8_brain", "shift_roads")
         for suffix in ("md", "csv", "tex")
     }
+
+
+def test_compared_pipelines_have_a_table_of_paired_differences(summary):
+    assert "comparisons" not in tables_of(summary)
+    gap = {"value": -0.1, "low": -0.2, "high": -0.05, "cases": 9, "undefined": 0, "better": 8, "equal": 0, "worse": 1}
+    few = gap | {"value": 0.02, "low": None, "high": None}
+    metrics = {
+        "nll": {"verdict": "better", "difference": gap, "of": "cases"},
+        "dice": {"verdict": "not defined", "difference": few, "of": "cases"},
+    }
+    pair = {"first": "ms(mean_logits)", "second": "cms_ap(mean_logits)", "metrics": metrics, "sentence": "."}
+    summary["comparisons"] = [
+        {"task": "roads", "test_on": "", "about": "asked for", **pair},
+        {"task": "roads", "test_on": "snow", "about": "asked for", **pair},
+    ]
+    text = tables_of(summary)["comparisons"].to_markdown()
+    assert "roads: asked for" in text
+    assert "roads tested on snow: asked for" in text
+    row = "| cms_ap(mean_logits) - ms(mean_logits) | -0.100 [-0.200, -0.050] | 2.0 |"
+    assert text.count(row) == 2, text

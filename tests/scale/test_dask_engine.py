@@ -2,13 +2,17 @@
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 
 import numpy as np
+import psutil
 import pytest
 
 import segcal
+from segcal.cases import CaseError
 from segcal.errors import InputError
 
 distributed = pytest.importorskip("distributed", reason="needs the extra cluster")
@@ -50,6 +54,19 @@ def test_results_are_those_of_one_process_and_failures_too(cases, engine):
     alone = measure(cases, 1)
     assert measure(cases, engine) == alone
     assert len(alone[1]) == 1
+
+
+def test_cases_that_go_together_come_apart_in_their_order_and_fail_alone(cases, engine):
+    ids = list(cases.ids) * 16  # two in a bundle
+    assert len(next(engine._bundles(ids))) == 2
+    found = []
+    for case_id, outcome in engine.outcomes(ids, cases.checked, ""):
+        try:
+            found.append(outcome().id)
+        except CaseError as error:
+            found.append(f"{error.case_id} failed")
+        assert found[-1].split()[0] == case_id
+    assert found == [name if name != "c4" else "c4 failed" for name in ids]
 
 
 def test_a_worker_that_is_killed_does_not_show(cases, engine):
@@ -108,6 +125,31 @@ def test_strengths_chosen_on_held_out_cases_are_the_same(cases, engine):
     drawn = segcal.FitConfig(voxels=50)
     sampled = [segcal.fit("ms", cases, config=drawn, workers=each, failed=lambda error: None) for each in (1, engine)]
     assert sampled[0].certificate == sampled[1].certificate
+
+
+def test_an_interruption_of_all_processes_is_one_line_and_leaves_none(cases, tmp_path):
+    """Ctrl-C on a terminal reaches workers too, who leave it to the process that started them."""
+    words = [str(cases.members[0].folder), str(cases.label_folder.folder), "--kind", "logits", "-o", tmp_path / "out"]
+    code = "import time, segcal.cases.files as f; read = f.FileCases.read\n"
+    code += "f.FileCases.read = lambda self, case_id: time.sleep(1000) or read(self, case_id)\n"
+    (tmp_path / "slow.py").write_text(code, encoding="utf-8")
+    command = [sys.executable, "-c", "import slow, segcal_command; segcal_command.main()", "evaluate", *words]
+    running = subprocess.Popen(
+        [*command, "--engine", "dask", "--workers", "2"],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},
+        start_new_session=True, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    deadline, forks = time.monotonic() + 200, []
+    while len(forks) < 3 and running.poll() is None and time.monotonic() < deadline:  # a server and two workers
+        time.sleep(0.5)
+        others = psutil.Process(running.pid).children(recursive=True)
+        forks = [each for each in others if "forkserver" in str(each.cmdline())]
+    time.sleep(2)  # workers that listen
+    os.killpg(running.pid, signal.SIGINT)
+    _, errors = running.communicate(timeout=100)
+    assert errors == "interrupted: what is written is complete; run the command again to go on\n"
+    assert running.returncode == 130
+    assert not psutil.wait_procs(forks, timeout=30)[1]
 
 
 def test_a_scheduler_that_is_not_there_is_one_sentence(monkeypatch):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import warnings
 from operator import itemgetter
 from pathlib import Path
 
@@ -33,3 +34,26 @@ def test_a_job_that_fails_is_sent_again_and_in_the_end_named(tmp_path):
 def test_options_that_slurm_does_not_know_are_one_sentence(tmp_path):
     with pytest.raises(InputError, match=r"^--slurm is not understood \(.*\), but options of sbatch are needed."):
         run_array(json.loads, ["1"], Path(tmp_path), {"cluster": "nowhere"})
+    with pytest.raises(InputError, match=r"^--slurm is not understood \(Unknown argument 'nonsense' for executor"):
+        run_array(json.loads, ["1"], Path(tmp_path), {**LOCAL, "nonsense": "1"})
+
+
+def test_options_reach_sbatch_under_the_names_that_submitit_has_for_them(tmp_path, monkeypatch):
+    """A program named sbatch takes the script, and nothing is warned of."""
+    script = tmp_path / "bin" / "sbatch"
+    script.parent.mkdir()
+    script.write_text(f'#!/bin/sh\ncat "$1" > {tmp_path}/sent\necho invalid partition >&2\nexit 1\n', encoding="utf-8")
+    for name in ("sbatch", "srun"):
+        (script.parent / name).write_text(script.read_text(encoding="utf-8"), encoding="utf-8")
+        (script.parent / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{script.parent}:{os.environ['PATH']}")
+    options = {"partition": "cpu", "time": "120", "slurm_account": "me", "cpus_per_task": "2"}
+    refused = r"^sbatch does not take the jobs \(invalid partition\), but they are to be sent to it\. Check the options"
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        with pytest.raises(InputError, match=refused):
+            run_array(json.loads, ["1"], tmp_path / "logs", options)
+    sent = (tmp_path / "sent").read_text(encoding="utf-8")
+    for line in ("--partition=cpu", "--time=120", "--account=me", "--cpus-per-task=2"):
+        assert f"#SBATCH {line}\n" in sent
+    assert not [each for each in seen if "deprecated" in str(each.message)]

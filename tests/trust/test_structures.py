@@ -63,6 +63,13 @@ def test_what_cannot_be_judged_is_one_sentence(fitted, make_cases):
     cases = make_cases(2, seed=44, labelled=False)
     with pytest.raises(segcal.InputError, match=r"the calibrator has no reference cases, but .* segcal fit"):
         segcal.trust(replace(fitted, reference=None), cases)
+    made = np.arange(24.0).reshape(2, 1, 3, 4) - 11
+    regions = segcal.ArrayCases(list(made), list(made[:, 0] > 3), kind="logits", regions={"a": [1]})
+    for judge in (segcal.trust, segcal.monitor):
+        with pytest.raises(
+            segcal.InputError, match=r"is for regions, but trust and monitor are for classes .* evaluate"
+        ):
+            judge(segcal.fit("ts", regions), regions)
     other = segcal.fit("ts", make_cases(4, seed=45))
     with pytest.raises(segcal.InputError, match="the reference belongs to another calibrator, but its numbers"):
         segcal.trust(replace(other, reference=fitted.reference), cases)

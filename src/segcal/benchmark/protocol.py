@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import numpy as np
 from msgspec import UNSET, Meta, Struct, UnsetType, defstruct, structs, to_builtins
 
+from segcal.benchmark.comparisons import find_pipeline
 from segcal.benchmark.pipelines import LISTS, Pipeline, unknown_calibrators
 from segcal.benchmark.tasks import (
     Division,
@@ -68,6 +69,8 @@ class ProtocolFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         workers: how many processes.
         studies: names of studies; they read the results, and decide nothing about them. None: the usual ones.
         study_options: how much of them is done.
+        compare: pairs of pipelines, the second of which is compared with the first; by title, or by calibrator where
+            only one pipeline has it.
     """
 
     tasks: Any = ()
@@ -81,6 +84,7 @@ class ProtocolFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     workers: Annotated[int, Meta(ge=1, le=1024)] = 1
     studies: Any = None
     study_options: StudyOptions = StudyOptions()
+    compare: tuple[tuple[Text, Text], ...] = ()
 
 
 class Protocol(ProtocolFile, frozen=True, kw_only=True):
@@ -198,6 +202,7 @@ def parse_protocol(document: dict[str, Any], root: str | Path = ".") -> Protocol
     read_table(found.fit, "fit", _FitTable)
     read = {"tasks": tasks, "pipelines": pipelines, "fit": FitConfig(**found.fit), "notes": notes, "root": Path(root)}
     read |= {"metrics": tuple(dict.fromkeys(found.metrics)), "studies": _read_studies(found.studies)}
+    read["compare"] = tuple((find_pipeline(a, pipelines), find_pipeline(b, pipelines)) for a, b in found.compare)
     return Protocol(**structs.asdict(found) | read, paper=isinstance(found.pipelines, str))
 
 

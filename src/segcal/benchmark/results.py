@@ -167,6 +167,7 @@ class ProtocolRecord(Struct, frozen=True, kw_only=True):
     hash: str = ""
     notes: tuple[str, ...] = ()
     studies: tuple[str, ...] = ()
+    compare: tuple[tuple[str, str], ...] = ()
     cases: dict[str, int] = {}
     fingerprints: dict[str, str] = {}
     units: tuple[Unit, ...]

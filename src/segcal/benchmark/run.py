@@ -10,7 +10,6 @@ pipeline, so that all of them still share their cases. What was read well is rem
 in ``RESULTS/sifted.json`` and not read again; broken cases are tried again on the next run.
 """
 
-import json
 import multiprocessing
 import os
 from collections.abc import Callable, Sequence
@@ -22,7 +21,7 @@ from typing import NamedTuple, TypeAlias
 from msgspec import Struct, convert, to_builtins
 from msgspec.structs import replace
 
-from segcal.atomic import sweep, write_text
+from segcal.atomic import sweep
 from segcal.benchmark.job import Job, plan, run_job
 from segcal.benchmark.pipelines import Pipeline
 from segcal.benchmark.protocol import Protocol
@@ -30,8 +29,8 @@ from segcal.benchmark.results import PROTOCOL, SCHEMA, Results, finished, read_p
 from segcal.benchmark.runner import JobRunner, Jobs
 from segcal.benchmark.tasks import FolderTask, OpenTask
 from segcal.cases.base import Case, CaseError
-from segcal.cases.parallel import Engine, map_cases, map_ids
-from segcal.documents import parse_json
+from segcal.cases.parallel import Engine, map_cases, map_ids, process_context
+from segcal.documents import parse_json, write_json
 from segcal.errors import InputError, SegcalError
 from segcal.parent import follow_parent
 
@@ -81,11 +80,12 @@ def run_benchmark(
         "hash": protocol.hash(),
         "notes": list(protocol.notes),
         "studies": list(protocol.studies or ()),
+        "compare": to_builtins(protocol.compare),
         "cases": {task.name: len(_any(opened, task.name).cases) for task in protocol.tasks},
         "fingerprints": {f"{name}, {pooling}": found for (name, pooling), found in fingerprints.items()},
         "units": to_builtins(units),
     }
-    write_text(place / PROTOCOL, json.dumps(document, indent=1, ensure_ascii=False) + "\n")
+    write_json(place / PROTOCOL, document)
     pending = (
         job._replace(units={unit: digest for unit, digest in job.units.items() if not finished(place, unit, digest)})
         for job in jobs
@@ -146,7 +146,7 @@ def exclude_broken(
         for case_id, reason in broken.items():
             failed(CaseError(f"{task.name}/{case_id}", reason))
         tasks[number] = replace(task, exclude=(*task.exclude, *broken))
-    write_text(record, json.dumps(to_builtins(known), indent=1, ensure_ascii=False) + "\n")
+    write_json(record, to_builtins(known))
     return replace(protocol, tasks=tuple(tasks))
 
 
@@ -194,8 +194,7 @@ def _run(todo: Sequence[Job], protocol: Protocol, place: Path, step: Step, progr
             progress(Step(done, total, ""))
         return
     others = set(multiprocessing.active_children())
-    spawn = multiprocessing.get_context("spawn")  # a fork of a process with threads may hang
-    pool = ProcessPoolExecutor(workers, spawn, initializer=follow_parent)
+    pool = ProcessPoolExecutor(workers, process_context(), initializer=follow_parent)
     try:
         waiting: set[Future[int]] = {pool.submit(run_job, job, protocol, place) for job in todo}
         while waiting:

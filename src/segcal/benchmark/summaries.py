@@ -3,39 +3,24 @@
 ``RESULTS/summary.json`` is made from the units alone. Metrics of a case are averaged over cases and repeats, with the
 two-level bootstrap; all pipelines of a task share the draws, so that equal numbers have equal intervals. Pooled metrics
 have one number per repeat, shown as mean [min, max].
-
-The paper's matched comparisons are of two pipelines that differ in one property, case by case:
-
-- What does translation invariance do? Matrix scaling against its two TI forms; LTS on logits against log-probabilities.
-- What does keeping the decision cost? CDC against CMS_ap and CMS_op, with each pooling.
-- What do curves that see their surroundings add? Conic scaling against TS and CMS_ap, and by class against shared.
-
-The second is compared with the first, metric by metric, in paired differences over the test cases of all repeats. It is
-*better* or *worse* if the interval of the difference lies on one side of zero, and otherwise there is *no difference*.
-A metric that pools voxels over cases (ACE) is better or worse if it is so in every repeat.
 """
 
-import json
 from collections.abc import Mapping, Sequence
-from typing import Literal
 
 import numpy as np
 from msgspec import to_builtins
 
-from segcal.atomic import write_text
+from segcal.benchmark.comparisons import compare, pairs_of
 from segcal.benchmark.job import benchmark_metrics
 from segcal.benchmark.pipelines import Pipeline, in_row_groups
-from segcal.benchmark.results import Results, UnitResult
+from segcal.benchmark.results import ProtocolRecord, Results, UnitResult
+from segcal.documents import write_json
 from segcal.errors import ArtifactError, InputError
 from segcal.metrics import Metric
 from segcal.summary import (
     SCHEMA,
     SUMMARY,
-    Bootstrap,
-    Compared,
     Comparison,
-    Difference,
-    Draws,
     Estimate,
     MetricFacts,
     PipelineFacts,
@@ -43,30 +28,10 @@ from segcal.summary import (
     RowGroup,
     Summary,
     TaskFacts,
-    Verdict,
-    difference,
     estimate,
     over_repeats,
 )
 
-# Pooling, the first calibrator, the second, and what the comparison is about.
-PAIRS: tuple[tuple[str, str, str, str], ...] = (
-    ("mean_logits", "ms", "ms_c", "translation invariance"),
-    ("mean_logits", "ms", "dc", "translation invariance"),
-    ("mean_logits", "lts", "lts_ti", "translation invariance"),
-    ("mean_probs", "cdc", "cms_ap", "decision preservation"),
-    ("mean_probs", "cdc", "cms_op", "decision preservation"),
-    ("mean_logits", "cdc", "cms_ap", "decision preservation"),
-    ("mean_logits", "cdc", "cms_op", "decision preservation"),
-    *(
-        (pooling, first, second, "curves that see their surroundings")
-        for pooling in ("mean_probs", "mean_logits")
-        for first, second in (("ts", "conic"), ("cms_ap", "conic"), ("conic", "conic_class"))
-    ),
-)
-COMPARED = ("nll", "ece", "ba_ece", "ace", "dice")
-SHORT = {"nll": "NLL", "ece": "ECE", "ba_ece": "BA-ECE", "ace": "ACE", "dice": "DSC"}
-PERCENT = ("dice",)
 OFFSETS = Pipeline("mean_logits", "identity").title
 # By task, title and target, the units of pipelines that have all their repeats.
 Complete = dict[tuple[str, str, str], list[UnitResult]]
@@ -86,7 +51,7 @@ def summarise(results: Results) -> Summary:
     comparisons: list[Comparison] = []
     for tested in dict.fromkeys((task, target) for task, _, target in complete):
         own = {title: units for (task, title, target), units in complete.items() if (task, target) == tested}
-        found, compared = _summarise_task(*tested, own, metrics, protocol.bootstrap)
+        found, compared = _summarise_task(*tested, own, metrics, protocol)
         rows += found
         comparisons += compared
     wanted = len({(unit.task, unit.pipeline, unit.test_on) for unit in protocol.units})
@@ -112,8 +77,7 @@ def summarise(results: Results) -> Summary:
 def write_summary(results: Results) -> Summary:
     """Make the summary of a folder of results, write it there, and return it."""
     summary = summarise(results)
-    text = json.dumps(to_builtins(summary), indent=1, ensure_ascii=False, allow_nan=False)
-    write_text(results.folder / SUMMARY, text + "\n")
+    write_json(results.folder / SUMMARY, to_builtins(summary))
     return summary
 
 
@@ -129,8 +93,9 @@ def _summarise_task(
     target: str,
     own: Mapping[str, list[UnitResult]],
     metrics: Mapping[str, Metric],
-    bootstrap: Bootstrap,
+    protocol: ProtocolRecord,
 ) -> tuple[list[ResultRow], list[Comparison]]:
+    bootstrap = protocol.bootstrap
     first = next(iter(own.values()))
     for title, units in own.items():
         if [unit.header.test for unit in units] != [unit.header.test for unit in first]:
@@ -156,7 +121,8 @@ def _summarise_task(
         converged = all(unit.header.certificate["converged"] for unit in units)
         rows.append(ResultRow(task, target, title, numbers, converged))
     pipelines = [units[0].unit.pipeline for units in own.values()]
-    return rows, compare(task, target, pipelines, values, pooled, metrics, draws, bootstrap.level)
+    pairs = pairs_of(pipelines, protocol.compare)
+    return rows, compare(task, target, pairs, values, pooled, metrics, draws, bootstrap.level)
 
 
 def _task(results: Results, name: str, complete: Complete) -> TaskFacts:
@@ -193,93 +159,3 @@ def _pipeline(pipeline: Pipeline) -> PipelineFacts:
         preserves=made.preserves,
         pointwise=made.pointwise,
     )
-
-
-def compare(
-    task: str,
-    test_on: str,
-    pipelines: Sequence[Pipeline],
-    values: Mapping[str, Mapping[str, Sequence[np.ndarray]]],
-    pooled: Mapping[str, Mapping[str, Sequence[float | None]]],
-    metrics: Mapping[str, Metric],
-    draws: Draws,
-    level: float,
-) -> list[Comparison]:
-    """Compare all pairs of which both pipelines are there.
-
-    By title and metric, `values` are one array per repeat, one number per case, NaN where it is not defined, and
-    `pooled` one number per repeat.
-    """
-    there = {(each.pooling, each.calibrator): each.title for each in pipelines if not each.options}
-    found = []
-    for pooling, first, second, about in PAIRS:
-        one, other = there.get((pooling, first)), there.get((pooling, second))
-        if one is None or other is None:
-            continue
-        outcome = {}
-        for name in (each for each in COMPARED if each in metrics):
-            better = metrics[name].better or "lower"
-            if metrics[name].pooled:
-                outcome[name] = compare_repeats(pooled[one][name], pooled[other][name], better)
-            else:
-                gap = difference(values[one][name], values[other][name], draws, better, level)
-                outcome[name] = Compared(verdict_of(gap, better), gap, "cases")
-        where = f"{task} tested on {test_on}" if test_on else task
-        sentence = f"{where}, {other} against {one}: {_in_words(outcome)}."
-        found.append(Comparison(task, test_on, about, one, other, outcome, sentence))
-    return found
-
-
-def compare_repeats(
-    first: Sequence[float | None], second: Sequence[float | None], better: Literal["lower", "higher"]
-) -> Compared:
-    """Compare a number that there is one of in each repeat; the interval is the range over repeats."""
-    gaps = [b - a for a, b in zip(first, second, strict=True) if a is not None and b is not None]
-    undefined = len(first) - len(gaps)
-    if not gaps:
-        return Compared("not defined", Difference(None, None, None, 0, undefined, 0, 0, 0), "repeats")
-    down, up = sum(gap < 0 for gap in gaps), sum(gap > 0 for gap in gaps)
-    good, bad = (down, up) if better == "lower" else (up, down)
-    gap = Difference(float(np.mean(gaps)), min(gaps), max(gaps), len(gaps), undefined, good, len(gaps) - down - up, bad)
-    return Compared(verdict_of(gap, better), gap, "repeats")
-
-
-def verdict_of(gap: Difference, better: Literal["lower", "higher"]) -> Verdict:
-    """Return what a difference says: it must lie on one side of zero with its whole interval."""
-    if gap.value is None or gap.low is None or gap.high is None:
-        return "not defined"
-    if gap.low <= 0 <= gap.high:
-        return "no difference"
-    return "better" if (gap.high < 0) == (better == "lower") else "worse"
-
-
-def _in_words(metrics: Mapping[str, Compared]) -> str:
-    parts = []
-    for verdict in ("better", "worse"):
-        listed = [_phrase(name, found) for name, found in metrics.items() if found.verdict == verdict]
-        if listed:
-            parts.append(f"{verdict} on {_joined(listed)}")
-    same = [_phrase(name, found) for name, found in metrics.items() if found.verdict == "no difference"]
-    if same:
-        parts.append(f"no difference on {_joined(same)}" if parts else f"no difference on any metric: {_joined(same)}")
-    unknown = [SHORT.get(name, name) for name, found in metrics.items() if found.verdict == "not defined"]
-    if unknown:
-        parts.append(f"not defined: {_joined(unknown)}")
-    return "; ".join(parts)
-
-
-def _phrase(name: str, found: Compared) -> str:
-    gap = found.difference
-    scale, digits, unit = (100, 2, " points") if name in PERCENT else (1, 4, "")
-    assert gap.value is not None
-    assert gap.low is not None
-    assert gap.high is not None
-    low, high = (f"{scale * end:+.{digits}f}" for end in (gap.low, gap.high))
-    return (
-        f"{SHORT.get(name, name)} ({scale * gap.value:+.{digits}f}{unit} [{low}, {high}], "
-        f"better in {gap.better} and worse in {gap.worse} of {gap.cases} {found.of})"
-    )
-
-
-def _joined(parts: Sequence[str]) -> str:
-    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"

@@ -25,7 +25,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import logsigmoid
+from torch.nn.functional import logsigmoid, softplus
 
 from segcal.calibrators.base import Calibrator, Evidence, check_out
 from segcal.checks import check_forward
@@ -117,7 +117,9 @@ class PerRegion(Calibrator):
         if out is not None:
             check_out(out, logits)
         wide = logits.to(compute_dtype(logits.dtype))
-        log_probs = logsigmoid(self.scores(wide, context))
+        odds = self.scores(wide, context)
+        # Exporters write a log of a sigmoid, which is minus infinity where the sigmoid is too small for its type.
+        log_probs = -softplus(-odds) if torch.compiler.is_compiling() else logsigmoid(odds)
         log_probs = log_probs if out is None else log_probs.to(out.dtype)
         if self.preserves is not None:
             half, unit = -math.log(2), torch.finfo(log_probs.dtype).eps

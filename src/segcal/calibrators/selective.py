@@ -80,7 +80,7 @@ class Selector(nn.Module):
     def forward(self, logits: Tensor) -> Tensor:
         """Return, as ``(batch, *space)``, by how much *wrong* is above *right*; flagged where it is positive."""
         shape = logits.shape
-        values = selector_input(logits).reshape(shape[0], shape[1], -1)
+        values = selector_input(logits).reshape(shape[0], shape[1], math.prod(shape[2:]))
         last = len(self.widths) - 2
         for layer in range(last + 1):
             weight = getattr(self, f"weight_{layer}").to(logits.dtype)

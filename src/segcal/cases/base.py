@@ -113,6 +113,7 @@ class Cases(ABC):
         origin: :data:`SINGLE_FOLDS`, where the files say so; "" where nothing is known.
         wants_disagreement: whether `Case.disagreement` is to be filled (:meth:`with_disagreement`).
         aspect: what of the cases is seen, where it is not all, such as one region.
+        in_threads: whether a case may be read in another thread; the code of a user may not be made for it.
     """
 
     _pooling_rule: str | None = None
@@ -120,6 +121,7 @@ class Cases(ABC):
     wants_disagreement: bool = False
     regions: Regions | None = None
     aspect: str = ""
+    in_threads: bool = False
 
     def __init__(
         self,

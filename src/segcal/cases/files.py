@@ -91,6 +91,8 @@ class FileCases(Cases):
         has_labels: whether there are labels, in a folder of their own or with the scores.
     """
 
+    in_threads = True
+
     def __init__(
         self,
         ids: Sequence[str],

@@ -25,8 +25,8 @@ from itertools import permutations, product
 from typing import NamedTuple
 
 import numpy as np
+import scipy
 import torch
-from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from segcal.cases.base import Case
@@ -116,7 +116,7 @@ def better_numbers(table: np.ndarray, gain: float, least: float, most: float) ->
     """
     rows, columns = table.sum(1), table.sum(0)
     overlap = 2 * table / np.maximum(rows[:, None] + columns, 1)
-    _, chosen = linear_sum_assignment(overlap, maximize=True)
+    _, chosen = scipy.optimize.linear_sum_assignment(overlap, maximize=True)
     found: dict[int, int] = {}
     for cycle in _cycles(chosen.tolist()):
         seen = np.array([row for row in cycle if rows[row]], dtype=int)

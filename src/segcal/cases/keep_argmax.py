@@ -11,6 +11,7 @@ something to be hidden.
 """
 
 import numpy as np
+import torch
 
 from segcal.checks import as_tensor
 from segcal.errors import InputError
@@ -28,7 +29,7 @@ def keep_decision(values: np.ndarray, winner: np.ndarray, name: str = "values") 
     >>> keep_decision(np.array([[0.5], [0.5]], np.float16), np.array([1])).T
     array([[0.4998, 0.5   ]], dtype=float16)
     """
-    wrong = lowest_argmax(values) != winner
+    wrong = _other_winner(values, winner)
     if not wrong.any():
         return values
     scores = values[:, wrong]
@@ -49,6 +50,17 @@ def keep_decision(values: np.ndarray, winner: np.ndarray, name: str = "values") 
     limit = np.where(lower_index, below, own)
     values[:, wrong] = np.where(rival, np.minimum(scores, limit), scores)
     return values
+
+
+def _other_winner(values: np.ndarray, winner: np.ndarray) -> np.ndarray:
+    """Return where another class than `winner` is the lowest-index maximum; sought only where several may be."""
+    scores, wanted = as_tensor(values, "values"), as_tensor(winner, "winner")
+    highest = scores.amax(0)
+    own = scores.gather(0, wanted.long()[None])[0]
+    doubtful = ((own < highest) | ((scores == highest).sum(0, dtype=torch.int32) > 1)).numpy()
+    if doubtful.any():
+        doubtful[doubtful] = lowest_argmax(values[:, doubtful]) != winner[doubtful]
+    return doubtful
 
 
 def lowest_argmax(values: np.ndarray) -> np.ndarray:

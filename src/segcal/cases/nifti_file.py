@@ -17,8 +17,7 @@ import numpy as np
 
 from segcal.cases.safe_io import DEFLATE_RATIO, NUMBERS, check_array
 from segcal.documents import reading
-from segcal.errors import InputError
-from segcal.errors import load_extra as load_extra  # where formats ask for it
+from segcal.errors import InputError, load_extra
 
 EXTENSIONS = (".nii.gz", ".nii")
 MAX_HEAD = 16 << 20

@@ -12,17 +12,21 @@ import multiprocessing
 import os
 import pickle
 import signal
+import sys
+import tempfile
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
-from functools import partial
-from typing import Any, TypeAlias, TypeVar
+from contextlib import ExitStack, contextmanager
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any, Generic, Self, TypeAlias, TypeVar
 
 import torch
 
+from segcal.cases.ahead import ahead
 from segcal.cases.base import Case, CaseError, Cases, naming_case
 from segcal.cases.glance import Glance, glance_at
 from segcal.errors import InputError
@@ -50,6 +54,24 @@ class Engine(ABC):
 Workers: TypeAlias = int | Engine
 
 
+class Failures:
+    """Passes errors of cases on to `failed`, and keeps the first: where nothing is left, it says why."""
+
+    def __init__(self, failed: Callable[[CaseError], None] | None) -> None:
+        self._failed = failed
+        self.first: CaseError | None = None
+        self.take = None if failed is None else self._take
+
+    def _take(self, error: CaseError) -> None:
+        assert self._failed is not None
+        self.first = self.first or error
+        self._failed(error)
+
+    def refuse_all(self, count: int) -> InputError:
+        """Return what is raised when all of so many cases failed."""
+        return InputError(f"all {count} cases failed, but at least one is needed. First: {self.first}")
+
+
 def map_cases(
     cases: Cases,
     function: Callable[[Case], Result],
@@ -62,7 +84,7 @@ def map_cases(
     `failed` takes the error of a case that is not usable, and the rest goes on; without it the error is raised. `seen`
     takes a glance at each case on the way.
     """
-    read = partial(_read_and, cases, function, seen is not None)
+    read = _ReadAnd(cases, function, seen is not None)
     about = " ".join(filter(None, (_name_of(function), cases.pooling, cases.aspect)))
     for case_id, (result, own) in map_ids(cases.ids, read, workers, failed, about):
         if seen is not None and own is not None:
@@ -105,8 +127,16 @@ def outcomes_of(
     if workers < 1:
         raise InputError(f"workers is {workers}, but at least 1 is needed. Leave it out to work in one process.")
     if workers > 1 and len(ids) > 1:
-        return _in_processes(ids, function, workers)
+        return _in_own_processes(ids, function, min(workers, len(ids)))
+    # A single thread has none to spare: two workers are to be twice as fast as one.
+    if isinstance(function, _ReadAnd) and function.cases.in_threads and torch.get_num_threads() > 1 and len(ids) > 1:
+        return ahead(ids, partial(on_case, function.cases.checked), partial(_on_read, function))
     return ((name, partial(on_case, function, name)) for name in ids)
+
+
+def _in_own_processes(ids: Sequence[str], function: Callable[[str], Any], workers: int) -> Iterator[Outcome]:
+    with Processes(workers) as processes:
+        yield from processes.outcomes(ids, function, "")
 
 
 def _name_of(function: Callable[..., Any]) -> str:
@@ -115,25 +145,81 @@ def _name_of(function: Callable[..., Any]) -> str:
     return getattr(function, "__qualname__", type(function).__qualname__)
 
 
-def _in_processes(ids: Sequence[str], function: Callable[[str], Any], workers: int) -> Iterator[Outcome]:
-    threads = max(1, (os.cpu_count() or 1) // workers)
-    context = multiprocessing.get_context("spawn")  # a fork of a process with threads may hang
-    pool = ProcessPoolExecutor(min(workers, len(ids)), context, initializer=_start_worker, initargs=(threads,))
-    # Pickled here and not by the pool: torch would send every tensor as an open file of shared memory.
-    packed = pickle.dumps(function)
-    waiting: deque[tuple[str, Future[bytes]]] = deque()
-    try:
-        for case_id in ids:
-            with _interrupts_waiting():  # this may start a process
-                waiting.append((case_id, pool.submit(_one_packed, packed, case_id)))
-            if len(waiting) > 2 * workers:
+class Processes(Engine):
+    """Processes of this machine, started when the first pass needs them and used for all: a context that ends them."""
+
+    def __init__(self, number: int) -> None:
+        self._number, self._passes = number, 0
+        self._held = ExitStack()
+
+    def __enter__(self) -> Self:
+        self._place = self._held.enter_context(tempfile.TemporaryDirectory(prefix="segcal-workers-"))
+        threads = max(1, (os.cpu_count() or 1) // self._number)
+        self._pool = ProcessPoolExecutor(
+            self._number, process_context(), initializer=_start_worker, initargs=(threads,)
+        )
+        self._held.callback(self._pool.shutdown, wait=True, cancel_futures=True)
+        return self
+
+    def __exit__(self, *what: Any) -> None:
+        self._held.__exit__(*what)
+
+    def outcomes(self, ids: Sequence[str], function: Callable[[str], Any], about: str) -> Iterator[Outcome]:
+        """Yield outcomes in the order of the ids; at most two cases a worker are under way."""
+        self._passes += 1
+        # Once for all cases: it knows the files of every one. Pickled here and not by the pool: torch would send every
+        # tensor as an open file of shared memory.
+        sent = Path(self._place, f"pass-{self._passes}")
+        sent.write_bytes(pickle.dumps(function))
+        waiting: deque[tuple[str, Future[bytes]]] = deque()
+        try:
+            for case_id in ids:
+                with _interrupts_waiting():  # this may start a process
+                    waiting.append((case_id, self._pool.submit(_one_packed, str(sent), case_id)))
+                if len(waiting) > 2 * self._number:
+                    done, future = waiting.popleft()
+                    yield done, partial(_unpacked, future)
+            while waiting:
                 done, future = waiting.popleft()
                 yield done, partial(_unpacked, future)
-        while waiting:
-            done, future = waiting.popleft()
-            yield done, partial(_unpacked, future)
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
+        finally:
+            for _, future in waiting:
+                future.cancel()
+
+
+@contextmanager
+def kept_processes(workers: Workers) -> Iterator[Workers]:
+    """Give workers for several passes over cases, so that processes are started once."""
+    if isinstance(workers, Engine) or workers < 2:
+        yield workers
+        return
+    with Processes(workers) as processes:
+        yield processes
+
+
+def process_context() -> multiprocessing.context.BaseContext:
+    """Return how processes are started, so that they import as little as can be; what they compute is the same.
+
+    A process without other threads is forked: on Linux, if numpy was told to use one (``OMP_NUM_THREADS=1``). The fork
+    of one with threads may hang. There a server imports what is imported here of segcal, once, and is forked.
+    """
+    if sys.platform == "linux" and len(list(Path("/proc/self/task").iterdir())) == 1:
+        return multiprocessing.get_context("fork")
+    return server_context()
+
+
+def server_context(*others: str) -> multiprocessing.context.BaseContext:
+    """Return how processes are started where there are threads; the server, which is started, imports `others` too."""
+    if sys.platform != "linux":
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([*others, *(name for name in sys.modules if name.split(".")[0] == "segcal")])
+    from multiprocessing import forkserver, resource_tracker  # which not every system has
+
+    resource_tracker.ensure_running()  # its start would let interruptions through again
+    with _interrupts_waiting():  # they inherit it
+        forkserver.ensure_running()
+    return context
 
 
 @contextmanager
@@ -154,20 +240,38 @@ def _start_worker(threads: int) -> None:
     torch.set_num_threads(threads)
 
 
-def _one_packed(function: bytes, case_id: str) -> bytes:
-    return pickle.dumps(on_case(pickle.loads(function), case_id))
+def _one_packed(sent: str, case_id: str) -> bytes:
+    return pickle.dumps(on_case(_function(sent), case_id))
+
+
+@lru_cache(maxsize=1)  # of a worker, which does one pass after the other
+def _function(sent: str) -> Callable[[str], Any]:
+    function: Callable[[str], Any] = pickle.loads(Path(sent).read_bytes())
+    return function
 
 
 def _unpacked(future: Future[bytes]) -> Any:
     return pickle.loads(future.result())
 
 
-def _read_and(
-    cases: Cases, function: Callable[[Case], Result], look: bool, case_id: str
-) -> tuple[Result, Glance | None]:
-    case = cases.checked(case_id)
-    result = function(case)  # first: it refuses what cannot be looked at
-    return result, glance_at(case) if look else None
+class _ReadAnd(Generic[Result]):
+    """Reads a case and does something to it, and looks at it if that is asked for."""
+
+    def __init__(self, cases: Cases, function: Callable[[Case], Result], look: bool) -> None:
+        self.cases, self._function, self._look = cases, function, look
+
+    def __call__(self, case_id: str) -> tuple[Result, Glance | None]:
+        """Read the case too."""
+        return self.work(self.cases.checked(case_id))
+
+    def work(self, case: Case) -> tuple[Result, Glance | None]:
+        """Do what is done to a case that was read."""
+        result = self._function(case)  # first: it refuses what cannot be looked at
+        return result, glance_at(case) if self._look else None
+
+
+def _on_read(function: _ReadAnd[Result], case_id: str, case: Case) -> tuple[Result, Glance | None]:
+    return on_case(lambda _: function.work(case), case_id)
 
 
 def on_case(function: Callable[[str], Result], case_id: str) -> Result:

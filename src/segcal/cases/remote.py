@@ -35,8 +35,15 @@ def url_of(path: str | Path) -> str | None:
     >>> url_of(Path("s3://bucket/a")), url_of("file:///tmp/a"), url_of("a/b")
     ('s3://bucket/a', 'file:///tmp/a', None)
     """
-    found = re.match(rf"({'|'.join(SCHEMES)}):/+(.*)", str(path))
-    return found and f"{found[1]}://{'/' if found[1] in ('file', 'memory') else ''}{found[2]}"
+    found = re.match(r"([a-z][a-z0-9+.-]+):/+(.*)", str(path))  # a single letter is a drive of Windows
+    if found is None or (found[1] not in SCHEMES and Path(path).exists()):
+        return None
+    if found[1] not in SCHEMES:
+        raise InputError(
+            f"{found[1]}://{found[2]} is a URL of an unknown kind, but one of {', '.join(SCHEMES)} is needed. Use one "
+            "of these, or copy the folder to this machine."
+        )
+    return f"{found[1]}://{'/' if found[1] in ('file', 'memory') else ''}{found[2]}"
 
 
 def here(path: str | Path) -> Path:

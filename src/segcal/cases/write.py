@@ -108,13 +108,11 @@ class CaseWriter:
 
     def _write(self, case_id: str, log_probs: Tensor, decision: np.ndarray | None, beside: Path) -> Sequence[str]:
         values = self._encode(case_id, log_probs, decision)
-        winner = self._winner(values)
         keeps_label = decision is not None and len(self.cases.members) == 1
-        regions = self.cases.regions
-        shown = winner if regions is None else regions.label_map(torch.from_numpy(winner)).numpy()
-        names = self.format.write(case_id, values, beside, None if keeps_label else shown)
+        names = self.format.write(case_id, values, beside, None if keeps_label else self._shown(values))
         again = np.asarray(self.format.open_copy(beside).read(case_id).values)
-        if not np.array_equal(self._winner(again), winner):
+        # The same bytes have the same winner, and are compared in a tenth of the time.
+        if not _same_bytes(again, values) and not np.array_equal(self._winner(again), self._winner(values)):
             raise InputError(
                 f"{names[-1]} read back has another winning class in some voxels, but the decision is to be kept. "
                 "This is a fault of the disk or of segcal: nothing was written."
@@ -159,6 +157,11 @@ class CaseWriter:
             np.copyto(values, np.asarray(stored.values), where=~stored.mask)
         return values
 
+    def _shown(self, values: np.ndarray) -> np.ndarray:
+        """Return the label map of what is to be stored."""
+        winner, regions = self._winner(values), self.cases.regions
+        return winner if regions is None else regions.label_map(torch.from_numpy(winner)).numpy()
+
     def _winner(self, values: np.ndarray) -> np.ndarray:
         if self.cases.regions is not None:
             return values > (0.5 if self.kind == "sigmoid" else 0.0)
@@ -168,14 +171,20 @@ class CaseWriter:
 
 
 def _to_dtype(log_probs: Tensor, kind: Kind, dtype: np.dtype[Any]) -> np.ndarray:
-    scores = log_probs.detach().cpu()
-    scores = scores.to(torch.float64 if dtype == np.float64 else torch.float32)
-    if kind == "probs":
-        scores = scores.exp()
-    values = scores.numpy()
-    if kind == "logits":  # a log-probability below the range of the type stays finite
-        values = np.maximum(values, np.finfo(dtype).min)
-    return np.array(values, dtype)
+    """Return a new array of the kind and type."""
+    scores = log_probs.detach().cpu().to(torch.float64 if dtype == np.float64 else torch.float32)
+    # A log-probability below the range of the type stays finite.
+    scores = scores.exp() if kind == "probs" else scores.clamp(min=float(np.finfo(dtype).min))
+    if dtype == np.float16:
+        scores = scores.half()  # rounds as numpy does, many times faster
+    return scores.numpy().astype(dtype, copy=False)
+
+
+def _same_bytes(one: np.ndarray, other: np.ndarray) -> bool:
+    if (one.shape, one.dtype) != (other.shape, other.dtype) or one.itemsize not in (2, 4, 8):
+        return False
+    whole = f"u{one.itemsize}"
+    return np.array_equal(one.view(whole), other.view(whole))
 
 
 def write_confidence(

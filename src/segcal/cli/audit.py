@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 import segcal
-from segcal.cli.codes import USER_ERROR
+from segcal.cli.codes import ALARM
 from segcal.cli.console import Output
 from segcal.cli.engine import engine_of
 from segcal.cli.progress import case_bar
@@ -15,7 +15,7 @@ from segcal.cli.wording import plural
 ABOUT = {
     "usage": "segcal audit CAL [PREDICTIONS...] [options]",
     "description": "Say for every promise how it is known, and show a concrete input where there is none. Every\n"
-    "voxel of the predictions, if there are any, is tried. Exit code 2: a promise is broken.",
+    "voxel of the predictions, if there are any, is tried. Exit code 4: a promise is broken.",
     "epilog": "example:\n  segcal audit calibrator/ predictions/ --kind logits",
 }
 
@@ -48,4 +48,4 @@ def run(args: argparse.Namespace) -> int:
     )
     output.document(result.to_dict() | {"certificate": certificate.to_dict(), "pooling": fitted.pooling}, path)
     code = output.finish()
-    return code if result.passed else USER_ERROR
+    return code if result.passed else ALARM

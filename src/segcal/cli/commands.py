@@ -66,7 +66,8 @@ def make_parser() -> argparse.ArgumentParser:
         epilog=(
             "segcal COMMAND --help explains a command, with an example.\n\n"
             "exit codes: 0 done; 2 a mistake that you can repair, in one sentence; 3 done, but some cases failed and "
-            "are\nlisted; 130 interrupted: what is written is complete, and the same command goes on from there"
+            "are\nlisted; 4 done, and it is an alarm (audit: a promise is broken; monitor: the calibrator no longer "
+            "applies);\n130 interrupted: what is written is complete, and the same command goes on from there"
         ),
     )
     parser.add_argument("--version", action="version", version=f"segcal {__version__}")

@@ -1,23 +1,25 @@
 """How a command is started: here, or as the jobs of a cluster, whose parts are put together."""
 
 import argparse
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-from segcal.benchmark.run import JobEngine, Step
-from segcal.benchmark.runner import Jobs
 from segcal.cases.parallel import Engine
-from segcal.cases.remote import check_new, upload, url_of
+from segcal.cases.remote import url_of
 from segcal.cli.codes import DONE, SOME_FAILED
 from segcal.cli.engine import engine_of
 from segcal.cli.progress import step_bar
 from segcal.cli.recorded import check_parts_options
+from segcal.cli.to_url import run_to_url
 from segcal.errors import InputError
 from segcal.scale.part import FACTS, FOLDER, remove_part
 from segcal.scale.slurm import run_array
 from segcal.target import entries
+
+if TYPE_CHECKING:  # of other commands none is imported
+    from segcal.benchmark.run import JobEngine
+    from segcal.benchmark.runner import Jobs
 
 
 def dispatch(args: argparse.Namespace) -> int:
@@ -27,21 +29,11 @@ def dispatch(args: argparse.Namespace) -> int:
         if args.engine == "slurm":
             return _on_slurm(args)
     url = url_of(getattr(args, "output", None) or "")
-    return _run(args) if url is None else _to_url(args, url)
+    return _run(args) if url is None else run_to_url(args, url)
 
 
 def _run(args: argparse.Namespace) -> int:
     code: int = args.run(args)
-    return code
-
-
-def _to_url(args: argparse.Namespace, url: str) -> int:
-    """Have the results made here, and bring them to a URL when all are there."""
-    check_new(url)
-    with tempfile.TemporaryDirectory(prefix="segcal-") as place:
-        args.output = Path(place) / "results"
-        code = _run(args)
-        upload(args.output, url)
     return code
 
 
@@ -55,6 +47,8 @@ def _on_slurm(args: argparse.Namespace) -> int:
     folders = [place / f"part{number}" for number in range(args.num_parts)]
     parts = [argparse.Namespace(**{**each, "part_id": i, "output": folder}) for i, folder in enumerate(folders)]
     options = dict(text.split("=", 1) for text in args.slurm)
+    from segcal.benchmark.run import Step
+
     with step_bar("parts") as show:
         codes = run_array(_run, parts, place / "logs", options, lambda done, of: show(Step(done, of, "parts")))
     assert {*codes} <= {DONE, SOME_FAILED}
@@ -64,11 +58,11 @@ def _on_slurm(args: argparse.Namespace) -> int:
     return code
 
 
-def job_engine(args: argparse.Namespace) -> JobEngine | None:
+def job_engine(args: argparse.Namespace) -> "JobEngine | None":
     """Return what runs the jobs of a benchmark; None where this machine does."""
 
     @contextmanager
-    def gives(jobs: Jobs) -> Iterator[Engine]:
+    def gives(jobs: "Jobs") -> Iterator[Engine]:
         with engine_of(args, jobs) as work:
             assert isinstance(work.workers, Engine)
             yield work.workers

@@ -13,7 +13,6 @@ from segcal.cli.reading import open_folders
 from segcal.cli.recorded import output_option, result_path
 from segcal.evaluation.evaluate import TITLES, check_match, evaluate_by_part
 from segcal.evaluation.result import CSV_SIGNATURE, SUMMARY_SIGNATURE, labelled_rows, plain_by_part
-from segcal.report.evaluated import write_evaluation
 from segcal.report.page import PAGE_SIGNATURE
 from segcal.target import check_file
 
@@ -77,6 +76,8 @@ def run(args: argparse.Namespace) -> int:
     if args.summary is not None:
         first.to_summary(args.summary)
     if args.report is not None:
+        from segcal.report.evaluated import write_evaluation  # with all that draws, which few ask for
+
         write_evaluation(args.report, first, cases, fitted, part)
     for name, result in results.items():
         output.say(f"{TITLES[name]}:", result.table(output.width))

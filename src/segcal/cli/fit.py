@@ -11,7 +11,7 @@ from segcal.cli.fit_result import print_fit
 from segcal.cli.fit_trust import remember
 from segcal.cli.reading import open_folders
 from segcal.errors import InputError
-from segcal.fitting.artifact import check_place
+from segcal.fitting.artifact import check_vacant
 from segcal.fitting.contest import read_part
 from segcal.fitting.division import divide
 from segcal.pooling import BEST
@@ -26,7 +26,7 @@ def run(args: argparse.Namespace) -> int:
     """Fit, save and print."""
     output = Output(args.json)
     if args.part_id is None:
-        check_place(args.output, args.overwrite)
+        check_vacant(args.output, args.overwrite)
     cases = open_folders(args, *split_folders(args.paths), pooling=BEST)
     calibration, validation = _divide(args, cases)
     used = [calibration] if validation is None else [calibration, validation]

@@ -22,7 +22,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     option = parser.add_argument
     option("paths", nargs="+", type=Path, metavar="PREDICTIONS LABELS", help="folders; the last one holds the labels")
     option("-o", "--output", type=Path, required=True, metavar="CAL", help="where the calibrator goes")
-    option("--overwrite", action="store_true", help="replace a calibrator that is damaged or not of segcal")
+    option("--overwrite", action="store_true", help="replace a calibrator that is there, also one that is damaged")
     alone = "this one, without a comparison; see docs/calibrators.md"
     option("--calibrator", choices=[*dict.fromkeys((*CALIBRATORS, *PEERS))], metavar="NAME", help=alone)
     kept = ["order", "argmax", "none"]

@@ -15,6 +15,8 @@ HEADINGS = ("calibrator", "held-out NLL", "ECE", "NLL against ts", "parameters",
 def print_fit(output: Output, fitted: Fitted, folder: Path) -> None:
     """Print what was fitted and, if calibrators were compared, how it was chosen."""
     name, certificate = fitted.calibrator.name, fitted.certificate
+    if "regions" in certificate.details:
+        _print_regions(output, fitted)
     if "candidates" in certificate.details:
         chosen = certificate.details["chosen"], fitted.pooling
         name = _title(*chosen)
@@ -28,6 +30,23 @@ def print_fit(output: Output, fitted: Fitted, folder: Path) -> None:
     reference = fitted.reference
     facts["trust"] = None if reference is None else {"source": reference.source, "cases": len(reference.cases)}
     output.document({"calibrator": str(folder), "certificate": certificate.to_dict(), **facts})
+
+
+def _print_regions(output: Output, fitted: Fitted) -> None:
+    """Print the comparison of every region, and what was fitted to it."""
+    rows, reasons, found = list[list[str]](), list[str](), []
+    for region, certificate in fitted.certificate.details["regions"].items():
+        details = certificate["details"]
+        for one in details.get("candidates", ()):
+            chosen = (one["name"], one["pooling"]) == (details["chosen"], fitted.pooling)
+            title, *cells = _row(one, chosen)
+            rows.append([f"{region}: {title}", *cells])
+        if "reason" in details:
+            reasons.append(f"{region}: {details['reason']}")
+        found.append(f"{region}: NLL {certificate['nll']:.5f}")
+    if rows:
+        output.say(table(HEADINGS, rows), *reasons)
+    output.say("; ".join(found))
 
 
 def _sentences(fitted: Fitted, title: str) -> list[str]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 
 import segcal
-from segcal.cli.codes import USER_ERROR
+from segcal.cli.codes import ALARM
 from segcal.cli.console import Output
 from segcal.cli.progress import case_bar
 from segcal.cli.reading import open_folders
@@ -18,7 +18,7 @@ ABOUT = {
     "description": "Compare new cases with those that the calibrator remembers, in the order of their names: which\n"
     "are unusual, and whether the calibrator still applies. FILE keeps the stream: the next call goes on\n"
     "with cases that are not in it yet, also after a kill. Of each case it has numbers and no image.\n"
-    "Exit code 2: the calibrator no longer applies.",
+    "Exit code 4: the calibrator no longer applies.",
     "epilog": "example:\n  segcal monitor calibrator/ predictions/ --kind logits --state monitor.json",
 }
 FEW = "with {} reference draws no single one can be rarer than that; the stream as a whole is watched all the same"
@@ -59,4 +59,4 @@ def run(args: argparse.Namespace) -> int:
     )
     output.document(asdict(found) | {"draws": msgspec.to_builtins(found.draws), "applies": found.applies})
     code = output.finish()
-    return code if found.applies else USER_ERROR
+    return code if found.applies else ALARM

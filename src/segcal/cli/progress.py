@@ -3,12 +3,13 @@
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from segcal.benchmark.run import Step
+if TYPE_CHECKING:  # a benchmark is much to import for a bar
+    from segcal.benchmark.run import Step
 
 
 @contextmanager
@@ -20,7 +21,7 @@ def case_bar(title: str, total: int) -> Iterator[Callable[..., None]]:
 
 
 @contextmanager
-def step_bar(title: str) -> Iterator[Callable[[Step], None]]:
+def step_bar(title: str) -> Iterator[Callable[["Step"], None]]:
     """Show a bar of steps of several kinds, and give what takes them; `title` is shown where one has no message."""
     with _shown(TimeElapsedColumn()) as bar:
         task = bar.add_task(title, total=None)

@@ -68,6 +68,11 @@ def check_parts_options(args: argparse.Namespace) -> None:
         raise InputError(f"{given} is given without {other}, but a part needs both. Give both, or neither.")
     if args.engine == "slurm" and (args.num_parts is None or args.part_id is not None or args.output is None):
         raise InputError("--engine is slurm, but it needs --num-parts and -o, and no --part-id. Give the former alone.")
+    if args.part_id is not None and args.engine == "dask":
+        raise InputError(
+            "--part-id is given with --engine dask, but one process does a part. Leave one of the two out; --workers "
+            "helps with a part."
+        )
     if any("=" not in text for text in args.slurm):
         raise InputError(f"--slurm is {args.slurm[-1]!r}, but KEY=VALUE is needed. Write partition=gpu or time=60.")
     if args.part_id is not None and args.output is None:

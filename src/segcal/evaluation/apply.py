@@ -8,8 +8,9 @@ left as it is. ``calibration.json`` in the output says what made it, so that two
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,10 @@ from torch import Tensor
 from segcal.atomic import write_text
 from segcal.calibrators.base import Calibrator
 from segcal.calibrators.per_region import PerRegion
+from segcal.cases.ahead import behind
 from segcal.cases.base import Case, CaseError, Cases
 from segcal.cases.files import FileCases
-from segcal.cases.parallel import Workers, map_cases
+from segcal.cases.parallel import Workers, map_cases, on_case
 from segcal.cases.records import APPLIED as FORMAT
 from segcal.cases.records import MARKER, Records, read_marker
 from segcal.cases.suspicion import doubtful_kind, warn
@@ -115,10 +117,28 @@ def apply(
         tell = progress or (lambda case_id: None)
         for case_id in sorted({*cases.ids} - {*missing.ids}):
             tell(case_id)
-        for case_id, done in map_cases(missing, applier, workers, failed):
+        for case_id, done in _applied(applier, missing, workers, failed):
             written[case_id] = done
             tell(case_id)
     return Applied(written, len(cases) - len(missing), stale)
+
+
+def _applied(
+    applier: "Applier", cases: FileCases, workers: Workers, failed: Callable[[CaseError], None] | None
+) -> Iterator[tuple[str, AppliedCase]]:
+    """Yield what was written of every case; in one process with threads, while the next one is calibrated."""
+    if workers != 1 or torch.get_num_threads() < 2:
+        yield from map_cases(cases, applier, workers, failed)
+        return
+    for case_id, outcome in behind(map_cases(cases, applier.begin, workers, failed)):
+        try:
+            done = on_case(lambda _, outcome=outcome: outcome(), case_id)  # type: ignore[misc]
+        except CaseError as error:
+            if failed is None:
+                raise
+            failed(error)
+        else:
+            yield case_id, done
 
 
 def calibrate(calibrator: Calibrator, case: Case) -> tuple[Tensor, Tensor, int]:
@@ -167,6 +187,10 @@ class Applier:
 
     def __call__(self, case: Case) -> AppliedCase:
         """Calibrate and write one case."""
+        return self.begin(case)()
+
+    def begin(self, case: Case) -> Callable[[], AppliedCase]:
+        """Calibrate one case, and return what writes it."""
         log_probs, before, flips = calibrate(self._calibrator, case)
         if bool(log_probs.aminmax().min.isnan()):  # any of them; several times faster than looking at each
             broken = int(log_probs.isnan().sum())
@@ -183,8 +207,9 @@ class Applier:
                 "The artefact is damaged or the promise is broken: run segcal audit; nothing was written.",
             )
         confidence = self._confidence(log_probs).float().numpy() if self._map else None
-        files = self._writer.write(case.id, log_probs, before if keeps else None, confidence, case.spacing)
-        return AppliedCase(case.logits[0].numel(), flips, tuple(str(path) for path in files))
+        decision, voxels = before if keeps else None, case.logits[0].numel()
+        write = partial(self._writer.write, case.id, log_probs, decision, confidence, case.spacing)
+        return lambda: AppliedCase(voxels, flips, tuple(str(path) for path in write()))
 
     def _confidence(self, found: Tensor) -> Tensor:
         """Return the probability of the decision; of regions, that of the least sure one."""

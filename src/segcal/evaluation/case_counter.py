@@ -17,7 +17,7 @@ from segcal.metrics import Metric
 from segcal.metrics.needs import Needs
 from segcal.resample import row_blocks
 from segcal.statistics import BandCache, CaseTables, Counted, total_of
-from segcal.summary import Difference, Draws, Estimate, difference, estimate, percentile_interval
+from segcal.summary import FEWEST_CASES, Difference, Draws, Estimate, difference, estimate, percentile_interval
 from segcal.types import Context
 
 # A calibrator, or any function from logits (1, classes, *space) and a context to log-probabilities of that shape.
@@ -132,15 +132,18 @@ def summarise(
         if metric.pooled:
             replicates = [stage.replicates(name, draws) for stage in stages]
             values = [stage.pooled(name) for stage in stages]
-            ends = [percentile_interval(drawn, level) for drawn in replicates]
+            few = sum(draws.sizes) < FEWEST_CASES
+            ends = [
+                (None, None) if few else percentile_interval(drawn, level)
+                for drawn in [*replicates, replicates[-1] - replicates[0]]
+            ]
             found = [
                 msgspec.structs.replace(one, value=value, low=low, high=high)
-                for one, value, (low, high) in zip(found, values, ends, strict=True)
+                for one, value, (low, high) in zip(found, values, ends[:-1], strict=True)
             ]
             first, last = values[0], values[-1]
-            low, high = percentile_interval(replicates[-1] - replicates[0], level)
             gap = None if first is None or last is None else last - first
-            change = msgspec.structs.replace(change, value=gap, low=low, high=high)
+            change = msgspec.structs.replace(change, value=gap, low=ends[-1][0], high=ends[-1][1])
         for target, one in zip(estimates, found, strict=True):
             target[name] = one
         changes[name] = change

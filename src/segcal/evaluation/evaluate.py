@@ -21,7 +21,7 @@ from segcal.calibrators.per_region import PerRegion
 from segcal.cases import as_cases
 from segcal.cases.base import Case, CaseError, Cases
 from segcal.cases.files import FileCases
-from segcal.cases.parallel import Workers, map_cases
+from segcal.cases.parallel import Failures, Workers, map_cases
 from segcal.cases.records import read_marker
 from segcal.cases.suspicion import Suspicion, doubtful_kind, like_probabilities, other_origin, warn
 from segcal.errors import InputError
@@ -31,6 +31,7 @@ from segcal.evaluation.result import Evaluation
 from segcal.evaluation.slabs import as_seen
 from segcal.fitting.certificate import Fitted
 from segcal.fitting.fit import check_device
+from segcal.fitting.reference import calibrator_digest
 from segcal.metrics import Metric, find_metrics
 from segcal.statistics import BandCache, CaseTables
 from segcal.summary import LEVEL, REPLICATES, Draws
@@ -92,7 +93,7 @@ def evaluate(
     >>> result.before["nll"].cases, result.after
     (4, None)
     """
-    calibrator = _as_map(calibrator, device)
+    fitted, calibrator = calibrator if isinstance(calibrator, Fitted) else None, _as_map(calibrator, device)
     cases = as_seen(as_cases(cases, labels, **declared), calibrator)
     chosen = _choose(metrics, calibrator is not None, DEFAULT_METRICS if cases.regions is None else REGION_METRICS)
     if len(cases) == 0:
@@ -106,7 +107,8 @@ def evaluate(
     stages = {name: Stage(chosen) for name in ("before", "after")[: 1 if calibrator is None else 2]}
     rows: list[dict[str, Any]] = []
     doubted: list[str] = []
-    for case_id, (found, group, doubt) in map_cases(cases, measure, workers, failed):
+    failures = Failures(failed)
+    for case_id, (found, group, doubt) in map_cases(cases, measure, workers, failures.take):
         doubted += [case_id] if doubt else []
         for (name, stage), tables in zip(stages.items(), found, strict=True):
             size = {"voxels": tables.likelihood.voxels, "ignored": tables.confusion.ignored}
@@ -114,7 +116,7 @@ def evaluate(
         if progress is not None:
             progress(case_id)
     if not rows:
-        raise InputError(f"all {len(cases)} cases failed, but at least one is needed. Check their files.")
+        raise failures.refuse_all(len(cases))
     warn(like_probabilities(doubted))
     measured = len(rows) // len(stages)
     estimates, changes = summarise(list(stages.values()), Draws([measured], replicates, seed), level)
@@ -126,7 +128,16 @@ def evaluate(
         metrics=chosen,
         level=level,
         parts={name: stage.parts for name, stage in stages.items()},
+        calibrator=calibrator_digest(calibrator)[:16] if isinstance(calibrator, Calibrator) else None,
+        fitted_on=0 if fitted is None else len(_seen(cases, fitted) & {row["case"] for row in rows}),
     )
+
+
+def _seen(cases: Cases, fitted: Fitted) -> set[str]:
+    """Return the cases that had a part in a fit, by name; cases that are only numbered from 0 have no names."""
+    if not cases.folders() and list(cases.ids) == [str(number) for number in range(len(cases))]:
+        return set()
+    return {*fitted.calibration_ids, *fitted.validation_ids} & {*cases.ids}
 
 
 def _choose(
@@ -251,9 +262,11 @@ def check_match(fitted: Fitted, cases: Cases, ignore_pooling: bool = False) -> N
 def check_regions(calibrator: object, cases: Cases) -> None:
     """Refuse a calibrator of regions for classes, of classes for regions, and of other regions."""
     own = calibrator.regions if isinstance(calibrator, PerRegion) else None
-    if own != cases.regions:
-        words = ["classes" if each is None else f"the regions {each.to_plain()}" for each in (own, cases.regions)]
-        raise InputError(
-            f"the calibrator is for {words[0]}, but the predictions have {words[1]}. "
-            "Use the calibrator that was fitted for this model."
-        )
+    if own == cases.regions:
+        return
+    words = ["classes" if each is None else f"the regions {each}" for each in (own, cases.regions)]
+    declared = f"Declare --regions {own} if these are its outputs, or use" if cases.regions is None else "Use"
+    raise InputError(
+        f"the calibrator is for {words[0]}, but the predictions have {words[1]}. "
+        f"{declared} the calibrator that was fitted for this model."
+    )

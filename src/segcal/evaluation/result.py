@@ -18,7 +18,7 @@ from rich.table import Table
 from segcal.atomic import write_text
 from segcal.metrics import Metric
 from segcal.names import csv_cell
-from segcal.summary import Difference, Estimate, Interval
+from segcal.summary import FEWEST_CASES, TOO_FEW, Difference, Estimate, Interval
 
 SCHEMA = 1
 # How the files begin: what begins otherwise was written by something else.
@@ -42,6 +42,8 @@ class Evaluation:
         metrics: the metrics.
         level: the level of the intervals.
         parts: by stage, metric and case, the tables of metrics that pool voxels over cases.
+        calibrator: 16 digits of the digest of the calibrator; None without one, and for a function.
+        fitted_on: how many of the cases have names of cases that the calibrator was fitted or chosen on.
     """
 
     rows: list[dict[str, Any]]
@@ -51,13 +53,18 @@ class Evaluation:
     metrics: Mapping[str, Metric] = field(repr=False)
     level: float
     parts: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict, repr=False)
+    calibrator: str | None = None
+    fitted_on: int = 0
 
     def to_csv(self, path: str | os.PathLike[str]) -> None:
-        """Write the rows; an undefined value is an empty cell."""
+        """Write the rows, and the digest of the calibrator in each after it; an undefined value is an empty cell."""
         text = io.StringIO()
-        writer = csv.DictWriter(text, fieldnames=list(self.rows[0]), lineterminator="\n")
+        made_by = {} if self.calibrator is None else {"calibrator": self.calibrator}
+        writer = csv.DictWriter(text, fieldnames=[*self.rows[0], *made_by], lineterminator="\n")
         writer.writeheader()
-        writer.writerows({name: csv_cell(value) for name, value in row.items()} for row in self.rows)
+        for row in self.rows:
+            made = made_by if row["stage"] == "after" else {}
+            writer.writerow({name: csv_cell(value) for name, value in {**row, **made}.items()})
         write_text(path, text.getvalue())
 
     def to_json(self, path: str | os.PathLike[str]) -> None:
@@ -99,6 +106,7 @@ class Evaluation:
             "before": plain(self.before),
             "after": plain(self.after),
             "change": plain(self.change),
+            "calibrator": self.calibrator,
             "rows": self.rows,
         }
 
@@ -116,7 +124,7 @@ class Evaluation:
         cases = len({row["case"] for row in self.rows})
         table = Table(
             box=box.SIMPLE_HEAD,
-            title=f"{cases} cases: mean [{100 * self.level:g} % interval, bootstrap over cases]",
+            title=_heading(cases, self.level),
             title_justify="left",
             title_style="",
             caption="\n".join(_notes(self, width)),
@@ -159,6 +167,12 @@ class Evaluation:
         ]
 
 
+def _heading(cases: int, level: float) -> str:
+    if cases < FEWEST_CASES:
+        return f"{cases} {'case' if cases == 1 else 'cases'}: mean ({TOO_FEW})"
+    return f"{cases} cases: mean [{100 * level:g} % interval, bootstrap over cases]"
+
+
 def _title(metric: Metric) -> str:
     notes = [metric.unit] if metric.unit in ("nat", "distance") else []
     notes += [f"{metric.bins} bins"] if metric.bins else []
@@ -175,7 +189,7 @@ def _text(one: Interval, digits: int, sign: str = "") -> str:
     if one.value is None:
         return "–"
     value, low, high = (f"{number or 0.0:{sign}.{digits}f}" for number in (one.value, one.low, one.high))
-    return f"{value} [{low}, {high}]"
+    return value if one.low is None else f"{value} [{low}, {high}]"
 
 
 def _notes(result: Evaluation, width: int) -> list[str]:
@@ -188,7 +202,11 @@ def _notes(result: Evaluation, width: int) -> list[str]:
     for name in result.metrics:
         last = (result.after or result.before)[name]
         if last.undefined and last.cases:
-            notes.append(f"{name}: not defined for {last.undefined} of {last.undefined + last.cases} cases")
+            few = f", {TOO_FEW}" if last.low is None else ""
+            notes.append(f"{name}: not defined for {last.undefined} of {last.undefined + last.cases} cases{few}")
+    if result.fitted_on:
+        cases = len({row["case"] for row in result.rows})
+        notes.append(f"{result.fitted_on} of {cases} cases had a part in the fit: their numbers flatter the calibrator")
     rows = [row for row in result.rows if row["stage"] == "before"]
     ignored, counted = (sum(row[key] for row in rows) for key in ("ignored", "voxels"))
     if ignored:
@@ -201,7 +219,7 @@ def plain_by_part(results: Mapping[str, Evaluation]) -> dict[str, object]:
     documents: dict[str, dict[str, object]] = {}
     for name, result in results.items():
         plain = result.to_plain()
-        kept = {key: plain[key] for key in ("before", "after", "change", "level")}
+        kept = {key: plain[key] for key in ("before", "after", "change", "level", "calibrator")}
         documents[name] = {"part": name, **kept, "cases": len({row["case"] for row in result.rows})}
     first, *rest = documents.values()
     return {**first, "fitted_on": rest[0] if rest else None}

@@ -83,6 +83,16 @@ def check_place(folder: str | os.PathLike[str], overwrite: bool = False) -> None
             ) from None
 
 
+def check_vacant(folder: str | os.PathLike[str], overwrite: bool = False) -> None:
+    """Refuse a place where an artefact cannot go, and one that holds a calibrator, which would be lost."""
+    check_place(folder, overwrite)
+    if not overwrite and (Path(folder) / DESCRIPTION).exists():
+        raise InputError(
+            f"{folder} holds a calibrator already, but a fit does not replace one unasked. Choose another name, or "
+            "pass overwrite=True."
+        )
+
+
 def load(folder: str | os.PathLike[str]) -> Fitted:
     """Read a fitted calibrator back, exactly as it was saved."""
     path = Path(folder)

@@ -25,7 +25,7 @@ from math import inf
 from statistics import median
 from typing import Literal
 
-from scipy.stats import t as student
+import scipy
 
 from segcal.calibrators import CALIBRATORS, fits_in_memory, make_calibrator
 from segcal.calibrators.convex import Strengths
@@ -229,7 +229,7 @@ def _above_noise(found: Noise) -> bool:
 
 
 def _below_zero(found: Noise, groups: int) -> bool:
-    return found.error is not None and found.mean + float(student.ppf(LEVEL, groups - 1)) * found.error < 0
+    return found.error is not None and found.mean + float(scipy.stats.t.ppf(LEVEL, groups - 1)) * found.error < 0
 
 
 def _simplest(rows: Sequence[Tried], groups: Mapping[str, str], folds: int) -> Tried:

@@ -8,6 +8,8 @@ from segcal.errors import InputError
 # Strengths tried on held-out cases, strongest first: from temperature scaling to the weak end of the paper's search,
 # and exact zero.
 STRENGTHS = (1e5, 1e3, 1e2, 1e1, 1.0, 1e-1, 1e-2, 1e-4, 1e-6, 0.0)
+# The same for a region, of which all are tried: below the last, a curve follows single cases, and fails on others.
+REGION_STRENGTHS = (1e5, 1.0, 1e-1, 1e-2, 1e-3, 1e-4)
 # Where nothing can be held out (a single group): close to temperature scaling, since nothing speaks for more.
 DEFAULT_STRENGTH = 1e2
 

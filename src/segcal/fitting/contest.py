@@ -16,7 +16,7 @@ import torch
 
 from segcal.calibrators import make_calibrator
 from segcal.cases.base import CaseError, Cases
-from segcal.cases.parallel import Engine, Workers
+from segcal.cases.parallel import Engine, Workers, kept_processes
 from segcal.cases.region_view import region_view
 from segcal.errors import InputError
 from segcal.fitting.by_region import best_pooling, check_validation, competing, fit_by_region
@@ -102,8 +102,8 @@ def choose(
         cases.pooled(pooling).require_offset(name, make_calibrator(name, cases.num_classes).translation_invariant)
     config = check_config(config)
     check_device(device)
-    with Progress("choosing") as progress:
-        data = read_poolings(cases, validation, config, progress, workers, failed, contexts=_wanted(names))
+    with Progress("choosing") as progress, kept_processes(workers) as kept:
+        data = read_poolings(cases, validation, config, progress, kept, failed, contexts=_wanted(names))
         return compare(names, data, config, device, progress).fitted
 
 

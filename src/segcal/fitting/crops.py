@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from segcal.calibrators.look_around import LookAround, with_margin
 from segcal.cases.base import Case, CaseError, Cases
+from segcal.cases.parallel import Failures
 from segcal.checks import check_planes, check_volume
 from segcal.fitting.config import FitConfig
 from segcal.fitting.progress import Report, silent
@@ -121,7 +122,7 @@ class TileSource:
             rng = np.random.default_rng([self._seed, number, zlib.crc32(case.id.encode())])
             self.available += cut(case, self._window, self._quota, rng, self._tiles.at(index))
             report(f"read {index + 1} of {len(self._cases)} cases")
-        refuse_nothing(self.available, len(self._cases), len(self._cases))
+        refuse_nothing(self.available, len(self._cases), len(self._cases), Failures(None))
         return self._tiles
 
 

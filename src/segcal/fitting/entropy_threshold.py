@@ -13,9 +13,9 @@ The temperature is the exact minimiser of the NLL of all other voxels below the 
 from typing import Any
 
 import numpy as np
+import scipy
 import torch
 from numpy.typing import NDArray
-from scipy.optimize import isotonic_regression
 from torch import Tensor
 
 from segcal.calibrators.meta_cal import MetaCal, entropy
@@ -93,7 +93,7 @@ def accuracy_threshold(
             "reached by leaving unsure voxels out. Choose one in this range, or use alpha."
         )
     by_accuracy = np.argsort(covered, kind="stable")
-    falling = isotonic_regression(mean[by_accuracy], increasing=False).x
+    falling = scipy.optimize.isotonic_regression(mean[by_accuracy], increasing=False).x
     return float(np.interp(target, covered[by_accuracy], falling))
 
 

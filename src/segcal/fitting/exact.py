@@ -11,12 +11,9 @@ The path goes from a strength at which nothing but temperature scaling is left,
 down to no penalty, each solution starting the next; the first two terms are Eq. 15. The first solution is approached on
 few voxels, among them many hard ones; from there a few Newton steps on all voxels remain. The path ends early where the
 held-out NLL of the first fold has risen twice in a row, or once by half of what it had gained, and altogether where the
-folds so far gain nothing over temperature scaling; it is refined around the best. Of the strengths that are no more
-than one standard error worse than the best, over the groups of held-out cases, the strongest is taken: what the cases
-cannot tell apart is decided for the simpler map, and the simplest is temperature scaling. With one held-out group the
-error is not known, and the best is taken. Of a calibrator that is *guarded*, strengths at which the mean ECE or BA-ECE
-of held-out cases is more than 2 % higher than that of temperature scaling are left out before: a lower NLL is not
-bought with calibration errors.
+folds so far gain nothing over temperature scaling; it is refined around the best. Which one is taken:
+:mod:`segcal.fitting.strength_rule`. Of a region the path is shorter and walked to its end in every fold: at the strong
+end, where next to nothing changes, its NLL rises and falls by chance.
 """
 
 import copy
@@ -30,21 +27,21 @@ from torch import Tensor
 
 from segcal.calibrators.base import Calibrator
 from segcal.calibrators.convex import LARGEST, ConvexCalibrator, Strengths
+from segcal.cases.region_view import RegionView
 from segcal.fitting import trust_region
 from segcal.fitting.certificate import Certificate
-from segcal.fitting.config import DEFAULT_STRENGTH, STRENGTHS
+from segcal.fitting.config import DEFAULT_STRENGTH, REGION_STRENGTHS, STRENGTHS
 from segcal.fitting.convex_problem import COARSE_TOL, ConvexProblem, make_problem, solve_temperature
-from segcal.fitting.division import Fold, folds_of, group_names
+from segcal.fitting.division import Fold, folds_of
 from segcal.fitting.newton import Solution, minimise, projected_gradient
 from segcal.fitting.request import Request
-from segcal.fitting.scores import Worth, both_nlls, measure, noise, paired
+from segcal.fitting.scores import Worth, both_nlls, measure
+from segcal.fitting.strength_rule import lowest, mean_over_cases, strongest_as_good, without_harm
 from segcal.fitting.voxels import StreamedVoxels, VoxelSource
 
 Fixed: TypeAlias = tuple[float | None, float | None, float | None]
 # Solutions along the path need not be exact.
 PATH_TOL, RISES = 3e-4, 2
-# By what share a calibration error may be higher than that of temperature scaling.
-VISIBLE = 0.02
 
 
 class Solver:
@@ -115,7 +112,7 @@ class Walk:
 
     def means(self) -> dict[float, float]:
         """Return the mean NLL over held-out cases, by strength."""
-        return {strength: _mean(found) for strength, found in self.worth.items()}
+        return {strength: mean_over_cases(found) for strength, found in self.worth.items()}
 
 
 def given(request: Request) -> Fixed:
@@ -137,23 +134,25 @@ def walk(request: Request, fixed: Fixed, parts: Iterable[Fold]) -> Walk | None:
     """Measure the strengths of the path on the held-out cases of these folds and choose; None if there are none."""
     worth: dict[float, dict[str, Worth]] = {}
     folds: list[_FoldWalk] = []
-    path: Sequence[float] = STRENGTHS
+    may_end = not isinstance(request.cases, RegionView)
+    path: Sequence[float] = STRENGTHS if may_end else REGION_STRENGTHS
     for fold in parts:
         folds.append(_FoldWalk(request, fold, fixed))
-        tried = folds[-1].walk(path, may_end=len(folds) == 1)
+        tried = folds[-1].walk(path, may_end and len(folds) == 1)
         _add(worth, tried)
         path = list(tried)  # where the first fold ended, the others end
-        if _lowest(worth) == max(path) and request.validation is None:
+        if may_end and lowest(worth) == max(path) and request.validation is None:
             break  # nothing is gained over temperature scaling: the other folds need not be asked
     if not folds:
         return None
-    best = _lowest(worth)
+    best = lowest(worth)
     for one in folds:
-        _add(worth, one.walk(_between(best, list(worth)), may_end=False))
+        between = _between(best, list(worth))
+        _add(worth, one.walk(between if may_end else [each for each in between if each > path[-1]], may_end=False))
     worth = dict(sorted(worth.items(), reverse=True))
-    harmless = _harmless(worth) if request.calibrator.guarded else worth
-    best = _lowest(harmless)
-    return Walk(worth, _strongest_as_good(request, harmless, best, len(folds)), best)
+    harmless = without_harm(worth) if request.calibrator.guarded else worth
+    best = lowest(harmless)
+    return Walk(worth, strongest_as_good(request, harmless, best, len(folds)), best)
 
 
 class _FoldWalk:
@@ -174,7 +173,7 @@ class _FoldWalk:
             self._found[strength] = self._solver.solve(at(strength, self._fixed), PATH_TOL).theta
             self._solver.calibrator.set_theta(self._found[strength])
             tried[strength] = measure(self._solver.calibrator, self._held, self._request.device)
-            means.append(_mean(tried[strength]))
+            means.append(mean_over_cases(tried[strength]))
             self._request.report(f"strength {strength:g}: held-out NLL {means[-1]:.5f}")
             if may_end and _rises(means):
                 break
@@ -192,47 +191,11 @@ def _add(worth: dict[float, dict[str, Worth]], more: dict[float, dict[str, Worth
         worth.setdefault(strength, {}).update(found)
 
 
-def _mean(found: dict[str, Worth]) -> float:
-    return sum(worth.nll for worth in found.values()) / len(found)
-
-
-def _lowest(worth: dict[float, dict[str, Worth]]) -> float:
-    """Return the strength with the lowest mean NLL; of equal ones, the strongest."""
-    return min(worth, key=lambda strength: (_mean(worth[strength]), -strength))
-
-
 def _between(best: float, path: list[float]) -> list[float]:
     """Return strengths between the best and its neighbours on the path, strongest first."""
     if best in (0, max(path)):
         return []
     return [best * math.sqrt(10), best / math.sqrt(10)]
-
-
-def _harmless(worth: dict[float, dict[str, Worth]]) -> dict[float, dict[str, Worth]]:
-    """Return the strengths at which no calibration error is visibly higher than that of temperature scaling."""
-    simple = worth[max(worth)]
-    kept = {}
-    for strength, found in worth.items():
-        pairs = [(_mean_error(found, what), _mean_error(simple, what)) for what in ("ece", "ba_ece")]
-        if all(own <= (1 + VISIBLE) * other for own, other in pairs):
-            kept[strength] = found
-    return kept
-
-
-def _mean_error(found: dict[str, Worth], what: str) -> float:
-    """Return the mean over the cases in which it is defined; 0 if there are none."""
-    values = [value for worth in found.values() if (value := getattr(worth, what)) is not None]
-    return sum(values) / max(1, len(values))
-
-
-def _strongest_as_good(request: Request, worth: dict[float, dict[str, Worth]], best: float, folds: int) -> float:
-    cases = request.cases if request.validation_cases is None else request.validation_cases
-    for strength in sorted(worth, reverse=True):
-        ids, differences = paired(worth[strength], worth[best])
-        mean, error = noise(differences, group_names(cases, ids), folds)
-        if strength == best or (error is not None and mean <= error):
-            return strength
-    raise AssertionError("the best is as good as itself")
 
 
 # Mean NLL of an expert's own voxels below which they count as explained.

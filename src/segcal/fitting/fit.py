@@ -9,7 +9,7 @@ import torch
 from segcal.calibrators import make_calibrator
 from segcal.calibrators.base import Calibrator
 from segcal.cases.base import CaseError, Cases
-from segcal.cases.parallel import Workers
+from segcal.cases.parallel import Workers, kept_processes
 from segcal.errors import InputError
 from segcal.fitting.by_region import fit_by_region, inner_of
 from segcal.fitting.certificate import Certificate, Fitted
@@ -98,7 +98,7 @@ def fit(
         device: where to compute; the CPU if not given.
         validation: cases on which the strengths of the penalty are chosen (and on which gradient methods stop); or a
             pair (logits, labels), or a loader.
-        workers: how many processes read cases.
+        workers: how many processes read cases, and, with ``voxels="all"``, go through them on every pass.
         failed: takes the error of a case that is not usable, which is then left out; without it the error is raised.
         declared: what cannot be read from arrays and loaders, as :func:`segcal.cases.as_cases` takes it: ``kind``
             ("logits" unless told), ``model``, ``inferer``, ``pooling``, ``ignore``, ``groups``, ...
@@ -124,8 +124,8 @@ def fit(
     calibrator = _fresh(name_or_calibrator, cases)
     cases.require_offset(calibrator.name, calibrator.translation_invariant)
     check_device(device)
-    with Progress("fitting") as progress:
-        data = read_data(cases, validation, config, progress, workers, failed, suspect=True, contexts=calibrator.wants)
+    with Progress("fitting") as progress, kept_processes(workers) as kept:
+        data = read_data(cases, validation, config, progress, kept, failed, suspect=True, contexts=calibrator.wants)
         return fit_to(name_or_calibrator, data, config, device, progress)
 
 

@@ -14,9 +14,9 @@ piece has their mean, so the function stays non-decreasing and its mean the same
 """
 
 import numpy as np
+import scipy
 import torch
 from numpy.typing import NDArray
-from scipy.optimize import isotonic_regression
 
 from segcal.calibrators.histogram import Histogram
 from segcal.calibrators.isotonic import Isotonic
@@ -95,7 +95,7 @@ def monotone_pieces(probs: Numbers, own: Numbers, weight: Numbers) -> tuple[Numb
     probs, own, weight = probs[order], own[order], weight[order]
     starts = np.flatnonzero(np.diff(probs, prepend=-1.0))
     mass = np.add.reduceat(weight, starts)
-    found = isotonic_regression(np.add.reduceat(weight * own, starts) / mass, weights=mass)
+    found = scipy.optimize.isotonic_regression(np.add.reduceat(weight * own, starts) / mass, weights=mass)
     points, first = probs[starts], found.blocks[:-1]
     return points[first], points[found.blocks[1:] - 1], found.x[first], found.weights
 

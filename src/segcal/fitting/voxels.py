@@ -18,7 +18,7 @@ from torch import Tensor
 from segcal.calibrators.surroundings import CONTEXTS, each_context
 from segcal.cases.base import Case, CaseError, Cases, naming_case
 from segcal.cases.glance import Glance
-from segcal.cases.parallel import Engine, Workers, map_cases
+from segcal.cases.parallel import Engine, Failures, Workers, map_cases
 from segcal.errors import InputError
 from segcal.fitting.sample import Room, Voxels, draw, join, systematic
 from segcal.numerics import compute_dtype
@@ -120,14 +120,15 @@ class SampledVoxels(HeldVoxels):
         found: dict[str, int] = {}
         counts: dict[str, int] = {}
         room = Room(cases.num_classes, len(cases) * (per_case + 1), len(CONTEXTS) if contexts else None)
-        found_in = map_cases(cases, partial(_draw_from, per_case, seed, contexts), workers, failed, seen)
+        failures = Failures(failed)
+        found_in = map_cases(cases, partial(_draw_from, per_case, seed, contexts), workers, failures.take, seen)
         for case_id, (available, voxels) in found_in:
             found[case_id], counts[case_id] = available, voxels.labels.numel()
             with naming_case(case_id):
                 room.add(voxels)
             tick()
         if not (isinstance(workers, Engine) and workers.partial):
-            refuse_nothing(sum(found.values()), len(cases), len(found))
+            refuse_nothing(sum(found.values()), len(cases), len(found), failures)
         super().__init__(room.content(), counts, sum(found.values()))
 
 
@@ -147,13 +148,14 @@ class StreamedVoxels(VoxelSource):
     ) -> None:
         self.num_classes, self._contexts, self._workers = cases.num_classes, contexts, workers
         found: dict[str, int] = {}
-        for case_id, count in map_cases(cases, _count_labelled, workers, failed, seen):
+        failures = Failures(failed)
+        for case_id, count in map_cases(cases, _count_labelled, workers, failures.take, seen):
             found[case_id] = count
             tick()
         self.ids, self._counts = tuple(found), found
         self._cases = cases.subset(found)
         self.used = self.available = sum(found.values())
-        refuse_nothing(self.used, len(cases), len(found))
+        refuse_nothing(self.used, len(cases), len(found), failures)
 
     def subset(self, ids: Collection[str]) -> "StreamedVoxels":
         """Return a stream of these cases."""
@@ -169,7 +171,7 @@ class StreamedVoxels(VoxelSource):
 
     def each_case(self, function: CaseWork[Result]) -> Iterator[Result]:
         """Yield what a function makes of the voxels of one case after the other."""
-        # Processes would be started anew on every pass: without an engine, this one goes through the cases.
+        # Processes would be started anew on every pass, if nobody keeps them: then this one goes through the cases.
         workers = self._workers.fresh() if isinstance(self._workers, Engine) else 1
         for _, result in map_cases(self._cases, partial(_on_batches, self._contexts, function), workers):
             yield result
@@ -275,10 +277,10 @@ def require_labels(case: Case) -> Tensor:
     return case.labels
 
 
-def refuse_nothing(used: int, num_cases: int, num_read: int) -> None:
+def refuse_nothing(used: int, num_cases: int, num_read: int, failures: Failures) -> None:
     """Refuse a set in which no case could be read, or no voxel counts."""
     if num_read == 0:
-        raise InputError(f"all {num_cases} cases failed, but at least one is needed. Run segcal check on the folder.")
+        raise failures.refuse_all(num_cases)
     if used == 0:
         raise InputError(
             f"labels of all {num_cases} cases are ignored everywhere, but at least one voxel must count. "

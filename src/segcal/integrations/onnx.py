@@ -2,13 +2,15 @@
 
 ``.onnx`` holds ONNX operators, ``.pt2`` a program of :mod:`torch.export`; batch and space may have any size. The graph
 is run before it is put in its place, on voxels that are spread out and on voxels whose leaders almost tie, and compared
-with the library: another winner is an error, and the largest difference is part of the answer.
+with the library: another winner is an error, and the largest difference is part of the answer. Of a model of regions
+the masks (log p above that of 1/2) and their nesting are compared instead.
 
 Behind a network that is ONNX already, the two graphs are joined: inputs and outputs keep their names, and ``log_probs``
 is added. Both then speak the newer of the two operator sets.
 """
 
 import logging
+import math
 import os
 import warnings
 from collections.abc import Iterator
@@ -22,6 +24,7 @@ from torch import Tensor, nn
 
 from segcal.atomic import written
 from segcal.calibrators.base import Calibrator
+from segcal.calibrators.per_region import PerRegion
 from segcal.errors import InputError
 from segcal.evaluation.violations import adversarial
 from segcal.integrations.attach import attach
@@ -42,7 +45,8 @@ class Exported:
         path: the file.
         inputs: the names of its inputs.
         voxels: how many were compared.
-        flips: voxels whose winner is another one than the library's; 0, or nothing would have been written.
+        flips: voxels whose winner, or one of whose masks, is another one than the library's; 0, or nothing would have
+            been written.
         largest_difference: of a log-probability.
     """
 
@@ -91,7 +95,7 @@ def export(
         if model is None:
             given = _example(own, axes, dtype)
             _write(own, given, beside)
-            return _compared(target, beside, own, given)
+            return _compared(target, beside, own, own, given)
         if isinstance(model, nn.Module):
             if example is None:
                 raise InputError(
@@ -101,15 +105,17 @@ def export(
             if len(example) == 1:  # of which exporters take the size of the batch for a constant
                 example = torch.cat([example, example])
             _write(whole, (example,), beside)
-            return _compared(target, beside, whole, (example,))
+            return _compared(target, beside, own, whole, (example,))
         return _join(target, beside, Path(model), own, output)
 
 
 def _example(calibrator: Calibrator, axes: int, dtype: torch.dtype) -> tuple[Any, ...]:
     """Return logits that are easy to get wrong, as an image or volume, with the context that the calibrator sees."""
     voxels = adversarial(calibrator.num_classes)
+    if isinstance(calibrator, PerRegion):  # masks change at 0: there, and as close to it as can be
+        voxels = torch.cat([voxels, 0 * voxels, torch.finfo(dtype).tiny * voxels.sign()])
     shape = (4, *SIZES[:axes])
-    rows = voxels[torch.arange(torch.Size(shape).numel()) % len(voxels)]
+    rows = voxels[torch.linspace(0, len(voxels) - 1, torch.Size(shape).numel()).long()]
     logits = rows.reshape(*shape, -1).movedim(-1, 1).to(dtype).contiguous()
     channels = calibrator.options.get("image_channels", 0)
     return (logits, Context(image=logits.new_zeros(4, channels, *shape[1:]))) if channels else (logits,)
@@ -155,7 +161,7 @@ def _write(module: nn.Module, given: tuple[Any, ...], path: Path, opset: int | N
             )
 
 
-def _compared(target: Path, path: Path, module: nn.Module, given: tuple[Any, ...]) -> Exported:
+def _compared(target: Path, path: Path, calibrator: Calibrator, module: nn.Module, given: tuple[Any, ...]) -> Exported:
     tensors = [part for each in given for part in (each if isinstance(each, Context) else (each,)) if part is not None]
     with _quietly():
         expected = first_tensor(module(*given))
@@ -167,7 +173,7 @@ def _compared(target: Path, path: Path, module: nn.Module, given: tuple[Any, ...
             inputs = tuple(one.name for one in session.get_inputs())
             values = {name: tensor.numpy() for name, tensor in zip(inputs, tensors, strict=True)}
             found = torch.from_numpy(session.run(None, values)[0])
-    return _judged(target, inputs, expected, found)
+    return _judged(target, inputs, calibrator, expected, found)
 
 
 def first_tensor(output: Any) -> Tensor:
@@ -177,11 +183,18 @@ def first_tensor(output: Any) -> Tensor:
     return output[0] if isinstance(output, tuple | list) else output.get("out", output.get("logits"))
 
 
-def _judged(target: Path, inputs: tuple[str, ...], expected: Tensor, found: Tensor) -> Exported:
-    flips = int((found.argmax(1) != expected.argmax(1)).sum())
+def _judged(target: Path, inputs: tuple[str, ...], calibrator: Calibrator, expected: Tensor, found: Tensor) -> Exported:
+    if isinstance(calibrator, PerRegion):
+        half, what = -math.log(2), "has another mask, or regions less nested,"
+        other = ((found > half) != (expected > half)).any(1)
+        for i, o in calibrator.regions.nested:
+            other |= (found[:, i] > found[:, o]) & (expected[:, i] <= expected[:, o])
+    else:
+        other, what = found.argmax(1) != expected.argmax(1), "names another class"
+    flips = int(other.sum())
     if flips:
         raise InputError(
-            f"{target} names another class than the library at {flips} of {expected[:, 0].numel()} voxels, but a graph "
+            f"{target} {what} than the library at {flips} of {expected[:, 0].numel()} voxels, but a graph "
             "must keep them all. Report the calibrator and the versions of torch and onnxruntime: nothing was written."
         )
     return Exported(target, inputs, expected[:, 0].numel(), flips, float((found - expected).abs().max()))
@@ -250,4 +263,4 @@ def _same_as_in_two_steps(target: Path, beside: Path, source: Path, logits: str,
     values = {name: torch.randn(shape, generator=generator).numpy() for name, shape in shapes.items()}
     with torch.no_grad():
         expected = calibrator(torch.from_numpy(alone.run([logits], values)[0]))
-    return _judged(target, tuple(shapes), expected, torch.from_numpy(joined.run([OUTPUT], values)[0]))
+    return _judged(target, tuple(shapes), calibrator, expected, torch.from_numpy(joined.run([OUTPUT], values)[0]))

@@ -17,7 +17,7 @@ before and after calibration can be compared. The work grows with n², so n is b
 import math
 
 import numpy as np
-from scipy.special import gammaln
+import scipy
 
 from segcal.statistics.voxel_sample import VoxelSample
 
@@ -51,7 +51,8 @@ def kernel_density_error(sample: VoxelSample, bandwidth: float = 0.02) -> float:
         return math.nan
     probs = np.exp(sample.log_probs)
     alpha = 1 + probs / bandwidth
-    weight = gammaln(alpha.sum(1)) - gammaln(alpha).sum(1) + sample.log_probs @ (probs / bandwidth).T  # (at, of)
+    norm = scipy.special.gammaln(alpha.sum(1)) - scipy.special.gammaln(alpha).sum(1)
+    weight = norm + sample.log_probs @ (probs / bandwidth).T  # (at, of)
     np.fill_diagonal(weight, -np.inf)
     weight = np.exp(weight - weight.max(1, keepdims=True))
     expected = weight @ _one_hot(sample) / weight.sum(1, keepdims=True)

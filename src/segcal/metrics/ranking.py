@@ -20,7 +20,7 @@ more doubtful, a tie counting half: 1 finds every error, 0.5 is a guess.
 import math
 
 import numpy as np
-from scipy.special import digamma
+import scipy
 
 from segcal.statistics.additive import Ranking
 
@@ -37,7 +37,7 @@ def area_under_risk_coverage(ranking: Ranking) -> float:
     filled = ranking.count > 0
     m, e = ranking.count[filled].astype(float), ranking.wrong[filled].astype(float)
     n, f = np.cumsum(m) - m, np.cumsum(e) - e
-    harmonic = digamma(n + m + 1) - digamma(n + 1)
+    harmonic = scipy.special.digamma(n + m + 1) - scipy.special.digamma(n + 1)
     return float((e + (f - e * n / m) * harmonic).sum() / total)
 
 

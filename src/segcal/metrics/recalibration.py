@@ -12,7 +12,7 @@ With confidence :math:`p_i` and :math:`r_i = 1` where the prediction is right:
 import math
 
 import numpy as np
-from scipy.special import expit
+import scipy
 
 from segcal.statistics.voxel_sample import VoxelSample
 
@@ -31,7 +31,7 @@ def cox_intercept(sample: VoxelSample) -> float:
 
 def spiegelhalter_z(sample: VoxelSample) -> float:
     """Return Spiegelhalter's Z; NaN where no confidence is between 0.5 and 1."""
-    p, doubt = expit(sample.logit), expit(-sample.logit)
+    p, doubt = scipy.special.expit(sample.logit), scipy.special.expit(-sample.logit)
     spread = float(((1 - 2 * p) ** 2 * p * doubt).sum())
     if spread == 0:
         return math.nan
@@ -51,7 +51,7 @@ def _cox(sample: VoxelSample) -> tuple[float, float]:
     beta = np.array([math.log(right.mean() / (1 - right.mean())), 0.0])
     loss = _deviance(beta @ design, right)
     for _ in range(STEPS):
-        p = expit(beta @ design)
+        p = scipy.special.expit(beta @ design)
         gradient = design @ (right - p)
         step = np.linalg.solve((design * (p * (1 - p))) @ design.T, gradient)
         size = 1.0

@@ -33,7 +33,7 @@ boundary.
 import math
 
 import numpy as np
-from scipy.special import erf, expit
+import scipy
 
 from segcal.checks import check_choice
 from segcal.errors import InputError
@@ -67,7 +67,8 @@ def debiased_calibration_error(curve: Curve) -> float:
     gap = np.abs(rate - curve.confidence[filled] / n)
     spread = np.sqrt(rate * (1 - rate) / n)
     ratio = np.divide(gap, spread, out=np.full(gap.shape, np.inf), where=spread > 0)
-    by_chance = spread * math.sqrt(2 / math.pi) * np.exp(-(ratio**2) / 2) + gap * erf(ratio / math.sqrt(2))
+    inside = scipy.special.erf(ratio / math.sqrt(2))
+    by_chance = spread * math.sqrt(2 / math.pi) * np.exp(-(ratio**2) / 2) + gap * inside
     return max(0.0, float(((2 * gap - by_chance) * n).sum() / n.sum()))
 
 
@@ -81,7 +82,7 @@ def equal_mass_calibration_error(sample: VoxelSample, bins: int = 15) -> float:
     if not len(sample.logit):
         return math.nan
     order = np.argsort(sample.logit, kind="stable")
-    logit, gap = sample.logit[order], (sample.right - expit(sample.logit))[order]
+    logit, gap = sample.logit[order], (sample.right - scipy.special.expit(sample.logit))[order]
     ends = np.linspace(0, len(gap), bins + 1).round().astype(int)[1:]
     ends = np.unique(np.searchsorted(logit, logit[ends[ends > 0] - 1], side="right"))
     return float(np.abs(np.add.reduceat(gap, [0, *ends[:-1]])).sum() / len(gap))

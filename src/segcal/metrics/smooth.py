@@ -14,7 +14,7 @@ bin changes the integral by less than :math:`|r - p| / (\sqrt{2 \pi}\, \sigma B)
 import math
 
 import numpy as np
-from scipy.ndimage import gaussian_filter1d
+import scipy
 
 from segcal.statistics.reliability import Curve
 
@@ -41,4 +41,5 @@ def smooth_calibration_error(curve: Curve) -> float:
 
 def _at(residual: np.ndarray, width: float) -> float:
     """Return the error at one width; bins are cells of [0, 1], reflected at both ends."""
-    return float(np.abs(gaussian_filter1d(residual, width * len(residual), mode="reflect", truncate=6)).sum())
+    smooth = scipy.ndimage.gaussian_filter1d(residual, width * len(residual), mode="reflect", truncate=6)
+    return float(np.abs(smooth).sum())

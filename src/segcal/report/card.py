@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 
 from segcal.atomic import write_text
@@ -19,6 +20,7 @@ from segcal.evaluation.audit import audit
 from segcal.evaluation.result import Evaluation
 from segcal.fitting.artifact import load
 from segcal.fitting.certificate import Fitted
+from segcal.fitting.reference import calibrator_digest
 from segcal.metrics import METRICS
 from segcal.report.card_document import (
     SCHEMA,
@@ -41,6 +43,7 @@ FORMS = {".md": as_markdown, ".json": as_json, ".html": as_html}
 SIGNATURE = re.compile(rb'---\n# segcal card|\{\n "card": "segcal"|<!doctype html>\n<!-- segcal card -->')
 # Those that are usually asked for.
 TRUST_LEVELS = (0.8, 0.9, 0.95, 0.99)
+UNSIGNED = "The numbers do not say which calibrator made them: an older segcal wrote them, or somebody else."
 INTENDED = "Confidence of {classes} classes per voxel, of the model whose {kind} it was fitted to; {mask}."
 
 
@@ -92,8 +95,17 @@ def card(
             raise InputError(f"path is {target}, but a name that ends in {', '.join(FORMS)} is needed. Choose one.")
         check_file(target, SIGNATURE, (), overwrite)
     seen = {*known.calibration_ids, *known.validation_ids}
-    rows = [row for row in _rows(results) if row.case not in seen]
+    measured, made_by = _rows(results)
+    own = calibrator_digest(known.calibrator)[:16]
+    if made_by not in (None, own):
+        raise InputError(
+            f"results were measured with another calibrator (digest {made_by}), but this card is of "
+            f"{own}. Evaluate this calibrator, and pass what that wrote."
+        )
+    rows = [row for row in measured if row.case not in seen]
     made = _card(known, rows, dataset, subgroups or {}, not_valid_for)
+    if measured and made_by is None:
+        made = msgspec.structs.replace(made, notes=(UNSIGNED,))
     if target is not None:
         write_text(target, FORMS[target.suffix](made))
     return made
@@ -103,6 +115,13 @@ def _card(
     fitted: Fitted, rows: Sequence[StageRow], dataset: str, subgroups: Mapping[str, str], not_valid_for: Sequence[str]
 ) -> Card:
     cases = sorted({row.case for row in rows if row.stage == "after"})
+    if subgroups and not any(case in subgroups for case in cases):
+        raise InputError(
+            f"subgroups names none of the {len(cases)} cases that were measured and had no part in the fit, but "
+            f"subgroups of those are what a card shows. The first of them is {cases[0]!r}: use these names."
+            if cases
+            else "subgroups is given, but no case was measured that had no part in the fit. Pass results of such cases."
+        )
     performance = [_measured(ALL_CASES, rows, cases)] if cases else []
     for name in sorted({subgroups[case] for case in cases if case in subgroups}):
         performance.append(_measured(name, rows, [case for case in cases if subgroups.get(case) == name]))
@@ -146,6 +165,7 @@ def _description(fitted: Fitted) -> CardDescription:
         kkt_residual=None if found.kkt_residual is None else float(found.kkt_residual),
         converged=bool(found.converged),
         data_fingerprint=fitted.fingerprint,
+        digest=calibrator_digest(calibrator)[:16],
     )
 
 
@@ -198,19 +218,24 @@ def _hashed(fitted: Fitted, cases: Sequence[str]) -> CaseSet:
     return CaseSet(len(cases), tuple(sorted(digest.hexdigest()[:16] for digest in digests)))
 
 
-def _rows(results: Evaluation | str | os.PathLike[str] | None) -> list[StageRow]:
+def _rows(results: Evaluation | str | os.PathLike[str] | None) -> tuple[list[StageRow], str | None]:
+    """Return what was measured, and the digest of the calibrator that made it; None if that is not written down."""
     if results is None:
-        return []
+        return [], None
     if isinstance(results, Evaluation):
-        return [_row(row) for row in results.rows]
+        return [_row(row) for row in results.rows], results.calibrator
     file = Path(results)
+    made_by: str | None = None
     try:
         if file.suffix == ".json":
-            found = [_row(row) for row in read_json(file)["rows"]]
+            plain = read_json(file)
+            found, made_by = [_row(row) for row in plain["rows"]], plain.get("calibrator")
         else:
             text = read_text(file)
             with reading(file):
-                found = [_row(row) for row in csv.DictReader(io.StringIO(text))]
+                lines = list(csv.DictReader(io.StringIO(text)))
+                found = [_row(row) for row in lines]
+                made_by = next((row["calibrator"] for row in lines if row.get("calibrator")), None)
     except (AttributeError, KeyError, TypeError, ValueError):
         found = []
     if not any(row.stage == "after" for row in found):
@@ -218,7 +243,7 @@ def _rows(results: Evaluation | str | os.PathLike[str] | None) -> list[StageRow]
             f"{file} has no rows of cases after calibration, but those are what a card shows. Write it with "
             "`segcal evaluate --calibrator CAL --csv FILE`."
         )
-    return found
+    return found, made_by
 
 
 def _row(row: Mapping[str, str | float | None]) -> StageRow:

@@ -37,6 +37,7 @@ class CardDescription(Struct, frozen=True):
         kkt_residual: how far from the optimum; None where the method has no such number.
         converged: whether the fit met its tolerance.
         data_fingerprint: digest of the cases it was fitted to.
+        digest: of the calibrator itself; results that were measured with it carry the same.
     """
 
     calibrator: str
@@ -52,6 +53,7 @@ class CardDescription(Struct, frozen=True):
     kkt_residual: float | None
     converged: bool
     data_fingerprint: str
+    digest: str = ""
 
 
 class Promise(Struct, frozen=True):
@@ -117,6 +119,7 @@ class Card(Struct, frozen=True):
         promises: what it promises.
         performance: all held-out cases first, then subgroups.
         monitoring: what it remembers for trust and monitoring; None if it was not asked to.
+        notes: what a reader should know of the numbers.
     """
 
     schema: int
@@ -132,3 +135,4 @@ class Card(Struct, frozen=True):
     promises: tuple[Promise, ...]
     performance: tuple[Performance, ...]
     monitoring: Monitoring | None
+    notes: tuple[str, ...] = ()

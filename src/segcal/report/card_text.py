@@ -8,8 +8,8 @@ import msgspec
 
 from segcal.documents import json_text
 from segcal.names import clean_lines
-from segcal.report.card_document import Card, CardMetric, Performance, Promise
-from segcal.summary import Interval
+from segcal.report.card_document import Card, CardMetric, Performance
+from segcal.summary import FEWEST_CASES, TOO_FEW, Interval
 
 TITLE = "Calibration card"
 STYLE = (
@@ -38,6 +38,7 @@ def blocks(card: Card) -> list[CardBlock]:
         ("fit", f"{what.fit_method}, {what.voxels:,} of {what.voxels_available:,} voxels"),
         ("optimum", _optimum(card)),
         ("data fingerprint", what.data_fingerprint),
+        ("calibrator digest", what.digest),
         ("segcal", card.segcal),
     ]
     data = [
@@ -64,6 +65,7 @@ def blocks(card: Card) -> list[CardBlock]:
         CardBlock("Data", rows=[("role", "cases", "hashes of the cases"), *data]),
         CardBlock("Promises", rows=[("promise", "state", "known by", "finding"), *promises]),
         *(_performance(each, card.level) for each in card.performance),
+        *([CardBlock("Notes", card.notes)] if card.notes else []),
         CardBlock("Trust and monitoring", _monitoring(card)),
     ]
 
@@ -121,18 +123,18 @@ def _metadata(card: Card) -> str:
 
 def _performance(group: Performance, level: float) -> CardBlock:
     head = ("metric", "before", "after", "change", "cases without a value")
+    few = group.cases < FEWEST_CASES
     rows = [
-        (_named(one), _text(one.before), _text(one.after), _text(one.change, "+"), str(one.after.undefined))
+        (_named(one), *(_text(each, sign, few) for each, sign in _numbers(one)), str(one.after.undefined))
         for one in group.metrics
     ]
     title = f"Performance: {group.subgroup}, {group.cases} {'case' if group.cases == 1 else 'cases'}"
-    return CardBlock(title, [f"Means with {100 * level:g} % intervals, bootstrap over cases."], [head, *rows])
+    said = f"Means ({TOO_FEW})." if few else f"Means with {100 * level:g} % intervals, bootstrap over cases."
+    return CardBlock(title, [said], [head, *rows])
 
 
-def _state(one: Promise) -> str:
-    if not one.promised:
-        return "not made"
-    return "holds" if one.holds else "BROKEN"
+def _numbers(one: CardMetric) -> tuple[tuple[Interval, str], ...]:
+    return (one.before, ""), (one.after, ""), (one.change, "+")
 
 
 def _named(one: CardMetric) -> str:
@@ -140,11 +142,12 @@ def _named(one: CardMetric) -> str:
     return f"{one.type}: {one.name}{arrow}"
 
 
-def _text(one: Interval, sign: str = "") -> str:
+def _text(one: Interval, sign: str, said: bool) -> str:
     if one.value is None:
         return "not defined"
-    ends = "" if one.low is None or one.high is None else f" [{one.low:{sign}.4g}, {one.high:{sign}.4g}]"
-    return f"{one.value:{sign}.4g}{ends}"
+    if one.low is None or one.high is None:
+        return f"{one.value:{sign}.4g}" + ("" if said else f" ({TOO_FEW})")
+    return f"{one.value:{sign}.4g} [{one.low:{sign}.4g}, {one.high:{sign}.4g}]"
 
 
 def _optimum(card: Card) -> str:

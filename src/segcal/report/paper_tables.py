@@ -2,7 +2,8 @@
 
 Table 1: tasks and splits. Table 2: calibrators and their parameters. Table 3: how much the offset of the pooled logits
 varies. Table 4: the main results. Table 8: the same with intervals, one table per task. Tests on other tasks have
-tables in the layout of Table 7. Tables 5 and 6 belong to studies.
+tables in the layout of Table 7. Comparisons of pipelines have a table of paired differences. Tables 5 and 6 belong to
+studies.
 """
 
 from collections.abc import Mapping, Sequence
@@ -41,7 +42,8 @@ def make_tables(summary: Summary) -> dict[str, Table]:
         ),
     }
     tables |= {f"table8_{task.name}": task_table(summary, task.name) for task in summary.tasks}
-    return tables | _shift_tables(summary)
+    compared = {"comparisons": _comparisons_table(summary)} if summary.comparisons else {}
+    return tables | _shift_tables(summary) | compared
 
 
 def write_tables(summary: Summary, folder: str | Path) -> list[Path]:
@@ -108,6 +110,24 @@ def _shift_tables(summary: Summary) -> dict[str, Table]:
         )
         for task, others in targets.items()
     }
+
+
+def _comparisons_table(summary: Summary) -> Table:
+    """Return the paired differences of compared pipelines, with intervals; those that were asked for come first."""
+    names = [name for name in SHOWN if any(name in each.metrics for each in summary.comparisons)]
+    groups: dict[str, list[Row]] = {}
+    for each in summary.comparisons:
+        where = f"{each.task} tested on {each.test_on}" if each.test_on else each.task
+        gaps = [each.metrics[name].difference if name in each.metrics else None for name in names]
+        cells = tuple(Cell(None) if gap is None else Cell(gap.value, gap.low, gap.high) for gap in gaps)
+        groups.setdefault(f"{where}: {each.about}", []).append(Row(f"{each.second} - {each.first}", cells))
+    notes = [
+        f"Paired differences over test cases [{100 * summary.bootstrap.level:g} % interval; pooled metrics: the "
+        "range over repeats]. DSC in points."
+    ]
+    columns = tuple(SHOWN[name] for name in names)
+    listed = tuple(Group(title, tuple(rows)) for title, rows in groups.items())
+    return Table("Pipelines compared case by case", "Second - first", columns, listed, tuple(notes))
 
 
 def _results(summary: Summary, title: str, blocks: Sequence[tuple[str, str, str]], intervals: bool) -> Table:

@@ -12,7 +12,7 @@ import msgspec
 
 from segcal.errors import InputError
 from segcal.statistics.reliability import Curve
-from segcal.summary import Difference
+from segcal.summary import TOO_FEW, Difference
 
 # Between a number and its unit, so that no line ends there.
 GLUE = "\N{NO-BREAK SPACE}"
@@ -236,7 +236,7 @@ def _change(name: str, change: Change, level: float, repeats: int) -> str:
     again = f", counted in each of {repeats} divisions" if repeats > 1 else ""
     counts = f"better in {gap.better} of {gap.cases} test cases{again}"
     if gap.low is None or gap.high is None:
-        return f"{text} ({counts})."
+        return f"{text} ({counts}; {TOO_FEW})."
     low = _shown(name, gap.low, True).removesuffix(f"{GLUE}points")
     ends = f"{low} to {_shown(name, gap.high, True)}"
     return f"{text} (change {_shown(name, gap.value, True)}; {100 * level:g} % interval {ends}; {counts})."

@@ -5,23 +5,31 @@ Results are taken in the order of the ids, and at most a few cases per worker ar
 of workers nor what becomes of them shows in a result, and memory does not grow with the number of cases.
 """
 
+import logging
 import pickle
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from importlib.metadata import version
 from typing import Any, Self
 
 import torch
 
 from segcal.cases.base import CaseError
-from segcal.cases.nifti_file import load_extra
-from segcal.cases.parallel import Engine, Outcome, on_case
-from segcal.errors import InputError
+from segcal.cases.parallel import Engine, Outcome, on_case, server_context
+from segcal.errors import InputError, load_extra
 
 # How often a case is tried again that failed for a reason that is not its own.
 RETRIES = 2
 SECONDS = 10
+# What Dask does to watch workers of its own accord, for a dashboard that is not there: a tenth of a core.
+QUIET = {
+    "distributed.worker.profile.enabled": False,
+    "distributed.admin.system-monitor.interval": "10s",
+    "distributed.admin.tick.interval": "1s",
+}
+# So many bundles of cases each worker should have, and so many cases one may have.
+BUNDLES, MOST_TOGETHER = 32, 8
 
 
 class DaskEngine(Engine):
@@ -39,9 +47,7 @@ class DaskEngine(Engine):
         distributed = load_extra("distributed", "cluster", "engine dask needs")
         try:
             if self._scheduler is None:
-                self._cluster = distributed.LocalCluster(
-                    n_workers=self._number, threads_per_worker=1, processes=True, dashboard_address=None
-                )
+                self._cluster = _start_workers(distributed, self._number)
                 self.client = distributed.Client(self._cluster)
             else:
                 self._cluster = None
@@ -64,21 +70,25 @@ class DaskEngine(Engine):
         """Send cases to workers; yield what comes back in the order of the ids."""
         # Unpacked once per worker; made anew, from the bytes that the scheduler has, where it is lost with one.
         shared = self.client.submit(pickle.loads, pickle.dumps(function), pure=False)
-        waiting: deque[tuple[str, Any]] = deque()
+        waiting: deque[tuple[Sequence[str], Any]] = deque()
         try:
-            for case_id in ids:
-                waiting.append((case_id, self.client.submit(_guarded, shared, case_id, retries=RETRIES, pure=False)))
-                if len(waiting) > 2 * max(1, self._threads()):
-                    done, future = waiting.popleft()
-                    yield done, partial(_result, done, future)
+            for some in self._bundles(ids):
+                waiting.append((some, self.client.submit(_guarded, shared, some, retries=RETRIES, pure=False)))
+                if len(waiting) > 2 * self._threads():
+                    yield from _outcomes(*waiting.popleft())
             while waiting:
-                done, future = waiting.popleft()
-                yield done, partial(_result, done, future)
+                yield from _outcomes(*waiting.popleft())
         finally:
-            self.client.cancel([future for _, future in waiting])
+            if self.client.status == "running":  # and not left by an interruption
+                self.client.cancel([future for _, future in waiting])
+
+    def _bundles(self, ids: Sequence[str]) -> Iterator[Sequence[str]]:
+        """Yield cases that go together: sending costs as much as a small case, but all workers are to end together."""
+        size = min(MOST_TOGETHER, max(1, len(ids) // (BUNDLES * self._threads())))
+        return (ids[start : start + size] for start in range(0, len(ids), size))
 
     def _threads(self) -> int:
-        return sum(self.client.nthreads().values())
+        return max(1, sum(self.client.nthreads().values()))
 
     def _check_versions(self) -> None:
         own = version("segcal")
@@ -90,18 +100,49 @@ class DaskEngine(Engine):
                 )
 
 
-def _guarded(function: Callable[[str], Any], case_id: str) -> Any:
-    """Return the result of a case, or its own error: that one is not tried again."""
+def _start_workers(distributed: Any, number: int) -> Any:
+    """Start processes here, as forks of one that has imported what they need: see :func:`server_context`."""
+    method = server_context("distributed.nanny", "segcal.scale.dask_engine").get_start_method()
+    dask = load_extra("dask", "cluster", "engine dask needs")
+    with dask.config.set({"distributed.worker.multiprocessing-method": method, **QUIET}):
+        return distributed.LocalCluster(
+            n_workers=number,
+            threads_per_worker=1,
+            processes=True,
+            dashboard_address=None,
+            scheduler_kwargs={"dashboard_address": ":0"},  # a port that nobody has: several may run on one machine
+            silence_logs=logging.ERROR,
+        )
+
+
+def _guarded(function: Callable[[str], Any], ids: Sequence[str]) -> list[Any]:
+    """Return the result of every case, or its own error: that one is not tried again."""
     torch.set_num_threads(1)
-    try:
-        return on_case(function, case_id)
-    except CaseError as error:
-        return error
+    found: list[Any] = []
+    for case_id in ids:
+        try:
+            found.append(on_case(function, case_id))
+        except CaseError as error:
+            found.append(error)
+    return found
 
 
-def _result(case_id: str, future: Any) -> Any:
+def _outcomes(ids: Sequence[str], future: Any) -> Iterator[Outcome]:
+    together = lru_cache(lambda: _results(ids[0], future))  # one answer for all of them
+    for number, case_id in enumerate(ids):
+        yield case_id, partial(_one_of, together, number)
+
+
+def _one_of(together: Callable[[], list[Any]], number: int) -> Any:
+    result = together()[number]
+    if isinstance(result, CaseError):
+        raise result
+    return result
+
+
+def _results(case_id: str, future: Any) -> list[Any]:
     try:
-        result = future.result()
+        found: list[Any] = future.result()
     except InputError:
         raise
     except Exception as error:  # whatever a worker raised, or its end
@@ -110,6 +151,4 @@ def _result(case_id: str, future: Any) -> Any:
             f"case {case_id!r} could not be worked on ({type(error).__name__}: {reason}), though it was tried "
             f"{RETRIES + 1} times, but all cases are needed. Look at the logs of the workers, and run it again."
         ) from None
-    if isinstance(result, CaseError):
-        raise result
-    return result
+    return found

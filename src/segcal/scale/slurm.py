@@ -1,8 +1,9 @@
-"""Parts as the jobs of a SLURM array, by submitit; where there is no SLURM, submitit runs them as processes here.
+"""Parts as the jobs of a SLURM array, by submitit; it also runs them as processes here, if it is asked to.
 
 A job that fails, or is ended by the cluster, is sent again; a part goes on where it was.
 """
 
+import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -10,6 +11,8 @@ from typing import Any
 
 from segcal.errors import InputError, load_extra
 
+# What submitit calls alike for every kind of cluster; anything else is an option of sbatch.
+SHARED = ("timeout_min", "mem_gb", "nodes", "cpus_per_task", "gpus_per_node", "tasks_per_node", "stderr_to_stdout")
 RETRIES = 2
 SECONDS = 0.5
 
@@ -28,18 +31,24 @@ def run_array(
         function: an importable function of one part.
         parts: its arguments.
         logs: a folder that all machines see, for what submitit writes.
-        options: for SLURM: "partition", "time" (minutes), "mem", ...; "cluster" is "slurm" or "local".
+        options: for SLURM: "partition", "time" (minutes), "mem", ...; "cluster" is "slurm", or "local" for processes
+            of this machine.
         progress: called with the number of parts that are done, and of all.
         retries: how often a job that failed is sent again.
     """
     submitit = load_extra("submitit", "cluster", "engine slurm needs")
     given = dict(options or {})
-    try:
-        executor = submitit.AutoExecutor(folder=logs / "%j", cluster=given.pop("cluster", None))
-        executor.update_parameters(
-            name="segcal", **{_named(executor, key): _number(value) for key, value in given.items()}
+    cluster = given.pop("cluster", "slurm")
+    if cluster == "slurm" and shutil.which("sbatch") is None:
+        raise InputError(
+            "--engine is slurm, but there is no SLURM here: sbatch is not found. Run it where jobs are sent from; or "
+            "use --engine local, or --slurm cluster=local to have the jobs run as processes of this machine."
         )
-    except (RuntimeError, ValueError, NotImplementedError, TypeError) as error:
+    try:
+        executor = submitit.AutoExecutor(folder=logs / "%j", cluster=cluster)
+        named = {key if key in SHARED else f"slurm_{key.removeprefix('slurm_')}": key for key in given}
+        executor.update_parameters(name="segcal", **{name: _number(given[key]) for name, key in named.items()})
+    except (RuntimeError, ValueError, NotImplementedError, TypeError, NameError, AssertionError) as error:
         raise InputError(
             f"--slurm is not understood ({str(error).splitlines()[0][:160]}), but options of sbatch are needed. "
             "Write KEY=VALUE, such as partition=gpu or time=60."
@@ -47,7 +56,13 @@ def run_array(
     found: dict[int, Any] = {}
     for _ in range(retries + 1):
         todo = [number for number in range(len(parts)) if number not in found]
-        jobs = dict(zip(todo, executor.map_array(function, [parts[number] for number in todo]), strict=True))
+        try:
+            jobs = dict(zip(todo, executor.map_array(function, [parts[number] for number in todo]), strict=True))
+        except submitit.core.utils.FailedJobError as error:
+            reason = (str(error).strip().splitlines() or ["no reason given"])[-1][:160]
+            raise InputError(
+                f"sbatch does not take the jobs ({reason}), but they are to be sent to it. Check the options --slurm."
+            ) from None
         while any(not job.done() for job in jobs.values()):
             progress(len(found) + sum(job.done() for job in jobs.values()), len(parts))
             time.sleep(SECONDS)
@@ -61,12 +76,6 @@ def run_array(
     raise InputError(
         f"part {failed[0]} failed {retries + 1} times ({reason}), but all parts are needed. Look into {logs}, "
         "and run the command again: what is done is kept."
-    )
-
-
-def _named(executor: Any, key: str) -> str:
-    return (
-        key if executor.cluster == "local" or key.startswith(("slurm_", "timeout", "mem_", "cpus_")) else f"slurm_{key}"
     )
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 import numpy as np
-from scipy import ndimage
+import scipy
 
 try:
     import edt
@@ -83,7 +83,7 @@ def squared_distances(target: np.ndarray, spacing: Sequence[float] | None = None
     if not target.any():
         return np.full(target.shape, np.inf)
     if edt is None or target.ndim not in (2, 3):  # what the fast library is made for
-        return ndimage.distance_transform_edt(~target, sampling=spacing) ** 2
+        return scipy.ndimage.distance_transform_edt(~target, sampling=spacing) ** 2
     # Voxel by voxel exact, and five times faster than scipy's on 1024 x 2048 and on 155 x 240 x 240.
     return edt.edtsq(np.ascontiguousarray(~target), anisotropy=None if spacing is None else tuple(spacing))
 

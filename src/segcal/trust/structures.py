@@ -6,9 +6,10 @@ from typing import Any
 
 import torch
 
+from segcal.calibrators.per_region import PerRegion
 from segcal.cases import as_cases
 from segcal.cases.base import CaseError, Cases
-from segcal.cases.parallel import Workers, map_ids
+from segcal.cases.parallel import Failures, Workers, map_ids
 from segcal.errors import InputError
 from segcal.evaluation.evaluate import check_match
 from segcal.fitting.artifact import to_fitted
@@ -103,6 +104,11 @@ def known_reference(fitted: Fitted) -> Reference:
             f"fitted is {type(fitted).__name__}, but what fit, choose or load returned is needed. Pass that, not its "
             ".calibrator."
         )
+    if isinstance(fitted.calibrator, PerRegion):
+        raise InputError(
+            "the calibrator is for regions, but trust and monitor are for classes that exclude each other. Look at "
+            "segcal evaluate and report on labelled cases of regions."
+        )
     if fitted.reference is None:
         raise InputError(
             "the calibrator has no reference cases, but trust compares with labelled ones. Fit again with segcal fit, "
@@ -129,14 +135,14 @@ def sum_cases(
         raise InputError("cases is empty, but at least one case is needed. Check the folder.")
     own = cases.with_disagreement()
     calibrator = fitted.calibrator.to(check_device(device))
-    sums, units = [], []
-    for case_id, found in map_ids(own.ids, Summer(calibrator, own), workers, failed):
+    sums, units, failures = [], [], Failures(failed)
+    for case_id, found in map_ids(own.ids, Summer(calibrator, own), workers, failures.take):
         sums.append(reference_case(found))
         units.append(found.unit)
         if progress is not None:
             progress(case_id)
     if not sums:
-        raise InputError(f"all {len(cases)} cases failed, but at least one is needed. Check their files.")
+        raise failures.refuse_all(len(cases))
     return sums, units
 
 

@@ -6,8 +6,9 @@ file) with a stack of its own. It knows the opcodes that plain data needs and th
 arrays, types and scalars; any other name is refused by that name, and nothing is ever imported or called. Arrays are
 built from the bytes that are in the file, after their number has been compared with shape and type.
 
-What would stop the process without running anything is refused too. Keys and members of sets are texts and numbers: to
-hash a nested key recurses in C, and one that doubles at every level never ends. A container is filled before it is put
+What would stop the process without running anything is refused too. Keys and members of sets are texts, numbers and
+flat tuples of these (the labels of a region, in training cases): to hash a nested key recurses in C, and one that
+doubles at every level never ends. A container is filled before it is put
 into another one, as pickle writes plain data; so nothing goes in circles and every depth is known, and bounded. Whole
 numbers have at most 64 bits.
 """
@@ -206,8 +207,9 @@ def _pairs(items: list[Any]) -> dict[Any, Any]:
 
 def _hashable(keys: list[Any]) -> list[Any]:
     for key in keys:
-        if not isinstance(key, str | int | float):
-            raise ValueError(f"a {type(key).__name__} as key or member of a set, which texts and numbers can be")
+        if not all(isinstance(part, str | int | float) for part in (key if isinstance(key, tuple) else (key,))):
+            what = "nested tuple" if isinstance(key, tuple) else type(key).__name__
+            raise ValueError(f"a {what} as key or member of a set, which texts, numbers and flat tuples can be")
     return keys
 
 

@@ -1,0 +1,167 @@
+"""Make the tables of docs/benchmarks.md and docs/howto/README.md again, each by its script, stamped with what made it.
+
+    python -m benchmarks.tables [--only NAME ...] [--data ROOT] [--list]
+
+A table stands between ``<!-- made: NAME -->`` and ``<!-- end -->``; its first line is the stamp: version, digest of the
+package's sources, date, cores and the command. One whose libraries, data or device are not here keeps what it has, and
+its old stamp. ROOT holds ``predictions/TASK/member_M`` and ``TASK/labels``. Sizes are such that everything together
+takes about ten minutes on two quiet cores. Exit codes: 0 done; 2 a mistake; 3 a script failed, and its table was left.
+"""
+
+import argparse
+import hashlib
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from segcal.atomic import write_text
+from segcal.version import __version__
+
+HERE = Path(__file__).parent
+PAGE = HERE.parent / "docs" / "benchmarks.md"
+SOURCE = HERE.parent / "src" / "segcal"
+# Where --data is put into a command.
+DATA = "ROOT"
+MARK = "(<!-- made: {name} -->\\n)(.*?)(<!-- end -->)"
+
+
+@dataclass(frozen=True)
+class Section:
+    """What makes one table.
+
+    Attributes:
+        command: the script and its arguments.
+        needs: libraries that must be installed.
+        cuda: whether it needs a CUDA device.
+        fenced: whether its output is text and not Markdown.
+        writes: whether the script writes its table itself, on a page of its own.
+    """
+
+    command: tuple[str, ...]
+    needs: tuple[str, ...] = ()
+    cuda: bool = False
+    fenced: bool = False
+    writes: bool = False
+
+    def missing(self, root: Path | None) -> str | None:
+        """Return what is not here, or None."""
+        absent = [name for name in self.needs if importlib.util.find_spec(name) is None]
+        if absent:
+            return f"{', '.join(absent)} not installed"
+        if root is None and any(DATA in word for word in self.command):
+            return "no --data"
+        return "no CUDA device" if self.cuda and not _has_cuda() else None
+
+
+_PEERS = ("fiducio", "monai", "netcal", "torchmetrics")
+_FIT = ("fit.py", f"{DATA}/predictions", DATA)
+SECTIONS = {
+    "metrics": Section(("metrics.py", "--rounds", "3"), _PEERS),
+    "fitting": Section(
+        (*_FIT, "--parts", "fit", "--trials", "1", "--limit", "12", "--voxels", "200000", "100000",
+         "--calibrators", "ts,dc,cdc,cms_ap,cms_op"),
+        ("fiducio", "netcal", "sklearn"),
+    ),
+    "around": Section((*_FIT, "--parts", "images", "--images", "10")),
+    "memory": Section((*_FIT, "--parts", "memory", "--seconds", "10", "--millions", "1", "4", "8"), ("fiducio",)),
+    "ensembles": Section(("real_ensembles.py", DATA, "--cases", "40")),
+    "startup": Section(("startup.py",)),
+    "pipeline": Section(("pipeline.py",)),
+    "apply": Section(("apply.py",)),
+    "gpu": Section(("gpu.py",), cuda=True, fenced=True),
+    "frameworks": Section(("frameworks.py", "--write"), ("monai", "onnx", "torchmetrics", "transformers"), writes=True),
+}  # fmt: skip
+
+
+def make_table(section: Section, root: Path | None, seconds: float = 600.0) -> str:
+    """Run a script and return what it prints, with its stamp."""
+    words = [word.replace(DATA, str(root)) for word in section.command]
+    path = os.pathsep.join(filter(None, (str(HERE.parent / "src"), os.environ.get("PYTHONPATH"))))
+    done = subprocess.run(
+        [sys.executable, str(HERE / words[0]), *words[1:]],
+        cwd=HERE.parent,
+        env={**os.environ, "PYTHONPATH": path},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+        timeout=seconds,
+    )
+    text = done.stdout.strip()
+    body = f"```text\n{text}\n```" if section.fenced else text
+    return f"*{stamp(section)}*\n\n{body}\n\n"
+
+
+def stamp(section: Section, today: str | None = None) -> str:
+    """Return what made a table, and when; paths of this machine are no part of it."""
+    day = today or datetime.now(UTC).strftime("%Y-%m-%d")
+    command = " ".join(("python", f"benchmarks/{section.command[0]}", *section.command[1:]))
+    return f"segcal {__version__} (sources {digest_of_sources()}), {day}, {os.cpu_count()} cores: `{command}`"
+
+
+def digest_of_sources(folder: Path = SOURCE) -> str:
+    """Return eight digits that change with the package: of names and contents of its Python files."""
+    digest = hashlib.sha256()
+    for path in sorted(folder.rglob("*.py")):
+        digest.update(f"{path.relative_to(folder).as_posix()}\n".encode() + path.read_bytes())
+    return digest.hexdigest()[:8]
+
+
+def put(page: str, name: str, table: str) -> str:
+    """Return the page with a table in its place."""
+    pattern = re.compile(MARK.format(name=re.escape(name)), re.DOTALL)
+    if len(pattern.findall(page)) != 1:
+        raise ValueError(f"the page has no place for {name}, but one is needed. Write <!-- made: {name} --> there.")
+    return pattern.sub(lambda found: found[1] + table + found[3], page)
+
+
+def make_tables(
+    names: Sequence[str], root: Path | None, page: Path = PAGE, say: Callable[[str], None] = print
+) -> list[str]:
+    """Make tables, each written as soon as it is there, and return the names of scripts that failed."""
+    failed = []
+    for name in names:
+        reason = SECTIONS[name].missing(root)
+        if reason is not None:
+            say(f"{name}: left as it is ({reason})")
+            continue
+        try:
+            table = make_table(SECTIONS[name], root)
+        except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
+            say(f"{name}: left as it is ({error})")
+            failed.append(name)
+            continue
+        if not SECTIONS[name].writes:
+            write_text(page, put(page.read_text("utf-8"), name, table))
+        say(f"{name}: made")
+    return failed
+
+
+def _has_cuda() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Make the tables that were asked for and return the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", choices=list(SECTIONS), default=list(SECTIONS), metavar="NAME")
+    parser.add_argument("--data", type=Path, metavar="ROOT", help="the folder of the real ensembles")
+    parser.add_argument("--list", action="store_true", help="say what would be made, and what is missing")
+    given = parser.parse_args(arguments)
+    root = None if given.data is None else given.data.resolve()
+    if given.list:
+        for name in given.only:
+            print(f"{name}: {SECTIONS[name].missing(root) or 'can be made'}")
+        return 0
+    return 3 if make_tables(given.only, root) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,82 @@
+"""Tables of the benchmarks go where they belong, with what made them; `make tables` runs the scripts themselves."""
+
+import re
+
+import pytest
+
+from benchmarks import tables
+from benchmarks.tables import PAGE, SECTIONS, Section, digest_of_sources, make_tables, put, stamp
+
+TEXT = "a\n<!-- made: one -->\nold\n<!-- end -->\nb\n<!-- made: two -->\nkept\n<!-- end -->\n"
+
+
+def test_every_table_has_one_place_on_the_page_and_a_script():
+    page = PAGE.read_text("utf-8")
+    assert re.findall(r"<!-- made: (\w+) -->", page) == re.findall(r"<!-- made: (\w+) -->\n\*.*\*\n\n", page)
+    own = [name for name, section in SECTIONS.items() if not section.writes]
+    assert sorted(re.findall(r"<!-- made: (\w+) -->", page)) == sorted(own)
+    assert page.count("<!-- end -->") == len(own)
+    assert all((tables.HERE / section.command[0]).is_file() for section in SECTIONS.values())
+
+
+def test_a_table_is_put_in_its_place_alone():
+    assert put(TEXT, "one", "new\n") == TEXT.replace("old", "new")
+    assert put(TEXT, "two", r"\1 stays as it is\n") == TEXT.replace("kept\n", r"\1 stays as it is\n")
+    with pytest.raises(ValueError, match="the page has no place for three, but one is needed"):
+        put(TEXT, "three", "new")
+
+
+def test_a_stamp_has_no_path_of_this_machine():
+    words = stamp(Section(("fit.py", "ROOT/predictions", "ROOT")), "2026-01-02")
+    assert re.fullmatch(
+        r"segcal \S+ \(sources [0-9a-f]{8}\), 2026-01-02, \d+ cores: `python benchmarks/fit.py ROOT/predictions ROOT`",
+        words,
+    )
+
+
+def test_the_digest_changes_with_names_and_contents(tmp_path):
+    (tmp_path / "a.py").write_text("x")
+    first = digest_of_sources(tmp_path)
+    (tmp_path / "a.txt").write_text("not code")
+    assert digest_of_sources(tmp_path) == first
+    (tmp_path / "a.py").write_text("y")
+    second = digest_of_sources(tmp_path)
+    (tmp_path / "a.py").rename(tmp_path / "b.py")
+    assert len({first, second, digest_of_sources(tmp_path)}) == 3
+
+
+@pytest.fixture
+def scripts(tmp_path, monkeypatch):
+    (tmp_path / "benchmarks").mkdir()
+    (tmp_path / "benchmarks" / "says.py").write_text("import sys; print('| made of |', *sys.argv[1:])")
+    (tmp_path / "benchmarks" / "fails.py").write_text("raise SystemExit(1)")
+    monkeypatch.setattr(tables, "HERE", tmp_path / "benchmarks")
+    sections = {
+        "one": Section(("says.py", "ROOT/x")),
+        "two": Section(("fails.py",)),
+        "three": Section(("says.py",), needs=("no_such_library",)),
+        "four": Section(("says.py", "4"), fenced=True),
+    }
+    monkeypatch.setattr(tables, "SECTIONS", sections)
+    page = tmp_path / "page.md"
+    page.write_text(TEXT + "<!-- made: four -->\n<!-- end -->\n")
+    return page
+
+
+def test_what_can_be_made_is_made_and_the_rest_keeps_what_it_has(scripts, tmp_path):
+    said = []
+    assert make_tables(list(tables.SECTIONS), tmp_path, scripts, said.append) == ["two"]
+    text = scripts.read_text()
+    assert f"| made of | {tmp_path}/x\n\n<!-- end -->" in text
+    assert "```text\n| made of | 4\n```\n\n<!-- end -->" in text
+    assert "\nkept\n<!-- end -->" in text
+    assert said[0] == "one: made"
+    assert said[1].startswith("two: left as it is (Command")
+    assert said[2] == "three: left as it is (no_such_library not installed)"
+
+
+def test_without_data_a_table_of_real_ensembles_is_left(scripts):
+    said = []
+    assert make_tables(["one"], None, scripts, said.append) == []
+    assert said == ["one: left as it is (no --data)"]
+    assert "\nold\n" in scripts.read_text()
