@@ -132,8 +132,8 @@ def test_an_interruption_of_all_processes_is_one_line_and_leaves_none(cases, tmp
     words = [str(cases.members[0].folder), str(cases.label_folder.folder), "--kind", "logits", "-o", tmp_path / "out"]
     code = "import time, segcal.cases.files as f; read = f.FileCases.read\n"
     code += "f.FileCases.read = lambda self, case_id: time.sleep(1000) or read(self, case_id)\n"
-    (tmp_path / "slow.py").write_text(code, encoding="utf-8")
-    command = [sys.executable, "-c", "import slow, segcal_command; segcal_command.main()", "evaluate", *words]
+    (tmp_path / "sitecustomize.py").write_text(code, encoding="utf-8")  # of every process: no worker reads a case
+    command = [sys.executable, "-c", "import segcal_command; segcal_command.main()", "evaluate", *words]
     running = subprocess.Popen(
         [*command, "--engine", "dask", "--workers", "2"],
         env=os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},
