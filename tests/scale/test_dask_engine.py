@@ -1,5 +1,6 @@
 """Dask workers, one of them killed on the way: the results of one process, to the last byte."""
 
+import logging
 import os
 import signal
 import subprocess
@@ -89,6 +90,8 @@ def test_a_worker_that_is_killed_does_not_show(cases, engine):
     thread.join()
     assert killed
     assert found == alone
+    levels = engine.client.run(lambda: logging.root.manager.disable).values()
+    assert set(levels) == {logging.CRITICAL}, "a worker writes to the terminal of the one who waits"
 
 
 class SlowSum:

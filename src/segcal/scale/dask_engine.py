@@ -111,8 +111,17 @@ def _start_workers(distributed: Any, number: int) -> Any:
             processes=True,
             dashboard_address=None,
             scheduler_kwargs={"dashboard_address": ":0"},  # a port that nobody has: several may run on one machine
-            silence_logs=logging.ERROR,
+            silence_logs=logging.CRITICAL,
+            preload=[__name__],
         )
+
+
+def dask_setup(worker: Any) -> None:
+    """Keep a worker that was started here from writing: what it has to say comes back as a result.
+
+    Dask calls this in each one. An interruption would otherwise write how every worker lost its scheduler.
+    """
+    logging.disable(logging.CRITICAL)
 
 
 def _guarded(function: Callable[[str], Any], ids: Sequence[str]) -> list[Any]:
