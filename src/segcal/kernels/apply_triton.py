@@ -33,6 +33,7 @@ WARPS = 2
 _SHIFT, _FIRST, _PLACES = tl.constexpr(SHIFT), tl.constexpr(FIRST), tl.constexpr(PLACES)
 # Numbers that a thread holds of its voxels; twice as many where one map serves all, since a weight then serves several.
 HELD = 32
+MOST_HELD = 64  # where there are more classes, several threads share a voxel
 # The strides of voxels are one nearly always. The compiler must not know it: it would give a thread neighbouring
 # voxels, and where these are few, spread the classes of a voxel over several threads.
 UNKNOWN = ["z_voxel", "out_voxel"]
@@ -55,7 +56,8 @@ def _read(z_ptr, bad_ptr, at, inside, C: tl.constexpr, CP: tl.constexpr):
     wrong = tl.max((live & ~(tl.abs(z) <= LARGEST_LOGIT)).to(tl.int32), 1)
     tl.store(bad_ptr + 0 * wrong, 1, mask=wrong > 0)
     top = tl.max(z, 1)
-    return z, top, tl.min(tl.where(z == top[:, None], k[None, :], CP), 1)
+    # Where nothing can be computed with no class is the largest, and tables must not be read past their end.
+    return z, top, tl.min(tl.where(z == top[:, None], k[None, :], C - 1), 1)
 
 
 @triton.jit
@@ -264,6 +266,7 @@ def apply_plan(plan: FusedPlan, logits: Tensor, out: Tensor, around: Tensor | No
     padded = triton.next_power_of_2(classes)
     held = HELD * (2 if plan.form == "affine" and (tables[0].ndim == 1 or len(tables[0]) == 1) else 1)
     block = 32 * WARPS * min(4, max(1, held // padded))
+    block = min(block, max(1, 32 * WARPS * MOST_HELD // padded))
     grid = (triton.cdiv(voxels, block), images)
     sizes = (padded, block, plan.keeps, normalises)
     if plan.form == "curves":
