@@ -18,7 +18,7 @@ import torch
 from benchmarks.loss_study.real import POST_HOC, RealStudy, RealUnit
 from benchmarks.loss_study.real_page import ARCHIVE
 from benchmarks.loss_study.rows import FACTS, pack, read_weights, write_failure, write_row, write_weights
-from benchmarks.loss_study.run import warm_up
+from benchmarks.loss_study.run import TRAINED, claimed, measure_as_they_come, warm_up
 from benchmarks.loss_study.together import Ended, take_turns
 from benchmarks.loss_study.trainer import Steps
 from segcal.parent import follow_parent
@@ -29,7 +29,7 @@ GROWTH = 2.5
 PACK_EVERY = 15.0
 MOST_FAILURES = 3
 # Says that steps are not recorded any more, and that nothing more will be trained.
-PLAIN, TRAINED = "plain", "all-trained"
+PLAIN = "plain"
 DEVICE_LOST = 4
 FOLDERS = ("weights", "rows", "claims")
 
@@ -130,28 +130,23 @@ def _trainings(
         expected = took.get(unit.size, GROWTH * max(took.values(), default=0.0))
         if time.time() + expected >= until:
             return
-        if not (run.row(unit).exists() or run.weights(unit).exists()) and _claimed(run, unit.name):
+        if not (run.row(unit).exists() or run.weights(unit).exists()) and claimed(run.claim(unit.name)):
             current[unit.name] = time.time()
             yield unit, run.study.train(unit, graph=not run.claim(PLAIN).exists())
 
 
 def measure_networks(run: RealRun, until: float) -> None:
     """Measure networks as they come, until no more will come or no time is left."""
-    while time.time() < until:
-        last = run.claim(TRAINED).exists()
-        waiting = [unit for unit in run.units if run.weights(unit).exists() and not run.row(unit).exists()]
-        unit = next((unit for unit in waiting if _claimed(run, f"measure-{unit.name}")), None)
-        if unit is None:
-            if last:
-                return
-            time.sleep(0.2)
-            continue
-        try:
-            network = run.study.network(unit)
-            read_weights(run.weights(unit), network)
-            write_row(run.out / "rows", unit.name, msgspec.to_builtins(run.study.measure(unit, network)))
-        except Exception as error:  # one network that fails must not end the others
-            write_failure(run.out / "rows", unit.name, error)
+
+    def waiting() -> list[RealUnit]:
+        return [unit for unit in run.units if run.weights(unit).exists() and not run.row(unit).exists()]
+
+    def measure(unit: RealUnit) -> None:
+        network = run.study.network(unit)
+        read_weights(run.weights(unit), network)
+        write_row(run.out / "rows", unit.name, msgspec.to_builtins(run.study.measure(unit, network)))
+
+    measure_as_they_come(run.out, waiting, measure, until)
 
 
 def _train_there(run: RealRun, until: float) -> None:
@@ -164,14 +159,6 @@ def _measure_there(run: RealRun, until: float) -> None:
     follow_parent()
     torch.set_num_threads(1)
     measure_networks(run, until)
-
-
-def _claimed(run: RealRun, name: str) -> bool:
-    try:
-        run.claim(name).touch(exist_ok=False)
-    except FileExistsError:
-        return False
-    return True
 
 
 def _run_processes(run: RealRun, until: float, say: Callable[[str], None]) -> None:

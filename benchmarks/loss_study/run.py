@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from multiprocessing import get_context
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -41,6 +42,7 @@ PATIENCE = 60.0
 MOST_FAILURES = 3
 # A claim that says that no more networks will be trained.
 TRAINED = "all-trained"
+
 # The kind of study that a folder is made for.
 SIZES = "study.json"
 
@@ -96,7 +98,9 @@ def train_networks(study: Study, until: float) -> None:
         for unit in study.units():
             if time.time() >= until or failures >= MOST_FAILURES:
                 return
-            if not (desk.row(unit).exists() or desk.weights(unit).exists()) and _claim(study, unit.name):
+            if not (desk.row(unit).exists() or desk.weights(unit).exists()) and claimed(
+                study.folder / "claims" / unit.name
+            ):
                 yield unit, train_unit(unit, desk)
 
     for ended in take_turns(trainings(), study.at_once, study.device):
@@ -109,19 +113,38 @@ def measure_networks(study: Study, until: float) -> None:
     """Draw cases, then measure networks as they come, until there is nothing left or no time."""
     _begin(study)
     desk = study.desk()
+
+    def waiting() -> list[Unit]:
+        return [unit for unit in study.units() if desk.weights(unit).exists() and not desk.row(unit).exists()]
+
+    measure_as_they_come(study.folder, waiting, lambda unit: measure_unit(unit, desk), until)
+
+
+def measure_as_they_come(
+    folder: Path, waiting: Callable[[], Sequence[Any]], measure: Callable[[Any], None], until: float
+) -> None:
+    """Measure what is waiting and nobody has claimed, until all is trained and measured, or no time is left."""
     while time.time() < until:
-        last = (study.folder / "claims" / TRAINED).exists()
-        waiting = [unit for unit in study.units() if desk.weights(unit).exists() and not desk.row(unit).exists()]
-        unit = next((unit for unit in waiting if _claim(study, f"measure-{unit.name}")), None)
+        last = (folder / "claims" / TRAINED).exists()
+        unit = next((unit for unit in waiting() if claimed(folder / "claims" / f"measure-{unit.name}")), None)
         if unit is None:
             if last:
                 return
             time.sleep(0.2)
             continue
         try:
-            measure_unit(unit, desk)
+            measure(unit)
         except Exception as error:  # one network that fails must not end the others
-            write_failure(study.folder / "rows", unit.name, error)
+            write_failure(folder / "rows", unit.name, error)
+
+
+def claimed(path: Path) -> bool:
+    """Return whether this process is the first to claim it: one of many may work on a network."""
+    try:
+        path.touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
 
 
 def warm_up(names: Sequence[str] = ("ts", "cms_ap")) -> None:
@@ -167,7 +190,7 @@ def _draw_cases(study: Study) -> None:
     cache = study.folder / "cases"
     chunks = list(all_chunks(study.tasks, desk.sizes))
     for chunk in chunks:
-        if not (cache / chunk.name).exists() and _claim(study, chunk.name):
+        if not (cache / chunk.name).exists() and claimed(study.folder / "claims" / chunk.name):
             write_chunk(cache, chunk)
     waited = time.time()
     for chunk in chunks:
@@ -175,14 +198,6 @@ def _draw_cases(study: Study) -> None:
             if time.time() - waited > PATIENCE:
                 write_chunk(cache, chunk)
             time.sleep(0.1)
-
-
-def _claim(study: Study, name: str) -> bool:
-    try:
-        (study.folder / "claims" / name).touch(exist_ok=False)
-    except FileExistsError:
-        return False
-    return True
 
 
 def _watch(

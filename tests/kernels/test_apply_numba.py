@@ -40,13 +40,31 @@ def test_loops_give_what_tensor_operations_give(name, classes):
     calibrator = moved(name, classes)
     for dtype, bound in ((torch.float64, 4e-15), (torch.float32, 4e-6), (torch.bfloat16, 4e-6)):
         logits = logits_of(classes, dtype=dtype)
-        assert calibrator.served(logits) == ("numba", "")
+        wide = dtype == torch.float64 and name in ("ets", "isotonic")
+        assert calibrator.served(logits) == (("torch", "this kernel computes in float32") if wide else ("numba", ""))
         scores = calibrator.scores(logits.double())
         found, exact = calibrator(logits).double(), torch.log_softmax(scores, 1)
         scale = scores.abs().amax(1, keepdim=True).clamp(min=1)
         assert float(((found - exact).abs() / scale).max()) < bound * classes**0.5
         quick = calibrator.quick_scores(logits).double()
         assert float(((quick - scores).abs() / scale).max()) < bound * classes**0.5
+
+
+@pytest.mark.parametrize(
+    "mixture", [(1, 0, 0), (0, 1, 0), (0.3, 0.7, 0), (0.2, 0.3, 0.5), (0.5, 0.5, 1e-12), (1, 1e-35, 0)]
+)
+@pytest.mark.parametrize("beta", [0.4, 1.0, 1.7])
+def test_mixtures_with_and_without_each_part_far_below_what_float32_can_say(mixture, beta):
+    gaps = torch.cat([torch.logspace(-8, 2.6, 400), torch.linspace(0, 300, 401)]).sort().values
+    calibrator = make_calibrator("ets", len(gaps))
+    with torch.no_grad():
+        calibrator.inverse_temperature.fill_(beta)
+        calibrator.mixture.copy_(torch.tensor(mixture, dtype=torch.float64))
+    calibrator.requires_grad_(False)
+    logits = -gaps[None]
+    assert calibrator.served(logits).by == ("torch" if 1e-35 in mixture else "numba")
+    torch.testing.assert_close(calibrator(logits).double(), calibrator(logits.double()), rtol=4e-7, atol=2e-5)
+    assert bool((calibrator.quick_scores(logits).diff(dim=1) <= 0).all())
 
 
 @given(data=st.data())

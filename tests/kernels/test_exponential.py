@@ -4,7 +4,7 @@ import numba
 import numpy as np
 import pytest
 
-from segcal.kernels.exponential import exp_below_zero, log1p_above_zero
+from segcal.kernels.exponential import exp_below_zero, log1p_above_zero, single_of_bits
 
 
 @numba.njit
@@ -17,6 +17,17 @@ def exponentials(t, out):
 def logarithms(u, out):
     for v in range(u.size):
         out[v] = log1p_above_zero(u[v])
+
+
+@numba.njit
+def falls(start, stop):
+    """Return how often the exponential falls from one float32 to the next above, given as bits of -t."""
+    found, before = 0, exp_below_zero(-single_of_bits(np.int32(start)))
+    for bits in range(start, stop):
+        value = exp_below_zero(-single_of_bits(np.int32(bits)))
+        found += value > before
+        before = value
+    return found
 
 
 def compute_exp(t, dtype):
@@ -37,6 +48,13 @@ def test_the_exponential_of_zero_is_exactly_one_and_far_below_it_is_nearly_nothi
     found = compute_exp(np.array([0.0, -1e4]), dtype)
     assert found[0] == 1
     assert 0 <= found[1] < 1e-37
+
+
+def test_the_exponential_is_monotone_for_every_float32():
+    """Mixtures and tables are: the order of classes rests on it."""
+    first, last = (int(np.float32(value).view(np.int32)) for value in (1e-9, 88))
+    assert falls(first, last) == 0
+    assert compute_exp(np.array([-1e-9]), np.float32)[0] == 1  # and above
 
 
 def test_the_logarithm_keeps_the_digits_of_small_and_large_numbers():

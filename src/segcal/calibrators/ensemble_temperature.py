@@ -19,6 +19,9 @@ from segcal.kernels.plan import FusedPlan
 from segcal.numerics import descending, running_minimum
 from segcal.types import Context, Logits
 
+# Of what is left of a mixture where the rest is far below: kernels compute in float32.
+SMALLEST_WEIGHT = 1e-30
+
 
 class EnsembleTemperatureScaling(Calibrator):
     """Mix tempered probabilities with the original and the uniform ones."""
@@ -46,10 +49,17 @@ class EnsembleTemperatureScaling(Calibrator):
         log_q = torch.logaddexp(log_q, (log_w[2] - math.log(self.num_classes)).expand_as(log_q))
         return torch.zeros_like(log_q).scatter(1, order, running_minimum(log_q))
 
-    def plan(self) -> FusedPlan:
-        """Return inverse temperature and weights."""
+    def plan(self) -> FusedPlan | None:
+        """Return inverse temperature and weights; one factor where only one of the first two is there, as often."""
+        tempered, original, uniform = self.mixture.tolist()
+        if uniform == 0 and 0 in (tempered, original):
+            factor = self.inverse_temperature if tempered else torch.ones_like(self.inverse_temperature)
+            scale = factor.expand(self.num_classes)
+            return FusedPlan("affine", (scale, torch.zeros_like(scale)[None]), keeps=True)
+        if (uniform or min(tempered, original)) < SMALLEST_WEIGHT:
+            return None
         tables = (torch.cat([self.inverse_temperature[None], self.mixture]),)
-        return FusedPlan("mixture", tables, keeps=True, bounded=bool(self.mixture[2] > 1e-30))
+        return FusedPlan("mixture", tables, keeps=True, bounded=uniform > 0)
 
     def positive(self) -> dict[str, float]:
         """Return the inverse temperature."""

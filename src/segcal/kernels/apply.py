@@ -17,6 +17,8 @@ from segcal.numerics import compute_dtype
 # A program of a GPU holds all classes of its voxels; of forms that multiply or sort, less.
 MOST_CLASSES = {"affine": 64, "drops": 64, "mixture": 512, "table": 512, "curves": 512}
 MOST_SCALED = 512
+# What the CPU computes in float64 too. Other forms keep the order by steps that are monotone in float32.
+WIDE = ("affine", "drops", "curves")
 
 
 class Served(NamedTuple):
@@ -39,14 +41,15 @@ def served(plan: FusedPlan | None, logits: Tensor, trained: bool) -> Served:
         return Served("torch", "gradients are wanted")
     if plan is None:
         return Served("torch", "it has no fused form")
-    if logits.device.type == "cpu":
-        return Served("numba")
-    if logits.device.type != "cuda":
+    if logits.device.type not in ("cpu", "cuda"):
         return Served("torch", f"there is no kernel for {logits.device.type}")
-    if compute_dtype(logits.dtype) != torch.float32:
-        return Served("torch", "kernels of the GPU compute in float32")
-    if not plan.bounded:
+    on_cpu = logits.device.type == "cpu"
+    if not plan.bounded and not on_cpu:
         return Served("torch", "its probabilities may be too small for the kernel's float32")
+    if compute_dtype(logits.dtype) != torch.float32 and not (on_cpu and plan.form in WIDE):
+        return Served("torch", "this kernel computes in float32")
+    if on_cpu:
+        return Served("numba")
     most = MOST_SCALED if plan.form == "affine" and plan.tables[0].ndim == 1 else MOST_CLASSES[plan.form]
     if logits.shape[1] > most:
         return Served("torch", f"{logits.shape[1]} classes are more than the {most} of this kernel")

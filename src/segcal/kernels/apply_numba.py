@@ -8,22 +8,22 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from segcal.kernels.apply_tables import function_tables
 from segcal.kernels.apply_tile import (
     affine_tile,
     curves_tile,
     drops_voxel,
     finish_tile,
-    mixture_voxel,
+    logarithm_tile,
+    mixture_tile,
     sort_voxel,
     subtract_centre,
-    table_voxel,
+    table_tile,
 )
 from segcal.kernels.jit import SOURCES, compiled
 from segcal.kernels.plan import CENTRES, LEAD_UNITS, FusedPlan
 from segcal.kernels.reliability_tile import TILE, find_winner
 from segcal.kernels.threads import cut, in_threads
-
-SORTED = ("drops", "mixture", "table")
 
 
 def _make(sources):  # type: ignore[no-untyped-def]
@@ -68,8 +68,29 @@ def _make(sources):  # type: ignore[no-untyped-def]
                 out[c, start : start + n] = y[c, :n]
 
     @compiled
-    def apply_sorted(raw, out, begin, end, form, weight, bias, points, heights, numbers, flags, lead, scratch):  # type: ignore[no-untyped-def]
-        """Map voxels with their classes in descending order: 0, drops; 1, a mixture; 2, a table."""
+    def apply_function(raw, out, begin, end, is_table, table, guesses, numbers, flags, lead, scratch):  # type: ignore[no-untyped-def]
+        """Map the probabilities of voxels by one function, in float32: a mixture or a table."""
+        x, y, top, sums, winner, best = scratch
+        classes = raw.shape[0] + 0 * sources
+        more = np.zeros_like(top)
+        for start in range(begin, end, TILE):
+            n = min(TILE, end - start)
+            for c in range(classes):
+                x[c, :n] = raw[c, start : start + n]
+            find_winner(x, top, winner, n)
+            subtract_centre(x, top, winner, 1, sums, n)
+            if is_table:
+                table_tile(x, y, sums, table, guesses, numbers, n)
+            else:
+                mixture_tile(x, y, sums, more, numbers, n)
+            logarithm_tile(x, y, winner, lead if is_table else 0 * lead, n)
+            finish_tile(y, winner, top, best, sums, flags[0], flags[1], lead, n)
+            for c in range(classes):
+                out[c, start : start + n] = y[c, :n]
+
+    @compiled
+    def apply_drops(raw, out, begin, end, weight, bias, flags, lead, scratch):  # type: ignore[no-untyped-def]
+        """Map the drops between classes of voxels in descending order."""
         x, y, top, sums, winner, best = scratch
         classes = raw.shape[0] + 0 * sources
         values, scores, own = np.zeros_like(x[:, 0]), np.zeros_like(x[:, 0]), np.zeros_like(x[:, 0])
@@ -81,12 +102,7 @@ def _make(sources):  # type: ignore[no-untyped-def]
             for v in range(n):
                 sort_voxel(x, v, values, order)
                 winner[v] = order[0]
-                if form == 0:
-                    drops_voxel(values, scores, weight[order[0]], bias[order[0]], own)
-                elif form == 1:
-                    mixture_voxel(values, scores, numbers)
-                else:
-                    table_voxel(values, scores, points, heights, numbers, lead)
+                drops_voxel(values, scores, weight[order[0]], bias[order[0]], own)
                 lowest = scores[0]
                 for k in range(classes):
                     lowest = min(lowest, scores[k])
@@ -95,10 +111,10 @@ def _make(sources):  # type: ignore[no-untyped-def]
             for c in range(classes):
                 out[c, start : start + n] = y[c, :n]
 
-    return apply_affine, apply_curves, apply_sorted
+    return apply_affine, apply_curves, apply_function, apply_drops
 
 
-apply_affine, apply_curves, apply_sorted = _make(SOURCES)
+apply_affine, apply_curves, apply_function, apply_drops = _make(SOURCES)
 
 
 def apply_plan(plan: FusedPlan, logits: Tensor, out: Tensor, around: Tensor | None, normalises: bool) -> None:
@@ -129,22 +145,12 @@ def apply_plan(plan: FusedPlan, logits: Tensor, out: Tensor, around: Tensor | No
             units, spans = np.array([0, 1, np.inf], kind), np.array(plan.spans, np.int64)
             given = around.to(logits.dtype).contiguous().numpy()
             apply_curves(*where, given, tuple(tables), spans, plan.group, units, flags, lead, scratch)
+        elif plan.form == "drops":
+            weight, bias = tables
+            apply_drops(*where, np.ascontiguousarray(weight.swapaxes(1, 2)), bias, flags, lead, scratch)
         else:
-            apply_sorted(*where, SORTED.index(plan.form), *_sorted_tables(plan, kind), flags, lead, scratch)
+            table, guesses, numbers = (t.numpy() for t in function_tables(plan.form, list(plan.tables), classes)[0])
+            given = (table, guesses.astype(np.int32), numbers)  # a mixture has no guesses
+            apply_function(*where, plan.form == "table", *given, flags, lead, scratch)
 
     in_threads(apply, len(ends) - 1)
-
-
-def _sorted_tables(plan: FusedPlan, kind: np.dtype) -> tuple[np.ndarray, ...]:
-    """Return weight, bias, points, heights and numbers; what a form has not is empty."""
-    tables = [table.double().numpy() for table in plan.tables]
-    weight, bias = np.zeros((0, 0, 0), kind), np.zeros((0, 0), kind)
-    points = heights = numbers = np.zeros(0)
-    if plan.form == "drops":
-        weight, bias = np.ascontiguousarray(tables[0].swapaxes(1, 2)).astype(kind), tables[1].astype(kind)
-    elif plan.form == "mixture":
-        with np.errstate(divide="ignore"):
-            numbers = np.concatenate([tables[0][:1], np.log(tables[0][1:])])
-    else:
-        points, heights, numbers = tables
-    return weight, bias, points, heights, numbers

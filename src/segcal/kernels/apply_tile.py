@@ -6,9 +6,12 @@ their winner, each is taken alone, with its classes in a row.
 
 import numpy as np
 
-from segcal.kernels.exponential import exp_below_zero, log1p_above_zero
+from segcal.kernels.apply_tables import FIRST, PLACES, SHIFT
+from segcal.kernels.exponential import ONE_32, bits_of_single, exp_below_zero, log1p_above_zero
 from segcal.kernels.jit import part
 from segcal.kernels.reliability_tile import find_winner
+
+ZERO, HALF = np.float32(0), np.float32(0.5)
 
 
 @part
@@ -154,42 +157,83 @@ def drops_voxel(values, scores, weight, bias, own):  # type: ignore[no-untyped-d
 
 
 @part
-def mixture_voxel(values, scores, numbers):  # type: ignore[no-untyped-def]
-    """Set the logarithm of tempered, original and uniform probabilities mixed; `numbers` is (beta, log w)."""
-    classes = len(values)
-    zero = values[0] - values[0]
-    tempered, original = zero, zero
-    for k in range(1, classes):
-        gap = values[k] - values[0]
-        tempered += exp_below_zero(gap * numbers[0])
-        original += exp_below_zero(gap)
-    first = numbers[1] - log1p_above_zero(np.float64(tempered))
-    second = numbers[2] - log1p_above_zero(np.float64(original))
-    third = numbers[3] - np.log(np.float64(classes))
-    for k in range(classes):
-        gap = np.float64(values[k] - values[0])
-        a, b = gap * numbers[0] + first, gap + second
-        top = max(a, b, third)
-        scores[k] = top + np.log(np.exp(a - top) + np.exp(b - top) + np.exp(third - top))
+def mixture_tile(x, y, sums, more, numbers, n):  # type: ignore[no-untyped-def]
+    """Set x and y so that ``x + log y`` is that of tempered, original and uniform probabilities mixed.
+
+    `x` holds logits minus the largest before. Without a uniform part, what falls more slowly is taken out of the
+    logarithm, since the sum may be too small for a number: every step is monotone in either case.
+    """
+    beta, third = numbers[0], numbers[3]
+    sums[:n], more[:n] = 0, 0
+    for c in range(x.shape[0]):
+        row, result = x[c], y[c]
+        for v in range(n):
+            result[v] = exp_below_zero(beta * row[v])
+            sums[v] += result[v]
+            more[v] += exp_below_zero(row[v])
+    for v in range(n):
+        sums[v] = numbers[1] / sums[v]
+        more[v] = numbers[2] / more[v]
+    if third == 0:
+        slow, quick = (sums, more) if beta < 1 else (more, sums)
+        least, further = min(beta, ONE_32), abs(beta - ONE_32)
+        for c in range(x.shape[0]):
+            row, result = x[c], y[c]
+            for v in range(n):
+                result[v] = slow[v] + quick[v] * exp_below_zero(further * row[v])
+                row[v] = least * row[v]
+        return
+    for c in range(x.shape[0]):
+        row, result = x[c], y[c]
+        for v in range(n):
+            result[v] = (result[v] * sums[v] + exp_below_zero(row[v]) * more[v]) + third
+            row[v] = ZERO
 
 
 @part
-def table_voxel(values, scores, points, heights, numbers, lead):  # type: ignore[no-untyped-def]
-    """Set the logarithm of the mapped probabilities, with a visible lead of the winner."""
-    classes, knots = len(values), len(points)
-    total = values[0] - values[0]
-    for k in range(1, classes):
-        total += exp_below_zero(values[k] - values[0])
-    log = log1p_above_zero(np.float64(total))
-    for k in range(classes):
-        q = np.exp(np.float64(values[k] - values[0]) - log)
-        right = min(max(np.searchsorted(points, q), 1), knots - 1)
-        width = points[right] - points[right - 1]
-        share = min(max((q - points[right - 1]) / width, 0.0), 1.0) if width > 0 else 1.0
-        found = heights[right - 1] + share * (heights[right] - heights[right - 1])
-        scores[k] = np.log(max(found + numbers[0] * q, numbers[1]))
-    for k in range(1, classes):
-        scores[k] = min(scores[k], scores[0] - lead)
+def table_tile(x, y, sums, table, guesses, numbers, n):  # type: ignore[no-untyped-def]
+    """Set y to what a table has at each probability; `x` holds logits minus the largest."""
+    sums[:n] = 0
+    for c in range(x.shape[0]):
+        row = x[c]
+        for v in range(n):
+            row[v] = exp_below_zero(row[v])
+            sums[v] += row[v]
+    knots = len(table) // 3
+    for v in range(n):
+        sums[v] = ONE_32 / sums[v]
+    for c in range(x.shape[0]):
+        row, result = x[c], y[c]
+        for v in range(n):
+            p = row[v] * sums[v]
+            place = (bits_of_single(p if p <= HALF else ONE_32 - p) >> SHIFT) - FIRST
+            place = min(max(place, 0), PLACES - 1)
+            below, step = guesses[place if p <= HALF else 2 * PLACES - 1 - place], guesses[2 * PLACES]
+            while step > 0:
+                if below + step <= knots and table[below + step - 1] < p:
+                    below += step
+                step //= 2
+            right = min(max(below, 1), knots - 1)
+            low, slope = table[right - 1], table[right + knots]
+            # Rounding may lift the end of a piece above the start of the next.
+            found = min(max(p - low, ZERO) * slope + table[right + 2 * knots - 1], table[right + 2 * knots])
+            result[v] = max(found + numbers[0] * p, numbers[1])
+            row[v] = ZERO
+
+
+@part
+def logarithm_tile(x, y, winner, least, n):  # type: ignore[no-untyped-def]
+    """Set y to ``x + log y``, in float64, which keeps the order of float32; the winner's is higher by `least`."""
+    for c in range(y.shape[0]):
+        row, result = x[c], y[c]
+        for v in range(n):
+            result[v] = row[v] - log1p_above_zero(1.0 / np.float64(result[v]) - 1.0)
+    if least > 0:
+        for v in range(n):
+            own = y[winner[v], v]
+            for c in range(y.shape[0]):
+                if c != winner[v]:
+                    y[c, v] = min(y[c, v], own - least)
 
 
 @part

@@ -13,9 +13,10 @@ logit, the scores are, by form,
 - ``curves``: :math:`s_k = -\sum_j (\beta_j(u) + \gamma_{ikj})\, r_j(z_i - z_k)`, the map of
   :mod:`segcal.calibrators.conic`; tables knots, base, hats, knots of hats, and of pairs, ``(1 or C, C, groups)``.
 
-``drops``, ``mixture`` and ``table`` are computed in descending order of the logits and cut by a running minimum, since
-rounding need not be monotone. The log-probabilities are :math:`s - \log \sum e^s`, with the winner's lead of
-:mod:`segcal.calibrators.tie_break`. Tables are float64, and are used in the type that is computed in.
+``drops`` are computed in descending order of the logits and cut by a running minimum, since rounding need not be
+monotone; ``mixture`` and ``table`` by steps of which each is monotone in float32. The log-probabilities are
+:math:`s - \log \sum e^s`, with the winner's lead of :mod:`segcal.calibrators.tie_break`. Tables are float64, and are
+used in the type that is computed in.
 """
 
 from typing import Literal, NamedTuple, TypeAlias
@@ -40,7 +41,7 @@ class FusedPlan(NamedTuple):
         keeps: whether the decision must survive the rounding of the result.
         spans: how many knots each context has; for ``curves``.
         group: ramps that share a coefficient of a pair; for ``curves``.
-        bounded: no probability is smaller than float32 has digits for; for ``mixture``.
+        bounded: a uniform part keeps all probabilities within what float32 can say; for ``mixture``.
     """
 
     form: Form
