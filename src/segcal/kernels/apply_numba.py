@@ -150,7 +150,7 @@ def apply_plan(plan: FusedPlan, logits: Tensor, out: Tensor, around: Tensor | No
             apply_drops(*where, np.ascontiguousarray(weight.swapaxes(1, 2)), bias, flags, lead, scratch)
         else:
             table, guesses, numbers = (t.numpy() for t in function_tables(plan.form, list(plan.tables), classes)[0])
-            given = (table, guesses.astype(np.int32), numbers)  # a mixture has no guesses
-            apply_function(*where, plan.form == "table", *given, flags, lead, scratch)
+            places = guesses.astype(np.int32)  # a mixture has none
+            apply_function(*where, plan.form == "table", table, places, numbers, flags, lead, scratch)
 
     in_threads(apply, len(ends) - 1)
