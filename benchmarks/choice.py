@@ -16,7 +16,6 @@ import multiprocessing
 import re
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -80,28 +79,26 @@ def divisions(cases: Cases, sizes: list[int], seeds: range, by: bool) -> Iterato
                 yield Division(size, seed, place, cal, test)
 
 
-def run(division: Division, pools: dict[str, Pool], with_old: bool = True) -> dict[str, Any]:
+def run(division: Division, pools: dict[str, Pool]) -> dict[str, Any]:
     """Choose by both rules, and measure on the test cases."""
     torch.set_num_threads(1)
     config = FitConfig()
     names = candidates(pools[POOLINGS[0]].cases.num_classes)
     choice = compare(names, {name: pool.data(division.cal) for name, pool in pools.items()}, config)
     chosen = choice.decision.chosen
-    worth = {"new": _measure(choice.fitted.calibrator, pools[chosen.pooling], division)}
+    old, old_worth = old_choice(pools["mean_logits"], division)
+    worth = {"new": _measure(choice.fitted.calibrator, pools[chosen.pooling], division), "old": old_worth}
+    others = {}
     for pooling, pool in pools.items():
         for name in ("identity", "ts"):
             fitted = fit_to(name, pool.data(division.cal), config)
-            worth[f"{name}({pooling})"] = _measure(fitted.calibrator, pool, division)
-    old = None
-    if with_old:
-        old, worth["old"] = old_choice(pools["mean_logits"], division)
+            others[f"{name}({pooling})"] = _measure(fitted.calibrator, pool, division)
     test = pools[POOLINGS[0]].cases
     rows = {}
-    for rule in ("new", "old") if with_old else ("new",):
-        for other in worth:
-            if other not in ("new", "old"):
-                ids, differences = paired(worth[rule], worth[other])
-                rows[f"{rule} - {other}"] = noise(differences, group_names(test, ids), folds=1)._asdict()
+    for rule in worth:
+        for other in others:
+            ids, differences = paired(worth[rule], others[other])
+            rows[f"{rule} - {other}"] = noise(differences, group_names(test, ids), folds=1)._asdict()
     return {
         "size": division.size,
         "seed": division.seed,
@@ -112,8 +109,8 @@ def run(division: Division, pools: dict[str, Pool], with_old: bool = True) -> di
         "groups": choice.decision.groups,
         "stated": stated_noise(choice.decision),
         "old": old,
-        "nll": {key: float(np.mean([w.nll for w in found.values()])) for key, found in worth.items()},
-        "ece": {key: float(np.mean([w.ece for w in found.values()])) for key, found in worth.items()},
+        "nll": {key: float(np.mean([w.nll for w in found.values()])) for key, found in (worth | others).items()},
+        "ece": {key: float(np.mean([w.ece for w in found.values()])) for key, found in (worth | others).items()},
         "differences": rows,
     }
 
@@ -166,8 +163,8 @@ def _validation_nll(fitted: Any, data: FitData) -> float:
 _POOLS: dict[str, Pool] = {}  # what the processes of one run share, by fork
 
 
-def _line(with_old: bool, division: Division) -> str:
-    return json.dumps(run(division, _POOLS, with_old))
+def _line(division: Division) -> str:
+    return json.dumps(run(division, _POOLS))
 
 
 def main() -> None:
@@ -180,7 +177,6 @@ def main() -> None:
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--by", metavar="REGEX", help="its group names the place of a case")
     parser.add_argument("--single-groups", action="store_true", help="every case is a group of its own")
-    parser.add_argument("--skip-old", action="store_true", help="leave the rule of version 0.1 out")
     parser.add_argument("--workers", type=int, default=1)
     args = parser.parse_args()
     protocol = load_protocol(args.protocol, args.root)
@@ -201,7 +197,7 @@ def main() -> None:
         if (d.size, d.seed, d.place) not in known
     ]
     with args.output.open("a") as file, multiprocessing.get_context("fork").Pool(args.workers) as pool:
-        for number, line in enumerate(pool.imap(partial(_line, not args.skip_old), todo)):
+        for number, line in enumerate(pool.imap(_line, todo)):
             file.write(line + "\n")
             file.flush()
             print(f"\r{number + 1} of {len(todo)}", end="", flush=True)

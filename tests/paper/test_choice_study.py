@@ -2,7 +2,6 @@
 
 import importlib
 import json
-import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -74,28 +73,11 @@ def test_the_page_counts_what_is_worse_beyond_two_standard_errors(load, tmp_path
     rows += [row(6, 0, "cms_ap (mean_logits)", -0.1, 0.01)]
     (tmp_path / "roads.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n")
     text = "\n".join(load("choice_page").choice(tmp_path))
+    assert "beyond the noise that it states itself in 1 of 3 divisions. By two standard errors" in text
+    assert "it is in 1 of the 3 in which the rule of 0.1 was measured too, and that rule in 1." in text
     assert "| 3 | 2 | 0.5000 | 0.5000 | 0.5000 | 0.5000 | 0.5000 | 1 / 1 | 1 / 1 | 1 / 0 | ts (mean_probs) 2 |" in text
     assert (
         "| 6 | 1 | 0.5000 | 0.5000 | 0.5000 | 0.5000 | 0.5000 | 0 / 0 | 0 / 0 | 0 / 0 | cms_ap (mean_logits) 1 |"
         in text
     )
     assert "Default minus `ts(mean_probs)` with 6 cases: +0.0000 NLL (+0.0000 to +0.0000), +0.0000 ECE" in text
-
-
-def test_the_rule_of_old_is_taken_from_the_same_divisions_and_no_others(load, tmp_path):
-    page = load("choice_page")
-    older = [row(3, 0, "x", 0.1, 0.04), row(3, 1, "x", 0.1, 0.04), row(6, 0, "x", 0.1, 0.04)]
-    for each in older:
-        each["nll"]["old"] = each["ece"]["old"] = 0.75
-    older[2]["nll"]["ts(mean_probs)"] = 0.51  # other predictions
-    with zipfile.ZipFile(tmp_path / "old.zip", "w") as archive:
-        archive.writestr("roads.jsonl", "".join(json.dumps(each) + "\n" for each in older))
-    rows = [row(3, 0, "ts (mean_probs)", -0.1, 0.01), row(3, 1, "ts (mean_probs)", -0.1, 0.01)]
-    rows += [row(6, 0, "ts (mean_probs)", -0.1, 0.01)]
-    for each in rows:
-        del each["nll"]["old"], each["ece"]["old"]
-        each["differences"] = {key: one for key, one in each["differences"].items() if key.startswith("new")}
-    (tmp_path / "roads.jsonl").write_text("".join(json.dumps(each) + "\n" for each in rows))
-    text = "\n".join(page.choice(tmp_path))
-    assert "| 3 | 2 | 0.5000 | 0.5000 | 0.5000 | 0.7500 | 0.5000 | 2 / 2 | 0 / 0 | 0 / 0 | ts (mean_probs) 2 |" in text
-    assert "| 6 | 1 | 0.5000 | 0.5000 | 0.5000 | - | 0.5000 | - / - | 0 / 0 | 0 / 0 | ts (mean_probs) 1 |" in text

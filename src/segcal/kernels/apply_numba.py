@@ -125,6 +125,9 @@ def apply_plan(plan: FusedPlan, logits: Tensor, out: Tensor, around: Tensor | No
     tables = [table.to(logits.dtype).contiguous().numpy() for table in plan.tables]
     flags = np.array([plan.keeps, normalises])
     lead = kind.type(LEAD_UNITS * torch.finfo(logits.dtype).eps)
+    if plan.form in ("mixture", "table"):
+        table, guesses, numbers = (each.numpy() for each in function_tables(plan.form, list(plan.tables), len(raw))[0])
+        function = table, guesses.astype(np.int32), numbers  # a mixture has no guesses
 
     def apply(part: int) -> None:
         classes = raw.shape[0]
@@ -149,8 +152,6 @@ def apply_plan(plan: FusedPlan, logits: Tensor, out: Tensor, around: Tensor | No
             weight, bias = tables
             apply_drops(*where, np.ascontiguousarray(weight.swapaxes(1, 2)), bias, flags, lead, scratch)
         else:
-            table, guesses, numbers = (t.numpy() for t in function_tables(plan.form, list(plan.tables), classes)[0])
-            places = guesses.astype(np.int32)  # a mixture has none
-            apply_function(*where, plan.form == "table", table, places, numbers, flags, lead, scratch)
+            apply_function(*where, plan.form == "table", *function, flags, lead, scratch)
 
     in_threads(apply, len(ends) - 1)
