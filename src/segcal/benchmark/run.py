@@ -112,10 +112,7 @@ class Sifted(Struct, frozen=True):
 
 
 def exclude_broken(
-    protocol: Protocol,
-    folder: str | Path,
-    failed: Callable[[CaseError], None],
-    progress: Progress = lambda step: None,
+    protocol: Protocol, folder: str | Path, failed: Callable[[CaseError], None], progress: Progress = lambda step: None
 ) -> Protocol:
     """Return the protocol with broken cases in the `exclude` of their tasks.
 

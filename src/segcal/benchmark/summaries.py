@@ -89,11 +89,7 @@ def _complete(results: Results) -> Complete:
 
 
 def _summarise_task(
-    task: str,
-    target: str,
-    own: Mapping[str, list[UnitResult]],
-    metrics: Mapping[str, Metric],
-    protocol: ProtocolRecord,
+    task: str, target: str, own: Mapping[str, list[UnitResult]], metrics: Mapping[str, Metric], protocol: ProtocolRecord
 ) -> tuple[list[ResultRow], list[Comparison]]:
     bootstrap = protocol.bootstrap
     first = next(iter(own.values()))

@@ -188,11 +188,7 @@ def _same_bytes(one: np.ndarray, other: np.ndarray) -> bool:
 
 
 def write_confidence(
-    cases: FileCases,
-    case_id: str,
-    confidence: np.ndarray,
-    folder: Path,
-    spacing: tuple[float, ...] | None = None,
+    cases: FileCases, case_id: str, confidence: np.ndarray, folder: Path, spacing: tuple[float, ...] | None = None
 ) -> Path:
     """Write the confidence ``(*space)`` of one case into a sub-folder of `folder` and return the file.
 

@@ -171,10 +171,7 @@ def _measure(counter: Counter, calibrator: Map | None, case: Case) -> tuple[list
 
 
 def evaluate_by_part(
-    cases: Cases,
-    fitted: Fitted | None = None,
-    failed: Callable[[CaseError], None] | None = None,
-    **options: Any,
+    cases: Cases, fitted: Fitted | None = None, failed: Callable[[CaseError], None] | None = None, **options: Any
 ) -> dict[str, Evaluation]:
     """Measure held-out cases, and apart from them those that the calibrator was fitted or chosen on.
 

@@ -13,16 +13,16 @@ from segcal.kernels.apply_tile import (
     affine_tile,
     curves_tile,
     drops_voxel,
-    finish_tile,
     logarithm_tile,
     mixture_tile,
-    sort_voxel,
+    read_tile,
     subtract_centre,
     table_tile,
+    write_tile,
 )
 from segcal.kernels.jit import SOURCES, compiled
 from segcal.kernels.plan import CENTRES, LEAD_UNITS, FusedPlan
-from segcal.kernels.reliability_tile import TILE, find_winner
+from segcal.kernels.reliability_tile import TILE
 from segcal.kernels.threads import cut, in_threads
 
 
@@ -32,84 +32,58 @@ def _make(sources):  # type: ignore[no-untyped-def]
     def apply_affine(raw, out, begin, end, centre, weight, bias, diagonal, flags, lead, scratch):  # type: ignore[no-untyped-def]
         """Map voxels by an affine map; a diagonal is ``(1, 1, C)``."""
         x, y, top, sums, winner, best = scratch
-        classes = raw.shape[0] + 0 * sources
         for start in range(begin, end, TILE):
-            n = min(TILE, end - start)
-            for c in range(classes):
-                x[c, :n] = raw[c, start : start + n]
-            find_winner(x, top, winner, n)
+            n = min(TILE, end - start) + 0 * sources
+            read_tile(raw, start, x, top, winner, n)
             subtract_centre(x, top, winner, centre, sums, n)
             if diagonal:
-                for c in range(classes):
+                for c in range(len(raw)):
                     factor, shift, row, column = weight[0, 0, c], bias[0, c], y[c], x[c]
                     for v in range(n):
                         row[v] = factor * column[v] + shift
             else:
                 affine_tile(x, y, winner, weight, bias, n)
-            finish_tile(y, winner, top, best, sums, flags[0], flags[1], lead, n)
-            for c in range(classes):
-                out[c, start : start + n] = y[c, :n]
+            write_tile(out, start, y, winner, top, best, sums, flags, lead, n)
 
     @compiled
     def apply_curves(raw, out, begin, end, around, tables, spans, group, units, flags, lead, scratch):  # type: ignore[no-untyped-def]
         """Map voxels by curves of their gaps, which change with what is around."""
         x, y, top, sums, winner, best = scratch
-        classes = raw.shape[0] + 0 * sources
         own, slope = np.zeros_like(x), np.zeros_like(top)
         for start in range(begin, end, TILE):
-            n = min(TILE, end - start)
-            for c in range(classes):
-                x[c, :n] = raw[c, start : start + n]
-            find_winner(x, top, winner, n)
+            n = min(TILE, end - start) + 0 * sources
+            read_tile(raw, start, x, top, winner, n)
             subtract_centre(x, top, winner, 1, sums, n)
             curves_tile(x, y, around, start, winner, slope, own, tables, spans, group, units, n)
-            finish_tile(y, winner, top, best, sums, flags[0], flags[1], lead, n)
-            for c in range(classes):
-                out[c, start : start + n] = y[c, :n]
+            write_tile(out, start, y, winner, top, best, sums, flags, lead, n)
 
     @compiled
     def apply_function(raw, out, begin, end, is_table, table, guesses, numbers, flags, lead, scratch):  # type: ignore[no-untyped-def]
         """Map the probabilities of voxels by one function, in float32: a mixture or a table."""
         x, y, top, sums, winner, best = scratch
-        classes = raw.shape[0] + 0 * sources
         more = np.zeros_like(top)
         for start in range(begin, end, TILE):
-            n = min(TILE, end - start)
-            for c in range(classes):
-                x[c, :n] = raw[c, start : start + n]
-            find_winner(x, top, winner, n)
+            n = min(TILE, end - start) + 0 * sources
+            read_tile(raw, start, x, top, winner, n)
             subtract_centre(x, top, winner, 1, sums, n)
             if is_table:
                 table_tile(x, y, sums, table, guesses, numbers, n)
             else:
                 mixture_tile(x, y, sums, more, numbers, n)
             logarithm_tile(x, y, winner, lead if is_table else 0 * lead, n)
-            finish_tile(y, winner, top, best, sums, flags[0], flags[1], lead, n)
-            for c in range(classes):
-                out[c, start : start + n] = y[c, :n]
+            write_tile(out, start, y, winner, top, best, sums, flags, lead, n)
 
     @compiled
     def apply_drops(raw, out, begin, end, weight, bias, flags, lead, scratch):  # type: ignore[no-untyped-def]
         """Map the drops between classes of voxels in descending order."""
         x, y, top, sums, winner, best = scratch
-        classes = raw.shape[0] + 0 * sources
-        values, scores, own = np.zeros_like(x[:, 0]), np.zeros_like(x[:, 0]), np.zeros_like(x[:, 0])
-        order = np.zeros(classes, np.int32)
+        values, own, order = np.zeros_like(x[:, 0]), np.zeros_like(bias[0]), np.zeros(len(raw), np.int32)
         for start in range(begin, end, TILE):
-            n = min(TILE, end - start)
-            for c in range(classes):
-                x[c, :n] = raw[c, start : start + n]
+            n = min(TILE, end - start) + 0 * sources
+            read_tile(raw, start, x, top, winner, n)
             for v in range(n):
-                sort_voxel(x, v, values, order)
-                winner[v] = order[0]
-                drops_voxel(values, scores, weight[order[0]], bias[order[0]], own)
-                lowest = scores[0]
-                for k in range(classes):
-                    lowest = min(lowest, scores[k])
-                    y[order[k], v] = lowest
-            finish_tile(y, winner, top, best, sums, flags[0], flags[1], lead, n)
-            for c in range(classes):
-                out[c, start : start + n] = y[c, :n]
+                drops_voxel(x, y, v, weight, bias, values, order, own)
+            write_tile(out, start, y, winner, top, best, sums, flags, lead, n)
 
     return apply_affine, apply_curves, apply_function, apply_drops
 

@@ -15,6 +15,14 @@ ZERO, HALF = np.float32(0), np.float32(0.5)
 
 
 @part
+def read_tile(raw, start, x, top, winner, n):  # type: ignore[no-untyped-def]
+    """Read logits, and find the largest of every voxel and its class."""
+    for c in range(x.shape[0]):
+        x[c, :n] = raw[c, start : start + n]
+    find_winner(x, top, winner, n)
+
+
+@part
 def subtract_centre(x, top, first, centre, sums, n):  # type: ignore[no-untyped-def]
     """Take the centre of every voxel from its logits: 1, the largest, of `first`; 2, the free energy; 3, the last."""
     classes = x.shape[0]
@@ -24,7 +32,7 @@ def subtract_centre(x, top, first, centre, sums, n):  # type: ignore[no-untyped-
             for v in range(n):
                 row[v] -= top[v]
     if centre == 2:
-        add_exponentials(x, first, sums, n)
+        _add_exponentials(x, first, sums, n)
         for c in range(classes):
             row = x[c]
             for v in range(n):
@@ -39,7 +47,7 @@ def subtract_centre(x, top, first, centre, sums, n):  # type: ignore[no-untyped-
 
 
 @part
-def add_exponentials(x, first, sums, n):  # type: ignore[no-untyped-def]
+def _add_exponentials(x, first, sums, n):  # type: ignore[no-untyped-def]
     """Set `sums` to log of the summed exponentials of rows in which class `first` is the largest, with zero."""
     zero = x[0, 0] - x[0, 0]
     sums[:n] = zero
@@ -53,7 +61,7 @@ def add_exponentials(x, first, sums, n):  # type: ignore[no-untyped-def]
 
 
 @part
-def all_same(winner, n):  # type: ignore[no-untyped-def]
+def _all_same(winner, n):  # type: ignore[no-untyped-def]
     """Return whether all voxels have one winner."""
     differ = 0
     for v in range(1, n):
@@ -65,7 +73,7 @@ def all_same(winner, n):  # type: ignore[no-untyped-def]
 def affine_tile(x, y, winner, weight, bias, n):  # type: ignore[no-untyped-def]
     """Set y to W x + b of each voxel's map; `weight` is ``(maps, column, row)``."""
     classes = x.shape[0]
-    if len(weight) == 1 or all_same(winner, n):
+    if len(weight) == 1 or _all_same(winner, n):
         e = 0 if len(weight) == 1 else winner[0]
         for c in range(classes):
             row, start = y[c], bias[e, c]
@@ -128,7 +136,7 @@ def curves_tile(x, y, around, start, winner, slope, own, tables, spans, group, u
 
 
 @part
-def sort_voxel(x, v, values, order):  # type: ignore[no-untyped-def]
+def _sort_voxel(x, v, values, order):  # type: ignore[no-untyped-def]
     """List the logits of a voxel in descending order, of equal ones the lower index first."""
     for c in range(x.shape[0]):
         value, k = x[c, v], c
@@ -141,19 +149,23 @@ def sort_voxel(x, v, values, order):  # type: ignore[no-untyped-def]
 
 
 @part
-def drops_voxel(values, scores, weight, bias, own):  # type: ignore[no-untyped-def]
-    """Set scores in descending order from the drops between neighbours; `weight` is ``(column, row)``."""
-    size = len(bias)
+def drops_voxel(x, y, v, weight, bias, values, order, own):  # type: ignore[no-untyped-def]
+    """Set y from the drops between neighbours in descending order; `weight` is ``(winner, column, row)``."""
+    _sort_voxel(x, v, values, order)
+    e, size = order[0], len(own)
     for k in range(size):
-        own[k] = bias[k]
+        own[k] = bias[e, k]
     for j in range(size):
-        gap, column = values[j] - values[j + 1], weight[j]
+        gap, column = values[j] - values[j + 1], weight[e, j]
         if gap != 0:
             for k in range(size):
                 own[k] += gap * column[k]
-    scores[0] = values[0] - values[0]
+    score = lowest = values[0] - values[0]
+    y[e, v] = lowest
     for k in range(size):
-        scores[k + 1] = scores[k] - own[k]
+        score -= own[k]
+        lowest = min(lowest, score)  # rounding need not be monotone
+        y[order[k + 1], v] = lowest
 
 
 @part
@@ -237,11 +249,17 @@ def logarithm_tile(x, y, winner, least, n):  # type: ignore[no-untyped-def]
 
 
 @part
-def finish_tile(y, winner, top, best, sums, keeps, normalises, lead, n):  # type: ignore[no-untyped-def]
-    """Normalise scores, and keep the winner where only rounding made it another class."""
+def write_tile(out, start, y, winner, top, best, sums, flags, lead, n):  # type: ignore[no-untyped-def]
+    """Write scores, normalised if so flagged, with the winner kept where only rounding made it another class."""
+    if flags[1]:
+        _normalise(y, winner, top, best, sums, flags[0], lead, n)
+    for c in range(y.shape[0]):
+        out[c, start : start + n] = y[c, :n]
+
+
+@part
+def _normalise(y, winner, top, best, sums, keeps, lead, n):  # type: ignore[no-untyped-def]
     classes = y.shape[0]
-    if not normalises:
-        return
     find_winner(y, top, best, n)
     subtract_centre(y, top, best, 2, sums, n)
     if not keeps:

@@ -51,12 +51,7 @@ def likelihood(
 
 
 def hessian(
-    positions: Tensor,
-    weight: Tensor,
-    rows: Tensor,
-    classes: int,
-    hats: Sequence[int],
-    spread: Tensor | None = None,
+    positions: Tensor, weight: Tensor, rows: Tensor, classes: int, hats: Sequence[int], spread: Tensor | None = None
 ) -> Tensor:
     """Return the Hessian of the summed NLL in the values of `rows`, those of shared ones first.
 

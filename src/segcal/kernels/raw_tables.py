@@ -1,7 +1,7 @@
 """The tables that one pass over the voxels fills (:mod:`segcal.kernels.reliability` says with what)."""
 
 from dataclasses import dataclass, fields
-from typing import Self
+from typing import Self, TypeAlias
 
 import numpy as np
 
@@ -11,6 +11,8 @@ DOUBT_OCTAVES = 40
 DOUBT_BINS = 8 * DOUBT_OCTAVES
 DOUBT_BASE = 8 * (127 - DOUBT_OCTAVES)
 HARMFUL, BENEFICIAL, NEUTRAL = 0, 1, 2
+# A number of every voxel, if there is one.
+Map: TypeAlias = np.ndarray | None
 
 
 @dataclass(frozen=True)

@@ -20,22 +20,16 @@ There are three implementations: `reliability_torch` says it in plain tensor ope
 precision is computed in float32, other types in their own.
 """
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from segcal.kernels import reliability_numba, reliability_torch
 from segcal.kernels.apply import has_triton
-from segcal.kernels.raw_tables import Layout, RawTables
+from segcal.kernels.raw_tables import Layout, Map, RawTables
 
 
 def count_voxels(
-    scores: Tensor,
-    labels: Tensor,
-    layout: Layout,
-    bands: np.ndarray | None = None,
-    reference: np.ndarray | None = None,
-    prediction: np.ndarray | None = None,
+    scores: Tensor, labels: Tensor, layout: Layout, bands: Map = None, reference: Map = None, prediction: Map = None
 ) -> RawTables:
     """Count one case with the implementation that serves its device.
 

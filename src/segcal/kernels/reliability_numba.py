@@ -15,7 +15,7 @@ from torch import Tensor
 
 from segcal.checks import check_finite
 from segcal.kernels.jit import SOURCES, compiled, part
-from segcal.kernels.raw_tables import Layout, RawTables, fill_first_class_bin, merge_blocks
+from segcal.kernels.raw_tables import Layout, Map, RawTables, fill_first_class_bin, merge_blocks
 from segcal.kernels.reliability_tile import TILE, Scratch, find_winner, load_row, read_labels, softmax_tile
 from segcal.kernels.reliability_voxels import Out, add_sums, add_tile, class_tile, find_pivot
 from segcal.kernels.threads import cut, in_threads
@@ -71,12 +71,7 @@ count_block = _make_count_block(SOURCES)
 
 
 def count_voxels(
-    scores: Tensor,
-    labels: Tensor,
-    layout: Layout,
-    bands: np.ndarray | None = None,
-    reference: np.ndarray | None = None,
-    prediction: np.ndarray | None = None,
+    scores: Tensor, labels: Tensor, layout: Layout, bands: Map = None, reference: Map = None, prediction: Map = None
 ) -> RawTables:
     """Count one case; the arguments are those of :func:`segcal.kernels.reliability.count_voxels`."""
     flat_labels = labels.reshape(-1).contiguous().numpy()

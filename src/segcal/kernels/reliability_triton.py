@@ -17,7 +17,7 @@ import triton.language as tl
 from torch import Tensor
 
 from segcal.checks import check_finite
-from segcal.kernels.raw_tables import DOUBT_BASE, DOUBT_BINS, ZONES, Layout, RawTables, fill_first_class_bin
+from segcal.kernels.raw_tables import DOUBT_BASE, DOUBT_BINS, ZONES, Layout, Map, RawTables, fill_first_class_bin
 from segcal.kernels.triton_arithmetic import exp_below_zero, log1p_above_zero
 
 BLOCK = 64
@@ -160,12 +160,7 @@ def _count(
 
 
 def count_voxels(
-    scores: Tensor,
-    labels: Tensor,
-    layout: Layout,
-    bands: np.ndarray | None = None,
-    reference: np.ndarray | None = None,
-    prediction: np.ndarray | None = None,
+    scores: Tensor, labels: Tensor, layout: Layout, bands: Map = None, reference: Map = None, prediction: Map = None
 ) -> RawTables:
     """Count one case; the arguments are those of :func:`segcal.kernels.reliability.count_voxels`."""
     voxels, device, classes = labels.numel(), scores.device, layout.num_classes
