@@ -47,8 +47,7 @@ def worth_rows() -> dict[str, list[tuple[int, float, float]]]:
 def draw_which() -> None:
     """Draw NLL with intervals of four pipelines per task."""
     rows = conic_rows()
-    names = {"identity(mean_logits)": "none", "ts(mean_probs)": "ts", "cms_ap(mean_probs)": "cms_ap"}
-    names["conic(mean_probs)"] = "conic"
+    names = {f"{name}(mean_logits)": name for name in ("identity", "ts", "cms_ap", "conic")}
     figure, axes = plt.subplots(1, 3, figsize=(8, 2.6), layout="constrained")
     for axis, task in zip(axes, TASKS, strict=True):
         for place, name in enumerate(names):

@@ -9,7 +9,7 @@ from segcal.cli.parsing import voxels
 ABOUT = {
     "usage": "segcal fit PREDICTIONS... LABELS -o CAL [options]",
     "description": "Compare calibrators on cases that are held out in turn, fit the winner to all cases, save it.\n"
-    "By default every calibrator competes that ignores the logit offset and keeps the mask, conic\n"
+    "By default calibrators compete that ignore the logit offset and keep the mask, conic\n"
     "scaling (which looks around the voxel) among them, with both poolings of an ensemble. One that\n"
     "is not clearly better than a temperature (ts) is not taken.",
     "epilog": "examples:\n  segcal fit predictions/ labels/ -o calibrator/ --kind logits --ignore 255\n"
