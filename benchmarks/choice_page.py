@@ -73,7 +73,11 @@ def _counts(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def _line(size: int, rows: Sequence[dict[str, Any]]) -> str:
-    mean = {key: float(np.mean([row["nll"][key] for row in rows])) for key in rows[0]["nll"]}
+    mean = {
+        key: float(np.mean([row["nll"][key] for row in rows]))
+        for key in rows[0]["nll"]
+        if all(key in row["nll"] for row in rows)
+    }
     nothing = min(mean["identity(mean_probs)"], mean["identity(mean_logits)"])
     chosen = ", ".join(f"{name} {count}" for name, count in Counter(row["new"] for row in rows).most_common())
     numbers = [nothing, mean["ts(mean_probs)"], mean["ts(mean_logits)"], mean.get("old", np.nan), mean["new"]]

@@ -28,7 +28,7 @@ LAST = 25.0
 GROWTH = 2.5
 PACK_EVERY = 15.0
 MOST_FAILURES = 3
-# Says that steps are not recorded any more, and that nothing more will be trained.
+# Says that steps are not recorded any more.
 PLAIN = "plain"
 DEVICE_LOST = 4
 FOLDERS = ("weights", "rows", "claims")

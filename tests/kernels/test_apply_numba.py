@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from segcal import Context, make_calibrator
 from segcal.errors import InputError
+from segcal.kernels import apply_numba
 
 FUSED = ["identity", "ts", "ets", "vs", "vs_ti", "ms", "ms_c", "dc", "cdc", "cms_ap", "cms_op", "conic", "conic_class"]
 FUSED += ["isotonic"]
@@ -65,6 +66,50 @@ def test_mixtures_with_and_without_each_part_far_below_what_float32_can_say(mixt
     assert calibrator.served(logits).by == ("torch" if 1e-35 in mixture else "numba")
     torch.testing.assert_close(calibrator(logits).double(), calibrator(logits.double()), rtol=4e-7, atol=2e-5)
     assert bool((calibrator.quick_scores(logits).diff(dim=1) <= 0).all())
+
+
+@pytest.mark.parametrize(
+    ("points", "values", "logits"),
+    [
+        # The winner near one, where float32 has no digits left.
+        ([0, 1e-9, 1 - 1e-7, 1 - 1e-8, 1 - 1e-9, 1], [1e-4, 1e-3, 0.9, 0.97, 0.99, 0.9999], [[40, 0, 0], [17, 0, 0]]),
+        # Others so far below that float32 knows them as nothing.
+        ([0, 1e-50, 1e-45, 1e-40, 0.5, 1], [0, 0, 1e-3, 1e-3, 0.6, 1], [[200, 0, -10], [300, 100, 0]]),
+        # A step so steep that its slope is too large for float32.
+        ([1e-37, 1.0000002e-37, 0.5, 1], [0, 0.3, 0.6, 1], [[100, 0, -1], [200, 0, 0]]),
+    ],
+)
+def test_tables_at_their_ends(points, values, logits):
+    calibrator = make_calibrator("isotonic", 3, knots=len(points))
+    calibrator.points.copy_(torch.tensor(points, dtype=torch.float64))
+    calibrator.values.copy_(torch.tensor(values, dtype=torch.float64))
+    calibrator.used.fill_(1)
+    given = torch.tensor(logits, dtype=torch.float32)
+    assert calibrator.served(given).by == "numba"
+    torch.testing.assert_close(calibrator(given).double(), calibrator(given.double()), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("beta", "mixture"), [(-0.5, (0.5, 0.3, 0.2)), (0.7, (1.2, -0.3, 0.1)), (3e9, (0.5, 0.3, 0.2))]
+)
+def test_mixtures_that_no_fit_gives(beta, mixture):
+    calibrator = make_calibrator("ets", 3)
+    with torch.no_grad():
+        calibrator.inverse_temperature.fill_(beta)
+        calibrator.mixture.copy_(torch.tensor(mixture, dtype=torch.float64))
+    calibrator.requires_grad_(False)
+    logits = logits_of(3)
+    found, exact = calibrator(logits), torch.log_softmax(calibrator.scores(logits), 1)
+    assert torch.equal(found.isnan(), exact.isnan())
+    torch.testing.assert_close(found[~found.isnan()], exact[~exact.isnan()], rtol=1e-5, atol=1e-5)
+
+
+def test_tables_are_made_once_for_all_images(monkeypatch):
+    made = []
+    original = apply_numba.function_tables
+    monkeypatch.setattr(apply_numba, "function_tables", lambda *given: made.append(given) or original(*given))
+    moved("isotonic", 3)(logits_of(3).repeat(4, 1, 1, 1))
+    assert len(made) == 1
 
 
 @given(data=st.data())

@@ -169,7 +169,7 @@ class Calibrator(nn.Module, ABC):
         return out.copy_(rounded if self.preserves is None else with_winner(rounded, logits))
 
     def quick_scores(self, logits: Logits, context: Context | None = None) -> Tensor:
-        """Return :meth:`scores`, without gradients, by a fused kernel where there is one."""
+        """Return :meth:`scores`, up to a number per voxel, without gradients, by a fused kernel where there is one."""
         found = self._fused(logits, context, normalises=False)
         return self.scores(logits.to(compute_dtype(logits.dtype)), context) if found is None else found
 

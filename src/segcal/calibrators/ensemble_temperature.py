@@ -4,8 +4,9 @@ r"""Ensemble temperature scaling (ETS): a mixture of tempered, original and unif
 
 `inverse_temperature` is :math:`\beta`, `mixture` is w. Each term keeps the order of the classes and does not see an
 offset: translation-invariant, order-preserving. The sum is taken in the log domain. Rounding of exponentials
-need not be monotone, so the scores are computed in descending order of the logits and cut by a running minimum:
-no two classes change places in floating point. 4 parameters, 3 identifiable (the scale of w is lost).
+need not be monotone, so tensor operations compute in descending order of the logits and cut by a running minimum,
+and kernels by steps that are monotone: no two classes change places in floating point. 4 parameters, 3 identifiable
+(the scale of w is lost).
 """
 
 import math
@@ -56,7 +57,8 @@ class EnsembleTemperatureScaling(Calibrator):
             factor = self.inverse_temperature if tempered else torch.ones_like(self.inverse_temperature)
             scale = factor.expand(self.num_classes)
             return FusedPlan("affine", (scale, torch.zeros_like(scale)[None]), keeps=True)
-        if (uniform or min(tempered, original)) < SMALLEST_WEIGHT:
+        broken = min(tempered, original, float(self.inverse_temperature)) < 0  # and keeps no order
+        if broken or (uniform or min(tempered, original)) < SMALLEST_WEIGHT:
             return None
         tables = (torch.cat([self.inverse_temperature[None], self.mixture]),)
         return FusedPlan("mixture", tables, keeps=True, bounded=uniform > 0)

@@ -5,8 +5,9 @@ r"""Isotonic calibration (IRM of Mix-n-Match, Zhang et al., ICML 2020): one mono
 with f non-decreasing, fitted by isotonic regression of one-hot labels on probabilities over all pairs of voxel and
 class. f is a table: `points` and `values`, linear between points and constant beyond them; both have `knots` entries,
 of which repeated last ones mean nothing. f is the same for all classes and sees probabilities only: order-preserving
-and translation-invariant. Rounding need not be monotone, so the result is computed in descending order of the logits
-and cut by a running minimum; where f is flat, the winner keeps a visible lead (:mod:`segcal.calibrators.tie_break`).
+and translation-invariant. Rounding need not be monotone, so tensor operations compute in descending order of the
+logits and cut by a running minimum, and kernels by steps that are; where f is flat, the winner keeps a visible lead
+(:mod:`segcal.calibrators.tie_break`).
 
 `used` is 0 in a new one, which is the identity, and 1 after a fit. Tables are not trained by gradient: 2 `knots` - 1
 numbers, of which the scale of f is lost.

@@ -93,24 +93,17 @@ def apply_plan(
     """
     kind = compute_dtype(logits.dtype)
     result = torch.empty(logits.shape, dtype=kind, device=logits.device) if out is None else out
+    context = None if around is None else _images(around)
     if by == "triton":
         from segcal.kernels import apply_triton
 
-        context = None if around is None else _images(around)
         if not apply_triton.apply_plan(plan, _images(logits.detach()), _images(result), context, normalises):
             check_finite(logits, "logits")
         return result
     check_finite(logits, "logits")
     from segcal.kernels import apply_numba
 
-    values, filled = _images(logits.detach().to(kind)), _images(result)
-    for number, image in enumerate(values):
-        own = None if around is None else _images(around)[number]
-        # What is not in a row is written to new memory first; else the result may be the logits themselves.
-        direct = filled[number] if filled[number].is_contiguous() else torch.empty_like(image)
-        apply_numba.apply_plan(plan, image.contiguous(), direct, own, normalises)
-        if direct is not filled[number]:
-            filled[number].copy_(direct)
+    apply_numba.apply_plan(plan, _images(logits.detach().to(kind)), _images(result), context, normalises)
     return result
 
 

@@ -4,6 +4,9 @@ The forms are those of :mod:`segcal.kernels.plan`; half types are widened before
 or float64. Parts of the voxels are taken in threads, and no result depends on how many there are.
 """
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -58,7 +61,7 @@ def _make(sources):  # type: ignore[no-untyped-def]
             write_tile(out, start, y, winner, top, best, sums, flags, lead, n)
 
     @compiled
-    def apply_function(raw, out, begin, end, is_table, table, guesses, numbers, flags, lead, scratch):  # type: ignore[no-untyped-def]
+    def apply_function(raw, out, begin, end, is_table, table, guesses, numbers, wide, flags, lead, scratch):  # type: ignore[no-untyped-def]
         """Map the probabilities of voxels by one function, in float32: a mixture or a table."""
         x, y, top, sums, winner, best = scratch
         more = np.zeros_like(top)
@@ -67,7 +70,7 @@ def _make(sources):  # type: ignore[no-untyped-def]
             read_tile(raw, start, x, top, winner, n)
             subtract_centre(x, top, winner, 1, sums, n)
             if is_table:
-                table_tile(x, y, sums, table, guesses, numbers, n)
+                table_tile(x, y, winner, sums, more, table, guesses, numbers, wide, n)
             else:
                 mixture_tile(x, y, sums, more, numbers, n)
             logarithm_tile(x, y, winner, lead if is_table else 0 * lead, n)
@@ -92,40 +95,49 @@ apply_affine, apply_curves, apply_function, apply_drops = _make(SOURCES)
 
 
 def apply_plan(plan: FusedPlan, logits: Tensor, out: Tensor, around: Tensor | None, normalises: bool) -> None:
-    """Fill `out` ``(C, n)``, which may be `logits` ``(C, n)`` itself; both float32 or both float64, voxels in a row."""
+    """Fill `out` ``(images, C, n)``, which may be `logits` itself; both float32 or both float64."""
+    loop, given = _prepared(plan, logits.dtype, logits.shape[1])
+    for number, image in enumerate(logits):
+        context = () if around is None else (around[number].to(logits.dtype).contiguous().numpy(),)
+        # What is not in a row is written to new memory first; else the result may be the logits themselves.
+        direct = out[number] if out[number].is_contiguous() else torch.empty_like(image)
+        _apply(loop, (*context, *given), image.contiguous(), direct, np.array([plan.keeps, normalises]))
+        if direct is not out[number]:
+            out[number].copy_(direct)
+
+
+def _prepared(plan: FusedPlan, dtype: torch.dtype, classes: int) -> tuple[Callable[..., None], tuple[Any, ...]]:
+    """Return the loop of a form, and what it wants to know of the map."""
+    tables = [table.to(dtype).contiguous().numpy() for table in plan.tables]
+    if plan.form == "affine":
+        weight, bias = tables
+        diagonal = weight.ndim == 1
+        # Columns first: a voxel's result is a sum of columns, and these lie in a row.
+        columns = weight.reshape(1, 1, -1) if diagonal else np.ascontiguousarray(weight.swapaxes(1, 2))
+        return apply_affine, (CENTRES.index(plan.centre), columns, bias, diagonal)
+    if plan.form == "curves":
+        units, spans = np.array([0, 1, np.inf], tables[0].dtype), np.array(plan.spans, np.int64)
+        return apply_curves, (tuple(tables), spans, plan.group, units)
+    if plan.form == "drops":
+        return apply_drops, (np.ascontiguousarray(tables[0].swapaxes(1, 2)), tables[1])
+    function = [table.numpy() for table in function_tables(plan.form, list(plan.tables), classes)[0]]
+    wide = tuple(table.double().numpy() for table in plan.tables) if plan.form == "table" else (np.zeros(2),) * 3
+    return apply_function, (plan.form == "table", *function, wide)
+
+
+def _apply(loop: Callable[..., None], given: tuple[Any, ...], logits: Tensor, out: Tensor, flags: np.ndarray) -> None:
+    """Map one image ``(C, n)``, whose voxels lie in a row."""
     raw, result = logits.numpy(), out.numpy()
+    classes, kind = raw.shape[0], raw.dtype
     ends = cut(raw.shape[1], TILE)
-    kind = raw.dtype
-    tables = [table.to(logits.dtype).contiguous().numpy() for table in plan.tables]
-    flags = np.array([plan.keeps, normalises])
     lead = kind.type(LEAD_UNITS * torch.finfo(logits.dtype).eps)
-    if plan.form in ("mixture", "table"):
-        table, guesses, numbers = (each.numpy() for each in function_tables(plan.form, list(plan.tables), len(raw))[0])
-        function = table, guesses.astype(np.int32), numbers  # a mixture has no guesses
 
     def apply(part: int) -> None:
-        classes = raw.shape[0]
         scratch = (
             *(np.zeros((classes, TILE), kind) for _ in range(2)),
             *(np.zeros(TILE, kind) for _ in range(2)),
             *(np.zeros(TILE, np.int32) for _ in range(2)),
         )
-        where = (raw, result, ends[part], ends[part + 1])
-        if plan.form == "affine":
-            weight, bias = tables
-            diagonal = weight.ndim == 1
-            # Columns first: a voxel's result is a sum of columns, and these lie in a row.
-            columns = weight.reshape(1, 1, -1) if diagonal else np.ascontiguousarray(weight.swapaxes(1, 2))
-            apply_affine(*where, CENTRES.index(plan.centre), columns, bias, diagonal, flags, lead, scratch)
-        elif plan.form == "curves":
-            assert around is not None
-            units, spans = np.array([0, 1, np.inf], kind), np.array(plan.spans, np.int64)
-            given = around.to(logits.dtype).contiguous().numpy()
-            apply_curves(*where, given, tuple(tables), spans, plan.group, units, flags, lead, scratch)
-        elif plan.form == "drops":
-            weight, bias = tables
-            apply_drops(*where, np.ascontiguousarray(weight.swapaxes(1, 2)), bias, flags, lead, scratch)
-        else:
-            apply_function(*where, plan.form == "table", *function, flags, lead, scratch)
+        loop(raw, result, ends[part], ends[part + 1], *given, flags, lead, scratch)
 
     in_threads(apply, len(ends) - 1)

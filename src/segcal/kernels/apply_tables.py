@@ -1,4 +1,4 @@
-"""The tables of a plan, in the order in which the kernels of a CUDA device read them."""
+"""The tables of a plan, in the order in which kernels read them: those of a CUDA device, and of functions the CPU's."""
 
 import torch
 from torch import Tensor
@@ -7,6 +7,7 @@ from segcal.kernels.plan import FusedPlan
 
 # A table is searched from where the leading bits of a probability say: eight after the exponent, from 2^-32 to 2^-1.
 SHIFT, FIRST, PLACES = 15, (127 - 32) << 8, 31 << 8
+LARGEST_SLOPE = 1e30  # times nothing, it is nothing
 
 
 def affine_tables(tables: list[Tensor]) -> tuple[tuple[Tensor, Tensor], int]:
@@ -53,11 +54,11 @@ def function_tables(form: str, tables: list[Tensor], classes: int) -> tuple[tupl
     if form == "mixture":
         beta, tempered, original, uniform = tables[0].unbind()
         numbers = torch.stack([beta, tempered, original, uniform / classes]).float()
-        return (numbers, numbers, numbers), 0
+        return (numbers, numbers.new_zeros(1, dtype=torch.int32), numbers), 0
     points, heights, numbers = (table.float() for table in tables)
     widths = points.diff()
     # Where points coincide, whatever is above has the higher value.
-    slopes = torch.where(widths > 0, heights.diff() / widths, 1e30)
+    slopes = torch.where(widths > 0, heights.diff() / widths, LARGEST_SLOPE).clamp(max=LARGEST_SLOPE)
     return (torch.cat([points, points.new_zeros(1), slopes, heights]), first_guesses(points), numbers), len(points)
 
 

@@ -7,11 +7,11 @@ their winner, each is taken alone, with its classes in a row.
 import numpy as np
 
 from segcal.kernels.apply_tables import FIRST, PLACES, SHIFT
-from segcal.kernels.exponential import ONE_32, bits_of_single, exp_below_zero, log1p_above_zero
+from segcal.kernels.exponential import FLOOR_32, ONE_32, bits_of_single, exp_below_zero, log1p_above_zero
 from segcal.kernels.jit import part
 from segcal.kernels.reliability_tile import find_winner
 
-ZERO, HALF = np.float32(0), np.float32(0.5)
+ZERO = np.float32(0)
 
 
 @part
@@ -203,24 +203,26 @@ def mixture_tile(x, y, sums, more, numbers, n):  # type: ignore[no-untyped-def]
 
 
 @part
-def table_tile(x, y, sums, table, guesses, numbers, n):  # type: ignore[no-untyped-def]
-    """Set y to what a table has at each probability; `x` holds logits minus the largest."""
-    sums[:n] = 0
+def table_tile(x, y, winner, rest, inverse, table, guesses, numbers, wide, n):  # type: ignore[no-untyped-def]
+    """Set y to what a table has at each probability, and x to zero; `x` holds logits minus the largest before.
+
+    Only the winner can be near one, where float32 has no digits: it is looked up by itself in the `wide` tables.
+    """
+    points, heights, ends = wide
+    knots = len(points)
+    rest[:n] = ZERO
     for c in range(x.shape[0]):
-        row = x[c]
+        row, code = x[c], np.int32(c)
         for v in range(n):
-            row[v] = exp_below_zero(row[v])
-            sums[v] += row[v]
-    knots = len(table) // 3
+            row[v] = exp_below_zero(row[v]) if row[v] > FLOOR_32 else ZERO
+            rest[v] += row[v] if winner[v] != code else ZERO
     for v in range(n):
-        sums[v] = ONE_32 / sums[v]
+        inverse[v] = ONE_32 / (ONE_32 + rest[v])
     for c in range(x.shape[0]):
         row, result = x[c], y[c]
         for v in range(n):
-            p = row[v] * sums[v]
-            place = (bits_of_single(p if p <= HALF else ONE_32 - p) >> SHIFT) - FIRST
-            place = min(max(place, 0), PLACES - 1)
-            below, step = guesses[place if p <= HALF else 2 * PLACES - 1 - place], guesses[2 * PLACES]
+            p = row[v] * inverse[v]
+            below, step = guesses[min(max((bits_of_single(p) >> SHIFT) - FIRST, 0), PLACES - 1)], guesses[2 * PLACES]
             while step > 0:
                 if below + step <= knots and table[below + step - 1] < p:
                     below += step
@@ -231,6 +233,13 @@ def table_tile(x, y, sums, table, guesses, numbers, n):  # type: ignore[no-untyp
             found = min(max(p - low, ZERO) * slope + table[right + 2 * knots - 1], table[right + 2 * knots])
             result[v] = max(found + numbers[0] * p, numbers[1])
             row[v] = ZERO
+    for v in range(n):
+        q = 1.0 / (1.0 + np.float64(rest[v]))
+        at = min(max(int(np.searchsorted(points, q)), 1), knots - 1)
+        low, width = points[at - 1], points[at] - points[at - 1]
+        share = min(max((q - low) / width, 0.0), 1.0) if width > 0 else 1.0
+        height = heights[at - 1] + share * (heights[at] - heights[at - 1])
+        y[winner[v], v] = max(height + ends[0] * q, ends[1])
 
 
 @part

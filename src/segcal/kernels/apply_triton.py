@@ -1,10 +1,10 @@
 """Calibrators on a CUDA device in one pass: a program reads all classes of a block of voxels, maps them, writes them.
 
-The forms are those of :mod:`segcal.kernels.plan`. A thread holds all classes of its voxels, padded to a power of two;
-padded ones stay at minus infinity. Maps that differ by winner lie with the winners next to each other, so that voxels
-of a warp which have different ones still read from one line. Mixtures and tables need no sorting: they are one function
-of the gap, made of steps that are monotone in floating point. Drops are sorted by a network of comparisons, and ranks
-are found by comparing each class with each.
+The forms are those of :mod:`segcal.kernels.plan`. A thread holds all (up to 64) classes of its voxels, padded to a
+power of two; padded ones stay at minus infinity. Maps that differ by winner lie with the winners next to each other,
+so that voxels of a warp which have different ones still read from one line. Mixtures and tables need no sorting: they
+are one function of the gap, made of steps that are monotone in floating point. Drops are sorted by a network of
+comparisons, and ranks are found by comparing each class with each.
 
 All types are computed in float32; the result is rounded to the type that is asked for, and the winner's lead is given
 in it.
@@ -25,12 +25,14 @@ from segcal.kernels.apply_tables import (
     function_tables,
     sorting_network,
 )
+from segcal.kernels.exponential import FLOOR_32
 from segcal.kernels.plan import CENTRES, LEAD_UNITS, FusedPlan
 from segcal.kernels.triton_arithmetic import exp_below_zero
 
 LARGEST_LOGIT = tl.constexpr(1e10)
 WARPS = 2
 _SHIFT, _FIRST, _PLACES = tl.constexpr(SHIFT), tl.constexpr(FIRST), tl.constexpr(PLACES)
+_FLOOR = tl.constexpr(float(FLOOR_32))
 # Numbers that a thread holds of its voxels; twice as many where one map serves all, since a weight then serves several.
 HELD = 32
 MOST_HELD = 64  # where there are more classes, several threads share a voxel
@@ -143,7 +145,7 @@ def _function(
     inside, live = voxel < n, (k < C)[None, :]
     z, top, winner = _read(z_ptr, bad_ptr, _places(image, voxel, z_image, z_class, z_voxel, CP), inside, C, CP)
     gap = z - top[:, None]
-    e = tl.where(live, exp_below_zero(gap), 0.0)
+    e = tl.where(live & (gap > _FLOOR), exp_below_zero(gap), 0.0)
     if KNOTS == 0:
         tempered = tl.where(live, exp_below_zero(gap * tl.load(numbers_ptr)), 0.0)
         first = tl.load(numbers_ptr + 1) / tl.sum(tempered, 1)

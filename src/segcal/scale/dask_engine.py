@@ -112,12 +112,12 @@ def _start_workers(distributed: Any, number: int) -> Any:
             dashboard_address=None,
             scheduler_kwargs={"dashboard_address": ":0"},  # a port that nobody has: several may run on one machine
             silence_logs=logging.CRITICAL,
-            preload=[__name__],
+            preload=[*dask.config.get("distributed.worker.preload"), __name__],
         )
 
 
 def dask_setup(worker: Any) -> None:
-    """Keep a worker that was started here from writing: what it has to say comes back as a result.
+    """Keep a worker that was started here from writing; its results and errors come back.
 
     Dask calls this in each one. An interruption would otherwise write how every worker lost its scheduler.
     """
