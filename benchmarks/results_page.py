@@ -37,8 +37,9 @@ KEPT = "kept"
 INTRO = """# Measured results
 
 Every table and every measured number is written by `benchmarks/results_page.py` from the folders that
-`benchmarks/all_results.py` makes in one command. Each section names the code that made it: the version, and a digest of
-the source files, which `python benchmarks/stamp.py` prints for a checkout.
+`benchmarks/all_results.py` makes in one command, and from the lines of `benchmarks/choice.py`. Each section names the
+code that made it: the version, and a digest of the source files, which `python benchmarks/stamp.py` prints for a
+checkout.
 
 The paper is *Rethinking Post-Hoc Calibration in Semantic Segmentation*; its datasets and networks are not ours. Three
 small ensembles stand for its three: aerial images of roads (two classes) for RoadSeg, cardiac MRI (four classes, mostly

@@ -47,7 +47,8 @@ def worth_rows() -> dict[str, list[tuple[int, float, float]]]:
 def draw_which() -> None:
     """Draw NLL with intervals of four pipelines per task."""
     rows = conic_rows()
-    names = {f"{name}(mean_logits)": name for name in ("identity", "ts", "cms_ap", "conic")}
+    names = {f"{name}(mean_logits)": name for name in ("ts", "cms_ap", "conic")}
+    names = {"identity(mean_logits)": "none"} | names
     figure, axes = plt.subplots(1, 3, figsize=(8, 2.6), layout="constrained")
     for axis, task in zip(axes, TASKS, strict=True):
         for place, name in enumerate(names):
@@ -66,7 +67,7 @@ def draw_how_many() -> None:
         axis.plot(counts, [100 * (row[2] / row[1] - 1) for row in rows], "o-", color=COLOURS[task], label=task)
     axis.axhline(0, color=NEUTRAL, lw=1, ls="--")
     axis.set(xscale="log", xlabel="calibration cases", ylabel="NLL beside no calibration, %")
-    axis.set_xticks([3, 6, 10, 25, 50], labels=["3", "6", "10", "25", "50"])
+    axis.set_xticks(counts, labels=map(str, counts))
     axis.minorticks_off()
     axis.legend(frameon=False)
     _save(figure, "guide_how_many")
