@@ -62,9 +62,16 @@ def draw_which() -> None:
 def draw_how_many() -> None:
     """Draw the NLL of the default relative to nothing by the number of calibration cases."""
     figure, axis = plt.subplots(figsize=(6, 3.2), layout="constrained")
-    for task, rows in worth_rows().items():
-        counts = [row[0] for row in rows]
-        axis.plot(counts, [100 * (row[2] / row[1] - 1) for row in rows], "o-", color=COLOURS[task], label=task)
+    worth = worth_rows()
+    counts = sorted({row[0] for rows in worth.values() for row in rows})
+    for task, rows in worth.items():
+        axis.plot(
+            [row[0] for row in rows],
+            [100 * (row[2] / row[1] - 1) for row in rows],
+            "o-",
+            color=COLOURS[task],
+            label=task,
+        )
     axis.axhline(0, color=NEUTRAL, lw=1, ls="--")
     axis.set(xscale="log", xlabel="calibration cases", ylabel="NLL beside no calibration, %")
     axis.set_xticks(counts, labels=map(str, counts))
