@@ -32,8 +32,6 @@ from stamp import read_stamps
 
 REAL = ("roads", "cardiac", "camvid")
 SHIFT, PADDING, CHOICE = "camvid_shift", "padding", "choice"
-# Texts of sections whose results are not at hand, each with its title and the code that made it.
-KEPT = "kept"
 INTRO = """# Measured results
 
 Every table and every measured number is written by `benchmarks/results_page.py` from the folders that
@@ -102,7 +100,7 @@ def page(folder: Path) -> Iterator[str]:
         SHIFT: shift(folder), PADDING: padding(folder), MORE: more(folder, summaries), SELECTIVE: selective(folder),
         CHOICE: choice(folder / CHOICE),
     }.items():  # fmt: skip
-        yield from stamped(section, read_stamps(folder, [name])) if (folder / name).is_dir() else kept(folder, name)
+        yield from stamped(section, read_stamps(folder, [name]))
     yield from regions()
 
 
@@ -112,13 +110,6 @@ def stamped(section: Iterator[str], words: str) -> Iterator[str]:
         yield text
         if number == 0:
             yield f"*{words}.*\n"
-
-
-def kept(folder: Path, name: str) -> Iterator[str]:
-    """Yield a section as it stood, where its results are not there: the text says which code made it."""
-    path = folder / KEPT / f"{name}.md"
-    if path.is_file():
-        yield path.read_text("utf-8")
 
 
 def setup(folder: Path, summaries: Mapping[str, Any]) -> Iterator[str]:

@@ -1,5 +1,6 @@
 """The fused loops for the CPU against the tensor operations, and what is served by whom."""
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -90,7 +91,7 @@ def test_tables_at_their_ends(points, values, logits):
 
 
 @pytest.mark.parametrize(
-    ("beta", "mixture"), [(-0.5, (0.5, 0.3, 0.2)), (0.7, (1.2, -0.3, 0.1)), (3e9, (0.5, 0.3, 0.2))]
+    ("beta", "mixture"), [(-0.5, (0.5, 0.3, 0.2)), (-0.5, (1, 0, 0)), (0.7, (1.2, -0.3, 0.1)), (3e9, (0.5, 0.3, 0.2))]
 )
 def test_mixtures_that_no_fit_gives(beta, mixture):
     calibrator = make_calibrator("ets", 3)
@@ -110,6 +111,25 @@ def test_tables_are_made_once_for_all_images(monkeypatch):
     monkeypatch.setattr(apply_numba, "function_tables", lambda *given: made.append(given) or original(*given))
     moved("isotonic", 3)(logits_of(3).repeat(4, 1, 1, 1))
     assert len(made) == 1
+
+
+@given(seed=st.integers(0, 2**32 - 1), classes=st.sampled_from([2, 3, 7]), knots=st.sampled_from([4, 16, 200]))
+@settings(max_examples=60, deadline=None)
+def test_tables_keep_the_order_whatever_they_are(seed, classes, knots):
+    """Points at both ends of [0, 1], steps, flat parts, and logits of any scale, ties among them."""
+    rng = np.random.default_rng(seed)
+    calibrator = make_calibrator("isotonic", classes, knots=knots)
+    small, large = 10 ** rng.uniform(-30, 0, knots // 2 - 1), 1 - 10 ** rng.uniform(-16, 0, knots - knots // 2 - 1)
+    values = np.sort(rng.random(knots) ** rng.choice([1, 4, 20]))
+    values[rng.integers(0, knots) :] = values[-1]
+    calibrator.points.copy_(torch.from_numpy(np.sort(np.concatenate([[0, 1], small, large]))))
+    calibrator.values.copy_(torch.from_numpy(values))
+    calibrator.used.fill_(1)
+    logits = torch.from_numpy(rng.normal(size=(50, classes)) * 10 ** rng.uniform(-6, 3)).float()
+    logits = logits.round() if seed % 2 else logits
+    assert torch.equal(calibrator(logits).argmax(1), logits.argmax(1))
+    order = logits.sort(dim=1, descending=True, stable=True).indices
+    assert bool((calibrator.quick_scores(logits).gather(1, order).diff(dim=1) <= 0).all())
 
 
 @given(data=st.data())

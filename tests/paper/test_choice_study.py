@@ -70,14 +70,16 @@ def row(size, seed, new, change, error):
 
 def test_the_page_counts_what_is_worse_beyond_two_standard_errors(load, tmp_path):
     rows = [row(3, 0, "ts (mean_probs)", 0.1, 0.04), row(3, 1, "ts (mean_probs)", 0.1, 0.06)]
-    rows += [row(6, 0, "cms_ap (mean_logits)", -0.1, 0.01)]
+    rows += [row(6, 0, "cms_ap (mean_logits)", -0.1, 0.01), row(10, 0, "identity (mean_probs)", 0.2, None)]
+    rows[3]["stated"]["ts"] = None  # one group
     (tmp_path / "roads.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n")
     text = "\n".join(load("choice_page").choice(tmp_path))
-    assert "beyond the noise that it states itself in 1 of 3 divisions. By two standard errors" in text
-    assert "it is in 1 of the 3 in which the rule of 0.1 was measured too, and that rule in 1." in text
+    assert "beyond the noise that it states itself in 1 of 4 divisions. 1 of them have cases of one group" in text
+    assert "`ts` is lower in 1." in text
+    assert "in 2 divisions, the rule of 0.1 in 2; than nothing in 2, by at most 0.2000." in text
     assert "| 3 | 2 | 0.5000 | 0.5000 | 0.5000 | 0.5000 | 0.5000 | 1 / 1 | 1 / 1 | 1 / 0 | ts (mean_probs) 2 |" in text
     assert (
         "| 6 | 1 | 0.5000 | 0.5000 | 0.5000 | 0.5000 | 0.5000 | 0 / 0 | 0 / 0 | 0 / 0 | cms_ap (mean_logits) 1 |"
         in text
     )
-    assert "Default minus `ts(mean_probs)` with 6 cases: +0.0000 NLL (+0.0000 to +0.0000), +0.0000 ECE" in text
+    assert "Default minus `ts(mean_probs)` with 10 cases: +0.0000 NLL (+0.0000 to +0.0000), +0.0000 ECE" in text

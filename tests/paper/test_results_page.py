@@ -84,16 +84,6 @@ def test_every_section_names_the_code_that_made_it(script, text, results, tmp_pa
     assert new.replace(words, "*Made by a segcal that left no stamp.*") == text != new
 
 
-def test_a_section_without_results_stays_as_it_stood(script, text, results, tmp_path):
-    shutil.copytree(results / "roads", tmp_path / "roads")
-    (tmp_path / "kept").mkdir()
-    for name in ("more", "padding", "roads"):  # the last has results
-        (tmp_path / "kept" / f"{name}.md").write_text(f"## {name} as it stood\n\n*Not made again.*\n", "utf-8")
-    new = "\n".join(script.page(tmp_path))
-    stood = "".join(f"## {name} as it stood\n\n*Not made again.*\n\n" for name in ("padding", "more"))
-    assert new == text.replace("## Models of regions", f"{stood}## Models of regions")
-
-
 def test_the_paper_s_word_is_that_of_its_printed_numbers(script, text):
     rows = script.paper.RESULTS["RoadSeg"]
     words = [script.paper.verdict(rows, "ms(mean_logits)", "dc(mean_logits)", metric) for metric in script.TITLES]

@@ -53,12 +53,13 @@ class EnsembleTemperatureScaling(Calibrator):
     def plan(self) -> FusedPlan | None:
         """Return inverse temperature and weights; one factor where only one of the first two is there, as often."""
         tempered, original, uniform = self.mixture.tolist()
+        if min(tempered, original, uniform, float(self.inverse_temperature)) < 0:  # no fit gives it: no order to keep
+            return None
         if uniform == 0 and 0 in (tempered, original):
             factor = self.inverse_temperature if tempered else torch.ones_like(self.inverse_temperature)
             scale = factor.expand(self.num_classes)
             return FusedPlan("affine", (scale, torch.zeros_like(scale)[None]), keeps=True)
-        broken = min(tempered, original, float(self.inverse_temperature)) < 0  # and keeps no order
-        if broken or (uniform or min(tempered, original)) < SMALLEST_WEIGHT:
+        if (uniform or min(tempered, original)) < SMALLEST_WEIGHT:
             return None
         tables = (torch.cat([self.inverse_temperature[None], self.mixture]),)
         return FusedPlan("mixture", tables, keeps=True, bounded=uniform > 0)
