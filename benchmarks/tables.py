@@ -74,7 +74,7 @@ SECTIONS = {
     "startup": Section(("startup.py",)),
     "pipeline": Section(("pipeline.py",)),
     "apply": Section(("apply.py",)),
-    "gpu": Section(("gpu.py",), cuda=True, fenced=True),
+    "gpu": Section(("gpu.py",), cuda=True),
     "frameworks": Section(("frameworks.py", "--write"), ("monai", "onnx", "torchmetrics", "transformers"), writes=True),
 }  # fmt: skip
 

@@ -16,6 +16,7 @@ from segcal.kernels.apply_tables import (
     drop_tables,
     first_guesses,
     function_tables,
+    searched,
     sorting_network,
 )
 
@@ -83,22 +84,44 @@ def test_pieces_of_a_table_meet_its_points():
         assert min(found, float(table[2 * knots + right])) == pytest.approx(expected, abs=1e-6)
 
 
+def test_a_piece_is_found_by_how_many_points_are_below():
+    rng = np.random.default_rng(0)
+    points, heights = np.sort(rng.random(7)).astype(np.float32), np.sort(rng.random(7)).astype(np.float32)
+    (table, _, _), knots = function_tables(
+        "table", [torch.from_numpy(points), torch.from_numpy(heights), torch.zeros(2)], 3
+    )
+    reached, pieces = (part.numpy() for part in searched(table, knots))
+    assert reached[:7].tolist() == points.tolist()
+    assert len(reached) >= 2 * 7
+    assert (reached[7:] == np.inf).all()
+    for p in (*rng.random(50), 0.0, points[0], points[3], 1.0):
+        low, slope, low_height, high_height = pieces[np.searchsorted(points, p)]
+        found = min(max(p - low, 0) * slope + low_height, high_height)
+        assert found == pytest.approx(np.interp(p, points, heights), abs=1e-6)
+
+
 def test_drops_of_sorted_gaps_are_those_of_their_differences():
-    rng, classes = np.random.default_rng(0), 5
-    matrix, bias = rng.random((classes, 4, 4)), rng.random((classes, 4))
-    weight, offset = (table.numpy() for table in drop_tables([torch.from_numpy(matrix), torch.from_numpy(bias)]))
-    gaps = np.sort(np.append(0, rng.random(4) * 6))
+    rng, classes = np.random.default_rng(0), 6
+    matrix, bias = rng.random((classes, 5, 5)), rng.random((classes, 5))
+    fours = drop_tables([torch.from_numpy(matrix), torch.from_numpy(bias)]).numpy()
+    assert fours.shape == (5, 2, classes, 4)
+    gaps = np.sort(np.append(0, rng.random(5) * 6))
+    given = np.append(1, gaps[1:])  # the bias has the place of the first gap
     for winner in range(classes):
-        expected = np.append(0, np.cumsum(matrix[winner] @ np.diff(gaps) + bias[winner]))
-        assert weight[:, :, winner] @ gaps + offset[:, winner] == pytest.approx(expected, abs=1e-5)
+        expected = np.cumsum(matrix[winner] @ np.diff(gaps) + bias[winner])
+        found = fours[:, :, winner].reshape(5, 8)
+        assert found[:, :6] @ given == pytest.approx(expected, abs=1e-5)
+        assert not found[:, 6:].any()
 
 
-def test_maps_lie_by_column_then_row_then_winner():
-    matrix, bias = torch.arange(18.0).reshape(2, 3, 3), torch.arange(6.0).reshape(2, 3)
-    (weight, offset), maps = affine_tables([matrix, bias])
+def test_maps_lie_by_row_then_four_columns_then_winner():
+    matrix, bias = torch.arange(32.0).reshape(2, 4, 4), torch.arange(8.0).reshape(2, 4)
+    fours, maps = affine_tables([matrix, bias])
     assert maps == 2
-    assert weight.shape == (3, 3, 2)
-    assert float(weight[2, 1, 1]) == float(matrix[1, 1, 2])
-    assert float(offset[2, 1]) == float(bias[1, 2])
-    (scale, _), none = affine_tables([torch.tensor([2.0, 3.0]), torch.zeros(2)])
-    assert (scale.tolist(), none) == ([2.0, 3.0], 0)
+    assert fours.shape == (4, 2, 2, 4)  # five columns, of which the first is the bias
+    for row in range(4):
+        for winner in range(2):
+            given = fours[row, :, winner].flatten().tolist()
+            assert given == [float(bias[winner, row]), *matrix[winner, row].tolist(), 0, 0, 0]
+    scale, none = affine_tables([torch.tensor([2.0, 3.0]), torch.tensor([[4.0, 5.0]])])
+    assert (scale.tolist(), none) == ([2.0, 3.0, 4.0, 5.0], 0)

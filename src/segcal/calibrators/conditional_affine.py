@@ -65,8 +65,7 @@ class ConditionalAffine(AffineCalibrator):
         if self.preserves == "order":
             return FusedPlan("drops", (self.weight, self.bias), keeps=True)
         classes = torch.arange(self.num_classes, device=self.weight.device)
-        place = classes.repeat(self.num_classes, 1)
-        place[:, 0], place[classes, classes] = classes, torch.zeros_like(classes)
+        place = torch.where(classes == 0, classes[:, None], classes).where(classes != classes[:, None], 0)
         weight, drops = nn.functional.pad(self.weight, (1, 0, 1, 0)), nn.functional.pad(self.bias, (1, 0))
         expert = classes[:, None, None]
         tables = (weight[expert, place[:, :, None], place[:, None]], -drops[expert[..., 0], place])

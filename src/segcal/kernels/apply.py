@@ -14,9 +14,9 @@ from segcal.checks import check_finite
 from segcal.kernels.plan import FusedPlan
 from segcal.numerics import compute_dtype
 
-# A program of a GPU holds all classes of its voxels; of forms that multiply or sort, less.
-MOST_CLASSES = {"affine": 64, "drops": 64, "mixture": 512, "table": 512, "curves": 512}
-MOST_SCALED = 512
+# A thread of a GPU holds all classes of its voxels; of forms that multiply or sort, less.
+MOST_CLASSES = {"affine": 64, "drops": 32, "mixture": 192, "table": 192, "curves": 512}
+MOST_SCALED = 192
 # What the CPU computes in float64 too. Other forms keep the order by steps that are monotone in float32.
 WIDE = ("affine", "drops", "curves")
 

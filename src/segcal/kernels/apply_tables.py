@@ -10,15 +10,21 @@ SHIFT, FIRST, PLACES = 15, (127 - 32) << 8, 31 << 8
 LARGEST_SLOPE = 1e30  # times nothing, it is nothing
 
 
-def affine_tables(tables: list[Tensor]) -> tuple[tuple[Tensor, Tensor], int]:
-    """Return weights and biases, and how many maps there are: 0 for a diagonal.
+def fours(numbers: Tensor) -> Tensor:
+    """Return float32 numbers four by four, the fours of the second axis: ``(a, b, c)`` as ``(a, b / 4, c, 4)``."""
+    filled = torch.nn.functional.pad(numbers.float(), (0, 0, 0, -numbers.shape[1] % 4))
+    return filled.unflatten(1, (-1, 4)).movedim(2, -1).contiguous()
 
-    Maps of winners lie next to each other, within rows, within columns.
+
+def affine_tables(tables: list[Tensor]) -> tuple[Tensor, int]:
+    """Return weights, and how many maps there are: 0 for a diagonal, of which there are factors and then biases.
+
+    Maps of winners lie next to each other, within fours of columns, within rows; the first column is the bias.
     """
-    weight, bias = (table.float().movedim(0, -1) for table in tables)
-    maps = 0 if weight.ndim == 1 else weight.shape[-1]
-    weight = weight.transpose(0, 1) if maps else weight
-    return (weight.contiguous(), bias.contiguous()), maps
+    weight, bias = tables
+    if weight.ndim == 1:
+        return torch.cat([weight, bias[0]]).float(), 0
+    return fours(torch.cat([bias[..., None], weight], -1).permute(1, 2, 0)), len(weight)
 
 
 def sorting_network(size: int) -> list[int]:
@@ -37,16 +43,15 @@ def sorting_network(size: int) -> list[int]:
     return found
 
 
-def drop_tables(tables: list[Tensor]) -> tuple[Tensor, Tensor]:
-    """Return weights by rank, sorted gap and winner, and biases by rank and winner.
+def drop_tables(tables: list[Tensor]) -> Tensor:
+    """Return weights by rank, sorted gap (in fours) and winner, with biases in place of the first gap, which is 0.
 
     A rank is lower than the first by the sum of the drops above it, of which each is a map of the differences of
     sorted gaps; what a gap adds is the difference of what the steps to it and from it add.
     """
-    weight = torch.nn.functional.pad(tables[0].cumsum(1), (0, 0, 1, 0))  # (winner, rank, step)
-    of_gap = torch.nn.functional.pad(weight, (1, 0)) - torch.nn.functional.pad(weight, (0, 1))
-    bias = torch.nn.functional.pad(tables[1].cumsum(1), (1, 0))
-    return of_gap.permute(1, 2, 0).float().contiguous(), bias.T.float().contiguous()
+    weight = tables[0].cumsum(1)  # (winner, rank, step)
+    of_gap = weight - torch.nn.functional.pad(weight[..., 1:], (0, 1))
+    return fours(torch.cat([tables[1].cumsum(1)[..., None], of_gap], -1).permute(1, 2, 0))
 
 
 def function_tables(form: str, tables: list[Tensor], classes: int) -> tuple[tuple[Tensor, Tensor, Tensor], int]:
@@ -60,6 +65,17 @@ def function_tables(form: str, tables: list[Tensor], classes: int) -> tuple[tupl
     # Where points coincide, whatever is above has the higher value.
     slopes = torch.where(widths > 0, heights.diff() / widths, LARGEST_SLOPE).clamp(max=LARGEST_SLOPE)
     return (torch.cat([points, points.new_zeros(1), slopes, heights]), first_guesses(points), numbers), len(points)
+
+
+def searched(table: Tensor, knots: int) -> tuple[Tensor, Tensor]:
+    """Return the points of a table, with more that no probability reaches, and the piece below each number of points.
+
+    A piece is four numbers: start, slope, height of the start, height of the end. Before the first point and after the
+    last it is the next one.
+    """
+    points, slopes, heights = table[:knots], table[knots + 1 : 2 * knots], table[2 * knots :]
+    pieces = torch.stack([points[:-1], slopes, heights[:-1], heights[1:]], 1)
+    return torch.cat([points, torch.full_like(points, torch.inf)]), torch.cat([pieces[:1], pieces, pieces[-1:]])
 
 
 def first_guesses(points: Tensor) -> Tensor:
@@ -100,7 +116,7 @@ def curve_tables(plan: FusedPlan, tables: list[Tensor], around: Tensor) -> tuple
         torch.stack([slope, knots, widths], 1).float().contiguous(),
         torch.cat([empty.reshape(0, 3), *terms]).float().contiguous(),
         torch.cat([empty.reshape(0, len(base)), *steps]).float().contiguous(),
-        pairs.clamp(min=0).permute(2, 1, 0).float().contiguous(),
+        fours(pairs.clamp(min=0).permute(1, 2, 0)),
     )
     pieces, contexts, groups = sum(plan.spans) - len(plan.spans), len(plan.spans), -(-len(base) // plan.group)
     return given, (len(base), pieces, contexts, len(pairs), plan.group, groups)

@@ -1,14 +1,19 @@
-"""Calibrators on a CUDA device in one pass: a program reads all classes of a block of voxels, maps them, writes them.
+"""Calibrators on a CUDA device in one pass: a thread reads all classes of its voxels, maps them, writes them.
 
-The forms are those of :mod:`segcal.kernels.plan`. A thread holds all (up to 64) classes of its voxels, padded to a
-power of two; padded ones stay at minus infinity. Maps that differ by winner lie with the winners next to each other,
-so that voxels of a warp which have different ones still read from one line. Mixtures and tables need no sorting: they
-are one function of the gap, made of steps that are monotone in floating point. Drops are sorted by a network of
-comparisons, and ranks are found by comparing each class with each.
+The forms are those of :mod:`segcal.kernels.plan`. Weights of maps that differ by winner lie with the winners next to
+each other, so that voxels of a warp which have different ones still read from one line, and four in a row. Where there
+are many classes, scores of matrices and curves are computed twice, in loops, and not held. Drops are sorted by a
+network of comparisons, and ranks are found by comparing each class with each. Mixtures and tables are in
+:mod:`segcal.kernels.function_triton`.
 
 All types are computed in float32; the result is rounded to the type that is asked for, and the winner's lead is given
 in it.
 """
+# ruff: noqa: RUF005 - of tuples, Triton knows sums only
+# mypy: disable-error-code="assignment, var-annotated"
+# A tuple grows in loops that are unrolled.
+
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -16,273 +21,257 @@ import triton.language as tl
 from torch import Tensor
 
 from segcal.kernels.apply_tables import (
-    FIRST,
-    PLACES,
-    SHIFT,
     affine_tables,
     curve_tables,
     drop_tables,
     function_tables,
+    searched,
     sorting_network,
 )
-from segcal.kernels.exponential import FLOOR_32
+from segcal.kernels.function_triton import mixture, table_of_function
 from segcal.kernels.plan import CENTRES, LEAD_UNITS, FusedPlan
-from segcal.kernels.triton_arithmetic import exp_below_zero
+from segcal.kernels.triton_classes import (
+    largest,
+    load_masked,
+    log_sum,
+    look_up_four,
+    read_classes,
+    scan_classes,
+    weighted_sum,
+    write_classes,
+    write_twice,
+)
 
-LARGEST_LOGIT = tl.constexpr(1e10)
-WARPS = 2
-_SHIFT, _FIRST, _PLACES = tl.constexpr(SHIFT), tl.constexpr(FIRST), tl.constexpr(PLACES)
-_FLOOR = tl.constexpr(float(FLOOR_32))
-# Numbers that a thread holds of its voxels; twice as many where one map serves all, since a weight then serves several.
-HELD = 32
-MOST_HELD = 64  # where there are more classes, several threads share a voxel
-# The strides of voxels are one nearly always. The compiler must not know it: it would give a thread neighbouring
-# voxels, and where these are few, spread the classes of a voxel over several threads.
-UNKNOWN = ["z_voxel", "out_voxel"]
-
-
-@triton.jit
-def _places(image, voxel, image_stride, class_stride, voxel_stride, CP: tl.constexpr):
-    """Return where the classes of voxels are, ``(voxels, classes)``."""
-    k = tl.arange(0, CP).to(tl.int64)
-    return image * image_stride + voxel[:, None] * voxel_stride + k[None, :] * class_stride
+WARPS = 4
+_WHOLE = tl.constexpr(2.0**23)
+MOST_TWICE = 32  # classes of which a thread has two voxels, where one map serves both
+MOST_UNROLLED = tl.constexpr(32)  # rows of a matrix, and curves; where there are more, a loop goes through them
 
 
 @triton.jit
-def _read(z_ptr, bad_ptr, at, inside, C: tl.constexpr, CP: tl.constexpr):
-    """Return logits of a block, the largest, and its class; note numbers that cannot be computed with."""
-    k = tl.arange(0, CP)
-    live = inside[:, None] & (k < C)[None, :]
-    other = tl.where((k < C)[None, :], 0.0, -float("inf"))
-    z = tl.load(z_ptr + at, mask=live, other=0.0).to(tl.float32) + other
-    wrong = tl.max((live & ~(tl.abs(z) <= LARGEST_LOGIT)).to(tl.int32), 1)
-    tl.store(bad_ptr + 0 * wrong, 1, mask=wrong > 0)
-    top = tl.max(z, 1)
-    # Where nothing can be computed with no class is the largest, and tables must not be read past their end.
-    return z, top, tl.min(tl.where(z == top[:, None], k[None, :], C - 1), 1)
-
-
-@triton.jit
-def _write(out_ptr, at, inside, s, own, log, winner, lead, C: tl.constexpr, CP: tl.constexpr, KEEPS: tl.constexpr,
-           NORMALISES: tl.constexpr):  # fmt: skip
-    """Write scores, normalised; the winner, with its `own`, is kept where only rounding made it another class."""
-    k = tl.arange(0, CP)
-    if NORMALISES:
-        s = (s - log[:, None]).to(out_ptr.dtype.element_ty).to(tl.float32)
-        if KEEPS:
-            own = (own - log).to(out_ptr.dtype.element_ty).to(tl.float32)
-            before = tl.max(tl.where(k[None, :] < winner[:, None], s, -float("inf")), 1)
-            limit = tl.where(
-                before >= own, (own + own * lead).to(out_ptr.dtype.element_ty).to(tl.float32), float("inf")
-            )
-            s = tl.where(k[None, :] == winner[:, None], s, tl.minimum(s, limit[:, None]))
-    tl.store(out_ptr + at, s.to(out_ptr.dtype.element_ty), mask=inside[:, None] & (k < C)[None, :])
-
-
-@triton.jit
-def _logarithm(s, own, C: tl.constexpr, CP: tl.constexpr):
-    """Return the logarithm of the sum of exponentials, of which `own` is the largest."""
-    live = (tl.arange(0, CP) < C)[None, :]
-    return own + tl.log(tl.sum(tl.where(live, tl.exp(s - own[:, None]), 0.0), 1))
-
-
-@triton.jit
-def _weights(ptr, winner, live, C: tl.constexpr, CP: tl.constexpr, E: tl.constexpr):
-    """Return the weights of all classes, ``(1 or voxels, classes)``, of `E` maps that lie next to each other."""
-    k = tl.arange(0, CP)
-    if E == 1:
-        found = tl.load(ptr + k, mask=k < C, other=0.0)[None, :]
-    else:
-        found = tl.load((ptr + winner)[:, None] + k[None, :] * E, mask=live, other=0.0)
-    return found
-
-
-@triton.jit(do_not_specialize=UNKNOWN)
 def _affine(
-    z_ptr, out_ptr, bad_ptr, weight_ptr, bias_ptr, n, z_image, z_class, z_voxel, out_image, out_class, out_voxel, lead,
-    C: tl.constexpr, CP: tl.constexpr, BLOCK: tl.constexpr, KEEPS: tl.constexpr, NORMALISES: tl.constexpr,
-    CENTRE: tl.constexpr, E: tl.constexpr,
+    z_ptr, out_ptr, bad_ptr, weight_ptr, n, z_image, z_class, z_voxel, out_image, out_class, out_voxel, lead,
+    C: tl.constexpr, BLOCK: tl.constexpr, KEEPS: tl.constexpr, NORMALISES: tl.constexpr, CENTRE: tl.constexpr,
+    E: tl.constexpr,
 ):  # fmt: skip
     """Apply the matrix of every voxel's map; a diagonal where there are none."""
-    image, k = tl.program_id(1).to(tl.int64), tl.arange(0, CP)
-    voxel = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    inside, live = voxel < n, (k < C)[None, :]
-    z, top, winner = _read(z_ptr, bad_ptr, _places(image, voxel, z_image, z_class, z_voxel, CP), inside, C, CP)
-    start = z_ptr + image * z_image + voxel * z_voxel
-    centre, more = tl.zeros([BLOCK], tl.float32), tl.zeros([BLOCK], tl.float32)
-    if CENTRE == 1 or CENTRE == 2:
-        centre = top
+    image, voxel = tl.program_id(1).to(tl.int64), tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = voxel < n
+    z, top, winner = read_classes(z_ptr, bad_ptr, image * z_image + voxel * z_voxel, z_class, inside, C)
+    x, more = (top,), 0.0  # the first is the place of the bias
     if CENTRE == 2:
-        more = tl.log(tl.sum(tl.exp(z - top[:, None]), 1))
-    if CENTRE == 3:
-        centre = tl.load(start + tl.cast(C - 1, tl.int64) * z_class, mask=inside, other=0.0).to(tl.float32)
-    if E == 0:
-        x = tl.where(live, (z - centre[:, None]) - more[:, None], 0.0)
-        s = x * tl.load(weight_ptr + k, mask=k < C, other=0.0)[None, :]
-        s += tl.load(bias_ptr + k, mask=k < C, other=0.0)[None, :]
-    else:
-        # Zeros of z's own: others would lie with the classes of a voxel in several threads.
-        s = _weights(bias_ptr, winner, live, C, CP, E) + tl.minimum(tl.abs(z), 0.0)
-        for j in range(C):
-            x = tl.load(start + tl.cast(j, tl.int64) * z_class, mask=inside, other=0.0).to(tl.float32)
-            s += ((x - centre) - more)[:, None] * _weights(weight_ptr + j * C * E, winner, live, C, CP, E)
-    s = tl.where(live, s, -float("inf"))
-    own = tl.max(s, 1)
-    log = _logarithm(s, own, C, CP)
-    at = _places(image, voxel, out_image, out_class, out_voxel, CP)
-    _write(out_ptr, at, inside, s, own, log, winner, lead, C, CP, KEEPS, NORMALISES)
+        more = log_sum(z, top, C)
+    for k in tl.static_range(C):
+        if CENTRE == 0:
+            x = x + (z[k],)
+        elif CENTRE == 3:
+            x = x + (z[k] - z[C - 1],)
+        else:
+            x = x + ((z[k] - top) - more,)
+    rows = weight_ptr + 4 * (winner if E > 1 else 0 * winner)
+    start = image * out_image + voxel * out_voxel
+    if E > 0 and C > MOST_UNROLLED:
+        write_twice(out_ptr, start, out_class, inside, _row, (rows, x), (C, E), winner, lead, C, KEEPS, NORMALISES)
+        return
+    s = ()
+    for k in tl.static_range(C):
+        if E == 0:
+            s = s + (x[k + 1] * tl.load(weight_ptr + k) + tl.load(weight_ptr + C + k),)
+        else:
+            s = s + (_row(k, (rows, x), (C, E)),)
+    own = largest(s, C)
+    log = own + log_sum(s, own, C)
+    write_classes(out_ptr, start, out_class, inside, s, own, log, winner, lead, C, KEEPS, NORMALISES)
 
 
-@triton.jit(do_not_specialize=UNKNOWN)
-def _function(
-    z_ptr, out_ptr, bad_ptr, points_ptr, guess_ptr, numbers_ptr, n, z_image, z_class, z_voxel, out_image, out_class,
-    out_voxel, lead, C: tl.constexpr, CP: tl.constexpr, BLOCK: tl.constexpr, KEEPS: tl.constexpr,
-    NORMALISES: tl.constexpr, KNOTS: tl.constexpr,
-):  # fmt: skip
-    """Take the logarithm of a mixture of probabilities, or of a table at a probability."""
-    image, k = tl.program_id(1).to(tl.int64), tl.arange(0, CP)
-    voxel = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    inside, live = voxel < n, (k < C)[None, :]
-    z, top, winner = _read(z_ptr, bad_ptr, _places(image, voxel, z_image, z_class, z_voxel, CP), inside, C, CP)
-    gap = z - top[:, None]
-    e = tl.where(live & (gap > _FLOOR), exp_below_zero(gap), 0.0)
-    if KNOTS == 0:
-        tempered = tl.where(live, exp_below_zero(gap * tl.load(numbers_ptr)), 0.0)
-        first = tl.load(numbers_ptr + 1) / tl.sum(tempered, 1)
-        second = tl.load(numbers_ptr + 2) / tl.sum(e, 1)
-        s = tl.log(tempered * first[:, None] + e * second[:, None] + tl.load(numbers_ptr + 3))
-        own = tl.max(s, 1)
-        log = 0.0 * top  # probabilities that are mixed sum to one
-    else:
-        p = e * (1.0 / tl.sum(e, 1))[:, None]
-        low_half = p <= 0.5
-        place = (tl.where(low_half, p, 1.0 - p).to(tl.int32, bitcast=True) >> _SHIFT) - _FIRST
-        place = tl.minimum(tl.maximum(place, 0), _PLACES - 1)
-        below = tl.load(guess_ptr + tl.where(low_half, place, 2 * _PLACES - 1 - place))
-        step = tl.load(guess_ptr + 2 * _PLACES)
-        while step > 0:
-            further = below + step
-            point = tl.load(points_ptr + tl.minimum(further, KNOTS) - 1)
-            below = tl.where((further <= KNOTS) & (point < p), further, below)
-            step = step // 2
-        right = points_ptr + tl.minimum(tl.maximum(below, 1), KNOTS - 1)
-        low, slope = tl.load(right - 1), tl.load(right + KNOTS)
-        low_height, high_height = tl.load(right + 2 * KNOTS - 1), tl.load(right + 2 * KNOTS)
-        # Rounding may lift the end of a piece above the start of the next.
-        found = tl.minimum(tl.maximum(p - low, 0.0) * slope + low_height, high_height)
-        s = tl.log(tl.maximum(found + tl.load(numbers_ptr) * p, tl.load(numbers_ptr + 1)))
-        own = tl.max(s, 1)
-        s = tl.where(k[None, :] == winner[:, None], s, tl.minimum(s, own[:, None] - lead))
-        log = _logarithm(s, own, C, CP)
-    at = _places(image, voxel, out_image, out_class, out_voxel, CP)
-    _write(out_ptr, at, inside, s, own, log, winner, lead, C, CP, KEEPS, NORMALISES)
+@triton.jit
+def _row(k, given, SIZES: tl.constexpr):
+    """Return what the row of a matrix makes of a voxel."""
+    rows, x = given
+    C: tl.constexpr = SIZES[0]
+    E: tl.constexpr = SIZES[1]
+    return weighted_sum(rows + k * (((C + 4) // 4) * E * 4), x, C + 1, E)
 
 
 @triton.jit
 def _exchanged(values, i: tl.constexpr, j: tl.constexpr):
     """Return values with the smaller of two first."""
     low, high = tl.minimum(values[i], values[j]), tl.maximum(values[i], values[j])
-    return values[:i] + (low,) + values[i + 1 : j] + (high,) + values[j + 1 :]  # noqa: RUF005 - Triton knows sums only
+    return values[:i] + (low,) + values[i + 1 : j] + (high,) + values[j + 1 :]
 
 
-@triton.jit(do_not_specialize=UNKNOWN)
+@triton.jit
+def _halved(values, bit, N: tl.constexpr):
+    """Return of every two neighbours the second where a bit is set."""
+    found = ()
+    for i in tl.static_range(N // 2):
+        found = found + (tl.where(bit, values[2 * i + 1], values[2 * i]),)
+    if N % 2 == 1:
+        found = found + (values[N - 1],)
+    return found
+
+
+@triton.jit
 def _drops(
-    z_ptr, out_ptr, bad_ptr, weight_ptr, bias_ptr, n, z_image, z_class, z_voxel, out_image, out_class, out_voxel, lead,
-    C: tl.constexpr, CP: tl.constexpr, BLOCK: tl.constexpr, KEEPS: tl.constexpr, NORMALISES: tl.constexpr,
-    NETWORK: tl.constexpr,
+    z_ptr, out_ptr, bad_ptr, weight_ptr, n, z_image, z_class, z_voxel, out_image, out_class, out_voxel, lead,
+    C: tl.constexpr, BLOCK: tl.constexpr, KEEPS: tl.constexpr, NORMALISES: tl.constexpr, NETWORK: tl.constexpr,
 ):  # fmt: skip
     """Map the sorted gaps by the matrix of the winner, and give every class what its rank has."""
-    image, k = tl.program_id(1).to(tl.int64), tl.arange(0, CP)
-    voxel = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    image, voxel = tl.program_id(1).to(tl.int64), tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = voxel < n
-    z, top, winner = _read(z_ptr, bad_ptr, _places(image, voxel, z_image, z_class, z_voxel, CP), inside, C, CP)
-    start = z_ptr + image * z_image + voxel * z_voxel
-    rank = tl.zeros(z.shape, tl.int32)
-    gaps = ()
-    for d in tl.static_range(C):
-        other = tl.load(start + tl.cast(d, tl.int64) * z_class, mask=inside, other=0.0).to(tl.float32)
-        rank += ((other[:, None] > z) | ((other[:, None] == z) & (d < k)[None, :])).to(tl.int32)
-        gaps = gaps + (top - other,)  # type: ignore[assignment]  # noqa: RUF005
+    z, top, winner = read_classes(z_ptr, bad_ptr, image * z_image + voxel * z_voxel, z_class, inside, C)
+    gaps, ranks = (), ()
+    for k in tl.static_range(C):
+        gaps, ranks = gaps + (top - z[k],), ranks + (0.0 * top + k,)
+    for i in tl.static_range(C - 1):
+        rank, after = ranks[i], ()
+        for j in tl.static_range(i + 1, C):
+            above = (z[j] > z[i]).to(tl.float32)
+            rank += above
+            after = after + (ranks[j] - above,)
+        ranks = ranks[:i] + (rank,) + after
     for pair in tl.static_range(len(NETWORK) // 2):
         gaps = _exchanged(gaps, NETWORK[2 * pair], NETWORK[2 * pair + 1])
-    s = tl.zeros(z.shape, tl.float32)
-    least = tl.zeros([BLOCK], tl.float32)
-    for r in range(1, C):
-        drop = tl.load(bias_ptr + r * C + winner)
-        row = weight_ptr + r * C * C + winner
-        for j in tl.static_range(1, C):
-            drop += gaps[j] * tl.load(row + j * C)
+    least = 0.0 * top
+    of_rank = (least,)
+    for r in tl.static_range(1, C):
+        drop = weighted_sum(weight_ptr + ((r - 1) * ((C + 3) // 4) * C + winner) * 4, gaps, C, C)
         least = tl.maximum(least, drop)  # rounding need not be monotone
-        s = tl.where(rank == r, -least[:, None], s)
-    s = tl.where((k < C)[None, :], s, -float("inf"))
-    own = tl.max(s, 1)
-    log = _logarithm(s, own, C, CP)
-    at = _places(image, voxel, out_image, out_class, out_voxel, CP)
-    _write(out_ptr, at, inside, s, own, log, winner, lead, C, CP, KEEPS, NORMALISES)
+        of_rank = of_rank + (-least,)
+    s = ()
+    for k in tl.static_range(C):
+        rank = (ranks[k] + _WHOLE).to(tl.int32, bitcast=True)  # whose last bits are the number
+        found = _halved(of_rank, (rank & 1) != 0, C)
+        found = _halved(found, (rank & 2) != 0, (C + 1) // 2)
+        found = _halved(found, (rank & 4) != 0, (C + 3) // 4)
+        found = _halved(found, (rank & 8) != 0, (C + 7) // 8)
+        found = _halved(found, (rank & 16) != 0, (C + 15) // 16)
+        s = s + (found[0],)
+    own = largest(s, C)
+    log = own + log_sum(s, own, C)
+    start = image * out_image + voxel * out_voxel
+    write_classes(out_ptr, start, out_class, inside, s, own, log, winner, lead, C, KEEPS, NORMALISES)
 
 
-@triton.jit(do_not_specialize=UNKNOWN)
+@triton.jit
+def _curve(k, given, SIZES: tl.constexpr):
+    """Return how much lower a class is than the winner, by a curve of its gap."""
+    z, top, winner, pairs_ptr, ramps_ptr, slopes = given
+    C: tl.constexpr = SIZES[0]
+    RAMPS: tl.constexpr = SIZES[1]
+    WINNERS: tl.constexpr = SIZES[2]
+    GROUP: tl.constexpr = SIZES[3]
+    GROUPS: tl.constexpr = SIZES[4]
+    if C > MOST_UNROLLED:
+        start, stride, inside = z
+        gap = top - load_masked(start + tl.cast(k, tl.int64) * stride, inside)
+    else:
+        gap = top - z[k]
+    score = 0.0 * top
+    fours = (0.0, 0.0, 0.0, 0.0)
+    for g in tl.static_range(GROUPS):
+        if WINNERS > 0 and g % 4 == 0:
+            of = winner if WINNERS > 1 else 0 * winner
+            fours = look_up_four(pairs_ptr + ((k * ((GROUPS + 3) // 4) + g // 4) * WINNERS + of) * 4)
+        for j in tl.static_range(g * GROUP, min(RAMPS, (g + 1) * GROUP)):
+            ramp = tl.minimum(tl.maximum(gap - tl.load(ramps_ptr + 3 * j + 1), 0.0), tl.load(ramps_ptr + 3 * j + 2))
+            score -= (slopes[j] + fours[g % 4]) * ramp
+    return score
+
+
+@triton.jit
 def _curves(
     z_ptr, out_ptr, bad_ptr, around_ptr, ramps_ptr, terms_ptr, steps_ptr, pairs_ptr, n, z_image, z_class, z_voxel,
-    out_image, out_class, out_voxel, lead, C: tl.constexpr, CP: tl.constexpr, BLOCK: tl.constexpr, KEEPS: tl.constexpr,
+    out_image, out_class, out_voxel, lead, C: tl.constexpr, BLOCK: tl.constexpr, KEEPS: tl.constexpr,
     NORMALISES: tl.constexpr, RAMPS: tl.constexpr, TERMS: tl.constexpr, CONTEXTS: tl.constexpr, WINNERS: tl.constexpr,
     GROUP: tl.constexpr, GROUPS: tl.constexpr,
 ):  # fmt: skip
     """Lower every class by a curve of its gap, which changes with what is around."""
-    image, k = tl.program_id(1).to(tl.int64), tl.arange(0, CP)
-    voxel = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    inside, live = voxel < n, (k < C)[None, :]
-    z, top, winner = _read(z_ptr, bad_ptr, _places(image, voxel, z_image, z_class, z_voxel, CP), inside, C, CP)
-    gap = tl.where(live, top[:, None] - z, 0.0)
+    image, voxel = tl.program_id(1).to(tl.int64), tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = voxel < n
+    if C > MOST_UNROLLED:
+        z = (z_ptr + image * z_image + voxel * z_voxel, z_class, inside)
+        top, winner = scan_classes(z[0], z_class, bad_ptr, inside, C)
+    else:
+        z, top, winner = read_classes(z_ptr, bad_ptr, image * z_image + voxel * z_voxel, z_class, inside, C)
     shares = ()
     for t in tl.static_range(TERMS):
         number = tl.load(terms_ptr + 3 * t).to(tl.int64)
         u = tl.load(around_ptr + (image * CONTEXTS + number) * n + voxel, mask=inside, other=0.0)
         share = (u - tl.load(terms_ptr + 3 * t + 1)) * tl.load(terms_ptr + 3 * t + 2)
-        shares = shares + (tl.minimum(tl.maximum(share, 0.0), 1.0),)  # type: ignore[assignment]  # noqa: RUF005
-    s = tl.zeros_like(gap)
-    for g in range(GROUPS):
-        pair = _weights(pairs_ptr + g * C * WINNERS, winner, live, C, CP, WINNERS) if WINNERS > 0 else 0.0
-        for j in range(g * GROUP, tl.minimum(RAMPS, (g + 1) * GROUP)):
-            slope = tl.zeros([BLOCK], tl.float32) + tl.load(ramps_ptr + 3 * j)
-            for t in tl.static_range(TERMS):
-                slope += shares[t] * tl.load(steps_ptr + t * RAMPS + j)
-            ramp = tl.minimum(tl.maximum(gap - tl.load(ramps_ptr + 3 * j + 1), 0.0), tl.load(ramps_ptr + 3 * j + 2))
-            slope = tl.maximum(slope, 0.0)
-            s -= (slope[:, None] + pair if WINNERS > 0 else slope[:, None]) * ramp
-    s = tl.where(live, s, -float("inf"))
-    own = tl.max(s, 1)
-    log = _logarithm(s, own, C, CP)
-    at = _places(image, voxel, out_image, out_class, out_voxel, CP)
-    _write(out_ptr, at, inside, s, own, log, winner, lead, C, CP, KEEPS, NORMALISES)
+        shares = shares + (tl.minimum(tl.maximum(share, 0.0), 1.0),)
+    slopes = ()
+    for j in tl.static_range(RAMPS):
+        slope = 0.0 * top + tl.load(ramps_ptr + 3 * j)
+        for t in tl.static_range(TERMS):
+            slope += shares[t] * tl.load(steps_ptr + t * RAMPS + j)
+        slopes = slopes + (tl.maximum(slope, 0.0),)
+    given = (z, top, winner, pairs_ptr, ramps_ptr, slopes)
+    sizes: tl.constexpr = (C, RAMPS, WINNERS, GROUP, GROUPS)
+    start = image * out_image + voxel * out_voxel
+    if C > MOST_UNROLLED:
+        write_twice(out_ptr, start, out_class, inside, _curve, given, sizes, winner, lead, C, KEEPS, NORMALISES)
+    else:
+        s = ()
+        for k in tl.static_range(C):
+            s = s + (_curve(k, given, sizes),)
+        own = largest(s, C)
+        log = own + log_sum(s, own, C)
+        write_classes(out_ptr, start, out_class, inside, s, own, log, winner, lead, C, KEEPS, NORMALISES)
+
+
+class Prepared(NamedTuple):
+    """A kernel and what it is given beside the logits.
+
+    Attributes:
+        kernel: of the form of the plan.
+        tables: as it reads them.
+        sizes: of the tables, known to the compiler.
+        keeps: whether the decision must survive the rounding of the result.
+        fused: whether multiplications and additions may be one.
+        one_map: whether the same numbers are used for all voxels.
+    """
+
+    kernel: Any
+    tables: tuple[Tensor, ...]
+    sizes: tuple[Any, ...]
+    keeps: bool
+    fused: bool = True
+    one_map: bool = False
+
+
+def prepare(plan: FusedPlan, logits: Tensor, around: Tensor | None) -> Prepared:
+    """Return the kernel of a plan with its tables, for logits ``(images, C, n)``."""
+    tables, classes = [table.to(logits.device) for table in plan.tables], logits.shape[1]
+    if plan.form == "curves":
+        assert around is not None
+        return Prepared(_curves, *curve_tables(plan, tables, around), plan.keeps)
+    if plan.form == "drops":
+        return Prepared(_drops, (drop_tables(tables),), (tuple(sorting_network(classes)),), plan.keeps)
+    if plan.form == "affine":
+        weights, maps = affine_tables(tables)
+        return Prepared(_affine, (weights,), (CENTRES.index(plan.centre), maps), plan.keeps, one_map=maps < 2)
+    (table, guesses, numbers), knots = function_tables(plan.form, tables, classes)
+    if plan.form == "mixture":
+        return Prepared(mixture, (numbers,), (), plan.keeps, fused=False)
+    return Prepared(table_of_function, (*searched(table, knots), guesses, numbers), (), plan.keeps, fused=False)
+
+
+def launch(prepared: Prepared, logits: Tensor, out: Tensor, bad: Tensor, normalises: bool) -> None:
+    """Fill `out` ``(images, C, n)``, which may be `logits` itself, and `bad` where logits cannot be computed with."""
+    images, classes, voxels = logits.shape
+    block = 32 * WARPS * (2 if prepared.one_map and classes <= MOST_TWICE else 1)
+    prepared.kernel[triton.cdiv(voxels, block), images](
+        logits, out, bad, *prepared.tables, voxels, *logits.stride(), *out.stride(),
+        LEAD_UNITS * torch.finfo(out.dtype).eps, classes, block, prepared.keeps, normalises, *prepared.sizes,
+        num_warps=WARPS, enable_fp_fusion=prepared.fused,
+    )  # fmt: skip
 
 
 def apply_plan(plan: FusedPlan, logits: Tensor, out: Tensor, around: Tensor | None, normalises: bool) -> bool:
     """Fill `out` ``(images, C, n)``, which may be `logits` itself; return whether all logits can be computed with."""
-    images, classes, voxels = logits.shape
     if logits.numel() == 0:
         return True
     bad = torch.zeros(1, dtype=torch.int32, device=logits.device)
-    where = (voxels, *logits.stride(), *out.stride(), LEAD_UNITS * torch.finfo(out.dtype).eps, classes)
-    tables = [table.to(logits.device) for table in plan.tables]
-    padded = triton.next_power_of_2(classes)
-    held = HELD * (2 if plan.form == "affine" and (tables[0].ndim == 1 or len(tables[0]) == 1) else 1)
-    block = 32 * WARPS * min(4, max(1, held // padded))
-    block = min(block, max(1, 32 * WARPS * MOST_HELD // padded))
-    grid = (triton.cdiv(voxels, block), images)
-    sizes = (padded, block, plan.keeps, normalises)
-    if plan.form == "curves":
-        assert around is not None
-        given, steps = curve_tables(plan, tables, around)
-        _curves[grid](logits, out, bad, *given, *where, *sizes, *steps, num_warps=WARPS)
-    elif plan.form == "drops":
-        given = drop_tables(tables)
-        _drops[grid](logits, out, bad, *given, *where, *sizes, tuple(sorting_network(classes)), num_warps=WARPS)
-    elif plan.form == "affine":
-        given, maps = affine_tables(tables)
-        centre = CENTRES.index(plan.centre)
-        _affine[grid](logits, out, bad, *given, *where, *sizes, centre, maps, num_warps=WARPS)
-    else:
-        given, knots = function_tables(plan.form, tables, classes)
-        _function[grid](logits, out, bad, *given, *where, *sizes, knots, num_warps=WARPS, enable_fp_fusion=False)
+    launch(prepare(plan, logits, around), logits, out, bad, normalises)
     return not bool(bad)

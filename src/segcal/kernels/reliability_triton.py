@@ -7,6 +7,7 @@ programs share; whole numbers do not depend on the order. All other sums are a p
 order, so that results are the same every time.
 """
 
+import functools
 import math
 from collections.abc import Iterator, Sequence
 
@@ -181,9 +182,7 @@ def count_voxels(
     # No more voxels than this are added in one table.
     most = triton.cdiv(programs, TABLES) * triton.cdiv(triton.cdiv(voxels, BLOCK), programs) * BLOCK
     scale = 2.0 ** (61 - math.ceil(math.log2(most)))
-    sizes = [*layout.bins, layout.class_bins]
-    bins = torch.tensor(sizes, dtype=torch.int32, device=device)
-    edges = torch.cat([torch.arange(size + 1, dtype=torch.float64) / max(size, 1) for size in sizes]).to(device)
+    bins, edges = _bins((*layout.bins, layout.class_bins), device)
     y = labels.reshape(-1).to(device)
     nothing = [bins if x is None else x for x in (*given, made)]
     _count[(programs,)](
@@ -210,6 +209,13 @@ def count_voxels(
     tables.sums[:], tables.energy[:], tables.offset[:] = parts[4][:3], parts[4][3:5], parts[4][5]
     tables.ignored[:] = round(parts[4][6])
     return tables
+
+
+@functools.lru_cache(maxsize=16)
+def _bins(sizes: tuple[int, ...], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return how many bins each table has, and the edges of all, on the device."""
+    edges = torch.cat([torch.arange(size + 1, dtype=torch.float64) / max(size, 1) for size in sizes])
+    return torch.tensor(sizes, dtype=torch.int32, device=device), edges.to(device)
 
 
 def _places(tables: RawTables, names: Sequence[str]) -> tuple[dict[str, int], int]:

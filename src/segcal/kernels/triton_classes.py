@@ -1,0 +1,203 @@
+"""The classes of a block of voxels on a CUDA device: read, written, and what is common to maps of them.
+
+Classes are a tuple of vectors, so that the compiler unrolls the loops over them: nothing is padded, nothing is read
+twice, and every class stays in a register. Reads and writes are said in the language of the device: in Triton's there
+is no read of four numbers by one thread, and for each of its reads and writes a pass of its compiler takes time that
+is quadratic in the size of the kernel, minutes for a sorted one. Elsewhere, Triton's own are used.
+"""
+# ruff: noqa: RUF005 - of tuples, Triton knows sums only
+# mypy: disable-error-code="assignment"
+# A tuple grows in loops that are unrolled.
+
+import torch
+import triton
+import triton.language as tl
+
+LARGEST_LOGIT = tl.constexpr(1e10)
+_PTX = tl.constexpr(torch.version.hip is None and not triton.knobs.runtime.interpret)
+
+
+@triton.jit
+def load_masked(ptr, inside):
+    """Return numbers as float32, zeros outside."""
+    kind: tl.constexpr = ptr.dtype.element_ty
+    if _PTX:
+        if kind.primitive_bitwidth == 32:
+            bits = tl.inline_asm_elementwise(
+                "{ .reg .pred p; setp.ne.b32 p, $2, 0; mov.b32 $0, 0; @p ld.global.b32 $0, [$1]; }", "=&r,l,r",
+                [ptr.to(tl.int64), inside.to(tl.int32)], dtype=tl.int32, is_pure=True, pack=1,
+            )  # fmt: skip
+        else:
+            bits = tl.inline_asm_elementwise(
+                "{ .reg .pred p; setp.ne.b32 p, $2, 0; mov.b16 $0, 0; @p ld.global.b16 $0, [$1]; }", "=&h,l,r",
+                [ptr.to(tl.int64), inside.to(tl.int32)], dtype=tl.int16, is_pure=True, pack=1,
+            )  # fmt: skip
+        return bits.to(kind, bitcast=True).to(tl.float32)
+    return tl.load(ptr, mask=inside, other=0.0).to(tl.float32)
+
+
+@triton.jit
+def store_masked(ptr, value, inside):
+    """Write numbers, where inside."""
+    kind: tl.constexpr = ptr.dtype.element_ty
+    if _PTX:
+        if kind.primitive_bitwidth == 32:
+            tl.inline_asm_elementwise(
+                "{ .reg .pred p; setp.ne.b32 p, $3, 0; @p st.global.b32 [$1], $2; mov.b32 $0, 0; }", "=r,l,r,r",
+                [ptr.to(tl.int64), value.to(kind).to(tl.int32, bitcast=True), inside.to(tl.int32)],
+                dtype=tl.int32, is_pure=False, pack=1,
+            )  # fmt: skip
+        else:
+            tl.inline_asm_elementwise(
+                "{ .reg .pred p; setp.ne.b32 p, $3, 0; @p st.global.b16 [$1], $2; mov.b32 $0, 0; }", "=r,l,h,r",
+                [ptr.to(tl.int64), value.to(kind).to(tl.int16, bitcast=True), inside.to(tl.int32)],
+                dtype=tl.int32, is_pure=False, pack=1,
+            )  # fmt: skip
+    else:
+        tl.store(ptr, value.to(kind), mask=inside)
+
+
+@triton.jit
+def look_up(ptr):
+    """Return numbers of 32 bits from a table."""
+    if _PTX:
+        bits = tl.inline_asm_elementwise(
+            "ld.global.nc.b32 $0, [$1];", "=r,l", [ptr.to(tl.int64)], dtype=tl.int32, is_pure=True, pack=1
+        )
+        return bits.to(ptr.dtype.element_ty, bitcast=True)
+    return tl.load(ptr)
+
+
+@triton.jit
+def look_up_four(ptr):
+    """Return four numbers that lie in a row from each pointer."""
+    if _PTX:
+        return tl.inline_asm_elementwise(
+            "ld.global.nc.v4.f32 {$0, $1, $2, $3}, [$4];", "=f,=f,=f,=f,l", [ptr.to(tl.int64)],
+            dtype=(tl.float32, tl.float32, tl.float32, tl.float32), is_pure=True, pack=1,
+        )  # fmt: skip
+    return tl.load(ptr), tl.load(ptr + 1), tl.load(ptr + 2), tl.load(ptr + 3)
+
+
+@triton.jit
+def read_classes(z_ptr, bad_ptr, start, stride, inside, C: tl.constexpr):
+    """Return logits of a block by class, the largest, and its class; note numbers that cannot be computed with."""
+    z, wrong = (), inside & ~inside
+    top = tl.where(inside, -float("inf"), 0.0)
+    for k in tl.static_range(C):
+        x = load_masked(z_ptr + tl.cast(k, tl.int64) * stride + start, inside)
+        wrong = wrong | ~(tl.abs(x) <= LARGEST_LOGIT)
+        top = tl.maximum(top, x)
+        z = z + (x,)
+    tl.store(bad_ptr + tl.where(wrong, 0, 0), 1, mask=wrong)
+    # Where nothing can be computed with no class is the largest, and tables must not be read past their end.
+    winner = tl.where(wrong, C - 1, C - 1)
+    for k in tl.static_range(C - 1):
+        winner = tl.where(z[C - 2 - k] == top, C - 2 - k, winner)
+    return z, top, winner
+
+
+@triton.jit
+def scan_classes(start, stride, bad_ptr, inside, C: tl.constexpr):
+    """Return the largest logit and its class, one class after another, as :func:`read_classes` does."""
+    top, wrong = tl.where(inside, -float("inf"), 0.0), inside & ~inside
+    winner = tl.where(inside, 0, 0)
+    for k in range(C):
+        x = load_masked(start + tl.cast(k, tl.int64) * stride, inside)
+        wrong = wrong | ~(tl.abs(x) <= LARGEST_LOGIT)
+        winner = tl.where(x > top, k, winner)
+        top = tl.maximum(top, x)
+    tl.store(bad_ptr + winner * 0, 1, mask=wrong)
+    return top, winner
+
+
+@triton.jit
+def write_classes(out_ptr, start, stride, inside, s, own, log, winner, lead, C: tl.constexpr, KEEPS: tl.constexpr,
+                  NORMALISES: tl.constexpr):  # fmt: skip
+    """Write scores, normalised; the winner, with its `own`, is kept where only rounding made it another class."""
+    kind: tl.constexpr = out_ptr.dtype.element_ty
+    limit = float("inf")
+    if NORMALISES:
+        shown = ()
+        for k in tl.static_range(C):
+            shown = shown + ((s[k] - log).to(kind).to(tl.float32),)
+        if KEEPS:
+            own = (own - log).to(kind).to(tl.float32)
+            first = winner
+            for k in tl.static_range(C):
+                first = tl.where(shown[C - 1 - k] >= own, C - 1 - k, first)
+            lost = first != winner
+            limit = tl.where(lost, own + own * lead, float("inf"))
+    else:
+        shown = s
+    for k in tl.static_range(C):
+        store_masked(out_ptr + tl.cast(k, tl.int64) * stride + start, tl.minimum(shown[k], limit), inside)
+    if NORMALISES and KEEPS:
+        store_masked(out_ptr + winner.to(tl.int64) * stride + start, own, inside & lost)
+
+
+@triton.jit
+def write_twice(out_ptr, start, stride, inside, SCORE: tl.constexpr, given, SIZES: tl.constexpr, winner, lead,
+                C: tl.constexpr, KEEPS: tl.constexpr, NORMALISES: tl.constexpr):  # fmt: skip
+    """Write what :func:`write_classes` does where there are too many scores to hold: each is computed twice."""
+    kind: tl.constexpr = out_ptr.dtype.element_ty
+    own, total = tl.where(inside, -1e30, -1e30), tl.where(inside, 0.0, 0.0)
+    for k in range(C):
+        score = SCORE(k, given, SIZES)
+        more = tl.maximum(own, score)
+        total = total * tl.exp(own - more) + tl.exp(score - more)
+        own = more
+    log = own + tl.log(total) if NORMALISES else 0.0 * own
+    own = (own - log).to(kind).to(tl.float32)
+    first, place = 0 * winner + C, start
+    for k in range(C):
+        shown = (SCORE(k, given, SIZES) - log).to(kind).to(tl.float32)
+        first = tl.minimum(first, tl.where(shown >= own, k, C))
+        store_masked(out_ptr + place, shown, inside)
+        place += stride
+    if NORMALISES and KEEPS:
+        lost, place = inside & (first != winner), start
+        for _ in range(C):
+            store_masked(out_ptr + place, tl.minimum(load_masked(out_ptr + place, lost), own + own * lead), lost)
+            place += stride
+        store_masked(out_ptr + winner.to(tl.int64) * stride + start, own, lost)
+
+
+@triton.jit
+def largest(s, C: tl.constexpr):
+    """Return the largest of all classes."""
+    found = s[0]
+    for k in tl.static_range(1, C):
+        found = tl.maximum(found, s[k])
+    return found
+
+
+@triton.jit
+def log_sum(s, own, C: tl.constexpr):
+    """Return by how much the logarithm of the sum of exponentials is above `own`, the largest."""
+    total = tl.exp(s[0] - own)
+    for k in tl.static_range(1, C):
+        total += tl.exp(s[k] - own)
+    return tl.log(total)
+
+
+@triton.jit
+def weighted_sum(weight_ptr, x, C: tl.constexpr, E: tl.constexpr):
+    """Return a bias and a weighted sum of all but the first of `x`; weights are given in fours, `E` maps apart."""
+    found, second, third, fourth = look_up_four(weight_ptr)
+    if C > 1:
+        found += x[1] * second
+    if C > 2:
+        found += x[2] * third
+    if C > 3:
+        found += x[3] * fourth
+    for j in tl.static_range(4, C, 4):
+        first, second, third, fourth = look_up_four(weight_ptr + j * E)
+        found += x[j] * first
+        if j + 1 < C:
+            found += x[j + 1] * second
+        if j + 2 < C:
+            found += x[j + 2] * third
+        if j + 3 < C:
+            found += x[j + 3] * fourth
+    return found
