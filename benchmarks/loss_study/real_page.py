@@ -1,6 +1,7 @@
 """The page of the study of losses on real data: ``docs/losses_real.md``, from the archive and nothing else.
 
-Values of one patient, or of neighbouring frames, are averaged first; means have intervals over seeds and these groups.
+Values of one patient, or of neighbouring frames, are averaged first; means have intervals over seeds and these groups,
+which are the same for all seeds and are drawn so (:class:`SharedDraws`).
 A difference is clear where its interval leaves out zero. What losses differ by is the standard deviation of their
 means, and a calibrator takes a share of it away.
 """
@@ -8,7 +9,7 @@ means, and a calibrator takes a share of it away.
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 
 import msgspec
@@ -19,12 +20,15 @@ from benchmarks.loss_study.real import LOSSES, POST_HOC, SHOWN, SIZES, WITH_DICE
 from benchmarks.loss_study.rows import FACTS
 from segcal.atomic import write_text
 from segcal.metrics import METRICS
+from segcal.resample import draw_counts
 from segcal.summary import Draws, Interval, difference, estimate
 
 ARCHIVE = "real_losses.zip"
 PAGE = "losses_real.md"
 BASELINE = "ce_dice"
 CALIBRATION = ("nll", "ece", "ba_ece")
+# With 2,000, counts of clear differences go up or down by two from one seed of the draws to another.
+REPLICATES = 20_000
 # How the columns call a network without a calibrator.
 WHEN = {NONE: "as trained"} | {name: name for name in POST_HOC}
 TITLES = {"cardiac": "cardiac volumes", "camvid": "street scenes"}
@@ -38,6 +42,22 @@ class Facts(msgspec.Struct, frozen=True):
     seconds: int
     missing: int
     recorded: bool
+
+
+class SharedDraws(Draws):
+    """Draws for seeds that are tested on the same groups: a replicate draws seeds and, once for all, their groups."""
+
+    def __init__(self, seeds: int, groups: int, replicates: int, seed: int = 0) -> None:
+        super().__init__([groups] * seeds, replicates, seed)
+        # A generator of its own: what is drawn of the groups does not depend on how many seeds there are.
+        drawn = draw_counts(np.random.default_rng([seed, 1]), replicates, groups)
+        self.weights = [drawn[np.nonzero(self.repeat == r)[0]] for r in range(seeds)]
+
+
+@cache
+def shared_draws(seeds: int, groups: int) -> SharedDraws:
+    """Return the draws of all tables with so many seeds and groups."""
+    return SharedDraws(seeds, groups, REPLICATES)
 
 
 @dataclass(frozen=True)
@@ -83,12 +103,11 @@ class Table:
     def mean(self, loss: str, pipeline: str, metric: str) -> Interval:
         """Return the mean of a loss."""
         values = self.columns(loss, pipeline, metric)
-        return estimate(values, Draws([len(column) for column in values]))
+        return estimate(values, shared_draws(len(values), len(values[0])))
 
     def gap(self, loss: str, base: str, pipeline: str, metric: str) -> Interval:
         """Return the paired difference of two losses."""
-        first, second = (self.columns(name, pipeline, metric) for name in (base, loss))
-        return difference(first, second, Draws([len(column) for column in first]), METRICS[metric].better)
+        return _gap(self.columns(base, pipeline, metric), self.columns(loss, pipeline, metric), metric)
 
     def spread(self, pipeline: str, metric: str) -> float:
         """Return the standard deviation of the losses' means."""
@@ -156,6 +175,8 @@ def _introduction(rows: Sequence[RealRow], facts: Sequence[Facts]) -> str:
     groups = {task: max((len(set(r.groups)) for r in rows if r.unit.task == task), default=0) for task in TITLES}
     made = " and ".join(f"{one.seconds / 60:.0f} minutes on {one.device}" for one in facts)
     failed, missing = sum(bool(row.failed) for row in rows), sum(one.missing for one in facts)
+    lacking = f"""Of {missing + len(rows)} networks {missing} were not finished in the time; a loss that
+lacks a seed of the baseline is left out of its table."""
     return f"""Written by `python -m benchmarks.loss_study real-page`, from {len(rows)} networks that were trained and
 measured in {made or "an unknown time"}. The losses are those of [the study on embedded tasks](losses.md); each that
 has no Dice term is here without and with one, because Dice is what most people add to get better masks.
@@ -170,10 +191,11 @@ has no Dice term is here without and with one, because Dice is what most people 
 
 **Limits.** Trainings are short and pictures small (the middle 144 x 144 of slices, frames of 240 x 180), to have every
 loss with several seeds in minutes: large networks need more steps than that, and masks of the street scenes are far
-from what full trainings reach. Of {missing + len(rows)} networks {missing} were not finished in the time; a loss that
-lacks a seed of the baseline is left out of its table. No loss was tuned. Frames of one video are one place, not many.
+from what full trainings reach. {lacking if missing else "No network of the study is missing."}
+No loss was tuned. Frames of one video are one place, not many.
 Intervals cover seeds and patients or blocks of frames, not other datasets, and are not corrected for their number: one
-in twenty is clear by chance. Dice is the mean over classes, without the background of the cardiac volumes."""
+in twenty is clear by chance. A draw has the same patients or blocks for all seeds; with so few of both, intervals are
+still rather too narrow. Dice is the mean over classes, without the background of the cardiac volumes."""
 
 
 def _advice(tables: Sequence[Table]) -> list[str]:
@@ -191,6 +213,7 @@ def _advice(tables: Sequence[Table]) -> list[str]:
         f"- **The Dice term.** {counts} Counted are the {len(pairs)} pairs of a loss with and without the term.",
         f"- **The loss.** Of {len(others)} losses beside `{BASELINE}`, counted over all tables, so many differ clearly "
         f"from it: {differ}.",
+        f"- **Never worse.** Losses that no column of any table has clearly worse than `{BASELINE}`: {_safe(tables)}.",
         f"- **Train, or calibrate?** `{BASELINE}` with `{last}` afterwards minus the loss that is best as trained:",
     ]
     for table in tables:
@@ -203,6 +226,17 @@ def _advice(tables: Sequence[Table]) -> list[str]:
             title = SHOWN[metric] if metric == "dice" else f"{SHOWN[metric]} {WHEN[pipeline]}"
             lines.append(_line([table.title, title, _named(better), _named(worse)]))
     return ["\n".join(said), "\n".join(lines)]
+
+
+def _safe(tables: Sequence[Table]) -> str:
+    """Return the losses of all tables that are nowhere clearly worse than the baseline, and how often better."""
+    columns = [(t, p, m) for t in tables for m, p in (("dice", NONE), *((m, p) for m in CALIBRATION for p in WHEN))]
+    named = []
+    for loss in (one for one in LOSSES if one != BASELINE and all(one in table.losses for table in tables)):
+        judged = [_judged(table, loss, BASELINE, pipeline, metric) for table, pipeline, metric in columns]
+        if "worse" not in judged:
+            named.append(f"`{loss}` (clearly better in {judged.count('better')} of {len(judged)})")
+    return ", ".join(named) or "none"
 
 
 def _differing(others: Sequence[tuple[Table, str]], pipeline: str, metric: str) -> int:
@@ -218,8 +252,7 @@ def _counted(pairs: Sequence[tuple[Table, str]], metric: str, pipeline: str) -> 
 def _against_best(table: Table, metric: str) -> str:
     value = {loss: table.mean(loss, NONE, metric).value for loss in table.losses}
     best = min((loss for loss in table.losses if value[loss] is not None), key=lambda loss: value[loss] or 0.0)
-    first, second = table.columns(best, NONE, metric), table.columns(BASELINE, POST_HOC[-1], metric)
-    gap = difference(first, second, Draws([len(column) for column in first]), METRICS[metric].better)
+    gap = _gap(table.columns(best, NONE, metric), table.columns(BASELINE, POST_HOC[-1], metric), metric)
     return f"{SHOWN[metric]} {_change(gap)} (`{best}`)"
 
 
@@ -278,23 +311,40 @@ def _dice_terms(tables: Sequence[Table]) -> str:
 
 def _sizes(tables: Sequence[Table]) -> str | None:
     by_key = {(table.task, table.size): table for table in tables}
+    shown = {"Dice": ("dice", NONE), "ECE as trained": ("ece", NONE)}
+    shown |= {f"BA-ECE {WHEN[p]}": ("ba_ece", p) for p in WHEN}
+    said = ["Means, small → large; **bold** where the interval of the difference leaves out zero."]
     lines = []
     for task in TITLES:
         pair = [by_key.get((task, size)) for size in SIZES]
         small, large = pair[0], pair[-1]
-        if small is None or large is None:
+        if small is None or large is None or small.seeds != large.seeds:
             continue
-        for loss in (one for one in large.losses if one in small.losses):
-            cells = [
-                _values(t, loss, p, m)
-                for m, p in (("dice", NONE), *(("ba_ece", q) for q in (NONE, *POST_HOC)))
-                for t in (small, large)
+        losses = [loss for loss in large.losses if loss in small.losses]
+        gaps = {
+            (loss, title): _gap(small.columns(loss, p, m), large.columns(loss, p, m), m)
+            for loss in losses
+            for title, (m, p) in shown.items()
+        }
+        for loss in losses:
+            cells = [f"{_values(small, loss, p, m)} → {_values(large, loss, p, m)}" for m, p in shown.values()]
+            marked = [
+                f"**{cell}**" if is_clear(gaps[loss, title]) else cell for title, cell in zip(shown, cells, strict=True)
             ]
-            lines.append(
-                _line([TITLES[task], loss, *(f"{a} → {b}" for a, b in zip(cells[::2], cells[1::2], strict=True))])
-            )
-    head = ["data", "loss", "Dice", *(f"BA-ECE {p}" for p in WHEN.values())]
-    return "\n".join(["Means, small → large.", "", _line(head), "|---" * len(head) + "|", *lines]) if lines else None
+            lines.append(_line([TITLES[task], loss, *marked]))
+        counts = "; ".join(f"{title} {_moved([gaps[loss, title] for loss in losses])}" for title in shown)
+        said.append(f"- {TITLES[task].capitalize()}, {len(losses)} losses, with large networks: {counts}.")
+    head = ["data", "loss", *shown]
+    return "\n".join([said[0], "", *said[1:], "", _line(head), "|---" * len(head) + "|", *lines]) if lines else None
+
+
+def _moved(gaps: Sequence[Interval]) -> str:
+    """Return how many gaps are above and below zero, and how many of these clearly."""
+    up, down = ([gap for gap in gaps if gap.value is not None and sign * gap.value > 0] for sign in (1, -1))
+    return " and ".join(
+        f"{word} in {len(found)} ({sum(map(is_clear, found))} clearly)"
+        for word, found in (("higher", up), ("lower", down))
+    )
 
 
 def _values(table: Table, loss: str, pipeline: str, metric: str) -> str:
@@ -317,6 +367,11 @@ def _losses(table: Table) -> str:
 def _cell(table: Table, loss: str, pipeline: str, metric: str) -> str:
     text = _text(table.mean(loss, pipeline, metric))
     return text if loss == BASELINE else f"{text} ({_change(table.gap(loss, BASELINE, pipeline, metric), short=True)})"
+
+
+def _gap(first: Sequence[np.ndarray], second: Sequence[np.ndarray], metric: str) -> Interval:
+    """Return the paired difference, the second minus the first."""
+    return difference(first, second, shared_draws(len(first), len(first[0])), METRICS[metric].better)
 
 
 def is_clear(gap: Interval) -> bool:

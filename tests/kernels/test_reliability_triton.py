@@ -29,7 +29,10 @@ def on_device(scores, labels, *rest):
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
-@pytest.mark.parametrize(("classes", "voxels"), [(2, 1), (3, 100_003), (5, 257), (19, 20_011), (33, 7001), (150, 3001)])
+@pytest.mark.parametrize(
+    ("classes", "voxels"),
+    [(2, 1), (3, 100_003), (5, 257), (20, 20_011), (24, 4001), (25, 4001), (33, 7001), (150, 3001)],
+)
 def test_counts_are_those_of_the_cpu(classes, voxels, dtype):
     scores, labels, bands, reference = case_of(classes, voxels, dtype)
     for maps, layout in (

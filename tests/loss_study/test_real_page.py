@@ -5,13 +5,23 @@ import msgspec
 import numpy as np
 import pytest
 
+from benchmarks.loss_study import real_page as page_module
 from benchmarks.loss_study.__main__ import main
 from benchmarks.loss_study.real import RealRow, RealUnit
-from benchmarks.loss_study.real_page import Facts, is_clear, real_page, tables_of
+from benchmarks.loss_study.real_page import Facts, SharedDraws, is_clear, real_page, tables_of
 from segcal.summary import Interval
 
 FACTS = Facts("a device", "2", 540, 0, recorded=True)
+LARGE = {"ce_dice": 0.0, "ce": 0.15, "nacl": 0.0, "nacl_dice": 0.01}
 GROUPS = (0, 0, 1, 1, 2, 2, 3, 3)
+
+
+@pytest.fixture(autouse=True)
+def _few_draws(monkeypatch):
+    monkeypatch.setattr(page_module, "REPLICATES", 500)
+    page_module.shared_draws.cache_clear()
+    yield
+    page_module.shared_draws.cache_clear()
 
 
 def row(loss, seed, shift, task="camvid", size="small"):
@@ -37,6 +47,34 @@ def test_means_and_differences_are_those_of_groups():
     assert [len(column) for column in table.columns("ce", "none", "nll")] == [4, 4]
     first = np.array(values[0][:2]).mean()
     assert table.columns("ce", "none", "nll")[0][0] == pytest.approx(first)
+
+
+def test_seeds_that_are_copies_make_no_interval_narrower():
+    def copies(count):
+        noisy = [
+            msgspec.structs.replace(row(loss, noise, 0.0), unit=RealUnit("camvid", loss, "small", seed))
+            for noise, loss in enumerate(("ce", "ce_dice"))
+            for seed in range(count)
+        ]
+        return tables_of(noisy)[0]
+
+    one, three = copies(1), copies(3)
+    for alone, again in (
+        (one.mean("ce", "none", "nll"), three.mean("ce", "none", "nll")),
+        (one.gap("ce", "ce_dice", "none", "nll"), three.gap("ce", "ce_dice", "none", "nll")),
+    ):
+        assert alone.high > alone.low
+        assert (again.low, again.high) == pytest.approx((alone.low, alone.high))
+
+
+def test_a_replicate_has_the_same_groups_in_all_seeds_it_draws():
+    draws = SharedDraws(3, 5, replicates=50)
+    drawn = np.empty((50, 3, 5))
+    for r, weights in enumerate(draws.weights):
+        drawn[draws.repeat == r] = weights
+    assert (drawn == drawn[:, :1]).all()
+    assert (drawn.sum(axis=2) == 5).all()
+    assert len(np.unique(draws.repeat)) == 3
 
 
 def test_what_losses_differ_by_is_the_deviation_of_their_means():
@@ -70,8 +108,35 @@ def test_the_page_says_who_is_better_and_what_is_left_after_calibration():
     assert "Street scenes, small networks: NLL +0.0000 [+0.0000, +0.0000] (`ce_dice`)" in page
     assert "0.0205 | 0.0020 (10%) | 0.0020 (10%)" in page
     assert "| Street scenes, small networks | nacl | **+0.0200 [+0.0200, +0.0200]** |" in page
-    assert "| street scenes | ce | 0." in page
     assert "9 minutes on a device" in page
+    # nacl equals ce_dice; the two others are worse in what should be low.
+    assert "clearly worse than `ce_dice`: `nacl` (clearly better in 0 of 20)." in page
+
+
+def test_large_networks_stand_beside_small_ones_with_clear_differences_bold():
+    grown = [row(loss, seed, shift, size="large") for loss, shift in LARGE.items() for seed in (0, 1)]
+    page = real_page([*rows(), *grown], [FACTS])
+    assert "4 losses, with large networks: Dice higher in 1 (1 clearly) and lower in 1 (1 clearly);" in page
+    before, after = (
+        np.mean([row("ce", seed, shift).values["none"]["dice"] for seed in (0, 1)]) for shift in (0.05, 0.15)
+    )
+    assert f"| street scenes | ce | **{before:.4f} → {after:.4f}** |" in page
+    same = np.mean([row("ce_dice", seed, 0.0).values["none"]["dice"] for seed in (0, 1)])
+    assert f"| street scenes | ce_dice | {same:.4f} → {same:.4f} |" in page
+
+
+def test_sizes_with_other_seeds_are_not_compared():
+    assert "## Large networks" not in real_page([*rows(), *(one for one in rows("large") if one.unit.seed)], [FACTS])
+
+
+@pytest.mark.parametrize(
+    ("missing", "said"),
+    [(0, "No network of the study is missing."), (2, "Of 10 networks 2 were not finished in the time; a loss that")],
+)
+def test_the_page_says_how_many_networks_are_missing(missing, said):
+    page = real_page(rows(), [msgspec.structs.replace(FACTS, missing=missing)])
+    assert said in page
+    assert ("not finished" in page) == bool(missing)
 
 
 def test_one_command_writes_the_page(tmp_path):
