@@ -1,4 +1,4 @@
-"""Applying, counting and fitting on a GPU: one run, tables in Markdown, the first two in copies of the logits.
+"""Applying and counting on a GPU, beside a copy of the logits: one run, ratios to the copy, two tables in Markdown.
 
     python benchmarks/gpu.py [--images 8] [--classes 20] [--height 1024] [--width 2048] [--compiled NAME ...]
 
@@ -9,8 +9,8 @@ the result alone. Tensor operations are what the kernels replace, also compiled 
 ``--compiled``, as long as there is time. Other libraries do the same on the same device, in one call for all images;
 what they need to get probabilities is part of it, and they have no voxels to ignore. A cell without a number says why.
 
-The third table is of exact fits to 4 million voxels of 19 classes, with the strengths given, in seconds: on the device
-and on two cores of its host, in a process of its own that has these cores to itself.
+``--fits cuda`` and ``--fits cpu`` time exact fits to 4 million voxels of 19 classes instead, with the strengths given,
+in seconds; for two cores put ``taskset -c 0,1`` and ``OMP_NUM_THREADS=2`` before it.
 
 Logits are smooth, as those of a network are (most blocks of voxels have one or two winners), or with ``--noise``
 independent from voxel to voxel. What is being measured is said on stderr.
@@ -18,9 +18,7 @@ independent from voxel to voxel. What is being measured is said on stderr.
 
 import argparse
 import json
-import os
 import re
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -54,9 +52,7 @@ OURS = ("all tables, one call", "all tables, image by image")
 COUNTING = ["copies", "goal, copies"]
 BINS, CLASS_BINS = 50, 15
 FITTED = ["cdc", "cms_ap", "conic_class"]
-FIT_CASES, FIT_VOXELS, FIT_CLASSES, CORES = 20, 200_000, 19, 2
-FITTING = ["on the device, s", f"on {CORES} cores, s", "times", "goal, times"]
-FITTING_GOAL = 10
+FIT_CASES, FIT_VOXELS, FIT_CLASSES = 20, 200_000, 19
 BEGIN = time.perf_counter()
 Work = Callable[[], object]
 
@@ -309,23 +305,6 @@ def fit_seconds(device: str) -> dict[str, float]:
     return found
 
 
-def start_on_cores() -> "subprocess.Popen[str]":
-    """Start exact fits on two cores, in a process that has no more, and take these from this one."""
-    os.sched_setaffinity(0, set(range(CORES, os.cpu_count() or CORES)) or {0})
-    words = ["taskset", "-c", ",".join(map(str, range(CORES))), sys.executable, __file__, "--fits", "cpu"]
-    threads = {name: str(CORES) for name in ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS", "MKL_NUM_THREADS")}
-    return subprocess.Popen(words, env={**os.environ, **threads}, stdout=subprocess.PIPE, text=True)
-
-
-def print_fits(device: dict[str, float], cores: dict[str, float]) -> None:
-    """Print the table of fits."""
-    rows = {
-        f"`{name}`": [shown(device[name]), shown(cores[name]), shown(cores[name] / device[name]), f"{FITTING_GOAL}"]
-        for name in FITTED
-    }
-    print_table(["fitting", *FITTING], rows)
-
-
 def print_table(heads: Sequence[str], rows: dict[str, list[str]]) -> None:
     print(f"| {' | '.join(heads)} |\n| --- |{' ---: |' * (len(heads) - 1)}")
     for name, cells in rows.items():
@@ -349,7 +328,6 @@ def main() -> None:
     if given.fits:
         print(json.dumps(fit_seconds(given.fits)))
         return
-    on_cores = start_on_cores()
     logits = smooth(given.images, given.classes, given.height, given.width, given.noise)
     place, labels = torch.empty_like(logits), labelled(logits)
     copy = by_events(lambda: place.copy_(logits), repeats=50)  # long enough for the device to get up to speed
@@ -365,7 +343,6 @@ def main() -> None:
         if name in given.only:
             late = time.perf_counter() - BEGIN > given.seconds
             rows[f"`{name}`"][COMPILED_AT] = "no time" if late else compiled_cell(bench, name)
-    fits = fit_seconds("cuda")
     size, kind = " x ".join(map(str, logits.shape)), "noise" if given.noise else "smooth"
     speed = 2 * logits.numel() * logits.element_size() / copy / 1e9
     print(f"{torch.cuda.get_device_name()}, {size} float32, {kind}: a copy takes {copy:.3f} ms ({speed:.2f} TB/s),")
@@ -373,8 +350,6 @@ def main() -> None:
     print_table(["applying", *APPLYING], rows)
     print()
     print_table(["counting", *COUNTING], counted)
-    print()
-    print_fits(fits, json.loads(on_cores.communicate()[0]))
     say("done")
 
 
