@@ -34,9 +34,9 @@ MEASURES = (
 )
 QUESTION = (
     'Every sentence is computed from the results behind the tables. "Clearly" means that the 95 % interval of the '
-    "paired difference does not contain zero; of 40 pairs without any difference, one is clearly lower by chance, and "
-    'one clearly higher. A calibrator does "most of what a loss does" if it leaves at most half of the clear '
-    "differences."
+    "paired difference does not contain zero; of 40 pairs without any difference, at least one is clearly lower by "
+    'chance, and one clearly higher. A calibrator does "most of what a loss does" if it leaves at most half of the '
+    "clear differences."
 )
 
 
@@ -86,8 +86,9 @@ def facts_text(results: Results) -> str:
     total = sum(len(own) for own in results.rows.values())
     text = (
         f"{total} networks were trained, {seeds} of each kind, which differ by their seed. Intervals are 95 % and come "
-        "from a bootstrap over seeds and cases; numbers without an interval are means, and a difference that rests on "
-        "one seed is no evidence."
+        "from a bootstrap over seeds and cases; a draw has the same cases for all seeds, which are tested on the same. "
+        "With so few seeds intervals are still rather too narrow. Numbers without an interval are means, and a "
+        "difference that rests on one seed is no evidence."
     )
     for pipeline in tables.PIPELINES[1:]:
         same, fitted = unchanged(results, pipeline)

@@ -1,7 +1,7 @@
 """The page of the study of losses on real data: ``docs/losses_real.md``, from the archive and nothing else.
 
 Values of one patient, or of neighbouring frames, are averaged first; means have intervals over seeds and these groups,
-which are the same for all seeds and are drawn so (:class:`SharedDraws`).
+which are the same for all seeds and are drawn so (:class:`benchmarks.loss_study.draws.SharedDraws`).
 A difference is clear where its interval leaves out zero. What losses differ by is the standard deviation of their
 means, and a calibrator takes a share of it away.
 """
@@ -9,26 +9,24 @@ means, and a calibrator takes a share of it away.
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
 
 import msgspec
 import numpy as np
 
+from benchmarks.loss_study.draws import shared_draws
 from benchmarks.loss_study.measure import NONE
 from benchmarks.loss_study.real import LOSSES, POST_HOC, SHOWN, SIZES, WITH_DICE, RealRow
 from benchmarks.loss_study.rows import FACTS
 from segcal.atomic import write_text
 from segcal.metrics import METRICS
-from segcal.resample import draw_counts
-from segcal.summary import Draws, Interval, difference, estimate
+from segcal.summary import Interval, difference, estimate
 
 ARCHIVE = "real_losses.zip"
 PAGE = "losses_real.md"
 BASELINE = "ce_dice"
 CALIBRATION = ("nll", "ece", "ba_ece")
-# With 2,000, counts of clear differences go up or down by two from one seed of the draws to another.
-REPLICATES = 20_000
 # How the columns call a network without a calibrator.
 WHEN = {NONE: "as trained"} | {name: name for name in POST_HOC}
 TITLES = {"cardiac": "cardiac volumes", "camvid": "street scenes"}
@@ -42,22 +40,6 @@ class Facts(msgspec.Struct, frozen=True):
     seconds: int
     missing: int
     recorded: bool
-
-
-class SharedDraws(Draws):
-    """Draws for seeds that are tested on the same groups: a replicate draws seeds and, once for all, their groups."""
-
-    def __init__(self, seeds: int, groups: int, replicates: int, seed: int = 0) -> None:
-        super().__init__([groups] * seeds, replicates, seed)
-        # A generator of its own: what is drawn of the groups does not depend on how many seeds there are.
-        drawn = draw_counts(np.random.default_rng([seed, 1]), replicates, groups)
-        self.weights = [drawn[np.nonzero(self.repeat == r)[0]] for r in range(seeds)]
-
-
-@cache
-def shared_draws(seeds: int, groups: int) -> SharedDraws:
-    """Return the draws of all tables with so many seeds and groups."""
-    return SharedDraws(seeds, groups, REPLICATES)
 
 
 @dataclass(frozen=True)
@@ -103,7 +85,7 @@ class Table:
     def mean(self, loss: str, pipeline: str, metric: str) -> Interval:
         """Return the mean of a loss."""
         values = self.columns(loss, pipeline, metric)
-        return estimate(values, shared_draws(len(values), len(values[0])))
+        return estimate(values, shared_draws(values))
 
     def gap(self, loss: str, base: str, pipeline: str, metric: str) -> Interval:
         """Return the paired difference of two losses."""
@@ -371,7 +353,7 @@ def _cell(table: Table, loss: str, pipeline: str, metric: str) -> str:
 
 def _gap(first: Sequence[np.ndarray], second: Sequence[np.ndarray], metric: str) -> Interval:
     """Return the paired difference, the second minus the first."""
-    return difference(first, second, shared_draws(len(first), len(first[0])), METRICS[metric].better)
+    return difference(first, second, shared_draws(first), METRICS[metric].better)
 
 
 def is_clear(gap: Interval) -> bool:

@@ -1,4 +1,7 @@
-"""The rows of the study as numbers: one array of case values a seed, estimates, paired differences and ranks."""
+"""The rows of the study as numbers: one array of case values a seed, estimates, paired differences and ranks.
+
+The test cases of a task are the same for all seeds, and intervals draw them so.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
@@ -7,9 +10,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.stats import rankdata
 
+from benchmarks.loss_study.draws import shared_draws
 from benchmarks.loss_study.plan import MAIN
 from segcal.report.table import Cell
-from segcal.summary import Difference, Draws, Estimate, difference, estimate
+from segcal.summary import Difference, Estimate, difference, estimate
 
 # How the main metrics are ranked.
 DIRECTIONS = {"dice": "higher", "hd95": "lower", "ece_foreground": "lower", "cece_foreground": "lower"}
@@ -37,7 +41,6 @@ class Results:
             unit = row["unit"]
             key = Key(unit["task"], unit["variant"], unit["backbone"], unit["share"])
             self.rows.setdefault(key, {})[unit["seed"]] = row
-        self._draws: dict[tuple[int, ...], Draws] = {}
 
     @cached_property
     def tasks(self) -> tuple[str, ...]:
@@ -74,7 +77,7 @@ class Results:
     ) -> Estimate | None:
         """Return the mean over seeds and cases with its interval."""
         column = self.column(key, metric, stage, pipeline, seeds)
-        return estimate(column, self._shared(column)) if column else None
+        return estimate(column, shared_draws(column)) if column else None
 
     def difference(
         self, first: Key, second: Key, metric: str, stage: str = "clean", pipeline: str = "none"
@@ -85,12 +88,12 @@ class Results:
         if not one or not two:
             return None
         better = "higher" if metric == "dice" else "lower"
-        return difference(one, two, self._shared(one), better)  # type: ignore[arg-type]
+        return difference(one, two, shared_draws(one), better)  # type: ignore[arg-type]
 
     def change(self, key: Key, metric: str, stage: str, pipeline: str) -> Difference | None:
         """Return the paired difference that a calibration makes."""
         before, after = (self.column(key, metric, stage, name) for name in ("none", pipeline))
-        return difference(before, after, self._shared(before), "lower") if before and after else None
+        return difference(before, after, shared_draws(before), "lower") if before and after else None
 
     def cell(
         self, key: Key, metric: str, stage: str = "clean", pipeline: str = "none", seeds: Sequence[int] | None = None
@@ -130,9 +133,3 @@ class Results:
             for variant, value in zip(variants, np.mean(parts, axis=0), strict=True):
                 ranks[variant][metric] = float(value)
         return ranks
-
-    def _shared(self, column: Sequence[np.ndarray]) -> Draws:
-        sizes = tuple(len(values) for values in column)
-        if sizes not in self._draws:
-            self._draws[sizes] = Draws(sizes)
-        return self._draws[sizes]

@@ -1,5 +1,8 @@
 """The fused loops for the CPU against the tensor operations, and what is served by whom."""
 
+import sys
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -8,7 +11,7 @@ from hypothesis import strategies as st
 
 from segcal import Context, make_calibrator
 from segcal.errors import InputError
-from segcal.kernels import apply_numba
+from segcal.kernels import apply, apply_numba
 
 FUSED = ["identity", "ts", "ets", "vs", "vs_ti", "ms", "ms_c", "dc", "cdc", "cms_ap", "cms_op", "conic", "conic_class"]
 FUSED += ["isotonic"]
@@ -207,6 +210,15 @@ def test_who_serves_whom_can_be_read():
         assert make_calibrator("ts", 3).served(logits) == ("numba", "")
     assert moved("ts", 3).served(logits.requires_grad_()) == ("torch", "gradients are wanted")
     assert moved("pts", 3).served(logits.detach()) == ("torch", "it has no fused form")
+
+
+@pytest.mark.parametrize(
+    ("version", "serves"), [("3.3.1", False), ("3.4.0", True), ("3.10.0+git1", True), ("4.0.0", True), (None, False)]
+)
+def test_an_old_triton_is_as_none(version, serves, monkeypatch):
+    monkeypatch.setattr(apply.importlib.util, "find_spec", lambda name: None if version is None else name)
+    monkeypatch.setitem(sys.modules, "triton", SimpleNamespace(__version__=version))
+    assert apply.has_triton.__wrapped__() is serves
 
 
 def test_a_subclass_with_other_scores_is_not_served_by_its_parents_plan():

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from benchmarks.loss_study import run, trial
+from benchmarks.loss_study import draws, run, trial
 from benchmarks.loss_study.plan import MAIN, POST_HOC, plan_units
 
 METRICS = ("dice", "hd95", "nll", "ece", "ece_foreground", "cece_foreground", "ece_union", "cece_union")
@@ -40,10 +40,19 @@ def no_parent(monkeypatch):
 
 
 @pytest.fixture
-def made_up():
+def few_draws(monkeypatch):
+    """What is made up needs no fine intervals."""
+    monkeypatch.setattr(draws, "REPLICATES", 500)
+    draws._drawn.cache_clear()
+    yield
+    draws._drawn.cache_clear()
+
+
+@pytest.fixture
+def made_up(few_draws):
     return made_up_row
 
 
 @pytest.fixture
-def rows():
+def rows(few_draws):
     return [made_up_row(unit) for unit in plan_units(2)]

@@ -88,6 +88,12 @@ def test_the_generated_part_of_the_docs_says_what_was_measured():
     assert page.replaced(document, text) == document
 
 
+@pytest.mark.skipif(not ARCHIVE.exists(), reason="the results of the study are not part of this copy")
+def test_all_networks_of_a_task_were_tested_on_the_same_cases():
+    tested = {(row["unit"]["task"], tuple(row["cases"])) for row in read_rows([ARCHIVE])}
+    assert sorted(task for task, _ in tested) == ["roads", "streets", "tumour"]
+
+
 def test_only_what_stands_between_marks_is_replaced():
     document = f"a\n{page.BEGIN}\nold\n{page.END}\nb"
     assert page.replaced(document, "new\n") == f"a\n{page.BEGIN}\n\nnew\n\n{page.END}\nb"

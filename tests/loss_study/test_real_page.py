@@ -5,23 +5,15 @@ import msgspec
 import numpy as np
 import pytest
 
-from benchmarks.loss_study import real_page as page_module
 from benchmarks.loss_study.__main__ import main
 from benchmarks.loss_study.real import RealRow, RealUnit
-from benchmarks.loss_study.real_page import Facts, SharedDraws, is_clear, real_page, tables_of
+from benchmarks.loss_study.real_page import Facts, is_clear, real_page, tables_of
 from segcal.summary import Interval
 
+pytestmark = pytest.mark.usefixtures("few_draws")
 FACTS = Facts("a device", "2", 540, 0, recorded=True)
 LARGE = {"ce_dice": 0.0, "ce": 0.15, "nacl": 0.0, "nacl_dice": 0.01}
 GROUPS = (0, 0, 1, 1, 2, 2, 3, 3)
-
-
-@pytest.fixture(autouse=True)
-def _few_draws(monkeypatch):
-    monkeypatch.setattr(page_module, "REPLICATES", 500)
-    page_module.shared_draws.cache_clear()
-    yield
-    page_module.shared_draws.cache_clear()
 
 
 def row(loss, seed, shift, task="camvid", size="small"):
@@ -65,16 +57,6 @@ def test_seeds_that_are_copies_make_no_interval_narrower():
     ):
         assert alone.high > alone.low
         assert (again.low, again.high) == pytest.approx((alone.low, alone.high))
-
-
-def test_a_replicate_has_the_same_groups_in_all_seeds_it_draws():
-    draws = SharedDraws(3, 5, replicates=50)
-    drawn = np.empty((50, 3, 5))
-    for r, weights in enumerate(draws.weights):
-        drawn[draws.repeat == r] = weights
-    assert (drawn == drawn[:, :1]).all()
-    assert (drawn.sum(axis=2) == 5).all()
-    assert len(np.unique(draws.repeat)) == 3
 
 
 def test_what_losses_differ_by_is_the_deviation_of_their_means():

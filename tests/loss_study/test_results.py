@@ -29,6 +29,24 @@ def test_differences_are_paired(rows):
     assert found.worse == 10
 
 
+def test_seeds_that_are_copies_make_no_interval_narrower(made_up):
+    def copies(count):
+        rows = []
+        for noise, variant in enumerate(("ce", "ce_dice")):
+            row = made_up(Unit("roads", variant, noise))
+            rows += [row | {"unit": row["unit"] | {"seed": seed}} for seed in range(count)]
+        return Results(rows)
+
+    one, three = copies(1), copies(3)
+    keys = Key("roads", "ce"), Key("roads", "ce_dice")
+    for alone, again in (
+        (one.estimate(keys[0], "nll"), three.estimate(keys[0], "nll")),
+        (one.difference(*keys, "nll"), three.difference(*keys, "nll")),
+    ):
+        assert alone.high > alone.low
+        assert (again.low, again.high) == pytest.approx((alone.low, alone.high))
+
+
 def test_what_was_not_trained_is_missing_and_not_zero(made_up):
     results = Results([made_up(Unit("roads", "ce", 0))])
     assert results.mean(Key("roads", "nacl"), "nll") is None

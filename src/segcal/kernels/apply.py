@@ -4,6 +4,7 @@ On the CPU the kernel is compiled by numba, on a CUDA device by Triton. Everythi
 being trained or exported, goes through the tensor operations of the calibrator itself, which both must match.
 """
 
+import functools
 import importlib.util
 from typing import Literal, NamedTuple
 
@@ -17,6 +18,7 @@ from segcal.numerics import compute_dtype
 # A thread of a GPU holds all classes of its voxels; of forms that multiply or sort, less.
 MOST_CLASSES = {"affine": 64, "drops": 32, "mixture": 192, "table": 192, "curves": 512}
 MOST_SCALED = 192
+OLDEST_TRITON = (3, 4)
 # What the CPU computes in float64 too. Other forms keep the order by steps that are monotone in float32.
 WIDE = ("affine", "drops", "curves")
 
@@ -53,7 +55,7 @@ def served(plan: FusedPlan | None, logits: Tensor, trained: bool) -> Served:
     most = MOST_SCALED if plan.form == "affine" and plan.tables[0].ndim == 1 else MOST_CLASSES[plan.form]
     if logits.shape[1] > most:
         return Served("torch", f"{logits.shape[1]} classes are more than the {most} of this kernel")
-    return Served("triton") if has_triton() else Served("torch", "triton is not installed")
+    return Served("triton") if has_triton() else Served("torch", "there is no triton of 3.4 or newer")
 
 
 def is_followed(logits: Tensor) -> bool:
@@ -72,9 +74,14 @@ def writes_into(out: Tensor, logits: Tensor) -> bool:
     return (same or apart) and _images(out).data_ptr() == out.data_ptr()
 
 
+@functools.cache
 def has_triton() -> bool:
-    """Return whether kernels for CUDA devices can be compiled."""
-    return importlib.util.find_spec("triton") is not None
+    """Return whether kernels for CUDA devices can be compiled: older ones know too little of tuples."""
+    if importlib.util.find_spec("triton") is None:
+        return False
+    import triton
+
+    return tuple(int(part) for part in triton.__version__.split(".")[:2]) >= OLDEST_TRITON
 
 
 def apply_plan(

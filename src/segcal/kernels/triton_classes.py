@@ -9,12 +9,14 @@ is quadratic in the size of the kernel, minutes for a sorted one. Elsewhere, Tri
 # mypy: disable-error-code="assignment"
 # A tuple grows in loops that are unrolled.
 
+import os
+
 import torch
 import triton
 import triton.language as tl
 
 LARGEST_LOGIT = tl.constexpr(1e10)
-_PTX = tl.constexpr(torch.version.hip is None and not triton.knobs.runtime.interpret)
+_PTX = tl.constexpr(torch.version.hip is None and os.environ.get("TRITON_INTERPRET", "0") != "1")
 
 
 @triton.jit
