@@ -78,6 +78,52 @@ def test_an_offset_does_not_matter(name):
     torch.testing.assert_close(calibrator(logits + 2.0**15), calibrator(logits), rtol=0, atol=1e-5)
 
 
+@pytest.mark.parametrize("classes", [3, 33])
+def test_a_broken_promise_is_not_hidden(classes):
+    broken = moved("cms_ap", classes)
+    broken.weight.fill_(0)
+    broken.weight[0, 0, 0] = -1.0
+    turned = moved("ts", classes)
+    turned.inverse_temperature.fill_(-1.0)
+    logits = torch.zeros(1, classes, 2, device="cuda")
+    logits[:, 0], logits[:, 1, 1] = 2.0, 2.0
+    for calibrator in (broken, turned):
+        assert calibrator.served(logits).by == "triton"
+        exact = torch.log_softmax(calibrator.scores(logits.double()), 1)
+        torch.testing.assert_close(calibrator(logits).double(), exact, rtol=4e-6, atol=4e-6)
+
+
+def test_weights_of_a_mixture_need_not_sum_to_one():
+    calibrator, logits = moved("ets", 5), logits_of(5)
+    calibrator.mixture.copy_(torch.tensor([0.6, 0.3, 0.2]))
+    exact = torch.log_softmax(calibrator.scores(logits.double()), 1)
+    torch.testing.assert_close(calibrator(logits).double(), exact, rtol=4e-6, atol=4e-6)
+
+
+def test_where_a_table_is_flat_the_winner_has_a_lead():
+    calibrator, logits = moved("isotonic", 4), logits_of(4)
+    calibrator.values.fill_(0.3)
+    found = calibrator(logits)
+    top = found.topk(2, 1)
+    assert torch.equal(top.indices[:, 0], logits.argmax(1))
+    assert bool((top.values[:, 0] > top.values[:, 1]).all())
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16])
+def test_a_place_of_any_type(dtype):
+    calibrator, logits = moved("ts", 5), logits_of(5)
+    place = torch.empty(logits.shape, dtype=dtype, device="cuda")
+    assert calibrator(logits, out=place) is place
+    torch.testing.assert_close(place.float(), calibrator(logits), rtol=1e-3, atol=1e-3)
+
+
+def test_more_images_than_a_grid_has():
+    calibrator, logits = moved("vs", 3), torch.randn(70_000, 3, 1, device="cuda")
+    assert calibrator.served(logits) == ("torch", "70000 images are more than the 65535 of this kernel")
+    exact = torch.log_softmax(calibrator.scores(logits.double()), 1)
+    torch.testing.assert_close(calibrator(logits).double(), exact, rtol=4e-6, atol=4e-5)
+
+
 def test_any_layout_and_no_space():
     calibrator = moved("cms_ap", 5)
     logits = logits_of(5)
@@ -108,6 +154,8 @@ def test_what_cannot_be_computed_with_is_refused(name):
         logits[1, 2, 12, 20] = value
         with pytest.raises(InputError, match="logits has"):
             moved(name, 5)(logits)
+        with pytest.raises(InputError, match="logits has"):
+            moved(name, 5)(logits, out=logits)
 
 
 def test_steps_of_functions_are_monotone_for_all_numbers():

@@ -190,11 +190,12 @@ class Calibrator(nn.Module, ABC):
         who, plan = self._served(logits)
         if who.by == "torch" or plan is None:
             return None
-        around = None
+        around, wide = None, compute_dtype(logits.dtype)
         if plan.form == "curves":
-            around = self.around(logits.to(compute_dtype(logits.dtype)), context)
+            around = self.around(logits.to(wide), context)
         place = out if out is not None and writes_into(out, logits) else None
-        if place is not None and who.by != "triton" and place.dtype != compute_dtype(logits.dtype):
+        kinds = (torch.float16, torch.bfloat16, torch.float32) if who.by == "triton" else (wide,)
+        if place is not None and place.dtype not in kinds:
             place = None
         return apply_plan(who.by, plan, logits, around, normalises, place)
 

@@ -12,12 +12,14 @@ import torch
 from torch import Tensor
 
 from segcal.checks import check_finite
+from segcal.errors import InputError
 from segcal.kernels.plan import FusedPlan
 from segcal.numerics import compute_dtype
 
-# A thread of a GPU holds all classes of its voxels; of forms that multiply or sort, less.
+# A thread of a GPU holds all classes of its voxels, of curves up to some; of forms that multiply or sort, less.
 MOST_CLASSES = {"affine": 64, "drops": 32, "mixture": 192, "table": 192, "curves": 512}
 MOST_SCALED = 192
+MOST_RAMPS, MOST_IMAGES = 32, 65535  # ramps are unrolled; images are an axis of the grid
 OLDEST_TRITON = (3, 4)
 # What the CPU computes in float64 too. Other forms keep the order by steps that are monotone in float32.
 WIDE = ("affine", "drops", "curves")
@@ -55,6 +57,10 @@ def served(plan: FusedPlan | None, logits: Tensor, trained: bool) -> Served:
     most = MOST_SCALED if plan.form == "affine" and plan.tables[0].ndim == 1 else MOST_CLASSES[plan.form]
     if logits.shape[1] > most:
         return Served("torch", f"{logits.shape[1]} classes are more than the {most} of this kernel")
+    if plan.form == "curves" and len(plan.tables[0]) > MOST_RAMPS:
+        return Served("torch", f"{len(plan.tables[0])} ramps are more than the {MOST_RAMPS} of this kernel")
+    if logits.ndim > 2 and logits.shape[0] > MOST_IMAGES:
+        return Served("torch", f"{logits.shape[0]} images are more than the {MOST_IMAGES} of this kernel")
     return Served("triton") if has_triton() else Served("torch", "there is no triton of 3.4 or newer")
 
 
@@ -69,7 +75,7 @@ def is_followed(logits: Tensor) -> bool:
 
 def writes_into(out: Tensor, logits: Tensor) -> bool:
     """Return whether a kernel may write there: all axes of space in a row, over the logits themselves or apart."""
-    same = out.data_ptr() == logits.data_ptr() and out.stride() == logits.stride()
+    same = out.data_ptr() == logits.data_ptr() and out.stride() == logits.stride() and out.dtype == logits.dtype
     apart = out.untyped_storage().data_ptr() != logits.untyped_storage().data_ptr()
     return (same or apart) and _images(out).data_ptr() == out.data_ptr()
 
@@ -106,6 +112,10 @@ def apply_plan(
 
         if not apply_triton.apply_plan(plan, _images(logits.detach()), _images(result), context, normalises):
             check_finite(logits, "logits")
+            raise InputError(
+                "logits has values that are NaN, infinite or above 1e10 in size, but all must be finite. The result "
+                "was written over them: compute them again."
+            )
         return result
     check_finite(logits, "logits")
     from segcal.kernels import apply_numba

@@ -255,6 +255,7 @@ def prepare(plan: FusedPlan, logits: Tensor, around: Tensor | None) -> Prepared:
         return Prepared(_affine, (weights,), (CENTRES.index(plan.centre), maps), plan.keeps, one_map=maps < 2)
     (table, guesses, numbers), knots = function_tables(plan.form, tables, classes)
     if plan.form == "mixture":
+        numbers = torch.cat([numbers[:1], numbers[1:] / tables[0][1:].sum().float()])  # weights need not sum to one
         return Prepared(mixture, (numbers,), (), plan.keeps, fused=False)
     return Prepared(table_of_function, (*searched(table, knots), guesses, numbers), (), plan.keeps, fused=False)
 
@@ -274,6 +275,7 @@ def apply_plan(plan: FusedPlan, logits: Tensor, out: Tensor, around: Tensor | No
     """Fill `out` ``(images, C, n)``, which may be `logits` itself; return whether all logits can be computed with."""
     if logits.numel() == 0:
         return True
-    bad = torch.zeros(1, dtype=torch.int32, device=logits.device)
-    launch(prepare(plan, logits, around), logits, out, bad, normalises)
-    return not bool(bad)
+    with torch.cuda.device_of(logits):
+        bad = torch.zeros(1, dtype=torch.int32, device=logits.device)
+        launch(prepare(plan, logits, around), logits, out, bad, normalises)
+        return not bool(bad)

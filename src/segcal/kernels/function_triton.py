@@ -98,4 +98,4 @@ def table_of_function(
             cut = cut + (tl.where(winner == k, s[k], tl.minimum(s[k], own - lead)),)
         s = cut
     start = image * out_image + voxel * out_voxel
-    write_classes(out_ptr, start, out_class, inside, s, own, log, winner, lead, C, KEEPS, NORMALISES)
+    write_classes(out_ptr, start, out_class, inside, s, own, log, winner, lead, C, 2 if KEEPS else 0, NORMALISES)

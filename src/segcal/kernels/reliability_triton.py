@@ -1,4 +1,4 @@
-"""The pass of :mod:`segcal.kernels.reliability` on a CUDA device, in one read from memory.
+"""The pass of :mod:`segcal.kernels.reliability` on a CUDA device.
 
 Counts and fixed-point sums of confidence are added in tables that some programs share; whole numbers do not depend on
 the order. All other sums are a program's own, and are added in a fixed order, so that results are the same every time.
@@ -30,10 +30,15 @@ def count_voxels(
     scores: Tensor, labels: Tensor, layout: Layout, bands: Map = None, reference: Map = None, prediction: Map = None
 ) -> RawTables:
     """Count one case; the arguments are those of :func:`segcal.kernels.reliability.count_voxels`."""
+    if labels.numel() == 0:
+        return RawTables.zeros(layout)
+    with torch.cuda.device_of(scores):
+        return _count(scores, labels, layout, bands, reference, prediction)
+
+
+def _count(scores: Tensor, labels: Tensor, layout: Layout, bands: Map, reference: Map, prediction: Map) -> RawTables:
     voxels, device, classes = labels.numel(), scores.device, layout.num_classes
     tables = RawTables.zeros(layout)
-    if voxels == 0:
-        return tables
     flat = scores.detach().reshape(classes, voxels).contiguous()
     given = [None if x is None else torch.from_numpy(x).to(device) for x in (bands, reference)]
     made = None if prediction is None else torch.empty(voxels, dtype=torch.int16, device=device)

@@ -1,9 +1,11 @@
 """The classes of a block of voxels on a CUDA device: read, written, and what is common to maps of them.
 
 Classes are a tuple of vectors, so that the compiler unrolls the loops over them: nothing is padded, nothing is read
-twice, and every class stays in a register. Reads and writes are said in the language of the device: in Triton's there
-is no read of four numbers by one thread, and for each of its reads and writes a pass of its compiler takes time that
-is quadratic in the size of the kernel, minutes for a sorted one. Elsewhere, Triton's own are used.
+twice, and every class stays in a register. Where there are too many, they are read and computed again instead.
+
+Reads and writes are said in the language of the device: in Triton's there is no read of four numbers by one thread, and
+for each of its reads and writes a pass of its compiler takes time that is quadratic in the size of the kernel, minutes
+for a sorted one. Elsewhere, Triton's own are used.
 """
 # ruff: noqa: RUF005 - of tuples, Triton knows sums only
 # mypy: disable-error-code="assignment"
@@ -16,7 +18,7 @@ import triton
 import triton.language as tl
 
 LARGEST_LOGIT = tl.constexpr(1e10)
-_PTX = tl.constexpr(torch.version.hip is None and os.environ.get("TRITON_INTERPRET", "0") != "1")
+_PTX = tl.constexpr(torch.version.hip is None and os.environ.get("TRITON_INTERPRET", "0") in ("", "0", "false"))
 
 
 @triton.jit
@@ -114,9 +116,13 @@ def scan_classes(start, stride, bad_ptr, inside, C: tl.constexpr):
 
 
 @triton.jit
-def write_classes(out_ptr, start, stride, inside, s, own, log, winner, lead, C: tl.constexpr, KEEPS: tl.constexpr,
+def write_classes(out_ptr, start, stride, inside, s, most, log, winner, lead, C: tl.constexpr, KEEPS: tl.constexpr,
                   NORMALISES: tl.constexpr):  # fmt: skip
-    """Write scores, normalised; the winner, with its `own`, is kept where only rounding made it another class."""
+    """Write scores, of which `most` is the largest, normalised.
+
+    With `KEEPS` the winner is kept where only rounding made it another class; if it is 2, classes as high as the winner
+    are lowered too. A class that is above by more than rounding stays there: a broken promise is not hidden.
+    """
     kind: tl.constexpr = out_ptr.dtype.element_ty
     limit = float("inf")
     if NORMALISES:
@@ -124,11 +130,14 @@ def write_classes(out_ptr, start, stride, inside, s, own, log, winner, lead, C: 
         for k in tl.static_range(C):
             shown = shown + ((s[k] - log).to(kind).to(tl.float32),)
         if KEEPS:
-            own = (own - log).to(kind).to(tl.float32)
-            first = winner
+            most = (most - log).to(kind).to(tl.float32)
+            first, last, own = winner, winner, most
             for k in tl.static_range(C):
-                first = tl.where(shown[C - 1 - k] >= own, C - 1 - k, first)
-            lost = first != winner
+                first = tl.where(shown[C - 1 - k] >= most, C - 1 - k, first)
+                own = tl.where(winner == k, shown[k], own)
+                if KEEPS == 2:
+                    last = tl.where(shown[k] >= most, k, last)
+            lost = ((first != winner) | (last != winner)) & (most <= own - own * lead)
             limit = tl.where(lost, own + own * lead, float("inf"))
     else:
         shown = s
@@ -143,22 +152,23 @@ def write_twice(out_ptr, start, stride, inside, SCORE: tl.constexpr, given, SIZE
                 C: tl.constexpr, KEEPS: tl.constexpr, NORMALISES: tl.constexpr):  # fmt: skip
     """Write what :func:`write_classes` does where there are too many scores to hold: each is computed twice."""
     kind: tl.constexpr = out_ptr.dtype.element_ty
-    own, total = tl.where(inside, -1e30, -1e30), tl.where(inside, 0.0, 0.0)
+    most, total = tl.where(inside, -1e30, -1e30), tl.where(inside, 0.0, 0.0)
     for k in range(C):
         score = SCORE(k, given, SIZES)
-        more = tl.maximum(own, score)
-        total = total * tl.exp(own - more) + tl.exp(score - more)
-        own = more
-    log = own + tl.log(total) if NORMALISES else 0.0 * own
-    own = (own - log).to(kind).to(tl.float32)
-    first, place = 0 * winner + C, start
+        more = tl.maximum(most, score)
+        total = total * tl.exp(most - more) + tl.exp(score - more)
+        most = more
+    log = most + tl.log(total) if NORMALISES else 0.0 * most
+    most = (most - log).to(kind).to(tl.float32)
+    first, own, place = 0 * winner + C, most, start
     for k in range(C):
         shown = (SCORE(k, given, SIZES) - log).to(kind).to(tl.float32)
-        first = tl.minimum(first, tl.where(shown >= own, k, C))
+        first = tl.minimum(first, tl.where(shown >= most, k, C))
+        own = tl.where(winner == k, shown, own)
         store_masked(out_ptr + place, shown, inside)
         place += stride
     if NORMALISES and KEEPS:
-        lost, place = inside & (first != winner), start
+        lost, place = inside & (first != winner) & (most <= own - own * lead), start
         for _ in range(C):
             store_masked(out_ptr + place, tl.minimum(load_masked(out_ptr + place, lost), own + own * lead), lost)
             place += stride

@@ -118,7 +118,8 @@ def gap_and_winner(logits: Tensor, most: float) -> tuple[Tensor, Tensor]:
     winner = torch.empty(images, voxels, dtype=torch.int32, device=logits.device)
     grid = (triton.cdiv(voxels, BLOCK), images)
     if logits.numel():
-        _edges[grid](logits, gap, winner, voxels, voxels, most, classes, BLOCK)
+        with torch.cuda.device_of(logits):
+            _edges[grid](logits, gap, winner, voxels, voxels, most, classes, BLOCK)
     return gap, winner
 
 
@@ -130,8 +131,9 @@ def window_mean(values: Tensor, width: int) -> Tensor:
     grid = (triton.cdiv(columns, BLOCK), rows, planes)
     if values.numel():
         tall = (triton.cdiv(columns, BLOCK), triton.cdiv(rows, ROWS), planes)
-        _column_sums[tall](values.contiguous(), sums, rows, columns, width // 2, ROWS, BLOCK)
-        _row_means[grid](sums, made, rows, columns, width // 2, BLOCK)
+        with torch.cuda.device_of(values):
+            _column_sums[tall](values.contiguous(), sums, rows, columns, width // 2, ROWS, BLOCK)
+            _row_means[grid](sums, made, rows, columns, width // 2, BLOCK)
     return made
 
 
@@ -143,7 +145,8 @@ def window_share(decided: Tensor, classes: int, width: int, dtype: torch.dtype) 
         words = triton.cdiv(columns, 32)
         bits = torch.empty(planes, classes, rows, words, dtype=torch.int32, device=decided.device)
         tall = (triton.cdiv(words, WORDS), rows, planes)
-        _class_bits[tall](decided, bits, rows, columns, words, classes, 1, WORDS, num_warps=1)
         grid = (triton.cdiv(columns, BLOCK), rows, planes)
-        _window_shares[grid](decided, bits, made, rows, columns, words, classes, width // 2, BLOCK)
+        with torch.cuda.device_of(decided):
+            _class_bits[tall](decided, bits, rows, columns, words, classes, 1, WORDS, num_warps=1)
+            _window_shares[grid](decided, bits, made, rows, columns, words, classes, width // 2, BLOCK)
     return made
