@@ -49,7 +49,10 @@ UNMIRRORED = {
     "kernels/plan.py": "what calibrators tell the fused kernels, tested with each of them",
     "kernels/apply.py": "chooses between the fused kernels and the reference, which are tested side by side",
     "kernels/apply_tile.py": "a part of the fused kernel",
+    "kernels/count_triton.py": "a part of the counting on a CUDA device",
+    "kernels/function_triton.py": "a part of the fused kernels",
     "kernels/triton_arithmetic.py": "a part of the fused kernels",
+    "kernels/triton_classes.py": "a part of the fused kernels",
     "kernels/windows_numba.py": "tested with the windows of every device",
     "kernels/windows_triton.py": "tested with the windows of every device",
 }
