@@ -213,7 +213,8 @@ def test_who_serves_whom_can_be_read():
 
 
 @pytest.mark.parametrize(
-    ("version", "serves"), [("3.3.1", False), ("3.4.0", True), ("3.10.0+git1", True), ("4.0.0", True), (None, False)]
+    ("version", "serves"),
+    [("3.3.1", False), ("3.4.0", True), ("3.10.0+git1", True), ("3.5rc1", True), ("4.0.0", True), (None, False)],
 )
 def test_an_old_triton_is_as_none(version, serves, monkeypatch):
     monkeypatch.setattr(apply.importlib.util, "find_spec", lambda name: None if version is None else name)

@@ -6,6 +6,7 @@ being trained or exported, goes through the tensor operations of the calibrator 
 
 import functools
 import importlib.util
+import re
 from typing import Literal, NamedTuple
 
 import torch
@@ -87,7 +88,7 @@ def has_triton() -> bool:
         return False
     import triton
 
-    return tuple(int(part) for part in triton.__version__.split(".")[:2]) >= OLDEST_TRITON
+    return tuple(int(part) for part in re.findall(r"\d+", triton.__version__)[:2]) >= OLDEST_TRITON
 
 
 def apply_plan(

@@ -175,8 +175,8 @@ def _curve(k, given, SIZES: tl.constexpr):
             fours = look_up_four(pairs_ptr + ((k * ((GROUPS + 3) // 4) + g // 4) * WINNERS + of) * 4)
         for j in tl.static_range(g * GROUP, (g + 1) * GROUP):
             if j < RAMPS:
-                start, width = tl.load(ramps_ptr + 3 * j + 1), tl.load(ramps_ptr + 3 * j + 2)
-                ramp = tl.minimum(tl.maximum(gap - start, 0.0), width)
+                knot, width = tl.load(ramps_ptr + 3 * j + 1), tl.load(ramps_ptr + 3 * j + 2)
+                ramp = tl.minimum(tl.maximum(gap - knot, 0.0), width)
                 score -= (slopes[j] + fours[g % 4]) * ramp
     return score
 

@@ -158,23 +158,23 @@ def count_blocks(
                 spot = ((zone * 2 + right) * C + winner) * class_bins + _bin(inverse, class_bins, edges)
                 tl.atomic_add(whole + whole_winners_at + spot, one, mask=valid, sem="relaxed")
                 tl.atomic_add(fixed + fixed_winners_at + spot, units, mask=valid, sem="relaxed")
-                grown, more, others = (), (), 0 * one
+                grown, more, pending = (), (), 0 * one
                 for c in tl.static_range(HELD):
                     q = exponentials[c].to(tl.float64) * inverse
                     above = valid & (q > edge)
                     small = tl.where(above, 0.0, q)
                     grown = grown + (background[c] + tl.where(zone == 0, small, 0.0),)
                     more = more + (foreground[c] + tl.where(zone == 2, small, 0.0),)
-                    others += (above & (winner != c)).to(tl.int32) << c
-                while tl.max(others, 0) > 0:  # one class of each voxel after another, few at most
-                    last = others & -others
-                    other = (last.to(tl.float32).to(tl.int32, bitcast=True) >> 23) - 127
-                    left = others > 0
-                    lower = load_masked(z_ptr + tl.maximum(other, 0) * stride + at, left) - top
+                    pending += (above & (winner != c)).to(tl.int32) << c
+                while tl.max(pending, 0) > 0:  # one class of each voxel after another, few at most
+                    last = pending & -pending
+                    rival = (last.to(tl.float32).to(tl.int32, bitcast=True) >> 23) - 127
+                    left = pending > 0
+                    lower = load_masked(z_ptr + tl.maximum(rival, 0) * stride + at, left) - top
                     share = exp_below_zero(lower).to(tl.float64) * inverse
-                    _add_class(whole, fixed, classes_at, hits_at, class_prob_at, zone, truth, other, share, left, scale,
+                    _add_class(whole, fixed, classes_at, hits_at, class_prob_at, zone, truth, rival, share, left, scale,
                                C, class_bins, edges)  # fmt: skip
-                    others -= last
+                    pending -= last
                 background, foreground = grown, more
                 if tl.max((zone == 1).to(tl.int32), 0) > 0:  # few voxels
                     for c in tl.static_range(HELD):

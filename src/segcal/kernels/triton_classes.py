@@ -19,44 +19,41 @@ import triton.language as tl
 
 LARGEST_LOGIT = tl.constexpr(1e10)
 _PTX = tl.constexpr(torch.version.hip is None and os.environ.get("TRITON_INTERPRET", "0") in ("", "0", "false"))
+_LOAD_32, _LOAD_16 = (
+    tl.constexpr(f"{{ .reg .pred p; setp.ne.b32 p, $2, 0; mov.{kind} $0, 0; @p ld.global.{kind} $0, [$1]; }}")
+    for kind in ("b32", "b16")
+)
+_STORE_32, _STORE_16 = (
+    tl.constexpr(f"{{ .reg .pred p; setp.ne.b32 p, $3, 0; @p st.global.{kind} [$1], $2; mov.b32 $0, 0; }}")
+    for kind in ("b32", "b16")
+)
 
 
 @triton.jit
 def load_masked(ptr, inside):
-    """Return numbers as float32, zeros outside."""
-    kind: tl.constexpr = ptr.dtype.element_ty
+    """Return numbers of 16 or 32 bits as float32, zeros outside."""
     if _PTX:
-        if kind.primitive_bitwidth == 32:
-            bits = tl.inline_asm_elementwise(
-                "{ .reg .pred p; setp.ne.b32 p, $2, 0; mov.b32 $0, 0; @p ld.global.b32 $0, [$1]; }", "=&r,l,r",
-                [ptr.to(tl.int64), inside.to(tl.int32)], dtype=tl.int32, is_pure=True, pack=1,
-            )  # fmt: skip
-        else:
-            bits = tl.inline_asm_elementwise(
-                "{ .reg .pred p; setp.ne.b32 p, $2, 0; mov.b16 $0, 0; @p ld.global.b16 $0, [$1]; }", "=&h,l,r",
-                [ptr.to(tl.int64), inside.to(tl.int32)], dtype=tl.int16, is_pure=True, pack=1,
-            )  # fmt: skip
+        kind: tl.constexpr = ptr.dtype.element_ty
+        whole: tl.constexpr = kind.primitive_bitwidth == 32
+        bits = tl.inline_asm_elementwise(
+            _LOAD_32 if whole else _LOAD_16, "=&r,l,r" if whole else "=&h,l,r", [ptr.to(tl.int64), inside.to(tl.int32)],
+            dtype=tl.int32 if whole else tl.int16, is_pure=True, pack=1,
+        )  # fmt: skip
         return bits.to(kind, bitcast=True).to(tl.float32)
     return tl.load(ptr, mask=inside, other=0.0).to(tl.float32)
 
 
 @triton.jit
 def store_masked(ptr, value, inside):
-    """Write numbers, where inside."""
+    """Write numbers of 16 or 32 bits, where inside."""
     kind: tl.constexpr = ptr.dtype.element_ty
     if _PTX:
-        if kind.primitive_bitwidth == 32:
-            tl.inline_asm_elementwise(
-                "{ .reg .pred p; setp.ne.b32 p, $3, 0; @p st.global.b32 [$1], $2; mov.b32 $0, 0; }", "=r,l,r,r",
-                [ptr.to(tl.int64), value.to(kind).to(tl.int32, bitcast=True), inside.to(tl.int32)],
-                dtype=tl.int32, is_pure=False, pack=1,
-            )  # fmt: skip
-        else:
-            tl.inline_asm_elementwise(
-                "{ .reg .pred p; setp.ne.b32 p, $3, 0; @p st.global.b16 [$1], $2; mov.b32 $0, 0; }", "=r,l,h,r",
-                [ptr.to(tl.int64), value.to(kind).to(tl.int16, bitcast=True), inside.to(tl.int32)],
-                dtype=tl.int32, is_pure=False, pack=1,
-            )  # fmt: skip
+        whole: tl.constexpr = kind.primitive_bitwidth == 32
+        bits = value.to(kind).to(tl.int32 if whole else tl.int16, bitcast=True)
+        tl.inline_asm_elementwise(
+            _STORE_32 if whole else _STORE_16, "=r,l,r,r" if whole else "=r,l,h,r",
+            [ptr.to(tl.int64), bits, inside.to(tl.int32)], dtype=tl.int32, is_pure=False, pack=1,
+        )  # fmt: skip
     else:
         tl.store(ptr, value.to(kind), mask=inside)
 
