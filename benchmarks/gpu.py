@@ -29,11 +29,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-import segcal
 from segcal import make_calibrator
 from segcal.calibrators import Calibrator
 from segcal.calibrators.conic import USUAL
+from segcal.cases import as_cases
 from segcal.fitting.config import FitConfig
+from segcal.fitting.fit import fit_to
+from segcal.fitting.request import read_data
 from segcal.kernels import reliability_torch
 from segcal.kernels.raw_tables import Layout
 from segcal.kernels.reliability import count_voxels
@@ -286,21 +288,22 @@ def count_cells(bench: Bench, name: str, work: Work) -> list[str]:
 
 
 def fit_seconds(device: str) -> dict[str, float]:
-    """Return how long exact fits take, each after a small one, in which what must be compiled is."""
+    """Return how long it takes to read voxels, and exact fits to them, after small ones, for what is compiled."""
     rng = np.random.default_rng(0)
     cases = [(3 * rng.normal(size=(FIT_CLASSES, 200, FIT_VOXELS // 200))).astype(np.float32) for _ in range(FIT_CASES)]
     labels = [(0.6 * z + rng.gumbel(size=z.shape)).argmax(0) for z in cases]
     config = FitConfig(lam=1.0, mu=1.0, nu=1.0, voxels=FIT_VOXELS, memory=8 << 30)
     found = {}
-    for name in FITTED:
-        options = {"contexts": ()} if name.startswith("conic") else {}
-        for part in (np.s_[:, :, :20], np.s_[:]):
+    for few in (True, False):
+        given = [z[:, :, :20] if few else z for z in cases], [y[:, :20] if few else y for y in labels]
+        begin = time.perf_counter()
+        data = read_data(as_cases(*given, kind="logits"), None, config, suspect=True)
+        found["reading"] = time.perf_counter() - begin
+        for name in FITTED:
             say(f"fit of {name} on {device}")
-            given = [z[part] for z in cases], [y[part[1:] if isinstance(part, tuple) else part] for y in labels]
+            options = {"contexts": ()} if name.startswith("conic") else {}
             begin = time.perf_counter()
-            segcal.fit(
-                make_calibrator(name, FIT_CLASSES, **options), *given, kind="logits", config=config, device=device
-            )
+            fit_to(make_calibrator(name, FIT_CLASSES, **options), data, config, device)
             found[name] = time.perf_counter() - begin
     return found
 

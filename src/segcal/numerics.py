@@ -16,6 +16,9 @@ from torch import Tensor
 
 from segcal.types import Logits, LogProbs
 
+# Values of one step on a GPU: some such arrays of float64 take a gigabyte.
+DEVICE_VALUES = 1 << 24
+
 
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:
     """Return the type in which numbers of `dtype` are computed: half types in float32, others in their own.
@@ -24,6 +27,15 @@ def compute_dtype(dtype: torch.dtype) -> torch.dtype:
     (torch.float32, torch.float64)
     """
     return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+
+
+def at_once(values: int, each: int, device: torch.device | None) -> int:
+    """Return how many voxels are worked on at once if each has so many values, and so many are wanted on the CPU.
+
+    On other devices there are more: starting a step costs more there than its memory.
+    """
+    most = values if device is None or device.type == "cpu" else max(values, DEVICE_VALUES)
+    return max(256, most // each)
 
 
 def free_energy(logits: Logits, axis: int = 1) -> Tensor:

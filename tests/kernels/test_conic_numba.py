@@ -2,7 +2,8 @@ import numpy as np
 import pytest
 import torch
 
-from segcal.kernels.conic_numba import hessian, likelihood
+from segcal.kernels import conic_numba, conic_torch
+from segcal.kernels.conic_numba import hessian
 
 HATS = [3, 2]
 
@@ -49,7 +50,7 @@ def drops_by_hand(x, rows, classes, v):
 def test_values_gradients_and_hessians_are_those_of_the_written_out_design(kinds):
     classes = 4
     x, labels, weight, rows = draw(kinds)
-    value, gradient = likelihood(x, labels, weight, rows, classes, HATS)
+    value, gradient = conic_numba.likelihood(x, labels, weight, rows, classes, HATS)
     found = hessian(x, weight, rows, classes, HATS)
     total, slope, bend = 0.0, np.zeros(rows.numel()), np.zeros((rows.numel(), rows.numel()))
     for v in range(x.shape[1]):
@@ -62,6 +63,9 @@ def test_values_gradients_and_hessians_are_those_of_the_written_out_design(kinds
         bend += w * (design.T * probs) @ design - w * np.outer(probs @ design, probs @ design)
     np.testing.assert_allclose(value, total, rtol=1e-12)
     np.testing.assert_allclose(gradient.numpy().reshape(-1), slope, rtol=0, atol=1e-10)
+    by_pieces = conic_torch.likelihood(x, labels, weight, rows, classes, HATS)
+    np.testing.assert_allclose(by_pieces[0], total, rtol=1e-12)
+    np.testing.assert_allclose(by_pieces[1].numpy().reshape(-1), slope, rtol=0, atol=1e-10)
     np.testing.assert_allclose(found.numpy(), bend, rtol=0, atol=2e-3 * np.abs(bend).max())
     torch.testing.assert_close(found, found.T, rtol=0, atol=0)
 
@@ -85,7 +89,9 @@ def test_sums_do_not_depend_on_the_number_of_threads():
     try:
         for threads in (1, 2):
             torch.set_num_threads(threads)
-            results.append((*likelihood(x, labels, weight, rows, 4, HATS), hessian(x, weight, rows, 4, HATS)))
+            results.append(
+                (*conic_numba.likelihood(x, labels, weight, rows, 4, HATS), hessian(x, weight, rows, 4, HATS))
+            )
     finally:
         torch.set_num_threads(before)
     assert results[0][0] == results[1][0]

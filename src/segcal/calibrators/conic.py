@@ -36,7 +36,7 @@ from segcal.calibrators.convex import LARGEST, SMALLEST_SCALE, Block, ConvexCali
 from segcal.calibrators.knots import hat_shares, positions, quantile_knots, some_voxels
 from segcal.calibrators.surroundings import CONTEXTS, WORDS, check_contexts, half_window, surroundings
 from segcal.errors import InputError
-from segcal.kernels import conic_numba
+from segcal.kernels import conic_numba, conic_torch
 from segcal.kernels.plan import FusedPlan
 from segcal.numerics import winner
 from segcal.types import Context, Logits
@@ -237,11 +237,10 @@ class Conic(ConvexCalibrator):
         return torch.cat([math.sqrt(RIDGE) * hats, *across], -1), own, torch.cat(along, -1)
 
     def likelihood(self, block: Block, theta: Tensor) -> tuple[float, Tensor]:
-        """Return the summed NLL and its gradient, by looking up where this is possible."""
-        if block.features.device.type != "cpu":
-            return super().likelihood(block, theta)
+        """Return the summed NLL and its gradient, by looking up or by pieces."""
         rows = [part @ spread.T for part, spread in self._parts(theta)]
-        value, gradient = conic_numba.likelihood(*block[:3], torch.cat(rows), self.num_classes, self.hat_counts)
+        kernel = conic_numba if block.features.device.type == "cpu" else conic_torch
+        value, gradient = kernel.likelihood(*block[:3], torch.cat(rows), self.num_classes, self.hat_counts)
         back = gradient.split([len(part) for part in rows])
         return value, torch.cat(
             [(g @ spread).flatten() for g, (_, spread) in zip(back, self._parts(theta), strict=True)]

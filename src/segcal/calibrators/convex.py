@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from segcal.calibrators.base import Calibrator
+from segcal.numerics import at_once
 
 LARGEST = 1e3
 SMALLEST_SCALE = 1e-3
@@ -82,7 +83,7 @@ class Block(NamedTuple):
 
     def steps(self, values_each: int) -> Iterator["Block"]:
         """Yield parts of bounded size, given how many values a voxel has."""
-        step = max(256, STEP_VALUES // values_each)
+        step = at_once(STEP_VALUES, values_each, self.target.device)
         for start in range(0, self.target.numel(), step):
             yield self.take(slice(start, start + step))
 
@@ -181,7 +182,7 @@ class ConvexCalibrator(Calibrator):
     def likelihood(self, block: Block, theta: Tensor) -> tuple[float, Tensor]:
         """Return the summed NLL of a block at one expert's ``(P,)``, and its gradient ``(P,)``."""
         value, gradient = 0.0, torch.zeros_like(theta)
-        for part in block.steps(len(block.features)):
+        for part in block.steps(self.num_classes * len(theta)):
             design = self._design(part)
             log_probs = torch.einsum("kpn,p->kn", design, theta.to(design.device)).log_softmax(0)
             weight, target = part.weight.double(), part.target.long()[None]
@@ -193,7 +194,7 @@ class ConvexCalibrator(Calibrator):
     def hessian(self, block: Block, theta: Tensor, total: float) -> Tensor:
         """Return the Hessian ``(P, P)`` of the summed NLL of a block at one expert's ``(P,)``, divided by `total`."""
         hessian = torch.zeros(len(theta), len(theta), dtype=torch.float64)
-        for part in block.steps(len(block.features)):
+        for part in block.steps(self.num_classes * len(theta)):
             design = self._design(part)
             probs = torch.einsum("kpn,p->kn", design, theta.to(design.device)).softmax(0)
             mean = torch.einsum("kpn,kn->pn", design, probs)

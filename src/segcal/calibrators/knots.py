@@ -15,11 +15,12 @@ def some_voxels(voxels: Iterable[tuple[Tensor, Tensor | None]]) -> tuple[Tensor,
     step, kept, size = 1, list[tuple[Tensor, Tensor]](), 0
     for logits, context in voxels:
         around = logits[:0] if context is None else context
-        kept.append((logits[:, ::step].double().cpu(), around[:, ::step].double().cpu()))
+        kept.append((logits[:, ::step], around[:, ::step]))
         size += kept[-1][0].numel()
         while size > MOST_VALUES:
             step, size = 2 * step, size // 2
             kept = [(one[:, ::2], other[:, ::2]) for one, other in kept]
+        kept[-1] = kept[-1][0].double().cpu(), kept[-1][1].double().cpu()  # of the voxels themselves nothing stays
     one, other = (torch.cat(parts, dim=1) for parts in zip(*kept, strict=True))
     return one, other
 

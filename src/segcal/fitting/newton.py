@@ -34,6 +34,7 @@ class Curvature:
 
     def __init__(self, matrix: Tensor) -> None:
         self._matrix = matrix + torch.diag(_damping(matrix))
+        assert bool(torch.isfinite(self._matrix).all()), "the Hessian is not finite"
 
     def product(self, vector: Tensor) -> Tensor:
         """Return H v."""
@@ -45,15 +46,12 @@ class Curvature:
         By Cholesky, with more damping where rounding made it indefinite.
         """
         index = free.nonzero().squeeze(1)
-        matrix = self._matrix[index][:, index]
-        damping = _damping(matrix)
-        assert bool(torch.isfinite(matrix).all()), "the Hessian is not finite"
-        while True:
-            factor, failed = torch.linalg.cholesky_ex(matrix)
-            if not int(failed):
-                break
-            damping *= 10
-            matrix = matrix + torch.diag(damping)
+        matrix = self._matrix if len(index) == len(free) else self._matrix[index[:, None], index]
+        factor, failed = torch.linalg.cholesky_ex(matrix)
+        more = 10.0
+        while int(failed):
+            factor, failed = torch.linalg.cholesky_ex(matrix + torch.diag(more * _damping(matrix)))
+            more *= 10
         solution = torch.zeros_like(right)
         solution[index] = torch.cholesky_solve(right[index, None], factor)[:, 0]
         return solution

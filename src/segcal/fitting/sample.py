@@ -18,6 +18,7 @@ from torch import Tensor
 
 from segcal.calibrators.surroundings import CONTEXTS
 from segcal.errors import InputError
+from segcal.numerics import at_once
 
 
 class Voxels(NamedTuple):
@@ -48,7 +49,7 @@ class Voxels(NamedTuple):
 
     def steps(self, values: int, device: torch.device | None = None) -> Iterator["Voxels"]:
         """Yield parts of about so many values, on a device."""
-        step = max(256, values // len(self.logits))
+        step = at_once(values, len(self.logits), device)
         for start in range(0, self.labels.numel(), step):
             yield self.take(slice(start, start + step)).each(lambda values: values.to(device))
 

@@ -20,6 +20,7 @@ from segcal.kernels.affine_exponential import SUMS, fast_exp, fast_log
 from segcal.kernels.affine_numba import TILE, load_tile
 from segcal.kernels.jit import compiled
 from segcal.kernels.threads import cut, in_threads
+from segcal.numerics import at_once
 
 STEP_VALUES = 1 << 19
 
@@ -44,7 +45,7 @@ def temperature_terms(logits: Tensor, target: Tensor, weight: Tensor, beta: floa
 def reference(logits: Tensor, target: Tensor, weight: Tensor, beta: float) -> tuple[float, float, float]:
     """Return the same sums by plain torch operations."""
     sums = torch.zeros(3, dtype=torch.float64, device=logits.device)
-    step = max(256, STEP_VALUES // logits.shape[0])
+    step = at_once(STEP_VALUES, logits.shape[0], logits.device)
     for start in range(0, logits.shape[1], step):
         part = slice(start, start + step)
         z, w = logits[:, part].double(), weight[part].double()

@@ -14,12 +14,12 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from segcal.numerics import at_once
+
 # Voxels in one step: the float64 working arrays of a step stay within a few megabytes.
 STEP_VALUES = 1 << 19
 # Values in one step of a Hessian: bounds its memory whatever the size of the sample.
 HESSIAN_VALUES = 1 << 22
-# On other devices steps are larger by so much: starting one costs more there than its memory.
-LARGER_STEPS = 32
 # Where accuracy does not matter, smaller ones are zero: products with them would be subnormal, and far slower.
 SMALLEST_PROB = 1e-20
 
@@ -36,7 +36,7 @@ def likelihood(features: Tensor, target: Tensor, weight: Tensor, theta: Tensor, 
     """
     total = torch.zeros((), dtype=torch.float64, device=features.device)
     gradient = torch.zeros_like(theta)
-    step = _step(features, STEP_VALUES, theta.shape[0] + features.shape[0])
+    step = at_once(STEP_VALUES, theta.shape[0] + features.shape[0], features.device)
     for start in range(0, features.shape[1], step):
         part = slice(start, start + step)
         x, t, w = features[:, part].double(), target[part].long(), weight[part].double()
@@ -62,11 +62,6 @@ def probabilities_of_all(features: Tensor, theta: Tensor, outputs: str) -> Tenso
     return torch.softmax(_scores(theta[:, :-1] @ features.double() + theta[:, -1:], outputs), dim=0)
 
 
-def _step(features: Tensor, values: int, each: int) -> int:
-    """Return how many voxels are taken at once if each has so many values."""
-    return max(256, values * (1 if features.device.type == "cpu" else LARGER_STEPS) // each)
-
-
 def _scores(linear: Tensor, outputs: str) -> Tensor:
     if outputs == "scores":
         return linear
@@ -90,7 +85,7 @@ def hessian_operator(features: Tensor, weight: Tensor, theta: Tensor, outputs: s
     """
     probs = probabilities_of_all(features, theta, outputs)
     probs = probs.masked_fill_(probs < SMALLEST_PROB, 0.0).to(features.dtype)
-    step = _step(features, STEP_VALUES, probs.shape[0] + features.shape[0])
+    step = at_once(STEP_VALUES, probs.shape[0] + features.shape[0], features.device)
     parts = [slice(start, start + step) for start in range(0, features.shape[1], step)]
 
     def multiply(direction: Tensor) -> Tensor:
@@ -122,7 +117,7 @@ def hessian(features: Tensor, weight: Tensor, theta: Tensor, outputs: str) -> Te
     rows, columns = theta.shape
     size = rows * columns
     products, own = theta.new_zeros(size, size), theta.new_zeros(size, columns)
-    step = _step(features, HESSIAN_VALUES, size)
+    step = at_once(HESSIAN_VALUES, size, features.device)
     for start in range(0, features.shape[1], step):
         part = features[:, start : start + step]
         probs = probabilities(part, theta, outputs)
