@@ -164,8 +164,8 @@ class AffineCalibrator(ConvexCalibrator):
     def hessian(self, block: Block, theta: Tensor, total: float) -> Tensor:
         """Return the Hessian of the summed NLL, divided by `total`."""
         own = self._own(block, theta)
-        bend = affine_torch.hessian(block.features, block.weight, own, self.outputs).cpu() / total
-        for _ in range(2):  # from both sides
+        bend = (affine_torch.hessian(block.features, block.weight, own, self.outputs) / total).cpu()
+        for _ in range(0 if block.centre is None else 2):  # from both sides
             bend = outward(bend.T.reshape(len(bend), len(own), -1), block.centre).reshape(bend.shape)
         gauge = self.gauge.shape[-1]
         return nn.functional.pad(bend, (0, gauge, 0, gauge)) if gauge else bend

@@ -56,6 +56,7 @@ class Solver:
 
     def __init__(self, calibrator: Calibrator, source: VoxelSource, request: Request) -> None:
         assert isinstance(calibrator, ConvexCalibrator)
+        source = source.on(request.device)
         calibrator.prepare((voxels.logits, voxels.context) for voxels in source)
         self.calibrator, self.problem = calibrator, make_problem(calibrator, source, request)
         self.passes = 0

@@ -55,6 +55,10 @@ class VoxelSource(ABC):
     def subset(self, ids: Collection[str]) -> "VoxelSource":
         """Return the voxels of these cases alone."""
 
+    def on(self, device: torch.device) -> "VoxelSource":
+        """Return voxels that are on a device, if they are held: what is streamed gets there in every pass."""
+        return self
+
     @property
     def total_weight(self) -> float:
         """Return what a mean divides by."""
@@ -85,6 +89,12 @@ class HeldVoxels(VoxelSource):
 
     def __iter__(self) -> Iterator[Voxels]:
         yield self._voxels
+
+    def on(self, device: torch.device) -> "HeldVoxels":
+        """Return the voxels on a device."""
+        there = copy.copy(self)
+        there._voxels = self._voxels.each(lambda values: values.to(device))
+        return there
 
     def subset(self, ids: Collection[str]) -> "HeldVoxels":
         """Return copies of the voxels of these cases."""
