@@ -163,21 +163,16 @@ def test_steps_of_functions_are_monotone_for_all_numbers():
     import triton
     import triton.language as tl
 
-    from segcal.kernels.triton_arithmetic import exp_below_zero, exp_fused, log_normal
+    from segcal.kernels.triton_arithmetic import exp_below_zero, log_normal
 
     @triton.jit
     def falls(first, found_ptr, KIND: tl.constexpr, BLOCK: tl.constexpr):
         bits = first + tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
         low, high = bits.to(tl.int32).to(tl.float32, bitcast=True), (bits + 1).to(tl.int32).to(tl.float32, bitcast=True)
-        if KIND == 0:
-            falling = log_normal(high) < log_normal(low)
-        elif KIND == 1:
-            falling = exp_below_zero(-high) > exp_below_zero(-low)
-        else:
-            falling = exp_fused(-high) > exp_fused(-low)
+        falling = log_normal(high) < log_normal(low) if KIND == 0 else exp_below_zero(-high) > exp_below_zero(-low)
         tl.atomic_add(found_ptr, tl.sum(falling.to(tl.int32), 0))
 
-    for kind, begin, end in ((0, 1e-37, 4.0), (1, 1e-30, 90.0), (2, 1e-30, 90.0)):
+    for kind, begin, end in ((0, 1e-37, 4.0), (1, 1e-30, 90.0)):
         first, last = (int(torch.tensor(x).view(torch.int32)) for x in (begin, end))
         found = torch.zeros(1, dtype=torch.int32, device="cuda")
         falls[((last - first) // 1024,)](first, found, kind, 1024, enable_fp_fusion=False)

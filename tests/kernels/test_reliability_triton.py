@@ -48,7 +48,8 @@ def test_counts_are_those_of_the_cpu(classes, voxels, dtype):
             if mine.dtype == np.int64:
                 np.testing.assert_array_equal(mine, theirs, err_msg=field.name)
             else:
-                np.testing.assert_allclose(mine, theirs, rtol=1e-11, atol=1e-11, err_msg=field.name)
+                bound = 1e-6 if field.name in ("class_prob", "sums") else 1e-11  # in part float32, in another order
+                np.testing.assert_allclose(mine, theirs, rtol=bound, atol=1e-11, err_msg=field.name)
 
 
 def test_sums_are_the_same_every_time():

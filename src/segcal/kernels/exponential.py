@@ -32,7 +32,8 @@ F = np.float32
 
 # Below, e^t is not a normal number any more; it is set to the smallest one.
 FLOOR_32, FLOOR_64 = F(-87.0), -708.0
-ROUND_32, ROUND_64 = F(1.5 * 2**23), 1.5 * 2.0**52
+# With the exponent of one: the last bits of a sum are those of the exponent.
+ROUND_32, ROUND_64 = F(1.5 * 2**23 + 127), 1.5 * 2.0**52
 LOG2_E = 1.0 / math.log(2.0)
 LOG2_E_32 = F(LOG2_E)
 LN2_HIGH_32 = F(355 / 512)
@@ -42,7 +43,7 @@ LN2_HIGH_64 = math.floor(math.log(2.0) * 2**33) / 2**33
 LN2_LOW_64 = (math.log(2.0) - LN2_HIGH_64) + 2.3190468138462996e-17
 
 G0, G1, G2, G3, G4 = F(0.49999994), F(0.1666652), F(0.041668393), F(0.008368781), F(0.0013814467)
-ONE_32, ONE_BITS_32, SHIFT_32 = F(1.0), np.int32(127), np.int32(23)
+ONE_32, SHIFT_32 = F(1.0), np.int32(23)
 TAYLOR = tuple(1.0 / math.factorial(k) for k in range(13, 1, -1))
 ODD = tuple(1.0 / (2 * j + 1) for j in range(11, -1, -1))
 SQRT_2 = math.sqrt(2.0)
@@ -62,6 +63,16 @@ def _same_bits(given: Any, made: Any, machine: Any) -> Any:
     return cast
 
 
+def _fused(context: Any, a: Any, b: Any, c: Any) -> Any:
+    """Return a b + c of float32 numbers, rounded once."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.fma(*arguments)
+
+    return float32(float32, float32, float32), generate
+
+
+fused: Any = intrinsic(_fused)
 single_of_bits = _same_bits(int32, float32, ir.FloatType())
 bits_of_single = _same_bits(float32, int32, ir.IntType(32))
 double_of_bits = _same_bits(int64, float64, ir.DoubleType())
@@ -75,10 +86,11 @@ def exp_below_zero(t):  # type: ignore[no-untyped-def]
 
 def _exp_32(t):  # type: ignore[no-untyped-def]
     t = FLOOR_32 if t < FLOOR_32 else t
-    k = (t * LOG2_E_32 + ROUND_32) - ROUND_32
-    r = (t - k * LN2_HIGH_32) - k * LN2_LOW_32
-    g = (((G4 * r + G3) * r + G2) * r + G1) * r + G0
-    return ((g * r * r + r) + ONE_32) * single_of_bits((np.int32(k) + ONE_BITS_32) << SHIFT_32)
+    shifted = fused(t, LOG2_E_32, ROUND_32)
+    k = shifted - ROUND_32
+    r = fused(k, -LN2_LOW_32, fused(k, -LN2_HIGH_32, t))
+    g = fused(fused(fused(fused(G4, r, G3), r, G2), r, G1), r, G0)
+    return (fused(g * r, r, r) + ONE_32) * single_of_bits(bits_of_single(shifted) << SHIFT_32)
 
 
 def _exp_64(t):  # type: ignore[no-untyped-def]

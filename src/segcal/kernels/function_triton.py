@@ -11,7 +11,7 @@ import triton.language as tl
 
 from segcal.kernels.apply_tables import FIRST, PLACES, SHIFT
 from segcal.kernels.exponential import FLOOR_32
-from segcal.kernels.triton_arithmetic import exp_fused, log_normal
+from segcal.kernels.triton_arithmetic import exp_below_zero, log_normal
 from segcal.kernels.triton_classes import largest, look_up, look_up_four, read_classes, write_classes
 
 _SHIFT, _FIRST, _PLACES = tl.constexpr(SHIFT), tl.constexpr(FIRST), tl.constexpr(PLACES)
@@ -32,7 +32,7 @@ def mixture(
     first, second = 0.0 * top, 0.0 * top
     for k in tl.static_range(C):
         gap = z[k] - top
-        t, e = exp_fused(gap * beta), exp_fused(gap)
+        t, e = exp_below_zero(gap * beta), exp_below_zero(gap)
         first += t
         second += e
         tempered, plain = tempered + (t,), plain + (e,)
@@ -60,7 +60,7 @@ def table_of_function(
     total = 0.0 * top
     for k in tl.static_range(C):
         gap = z[k] - top
-        one = tl.where(gap > _FLOOR, exp_fused(gap), 0.0)
+        one = tl.where(gap > _FLOOR, exp_below_zero(gap), 0.0)
         total += one
         e = e + (one,)
     inverse = 1.0 / tl.maximum(total, 1.0)  # less only of what is refused, of which tables must not be read either

@@ -1,12 +1,13 @@
 """The pass of :mod:`segcal.kernels.reliability` on a CUDA device.
 
-Counts and fixed-point sums of confidence are added in tables that some programs share; whole numbers do not depend on
-the order. All other sums are a program's own, and are added in a fixed order, so that results are the same every time.
+Counts and fixed-point sums of probabilities are added in tables that some programs share; whole numbers do not depend
+on the order. All other sums are a program's own, and are added in a fixed order, so that results are the same every
+time. Counts are those of the CPU; sums differ from its sums by less than a millionth.
 """
 
 import functools
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -14,16 +15,16 @@ import triton
 from torch import Tensor
 
 from segcal.checks import check_finite
-from segcal.kernels.count_triton import SUMS, count_blocks
-from segcal.kernels.raw_tables import ZONES, Layout, Map, RawTables, fill_first_class_bin
+from segcal.kernels.count_triton import PLACES, SUMS, add_programs, count_blocks
+from segcal.kernels.raw_tables import DOUBT_BINS, ZONES, Layout, Map, RawTables, fill_first_class_bin
 
-BLOCK, HELD_BLOCK = 64, 32
+BLOCK, HELD_BLOCK, ROW_BLOCK = 64, 32, 128
 MOST_HELD = 24
-# Programs fill the device some times over; tables are many enough that programs seldom wait for each other.
-MOST_PROGRAMS = 2048
-TABLES = 64
-WHOLE = ("cells", "class_count", "class_hits", "confusion", "flips", "doubt")
-FIXED = ("confidence", "class_prob")
+MOST_REGISTERS = 128  # of a thread: with more, too few threads would be there to wait for memory
+MOST_PROGRAMS = 8192  # the device is filled some times over
+# Programs that share a table are few, so that they seldom wait for each other, and that a count and a sum of
+# probabilities, to 2^-29 or so, fit into one number.
+FEWEST_TABLES, TABLE_VOXELS, MOST_CELLS = 64, 1 << 16, 1 << 23
 
 
 def count_voxels(
@@ -38,99 +39,115 @@ def count_voxels(
 
 def _count(scores: Tensor, labels: Tensor, layout: Layout, bands: Map, reference: Map, prediction: Map) -> RawTables:
     voxels, device, classes = labels.numel(), scores.device, layout.num_classes
-    tables = RawTables.zeros(layout)
     flat = scores.detach().reshape(classes, voxels).contiguous()
     given = [None if x is None else torch.from_numpy(x).to(device) for x in (bands, reference)]
     made = None if prediction is None else torch.empty(voxels, dtype=torch.int16, device=device)
-    whole_at, whole_size = _places(tables, WHOLE)
-    fixed_at, fixed_size = _places(tables, FIXED)
     held = classes if classes <= MOST_HELD else 0
     block = HELD_BLOCK if held else BLOCK
-    of_winners = (ZONES, 2, held, layout.class_bins)
-    winners = math.prod(of_winners)
+    bins = _bins(layout, device)
+    # Cells of confidence, by winner too if a thread holds the classes, and of classes; doubt, confusion and flips.
+    cells = layout.bands * ZONES * 2 * (held if held and layout.class_bins else 1) * bins.fine
+    packed_size = cells + ZONES * 2 * classes * layout.class_bins
+    flips_at = 2 * DOUBT_BINS + classes**2
+    whole_size, low_size = flips_at + (0 if reference is None else 3 * classes**2), ZONES * classes
     programs = min(triton.cdiv(voxels, block), MOST_PROGRAMS)
-    whole = torch.zeros(TABLES, whole_size + winners, dtype=torch.int32, device=device)
-    fixed = torch.zeros(TABLES, fixed_size + winners, dtype=torch.int64, device=device)
-    low = torch.zeros(programs, ZONES * classes, dtype=torch.float64, device=device)
-    sums = torch.empty(programs, SUMS, dtype=torch.float64, device=device)
-    bad = torch.zeros(1, dtype=torch.int32, device=device)
-    # No more voxels than this are added in one table.
-    most = triton.cdiv(programs, TABLES) * triton.cdiv(triton.cdiv(voxels, block), programs) * block
-    scale = 2.0 ** (61 - math.ceil(math.log2(most)))
-    bins, edges = _bins((*layout.bins, layout.class_bins), device)
-    y = labels.reshape(-1).to(device)
-    nothing = [bins if x is None else x for x in (*given, made)]
+    tables = min(triton.cdiv(voxels, TABLE_VOXELS), MOST_CELLS // packed_size)
+    tables = min(programs, max(FEWEST_TABLES, tables))
+    # No more voxels than this are added in one table: a number has room for their count and for a sum of as many.
+    most = triton.cdiv(programs, tables) * triton.cdiv(triton.cdiv(voxels, block), programs) * block
+    shift, scale = 63 - most.bit_length(), 2.0 ** (63 - 2 * most.bit_length())
+    sizes = [tables * packed_size, programs * low_size, programs * SUMS, triton.cdiv(tables * whole_size + 1, 2)]
+    packed, low, sums, whole = torch.zeros(sum(sizes), dtype=torch.int64, device=device).split(sizes)
+    low, sums, whole = low.view(torch.float64), sums.view(torch.float64), whole.view(torch.int32)
+    bad, nothing = whole[tables * whole_size :], [bins.guess if x is None else x for x in (*given, made)]
     count_blocks[(programs,)](
-        flat, y, *nothing, bins, edges, whole, fixed, low, sums, bad, voxels, flat.stride(0), scale, classes,
-        sum(layout.bins), whole_size + winners, fixed_size + winners,
-        *(whole_at[name] for name in WHOLE[1:]), fixed_at["class_prob"], whole_size, fixed_size, len(layout.bins),
-        bands is not None, reference is not None, prediction is not None, layout.class_bins > 0, held, block, TABLES,
-        num_warps=1, enable_fp_fusion=False,
+        flat, labels.reshape(-1).to(device), *nothing, bins.of_class, bins.guess, bins.ends, packed, whole, low, sums,
+        bad, voxels, flat.stride(0), 1 << shift, scale, classes, bins.fine, layout.class_bins, tables, packed_size,
+        whole_size, cells, 2 * DOUBT_BINS, flips_at, bands is not None, reference is not None, prediction is not None,
+        layout.class_bins > 0, held, block, bins.steps, num_warps=1, enable_fp_fusion=False, maxnreg=MOST_REGISTERS,
     )  # fmt: skip
-    # One way from the device; whole numbers are far below 2^53.
-    totals = (bad, whole, fixed, low)
-    found = [*(values.sum(0, dtype=torch.float64).reshape(-1) for values in totals), sums.reshape(-1)]
-    row = torch.cat(found).cpu().numpy()
-    parts = np.split(row, np.cumsum([len(values) for values in found])[:-1])
-    if parts[0]:
+    row = torch.empty(2 * packed_size + whole_size + low_size + SUMS, dtype=torch.float64, device=device)
+    parts = triton.cdiv(packed_size, ROW_BLOCK) + triton.cdiv(whole_size, ROW_BLOCK) + low_size + 1
+    add_programs[(parts,)](
+        packed, whole, low, sums, bad, row, tables, programs, packed_size, whole_size, low_size, shift, ROW_BLOCK
+    )
+    empty = RawTables.zeros(layout)  # while the device counts
+    ends = np.cumsum([packed_size, packed_size, whole_size, low_size])
+    counts, units, others, small, totals = np.split(row.cpu().numpy(), ends)
+    if totals[-1]:
         check_finite(scores, "scores")
     if prediction is not None and made is not None:
         prediction[:] = made.cpu().numpy()
-    parts[2] /= scale
-    for names, values in ((WHOLE, parts[1]), (FIXED, parts[2])):
-        for name, part in zip(names, _split(values, tables, names), strict=True):
-            getattr(tables, name)[...] = part
-    if winners:
-        _add_winners(tables, parts[1][whole_size:].reshape(of_winners), parts[2][fixed_size:].reshape(of_winners))
-    if layout.class_bins:
-        tables.class_prob[:, :, 0] += parts[3].reshape(ZONES, classes)
-        fill_first_class_bin(tables)
-    summed = _totals(parts[4].reshape(programs, SUMS))
-    tables.sums[:], tables.energy[:], tables.offset[:] = summed[:3], summed[3:5], summed[5]
-    tables.ignored[:] = round(summed[6])
-    return tables
+    _fill_whole(empty, others.astype(np.int64), totals)
+    _fill_bins(empty, layout, bins, bool(held), (counts, units / scale), small)
+    return empty
 
 
-def _add_winners(tables: RawTables, counts: np.ndarray, probs: np.ndarray) -> None:
-    """Add the table by zone, whether right, winner and bin to those of classes; in first bins nothing is counted."""
-    classes = np.arange(counts.shape[2])
-    tables.confusion[classes, classes] += counts[:, 1].sum((0, 2)).astype(tables.confusion.dtype)
-    tables.class_count[:, :, 1:] += counts.sum(1)[..., 1:].astype(tables.class_count.dtype)
-    tables.class_hits[:, :, 1:] += counts[:, 1, :, 1:].astype(tables.class_hits.dtype)
-    tables.class_prob[:, :, 1:] += probs.sum(1)[..., 1:]
+def _fill_whole(tables: RawTables, counts: np.ndarray, totals: np.ndarray) -> None:
+    """Set doubt, confusion and flips, and the sums over all voxels."""
+    pairs, classes = tables.doubt.size, len(tables.confusion)
+    tables.doubt[...] = counts[:pairs].reshape(tables.doubt.shape)
+    tables.confusion[...] = counts[pairs : pairs + classes**2].reshape(classes, classes)
+    if len(counts) > pairs + classes**2:
+        tables.flips[...] = counts[pairs + classes**2 :].reshape(tables.flips.shape)
+    tables.sums[:], tables.ignored[:] = totals[:3], totals[3]
+    tables.energy[:], tables.offset[:] = totals[4:6], totals[6]
+
+
+def _fill_bins(
+    tables: RawTables, layout: Layout, bins: "_Bins", held: bool, found: Sequence[np.ndarray], small: np.ndarray
+) -> None:
+    """Set the tables of confidence and of classes from counts and sums of probability by fine bin, and by bin.
+
+    With classes that were held, those of winners are counted by fine bin alone, and so are voxels that are right.
+    """
+    classes, by_bin = layout.num_classes, ZONES * 2 * layout.num_classes * layout.class_bins
+    cells = [each[: len(each) - by_bin].reshape(layout.bands, ZONES, 2, -1, bins.fine) for each in found]
+    tables.cells[...], tables.confidence[...] = (each.sum(3) @ bins.joined for each in cells)
+    if not layout.class_bins:
+        return
+    counts, probs = (each[len(each) - by_bin :].reshape(ZONES, 2, classes, -1) for each in found)
+    if held:
+        more, units = (each.sum(0) @ bins.joined_of_class for each in cells)
+        counts, probs = counts + more, probs + units
+        tables.confusion += np.diag(more[:, 1].sum((0, 2)).astype(np.int64))
+    # In first bins nothing is counted, and what is small is summed.
+    tables.class_count[..., 1:], tables.class_hits[..., 1:] = counts.sum(1)[..., 1:], counts[:, 1, :, 1:]
+    tables.class_prob[..., 1:] = probs.sum(1)[..., 1:]
+    tables.class_prob[..., 0] = small.reshape(ZONES, classes)
+    fill_first_class_bin(tables)
+
+
+class _Bins(NamedTuple):
+    """The bins of a layout, and those that the edges of all of them make.
+
+    Attributes:
+        fine: how many these are.
+        ends: where each of them ends.
+        guess: how many end below each of equal parts of [0, 1].
+        steps: the most that end in one part.
+        of_class: the edges of the bins of classes, from 0.
+        joined: ``(fine, bins)``, which fine bin belongs to which of the bins, of all binnings in a row.
+        joined_of_class: the same of the bins of classes.
+    """
+
+    fine: int
+    ends: Tensor
+    guess: Tensor
+    steps: int
+    of_class: Tensor
+    joined: np.ndarray
+    joined_of_class: np.ndarray
 
 
 @functools.lru_cache(maxsize=16)
-def _bins(sizes: tuple[int, ...], device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return how many bins each table has, and the edges of all, on the device."""
-    edges = torch.cat([torch.arange(size + 1, dtype=torch.float64) / max(size, 1) for size in sizes])
-    return torch.tensor(sizes, dtype=torch.int32, device=device), edges.to(device)
-
-
-def _places(tables: RawTables, names: Sequence[str]) -> tuple[dict[str, int], int]:
-    """Return where each table begins among all of them in a row, and the size of all."""
-    ends = np.cumsum([0, *(getattr(tables, name).size for name in names)])
-    return {name: int(start) for name, start in zip(names, ends, strict=False)}, int(ends[-1])
-
-
-def _split(values: np.ndarray, tables: RawTables, names: Sequence[str]) -> Iterator[np.ndarray]:
-    """Yield each table of a row of tables."""
-    begin = 0
-    for name in names:
-        shape = getattr(tables, name).shape
-        size = int(np.prod(shape))
-        yield values[begin : begin + size].reshape(shape)
-        begin += size
-
-
-def _totals(sums: np.ndarray) -> tuple[float, ...]:
-    """Return NLL, Brier score, entropy, mean and spread of the free energy, its largest, and how many are ignored.
-
-    Means and squared deviations of the programs are merged.
-    """
-    nll, brier, entropy, seen, first, second, pivot, largest, ignored = sums.T
-    count = np.maximum(seen, 1)
-    mean = pivot + first / count
-    centre = (seen * mean).sum() / max(seen.sum(), 1)
-    spread = np.maximum(second - first**2 / count, 0) + seen * (mean - centre) ** 2
-    return nll.sum(), brier.sum(), entropy.sum(), centre, spread.sum(), largest.max(), ignored.sum()
+def _bins(layout: Layout, device: torch.device) -> _Bins:
+    """Return the bins of a layout, on the device."""
+    edges = [np.arange(size + 1) / max(size, 1) for size in (*layout.bins, layout.class_bins)]
+    ends = np.unique(np.concatenate([[1.0], *(each[1:] for each in edges)]))
+    below = np.searchsorted(ends, np.arange(PLACES + 1) / PLACES)
+    joined = [((ends[:, None] > each[:-1]) & (ends[:, None] <= each[1:])).astype(np.float64) for each in edges]
+    on_device = (torch.from_numpy(x).to(device) for x in (ends, below[:-1].astype(np.int32), edges[-1]))
+    ends_there, guess, of_class = on_device
+    steps = int(np.diff(below).max())
+    return _Bins(len(ends), ends_there, guess, steps, of_class, np.concatenate(joined[:-1], axis=1), joined[-1])

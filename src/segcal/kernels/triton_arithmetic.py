@@ -1,7 +1,8 @@
-"""Exponential and logarithm for kernels of CUDA devices, operation by operation those of the CPU.
+"""Exponential and logarithm for kernels of CUDA devices.
 
-With multiplications that are not fused (``enable_fp_fusion=False``) every bit is that of
-:mod:`segcal.kernels.exponential`. The exponential is monotone for all float32 values, which sums of them inherit.
+The exponential is operation by operation that of the CPU: if the compiler fuses no more than what is written
+(``enable_fp_fusion=False``), every bit is that of :mod:`segcal.kernels.exponential`. It is monotone for all float32
+values, which sums of them inherit.
 """
 
 import triton
@@ -24,24 +25,12 @@ _ODD = tl.constexpr(tuple(cpu.ODD))
 def exp_below_zero(t):
     """Return e^t for float32 t <= 0, and the smallest normal number far below."""
     t = tl.maximum(t, _FLOOR)
-    # The last bits of the sum are the whole number that k is: no conversion is needed.
-    shifted = t * _LOG2_E + _ROUND
-    k = shifted - _ROUND
-    r = (t - k * _HIGH) - k * _LOW
-    g = (((_G4 * r + _G3) * r + _G2) * r + _G1) * r + _G0
-    scale = ((shifted.to(tl.int32, bitcast=True) << 23) + (127 << 23)).to(tl.float32, bitcast=True)
-    return ((g * r * r + r) + 1.0) * scale
-
-
-@triton.jit
-def exp_fused(t):
-    """Return e^t as :func:`exp_below_zero` does, with fused multiplications: half as many steps, other last bits."""
-    t = tl.maximum(t, _FLOOR)
     shifted = tl.fma(t, _LOG2_E, _ROUND)
     k = shifted - _ROUND
     r = tl.fma(k, -_LOW, tl.fma(k, -_HIGH, t))
     g = tl.fma(tl.fma(tl.fma(tl.fma(r, _G4, _G3), r, _G2), r, _G1), r, _G0)
-    scale = ((shifted.to(tl.int32, bitcast=True) << 23) + (127 << 23)).to(tl.float32, bitcast=True)
+    # The last bits of the sum are those of the exponent: no conversion is needed.
+    scale = (shifted.to(tl.int32, bitcast=True) << 23).to(tl.float32, bitcast=True)
     return (tl.fma(g * r, r, r) + 1.0) * scale
 
 
@@ -61,14 +50,16 @@ def log_normal(x):
 
 
 @triton.jit
-def log1p_above_zero(u):
-    """Return log(1 + u) for float64 u >= 0."""
+def log1p_fused(u):
+    """Return log(1 + u) for float64 u >= 0 as the CPU does, but for the last bits: multiplications are fused."""
     k = (((1.0 + u) * _SQRT_2).to(tl.int64, bitcast=True) >> 52) - 1023
     scale = ((1023 - k) << 52).to(tl.float64, bitcast=True)
-    f = u * scale + (scale - 1.0)
-    w = f / (2.0 + f)
+    f = tl.fma(u, scale, scale - 1.0)
+    inverse = (1.0 / (2.0 + f).to(tl.float32)).to(tl.float64)
+    inverse = tl.fma(tl.fma(-inverse, 2.0 + f, 1.0), inverse, inverse)
+    w = f * tl.fma(tl.fma(-inverse, 2.0 + f, 1.0), inverse, inverse)
     square = w * w
     total = tl.full(u.shape, _ODD[0], tl.float64)
-    for j in tl.static_range(1, 12):
-        total = total * square + _ODD[j]
-    return k.to(tl.float64) * _LN2 + 2.0 * w * total
+    for j in tl.static_range(1, 12):  # plain numbers would be of float32
+        total = tl.fma(total, square, tl.full(u.shape, _ODD[j], tl.float64))
+    return tl.fma(k.to(tl.float64), tl.full(u.shape, _LN2, tl.float64), 2.0 * w * total)

@@ -18,7 +18,7 @@ import triton
 import triton.language as tl
 
 LARGEST_LOGIT = tl.constexpr(1e10)
-_PTX = tl.constexpr(torch.version.hip is None and os.environ.get("TRITON_INTERPRET", "0") in ("", "0", "false"))
+PTX = tl.constexpr(torch.version.hip is None and os.environ.get("TRITON_INTERPRET", "0") in ("", "0", "false"))
 _LOAD_32, _LOAD_16 = (
     tl.constexpr(f"{{ .reg .pred p; setp.ne.b32 p, $2, 0; mov.{kind} $0, 0; @p ld.global.{kind} $0, [$1]; }}")
     for kind in ("b32", "b16")
@@ -32,7 +32,7 @@ _STORE_32, _STORE_16 = (
 @triton.jit
 def load_masked(ptr, inside):
     """Return numbers of 16 or 32 bits as float32, zeros outside."""
-    if _PTX:
+    if PTX:
         kind: tl.constexpr = ptr.dtype.element_ty
         whole: tl.constexpr = kind.primitive_bitwidth == 32
         bits = tl.inline_asm_elementwise(
@@ -47,7 +47,7 @@ def load_masked(ptr, inside):
 def store_masked(ptr, value, inside):
     """Write numbers of 16 or 32 bits, where inside."""
     kind: tl.constexpr = ptr.dtype.element_ty
-    if _PTX:
+    if PTX:
         whole: tl.constexpr = kind.primitive_bitwidth == 32
         bits = value.to(kind).to(tl.int32 if whole else tl.int16, bitcast=True)
         tl.inline_asm_elementwise(
@@ -59,9 +59,23 @@ def store_masked(ptr, value, inside):
 
 
 @triton.jit
+def load(ptr):
+    """Return numbers of 16 or 32 bits as float32."""
+    if PTX:
+        kind: tl.constexpr = ptr.dtype.element_ty
+        whole: tl.constexpr = kind.primitive_bitwidth == 32
+        bits = tl.inline_asm_elementwise(
+            "ld.global.b32 $0, [$1];" if whole else "ld.global.b16 $0, [$1];", "=r,l" if whole else "=h,l",
+            [ptr.to(tl.int64)], dtype=tl.int32 if whole else tl.int16, is_pure=True, pack=1,
+        )  # fmt: skip
+        return bits.to(kind, bitcast=True).to(tl.float32)
+    return tl.load(ptr).to(tl.float32)
+
+
+@triton.jit
 def look_up(ptr):
     """Return numbers of 32 bits from a table."""
-    if _PTX:
+    if PTX:
         bits = tl.inline_asm_elementwise(
             "ld.global.nc.b32 $0, [$1];", "=r,l", [ptr.to(tl.int64)], dtype=tl.int32, is_pure=True, pack=1
         )
@@ -72,12 +86,23 @@ def look_up(ptr):
 @triton.jit
 def look_up_four(ptr):
     """Return four numbers that lie in a row from each pointer."""
-    if _PTX:
+    if PTX:
         return tl.inline_asm_elementwise(
             "ld.global.nc.v4.f32 {$0, $1, $2, $3}, [$4];", "=f,=f,=f,=f,l", [ptr.to(tl.int64)],
             dtype=(tl.float32, tl.float32, tl.float32, tl.float32), is_pure=True, pack=1,
         )  # fmt: skip
     return tl.load(ptr), tl.load(ptr + 1), tl.load(ptr + 2), tl.load(ptr + 3)
+
+
+@triton.jit
+def exchanged(value, distance: tl.constexpr):
+    """Return to each of 32 lanes the float32 of another: the one whose number differs in one bit."""
+    if PTX:
+        return tl.inline_asm_elementwise(
+            "shfl.sync.bfly.b32 $0, $1, $2, 0x1f, 0xffffffff;", "=f,f,r", [value, distance], dtype=tl.float32,
+            is_pure=True, pack=1,
+        )  # fmt: skip
+    return tl.gather(value, tl.arange(0, 32) ^ distance, 0)
 
 
 @triton.jit
