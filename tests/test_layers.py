@@ -50,6 +50,8 @@ UNMIRRORED = {
     "kernels/apply.py": "chooses between the fused kernels and the reference, which are tested side by side",
     "kernels/apply_tile.py": "a part of the fused kernel",
     "kernels/count_triton.py": "a part of the counting on a CUDA device",
+    "kernels/conic_torch.py": "tested beside the compiled loops",
+    "kernels/sums_triton.py": "a part of the counting on a CUDA device",
     "kernels/function_triton.py": "a part of the fused kernels",
     "kernels/triton_arithmetic.py": "a part of the fused kernels",
     "kernels/triton_classes.py": "a part of the fused kernels",

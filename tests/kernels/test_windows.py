@@ -19,15 +19,20 @@ def device(request):
     return request.param
 
 
-@pytest.mark.parametrize(("space", "width"), [((23, 31), 9), ((2, 40, 7), 25), ((1, 1), 5), ((3, 1, 30), 41)])
+@pytest.mark.parametrize(
+    ("space", "width"), [((23, 31), 9), ((2, 40, 7), 25), ((1, 1), 5), ((3, 1, 30), 41), ((5, 2051), 9)]
+)
 def test_means_and_shares_are_those_of_counting(space, width, device):
     logits = 3 * torch.randn(2, 4, *space, generator=torch.Generator().manual_seed(0))
     gap, decided = windows.gap_and_winner(logits.to(device), 8.0)
     ordered = logits.sort(dim=1, descending=True, stable=True)
     torch.testing.assert_close(gap.cpu(), (ordered.values[:, 0] - ordered.values[:, 1]).clamp(max=8.0))
     assert torch.equal(decided.cpu().long(), ordered.indices[:, 0])
-    mean = windows.window_mean(gap, width).cpu().flatten(0, -3)
-    share = windows.window_share(decided, 4, width, torch.float32).cpu().flatten(0, -3)
+    around = torch.full((2, 3, *space), torch.nan, device=device)  # results of images lie apart
+    windows.window_mean(gap, width, around[:, 0])
+    windows.window_share(decided, 4, width, around[:, 2])
+    assert around[:, 1].isnan().all()
+    mean, share = (around[:, number].cpu().flatten(0, -3) for number in (0, 2))
     for plane, (gaps, codes) in enumerate(zip(gap.cpu().flatten(0, -3), decided.cpu().flatten(0, -3), strict=True)):
         for y in range(space[-2]):
             for x in range(space[-1]):

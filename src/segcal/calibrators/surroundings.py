@@ -51,21 +51,30 @@ def surroundings(logits: Logits, context: Context | None, names: Sequence[str], 
         return logits.new_zeros(logits.shape[0], 0, *logits.shape[2:])
     if not WINDOWS.keys().isdisjoint(names):
         check_planes(logits, calibrator)
-    fused = windows.serves(logits)
-    gap, decided = windows.gap_and_winner(logits, LARGEST_GAP) if fused else (runner_up_gap(logits), winner(logits))
-    found = []
-    for name in names:
-        if name == "disagreement":
-            found.append(_log_information(logits, context, calibrator))
-        elif name == "gap_image":
-            found.append(_of_image(gap, context))
-        elif name in GAP_WINDOWS:
-            mean = windows.window_mean if fused else _window_mean
-            found.append(mean(gap, GAP_WINDOWS[name]))
+    if not windows.serves(logits):
+        gap, decided = runner_up_gap(logits), winner(logits)
+        return torch.stack([_one(name, logits, gap, decided, context, calibrator) for name in names], dim=1)
+    gap, decided = windows.gap_and_winner(logits, LARGEST_GAP)
+    around = logits.new_empty(len(logits), len(names), *logits.shape[2:])
+    for number, name in enumerate(names):
+        if name in GAP_WINDOWS:
+            windows.window_mean(gap, GAP_WINDOWS[name], around[:, number])
+        elif name in SHARE_WINDOWS:
+            windows.window_share(decided, logits.shape[1], SHARE_WINDOWS[name], around[:, number])
         else:
-            share = windows.window_share if fused else _share
-            found.append(share(decided, logits.shape[1], SHARE_WINDOWS[name], logits.dtype))
-    return torch.stack(found, dim=1)
+            around[:, number] = _one(name, logits, gap, decided, context, calibrator)
+    return around
+
+
+def _one(name: str, logits: Logits, gap: Tensor, decided: Tensor, context: Context | None, calibrator: str) -> Tensor:
+    """Return one context by tensor operations."""
+    if name == "disagreement":
+        return _log_information(logits, context, calibrator)
+    if name == "gap_image":
+        return _of_image(gap, context)
+    if name in GAP_WINDOWS:
+        return _window_mean(gap, GAP_WINDOWS[name])
+    return _share(decided, logits.shape[1], SHARE_WINDOWS[name], logits.dtype)
 
 
 def check_contexts(contexts: Sequence[str]) -> tuple[str, ...]:

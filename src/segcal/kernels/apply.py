@@ -62,7 +62,7 @@ def served(plan: FusedPlan | None, logits: Tensor, trained: bool) -> Served:
         return Served("torch", f"{len(plan.tables[0])} ramps are more than the {MOST_RAMPS} of this kernel")
     if logits.ndim > 2 and logits.shape[0] > MOST_IMAGES:
         return Served("torch", f"{logits.shape[0]} images are more than the {MOST_IMAGES} of this kernel")
-    return Served("triton") if has_triton() else Served("torch", "there is no triton of 3.4 or newer")
+    return Served("triton") if has_triton() else Served("torch", "there is no triton of 3.4 or newer for CUDA")
 
 
 def is_followed(logits: Tensor) -> bool:
@@ -84,7 +84,7 @@ def writes_into(out: Tensor, logits: Tensor) -> bool:
 @functools.cache
 def has_triton() -> bool:
     """Return whether kernels for CUDA devices can be compiled: older ones know too little of tuples."""
-    if importlib.util.find_spec("triton") is None:
+    if importlib.util.find_spec("triton") is None or torch.version.hip is not None:
         return False
     import triton
 

@@ -96,12 +96,15 @@ def first_guesses(points: Tensor) -> Tensor:
 
 
 def curve_tables(plan: FusedPlan, tables: list[Tensor], around: Tensor) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-    """Return contexts, ramps ``(J, 3)`` (slope, start, width), pieces of hats ``(T, 3)``, their steps, and pairs.
+    """Return contexts, ramps ``(J, 4)``, pieces of hats ``(T, 3)``, their steps, and pairs.
+
+    A ramp is its slope times its width, minus where it starts in widths, how many there are in one, and the width: what
+    is behind of it is a share. The last one has no end, and its width is one.
 
     Then how many there are of ramps, pieces, contexts, winners with curves of their own, ramps in a group, and groups.
     """
     knots, base, hats, hat_knots, pairs = tables
-    widths = torch.cat([knots.diff(), knots.new_full((1,), torch.inf)])
+    widths = torch.cat([knots.diff(), knots.new_ones(1)])
     first, terms, steps = 0, [], []
     slope = base.clone()
     for number, span in enumerate(plan.spans):
@@ -113,9 +116,9 @@ def curve_tables(plan: FusedPlan, tables: list[Tensor], around: Tensor) -> tuple
     empty = knots.new_zeros(0)
     given = (
         around.float().contiguous(),
-        torch.stack([slope, knots, widths], 1).float().contiguous(),
+        torch.stack([slope * widths, -knots / widths, 1 / widths, widths], 1).float().contiguous(),
         torch.cat([empty.reshape(0, 3), *terms]).float().contiguous(),
-        torch.cat([empty.reshape(0, len(base)), *steps]).float().contiguous(),
+        (torch.cat([empty.reshape(0, len(base)), *steps]) * widths).float().contiguous(),
         fours(pairs.clamp(min=0).permute(1, 2, 0)),
     )
     pieces, contexts, groups = sum(plan.spans) - len(plan.spans), len(plan.spans), -(-len(base) // plan.group)

@@ -37,6 +37,7 @@ from segcal.kernels.triton_classes import (
     look_up_four,
     read_classes,
     scan_classes,
+    share_of,
     weighted_sum,
     write_classes,
     write_twice,
@@ -163,8 +164,8 @@ def _curve(k, given, SIZES: tl.constexpr):
     GROUP: tl.constexpr = SIZES[3]
     GROUPS: tl.constexpr = SIZES[4]
     if C > MOST_UNROLLED:
-        start, stride, inside = z
-        gap = top - load_masked(start + tl.cast(k, tl.int64) * stride, inside)
+        begin, stride, inside = z
+        gap = top - load_masked(begin + tl.cast(k, tl.int64) * stride, inside)
     else:
         gap = top - z[k]
     score = 0.0 * top
@@ -175,9 +176,12 @@ def _curve(k, given, SIZES: tl.constexpr):
             fours = look_up_four(pairs_ptr + ((k * ((GROUPS + 3) // 4) + g // 4) * WINNERS + of) * 4)
         for j in tl.static_range(g * GROUP, (g + 1) * GROUP):
             if j < RAMPS:
-                knot, width = tl.load(ramps_ptr + 3 * j + 1), tl.load(ramps_ptr + 3 * j + 2)
-                ramp = tl.minimum(tl.maximum(gap - knot, 0.0), width)
-                score -= (slopes[j] + fours[g % 4]) * ramp
+                start, rate = tl.load(ramps_ptr + 4 * j + 1), tl.load(ramps_ptr + 4 * j + 2)
+                ramp = share_of(gap, rate, start) if j + 1 < RAMPS else tl.maximum(gap + start, 0.0)
+                slope = slopes[j]
+                if WINNERS > 0:
+                    slope = tl.fma(fours[g % 4], tl.load(ramps_ptr + 4 * j + 3), slope)
+                score = tl.fma(-slope, ramp, score)
     return score
 
 
@@ -204,7 +208,7 @@ def _curves(
         shares = shares + (tl.minimum(tl.maximum(share, 0.0), 1.0),)
     slopes = ()
     for j in tl.static_range(RAMPS):
-        slope = 0.0 * top + tl.load(ramps_ptr + 3 * j)
+        slope = 0.0 * top + tl.load(ramps_ptr + 4 * j)
         for t in tl.static_range(TERMS):
             slope += shares[t] * tl.load(steps_ptr + t * RAMPS + j)
         slopes = slopes + (tl.maximum(slope, 0.0),)

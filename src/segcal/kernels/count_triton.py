@@ -17,11 +17,10 @@ import triton
 import triton.language as tl
 
 from segcal.kernels.raw_tables import DOUBT_BASE, DOUBT_BINS, ZONES
+from segcal.kernels.sums_triton import SUMS, add_lanes, exchanged, nothing
 from segcal.kernels.triton_arithmetic import exp_below_zero, log1p_fused
-from segcal.kernels.triton_classes import PTX, exchanged, load
+from segcal.kernels.triton_classes import PTX, load
 
-# Sums of a program: NLL, Brier score, entropy, ignored, voxels; mean of the free energy, squared deviations, largest.
-SUMS = 8
 # So many small probabilities are added in float32 before they are added in float64.
 MOST_SMALL = 16
 # Where a search among edges begins is said for so many parts of [0, 1].
@@ -104,40 +103,6 @@ def _lowest(bits):
 
 
 @triton.jit
-def _folded(values, bit, distance: tl.constexpr, N: tl.constexpr):
-    """Return half as many values, each of two lanes: this lane's and another's, of every two one or the other."""
-    found = ()
-    for i in tl.static_range(N // 2):
-        own = tl.where(bit, values[2 * i + 1], values[2 * i])
-        found = found + (own + exchanged(tl.where(bit, values[2 * i], values[2 * i + 1]), distance),)
-    if N % 2 == 1:
-        found = found + (values[N - 1] + exchanged(values[N - 1], distance),)
-    return found
-
-
-@triton.jit
-def _nothing(zero, N: tl.constexpr):
-    found = ()
-    for _ in tl.static_range(N):
-        found = found + (zero,)
-    return found
-
-
-@triton.jit
-def _add_lanes(by_zone, code, values, lane, N: tl.constexpr):
-    """Add sums over all lanes to those of a zone: each lane has that of one value, its own number in reversed bits."""
-    found = _folded(values, (lane & 16) != 0, 16, N)
-    found = _folded(found, (lane & 8) != 0, 8, (N + 1) // 2)
-    found = _folded(found, (lane & 4) != 0, 4, (N + 3) // 4)
-    found = _folded(found, (lane & 2) != 0, 2, (N + 7) // 8)
-    total = _folded(found, (lane & 1) != 0, 1, (N + 15) // 16)[0].to(tl.float64)
-    sums = ()
-    for z in tl.static_range(_ZONES):
-        sums = sums + (by_zone[z] + tl.where(code == z, total, 0.0),)
-    return sums
-
-
-@triton.jit
 def count_blocks(
     z_ptr, labels_ptr, bands_ptr, reference_ptr, prediction_ptr, edges_ptr, guess_ptr, fine_ptr, packed_ptr, whole_ptr,
     low_ptr, sums_ptr, bad_ptr, n, stride, unit, scale, C, fine, class_bins, tables, packed_size, whole_size,
@@ -153,7 +118,7 @@ def count_blocks(
     nll, brier, entropy, first, second, largest = none, none, none, none, none, none
     seen, ignored, pivot = 0, 0 * one, tl.sum(none, 0)
     # Small probabilities of a zone, summed by lane for some blocks, then over lanes.
-    by_zone, small, current, kept = (none, none, none), _nothing(zero, HELD if BY_CLASS else 0), 0, 0
+    by_zone, small, current, kept = (none, none, none), nothing(zero, HELD if BY_CLASS else 0), 0, 0
     for start in range(program * BLOCK, n, tl.num_programs(0).to(tl.int64) * BLOCK):
         inside = start + lane < n
         at = tl.minimum(start + lane, n - 1)
@@ -248,8 +213,8 @@ def count_blocks(
                 least = tl.where(least.to(tl.float64) * inverse > edge, least, after)
                 lowest, highest = tl.min(tl.where(valid, zone, 3), 0), tl.max(tl.where(valid, zone, -1), 0)
                 if (lowest != current) | (kept == _MOST_SMALL):
-                    by_zone = _add_lanes(by_zone, current, small, lane, HELD)
-                    small = _nothing(zero, HELD)
+                    by_zone = add_lanes(by_zone, current, small, lane, HELD)
+                    small = nothing(zero, HELD)
                     current, kept = lowest, 0
                 kept += 1
                 part = inverse.to(tl.float32)
@@ -257,12 +222,12 @@ def count_blocks(
                 small, pending = _add_all_small(exponentials, least, of_code, small, 0 * one, HELD)
                 if highest > lowest:  # seldom; there and back, or the compiler would keep all comparisons for it
                     least = exchanged(exchanged(least, 1), 1)
-                    by_zone = _add_lanes(by_zone, lowest, small, lane, HELD)
-                    small = _nothing(zero, HELD)
+                    by_zone = add_lanes(by_zone, lowest, small, lane, HELD)
+                    small = nothing(zero, HELD)
                     for code in range(lowest + 1, highest + 1):
                         of_code = tl.where(valid & (zone == code), part, 0.0)
                         more, _ = _add_all_small(exponentials, least, of_code, small, 0 * one, HELD)
-                        by_zone = _add_lanes(by_zone, code, more, lane, HELD)
+                        by_zone = add_lanes(by_zone, code, more, lane, HELD)
                 pending = tl.where(valid, pending & ~(one << winner), 0)
                 while tl.max(pending, 0) > 0:  # one class of each voxel after another, few at most
                     rival, left = _lowest(pending), pending > 0
@@ -284,7 +249,7 @@ def count_blocks(
                     if tl.max(above.to(tl.int32), 0) > 0:
                         _add_class(packed, classes_at, zone, truth, c, q, above, unit, scale, C, class_bins, edges_ptr)
     if HELD > 0 and BY_CLASS:
-        by_zone = _add_lanes(by_zone, current, small, lane, HELD)
+        by_zone = add_lanes(by_zone, current, small, lane, HELD)
         own_class = (lane >> 4) + (lane >> 2 & 2) + (lane & 4) + (lane << 2 & 8) + (lane << 4 & 16)
         for z in tl.static_range(_ZONES):
             tl.store(low + z * C + own_class, by_zone[z], mask=own_class < C)
@@ -297,71 +262,3 @@ def count_blocks(
     tl.store(own_sums + 5, pivot + moved / count)
     tl.store(own_sums + 6, tl.maximum(tl.sum(second, 0) - moved * moved / count, 0.0))
     tl.store(own_sums + 7, tl.max(largest, 0))
-
-
-@triton.jit
-def add_programs(
-    packed_ptr, whole_ptr, low_ptr, sums_ptr, bad_ptr, row_ptr, tables, programs, packed_size, whole_size, low_size,
-    shift, BLOCK: tl.constexpr,
-):  # fmt: skip
-    """Add the tables and sums of all programs, in their order, to one row: a part of it each.
-
-    Counts, sums that were packed with them, other counts, sums of small probabilities; then NLL, Brier score, entropy,
-    how many voxels were ignored, mean of the free energy, squared deviations from it, its largest, and whether there
-    were numbers that cannot be computed with.
-    """
-    part, lane = tl.program_id(0), tl.arange(0, BLOCK)
-    packed_parts, whole_parts = tl.cdiv(packed_size, BLOCK), tl.cdiv(whole_size, BLOCK)
-    if part < packed_parts:
-        column = part * BLOCK + lane
-        inside = column < packed_size
-        counts, units = tl.zeros([BLOCK], tl.int64), tl.zeros([BLOCK], tl.int64)
-        for table in range(tables):
-            value = tl.load(packed_ptr + tl.cast(table, tl.int64) * packed_size + column, mask=inside, other=0)
-            count = value >> shift
-            counts += count
-            units += value - (count << shift)
-        tl.store(row_ptr + column, counts.to(tl.float64), mask=inside)
-        tl.store(row_ptr + packed_size + column, units.to(tl.float64), mask=inside)
-    elif part < packed_parts + whole_parts:
-        column = (part - packed_parts) * BLOCK + lane
-        inside = column < whole_size
-        counts = tl.zeros([BLOCK], tl.int64)
-        for table in range(tables):
-            counts += tl.load(whole_ptr + tl.cast(table, tl.int64) * whole_size + column, mask=inside, other=0)
-        tl.store(row_ptr + 2 * packed_size + column, counts.to(tl.float64), mask=inside)
-    elif part < packed_parts + whole_parts + low_size:
-        column = part - packed_parts - whole_parts
-        total = tl.zeros([BLOCK], tl.float64)
-        for start in range(0, programs, BLOCK):
-            own = start + lane
-            total += tl.load(low_ptr + own * low_size + column, mask=own < programs, other=0.0)
-        tl.store(row_ptr + 2 * packed_size + whole_size + column, tl.sum(total, 0))
-    else:
-        out = row_ptr + 2 * packed_size + whole_size + low_size
-        for place in tl.static_range(4):
-            total = tl.zeros([BLOCK], tl.float64)
-            for start in range(0, programs, BLOCK):
-                own = start + lane
-                total += tl.load(sums_ptr + own * _SUMS + place, mask=own < programs, other=0.0)
-            tl.store(out + place, tl.sum(total, 0))
-        seen, centre, largest = (
-            tl.zeros([BLOCK], tl.float64),
-            tl.zeros([BLOCK], tl.float64),
-            tl.zeros([BLOCK], tl.float64),
-        )
-        for start in range(0, programs, BLOCK):
-            own, inside = sums_ptr + (start + lane) * _SUMS, start + lane < programs
-            count = tl.load(own + 4, mask=inside, other=0.0)
-            seen += count
-            centre += count * tl.load(own + 5, mask=inside, other=0.0)
-            largest = tl.maximum(largest, tl.load(own + 7, mask=inside, other=0.0))
-        middle, spread = tl.sum(centre, 0) / tl.maximum(tl.sum(seen, 0), 1.0), tl.zeros([BLOCK], tl.float64)
-        for start in range(0, programs, BLOCK):
-            own, inside = sums_ptr + (start + lane) * _SUMS, start + lane < programs
-            away = tl.load(own + 5, mask=inside, other=0.0) - middle
-            spread += tl.load(own + 4, mask=inside, other=0.0) * away * away + tl.load(own + 6, mask=inside, other=0.0)
-        tl.store(out + 4, middle)
-        tl.store(out + 5, tl.sum(spread, 0))
-        tl.store(out + 6, tl.max(largest, 0))
-        tl.store(out + 7, tl.load(bad_ptr).to(tl.float64))

@@ -15,8 +15,9 @@ import triton
 from torch import Tensor
 
 from segcal.checks import check_finite
-from segcal.kernels.count_triton import PLACES, SUMS, add_programs, count_blocks
+from segcal.kernels.count_triton import PLACES, count_blocks
 from segcal.kernels.raw_tables import DOUBT_BINS, ZONES, Layout, Map, RawTables, fill_first_class_bin
+from segcal.kernels.sums_triton import SUMS, add_programs
 
 BLOCK, HELD_BLOCK, ROW_BLOCK = 64, 32, 128
 MOST_HELD = 24

@@ -5,7 +5,7 @@ twice, and every class stays in a register. Where there are too many, they are r
 
 Reads and writes are said in the language of the device: in Triton's there is no read of four numbers by one thread, and
 for each of its reads and writes a pass of its compiler takes time that is quadratic in the size of the kernel, minutes
-for a sorted one. Elsewhere, Triton's own are used.
+for a sorted one. Triton's interpreter has its own.
 """
 # ruff: noqa: RUF005 - of tuples, Triton knows sums only
 # mypy: disable-error-code="assignment"
@@ -13,12 +13,11 @@ for a sorted one. Elsewhere, Triton's own are used.
 
 import os
 
-import torch
 import triton
 import triton.language as tl
 
 LARGEST_LOGIT = tl.constexpr(1e10)
-PTX = tl.constexpr(torch.version.hip is None and os.environ.get("TRITON_INTERPRET", "0") in ("", "0", "false"))
+PTX = tl.constexpr(os.environ.get("TRITON_INTERPRET", "0") in ("", "0", "false"))
 _LOAD_32, _LOAD_16 = (
     tl.constexpr(f"{{ .reg .pred p; setp.ne.b32 p, $2, 0; mov.{kind} $0, 0; @p ld.global.{kind} $0, [$1]; }}")
     for kind in ("b32", "b16")
@@ -92,17 +91,6 @@ def look_up_four(ptr):
             dtype=(tl.float32, tl.float32, tl.float32, tl.float32), is_pure=True, pack=1,
         )  # fmt: skip
     return tl.load(ptr), tl.load(ptr + 1), tl.load(ptr + 2), tl.load(ptr + 3)
-
-
-@triton.jit
-def exchanged(value, distance: tl.constexpr):
-    """Return to each of 32 lanes the float32 of another: the one whose number differs in one bit."""
-    if PTX:
-        return tl.inline_asm_elementwise(
-            "shfl.sync.bfly.b32 $0, $1, $2, 0x1f, 0xffffffff;", "=f,f,r", [value, distance], dtype=tl.float32,
-            is_pure=True, pack=1,
-        )  # fmt: skip
-    return tl.gather(value, tl.arange(0, 32) ^ distance, 0)
 
 
 @triton.jit
@@ -195,6 +183,16 @@ def write_twice(out_ptr, start, stride, inside, SCORE: tl.constexpr, given, SIZE
             store_masked(out_ptr + place, tl.minimum(load_masked(out_ptr + place, lost), own + own * lead), lost)
             place += stride
         store_masked(out_ptr + winner.to(tl.int64) * stride + start, own, lost)
+
+
+@triton.jit
+def share_of(x, rate, start):
+    """Return a share that grows with x, from 0 to 1."""
+    if PTX:
+        return tl.inline_asm_elementwise(
+            "fma.rn.sat.f32 $0, $1, $2, $3;", "=f,f,f,f", [x, rate, start], dtype=tl.float32, is_pure=True, pack=1
+        )
+    return tl.minimum(tl.maximum(tl.fma(x, rate + 0.0 * x, start + 0.0 * x), 0.0), 1.0)
 
 
 @triton.jit

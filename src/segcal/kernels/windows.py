@@ -29,14 +29,19 @@ def gap_and_winner(logits: Tensor, most: float) -> tuple[Tensor, Tensor]:
     return gap.reshape(batch, *space), winner.reshape(batch, *space)
 
 
-def window_mean(values: Tensor, width: int) -> Tensor:
-    """Return the mean of what is inside a window in the last two axes."""
-    return _passes(values).window_mean(values.flatten(0, -3), width).reshape(values.shape)
+def window_mean(values: Tensor, width: int, out: Tensor) -> None:
+    """Set the mean of what is inside a window in the last two axes of ``(batch, *space)``; in `out` space is a row."""
+    _passes(values).window_mean(_planes(values), width, _planes(out))
 
 
-def window_share(decided: Tensor, classes: int, width: int, dtype: torch.dtype) -> Tensor:
-    """Return the share of the own class of what is inside a window in the last two axes."""
-    return _passes(decided).window_share(decided.flatten(0, -3), classes, width, dtype).reshape(decided.shape)
+def window_share(decided: Tensor, classes: int, width: int, out: Tensor) -> None:
+    """Set the share of the own class of what is inside a window, as the mean."""
+    _passes(decided).window_share(_planes(decided), classes, width, _planes(out))
+
+
+def _planes(values: Tensor) -> Tensor:
+    """Return ``(batch, planes, rows, columns)``."""
+    return values.flatten(1, -3) if values.ndim > 3 else values.unsqueeze(1)
 
 
 def _passes(values: Tensor):  # type: ignore[no-untyped-def]

@@ -1,5 +1,7 @@
 """The passes of :mod:`segcal.kernels.windows` on the CPU: sums and counts that slide along with the voxel."""
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -103,28 +105,25 @@ def gap_and_winner(logits: Tensor, most: float) -> tuple[Tensor, Tensor]:
     return gap, winner
 
 
-def window_mean(values: Tensor, width: int) -> Tensor:
-    """Return the mean in a window of planes ``(planes, rows, columns)``."""
-    return _by_rows(values, torch.empty_like(values), lambda plane, out, a, b: mean_rows(plane, width // 2, out, a, b))
+def window_mean(values: Tensor, width: int, out: Tensor) -> None:
+    """Set the mean in a window of planes ``(images, planes, rows, columns)``; images of `out` may lie apart."""
+    _by_rows(values, out, lambda plane, made, a, b: mean_rows(plane, width // 2, made, a, b))
 
 
-def window_share(decided: Tensor, classes: int, width: int, dtype: torch.dtype) -> Tensor:
-    """Return the share of the own class in a window of planes ``(planes, rows, columns)``."""
-    made = torch.empty(decided.shape, dtype=dtype)
-    return _by_rows(decided, made, lambda plane, out, a, b: share_rows(plane, classes, width // 2, out, a, b))
+def window_share(decided: Tensor, classes: int, width: int, out: Tensor) -> None:
+    """Set the share of the own class in a window of planes ``(images, planes, rows, columns)``, as the mean."""
+    _by_rows(decided, out, lambda plane, made, a, b: share_rows(plane, classes, width // 2, made, a, b))
 
 
-def _by_rows(planes: Tensor, made: Tensor, work) -> Tensor:  # type: ignore[no-untyped-def]
+def _by_rows(values: Tensor, out: Tensor, work: Callable[[np.ndarray, np.ndarray, int, int], None]) -> None:
     """Do the work for parts of the rows of every plane, several at once."""
-    arrays = planes.contiguous().numpy(), made.numpy()
-    step = max(64, -(-planes.shape[1] // 8))
-    parts = [
-        (p, y, min(y + step, planes.shape[1])) for p in range(len(planes)) for y in range(0, planes.shape[1], step)
-    ]
+    given, made = values.contiguous().numpy(), out.numpy()
+    images, planes, rows, _ = given.shape
+    step = max(64, -(-rows // 8))
+    parts = [(i, p, y) for i in range(images) for p in range(planes) for y in range(0, rows, step)]
 
     def one(number: int) -> None:
-        plane, begin, end = parts[number]
-        work(arrays[0][plane], arrays[1][plane], begin, end)
+        image, plane, begin = parts[number]
+        work(given[image, plane], made[image, plane], begin, min(begin + step, rows))
 
     in_threads(one, len(parts))
-    return made

@@ -7,7 +7,7 @@ from torch import Tensor
 
 BLOCK = 256
 ROWS = 64
-WORDS = 32
+RUNNING = 1024
 
 
 @triton.jit
@@ -48,37 +48,69 @@ def _column_sums(values_ptr, sums_ptr, rows, columns, HALF: tl.constexpr, ROWS: 
 
 
 @triton.jit
-def _row_means(sums_ptr, out_ptr, rows, columns, HALF: tl.constexpr, BLOCK: tl.constexpr):
-    plane, y = tl.program_id(2).to(tl.int64), tl.program_id(1)
-    x = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    start = sums_ptr + (plane * rows + y) * columns
-    total = tl.zeros([BLOCK], tl.float64)
-    for step in tl.static_range(-HALF, HALF + 1):
-        place = x + step
-        total += tl.load(start + place, mask=(place >= 0) & (place < columns), other=0.0)
+def _row_means(sums_ptr, out_ptr, rows, columns, planes, image, HALF: tl.constexpr, BLOCK: tl.constexpr):
+    """Take differences of running sums, which begin anew in every block: it reads more than it writes."""
+    plane, y, lane = tl.program_id(2).to(tl.int64), tl.program_id(1), tl.arange(0, BLOCK)
+    x = tl.program_id(0) * (BLOCK - 2 * HALF - 1) + lane
+    place = x - HALF - 1
+    values = tl.load(sums_ptr + (plane * rows + y) * columns + place, mask=(place >= 0) & (place < columns), other=0.0)
+    running = tl.cumsum(values, 0)
+    total = tl.gather(running, tl.minimum(lane + 2 * HALF + 1, BLOCK - 1), 0) - running
     high = tl.minimum(y + HALF, rows - 1) - tl.maximum(y - HALF, 0) + 1
     wide = tl.minimum(x + HALF, columns - 1) - tl.maximum(x - HALF, 0) + 1
     mean = total / (high * wide).to(tl.float64)
-    tl.store(out_ptr + (plane * rows + y) * columns + x, mean.to(tl.float32), mask=x < columns)
-
-
-@triton.jit(do_not_specialize=["step"])
-def _class_bits(decided_ptr, bits_ptr, rows, columns, words, C, step, WORDS: tl.constexpr):
-    """Write for every class a bit for every voxel, 32 of a row in a word; `step` is one, unknown to the compiler.
-
-    Were it known, a word would be spread over the threads of a warp.
-    """
-    plane, y = tl.program_id(2).to(tl.int64), tl.program_id(1).to(tl.int64)
-    word, bit = tl.program_id(0) * WORDS + tl.arange(0, WORDS), tl.arange(0, 32)
-    x = word[:, None] * 32 + bit[None, :]
-    decided = tl.load(decided_ptr + (plane * rows + y) * columns + x * step, mask=x < columns, other=-1)
-    for c in range(C):
-        found = tl.sum((decided == c).to(tl.int32) << bit[None, :], 1)
-        tl.store(bits_ptr + ((plane * C + c) * rows + y) * words + word, found, mask=word < words)
+    made = (lane < BLOCK - 2 * HALF - 1) & (x < columns)
+    tl.store(_plane(out_ptr, plane, planes, image, rows, columns) + y * columns + x, mean.to(tl.float32), mask=made)
 
 
 @triton.jit
-def _window_shares(decided_ptr, bits_ptr, out_ptr, rows, columns, words, C, HALF: tl.constexpr, BLOCK: tl.constexpr):
+def _plane(out_ptr, plane, planes, image, rows, columns):
+    """Return where a plane begins in a result that has so many planes in each image, and images so far apart."""
+    return out_ptr + plane // planes * image + plane % planes * rows * columns
+
+
+@triton.jit
+def _class_bits(decided_ptr, bits_ptr, rows, columns, words, C):
+    """Write for every class a bit for every voxel, 32 of a row in a word, four words at a time.
+
+    A warp asks its lanes who has a class, and lane c keeps the answer for class c.
+    """
+    plane, y, lane = tl.program_id(2).to(tl.int64), tl.program_id(1).to(tl.int64), tl.arange(0, 32)
+    word = tl.program_id(0) * 4
+    row, x = decided_ptr + (plane * rows + y) * columns, word * 32 + lane
+    first = tl.load(row + x, mask=x < columns, other=-1)
+    second = tl.load(row + x + 32, mask=x + 32 < columns, other=-1)
+    third = tl.load(row + x + 64, mask=x + 64 < columns, other=-1)
+    fourth = tl.load(row + x + 96, mask=x + 96 < columns, other=-1)
+    for begin in range(0, C, 32):
+        a, b, c, d = 0 * lane, 0 * lane, 0 * lane, 0 * lane
+        for number in tl.range(0, tl.minimum(32, C - begin), loop_unroll_factor=4):
+            mine = lane == number
+            a = tl.where(mine, _who_has(first, begin + number), a)
+            b = tl.where(mine, _who_has(second, begin + number), b)
+            c = tl.where(mine, _who_has(third, begin + number), c)
+            d = tl.where(mine, _who_has(fourth, begin + number), d)
+        out = bits_ptr + ((plane * C + begin + lane) * rows + y) * words + word
+        there = begin + lane < C
+        tl.inline_asm_elementwise(
+            "{ .reg .pred p; setp.ne.b32 p, $6, 0; @p st.global.v4.b32 [$1], {$2, $3, $4, $5}; mov.b32 $0, 0; }",
+            "=r,l,r,r,r,r,r", [out.to(tl.int64), a, b, c, d, there.to(tl.int32)], dtype=tl.int32, is_pure=False, pack=1,
+        )  # fmt: skip
+
+
+@triton.jit
+def _who_has(values, wanted):
+    """Return a bit for every lane that has a number."""
+    return tl.inline_asm_elementwise(
+        "{ .reg .pred p; setp.eq.s32 p, $1, $2; vote.sync.ballot.b32 $0, p, 0xffffffff; }", "=r,r,r", [values, wanted],
+        dtype=tl.int32, is_pure=True, pack=1,
+    )  # fmt: skip
+
+
+@triton.jit
+def _window_shares(
+    decided_ptr, bits_ptr, out_ptr, rows, columns, words, C, planes, image, HALF: tl.constexpr, BLOCK: tl.constexpr
+):
     """Count the bits of the own class in the window: parts of words of each row."""
     plane, y = tl.program_id(2).to(tl.int64), tl.program_id(1)
     x = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -97,7 +129,8 @@ def _window_shares(decided_ptr, bits_ptr, out_ptr, rows, columns, words, C, HALF
     high = tl.minimum(y + HALF, rows - 1) - tl.maximum(y - HALF, 0) + 1
     wide = tl.minimum(x + HALF, columns - 1) - tl.maximum(x - HALF, 0) + 1
     share = total.to(tl.float64) / (high * wide).to(tl.float64)
-    tl.store(out_ptr + here, share.to(out_ptr.dtype.element_ty), mask=x < columns)
+    out = _plane(out_ptr, plane, planes, image, rows, columns) + y * columns + x
+    tl.store(out, share.to(out_ptr.dtype.element_ty), mask=x < columns)
 
 
 @triton.jit
@@ -123,30 +156,28 @@ def gap_and_winner(logits: Tensor, most: float) -> tuple[Tensor, Tensor]:
     return gap, winner
 
 
-def window_mean(values: Tensor, width: int) -> Tensor:
-    """Return the mean in a window of planes ``(planes, rows, columns)``."""
-    planes, rows, columns = values.shape
+def window_mean(values: Tensor, width: int, out: Tensor) -> None:
+    """Set the mean in a window of planes ``(images, planes, rows, columns)``; images of `out` may lie apart."""
+    images, planes, rows, columns = values.shape
     sums = torch.empty(values.shape, dtype=torch.float64, device=values.device)
-    made = torch.empty_like(values, memory_format=torch.contiguous_format)
-    grid = (triton.cdiv(columns, BLOCK), rows, planes)
+    made = RUNNING - width // 2 * 2 - 1
     if values.numel():
-        tall = (triton.cdiv(columns, BLOCK), triton.cdiv(rows, ROWS), planes)
+        tall = (triton.cdiv(columns, BLOCK), triton.cdiv(rows, ROWS), images * planes)
+        grid = (triton.cdiv(columns, made), rows, images * planes)
         with torch.cuda.device_of(values):
             _column_sums[tall](values.contiguous(), sums, rows, columns, width // 2, ROWS, BLOCK)
-            _row_means[grid](sums, made, rows, columns, width // 2, BLOCK)
-    return made
+            _row_means[grid](sums, out, rows, columns, planes, out.stride(0), width // 2, RUNNING)
 
 
-def window_share(decided: Tensor, classes: int, width: int, dtype: torch.dtype) -> Tensor:
-    """Return the share of the own class in a window of planes ``(planes, rows, columns)``."""
-    planes, rows, columns = decided.shape
-    made = torch.empty(decided.shape, dtype=dtype, device=decided.device)
+def window_share(decided: Tensor, classes: int, width: int, out: Tensor) -> None:
+    """Set the share of the own class in a window of planes ``(images, planes, rows, columns)``, as the mean."""
+    images, planes, rows, columns = decided.shape
     if decided.numel():
-        words = triton.cdiv(columns, 32)
-        bits = torch.empty(planes, classes, rows, words, dtype=torch.int32, device=decided.device)
-        tall = (triton.cdiv(words, WORDS), rows, planes)
-        grid = (triton.cdiv(columns, BLOCK), rows, planes)
+        words = 4 * triton.cdiv(columns, 128)
+        bits = torch.empty(images * planes, classes, rows, words, dtype=torch.int32, device=decided.device)
+        grid = (triton.cdiv(columns, BLOCK), rows, images * planes)
         with torch.cuda.device_of(decided):
-            _class_bits[tall](decided, bits, rows, columns, words, classes, 1, WORDS, num_warps=1)
-            _window_shares[grid](decided, bits, made, rows, columns, words, classes, width // 2, BLOCK)
-    return made
+            _class_bits[words // 4, rows, images * planes](decided, bits, rows, columns, words, classes, num_warps=1)
+            _window_shares[grid](
+                decided, bits, out, rows, columns, words, classes, planes, out.stride(0), width // 2, BLOCK
+            )
