@@ -22,6 +22,7 @@ The scores stay in gaps with the winner at zero: every score is zero minus a sum
 promise holds in floating point, where the dense W reverses near ties.
 """
 
+import functools
 from typing import Literal
 
 import torch
@@ -32,6 +33,14 @@ from segcal.calibrators.base import Evidence
 from segcal.calibrators.convex import LARGEST, SMALLEST_SCALE, Frame
 from segcal.kernels.plan import FusedPlan
 from segcal.numerics import descending, winner
+
+
+@functools.lru_cache(maxsize=16)
+def _positions(num_classes: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return the winners, and the canonical positions of all classes for each: its own is the first."""
+    classes = torch.arange(num_classes, device=device)
+    place = torch.where(classes == 0, classes[:, None], classes).where(classes != classes[:, None], 0)
+    return classes[:, None, None], place
 
 
 class ConditionalAffine(AffineCalibrator):
@@ -64,10 +73,8 @@ class ConditionalAffine(AffineCalibrator):
         """Return A and the drops; to keep the argmax, of classes in their own places, with zeros for the winner."""
         if self.preserves == "order":
             return FusedPlan("drops", (self.weight, self.bias), keeps=True)
-        classes = torch.arange(self.num_classes, device=self.weight.device)
-        place = torch.where(classes == 0, classes[:, None], classes).where(classes != classes[:, None], 0)
+        expert, place = _positions(self.num_classes, self.weight.device)
         weight, drops = nn.functional.pad(self.weight, (1, 0, 1, 0)), nn.functional.pad(self.bias, (1, 0))
-        expert = classes[:, None, None]
         tables = (weight[expert, place[:, :, None], place[:, None]], -drops[expert[..., 0], place])
         return FusedPlan("affine", tables, keeps=True)
 

@@ -1,5 +1,8 @@
 """The tables of a plan, in the order in which kernels read them: those of a CUDA device, and of functions the CPU's."""
 
+import functools
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -27,7 +30,8 @@ def affine_tables(tables: list[Tensor]) -> tuple[Tensor, int]:
     return fours(torch.cat([bias[..., None], weight], -1).permute(1, 2, 0)), len(weight)
 
 
-def sorting_network(size: int) -> list[int]:
+@functools.cache
+def sorting_network(size: int) -> tuple[int, ...]:
     """Return places to compare, two by two, that sort (Batcher's merging of odd and even)."""
     found = []
     p = 1
@@ -40,7 +44,7 @@ def sorting_network(size: int) -> list[int]:
                         found += [i, i + k]
             k //= 2
         p *= 2
-    return found
+    return tuple(found)
 
 
 def drop_tables(tables: list[Tensor]) -> Tensor:
@@ -83,10 +87,7 @@ def first_guesses(points: Tensor) -> Tensor:
 
     Intervals are those of the leading bits of p below a half, and of 1 - p above it: narrow at both ends.
     """
-    ends = torch.arange(FIRST, FIRST + PLACES + 1, dtype=torch.int32, device=points.device).mul(1 << SHIFT)
-    edges = ends.view(torch.float32).contiguous()
-    edges[0] = 0
-    edges = torch.cat([edges[:-1], 1 - edges.flip(0)])
+    edges = _intervals(points.device)
     below = torch.searchsorted(points.contiguous(), edges, right=False)
     most = torch.cat(
         [torch.searchsorted(points.contiguous(), edges[1:], right=True) - below[:-1], below.new_ones(1)]
@@ -95,31 +96,37 @@ def first_guesses(points: Tensor) -> Tensor:
     return torch.cat([below[:-1], step[None]]).int()
 
 
-def curve_tables(plan: FusedPlan, tables: list[Tensor], around: Tensor) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-    """Return contexts, ramps ``(J, 4)``, pieces of hats ``(T, 3)``, their steps, and pairs.
+@functools.cache
+def _intervals(device: torch.device) -> Tensor:
+    """Return where these intervals begin, and the end of the last."""
+    ends = torch.arange(FIRST, FIRST + PLACES + 1, dtype=torch.int32, device=device).mul(1 << SHIFT)
+    edges = ends.view(torch.float32).contiguous()
+    edges[0] = 0
+    return torch.cat([edges[:-1], 1 - edges.flip(0)])
 
-    A ramp is its slope times its width, minus where it starts in widths, how many there are in one, and the width: what
-    is behind of it is a share. The last one has no end, and its width is one.
 
-    Then how many there are of ramps, pieces, contexts, winners with curves of their own, ramps in a group, and groups.
+def curve_tables(plan: FusedPlan, tables: list[Tensor], around: Tensor) -> tuple[tuple[Tensor, ...], tuple[Any, ...]]:
+    """Return contexts, ramps ``(J, 4)``, slopes ``(1 + T, J, filled to fours)``, pieces of hats ``(T, 2)``, and pairs.
+
+    What is behind of a ramp or of a piece is a share, from 0 to 1: of a number times a rate, plus a start. A ramp is
+    start, rate and width; the last one has no end, and its width is one. Slopes are those of the ramps where all pieces
+    are ahead, and what each piece adds, times the widths. Then how many ramps and contexts there are, the context of
+    each piece, and how many winners with curves of their own, ramps in a group, and groups.
     """
     knots, base, hats, hat_knots, pairs = tables
+    ramps, pieces = len(base), [span - 1 for span in plan.spans]
     widths = torch.cat([knots.diff(), knots.new_ones(1)])
-    first, terms, steps = 0, [], []
-    slope = base.clone()
-    for number, span in enumerate(plan.spans):
-        own, table = hat_knots[first : first + span], hats[first : first + span]
-        slope = slope + table[0]
-        terms.append(torch.stack([own.new_full((span - 1,), number), own[:-1], 1 / own.diff()], 1))
-        steps.append(table.diff(dim=0))
-        first += span
-    empty = knots.new_zeros(0)
-    given = (
-        around.float().contiguous(),
-        torch.stack([slope * widths, -knots / widths, 1 / widths, widths], 1).float().contiguous(),
-        torch.cat([empty.reshape(0, 3), *terms]).float().contiguous(),
-        (torch.cat([empty.reshape(0, len(base)), *steps]) * widths).float().contiguous(),
-        fours(pairs.clamp(min=0).permute(1, 2, 0)),
+    begins = [sum(plan.spans[:number]) for number in range(len(plan.spans))]
+    parts = [slice(begin, begin + count) for begin, count in zip(begins, pieces, strict=True)]
+    slopes = torch.cat(
+        [sum([hats[begin] for begin in begins], base)[None], *(hats[1:][part] - hats[part] for part in parts)]
     )
-    pieces, contexts, groups = sum(plan.spans) - len(plan.spans), len(plan.spans), -(-len(base) // plan.group)
-    return given, (len(base), pieces, contexts, len(pairs), plan.group, groups)
+    slopes = torch.nn.functional.pad(slopes * widths, (0, -ramps % 4))
+    lows = torch.cat([knots[:0], *(hat_knots[part] for part in parts)])
+    rates = 1 / (torch.cat([knots[:0], *(hat_knots[1:][part] for part in parts)]) - lows)
+    rows = torch.stack([-knots / widths, 1 / widths, widths, widths], 1)
+    flat = torch.cat([rows.flatten(), slopes.flatten(), torch.stack([-lows * rates, rates], 1).flatten()]).float()
+    given = (around.float().contiguous(), *flat.split([rows.numel(), slopes.numel(), 2 * len(lows)]))
+    owners = tuple(number for number, count in enumerate(pieces) for _ in range(count))
+    sizes = (ramps, len(pieces), owners, len(pairs), plan.group, -(-ramps // plan.group))
+    return (*given, fours(pairs.clamp(min=0).permute(1, 2, 0)) if len(pairs) else flat), sizes

@@ -176,20 +176,43 @@ def _curve(k, given, SIZES: tl.constexpr):
             fours = look_up_four(pairs_ptr + ((k * ((GROUPS + 3) // 4) + g // 4) * WINNERS + of) * 4)
         for j in tl.static_range(g * GROUP, (g + 1) * GROUP):
             if j < RAMPS:
-                start, rate = tl.load(ramps_ptr + 4 * j + 1), tl.load(ramps_ptr + 4 * j + 2)
+                start, rate, width, _ = look_up_four(ramps_ptr + 4 * j)
                 ramp = share_of(gap, rate, start) if j + 1 < RAMPS else tl.maximum(gap + start, 0.0)
-                slope = slopes[j]
-                if WINNERS > 0:
-                    slope = tl.fma(fours[g % 4], tl.load(ramps_ptr + 4 * j + 3), slope)
+                slope = tl.fma(fours[g % 4], width, slopes[j]) if WINNERS > 0 else slopes[j]
                 score = tl.fma(-slope, ramp, score)
     return score
 
 
 @triton.jit
+def _shared_slopes(around_ptr, slopes_ptr, pieces_ptr, n, voxel, inside, zero, RAMPS: tl.constexpr,
+                   OWNERS: tl.constexpr):  # fmt: skip
+    """Return the slope of every ramp that all classes share, which changes with what is around, times its width."""
+    shares = ()
+    for t in tl.static_range(len(OWNERS)):
+        u = load_masked(around_ptr + OWNERS[t] * n + voxel, inside)
+        shares = shares + (share_of(u, tl.load(pieces_ptr + 2 * t + 1), tl.load(pieces_ptr + 2 * t)),)
+    found = ()
+    for j in tl.static_range(0, RAMPS, 4):
+        first, second, third, fourth = look_up_four(slopes_ptr + j)
+        first, second, third, fourth = zero + first, zero + second, zero + third, zero + fourth
+        for t in tl.static_range(len(OWNERS)):
+            a, b, c, d = look_up_four(slopes_ptr + (1 + t) * ((RAMPS + 3) // 4 * 4) + j)
+            first, second = tl.fma(shares[t], a, first), tl.fma(shares[t], b, second)
+            third, fourth = tl.fma(shares[t], c, third), tl.fma(shares[t], d, fourth)
+        found = found + (
+            tl.maximum(first, 0.0),
+            tl.maximum(second, 0.0),
+            tl.maximum(third, 0.0),
+            tl.maximum(fourth, 0.0),
+        )
+    return found
+
+
+@triton.jit
 def _curves(
-    z_ptr, out_ptr, bad_ptr, around_ptr, ramps_ptr, terms_ptr, steps_ptr, pairs_ptr, n, z_image, z_class, z_voxel,
+    z_ptr, out_ptr, bad_ptr, around_ptr, ramps_ptr, slopes_ptr, pieces_ptr, pairs_ptr, n, z_image, z_class, z_voxel,
     out_image, out_class, out_voxel, lead, C: tl.constexpr, BLOCK: tl.constexpr, KEEPS: tl.constexpr,
-    NORMALISES: tl.constexpr, RAMPS: tl.constexpr, TERMS: tl.constexpr, CONTEXTS: tl.constexpr, WINNERS: tl.constexpr,
+    NORMALISES: tl.constexpr, RAMPS: tl.constexpr, CONTEXTS: tl.constexpr, OWNERS: tl.constexpr, WINNERS: tl.constexpr,
     GROUP: tl.constexpr, GROUPS: tl.constexpr,
 ):  # fmt: skip
     """Lower every class by a curve of its gap, which changes with what is around."""
@@ -200,18 +223,8 @@ def _curves(
         top, winner = scan_classes(z[0], z_class, bad_ptr, inside, C)
     else:
         z, top, winner = read_classes(z_ptr, bad_ptr, image * z_image + voxel * z_voxel, z_class, inside, C)
-    shares = ()
-    for t in tl.static_range(TERMS):
-        number = tl.load(terms_ptr + 3 * t).to(tl.int64)
-        u = tl.load(around_ptr + (image * CONTEXTS + number) * n + voxel, mask=inside, other=0.0)
-        share = (u - tl.load(terms_ptr + 3 * t + 1)) * tl.load(terms_ptr + 3 * t + 2)
-        shares = shares + (tl.minimum(tl.maximum(share, 0.0), 1.0),)
-    slopes = ()
-    for j in tl.static_range(RAMPS):
-        slope = 0.0 * top + tl.load(ramps_ptr + 4 * j)
-        for t in tl.static_range(TERMS):
-            slope += shares[t] * tl.load(steps_ptr + t * RAMPS + j)
-        slopes = slopes + (tl.maximum(slope, 0.0),)
+    around = around_ptr + image * CONTEXTS * n
+    slopes = _shared_slopes(around, slopes_ptr, pieces_ptr, n, voxel, inside, 0.0 * top, RAMPS, OWNERS)
     given = (z, top, winner, pairs_ptr, ramps_ptr, slopes)
     sizes: tl.constexpr = (C, RAMPS, WINNERS, GROUP, GROUPS)
     start = image * out_image + voxel * out_voxel
@@ -253,7 +266,7 @@ def prepare(plan: FusedPlan, logits: Tensor, around: Tensor | None) -> Prepared:
         assert around is not None
         return Prepared(_curves, *curve_tables(plan, tables, around), plan.keeps)
     if plan.form == "drops":
-        return Prepared(_drops, (drop_tables(tables),), (tuple(sorting_network(classes)),), plan.keeps)
+        return Prepared(_drops, (drop_tables(tables),), (sorting_network(classes),), plan.keeps)
     if plan.form == "affine":
         weights, maps = affine_tables(tables)
         return Prepared(_affine, (weights,), (CENTRES.index(plan.centre), maps), plan.keeps, one_map=maps < 2)

@@ -71,30 +71,33 @@ def _plane(out_ptr, plane, planes, image, rows, columns):
 
 @triton.jit
 def _class_bits(decided_ptr, bits_ptr, rows, columns, words, C):
-    """Write for every class a bit for every voxel, 32 of a row in a word, four words at a time.
+    """Write for every class a bit for every voxel, 32 of a row in a word, four words at a time, each with the next one.
 
-    A warp asks its lanes who has a class, and lane c keeps the answer for class c.
+    The first word is before the row. A warp asks its lanes who has a class, and lane c keeps the answer for class c.
     """
     plane, y, lane = tl.program_id(2).to(tl.int64), tl.program_id(1).to(tl.int64), tl.arange(0, 32)
     word = tl.program_id(0) * 4
-    row, x = decided_ptr + (plane * rows + y) * columns, word * 32 + lane
-    first = tl.load(row + x, mask=x < columns, other=-1)
+    row, x = decided_ptr + (plane * rows + y) * columns, (word - 1) * 32 + lane
+    first = tl.load(row + x, mask=(x >= 0) & (x < columns), other=-1)
     second = tl.load(row + x + 32, mask=x + 32 < columns, other=-1)
     third = tl.load(row + x + 64, mask=x + 64 < columns, other=-1)
     fourth = tl.load(row + x + 96, mask=x + 96 < columns, other=-1)
+    fifth = tl.load(row + x + 128, mask=x + 128 < columns, other=-1)
     for begin in range(0, C, 32):
-        a, b, c, d = 0 * lane, 0 * lane, 0 * lane, 0 * lane
+        a, b, c, d, e = 0 * lane, 0 * lane, 0 * lane, 0 * lane, 0 * lane
         for number in tl.range(0, tl.minimum(32, C - begin), loop_unroll_factor=4):
             mine = lane == number
             a = tl.where(mine, _who_has(first, begin + number), a)
             b = tl.where(mine, _who_has(second, begin + number), b)
             c = tl.where(mine, _who_has(third, begin + number), c)
             d = tl.where(mine, _who_has(fourth, begin + number), d)
-        out = bits_ptr + ((plane * C + begin + lane) * rows + y) * words + word
-        there = begin + lane < C
+            e = tl.where(mine, _who_has(fifth, begin + number), e)
+        out, there = bits_ptr + ((plane * C + begin + lane) * rows + y) * words + word, begin + lane < C
         tl.inline_asm_elementwise(
-            "{ .reg .pred p; setp.ne.b32 p, $6, 0; @p st.global.v4.b32 [$1], {$2, $3, $4, $5}; mov.b32 $0, 0; }",
-            "=r,l,r,r,r,r,r", [out.to(tl.int64), a, b, c, d, there.to(tl.int32)], dtype=tl.int32, is_pure=False, pack=1,
+            "{ .reg .pred p; setp.ne.b32 p, $7, 0; @p st.global.v4.b32 [$1], {$2, $3, $3, $4};"
+            " @p st.global.v4.b32 [$1+16], {$4, $5, $5, $6}; mov.b32 $0, 0; }",
+            "=r,l,r,r,r,r,r,r", [out.to(tl.int64), a, b, c, d, e, there.to(tl.int32)], dtype=tl.int32, is_pure=False,
+            pack=1,
         )  # fmt: skip
 
 
@@ -111,36 +114,60 @@ def _who_has(values, wanted):
 def _window_shares(
     decided_ptr, bits_ptr, out_ptr, rows, columns, words, C, planes, image, HALF: tl.constexpr, BLOCK: tl.constexpr
 ):
-    """Count the bits of the own class in the window: parts of words of each row."""
+    """Count the bits of the own class in the window: parts of two words of each row, seven rows at a time."""
     plane, y = tl.program_id(2).to(tl.int64), tl.program_id(1)
     x = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    here = (plane * rows + y) * columns + x
-    own = tl.load(decided_ptr + here, mask=x < columns, other=0)
-    first = x - HALF + 32  # not negative; one word further
-    word, shift = first // 32 - 1, first % 32
-    start = bits_ptr + (plane * C + own) * rows * words + word
+    place = tl.minimum(x, columns - 1)
+    own = tl.load(decided_ptr + (plane * rows + y) * columns + place)
+    first = place - HALF + 32  # not negative; from the word before the row
+    start, shift = bits_ptr + (plane * C + own) * rows * words + first // 32, first % 32
+    above, below = tl.maximum(y - HALF, 0), tl.minimum(y + HALF, rows - 1) + 1
+    rest = above + (below - above) // 7 * 7
     total = tl.zeros([BLOCK], tl.int32)
-    for row in tl.range(tl.maximum(y - HALF, 0), tl.minimum(y + HALF, rows - 1) + 1, loop_unroll_factor=4):
-        place = start + tl.cast(row, tl.int64) * words
-        for part in tl.static_range((2 * HALF + 32) // 32):
-            low = tl.load(place + part, mask=(x < columns) & (word + part >= 0) & (word + part < words), other=0)
-            high = tl.load(place + part + 1, mask=(x < columns) & (word + part + 1 < words), other=0)
-            total += _ones(low, high, shift, 2 * HALF + 1 - 32 * part)
-    high = tl.minimum(y + HALF, rows - 1) - tl.maximum(y - HALF, 0) + 1
-    wide = tl.minimum(x + HALF, columns - 1) - tl.maximum(x - HALF, 0) + 1
+    for part in tl.static_range((2 * HALF + 32) // 32):
+        inside = first // 32 + part < words
+        for row in range(above, rest, 7):
+            here = start + part + tl.cast(row, tl.int64) * words
+            a = _window_bits(here, inside, shift, 2 * HALF + 1 - 32 * part)
+            b = _window_bits(here + words, inside, shift, 2 * HALF + 1 - 32 * part)
+            c = _window_bits(here + 2 * words, inside, shift, 2 * HALF + 1 - 32 * part)
+            d = _window_bits(here + 3 * words, inside, shift, 2 * HALF + 1 - 32 * part)
+            e = _window_bits(here + 4 * words, inside, shift, 2 * HALF + 1 - 32 * part)
+            f = _window_bits(here + 5 * words, inside, shift, 2 * HALF + 1 - 32 * part)
+            g = _window_bits(here + 6 * words, inside, shift, 2 * HALF + 1 - 32 * part)
+            one, two, three = _carry(a, b, c), _carry(a ^ b ^ c, d, e), _carry(a ^ b ^ c ^ d ^ e, f, g)
+            total += (
+                _ones(a ^ b ^ c ^ d ^ e ^ f ^ g) + 2 * _ones(one ^ two ^ three) + 4 * _ones(_carry(one, two, three))
+            )
+        for row in range(rest, below):
+            here = start + part + tl.cast(row, tl.int64) * words
+            total += _ones(_window_bits(here, inside, shift, 2 * HALF + 1 - 32 * part))
+    high, wide = below - above, tl.minimum(x + HALF, columns - 1) - tl.maximum(x - HALF, 0) + 1
     share = total.to(tl.float64) / (high * wide).to(tl.float64)
     out = _plane(out_ptr, plane, planes, image, rows, columns) + y * columns + x
     tl.store(out, share.to(out_ptr.dtype.element_ty), mask=x < columns)
 
 
 @triton.jit
-def _ones(low, high, shift, COUNT: tl.constexpr):
-    """Return how many are set of the next 32 bits from the shift on, or of the next so many if these are fewer."""
-    mask = (1 << COUNT) - 1 if COUNT < 32 else -1
+def _window_bits(ptr, inside, shift, COUNT: tl.constexpr):
+    """Return the next 32 bits of two words from the shift on, or the next so many if these are fewer."""
     return tl.inline_asm_elementwise(
-        "{ .reg .b32 w; shf.r.wrap.b32 w, $1, $2, $3; and.b32 w, w, $4; popc.b32 $0, w; }",
-        "=r,r,r,r,r", [low, high, shift, mask + 0 * low], dtype=tl.int32, is_pure=True, pack=1,
+        "{ .reg .b32 l, h; mov.b64 {l, h}, $1; shf.r.wrap.b32 l, l, h, $2; and.b32 $0, l, $3; }", "=r,l,r,r",
+        [tl.load(ptr, mask=inside, other=0), shift, (1 << COUNT) - 1 if COUNT < 32 else -1], dtype=tl.int32,
+        is_pure=True, pack=1,
     )  # fmt: skip
+
+
+@triton.jit
+def _carry(a, b, c):
+    """Return the bits that are set in at least two."""
+    return (a & b) | (c & (a | b))
+
+
+@triton.jit
+def _ones(bits):
+    """Return how many bits are set."""
+    return tl.inline_asm_elementwise("popc.b32 $0, $1;", "=r,r", [bits], dtype=tl.int32, is_pure=True, pack=1)
 
 
 def gap_and_winner(logits: Tensor, most: float) -> tuple[Tensor, Tensor]:
@@ -173,8 +200,8 @@ def window_share(decided: Tensor, classes: int, width: int, out: Tensor) -> None
     """Set the share of the own class in a window of planes ``(images, planes, rows, columns)``, as the mean."""
     images, planes, rows, columns = decided.shape
     if decided.numel():
-        words = 4 * triton.cdiv(columns, 128)
-        bits = torch.empty(images * planes, classes, rows, words, dtype=torch.int32, device=decided.device)
+        words = 4 * (triton.cdiv(columns, 32) // 4 + 1)  # one is before the row
+        bits = torch.empty(images * planes, classes, rows, words, dtype=torch.int64, device=decided.device)
         grid = (triton.cdiv(columns, BLOCK), rows, images * planes)
         with torch.cuda.device_of(decided):
             _class_bits[words // 4, rows, images * planes](decided, bits, rows, columns, words, classes, num_warps=1)
