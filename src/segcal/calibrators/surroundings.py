@@ -123,7 +123,7 @@ def _log_information(logits: Logits, context: Context | None, calibrator: str) -
 def _of_image(gap: Tensor, context: Context | None) -> Tensor:
     whole = None if context is None else context.mean_gap
     if whole is None:  # voxels without space are one case together
-        whole = gap.reshape(gap.shape[0] if gap.ndim > 1 else 1, -1).mean(1, dtype=torch.float64)
+        whole = windows.image_mean(gap.reshape(gap.shape[0] if gap.ndim > 1 else 1, -1))
     return whole.to(gap).reshape(-1, *[1] * (gap.ndim - 1)).expand_as(gap)
 
 

@@ -1,8 +1,9 @@
 """What conic scaling looks at around a voxel: gaps to the runner-up, and means and shares in windows of a plane.
 
 With d the distance from the winner to the next class, at most a limit: the mean of d in a window, and the share of a
-window's voxels that have the voxel's own class; beyond the border there is nothing. Sums are float64 and counts exact.
-The CPU has compiled loops, a CUDA device kernels of Triton. Nothing of it has a gradient.
+window's voxels that have the voxel's own class; beyond the border there is nothing. Sums are float64 (of a CUDA device
+float32 between columns and rows), counts exact. The CPU has compiled loops, a CUDA device kernels of Triton. Nothing of
+it has a gradient.
 """
 
 import torch
@@ -27,6 +28,13 @@ def gap_and_winner(logits: Tensor, most: float) -> tuple[Tensor, Tensor]:
     flat = logits.T[None] if logits.ndim == 2 else logits.flatten(2)
     gap, winner = _passes(logits).gap_and_winner(flat.detach(), most)
     return gap.reshape(batch, *space), winner.reshape(batch, *space)
+
+
+def image_mean(values: Tensor) -> Tensor:
+    """Return the float64 mean of every image of ``(images, n)``; with gradients where they are wanted."""
+    if values.is_cuda and serves(values):
+        return _passes(values).image_mean(values)
+    return values.mean(1, dtype=torch.float64)
 
 
 def window_mean(values: Tensor, width: int, out: Tensor) -> None:

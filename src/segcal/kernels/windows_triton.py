@@ -8,6 +8,7 @@ from torch import Tensor
 BLOCK = 256
 ROWS = 64
 RUNNING = 1024
+SUMMED = 8192
 
 
 @triton.jit
@@ -31,6 +32,14 @@ def _edges(z_ptr, gap_ptr, winner_ptr, n, stride, most, C, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def _part_sums(values_ptr, sums_ptr, n, SUMMED: tl.constexpr):
+    image, part = tl.program_id(1).to(tl.int64), tl.program_id(0).to(tl.int64)
+    at = part * SUMMED + tl.arange(0, SUMMED)
+    values = tl.load(values_ptr + image * n + at, mask=at < n, other=0.0)
+    tl.store(sums_ptr + image * tl.num_programs(0) + part, tl.sum(values.to(tl.float64), 0))
+
+
+@triton.jit
 def _column_sums(values_ptr, sums_ptr, rows, columns, HALF: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
     plane, begin = tl.program_id(2).to(tl.int64), tl.program_id(1) * ROWS
     x = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -44,7 +53,7 @@ def _column_sums(values_ptr, sums_ptr, rows, columns, HALF: tl.constexpr, ROWS: 
         new = tl.load(start + ahead * columns, mask=x < tl.where(ahead < rows, columns, 0), other=0.0)
         old = tl.load(start + behind * columns, mask=x < tl.where(behind >= first, columns, 0), other=0.0)
         total += new.to(tl.float64) - old.to(tl.float64)
-        tl.store(made + tl.cast(y, tl.int64) * columns, total, mask=x < columns)
+        tl.store(made + tl.cast(y, tl.int64) * columns, total.to(tl.float32), mask=x < columns)
 
 
 @triton.jit
@@ -54,7 +63,7 @@ def _row_means(sums_ptr, out_ptr, rows, columns, planes, image, HALF: tl.constex
     x = tl.program_id(0) * (BLOCK - 2 * HALF - 1) + lane
     place = x - HALF - 1
     values = tl.load(sums_ptr + (plane * rows + y) * columns + place, mask=(place >= 0) & (place < columns), other=0.0)
-    running = tl.cumsum(values, 0)
+    running = tl.cumsum(values.to(tl.float64), 0)
     total = tl.gather(running, tl.minimum(lane + 2 * HALF + 1, BLOCK - 1), 0) - running
     high = tl.minimum(y + HALF, rows - 1) - tl.maximum(y - HALF, 0) + 1
     wide = tl.minimum(x + HALF, columns - 1) - tl.maximum(x - HALF, 0) + 1
@@ -112,36 +121,38 @@ def _who_has(values, wanted):
 
 @triton.jit
 def _window_shares(
-    decided_ptr, bits_ptr, out_ptr, rows, columns, words, C, planes, image, HALF: tl.constexpr, BLOCK: tl.constexpr
-):
+    decided_ptr, bits_ptr, out_ptr, rows, columns, C, planes, image, HALF: tl.constexpr, WORDS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):  # fmt: skip
     """Count the bits of the own class in the window: parts of two words of each row, seven rows at a time."""
     plane, y = tl.program_id(2).to(tl.int64), tl.program_id(1)
     x = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     place = tl.minimum(x, columns - 1)
     own = tl.load(decided_ptr + (plane * rows + y) * columns + place)
     first = place - HALF + 32  # not negative; from the word before the row
-    start, shift = bits_ptr + (plane * C + own) * rows * words + first // 32, first % 32
     above, below = tl.maximum(y - HALF, 0), tl.minimum(y + HALF, rows - 1) + 1
-    rest = above + (below - above) // 7 * 7
     total = tl.zeros([BLOCK], tl.int32)
     for part in tl.static_range((2 * HALF + 32) // 32):
-        inside = first // 32 + part < words
-        for row in range(above, rest, 7):
-            here = start + part + tl.cast(row, tl.int64) * words
-            a = _window_bits(here, inside, shift, 2 * HALF + 1 - 32 * part)
-            b = _window_bits(here + words, inside, shift, 2 * HALF + 1 - 32 * part)
-            c = _window_bits(here + 2 * words, inside, shift, 2 * HALF + 1 - 32 * part)
-            d = _window_bits(here + 3 * words, inside, shift, 2 * HALF + 1 - 32 * part)
-            e = _window_bits(here + 4 * words, inside, shift, 2 * HALF + 1 - 32 * part)
-            f = _window_bits(here + 5 * words, inside, shift, 2 * HALF + 1 - 32 * part)
-            g = _window_bits(here + 6 * words, inside, shift, 2 * HALF + 1 - 32 * part)
-            one, two, three = _carry(a, b, c), _carry(a ^ b ^ c, d, e), _carry(a ^ b ^ c ^ d ^ e, f, g)
-            total += (
-                _ones(a ^ b ^ c ^ d ^ e ^ f ^ g) + 2 * _ones(one ^ two ^ three) + 4 * _ones(_carry(one, two, three))
+        # Beyond the row there may be no word; what is read there instead is left out.
+        word = tl.minimum(first // 32 + part, WORDS - 1)
+        wanted = (1 << (2 * HALF + 1 - 32 * part)) - 1 if 2 * HALF + 1 - 32 * part < 32 else -1
+        wanted = tl.where(first // 32 + part < WORDS, wanted, 0)
+        here = bits_ptr + ((plane * C + own) * rows + above) * WORDS + word
+        for _ in range((below - above) // 7):
+            a, b, c = (
+                _window_bits(here, first),
+                _window_bits(here + WORDS, first),
+                _window_bits(here + 2 * WORDS, first),
             )
-        for row in range(rest, below):
-            here = start + part + tl.cast(row, tl.int64) * words
-            total += _ones(_window_bits(here, inside, shift, 2 * HALF + 1 - 32 * part))
+            one, rest = _sum(a, b, c)
+            two, rest = _sum(rest, _window_bits(here + 3 * WORDS, first), _window_bits(here + 4 * WORDS, first))
+            three, rest = _sum(rest, _window_bits(here + 5 * WORDS, first), _window_bits(here + 6 * WORDS, first))
+            fours, twos = _sum(one, two, three)
+            total += _ones(rest & wanted) + 2 * _ones(twos & wanted) + 4 * _ones(fours & wanted)
+            here += 7 * WORDS
+        for _ in range((below - above) % 7):
+            total += _ones(_window_bits(here, first) & wanted)
+            here += WORDS
     high, wide = below - above, tl.minimum(x + HALF, columns - 1) - tl.maximum(x - HALF, 0) + 1
     share = total.to(tl.float64) / (high * wide).to(tl.float64)
     out = _plane(out_ptr, plane, planes, image, rows, columns) + y * columns + x
@@ -149,19 +160,18 @@ def _window_shares(
 
 
 @triton.jit
-def _window_bits(ptr, inside, shift, COUNT: tl.constexpr):
-    """Return the next 32 bits of two words from the shift on, or the next so many if these are fewer."""
+def _window_bits(ptr, first):
+    """Return 32 bits of two words, from one of the first 32 on."""
     return tl.inline_asm_elementwise(
-        "{ .reg .b32 l, h; mov.b64 {l, h}, $1; shf.r.wrap.b32 l, l, h, $2; and.b32 $0, l, $3; }", "=r,l,r,r",
-        [tl.load(ptr, mask=inside, other=0), shift, (1 << COUNT) - 1 if COUNT < 32 else -1], dtype=tl.int32,
-        is_pure=True, pack=1,
+        "{ .reg .b32 l, h; mov.b64 {l, h}, $1; shf.r.wrap.b32 $0, l, h, $2; }", "=r,l,r", [tl.load(ptr), first],
+        dtype=tl.int32, is_pure=True, pack=1,
     )  # fmt: skip
 
 
 @triton.jit
-def _carry(a, b, c):
-    """Return the bits that are set in at least two."""
-    return (a & b) | (c & (a | b))
+def _sum(a, b, c):
+    """Return the sum of three bits in every place: what is carried, and the rest."""
+    return (a & b) | (c & (a | b)), a ^ b ^ c
 
 
 @triton.jit
@@ -183,10 +193,20 @@ def gap_and_winner(logits: Tensor, most: float) -> tuple[Tensor, Tensor]:
     return gap, winner
 
 
+def image_mean(values: Tensor) -> Tensor:
+    """Return the float64 mean of every image of ``(images, n)``."""
+    images, voxels = values.shape
+    sums = torch.zeros(images, triton.cdiv(voxels, SUMMED), dtype=torch.float64, device=values.device)
+    if values.numel():
+        with torch.cuda.device_of(values):
+            _part_sums[sums.shape[1], images](values.contiguous(), sums, voxels, SUMMED)
+    return sums.sum(1) / voxels
+
+
 def window_mean(values: Tensor, width: int, out: Tensor) -> None:
     """Set the mean in a window of planes ``(images, planes, rows, columns)``; images of `out` may lie apart."""
     images, planes, rows, columns = values.shape
-    sums = torch.empty(values.shape, dtype=torch.float64, device=values.device)
+    sums = torch.empty(values.shape, dtype=torch.float32, device=values.device)
     made = RUNNING - width // 2 * 2 - 1
     if values.numel():
         tall = (triton.cdiv(columns, BLOCK), triton.cdiv(rows, ROWS), images * planes)
@@ -206,5 +226,5 @@ def window_share(decided: Tensor, classes: int, width: int, out: Tensor) -> None
         with torch.cuda.device_of(decided):
             _class_bits[words // 4, rows, images * planes](decided, bits, rows, columns, words, classes, num_warps=1)
             _window_shares[grid](
-                decided, bits, out, rows, columns, words, classes, planes, out.stride(0), width // 2, BLOCK
+                decided, bits, out, rows, columns, classes, planes, out.stride(0), width // 2, words, BLOCK
             )
