@@ -249,6 +249,7 @@ class Prepared(NamedTuple):
         keeps: whether the decision must survive the rounding of the result.
         fused: whether multiplications and additions may be one.
         one_map: whether the same numbers are used for all voxels.
+        registers: of a thread; with more, which the compiler would take, too few threads run. None to leave it to it.
     """
 
     kernel: Any
@@ -257,6 +258,7 @@ class Prepared(NamedTuple):
     keeps: bool
     fused: bool = True
     one_map: bool = False
+    registers: int | None = None
 
 
 def prepare(plan: FusedPlan, logits: Tensor, around: Tensor | None) -> Prepared:
@@ -264,7 +266,8 @@ def prepare(plan: FusedPlan, logits: Tensor, around: Tensor | None) -> Prepared:
     tables, classes = [table.to(logits.device) for table in plan.tables], logits.shape[1]
     if plan.form == "curves":
         assert around is not None
-        return Prepared(_curves, *curve_tables(plan, tables, around), plan.keeps)
+        registers = max(72, 8 * triton.cdiv(5 * classes, 8)) if len(tables[-1]) else None
+        return Prepared(_curves, *curve_tables(plan, tables, around), plan.keeps, registers=registers)
     if plan.form == "drops":
         return Prepared(_drops, (drop_tables(tables),), (sorting_network(classes),), plan.keeps)
     if plan.form == "affine":
@@ -284,7 +287,7 @@ def launch(prepared: Prepared, logits: Tensor, out: Tensor, bad: Tensor, normali
     prepared.kernel[triton.cdiv(voxels, block), images](
         logits, out, bad, *prepared.tables, voxels, *logits.stride(), *out.stride(),
         LEAD_UNITS * torch.finfo(out.dtype).eps, classes, block, prepared.keeps, normalises, *prepared.sizes,
-        num_warps=WARPS, enable_fp_fusion=prepared.fused,
+        num_warps=WARPS, enable_fp_fusion=prepared.fused, maxnreg=prepared.registers,
     )  # fmt: skip
 
 
