@@ -52,6 +52,7 @@ UNMIRRORED = {
     "kernels/count_triton.py": "a part of the counting on a CUDA device",
     "kernels/conic_torch.py": "tested beside the compiled loops",
     "kernels/sums_triton.py": "a part of the counting on a CUDA device",
+    "kernels/curves_triton.py": "a part of the fused kernels",
     "kernels/function_triton.py": "a part of the fused kernels",
     "kernels/triton_arithmetic.py": "a part of the fused kernels",
     "kernels/triton_classes.py": "a part of the fused kernels",

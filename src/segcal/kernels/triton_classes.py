@@ -16,6 +16,7 @@ import os
 import triton
 import triton.language as tl
 
+MOST_UNROLLED = tl.constexpr(32)  # rows of a matrix, and curves; where there are more, a loop goes through them
 LARGEST_LOGIT = tl.constexpr(1e10)
 PTX = tl.constexpr(os.environ.get("TRITON_INTERPRET", "0") in ("", "0", "false"))
 _LOAD_32, _LOAD_16 = (
