@@ -90,3 +90,12 @@ def test_what_is_not_wanted_or_not_known_is_nan():
 def test_the_reach_is_half_the_largest_window():
     assert half_window(["share_near", "gap_far"]) == 20
     assert half_window(["gap_image"]) == half_window([]) == 0
+
+
+def test_what_members_disagree_on_may_have_a_gradient():
+    logits, disagreement = torch.randn(1, 3, 6, 7), torch.rand(1, 6, 7).requires_grad_()
+    found = surroundings(logits, Context(disagreement=disagreement), ["disagreement", "gap_near"], "conic")
+    plain = surroundings(logits, Context(disagreement=disagreement.detach()), ["disagreement", "gap_near"], "conic")
+    assert torch.equal(found.detach(), plain)
+    found[:, 0].sum().backward()
+    torch.testing.assert_close(disagreement.grad, 1 / disagreement.detach())

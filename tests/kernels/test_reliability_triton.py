@@ -38,6 +38,7 @@ def test_counts_are_those_of_the_cpu(classes, voxels, dtype):
     for maps, layout in (
         ((bands, reference), Layout(classes, (50, 7), 15, 3)),
         ((None, None), Layout(classes, (10,), 0)),
+        ((None, reference), Layout(classes, (3,), 1)),
     ):
         one, two = np.empty(voxels, np.int16), np.empty(voxels, np.int16)
         found = on_device(scores, labels, layout, *maps, one)
@@ -50,6 +51,14 @@ def test_counts_are_those_of_the_cpu(classes, voxels, dtype):
             else:
                 bound = 1e-6 if field.name in ("class_prob", "sums") else 1e-11  # in part float32, in another order
                 np.testing.assert_allclose(mine, theirs, rtol=bound, atol=1e-11, err_msg=field.name)
+
+
+def test_labels_that_do_not_lie_in_a_row_are_read_in_their_order():
+    scores, labels, *_ = case_of(4, 5003)
+    apart = torch.stack([labels, -torch.ones_like(labels)], dim=1).cuda()[:, 0]
+    found = on_device(scores, apart, Layout(4, (10,), 5))
+    expected = reliability_numba.count_voxels(scores, labels, Layout(4, (10,), 5))
+    np.testing.assert_array_equal(found.confusion, expected.confusion)
 
 
 def test_sums_are_the_same_every_time():

@@ -178,7 +178,8 @@ def prepare(plan: FusedPlan, logits: Tensor, around: Tensor | None) -> Prepared:
     tables, classes = [table.to(logits.device) for table in plan.tables], logits.shape[1]
     if plan.form == "curves":
         assert around is not None
-        registers = max(72, 8 * triton.cdiv(5 * classes, 8)) if len(tables[-1]) else None
+        by_winner = len(tables[-1]) > 0 and classes <= MOST_UNROLLED.value
+        registers = max(72, 8 * triton.cdiv(5 * classes, 8)) if by_winner else None
         return Prepared(curves, *curve_tables(plan, tables, around), plan.keeps, registers=registers)
     if plan.form == "drops":
         return Prepared(_drops, (drop_tables(tables),), (sorting_network(classes),), plan.keeps)

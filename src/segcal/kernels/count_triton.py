@@ -33,7 +33,9 @@ _PLACES, _MOST_SMALL = tl.constexpr(PLACES), tl.constexpr(MOST_SMALL)
 @triton.jit
 def _bin(q, size, edges_ptr):
     """Return the bin (lo, hi] of each value among bins with edges k / size, which are given."""
-    i = tl.maximum(tl.minimum((q * size.to(tl.float64)).to(tl.int32), size - 1), 0)  # also of what is not a number
+    i = tl.maximum(
+        tl.minimum((q * tl.cast(size, tl.float64)).to(tl.int32), size - 1), 0
+    )  # also of what is not a number
     lower, upper = tl.load(edges_ptr + i), tl.load(edges_ptr + i + 1)
     return i - ((q <= lower) & (i > 0)).to(tl.int32) + ((q > upper) & (i < size - 1)).to(tl.int32)
 

@@ -58,7 +58,7 @@ def _shared_slopes(around_ptr, slopes_ptr, pieces_ptr, n, voxel, inside, zero, R
     """Return the slope of every ramp that all classes share, which changes with what is around, times its width."""
     shares = ()
     for t in tl.static_range(len(OWNERS)):
-        u = load_masked(around_ptr + OWNERS[t] * n + voxel, inside)
+        u = load_masked(around_ptr + tl.cast(n, tl.int64) * OWNERS[t] + voxel, inside)
         shares = shares + (share_of(u, tl.load(pieces_ptr + 2 * t + 1), tl.load(pieces_ptr + 2 * t)),)
     found = ()
     for j in tl.static_range(0, RAMPS, 4):

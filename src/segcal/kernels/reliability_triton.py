@@ -40,7 +40,7 @@ def count_voxels(
 
 def _count(scores: Tensor, labels: Tensor, layout: Layout, bands: Map, reference: Map, prediction: Map) -> RawTables:
     voxels, device, classes = labels.numel(), scores.device, layout.num_classes
-    flat = scores.detach().reshape(classes, voxels).contiguous()
+    flat, y = scores.detach().reshape(classes, voxels).contiguous(), labels.reshape(-1).to(device).contiguous()
     given = [None if x is None else torch.from_numpy(x).to(device) for x in (bands, reference)]
     made = None if prediction is None else torch.empty(voxels, dtype=torch.int16, device=device)
     held = classes if classes <= MOST_HELD else 0
@@ -52,8 +52,8 @@ def _count(scores: Tensor, labels: Tensor, layout: Layout, bands: Map, reference
     flips_at = 2 * DOUBT_BINS + classes**2
     whole_size, low_size = flips_at + (0 if reference is None else 3 * classes**2), ZONES * classes
     programs = min(triton.cdiv(voxels, block), MOST_PROGRAMS)
-    tables = min(triton.cdiv(voxels, TABLE_VOXELS), MOST_CELLS // packed_size)
-    tables = min(programs, max(FEWEST_TABLES, tables))
+    room = max(MOST_CELLS, voxels // 8) // (packed_size + whole_size // 2)
+    tables = max(1, min(programs, room, max(FEWEST_TABLES, triton.cdiv(voxels, TABLE_VOXELS))))
     # No more voxels than this are added in one table: a number has room for their count and for a sum of as many.
     most = triton.cdiv(programs, tables) * triton.cdiv(triton.cdiv(voxels, block), programs) * block
     shift, scale = 63 - most.bit_length(), 2.0 ** (63 - 2 * most.bit_length())
@@ -62,7 +62,7 @@ def _count(scores: Tensor, labels: Tensor, layout: Layout, bands: Map, reference
     low, sums, whole = low.view(torch.float64), sums.view(torch.float64), whole.view(torch.int32)
     bad, nothing = whole[tables * whole_size :], [bins.guess if x is None else x for x in (*given, made)]
     count_blocks[(programs,)](
-        flat, labels.reshape(-1).to(device), *nothing, bins.of_class, bins.guess, bins.ends, packed, whole, low, sums,
+        flat, y, *nothing, bins.of_class, bins.guess, bins.ends, packed, whole, low, sums,
         bad, voxels, flat.stride(0), 1 << shift, scale, classes, bins.fine, layout.class_bins, tables, packed_size,
         whole_size, cells, 2 * DOUBT_BINS, flips_at, bands is not None, reference is not None, prediction is not None,
         layout.class_bins > 0, held, block, bins.steps, num_warps=1, enable_fp_fusion=False, maxnreg=MOST_REGISTERS,
@@ -104,12 +104,14 @@ def _fill_bins(
     """
     classes, by_bin = layout.num_classes, ZONES * 2 * layout.num_classes * layout.class_bins
     cells = [each[: len(each) - by_bin].reshape(layout.bands, ZONES, 2, -1, bins.fine) for each in found]
-    tables.cells[...], tables.confidence[...] = (each.sum(3) @ bins.joined for each in cells)
+    for table, each in zip((tables.cells, tables.confidence), cells, strict=True):
+        joined = [np.add.reduceat(each.sum(3), starts, axis=-1) for starts in bins.starts]
+        table[...] = np.concatenate(joined, axis=-1)
     if not layout.class_bins:
         return
     counts, probs = (each[len(each) - by_bin :].reshape(ZONES, 2, classes, -1) for each in found)
     if held:
-        more, units = (each.sum(0) @ bins.joined_of_class for each in cells)
+        more, units = (np.add.reduceat(each.sum(0), bins.class_starts, axis=-1) for each in cells)
         counts, probs = counts + more, probs + units
         tables.confusion += np.diag(more[:, 1].sum((0, 2)).astype(np.int64))
     # In first bins nothing is counted, and what is small is summed.
@@ -128,8 +130,8 @@ class _Bins(NamedTuple):
         guess: how many end below each of equal parts of [0, 1].
         steps: the most that end in one part.
         of_class: the edges of the bins of classes, from 0.
-        joined: ``(fine, bins)``, which fine bin belongs to which of the bins, of all binnings in a row.
-        joined_of_class: the same of the bins of classes.
+        starts: of each binning, with which fine bin every bin begins.
+        class_starts: the same of the bins of classes.
     """
 
     fine: int
@@ -137,8 +139,8 @@ class _Bins(NamedTuple):
     guess: Tensor
     steps: int
     of_class: Tensor
-    joined: np.ndarray
-    joined_of_class: np.ndarray
+    starts: list[np.ndarray]
+    class_starts: np.ndarray
 
 
 @functools.lru_cache(maxsize=16)
@@ -147,8 +149,8 @@ def _bins(layout: Layout, device: torch.device) -> _Bins:
     edges = [np.arange(size + 1) / max(size, 1) for size in (*layout.bins, layout.class_bins)]
     ends = np.unique(np.concatenate([[1.0], *(each[1:] for each in edges)]))
     below = np.searchsorted(ends, np.arange(PLACES + 1) / PLACES)
-    joined = [((ends[:, None] > each[:-1]) & (ends[:, None] <= each[1:])).astype(np.float64) for each in edges]
+    starts = [np.searchsorted(ends, each[:-1], side="right") for each in edges]
     on_device = (torch.from_numpy(x).to(device) for x in (ends, below[:-1].astype(np.int32), edges[-1]))
     ends_there, guess, of_class = on_device
     steps = int(np.diff(below).max())
-    return _Bins(len(ends), ends_there, guess, steps, of_class, np.concatenate(joined[:-1], axis=1), joined[-1])
+    return _Bins(len(ends), ends_there, guess, steps, of_class, starts[:-1], starts[-1])

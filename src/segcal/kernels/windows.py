@@ -6,11 +6,13 @@ float32 between columns and rows), counts exact. The CPU has compiled loops, a C
 it has a gradient.
 """
 
+import math
+
 import torch
 from torch import Tensor
 
 from segcal.kernels import windows_numba
-from segcal.kernels.apply import has_triton, is_followed
+from segcal.kernels.apply import MOST_IMAGES, has_triton, is_followed
 
 
 def serves(logits: Tensor) -> bool:
@@ -19,7 +21,11 @@ def serves(logits: Tensor) -> bool:
         return False
     if logits.requires_grad and torch.is_grad_enabled():
         return False
-    return logits.device.type == "cpu" or (logits.is_cuda and logits.dtype == torch.float32 and has_triton())
+    if logits.device.type == "cpu":
+        return True
+    rows = logits.shape[-2] if logits.ndim > 3 else 1
+    planes = 1 if logits.ndim == 2 else logits.shape[0] * math.prod(logits.shape[2:-2])  # both are axes of a grid
+    return logits.is_cuda and logits.dtype == torch.float32 and max(rows, planes) <= MOST_IMAGES and has_triton()
 
 
 def gap_and_winner(logits: Tensor, most: float) -> tuple[Tensor, Tensor]:
@@ -39,12 +45,12 @@ def image_mean(values: Tensor) -> Tensor:
 
 def window_mean(values: Tensor, width: int, out: Tensor) -> None:
     """Set the mean of what is inside a window in the last two axes of ``(batch, *space)``; in `out` space is a row."""
-    _passes(values).window_mean(_planes(values), width, _planes(out))
+    _passes(values).window_mean(_planes(values), width, _planes(out.detach()))
 
 
 def window_share(decided: Tensor, classes: int, width: int, out: Tensor) -> None:
     """Set the share of the own class of what is inside a window, as the mean."""
-    _passes(decided).window_share(_planes(decided), classes, width, _planes(out))
+    _passes(decided).window_share(_planes(decided), classes, width, _planes(out.detach()))
 
 
 def _planes(values: Tensor) -> Tensor:
