@@ -130,6 +130,14 @@ def test_strengths_chosen_on_held_out_cases_are_the_same(cases, engine):
     assert sampled[0].certificate == sampled[1].certificate
 
 
+def command_of(process):
+    """Return the command line of a process, or nothing if it has ended meanwhile."""
+    try:
+        return str(process.cmdline())
+    except psutil.Error:
+        return ""
+
+
 def test_an_interruption_of_all_processes_is_one_line_and_leaves_none(cases, tmp_path):
     """Ctrl-C on a terminal reaches workers too, who leave it to the process that started them."""
     words = [str(cases.members[0].folder), str(cases.label_folder.folder), "--kind", "logits", "-o", tmp_path / "out"]
@@ -145,8 +153,9 @@ def test_an_interruption_of_all_processes_is_one_line_and_leaves_none(cases, tmp
     deadline, forks = time.monotonic() + 200, []
     while len(forks) < 3 and running.poll() is None and time.monotonic() < deadline:  # a server and two workers
         time.sleep(0.5)
-        others = psutil.Process(running.pid).children(recursive=True)
-        forks = [each for each in others if "forkserver" in str(each.cmdline())]
+        forks = [
+            each for each in psutil.Process(running.pid).children(recursive=True) if "forkserver" in command_of(each)
+        ]
     time.sleep(2)  # workers that listen
     os.killpg(running.pid, signal.SIGINT)
     _, errors = running.communicate(timeout=100)
