@@ -1,7 +1,7 @@
 """What every test may use: weights that a fitted calibrator could have, what figures are drawn of, and one thread.
 
 Property tests draw the same examples every time, so that a run says something about the change and not about luck;
-``HYPOTHESIS_PROFILE=explore make test`` draws others.
+``HYPOTHESIS_PROFILE=explore make test`` draws others. No example has a time limit.
 """
 
 import os
@@ -22,8 +22,8 @@ from segcal.calibrators.selective import Selective
 from segcal.report.figures import to_svg
 from segcal.report.pictures import encode_indices, encode_jpeg, encode_values
 
-settings.register_profile("fixed", derandomize=True)
-settings.register_profile("explore", derandomize=False)
+settings.register_profile("fixed", derandomize=True, deadline=None)
+settings.register_profile("explore", derandomize=False, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
 
 # Workers share the cores already, and what is tested is small: a second thread is mostly waited for.

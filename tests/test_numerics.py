@@ -42,7 +42,7 @@ def test_the_free_energy_of_large_logits_does_not_overflow():
     assert float(free_energy(torch.tensor([[1e4, 1e4]]))) == pytest.approx(1e4 + math.log(2))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(seed=st.integers(0, 10**6), shift=st.floats(-1e3, 1e3))
 def test_canonical_logits_are_the_logits_less_their_free_energy_whatever_the_offset(seed, shift):
     logits = torch.as_tensor(np.random.default_rng(seed).normal(size=(6, 4)))
@@ -70,7 +70,7 @@ def test_the_mean_of_probabilities_survives_underflow():
     assert log_mean_exp(members).tolist() == pytest.approx([0.0, -150.693147], abs=1e-5)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(seed=st.integers(0, 10**6), count=st.integers(1, 7))
 def test_the_log_mean_is_the_logarithm_of_the_mean(seed, count):
     values = np.random.default_rng(seed).normal(size=(count, 11)) * 5

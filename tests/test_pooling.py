@@ -50,7 +50,7 @@ def test_one_member_pools_to_the_same_probabilities(how):
 
 
 @pytest.mark.parametrize("how", ["mean_logits", "mean_probs"])
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(seed=st.integers(0, 10**6))
 def test_an_offset_of_each_member_changes_no_pooled_probability(how, seed):
     members = members_of(4, seed=seed)

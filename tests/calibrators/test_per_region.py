@@ -59,7 +59,7 @@ def test_masks_label_maps_and_nesting_are_kept(name, regions, dtype, randomise):
                 assert bool((values[:, inner] <= values[:, outer])[held].all())
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(0, 2**31), st.sampled_from(["ts", "conic_class"]))
 def test_keeping_regions_nested_never_costs_likelihood(seed, name):
     """At every voxel and for every truth that is nested, the loss summed over regions is at most what it was."""

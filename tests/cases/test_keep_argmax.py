@@ -41,7 +41,7 @@ def test_a_float16_difference_that_overflows_is_still_a_changed_decision():
         keep_decision(np.array([[6e4], [-6e4]], np.float16), np.array([1]))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     scores=hnp.arrays(np.float64, (4, 6), elements=st.floats(-30, 0)),
     dtype=st.sampled_from([np.float16, np.float32]),
@@ -70,7 +70,7 @@ def test_a_changed_binary_decision_is_an_error():
         keep_binary_decision(np.array([0.6, 0.2], np.float32), np.array([0, 0]))
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     values=hnp.arrays(
         st.sampled_from([np.float16, np.float32, np.float64, np.dtype(">f4")]),

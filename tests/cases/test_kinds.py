@@ -23,7 +23,7 @@ def test_zero_probabilities_are_clipped_and_the_rest_is_the_log():
     np.testing.assert_allclose(logits[:, 0], [np.log(1 / (1 + 1e-7)), np.log(1e-7 / (1 + 1e-7))], rtol=1e-6, atol=1e-7)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     seed=st.integers(0, 10**6),
     dtype=st.sampled_from([np.float16, np.float32]),

@@ -88,7 +88,7 @@ def test_a_missing_library_says_which_extra_to_install(monkeypatch, tmp_path):
         nifti_file.open_nifti(tmp_path / "a.nii")
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(data=st.data())
 def test_damaged_headers_are_read_or_refused_and_nothing_else(data, tmp_path_factory):
     content = bytearray(nifti_bytes())

@@ -149,7 +149,7 @@ def test_a_missing_file_is_named(tmp_path):
         safe_io.npy_header(tmp_path / "nothing.npy")
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(data=st.data())
 def test_damaged_arrays_are_read_or_refused_and_nothing_else(data, tmp_path_factory):
     source = data.draw(

@@ -108,7 +108,7 @@ def damaged(draw):
     return ending, bytes(content[:cut]) + draw(st.binary(max_size=20))
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(files=st.lists(damaged(), min_size=1, max_size=4), kind=st.sampled_from([None, "logits", "probs", "sigmoid"]))
 def test_damaged_files_of_any_kind_are_reported_and_never_a_traceback(files, kind, run, tmp_path):
     folder = tmp_path / "fuzz"

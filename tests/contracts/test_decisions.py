@@ -36,7 +36,7 @@ def as_taken(calibrator, voxels):
 
 
 @pytest.mark.parametrize("name", KEEPERS)
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     classes=st.integers(2, 20),
     dtype=st.sampled_from(DTYPES),

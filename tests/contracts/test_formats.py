@@ -299,7 +299,7 @@ def test_the_fingerprint_changes_with_a_files_size_and_not_with_its_place(name, 
         assert opened(name, folder).fingerprint() != before
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_damaged_bytes_are_read_or_refused_with_the_cases_name(name, made, tmp_path, data):
     folder, _ = made

@@ -19,7 +19,7 @@ def make(groups, grouped=True):
     )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     sizes=st.lists(st.integers(1, 9), min_size=3, max_size=12),
     val=st.floats(0.05, 0.6),

@@ -39,7 +39,7 @@ def value_of(x, H, g):
     return float(g @ x + 0.5 * x @ H @ x)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(seed=st.integers(0, 10**6), size=st.integers(1, 5), deficit=st.integers(0, 3))
 def test_the_step_minimises_the_quadratic_in_the_box_also_where_it_is_singular(seed, size, deficit):
     H, g, low, high = random_problem(size, max(1, size - deficit), seed)

@@ -79,7 +79,7 @@ def test_it_helps_over_confident_predictions_and_has_its_nll_in_the_certificate(
     assert fitted.certificate.validation_nll is not None
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(st.tuples(st.integers(0, 6), st.booleans(), st.integers(1, 3)), min_size=1, max_size=20))
 def test_pieces_rise_and_no_other_monotone_function_is_closer(rows):
     x, y, w = (np.array(column, dtype=float) for column in zip(*rows, strict=True))
@@ -98,7 +98,7 @@ def test_pieces_rise_and_no_other_monotone_function_is_closer(rows):
             ).sum() >= best - 1e-9
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(st.floats(0.1, 9), min_size=3, max_size=40), st.integers(2, 6))
 def test_joined_pieces_keep_the_mean_and_the_order(mass, most):
     mass = np.array(mass)

@@ -46,7 +46,7 @@ def test_what_is_wrong_is_one_sentence(tmp_path):
         folder_of(tmp_path / "none" / "x.onnx")
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.sampled_from(["ts", "ets", "cms_ap", "cms_op", "isotonic"]), st.integers(0, 3), st.data())
 def test_the_winner_of_float32_probabilities_is_that_of_the_logits(randomise, name, seed, data):
     """Whatever the logits are: equal, one unit in the last place apart, or so large that all but one become zero."""

@@ -117,7 +117,7 @@ def test_tables_are_made_once_for_all_images(monkeypatch):
 
 
 @given(seed=st.integers(0, 2**32 - 1), classes=st.sampled_from([2, 3, 7]), knots=st.sampled_from([4, 16, 200]))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_tables_keep_the_order_whatever_they_are(seed, classes, knots):
     """Points at both ends of [0, 1], steps, flat parts, and logits of any scale, ties among them."""
     rng = np.random.default_rng(seed)
@@ -136,7 +136,7 @@ def test_tables_keep_the_order_whatever_they_are(seed, classes, knots):
 
 
 @given(data=st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_decisions_stay_whatever_the_logits(data):
     name = data.draw(st.sampled_from(KEEPING))
     classes = data.draw(st.sampled_from([2, 3, 7]))

@@ -100,7 +100,7 @@ def test_the_result_does_not_depend_on_the_number_of_threads():
             assert getattr(other, f.name).tobytes() == getattr(results[0], f.name).tobytes(), f.name
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(seed=st.integers(0, 10**6), num_classes=st.integers(2, 6), voxels=st.integers(2, 700), data=st.data())
 def test_cutting_a_case_anywhere_gives_the_same_counts_and_sums(seed, num_classes, voxels, data):
     scores, labels, bands, reference = make_case(seed, num_classes, voxels, dtype=torch.float32)

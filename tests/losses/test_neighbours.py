@@ -91,7 +91,7 @@ def test_a_huge_sigma_is_the_mean_of_the_neighbours():
     assert float(response[4, 4]) == pytest.approx(1 / 16, rel=1e-12)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(0, 10**6), st.sampled_from([3, 5]), st.floats(0.1, 10))
 def test_proportions_are_a_distribution_where_a_voxel_counts(seed, size, sigma):
     labels = torch.randint(-1, 3, (2, 5, 6), generator=torch.Generator().manual_seed(seed))

@@ -95,7 +95,7 @@ def ece_one_by_one(q, labels, bins):
     return total
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(seed=st.integers(0, 10**6), num_classes=st.integers(2, 6), voxels=st.integers(1, 60), bins=st.integers(1, 60))
 def test_ece_against_plain_loops(seed, num_classes, voxels, bins):
     rng = np.random.default_rng(seed)

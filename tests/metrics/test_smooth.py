@@ -67,7 +67,7 @@ def test_a_constant_gap_is_the_error_and_nothing_has_none():
     assert math.isnan(smooth_calibration_error(Curve(0 * count, 0 * count, 0.0 * confidence)))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(st.tuples(st.integers(0, 99), st.integers(1, 50), SHARES, SHARES), min_size=1, max_size=8))
 def test_smoothing_and_taking_chance_off_add_no_error(voxels):
     count, right, confidence = np.zeros(100, np.int64), np.zeros(100, np.int64), np.zeros(100)

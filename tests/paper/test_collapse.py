@@ -57,7 +57,7 @@ def vector_scaling(scale, bias):
     return calibrator
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(seed=st.integers(0, 10**6), classes=st.sampled_from([2, 3, 5]), scale=st.floats(0.01, 10))
 def test_every_map_of_the_collapsed_form_keeps_all_winners_and_is_temperature_scaling(seed, classes, scale):
     rng = np.random.default_rng(seed)
@@ -71,7 +71,7 @@ def test_every_map_of_the_collapsed_form_keeps_all_winners_and_is_temperature_sc
         torch.testing.assert_close(calibrator(logits), temperature(logits), rtol=1e-9, atol=1e-9)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(seed=st.integers(0, 10**6), classes=st.sampled_from([2, 3, 5]), size=st.sampled_from([1e-3, 0.1, 1.0]))
 def test_any_other_matrix_loses_a_winner_somewhere(seed, classes, size):
     rng = np.random.default_rng(seed)
@@ -82,7 +82,7 @@ def test_any_other_matrix_loses_a_winner_somewhere(seed, classes, size):
     assert loses_a_winner(matrix_scaling(np.eye(classes) + size * away, np.zeros(classes)))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(seed=st.integers(0, 10**6), classes=st.sampled_from([2, 3, 5]), size=st.sampled_from([1e-6, 0.1, 5.0]))
 def test_any_bias_loses_a_winner_somewhere(seed, classes, size):
     bias = size * np.random.default_rng(seed).normal(size=classes)

@@ -106,7 +106,7 @@ def test_the_worked_example(preserves, matrix, bias, scores, probabilities):
     np.testing.assert_allclose(found, probabilities, atol=1e-6)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     seed=st.integers(0, 10**6), classes=st.sampled_from([2, 3, 4, 7]), preserves=st.sampled_from(["argmax", "order"])
 )
@@ -119,7 +119,7 @@ def test_gaps_give_what_the_dense_matrices_give(seed, classes, preserves):
     np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-9)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     seed=st.integers(0, 10**6), classes=st.sampled_from([2, 3, 4, 7]), preserves=st.sampled_from(["argmax", "order"])
 )

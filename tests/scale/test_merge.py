@@ -22,7 +22,7 @@ def alone(cases):
     return repr(segcal.evaluate(cases, segcal.make_calibrator("ts", 3), replicates=20).to_plain())
 
 
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=4)
 @given(st.permutations(range(7)), st.sampled_from([1, 2, 7]))
 def test_parts_in_any_order_give_what_one_process_gives(cases, alone, tmp_path_factory, order, of):
     place, calibrator = tmp_path_factory.mktemp("parts"), segcal.make_calibrator("ts", 3)

@@ -36,7 +36,7 @@ def assert_same(mine, its, rtol=1e-12):
             np.testing.assert_array_equal(a, b, err_msg=path)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(seed=st.integers(0, 10**6), num_classes=st.integers(2, 5), length=st.integers(2, 60), data=st.data())
 def test_two_parts_of_a_case_add_up_to_the_whole(seed, num_classes, length, data):
     logits, labels = make_case(seed, num_classes, (length, 3))
@@ -46,7 +46,7 @@ def test_two_parts_of_a_case_add_up_to_the_whole(seed, num_classes, length, data
     assert_same(whole, parts[0] + parts[1])
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(seed=st.integers(0, 10**6))
 def test_the_order_of_voxels_does_not_matter(seed):
     logits, labels = make_case(seed, 4, (77,))

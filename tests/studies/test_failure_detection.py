@@ -66,7 +66,7 @@ def test_what_is_not_defined_is_a_dash():
 
 
 # On a machine that is busy an example may take long.
-SLOWLY = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+SLOWLY = settings(suppress_health_check=[HealthCheck.too_slow])
 
 NUMBERS = st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50)), min_size=2, max_size=12)
 

@@ -13,7 +13,7 @@ from segcal.trust.sums import CaseSums, TruthSums
 from segcal.trust.table import SumTable
 
 # On a machine that is busy an example may take long.
-SLOWLY = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+SLOWLY = settings(suppress_health_check=[HealthCheck.too_slow])
 
 TITLES = ["background", "left ventricle", "wall"]
 EF = "100 * ({left ventricle@1} - {left ventricle@2}) / {left ventricle@1}"

@@ -20,7 +20,7 @@ from segcal.trust.conformal import (
 )
 
 # On a machine that is busy an example may take long.
-SLOWLY = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+SLOWLY = settings(suppress_health_check=[HealthCheck.too_slow])
 
 LEVELS = st.sampled_from([0.5, 0.75, 0.8, 0.9, 0.95])
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from segcal.trust.drift import weigh
 
 # On a machine that is busy an example may take long.
-SLOWLY = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+SLOWLY = settings(suppress_health_check=[HealthCheck.too_slow])
 
 
 def by_hand(p_values, reference):

@@ -66,7 +66,7 @@ def test_sums_are_those_of_plain_loops():
     assert found.truth.by_prob.shape == (4, BINS)
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=15, suppress_health_check=[HealthCheck.too_slow])
 @given(seed=st.integers(0, 99), values=st.integers(1, 300))
 def test_they_do_not_depend_on_the_slabs(seed, values):
     calibrator, logits, labels, mask = made(seed)

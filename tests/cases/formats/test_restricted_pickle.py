@@ -139,13 +139,13 @@ PLAIN = st.recursive(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(value=PLAIN, protocol=st.sampled_from([3, 4, 5]))
 def test_plain_data_makes_the_round_trip(value, protocol, tmp_path_factory):
     assert same(load(pickle.dumps(value, protocol=protocol), tmp_path_factory.mktemp("p")), value)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(data=st.data())
 def test_changed_bytes_are_read_or_refused_and_nothing_else(data, tmp_path_factory):
     content = bytearray(pickle.dumps(PROPERTIES, protocol=data.draw(st.sampled_from([3, 4, 5]))))

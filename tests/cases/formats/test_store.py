@@ -12,7 +12,7 @@ from segcal.cases import ArrayCases, CaseError, CaseWriter, convert, open_cases
 from segcal.errors import InputError
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(seed=st.integers(0, 10**6), offset=st.sampled_from([0.0, 40.0, -3000.0]), gap=st.sampled_from([0.0, 1e-6, 1e-3]))
 def test_near_ties_keep_their_decision_whatever_the_offset(seed, offset, gap, tmp_path_factory):
     rng = np.random.default_rng(seed)
