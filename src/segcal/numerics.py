@@ -33,6 +33,9 @@ def at_once(values: int, each: int, device: torch.device | None) -> int:
     """Return how many voxels are worked on at once if each has so many values, and so many are wanted on the CPU.
 
     On other devices there are more: starting a step costs more there than its memory.
+
+    >>> at_once(1 << 19, 16, torch.device("cpu")), at_once(1 << 19, 16, torch.device("cuda"))
+    (32768, 1048576)
     """
     most = values if device is None or device.type == "cpu" else max(values, DEVICE_VALUES)
     return max(256, most // each)

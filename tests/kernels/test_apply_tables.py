@@ -8,11 +8,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from segcal import make_calibrator
 from segcal.kernels.apply_tables import (
     FIRST,
     PLACES,
     SHIFT,
     affine_tables,
+    curve_tables,
     drop_tables,
     first_guesses,
     function_tables,
@@ -125,3 +127,32 @@ def test_maps_lie_by_row_then_four_columns_then_winner():
             assert given == [float(bias[winner, row]), *matrix[winner, row].tolist(), 0, 0, 0]
     scale, none = affine_tables([torch.tensor([2.0, 3.0]), torch.tensor([[4.0, 5.0]])])
     assert (scale.tolist(), none) == ([2.0, 3.0, 4.0, 5.0], 0)
+
+
+@pytest.mark.parametrize("contexts", [[], ["gap_far", "share_far", "gap_image"]])
+@pytest.mark.parametrize("by_class", [False, True])
+def test_curves_of_shares_are_those_of_the_calibrator(by_class, contexts):
+    generator = torch.Generator().manual_seed(0)
+    calibrator = make_calibrator("conic_class" if by_class else "conic", 4, contexts=contexts)
+    with torch.no_grad():
+        for parameter in calibrator.parameters():
+            parameter += 0.1 * torch.rand(parameter.shape, dtype=parameter.dtype, generator=generator)
+    calibrator.knots[1:] = torch.tensor([0.3, 0.9, 1.0, 2.0, 2.5, 4.0, 7.0])
+    calibrator.hat_knots += 0.3 * torch.rand(calibrator.hat_knots.shape, dtype=torch.float64, generator=generator)
+    logits = 4 * torch.randn(4, 300, dtype=torch.float64, generator=generator)
+    around = 5 * torch.rand(len(contexts), 300, dtype=torch.float64, generator=generator)
+    plan = calibrator.plan()
+    tables, (ramps, _, owners, winners, group, _) = curve_tables(plan, list(plan.tables), around[None])
+    _, rows, slopes, pieces, pairs = (table.detach().double().numpy() for table in tables)
+    rows, pieces, slopes = rows.reshape(-1, 4), pieces.reshape(-1, 2), slopes.reshape(len(owners) + 1, -1)
+    shares = [np.clip(around[c].numpy() * rate + start, 0, 1) for c, (start, rate) in zip(owners, pieces, strict=True)]
+    shared = np.maximum(slopes[0][:, None] + sum(np.outer(s, v).T for s, v in zip(shares, slopes[1:], strict=True)), 0)
+    gaps, winner = (logits.amax(0) - logits).numpy(), logits.argmax(0).numpy()
+    scores = np.zeros_like(gaps)
+    for k in range(4):
+        for j, (start, rate, width, _) in enumerate(rows):
+            ramp = np.clip(gaps[k] * rate + start, 0, 1 if j + 1 < ramps else None)
+            own = pairs[k, j // group // 4, winner, j // group % 4] if winners else 0.0
+            scores[k] -= (shared[j] + own * width) * ramp
+    expected = calibrator._mapped(logits[None], around[None])[0].detach().numpy()
+    np.testing.assert_allclose(scores, expected, rtol=0, atol=2e-5)

@@ -9,7 +9,8 @@ For :math:`t \le 0`, with :math:`k` the whole number nearest to :math:`t / \ln 2
 :math:`\ln 2` is subtracted in two parts, of which the first has few bits, so that :math:`k` times it is exact;
 :math:`2^k` is written as bits. :math:`g` is a polynomial: for float32 a minimax fit of degree 4 (relative error of
 :math:`e^r` 3e-9), for float64 the Taylor series to degree 11 (below 1e-17). Numbers are rounded to nearest by adding
-and subtracting 1.5 times the power of two at which the spacing of floats is one.
+and subtracting 1.5 times the power of two at which the spacing of floats is one. In float32 multiplications and
+additions are fused, so that a GPU has the same bits in fewer steps.
 
 For :math:`u \ge 0`, with :math:`2^k` such that :math:`1 + f = (1 + u) 2^{-k}` is near 1 and :math:`w = f / (2 + f)`,
 

@@ -7,6 +7,7 @@ it has a gradient.
 """
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -23,9 +24,19 @@ def serves(logits: Tensor) -> bool:
         return False
     if logits.device.type == "cpu":
         return True
-    rows = logits.shape[-2] if logits.ndim > 3 else 1
-    planes = 1 if logits.ndim == 2 else logits.shape[0] * math.prod(logits.shape[2:-2])  # both are axes of a grid
-    return logits.is_cuda and logits.dtype == torch.float32 and max(rows, planes) <= MOST_IMAGES and has_triton()
+    return logits.is_cuda and logits.dtype == torch.float32 and _fits_kernels(logits.shape) and has_triton()
+
+
+def _fits_kernels(shape: Sequence[int]) -> bool:
+    """Return whether rows and planes of logits of this shape are few enough for a grid, and planes small enough.
+
+    >>> _fits_kernels((2, 19, 1024, 2048)), _fits_kernels((1, 2, 70_000, 5)), _fits_kernels((1, 2, 50_000, 50_000))
+    (True, False, False)
+    """
+    if len(shape) < 4:  # no windows are taken
+        return len(shape) == 2 or shape[0] <= MOST_IMAGES
+    rows, planes = shape[-2], shape[0] * math.prod(shape[2:-2])
+    return max(rows, planes) <= MOST_IMAGES and rows * shape[-1] < 1 << 31  # places in a plane are int32
 
 
 def gap_and_winner(logits: Tensor, most: float) -> tuple[Tensor, Tensor]:
