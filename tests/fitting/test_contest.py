@@ -124,8 +124,8 @@ def test_both_poolings_compete_where_none_is_declared():
 
 def test_all_candidates_of_a_pooling_share_its_folds(monkeypatch):
     made = []
-    own = segcal.fitting.contest.folds_of
-    monkeypatch.setattr("segcal.fitting.contest.folds_of", lambda *a: (made.append(1), own(*a))[1])
+    own = segcal.fitting.rivals.folds_of
+    monkeypatch.setattr("segcal.fitting.rivals.folds_of", lambda *a: (made.append(1), own(*a))[1])
     rng = np.random.default_rng(0)
     logits = 3 * rng.normal(size=(8, 3, 400)).astype("float32")
     contest(["identity", "ts", "ets", "isotonic"], ArrayCases(list(logits), list(logits.argmax(1))))
@@ -158,7 +158,7 @@ def test_what_the_first_folds_show_to_be_worse_is_left_early(monkeypatch):
             return None
         return fit_declared(request)
 
-    monkeypatch.setattr("segcal.fitting.contest.fit_declared", fit)
+    monkeypatch.setattr("segcal.fitting.rivals.fit_declared", fit)
     _, decision = contest(["identity", "ts", "iop"], draw(20, 2.0, shape=(40, 50)))
     assert decision.candidates[-1].verdict == "left early: not better than ts"
     assert seen.count("OrderPreservingNetwork") == 1

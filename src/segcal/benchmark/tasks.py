@@ -170,8 +170,9 @@ def open_task(
 def _resolved(options: ReadOptions, root: Path) -> dict[str, Any]:
     """Return the declarations that are paths, from the root."""
     paths = {each.name: getattr(options, each.name) for each in _DECLARED if each.metadata.get("path")}
-    if str(options.groups).lower().endswith(".csv"):
-        paths["groups"] = options.groups
+    for name in ("groups", "sites"):
+        if str(getattr(options, name)).lower().endswith(".csv"):
+            paths[name] = getattr(options, name)
     return {name: root / path for name, path in paths.items() if path is not None}
 
 

@@ -136,6 +136,18 @@ class AffineCalibrator(ConvexCalibrator):
             matrix.diagonal(dim1=-2, dim2=-1) / math.sqrt(classes),
         )
 
+    def concerns(self) -> Tensor:
+        """Return expert and class of each row."""
+        experts, rows = self.num_experts, self.row_classes()
+        first = torch.arange(experts)[:, None] if experts > 1 else torch.full((1, 1), -1)
+        pairs = torch.stack([first.expand(rows.shape), rows], dim=-1)
+        both = pairs[:, :, None].expand(-1, -1, self.weight.shape[-1] + 1, -1).flatten(1, 2)
+        return torch.cat([both, both.new_full((experts, self.gauge.shape[-1], 2), -1)], dim=1)
+
+    def row_classes(self) -> Tensor:
+        """Return the class that each row of each expert is about, ``(E, K)``; -1 if it is about no class."""
+        return torch.arange(self.weight.shape[-2]).expand(self.num_experts, -1)
+
     def penalty(self, lam: float, mu: float) -> Tensor:
         """Return Eq. 15, averaged over experts."""
         weight, bias, gauge = (p if self.weight.ndim == 3 else p[None] for p in (self.weight, self.bias, self.gauge))

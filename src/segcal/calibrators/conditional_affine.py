@@ -98,6 +98,13 @@ class ConditionalAffine(AffineCalibrator):
         offsets = torch.linalg.solve(to_gaps, torch.cat([first_bias, bias], dim=-1)[..., None])[..., 0]
         return matrix, offsets
 
+    def row_classes(self) -> Tensor:
+        """Return the classes in canonical order without the winner; of sorted classes, none."""
+        others = torch.arange(1, self.num_classes).expand(self.num_classes, -1)
+        if self.preserves == "order":
+            return torch.full_like(others, -1)
+        return others.where(others != torch.arange(self.num_classes)[:, None], 0)  # the first is in the winner's place
+
     def positive(self) -> dict[str, float]:
         """Return weights and drops; the error at the start grows with the classes."""
         smallest = 1e-3 if self.num_classes <= 5 else 1e-4

@@ -43,9 +43,7 @@ from segcal.types import Context, Logits
 
 # What is worth looking at on all ensembles that were tried: see docs/conic.md.
 USUAL = ("gap_far", "share_far", "gap_image")
-RAMPS = 8
-HATS = 5
-IMAGE_HATS = 2
+RAMPS, HATS, IMAGE_HATS = 8, 5, 2
 # Ramps that share a coefficient of a class.
 GROUP = 3
 # Up to so many classes every pair of winner and class has a curve.
@@ -220,9 +218,8 @@ class Conic(ConvexCalibrator):
 
     def bounds(self) -> tuple[Tensor, Tensor]:
         """Return zero and a wide bound; the common curve is never flat."""
-        low = torch.zeros(self.num_parameters(), dtype=torch.float64)
-        low[: self.ramps] = SMALLEST_SCALE
-        return low, torch.full_like(low, LARGEST)
+        low = nn.functional.pad(torch.full_like(self.base, SMALLEST_SCALE), (0, self.num_parameters() - self.ramps))
+        return low.detach(), torch.full_like(low, LARGEST).detach()
 
     def penalised(self, theta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return differences between hats, coefficients of classes, and differences between ramps."""
@@ -236,15 +233,23 @@ class Conic(ConvexCalibrator):
             along.append(math.sqrt(STRAIGHT if name == "gap_image" else 1.0) * span.diff(dim=-1).flatten(-2))
         return torch.cat([math.sqrt(RIDGE) * hats, *across], -1), own, torch.cat(along, -1)
 
+    def concerns(self) -> Tensor | None:
+        """Return winner and class of each coefficient of a pair."""
+        if not self.by_class:
+            return None
+        winners, classes, groups = self.of_pair.shape
+        first = torch.arange(winners) if winners > 1 else torch.tensor([-1])
+        own = torch.cartesian_prod(first, torch.arange(classes)).repeat_interleave(groups, dim=0)
+        return nn.functional.pad(own, (0, 0, self.num_parameters() - len(own), 0), value=-1)[None]
+
     def likelihood(self, block: Block, theta: Tensor) -> tuple[float, Tensor]:
         """Return the summed NLL and its gradient, by looking up or by pieces."""
-        rows = [part @ spread.T for part, spread in self._parts(theta)]
+        parts = self._parts(theta)
+        rows = torch.cat([part @ spread.T for part, spread in parts])
         kernel = conic_numba if block.features.device.type == "cpu" else conic_torch
-        value, gradient = kernel.likelihood(*block[:3], torch.cat(rows), self.num_classes, self.hat_counts)
-        back = gradient.split([len(part) for part in rows])
-        return value, torch.cat(
-            [(g @ spread).flatten() for g, (_, spread) in zip(back, self._parts(theta), strict=True)]
-        )
+        value, gradient = kernel.likelihood(*block[:3], rows, self.num_classes, self.hat_counts)
+        back = gradient.split([len(part) for part, _ in parts])
+        return value, torch.cat([(g @ spread).flatten() for g, (_, spread) in zip(back, parts, strict=True)])
 
     def hessian(self, block: Block, theta: Tensor, total: float) -> Tensor:
         """Return the Hessian of the summed NLL, divided by `total`."""
@@ -279,13 +284,12 @@ class Conic(ConvexCalibrator):
         nodes = hat_shares(where.clamp(min=0), self.ramps + 1) * below  # (nodes, C, n)
         spreads = [spread.to(nodes) for _, spread in self._parts(self.theta()[0].detach())]
         hats = [hat_shares(row, number) for row, number in zip(around, self.hat_counts, strict=True)]
-        shares = torch.cat([nodes.new_zeros(0, count), *hats])
-        ones = nodes.new_ones(1, count)
+        shares = torch.cat([nodes.new_ones(1, count), *hats])
         ramps = torch.einsum("mkn,mj->jkn", nodes, spreads[0])
-        columns = [torch.einsum("rn,jkn->krjn", torch.cat([ones, shares]), ramps).flatten(1, 2)]
+        columns = [torch.einsum("rn,jkn->krjn", shares, ramps).flatten(1, 2)]
         if self.by_class:
             groups, own = torch.einsum("mkn,mj->jkn", nodes, spreads[1]), torch.eye(classes).to(nodes)
-            first = 1 - below if len(self.of_pair) > 1 else ones
+            first = 1 - below if len(self.of_pair) > 1 else shares[:1]
             columns.append(torch.einsum("in,kc,jkn->kicjn", first, own, groups).flatten(1, 3))
         return -torch.cat(columns, dim=1)
 

@@ -146,6 +146,13 @@ class ConvexCalibrator(Calibrator):
         """Return what the penalty squares, linear in ``(..., P)``: the vectors behind lam, mu and nu; or nothing."""
         return theta[..., :0], theta[..., :0], theta[..., :0]
 
+    def concerns(self) -> Tensor | None:
+        """Return the winner and the label whose voxels each variable speaks of, ``(E, P, 2)``, -1 for any.
+
+        None where all speak of all voxels.
+        """
+        return None
+
     def penalty(self, lam: float, mu: float) -> Tensor:
         """Return the penalty with these strengths, averaged over experts, differentiable."""
         first, second, _ = self.penalised(self.theta())

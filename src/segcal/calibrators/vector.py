@@ -77,6 +77,11 @@ class VectorScaling(ConvexCalibrator):
         """Return zero: the penalty is the same at every common scale."""
         return torch.zeros(self.scale.numel() + self.num_classes, dtype=torch.float64)
 
+    def concerns(self) -> Tensor:
+        """Return the class of each bias."""
+        labels = torch.cat([torch.full((self.scale.numel(),), -1), torch.arange(self.num_classes)])
+        return torch.stack([torch.full_like(labels, -1), labels], dim=-1)[None]
+
     def penalty(self, lam: float, mu: float) -> Tensor:
         """Return Eq. 15 on the bias, and the spread of the scales."""
         spread = (self.scale - self.scale.mean()).square().mean()

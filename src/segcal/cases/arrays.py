@@ -40,6 +40,7 @@ class HeldCases(Cases):
         class_names: Sequence[str] | None,
         regions: Mapping[str, int | Sequence[int]] | None = None,
         regions_class_order: Sequence[int] | None = None,
+        sites: Sequence[str] | Mapping[str, str] | None = None,
     ) -> None:
         if len(set(ids)) < len(ids):
             twice = next(name for name in ids if ids.count(name) > 1)
@@ -59,10 +60,8 @@ class HeldCases(Cases):
                 f"class_names has {len(class_names)} names, but the logits have {classes} classes. "
                 "Give one name per class."
             )
-        if groups is not None and not isinstance(groups, Mapping):
-            check_length("groups", groups, len(ids))
-            groups = dict(zip(ids, map(str, groups), strict=True))
-        super().__init__(ids, classes, check_kind(kind), self._pooling_rule, class_names, groups)
+        named = (_by_id("groups", groups, ids), _by_id("sites", sites, ids))
+        super().__init__(ids, classes, check_kind(kind), self._pooling_rule, class_names, *named)
 
     @abstractmethod
     def raw(self, case_id: str) -> Raw:
@@ -142,6 +141,7 @@ class ArrayCases(HeldCases):
         regions: the labels of each region, by name, where outputs are sigmoids of regions: `kind` is then "sigmoid" for
             probabilities or "logits".
         regions_class_order: the label that each region writes into a label map; later ones overwrite.
+        sites: one site per case (hospital, city, scanner); a choice then also holds out each of them.
 
     >>> import numpy as np
     >>> cases = ArrayCases(logits=[np.zeros((2, 4), "float32")], labels=[np.array([0, 1, 1, 255])], ignore=255)
@@ -164,6 +164,7 @@ class ArrayCases(HeldCases):
         class_names: Sequence[str] | None = None,
         regions: Mapping[str, int | Sequence[int]] | None = None,
         regions_class_order: Sequence[int] | None = None,
+        sites: Sequence[str] | Mapping[str, str] | None = None,
     ) -> None:
         if len(logits) == 0:
             raise InputError("logits is empty, but at least one case is needed. Pass a list with one array per case.")
@@ -173,7 +174,7 @@ class ArrayCases(HeldCases):
         names = [str(name) for name in (range(len(logits)) if ids is None else ids)]
         if kind is None:
             kind = _undeclared(logits[0], names[0])
-        own = (class_names, regions, regions_class_order)
+        own = (class_names, regions, regions_class_order, sites)
         super().__init__(names, logits[0], ignore, groups, kind, pooling, *own)
         given = [[None] * len(logits) if column is None else column for column in (labels, masks, images, spacing)]
         rows: Iterator[Any] = zip(logits, *given, strict=True)
@@ -182,6 +183,15 @@ class ArrayCases(HeldCases):
     def raw(self, case_id: str) -> Raw:
         """Return one case as it was given."""
         return self._raw[case_id]
+
+
+def _by_id(
+    argument: str, names: Sequence[str] | Mapping[str, str] | None, ids: Sequence[str]
+) -> Mapping[str, str] | None:
+    if names is None or isinstance(names, Mapping):
+        return names
+    check_length(argument, names, len(ids))
+    return dict(zip(ids, map(str, names), strict=True))
 
 
 def check_length(argument: str, column: Sequence[object] | None, cases: int) -> None:

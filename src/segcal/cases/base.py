@@ -19,7 +19,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from segcal.cases.split import Grouping, Split, draw_groups, resolve_groups
+from segcal.cases.split import Grouping, Split, check_nested, draw_groups, resolve_groups
 from segcal.checks import (
     MAX_CLASSES,
     as_tensor,
@@ -110,6 +110,7 @@ class Cases(ABC):
             chosen, in which case nothing can be read before :meth:`pooled`.
         class_names: one name per class, or None.
         groups: the group of each case that has one, by id.
+        sites: where each case comes from (hospital, city, scanner), by id, if that is declared; a group has one site.
         origin: :data:`SINGLE_FOLDS`, where the files say so; "" where nothing is known.
         wants_disagreement: whether `Case.disagreement` is to be filled (:meth:`with_disagreement`).
         aspect: what of the cases is seen, where it is not all, such as one region.
@@ -131,6 +132,7 @@ class Cases(ABC):
         pooling: str | None = None,
         class_names: Sequence[str] | None = None,
         groups: Mapping[str, str] | None = None,
+        sites: Mapping[str, str] | None = None,
     ) -> None:
         self.ids: tuple[str, ...] = tuple(ids)
         self.num_classes = num_classes
@@ -138,6 +140,8 @@ class Cases(ABC):
         self.pooling = pooling
         self.class_names = None if class_names is None else tuple(clean(str(name)) for name in class_names)
         self.groups: dict[str, str] = {case_id: clean(name) for case_id, name in (groups or {}).items()}
+        self.sites: dict[str, str] = {case_id: clean(name) for case_id, name in (sites or {}).items()}
+        check_nested(self.groups, self.sites)
 
     @abstractmethod
     def read(self, case_id: str) -> Case:

@@ -109,6 +109,7 @@ class FileCases(Cases):
         origin: str = "",
         has_labels: bool = False,
         regions: Regions | None = None,
+        sites: Mapping[str, str] | None = None,
     ) -> None:
         self.members = tuple(members)
         self.label_folder = label_folder
@@ -118,7 +119,7 @@ class FileCases(Cases):
         self.has_labels = has_labels
         self.regions = regions
         self._pooling_rule = check_pooling(pooling, may_choose=True)
-        super().__init__(ids, num_classes, kind, stored_pooling or pooling, class_names, groups)
+        super().__init__(ids, num_classes, kind, stored_pooling or pooling, class_names, groups, sites)
 
     def read(self, case_id: str) -> Case:
         """Read, pool and check one case; a failure is a :class:`CaseError` with the file's name."""

@@ -39,6 +39,7 @@ def as_cases(
     class_names: Sequence[str] | None = None,
     regions: Mapping[str, int | Sequence[int]] | None = None,
     regions_class_order: Sequence[int] | None = None,
+    sites: Sequence[str] | Mapping[str, str] | None = None,
 ) -> Cases:
     """Return cases from whatever holds scores and labels; :class:`Cases` as they are.
 
@@ -61,6 +62,7 @@ def as_cases(
         class_names: one name per class.
         regions: of sigmoids, as :class:`ArrayCases` takes them.
         regions_class_order: the same.
+        sites: one site per case, or by id; see :class:`ArrayCases`.
 
     >>> cases = as_cases(torch.zeros(4, 2, 3, 5), torch.ones(4, 3, 5, dtype=int))
     >>> len(cases), cases.num_classes, cases.kind
@@ -68,7 +70,7 @@ def as_cases(
     """
     columns = {"masks": masks, "images": images, "spacing": spacing}
     shared: dict[str, Any] = {"pooling": pooling, "groups": groups, "ignore": ignore, "class_names": class_names}
-    shared |= {"regions": regions, "regions_class_order": regions_class_order}
+    shared |= {"regions": regions, "regions_class_order": regions_class_order, "sites": sites}
     if isinstance(data, Cases):
         _refuse({"labels": labels, "model": model, "ids": ids, **columns, **shared}, "cases, which know theirs")
         return data

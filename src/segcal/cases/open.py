@@ -67,6 +67,9 @@ class ReadOptions:
     groups: Grouping | None = field(
         default=None, metadata=_said("what stays in one split, such as '(patient\\d+)_.*'", metavar="REGEX|CSV")
     )
+    sites: Grouping | None = field(
+        default=None, metadata=_said("where a case comes from; a fit holds each site out", metavar="REGEX|CSV")
+    )
     class_names: Sequence[str] | None = field(
         default=None, metadata=_said("one name per class", list, metavar="A,B,...")
     )
@@ -136,6 +139,7 @@ def open_cases(
         ignore=ignore,
         class_names=_class_names(chosen.class_names, facts[0], num_classes) if regions is None else regions.names,
         groups=facts[0].groups if chosen.groups is None else resolve_groups(chosen.groups, ids),
+        sites=None if chosen.sites is None else resolve_groups(chosen.sites, ids, "site"),
         origin=facts[0].origin,
         has_labels=label_folder is not None or facts[0].labelled,
         regions=regions,

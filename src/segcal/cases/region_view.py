@@ -61,7 +61,7 @@ class RegionView(Cases):
 
     def __init__(self, whole: Cases, regions: Regions, number: int) -> None:
         name = regions.names[number]
-        super().__init__(whole.ids, 2, whole.kind, whole.pooling, (f"not {name}", name), whole.groups)
+        super().__init__(whole.ids, 2, whole.kind, whole.pooling, (f"not {name}", name), whole.groups, whole.sites)
         self._whole, self._all, self._number = whole, regions, number
         self.origin, self.wants_disagreement = whole.origin, whole.wants_disagreement
         self.aspect = f"region {name}"

@@ -47,20 +47,33 @@ class Split(NamedTuple, Generic[Part]):
     test: Part
 
 
-def resolve_groups(group: Grouping, ids: Sequence[str]) -> dict[str, str]:
+def resolve_groups(group: Grouping, ids: Sequence[str], what: str = "group") -> dict[str, str]:
     r"""Return the group of every case.
 
     Args:
         group: case id -> group; or a regular expression with one group; or the path of a CSV file (a ``Path``, or a
             text that ends in ``.csv``).
         ids: the cases.
+        what: the name of a group, and of its column in a CSV file; "site" for sites.
 
     >>> resolve_groups(r"(patient\d+)_", ["patient01_a", "patient01_b"])
     {'patient01_a': 'patient01', 'patient01_b': 'patient01'}
     """
     if isinstance(group, Path) or (isinstance(group, str) and group.lower().endswith(".csv")):
-        return _complete(_read_csv(Path(group)), ids, f"group file {group}")
-    return _match(group, ids) if isinstance(group, str) else _complete(group, ids, "group")
+        return _complete(_read_csv(Path(group), what), ids, f"{what} file {group}", what)
+    return _match(group, ids, what) if isinstance(group, str) else _complete(group, ids, what, what)
+
+
+def check_nested(groups: Mapping[str, str], sites: Mapping[str, str]) -> None:
+    """Refuse a group with cases of two sites: where one is held out, the other would tell of it."""
+    home: dict[str, str] = {}
+    for case_id, site in sites.items():
+        group = groups.get(case_id)
+        if group is not None and home.setdefault(group, site) != site:
+            raise InputError(
+                f"group {group!r} has cases of the sites {home[group]!r} and {site!r}, but a group lies in one site. "
+                "Declare sites that keep groups whole."
+            )
 
 
 def draw_groups(
@@ -118,55 +131,55 @@ def load_split(cases: Part, path: str | Path) -> Split[Part]:
     return Split(*(cases.subset(part) for part in parts))
 
 
-def _match(pattern: str, ids: Sequence[str]) -> dict[str, str]:
+def _match(pattern: str, ids: Sequence[str], what: str) -> dict[str, str]:
     try:
         compiled = re.compile(pattern)
     except re.error as error:
-        raise InputError(f"group {pattern!r} is not a regular expression ({error}). Correct the pattern.") from None
+        raise InputError(f"{what} {pattern!r} is not a regular expression ({error}). Correct the pattern.") from None
     if compiled.groups != 1:
         raise InputError(
-            f"group {pattern!r} has {compiled.groups} groups, but exactly one is needed. "
-            r"Put parentheses around the part of the id that names the group, as in '(patient\d+)_'."
+            f"{what} {pattern!r} has {compiled.groups} groups, but exactly one is needed. "
+            rf"Put parentheses around the part of the id that names the {what}, as in '(patient\d+)_'."
         )
     found = {case_id: match[1] for case_id in ids if (match := compiled.search(case_id)) and match[1] is not None}
     missing = [case_id for case_id in ids if case_id not in found]
     if missing:
         raise InputError(
-            f"group {pattern!r} does not match {len(missing)} of {len(ids)} ids ({_listed(missing)}), but every case "
-            "needs a group. Widen the pattern."
+            f"{what} {pattern!r} does not match {len(missing)} of {len(ids)} ids ({_listed(missing)}), but every case "
+            f"needs a {what}. Widen the pattern."
         )
     return found
 
 
-def _read_csv(path: Path) -> dict[str, str]:
+def _read_csv(path: Path, what: str) -> dict[str, str]:
     if not path.is_file():
-        raise InputError(f"group file {path} is missing, but a CSV file is needed. Check the path.")
+        raise InputError(f"{what} file {path} is missing, but a CSV file is needed. Check the path.")
     groups: dict[str, str] = {}
     try:
         with path.open(newline="", encoding="utf-8-sig") as stream:
             rows = csv.DictReader(stream)
             columns = rows.fieldnames or []
-            if "id" not in columns or "group" not in columns:
+            if "id" not in columns or what not in columns:
                 raise InputError(
-                    f"group file {path} has the columns {', '.join(columns) or 'none'}, but id and group are needed. "
+                    f"{what} file {path} has the columns {', '.join(columns) or 'none'}, but id and {what} are needed. "
                     "Name them in the first line."
                 )
             for row in rows:
-                if groups.setdefault(row["id"], row["group"]) != row["group"]:
+                if groups.setdefault(row["id"], row[what]) != row[what]:
                     raise InputError(
-                        f"group file {path} puts {row['id']!r} in two groups, but a case has one. Remove a line."
+                        f"{what} file {path} puts {row['id']!r} in two {what}s, but a case has one. Remove a line."
                     )
     except (UnicodeDecodeError, csv.Error) as error:
-        raise InputError(f"group file {path} is not a CSV text file ({error}). Save it as UTF-8 CSV.") from None
+        raise InputError(f"{what} file {path} is not a CSV text file ({error}). Save it as UTF-8 CSV.") from None
     return groups
 
 
-def _complete(groups: Mapping[str, str], ids: Sequence[str], name: str) -> dict[str, str]:
+def _complete(groups: Mapping[str, str], ids: Sequence[str], name: str, what: str) -> dict[str, str]:
     missing = [case_id for case_id in ids if not groups.get(case_id)]
     if missing:
         raise InputError(
-            f"{name} has no group for {len(missing)} of {len(ids)} cases ({_listed(missing)}), but every case needs "
-            "one. Add them; a case that stands alone gets a group of its own."
+            f"{name} has no {what} for {len(missing)} of {len(ids)} cases ({_listed(missing)}), but every case needs "
+            f"one. Add them; a case that stands alone gets a {what} of its own."
         )
     return {case_id: str(groups[case_id]) for case_id in ids}
 

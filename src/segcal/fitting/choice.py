@@ -10,27 +10,31 @@ r"""The rule by which a calibrator is chosen without doing harm, from what held-
    :func:`segcal.fitting.scores.noise`) is below zero, and neither its ECE nor, where it is known, its BA-ECE is higher
    by more than one standard error. It is so too if all three are lower by more than one standard error: what a
    likelihood with a few failed cases cannot say alone, three numbers can say together. Of fewer than ten groups nothing
-   can be said to be clearly better: their spread is not known well enough.
-3. The best of these is taken, or the one with the fewest parameters that is within one standard error of it; without
-   any, the reference.
+   can be said to be clearly better: their spread is not known well enough. A gain must also matter: 1 % of the NLL of
+   the reference, and 3 % for a candidate that is trained by gradient, whose fit has no certificate.
+3. These are compared with each other: one *beats* another if its NLL is lower by more than one standard error and by
+   more than a quarter percent of the reference's. Of those that nobody beats, the one with the fewest parameters must
+   show that it travels (:mod:`segcal.fitting.travel`): that it does no harm in parts of the cases that differ, when
+   they are held out. If it does not, it is out, and the others are compared again; without any, the reference is taken.
 
 So what is taken is never worse than temperature scaling, nor that than nothing, on held-out cases, beyond what noise
 allows; and where the cases are too few to know, the answer is the simple one. All calibrators may compete that work
 voxel by voxel, keep what must be kept, and fit into memory (:func:`candidates`).
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from math import inf
 from statistics import median
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import scipy
 
 from segcal.calibrators import CALIBRATORS, fits_in_memory, make_calibrator
-from segcal.calibrators.convex import Strengths
 from segcal.errors import InputError
-from segcal.fitting.scores import Noise, Worth, noise, paired
+from segcal.fitting.candidate import Candidate, Decision, Tried
+from segcal.fitting.scores import Noise, noise, paired
+from segcal.fitting.travel import harm
 
 # One-sided, of the interval that must exclude zero.
 LEVEL = 0.95
@@ -40,6 +44,8 @@ ENOUGH_GROUPS = 10
 # harmed the test cases raised the NLL of the median group by 0.29 to 1.2 in 6 of 8, all others by at most 0.18.
 LARGEST_RISE = 0.25
 CLEARLY = "clearly better"
+# Shares of the reference's NLL: what a gain must be, what it must be without a certificate, what tells two apart.
+MATTERS, NOTICED, TELLS = 0.01, 0.03, 0.0025
 
 Preserve = Literal["order", "argmax", "none"]
 # What keeps a promise of at least this kind.
@@ -47,66 +53,6 @@ ENOUGH = {"none": (None, "argmax", "order"), "argmax": ("argmax", "order"), "ord
 # Methods that lower the NLL of all voxels. Those that decide by a selector or a threshold are for those who name them.
 QUICK = ("nothing", "mixture", "isotonic")
 METHODS = (*QUICK, "convex", "gradient")
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """One calibrator with one pooling, in a comparison.
-
-    Attributes:
-        pooling: how members were pooled, or None if that is not known.
-        parameters: how many it has that can be told apart.
-        nll: mean over held-out cases of the mean NLL of a case; None if it was not tried.
-        ece: the same of their ECE.
-        against: NLL minus that of the reference.
-        ece_against: ECE minus that of the reference.
-        verdict: what came of it, in words.
-    """
-
-    name: str
-    pooling: str | None
-    parameters: int
-    nll: float | None = None
-    ece: float | None = None
-    against: Noise | None = None
-    ece_against: Noise | None = None
-    strengths: Strengths | None = None
-    verdict: str = ""
-
-    @property
-    def title(self) -> str:
-        """Return the name with the pooling."""
-        return self.name if self.pooling in (None, "single") else f"{self.name} ({self.pooling})"
-
-
-@dataclass(frozen=True)
-class Tried:
-    """A candidate with what each held-out case says of it."""
-
-    candidate: Candidate
-    worth: Mapping[str, Worth]
-
-    @property
-    def nll(self) -> float:
-        """Mean NLL over cases."""
-        return sum(worth.nll for worth in self.worth.values()) / len(self.worth)
-
-
-@dataclass(frozen=True)
-class Decision:
-    """The outcome of a comparison.
-
-    Attributes:
-        cases: how many cases were held out, of how many `groups`, in how many `folds`; 0 if none could be.
-        reason: why this one, in one or two sentences.
-    """
-
-    chosen: Candidate
-    candidates: tuple[Candidate, ...]
-    cases: int
-    groups: int
-    folds: int
-    reason: str
 
 
 def candidates(num_classes: int, preserve: Preserve = "argmax", allow_offset_dependent: bool = False) -> list[str]:
@@ -134,19 +80,66 @@ def is_quick(name: str) -> bool:
     return name == "ts" or make_calibrator(name, 2).fitted_by in QUICK
 
 
-def decide(tried: Sequence[Tried], groups: Mapping[str, str], folds: int) -> Decision:
+# Returns a candidate measured away too: as it is, or with stronger penalties, weakest first.
+Travel: TypeAlias = Callable[[Tried], Sequence[Tried]]
+
+
+def decide(
+    tried: Sequence[Tried],
+    groups: Mapping[str, str],
+    folds: int,
+    travel: Travel | None = None,
+    parts: Mapping[str, Collection[str]] | None = None,
+) -> Decision:
     """Choose among candidates, all measured on the same cases, whose groups are given; see the module docstring.
 
-    `folds` is of how many folds they were held out; 1 for validation cases.
+    `folds` is of how many folds they were held out; 1 for validation cases. `travel` measures a candidate in `parts`
+    that differ; without it none has to.
     """
     reference = _reference(tried, groups, folds)
     rows = [_judge(row, reference, groups, folds) for row in tried]
-    better = [row for row in rows if row.candidate.verdict == CLEARLY]
     plain = next(row for row, given in zip(rows, tried, strict=True) if given is reference)
-    chosen = (_simplest(better, groups, folds) if better else plain).candidate
+    better = [number for number, row in enumerate(rows) if row.candidate.verdict == CLEARLY]
+    winner: Tried | None = None
+    settled: list[int] = []
+    while better:
+        winner = _unbeaten([rows[number] for number in better], reference.nll, groups, folds)
+        number = next(each for each in better if rows[each] is winner)
+        if travel is None or number in settled:
+            break
+        settled.append(number)
+        if reference.away is None:
+            reference = replace(reference, away=travel(reference)[0].away)
+        rows[number], winner = _settle(winner, travel(winner), reference, groups, folds, parts or {}), None
+        better = [each for each in better if rows[each].candidate.verdict == CLEARLY]
+    rows = [row if winner in (None, row) else _beaten(row, winner, reference.nll, groups, folds) for row in rows]
+    chosen = (plain if winner is None else winner).candidate
     cases, number = len(reference.worth), len({groups[case_id] for case_id in reference.worth})
     listed = tuple(row.candidate for row in rows)
-    return Decision(chosen, listed, cases, number, folds, _reason(chosen, plain.candidate, cases, number))
+    reason = _reason(chosen, plain.candidate, cases, number)
+    if harmful := [rows[each].candidate.title for each in settled if rows[each].candidate.verdict != CLEARLY]:
+        reason += f" Where cases that differ are held out, harm was done by {', '.join(harmful)}."
+    return Decision(chosen, listed, cases, number, folds, reason)
+
+
+def _settle(
+    row: Tried,
+    versions: Sequence[Tried],
+    reference: Tried,
+    groups: Mapping[str, str],
+    folds: int,
+    parts: Mapping[str, Collection[str]],
+) -> Tried:
+    """Return the first version that travels, if it is still clearly better; or the candidate with why not."""
+    why = ""
+    for version in versions:
+        assert version.away is not None
+        assert reference.away is not None
+        against = harm(version.away, reference.away, groups, parts)
+        if not against:
+            return _judge(version, reference, groups, folds)
+        why = why or against
+    return replace(row, candidate=replace(row.candidate, verdict=why))
 
 
 def undecided(pooling: str | None) -> Decision:
@@ -192,32 +185,33 @@ def _against(
 
 
 def _judge(row: Tried, reference: Tried, groups: Mapping[str, str], folds: int) -> Tried:
-    against, ece_against = (_against(row, reference, groups, folds, what) for what in ("nll", "ece"))
-    near = [_against(row, reference, groups, folds, "ba_ece")] if _knows_boundaries(row) else []
+    found = {what: _against(row, reference, groups, folds, what) for what in ("nll", "ece")}
+    if any(worth.ba_ece is not None for worth in row.worth.values()):
+        found["ba_ece"] = _against(row, reference, groups, folds, "ba_ece")
+    trained = make_calibrator(row.candidate.name, 2).fitted_by == "gradient"
     number = len({groups[case_id] for case_id in row.worth})
-    if row is reference:
-        verdict = "reference"
-    elif against.mean >= 0:
-        verdict = "not better"
-    elif number < ENOUGH_GROUPS:
-        verdict = "too few groups to know"
-    elif near and all(_below_noise(found) for found in (against, ece_against, *near)):
-        verdict = CLEARLY
-    elif not _below_zero(against, number):
-        verdict = "better, but not beyond noise"
-    elif _above_noise(ece_against):
-        verdict = "better in NLL, worse in ECE"
-    elif any(map(_above_noise, near)):
-        verdict = "better in NLL, worse in BA-ECE"
-    else:
-        verdict = CLEARLY
+    verdict = (
+        "reference" if row is reference else _verdict(found, number, reference.nll, NOTICED if trained else MATTERS)
+    )
     ece = sum(worth.ece for worth in row.worth.values()) / len(row.worth)
-    judged = replace(row.candidate, nll=row.nll, ece=ece, against=against, ece_against=ece_against, verdict=verdict)
-    return replace(row, candidate=judged)
+    judged = replace(row.candidate, nll=row.nll, ece=ece, against=found["nll"], ece_against=found["ece"])
+    return replace(row, candidate=replace(judged, verdict=verdict))
 
 
-def _knows_boundaries(row: Tried) -> bool:
-    return any(worth.ba_ece is not None for worth in row.worth.values())
+def _verdict(found: Mapping[str, Noise], groups: int, scale: float, share: float) -> str:
+    """Return what came of a candidate, from its differences to the reference, whose NLL is `scale`."""
+    against = found["nll"]
+    if against.mean >= 0:
+        return "not better"
+    if groups < ENOUGH_GROUPS:
+        return "too few groups to know"
+    together = "ba_ece" in found and all(map(_below_noise, found.values()))
+    if not (together or _below_zero(against, groups)):
+        return "better, but not beyond noise"
+    for what, title in (("ece", "ECE"), ("ba_ece", "BA-ECE")):
+        if what in found and _above_noise(found[what]):
+            return f"better in NLL, worse in {title}"
+    return CLEARLY if -against.mean >= share * scale else f"better by less than {share:.0%}"
 
 
 def _below_noise(found: Noise) -> bool:
@@ -232,14 +226,26 @@ def _below_zero(found: Noise, groups: int) -> bool:
     return found.error is not None and found.mean + float(scipy.stats.t.ppf(LEVEL, groups - 1)) * found.error < 0
 
 
-def _simplest(rows: Sequence[Tried], groups: Mapping[str, str], folds: int) -> Tried:
-    """Return the candidate with the fewest parameters that is within one standard error of the best."""
-    best = min(rows, key=lambda row: row.nll)
-    close = []
-    for row in rows:
-        mean, error = _against(row, best, groups, folds)
-        close += [row] if row is best or mean <= (error or 0.0) else []
-    return min(close, key=lambda row: (row.candidate.parameters, row.nll))
+def _beats(one: Tried, other: Tried, scale: float, groups: Mapping[str, str], folds: int) -> bool:
+    mean, error = _against(one, other, groups, folds)
+    return mean < -max(error or 0.0, TELLS * scale)
+
+
+def _unbeaten(rows: Sequence[Tried], scale: float, groups: Mapping[str, str], folds: int) -> Tried:
+    """Return the candidate with the fewest parameters that no other beats."""
+    free = [row for row in rows if not any(_beats(other, row, scale, groups, folds) for other in rows)]
+    return min(free, key=lambda row: (row.candidate.parameters, row.nll))
+
+
+def _beaten(row: Tried, winner: Tried, scale: float, groups: Mapping[str, str], folds: int) -> Tried:
+    """Return a candidate that was clearly better than the reference, with why another was taken."""
+    if row.candidate.verdict != CLEARLY:
+        return row
+    title = winner.candidate.title
+    lost = _beats(winner, row, scale, groups, folds)
+    return replace(
+        row, candidate=replace(row.candidate, verdict=f"{'beaten by' if lost else 'no better than'} {title}")
+    )
 
 
 def _reason(chosen: Candidate, reference: Candidate, cases: int, groups: int) -> str:

@@ -5,9 +5,9 @@ from typing import Any, Literal, Self
 
 from segcal.errors import InputError
 
-# Strengths tried on held-out cases, strongest first: from temperature scaling to the weak end of the paper's search,
-# and exact zero.
-STRENGTHS = (1e5, 1e3, 1e2, 1e1, 1.0, 1e-1, 1e-2, 1e-4, 1e-6, 0.0)
+# Strengths tried on held-out cases, strongest first: from temperature scaling to the weak end of the paper's search.
+# Without any penalty, what a few cases say is said without doubt: who wants that fixes it.
+STRENGTHS = (1e5, 1e3, 1e2, 1e1, 1.0, 1e-1, 1e-2, 1e-4, 1e-6)
 # The same for a region, of which all are tried: below the last, a curve follows single cases, and fails on others.
 REGION_STRENGTHS = (1e5, 1.0, 1e-1, 1e-2, 1e-3, 1e-4)
 # Where nothing can be held out (a single group): close to temperature scaling, since nothing speaks for more.
@@ -22,6 +22,8 @@ class FitConfig:
         lam: strength of the penalty on off-diagonal weights (Eq. 15); None: chosen on held-out cases.
         mu: strength of the penalty on biases; None: chosen on held-out cases.
         nu: strength that draws diagonal weights to temperature scaling; None: as `lam` where that is chosen, else 0.
+        evidence: what belongs to single classes is penalised more the fewer groups have them, and of fewer groups than
+            this it stays as in temperature scaling; 0: neither. It needs a penalty that draws there, with nu above 0.
         folds: into how many parts cases are divided to hold each out once, where there are no validation cases.
         voxels: how many voxels are drawn from each case, or "all" to stream every voxel on every pass.
         seed: of every random choice.
@@ -43,6 +45,7 @@ class FitConfig:
     lam: float | None = None
     mu: float | None = None
     nu: float | None = None
+    evidence: int = 3
     folds: int = 5
     voxels: int | Literal["all"] = 20_000
     seed: int = 0
@@ -82,6 +85,7 @@ class FitConfig:
             ("max_steps", 1),
             ("seed", 0),
             ("folds", 2),
+            ("evidence", 0),
         ):
             if not getattr(self, name) >= least:
                 raise InputError(f"{name} is {getattr(self, name)!r}, but at least {least:g} is needed. Raise it.")

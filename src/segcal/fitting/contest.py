@@ -3,10 +3,10 @@
 Every candidate is fitted to the calibration cases without one fold of whole groups, in turn, or once to all of them
 where there are validation cases (:mod:`segcal.fitting.division`); :mod:`segcal.fitting.choice` has the rule, and the
 winner is fitted once more, to all. Poolings are compared by what is fitted in no time; the others then compete in the
-pooling that did best. A candidate that the first folds show to be worse than temperature scaling is left early.
+pooling that did best. A candidate that the first folds show to be worse than temperature scaling is left early. The one
+that would be taken is measured once more, with parts of the cases held out that differ (:mod:`segcal.fitting.sites`).
 """
 
-import copy
 import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -20,32 +20,16 @@ from segcal.cases.parallel import Engine, Workers, kept_processes
 from segcal.cases.region_view import region_view
 from segcal.errors import InputError
 from segcal.fitting.by_region import best_pooling, check_validation, competing, fit_by_region
+from segcal.fitting.candidate import Decision
 from segcal.fitting.certificate import Fitted
-from segcal.fitting.choice import (
-    ENOUGH_GROUPS,
-    Candidate,
-    Decision,
-    Preserve,
-    Tried,
-    candidates,
-    decide,
-    is_quick,
-    undecided,
-)
+from segcal.fitting.choice import ENOUGH_GROUPS, Preserve, candidates, is_quick, undecided
 from segcal.fitting.config import FitConfig, check_config
-from segcal.fitting.division import Fold, count_folds, divide, folds_of, group_names
-from segcal.fitting.exact import at, given, walk
-from segcal.fitting.fit import check_device, fit_declared, fit_to
+from segcal.fitting.division import count_folds, group_names
+from segcal.fitting.fit import check_device, fit_to
 from segcal.fitting.progress import Progress, Report, silent
-from segcal.fitting.request import FitData, Request, read_data, take_parts
-from segcal.fitting.scores import Worth, measure, noise, paired
+from segcal.fitting.request import FitData, read_data, take_parts
+from segcal.fitting.rivals import Rivals
 from segcal.kernels.threads import one_thread
-
-# Fewer voxels to a parameter promise nothing, and take long to say so.
-VOXELS_PER_PARAMETER = 20
-# Share of what a fold learns from that stops a fit by gradient, and how many steps that may take at most.
-STOPPING_SHARE = 0.2
-FOLD_STEPS = 150
 
 
 class Choice(NamedTuple):
@@ -173,7 +157,7 @@ def compare(
     """Compare calibrators of these names on voxels by pooling (:func:`read_poolings`), and fit the winner."""
     first = next(iter(data.values()))
     folds = count_folds(first.cases, first.validation, config.folds)
-    contest = _Contest(config, check_device(device), report)
+    contest = Rivals(config, check_device(device), report)
     if folds:
         with one_thread():  # many small steps: more threads wait for each other, and the choice would depend on them
             decision = _hold(contest, names, data, folds)
@@ -184,11 +168,14 @@ def compare(
     fitted = fit_to(chosen.name, data[chosen.pooling], replace(config, lam=lam, mu=mu, nu=nu), device, report)
     certificate = fitted.certificate
     details = certificate.details | asdict(decision) | {"chosen": chosen.name}
-    path = contest.paths.get(chosen.title, certificate.path)
-    return Choice(replace(fitted, certificate=replace(certificate, details=details, path=path)), decision)
+    path, rests = contest.path(chosen) or certificate.path, certificate.evidence
+    assert rests is not None
+    rests = replace(rests, sites=contest.sites, declared=contest.declared)
+    full = replace(certificate, details=details, path=path, evidence=rests)
+    return Choice(replace(fitted, certificate=full), decision)
 
 
-def _hold(contest: "_Contest", names: Sequence[str], data: Mapping[str | None, FitData], folds: int) -> Decision:
+def _hold(contest: "Rivals", names: Sequence[str], data: Mapping[str | None, FitData], folds: int) -> Decision:
     first = next(iter(data.values()))
     quick = [name for name in names if len(names) == 1 or is_quick(name)]
     for own in data.values():
@@ -200,90 +187,4 @@ def _hold(contest: "_Contest", names: Sequence[str], data: Mapping[str | None, F
     for name in names if enough else ():
         if name not in quick:
             contest.add(name, best)
-    return contest.decide(held, folds)
-
-
-class _Contest:
-    """Candidates on the voxels of each pooling, held out one after the other."""
-
-    def __init__(self, config: FitConfig, device: torch.device, report: Report) -> None:
-        self._config, self._device, self._report = config, device, report
-        self.tried: list[Tried] = []
-        self._left: list[Candidate] = []
-        self._folds: dict[str | None, list[Fold]] = {}
-        self.paths: dict[str, tuple[dict[str, float], ...]] = {}
-
-    def add(self, name: str, data: FitData) -> None:
-        """Hold a candidate out, unless it is too large for the voxels."""
-        calibrator = make_calibrator(name, data.cases.num_classes)
-        candidate = Candidate(name, data.cases.pooling, calibrator.as_fitted().num_identifiable())
-        if calibrator.fitted_by != "isotonic" and candidate.parameters * VOXELS_PER_PARAMETER > data.source.used:
-            self._left.append(replace(candidate, verdict="not tried: too many parameters for the voxels"))
-            return
-        request = Request.on(
-            data, calibrator, self._config, self._device, lambda text: self._report(f"{candidate.title}: {text}")
-        )
-        fixed = given(request) if calibrator.fitted_by == "convex" else ()
-        tried = self._walk(candidate, request) if None in fixed else self._hold_out(candidate, request)
-        if tried is None:
-            self._left.append(replace(candidate, verdict="left early: not better than ts"))
-        else:
-            self.tried.append(tried)
-
-    def best_pooling(self) -> str | None:
-        """Return the pooling in which a candidate has the lowest mean NLL."""
-        return min(self.tried, key=lambda row: row.nll).candidate.pooling
-
-    def decide(self, held: Cases, folds: int) -> Decision:
-        """Choose by the rule."""
-        ids = list(self.tried[0].worth)
-        found = decide(self.tried, dict(zip(ids, group_names(held, ids), strict=True)), folds)
-        return replace(found, candidates=(*found.candidates, *self._left))
-
-    def _folds_of(self, data: FitData) -> list[Fold]:
-        """Return the folds of a pooling, which all candidates share."""
-        pooling = data.cases.pooling
-        if pooling not in self._folds:
-            self._folds[pooling] = list(folds_of(data, self._config))
-        return self._folds[pooling]
-
-    def _walk(self, candidate: Candidate, request: Request) -> Tried | None:
-        """Return the strength that does best on held-out cases; None if that is temperature scaling."""
-        fixed = given(request)
-        found = walk(request, fixed, self._folds_of(request))
-        if found is None or found.chosen == max(found.worth):
-            return None
-        path = tuple({"strength": strength, "held_out_nll": mean} for strength, mean in found.means().items())
-        self.paths[candidate.title] = path
-        return Tried(replace(candidate, strengths=at(found.chosen, fixed)), found.worth[found.chosen])
-
-    def _hold_out(self, candidate: Candidate, request: Request) -> Tried | None:
-        """Fit to every fold and measure; None if a fold says that it is worse than temperature scaling."""
-        worth: dict[str, Worth] = {}
-        for fold in self._folds_of(request):
-            calibrator = copy.deepcopy(request.calibrator)
-            fit_declared(_on_fold(replace(request, calibrator=calibrator), fold))
-            worth |= measure(calibrator, fold.held, self._device)
-            if self._is_hopeless(candidate, worth, request):
-                return None
-        return Tried(candidate, worth)
-
-    def _is_hopeless(self, candidate: Candidate, worth: dict[str, Worth], request: Request) -> bool:
-        simple = [row for row in self.tried if (row.candidate.name, row.candidate.pooling) == ("ts", candidate.pooling)]
-        if candidate.name in ("identity", "ts") or not simple:
-            return False
-        ids, differences = paired(worth, simple[0].worth)
-        cases = request.cases if request.validation_cases is None else request.validation_cases
-        mean, error = noise(differences, group_names(cases, ids), folds=1)
-        return error is not None and mean > 2 * error
-
-
-def _on_fold(request: Request, fold: Fold) -> Request:
-    """Return the request for one fold, in which part of a fold stops what needs stopping."""
-    config = replace(request.config, max_steps=min(FOLD_STEPS, request.config.max_steps), checkpoint=None)
-    own = replace(request, source=fold.learn, cases=fold.cases, validation=None, validation_cases=None, config=config)
-    if request.calibrator.fitted_by != "gradient" or not count_folds(fold.cases, None, 2):
-        return own
-    cal, stop, _ = divide(fold.cases, STOPPING_SHARE, seed=request.config.seed)
-    source, held = fold.learn.subset(cal.ids), fold.learn.subset(stop.ids)
-    return replace(own, source=source, cases=cal, validation=held, validation_cases=stop)
+    return contest.decide(first, folds)

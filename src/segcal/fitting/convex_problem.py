@@ -13,7 +13,6 @@ comes with every pass.
 """
 
 import copy
-from abc import abstractmethod
 from collections.abc import Iterable, Iterator
 from functools import partial
 
@@ -21,8 +20,9 @@ import torch
 from torch import Tensor
 
 from segcal.calibrators.convex import LARGEST, SMALLEST_SCALE, ConvexCalibrator, Strengths
+from segcal.fitting.evidence import Shrinkage
 from segcal.fitting.frames import Frames
-from segcal.fitting.newton import BlockProblem, Curvature, Solution, minimise
+from segcal.fitting.newton import ConvexProblem, Curvature, Solution, minimise
 from segcal.fitting.request import Request
 from segcal.fitting.sample import Voxels
 from segcal.fitting.trust_region import ProductProblem, Products, damped_factors
@@ -44,50 +44,9 @@ LARGEST_FIRST_SAMPLE = 1 << 14
 PRODUCT_SAMPLE = 1 << 16
 # Numbers of the Hessians of all experts up to which the last ones are kept.
 KEPT_HESSIANS = 1 << 22
-
-
-class ConvexProblem(BlockProblem):
-    """An objective with one block of variables per expert.
-
-    Attributes:
-        num_blocks: E.
-        blocks: the experts that have voxels; the others keep their parameters.
-        names: the name of each of the P variables.
-        block_weights: ``(E,)`` share of the voxels that each expert has.
-        anchor: ``(P,)``, where the penalty of a block is zero.
-        large: whether the Hessian of a block does not fit; it is then a :class:`ProductProblem`.
-    """
-
-    num_blocks: int = 1
-    blocks: list[int]
-    names: list[str]
-    block_weights: Tensor
-    anchor: Tensor
-    large = False
-
-    @abstractmethod
-    def coarse(self) -> "ConvexProblem | None":
-        """Return the same objective on few voxels, for a first approach; None where few would mislead it."""
-
-    def set_strengths(self, strengths: Strengths, inverse_temperature: float = 1.0) -> None:
-        """Choose the strengths of the penalty, and the temperature that `nu` draws to; nothing without a penalty."""
-
-    def penalty_product(self, change: Tensor) -> Tensor:
-        """Return the product of the (constant) Hessian of one block's penalty with ``change`` ``(P,)``."""
-        return torch.zeros_like(change)
-
-    def penalty(self, theta: Tensor) -> tuple[float, Tensor]:
-        """Return the penalty of one block at ``theta`` ``(P,)`` and its gradient."""
-        change = theta - self.anchor
-        push = self.penalty_product(change)
-        return 0.5 * float(change @ push), push
-
-    def penalties(self, theta: Tensor) -> Tensor:
-        """Return each block's penalty ``(E,)``; zero for blocks without voxels."""
-        penalties = torch.zeros(len(theta), dtype=torch.float64)
-        for block in self.blocks:
-            penalties[block] = self.penalty(theta[block])[0]
-        return penalties
+# Where strengths are chosen, no coefficient is larger (times the inverse temperature, if that is above one): a gap of
+# one nat is not made more than so many. Two in a billion are as good as never, and cost 20 nats where they happen.
+MOST_STEEP = 20.0
 
 
 class TemperatureProblem(ConvexProblem):
@@ -171,11 +130,14 @@ def solve_temperature(source: VoxelSource, device: torch.device, tol: float, app
 class LinearProblem(ConvexProblem, ProductProblem):
     """Mean NLL plus penalty of every expert of a calibrator, on frames of its voxels.
 
-    It is what the calibrator declares: its parameters have no part in it. The seed is that of the Hessians' samples.
+    It is what the calibrator declares: its parameters have no part in it. The seed is that of the Hessians' samples,
+    `shrink` what few groups make of the penalty.
     """
 
-    def __init__(self, calibrator: ConvexCalibrator, frames: Frames, seed: int) -> None:
-        self._calibrator, self._frames, self._seed = calibrator, frames, seed
+    def __init__(
+        self, calibrator: ConvexCalibrator, frames: Frames, seed: int, shrink: Shrinkage | None = None
+    ) -> None:
+        self._calibrator, self._frames, self._seed, self._shrink = calibrator, frames, seed, shrink
         self.low, self.high = calibrator.bounds()
         self.names = calibrator.variable_names()
         self.anchor = torch.zeros_like(self.low)
@@ -205,20 +167,29 @@ class LinearProblem(ConvexProblem, ProductProblem):
         self._strengths = strengths
         # What lam and mu square is zero there: they see no difference between this point and the origin.
         self.anchor = self._calibrator.anchor(inverse_temperature if strengths.nu else 0.0)
+        self.low, self.high = self._calibrator.bounds()
+        self._roots: Tensor | None = None
+        if strengths.nu:
+            most = self.high.where(self.high.isinf(), MOST_STEEP * max(1.0, inverse_temperature))  # a gauge is free
+            self.low, self.high = self.low.maximum(-most), self.high.minimum(most)
+        if strengths.nu and self._shrink is not None:
+            self._roots = self._shrink.factors.sqrt()
+            self.low, self.high = (torch.where(self._shrink.frozen, self.anchor, x) for x in (self.low, self.high))
         if self._squares is not None:
             weighted = [s / n * square for s, (square, n) in zip(strengths, self._squares, strict=True)]
             self._penalty = torch.stack(weighted).sum(0) * (2 / self._frames.num_experts)
 
-    def penalty_product(self, change: Tensor) -> Tensor:
+    def penalty_product(self, change: Tensor, block: int = 0) -> Tensor:
         """Return the product of the Hessian of the penalty with ``change``."""
         if not any(self._strengths):
             return torch.zeros_like(change)
+        roots = 1.0 if self._roots is None else self._roots[block]
         if self._squares is not None:
-            return self._penalty @ change
-        variable = change.detach().clone().requires_grad_()
+            return roots * (self._penalty @ (roots * change))
+        variable = (roots * change).detach().clone().requires_grad_()
         parts = self._calibrator.penalised(variable[None])
         squares = [strength * part.square().sum() for strength, part in zip(self._strengths, parts, strict=True)]
-        return torch.autograd.grad(torch.stack(squares).sum() / self._frames.num_experts, variable)[0]
+        return roots * torch.autograd.grad(torch.stack(squares).sum() / self._frames.num_experts, variable)[0]
 
     def coarse(self) -> "LinearProblem | None":
         """Return the problem on the samples of the Hessians, unless they have too few voxels for its variables."""
@@ -242,7 +213,7 @@ class LinearProblem(ConvexProblem, ProductProblem):
             self._values[expert] = theta[expert].clone(), values[expert].clone(), gradients[expert].clone()
         for expert in blocks:
             _, values[expert], gradients[expert] = self._values[expert]
-            penalty, push = self.penalty(theta[expert])
+            penalty, push = self.penalty(theta[expert], expert)
             values[expert] += penalty
             gradients[expert] += push
         return values, gradients
@@ -255,7 +226,10 @@ class LinearProblem(ConvexProblem, ProductProblem):
             kept = theta.clone(), bend
             if len(theta) ** 2 * self.num_blocks <= KEPT_HESSIANS:
                 self._bends[block] = kept
-        return Curvature(kept[1] + self._penalty)
+        bent = self._penalty
+        if self._roots is not None:
+            bent = self._roots[block][:, None] * bent * self._roots[block]
+        return Curvature(kept[1] + bent)
 
     def refine(self, block: int) -> bool:
         """Draw four times as many voxels for the Hessian of this expert."""
@@ -270,6 +244,8 @@ class LinearProblem(ConvexProblem, ProductProblem):
         """Return the products with the Hessian of one expert, on its sample."""
         bend = self._calibrator.operator(self._samples[block], theta, self._frames.total_weight)
         diagonal = self._calibrator.penalty_diagonal(self._strengths)
+        if self._roots is not None:
+            diagonal = diagonal * self._roots[block].square().mean()
         if fresh or block not in self._preconditioners:
             self._preconditioners[block] = damped_factors(bend.blocks(), diagonal)
         factors, damping = self._preconditioners[block]
@@ -277,7 +253,7 @@ class LinearProblem(ConvexProblem, ProductProblem):
         split = factors.shape[0] * factors.shape[1]
 
         def multiply(vector: Tensor) -> Tensor:
-            return self.penalty_product(vector) + damping * vector + bend.multiply(vector)
+            return self.penalty_product(vector, block) + damping * vector + bend.multiply(vector)
 
         def precondition(vector: Tensor) -> Tensor:
             solved = torch.cholesky_solve(vector[:split].reshape(len(factors), -1, 1), factors)
@@ -286,9 +262,11 @@ class LinearProblem(ConvexProblem, ProductProblem):
         return Products(multiply, precondition)
 
 
-def make_problem(calibrator: ConvexCalibrator, source: VoxelSource, request: Request) -> ConvexProblem:
+def make_problem(
+    calibrator: ConvexCalibrator, source: VoxelSource, request: Request, shrink: Shrinkage | None = None
+) -> ConvexProblem:
     """Return the convex problem of this calibrator on these voxels."""
     if calibrator.one_temperature:
         return TemperatureProblem(source, request.device)
     frames = Frames(source, calibrator, request.config.memory, request.device)
-    return LinearProblem(calibrator, frames, request.config.seed)
+    return LinearProblem(calibrator, frames, request.config.seed, shrink)

@@ -6,8 +6,8 @@ Folds are parts of about the same size, each to be held out once. With validatio
 calibration cases, measured on those.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -16,12 +16,14 @@ from segcal.errors import InputError
 from segcal.fitting.config import FitConfig
 from segcal.fitting.request import FitData
 from segcal.fitting.sample import join
-from segcal.fitting.voxels import HeldVoxels, VoxelSource, gather
+from segcal.fitting.voxels import CaseWork, HeldVoxels, StreamedVoxels, VoxelSource, gather
 
 # Voxels of all cases together that a fit to a fold sees: what is compared are settings, not last digits.
 FOLD_VOXELS = 1 << 15
 # Voxels of a case that is held out: what is compared on it are settings, on the same voxels, and cases differ by more.
 HELD_VOXELS = 1 << 13
+
+Result = TypeVar("Result")
 
 
 class Fold(NamedTuple):
@@ -99,7 +101,12 @@ def each_fold(
         yield Fold(thinned(source, FOLD_VOXELS, seed), cases, thinned_cases(validation, HELD_VOXELS, seed))
         return
     parts = divide_folds(cases, most, seed)
-    for part in parts if len(parts) > 1 else []:
+    yield from folds_by(cases, source, parts if len(parts) > 1 else [], seed)
+
+
+def folds_by(cases: Cases, source: VoxelSource, parts: Iterable[Collection[str]], seed: int) -> Iterator[Fold]:
+    """Yield one fold for each part of the cases, in which that part is held out."""
+    for part in parts:
         learned = [case_id for case_id in cases.ids if case_id not in part]
         learn, held = source.subset(learned), source.subset(part)
         if learn.used and held.used:
@@ -122,6 +129,15 @@ def thinned_cases(source: VoxelSource, most: int, seed: int) -> VoxelSource:
     """Return about `most` voxels of every case; all of those that have no more."""
     parts = _cases_of(source)
     return source if all(part.used <= most for part in parts) else _gathered(parts, lambda used: most, seed)
+
+
+def by_case(source: VoxelSource, function: CaseWork[Result]) -> Iterator[tuple[str, Result]]:
+    """Yield what a function makes of the voxels of each case that has some, with its id."""
+    if isinstance(source, StreamedVoxels):
+        yield from zip(source.ids, source.each_case(function), strict=True)
+        return
+    for part in _cases_of(source):
+        yield part.ids[0], function(part.ids[0], part)
 
 
 def _cases_of(source: VoxelSource) -> list[VoxelSource]:

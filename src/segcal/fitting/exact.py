@@ -8,17 +8,18 @@ The path goes from a strength at which nothing but temperature scaling is left,
 .. math:: R_s = \frac{s}{C (C - 1)} \sum_{i \ne j} W_{ij}^2 + \frac{s}{C} \sum_j b_j^2
           + \frac{s}{C} \sum_j (W_{jj} - \beta)^2, \qquad \beta\ \text{of temperature scaling},
 
-down to no penalty, each solution starting the next; the first two terms are Eq. 15. The first solution is approached on
-few voxels, among them many hard ones; from there a few Newton steps on all voxels remain. The path ends early where the
-held-out NLL of the first fold has risen twice in a row, or once by half of what it had gained, and altogether where the
-folds so far gain nothing over temperature scaling; it is refined around the best. Which one is taken:
-:mod:`segcal.fitting.strength_rule`. Of a region the path is shorter and walked to its end in every fold: at the strong
-end, where next to nothing changes, its NLL rises and falls by chance.
+down to next to no penalty, each solution starting the next; the first two terms are Eq. 15, and terms of single classes
+weigh more the fewer groups have them (:mod:`segcal.fitting.evidence`). The first solution is approached on few voxels,
+among them many hard ones; from there a few Newton steps on all voxels remain. The path ends early where the held-out
+NLL of the first fold has risen twice in a row, or once by half of what it had gained, and altogether where the folds so
+far lose against temperature scaling at every strength, both by more than one standard error over groups; it is refined
+around the best. Which one is taken: :mod:`segcal.fitting.strength_rule`. Of a region the path is shorter and walked to
+its end in every fold: at the strong end, where next to nothing changes, its NLL rises and falls by chance.
 """
 
 import copy
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -26,17 +27,18 @@ import torch
 from torch import Tensor
 
 from segcal.calibrators.base import Calibrator
-from segcal.calibrators.convex import LARGEST, ConvexCalibrator, Strengths
+from segcal.calibrators.convex import ConvexCalibrator, Strengths
 from segcal.cases.region_view import RegionView
 from segcal.fitting import trust_region
 from segcal.fitting.certificate import Certificate
 from segcal.fitting.config import DEFAULT_STRENGTH, REGION_STRENGTHS, STRENGTHS
-from segcal.fitting.convex_problem import COARSE_TOL, ConvexProblem, make_problem, solve_temperature
-from segcal.fitting.division import Fold, folds_of
-from segcal.fitting.newton import Solution, minimise, projected_gradient
+from segcal.fitting.convex_problem import COARSE_TOL, make_problem, solve_temperature
+from segcal.fitting.division import Fold, each_fold, folds_of
+from segcal.fitting.evidence import shrinkage
+from segcal.fitting.newton import ConvexProblem, Solution, minimise, projected_gradient
 from segcal.fitting.request import Request
 from segcal.fitting.scores import Worth, both_nlls, measure
-from segcal.fitting.strength_rule import lowest, mean_over_cases, strongest_as_good, without_harm
+from segcal.fitting.strength_rule import is_worse, lowest, mean_over_cases, strongest_as_good, without_harm
 from segcal.fitting.voxels import StreamedVoxels, VoxelSource
 
 Fixed: TypeAlias = tuple[float | None, float | None, float | None]
@@ -58,7 +60,8 @@ class Solver:
         assert isinstance(calibrator, ConvexCalibrator)
         source = source.on(request.device)
         calibrator.prepare((voxels.logits, voxels.context) for voxels in source)
-        self.calibrator, self.problem = calibrator, make_problem(calibrator, source, request)
+        self.shrink = shrinkage(calibrator, source, request.cases, request.config.evidence)
+        self.calibrator, self.problem = calibrator, make_problem(calibrator, source, request, self.shrink)
         self.passes = 0
         self.theta: Tensor | None = None
         self._source, self._request = source, request
@@ -109,7 +112,7 @@ class Walk:
         """Which end of the path was chosen, in words; None for a strength in between."""
         if self.chosen == max(self.worth):
             return "the strongest: temperature scaling in all but name"
-        return "no penalty at all: more strengths are not to be had" if self.chosen == 0 else None
+        return "the weakest: less is for those who fix it" if self.chosen < STRENGTHS[-2] else None
 
     def means(self) -> dict[float, float]:
         """Return the mean NLL over held-out cases, by strength."""
@@ -142,8 +145,9 @@ def walk(request: Request, fixed: Fixed, parts: Iterable[Fold]) -> Walk | None:
         tried = folds[-1].walk(path, may_end and len(folds) == 1)
         _add(worth, tried)
         path = list(tried)  # where the first fold ended, the others end
-        if may_end and lowest(worth) == max(path) and request.validation is None:
-            break  # nothing is gained over temperature scaling: the other folds need not be asked
+        losing = all(is_worse(request, worth[each], worth[max(path)]) for each in path if each < max(path))
+        if may_end and losing and request.validation is None:
+            break  # every strength loses against temperature scaling: the other folds need not be asked
     if not folds:
         return None
     best = lowest(worth)
@@ -151,9 +155,27 @@ def walk(request: Request, fixed: Fixed, parts: Iterable[Fold]) -> Walk | None:
         between = _between(best, list(worth))
         _add(worth, one.walk(between if may_end else [each for each in between if each > path[-1]], may_end=False))
     worth = dict(sorted(worth.items(), reverse=True))
-    harmless = without_harm(worth) if request.calibrator.guarded else worth
+    harmless = worth
+    if request.calibrator.guarded:  # validation cases are few: the calibration cases, held out in turn, say more
+        judges = {} if request.validation is None else measured(request, fixed, _own_folds(request), list(worth))
+        kept = without_harm({strength: judges.get(strength, {}) | found for strength, found in worth.items()})
+        harmless = {strength: worth[strength] for strength in kept}
     best = lowest(harmless)
     return Walk(worth, strongest_as_good(request, harmless, best, len(folds)), best)
+
+
+def measured(
+    request: Request, fixed: Fixed, parts: Iterable[Fold], path: Sequence[float]
+) -> dict[float, dict[str, Worth]]:
+    """Return what the held-out cases of these folds say of each strength, strongest first."""
+    worth: dict[float, dict[str, Worth]] = {}
+    for fold in parts:
+        _add(worth, _FoldWalk(request, fold, fixed).walk(path, may_end=False))
+    return worth
+
+
+def _own_folds(request: Request) -> Iterator[Fold]:
+    return each_fold(request.cases, request.source, None, request.config.folds, request.config.seed)
 
 
 class _FoldWalk:
@@ -176,7 +198,8 @@ class _FoldWalk:
             tried[strength] = measure(self._solver.calibrator, self._held, self._request.device)
             means.append(mean_over_cases(tried[strength]))
             self._request.report(f"strength {strength:g}: held-out NLL {means[-1]:.5f}")
-            if may_end and _rises(means):
+            best = min(tried, key=lambda each: mean_over_cases(tried[each]))
+            if may_end and _rises(means) and is_worse(self._request, tried[strength], tried[best]):
                 break
         return tried
 
@@ -194,7 +217,7 @@ def _add(worth: dict[float, dict[str, Worth]], more: dict[float, dict[str, Worth
 
 def _between(best: float, path: list[float]) -> list[float]:
     """Return strengths between the best and its neighbours on the path, strongest first."""
-    if best in (0, max(path)):
+    if best == max(path):
         return []
     return [best * math.sqrt(10), best / math.sqrt(10)]
 
@@ -231,6 +254,7 @@ def fit_convex(request: Request) -> Certificate:
         active_bounds=_active_bounds(problem, solution.theta),
         separable=tuple(e for e in problem.blocks if nll[e] < SEPARABLE_NLL * problem.block_weights[e]),
         untouched=tuple(e for e in range(problem.num_blocks) if e not in problem.blocks),
+        shrunk=solver.shrink.pairs if solver.shrink is not None and strengths.nu else (),
         full_residual=_full_residual(request, solver, solution.theta, strengths) if request.config.verify else None,
         details={} if found is None or found.edge is None else {"edge": found.edge},
     )
@@ -244,9 +268,8 @@ def _path(found: Walk | None, fixed: Fixed) -> tuple[dict[str, float], ...]:
 
 def _full_residual(request: Request, solver: Solver, theta: Tensor, strengths: Strengths) -> float:
     """Return the residual of the same objective on all voxels, streamed."""
-    problem = make_problem(
-        solver.calibrator, StreamedVoxels(request.cases, lambda: None, contexts=request.calibrator.wants), request
-    )
+    voxels = StreamedVoxels(request.cases, lambda: None, contexts=request.calibrator.wants)
+    problem = make_problem(solver.calibrator, voxels, request, solver.shrink)
     problem.set_strengths(strengths, solver.inverse_temperature() if strengths.nu else 1.0)
     _, gradient = problem.evaluate(theta, problem.blocks)
     return float(projected_gradient(theta, gradient, problem.low, problem.high)[problem.blocks].abs().max())
@@ -255,10 +278,11 @@ def _full_residual(request: Request, solver: Solver, theta: Tensor, strengths: S
 def _active_bounds(problem: ConvexProblem, theta: Tensor) -> tuple[str, ...]:
     """Name the variables that ended at a bound which is there only so that an optimum exists."""
     listed = []
-    low, high = problem.low, problem.high
-    outer_low = (low != 0) & torch.isfinite(low)
+    lows, highs = problem.low.expand_as(theta), problem.high.expand_as(theta)
     for block in problem.blocks:
-        stuck = ((theta[block] >= high) & (high >= LARGEST)) | ((theta[block] <= low) & outer_low)
+        low, high = lows[block], highs[block]
+        outer_low = (low != 0) & torch.isfinite(low)
+        stuck = ((theta[block] >= high) | ((theta[block] <= low) & outer_low)) & (low < high)
         prefix = f"expert {block}: " if problem.num_blocks > 1 else ""
         listed += [f"{prefix}{problem.names[i]} = {theta[block, i]:g}" for i in stuck.nonzero().flatten().tolist()]
     return tuple(listed)

@@ -2,12 +2,14 @@
 
 import copy
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from segcal.calibrators import make_calibrator
 from segcal.calibrators.base import Calibrator
+from segcal.calibrators.convex import ConvexCalibrator
 from segcal.cases.base import CaseError, Cases
 from segcal.cases.parallel import Workers, kept_processes
 from segcal.errors import InputError
@@ -15,6 +17,7 @@ from segcal.fitting.by_region import fit_by_region, inner_of
 from segcal.fitting.certificate import Certificate, Fitted
 from segcal.fitting.config import FitConfig, check_config
 from segcal.fitting.entropy_threshold import fit_entropy_threshold
+from segcal.fitting.evidence import collect
 from segcal.fitting.exact import fit_convex
 from segcal.fitting.gradient_fit import fit_by_gradient
 from segcal.fitting.mixture import fit_mixture
@@ -143,9 +146,13 @@ def fit_to(
     name = calibrator.name
     request = Request.on(data, calibrator, config, check_device(device), lambda message: report(f"{name}: {message}"))
     certificate = fit_declared(request)
+    scale = certificate.inverse_temperature
+    if isinstance(calibrator, ConvexCalibrator) and calibrator.one_temperature:
+        scale = float(calibrator.theta().detach())
+    evidence = collect(data.source, cases, scale)
     return Fitted(
         calibrator=calibrator.eval().requires_grad_(False),  # what it returns can be used as it is
-        certificate=certificate,
+        certificate=replace(certificate, evidence=evidence),
         config=config,
         class_names=cases.class_names,
         pooling=cases.pooling,

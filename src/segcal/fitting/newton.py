@@ -21,6 +21,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from segcal.calibrators.convex import Strengths
+
 MAX_ITERATIONS = 200
 SUFFICIENT = 1e-4
 SHORTEST_STEP = 2.0**-30
@@ -63,7 +65,7 @@ def _damping(matrix: Tensor) -> Tensor:
 
 
 class BlockProblem(ABC):
-    """Independent convex problems that share their passes over the data, and their bounds ``(P,)``."""
+    """Independent convex problems that share their passes over the data; bounds are ``(P,)``, or ``(E, P)``."""
 
     low: Tensor
     high: Tensor
@@ -79,6 +81,50 @@ class BlockProblem(ABC):
     @abstractmethod
     def refine(self, block: int) -> bool:
         """Improve the estimate of the Hessian of a block; return False if it cannot be improved."""
+
+
+class ConvexProblem(BlockProblem):
+    """An objective with one block of variables per expert.
+
+    Attributes:
+        num_blocks: E.
+        blocks: the experts that have voxels; the others keep their parameters.
+        names: the name of each of the P variables.
+        block_weights: ``(E,)`` share of the voxels that each expert has.
+        anchor: ``(P,)``, where the penalty of a block is zero.
+        large: whether the Hessian of a block does not fit; it is then a :class:`ProductProblem`.
+    """
+
+    num_blocks: int = 1
+    blocks: list[int]
+    names: list[str]
+    block_weights: Tensor
+    anchor: Tensor
+    large = False
+
+    @abstractmethod
+    def coarse(self) -> "ConvexProblem | None":
+        """Return the same objective on few voxels, for a first approach; None where few would mislead it."""
+
+    def set_strengths(self, strengths: Strengths, inverse_temperature: float = 1.0) -> None:
+        """Choose the strengths of the penalty, and the temperature that `nu` draws to; nothing without a penalty."""
+
+    def penalty_product(self, change: Tensor, block: int = 0) -> Tensor:
+        """Return the product of the (constant) Hessian of one block's penalty with ``change`` ``(P,)``."""
+        return torch.zeros_like(change)
+
+    def penalty(self, theta: Tensor, block: int = 0) -> tuple[float, Tensor]:
+        """Return the penalty of one block at ``theta`` ``(P,)`` and its gradient."""
+        change = theta - self.anchor
+        push = self.penalty_product(change, block)
+        return 0.5 * float(change @ push), push
+
+    def penalties(self, theta: Tensor) -> Tensor:
+        """Return each block's penalty ``(E,)``; zero for blocks without voxels."""
+        penalties = torch.zeros(len(theta), dtype=torch.float64)
+        for block in self.blocks:
+            penalties[block] = self.penalty(theta[block], block)[0]
+        return penalties
 
 
 @dataclass
@@ -109,7 +155,7 @@ def minimise(
     tick: Callable[[float], None] = lambda residual: None,
 ) -> Solution:
     """Minimise every block from ``start`` ``(E, P)``."""
-    low, high = problem.low, problem.high
+    low, high = problem.low.expand_as(start), problem.high.expand_as(start)
     theta = torch.clamp(start, low, high)
     values, gradients = problem.evaluate(theta, blocks)
     evaluations, open_blocks = 1, list(blocks)
@@ -118,10 +164,11 @@ def minimise(
         steps: dict[int, Tensor] = {}
         for block in open_blocks:
             before = float(residuals[block])
-            residuals[block] = projected_gradient(theta[block], gradients[block], low, high).abs().amax()
+            within = low[block], high[block]
+            residuals[block] = projected_gradient(theta[block], gradients[block], *within).abs().amax()
             if tol < float(residuals[block]) and 0 < before < 2 * float(residuals[block]):
                 problem.refine(block)
-            step, decrease = _newton_step(problem, block, theta[block], gradients[block])
+            step, decrease = _newton_step(problem, block, theta[block], gradients[block], *within)
             if float(residuals[block]) > tol or decrease > tol / 10:
                 steps[block] = step
         open_blocks = sorted(steps)
@@ -136,14 +183,16 @@ def minimise(
         if not open_blocks:
             break
     # Once more: the last step may have moved a block after its residual was taken.
-    residuals[blocks] = projected_gradient(theta[blocks], gradients[blocks], low, high).abs().amax(1)
+    residuals[blocks] = projected_gradient(theta[blocks], gradients[blocks], low[blocks], high[blocks]).abs().amax(1)
     return Solution(theta, values, residuals, evaluations, bool((residuals[blocks] <= tol).all()))
 
 
-def _newton_step(problem: BlockProblem, block: int, theta: Tensor, gradient: Tensor) -> tuple[Tensor, float]:
+def _newton_step(
+    problem: BlockProblem, block: int, theta: Tensor, gradient: Tensor, low: Tensor, high: Tensor
+) -> tuple[Tensor, float]:
     """Return the step of one block, and the decrease that the model predicts for it."""
     curvature = problem.curvature(block, theta)
-    step = box_step(gradient, curvature, problem.low - theta, problem.high - theta)
+    step = box_step(gradient, curvature, low - theta, high - theta)
     decrease = -float(gradient @ step + 0.5 * step @ curvature.product(step))
     return step, decrease
 
@@ -153,11 +202,12 @@ def _line_search(
 ) -> tuple[set[int], int]:
     """Move each block along its step; update the arrays in place; return the blocks that moved and the passes."""
     length = dict.fromkeys(steps, 1.0)
+    low, high = problem.low.expand_as(theta), problem.high.expand_as(theta)
     waiting, moved, passes = set(steps), set[int](), 0
     while waiting:
         trial = theta.clone()
         for block in waiting:
-            trial[block] = _within(theta[block] + length[block] * steps[block], problem.low, problem.high)
+            trial[block] = _within(theta[block] + length[block] * steps[block], low[block], high[block])
         new_values, new_gradients = problem.evaluate(trial, sorted(waiting))
         passes += 1
         for block in sorted(waiting):

@@ -13,6 +13,7 @@ in the errors all cases have a say.
 
 from collections.abc import Mapping
 
+from segcal.cases.base import Cases
 from segcal.cases.region_view import RegionView
 from segcal.fitting.division import group_names
 from segcal.fitting.request import Request
@@ -50,9 +51,23 @@ def _mean_error(found: dict[str, Worth], what: str) -> float:
     return sum(values) / max(1, len(values))
 
 
+def is_worse(request: Request, found: Mapping[str, Worth], other: Mapping[str, Worth]) -> bool:
+    """Return whether the NLL of held-out cases is higher than another's by more than one standard error over groups.
+
+    With one group that is not known, and nothing is said to be worse.
+    """
+    ids, differences = paired(found, other)
+    mean, error = noise(differences, group_names(_judges(request), ids), folds=1)
+    return error is not None and mean > error
+
+
+def _judges(request: Request) -> Cases:
+    return request.cases if request.validation_cases is None else request.validation_cases
+
+
 def strongest_as_good(request: Request, worth: Mapping[float, Mapping[str, Worth]], best: float, folds: int) -> float:
     """Return the strongest that held-out cases cannot tell from the best."""
-    cases = request.cases if request.validation_cases is None else request.validation_cases
+    cases = _judges(request)
     decisive = ("nll", *(ERRORS if request.calibrator.guarded and isinstance(cases, RegionView) else ()))
 
     def is_as_good(strength: float, what: str) -> bool:

@@ -104,7 +104,8 @@ def minimise(
             break
         trial = theta.clone()
         for block, step in steps.items():
-            trial[block] = torch.clamp(theta[block] + step.change, problem.low, problem.high)
+            trial[block] = theta[block] + step.change
+        trial = torch.clamp(trial, problem.low, problem.high)
         new_values, new_gradients = problem.evaluate(trial, sorted(steps))
         evaluations += 1
         slow = _residuals(problem, trial, new_gradients) > 0.5 * residuals.clamp(min=tol)
@@ -148,10 +149,11 @@ def _best_on_ray(problem: ProductProblem, start: Tensor, blocks: list[int]) -> t
 def _propose(problem: ProductProblem, block: int, theta: Tensor, gradient: Tensor, region: Region) -> _Proposal:
     """Return a step of one block that lowers its model, within the region and the bounds."""
     hessian = problem.products(block, theta, region.fresh)
-    held = ((theta <= problem.low) & (gradient > 0)) | ((theta >= problem.high) & (gradient < 0))
+    low, high = (bound if bound.ndim == 1 else bound[block] for bound in (problem.low, problem.high))
+    held = ((theta <= low) & (gradient > 0)) | ((theta >= high) & (gradient < 0))
     direction, length, cut, products = _conjugate_gradients(hessian, gradient, ~held, region.radius)
     for _ in range(30):
-        change = torch.clamp(theta + direction, problem.low, problem.high) - theta
+        change = torch.clamp(theta + direction, low, high) - theta
         decrease = -float(gradient @ change + 0.5 * change @ hessian.multiply(change))
         if decrease > 0 or not bool(direction.any()):
             break

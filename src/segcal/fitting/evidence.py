@@ -1,0 +1,140 @@
+r"""The evidence behind what belongs to single classes, counted in groups: voxels of one patient say the same again.
+
+A variable of a convex calibrator may speak of voxels with one *winner*, of one *label*, or both
+(:meth:`~segcal.calibrators.convex.ConvexCalibrator.concerns`). With :math:`G` groups, of which :math:`G_p` have voxels
+that variable p speaks of, its distance from temperature scaling is weighted by
+
+.. math:: f_p = G / G_p, \qquad R = (\theta - \theta_T)^\top F^{1/2} Q F^{1/2} (\theta - \theta_T), \quad
+          F = \mathrm{diag} f ,
+
+where Q is the penalty that the calibrator declares: still a convex quadratic, zero at temperature scaling. Of fewer
+than `FitConfig.evidence` groups (or than all, where there are fewer) a variable keeps its value at temperature scaling
+exactly. Both hold where the penalty draws to a temperature, which it does wherever its strength is chosen.
+
+The *influence* of a group on the temperature is how much it would change without the group: one Newton step from the
+optimum :math:`\beta` of all, with sums of derivatives :math:`g, h` over the voxels of the group and H over all,
+:math:`\beta_{-g} = \beta + g / (H - h)`.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from segcal.calibrators.convex import SMALLEST_SCALE, ConvexCalibrator
+from segcal.cases.base import Cases
+from segcal.fitting.division import by_case, group_names
+from segcal.fitting.sample import Voxels
+from segcal.fitting.voxels import VoxelSource
+from segcal.kernels.affine_temperature import temperature_terms
+from segcal.numerics import winner
+
+# The change of the temperature by which a group is named that decides it.
+DECISIVE = 0.1
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What a fit rests on.
+
+    Attributes:
+        groups: how many groups of cases there were.
+        class_groups: in how many of them each class is a label of a voxel that was drawn.
+        class_voxels: how many voxels of all cases have it, about.
+        sites: how many groups each declared site has, or each cluster that a choice made; empty if there are none.
+        declared: whether the sites were declared.
+        influence: by what share the temperature would be another without a group, for those that move it by a tenth.
+    """
+
+    groups: int
+    class_groups: tuple[int, ...]
+    class_voxels: tuple[int, ...]
+    sites: dict[str, int] = field(default_factory=dict)
+    declared: bool = False
+    influence: dict[str, float] = field(default_factory=dict)
+
+
+class Shrinkage(NamedTuple):
+    """How much more the penalty of each variable weighs, and which of them stay where it leads, ``(E, P)``.
+
+    `pairs` has winner, label and groups of what has fewer groups than there are; -1 is any.
+    """
+
+    factors: Tensor
+    frozen: Tensor
+    pairs: tuple[tuple[int, int, int], ...]
+
+
+def shrinkage(calibrator: ConvexCalibrator, source: VoxelSource, cases: Cases, least: int) -> Shrinkage | None:
+    """Return what the groups behind each variable make of the penalty; None where it stays as it is."""
+    concerns = calibrator.concerns()
+    if concerns is None or not least:
+        return None
+    table, groups = pair_table(source, cases)
+    found = table[concerns[..., 0], concerns[..., 1]].double()
+    own = (concerns >= 0).any(-1)
+    few = concerns[own & (found < groups)].unique(dim=0).tolist()
+    pairs = tuple((first, second, int(table[first, second])) for first, second in few)
+    return Shrinkage(torch.where(own, groups / found.clamp(min=1), 1.0), own & (found < min(least, groups)), pairs)
+
+
+def pair_table(source: VoxelSource, cases: Cases) -> tuple[Tensor, int]:
+    """Return in how many groups a winner meets a label, ``(C + 1, C + 1)`` with any of them last; and of how many."""
+    size = source.num_classes + 1
+    seen: dict[str, set[int]] = {}
+    for case_id, codes in by_case(source, pair_codes):
+        seen.setdefault(group_names(cases, [case_id])[0], set()).update(codes)
+    table = np.zeros((size, size), dtype=np.int64)
+    for codes in seen.values():
+        winners, labels = np.divmod(np.array(sorted(codes), dtype=np.int64), size)
+        table[winners, labels] += 1
+        table[np.unique(winners), -1] += 1
+        table[-1, np.unique(labels)] += 1
+        table[-1, -1] += 1
+    return torch.from_numpy(table), len(seen)
+
+
+def pair_codes(case_id: str, batches: Iterable[Voxels]) -> set[int]:
+    """Return which winners meet which labels in a case, as winner times (C + 1) plus label."""
+    found: set[int] = set()
+    for voxels in batches:
+        code = winner(voxels.logits.T).long() * (len(voxels.logits) + 1) + voxels.labels.long()
+        found.update(code.unique().tolist())
+    return found
+
+
+def collect(source: VoxelSource, cases: Cases, inverse_temperature: float | None) -> Evidence:
+    """Return the evidence per class, and the groups that decide the temperature, if there is one."""
+    sums: dict[str, Tensor] = {}
+    for case_id, own in by_case(source, partial(_case_sums, inverse_temperature)):
+        group = group_names(cases, [case_id])[0].lstrip("\0")
+        sums[group] = sums[group] + own if group in sums else own
+    table = torch.stack(list(sums.values()))
+    slope, bend = table[:, -2], table[:, -1]
+    rest = bend.sum() - bend
+    influence = {}
+    if inverse_temperature is not None and len(sums) > 1:
+        without = inverse_temperature + torch.where(rest > 0, slope / rest, 0.0)
+        change = inverse_temperature / without.clamp(min=SMALLEST_SCALE) - 1
+        influence = {name: one for name, one in zip(sums, change.tolist(), strict=True) if abs(one) > DECISIVE}
+    voxels = table[:, :-2]
+    counts = tuple((voxels > 0).sum(0).tolist()), tuple(voxels.sum(0).round().long().tolist())
+    return Evidence(len(sums), *counts, influence=influence)
+
+
+def _case_sums(inverse_temperature: float | None, case_id: str, batches: Iterable[Voxels]) -> Tensor:
+    """Return the weight of each label in a case, and first and second derivative of its NLL."""
+    total: Tensor | float = 0.0
+    for voxels in batches:
+        counts = torch.bincount(voxels.labels.long(), voxels.weight.double(), minlength=len(voxels.logits))
+        terms = [0.0, 0.0]
+        if inverse_temperature is not None:
+            logits, labels, weight = (x.contiguous() for x in voxels[:3] if x is not None)
+            terms = list(temperature_terms(logits, labels, weight, inverse_temperature)[1:])
+        total = total + torch.cat([counts, torch.tensor(terms, dtype=torch.float64)])
+    assert isinstance(total, Tensor)
+    return total

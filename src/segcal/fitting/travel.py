@@ -1,0 +1,64 @@
+r"""Whether a candidate does harm where it has not been: in parts that differ (:mod:`segcal.fitting.sites`).
+
+Fitted without one part, in turn, a candidate is measured on it beside the reference, fitted without it too. It
+*travels* if
+
+- in no part its NLL is higher than the reference's by more than one standard error over the groups of that part
+  (where a part is one group, by anything),
+- the mean of the worst 5 % of the differences of single cases is at most :data:`WORST_RISE` nats, and
+- over all parts neither its ECE nor its BA-ECE is higher by more than one standard error.
+
+Of a candidate with a penalty, strengths are tried from the one that random folds chose upwards: the first at which it
+travels is taken, unless held-out parts say that a stronger one is as good.
+"""
+
+from collections.abc import Collection, Mapping
+from statistics import fmean
+
+from segcal.fitting.scores import Noise, Worth, noise, paired
+
+# Nats, and the share of the cases whose mean must not rise by more.
+WORST_RISE = 0.02
+WORST_SHARE = 0.05
+
+
+def harm(
+    own: Mapping[str, Worth],
+    reference: Mapping[str, Worth],
+    groups: Mapping[str, str],
+    parts: Mapping[str, Collection[str]],
+) -> str:
+    """Return what speaks against a candidate that was measured away, in a few words; nothing if it travels."""
+    ids, differences = paired(own, reference)
+    by_case = dict(zip(ids, differences, strict=True))
+    found = {name: _noise({i: by_case[i] for i in part if i in by_case}, groups) for name, part in parts.items()}
+    losses = {name: one.mean for name, one in found.items() if one.mean > (one.error or 0.0)}
+    if losses:
+        worst = max(losses, key=lambda name: losses[name])
+        return f"worse in {worst}, when held out: {losses[worst]:+.4f}"
+    tail = worst_mean(differences)
+    if tail > WORST_RISE:
+        return f"worst cases elsewhere: {tail:+.3f} nats"
+    for what, title in (("ece", "ECE"), ("ba_ece", "BA-ECE")):
+        near = dict(zip(*paired(own, reference, what), strict=True))
+        one = _noise(near, groups)
+        if near and one.error is not None and one.mean > one.error:
+            return f"worse in {title} elsewhere"
+    return ""
+
+
+def worst_mean(differences: Collection[float]) -> float:
+    """Return the mean of the worst 5 % of differences, of one at least.
+
+    >>> worst_mean([0.0, 0.5, -1.0])
+    0.5
+    """
+    ranked = sorted(differences, reverse=True)
+    return fmean(ranked[: max(1, round(WORST_SHARE * len(ranked)))])
+
+
+def _noise(differences: Mapping[str, float], groups: Mapping[str, str]) -> Noise:
+    """Return the mean over cases and its standard error; zero of none."""
+    if not differences:
+        return Noise(0.0, 0.0)
+    return noise(list(differences.values()), [groups[case_id] for case_id in differences], folds=1)
