@@ -5,11 +5,12 @@ from typing import Any
 
 from segcal.cases.check import ENOUGH_CASES
 from segcal.cli.console import Output
+from segcal.cli.fit_evidence import print_evidence
 from segcal.cli.wording import plural, table
 from segcal.fitting import Fitted
 
 KEPT = {"order": "keeps the order of the classes", "argmax": "keeps the mask", None: "may change the mask"}
-HEADINGS = ("calibrator", "held-out NLL", "ECE", "NLL against ts", "parameters", "")
+HEADINGS = ("calibrator", "NLL", "ECE", "NLL against ts", "parameters")
 
 
 def print_fit(output: Output, fitted: Fitted, folder: Path) -> None:
@@ -21,8 +22,10 @@ def print_fit(output: Output, fitted: Fitted, folder: Path) -> None:
         chosen = certificate.details["chosen"], fitted.pooling
         name = _title(*chosen)
         rows = [_row(one, (one["name"], one["pooling"]) == chosen) for one in certificate.details["candidates"]]
-        output.say(table(HEADINGS, rows), certificate.details["reason"])
+        output.say("on held-out cases:", table(HEADINGS, rows), *_not_taken(certificate.details, fitted.pooling))
+        output.say(certificate.details["reason"])
     output.say(*_sentences(fitted, f"{folder}: {name}"))
+    print_evidence(output, fitted)
     if not certificate.converged:
         output.warn("the fit did not reach its tolerance; the certificate in the calibrator says how far it came")
     facts = {key: getattr(fitted.calibrator, key) for key in ("preserves", "translation_invariant")}
@@ -34,18 +37,19 @@ def print_fit(output: Output, fitted: Fitted, folder: Path) -> None:
 
 def _print_regions(output: Output, fitted: Fitted) -> None:
     """Print the comparison of every region, and what was fitted to it."""
-    rows, reasons, found = list[list[str]](), list[str](), []
+    rows, reasons, found = list[list[str]](), list[str](), list[str]()
     for region, certificate in fitted.certificate.details["regions"].items():
         details = certificate["details"]
         for one in details.get("candidates", ()):
             chosen = (one["name"], one["pooling"]) == (details["chosen"], fitted.pooling)
             title, *cells = _row(one, chosen)
             rows.append([f"{region}: {title}", *cells])
+        reasons += [f"{region}: {line}" for line in _not_taken(details, fitted.pooling)]
         if "reason" in details:
             reasons.append(f"{region}: {details['reason']}")
         found.append(f"{region}: NLL {certificate['nll']:.5f}")
     if rows:
-        output.say(table(HEADINGS, rows), *reasons)
+        output.say("on held-out cases:", table(HEADINGS, rows), *reasons)
     output.say("; ".join(found))
 
 
@@ -65,6 +69,15 @@ def _sentences(fitted: Fitted, title: str) -> list[str]:
     return found
 
 
+def _not_taken(details: dict[str, Any], pooling: str | None) -> list[str]:
+    """Return why each candidate was not taken, those with the same reason in one line."""
+    why: dict[str, list[str]] = {}
+    for one in details.get("candidates", ()):
+        if (one["name"], one["pooling"]) != (details["chosen"], pooling) and one["verdict"] != "reference":
+            why.setdefault(one["verdict"], []).append(_title(one["name"], one["pooling"]))
+    return [f"  {verdict}: {', '.join(titles)}" for verdict, titles in why.items()]
+
+
 def _row(candidate: dict[str, Any], chosen: bool) -> list[str]:
     mean, error = candidate["against"] or (None, None)
     against = "" if mean is None else f"{mean:+.5f}" + ("" if error is None else f" ± {error:.5f}")
@@ -74,7 +87,6 @@ def _row(candidate: dict[str, Any], chosen: bool) -> list[str]:
         "" if candidate["ece"] is None else f"{candidate['ece']:.4f}",
         against,
         f"{candidate['parameters']:,}",
-        candidate["verdict"],
     ]
 
 

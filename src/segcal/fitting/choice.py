@@ -34,7 +34,7 @@ from segcal.calibrators import CALIBRATORS, fits_in_memory, make_calibrator
 from segcal.errors import InputError
 from segcal.fitting.candidate import Candidate, Decision, Tried
 from segcal.fitting.scores import Noise, noise, paired
-from segcal.fitting.travel import harm
+from segcal.fitting.travel import UNSEEN, harm
 
 # One-sided, of the interval that must exclude zero.
 LEVEL = 0.95
@@ -45,7 +45,7 @@ ENOUGH_GROUPS = 10
 LARGEST_RISE = 0.25
 CLEARLY = "clearly better"
 # Shares of the reference's NLL: what a gain must be, what it must be without a certificate, what tells two apart.
-MATTERS, NOTICED, TELLS = 0.01, 0.03, 0.0025
+MATTERS, NOTICED, TELLS = 0.01, 0.03, UNSEEN
 
 Preserve = Literal["order", "argmax", "none"]
 # What keeps a promise of at least this kind.

@@ -34,7 +34,7 @@ from segcal.kernels.affine_temperature import temperature_terms
 from segcal.numerics import winner
 
 # The change of the temperature by which a group is named that decides it.
-DECISIVE = 0.1
+DECISIVE = 0.2
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Evidence:
         class_voxels: how many voxels of all cases have it, about.
         sites: how many groups each declared site has, or each cluster that a choice made; empty if there are none.
         declared: whether the sites were declared.
-        influence: by what share the temperature would be another without a group, for those that move it by a tenth.
+        influence: by what share the temperature would be another without a group, for those that move it by a fifth.
     """
 
     groups: int

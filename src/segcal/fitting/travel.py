@@ -3,8 +3,8 @@ r"""Whether a candidate does harm where it has not been: in parts that differ (:
 Fitted without one part, in turn, a candidate is measured on it beside the reference, fitted without it too. It
 *travels* if
 
-- in no part its NLL is higher than the reference's by more than one standard error over the groups of that part
-  (where a part is one group, by anything),
+- in no part its NLL is higher than the reference's by more than one standard error over the groups of that part and
+  by more than a quarter percent, which would not be seen,
 - the mean of the worst 5 % of the differences of single cases is at most :data:`WORST_RISE` nats, and
 - over all parts neither its ECE nor its BA-ECE is higher by more than one standard error.
 
@@ -20,6 +20,8 @@ from segcal.fitting.scores import Noise, Worth, noise, paired
 # Nats, and the share of the cases whose mean must not rise by more.
 WORST_RISE = 0.02
 WORST_SHARE = 0.05
+# A share of the reference's NLL that is too small to matter.
+UNSEEN = 0.0025
 
 
 def harm(
@@ -31,8 +33,13 @@ def harm(
     """Return what speaks against a candidate that was measured away, in a few words; nothing if it travels."""
     ids, differences = paired(own, reference)
     by_case = dict(zip(ids, differences, strict=True))
-    found = {name: _noise({i: by_case[i] for i in part if i in by_case}, groups) for name, part in parts.items()}
-    losses = {name: one.mean for name, one in found.items() if one.mean > (one.error or 0.0)}
+    losses = {}
+    for name, part in parts.items():
+        inside = {case_id: by_case[case_id] for case_id in part if case_id in by_case}
+        scale = fmean(reference[case_id].nll for case_id in inside) if inside else 0.0
+        mean, error = _noise(inside, groups)
+        if mean > max(error or 0.0, UNSEEN * scale):
+            losses[name] = mean
     if losses:
         worst = max(losses, key=lambda name: losses[name])
         return f"worse in {worst}, when held out: {losses[worst]:+.4f}"

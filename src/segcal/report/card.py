@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -28,6 +28,7 @@ from segcal.report.card_document import (
     CardDescription,
     CardMetric,
     CaseSet,
+    ClassEvidence,
     Monitoring,
     Performance,
     Promise,
@@ -148,6 +149,16 @@ def _card(
     )
 
 
+def _evidence(fitted: Fitted) -> dict[str, Any]:
+    found = fitted.certificate.evidence
+    if found is None:
+        return {}
+    names = fitted.class_names or [str(number) for number in range(len(found.class_groups))]
+    rows = zip(names, found.class_groups, found.class_voxels, strict=True)
+    parts = {"held_out_parts": tuple(found.sites.values()), "sites_declared": found.declared}
+    return {"groups": found.groups, "classes": tuple(ClassEvidence(*row) for row in rows), **parts}
+
+
 def _description(fitted: Fitted) -> CardDescription:
     calibrator, found = fitted.calibrator, fitted.certificate
     name, options = registry_entry(calibrator) or (calibrator.name, {})
@@ -162,6 +173,7 @@ def _description(fitted: Fitted) -> CardDescription:
         fit_method=found.method,
         voxels=found.voxels,
         voxels_available=found.voxels_available,
+        **_evidence(fitted),
         kkt_residual=None if found.kkt_residual is None else float(found.kkt_residual),
         converged=bool(found.converged),
         data_fingerprint=fitted.fingerprint,

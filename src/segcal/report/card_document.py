@@ -20,6 +20,14 @@ class CaseSet(Struct, frozen=True):
     case_sha256: tuple[str, ...]
 
 
+class ClassEvidence(Struct, frozen=True):
+    """What the fit rests on in one class: how many groups (patients, videos) have it, and about how many voxels."""
+
+    name: str
+    groups: int
+    voxels: int
+
+
 class CardDescription(Struct, frozen=True):
     """What was calibrated, and how.
 
@@ -37,6 +45,10 @@ class CardDescription(Struct, frozen=True):
         kkt_residual: how far from the optimum; None where the method has no such number.
         converged: whether the fit met its tolerance.
         data_fingerprint: digest of the cases it was fitted to.
+        groups: how many groups of cases those are; 0 if an older segcal fitted it.
+        classes: what the fit rests on, class by class; nothing of regions.
+        held_out_parts: groups of each declared site, or else of each cluster of groups, that the choice held out.
+        sites_declared: whether those parts were declared.
         digest: of the calibrator itself; results that were measured with it carry the same.
     """
 
@@ -54,6 +66,10 @@ class CardDescription(Struct, frozen=True):
     converged: bool
     data_fingerprint: str
     digest: str = ""
+    groups: int = 0
+    classes: tuple[ClassEvidence, ...] = ()
+    held_out_parts: tuple[int, ...] = ()
+    sites_declared: bool = False
 
 
 class Promise(Struct, frozen=True):

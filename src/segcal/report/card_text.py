@@ -63,11 +63,21 @@ def blocks(card: Card) -> list[CardBlock]:
         CardBlock("Intended use", [card.intended_use]),
         CardBlock("Not valid for", card.not_valid_for),
         CardBlock("Data", rows=[("role", "cases", "hashes of the cases"), *data]),
+        *([_evidence(card)] if card.description.classes else []),
         CardBlock("Promises", rows=[("promise", "state", "known by", "finding"), *promises]),
         *(_performance(each, card.level) for each in card.performance),
         *([CardBlock("Notes", card.notes)] if card.notes else []),
         CardBlock("Trust and monitoring", _monitoring(card)),
     ]
+
+
+def _evidence(card: Card) -> CardBlock:
+    what = card.description
+    rows = [(one.name, f"{one.groups:,} of {what.groups:,}", f"{one.voxels:,}") for one in what.classes]
+    parts = ", ".join(map(str, what.held_out_parts))
+    how = "declared sites" if what.sites_declared else "clusters of groups with like predictions"
+    lines = [f"In the choice, {how} were held out in turn, of so many groups: {parts}."] if parts else []
+    return CardBlock("Evidence per class", lines, [("class", "groups that have it", "voxels, about"), *rows])
 
 
 def as_json(card: Card) -> str:
