@@ -73,6 +73,11 @@ class Rule(NamedTuple):
     mixture: bool = False
     rest: bool = False
 
+    @property
+    def config(self) -> FitConfig:
+        """Return how it fits."""
+        return FitConfig(outliers=self.rest, evidence=FitConfig.evidence if self.shrinkage else 0)
+
     def patches(self) -> dict[str, Any]:
         """Return what is different from the code as it is."""
         old = {} if self.rest else OLD
@@ -171,8 +176,7 @@ def choose(rule: Rule, names: list[str], pools: Mapping[str, Pool], cal: list[st
     with ExitStack() as stack:
         for name, value in rule.patches().items():
             stack.enter_context(patch(name, value))
-        config = FitConfig() if rule.shrinkage else FitConfig(evidence=0)
-        fitted = compare(names, {name: pool.data(cal) for name, pool in pools.items()}, config).fitted
+        fitted = compare(names, {name: pool.data(cal) for name, pool in pools.items()}, rule.config).fitted
     calibrator, beta = fitted.calibrator, fitted.certificate.inverse_temperature
     if rule.mixture and isinstance(calibrator, ConvexCalibrator) and beta is not None:
         calibrator.set_theta(SHARE * calibrator.theta() + (1 - SHARE) * calibrator.anchor(beta))
@@ -189,7 +193,7 @@ def run(job: tuple[Division, str], pools: Mapping[str, Pool]) -> dict[str, Any]:
     test = pool.voxels.subset(division.test)
     worth = {"default": measure(fitted.calibrator, test, CPU)}
     for name in ("ts", "identity"):
-        worth[name] = measure(fit_to(name, pool.data(division.cal), FitConfig()).calibrator, test, CPU)
+        worth[name] = measure(fit_to(name, pool.data(division.cal), RULES[rule].config).calibrator, test, CPU)
     chosen = fitted.certificate.details
     return {
         "division": division.name,
@@ -215,10 +219,9 @@ def regret(job: tuple[Division, str], pools: Mapping[str, Pool]) -> dict[str, An
     fitted = choose(RULES[rule], names, pools, division.cal)
     pool = pools[fitted.pooling]
     test = pool.voxels.subset(division.test)
-    config = FitConfig() if RULES[rule].shrinkage else FitConfig(evidence=0)
     nll = {}
     for name in names:
-        one = fitted if name == fitted.calibrator.name else fit_to(name, pool.data(division.cal), config)
+        one = fitted if name == fitted.calibrator.name else fit_to(name, pool.data(division.cal), RULES[rule].config)
         nll[name] = _means(measure(one.calibrator, test, CPU))[0]
     own = nll[fitted.calibrator.name]
     return {

@@ -1,5 +1,6 @@
 """The rule: what is clearly better, what is not, and what happens where nobody can know."""
 
+import dataclasses
 import math
 import resource
 
@@ -90,8 +91,8 @@ def test_three_numbers_can_say_together_what_none_says_alone(errors, name):
     """Each is lower by 1.2 standard errors: too little for a likelihood alone, enough if both errors are lower too."""
     count = 20
     size = 1 / math.sqrt(1 + 5 / 4) * math.sqrt(count)  # such that one standard error of the mean is 1
-    nll, ece, near = (1000 + spread(count, -by, size, seed) for seed, by in enumerate((1.2, *errors)))
-    plain = np.full(count, 1000.0)
+    nll, ece, near = (100 + spread(count, -by, size, seed) for seed, by in enumerate((1.2, *errors)))
+    plain = np.full(count, 100.0)
     rows = [tried("ts", plain, plain, ba_ece=plain), tried("cms_ap", nll, ece, ba_ece=near)]
     assert decide(rows, alone(count), 5).chosen.name == name
 
@@ -206,3 +207,73 @@ def test_memory_decides_who_competes(monkeypatch):
     assert "cms_ap" not in candidates(100)
     monkeypatch.setattr("segcal.calibrators.memory_limit", lambda: 100**3 * 8 * 110)
     assert "cms_ap" in candidates(100)
+
+
+@pytest.mark.parametrize(("name", "gain", "verdict"), [
+    ("cms_ap", 0.009, "better by less than 1%"), ("cms_ap", 0.011, "clearly better"),
+    ("iop", 0.029, "better by less than 3%"), ("iop", 0.031, "clearly better"),
+])  # fmt: skip
+def test_a_gain_must_matter_and_without_a_certificate_be_noticed(name, gain, verdict):
+    decision = decide([tried("ts", [1.0] * 12), tried(name, [1.0 - gain] * 12)], alone(12), 5)
+    assert decision.candidates[1].verdict == verdict
+
+
+def test_candidates_are_compared_with_each_other_and_say_who_beat_them():
+    """All three are clearly better than ts; the simplest is beaten, the largest is no better than the one in between."""
+    rows = [tried("ts", np.ones(20)), tried("cms_ap", spread(20, 0.90, 0.01)), tried("iop", spread(20, 0.80, 0.01))]
+    rows.append(tried("isotonic", spread(20, 0.7999, 0.01)))
+    decision = decide(rows, alone(20), 5)
+    assert decision.chosen.name == "iop"
+    verdicts = {row.name: row.verdict for row in decision.candidates}
+    assert verdicts == {
+        "ts": "reference", "cms_ap": "beaten by iop", "iop": "clearly better", "isotonic": "no better than iop",
+    }  # fmt: skip
+
+
+def away(row, nll):
+    return dataclasses.replace(
+        row, away={i: Worth(float(value), 0.02) for i, value in zip(row.worth, nll, strict=True)}
+    )
+
+
+def test_the_best_that_travels_is_taken_and_each_is_measured_once():
+    parts = {"here": [f"c{k}" for k in range(6)], "there": [f"c{k}" for k in range(6, 12)]}
+    rows = {
+        "ts": tried("ts", [1.0] * 12), "cms_ap": tried("cms_ap", [0.8] * 12), "isotonic": tried("isotonic", [0.9] * 12),
+    }  # fmt: skip
+    elsewhere = {"ts": [1.0] * 12, "cms_ap": [0.7] * 6 + [1.1] * 6, "isotonic": [0.95] * 12}
+    asked = []
+
+    def travel(row):
+        asked.append(row.candidate.name)
+        return [away(row, elsewhere[row.candidate.name])]
+
+    decision = decide(list(rows.values()), alone(12), 5, travel, parts)
+    assert decision.chosen.name == "isotonic"
+    assert sorted(asked) == ["cms_ap", "isotonic", "ts"]
+    assert decision.candidates[1].verdict == "worse in there, when held out: +0.1000"
+    assert decision.reason == (
+        "isotonic has an NLL lower than ts by 0.1000 ± 0.0000 on 12 held-out cases. "
+        "Where cases that differ are held out, harm was done by cms_ap."
+    )
+    assert decide(list(rows.values()), alone(12), 5).chosen.name == "cms_ap"
+
+
+def test_the_first_strength_that_travels_is_taken_if_it_still_matters():
+    parts = {"all": [f"c{k}" for k in range(12)]}
+    ts, weak = tried("ts", [1.0] * 12), tried("cms_ap", [0.8] * 12)
+    for stronger, name in ((0.9, "cms_ap"), (0.995, "ts")):
+        versions = [away(weak, [1.2] * 12), away(tried("cms_ap", [stronger] * 12), [0.9] * 12)]
+        found = decide(
+            [ts, weak], alone(12), 5, lambda row, v=versions: v if row is not ts else [away(ts, [1.0] * 12)], parts
+        )
+        assert found.chosen.name == name
+        assert found.chosen.nll == (stronger if name == "cms_ap" else 1.0)
+
+
+def test_a_temperature_that_harms_where_it_has_not_been_is_no_reference():
+    ts, plain = tried("ts", [1.0] * 12), tried("identity", [1.1] * 12)
+    for loss, name in ((0.1, "identity"), (-0.1, "ts")):
+        elsewhere = {"ts": spread(12, 1.0 + loss, 0.01), "identity": np.ones(12)}
+        decision = decide([plain, ts], alone(12), 5, lambda row, e=elsewhere: [away(row, e[row.candidate.name])], {})
+        assert decision.chosen.name == name

@@ -138,7 +138,7 @@ def test_the_optimum_with_weights_is_certified_by_the_formula(name):
 
 def test_classes_are_counted_in_groups_and_voxels():
     cases = make()
-    found = collect(source_of(cases), cases, None)
+    found = collect(source_of(cases), cases, None, {})
     labels = [(case.group, case.labels.numpy()) for case in cases]
     assert found.groups == 6
     for label in range(4):

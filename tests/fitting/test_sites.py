@@ -73,7 +73,9 @@ def test_one_declared_site_is_none():
 
 
 def test_a_group_in_two_sites_is_refused():
-    with pytest.raises(InputError, match=r"group 'p' has cases of the sites 'a' and 'b', but a group lies in one site\."):
+    with pytest.raises(
+        InputError, match=r"group 'p' has cases of the sites 'a' and 'b', but a group lies in one site\."
+    ):
         make([0.5] * 2, groups=["p", "p"], sites=["a", "b"])
 
 

@@ -10,7 +10,8 @@ from segcal import ArrayCases, FitConfig, fit
 from segcal.cases.base import Case, Cases
 from segcal.errors import InputError
 from segcal.fitting.sample import Voxels, join
-from segcal.fitting.voxels import HeldVoxels, KeptVoxels, SampledVoxels, StreamedVoxels, gather
+from segcal.fitting.selective import KeptVoxels
+from segcal.fitting.voxels import HeldVoxels, SampledVoxels, StreamedVoxels, gather
 
 
 def silent():

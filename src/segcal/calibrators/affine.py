@@ -44,6 +44,7 @@ class AffineCalibrator(ConvexCalibrator):
     has_penalty = (True, True)
     centred = True
     by_products = True
+    biased = True
     outputs: Outputs = "scores"
     weight: nn.Parameter
     bias: nn.Parameter

@@ -110,6 +110,7 @@ class ConvexCalibrator(Calibrator):
         centred: features with a large offset may be moved (:attr:`Block.centre`).
         first_sample: voxels of an expert behind its first Hessian; None for as many as its cost allows.
         by_products: whether :meth:`operator` is there.
+        biased: `mu` weighs biases, which are what the frequencies of classes alone decide.
         guarded: of the strengths of its penalty, those are left out at which ECE or BA-ECE of held-out cases are higher
             than those of temperature scaling.
     """
@@ -121,6 +122,7 @@ class ConvexCalibrator(Calibrator):
     centred = False
     first_sample: int | None = None
     by_products = False
+    biased = False
     guarded = False
 
     @property

@@ -1,7 +1,8 @@
 r"""The rule by which a calibrator is chosen without doing harm, from what held-out cases say of each candidate.
 
 1. Temperature scaling is the reference, with the pooling in which its mean NLL over cases is lowest, unless that is
-   more than one standard error above the mean without calibration: then doing nothing is. Of fewer than ten groups in
+   more than one standard error above the mean without calibration, also where parts that differ are held out: then
+   doing nothing is. Of fewer than ten groups in
    folds that is a coin, since what is held out is fitted to fewer still; where they disagree about the temperature, the
    one fitted to all of them is their compromise, and is taken. Of so few, doing nothing is also the reference if a
    failed case decides: the mean falls, while the NLL of the median group rises by more than a quarter.
@@ -22,7 +23,7 @@ allows; and where the cases are too few to know, the answer is the simple one. A
 voxel by voxel, keep what must be kept, and fit into memory (:func:`candidates`).
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import inf
 from statistics import median
@@ -80,8 +81,8 @@ def is_quick(name: str) -> bool:
     return name == "ts" or make_calibrator(name, 2).fitted_by in QUICK
 
 
-# Returns a candidate measured away too: as it is, or with stronger penalties, weakest first.
-Travel: TypeAlias = Callable[[Tried], Sequence[Tried]]
+# Gives a candidate measured away too: as it is, or with stronger penalties, weakest first.
+Travel: TypeAlias = Callable[[Tried], Iterable[Tried]]
 
 
 def decide(
@@ -96,9 +97,9 @@ def decide(
     `folds` is of how many folds they were held out; 1 for validation cases. `travel` measures a candidate in `parts`
     that differ; without it none has to.
     """
-    reference = _reference(tried, groups, folds)
+    reference = _reference(tried, groups, folds, travel)
     rows = [_judge(row, reference, groups, folds) for row in tried]
-    plain = next(row for row, given in zip(rows, tried, strict=True) if given is reference)
+    plain = next(row for row, given in zip(rows, tried, strict=True) if given.candidate is reference.candidate)
     better = [number for number, row in enumerate(rows) if row.candidate.verdict == CLEARLY]
     winner: Tried | None = None
     settled: list[int] = []
@@ -108,11 +109,12 @@ def decide(
         if travel is None or number in settled:
             break
         settled.append(number)
-        if reference.away is None:
-            reference = replace(reference, away=travel(reference)[0].away)
+        reference = _travelled(reference, travel)
         rows[number], winner = _settle(winner, travel(winner), reference, groups, folds, parts or {}), None
         better = [each for each in better if rows[each].candidate.verdict == CLEARLY]
-    rows = [row if winner in (None, row) else _beaten(row, winner, reference.nll, groups, folds) for row in rows]
+    rows = [
+        row if winner is None or row is winner else _beaten(row, winner, reference.nll, groups, folds) for row in rows
+    ]
     chosen = (plain if winner is None else winner).candidate
     cases, number = len(reference.worth), len({groups[case_id] for case_id in reference.worth})
     listed = tuple(row.candidate for row in rows)
@@ -122,9 +124,14 @@ def decide(
     return Decision(chosen, listed, cases, number, folds, reason)
 
 
+def _travelled(row: Tried, travel: Travel) -> Tried:
+    """Return a candidate without a penalty measured away too, once."""
+    return row if row.away is not None else replace(row, away=next(iter(travel(row))).away)
+
+
 def _settle(
     row: Tried,
-    versions: Sequence[Tried],
+    versions: Iterable[Tried],
     reference: Tried,
     groups: Mapping[str, str],
     folds: int,
@@ -152,7 +159,7 @@ def undecided(pooling: str | None) -> Decision:
     return Decision(alone, (alone,), 0, 1, 0, reason)
 
 
-def _reference(tried: Sequence[Tried], groups: Mapping[str, str], folds: int) -> Tried:
+def _reference(tried: Sequence[Tried], groups: Mapping[str, str], folds: int, travel: Travel | None) -> Tried:
     """Return temperature scaling where it is best, or no calibration if that is better."""
     scaled, plain = ([row for row in tried if row.candidate.name == name] for name in ("ts", "identity"))
     best, nothing = (min(rows, key=lambda row: row.nll, default=None) for rows in (scaled or tried, plain))
@@ -163,7 +170,13 @@ def _reference(tried: Sequence[Tried], groups: Mapping[str, str], folds: int) ->
     few = len({groups[case_id] for case_id in best.worth}) < ENOUGH_GROUPS
     failed = few and mean < 0 and _median_rise(best, nothing, groups) > LARGEST_RISE
     worse = mean > (error or 0.0) and not (few and folds > 1)
-    return nothing if failed or worse else best
+    if failed or worse or few or travel is None:
+        return nothing if failed or worse else best
+    best, nothing = _travelled(best, travel), _travelled(nothing, travel)
+    assert best.away is not None
+    assert nothing.away is not None
+    ids, differences = paired(best.away, nothing.away)
+    return nothing if _above_noise(noise(differences, [groups[i] for i in ids], folds=1)) else best
 
 
 def _median_rise(row: Tried, other: Tried, groups: Mapping[str, str]) -> float:

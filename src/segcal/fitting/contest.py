@@ -26,6 +26,7 @@ from segcal.fitting.choice import ENOUGH_GROUPS, Preserve, candidates, is_quick,
 from segcal.fitting.config import FitConfig, check_config
 from segcal.fitting.division import count_folds, group_names
 from segcal.fitting.fit import check_device, fit_to
+from segcal.fitting.outliers import weigh
 from segcal.fitting.progress import Progress, Report, silent
 from segcal.fitting.request import FitData, read_data, take_parts
 from segcal.fitting.rivals import Rivals
@@ -155,6 +156,8 @@ def compare(
     report: Report = silent,
 ) -> Choice:
     """Compare calibrators of these names on voxels by pooling (:func:`read_poolings`), and fit the winner."""
+    if config.outliers:
+        data = {pooling: weigh(own, config.seed) for pooling, own in data.items()}
     first = next(iter(data.values()))
     folds = count_folds(first.cases, first.validation, config.folds)
     contest = Rivals(config, check_device(device), report)

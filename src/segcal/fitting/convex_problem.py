@@ -108,6 +108,13 @@ def _terms(beta: float, device: torch.device, case_id: str, batches: Iterable[Vo
     return sums
 
 
+def case_terms(beta: float, case_id: str, batches: Iterable[Voxels]) -> list[float]:
+    """Return the mean NLL of voxels at an inverse temperature, and its first and second derivative."""
+    kept = list(batches)
+    total = sum(float(voxels.weight.sum(dtype=torch.float64)) for voxels in kept)
+    return (_terms(beta, torch.device("cpu"), case_id, kept) / max(total, 1e-300)).tolist()
+
+
 def _every(stride: int, case_id: str, batches: Iterable[Voxels]) -> list[Voxels]:
     return [voxels.each(lambda x: x[..., ::stride].contiguous()) for voxels in batches]
 

@@ -16,7 +16,7 @@ optimum :math:`\beta` of all, with sums of derivatives :math:`g, h` over the vox
 :math:`\beta_{-g} = \beta + g / (H - h)`.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
@@ -47,6 +47,7 @@ class Evidence:
         class_voxels: how many voxels of all cases have it, about.
         sites: how many groups each declared site has, or each cluster that a choice made; empty if there are none.
         declared: whether the sites were declared.
+        weights: what groups count that failed and count less (:mod:`segcal.fitting.outliers`), by name.
         influence: by what share the temperature would be another without a group, for those that move it by a fifth.
     """
 
@@ -55,6 +56,7 @@ class Evidence:
     class_voxels: tuple[int, ...]
     sites: dict[str, int] = field(default_factory=dict)
     declared: bool = False
+    weights: dict[str, float] = field(default_factory=dict)
     influence: dict[str, float] = field(default_factory=dict)
 
 
@@ -107,11 +109,20 @@ def pair_codes(case_id: str, batches: Iterable[Voxels]) -> set[int]:
     return found
 
 
-def collect(source: VoxelSource, cases: Cases, inverse_temperature: float | None) -> Evidence:
-    """Return the evidence per class, and the groups that decide the temperature, if there is one."""
+def collect(
+    source: VoxelSource, cases: Cases, inverse_temperature: float | None, weights: Mapping[str, float]
+) -> Evidence:
+    """Return the evidence per class, and the groups that decide the temperature, if there is one.
+
+    `weights` are those of cases, which the source has too.
+    """
     sums: dict[str, Tensor] = {}
+    less: dict[str, float] = {}
     for case_id, own in by_case(source, partial(_case_sums, inverse_temperature)):
         group = group_names(cases, [case_id])[0].lstrip("\0")
+        if case_id in weights:
+            less[group] = weights[case_id]
+            own[:-2] /= weights[case_id]
         sums[group] = sums[group] + own if group in sums else own
     table = torch.stack(list(sums.values()))
     slope, bend = table[:, -2], table[:, -1]
@@ -123,7 +134,7 @@ def collect(source: VoxelSource, cases: Cases, inverse_temperature: float | None
         influence = {name: one for name, one in zip(sums, change.tolist(), strict=True) if abs(one) > DECISIVE}
     voxels = table[:, :-2]
     counts = tuple((voxels > 0).sum(0).tolist()), tuple(voxels.sum(0).round().long().tolist())
-    return Evidence(len(sums), *counts, influence=influence)
+    return Evidence(len(sums), *counts, weights=less, influence=influence)
 
 
 def _case_sums(inverse_temperature: float | None, case_id: str, batches: Iterable[Voxels]) -> Tensor:

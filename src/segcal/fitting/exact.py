@@ -269,6 +269,7 @@ def _path(found: Walk | None, fixed: Fixed) -> tuple[dict[str, float], ...]:
 def _full_residual(request: Request, solver: Solver, theta: Tensor, strengths: Strengths) -> float:
     """Return the residual of the same objective on all voxels, streamed."""
     voxels = StreamedVoxels(request.cases, lambda: None, contexts=request.calibrator.wants)
+    voxels = voxels.weighted(request.weights or {})
     problem = make_problem(solver.calibrator, voxels, request, solver.shrink)
     problem.set_strengths(strengths, solver.inverse_temperature() if strengths.nu else 1.0)
     _, gradient = problem.evaluate(theta, problem.blocks)

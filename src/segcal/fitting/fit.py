@@ -21,6 +21,7 @@ from segcal.fitting.evidence import collect
 from segcal.fitting.exact import fit_convex
 from segcal.fitting.gradient_fit import fit_by_gradient
 from segcal.fitting.mixture import fit_mixture
+from segcal.fitting.outliers import weigh
 from segcal.fitting.paper import fit_as_in_paper
 from segcal.fitting.progress import Progress, Report, silent
 from segcal.fitting.request import FitData, Request, check_cases, read_data, take_parts
@@ -140,6 +141,7 @@ def fit_to(
     report: Report = silent,
 ) -> Fitted:
     """Fit a calibrator to voxels that have been read; see :func:`fit`."""
+    data = weigh(data, config.seed) if config.outliers else data
     cases, validation = data.cases, data.validation_cases
     calibrator = _fresh(name_or_calibrator, cases)
     cases.require_offset(calibrator.name, calibrator.translation_invariant)
@@ -149,7 +151,7 @@ def fit_to(
     scale = certificate.inverse_temperature
     if isinstance(calibrator, ConvexCalibrator) and calibrator.one_temperature:
         scale = float(calibrator.theta().detach())
-    evidence = collect(data.source, cases, scale)
+    evidence = collect(data.source, cases, scale, data.weights or {})
     return Fitted(
         calibrator=calibrator.eval().requires_grad_(False),  # what it returns can be used as it is
         certificate=replace(certificate, evidence=evidence),

@@ -1,7 +1,7 @@
 """One fit: the voxels that are read for it, drawn from its cases and kept, or streamed; and what a method is given."""
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -25,12 +25,16 @@ ALIKE = ("kind", "pooling", "model", "inferer", "ignore", "class_names", "region
 
 @dataclass(frozen=True)
 class FitData:
-    """The voxels of a fit, read once; several calibrators can be fitted to them."""
+    """The voxels of a fit, read once; several calibrators can be fitted to them.
+
+    `weights` is what cases count that count less than others; None before that is known.
+    """
 
     cases: Cases
     validation_cases: Cases | None
     source: VoxelSource
     validation: VoxelSource | None
+    weights: dict[str, float] | None = field(default=None, kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -51,7 +55,7 @@ class Request(FitData):
     ) -> "Request":
         """Return the fit of a calibrator to data that have been read."""
         parts = data.cases, data.validation_cases, data.source, data.validation
-        return cls(*parts, calibrator, config, device, report)
+        return cls(*parts, calibrator, config, device, report, weights=data.weights)
 
 
 def take_parts(cases: Any, labels: Any, validation: Any, declared: dict[str, Any]) -> tuple[Cases, Cases | None]:

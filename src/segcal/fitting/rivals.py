@@ -6,7 +6,7 @@ early; one that would be taken is measured once more, with parts of the cases he
 """
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -14,11 +14,12 @@ from typing import Any
 import torch
 
 from segcal.calibrators import make_calibrator
+from segcal.calibrators.convex import ConvexCalibrator
 from segcal.fitting.candidate import Candidate, Decision, Tried
 from segcal.fitting.choice import decide
 from segcal.fitting.config import FitConfig
 from segcal.fitting.division import Fold, count_folds, divide, folds_of, group_names
-from segcal.fitting.exact import Walk, at, given, measured, walk
+from segcal.fitting.exact import Fixed, Walk, at, given, measured, walk
 from segcal.fitting.fit import fit_declared
 from segcal.fitting.progress import Report
 from segcal.fitting.request import FitData, Request
@@ -89,25 +90,41 @@ class Rivals:
         means = self._walks[candidate.title].means()
         return tuple({"strength": strength, "held_out_nll": mean} for strength, mean in means.items())
 
-    def _travel(self, sites: Sites, row: Tried) -> list[Tried]:
-        """Return a candidate measured with every part held out: as it is, or at its strength and at stronger ones."""
+    def _travel(self, sites: Sites, row: Tried) -> Iterator[Tried]:
+        """Yield a candidate measured with every part held out: as it is, or at its strength and at stronger ones.
+
+        Where that is no use, the same without biases: class frequencies are not learned unless held-out parts agree.
+        """
         request, found = self._requests[row.candidate.title], self._walks.get(row.candidate.title)
         request = replace(request, validation=None, validation_cases=None)
         pooling = request.cases.pooling
         if pooling not in self._away:
             self._away[pooling] = sites.folds(request, self._config.seed)
-        parts = self._away[pooling]
         if found is None:
-            return [replace(row, away=self._held_out(request, parts))]
+            yield replace(row, away=self._held_out(request, self._away[pooling]))
+            return
         fixed = given(request)
-        path = [strength for strength in found.worth if strength >= found.chosen]
-        away = measured(request, fixed, parts, path)
+        path = [strength for strength in found.worth if found.chosen <= strength < max(found.worth)]
+        yield from self._versions(row.candidate, request, fixed, path, found.worth)
+        assert isinstance(request.calibrator, ConvexCalibrator)
+        if request.calibrator.biased and fixed[1] is None:
+            unbiased = (fixed[0], max(found.worth), fixed[2])
+            home = measured(self._requests[row.candidate.title], unbiased, self._folds_of(request), path)
+            yield from self._versions(row.candidate, request, unbiased, path, home)
+
+    def _versions(
+        self,
+        candidate: Candidate,
+        request: Request,
+        fixed: Fixed,
+        path: Sequence[float],
+        home: Mapping[float, Mapping[str, Worth]],
+    ) -> Iterator[Tried]:
+        """Yield a candidate at the strengths of a path, from what held-out parts call as good as the best."""
+        away = measured(request, fixed, self._away[request.cases.pooling], path)
         least = strongest_as_good(request, away, lowest(away), 1)
-        return [
-            Tried(replace(row.candidate, strengths=at(strength, fixed)), found.worth[strength], away[strength])
-            for strength in sorted(path)
-            if strength >= least
-        ]
+        for strength in sorted(each for each in path if each >= least):
+            yield Tried(replace(candidate, strengths=at(strength, fixed)), home[strength], away[strength])
 
     def _folds_of(self, data: FitData) -> list[Fold]:
         """Return the folds of a pooling, which all candidates share."""

@@ -13,7 +13,7 @@ none inside, a result with a higher NLL on the validation voxels than temperatur
 is flagged, and the certificate says so.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -29,7 +29,7 @@ from segcal.fitting.request import Request
 from segcal.fitting.sample import Voxels
 from segcal.fitting.scores import Detection, certify, detection_quality, gap_sums, in_steps, mean_nll, nll_of
 from segcal.fitting.selector import RIGHT, WRONG, Examples, train_selector
-from segcal.fitting.voxels import KeptVoxels, gather
+from segcal.fitting.voxels import VoxelSource, gather
 from segcal.numerics import winner
 
 WRONG_TEMPERATURES = (1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 100.0, 1e4)
@@ -48,6 +48,41 @@ class _Tried:
 
     nll: dict[float, float]
     gaps: dict[float, Tensor]
+
+
+class KeptVoxels(VoxelSource):
+    """The voxels of a source that a rule keeps, which returns a mask ``(n,)`` for logits ``(C, n)``."""
+
+    def __init__(self, source: VoxelSource, keep: Callable[[Tensor], Tensor]) -> None:
+        self._source, self._keep = source, keep
+        self.num_classes, self.ids, self.streamed = source.num_classes, source.ids, source.streamed
+        self._kept = None if source.streamed else [self._filter(voxels) for voxels in source]
+        counts = [(voxels.labels.numel(), float(voxels.weight.sum(dtype=torch.float64))) for voxels in self]
+        self.used, self._weight = sum(count for count, _ in counts), sum(weight for _, weight in counts)
+        self.available = round(self._weight)
+
+    def __iter__(self) -> Iterator[Voxels]:
+        if self._kept is not None:
+            yield from self._kept
+            return
+        for voxels in self._source:
+            yield self._filter(voxels)
+
+    def subset(self, ids: Collection[str]) -> "KeptVoxels":
+        """Return what the rule keeps of these cases."""
+        return KeptVoxels(self._source.subset(ids), self._keep)
+
+    def weighted(self, factors: Mapping[str, float]) -> "KeptVoxels":
+        """Return what the rule keeps, with other weights."""
+        return KeptVoxels(self._source.weighted(factors), self._keep)
+
+    @property
+    def total_weight(self) -> float:
+        """Return the sum of the weights."""
+        return self._weight
+
+    def _filter(self, voxels: Voxels) -> Voxels:
+        return voxels.take(self._keep(voxels.logits)).each(Tensor.contiguous)
 
 
 def fit_selective(request: Request, fit_inner: InnerFit) -> Certificate:

@@ -55,6 +55,10 @@ class VoxelSource(ABC):
     def subset(self, ids: Collection[str]) -> "VoxelSource":
         """Return the voxels of these cases alone."""
 
+    @abstractmethod
+    def weighted(self, factors: Mapping[str, float]) -> "VoxelSource":
+        """Return the voxels with weights times those of their cases, where they have one."""
+
     def on(self, device: torch.device) -> "VoxelSource":
         """Return voxels that are on a device, if they are held: what is streamed gets there in every pass."""
         return self
@@ -107,6 +111,12 @@ class HeldVoxels(VoxelSource):
         }
         return HeldVoxels(join(list(kept.values())), {case_id: self._counts[case_id] for case_id in kept})
 
+    def weighted(self, factors: Mapping[str, float]) -> "HeldVoxels":
+        """Return the voxels with other weights."""
+        each = torch.tensor([factors.get(case_id, 1.0) for case_id in self._counts], dtype=torch.float64)
+        times = each.repeat_interleave(torch.tensor(list(self._counts.values()))).to(self._voxels.weight)
+        return HeldVoxels(self._voxels._replace(weight=self._voxels.weight * times), self._counts, self.available)
+
     @property
     def total_weight(self) -> float:
         """Return the sum of the weights; the ratio to it has less variance than the ratio to its expectation."""
@@ -157,6 +167,7 @@ class StreamedVoxels(VoxelSource):
         contexts: Collection[str] = (),
     ) -> None:
         self.num_classes, self._contexts, self._workers = cases.num_classes, contexts, workers
+        self._factors: Mapping[str, float] = {}
         found: dict[str, int] = {}
         failures = Failures(failed)
         for case_id, count in map_cases(cases, _count_labelled, workers, failures.take, seen):
@@ -175,60 +186,43 @@ class StreamedVoxels(VoxelSource):
         chosen.used = chosen.available = sum(chosen._counts.values())
         return chosen
 
+    def weighted(self, factors: Mapping[str, float]) -> "StreamedVoxels":
+        """Return the stream with other weights."""
+        chosen = copy.copy(self)
+        chosen._factors = factors
+        return chosen
+
+    @property
+    def total_weight(self) -> float:
+        """Return the sum of the weights."""
+        return sum(count * self._factors.get(case_id, 1.0) for case_id, count in self._counts.items())
+
     def __iter__(self) -> Iterator[Voxels]:
         for case in self._cases:
-            yield from _batches(case, self._contexts)
+            yield from _batches(case, self._contexts, self._factors)
 
     def each_case(self, function: CaseWork[Result]) -> Iterator[Result]:
         """Yield what a function makes of the voxels of one case after the other."""
         # Processes would be started anew on every pass, if nobody keeps them: then this one goes through the cases.
         workers = self._workers.fresh() if isinstance(self._workers, Engine) else 1
-        for _, result in map_cases(self._cases, partial(_on_batches, self._contexts, function), workers):
+        for _, result in map_cases(self._cases, partial(_on_batches, self._contexts, self._factors, function), workers):
             yield result
 
 
-def _batches(case: Case, contexts: Collection[str]) -> Iterator[Voxels]:
+def _batches(case: Case, contexts: Collection[str], factors: Mapping[str, float]) -> Iterator[Voxels]:
     labels = require_labels(case).reshape(-1)
     logits = case.logits.reshape(case.logits.shape[0], -1)
     around, distance = _around(case, contexts)
     step = max(256, STEP_VALUES // logits.shape[0])
     for start in range(0, labels.numel(), step):
-        yield _valid(Voxels(logits, labels, labels, around, distance).take(slice(start, start + step)))
+        voxels = _valid(Voxels(logits, labels, labels, around, distance).take(slice(start, start + step)))
+        yield voxels._replace(weight=voxels.weight * factors.get(case.id, 1.0))
 
 
-def _on_batches(contexts: Collection[str], function: CaseWork[Result], case: Case) -> Result:
-    return function(case.id, _batches(case, contexts))
-
-
-class KeptVoxels(VoxelSource):
-    """The voxels of a source that a rule keeps, which returns a mask ``(n,)`` for logits ``(C, n)``."""
-
-    def __init__(self, source: VoxelSource, keep: Callable[[Tensor], Tensor]) -> None:
-        self._source, self._keep = source, keep
-        self.num_classes, self.ids, self.streamed = source.num_classes, source.ids, source.streamed
-        self._kept = None if source.streamed else [self._filter(voxels) for voxels in source]
-        counts = [(voxels.labels.numel(), float(voxels.weight.sum(dtype=torch.float64))) for voxels in self]
-        self.used, self._weight = sum(count for count, _ in counts), sum(weight for _, weight in counts)
-        self.available = round(self._weight)
-
-    def __iter__(self) -> Iterator[Voxels]:
-        if self._kept is not None:
-            yield from self._kept
-            return
-        for voxels in self._source:
-            yield self._filter(voxels)
-
-    def subset(self, ids: Collection[str]) -> "KeptVoxels":
-        """Return what the rule keeps of these cases."""
-        return KeptVoxels(self._source.subset(ids), self._keep)
-
-    @property
-    def total_weight(self) -> float:
-        """Return the sum of the weights."""
-        return self._weight
-
-    def _filter(self, voxels: Voxels) -> Voxels:
-        return voxels.take(self._keep(voxels.logits)).each(Tensor.contiguous)
+def _on_batches(
+    contexts: Collection[str], factors: Mapping[str, float], function: CaseWork[Result], case: Case
+) -> Result:
+    return function(case.id, _batches(case, contexts, factors))
 
 
 def gather(source: VoxelSource, most: int, seed: int) -> Voxels:
