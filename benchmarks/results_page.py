@@ -29,9 +29,10 @@ from segcal.summary import read_summary
 from selective_page import FOLDER as SELECTIVE
 from selective_page import selective
 from stamp import read_stamps
+from transfer_page import transfer
 
 REAL = ("roads", "cardiac", "camvid")
-SHIFT, PADDING, CHOICE = "camvid_shift", "padding", "choice"
+SHIFT, PADDING, CHOICE, TRANSFER = "camvid_shift", "padding", "choice", "transfer"
 INTRO = """# Measured results
 
 Every table and every measured number is written by `benchmarks/results_page.py` from the folders that
@@ -99,6 +100,7 @@ def page(folder: Path) -> Iterator[str]:
     for name, section in {
         SHIFT: shift(folder), PADDING: padding(folder), MORE: more(folder, summaries), SELECTIVE: selective(folder),
         CHOICE: choice(folder / CHOICE),
+        TRANSFER: transfer(folder / TRANSFER),
     }.items():  # fmt: skip
         yield from stamped(section, read_stamps(folder, [name]))
     yield from regions()

@@ -219,7 +219,7 @@ def test_a_gain_must_matter_and_without_a_certificate_be_noticed(name, gain, ver
 
 
 def test_candidates_are_compared_with_each_other_and_say_who_beat_them():
-    """All three are clearly better than ts; the simplest is beaten, the largest is no better than the one in between."""
+    """All three are clearly better than ts; the simplest is beaten, the largest is no better than the other."""
     rows = [tried("ts", np.ones(20)), tried("cms_ap", spread(20, 0.90, 0.01)), tried("iop", spread(20, 0.80, 0.01))]
     rows.append(tried("isotonic", spread(20, 0.7999, 0.01)))
     decision = decide(rows, alone(20), 5)

@@ -28,6 +28,6 @@ def print_evidence(output: Output, fitted: Fitted) -> None:
     if certificate.active_bounds:
         several = "; ".join(certificate.active_bounds[:3])
         output.warn(
-            f"{plural(len(certificate.active_bounds), 'parameter')} ended at a bound, where the cases alone would go "
-            f"further ({several}): confidence is extreme there. Add cases, or choose a simpler calibrator"
+            f"{plural(len(certificate.active_bounds), 'parameter')} ended at a bound ({several}): the cases alone "
+            "do not decide: more cases, or a simpler calibrator, would"
         )
