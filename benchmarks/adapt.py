@@ -2,8 +2,8 @@
 
     python -m benchmarks.adapt --root DATA [--tasks cardiac ...] [--most 60]
 
-DATA holds ``predictions/TASK/member_M/CASE.npy`` and ``TASK/labels``. A calibrator is chosen and its reference learned on
-the cases of one place (patients of one disease, one video, one area of a map); the cases of each other place are
+DATA holds ``predictions/TASK/member_M/CASE.npy`` and ``TASK/labels``. A calibrator is chosen and its reference learned
+on the cases of one place (patients of one disease, one video, one area of a map); the cases of each other place are
 adapted to without their labels, and NLL and ECE are then measured with them, before and after. Prints one table.
 """
 

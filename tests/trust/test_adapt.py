@@ -9,7 +9,6 @@ import scipy
 import torch
 
 import segcal
-from segcal.cli import main
 from segcal.errors import InputError
 from segcal.trust.adapt import _bbse, _em
 
@@ -106,18 +105,3 @@ def test_it_is_saved_loaded_and_exported(known, tmp_path):
     session = onnxruntime.InferenceSession(path)
     (result,) = session.run(None, {session.get_inputs()[0].name: logits.numpy()})
     np.testing.assert_allclose(result, loaded.calibrator(logits).numpy(), atol=1e-5)
-
-
-@pytest.mark.parametrize(("prior", "scale", "code"), [(ELSEWHERE, 1.0, 0), (HOME, 1.0, 0), (HOME, 0.4, 4)])
-def test_the_command_writes_a_calibrator_or_says_why_not(known, tmp_path, capsys, prior, scale, code):
-    segcal.save(known, tmp_path / "calibrator")
-    (tmp_path / "new").mkdir()
-    for number, logits in enumerate(place(7, 8, prior, scale=scale)[0]):
-        np.save(tmp_path / "new" / f"case{number}.npy", logits)
-    words = ["adapt", str(tmp_path / "calibrator"), str(tmp_path / "new"), "-o", str(tmp_path / "out")]
-    with pytest.raises(SystemExit) as ended:
-        main([*words, "--kind", "logits"])
-    assert ended.value.code == code
-    written = prior is ELSEWHERE
-    assert (tmp_path / "out" / "calibrator.json").exists() == written
-    assert ("written to" in capsys.readouterr().out) == written

@@ -67,8 +67,10 @@ class TruthSums:
     @classmethod
     def none(cls, classes: int) -> "TruthSums":
         """Return zeros."""
-        kinds = classes * (len(CONFIDENT) + 1)
-        return cls(*np.zeros((3, classes)), *np.zeros((3, classes, BINS)), np.zeros((classes, kinds)))
+        truth, found, counted = np.zeros((3, classes))
+        by_prob, by_rank, every = np.zeros((3, classes, BINS))
+        joint = np.zeros((classes, classes * (len(CONFIDENT) + 1)))
+        return cls(truth, found, counted, by_prob, by_rank, every, joint)
 
 
 @dataclass
