@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from segcal.report.evaluated import report
     from segcal.scale.merge import merge
     from segcal.scale.part import Part
+    from segcal.trust.adapt import Adapted, adapt
     from segcal.trust.learn import learn_trust
     from segcal.trust.monitored import Monitored
     from segcal.trust.result import Trust
@@ -46,6 +47,7 @@ __all__ = [
     "LOSSES",
     "METRICS",
     "POOLINGS",
+    "Adapted",
     "Applied",
     "ArrayCases",
     "ArtifactError",
@@ -67,6 +69,7 @@ __all__ = [
     "SegcalError",
     "SuspicionWarning",
     "Trust",
+    "adapt",
     "apply",
     "as_cases",
     "attach",
@@ -127,6 +130,7 @@ _NAMES = {
     "segcal.report.evaluated": ("report",),
     "segcal.scale.merge": ("merge",),
     "segcal.scale.part": ("Part",),
+    "segcal.trust.adapt": ("Adapted", "adapt"),
     "segcal.trust.learn": ("learn_trust",),
     "segcal.trust.monitored": ("Monitored",),
     "segcal.trust.result": ("Trust",),

@@ -24,6 +24,7 @@ from segcal.calibrators.meta_cal import MetaCal
 from segcal.calibrators.order_preserving import OrderPreservingNetwork
 from segcal.calibrators.parametric_temperature import ParametricTemperatureScaling
 from segcal.calibrators.per_region import PerRegion
+from segcal.calibrators.prior_shift import PriorShift
 from segcal.calibrators.selective import Selective
 from segcal.calibrators.temperature import TemperatureScaling
 from segcal.calibrators.vector import VectorScaling
@@ -91,6 +92,8 @@ def make_calibrator(name: str, num_classes: int, **options: Any) -> Calibrator:
     if name == PER_REGION and set(options) == {"regions", "order", INNER} and len(options[INNER]) == num_classes:
         inner = [_make_inner(named, 2) for named in options[INNER]]
         return PerRegion(Regions.declared(options["regions"], options["order"]), inner)
+    if name == PriorShift.name and set(options) == {INNER}:
+        return PriorShift(num_classes, _make_inner(options[INNER], num_classes))
     check_choice(name, "calibrator", CALIBRATORS)
     make = CALIBRATORS[name]
     fixed = set(make.keywords) if isinstance(make, partial) else set()
@@ -139,6 +142,8 @@ def registry_entry(calibrator: Calibrator) -> tuple[str, dict[str, Any]] | None:
     if isinstance(calibrator, PerRegion):
         inner = [_name_inner(each) for each in calibrator.each.values()]
         return PER_REGION, {**calibrator.regions.to_plain(), INNER: inner}
+    if isinstance(calibrator, PriorShift):
+        return PriorShift.name, {INNER: _name_inner(calibrator.inner)}
     make = CALIBRATORS.get(calibrator.name)
     fixed = make.keywords if isinstance(make, partial) else {}
     made_by = make.func if isinstance(make, partial) else make

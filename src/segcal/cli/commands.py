@@ -17,6 +17,7 @@ COMMANDS = {
     "audit": "the promises of a calibrator, proved on its parameters and tried on data",
     "trust": "expected Dice and volume of each structure, with intervals; what to look at first",
     "monitor": "unusual cases and drifts of a stream, without labels",
+    "adapt": "class frequencies of another place, from predictions alone",
     "convert": "any format to segcal's own store: pooled, half the size, decisions exact",
     "export": "one ONNX graph of the calibrator, or of a network with its calibrator",
     "view": "files for viewers: NIfTI per class, BIDS, iso-contours, DICOM SEG",

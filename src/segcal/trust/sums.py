@@ -15,7 +15,7 @@ these. No image content is kept.
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field
 from itertools import combinations
 
 import numpy as np
@@ -26,7 +26,7 @@ from torch import Tensor
 from segcal.calibrators.base import Calibrator
 from segcal.cases.base import Case
 from segcal.evaluation.slabs import Slab, score_slabs
-from segcal.fitting.reference import ReferenceCase, written_numbers
+from segcal.fitting.reference import ReferenceCase, written_numbers, written_sparse
 from segcal.numerics import decided, winner
 from segcal.resample import defined_mean
 from segcal.types import IGNORED
@@ -36,6 +36,8 @@ Floats = NDArray[np.float64]
 # Even steps of the log odds from 1e-4 to 1 - 1e-4, with 0.5 in the middle.
 THRESHOLDS: Floats = 1 / (1 + np.exp(-np.linspace(-math.log(9999), math.log(9999), 65)))
 BINS = len(THRESHOLDS) + 1
+# Confidences between which decisions are told apart by :func:`segcal.adapt`.
+CONFIDENT = (0.7, 0.95)
 # Cubic millimetres in a millilitre, square ones in a square centimetre.
 ML, CM2 = 1000.0, 100.0
 
@@ -51,6 +53,7 @@ class TruthSums:
         by_prob: voxels of the class, by how many thresholds its probability reaches.
         by_rank: voxels of the class, by how many thresholds the probability of it and all above it exceeds.
         all_by_prob: all voxels that have a label, by how many thresholds the probability of the class reaches.
+        joint: voxels of the class, by :attr:`CaseSums.decided`.
     """
 
     truth: Floats
@@ -59,12 +62,15 @@ class TruthSums:
     by_prob: Floats
     by_rank: Floats
     all_by_prob: Floats
+    joint: Floats = field(default_factory=lambda: np.zeros((0, 0)))
 
     @classmethod
     def none(cls, classes: int) -> "TruthSums":
         """Return zeros."""
-        tables = [np.zeros(classes if number < 3 else (classes, BINS)) for number in range(len(fields(cls)))]
-        return cls(*tables)
+        truth, found, counted = np.zeros((3, classes))
+        by_prob, by_rank, every = np.zeros((3, classes, BINS))
+        joint = np.zeros((classes, classes * (len(CONFIDENT) + 1)))
+        return cls(truth, found, counted, by_prob, by_rank, every, joint)
 
 
 @dataclass
@@ -87,6 +93,7 @@ class CaseSums:
         disagreement: the sum over voxels, in nats; None where members are not known.
         agreement: the mean Dice of all pairs of members, by class; NaN where no two members have it; None for one.
         truth: what labels say; None without labels.
+        decided: voxels of each mask by confidence (:data:`CONFIDENT`), ``(classes * 3,)``.
     """
 
     case: str
@@ -104,6 +111,7 @@ class CaseSums:
     disagreement: float | None = None
     agreement: Floats | None = None
     truth: TruthSums | None = None
+    decided: Floats = field(default_factory=lambda: np.zeros(0))
 
 
 def sum_case(calibrator: Calibrator, case: Case, members: Iterable[Tensor] = ()) -> CaseSums:
@@ -118,6 +126,7 @@ def sum_case(calibrator: Calibrator, case: Case, members: Iterable[Tensor] = ())
     size, unit = voxel_size(case.spacing)
     a, b, c, d, e, f = np.zeros((6, classes))
     sums = CaseSums(case.id, case.group or f"\0{case.id}", 0, size, unit, a, b, c, d, e, f)
+    sums.decided = np.zeros(classes * (len(CONFIDENT) + 1))
     sums.truth = None if case.labels is None else TruthSums.none(classes)
     edge = touching(winner(case.logits, axis=0))
     for slab in score_slabs(calibrator, case):
@@ -138,7 +147,8 @@ def reference_case(sums: CaseSums) -> ReferenceCase:
     columns = [sums.mask, sums.prob, sums.hit, sums.spread, sums.edge, sums.edge_prob, agreement, *labelled]
     disagreement = np.nan if sums.disagreement is None else sums.disagreement
     alone = written_numbers([sums.voxels, sums.size, sums.entropy, disagreement])
-    return ReferenceCase(sums.case, sums.group, f"{alone} {written_numbers(np.stack(columns, 1))}")
+    numbers = f"{alone} {written_numbers(np.stack(columns, 1))}"
+    return ReferenceCase(sums.case, sums.group, numbers, "" if truth is None else written_sparse(truth.joint))
 
 
 def voxel_size(spacing: tuple[float, ...] | None) -> tuple[float, str]:
@@ -207,16 +217,20 @@ def _add(sums: CaseSums, slab: Slab, case: Case, edge: Tensor) -> None:
     sums.spread += (probs * (1 - probs)).sum(1, dtype=torch.float64).cpu().numpy()
     sums.edge += _counts(mask[on_edge], classes)
     sums.edge_prob += _counts(mask[on_edge], classes, own[on_edge])
+    kind = mask * (len(CONFIDENT) + 1) + torch.bucketize(own, own.new_tensor(CONFIDENT))
+    sums.decided += _counts(kind, len(sums.decided))
     sums.entropy += float(torch.special.entr(probs).sum(dtype=torch.float64))
     if labels is not None and sums.truth is not None:
-        _add_truth(sums.truth, probs, mask, labels.to(mask.device))
+        _add_truth(sums.truth, probs, mask, kind, labels.to(mask.device))
 
 
-def _add_truth(sums: TruthSums, probs: Tensor, mask: Tensor, labels: Tensor) -> None:
+def _add_truth(sums: TruthSums, probs: Tensor, mask: Tensor, kind: Tensor, labels: Tensor) -> None:
     known = labels != IGNORED
     if not bool(known.all()):
-        probs, mask, labels = probs[:, known], mask[known], labels[known]
+        probs, mask, kind, labels = probs[:, known], mask[known], kind[known], labels[known]
     classes = len(probs)
+    kinds = sums.joint.shape[1]
+    sums.joint += _counts(labels * kinds + kind, classes * kinds).reshape(classes, kinds)
     edges = torch.from_numpy(THRESHOLDS).to(probs)
     own = probs.gather(0, labels[None])
     above = torch.where(probs > own, probs, torch.zeros((), dtype=probs.dtype, device=probs.device)).sum(0) + own[0]
