@@ -124,7 +124,7 @@ def simulated_losses(rng, groups, middle, classes):
     """Return losses that grow (missed) or fall (outranked, wrong) along the thresholds, harder in some groups."""
     odds = np.log(THRESHOLDS / (1 - THRESHOLDS))
     hard = 2 * middle[:, None] + 1.5 * rng.normal(size=(len(groups), classes))
-    grown = 1 / (1 + np.exp(-(odds + 3 + hard[..., None])))
+    grown = 1 / (1 + np.exp(-9 * (odds + hard[..., None])))
     return np.stack([grown, grown[..., ::-1], grown[..., ::-1]], 2)
 
 

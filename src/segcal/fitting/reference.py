@@ -125,6 +125,12 @@ def packed(calibrator: Calibrator) -> bytes:
 
 def fold_calibrators(reference: Reference, calibrator: Calibrator) -> list[Calibrator]:
     """Return the calibrators of the folds, which are of the same kind as the calibrator."""
+    last = max(case.fold for case in reference.cases)
+    if last >= len(reference.folds) or min(case.fold for case in reference.cases) < ITSELF:
+        raise ArtifactError(
+            f"the reference has a case of fold {last}, but it has calibrators of {len(reference.folds)} folds. Copy "
+            "the folder again, or fit again."
+        )
     return [_unpacked(content, calibrator) for content in reference.folds]
 
 
