@@ -199,19 +199,19 @@ class Judge:
             "uncorrected_dice": float(values[ITSELF]),
         }
 
-    def _mask(self, values: Floats, scales: Floats, number: int) -> "_Found":
+    def _mask(self, values: Floats, scales: Floats, number: int) -> "_DiceVerdict":
         """Judge a mask that is not empty."""
         errors, value = self.dice[number], float(values[ITSELF])
         chance = errors.chance_below(values, scales, self.tau)
         if not errors.supports(self.level):
             needed = draws_needed(self.level)
             why = f"the structure is in {errors.draws} reference draws, {needed} are needed"
-            return _Found(Span(value, math.nan, math.nan), chance, [why], [UNCORRECTED], False)
+            return _DiceVerdict(Span(value, math.nan, math.nan), chance, [why], [UNCORRECTED], False)
         span = errors.span(values, scales, self.level, 0.0, 1.0)
         better = min(max(errors.corrected(values, scales, 0.0, 1.0), span.low), span.high)
         dice = Span(better, span.low, span.high)
         reasons = self._low(values, dice, chance or 0.0, number)
-        return _Found(dice, chance, reasons, self._says_nothing(dice, number), True)
+        return _DiceVerdict(dice, chance, reasons, self._says_nothing(dice, number), True)
 
     def _low(self, values: Floats, dice: Span, chance: float, number: int) -> list[str]:
         if len(self.bad[number].values) == len(self.dice[number].signed):
@@ -235,7 +235,7 @@ class Judge:
             return [f"uninformative interval ({told})"]
         return []
 
-    def _empty(self, one: SumTable, number: int) -> "_Found":
+    def _empty(self, one: SumTable, number: int) -> "_DiceVerdict":
         """Judge an empty mask."""
         own = np.flatnonzero(self.reference.empty[:, number])
         groups, missed = [self.reference.groups[i] for i in own], self.reference.dice[own, number] < self.tau
@@ -248,7 +248,7 @@ class Judge:
         elif weights(groups)[missed].sum() + 1 / (draws + 1) > 1 - self.level + SLACK:
             share = weights(groups)[missed].sum() / weights(groups).sum()
             reasons = [f"empty, and the structure was there in {100 * share:.0f} % of {draws} such reference draws"]
-        return _Found(dice, chance, reasons, [], False)
+        return _DiceVerdict(dice, chance, reasons, [], False)
 
     def _disagreement(self, one: SumTable, number: int) -> list[str]:
         own, others = float(one.agreement[0, number]), self.reference.agreement[:, number]
@@ -259,7 +259,7 @@ class Judge:
         return [f"members disagree (p = {p:.2g})"] if p <= RARE else []
 
 
-class _Found(NamedTuple):
+class _DiceVerdict(NamedTuple):
     """What is found of the Dice of one mask: reasons to review it, and what else should be known."""
 
     dice: Span
