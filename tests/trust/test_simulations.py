@@ -128,27 +128,34 @@ def simulated_losses(rng, groups, middle, classes):
     return np.stack([grown, grown[..., ::-1], grown[..., ::-1]], 2)
 
 
-def test_losses_of_masks_and_label_sets_stay_below_their_bounds_over_groups():
-    rng, share, draws, classes = np.random.default_rng(5), 0.3, 14, 3
-    kinds = ("outer", "rank", "inner")
-    mean, most, at_once = ({kind: [] for kind in kinds} for _ in range(3))
-    for _ in range(1000):
+KINDS = ("outer", "rank", "inner")
+
+
+def largest_and_mean_losses(draws, share, at_once, seed):
+    """Return the losses of new groups by kind: of the structure that loses most, and the mean over structures."""
+    rng, classes = np.random.default_rng(seed), 3
+    found = {kind: [] for kind in KINDS}
+    for _ in range(800):
         groups, middle = drawn(rng, draws, 1.0)
         reference = reference_of(groups, simulated_losses(rng, groups, middle, classes))
         new_groups, new = drawn(rng, 1, 1.0)
         losses = simulated_losses(rng, new_groups, new, classes)
-        for together, kept in ((False, most), (True, at_once)):
-            bounds = bounds_of(reference, share, at_once=together)
-            for k, kind in enumerate(kinds):
-                lost = [lost_at(losses[:, c, k], getattr(each, kind)) for c, each in enumerate(bounds)]
-                kept[kind].append(np.max(lost, 0).mean())  # of the structure that loses most
-                if not together:
-                    mean[kind].append(np.mean(lost))
-    for kind in kinds:
-        assert np.mean(mean[kind]) <= share + 0.015
-        assert np.mean(at_once[kind]) <= share + 0.015
-    assert np.mean(mean["rank"]) > share - 0.1  # not by taking everything
-    assert np.mean(most["rank"]) > share + 0.03  # one by one they do not hold together
+        bounds = bounds_of(reference, share, at_once=at_once)
+        for k, kind in enumerate(KINDS):
+            lost = [lost_at(losses[:, c, k], getattr(each, kind)) for c, each in enumerate(bounds)]
+            found[kind].append((np.max(lost, 0).mean(), np.mean(lost)))
+    return {kind: np.mean(values, 0) for kind, values in found.items()}
+
+
+def test_losses_of_masks_and_label_sets_stay_below_their_bounds_over_groups():
+    found = largest_and_mean_losses(4, 0.26, False, 5)  # four draws: what one more may lose is a fifth
+    assert all(0.1 < mean <= 0.26 + 0.015 for _, mean in found.values())  # nor by taking everything
+
+
+def test_at_once_the_largest_loss_among_structures_is_bounded():
+    together, apart = (largest_and_mean_losses(14, 0.3, at_once, 6) for at_once in (True, False))
+    assert all(most <= 0.3 + 0.015 for most, _ in together.values())
+    assert apart["rank"][0] > 0.3 + 0.03  # one by one they do not hold together
 
 
 def lost_at(losses, threshold):
