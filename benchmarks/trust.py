@@ -17,10 +17,11 @@ from numpy.typing import NDArray
 from segcal.studies.failure_detection import rankings, risk_area, risk_of
 from segcal.trust.atypical import atypical_p, statistics_of
 from segcal.trust.biomarkers import biomarker_errors, link_cases, parse_biomarker, volumes_of
-from segcal.trust.conformal import first_controlled, mean_over_draws, quantile, weights
+from segcal.trust.conformal import SLACK, first_controlled, mean_over_draws, quantile, weights
 from segcal.trust.drift import weigh
-from segcal.trust.estimates import dice_errors, dice_scale, expected_dice, review_limit, volume_scale
+from segcal.trust.estimates import dice_errors, dice_scale, expected_dice, volume_scale
 from segcal.trust.guarantees import MIDDLE
+from segcal.trust.judge import Judge
 from segcal.trust.table import SumTable
 
 Floats = NDArray[np.float64]
@@ -135,7 +136,14 @@ def intervals(tasks: Sequence[Task]) -> None:
 def errors(tasks: Sequence[Task]) -> None:
     """Print how far the expected Dice and the volume are off, without any reference."""
     head(
-        "task", "error of expected Dice: before", "after", "after, and members", "volume bias: mask", "before", "after"
+        "task",
+        "error of expected Dice: before",
+        "after",
+        "after, and members",
+        "the same, corrected by other draws",
+        "volume bias: mask",
+        "before",
+        "after",
     )
     for task in tasks:
         before, after = task.tables["before"], task.tables["after"]
@@ -145,10 +153,25 @@ def errors(tasks: Sequence[Task]) -> None:
             gaps = [np.abs(value - truth)[own, c].mean() for own, c in zip(use, task.classes, strict=True)]
             return float(np.mean(gaps))
 
-        dice = [mean(each, after.dice) for each in (before.expected_dice, after.expected_dice, expected_dice(after))]
+        ways = (before.expected_dice, after.expected_dice, expected_dice(after), corrected_dice(task, after))
+        dice = [mean(each, after.dice) for each in ways]
         sizes = (after.mask, before.prob, after.prob)
         bias = [np.mean([(s - after.truth)[:, c].sum() / after.truth[:, c].sum() for c in task.classes]) for s in sizes]
         row(task.name, *dice, *(f"{100 * each:+.1f} %" for each in bias))
+
+
+def corrected_dice(task: Task, table: SumTable) -> Floats:
+    """Return the expected Dice, each group corrected by the errors of all others."""
+    value, scale = expected_dice(table), dice_scale(table)
+    found = value.copy()
+    for group in set(task.groups):
+        own = np.flatnonzero(task.groups == group)
+        others = table.rows(np.flatnonzero(task.groups != group))
+        for c in task.classes:
+            known = dice_errors(others, c)
+            for i in own[~table.empty[own, c]] if known.draws else ():
+                found[i, c] = known.corrected(value[i, c], scale[i, c], 0.0, 1.0)
+    return found
 
 
 def controlled(task: Task, stage: str, share: float) -> list[float]:
@@ -238,27 +261,32 @@ def detection(tasks: Sequence[Task]) -> None:
 
 
 def reviews(tasks: Sequence[Task], tau: float = 0.7) -> None:
-    """Print how many bad masks pass without a review, and how many masks are reviewed."""
-    head("task", "masks with Dice < 0.7", "of these pass, limit known", "bad and pass, of all, else", "reviewed")
+    """Print how many bad masks pass without a review, how many are reviewed, and verdicts against their own chance."""
+    head("task", f"masks with Dice < {tau:g}", "of these pass, limit known", "bad and pass, of all, else",
+         "empty and wrong, and pass, of all empty", "reviewed", "rows", "verdicts against their chance")  # fmt: skip
     for task in tasks:
-        table, passed, both, seen = task.tables["after"], [], [], []
-        value, scale, there = expected_dice(table), dice_scale(table), ~table.empty
+        table = task.tables["after"]
+        titles = tuple(f"{number}" for number in range(table.mask.shape[1]))
+        passed, both, empty, seen, against = [], [], [], [], 0
         for known, new in task.divisions(repeats=300):
-            reference = table.rows(known)
-            for c in task.classes:
-                own = new[there[new, c]]
-                bad, limit = table.dice[own, c] < tau, review_limit(reference, c, tau, LEVEL)
-                if limit is not None:
-                    flagged = value[own, c] <= limit
-                    passed += (~flagged)[bad].tolist()
-                else:
-                    errors = dice_errors(reference, c)
-                    reach = quantile(np.abs(errors.signed), errors.groups, LEVEL)
-                    flagged = value[own, c] - reach * scale[own, c] < tau
-                    both += (bad & ~flagged).tolist()
-                seen += flagged.tolist()
-        share = float((table.dice < tau)[:, list(task.classes)][there[:, list(task.classes)]].mean())
-        row(task.name, share, *(float(np.mean(each)) if each else "–" for each in (passed, both, seen)))
+            judge = Judge.on(table.rows(known), titles, LEVEL, tau, task.classes[0] == 1)
+            rows = iter(judge.rows([table.rows(new)], ["voxels"] * len(new)))
+            for i, c in ((i, c) for i in new for c in judge.structures):
+                found, bad = next(rows), bool(table.dice[i, c] < tau)
+                through = not found["review"]
+                if table.empty[i, c]:
+                    empty.append(bad and through)
+                elif judge.bad[c].p_value(1.0, LEVEL) is None:
+                    both.append(bad and through)
+                elif bad:
+                    passed.append(through)
+                seen.append(not through)
+                chance = found["dice_below_tau"]
+                against += through and (chance is None or chance > 1 - LEVEL + SLACK)
+        own = ~table.empty[:, list(task.classes)]
+        share = float((table.dice < tau)[:, list(task.classes)][own].mean())
+        shares = (float(np.mean(each)) if each else "–" for each in (passed, both, empty, seen))
+        row(task.name, share, *shares, f"{len(seen):,}", against)
 
 
 def ejection(task: Task) -> None:

@@ -91,7 +91,7 @@ def test_links_are_subjects_and_phases():
 def test_the_interval_is_that_of_labelled_subjects():
     reference, new = table(pairs(12)), table(pairs(1, seed=5), labelled=False)
     found = parse_biomarker("ef", EF, TITLES)
-    (one,) = derive([found], r"(p\d+)_(\d)", reference, new, 0.8)
+    (one,) = derive([found], r"(p\d+)_(\d)", reference, [new], 0.8)
     off = []
     for k in range(12):
         (v1, t1), (v2, t2) = ((2 * r.prob[i, 1], 2 * r.truth[i, 1]) for r in [reference] for i in (2 * k, 2 * k + 1))
@@ -106,7 +106,7 @@ def test_the_interval_is_that_of_labelled_subjects():
 
 def test_subjects_that_lack_a_phase_or_divide_by_nothing_say_so():
     new = table([("p01_1", [0, 5, 5], [0, 0, 0]), ("p02_1", [0, 0, 5], [0, 0, 0]), ("p02_2", [0, 0, 5], [0, 0, 0])])
-    found = derive([parse_biomarker("ef", EF, TITLES)], r"(p\d+)_(\d)", table(pairs(12)), new, 0.8)
+    found = derive([parse_biomarker("ef", EF, TITLES)], r"(p\d+)_(\d)", table(pairs(12)), [new], 0.8)
     assert [(one.subject, one.span, one.why) for one in found] == [
         ("p01", None, "phase 2 is missing"),
         ("p02", None, "it divides by a volume of zero"),
@@ -116,11 +116,11 @@ def test_subjects_that_lack_a_phase_or_divide_by_nothing_say_so():
 def test_too_few_labelled_subjects_and_phases_without_a_link_are_refused():
     found, new = parse_biomarker("ef", EF, TITLES), table(pairs(1))
     with pytest.raises(InputError, match=r"'ef' has 5 labelled subjects with all its phases, but level 0.9 needs 9"):
-        derive([found], r"(p\d+)_(\d)", table(pairs(5)), new, 0.9)
+        derive([found], r"(p\d+)_(\d)", table(pairs(5)), [new], 0.9)
     with pytest.raises(InputError, match="'ef' names a phase, but a link is needed to tell cases of one subject apart"):
-        derive([found], None, table(pairs(12)), new, 0.8)
+        derive([found], None, table(pairs(12)), [new], 0.8)
     with pytest.raises(InputError, match="names no phase, but one, with a link, is needed"):
-        derive([parse_biomarker("v", "{wall}", TITLES)], r"(p\d+)_(\d)", table(pairs(12)), new, 0.8)
+        derive([parse_biomarker("v", "{wall}", TITLES)], r"(p\d+)_(\d)", table(pairs(12)), [new], 0.8)
 
 
 def test_without_phases_each_case_is_a_subject():

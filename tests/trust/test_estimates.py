@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from segcal.trust import estimates
-from segcal.trust.estimates import Errors, dice_errors, expected_dice, review_limit, volume_errors
+from segcal.trust.estimates import Errors, bad_masks, dice_errors, expected_dice, review_limit, volume_errors
 from segcal.trust.sums import CaseSums, TruthSums
 from segcal.trust.table import SumTable
 
@@ -71,6 +71,33 @@ def test_the_limit_lets_few_bad_masks_pass():
         if m > 0 and d < 0.6
     )  # fmt: skip
     rank = int(np.ceil((len(bad) + 1) * 0.8))
-    assert review_limit(table, 0, 0.6, 0.8) == pytest.approx(bad[rank - 1])
-    assert review_limit(table, 0, 0.01, 0.9) is None
+    own = bad_masks(table, 0, 0.6)
+    assert review_limit(own, 0.8) == pytest.approx(bad[rank - 1])
+    for value in (*bad, 0.2, 0.99):
+        assert (own.p_value(value, 0.8) <= 0.2) == (value > bad[rank - 1])
+    assert review_limit(bad_masks(table, 0, 0.01), 0.9) is None
+    assert bad_masks(table, 0, 0.01).p_value(0.5, 0.9) is None
     assert estimates.SMALLEST == 0.02
+
+
+def test_with_folds_each_labelled_case_is_compared_by_its_own_calibrator():
+    signed, folds = np.array([-0.4, 0.1, 0.3, -0.2]), (0, 0, 1, 1)
+    errors = Errors(signed, ("a", "b", "c", "d"), folds)
+    values, scales = [0.5, 0.6, 0.9], [0.2, 0.1, 9.0]  # by the two folds, and by the calibrator itself
+    centres = [values[k] for k in folds]
+    reaches = [abs(r) * scales[k] for r, k in zip(signed, folds, strict=True)]
+    low = sorted(c - r for c, r in zip(centres, reaches, strict=True))
+    high = sorted(c + r for c, r in zip(centres, reaches, strict=True))
+    assert errors.span(values, scales, 0.6, 0.0, 1.0) == pytest.approx(
+        (0.9, low[1], high[2])
+    )  # the 3rd of 4 and 1 more
+    places = [c + s * r for c, s, r in zip(centres, [0.2, 0.2, 0.1, 0.1], signed, strict=True)]
+    assert errors.corrected(values, scales, 0.0, 1.0) == pytest.approx(np.median(places))
+    assert errors.chance_below(values, scales, 0.55) == pytest.approx((sum(p < 0.55 for p in places) + 0.5) / 5)
+
+
+def test_the_correction_is_the_median_over_draws():
+    errors = Errors(np.array([-0.1, -0.1, -0.1, 0.2, 0.4]), ("a", "a", "a", "b", "c"))
+    assert errors.corrected(0.5, 1.0, 0.0, 1.0) == pytest.approx(0.7)  # group a counts once
+    assert errors.corrected(0.95, 1.0, 0.0, 1.0) == 1.0
+    assert Errors(np.array([0.1, 0.3]), ("a", "b")).corrected(0.5, 1.0, 0.0, 1.0) == pytest.approx(0.7)

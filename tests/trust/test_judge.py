@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import segcal
+from segcal.trust.estimates import BadMasks, Errors
 from segcal.trust.judge import Judge
 from segcal.trust.learn import Summer
 from segcal.trust.table import SumTable
@@ -26,7 +27,7 @@ def reasons(judge, one, number=2, **columns):
     changed = replace(one, **{name: one.__dict__[name].copy() for name in columns})
     for name, value in columns.items():
         getattr(changed, name)[0, number] = value
-    (row,) = [row for row in judge.rows(changed, ["cm²"]) if row["structure"] == judge.titles[number]]
+    (row,) = [row for row in judge.rows([changed], ["cm²"]) if row["structure"] == judge.titles[number]]
     return row
 
 
@@ -38,19 +39,37 @@ def test_a_usual_case_passes(judge, one):
     assert row["mask_volume"] == 2 * one.mask[0, 2]
 
 
-def test_an_empty_mask_is_shown_where_masks_are_seldom_empty(judge, one):
+def test_an_empty_mask_is_shown_where_it_is_not_known_to_be_right(judge, one):
     row = reasons(judge, one, mask=0, hit=0)
-    assert row["reason"].startswith("empty, as in 0 % of the reference cases")
+    text = "empty, as in 0 reference draws; 9 are needed to know whether that is right"
+    assert row["reason"].startswith(text)
     assert (row["dice_low"], row["dice_high"], row["dice_below_tau"]) == (0.0, 1.0, None)
-    often = replace(judge, reference=replace(judge.reference, mask=np.zeros_like(judge.reference.mask)))
-    assert "empty" not in reasons(often, one, mask=0, hit=0)["reason"]
+    assert not row["corrected"]
+    known = judge.reference
+    nothing = np.zeros_like(known.mask)
+    missed = replace(judge, reference=replace(known, mask=nothing, counted=nothing, found=nothing))
+    row = reasons(missed, one, mask=0, hit=0)
+    assert row["reason"].startswith("empty, and the structure was there in 100 % of 30 such reference draws")
+    assert row["dice_below_tau"] == pytest.approx(30.5 / 31)
+    absent = replace(missed, reference=replace(missed.reference, truth=nothing))
+    row = reasons(absent, one, mask=0, hit=0)
+    assert "empty" not in row["reason"]
+    assert row["dice_below_tau"] == pytest.approx(0.5 / 31)
 
 
 def test_a_low_expected_dice_is_shown(judge, one):
     row = reasons(judge, one, hit=0.2 * one.mask[0, 2])
+    assert row["reason"].startswith("low expected Dice (below 0.5 with a chance of 98 %)")
+    skewed = Errors(np.repeat([0.0, 0.8], [24, 6]), judge.dice[2].groups)  # a Dice above what was expected, if anything
+    row = reasons(replace(judge, dice=(*judge.dice[:2], skewed)), one, hit=0.6 * one.mask[0, 2])
+    assert row["dice_below_tau"] < 0.1
     assert row["reason"].startswith("low expected Dice (may be below 0.5)")
-    limited = replace(judge, limits=(0.1, 0.1, 0.6))
-    assert reasons(limited, one, hit=0.2 * one.mask[0, 2])["reason"].startswith("low expected Dice (at or below 0.60)")
+    bad = BadMasks(np.linspace(0.5, 0.9, 10), tuple("abcdefghij"))
+    known = replace(judge, bad=(*judge.bad[:2], bad))
+    row = reasons(known, one, hit=0.7 * one.mask[0, 2])
+    above = (bad.values >= row["uncorrected_dice"]).sum()
+    assert 1 <= above < 10
+    assert row["reason"].startswith(f"low expected Dice (as high in {100 * (above + 1) / 11:.0f} % of bad masks)")
 
 
 def test_members_that_disagree_are_shown(judge, one):
@@ -69,7 +88,10 @@ def test_a_structure_with_too_few_labelled_cases_has_no_interval(judge, one):
     few = replace(judge, dice=(*judge.dice[:2], replace(judge.dice[2], signed=np.zeros(4), groups=tuple("abcd"))))
     row = reasons(few, one)
     assert row["reason"].startswith("the structure is in 4 reference draws, 9 are needed")
+    assert "its expected Dice could not be corrected" in row["reason"]
     assert row["dice_low"] is row["dice_high"] is None
+    assert row["expected_dice"] == row["uncorrected_dice"]
+    assert not row["corrected"]
 
 
 def test_levels_and_tau_that_cannot_be_are_refused(fitted):

@@ -118,5 +118,5 @@ def test_what_cannot_be_learned_from_is_refused(make_cases):
 
 def test_an_older_artefact_loads_and_a_newer_reference_is_refused(fitted, tmp_path):
     segcal.save(replace(fitted, reference=msgspec.structs.replace(fitted.reference, version=7)), tmp_path / "new")
-    with pytest.raises(segcal.ArtifactError, match="a reference of version 7, but this segcal reads up to 1"):
+    with pytest.raises(segcal.ArtifactError, match="a reference of version 7, but this segcal reads up to 2"):
         segcal.load(tmp_path / "new")

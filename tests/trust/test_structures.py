@@ -17,7 +17,9 @@ def test_rows_have_the_keys_of_the_specification(fitted, make_cases):
         assert row["dice_low"] <= row["expected_dice"] <= row["dice_high"]
         assert row["unit"] == "cm²"
     assert (found.level, found.source, found.draws) == (0.9, "held out", 30)
-    assert found.promise == "On average over cases like the reference, 90 % of the intervals hold what they bound."
+    assert found.promise == (
+        "On average over cases like the reference, at least 90 % of the intervals hold what they bound."
+    )
     assert {row["structure"] for row in segcal.trust(fitted, make_cases(1, seed=40), background=False).rows} == {
         "outside", "wall", "core"
     }  # fmt: skip

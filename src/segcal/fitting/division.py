@@ -22,6 +22,8 @@ from segcal.fitting.voxels import CaseWork, HeldVoxels, StreamedVoxels, VoxelSou
 FOLD_VOXELS = 1 << 15
 # Voxels of a case that is held out: what is compared on it are settings, on the same voxels, and cases differ by more.
 HELD_VOXELS = 1 << 13
+# Folds that a reference may have: every new case is calibrated once for each.
+MOST_FOLDS = 10
 
 Result = TypeVar("Result")
 
@@ -80,6 +82,25 @@ def divide_folds(cases: Cases, most: int, seed: int = 0) -> list[set[str]]:
     for group in groups:
         min(folds, key=len).update(group)
     return folds
+
+
+def equal_folds(cases: Cases, least: int, seed: int = 0) -> list[set[str]]:
+    """Return the ids of folds that have the same number of groups; the few groups that are left over are in none.
+
+    Of `least` to :data:`MOST_FOLDS` folds, the fewest that leave out the fewest groups; one group a fold if there are
+    no more. Which groups go together depends on the seed alone, and not on their sizes.
+
+    >>> from segcal import ArrayCases
+    >>> cases = ArrayCases([np.zeros((2, 3), "float32")] * 14, groups=list("aabcdefghijklm"))
+    >>> len(equal_folds(cases, 5)), sum(map(len, equal_folds(cases, 5))) >= 12
+    (6, True)
+    """
+    groups = _shuffled(cases, seed)
+    least = min(least, len(groups))
+    most = max(least, min(MOST_FOLDS, len(groups)))
+    folds = max(range(least, most + 1), key=lambda number: (len(groups) // number * number, -number))
+    size = len(groups) // folds
+    return [{name for group in groups[k * size : (k + 1) * size] for name in group} for k in range(folds)]
 
 
 def count_folds(cases: Cases, validation: VoxelSource | None, most: int) -> int:

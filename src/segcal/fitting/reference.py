@@ -5,18 +5,25 @@ stand in texts, separated by spaces, because a list of them would take a line ea
 it; here is only its form.
 """
 
+import copy
 import hashlib
 from typing import Literal
 
 import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from safetensors import SafetensorError
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save as save_tensors
 
 from segcal.calibrators import registry_entry
 from segcal.calibrators.base import Calibrator
 from segcal.errors import ArtifactError
 
-VERSION = 1
+# 1 had no calibrators of folds.
+VERSION = 2
+# Where a case was judged by the calibrator itself, and not by that of a fold.
+ITSELF = -1
 # Numbers of a case, and numbers of a case for each class, in the order in which they are written.
 OF_CASE = ("voxels", "size", "entropy", "disagreement")
 OF_CLASS = (
@@ -29,16 +36,18 @@ VALIDATION: Source = "validation"
 OUT_OF_FOLD: Source = "out of fold"
 
 
-class ReferenceCase(msgspec.Struct, frozen=True):
+class ReferenceCase(msgspec.Struct, frozen=True, omit_defaults=True):
     """One labelled case: its name, its group, :data:`OF_CASE`, and :data:`OF_CLASS` of one class after the other.
 
     `joint` counts voxels by label and by kind of decision, where that is not zero; "" in what 0.1 wrote.
+    `fold` is the place of the calibrator of :attr:`Reference.folds` whose numbers these are.
     """
 
     id: str
     group: str
     numbers: str
     joint: str = ""
+    fold: int = ITSELF
 
 
 class LossCurves(msgspec.Struct, frozen=True):
@@ -58,7 +67,7 @@ class LossCurves(msgspec.Struct, frozen=True):
     wrong: str
 
 
-class Reference(msgspec.Struct, frozen=True):
+class Reference(msgspec.Struct, frozen=True, omit_defaults=True):
     """All cases, and what they belong to.
 
     Attributes:
@@ -69,6 +78,8 @@ class Reference(msgspec.Struct, frozen=True):
         unit: of volumes.
         cases: one per case.
         curves: one per class.
+        folds: the parameters of the calibrators that judged the cases of each fold, as safetensors.
+        chosen: whether the kind or the strengths of these were chosen on the cases of the reference.
     """
 
     version: int
@@ -78,6 +89,8 @@ class Reference(msgspec.Struct, frozen=True):
     unit: str
     cases: tuple[ReferenceCase, ...]
     curves: tuple[LossCurves, ...]
+    folds: tuple[bytes, ...] = ()
+    chosen: bool = False
 
 
 def written_numbers(values: ArrayLike) -> str:
@@ -129,3 +142,38 @@ def calibrator_digest(calibrator: Calibrator) -> str:
     for name, value in sorted(calibrator.state_dict().items()):
         digest.update(name.encode() + value.detach().cpu().numpy().tobytes())
     return digest.hexdigest()
+
+
+def packed(calibrator: Calibrator) -> bytes:
+    """Return the parameters of a calibrator as safetensors."""
+    return save_tensors({key: value.detach().cpu().contiguous() for key, value in calibrator.state_dict().items()})
+
+
+def fold_calibrators(reference: Reference, calibrator: Calibrator) -> list[Calibrator]:
+    """Return the calibrators of the folds, which are of the same kind as the calibrator."""
+    last = max(case.fold for case in reference.cases)
+    if last >= len(reference.folds) or min(case.fold for case in reference.cases) < ITSELF:
+        raise ArtifactError(
+            f"the reference has a case of fold {last}, but it has calibrators of {len(reference.folds)} folds. Copy "
+            "the folder again, or fit again."
+        )
+    return [_unpacked(content, calibrator) for content in reference.folds]
+
+
+def _unpacked(content: bytes, like: Calibrator) -> Calibrator:
+    fresh = copy.deepcopy(like)
+    try:
+        tensors = load_tensors(content)
+        wanted, found = (
+            {key: (value.dtype, tuple(value.shape)) for key, value in each.items()}
+            for each in (fresh.state_dict(), tensors)
+        )
+        if wanted != found or not all(bool(value.isfinite().all()) for value in tensors.values()):
+            raise ValueError(f"holds {found}, but {wanted} is needed")
+    except (SafetensorError, ValueError) as error:
+        raise ArtifactError(
+            f"the reference has a calibrator of a fold that cannot be read ({error}), but it must be as segcal wrote "
+            "it. Copy the folder again, or fit again."
+        ) from None
+    fresh.load_state_dict(tensors)
+    return fresh

@@ -21,6 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 from segcal.errors import InputError
+from segcal.fitting.reference import ITSELF
 from segcal.trust.conformal import draws_needed
 from segcal.trust.estimates import Errors, Span, volume, volume_scale
 from segcal.trust.table import SumTable
@@ -176,10 +177,19 @@ class Derived(NamedTuple):
 
 
 def derive(
-    biomarkers: Sequence[Biomarker], link: str | None, reference: SumTable, new: SumTable, level: float
+    biomarkers: Sequence[Biomarker],
+    link: str | None,
+    reference: SumTable,
+    new: Sequence[SumTable],
+    level: float,
+    folds: Sequence[int] = (),
 ) -> list[Derived]:
-    """Return every biomarker of every subject among new cases, with intervals from the labelled ones."""
-    subjects = link_cases(new.ids, link)
+    """Return every biomarker of every subject among new cases, with intervals from the labelled ones.
+
+    `new` are the new cases by each calibrator that judged labelled ones, and by the calibrator itself last; `folds`
+    says which judged which, as :class:`segcal.trust.estimates.Errors` has it.
+    """
+    subjects = link_cases(new[ITSELF].ids, link)
     labelled = link_cases(reference.ids, link)
     found = []
     for biomarker in biomarkers:
@@ -189,7 +199,7 @@ def derive(
                 f"biomarker {biomarker.name!r} names {told}, but {needed} is needed to tell cases of one subject "
                 r"apart. Pass link='(patient\d+)_frame(\d+)', and phases as in {left ventricle@1}."
             )
-        errors = biomarker_errors(biomarker, labelled, reference)
+        errors = biomarker_errors(biomarker, labelled, reference, folds)
         if not errors.supports(level):
             raise InputError(
                 f"biomarker {biomarker.name!r} has {errors.draws} labelled subjects with all its phases, but level "
@@ -200,9 +210,14 @@ def derive(
     return found
 
 
-def biomarker_errors(biomarker: Biomarker, subjects: Mapping[str, Mapping[str, int]], table: SumTable) -> Errors:
-    """Return how far a biomarker was off in labelled subjects."""
-    signed, groups = [], []
+def biomarker_errors(
+    biomarker: Biomarker, subjects: Mapping[str, Mapping[str, int]], table: SumTable, folds: Sequence[int] = ()
+) -> Errors:
+    """Return how far a biomarker was off in labelled subjects.
+
+    A subject whose phases are in two folds (they were no group) is compared with the calibrator itself.
+    """
+    signed, groups, judges = [], [], []
     for phases in subjects.values():
         values = volumes_of(biomarker, phases, table)
         if values is not None:
@@ -211,7 +226,9 @@ def biomarker_errors(biomarker: Biomarker, subjects: Mapping[str, Mapping[str, i
             if math.isfinite(off):
                 signed.append(off)
                 groups.append(table.groups[next(iter(phases.values()))])
-    return Errors(np.array(signed), tuple(groups))
+                own = {folds[place] for place in phases.values()} if folds else {ITSELF}
+                judges.append(own.pop() if len(own) == 1 else ITSELF)
+    return Errors(np.array(signed), tuple(groups), tuple(judges))
 
 
 class TermValues(NamedTuple):
@@ -233,15 +250,22 @@ def volumes_of(biomarker: Biomarker, phases: Mapping[str, int], table: SumTable)
 
 
 def _derived(
-    biomarker: Biomarker, subject: str, phases: Mapping[str, int], table: SumTable, errors: Errors, level: float
+    biomarker: Biomarker,
+    subject: str,
+    phases: Mapping[str, int],
+    tables: Sequence[SumTable],
+    errors: Errors,
+    level: float,
 ) -> Derived:
-    values = volumes_of(biomarker, phases, table)
-    if values is None:
+    every = [volumes_of(biomarker, phases, table) for table in tables]
+    if every[ITSELF] is None:
         lacking = next(term.phase for term in biomarker.terms if term.phase not in phases)
         return Derived(subject, biomarker.name, None, None, f"phase {lacking} is missing")
-    value, scale = biomarker.value(values.volumes), biomarker.scale(values.volumes, values.scales)
-    hard = biomarker.value(values.masks)
-    if not (math.isfinite(value) and math.isfinite(scale)):
+    known = [each for each in every if each is not None]
+    values = [biomarker.value(each.volumes) for each in known]
+    scales = [biomarker.scale(each.volumes, each.scales) for each in known]
+    hard = biomarker.value(known[ITSELF].masks)
+    if not np.isfinite([values, scales]).all():
         return Derived(subject, biomarker.name, None, None, "it divides by a volume of zero")
-    span = errors.span(value, scale, level, -math.inf)
+    span = errors.span(values, scales, level, -math.inf)
     return Derived(subject, biomarker.name, span, hard if math.isfinite(hard) else None, "")

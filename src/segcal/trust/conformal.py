@@ -1,18 +1,39 @@
-r"""Conformal inference over cases: what earlier draws say of the next one, whatever their distribution.
+r"""Conformal inference over draws: what earlier draws say of the next one, whatever their distribution.
 
 A draw is a group (patient, site, video), or a case that belongs to none. Of K earlier draws and a new one that are
 exchangeable, each is the odd one with the same chance :math:`1 / (K + 1)`; a draw of several cases shares its chance
 among them (Lee, Barber and Willett, 2023, "hierarchical conformal prediction"; with one case a draw this is split
-conformal prediction). So with the weights :math:`w_i = 1 / ((K + 1) n_{g(i)})` of case i in a group of n cases:
+conformal prediction). So with the weights :math:`w_i = 1 / ((K + 1) n_{g(i)})` of case i in a group of n cases, for a
+case that is drawn at random from a new group:
 
-- the new score is at most the smallest s with :math:`\sum_i w_i [s_i \le s] \ge L`, with probability at least L
+- its score is at most the smallest s with :math:`\sum_i w_i [s_i \le s] \ge L`, with probability at least L
   (:func:`quantile`); with one case a draw it is the :math:`\lceil (K + 1) L \rceil`-th smallest;
 - :math:`p = \sum_i w_i [s_i \ge s] + 1 / (K + 1)` is at most a with probability at most a (:func:`p_value`);
 - for losses in [0, 1] that do not grow along a grid, the first place of the grid with
-  :math:`\frac{K}{K + 1} \bar\ell + \frac{1}{K + 1} \le a` has an expected loss of at most a (:func:`first_controlled`;
-  Angelopoulos et al., 2024, "conformal risk control"; the mean is over groups of the mean over their cases).
+  :math:`\frac{K}{K + 1} \bar\ell + \frac{1}{K + 1} \le a` has an expected loss of at most a
+  (:func:`first_controlled`; Angelopoulos et al., 2024, "conformal risk control"; the mean is over groups of the mean
+  over their cases).
 
-All three are averages over draws of earlier and new cases, not promises for one case.
+All three are averages over draws of earlier and new groups in which every group counts the same, whatever its number of
+cases: the mean over groups of the share of their cases. They are no promises for one case, one reference, or the share
+of all cases together, which is another number where large groups are harder than small ones.
+
+**Scores of calibrators that were fitted without the group** (CV+; Barber et al., 2021). K groups are divided into folds
+of m, and scores of a fold are those of the calibrator that was fitted to the other folds; the new case has one score
+for each of these calibrators, and is compared with the scores of a fold by that fold's calibrator. Add m groups, the
+new one among them, as one more fold. For cases i, j of two folds let :math:`A_{ij} = 1` if i has the larger score by
+the calibrator that was fitted without both folds; i is *odd* if what it exceeds has a weight of at least
+:math:`L (P - P_k + 1)`, where P groups in all and :math:`P_k` in its own fold k have such a case (a mask of the
+structure, say). With the weight :math:`s_k \le P_k` of odd cases in fold k, s of all, and
+:math:`A_{ij} + A_{ji} \le 1`,
+
+.. math:: \sum_k s_k L (P - P_k + 1) \le \sum_{i\,odd} \sum_j w_i w_j A_{ij} \le
+          \sum_k s_k \Big(P - P_k - \frac{s - s_k}{2}\Big),
+
+so that with a = 1 - L and weights that sum to 1 in a group :math:`s / P \le 2 a + ((1 - 2 a) m - 2 (1 - a)) / P`. All
+groups are exchangeable, so this bounds the chance that the new case is odd, as it is where a CV+ interval misses
+(:func:`proved_level`). It needs folds of equal size, drawn regardless of the data, and fits that treat all groups
+alike: where the kind or the strength of the calibrator was chosen on the same cases there is no such proof.
 """
 
 import math
@@ -34,6 +55,17 @@ def draws_needed(level: float) -> int:
     (9, 19, 1)
     """
     return math.ceil(1 / (1 - level) - 1 - SLACK)
+
+
+def proved_level(level: float, draws: int, size: int) -> float:
+    """Return the coverage that is proved for CV+ at a level, with folds of `size` of so many draws.
+
+    >>> proved_level(0.9, 20, 2), round(proved_level(0.9, 20, 4), 3)
+    (0.8, 0.733)
+    """
+    share = 1 - level
+    excess = max(0.0, (1 - 2 * share) * size - 2 * level) / (draws + 1)
+    return round(max(0.0, 1 - 2 * share - excess), 12)
 
 
 def count_draws(groups: Sequence[str]) -> int:

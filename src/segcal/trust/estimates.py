@@ -11,17 +11,24 @@ fitted, so the promise is exact whatever e and s are; good ones make it narrow:
 - Volume: :math:`e = \sum p` and :math:`s = \sqrt{1 + \sum p (1 - p)}`, the spread of independent voxels; how much wider
   their dependence makes it is what the quantile measures. It does not go below 0.
 
-The chance of a Dice below tau is the share of labelled cases that would put it there, :math:`e + s (t_i - e_i) / s_i <
-\tau`, half a draw added for what was not seen.
+Where labelled cases were judged by calibrators of folds, e and s of the new case are those by the calibrator of the
+fold of i, and the interval is that of CV+ (:mod:`segcal.trust.conformal`): from the largest number that enough of
+:math:`e_{k(i)} - r_i s_{k(i)}` reach to the smallest that enough of :math:`e_{k(i)} + r_i s_{k(i)}` do not exceed.
+
+Labelled cases also put what is estimated at :math:`e + s (t_i - e_i) / s_i`, each with its weight. The median of these
+is the corrected estimate: e without the error that it usually has. Their share below tau is the chance of a Dice below
+tau, half a draw added for what was not seen. The interval stays that of e, which the correction has no part in.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from segcal.trust.conformal import count_draws, draws_needed, quantile, weights
+from segcal.fitting.reference import ITSELF
+from segcal.trust.conformal import SLACK, count_draws, draws_needed, mean_over_draws, quantile, weights
 from segcal.trust.table import Floats, SumTable
 
 SMALLEST = 0.02
@@ -37,10 +44,16 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True)
 class Errors:
-    """How far estimates of one kind were off: signed, in units of their scales, one per labelled case."""
+    """How far estimates of one kind were off: signed, in units of their scales, one per labelled case.
+
+    `folds` are the places of the calibrators that judged the cases, as :attr:`ReferenceCase.fold` has them; none where
+    all were judged by the calibrator itself. Methods take an estimate and its scale by each of these calibrators, that
+    by the calibrator itself last.
+    """
 
     signed: Floats
     groups: tuple[str, ...]
+    folds: tuple[int, ...] = ()
 
     @property
     def draws(self) -> int:
@@ -51,17 +64,63 @@ class Errors:
         """Return whether there are enough draws for a level."""
         return self.draws >= draws_needed(level)
 
-    def span(self, value: float, scale: float, level: float, least: float, most: float = np.inf) -> Span:
+    def span(self, value: ArrayLike, scale: ArrayLike, level: float, least: float, most: float = np.inf) -> Span:
         """Return the interval of an estimate, cut where no value can be."""
-        reach = quantile(np.abs(self.signed), self.groups, level) * scale
-        return Span(value, max(value - reach, least), min(value + reach, most))
+        middle, reach = self._own(value), np.abs(self.signed) * self._own(scale)
+        low, high = -quantile(reach - middle, self.groups, level), quantile(reach + middle, self.groups, level)
+        return Span(float(np.atleast_1d(value)[ITSELF]), max(low, least), min(high, most))
 
-    def chance_below(self, value: float, scale: float, limit: float) -> float | None:
+    def corrected(self, value: ArrayLike, scale: ArrayLike, least: float, most: float) -> float:
+        """Return an estimate without the error that it usually has: the median of where labelled cases put it."""
+        places = np.clip(self._places(value, scale), least, most)
+        order, own = np.argsort(places, kind="stable"), weights(self.groups)
+        reached = np.cumsum(own[order]) / own.sum()
+        ends = (np.searchsorted(reached, 0.5 + sign * SLACK) for sign in (-1, 1))
+        return float(np.mean([places[order][place] for place in ends]))
+
+    def chance_below(self, value: ArrayLike, scale: ArrayLike, limit: float) -> float | None:
         """Return how often what is estimated lies below a limit; None without labelled cases."""
         if not self.draws:
             return None
-        below = weights(self.groups)[value + scale * self.signed < limit].sum()
-        return float(below + 0.5 / (self.draws + 1))
+        return chance_of(self._places(value, scale) < limit, self.groups)
+
+    def _places(self, value: ArrayLike, scale: ArrayLike) -> Floats:
+        places: Floats = self._own(value) + self._own(scale) * self.signed
+        return places
+
+    def _own(self, values: ArrayLike) -> Floats:
+        return _judged(values, self.folds, len(self.signed))
+
+
+@dataclass(frozen=True)
+class BadMasks:
+    """The expected Dice of labelled masks that were bad."""
+
+    values: Floats
+    groups: tuple[str, ...]
+    folds: tuple[int, ...] = ()
+
+    def p_value(self, value: ArrayLike, level: float) -> float | None:
+        """Return how often a bad mask has an expected Dice this high; None with too few draws for a level.
+
+        Masks that pass only if this is at most 1 - level let at most 1 - level of bad masks pass, on average over
+        draws.
+        """
+        if count_draws(self.groups) < draws_needed(level):
+            return None
+        above = self.values >= _judged(value, self.folds, len(self.values))
+        return float(weights(self.groups)[above].sum() + 1 / (count_draws(self.groups) + 1))
+
+
+def _judged(values: ArrayLike, folds: Sequence[int], count: int) -> Floats:
+    """Return a number of the new case for each labelled case: that by the calibrator that judged it."""
+    every = np.atleast_1d(np.asarray(values, np.float64))
+    return every[list(folds) or [ITSELF] * count]
+
+
+def chance_of(found: NDArray[np.bool_], groups: Sequence[str]) -> float:
+    """Return how often something was found, by draws, half a draw added for what was not seen."""
+    return float(weights(groups)[found].sum() + 0.5 / (count_draws(groups) + 1))
 
 
 def expected_dice(table: SumTable) -> Floats:
@@ -85,27 +144,38 @@ def volume_scale(table: SumTable) -> Floats:
     return np.sqrt(1 + table.spread)
 
 
-def dice_errors(table: SumTable, number: int) -> Errors:
+def dice_errors(table: SumTable, number: int, folds: Sequence[int] = ()) -> Errors:
     """Return how far the expected Dice of a class was off in labelled cases with a mask of it."""
     own = np.flatnonzero(~table.empty[:, number])
     off = (table.dice - expected_dice(table)) / dice_scale(table)
-    return Errors(off[own, number], tuple(table.groups[i] for i in own))
+    return Errors(off[own, number], *_named(table, own, folds))
 
 
-def volume_errors(table: SumTable, number: int) -> Errors:
+def structure_dice(table: SumTable, number: int, level: float) -> Span:
+    """Return the Dice of a class, with its interval, for who knows the labelled cases and nothing of the new one."""
+    own = np.flatnonzero(~table.empty[:, number])
+    truth, groups = table.dice[own, number], [table.groups[i] for i in own]
+    middle = float(mean_over_draws(truth, groups)) if groups else 0.5
+    reach = quantile(np.abs(truth - middle), groups, level)
+    return Span(middle, max(middle - reach, 0.0), min(middle + reach, 1.0))
+
+
+def volume_errors(table: SumTable, number: int, folds: Sequence[int] = ()) -> Errors:
     """Return how far the expected volume of a class was off in labelled cases."""
     off = (table.truth - volume(table)) / volume_scale(table)
-    return Errors(off[:, number], table.groups)
+    return Errors(off[:, number], table.groups, tuple(folds))
 
 
-def review_limit(table: SumTable, number: int, tau: float, level: float) -> float | None:
-    """Return the expected Dice at or below which masks are reviewed, so that few bad ones pass.
+def bad_masks(table: SumTable, number: int, tau: float, folds: Sequence[int] = ()) -> BadMasks:
+    """Return the labelled masks of a class whose Dice was below tau; an empty one is not among them."""
+    bad = np.flatnonzero(~table.empty[:, number] & (table.dice[:, number] < tau))
+    return BadMasks(expected_dice(table)[bad, number], *_named(table, bad, folds))
 
-    Of masks with a Dice below tau at most 1 - level have a higher expected Dice, on average over draws. None where the
-    labelled cases have too few such masks to know.
-    """
-    bad: NDArray[np.intp] = np.flatnonzero(~table.empty[:, number] & (table.dice[:, number] < tau))
-    groups = [table.groups[i] for i in bad]
-    if count_draws(groups) < draws_needed(level):
-        return None
-    return quantile(expected_dice(table)[bad, number], groups, level)
+
+def review_limit(bad: BadMasks, level: float) -> float | None:
+    """Return the expected Dice at or below which masks are reviewed, so that few bad ones pass; None where unknown."""
+    return quantile(bad.values, bad.groups, level) if count_draws(bad.groups) >= draws_needed(level) else None
+
+
+def _named(table: SumTable, own: NDArray[np.intp], folds: Sequence[int]) -> tuple[tuple[str, ...], tuple[int, ...]]:
+    return tuple(table.groups[i] for i in own), tuple(folds[i] for i in own) if folds else ()

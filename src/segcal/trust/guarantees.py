@@ -1,21 +1,23 @@
-r"""Masks and label sets whose errors are bounded on average over cases, by conformal risk control.
+r"""Masks and label sets whose errors are bounded on average over draws, by conformal risk control.
 
 For a structure with calibrated probability p and a share a, thresholds are taken from the mean losses of labelled cases
 (:class:`segcal.fitting.reference.LossCurves`), the widest choice first
 (:func:`segcal.trust.conformal.first_controlled`):
 
-- *outer mask* :math:`\{p \ge t\}`, with the mask itself: misses at most a of the structure, on average over cases
+- *outer mask* :math:`\{p \ge t\}`, with the mask itself: misses at most a of the structure, on average over draws
   that have it. t is the largest that does, at most 0.5.
-- *inner mask* :math:`\{p \ge t\}`: at most a of it is something else, on average over cases; an empty one has no
+- *inner mask* :math:`\{p \ge t\}`: at most a of it is something else, on average over draws; an empty one has no
   error. The loss is made monotone by the largest of all higher thresholds. t is the smallest that does, at least 0.5,
   so that an inner mask is part of the mask.
 - *label set* of a voxel: the classes of whose outer mask it is part (LAC), or the classes :math:`c` with
   :math:`\sum_{k: p_k > p_c} p_k + p_c \le q_c` (APS); with the class that was decided. Of the voxels of a class at
-  most a have a set without it, on average over cases that have the class: every class has its own threshold, so that
+  most a have a set without it, on average over draws that have the class: every class has its own threshold, so that
   a rare one is not paid for by the others.
 
-A draw is a case (or a group): voxels of one case are not independent, and nothing is promised for a single case. With
-`at_once` each of m structures gets the share a / m, and then all bounds hold together.
+A draw is a group, or a case that belongs to none: its loss is the mean over its cases, every group counts the same, and
+nothing is promised for a single case. With `at_once` each of m structures gets the share a / m: the largest loss among
+them is then at most a on average, for each kind of mask by itself. All of this is proved for a reference that had no
+part in the fit. Of one that had, by folds or as validation cases, it holds about so, and nothing is proved.
 """
 
 from collections.abc import Sequence
@@ -67,7 +69,7 @@ def bounds_of(reference: Reference, share: float, classes: Sequence[int] = (), a
         reference: of a fitted calibrator.
         share: the bound a of each loss.
         classes: those that are asked for, all if none are named; of the others no bound is computed.
-        at_once: let the bounds of all of them hold together.
+        at_once: bound the largest loss among all of them.
     """
     wanted = set(classes or range(len(reference.curves)))
     share = share / len(wanted) if at_once else share

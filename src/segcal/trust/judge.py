@@ -1,40 +1,59 @@
 """Reference cases, made ready to judge new ones; and the reasons for which a structure should be looked at.
 
-Their order: nothing is known of the structure; the mask is empty though it seldom is; the expected Dice is too low; the
-case is unlike the labelled ones; the members disagree more than they do on those. Which expected Dice is too low
-follows from the labelled cases: where they have enough bad masks, the limit that lets at most 1 - level of such masks
-pass (:func:`segcal.trust.estimates.review_limit`); else a mask passes if its interval ends above tau, so that at most
-1 - level of all masks are bad and pass.
+A mask passes only if all of these hold; what does not hold is a reason, and they stand in this order:
+
+- enough labelled draws have a mask of the structure, and not all of those masks were bad (a Dice below tau);
+- the chance of a bad mask that the row itself states is at most 1 - level;
+- where enough labelled masks were bad, at most 1 - level of those have an expected Dice this high: so at most 1 - level
+  of bad masks pass (:class:`segcal.trust.estimates.BadMasks`). Else the interval ends above tau, so that at most
+  1 - level of all masks are bad and pass;
+- the case is not unlike the labelled ones, and the members disagree no more than on those.
+
+An empty mask is right or wrong as a whole. It passes only if labelled draws with an empty mask of the structure show
+that it seldom is wrong: with K of them, in a share m of which the structure was there, :math:`(K m + 1) / (K + 1)` must
+be at most 1 - level. By conformal risk control at most 1 - level of empty masks then pass although the structure is
+there, on average over draws that have one.
+
+What is no reason for a review, but should be known, stands behind the reasons: an interval that says nothing.
 """
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
 from segcal.errors import InputError
 from segcal.fitting.certificate import Fitted
-from segcal.fitting.reference import Reference
+from segcal.fitting.reference import ITSELF, Reference
 from segcal.names import class_titles
 from segcal.trust.atypical import rarity, statistics_of
-from segcal.trust.conformal import check_level, count_draws, draws_needed, p_value
+from segcal.trust.conformal import SLACK, check_level, count_draws, draws_needed, p_value, weights
 from segcal.trust.estimates import (
+    BadMasks,
     Errors,
+    Span,
+    bad_masks,
+    chance_of,
     dice_errors,
     dice_scale,
     expected_dice,
     review_limit,
+    structure_dice,
     volume,
     volume_errors,
     volume_scale,
 )
 from segcal.trust.guarantees import Bounds, bounds_of
 from segcal.trust.result import BoundRow, TrustRow
-from segcal.trust.table import SumTable
+from segcal.trust.table import Floats, SumTable
 
 # A case or a disagreement that is rarer than this among labelled cases is worth a look.
 RARE = 0.05
+# An interval of a Dice that is wider than this says nothing.
+WIDE = 0.9
+UNCORRECTED = "its expected Dice could not be corrected"
 
 
 @dataclass(frozen=True)
@@ -49,8 +68,10 @@ class Judge:
         tau: the Dice below which a mask is bad.
         dice: how far the expected Dice of each class was off.
         volume: the same of its volume.
-        limits: the expected Dice of each class at or below which it is reviewed; None where that is not known.
+        bad: the expected Dice of the masks of each class that were bad.
+        alone: the interval of the Dice of each class for who knows nothing of the case.
         bounds: the thresholds of each class.
+        folds: which calibrator judged each case of the reference; none where all were judged by the calibrator itself.
     """
 
     reference: SumTable
@@ -60,8 +81,10 @@ class Judge:
     tau: float
     dice: tuple[Errors, ...]
     volume: tuple[Errors, ...]
-    limits: tuple[float | None, ...]
-    bounds: tuple[Bounds, ...]
+    bad: tuple[BadMasks, ...]
+    alone: tuple[Span, ...]
+    bounds: tuple[Bounds, ...] = ()
+    folds: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, fitted: Fitted, reference: Reference, level: float, tau: float, background: bool) -> "Judge":
@@ -76,18 +99,34 @@ class Judge:
                 f"level is {level:g}, but the reference has {draws} draws (cases, or groups of cases) and {needed} are "
                 f"needed. Use {possible} or less, or learn from more cases."
             )
-        table = SumTable.read(reference)
-        numbers = range(len(reference.curves))
+        titles = class_titles(fitted.class_names, len(reference.curves))
+        folds = tuple(each.fold for each in reference.cases) if reference.folds else ()
+        found = cls.on(SumTable.read(reference), titles, level, tau, background, folds)
+        return replace(found, bounds=tuple(bounds_of(reference, 1 - level)))
+
+    @classmethod
+    def on(
+        cls,
+        table: SumTable,
+        titles: tuple[str, ...],
+        level: float,
+        tau: float,
+        background: bool = True,
+        folds: tuple[int, ...] = (),
+    ) -> "Judge":
+        """Return the judge of a table of labelled cases, without bounds of masks."""
+        numbers = range(len(titles))
         return cls(
             reference=table,
-            titles=class_titles(fitted.class_names, len(numbers)),
+            titles=titles,
             structures=tuple(numbers)[1 if background else 0 :],
             level=level,
             tau=tau,
-            dice=tuple(dice_errors(table, number) for number in numbers),
-            volume=tuple(volume_errors(table, number) for number in numbers),
-            limits=tuple(review_limit(table, number, tau, level) for number in numbers),
-            bounds=tuple(bounds_of(reference, 1 - level)),
+            dice=tuple(dice_errors(table, number, folds) for number in numbers),
+            volume=tuple(volume_errors(table, number, folds) for number in numbers),
+            bad=tuple(bad_masks(table, number, tau, folds) for number in numbers),
+            alone=tuple(structure_dice(table, number, level) for number in numbers),
+            folds=folds,
         )
 
     @property
@@ -95,14 +134,21 @@ class Judge:
         """How many draws the reference has."""
         return count_draws(self.reference.groups)
 
-    def rows(self, table: SumTable, units: Sequence[str]) -> list[TrustRow]:
-        """Return one row per case and structure."""
+    @property
+    def fewest(self) -> int:
+        """The fewest draws that any interval rests on."""
+        found = [self.dice[number].draws for number in self.structures if self.dice[number].supports(self.level)]
+        return min([self.draws, *found])
+
+    def rows(self, tables: Sequence[SumTable], units: Sequence[str]) -> list[TrustRow]:
+        """Return one row per case and structure, from the cases by each calibrator of `folds` and by itself last."""
+        table = tables[ITSELF]
         labelled, new = (statistics_of(each, self.titles, together=False).rows for each in (self.reference, table))
         found = []
         for place, unit in enumerate(units):
-            one = table.rows([place])
+            every = [each.rows([place]) for each in tables]
             odd = rarity(labelled, self.reference.groups, new[place])
-            found += [self._row(one, number, unit, odd) for number in self.structures]
+            found += [self._row(every, number, unit, odd) for number in self.structures]
         return found
 
     def bound_rows(self) -> list[BoundRow]:
@@ -112,30 +158,31 @@ class Judge:
                 "structure": self.titles[number],
                 "outer_threshold": self.bounds[number].outer,
                 "inner_threshold": self.bounds[number].inner,
-                "reviewed_at_most": self.limits[number],
+                "reviewed_at_most": review_limit(self.bad[number], self.level),
                 "reference_draws": self.dice[number].draws,
             }
             for number in self.structures
         ]
 
-    def _row(self, one: SumTable, number: int, unit: str, odd: float) -> TrustRow:
-        empty, size = bool(one.empty[0, number]), float(one.size[0])
-        value, scale = (float(each[0, number]) for each in (expected_dice(one), dice_scale(one)))
-        errors = self.dice[number]
-        dice = errors.span(value, scale, self.level, 0.0, 1.0)
-        known = empty or errors.supports(self.level)
-        low, high = (0.0, 1.0) if empty else (dice.low, dice.high)
-        chance = None if empty else errors.chance_below(value, scale, self.tau)
-        spread = float(volume_scale(one)[0, number])
-        size_span = self.volume[number].span(float(volume(one)[0, number]), spread, self.level, 0.0, one.voxels[0])
-        reasons = self._reasons(one, number, value, low if known else None, high if known else None, odd)
+    def _row(self, every: Sequence[SumTable], number: int, unit: str, odd: float) -> TrustRow:
+        one, size = every[ITSELF], float(every[ITSELF].size[0])
+        values, scales, sizes, spreads = (
+            np.array([each(table)[0, number] for table in every])
+            for each in (expected_dice, dice_scale, volume, volume_scale)
+        )
+        found = self._empty(one, number) if one.empty[0, number] else self._mask(values, scales, number)
+        size_span = self.volume[number].span(sizes, spreads, self.level, 0.0, one.voxels[0])
+        reasons = found.reasons
+        reasons += [f"unlike the reference cases (p = {odd:.2g})"] if odd <= RARE else []
+        reasons += self._disagreement(one, number)
+        value = found.dice.value
         return {
             "case": one.ids[0],
             "structure": self.titles[number],
             "expected_dice": value,
-            "dice_low": low if known else None,
-            "dice_high": high if known else None,
-            "dice_below_tau": chance,
+            "dice_low": _defined(found.dice.low),
+            "dice_high": _defined(found.dice.high),
+            "dice_below_tau": found.chance,
             "expected_iou": value / (2 - value),
             "expected_precision": _defined(one.precision[0, number]),
             "expected_recall": _defined(one.recall[0, number]),
@@ -147,30 +194,61 @@ class Judge:
             "agreement": _defined(one.agreement[0, number]),
             "atypical_p": odd,
             "review": bool(reasons),
-            "reason": "; ".join(reasons),
+            "reason": "; ".join([*reasons, *found.notes]),
+            "corrected": found.corrected,
+            "uncorrected_dice": float(values[ITSELF]),
         }
 
-    def _reasons(
-        self, one: SumTable, number: int, value: float, low: float | None, high: float | None, odd: float
-    ) -> list[str]:
-        reasons, errors, limit = [], self.dice[number], self.limits[number]
-        if low is None:
+    def _mask(self, values: Floats, scales: Floats, number: int) -> "_DiceVerdict":
+        """Judge a mask that is not empty."""
+        errors, value = self.dice[number], float(values[ITSELF])
+        chance = errors.chance_below(values, scales, self.tau)
+        if not errors.supports(self.level):
             needed = draws_needed(self.level)
-            reasons.append(f"the structure is in {errors.draws} reference draws, {needed} are needed")
-        elif one.empty[0, number]:
-            share = float(self.reference.empty[:, number].mean())
-            if share < 1 - self.level:
-                reasons.append(f"empty, as in {100 * share:.0f} % of the reference cases")
-        elif limit is not None and value <= limit:
-            reasons.append(f"low expected Dice (at or below {limit:.2f})")
-        elif high is not None and high < self.tau:
-            reasons.append(f"low expected Dice (probably below {self.tau:g})")
-        elif limit is None and low < self.tau:
-            reasons.append(f"low expected Dice (may be below {self.tau:g})")
-        if odd <= RARE:
-            reasons.append(f"unlike the reference cases (p = {odd:.2g})")
-        reasons += self._disagreement(one, number)
-        return reasons
+            why = f"the structure is in {errors.draws} reference draws, {needed} are needed"
+            return _DiceVerdict(Span(value, math.nan, math.nan), chance, [why], [UNCORRECTED], False)
+        span = errors.span(values, scales, self.level, 0.0, 1.0)
+        better = min(max(errors.corrected(values, scales, 0.0, 1.0), span.low), span.high)
+        dice = Span(better, span.low, span.high)
+        reasons = self._low(values, dice, chance or 0.0, number)
+        return _DiceVerdict(dice, chance, reasons, self._says_nothing(dice, number), True)
+
+    def _low(self, values: Floats, dice: Span, chance: float, number: int) -> list[str]:
+        if len(self.bad[number].values) == len(self.dice[number].signed):
+            return [f"all {len(self.bad[number].values)} reference masks of it have a Dice below {self.tau:g}"]
+        most, bad = 1 - self.level + SLACK, self.bad[number].p_value(values, self.level)
+        if chance > most:
+            return [f"low expected Dice (below {self.tau:g} with a chance of {100 * chance:.0f} %)"]
+        if bad is not None and bad > most:
+            return [f"low expected Dice (as high in {100 * bad:.0f} % of bad masks)"]
+        if bad is None and dice.low < self.tau:
+            return [f"low expected Dice (may be below {self.tau:g})"]
+        return []
+
+    def _says_nothing(self, dice: Span, number: int) -> list[str]:
+        """Say whether an interval is as wide as what is possible, or as one that knows the structure alone."""
+        alone = self.alone[number]
+        if dice.high - dice.low > WIDE:
+            return [f"uninformative interval ({dice.low:.2f} to {dice.high:.2f})"]
+        if dice.high - dice.low >= alone.high - alone.low:
+            told = f"no narrower than {alone.low:.2f} to {alone.high:.2f}, that of all reference masks of it"
+            return [f"uninformative interval ({told})"]
+        return []
+
+    def _empty(self, one: SumTable, number: int) -> "_DiceVerdict":
+        """Judge an empty mask."""
+        own = np.flatnonzero(self.reference.empty[:, number])
+        groups, missed = [self.reference.groups[i] for i in own], self.reference.dice[own, number] < self.tau
+        draws, needed = count_draws(groups), draws_needed(self.level)
+        dice = Span(float(expected_dice(one)[0, number]), 0.0, 1.0)
+        chance = chance_of(missed, groups) if draws else None
+        reasons = []
+        if draws < needed:
+            reasons = [f"empty, as in {draws} reference draws; {needed} are needed to know whether that is right"]
+        elif weights(groups)[missed].sum() + 1 / (draws + 1) > 1 - self.level + SLACK:
+            share = weights(groups)[missed].sum() / weights(groups).sum()
+            reasons = [f"empty, and the structure was there in {100 * share:.0f} % of {draws} such reference draws"]
+        return _DiceVerdict(dice, chance, reasons, [], False)
 
     def _disagreement(self, one: SumTable, number: int) -> list[str]:
         own, others = float(one.agreement[0, number]), self.reference.agreement[:, number]
@@ -179,6 +257,16 @@ class Judge:
             return []
         p = p_value(1 - others[there], [self.reference.groups[i] for i in there], 1 - own)
         return [f"members disagree (p = {p:.2g})"] if p <= RARE else []
+
+
+class _DiceVerdict(NamedTuple):
+    """What is found of the Dice of one mask: reasons to review it, and what else should be known."""
+
+    dice: Span
+    chance: float | None
+    reasons: list[str]
+    notes: list[str]
+    corrected: bool
 
 
 def _defined(value: float) -> float | None:

@@ -1,15 +1,18 @@
 """What a calibrator learns of labelled cases, so that :func:`segcal.trust` can judge new ones.
 
 Only numbers that the calibrator had no part in making say how far it can be trusted. Cases that it has not seen are
-taken as they are: every promise is then exact. Cases that it was compared on keep its parameters honest, not its name.
-Cases that it was fitted to are measured by fits of the same kind to other groups, in turn: on average over cases the
-promises then hold about as stated, and are proved at twice the share of exceptions (Barber et al., 2021, CV+).
+taken as they are: every promise is then exact. Cases that it was compared on keep its parameters honest, not its name,
+and nothing is proved. Cases that it was fitted to are measured by fits of the same kind to other groups, fold by fold,
+and these fits are kept: a new case is measured by each of them too, which is CV+ (:mod:`segcal.trust.conformal`).
+Intervals then hold about as stated, and are proved at twice the share of exceptions or a little more, unless the kind
+or the strengths were chosen on the same cases: of that nothing is proved, as of thresholds of masks from folds.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import numpy as np
 import torch
 
@@ -21,10 +24,11 @@ from segcal.cases.parallel import Workers, map_ids
 from segcal.errors import InputError
 from segcal.evaluation.evaluate import check_match
 from segcal.fitting.certificate import Fitted
-from segcal.fitting.division import divide_folds
+from segcal.fitting.division import equal_folds
 from segcal.fitting.fit import check_device, fit_to
 from segcal.fitting.reference import (
     HELD_OUT,
+    ITSELF,
     OUT_OF_FOLD,
     VALIDATION,
     VERSION,
@@ -33,6 +37,7 @@ from segcal.fitting.reference import (
     ReferenceCase,
     Source,
     calibrator_digest,
+    packed,
     written_numbers,
 )
 from segcal.fitting.request import FitData, read_data
@@ -46,13 +51,26 @@ class Summer:
     """Sums one case after the other; picklable, for several processes."""
 
     def __init__(self, calibrator: Calibrator, cases: Cases) -> None:
-        self._calibrator, self._cases = calibrator, cases
-        self._several = len(cases.member_names) > 1
+        self._every = FoldSummer([calibrator], cases)
 
     def __call__(self, case_id: str) -> CaseSums:
         """Read and sum a case."""
+        return self._every(case_id)[0]
+
+
+class FoldSummer:
+    """Sums one case after the other by each of some calibrators; the case is read once."""
+
+    def __init__(self, calibrators: Sequence[Calibrator], cases: Cases) -> None:
+        self._calibrators, self._cases = calibrators, cases
+        self._several = len(cases.member_names) > 1
+
+    def __call__(self, case_id: str) -> list[CaseSums]:
+        """Read and sum a case."""
         case = self._cases.checked(case_id)
-        return sum_case(self._calibrator, case, self._cases.member_logits(case_id) if self._several else ())
+        members = self._cases.member_logits(case_id) if self._several else ()
+        first = sum_case(self._calibrators[0], case, members)
+        return [first, *(replace(sum_case(each, case), agreement=first.agreement) for each in self._calibrators[1:])]
 
 
 def learn_trust(
@@ -72,7 +90,8 @@ def learn_trust(
     Args:
         fitted: what :func:`segcal.fit`, :func:`segcal.choose` or :func:`segcal.load` returned.
         cases: labelled cases. Those that had no part in the fit are used alone, if there are any and no other case of
-            their group had one; else those it was compared on; else fits to the other groups measure each in turn.
+            their group had one; else those it was compared on; else fits to the other groups measure each in turn, of
+            which as many are in every fold, and a few may be in none.
         labels: of arrays.
         held_out: no case had a part in the fit, whatever its name; arrays are named by their numbers, and have those of
             others too.
@@ -100,12 +119,21 @@ def learn_trust(
     target = check_device(device)
     parts = _folds(fitted, chosen, target) if source == OUT_OF_FOLD else [(fitted.calibrator.to(target), chosen)]
     memory = Memory(len(chosen), fitted.calibrator.num_classes)
-    for calibrator, part in parts:
+    for number, (calibrator, part) in enumerate(parts):
+        fold = number if source == OUT_OF_FOLD else ITSELF
         for case_id, found in map_ids(part.ids, Summer(calibrator, part), workers, failed):
-            memory.add(found)
+            memory.add(found, fold)
             if progress is not None:
                 progress(case_id)
-    return replace(fitted, reference=memory.reference(fitted.calibrator, source, len(known.member_names)))
+    reference = memory.reference(fitted.calibrator, source, len(known.member_names))
+    if source == OUT_OF_FOLD:
+        found_by = fitted.certificate
+        reference = msgspec.structs.replace(
+            reference,
+            folds=tuple(packed(calibrator) for calibrator, _ in parts),
+            chosen=bool(found_by.path) or "chosen" in found_by.details,
+        )
+    return replace(fitted, reference=reference)
 
 
 class Memory:
@@ -120,8 +148,8 @@ class Memory:
         self._cases: list[ReferenceCase] = []
         self._units: set[str] = set()
 
-    def add(self, sums: CaseSums) -> None:
-        """Remember a case."""
+    def add(self, sums: CaseSums, fold: int = ITSELF) -> None:
+        """Remember a case, and the place of the calibrator of a fold that judged it."""
         if sums.truth is None:
             raise InputError(
                 f"labels of case {sums.case!r} is missing, but trust is learned from labelled cases. "
@@ -129,7 +157,7 @@ class Memory:
             )
         for number in range(len(sums.mask)):
             self._losses[len(self._cases), number] = losses_of(sums, number)
-        self._cases.append(reference_case(sums))
+        self._cases.append(msgspec.structs.replace(reference_case(sums), fold=fold))
         self._units.add(sums.unit)
 
     def reference(self, calibrator: Calibrator, source: Source, members: int) -> Reference:
@@ -182,8 +210,8 @@ def _judges(fitted: Fitted, cases: Cases) -> tuple[Cases, Source]:
 
 
 def _folds(fitted: Fitted, cases: Cases, device: torch.device) -> list[tuple[Calibrator, Cases]]:
-    """Return the parts of the cases, each with a calibrator that was fitted to the others."""
-    parts = divide_folds(cases, fitted.config.folds, fitted.config.seed)
+    """Return the parts of the cases, each with a calibrator that was fitted to all others."""
+    parts = equal_folds(cases, fitted.config.folds, fitted.config.seed)
     entry = registry_entry(fitted.calibrator)
     if len(parts) < 2 or entry is None:
         what = "are one group" if entry is not None else "were fitted by a calibrator of your own"

@@ -28,7 +28,11 @@ JSON_SIGNATURE = re.compile(rb'\{\n "schema": \d+,\n "made_by": "segcal trust"')
 
 
 class TrustRow(TypedDict):
-    """One structure of one case; None is not defined."""
+    """One structure of one case; None is not defined.
+
+    `expected_dice` is without the error that it usually has in the reference where it is `corrected`, else as it is
+    computed, like `uncorrected_dice`. `reason` also has what should be known of a mask that passes.
+    """
 
     case: str
     structure: str
@@ -48,6 +52,8 @@ class TrustRow(TypedDict):
     atypical_p: float
     review: bool
     reason: str
+    corrected: bool
+    uncorrected_dice: float
 
 
 class BiomarkerRow(TypedDict):
@@ -142,9 +148,10 @@ class Trust:
         rows = []
         for row in self.first()[:MOST_SHOWN]:
             volume = f"{row['volume']:.4g} {row['unit']}"
-            cells = [row["case"], row["structure"], f"{row['expected_dice']:.3f}"]
+            dice = f"{row['expected_dice']:.3f}" + ("" if row["corrected"] else " raw")
+            cells = [row["case"], row["structure"], dice]
             cells += [_span(row["dice_low"], row["dice_high"], ".2f"), _number(row["dice_below_tau"], ".2f"), volume]
-            cells += [_span(row["volume_low"], row["volume_high"], ".4g"), row["reason"]]
+            cells += [_span(row["volume_low"], row["volume_high"], ".4g"), _verdict(row)]
             rows.append(cells)
         return _plain_table(headings, rows)
 
@@ -169,6 +176,10 @@ def write_trust(result: Trust, folder: str | os.PathLike[str]) -> list[Path]:
 def _urgency(row: TrustRow) -> tuple[bool, float, float, str]:
     chance = row["dice_below_tau"]
     return not row["review"], -(1.0 if chance is None else chance), row["expected_dice"], row["case"]
+
+
+def _verdict(row: TrustRow) -> str:
+    return row["reason"] if row["review"] or not row["reason"] else f"no ({row['reason']})"
 
 
 def _number(value: float | None, form: str) -> str:

@@ -1,6 +1,7 @@
 """How far each structure of new cases can be trusted: estimates, intervals, and what a person should look at."""
 
 import os
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -15,22 +16,32 @@ from segcal.evaluation.evaluate import check_match
 from segcal.fitting.artifact import to_fitted
 from segcal.fitting.certificate import Fitted
 from segcal.fitting.fit import check_device
-from segcal.fitting.reference import HELD_OUT, OUT_OF_FOLD, VALIDATION, Reference, ReferenceCase, calibrator_digest
+from segcal.fitting.reference import (
+    HELD_OUT,
+    OUT_OF_FOLD,
+    VALIDATION,
+    Reference,
+    ReferenceCase,
+    calibrator_digest,
+    fold_calibrators,
+)
 from segcal.trust.biomarkers import Derived, derive, parse_biomarker
+from segcal.trust.conformal import proved_level
 from segcal.trust.judge import Judge
-from segcal.trust.learn import Summer
+from segcal.trust.learn import FoldSummer
 from segcal.trust.result import BiomarkerRow, Trust
 from segcal.trust.sums import reference_case
 from segcal.trust.table import SumTable
 
 LEVEL, TAU = 0.9, 0.7
 PROMISES = {
-    HELD_OUT: "On average over cases like the reference, {level:g} % of the intervals hold what they bound.",
-    VALIDATION: "On average over cases like the reference, about {level:g} % of the intervals hold what they bound; "
-    "the calibrator was compared with others on the reference.",
-    OUT_OF_FOLD: "On average over cases like the reference, about {level:g} % of the intervals hold what they bound "
-    "(proved: {half:g} %); the calibrator was fitted to the reference, and judged by fits to other cases.",
+    HELD_OUT: "On average over {draws} like the reference, at least {level:g} % of the intervals hold what they bound.",
+    VALIDATION: "On average over {draws} like the reference, about {level:g} % of the intervals hold what they bound. "
+    "Nothing is proved, neither of inner and outer masks: the calibrator was compared with others on the reference.",
+    OUT_OF_FOLD: "On average over {draws} like the reference, about {level:g} % of the intervals hold what they bound "
+    "({proved}): the reference was judged by fits to other parts of it. Of inner and outer masks nothing is proved.",
 }
+CASES, GROUPS = "cases", "groups (each counts the same, however many cases it has)"
 
 
 def trust(
@@ -81,20 +92,34 @@ def trust(
     check_match(known, opened, ignore_pooling)
     judge = Judge.of(known, reference, level, tau, background)
     made = [parse_biomarker(name, text, judge.titles) for name, text in (biomarkers or {}).items()]
-    sums, units = sum_cases(known, opened, device, workers, failed, progress)
-    table = SumTable.of_kept(sums, opened.num_classes)
-    derived = derive(made, link, judge.reference, table, level) if made else []
-    words = PROMISES[reference.source].format(level=100 * level, half=100 * max(0.0, 2 * level - 1))
+    sums, units = sum_cases(known, reference, opened, device, workers, failed, progress)
+    tables = [SumTable.of_kept(column, opened.num_classes) for column in zip(*sums, strict=True)]
+    derived = derive(made, link, judge.reference, tables, level, judge.folds) if made else []
     return Trust(
-        rows=judge.rows(table, units),
+        rows=judge.rows(tables, units),
         biomarkers=[_biomarker_row(each) for each in derived],
         bounds=judge.bound_rows(),
         level=level,
         tau=tau,
         source=reference.source,
         draws=judge.draws,
-        promise=words,
+        promise=promise_of(reference, judge),
     )
+
+
+def promise_of(reference: Reference, judge: Judge) -> str:
+    """Return in words what the intervals promise, and no more than that."""
+    if reference.source != OUT_OF_FOLD:
+        proved = ""
+    elif reference.chosen or not reference.folds:
+        missing = "its kind or strengths were chosen on them" if reference.chosen else "an older segcal kept no folds"
+        proved = f"nothing is proved: {missing}"
+    else:
+        size = max(Counter({each.group: each.fold for each in reference.cases}.values()).values())
+        proved = f"proved: {100 * proved_level(judge.level, judge.fewest, size):.3g} %"
+    words = PROMISES[reference.source]
+    draws = CASES if judge.draws == len(reference.cases) else GROUPS
+    return words.format(level=100 * judge.level, draws=draws, proved=proved)
 
 
 def known_reference(fitted: Fitted) -> Reference:
@@ -124,21 +149,26 @@ def known_reference(fitted: Fitted) -> Reference:
 
 def sum_cases(
     fitted: Fitted,
+    reference: Reference,
     cases: Cases,
     device: str | torch.device | None,
     workers: Workers,
     failed: Callable[[CaseError], None] | None,
     progress: Callable[[str], None] | None,
-) -> tuple[list[ReferenceCase], list[str]]:
-    """Return what is kept of all cases that can be used, and their units."""
+) -> tuple[list[list[ReferenceCase]], list[str]]:
+    """Return what is kept of all cases that can be used, and their units.
+
+    What is kept of a case is by each calibrator that judged a fold of the reference, and by the calibrator itself last.
+    """
     if not len(cases):
         raise InputError("cases is empty, but at least one case is needed. Check the folder.")
     own = cases.with_disagreement()
-    calibrator = fitted.calibrator.to(check_device(device))
+    target = check_device(device)
+    every = [each.to(target) for each in (*fold_calibrators(reference, fitted.calibrator), fitted.calibrator)]
     sums, units, failures = [], [], Failures(failed)
-    for case_id, found in map_ids(own.ids, Summer(calibrator, own), workers, failures.take):
-        sums.append(reference_case(found))
-        units.append(found.unit)
+    for case_id, found in map_ids(own.ids, FoldSummer(every, own), workers, failures.take):
+        sums.append([reference_case(each) for each in found])
+        units.append(found[0].unit)
         if progress is not None:
             progress(case_id)
     if not sums:

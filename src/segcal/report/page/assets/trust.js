@@ -1,6 +1,6 @@
 // How far each structure can be trusted: a table with what to look at first, and the three masks of the first rows.
 const NESTED = [null, [86, 180, 233], [230, 159, 0], [0, 158, 115]];
-const nestedNames = (level) => [null, `outer mask: holds ${level} of the structure, on average over cases`, 'mask', `inner mask: ${level} of it is the structure, on average over cases`];
+const nestedNames = (level) => [null, `outer mask: holds ${level} of the structure, on average over draws (groups, or cases without one)`, 'mask', `inner mask: ${level} of it is the structure, likewise`];
 
 function spanText(low, high, text) {
   return low === null || high === null ? '–' : `${text(low)} to ${text(high)}`;
@@ -11,10 +11,10 @@ const size = (value) => Number(value.toPrecision(3)).toLocaleString('en', { maxi
 function trustRow(row) {
   const dice = (value) => value.toFixed(2);
   return el('tr', { class: row.review ? 'chosen' : null }, el('th', { scope: 'row' }, name(row.case, 48), el('span', { class: 'sub' }, name(row.structure, 40))),
-    el('td', {}, dice(row.expected_dice), el('span', { class: 'sub' }, spanText(row.dice_low, row.dice_high, dice))),
+    el('td', {}, dice(row.expected_dice) + (row.corrected ? '' : ' raw'), el('span', { class: 'sub' }, spanText(row.dice_low, row.dice_high, dice))),
     el('td', {}, row.dice_below_tau === null ? '–' : percent(row.dice_below_tau, 0)),
     el('td', {}, `${size(row.volume)} ${row.unit}`, el('span', { class: 'sub' }, spanText(row.volume_low, row.volume_high, size))),
-    el('td', { class: 'left', css: { 'white-space': 'normal' } }, row.review ? name(row.reason, 160) : 'no'));
+    el('td', { class: 'left', css: { 'white-space': 'normal' } }, row.review ? name(row.reason, 160) : row.reason ? ['no (', name(row.reason, 160), ')'] : 'no'));
 }
 
 function paintNested(levels, image) {
