@@ -232,7 +232,8 @@ def regret(job: tuple[Division, str], pools: Mapping[str, Pool]) -> dict[str, An
 
 def _means(worth: Mapping[str, Worth]) -> list[float]:
     near = [one.ba_ece for one in worth.values() if one.ba_ece is not None]
-    return [float(np.mean(each)) for each in ([w.nll for w in worth.values()], [w.ece for w in worth.values()], near)]
+    columns = [one.nll for one in worth.values()], [one.ece for one in worth.values()], near or [0.0]
+    return [float(np.mean(column)) for column in columns]
 
 
 def _against(own: Mapping[str, Worth], other: Mapping[str, Worth], cases: Cases) -> dict[str, Any]:
@@ -240,6 +241,8 @@ def _against(own: Mapping[str, Worth], other: Mapping[str, Worth], cases: Cases)
     found: dict[str, Any] = {}
     for what in ("nll", "ece", "ba_ece"):
         ids, differences = paired(own, other, what)
+        if not ids:  # no labels have a boundary
+            ids, differences = [""], [0.0]
         found[what] = list(noise(differences, group_names(cases, ids), folds=1))
         found["worst"] = worst_mean(differences) if what == "nll" else found["worst"]
     return found

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 from segcal.cli.console import Output
 from segcal.cli.fit_evidence import print_evidence
-from segcal.fitting.evidence import Evidence
+from segcal.fitting.evidence import FitEvidence
 
 
 def printed(capsys, evidence, bounds=(), names=None):
@@ -14,7 +14,7 @@ def printed(capsys, evidence, bounds=(), names=None):
 
 
 def test_groups_of_classes_sites_and_what_decides(capsys):
-    found = Evidence(
+    found = FitEvidence(
         9, (9, 2), (1000, 3), sites={"a": 5, "b": 1}, declared=True, weights={"p3": 0.25}, influence={"p4": -0.3}
     )
     shown = printed(capsys, found, ("weight[0, 1] = 20",), ("road", "sign"))
@@ -26,7 +26,7 @@ def test_groups_of_classes_sites_and_what_decides(capsys):
 
 
 def test_of_many_classes_those_in_the_fewest_groups_are_named(capsys):
-    found = Evidence(30, (*[30] * 20, 1, *range(2, 13)), (5,) * 32)
+    found = FitEvidence(30, (*[30] * 20, 1, *range(2, 13)), (5,) * 32)
     shown = printed(capsys, found).out
     assert "groups with each class, of 30: class 20 1, class 21 2," in shown
     assert "class 31 12; all other classes in at least 12" in shown

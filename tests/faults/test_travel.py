@@ -8,13 +8,16 @@ import torch
 
 import segcal
 from segcal import ArrayCases, FitConfig, fit
+from segcal.calibrators.convex import Strengths
 from segcal.cli import main
 from segcal.errors import InputError
 from segcal.fitting.config import STRENGTHS
-from segcal.fitting.convex_problem import MOST_STEEP
+from segcal.fitting.convex_problem import MOST_STEEP, LinearProblem
 from segcal.fitting.exact import _FoldWalk, given
+from segcal.fitting.frames import Frames
 from segcal.fitting.scores import Worth
 from segcal.fitting.strength_rule import is_worse
+from segcal.fitting.voxels import StreamedVoxels
 
 
 def separable(count=6, voxels=60, classes=3, seed=0):
@@ -35,7 +38,7 @@ def test_no_penalty_at_all_is_not_chosen_but_may_be_asked_for():
 def test_slopes_of_a_chosen_strength_have_a_bound_with_a_meaning_and_those_at_it_are_named():
     """A gap of one nat is never made more than twenty times what a temperature above one makes of it."""
     rng = np.random.default_rng(0)
-    logits = [2 * rng.normal(size=(3, 90)) for _ in range(6)]
+    logits = [0.05 * rng.normal(size=(3, 90)) for _ in range(6)]
     noisy = [(z / 4 + rng.gumbel(size=z.shape)).argmax(0) for z in logits]
     labels = [np.where(z.argmax(0) == 0, 0, y) for z, y in zip(logits, noisy, strict=True)]  # one winner is never wrong
     cases = ArrayCases(logits, labels)
@@ -44,9 +47,14 @@ def test_slopes_of_a_chosen_strength_have_a_bound_with_a_meaning_and_those_at_it
     assert float(fitted.calibrator.weight.max()) <= most
     assert fitted.certificate.active_bounds
     assert all(abs(float(name.rpartition("= ")[2])) <= 1.001 * most for name in fitted.certificate.active_bounds)
-    assert fitted.certificate.inverse_temperature < 1
-    wide = fit("cms_ap", cases, config=FitConfig(lam=1e-9, mu=1e-9)).calibrator  # Eq. 15, as the user fixed it
-    assert float(wide.weight.max()) > most
+    frames = Frames(StreamedVoxels(cases, lambda: None), fitted.calibrator, 1 << 20, torch.device("cpu"))
+    problem = LinearProblem(fitted.calibrator, frames, 0)
+    for strengths, beta, bound in ((Strengths(0.1, 0.1), 3.0, 1e3), (Strengths(0.1, 0.1, 0.1), 3.0, 60.0)):
+        problem.set_strengths(strengths, beta)  # without nu, Eq. 15 as the user fixed it
+        assert float(problem.high[problem.high.isfinite()].max()) == bound
+    problem.set_strengths(Strengths(0.1, 0.1, 0.1), 0.5)
+    assert float(problem.high[problem.high.isfinite()].max()) == MOST_STEEP
+    assert bool(problem.high.isinf().any())  # the gauge is free
 
 
 def test_a_rise_within_noise_does_not_end_the_path(monkeypatch):

@@ -251,6 +251,7 @@ def test_the_best_that_travels_is_taken_and_each_is_measured_once():
     decision = decide(list(rows.values()), alone(12), 5, travel, parts)
     assert decision.chosen.name == "isotonic"
     assert sorted(asked) == ["cms_ap", "isotonic", "ts"]
+    assert decision.candidates[0].verdict == "reference"
     assert decision.candidates[1].verdict == "worse in there, when held out: +0.1000"
     assert decision.reason == (
         "isotonic has an NLL lower than ts by 0.1000 ± 0.0000 on 12 held-out cases. "
@@ -268,7 +269,7 @@ def test_the_first_strength_that_travels_is_taken_if_it_still_matters():
             [ts, weak], alone(12), 5, lambda row, v=versions: v if row is not ts else [away(ts, [1.0] * 12)], parts
         )
         assert found.chosen.name == name
-        assert found.chosen.nll == (stronger if name == "cms_ap" else 1.0)
+        assert found.chosen.nll == pytest.approx(stronger if name == "cms_ap" else 1.0)
 
 
 def test_a_temperature_that_harms_where_it_has_not_been_is_no_reference():
@@ -277,3 +278,4 @@ def test_a_temperature_that_harms_where_it_has_not_been_is_no_reference():
         elsewhere = {"ts": spread(12, 1.0 + loss, 0.01), "identity": np.ones(12)}
         decision = decide([plain, ts], alone(12), 5, lambda row, e=elsewhere: [away(row, e[row.candidate.name])], {})
         assert decision.chosen.name == name
+        assert decision.chosen.verdict == "reference"

@@ -31,21 +31,31 @@ def source_of(cases):
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-def test_pairs_of_winner_and_label_are_counted_in_groups(streamed):
+def test_groups_are_counted_that_have_a_winner_and_a_label(streamed):
     cases = make()
     table, groups = pair_table(StreamedVoxels(cases, lambda: None) if streamed else source_of(cases), cases)
     assert groups == 6
-    seen = [set() for _ in range(6)]
+    winners, labels = ([set() for _ in range(6)] for _ in range(2))
     for case in cases:
-        own = seen["abcdef".index(case.group)]
-        own |= {*zip(case.logits.argmax(0).tolist(), case.labels.tolist(), strict=True)}
+        winners["abcdef".index(case.group)] |= set(case.logits.argmax(0).tolist())
+        labels["abcdef".index(case.group)] |= set(case.labels.tolist())
     for winner in range(4):
         for label in range(4):
-            assert table[winner, label] == sum((winner, label) in own for own in seen)
-        assert table[winner, -1] == sum(any(w == winner for w, _ in own) for own in seen)
-        assert table[-1, winner] == sum(any(k == winner for _, k in own) for own in seen)
+            both = [winner in w and label in k for w, k in zip(winners, labels, strict=True)]
+            assert table[winner, label] == sum(both)
+        assert table[winner, -1] == sum(winner in w for w in winners)
+        assert table[-1, winner] == sum(winner in k for k in labels)
     assert table[-1, -1] == 6
     assert table[-1, 3] == 1
+
+
+def test_that_two_classes_never_meet_is_evidence_too():
+    """Both occur in every group, and one is never the label where the other wins: that may be learned."""
+    rng = np.random.default_rng(0)
+    logits = [3 * rng.normal(size=(3, 90)) for _ in range(5)]
+    labels = [z.argmax(0) for z in logits]
+    cases = ArrayCases(logits, labels)
+    assert not shrinkage(make_calibrator("cms_ap", 3), source_of(cases), cases, 3).frozen.any()
 
 
 @pytest.mark.parametrize("name", ["cms_ap", "conic_class", "dc", "cdc", "vs"])

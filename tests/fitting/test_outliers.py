@@ -1,4 +1,4 @@
-"""Groups that failed count less: by hand, in memory and in a stream, and only where there are some."""
+"""Of few groups, one that failed counts less: by hand, in memory and in a stream, and only where there is one."""
 
 import numpy as np
 import pytest
@@ -36,6 +36,13 @@ def test_where_no_case_failed_nothing_changes():
     with_rule, without = (fit("ts", make(failed=False), config=FitConfig(outliers=on)) for on in (True, False))
     assert with_rule.calibrator.temperature == without.calibrator.temperature
     assert with_rule.certificate.evidence.weights == {}
+
+
+def test_of_ten_groups_all_count_alike():
+    assert weigh(read_data(make(count=9), None, FitConfig()), 0).weights
+    data = read_data(make(count=10), None, FitConfig())
+    assert weigh(data, 0).weights == {}
+    assert weigh(data, 0).source is data.source
 
 
 def test_a_weight_is_twice_the_quartile_over_the_loss_of_the_group():

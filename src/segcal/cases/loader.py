@@ -74,8 +74,7 @@ def as_cases(
     if isinstance(data, Cases):
         _refuse({"labels": labels, "model": model, "ids": ids, **columns, **shared}, "cases, which know theirs")
         return data
-    shared["kind"] = kind
-    array = isinstance(data, np.ndarray | Tensor)
+    shared["kind"], array = kind, isinstance(data, np.ndarray | Tensor)
     if model is None and array:
         scores, truth = _with_space(*_batched(data, labels, "data"))
         return ArrayCases(scores, truth, ids=ids, **shared, **columns)  # type: ignore[arg-type]

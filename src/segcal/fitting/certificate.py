@@ -5,7 +5,7 @@ from typing import Any
 
 from segcal.calibrators.base import Calibrator
 from segcal.fitting.config import FitConfig
-from segcal.fitting.evidence import Evidence
+from segcal.fitting.evidence import FitEvidence
 from segcal.fitting.reference import Reference
 
 
@@ -32,8 +32,8 @@ class Certificate:
         active_bounds: parameters that ended at an outer bound, by name; without the bounds they might not exist.
         separable: experts whose voxels are (nearly) all explained, so that a bound or the penalty holds them.
         untouched: experts without voxels, which keep the identity, or the temperature that the penalty leads to.
-        shrunk: winner, label (-1 for any) and groups of what has voxels in fewer groups than there are: the penalty of
-            its parameters weighs more by the ratio, and of fewer groups than `FitConfig.evidence` it has none.
+        shrunk: winner, label (-1 for any) and groups that have both, where these are not all: the penalty of parameters
+            of this pair weighs more by the ratio, and of fewer groups than `FitConfig.evidence` it has none.
         evidence: what the fit rests on, class by class; None of older fits, and of several regions.
         full_residual: the residual on all voxels, if it was asked for.
         curve: validation NLL after each evaluation of a gradient method.
@@ -58,7 +58,7 @@ class Certificate:
     separable: tuple[int, ...] = ()
     untouched: tuple[int, ...] = ()
     shrunk: tuple[tuple[int, int, int], ...] = ()
-    evidence: Evidence | None = None
+    evidence: FitEvidence | None = None
     full_residual: float | None = None
     curve: tuple[float, ...] = ()
     details: dict[str, Any] = field(default_factory=dict)

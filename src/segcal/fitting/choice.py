@@ -203,9 +203,8 @@ def _judge(row: Tried, reference: Tried, groups: Mapping[str, str], folds: int) 
         found["ba_ece"] = _against(row, reference, groups, folds, "ba_ece")
     trained = make_calibrator(row.candidate.name, 2).fitted_by == "gradient"
     number = len({groups[case_id] for case_id in row.worth})
-    verdict = (
-        "reference" if row is reference else _verdict(found, number, reference.nll, NOTICED if trained else MATTERS)
-    )
+    verdict = _verdict(found, number, reference.nll, NOTICED if trained else MATTERS)
+    verdict = "reference" if row.candidate is reference.candidate else verdict
     ece = sum(worth.ece for worth in row.worth.values()) / len(row.worth)
     judged = replace(row.candidate, nll=row.nll, ece=ece, against=found["nll"], ece_against=found["ece"])
     return replace(row, candidate=replace(judged, verdict=verdict))

@@ -1,8 +1,9 @@
 r"""The evidence behind what belongs to single classes, counted in groups: voxels of one patient say the same again.
 
-A variable of a convex calibrator may speak of voxels with one *winner*, of one *label*, or both
+A variable of a convex calibrator may speak of one *winner*, of one *label*, or of both
 (:meth:`~segcal.calibrators.convex.ConvexCalibrator.concerns`). With :math:`G` groups, of which :math:`G_p` have voxels
-that variable p speaks of, its distance from temperature scaling is weighted by
+with that winner and voxels with that label (the same or others: that the two never meet is evidence too), the distance
+of variable p from temperature scaling is weighted by
 
 .. math:: f_p = G / G_p, \qquad R = (\theta - \theta_T)^\top F^{1/2} Q F^{1/2} (\theta - \theta_T), \quad
           F = \mathrm{diag} f ,
@@ -21,7 +22,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -38,7 +38,7 @@ DECISIVE = 0.2
 
 
 @dataclass(frozen=True)
-class Evidence:
+class FitEvidence:
     """What a fit rests on.
 
     Attributes:
@@ -85,33 +85,29 @@ def shrinkage(calibrator: ConvexCalibrator, source: VoxelSource, cases: Cases, l
 
 
 def pair_table(source: VoxelSource, cases: Cases) -> tuple[Tensor, int]:
-    """Return in how many groups a winner meets a label, ``(C + 1, C + 1)`` with any of them last; and of how many."""
-    size = source.num_classes + 1
-    seen: dict[str, set[int]] = {}
-    for case_id, codes in by_case(source, pair_codes):
-        seen.setdefault(group_names(cases, [case_id])[0], set()).update(codes)
-    table = np.zeros((size, size), dtype=np.int64)
-    for codes in seen.values():
-        winners, labels = np.divmod(np.array(sorted(codes), dtype=np.int64), size)
-        table[winners, labels] += 1
-        table[np.unique(winners), -1] += 1
-        table[-1, np.unique(labels)] += 1
-        table[-1, -1] += 1
-    return torch.from_numpy(table), len(seen)
+    """Return how many groups have a winner and a label, ``(C + 1, C + 1)`` with any of them last; and of how many."""
+    seen: dict[str, Tensor] = {}
+    for case_id, own in by_case(source, _present):
+        group = group_names(cases, [case_id])[0]
+        seen[group] = seen[group] | own if group in seen else own
+    winners, labels = torch.stack(list(seen.values()), dim=1).double()
+    return (winners.T @ labels).long(), len(seen)
 
 
-def pair_codes(case_id: str, batches: Iterable[Voxels]) -> set[int]:
-    """Return which winners meet which labels in a case, as winner times (C + 1) plus label."""
-    found: set[int] = set()
+def _present(case_id: str, batches: Iterable[Voxels]) -> Tensor:
+    """Return which winners and which labels a case has, ``(2, C + 1)``, the last always."""
+    found = torch.zeros(2, 1, dtype=torch.bool)
     for voxels in batches:
-        code = winner(voxels.logits.T).long() * (len(voxels.logits) + 1) + voxels.labels.long()
-        found.update(code.unique().tolist())
+        size = len(voxels.logits) + 1
+        rows = [torch.bincount(each.long(), minlength=size) > 0 for each in (winner(voxels.logits, 0), voxels.labels)]
+        found = found | torch.stack(rows)
+    found[:, -1] = True
     return found
 
 
 def collect(
     source: VoxelSource, cases: Cases, inverse_temperature: float | None, weights: Mapping[str, float]
-) -> Evidence:
+) -> FitEvidence:
     """Return the evidence per class, and the groups that decide the temperature, if there is one.
 
     `weights` are those of cases, which the source has too.
@@ -134,7 +130,7 @@ def collect(
         influence = {name: one for name, one in zip(sums, change.tolist(), strict=True) if abs(one) > DECISIVE}
     voxels = table[:, :-2]
     counts = tuple((voxels > 0).sum(0).tolist()), tuple(voxels.sum(0).round().long().tolist())
-    return Evidence(len(sums), *counts, weights=less, influence=influence)
+    return FitEvidence(len(sums), *counts, weights=less, influence=influence)
 
 
 def _case_sums(inverse_temperature: float | None, case_id: str, batches: Iterable[Voxels]) -> Tensor:

@@ -1,12 +1,13 @@
-r"""Groups that failed count less, so that no single one decides a fit.
+r"""Of few groups, one that failed counts less, so that it does not decide the temperature alone.
 
 With :math:`\ell_g` the mean NLL of group g under temperature scaling and Q the upper quartile over groups, the voxels
 of g count
 
 .. math:: w_g = \min\bigl(1,\ 2 Q / \ell_g\bigr)
 
-times, in everything that is fitted. The temperature is that of the weighted voxels, found in three rounds. A case that
-is held out is measured as it is. Of few or equal groups none is beyond twice the quartile, and all count alike.
+times in what is fitted. The temperature is that of the weighted voxels, found in three rounds. A case that is held out
+is measured as it is. Of ten groups or more, those that failed are a part of what will come, and all count alike: what
+is richer than a temperature learns from them.
 """
 
 from collections.abc import Mapping
@@ -17,11 +18,12 @@ from statistics import fmean
 import numpy as np
 import torch
 
+from segcal.fitting.choice import ENOUGH_GROUPS
 from segcal.fitting.convex_problem import COARSE_TOL, case_terms, solve_temperature
 from segcal.fitting.division import FOLD_VOXELS, by_case, group_names, thinned
 from segcal.fitting.request import FitData
 
-# Set on 48 divisions of cardiac patients: see decision 256.
+# Set on divisions of cardiac patients: see decision 256.
 BEYOND, QUARTILE, ROUNDS = 2.0, 75, 3
 CPU = torch.device("cpu")
 
@@ -30,9 +32,11 @@ def weigh(data: FitData, seed: int) -> FitData:
     """Return the data with what each of their groups counts; as they are if that was done before."""
     if data.weights is not None:
         return data
-    few, cases = thinned(data.source, FOLD_VOXELS, seed), data.cases
+    cases, weights = data.cases, dict[str, float]()
     groups = dict(zip(cases.ids, group_names(cases, cases.ids), strict=True))
-    weights: dict[str, float] = {}
+    if len(set(groups.values())) >= ENOUGH_GROUPS:
+        return replace(data, weights=weights)
+    few = thinned(data.source, FOLD_VOXELS, seed)
     for _ in range(ROUNDS):
         own = few.weighted(weights) if weights else few
         beta = float(solve_temperature(own, CPU, COARSE_TOL, approach=False).theta)

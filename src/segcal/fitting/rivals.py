@@ -25,7 +25,6 @@ from segcal.fitting.progress import Report
 from segcal.fitting.request import FitData, Request
 from segcal.fitting.scores import Worth, measure, noise, paired
 from segcal.fitting.sites import Sites, find_sites
-from segcal.fitting.strength_rule import lowest, strongest_as_good
 
 # Fewer voxels to a parameter promise nothing, and take long to say so.
 VOXELS_PER_PARAMETER = 20
@@ -120,10 +119,9 @@ class Rivals:
         path: Sequence[float],
         home: Mapping[float, Mapping[str, Worth]],
     ) -> Iterator[Tried]:
-        """Yield a candidate at the strengths of a path, from what held-out parts call as good as the best."""
+        """Yield a candidate at the strengths of a path, weakest first."""
         away = measured(request, fixed, self._away[request.cases.pooling], path)
-        least = strongest_as_good(request, away, lowest(away), 1)
-        for strength in sorted(each for each in path if each >= least):
+        for strength in sorted(path):
             yield Tried(replace(candidate, strengths=at(strength, fixed)), home[strength], away[strength])
 
     def _folds_of(self, data: FitData) -> list[Fold]:

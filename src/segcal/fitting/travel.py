@@ -9,7 +9,7 @@ Fitted without one part, in turn, a candidate is measured on it beside the refer
 - over all parts neither its ECE nor its BA-ECE is higher by more than one standard error.
 
 Of a candidate with a penalty, strengths are tried from the one that random folds chose upwards: the first at which it
-travels is taken, unless held-out parts say that a stronger one is as good.
+travels is taken.
 """
 
 from collections.abc import Collection, Mapping
