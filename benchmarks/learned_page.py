@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from segcal.benchmark.comparisons import compare_repeats
-from segcal.summary import Compared, Draws, difference, estimate, over_repeats
+from segcal.resample import Draws
+from segcal.summary import Compared, difference, estimate, over_repeats
 
 ROWS = ("ts", "cms_ap", "conic", "conic_class", "pointwise", "dilated", "trained", "learned")
 AGAINST = dict.fromkeys(("conic_class", "pointwise", "dilated", "trained", "learned"), "conic")

@@ -58,4 +58,4 @@ def test_a_drift_is_found_and_dated():
 
 
 def test_nothing_says_nothing():
-    assert weigh([], 20, 0.01) == ([], None, None)
+    assert weigh([], 20, 0.01) == ([], None, None, None)
