@@ -2,8 +2,8 @@
 
 ``python benchmarks/learned_page.py FILE... -o results/learned.json`` joins what several runs wrote; of equal rows, the
 last counts. A row of the page is one mean over the test cases of all divisions; differences are paired, with the
-interval of segcal's two-level bootstrap over divisions and cases. ACE pools voxels: its interval is the range over
-divisions.
+interval of segcal's bootstrap over divisions and cases: the rows do not say which cases belong together. ACE pools
+voxels: its interval is the range over divisions.
 """
 
 import argparse

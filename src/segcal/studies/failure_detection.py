@@ -192,7 +192,7 @@ def failure_outcome(places: dict[str, FailurePlace]) -> Outcome[FailureData]:
     groups = task_groups(
         titled, lambda row: [Cell(row.area), Cell(row.excess), interval_cell(row.against), Cell(row.auroc)]
     )
-    note = "Cases ranked without labels; risk is 1 - Dice, the mean over structures. Differences are paired over groups."
+    note = "Cases ranked without labels; risk is 1 - Dice, the mean over structures. Paired over groups."
     table = Table("Finding cases that failed", "Ranked by", columns, groups, (note,), apart=True)
     return Outcome(FailureData(TAU, places), {"failure_detection": table})
 
