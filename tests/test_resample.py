@@ -55,8 +55,9 @@ def by_hand(units, values, groups, repeats):
     if not there:
         return math.nan, 0.0
     off = [sum(parts[r][k] for r in there) / len(there) for k in range(len(groups))]
-    count = len(known)
-    return sum(means[r] for r in there) / len(there), math.sqrt(count / (count - 1) * sum(x * x for x in off))
+    count, middle = len(known), sum(means[r] for r in there) / len(there)
+    between = sum((means[r] - middle) ** 2 for r in there) / len(there) / max(len(there) - 1, 1)
+    return middle, math.sqrt(count / (count - 1) * sum(x * x for x in off) + between)
 
 
 def test_replicates_against_plain_loops_with_groups_repeats_and_undefined_values():

@@ -203,6 +203,17 @@ def test_a_case_that_is_tested_in_several_repeats_is_one_draw():
     assert at_least(found, tries, 0.95)
 
 
+def test_repeats_that_differ_by_more_than_their_cases_count_too():
+    """With the spread over groups alone it would be 0.78; of so few repeats 0.95 is not reached."""
+    rng, tries, found = np.random.default_rng(4), 200, 0
+    draws = Draws([[str(case) for case in range(30)]] * 3, 400)
+    for _ in range(tries):
+        cases, repeats, both = 0.2 * rng.normal(size=30), 0.3 * rng.normal(size=3), 0.3 * rng.normal(size=(3, 30))
+        one = estimate([cases + repeats[r] + both[r] for r in range(3)], draws)
+        found += one.low <= 0 <= one.high
+    assert at_least(found, tries, 0.92)
+
+
 def test_evaluate_draws_whole_groups_and_says_so():
     rng = np.random.default_rng(0)
     names = [f"g{number // 4}" for number in range(24)]
