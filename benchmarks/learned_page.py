@@ -2,8 +2,8 @@
 
 ``python benchmarks/learned_page.py FILE... -o results/learned.json`` joins what several runs wrote; of equal rows, the
 last counts. A row of the page is one mean over the test cases of all divisions; differences are paired, with the
-interval of segcal's two-level bootstrap over divisions and cases. ACE pools voxels: its interval is the range over
-divisions.
+interval of segcal's bootstrap over divisions and cases: the rows do not say which cases belong together. ACE pools
+voxels: its interval is the range over divisions.
 """
 
 import argparse
@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from segcal.benchmark.comparisons import compare_repeats
-from segcal.summary import Compared, Draws, difference, estimate, over_repeats
+from segcal.resample import Draws
+from segcal.summary import Compared, difference, estimate, over_repeats
 
 ROWS = ("ts", "cms_ap", "conic", "conic_class", "pointwise", "dilated", "trained", "learned")
 AGAINST = dict.fromkeys(("conic_class", "pointwise", "dilated", "trained", "learned"), "conic")

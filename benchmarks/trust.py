@@ -14,8 +14,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from segcal.resample import percentile_interval
 from segcal.studies.failure_detection import rankings, risk_area, risk_of
-from segcal.trust.atypical import atypical_p, statistics_of
+from segcal.trust.atypical import atypical_p, column_p, statistics_of
 from segcal.trust.biomarkers import biomarker_errors, link_cases, parse_biomarker, volumes_of
 from segcal.trust.conformal import SLACK, first_controlled, mean_over_draws, quantile, weights
 from segcal.trust.drift import weigh
@@ -247,7 +248,7 @@ def detection(tasks: Sequence[Task]) -> None:
         base, best = ways["expected Dice and members, after"], risk_area(-risk, risk)
         for name, values in sorted(ways.items(), key=lambda each: risk_area(each[1], risk)):
             gaps = [risk_area(values[own], risk[own]) - risk_area(base[own], risk[own]) for own in draws]
-            low, high = np.percentile(gaps, [2.5, 97.5])
+            low, high = percentile_interval(np.array(gaps), 0.95, len(names))
             ranks = [np.argsort(np.argsort(each)) for each in (values, -risk)]
             gap = f"{risk_area(values, risk) - risk_area(base, risk):+.4f} [{low:+.4f}, {high:+.4f}]"
             row(
@@ -314,9 +315,11 @@ def stream_of(known: Floats, rows: Floats, rng: np.random.Generator, rate: float
     """Return the draw at which a stream is called drifted."""
     p_values, kept = [], known
     for each in rows:
-        p_values.append(atypical_p(kept, each, rng.random()))
+        smooth = rng.random()
+        higher = column_p(kept, each, smooth)
+        p_values.append([atypical_p(kept, each, smooth), *higher, *(1 - higher)])
         kept = np.vstack([kept, each])
-    return weigh(p_values, len(known), rate).reached
+    return weigh(np.array(p_values), len(known), rate).reached
 
 
 def streams(tasks: Sequence[Task], folder: Path) -> None:

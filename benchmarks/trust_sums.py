@@ -5,8 +5,9 @@
 
 A calibrator is chosen by the rule of ``segcal fit`` on a few cases (whole groups), mean logits; all other cases are
 summed with it and without. ``--from`` sums the predictions of another folder of member folders instead, with the same
-calibrator, and ``--break`` spoils the clean ones: ``permuted`` classes, or ``probabilities`` given as logits. Beside
-the sums stand the aggregators of ``aggrigator`` (0.1), if it is installed, on the entropy of the probabilities.
+calibrator, and ``--break`` spoils the clean ones: ``permuted`` classes, the last two ``swapped``, logits ``rescaled``
+(doubled), or ``probabilities`` given as logits. Beside the sums stand the aggregators of ``aggrigator`` (0.1), if it is
+installed, on the entropy of the probabilities.
 The output has numbers of cases and no image content.
 """
 
@@ -56,9 +57,13 @@ def peers(case: Case, calibrator: Calibrator) -> dict[str, float]:
 
 
 def spoil(member: Tensor, how: str | None) -> Tensor:
-    """Return the logits of a member as they are, with permuted classes, or as probabilities."""
+    """Return the logits of a member as they are, with all classes or the last two in another order, doubled, ..."""
     if how == "permuted":
         return member.roll(1, 0)
+    if how == "swapped":
+        return torch.cat([member[:-2], member[-2:].flip(0)])
+    if how == "rescaled":
+        return 2 * member
     return torch.softmax(member, 0) if how == "probabilities" else member
 
 
@@ -94,7 +99,7 @@ def main() -> None:
     parser.add_argument("-o", "--output", type=Path, required=True)
     parser.add_argument("--fit", type=int, required=True, help="cases that the calibrator is chosen on")
     parser.add_argument("--from", dest="source", type=Path, help="a folder of member folders")
-    parser.add_argument("--break", dest="how", choices=["permuted", "probabilities"])
+    parser.add_argument("--break", dest="how", choices=["permuted", "swapped", "rescaled", "probabilities"])
     parser.add_argument("--most", type=int, help="so many of the cases")
     args = parser.parse_args()
     task = load_protocol(args.protocol).tasks[0]

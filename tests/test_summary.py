@@ -5,18 +5,17 @@ import pytest
 from msgspec import to_builtins
 
 from segcal.errors import ArtifactError, InputError
+from segcal.resample import Draws
 from segcal.summary import (
     SUMMARY,
     Bootstrap,
     Difference,
-    Draws,
     Estimate,
     ResultRow,
     Summary,
     difference,
     estimate,
     over_repeats,
-    percentile_interval,
     read_summary,
 )
 
@@ -47,51 +46,6 @@ def test_the_estimate_is_the_mean_of_the_means_of_the_repeats():
     assert found.value == pytest.approx(np.mean([column.mean() for column in values]))
     assert found.low < found.value < found.high
     assert (found.cases, found.undefined) == (96, 0)
-
-
-def test_the_variance_of_the_replicates_is_what_theory_says():
-    values = make_values(1)
-    replicates = Draws([40, 25, 31], replicates=100_000).means(values)
-    means = np.array([column.mean() for column in values])
-    expected = means.var() / 3 + np.mean([column.var() / len(column) for column in values]) / 3
-    assert replicates.var() == pytest.approx(expected, rel=0.02)
-
-
-def replicates_one_by_one(values, draws):
-    """Recover what was drawn from the weights, and average it in the plainest way."""
-    used = [0] * len(values)
-    found = []
-    for row in draws.repeat:
-        drawn = []
-        for r in row:
-            times = draws.weights[r][used[r]].astype(int)
-            used[r] += 1
-            cases = [x for x, n in zip(values[r], times, strict=True) for _ in range(n) if not np.isnan(x)]
-            assert times.sum() == len(values[r])
-            if cases:
-                drawn.append(sum(cases) / len(cases))
-        found.append(sum(drawn) / len(drawn) if drawn else np.nan)
-    return np.array(found)
-
-
-def test_replicates_against_plain_loops_with_undefined_values():
-    values = make_values(2, (7, 3, 5))
-    values[0][2:6] = np.nan
-    values[1][:] = np.nan
-    draws = Draws([7, 3, 5], replicates=300, seed=4)
-    np.testing.assert_allclose(draws.means(values), replicates_one_by_one(values, draws), rtol=1e-12)
-    found = estimate(values, draws)
-    assert (found.cases, found.undefined) == (8, 7)
-
-
-def test_repeats_are_drawn_with_replacement_and_cases_anew_each_time():
-    draws = Draws([6, 6], replicates=4000, seed=1)
-    same = draws.repeat[:, 0] == draws.repeat[:, 1]
-    assert same.mean() == pytest.approx(0.5, abs=0.03)
-    assert sum(map(len, draws.weights)) == 8000
-    twice = np.flatnonzero(same & (draws.repeat[:, 0] == 0))[0]
-    row = int((draws.repeat[:twice] == 0).sum())
-    assert not np.array_equal(draws.weights[0][row], draws.weights[0][row + 1])
 
 
 def test_the_same_seed_gives_the_same_draws_and_equal_data_equal_intervals():
@@ -128,18 +82,11 @@ def test_ace_is_reported_as_mean_min_max_over_repeats():
 def test_nothing_defined_is_none():
     found = estimate([np.full(4, np.nan)], Draws([4]))
     assert (found.value, found.low, found.high, found.undefined) == (None, None, None, 4)
-    assert percentile_interval(np.full(3, np.nan)) == (None, None)
 
 
 def test_values_that_do_not_fit_the_draws_are_refused():
     with pytest.raises(InputError, match=r"values has \(3,\) cases in its repeats, but the draws were made for \(4,\)"):
         estimate([np.zeros(3)], Draws([4]))
-
-
-@pytest.mark.parametrize("sizes", [[], [3, 0]])
-def test_draws_of_nothing_are_refused(sizes):
-    with pytest.raises(InputError, match="but at least one repeat and one case in each are needed"):
-        Draws(sizes, 10)
 
 
 ROWS = (
@@ -181,23 +128,18 @@ def test_an_estimate_shows_what_it_is_of():
     assert repr(Estimate(0.5, 0.5, 0.5, repeats=1)) == "Estimate(value=0.5, low=0.5, high=0.5, repeats=1)"
 
 
-@pytest.mark.parametrize("seed", [-1, 0.5, True])
-def test_seeds_that_are_none_are_refused(seed):
-    with pytest.raises(InputError, match="but a whole number of at least 0 is needed"):
-        Draws([3], 10, seed)
-
-
-def test_no_replicates_and_levels_above_one_are_refused():
-    with pytest.raises(InputError, match="replicates is 0, but at least 1 is needed"):
-        Draws([3], 0)
-    with pytest.raises(InputError, match="level is 95, but a share between 0 and 1 is needed"):
-        estimate([np.ones(3)], Draws([3], 10), 95)
-
-
 @pytest.mark.parametrize("count", [1, 2, 3])
-def test_an_interval_needs_three_cases(count):
+def test_an_interval_needs_three_groups(count):
     values, draws = [np.arange(4.0)[:count]], Draws([count], 50)
     one, gap = estimate(values, draws), difference(values, values, draws)
     assert one.value == pytest.approx(np.arange(count).mean())
     assert (one.low is None, one.high is None, gap.low is None, gap.high is None) == (count < 3,) * 4
     assert estimate([np.array([1.0, np.nan, 2.0])], Draws([3])).low is None  # defined for two
+    assert estimate([np.arange(6.0)], Draws([list("aaabbb")])).low is None  # two groups
+
+
+def test_an_interval_does_not_go_beyond_what_can_be():
+    values = [np.array([0.0, 0.0, 1.0, 1.0])]
+    free, bound = (estimate(values, Draws([4]), bounds=each) for each in ((-np.inf, np.inf), (0.0, 1.0)))
+    assert free.low < 0 < 1 < free.high
+    assert (bound.low, bound.high) == (0.0, 1.0)

@@ -22,8 +22,9 @@ from train import IGNORE, REGIONS
 import segcal
 from segcal.cases import Cases
 from segcal.evaluation import Evaluation
+from segcal.resample import Draws
 from segcal.statistics import BandCache
-from segcal.summary import Draws, difference, estimate
+from segcal.summary import difference, estimate
 
 CALIBRATORS = ("none", "ts", "conic", "conic_class", "platt", "isotonic")
 OWN = "conic_class"
@@ -163,7 +164,8 @@ def measured(folder: Path, task: str, repeats: int, voxels: int, first: int) -> 
         for name in CALIBRATORS:
             found[name].append(measure(name, split.cal, split.test, voxels, bands))
             print(f"{task}: repeat {seed}, {name}", file=sys.stderr, flush=True)
-        draws = Draws([test for _, test in sizes], 2000, 0)
+        groups = [[row["group"] for row in one.result.rows if row["stage"] == "after"] for one in found["none"]]
+        draws = Draws(groups, 2000, 0)
         yield {
             "cases": len(cases),
             "groups": len(set(cases.groups.values())),

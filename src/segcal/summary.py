@@ -1,41 +1,32 @@
 r"""From numbers of cases to means with intervals and paired differences, and ``summary.json``, which holds them.
 
 A pipeline's values are one array per repeat, one value per case, NaN where it is not defined. The estimate is the mean
-over repeats of the mean over cases. Its interval is the percentile interval of a two-level bootstrap: a replicate draws
-R repeats with replacement and, for each of them anew, as many of its cases as it has, and takes the mean of means. All
-pipelines and metrics share the draws (:class:`Draws`): equal values have equal intervals, and an interval of a
-difference is paired. Drawing with replacement is counting: how often each case was drawn is a row of weights, and all
-replicates of a series are one product of weights and values.
+over repeats of the mean over cases; its interval is drawn over groups and repeats (:mod:`segcal.resample`).
 """
 
 import math
 from collections.abc import Sequence
+from math import inf
 from pathlib import Path
 from typing import Annotated, Literal, TypeAlias
 
 import numpy as np
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from segcal.checks import check_seed
 from segcal.documents import read_struct
 from segcal.errors import ArtifactError, InputError
-from segcal.resample import defined_mean as _nanmean
-from segcal.resample import draw_counts, row_blocks
+from segcal.resample import LEVEL, REPLICATES, Draws, studentised_interval
 from segcal.types import Preserves
 
 SCHEMA = 1
 SUMMARY = "summary.json"
-REPLICATES = 2000
-# The bootstrap of fewer cases says nothing: of one it has no width, of two it is the two values themselves.
-FEWEST_CASES = 3
-TOO_FEW = "too few cases for an interval"
-LEVEL = 0.95
+TOO_FEW = "too few for an interval"
 
 Verdict: TypeAlias = Literal["better", "worse", "no difference", "not defined"]
 
 
 class Interval(Struct, frozen=True):
-    """A value with its interval; None where it is not defined, or where there are too few cases for an interval."""
+    """A value with its interval; None where it is not defined, or where there are too few groups for an interval."""
 
     value: float | None
     low: float | None
@@ -75,61 +66,28 @@ class Bootstrap(Struct, frozen=True, forbid_unknown_fields=True):
     seed: Annotated[int, Meta(ge=0, le=1 << 32)] = 0
     level: Annotated[float, Meta(gt=0, lt=1)] = LEVEL
 
-    def draws(self, sizes: Sequence[int]) -> "Draws":
-        """Return the draws for repeats of so many cases."""
-        return Draws(sizes, self.replicates, self.seed)
+    def draws(self, units: Sequence[int | Sequence[str]]) -> Draws:
+        """Return the draws for repeats of cases that belong to these units."""
+        return Draws(units, self.replicates, self.seed)
 
 
-class Draws:
-    """The draws of a two-level bootstrap, made once and shared; `sizes` are the numbers of cases of the repeats.
-
-    Attributes:
-        repeat: ``(replicates, R)``, the drawn repeats.
-        weights: for each repeat, a row of weights for each time it was drawn, in the order of `repeat`.
-    """
-
-    def __init__(self, sizes: Sequence[int], replicates: int = REPLICATES, seed: int = 0) -> None:
-        if replicates < 1:
-            raise InputError(f"replicates is {replicates}, but at least 1 is needed. Leave it out for {REPLICATES}.")
-        if not sizes or min(sizes) < 1:
-            raise InputError(
-                f"sizes is {list(sizes)}, but at least one repeat and one case in each are needed. "
-                "Leave out repeats without cases."
-            )
-        generator = np.random.default_rng(check_seed(seed))
-        self.sizes = tuple(int(size) for size in sizes)
-        self.repeat = generator.integers(len(sizes), size=(replicates, len(sizes)))
-        self.weights = []
-        for r, size in enumerate(self.sizes):
-            times = int((self.repeat == r).sum())
-            self.weights.append(draw_counts(generator, times, size))
-
-    def means(self, values: Sequence[np.ndarray]) -> np.ndarray:
-        """Return the replicates of one series: one array of values per repeat, NaN where not defined."""
-        drawn = np.full(self.repeat.shape, np.nan)
-        for r, (weights, column) in enumerate(zip(self.weights, values, strict=True)):
-            defined = ~np.isnan(column)
-            filled, known = np.where(defined, column, 0.0), defined.astype(float)
-            blocks = (rows.astype(float, copy=False) for rows in row_blocks(weights))
-            total, count = (
-                np.concatenate(sums) for sums in zip(*((b @ filled, b @ known) for b in blocks), strict=True)
-            )
-            drawn[self.repeat == r] = np.divide(total, count, out=np.full(len(total), np.nan), where=count > 0)
-        return _nanmean(drawn, axis=1)
-
-
-def estimate(values: Sequence[np.ndarray], draws: Draws, level: float = LEVEL) -> Estimate:
-    """Return mean and interval of one series.
+def estimate(
+    values: Sequence[np.ndarray], draws: Draws, level: float = LEVEL, bounds: tuple[float, float] = (-inf, inf)
+) -> Estimate:
+    """Return mean and interval of one series, whose ends lie within the bounds of what it can be.
 
     >>> estimate([np.array([1.0, 2.0, np.nan])], Draws([3])).value
     1.5
     """
     columns = _columns(values, draws)
     undefined = sum(int(np.isnan(column).sum()) for column in columns)
-    value = float(_nanmean(np.array([_nanmean(column) for column in columns])))
-    cases = sum(draws.sizes) - undefined
-    low, high = percentile_interval(draws.means(columns), level) if cases >= FEWEST_CASES else (None, None)
-    return Estimate(None if math.isnan(value) else value, low, high, cases, undefined)
+    found = draws.replicates(columns)
+    low, high = studentised_interval(found, level)
+    if low is not None and high is not None:
+        low, high = max(low, bounds[0]), min(high, bounds[1])
+    return Estimate(
+        None if math.isnan(found.value) else found.value, low, high, sum(draws.sizes) - undefined, undefined
+    )
 
 
 def difference(
@@ -160,17 +118,6 @@ def over_repeats(values: Sequence[float | None]) -> Estimate:
     if not found:
         return Estimate(None, None, None, repeats=0)
     return Estimate(float(np.mean(found)), min(found), max(found), repeats=len(found))
-
-
-def percentile_interval(replicates: np.ndarray, level: float = LEVEL) -> tuple[float | None, float | None]:
-    """Return the percentile interval of the replicates that are defined."""
-    if not 0 < level < 1:
-        raise InputError(f"level is {level!r}, but a share between 0 and 1 is needed. Try 0.95.")
-    defined = replicates[~np.isnan(replicates)]
-    if defined.size == 0:
-        return None, None
-    low, high = np.percentile(defined, [50 * (1 - level), 50 * (1 + level)])
-    return float(low), float(high)
 
 
 def _columns(values: Sequence[np.ndarray], draws: Draws) -> list[np.ndarray]:

@@ -5,7 +5,7 @@ from segcal.benchmark.comparisons import compare, compare_repeats, find_pipeline
 from segcal.benchmark.pipelines import Pipeline
 from segcal.errors import InputError
 from segcal.metrics import find_metrics
-from segcal.summary import Draws
+from segcal.resample import Draws
 
 RNG = np.random.default_rng(0)
 BASE = [RNG.uniform(0.2, 0.4, size=20) for _ in range(3)]
@@ -100,4 +100,4 @@ def test_two_cases_have_a_difference_and_no_verdict():
     (found,) = compare("t", "", PAIR, values, {}, find_metrics(("nll",)), Draws([2], 200), 0.95)
     assert found.metrics["nll"].difference.value == pytest.approx(0.2)
     assert found.metrics["nll"].verdict == "not defined"
-    assert found.sentence.endswith(": too few cases for an interval: NLL.")
+    assert found.sentence.endswith(": too few for an interval: NLL.")

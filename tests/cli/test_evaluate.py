@@ -34,7 +34,7 @@ def test_held_out_cases_are_reported_apart_from_those_fitted_on(folders, calibra
                 assert low <= part[stage]["nll"]["value"] <= high
     printed = run("evaluate", *folders.both, "--calibrator", calibrator)
     assert printed.out.index("held-out cases:") < printed.out.index("cases that the calibrator was fitted or chosen on")
-    assert "2 cases: mean (too few cases for an interval)" in printed.out
+    assert "2 cases: mean (too few for an interval)" in printed.out
     assert printed.err == ""
 
 

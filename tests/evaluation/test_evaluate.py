@@ -376,7 +376,7 @@ def test_two_cases_have_means_without_intervals():
     result = segcal.evaluate(make_cases(2), segcal.make_calibrator("ts", 3), metrics=["nll", "ace"])
     for part in (result.before, result.after, result.change):
         assert all(one.value is not None and one.low is one.high is None for one in part.values())
-    assert "2 cases: mean (too few cases for an interval)" in str(result)
+    assert "2 cases: mean (too few for an interval)" in str(result)
     assert "[" not in str(result)
 
 

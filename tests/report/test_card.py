@@ -163,7 +163,7 @@ def test_a_subgroup_of_two_cases_has_no_interval(fitted, result, tmp_path):
     segcal.card(fitted, result, tmp_path / "card.md", subgroups={"new 1": "rare", "new 2": "rare"})
     text = (tmp_path / "card.md").read_text("utf-8")
     whole, rare = text.split("Performance: rare")
-    assert "Means (too few cases for an interval)." in rare
+    assert "Means (too few for an interval)." in rare
     assert "[" not in rare.split("## ")[0]
     assert "too few" not in whole
 

@@ -72,6 +72,9 @@ def test_it_agrees_with_drawing_cases_again_and_again():
 def test_a_bin_of_one_case_or_none_has_no_error():
     one = Curve(np.array([5, 0]), np.array([3, 0]), np.array([3.0, 0.0]))
     assert np.isnan(accuracy_error(one, CurveSpread.of(one))).all()
+    two = curves(2, 1, bins=2)[0]
+    grown = CurveSpread.of(one) + CurveSpread.of(one + two, one)  # a second case of the same group
+    assert all(np.array_equal(getattr(grown, name), value) for name, value in vars(CurveSpread.of(one + two)).items())
 
 
 def test_an_interval_stays_between_0_and_1_and_widens_with_its_level():

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from segcal import ArrayCases, make_calibrator
+from segcal.resample import Draws
 from segcal.studies.failure_detection import (
     OURS,
     FailurePlace,
@@ -32,7 +33,7 @@ def test_a_better_ranking_has_a_smaller_area_and_the_difference_is_paired():
     rng = np.random.default_rng(0)
     risk = rng.random(30)
     ways = {"best": -risk, OURS: -risk + 0.2 * rng.normal(size=30), "chance": rng.random(30)}
-    found = judge_ways(ways, risk, Bootstrap(replicates=200))
+    found = judge_ways(ways, risk, Draws([30], 200), 0.95)
     assert list(found) == ["best", OURS, "chance"]
     assert found["best"].excess == pytest.approx(0)
     assert found[OURS].against.value == found[OURS].against.low == found[OURS].against.high == 0
@@ -60,7 +61,7 @@ def test_too_few_cases_are_nothing_to_rank(setting, masked_cases):
 
 
 def test_what_is_not_defined_is_a_dash():
-    found = judge_ways({OURS: np.arange(3.0)}, np.zeros(3), Bootstrap(replicates=10))
+    found = judge_ways({OURS: np.arange(3.0)}, np.zeros(3), Draws([3], 10), 0.95)
     table = failure_outcome({"a": FailurePlace(3, 0, found)}).tables["failure_detection"]
     assert "—" in table.to_markdown()
 

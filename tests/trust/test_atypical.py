@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from segcal.trust.atypical import atypical_p, deviations, most_unusual, oddness, rarity, statistics_of
+from segcal.trust.atypical import atypical_p, column_p, deviations, most_unusual, oddness, rarity, statistics_of
 from segcal.trust.learn import Summer
 from segcal.trust.table import SumTable
 
@@ -17,14 +17,14 @@ def table(make_cases, fitted):
 def test_a_group_is_one_row_the_mean_of_its_cases(table):
     found = statistics_of(table, ["outside", "wall", "core"])
     assert found.draws == ("a", "b", "c", "d")
-    assert found.rows.shape == (4, len(found.names)) == (4, 3 + 7 * 3)
+    assert found.rows.shape == (4, len(found.names)) == (4, 3 + 10 * 3)
     place = found.names.index("confidence inside core")
-    assert found.rows[0, place] == pytest.approx(table.precision[:2, 2].mean())
+    assert found.rows[0, place] == pytest.approx(table.precision[:2, 2].mean(), rel=1e-5)  # six digits are kept
     apart = statistics_of(table, ["outside", "wall", "core"], together=False)
     assert apart.draws == table.ids
-    assert apart.rows[1, place] == pytest.approx(table.precision[1, 2])
+    assert apart.rows[1, place] == pytest.approx(table.precision[1, 2], rel=1e-5)
     place = found.names.index("mean confidence")
-    assert found.rows[3, place] == pytest.approx(table.hit[5].sum() / table.voxels[5])
+    assert found.rows[3, place] == pytest.approx(table.hit[5].sum() / table.voxels[5], rel=1e-5)
 
 
 def test_deviations_are_robust_and_know_no_missing_number():
@@ -71,3 +71,16 @@ def test_one_far_away_has_the_smallest_p_value_and_the_statistic_is_named():
     name, shift = most_unusual(rows, odd[None], ["a", "b", "c"])
     assert name == "b"
     assert shift > 4
+
+
+def test_numbers_are_ranked_one_by_one_with_ties_and_missing_ones_in_the_middle():
+    rows = np.array([[1.0, 5, np.nan, np.nan], [2, 5, 1, np.nan], [3, 5, 3, np.nan]])
+    found = column_p(rows, np.array([2.5, 5, np.nan, 7]), 0.5)
+    assert found.tolist() == [(1 + 0.5) / 4, 0.5, (1 + 0.5 * 2) / 4, 0.5 / 4 + 0.375]  # 7 stands where none is known
+
+
+def test_a_jitter_is_no_deviation():
+    rows = np.full((20, 1), 3.0)
+    rows[-1] += 1e-6
+    assert abs(deviations(rows)).max() < 0.02
+    assert deviations(np.vstack([rows[:-1], [[4.0]]]))[-1, 0] == 20

@@ -58,4 +58,21 @@ def test_a_drift_is_found_and_dated():
 
 
 def test_nothing_says_nothing():
-    assert weigh([], 20, 0.01) == ([], None, None)
+    assert weigh([], 20, 0.01) == ([], None, None, None)
+
+
+def test_kinds_of_p_values_share_the_capital_and_the_best_is_named():
+    rng = np.random.default_rng(3)
+    rows = rng.random((10, 5))
+    rows[4:, 3] = 0.001
+    found = weigh(rows, 20, 0.01)
+    alone = [weigh(rows[:, kind], 20, 0.01).logs for kind in range(5)]
+    shares = np.log([0.5, 0.125, 0.125, 0.125, 0.125])
+    assert found.logs == pytest.approx((np.array(alone).T + shares).max(1).tolist())
+    assert (found.kind, found.since) == (3, 4)
+
+
+def test_starts_that_are_given_up_do_not_change_the_evidence():
+    p_values = np.random.default_rng(4).random(250)
+    whole = by_hand(p_values.tolist(), 8)
+    assert weigh(p_values, 8, 0.01).logs[-1] == pytest.approx(math.log(whole), abs=1e-9)

@@ -7,7 +7,7 @@ import pytest
 from segcal.errors import ArtifactError
 from segcal.trust.monitored import StreamDraw, read_state, write_state
 
-DRAW = StreamDraw("\0a", ["a"], "1 2", 0.5, 0.5, "entropy", 1.0, None)
+DRAW = StreamDraw("\0a", ["a"], "1 2", 0.5, "0.5 0.2", 0.5, "entropy", 1.0, None)
 
 
 def test_it_reads_back(tmp_path):
@@ -18,7 +18,8 @@ def test_it_reads_back(tmp_path):
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        ({"version": 2}, "has version 2, but this segcal reads 1. Update segcal"),
+        ({"version": 3}, "has version 3, but this segcal reads 2. Update segcal"),
+        ({"version": 1}, "has version 1, whose p-values are not right .* goes on with 2. Name a new file"),
         ({"format": "other"}, "is not readable as a stream"),
         ({"draws": [{"name": "a"}]}, "is not readable as a stream"),
     ],

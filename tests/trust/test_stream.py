@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -84,3 +85,16 @@ def test_a_reference_of_groups_is_not_compared_with_single_cases(fitted, make_ca
 def test_rates_that_are_no_chances_are_refused(fitted, make_cases):
     with pytest.raises(segcal.InputError, match="stream_rate is 5, but a chance between 0 and 1 is needed"):
         monitor(fitted, make_cases(1, labelled=False), stream_rate=5)
+
+
+def test_a_reference_without_what_touches_is_compared_without_it(fitted, make_cases):
+    kept = fitted.reference
+    cases = []
+    for case in kept.cases:
+        words = case.numbers.split()
+        per_class = np.array(words[4:]).reshape(3, -1)[:, :-1]  # as an older segcal wrote it
+        cases.append(msgspec.structs.replace(case, numbers=" ".join([*words[:4], *per_class.ravel()])))
+    older = replace(fitted, reference=msgspec.structs.replace(kept, cases=tuple(cases)))
+    found = monitor(older, make_cases(8, seed=60, labelled=False))
+    assert found.applies
+    assert all(draw.numbers.split()[-3:] == ["nan"] * 3 for draw in found.draws)

@@ -8,7 +8,10 @@ The paper's are of two pipelines that differ in one property, case by case:
 
 The second is compared with the first, metric by metric, in paired differences over the test cases of all repeats. It is
 *better* or *worse* if the interval of the difference lies on one side of zero, and otherwise there is *no difference*.
-A metric that pools voxels over cases (ACE) is better or worse if it is so in every repeat.
+That is a test of the mean difference at the level of the interval, one for each metric and pair: of many without any
+difference, one in twenty is better or worse by chance.
+A metric that pools voxels over cases (ACE) is better or worse if it is so in every repeat. That is no test: without any
+difference three independent repeats agree in one of four, and repeats that share cases more often.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,7 +22,8 @@ import numpy as np
 from segcal.benchmark.pipelines import Pipeline
 from segcal.errors import InputError
 from segcal.metrics import Metric
-from segcal.summary import TOO_FEW, Compared, Comparison, Difference, Draws, difference
+from segcal.resample import Draws
+from segcal.summary import TOO_FEW, Compared, Comparison, Difference, difference
 
 # Pooling, the first calibrator, the second, and what the comparison is about.
 PAIRS: tuple[tuple[str, str, str, str], ...] = (

@@ -43,7 +43,7 @@ from segcal.metrics.readers import CurveReader
 from segcal.metrics.reliability import average_calibration_error, expected_calibration_error
 from segcal.report.curves import curves_of, thinned
 from segcal.statistics import BandCache, CaseTables, Counted
-from segcal.statistics.reliability import CurveSpread
+from segcal.statistics.reliability import Curve, CurveSpread
 
 OTHER_BINS = (20, 30, 40)
 
@@ -248,6 +248,7 @@ class CaseCounter:
         self._counter = Counter({**needed, **metrics}, self._bands)
         self.rows: dict[str, list[CaseResult]] = {name: [] for name in calibrators}
         self.totals: dict[str, Totals] = {}
+        self._curves: dict[str, dict[str | None, dict[str, Curve]]] = {name: {} for name in calibrators}  # by group
 
     def add(self, case: Case) -> None:
         """Count a case with every calibrator."""
@@ -256,7 +257,11 @@ class CaseCounter:
             tables = replace(counted.tables, free_energy=before.tables.free_energy)
             flips = self._flip_bands(case, before, counted)
             self.rows[name].append(self._row(case, tables, flips))
-            spread = {region: CurveSpread.of(curve) for region, curve in curves_of(tables).items()}
+            curves, before_it = curves_of(tables), self._curves[name].get(case.group, {})
+            joined = {region: curve + before_it[region] if before_it else curve for region, curve in curves.items()}
+            if case.group is not None:
+                self._curves[name][case.group] = joined
+            spread = {region: CurveSpread.of(curve, before_it.get(region)) for region, curve in joined.items()}
             own = Totals(thinned(tables), flips, spread)
             self.totals[name] = self.totals[name] + own if name in self.totals else own
 

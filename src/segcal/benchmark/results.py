@@ -139,6 +139,11 @@ class UnitResult(Struct, frozen=True):
         """The unit."""
         return self.header.unit
 
+    @property
+    def groups(self) -> list[str]:
+        """The group of each test case, or a name of its own where it belongs to none."""
+        return [row.group or f"\0{row.case}" for row in self.rows]
+
     def numbers(self, metric: str) -> list[float | None]:
         """Return one number per test case, None where it is not defined."""
         return [row.metrics.get(metric) for row in self.rows]

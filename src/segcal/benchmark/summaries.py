@@ -1,8 +1,8 @@
 """From units to one document: means with intervals, comparisons, and the facts that tables and figures need.
 
 ``RESULTS/summary.json`` is made from the units alone. Metrics of a case are averaged over cases and repeats, with the
-two-level bootstrap; all pipelines of a task share the draws, so that equal numbers have equal intervals. Pooled metrics
-have one number per repeat, shown as mean [min, max].
+bootstrap over groups and repeats; all pipelines of a task share the draws, so that equal numbers have equal intervals.
+Pooled metrics have one number per repeat, shown as mean [min, max], which is no interval.
 """
 
 from collections.abc import Mapping, Sequence
@@ -99,7 +99,7 @@ def _summarise_task(
                 f"{title} on {task} was tested on other cases than {first[0].header.title}, but all must share "
                 "them. Delete the units of this task and run the benchmark again."
             )
-    draws = bootstrap.draws([len(unit.rows) for unit in first])
+    draws = bootstrap.draws([unit.groups for unit in first])
     single = [name for name, metric in metrics.items() if not metric.pooled]
     values = {title: {name: [unit.column(name) for unit in units] for name in single} for title, units in own.items()}
     pooled = {
@@ -112,7 +112,9 @@ def _summarise_task(
         numbers = {}
         for name, columns in values[title].items():
             key = np.concatenate(columns).tobytes()
-            known[key] = numbers[name] = known.get(key) or estimate(columns, draws, bootstrap.level)
+            known[key] = numbers[name] = known.get(key) or estimate(
+                columns, draws, bootstrap.level, metrics[name].bounds
+            )
         numbers |= {name: over_repeats(column) for name, column in pooled[title].items()}
         converged = all(unit.header.certificate["converged"] for unit in units)
         rows.append(ResultRow(task, target, title, numbers, converged))

@@ -15,9 +15,9 @@ from segcal.errors import InputError
 from segcal.evaluation.slabs import calibrated_scores
 from segcal.metrics import Metric
 from segcal.metrics.needs import Needs
-from segcal.resample import row_blocks
+from segcal.resample import Draws, percentile_interval, row_blocks
 from segcal.statistics import BandCache, CaseTables, Counted, total_of
-from segcal.summary import FEWEST_CASES, Difference, Draws, Estimate, difference, estimate, percentile_interval
+from segcal.summary import Difference, Estimate, difference, estimate
 from segcal.types import Context
 
 # A calibrator, or any function from logits (1, classes, *space) and a context to log-probabilities of that shape.
@@ -108,11 +108,12 @@ def pooled_replicates(parts: Sequence[Any], value: Callable[[Any], float | None]
 
     A table is a dataclass of arrays; `value` reads the number from a sum of them.
     """
-    weights = draws.weights[0]
-    tables = {f.name: np.stack([np.asarray(getattr(p, f.name)) for p in parts]) for f in fields(parts[0])}
+    weights, order = draws.weights, np.argsort(draws.index[0], kind="stable")
+    starts = np.searchsorted(draws.index[0][order], np.arange(draws.groups))
+    tables = {f.name: np.stack([np.asarray(getattr(parts[i], f.name)) for i in order]) for f in fields(parts[0])}
     sums = {
         name: np.concatenate([np.tensordot(rows.astype(np.int64), table, 1) for rows in row_blocks(weights)])
-        for name, table in tables.items()
+        for name, table in ((name, np.add.reduceat(table, starts)) for name, table in tables.items())
     }
     kind = type(parts[0])
     found = [value(kind(**{name: column[i] for name, column in sums.items()})) for i in range(len(weights))]
@@ -127,14 +128,13 @@ def summarise(
     changes = {}
     for name, metric in stages[0].metrics.items():
         columns = [stage.column(name) for stage in stages]
-        found = [estimate([column], draws, level) for column in columns]
+        found = [estimate([column], draws, level, metric.bounds) for column in columns]
         change = difference([columns[0]], [columns[-1]], draws, metric.better, level)
         if metric.pooled:
             replicates = [stage.replicates(name, draws) for stage in stages]
             values = [stage.pooled(name) for stage in stages]
-            few = sum(draws.sizes) < FEWEST_CASES
             ends = [
-                (None, None) if few else percentile_interval(drawn, level)
+                percentile_interval(drawn, level, draws.groups)
                 for drawn in [*replicates, replicates[-1] - replicates[0]]
             ]
             found = [

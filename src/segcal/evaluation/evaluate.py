@@ -2,6 +2,7 @@
 
 Cases are read one at a time; what is kept of each is a row of numbers and, for metrics that pool voxels over cases, one
 small table. Means and intervals do not depend on the order of the cases: they are taken in the order of their ids.
+Intervals draw whole groups where cases belong to some (:mod:`segcal.resample`).
 
 Before: the softmax of the case's logits. After: the calibrator's scores, normalised the same way. The prediction after
 calibration stays the one before wherever no other class is strictly above it in the scores.
@@ -33,8 +34,8 @@ from segcal.fitting.certificate import Fitted
 from segcal.fitting.fit import check_device
 from segcal.fitting.reference import calibrator_digest
 from segcal.metrics import Metric, find_metrics
+from segcal.resample import LEVEL, REPLICATES, Draws
 from segcal.statistics import BandCache, CaseTables
-from segcal.summary import LEVEL, REPLICATES, Draws
 
 DEFAULT_METRICS = (
     "nll", "brier", "ece", "ba_ece", "ace", "cece", "dice", "miou", "accuracy", "aurc",
@@ -118,8 +119,9 @@ def evaluate(
     if not rows:
         raise failures.refuse_all(len(cases))
     warn(like_probabilities(doubted))
-    measured = len(rows) // len(stages)
-    estimates, changes = summarise(list(stages.values()), Draws([measured], replicates, seed), level)
+    groups = {row["case"]: row["group"] or f"\0{row['case']}" for row in rows}
+    draws = Draws([[groups[case_id] for case_id in sorted(groups)]], replicates, seed)
+    estimates, changes = summarise(list(stages.values()), draws, level)
     return Evaluation(
         rows=rows,
         before=estimates[0],

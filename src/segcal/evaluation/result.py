@@ -18,7 +18,8 @@ from rich.table import Table
 from segcal.atomic import write_text
 from segcal.metrics import Metric
 from segcal.names import csv_cell
-from segcal.summary import FEWEST_CASES, TOO_FEW, Difference, Estimate, Interval
+from segcal.resample import FEWEST_GROUPS
+from segcal.summary import TOO_FEW, Difference, Estimate, Interval
 
 SCHEMA = 1
 # How the files begin: what begins otherwise was written by something else.
@@ -121,10 +122,10 @@ class Evaluation:
 
     def table(self, width: int = WIDTH) -> Table:
         """Return the table that is printed on so many columns."""
-        cases = len({row["case"] for row in self.rows})
+        groups = {row["case"]: row["group"] or (row["case"],) for row in self.rows}
         table = Table(
             box=box.SIMPLE_HEAD,
-            title=_heading(cases, self.level),
+            title=_heading(len(groups), len({*groups.values()}), self.level),
             title_justify="left",
             title_style="",
             caption="\n".join(_notes(self, width)),
@@ -167,10 +168,12 @@ class Evaluation:
         ]
 
 
-def _heading(cases: int, level: float) -> str:
-    if cases < FEWEST_CASES:
-        return f"{cases} {'case' if cases == 1 else 'cases'}: mean ({TOO_FEW})"
-    return f"{cases} cases: mean [{100 * level:g} % interval, bootstrap over cases]"
+def _heading(cases: int, groups: int, level: float) -> str:
+    own, of = ("cases", "") if groups == cases else ("groups", f" in {groups} {'group' if groups == 1 else 'groups'}")
+    counted = f"{cases} {'case' if cases == 1 else 'cases'}{of}"
+    if groups < FEWEST_GROUPS:
+        return f"{counted}: mean ({TOO_FEW})"
+    return f"{counted}: mean [{100 * level:g} % interval, bootstrap over {own}]"
 
 
 def _title(metric: Metric) -> str:

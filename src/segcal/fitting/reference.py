@@ -27,7 +27,7 @@ ITSELF = -1
 # Numbers of a case, and numbers of a case for each class, in the order in which they are written.
 OF_CASE = ("voxels", "size", "entropy", "disagreement")
 OF_CLASS = (
-    "mask", "prob", "hit", "spread", "edge", "edge_prob", "agreement", "truth", "found", "counted",
+    "mask", "prob", "hit", "spread", "edge", "edge_prob", "agreement", "truth", "found", "counted", "beside",
 )  # fmt: skip
 # How the cases stand to the fit; only the first makes every promise exact.
 Source = Literal["held out", "validation", "out of fold"]

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from math import inf
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -42,6 +43,11 @@ class Metric:
     needs: tuple[Need, ...] = ()
     plain: str = ""
     sentence: str = ""
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """The least and the largest number that it can be."""
+        return {"fraction": (0.0, 1.0), "nat": (0.0, inf), "distance": (0.0, inf)}.get(self.unit, (-inf, inf))
 
     def __call__(self, tables: CaseTables) -> float | None:
         """Return the number of these tables, or None where it is not defined."""

@@ -34,7 +34,8 @@ from segcal.report.card_document import (
     Promise,
 )
 from segcal.report.card_text import as_html, as_json, as_markdown
-from segcal.summary import LEVEL, Draws, difference, estimate
+from segcal.resample import LEVEL, Draws
+from segcal.summary import difference, estimate
 from segcal.target import check_file
 from segcal.trust.conformal import count_draws, draws_needed
 from segcal.version import __version__
@@ -49,11 +50,12 @@ INTENDED = "Confidence of {classes} classes per voxel, of the model whose {kind}
 
 
 class StageRow(NamedTuple):
-    """One case before or after calibration: its name, the stage, and its numbers (NaN: not defined)."""
+    """One case before or after calibration: its name, the stage, its numbers (NaN: not defined), and its group."""
 
     case: str
     stage: str
     numbers: Mapping[str, float]
+    group: str
 
 
 def card(
@@ -200,7 +202,8 @@ def _limits(fitted: Fitted, evaluated: bool) -> list[str]:
 
 def _measured(name: str, rows: Sequence[StageRow], cases: Sequence[str]) -> Performance:
     stages = {(row.case, row.stage): row.numbers for row in rows}
-    draws = Draws([len(cases)])
+    groups = {row.case: row.group for row in rows}
+    draws = Draws([[groups[case] for case in cases]])
     found = []
     for metric in (name for name in METRICS if not METRICS[name].pooled):
         columns = [
@@ -209,10 +212,10 @@ def _measured(name: str, rows: Sequence[StageRow], cases: Sequence[str]) -> Perf
         ]
         if not np.isnan(columns[1]).all():
             facts = METRICS[metric]
-            before, after = (estimate([column], draws) for column in columns)
+            before, after = (estimate([column], draws, bounds=facts.bounds) for column in columns)
             change = difference([columns[0]], [columns[1]], draws, facts.better)
             found.append(CardMetric(metric, facts.title, facts.unit, facts.better, before, after, change))
-    return Performance(name, len(cases), tuple(found))
+    return Performance(name, len(cases), tuple(found), draws.groups)
 
 
 def _monitoring(fitted: Fitted) -> Monitoring | None:
@@ -261,4 +264,5 @@ def _rows(results: Evaluation | str | os.PathLike[str] | None) -> tuple[list[Sta
 def _row(row: Mapping[str, str | float | None]) -> StageRow:
     found = ((name, row.get(name)) for name in METRICS)
     numbers = {name: float(value) for name, value in found if value not in (None, "")}
-    return StageRow(str(row["case"]), str(row["stage"]), numbers)
+    case = str(row["case"])
+    return StageRow(case, str(row["stage"]), numbers, str(row.get("group") or f"\0{case}"))

@@ -95,11 +95,12 @@ class CardMetric(Struct, frozen=True):
 
 
 class Performance(Struct, frozen=True):
-    """The metrics of the cases of a subgroup."""
+    """The metrics of the cases of a subgroup, and how many groups they belong to."""
 
     subgroup: str
     cases: int
     metrics: tuple[CardMetric, ...]
+    groups: int | None = None
 
 
 class Monitoring(Struct, frozen=True):

@@ -9,7 +9,8 @@ import msgspec
 from segcal.documents import json_text
 from segcal.names import clean_lines
 from segcal.report.card_document import Card, CardMetric, Performance
-from segcal.summary import FEWEST_CASES, TOO_FEW, Interval
+from segcal.resample import FEWEST_GROUPS
+from segcal.summary import TOO_FEW, Interval
 
 TITLE = "Calibration card"
 STYLE = (
@@ -133,13 +134,15 @@ def _metadata(card: Card) -> str:
 
 def _performance(group: Performance, level: float) -> CardBlock:
     head = ("metric", "before", "after", "change", "cases without a value")
-    few = group.cases < FEWEST_CASES
+    groups = group.cases if group.groups is None else group.groups
+    few = groups < FEWEST_GROUPS
     rows = [
         (_named(one), *(_text(each, sign, few) for each, sign in _numbers(one)), str(one.after.undefined))
         for one in group.metrics
     ]
     title = f"Performance: {group.subgroup}, {group.cases} {'case' if group.cases == 1 else 'cases'}"
-    said = f"Means ({TOO_FEW})." if few else f"Means with {100 * level:g} % intervals, bootstrap over cases."
+    over = "cases" if groups == group.cases else f"{groups} groups"
+    said = f"Means ({TOO_FEW})." if few else f"Means with {100 * level:g} % intervals, bootstrap over {over}."
     return CardBlock(title, [said], [head, *rows])
 
 

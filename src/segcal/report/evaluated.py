@@ -171,7 +171,11 @@ def _curves(result: Evaluation, stage: str) -> doc.Curves | None:
     parts = _parts(result, stage)
     if not parts:
         return None
-    spread = total_of({case_id: CurveSpread.of(curve) for case_id, curve in parts.items()})
+    groups = {row["case"]: row["group"] or f"\0{row['case']}" for row in result.rows}
+    members: dict[str, dict[str, Curve]] = {}
+    for case_id, curve in parts.items():
+        members.setdefault(groups[case_id], {})[case_id] = curve
+    spread = total_of({group: CurveSpread.of(total_of(own)) for group, own in members.items()})
     return pipeline_curves([{"all": total_of(parts)}], [{"all": spread}], result.level)
 
 

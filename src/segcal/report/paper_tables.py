@@ -122,8 +122,8 @@ def _comparisons_table(summary: Summary) -> Table:
         cells = tuple(Cell(None) if gap is None else Cell(gap.value, gap.low, gap.high) for gap in gaps)
         groups.setdefault(f"{where}: {each.about}", []).append(Row(f"{each.second} - {each.first}", cells))
     notes = [
-        f"Paired differences over test cases [{100 * summary.bootstrap.level:g} % interval; pooled metrics: the "
-        "range over repeats]. DSC in points."
+        f"Paired differences over test cases [{100 * summary.bootstrap.level:g} % interval, each for itself; pooled "
+        "metrics: the range over repeats, which is no interval]. DSC in points."
     ]
     columns = tuple(SHOWN[name] for name in names)
     listed = tuple(Group(title, tuple(rows)) for title, rows in groups.items())
@@ -167,7 +167,7 @@ def _notes(summary: Summary, intervals: bool) -> tuple[str, ...]:
     notes = ["DSC and Flip in %. — not applicable; × not translation-invariant. Bold: best of the column as shown."]
     if intervals:
         notes.append(
-            f"[{level:g} % percentile interval of a two-level bootstrap over repeats and cases; ACE: min, max over "
+            f"[{level:g} % interval of a bootstrap over groups of cases and repeats; ACE: min, max over "
             f"{summary.repeats} repeats]. All pipelines share the draws."
         )
     open_fits = sorted({row.pipeline for row in summary.results if not row.converged})

@@ -17,7 +17,7 @@ with m the cases that have voxels in the bin. Three more sums a bin therefore gi
 of a case need be kept.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from statistics import NormalDist
 
 import numpy as np
@@ -72,10 +72,10 @@ def curves_by_region(count: np.ndarray, confidence: np.ndarray) -> dict[str, Cur
 
 @dataclass(frozen=True)
 class CurveSpread(AdditiveTable):
-    """Sums over cases, of the shape of a curve's count.
+    """Sums over groups of cases, of the shape of a curve's count; a case that belongs to none is one.
 
     Attributes:
-        cases: those with voxels in the bin, int64.
+        cases: groups with voxels in the bin, int64.
         counts: the sum of squared counts, float64.
         rights: the sum of squared right ones, float64.
         products: the sum of counts times right ones, float64.
@@ -87,14 +87,16 @@ class CurveSpread(AdditiveTable):
     products: np.ndarray
 
     @classmethod
-    def of(cls, curve: Curve) -> "CurveSpread":
-        """Return the sums of one case."""
+    def of(cls, curve: Curve, before: Curve | None = None) -> "CurveSpread":
+        """Return the sums of one group, or what they grew by since its curve was the one before."""
         count, right = curve.count.astype(float), curve.right.astype(float)
-        return cls((curve.count > 0).astype(np.int64), count**2, right**2, count * right)
+        found = cls((curve.count > 0).astype(np.int64), count**2, right**2, count * right)
+        old = None if before is None else cls.of(before)
+        return found if old is None else cls(*(getattr(found, f.name) - getattr(old, f.name) for f in fields(cls)))
 
 
 def accuracy_error(curve: Curve, spread: CurveSpread) -> NDArray[np.float64]:
-    """Return the standard error over cases of each bin's accuracy; NaN in bins of fewer than two cases.
+    """Return the standard error over groups of each bin's accuracy; NaN in bins of fewer than two groups.
 
     >>> one = Curve(np.array([4]), np.array([4]), np.array([3.6]))
     >>> other = Curve(np.array([4]), np.array([2]), np.array([3.6]))

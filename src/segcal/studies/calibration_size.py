@@ -104,7 +104,7 @@ def _curves(
 ) -> dict[str, list[SizePoint]]:
     """Return, by metric, one point per size: its value and its change against the reference, with intervals."""
     own = units[reference]
-    draws = bootstrap.draws([len(unit.rows) for unit in own])
+    draws = bootstrap.draws([unit.groups for unit in own])
     curves: dict[str, list[SizePoint]] = {}
     for name in TITLES:
         metric = METRICS[name]
@@ -118,7 +118,7 @@ def _curves(
             else:
                 before, after = ([unit.column(name) for unit in units[n]] for n in (reference, size))
                 change = difference(before, after, draws, metric.better, bootstrap.level)
-                point = SizePoint(size, estimate(after, draws, bootstrap.level), change)
+                point = SizePoint(size, estimate(after, draws, bootstrap.level, metric.bounds), change)
             curves.setdefault(name, []).append(point)
     return curves
 

@@ -22,10 +22,10 @@ from segcal.calibrators.base import Calibrator
 from segcal.calibrators.identity import Identity
 from segcal.cases.base import Cases
 from segcal.report.table import Cell, Column, Table
-from segcal.resample import defined_mean
+from segcal.resample import Draws, defined_mean, percentile_interval
 from segcal.studies.setting import NothingToStudyError, Setting, choose_default
 from segcal.studies.study import Outcome, Study, interval_cell, task_groups
-from segcal.summary import Bootstrap, Interval, percentile_interval
+from segcal.summary import Bootstrap, Interval
 from segcal.trust.estimates import expected_dice
 from segcal.trust.learn import Summer
 from segcal.trust.table import Floats, SumTable
@@ -159,19 +159,23 @@ def rank(cases: Cases, calibrator: Calibrator, background: bool, bootstrap: Boot
         for way, values in rankings(table, classes).items()
         if stage == "after" or way != "agreement of members"  # members do not change
     }
-    return FailurePlace(len(kept), int((risk[kept] > 1 - TAU).sum()), judge_ways(ways, risk[kept], bootstrap))
+    groups = [tables["after"].groups[i] for i in kept]
+    return FailurePlace(
+        len(kept),
+        int((risk[kept] > 1 - TAU).sum()),
+        judge_ways(ways, risk[kept], bootstrap.draws([groups]), bootstrap.level),
+    )
 
 
-def judge_ways(ways: Mapping[str, Floats], risk: Floats, bootstrap: Bootstrap) -> dict[str, FailureRow]:
+def judge_ways(ways: Mapping[str, Floats], risk: Floats, draws: Draws, level: float) -> dict[str, FailureRow]:
     """Return the numbers of each way, the best first."""
-    rng = np.random.default_rng(bootstrap.seed)
-    draws = rng.integers(len(risk), size=(bootstrap.replicates, len(risk)))
-    ours = np.array([risk_area(ways[OURS][own], risk[own]) for own in draws])
+    drawn = [np.repeat(np.arange(len(risk)), row.astype(int)[draws.index[0]]) for row in draws.weights]
+    ours = np.array([risk_area(ways[OURS][own], risk[own]) for own in drawn])
     found = {}
     for name, values in sorted(ways.items(), key=lambda each: risk_area(each[1], risk)):
-        gaps = np.array([risk_area(values[own], risk[own]) for own in draws]) - ours
+        gaps = np.array([risk_area(values[own], risk[own]) for own in drawn]) - ours
         area = risk_area(values, risk)
-        against = Interval(area - risk_area(ways[OURS], risk), *percentile_interval(gaps, bootstrap.level))
+        against = Interval(area - risk_area(ways[OURS], risk), *percentile_interval(gaps, level, draws.groups))
         found[name] = FailureRow(area, excess_area(values, risk), against, auroc(values, risk > 1 - TAU))
     return found
 
@@ -188,7 +192,7 @@ def failure_outcome(places: dict[str, FailurePlace]) -> Outcome[FailureData]:
     groups = task_groups(
         titled, lambda row: [Cell(row.area), Cell(row.excess), interval_cell(row.against), Cell(row.auroc)]
     )
-    note = "Cases ranked without labels; risk is 1 - Dice, the mean over structures. Differences are paired over cases."
+    note = "Cases ranked without labels; risk is 1 - Dice, the mean over structures. Paired over groups."
     table = Table("Finding cases that failed", "Ranked by", columns, groups, (note,), apart=True)
     return Outcome(FailureData(TAU, places), {"failure_detection": table})
 

@@ -25,12 +25,14 @@ from segcal.cases.kinds import find_padding
 from segcal.errors import InputError
 from segcal.evaluation.case_counter import summarise
 from segcal.fitting.config import FitConfig
+from segcal.fitting.division import group_names
 from segcal.fitting.fit import fit_to
 from segcal.fitting.request import read_data
 from segcal.report.table import Cell, Column, Group, Row, Table
+from segcal.resample import LEVEL, Draws
 from segcal.studies.setting import NothingToStudyError, Setting, count_stages
 from segcal.studies.study import Outcome, Study
-from segcal.summary import LEVEL, Draws, Estimate
+from segcal.summary import Estimate
 from segcal.types import IGNORED
 
 METRICS = ("nll", "ece", "ba_ece", "ace", "dice", "flip_rate")
@@ -186,7 +188,7 @@ def _temperature(calibrator: Calibrator) -> float:
 
 
 def _judge(cases: Cases, calibrators: Mapping[str, Calibrator]) -> dict[str, dict[str, Estimate]]:
-    draws = Draws([len(cases)])
+    draws = Draws([group_names(cases, sorted(cases.ids))])
     stages = count_stages(cases, calibrators, METRICS)
     return {name: summarise([stage], draws, LEVEL)[0][0] for name, stage in stages.items()}
 

@@ -89,7 +89,7 @@ def paired_differences(
     before: Sequence[UnitResult], after: Sequence[UnitResult], bootstrap: Bootstrap
 ) -> dict[str, Difference]:
     """Return the paired difference of each metric between units of the same cases."""
-    draws = bootstrap.draws([len(unit.rows) for unit in after])
+    draws = bootstrap.draws([unit.groups for unit in after])
     found = {}
     for name in (each for each in COMPARED if each in after[0].rows[0].metrics):
         first, second = ([unit.column(name) for unit in units] for units in (before, after))

@@ -4,8 +4,12 @@ Of every case a row of numbers is made (:func:`statistics_of`). A collection of 
 their order: each column is centred at its median and divided by its median absolute deviation, clipped, and the score
 of a row is the root of its mean square. Medians bear with almost half of the rows being odd, so that many odd ones do
 not make each other look usual. A new row is put among the reference, all scores are computed anew, and its p-value is
-the share of rows that are at least as far off as it is, itself included. New and reference cases are treated alike, so
-a p-value of at most a has a chance of at most a, by construction; on average over references, not for each of them.
+the share of rows that are at least as far off as it is, itself included. New and reference cases are treated alike, to
+the last digit, so a p-value of at most a has a chance of at most a, by construction; on average over references, not
+for each of them, and only if the reference had no part in the fit.
+
+A row has such p-values for each of its numbers as well, by how many rows have a larger one (:func:`column_p`): a shift
+of one number in one direction, the same in all new rows, makes none of them odd as a whole.
 """
 
 from collections.abc import Sequence
@@ -13,12 +17,15 @@ from typing import NamedTuple
 
 import numpy as np
 
+from segcal.fitting.reference import read_numbers, written_numbers
 from segcal.resample import defined_mean
 from segcal.trust.conformal import p_value
 from segcal.trust.table import Floats, SumTable
 
 # Deviations beyond this say no more.
 FARTHEST = 20.0
+# Numbers are shares or logarithms: what differs by less differs by its arithmetic.
+LEAST = 1e-4
 
 
 class Statistics(NamedTuple):
@@ -33,6 +40,7 @@ def statistics_of(table: SumTable, titles: Sequence[str], together: bool = True)
     """Return the statistics of a table; cases of one group are one draw, the mean of their rows.
 
     `titles` name the classes; with `together` False every case has a row of its own. A number that is not known is NaN.
+    Numbers have the six digits that a stream keeps of them: those of the reference and of new cases must be the same.
     """
     voxels = table.voxels[:, None]
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -44,6 +52,9 @@ def statistics_of(table: SumTable, titles: Sequence[str], together: bool = True)
             "confidence at the edge of": table.edge_confidence,
             "expected Dice of": table.expected_dice,
             "agreement of members on": table.agreement,
+            "uncertainty beside the edge of": np.log((table.spread + 0.5) / (table.edge + 0.5)),
+            "edge beside the size of": np.log((table.edge + 0.5) / (table.mask + 0.5)),
+            "classes that touch": table.beside,
         }
         alone = {
             "entropy": np.log(table.entropy / table.voxels + 1e-6),
@@ -52,11 +63,11 @@ def statistics_of(table: SumTable, titles: Sequence[str], together: bool = True)
         }
     names = [*alone, *(f"{what} {title}" for what in per_class for title in titles)]
     rows = np.concatenate([*(column[:, None] for column in alone.values()), *per_class.values()], 1)
-    if not together:
-        return Statistics(table.ids, tuple(names), rows)
-    draws = tuple(dict.fromkeys(table.groups))
-    own = [rows[[group == draw for group in table.groups]] for draw in draws]
-    return Statistics(draws, tuple(names), np.array([defined_mean(each, axis=0) for each in own]))
+    draws = tuple(dict.fromkeys(table.groups)) if together else table.ids
+    if together:
+        own = [rows[[group == draw for group in table.groups]] for draw in draws]
+        rows = np.array([defined_mean(each, axis=0) for each in own])
+    return Statistics(draws, tuple(names), read_numbers(written_numbers(rows), *rows.shape))
 
 
 def deviations(rows: Floats) -> Floats:
@@ -66,7 +77,7 @@ def deviations(rows: Floats) -> Floats:
     off = known - middle
     scale = 1.4826 * np.nanmedian(np.abs(off), axis=0)
     mean = np.nanmean(np.abs(off), axis=0)
-    scale = np.where(scale > 1e-9, scale, np.where(mean > 1e-9, mean, 1.0))
+    scale = np.where(scale > LEAST, scale, np.maximum(mean, LEAST))
     return np.clip(np.nan_to_num(off / scale, nan=0.0), -FARTHEST, FARTHEST)
 
 
@@ -86,15 +97,31 @@ def atypical_p(reference: Floats, row: Floats, smooth: float = 1.0) -> float:
     return float((larger + smooth * equal) / len(scores))
 
 
+def column_p(reference: Floats, row: Floats, smooth: float) -> Floats:
+    """Return for each number of a new row the share of rows, itself among them, that have a larger one.
+
+    A number that is not known lies in the middle; `smooth` is the share of ties that count.
+    """
+    rows = np.vstack([reference, row])
+    known = np.where(np.isnan(rows).all(0), 0.0, rows)
+    known = np.where(np.isnan(known), np.nanmedian(known, axis=0), known)
+    larger, equal = (known > known[-1]).sum(0), (known == known[-1]).sum(0)
+    found: Floats = (larger + smooth * equal) / len(known)
+    return found
+
+
 def rarity(reference: Floats, groups: Sequence[str], row: Floats) -> float:
     """Return the p-value of a case among the cases of the reference, of which each group counts once."""
     scores = oddness(np.vstack([reference, row]))
     return p_value(scores[:-1], groups, scores[-1])
 
 
-def most_unusual(reference: Floats, rows: Floats, names: Sequence[str]) -> tuple[str, float]:
-    """Return the statistic in which rows differ most from the reference, and by how many of its deviations."""
+def most_unusual(reference: Floats, rows: Floats, names: Sequence[str], among: int | None = None) -> tuple[str, float]:
+    """Return the statistic in which rows differ most from the reference, and by how many of its deviations.
+
+    `among` is the number of the statistic, where it is known already.
+    """
     together = deviations(np.vstack([reference, rows]))
     shift = together[len(reference) :].mean(0) - together[: len(reference)].mean(0)
-    worst = int(np.abs(shift).argmax())
+    worst = int(np.abs(shift).argmax()) if among is None else among
     return names[worst], float(shift[worst])

@@ -9,21 +9,30 @@ p-value of draw t is mostly below
 
 where j draws of the reference are as unusual as they are. The bet :math:`e(p) = 1 - \eta + \eta [p \le c] / c` is
 made for several j and :math:`\eta`, with the capital :math:`1 / (t (t + 1))` put on start t, and the rest kept. By
-Ville's inequality the chance that the evidence, the whole capital, ever reaches :math:`1 / \delta` is at most
-:math:`\delta`, however long the stream. (Vovk, Nouretdinov and Gammerman, 2003; Volkhonskiy et al., 2017.)
+Ville's inequality the chance that the whole capital ever reaches :math:`1 / \delta` is at most :math:`\delta`, however
+long the stream. (Vovk, Nouretdinov and Gammerman, 2003; Volkhonskiy et al., 2017.)
+
+A draw has several p-values: how odd it is as a whole, how high each of its numbers lies, and how low. Each kind is a
+stream of its own with a share :math:`w_k` of the capital, half for the first and the rest in equal parts. P-values of
+different kinds depend on each other in ways that are not known, so their capitals are not added: the evidence is the
+largest :math:`w_k M_k`, and the chance that any of them ever reaches :math:`1 / \delta` is at most
+:math:`\sum_k w_k \delta = \delta`. Starts whose capital is below :data:`FORGOTTEN` are given up, which costs nothing
+but time.
 
 Since when the stream has drifted is the start whose bets did best.
 """
 
 import math
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 # Shares of the reference that may be as unusual as a drifted draw, and shares of the capital that are bet.
 OTHERS = (0.0, 0.1, 0.25)
 STAKES = (0.5, 0.9)
+# A logarithm.
+FORGOTTEN = -45.0
 
 
 class StreamEvidence(NamedTuple):
@@ -33,37 +42,52 @@ class StreamEvidence(NamedTuple):
         logs: the logarithm of the evidence after each p-value.
         reached: the number of the p-value at which it first reached the limit; None if it did not.
         since: the number of the p-value with which the drift began; None without one.
+        kind: which of the p-values of a draw it was that reached the limit; None without one.
     """
 
     logs: list[float]
     reached: int | None
     since: int | None
+    kind: int | None
 
 
-def weigh(p_values: Sequence[float], reference: int, rate: float) -> StreamEvidence:
+def weigh(p_values: ArrayLike, reference: int, rate: float) -> StreamEvidence:
     """Return the evidence of a stream against that nothing has changed, and whether it is enough.
 
     Args:
-        p_values: in the order of the stream.
+        p_values: in the order of the stream; one for each draw, or a row of several kinds of them.
         reference: how many draws the reference has.
         rate: the chance of a false alarm, ever.
 
     >>> weigh([0.9, 0.4, 0.6], 30, 0.01).reached, weigh([0.5] + [0.01] * 5, 30, 0.01)[1:]
-    (None, (3, 1))
+    (None, (3, 1, 0))
     """
-    ways = [(other, stake) for other in OTHERS for stake in STAKES]
-    others, stakes = (np.array(each) for each in zip(*ways, strict=True))
-    bets = np.zeros((0, len(ways)))
+    rows = np.asarray(p_values, float)
+    rows = rows[:, None] if rows.ndim == 1 else rows
+    kinds = rows.shape[1]
+    shares = np.log([1.0] if kinds == 1 else [0.5, *[0.5 / (kinds - 1)] * (kinds - 1)])
+    others, stakes = (np.array(each) for each in zip(*((o, s) for o in OTHERS for s in STAKES), strict=True))
+    bets, starts = np.zeros((0, kinds, len(stakes))), np.zeros(0, int)
     logs: list[float] = []
-    reached = since = None
-    for number, p in enumerate(p_values):
-        start = number + 1
-        first = np.full((1, len(ways)), -math.log(start * (start + 1) * len(ways)))
-        bets = np.concatenate([bets, first])
-        drifted = number - np.arange(start)[:, None] + 1  # by each start, this draw among them
+    reached = since = kind = None
+    for number, row in enumerate(rows):
+        first = -math.log((number + 1) * (number + 2) * len(stakes))
+        bets = np.concatenate([bets, np.full((1, kinds, len(stakes)), first)])
+        starts = np.append(starts, number)
+        drifted = number - starts[:, None, None] + 1  # by each start, this draw among them
         limit = np.minimum((drifted + others * reference) / (reference + number + 1), 1)
-        bets = bets + np.log(1 - stakes + stakes * (p <= limit) / limit)
-        logs.append(float(np.logaddexp(np.logaddexp.reduce(bets, axis=None), -math.log(start + 1))))
+        bets += np.where(row[:, None] <= limit, np.log(1 - stakes + stakes / limit), np.log(1 - stakes))
+        capital = np.logaddexp(_log_sum(bets, (0, 2)), -math.log(number + 2)) + shares
+        logs.append(float(capital.max()))
         if reached is None and logs[-1] >= -math.log(rate):
-            reached, since = number, int(np.logaddexp.reduce(bets, axis=1).argmax())
-    return StreamEvidence(logs, reached, since)
+            kind = int(capital.argmax())
+            reached, since = number, int(starts[_log_sum(bets[:, kind], (1,)).argmax()])
+        kept = (bets > FORGOTTEN).any((1, 2))
+        bets, starts = bets[kept], starts[kept]
+    return StreamEvidence(logs, reached, since, kind)
+
+
+def _log_sum(logs: NDArray[np.float64], axes: tuple[int, ...]) -> NDArray[np.float64]:
+    most = logs.max(axes, keepdims=True)
+    found: NDArray[np.float64] = np.log(np.exp(logs - most).sum(axes)) + most.squeeze(axes)
+    return found

@@ -9,7 +9,8 @@ import msgspec
 from segcal.documents import read_json, write_json
 from segcal.errors import ArtifactError, InputError
 
-VERSION = 1
+# 1 had numbers with other digits than the reference, which made clean draws look odd.
+VERSION = 2
 
 
 class StreamDraw(msgspec.Struct):
@@ -20,6 +21,7 @@ class StreamDraw(msgspec.Struct):
         cases: its cases.
         numbers: its statistics.
         p: its p-value among the reference and the draws before it, ties broken by a digest of its name.
+        each_p: such p-values of its statistics one by one.
         rarity: its p-value among the reference alone, never too small.
         unusual: the statistic in which it differs most from the reference, and by how many deviations.
         deviation: see `unusual`.
@@ -30,6 +32,7 @@ class StreamDraw(msgspec.Struct):
     cases: list[str]
     numbers: str
     p: float
+    each_p: str
     rarity: float
     unusual: str
     deviation: float
@@ -96,6 +99,11 @@ class Monitored:
 def read_state(path: Path, reference: str) -> list[StreamDraw]:
     """Return the draws of a file that belongs to the reference of this digest."""
     plain = read_json(path)
+    if isinstance(plain, dict) and plain.get("format") == "segcal-monitor" and plain.get("version") == 1:
+        raise ArtifactError(
+            f"{path} has version 1, whose p-values are not right where a structure is missing, but this segcal goes on "
+            f"with {VERSION}. Name a new file."
+        )
     try:
         state = msgspec.convert(plain, StreamState)
     except msgspec.ValidationError as error:

@@ -11,6 +11,7 @@ import math
 import os
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ from segcal.fitting.fit import check_device
 from segcal.fitting.reference import Reference, read_numbers, written_numbers
 from segcal.names import class_titles
 from segcal.target import claim_beside
-from segcal.trust.atypical import Statistics, atypical_p, most_unusual, statistics_of
+from segcal.trust.atypical import Statistics, atypical_p, column_p, most_unusual, statistics_of
 from segcal.trust.drift import StreamEvidence, weigh
 from segcal.trust.estimates import expected_dice
 from segcal.trust.learn import Summer
@@ -127,6 +128,7 @@ class _Watch:
         self._first, self._path = 1 if background else 0, path
         table = SumTable.read(reference)
         self._known: Statistics = statistics_of(table, self._titles)
+        self._touching = not np.isnan(table.beside).all()  # older references do not know which classes touch
         self._dice = _mean_dice(table, self._first)
         self._digest = hashlib.sha256(msgspec.json.encode(reference)).hexdigest()[:32]
         self.draws = [] if path is None or not path.exists() else read_state(path, self._digest)
@@ -139,16 +141,19 @@ class _Watch:
     def add(self, name: str, sums: list[CaseSums]) -> None:
         """Weigh a draw and keep it."""
         table = SumTable.of([_grouped(each, name) for each in sums])
-        row = read_numbers(written_numbers(statistics_of(table, self._titles).rows[0]), len(self._known.names))
+        table = table if self._touching else replace(table, beside=np.full_like(table.beside, np.nan))
+        row = statistics_of(table, self._titles).rows[0]
         digest = hashlib.sha256(f"{self._digest} {name}".encode("utf-8", "surrogatepass")).digest()
         smooth = (int.from_bytes(digest[:8], "big") + 0.5) / 2**64
         unusual, deviation = most_unusual(self._known.rows, row[None], self._known.names)
+        before = np.vstack([self._known.rows, *self._rows])
         self.draws.append(
             StreamDraw(
                 name=name,
                 cases=[each.case for each in sums],
                 numbers=written_numbers(row),
-                p=atypical_p(np.vstack([self._known.rows, *self._rows]), row, smooth),
+                p=atypical_p(before, row, smooth),
+                each_p=written_numbers(column_p(before, row, smooth)),
                 rarity=atypical_p(self._known.rows, row),
                 unusual=unusual,
                 deviation=deviation,
@@ -161,11 +166,13 @@ class _Watch:
 
     def result(self, before: int, rate: float, stream_rate: float) -> Monitored:
         """Return what the stream says."""
-        found = weigh([draw.p for draw in self.draws], len(self._known.rows), stream_rate)
+        known, size = self._known, len(self._known.names)
+        each = np.array([read_numbers(draw.each_p, size) for draw in self.draws]).reshape(-1, size)
+        found = weigh(np.column_stack([[draw.p for draw in self.draws], each, 1 - each]), len(known.rows), stream_rate)
         since = found.since or 0
-        rows = np.array(self._rows[since:]).reshape(-1, len(self._known.names))
-        known = self._known
-        statistic, deviation = most_unusual(known.rows, rows, known.names) if len(rows) else (None, None)
+        rows = np.array(self._rows[since:]).reshape(-1, size)
+        among = (found.kind - 1) % size if found.kind else None
+        statistic, deviation = most_unusual(known.rows, rows, known.names, among) if len(rows) else (None, None)
         dice = [draw.expected_dice for draw in self.draws[since:] if draw.expected_dice is not None]
         expected = float(np.mean(dice)) if dice else None
         return Monitored(

@@ -94,6 +94,7 @@ class CaseSums:
         agreement: the mean Dice of all pairs of members, by class; NaN where no two members have it; None for one.
         truth: what labels say; None without labels.
         decided: voxels of each mask by confidence (:data:`CONFIDENT`), ``(classes * 3,)``.
+        beside: the mean number of the classes that touch its mask; NaN where none does; None where it is not known.
     """
 
     case: str
@@ -112,6 +113,7 @@ class CaseSums:
     agreement: Floats | None = None
     truth: TruthSums | None = None
     decided: Floats = field(default_factory=lambda: np.zeros(0))
+    beside: Floats | None = None
 
 
 def sum_case(calibrator: Calibrator, case: Case, members: Iterable[Tensor] = ()) -> CaseSums:
@@ -125,10 +127,12 @@ def sum_case(calibrator: Calibrator, case: Case, members: Iterable[Tensor] = ())
     classes = calibrator.num_classes
     size, unit = voxel_size(case.spacing)
     a, b, c, d, e, f = np.zeros((6, classes))
+    found = winner(case.logits, axis=0)
     sums = CaseSums(case.id, case.group or f"\0{case.id}", 0, size, unit, a, b, c, d, e, f)
     sums.decided = np.zeros(classes * (len(CONFIDENT) + 1))
+    sums.beside = classes_beside(found, classes, case.mask)
     sums.truth = None if case.labels is None else TruthSums.none(classes)
-    edge = touching(winner(case.logits, axis=0))
+    edge = touching(found)
     for slab in score_slabs(calibrator, case):
         _add(sums, slab, case, edge)
     if case.disagreement is not None:
@@ -143,8 +147,8 @@ def reference_case(sums: CaseSums) -> ReferenceCase:
     nothing = np.full_like(sums.mask, np.nan)
     truth = sums.truth
     labelled = [nothing] * 3 if truth is None else [truth.truth, truth.found, truth.counted]
-    agreement = nothing if sums.agreement is None else sums.agreement
-    columns = [sums.mask, sums.prob, sums.hit, sums.spread, sums.edge, sums.edge_prob, agreement, *labelled]
+    agreement, beside = (nothing if each is None else each for each in (sums.agreement, sums.beside))
+    columns = [sums.mask, sums.prob, sums.hit, sums.spread, sums.edge, sums.edge_prob, agreement, *labelled, beside]
     disagreement = np.nan if sums.disagreement is None else sums.disagreement
     alone = written_numbers([sums.voxels, sums.size, sums.entropy, disagreement])
     numbers = f"{alone} {written_numbers(np.stack(columns, 1))}"
@@ -174,6 +178,28 @@ def touching(classes: Tensor) -> Tensor:
         found.narrow(axis, 0, max(size - 1, 0)).logical_or_(other)
         found.narrow(axis, min(1, size), max(size - 1, 0)).logical_or_(other)
     return found
+
+
+def classes_beside(found: Tensor, classes: int, mask: Tensor | None = None) -> Floats:
+    """Return for each class the mean number of the classes that its voxels touch, along any axis; NaN without any.
+
+    It tells classes of like sizes apart by what they lie beside, and so an order of classes from another.
+
+    >>> classes_beside(torch.tensor([0, 0, 2, 1, 1]), 4).tolist()
+    [2.0, 2.0, 0.5, nan]
+    """
+    pairs = np.zeros((classes, classes))
+    for axis, size in enumerate(found.shape):
+        length = max(size - 1, 0)
+        one, other = found.narrow(axis, 0, length), found.narrow(axis, min(1, size), length)
+        touch = one != other
+        if mask is not None:
+            touch = touch & mask.narrow(axis, 0, length) & mask.narrow(axis, min(1, size), length)
+        pairs += _counts(one[touch] * classes + other[touch], classes * classes).reshape(classes, classes)
+    pairs += pairs.T
+    with np.errstate(invalid="ignore"):
+        mean: Floats = pairs @ np.arange(classes) / pairs.sum(1)
+    return mean
 
 
 def agreement_of(masks: Iterable[Tensor], classes: int) -> Floats | None:

@@ -42,6 +42,7 @@ class SumTable:
     truth: Floats
     found: Floats
     counted: Floats
+    beside: Floats
 
     @classmethod
     def of(cls, sums: Sequence[CaseSums]) -> "SumTable":
@@ -56,9 +57,11 @@ class SumTable:
     @classmethod
     def of_kept(cls, cases: Sequence[ReferenceCase], classes: int) -> "SumTable":
         """Return the table of what is kept of cases."""
-        rows = np.stack([read_numbers(each.numbers, len(OF_CASE) + classes * len(OF_CLASS)) for each in cases])
+        width = len(OF_CLASS) - (len(cases[0].numbers.split()) < len(OF_CASE) + classes * len(OF_CLASS))
+        rows = np.stack([read_numbers(each.numbers, len(OF_CASE) + classes * width) for each in cases])
         alone, per_class = rows[:, : len(OF_CASE)], rows[:, len(OF_CASE) :].reshape(len(cases), classes, -1)
         columns = [*alone.T, *np.moveaxis(per_class, 2, 0)]
+        columns += [np.full((len(cases), classes), np.nan)] * (len(OF_CLASS) - width)  # older ones lack the last
         return cls(tuple(each.id for each in cases), tuple(each.group for each in cases), *columns)
 
     def rows(self, chosen: Sequence[int] | NDArray[np.integer]) -> "SumTable":
