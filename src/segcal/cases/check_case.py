@@ -116,6 +116,8 @@ def _read_labels(
             mask = check_mask(as_tensor(stored.mask, "mask"), "mask", space)
         labels, _ = cases.read_labels(case_id, space, stored, mask)
         _refuse_nothing(space, mask, labels)
+        if not any(problem.severity == "error" for problem in problems):
+            cases.check_geometry(case_id)
     except InputError as error:
         problems.append(Problem(case_id, "error", str(error)))
     return mask, labels
