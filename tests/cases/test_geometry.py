@@ -47,10 +47,10 @@ def test_a_shift_of_a_quarter_of_the_smallest_voxel_is_the_limit(axis):
 
 def test_a_small_change_of_direction_or_size_shows_at_the_far_corner():
     check_alike([placed(turned(30)), placed(turned(30.5))])  # 0.1 mm over a few voxels
-    with pytest.raises(InputError, match="corners lie up to 5.695 mm"):
+    with pytest.raises(InputError, match=r"corners lie up to 5.695 mm"):
         check_alike([placed(turned(30), shape=(200, 180, 7)), placed(turned(30.7), shape=(200, 180, 7))])
     larger = turned() @ np.diag([1.01, 1, 1, 1])
-    with pytest.raises(InputError, match="corners lie up to 2.985 mm apart, and 0.375 mm are allowed"):
+    with pytest.raises(InputError, match=r"corners lie up to 2.985 mm apart, and 0.375 mm are allowed"):
         check_alike([placed(turned(), shape=(200, 3, 3)), placed(larger, shape=(200, 3, 3))])
 
 
@@ -123,7 +123,7 @@ def test_properties_of_nnunet_are_those_of_its_file(tmp_path):
     moved = turned()
     moved[2, 3] += 8
     (wrong,) = nnunet_geometry(Path("a.pkl"), {"sitk_stuff": simpleitk(moved)}, (7, 6, 5))
-    with pytest.raises(InputError, match="corners lie up to 8 mm apart, and 0.375 mm are allowed"):
+    with pytest.raises(InputError, match=r"corners lie up to 8 mm apart, and 0.375 mm are allowed"):
         check_alike([wrong, labels])
 
 

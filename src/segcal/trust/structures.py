@@ -20,7 +20,7 @@ from segcal.trust.biomarkers import Derived, derive, parse_biomarker
 from segcal.trust.judge import Judge
 from segcal.trust.learn import Summer
 from segcal.trust.result import BiomarkerRow, Trust
-from segcal.trust.sums import reference_case
+from segcal.trust.sums import one_unit, reference_case
 from segcal.trust.table import SumTable
 
 LEVEL, TAU = 0.9, 0.7
@@ -82,11 +82,17 @@ def trust(
     judge = Judge.of(known, reference, level, tau, background)
     made = [parse_biomarker(name, text, judge.titles) for name, text in (biomarkers or {}).items()]
     sums, units = sum_cases(known, opened, device, workers, failed, progress)
-    table = SumTable.of_kept(sums, opened.num_classes)
+    unit = one_unit(units)
+    table = SumTable.of_kept(sums, opened.num_classes).in_unit(unit)
+    if made and unit != one_unit([reference.unit]):
+        raise InputError(
+            f"volumes of these cases are in {unit}, but the reference has them in {one_unit([reference.unit])}, and a "
+            "biomarker needs one unit. Give all cases their voxel size, or none."
+        )
     derived = derive(made, link, judge.reference, table, level) if made else []
     words = PROMISES[reference.source].format(level=100 * level, half=100 * max(0.0, 2 * level - 1))
     return Trust(
-        rows=judge.rows(table, units),
+        rows=judge.rows(table, [unit] * len(units)),
         biomarkers=[_biomarker_row(each) for each in derived],
         bounds=judge.bound_rows(),
         level=level,
