@@ -14,7 +14,7 @@ from segcal.cases.base import Case, Cases, naming_case
 from segcal.cases.formats import Format, Stored
 from segcal.cases.formats.base import check_folder, find_files
 from segcal.cases.geometry import Geometry, check_alike, nifti_geometry
-from segcal.cases.kinds import like_probabilities, region_logits, to_log_domain
+from segcal.cases.kinds import doubt_about, region_logits, to_log_domain
 from segcal.cases.labels import Axes, LabelMap, read_channels, read_label_file
 from segcal.cases.nifti_file import EXTENSIONS
 from segcal.cases.records import input_digest
@@ -143,7 +143,7 @@ class FileCases(Cases):
         """Read, pool and check one case; a failure is a :class:`CaseError` with the file's name."""
         with naming_case(case_id):
             facts: list[Stored] = []
-            doubts: list[bool] = []
+            doubts: list[str] = []
             members = self._member_logits(case_id, facts, doubts)
             rule = check_pooling(self._pooling_rule or "single")
             pool = pool_members if self.regions is None else pool_regions
@@ -155,7 +155,17 @@ class FileCases(Cases):
             image = None
             if self.image_folder is not None:
                 image = torch.from_numpy(self.image_folder.read(case_id, space))
-        return Case(case_id, logits, labels, mask, spacing, image, self.groups.get(case_id), any(doubts), disagreement)
+        return Case(
+            case_id,
+            logits,
+            labels,
+            mask,
+            spacing,
+            image,
+            self.groups.get(case_id),
+            max(doubts, default=""),
+            disagreement,
+        )
 
     def member_logits(self, case_id: str) -> Iterator[Tensor]:
         """Yield the logits of one member after the other, before they are pooled."""
@@ -256,14 +266,14 @@ class FileCases(Cases):
         folders += [] if self.label_folder is None else [self.label_folder]
         return next((each.remote for each in folders if each.remote is not None and each.folder == path.parent), None)
 
-    def _member_logits(self, case_id: str, facts: list[Stored], doubts: list[bool]) -> Iterator[Tensor]:
+    def _member_logits(self, case_id: str, facts: list[Stored], doubts: list[str]) -> Iterator[Tensor]:
         shape = None
         for number, member in enumerate(self.members):
             stored = self.read_member(case_id, number)
             name = str(member.path(case_id))
             logits = self.to_logits(stored, member, name)
-            asked = self.kind == "logits" and member.values_kind is None and self.regions is None
-            doubts.append(asked and like_probabilities(logits))
+            asked = member.values_kind is None and self.regions is None
+            doubts.append(doubt_about(logits, self.kind) if asked else "")
             shape = shape or tuple(logits.shape)
             if tuple(logits.shape) != shape:
                 raise InputError(

@@ -23,7 +23,7 @@ from segcal.cases.base import Case, CaseError, Cases
 from segcal.cases.files import FileCases
 from segcal.cases.parallel import Failures, Workers, map_cases
 from segcal.cases.records import read_marker
-from segcal.cases.suspicion import Suspicion, doubtful_kind, like_probabilities, other_origin, warn
+from segcal.cases.suspicion import Suspicion, doubtful_kind, other_origin, warn, wrong_kinds
 from segcal.errors import InputError
 from segcal.evaluation.case_counter import Counter, Map, Stage, summarise
 from segcal.evaluation.region_counter import RegionCounter, region_metrics
@@ -106,10 +106,10 @@ def evaluate(
     measure = partial(_measure, counter, calibrator)
     stages = {name: Stage(chosen) for name in ("before", "after")[: 1 if calibrator is None else 2]}
     rows: list[dict[str, Any]] = []
-    doubted: list[str] = []
+    doubts: dict[str, str] = {}
     failures = Failures(failed)
     for case_id, (found, group, doubt) in map_cases(cases, measure, workers, failures.take):
-        doubted += [case_id] if doubt else []
+        doubts[case_id] = doubt
         for (name, stage), tables in zip(stages.items(), found, strict=True):
             size = {"voxels": tables.likelihood.voxels, "ignored": tables.confusion.ignored}
             rows.append({"case": case_id, "stage": name, "group": group, **size, **stage.add(case_id, tables)})
@@ -117,7 +117,7 @@ def evaluate(
             progress(case_id)
     if not rows:
         raise failures.refuse_all(len(cases))
-    warn(like_probabilities(doubted))
+    warn(wrong_kinds(doubts))
     measured = len(rows) // len(stages)
     estimates, changes = summarise(list(stages.values()), Draws([measured], replicates, seed), level)
     return Evaluation(
@@ -166,8 +166,8 @@ def _as_map(calibrator: Map | Fitted | None, device: str | torch.device | None) 
     return calibrator
 
 
-def _measure(counter: Counter, calibrator: Map | None, case: Case) -> tuple[list[CaseTables], str | None, bool]:
-    return counter.count(case, calibrator), case.group, case.like_probs
+def _measure(counter: Counter, calibrator: Map | None, case: Case) -> tuple[list[CaseTables], str | None, str]:
+    return counter.count(case, calibrator), case.group, case.doubt
 
 
 def evaluate_by_part(
