@@ -108,6 +108,7 @@ KINDS = {
     "softmax of a softmax": (softmax(SHARP), "probs", LIKE_SQUASHED),
     "log of softmax of a softmax": (np.log(softmax(SHARP)), "logits", LIKE_SQUASHED),
     "masks as probabilities": (np.eye(CLASSES)[scene(3)[0]].transpose(2, 0, 1), "probs", LIKE_MASKS),
+    "plain masks as logits": (np.eye(CLASSES)[scene(3)[0]].transpose(2, 0, 1), "logits", LIKE_MASKS),
     "masks as logits": (9 * np.eye(CLASSES)[scene(3)[0]].transpose(2, 0, 1) - 3, "logits", LIKE_MASKS),
 }
 
@@ -202,7 +203,7 @@ PLANTED = {
     "softmax as logits": (all_members(softmax), LIKE_PROBS),
     "percent as logits": (all_members(lambda z: 100 * softmax(z)), LIKE_PARTS.format(100)),
     "sigmoids as logits": (all_members(lambda z: 1 / (1 + np.exp(-z))), LIKE_SQUASHED),
-    "masks": (all_members(lambda z: (z == z.max(0)).astype(np.float32)), "sum to 1"),
+    "masks": (all_members(lambda z: np.moveaxis(np.eye(len(z), dtype=np.float32)[z.argmax(0)], -1, 0)), LIKE_MASKS),
 }
 
 

@@ -133,12 +133,14 @@ def doubt_about(logits: Tensor, kind: Kind) -> str:
     flat = logits.detach().cpu().numpy().reshape(len(logits), -1)
     chosen = np.unique(np.linspace(0, max(flat.shape[1] - 1, 0), SAMPLE).astype(np.int64))
     some = flat[:, chosen] if flat.size else flat
-    if kind == "logits" and like_probabilities(some) and like_probabilities(logits):
-        return LIKE_PROBS
+    looks = _LOOKS if kind == "logits" else (_two_values, _squashed)
     if flat.shape[1] < FEWEST or len(flat) < 2:
-        return ""
-    looks = _LOOKS if kind == "logits" else _LOOKS[-2:]
+        looks = (_probs,) if kind == "logits" else ()
     return next((doubt for look in looks if look(some) and (doubt := look(flat))), "")
+
+
+def _probs(flat: np.ndarray) -> str:
+    return LIKE_PROBS if like_probabilities(flat) else ""
 
 
 def _scaled(flat: np.ndarray) -> str:
@@ -162,8 +164,7 @@ def _squashed(flat: np.ndarray) -> str:
     return LIKE_SQUASHED if NEARLY_ONE <= apart <= 1 + SUM_TOLERANCE else ""
 
 
-# Those of logits, then those of all kinds.
-_LOOKS = (_scaled, _whole, _two_values, _squashed)
+_LOOKS = (_two_values, _probs, _scaled, _whole, _squashed)
 
 
 class Padding(NamedTuple):

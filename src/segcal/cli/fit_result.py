@@ -7,8 +7,10 @@ from segcal.cases.check import ENOUGH_CASES
 from segcal.cli.console import Output
 from segcal.cli.wording import plural, table
 from segcal.fitting import Fitted
+from segcal.fitting.scores import CASE_BINS
 
 KEPT = {"order": "keeps the order of the classes", "argmax": "keeps the mask", None: "may change the mask"}
+ECE_NOTE = f"ECE of held-out cases: {CASE_BINS} bins, mean over cases"
 HEADINGS = ("calibrator", "held-out NLL", "ECE", "NLL against ts", "parameters", "")
 
 
@@ -21,7 +23,7 @@ def print_fit(output: Output, fitted: Fitted, folder: Path) -> None:
         chosen = certificate.details["chosen"], fitted.pooling
         name = _title(*chosen)
         rows = [_row(one, (one["name"], one["pooling"]) == chosen) for one in certificate.details["candidates"]]
-        output.say(table(HEADINGS, rows), certificate.details["reason"])
+        output.say(table(HEADINGS, rows), ECE_NOTE, certificate.details["reason"])
     output.say(*_sentences(fitted, f"{folder}: {name}"))
     if not certificate.converged:
         output.warn("the fit did not reach its tolerance; the certificate in the calibrator says how far it came")
@@ -45,7 +47,7 @@ def _print_regions(output: Output, fitted: Fitted) -> None:
             reasons.append(f"{region}: {details['reason']}")
         found.append(f"{region}: NLL {certificate['nll']:.5f}")
     if rows:
-        output.say(table(HEADINGS, rows), *reasons)
+        output.say(table(HEADINGS, rows), ECE_NOTE, *reasons)
     output.say("; ".join(found))
 
 

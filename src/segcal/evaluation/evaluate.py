@@ -32,7 +32,7 @@ from segcal.evaluation.slabs import as_seen
 from segcal.fitting.certificate import Fitted
 from segcal.fitting.fit import check_device
 from segcal.fitting.reference import calibrator_digest
-from segcal.metrics import Metric, find_metrics
+from segcal.metrics import Metric, find_metrics, with_convention
 from segcal.statistics import BandCache, CaseTables
 from segcal.summary import LEVEL, REPLICATES, Draws
 
@@ -66,6 +66,7 @@ def evaluate(
     *,
     labels: Any = None,
     device: str | torch.device | None = None,
+    convention: str = "paper",
     **declared: Any,
 ) -> Evaluation:
     """Measure cases before and, with a calibrator, after calibration.
@@ -85,6 +86,8 @@ def evaluate(
         failed: takes the error of a case that is not usable, which is then left out; without it the error is raised.
         labels: of arrays.
         device: where the calibrator computes, slab by slab; where it is, if not given. Cases are counted in memory.
+        convention: of calibration errors: "paper" (ECE of 50 bins, mean over cases), or "field" (15 bins, all voxels
+            pooled), for comparison with other papers and libraries.
         declared: what else is known of arrays, such as `kind` and `ignore`.
 
     >>> import numpy as np
@@ -96,6 +99,7 @@ def evaluate(
     fitted, calibrator = calibrator if isinstance(calibrator, Fitted) else None, _as_map(calibrator, device)
     cases = as_seen(as_cases(cases, labels, **declared), calibrator)
     chosen = _choose(metrics, calibrator is not None, DEFAULT_METRICS if cases.regions is None else REGION_METRICS)
+    chosen = with_convention(chosen, convention)
     if len(cases) == 0:
         raise InputError("cases is empty, but at least one case is needed. Check the folder or the split.")
     counter = Counter(chosen, bands)
