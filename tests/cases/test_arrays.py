@@ -73,8 +73,8 @@ def test_probabilities_must_be_declared_and_may_be_declared_as_logits(rng):
     for given, pooling in ([probs], None), ([[probs, probs]], "mean_probs"):
         with pytest.raises(InputError, match=match):
             ArrayCases(given, pooling=pooling)
-    assert next(iter(ArrayCases([probs], kind="logits"))).like_probs
-    assert not next(iter(ArrayCases([probs], kind="probs"))).like_probs
+    assert next(iter(ArrayCases([probs], kind="logits"))).doubt
+    assert not next(iter(ArrayCases([probs], kind="probs"))).doubt
 
 
 def test_members_can_be_read_one_by_one(logits):

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from segcal.cases import nifti_file
+from segcal.cases.geometry import nifti_geometry
 from segcal.cases.nifti_file import check_head, usable_spacing
 from segcal.errors import InputError
 
@@ -65,15 +66,14 @@ def test_nan_voxel_sizes_and_affines_are_left_out(tmp_path):
     path.write_bytes(patched(280, struct.pack("<f", float("nan")), changed))
     image = nifti_file.open_nifti(path)
     assert nifti_file.spacing(image) is None
-    assert nifti_file.orientation(image) == ""
+    assert nifti_geometry(path) == []
 
 
-def test_values_voxel_size_and_orientation_are_read(tmp_path):
+def test_values_and_voxel_size_are_read(tmp_path):
     affine = np.diag([-2.0, 3, 4, 1])
     nibabel.save(nibabel.Nifti1Image(np.arange(24, dtype=">i2").reshape(2, 3, 4), affine), tmp_path / "a.nii.gz")
     image = nifti_file.open_nifti(tmp_path / "a.nii.gz")
     assert nifti_file.spacing(image) == (2.0, 3.0, 4.0)
-    assert nifti_file.orientation(image) == "LAS"
     values = nifti_file.nifti_values(image, tmp_path / "a.nii.gz")
     assert values.dtype.isnative
     assert values.ravel().tolist() == list(range(24))
@@ -99,7 +99,8 @@ def test_damaged_headers_are_read_or_refused_and_nothing_else(data, tmp_path_fac
     with contextlib.suppress(InputError):
         image = nifti_file.open_nifti(path)
         nifti_file.spacing(image)
-        nifti_file.orientation(image)
+        nifti_geometry(path)
+        nifti_geometry(path, "zyx_ras")
         nifti_file.nifti_values(image, path)
 
 

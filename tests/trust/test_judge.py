@@ -27,7 +27,7 @@ def reasons(judge, one, number=2, **columns):
     changed = replace(one, **{name: one.__dict__[name].copy() for name in columns})
     for name, value in columns.items():
         getattr(changed, name)[0, number] = value
-    (row,) = [row for row in judge.rows([changed], ["cm²"]) if row["structure"] == judge.titles[number]]
+    (row,) = [row for row in judge.rows([changed], ["voxels"]) if row["structure"] == judge.titles[number]]
     return row
 
 
@@ -35,8 +35,8 @@ def test_a_usual_case_passes(judge, one):
     row = reasons(judge, one)
     assert (row["review"], row["reason"]) == (False, "")
     assert row["dice_low"] <= row["expected_dice"] <= row["dice_high"]
-    assert row["volume"] == pytest.approx(2 * one.prob[0, 2])
-    assert row["mask_volume"] == 2 * one.mask[0, 2]
+    assert row["volume"] == pytest.approx(one.prob[0, 2])
+    assert row["mask_volume"] == one.mask[0, 2]
 
 
 def test_an_empty_mask_is_shown_where_it_is_not_known_to_be_right(judge, one):

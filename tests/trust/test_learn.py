@@ -20,7 +20,7 @@ def test_cases_that_the_fit_has_not_seen_are_taken_alone(make_cases):
     assert found.reference.source == "held out"
     assert [each.id for each in found.reference.cases] == list(cases.ids[6:])
     assert found.reference.members == 3
-    assert found.reference.unit == "cm²"
+    assert found.reference.unit == "voxels"
     assert fitted.reference is None
 
 

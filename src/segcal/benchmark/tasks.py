@@ -93,6 +93,7 @@ _DECLARED = [each for each in fields(ReadOptions) if each.name != "pooling"]
 _KINDS: dict[type, Any] = {
     str: Text | None,
     int: int | None,
+    bool: bool | None,
     list: tuple[Text, ...] | None,
     tuple: tuple[int, ...] | None,
     dict: dict[Text, tuple[int, ...]] | None,

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from segcal.cases.base import Case, Cases
-from segcal.cases.kinds import check_kind, like_probabilities, region_logits, to_log_domain
+from segcal.cases.kinds import check_kind, doubt_about, like_probabilities, region_logits, to_log_domain
 from segcal.cases.region_view import declare_regions
 from segcal.checks import as_tensor, check_labels, check_mask
 from segcal.errors import InputError
@@ -70,7 +70,7 @@ class HeldCases(Cases):
     def read(self, case_id: str) -> Case:
         """Check and return one case."""
         raw = self.raw(case_id)
-        doubts: list[bool] = []
+        doubts: list[str] = []
         members = self._members(raw, case_id, doubts)
         disagreement = None
         if self._pooling_rule is not None and isinstance(raw.logits, list | tuple):
@@ -90,13 +90,13 @@ class HeldCases(Cases):
             image = _on_cpu(raw.image, f"images of case {case_id!r}")
         spacing = None if raw.spacing is None else tuple(float(size) for size in raw.spacing)
         group = self.groups.get(case_id)
-        return Case(case_id, logits, labels, mask, spacing, image, group, any(doubts), disagreement)
+        return Case(case_id, logits, labels, mask, spacing, image, group, max(doubts, default=""), disagreement)
 
     def member_logits(self, case_id: str) -> Iterator[Tensor]:
         """Yield the logits of one member after the other, before they are pooled."""
         yield from self._members(self.raw(case_id), case_id, [])
 
-    def _members(self, raw: Raw, case_id: str, doubts: list[bool]) -> Iterator[Tensor]:
+    def _members(self, raw: Raw, case_id: str, doubts: list[str]) -> Iterator[Tensor]:
         name = f"logits of case {case_id!r}"
         several = isinstance(raw.logits, list | tuple)
         if several and self._pooling_rule is None:
@@ -109,7 +109,7 @@ class HeldCases(Cases):
             given = _on_cpu(member, called)
             if self.regions is None:
                 logits = to_log_domain(given, self.kind, called, self.num_classes)
-                doubts.append(self.kind == "logits" and like_probabilities(logits))
+                doubts.append(doubt_about(logits, self.kind))
             else:
                 logits = region_logits(given, self.kind, called, self.num_classes)
             yield logits

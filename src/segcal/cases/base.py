@@ -78,7 +78,7 @@ class Case:
         group: what must stay in one split (patient, video, site), or None.
         disagreement: ``(*space)``, how much the members disagree, or None where it was not asked for or is not known;
             of regions, ``(regions, *space)``.
-        like_probs: whether scores that are declared as logits all lie in 0 to 1 and sum to 1, as probabilities do.
+        doubt: why the scores hardly are of the declared kind, in a sentence; empty where nothing speaks against it.
     """
 
     id: str
@@ -88,7 +88,7 @@ class Case:
     spacing: tuple[float, ...] | None = None
     image: Tensor | None = None
     group: str | None = None
-    like_probs: bool = False
+    doubt: str = ""
     disagreement: Tensor | None = None
 
     @property

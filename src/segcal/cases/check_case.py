@@ -11,7 +11,7 @@ from segcal.cases.base import CaseError, Cases
 from segcal.cases.files import FileCases
 from segcal.cases.formats import Stored
 from segcal.cases.glance import Glance, digest_of, glance, glance_at
-from segcal.cases.kinds import find_padding, like_probabilities
+from segcal.cases.kinds import doubt_about, find_padding
 from segcal.cases.watch import Member, look_at, look_at_case
 from segcal.checks import as_tensor, check_mask
 from segcal.errors import InputError
@@ -116,6 +116,8 @@ def _read_labels(
             mask = check_mask(as_tensor(stored.mask, "mask"), "mask", space)
         labels, _ = cases.read_labels(case_id, space, stored, mask)
         _refuse_nothing(space, mask, labels)
+        if not any(problem.severity == "error" for problem in problems):
+            cases.check_geometry(case_id)
     except InputError as error:
         problems.append(Problem(case_id, "error", str(error)))
     return mask, labels
@@ -143,6 +145,8 @@ def check_member(cases: FileCases, case_id: str, number: int, first: Tensor | No
         else:
             decision, shown = cases.regions.last_on(masks), cases.regions.label_map(masks)
         problems = _doubts(cases, case_id, number, stored, shown.numpy())
+        if member.values_kind is None and cases.regions is None and (doubt := doubt_about(logits, cases.kind)):
+            problems.append(Problem(case_id, "warning", f"{member.path(case_id)}: {doubt}"))
     except InputError as error:
         return _Checked([Problem(case_id, "error", error.reason if isinstance(error, CaseError) else str(error))])
     if first is not None and decision.shape != first.shape:
@@ -160,11 +164,6 @@ def _doubts(cases: FileCases, case_id: str, number: int, stored: Stored, decisio
     path = member.path(case_id)
     values = np.asarray(stored.values)
     found = _padding(case_id, path, values, stored.mask, cases.kind if cases.regions is None else "sigmoid")
-    if member.values_kind is None and cases.kind == "logits" and cases.regions is None and like_probabilities(values):
-        text = (
-            f"{path} is declared as logits, but all its values lie in 0 to 1 and sum to 1. Declare kind='probs' if so."
-        )
-        found.append(Problem(case_id, "warning", text))
     lacking = member.lacking(case_id)
     if lacking:  # of logits this is an error; a probability of 0 may be meant, and where sums are 1 it is
         text = f"{path} {lacking}, which read as 0. Copy the file again if a chunk was lost."

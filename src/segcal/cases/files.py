@@ -13,7 +13,8 @@ from torch import Tensor
 from segcal.cases.base import Case, Cases, naming_case
 from segcal.cases.formats import Format, Stored
 from segcal.cases.formats.base import check_folder, find_files
-from segcal.cases.kinds import like_probabilities, region_logits, to_log_domain
+from segcal.cases.geometry import Geometry, check_alike, nifti_geometry
+from segcal.cases.kinds import doubt_about, region_logits, to_log_domain
 from segcal.cases.labels import Axes, LabelMap, read_channels, read_label_file
 from segcal.cases.nifti_file import EXTENSIONS
 from segcal.cases.records import input_digest
@@ -49,8 +50,14 @@ class LabelFolder:
             raise InputError(
                 f"{self.folder} has no label map for it, but one is needed. Add {case_id}.* or leave it out."
             )
-        path = self.files[case_id] if self.remote is None else self.remote.fetched(self.files[case_id])
-        return read_label_file(path, tuple(space), self.axes, self.key)
+        return read_label_file(self._path(case_id), tuple(space), self.axes, self.key)
+
+    def geometry(self, case_id: str) -> list[Geometry]:
+        """Return what the file of a case says about where its voxels lie."""
+        return _geometry([self._path(case_id)] if case_id in self.files else [], self.axes)
+
+    def _path(self, case_id: str) -> Path:
+        return self.files[case_id] if self.remote is None else self.remote.fetched(self.files[case_id])
 
 
 class ImageFolder:
@@ -79,6 +86,15 @@ class ImageFolder:
             )
         return image
 
+    def geometry(self, case_id: str) -> list[Geometry]:
+        """Return what the files of a case say about where their voxels lie."""
+        return _geometry(self.files.get(case_id, []), self.axes)
+
+
+def _geometry(paths: Sequence[Path], axes: Axes | None) -> list[Geometry]:
+    found = [nifti_geometry(path, axes) for path in paths if path.name.lower().endswith(EXTENSIONS)]
+    return [each for several in found for each in several]
+
 
 class FileCases(Cases):
     """Cases in folders; made by :func:`segcal.open_cases`.
@@ -89,6 +105,7 @@ class FileCases(Cases):
         image_folder: where images are, or None.
         ignore: the label that does not count.
         has_labels: whether there are labels, in a folder of their own or with the scores.
+        ignore_geometry: whether files of one case may say that they lie in different places.
     """
 
     in_threads = True
@@ -110,7 +127,9 @@ class FileCases(Cases):
         has_labels: bool = False,
         regions: Regions | None = None,
         sites: Mapping[str, str] | None = None,
+        ignore_geometry: bool = False,
     ) -> None:
+        self.ignore_geometry = ignore_geometry
         self.members = tuple(members)
         self.label_folder = label_folder
         self.image_folder = image_folder
@@ -125,7 +144,7 @@ class FileCases(Cases):
         """Read, pool and check one case; a failure is a :class:`CaseError` with the file's name."""
         with naming_case(case_id):
             facts: list[Stored] = []
-            doubts: list[bool] = []
+            doubts: list[str] = []
             members = self._member_logits(case_id, facts, doubts)
             rule = check_pooling(self._pooling_rule or "single")
             pool = pool_members if self.regions is None else pool_regions
@@ -133,10 +152,21 @@ class FileCases(Cases):
             space = tuple(logits.shape[1:])
             mask = self._mask(facts, case_id, space)
             labels, spacing = self.read_labels(case_id, space, facts[0], mask)
+            self.check_geometry(case_id)
             image = None
             if self.image_folder is not None:
                 image = torch.from_numpy(self.image_folder.read(case_id, space))
-        return Case(case_id, logits, labels, mask, spacing, image, self.groups.get(case_id), any(doubts), disagreement)
+        return Case(
+            case_id,
+            logits,
+            labels,
+            mask,
+            spacing,
+            image,
+            self.groups.get(case_id),
+            max(doubts, default=""),
+            disagreement,
+        )
 
     def member_logits(self, case_id: str) -> Iterator[Tensor]:
         """Yield the logits of one member after the other, before they are pooled."""
@@ -179,11 +209,6 @@ class FileCases(Cases):
             labels = check_labels(torch.from_numpy(stored.labels), name, space, self.num_labels, IGNORED)
         else:
             found = self.label_folder.read(case_id, space)
-            if stored.orientation and found.orientation and stored.orientation != found.orientation:
-                raise InputError(
-                    f"{found.path} has the orientation {found.orientation}, but its scores have {stored.orientation}. "
-                    "Reorient one of them; the voxels do not lie on each other."
-                )
             labels = check_labels(
                 as_tensor(found.values, str(found.path)), str(found.path), space, self.num_labels, self.ignore
             )
@@ -191,6 +216,12 @@ class FileCases(Cases):
         if mask is not None:
             labels = labels.where(mask, IGNORED)
         return labels, spacing if spacing is not None and len(spacing) == len(space) else None
+
+    def check_geometry(self, case_id: str) -> None:
+        """Refuse a case whose members, labels and images do not lie on each other, as far as their headers tell."""
+        folders = [*self.members, self.label_folder, self.image_folder]
+        if not self.ignore_geometry:
+            check_alike(one for each in folders if each is not None for one in each.geometry(case_id))
 
     def sources(self, case_id: str) -> list[Path]:
         """Return the files that a case is read from."""
@@ -236,14 +267,14 @@ class FileCases(Cases):
         folders += [] if self.label_folder is None else [self.label_folder]
         return next((each.remote for each in folders if each.remote is not None and each.folder == path.parent), None)
 
-    def _member_logits(self, case_id: str, facts: list[Stored], doubts: list[bool]) -> Iterator[Tensor]:
+    def _member_logits(self, case_id: str, facts: list[Stored], doubts: list[str]) -> Iterator[Tensor]:
         shape = None
         for number, member in enumerate(self.members):
             stored = self.read_member(case_id, number)
             name = str(member.path(case_id))
             logits = self.to_logits(stored, member, name)
-            asked = self.kind == "logits" and member.values_kind is None and self.regions is None
-            doubts.append(asked and like_probabilities(logits))
+            asked = member.values_kind is None and self.regions is None
+            doubts.append(doubt_about(logits, self.kind) if asked else "")
             shape = shape or tuple(logits.shape)
             if tuple(logits.shape) != shape:
                 raise InputError(

@@ -1,8 +1,9 @@
 r"""Glances: the little that is kept of a case while it is read, to judge later whether it belongs where it is.
 
 Of its voxels, those of a regular grid of at most :data:`GRID` are compared with the labels, turned in every way that
-keeps the shape; of a coarser grid of at most :data:`THUMBNAIL` the winning classes and labels are kept, so that they
-can be compared with those of other cases. The scores themselves leave a digest. All of it is a few kilobytes per case.
+keeps the shape, and moved by up to :data:`FARTHEST` voxels along each axis; of a coarser grid of at most
+:data:`THUMBNAIL` the winning classes and labels are kept, so that they can be compared with those of other cases. The
+scores themselves leave a digest. All of it is a few kilobytes per case.
 
 Accuracy says little where one class is nearly everywhere: of a scan that is 98 % background, mirrored labels are right
 in 97 %. Agreement here is Cohen's kappa,
@@ -12,16 +13,12 @@ in 97 %. Agreement here is Cohen's kappa,
 with the accuracy a and the accuracy e that labels have when they are strewn at random: p and q are the shares of class
 c among winners and labels. It is 1 for equal maps, about 0 for maps that have nothing to do with each other, and nan
 where e is 1, because there is one class only. Places where either map is negative do not count.
-
-A map can be turned and still have its shape: mirrored, and with axes of one length exchanged. Together these turns are
-the symmetries of the box: 4 of a rectangle, 8 of a square, 48 of a cube, the first of which changes nothing. With more
-than three axes (and there would be hundreds) only single axes are mirrored.
 """
 
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import permutations, product
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
@@ -30,17 +27,19 @@ import torch
 from torch import Tensor
 
 from segcal.cases.base import Case
+from segcal.cases.moves import MOST_AXES, Shift, Turn, turns_of
 from segcal.numerics import winner
 from segcal.types import IGNORED
 
 GRID = 1 << 16
+SHIFT_GRID = 1 << 14
 THUMBNAIL = 1 << 12
 # With more classes, tables of pairs of classes would be larger than a case.
 MOST_CLASSES = 256
 # Of fewer voxels, agreement is mostly chance: with 256 its standard error is about 0.06.
 FEWEST = 256
-# Of boxes with more axes, only single axes are mirrored.
-MOST_AXES = 3
+# Shifts are few voxels, and at most a quarter of an axis.
+FARTHEST = 8
 
 
 def confusion(labels: np.ndarray, decision: np.ndarray, num_classes: int) -> np.ndarray:
@@ -140,41 +139,25 @@ def _cycles(mapping: list[int]) -> list[list[int]]:
     return found
 
 
-@dataclass(frozen=True)
-class Turn:
-    """An order of the axes, and which of them are mirrored after that."""
+def shift_agreement(truth: np.ndarray, own: np.ndarray, num_classes: int) -> dict[Shift, tuple[float, float]]:
+    """Return the agreement of labels as they are and moved, by shift, both on the voxels that a shift leaves.
 
-    order: tuple[int, ...]
-    mirrored: tuple[int, ...] = ()
-
-    def __call__(self, values: np.ndarray) -> np.ndarray:
-        """Return a view of an array, turned."""
-        return np.flip(values.transpose(self.order), self.mirrored)
-
-    @property
-    def exchanges(self) -> bool:
-        """Whether axes change places."""
-        return self.order != tuple(range(len(self.order)))
-
-    def __str__(self) -> str:
-        code = f"labels.transpose{self.order}" if self.exchanges else "labels"
-        axes = self.mirrored[0] if len(self.mirrored) == 1 else self.mirrored
-        return f"numpy.flip({code}, {axes})" if self.mirrored else code
-
-
-def turns_of(shape: tuple[int, ...]) -> list[Turn]:
-    """Return every turn that keeps a shape; the first changes nothing.
-
-    >>> [str(turn) for turn in turns_of((4, 5))]
-    ['labels', 'numpy.flip(labels, 1)', 'numpy.flip(labels, 0)', 'numpy.flip(labels, (0, 1))']
+    Along each axis, both ways, it goes on from the second step for as long as that helps.
     """
-    axes = tuple(range(len(shape)))
-    long = [axis for axis in axes if shape[axis] > 1]  # the others look the same in a mirror
-    if len(shape) > MOST_AXES:
-        return [Turn(axes), *(Turn(axes, (axis,)) for axis in long)]
-    orders = [order for order in permutations(axes) if tuple(shape[axis] for axis in order) == tuple(shape)]
-    subsets = [tuple(np.flatnonzero(flags).tolist()) for flags in product((False, True), repeat=len(shape))]
-    return [Turn(order, mirrored) for order in orders for mirrored in subsets if set(mirrored) <= set(long)]
+    found: dict[Shift, tuple[float, float]] = {}
+    for axis, sign in product(range(own.ndim), (-1, 1)):
+        for step in range(1, min(FARTHEST, own.shape[axis] // 4) + 1):
+            shift = Shift(axis, sign * step)
+            there = shift.onto(own)
+            grid = grid_of(there.shape, SHIFT_GRID)
+            as_it_is, moved = (
+                agreement(each[grid], there[grid], num_classes).kappa
+                for each in (shift.onto(truth), shift.taken(truth))
+            )
+            found[shift] = as_it_is, moved
+            if step > 1 and not moved > as_it_is:
+                break
+    return found
 
 
 class Thumbnail(NamedTuple):
@@ -191,9 +174,10 @@ class Glance:
     id: str
     digest: bytes  # of the scores
     space: tuple[int, ...]
-    like_probs: bool = False
+    doubt: str = ""  # about the kind
     counting: int | None = None  # voxels
     turned: Mapping[Turn, float] = field(default_factory=dict)  # agreement with labels; the first is as they are
+    shifted: Mapping[Shift, tuple[float, float]] = field(default_factory=dict)  # as they are, and moved
     agreement: Agreement | None = None  # with the labels as they are, where they have several classes
     confusion: np.ndarray | None = None  # label by winner, (C, C); None with very many classes
     thumbnail: Thumbnail | None = None  # for comparisons between cases
@@ -203,7 +187,7 @@ def glance_at(case: Case) -> Glance:
     """Look at a case that is in memory."""
     decision = winner(case.logits, axis=0)
     classes = len(case.logits)
-    return glance(case.id, digest_of(case.logits), decision, case.labels, case.mask, classes, case.like_probs)
+    return glance(case.id, digest_of(case.logits), decision, case.labels, case.mask, classes, case.doubt)
 
 
 def glance(
@@ -213,15 +197,15 @@ def glance(
     labels: Tensor | None,
     mask: Tensor | None,
     num_classes: int,
-    like_probs: bool = False,
+    doubt: str = "",
 ) -> Glance:
     """Keep what judging needs, given the digest of the scores and the winning class of every voxel."""
     space = tuple(decision.shape)
     if labels is None:
-        return Glance(case_id, digest, space, like_probs)
+        return Glance(case_id, digest, space, doubt)
     counting = int((labels != IGNORED).count_nonzero())
     if counting == 0:
-        return Glance(case_id, digest, space, like_probs, counting)
+        return Glance(case_id, digest, space, doubt, counting)
     own = decision.cpu().numpy() if mask is None else decision.where(mask, IGNORED).cpu().numpy()
     truth = labels.cpu().numpy()
     grid, coarse = grid_of(space, GRID), grid_of(space, THUMBNAIL)
@@ -234,9 +218,10 @@ def glance(
         id=case_id,
         digest=digest,
         space=space,
-        like_probs=like_probs,
+        doubt=doubt,
         counting=counting,
         turned={turn: agreement(turn(truth)[grid], on_grid, num_classes).kappa for turn in turns},
+        shifted=shift_agreement(truth, own, num_classes) if counting >= FEWEST and len(space) <= MOST_AXES else {},
         agreement=agreement(labels_on_grid, on_grid, num_classes) if several else None,
         confusion=confusion(labels_on_grid, on_grid, num_classes) if num_classes <= MOST_CLASSES else None,
         thumbnail=kept if counting >= FEWEST else None,

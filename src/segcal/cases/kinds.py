@@ -9,10 +9,11 @@ r"""From what is on disk to the log domain, by the declared kind; never guessed 
 
 Clipping, dividing by the sum and the logarithm round; the winning class of every voxel stays that of the stored values.
 
-Two things are looked at in values, to warn and never to decide: whether logits look like probabilities, and whether one
-constant vector fills the image. nnU-Net fills the outside of its cropping box with (1, 0, ..., 0). Exported as logits,
-that vector has a softmax of e / (e + C - 1), a confidence that no network gave; it rules every fit and every metric
-(definitions 13.1). It is looked for by its exact value: among real logits of a network, hardly two voxels are equal.
+Two things are looked at in values, to warn and never to decide: whether scores look like those of another kind
+(:func:`doubt_about`), and whether one constant vector fills the image. nnU-Net fills the outside of its cropping box
+with (1, 0, ..., 0). Exported as logits, that vector has a softmax of e / (e + C - 1), a confidence that no network
+gave; it rules every fit and every metric (definitions 13.1). It is looked for by its exact value: among real logits of
+a network, hardly two voxels are equal.
 """
 
 from typing import NamedTuple
@@ -35,6 +36,21 @@ CLIP = {torch.float32: 1e-7, torch.float64: 1e-15}
 # A share of the voxels that is worth a word, and how many voxels are looked at to find the candidate.
 LARGE_SHARE = 0.1
 SAMPLE = 4096
+# Of fewer voxels, values may look like anything; and the largest log odds that looks like a probability of 1.
+FEWEST = 256
+NEARLY_ONE = 0.9
+
+LIKE_PROBS = "scores are declared as logits, but all lie in 0 to 1 and sum to 1. Declare kind='probs' if so."
+LIKE_PARTS = (
+    "scores are declared as logits, but none is negative and those of each voxel sum to {:.3g}, as multiples of "
+    "probabilities do. Divide by that and declare kind='probs' if so."
+)
+LIKE_MASKS = "scores have two values in all, as hard masks do, which have no confidence. Export what the network gave."
+LIKE_BYTES = "scores are declared as logits, but all are whole numbers, as of pictures. Export what the network gave."
+LIKE_SQUASHED = (
+    "no two classes of a voxel are further apart than 1 in log odds, as where probabilities are taken for logits or "
+    "put through a softmax again. Declare kind='probs' or kind='sigmoid' if so, or export what the network gave."
+)
 
 
 def check_kind(kind: str) -> Kind:
@@ -105,6 +121,50 @@ def like_probabilities(scores: object) -> bool:
     if not (0 <= lowest < highest <= 1 + SUM_TOLERANCE):  # one constant says nothing either way
         return False
     return bool(((values.sum(dim=0, dtype=torch.float64) - 1).abs() <= SUM_TOLERANCE).all())
+
+
+def doubt_about(logits: Tensor, kind: Kind) -> str:
+    r"""Return in a sentence why scores ``(classes, *space)``, in the log domain, hardly are what they were declared as.
+
+    Of logits: probabilities, or multiples of them (percent, 0 to 255); whole numbers. Of all kinds: two values alone;
+    and log odds of at most 1, which :math:`\log(e^{p_a} / e^{p_b}) = p_a - p_b` gives where probabilities go through a
+    softmax again. Empty where nothing speaks against the kind; some voxels are looked at first, and all in doubt.
+    """
+    flat = logits.detach().cpu().numpy().reshape(len(logits), -1)
+    chosen = np.unique(np.linspace(0, max(flat.shape[1] - 1, 0), SAMPLE).astype(np.int64))
+    some = flat[:, chosen] if flat.size else flat
+    looks = list(_LOOKS) if kind == "logits" else [_two_values, _squashed]
+    if flat.shape[1] < FEWEST or len(flat) < 2:
+        looks = [_probs] if kind == "logits" else []
+    return next((doubt for look in looks if look(some) and (doubt := look(flat))), "")
+
+
+def _probs(flat: np.ndarray) -> str:
+    return LIKE_PROBS if like_probabilities(flat) else ""
+
+
+def _scaled(flat: np.ndarray) -> str:
+    total = flat.sum(axis=0, dtype=np.float64)
+    middle = float(np.median(total))
+    alike = middle > 0 and float(np.abs(total - middle).max()) <= SUM_TOLERANCE * middle
+    return LIKE_PARTS.format(middle) if alike and 0 <= flat.min() < flat.max() else ""
+
+
+def _whole(flat: np.ndarray) -> str:
+    return LIKE_BYTES if (flat == np.round(flat)).all() and len(np.unique(flat)) > 2 else ""
+
+
+def _two_values(flat: np.ndarray) -> str:
+    low, high = flat.min(), flat.max()
+    return LIKE_MASKS if low < high and ((flat == low) | (flat == high)).all() else ""
+
+
+def _squashed(flat: np.ndarray) -> str:
+    apart = float((flat.max(0) - flat.min(0)).max())
+    return LIKE_SQUASHED if NEARLY_ONE <= apart <= 1 + SUM_TOLERANCE else ""
+
+
+_LOOKS = (_two_values, _probs, _scaled, _whole, _squashed)
 
 
 class Padding(NamedTuple):

@@ -31,12 +31,11 @@ Axes = Literal["xyz", "zyx", "zyx_ras"]
 
 @dataclass(frozen=True)
 class LabelMap:
-    """One label map as stored, and what its file says about geometry."""
+    """One label map as stored, and its voxel size."""
 
     values: np.ndarray
     path: Path
     spacing: tuple[float, ...] | None = None
-    orientation: str = ""
 
 
 def read_label_file(path: Path, space: tuple[int, ...], axes: Axes | None = None, key: str | None = None) -> LabelMap:
@@ -72,7 +71,7 @@ def _read_nifti(path: Path, space: tuple[int, ...], axes: Axes | None) -> LabelM
         values, sizes = values.transpose(), None if sizes is None else sizes[::-1]
         if len(space) == values.ndim + 1 and space[0] == 1:
             values = values[None]
-    return LabelMap(values, path, sizes, nifti_file.orientation(image))
+    return LabelMap(values, path, sizes)
 
 
 @contextmanager

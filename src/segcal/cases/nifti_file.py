@@ -78,19 +78,25 @@ def turned_back(values: np.ndarray, image: Any) -> np.ndarray:
     return np.ascontiguousarray(turns.apply_orientation(values, turn))
 
 
-def orientation(image: Any) -> str:
-    """Return where the axes point, such as "RAS"; "" where the header does not say."""
-    affine = np.asarray(image.affine, np.float64)
-    if not np.isfinite(affine).all():
-        return ""
-    codes = load_extra("nibabel", "nifti").aff2axcodes(affine)
-    return "" if None in codes else "".join(codes)
+def millimetres(image: Any) -> float:
+    """Return how many millimetres a length of one in the header is; without a unit, one, as every tool reads it."""
+    return {1: 1e3, 3: 1e-3}.get(_unit(image), 1.0)
 
 
-def spacing(image: Any, axes: int | None = None) -> tuple[float, ...] | None:
-    """Return the voxel size along the first axes of space, or None where the header has no usable one."""
-    sizes = usable_spacing(image.header.get_zooms()[:3])
-    return None if sizes is None else sizes[:axes]
+def _unit(image: Any) -> int:
+    return int(image.header["xyzt_units"]) % 8 if "xyzt_units" in image.header else 0
+
+
+def spacing(image: Any, axes: int = 3) -> tuple[float, ...] | None:
+    """Return the voxel size in millimetres along the first axes of space, or None where the header has none.
+
+    It has none where it cannot be computed with, and where it is what a library writes that was told nothing: voxels of
+    exactly one, of no unit.
+    """
+    sizes = usable_spacing(image.header.get_zooms()[: min(axes, 3)])
+    if sizes is None or (_unit(image) == 0 and set(sizes) == {1.0}):
+        return None
+    return tuple(size * millimetres(image) for size in sizes)
 
 
 def usable_spacing(values: object, axes: int | None = None) -> tuple[float, ...] | None:

@@ -86,6 +86,9 @@ class ReadOptions:
     properties: str | Path | None = field(
         default=None, metadata=_said("nnU-Net pkl files, where missing or damaged", metavar="FOLDER", path=True)
     )
+    ignore_geometry: bool | None = field(
+        default=None, metadata=_said("take files whose headers place them apart: only where headers are wrong", bool)
+    )
 
 
 def open_cases(
@@ -143,6 +146,7 @@ def open_cases(
         origin=facts[0].origin,
         has_labels=label_folder is not None or facts[0].labelled,
         regions=regions,
+        ignore_geometry=bool(chosen.ignore_geometry),
     )
 
 

@@ -5,8 +5,12 @@ be a fit at all (:data:`FIT`). The rules:
 
 - *near chance*: over all cases together the agreement is below :data:`NEAR_CHANCE`, on enough voxels to say so, and
   nothing else explains it.
+- *odd member*: its agreement with the others is lower by :data:`GAIN` than theirs among each other. Members of real
+  ensembles differ by less than a tenth of that.
 - *turned*: one turn fits better by :data:`GAIN` in the mean and better at all in most cases; or, where it is not one
   turn for all, single cases that fit better by :data:`LARGE_GAIN` and well (:data:`LARGE_FIT`).
+- *shifted*: one shift fits better in most cases, and in three at least, by :data:`GAIN_OF_SHIFT` in their mean; by
+  :data:`GAIN` where it is of one voxel only, as labels that are drawn with care may be biased by.
 - *paired otherwise*: scores fit the labels of another case of their shape better by :data:`GAIN` than their own, and
   better by as much than that case's own scores do. A network that fails on one case does not look like this: the labels
   that it resembles have better scores of their own. There must be two such cases, since files change places.
@@ -14,8 +18,8 @@ be a fit at all (:data:`FIT`). The rules:
   their place, and most of them do; a class that is merely mistaken for another improves alone.
 - *the same*: equal digests of the scores.
 
-Where labels could be turned, paired otherwise or renumbered, the explanation that leaves the best fit is given alone:
-mirrored labels may also resemble those of another case.
+Where labels could be turned, shifted, paired otherwise or renumbered, the explanation that leaves the best fit is given
+alone: mirrored labels may also resemble those of another case.
 """
 
 import warnings
@@ -27,8 +31,9 @@ import numpy as np
 from torch import Tensor
 
 from segcal.cases.base import SINGLE_FOLDS, Cases
-from segcal.cases.glance import Glance, Turn, agreement, better_numbers, pair_agreement, table_agreement
-from segcal.cases.kinds import share_of_ones
+from segcal.cases.glance import Glance, agreement, better_numbers, pair_agreement, table_agreement
+from segcal.cases.kinds import LIKE_PROBS, share_of_ones
+from segcal.cases.moves import Shift, Turn
 from segcal.errors import InputError, SuspicionWarning
 
 NEAR_CHANCE = 0.1
@@ -39,6 +44,8 @@ LARGE_FIT = 0.4
 LARGE_GAIN = 0.2
 MOST = 0.75
 GAIN_OF_CLASS = 0.2
+GAIN_OF_SHIFT = 0.05
+FEW_SHIFTED = 3
 NEARLY_ALL = 0.99
 LISTED = 5
 # Scores that look for other labels; of more cases, some, spread evenly.
@@ -74,8 +81,13 @@ def listed(names: Sequence[str]) -> str:
 
 def like_probabilities(ids: Sequence[str]) -> list[Suspicion]:
     """Return the suspicion that scores declared as logits are probabilities, if there are such cases."""
-    text = "scores are declared as logits, but all lie in 0 to 1 and sum to 1. Declare kind='probs' if so."
-    return [Suspicion(text, tuple(ids))] if ids else []
+    return wrong_kinds(dict.fromkeys(ids, LIKE_PROBS))
+
+
+def wrong_kinds(doubts: Mapping[str, str]) -> list[Suspicion]:
+    """Return what speaks against the declared kind, from the doubt about each case, empty for none."""
+    found = dict.fromkeys(text for text in doubts.values() if text)
+    return [Suspicion(text, tuple(case_id for case_id, own in doubts.items() if own == text)) for text in found]
 
 
 def doubtful_kind(cases: Cases) -> list[Suspicion]:
@@ -88,7 +100,7 @@ def doubtful_kind(cases: Cases) -> list[Suspicion]:
             if cases.regions is not None:
                 member = next(cases.member_logits(case_id), None)
                 return like_softmax(case_id, cases.read(case_id).logits if member is None else member)
-            return like_probabilities([case_id] if cases.read(case_id).like_probs else [])
+            return wrong_kinds({case_id: cases.read(case_id).doubt})
         except InputError:
             continue
     return []
@@ -122,23 +134,6 @@ def other_origin(fitted: str, applied: str) -> list[Suspicion]:
     return [Suspicion(text)] if fitted == SINGLE_FOLDS != applied else []
 
 
-def near_chance(glances: Sequence[Glance]) -> list[Suspicion]:
-    """Return the suspicion that scores and labels have nothing to do with each other."""
-    compared = [glance.agreement for glance in glances if glance.agreement is not None and glance.agreement.voxels]
-    voxels = sum(one.voxels for one in compared)
-    if voxels < ENOUGH_VOXELS:
-        return []
-    right = sum(one.voxels * one.accuracy for one in compared) / voxels
-    by_chance = sum(one.voxels * one.by_chance for one in compared) / voxels
-    if by_chance >= 1 or (right - by_chance) / (1 - by_chance) >= NEAR_CHANCE:
-        return []
-    text = (
-        f"the predicted class is right in {right:.1%} of the voxels, and labels strewn at random would be right in "
-        f"{by_chance:.1%}: scores and labels hardly belong together. Look at one case of both."
-    )
-    return [Suspicion(text)]
-
-
 class _Explanation(NamedTuple):
     """A reason why labels do not fit, in sentences, and how well they would fit without it."""
 
@@ -163,7 +158,7 @@ def misplaced(glances: Sequence[Glance], table: np.ndarray | None, num_classes: 
 
     The table counts label by winner over all cases, ``(C, C)``.
     """
-    found = [turned(glances), paired(glances, num_classes), renumbered(table)]
+    found = [turned(glances), shifted(glances), paired(glances, num_classes), renumbered(table)]
     best = max((one for one in found if one is not None), key=lambda one: one.fit, default=None)
     return () if best is None else best.suspicions
 
@@ -222,6 +217,26 @@ def _turned_by(turn: Turn, fits: Sequence[_Fit]) -> Suspicion:
         "Bring scores and labels into one orientation."
     )
     return Suspicion(text, tuple(fit.id for fit in fits))
+
+
+def shifted(glances: Sequence[Glance]) -> _Explanation | None:
+    """Return whether labels lie a few voxels beside the scores, in most cases alike."""
+    looked = [glance.id for glance in glances if glance.shifted]
+    fits: dict[Shift, list[_Fit]] = {}
+    for glance in glances:
+        for shift, pair in glance.shifted.items():
+            if pair[1] > pair[0]:
+                fits.setdefault(shift, []).append(_Fit(glance.id, *pair))
+    best = max(fits, key=lambda shift: sum(fit.gain for fit in fits[shift]), default=None)
+    if best is None or len(fits[best]) < max(FEW_SHIFTED, MOST * len(looked)):
+        return None
+    own, other = (float(np.mean([fit[place] for fit in fits[best]])) for place in (1, 2))
+    if other < FIT or other - own < (GAIN_OF_SHIFT if abs(best.by) > 1 else GAIN):
+        return None
+    text = (
+        f"labels fit clearly better {best} (agreement {other:.2f}, as they are {own:.2f}): one of the two is shifted. "
+    )
+    return _Explanation(other, (Suspicion(text + "Check crops and origins.", tuple(fit.id for fit in fits[best])),))
 
 
 def paired(glances: Sequence[Glance], num_classes: int) -> _Explanation | None:

@@ -2,9 +2,10 @@
 
 Of the cases a glance each is kept, and one table of classes for all of them.
 
-That a member is there twice, or counts classes differently, is a property of folders and not of cases, so a few cases
-are enough; of each, a digest of the scores is kept and a table of which class of the first member meets which class of
-another on a grid of voxels. If all others differ from the first, it is the first that does.
+That a member is there twice, counts classes differently or disagrees with all others is a property of folders and not
+of cases, so a few cases are enough; of each, a digest of the scores is kept, the agreement of members with each other,
+and a table of which class of the first member meets which class of another on a grid of voxels. If all others differ
+from the first, it is the first that does.
 """
 
 from collections.abc import Sequence
@@ -17,8 +18,19 @@ import numpy as np
 from torch import Tensor
 
 from segcal.cases.base import Cases
-from segcal.cases.glance import GRID, MOST_CLASSES, Glance, confusion, digest_of, grid_of
-from segcal.cases.suspicion import LISTED, Suspicion, like_probabilities, listed, misplaced, near_chance, renumbering
+from segcal.cases.glance import FEWEST, GRID, MOST_CLASSES, SHIFT_GRID, Glance, agreement, confusion, digest_of, grid_of
+from segcal.cases.suspicion import (
+    ENOUGH_VOXELS,
+    FIT,
+    GAIN,
+    LISTED,
+    NEAR_CHANCE,
+    Suspicion,
+    listed,
+    misplaced,
+    renumbering,
+    wrong_kinds,
+)
 from segcal.errors import InputError
 from segcal.numerics import winner
 
@@ -43,7 +55,7 @@ class Watch:
         """Return what was seen, in a fixed order."""
         glances = [self._glances[key] for key in sorted(self._glances)]
         return [
-            *like_probabilities([glance.id for glance in glances if glance.like_probs]),
+            *wrong_kinds({glance.id: glance.doubt for glance in glances}),
             *(misplaced(glances, self._table, self._num_classes) or near_chance(glances)),
             *self._twice(),
             *_nothing_counts(glances),
@@ -66,6 +78,23 @@ class Watch:
         return found
 
 
+def near_chance(glances: Sequence[Glance]) -> list[Suspicion]:
+    """Return the suspicion that scores and labels have nothing to do with each other."""
+    compared = [glance.agreement for glance in glances if glance.agreement is not None and glance.agreement.voxels]
+    voxels = sum(one.voxels for one in compared)
+    if voxels < ENOUGH_VOXELS:
+        return []
+    right = sum(one.voxels * one.accuracy for one in compared) / voxels
+    by_chance = sum(one.voxels * one.by_chance for one in compared) / voxels
+    if by_chance >= 1 or (right - by_chance) / (1 - by_chance) >= NEAR_CHANCE:
+        return []
+    text = (
+        f"the predicted class is right in {right:.1%} of the voxels, and labels strewn at random would be right in "
+        f"{by_chance:.1%}: scores and labels hardly belong together. Look at one case of both."
+    )
+    return [Suspicion(text)]
+
+
 def _nothing_counts(glances: Sequence[Glance]) -> list[Suspicion]:
     ids = tuple(glance.id for glance in glances if glance.counting == 0)
     text = "no voxel counts. Check the ignore label and the mask, or leave the case out."
@@ -78,18 +107,21 @@ def _equal(groups: Sequence[Sequence[tuple[str, str]]]) -> str:
 
 
 class Member(NamedTuple):
-    """One member's scores of one case: their digest, and the winners of the first member by its own, ``(C, C)``."""
+    """One member's scores of one case: their digest, winners of the first member by its own, ``(C, C)``, and a few."""
 
     digest: bytes
     table: np.ndarray | None
+    winners: np.ndarray | None = None  # on a coarse grid
 
 
 def look_at(digest: bytes, decision: Tensor, first: Tensor, num_classes: int) -> Member:
     """Keep what is needed of a member, given its winners and those of the first."""
     if num_classes > MOST_CLASSES or decision.shape != first.shape:
         return Member(digest, None)
-    grid = grid_of(tuple(decision.shape), GRID)
-    return Member(digest, confusion(first.cpu().numpy()[grid], decision.cpu().numpy()[grid], num_classes))
+    grid, coarse = (grid_of(tuple(decision.shape), most) for most in (GRID, SHIFT_GRID))
+    own = decision.cpu().numpy()
+    table = confusion(first.cpu().numpy()[grid], own[grid], num_classes)
+    return Member(digest, table, own[coarse].astype(np.int16))
 
 
 class Ensemble:
@@ -99,19 +131,25 @@ class Ensemble:
         self._names = tuple(names)
         self._digests: list[tuple[bytes, ...]] = []
         self._tables: list[np.ndarray | None] = [None] * len(names)
+        self._agreements: list[np.ndarray] = []  # of members with each other, a case each
 
     def add(self, members: Sequence[Member]) -> None:
         """Take the members of one case; a case that lacks some is not looked at."""
         if len(members) != len(self._names):
             return
         self._digests.append(tuple(member.digest for member in members))
-        for number, (_, table) in enumerate(members):
+        maps = [member.winners for member in members if member.winners is not None]
+        if len(members) > 1 and len(maps) == len(members) and maps[0].size >= FEWEST:
+            classes = 1 + max(int(each.max()) for each in maps)
+            pairs = [[1.0 if a is b else agreement(a, b, classes).kappa for a in maps] for b in maps]
+            self._agreements.append(np.array(pairs))
+        for number, (_, table, _) in enumerate(members):
             before = self._tables[number]
             self._tables[number] = before if table is None else table if before is None else before + table
 
     def found(self) -> list[Suspicion]:
         """Return what was seen."""
-        return [*self._same(), *self._renumbered()]
+        return [*self._same(), *(self._renumbered() or self._odd())]
 
     def _same(self) -> list[Suspicion]:
         pairs = [
@@ -135,6 +173,26 @@ class Ensemble:
         against = "all others" if several else self._names[0]
         text = f"{which} has its classes in another order than {against} ({pairs}). Export all members alike."
         return [Suspicion(text)]
+
+    def _odd(self) -> list[Suspicion]:
+        """Return members that disagree with the others by more than these do with each other."""
+        known = [each for each in self._agreements if np.isfinite(each).all()]
+        if not known or len(self._names) < 2:
+            return []
+        mean = np.mean(known, axis=0)
+        if len(mean) == 2:
+            text = f"{self._names[0]} and {self._names[1]} hardly agree (agreement {mean[0, 1]:.2f}): one of the two "
+            return [Suspicion(f"{text}does not belong here. Look at one case of both.")] if mean[0, 1] < FIT else []
+        found = []
+        for number, name in enumerate(self._names):
+            rest = np.delete(np.delete(mean, number, 0), number, 1)
+            own, among = np.delete(mean[number], number).mean(), rest[np.triu_indices(len(rest), 1)].mean()
+            if among >= max(FIT, own + GAIN):
+                text = f"{name} disagrees with the other members (agreement {own:.2f}, theirs among each other "
+                found.append(
+                    Suspicion(f"{text}{among:.2f}): it is broken, mirrored, shifted or of another task. Look at it.")
+                )
+        return found
 
 
 def look_at_case(cases: Cases, case_id: str) -> tuple[Member, ...]:

@@ -34,6 +34,12 @@ def declare(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--calibrator", type=Path, metavar="CAL", help="a folder written by segcal fit")
     parser.add_argument("--metrics", metavar="A,B,...", help=f"some of: {', '.join(segcal.METRICS)}; default: most")
+    parser.add_argument(
+        "--convention",
+        choices=segcal.metrics.CONVENTIONS,
+        default="paper",
+        help="ECE of 50 bins, mean over cases (paper, default), or of 15 bins over all voxels (field)",
+    )
     output_option(parser)
     parser.add_argument("--csv", type=Path, metavar="FILE", help="write one row per case, before and after")
     parser.add_argument("--summary", type=Path, metavar="FILE", help="write JSON shaped like nnU-Net's summary.json")
@@ -61,6 +67,7 @@ def run(args: argparse.Namespace) -> int:
         failed, metrics = None if args.strict else output.failed, args.metrics and args.metrics.split(",")
         options = {
             "metrics": metrics,
+            "convention": args.convention,
             "seed": args.seed,
             "workers": work.workers,
             "progress": step,

@@ -8,8 +8,10 @@ from segcal.cli.console import Output
 from segcal.cli.fit_evidence import print_evidence
 from segcal.cli.wording import plural, table
 from segcal.fitting import Fitted
+from segcal.fitting.scores import CASE_BINS
 
 KEPT = {"order": "keeps the order of the classes", "argmax": "keeps the mask", None: "may change the mask"}
+ECE_NOTE = f"ECE: {CASE_BINS} bins, mean over cases"
 HEADINGS = ("calibrator", "NLL", "ECE", "NLL against ts", "parameters")
 
 
@@ -22,8 +24,8 @@ def print_fit(output: Output, fitted: Fitted, folder: Path) -> None:
         chosen = certificate.details["chosen"], fitted.pooling
         name = _title(*chosen)
         rows = [_row(one, (one["name"], one["pooling"]) == chosen) for one in certificate.details["candidates"]]
-        output.say("on held-out cases:", table(HEADINGS, rows), *_not_taken(certificate.details, fitted.pooling))
-        output.say(certificate.details["reason"])
+        output.say("on held-out cases:", table(HEADINGS, rows), ECE_NOTE)
+        output.say(*_not_taken(certificate.details, fitted.pooling), certificate.details["reason"])
     output.say(*_sentences(fitted, f"{folder}: {name}"))
     print_evidence(output, fitted)
     if not certificate.converged:
@@ -49,7 +51,7 @@ def _print_regions(output: Output, fitted: Fitted) -> None:
             reasons.append(f"{region}: {details['reason']}")
         found.append(f"{region}: NLL {certificate['nll']:.5f}")
     if rows:
-        output.say("on held-out cases:", table(HEADINGS, rows), *reasons)
+        output.say("on held-out cases:", table(HEADINGS, rows), ECE_NOTE, *reasons)
     output.say("; ".join(found))
 
 

@@ -34,8 +34,11 @@ def reading_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("what the files are (declared, never guessed from values)")
     for field in fields(ReadOptions):
         about = field.metadata
-        kind = Path if about.get("path") else KINDS[about["plain"]]
-        given: dict[str, Any] = {"help": POOLING if field.name == "pooling" else about["help"], "type": kind}
+        given: dict[str, Any] = {"help": POOLING if field.name == "pooling" else about["help"]}
+        if about["plain"] is bool:
+            given |= {"action": "store_const", "const": True}
+        else:
+            given["type"] = Path if about.get("path") else KINDS[about["plain"]]
         given |= {name: about[name] for name in ("choices", "metavar") if name in about}
         group.add_argument(option(field.name), **given)
 

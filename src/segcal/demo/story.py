@@ -16,7 +16,7 @@ from segcal.demo.embedded import open_embedded
 from segcal.demo.plan import Plan
 from segcal.documents import write_json
 from segcal.kernels.threads import one_thread
-from segcal.report.paper_tables import FLIPS, SHOWN
+from segcal.report.paper_tables import BINS, FLIPS, SHOWN
 from segcal.report.table import Cell, Group, Row, Table
 from segcal.report.verdict import Facts, Honesty
 from segcal.studies.document import MATRIX, UNCALIBRATED, find_facts
@@ -211,4 +211,4 @@ def _short_table(setting: Setting, chosen: Mapping[str, Pipeline]) -> Table:
         groups.append(Group(task, tuple(rows)))
     level = 100 * setting.protocol.bootstrap.level
     note = f"Mean [{level:g} % interval over cases; ACE: min, max over repeats]. DSC and Flip in %. — cannot flip."
-    return Table("Before and after calibration, mean logits of the ensemble", "", columns, tuple(groups), (note,))
+    return Table("Before and after calibration, mean logits of the ensemble", "", columns, tuple(groups), (note, *BINS))

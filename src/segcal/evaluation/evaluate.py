@@ -24,7 +24,7 @@ from segcal.cases.base import Case, CaseError, Cases
 from segcal.cases.files import FileCases
 from segcal.cases.parallel import Failures, Workers, map_cases
 from segcal.cases.records import read_marker
-from segcal.cases.suspicion import Suspicion, doubtful_kind, like_probabilities, other_origin, warn
+from segcal.cases.suspicion import Suspicion, doubtful_kind, other_origin, warn, wrong_kinds
 from segcal.errors import InputError
 from segcal.evaluation.case_counter import Counter, Map, Stage, summarise
 from segcal.evaluation.region_counter import RegionCounter, region_metrics
@@ -33,7 +33,7 @@ from segcal.evaluation.slabs import as_seen
 from segcal.fitting.certificate import Fitted
 from segcal.fitting.fit import check_device
 from segcal.fitting.reference import calibrator_digest
-from segcal.metrics import Metric, find_metrics
+from segcal.metrics import Metric, find_metrics, with_convention
 from segcal.resample import LEVEL, REPLICATES, Draws
 from segcal.statistics import BandCache, CaseTables
 
@@ -67,6 +67,7 @@ def evaluate(
     *,
     labels: Any = None,
     device: str | torch.device | None = None,
+    convention: str = "paper",
     **declared: Any,
 ) -> Evaluation:
     """Measure cases before and, with a calibrator, after calibration.
@@ -86,6 +87,8 @@ def evaluate(
         failed: takes the error of a case that is not usable, which is then left out; without it the error is raised.
         labels: of arrays.
         device: where the calibrator computes, slab by slab; where it is, if not given. Cases are counted in memory.
+        convention: of calibration errors: "paper" (ECE of 50 bins, mean over cases), or "field" (15 bins, all voxels
+            pooled), for comparison with other papers and libraries.
         declared: what else is known of arrays, such as `kind` and `ignore`.
 
     >>> import numpy as np
@@ -97,6 +100,7 @@ def evaluate(
     fitted, calibrator = calibrator if isinstance(calibrator, Fitted) else None, _as_map(calibrator, device)
     cases = as_seen(as_cases(cases, labels, **declared), calibrator)
     chosen = _choose(metrics, calibrator is not None, DEFAULT_METRICS if cases.regions is None else REGION_METRICS)
+    chosen = with_convention(chosen, convention)
     if len(cases) == 0:
         raise InputError("cases is empty, but at least one case is needed. Check the folder or the split.")
     counter = Counter(chosen, bands)
@@ -107,10 +111,10 @@ def evaluate(
     measure = partial(_measure, counter, calibrator)
     stages = {name: Stage(chosen) for name in ("before", "after")[: 1 if calibrator is None else 2]}
     rows: list[dict[str, Any]] = []
-    doubted: list[str] = []
+    doubts: dict[str, str] = {}
     failures = Failures(failed)
     for case_id, (found, group, doubt) in map_cases(cases, measure, workers, failures.take):
-        doubted += [case_id] if doubt else []
+        doubts[case_id] = doubt
         for (name, stage), tables in zip(stages.items(), found, strict=True):
             size = {"voxels": tables.likelihood.voxels, "ignored": tables.confusion.ignored}
             rows.append({"case": case_id, "stage": name, "group": group, **size, **stage.add(case_id, tables)})
@@ -118,7 +122,7 @@ def evaluate(
             progress(case_id)
     if not rows:
         raise failures.refuse_all(len(cases))
-    warn(like_probabilities(doubted))
+    warn(wrong_kinds(doubts))
     groups = {row["case"]: row["group"] or f"\0{row['case']}" for row in rows}
     draws = Draws([[groups[case_id] for case_id in sorted(groups)]], replicates, seed)
     estimates, changes = summarise(list(stages.values()), draws, level)
@@ -168,8 +172,8 @@ def _as_map(calibrator: Map | Fitted | None, device: str | torch.device | None) 
     return calibrator
 
 
-def _measure(counter: Counter, calibrator: Map | None, case: Case) -> tuple[list[CaseTables], str | None, bool]:
-    return counter.count(case, calibrator), case.group, case.like_probs
+def _measure(counter: Counter, calibrator: Map | None, case: Case) -> tuple[list[CaseTables], str | None, str]:
+    return counter.count(case, calibrator), case.group, case.doubt
 
 
 def evaluate_by_part(

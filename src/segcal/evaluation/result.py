@@ -178,8 +178,7 @@ def _heading(cases: int, groups: int, level: float) -> str:
 
 def _title(metric: Metric) -> str:
     notes = [metric.unit] if metric.unit in ("nat", "distance") else []
-    notes += [f"{metric.bins} bins"] if metric.bins else []
-    notes += ["pooled voxels"] if metric.pooled else []
+    notes += [metric.convention or "pooled over voxels"] if metric.bins or metric.pooled else []
     return metric.title + (f" ({', '.join(notes)})" if notes else "")
 
 
@@ -199,6 +198,10 @@ def _notes(result: Evaluation, width: int) -> list[str]:
     notes = ["↓ lower is better, ↑ higher is better"]
     if result.after is not None:
         notes[0] += "; after - before is paired" + (", and its last column counts cases" if width >= WIDE else "")
+    binned: dict[str, list[str]] = {}
+    for name, metric in result.metrics.items():
+        binned.setdefault(metric.convention, []).append(name)
+    notes += [f"{', '.join(names)}: {convention}" for convention, names in binned.items() if convention]
     nowhere = [name for name in result.metrics if not result._defined(name)]
     if nowhere:
         notes.append(f"not defined for any case: {', '.join(nowhere)}")

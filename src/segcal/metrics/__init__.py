@@ -13,7 +13,7 @@ Every name of the list is a function of plain tensors as well, and :func:`meter`
 {'accuracy': 0.5, 'dice': 0.0}
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from segcal.checks import check_choice
@@ -37,10 +37,13 @@ from segcal.metrics.smooth import smooth_calibration_error
 from segcal.metrics.surface import hausdorff_95, hausdorff_distance
 from segcal.metrics.tensors import Meter, on_tensors
 
-__all__ = ["METRICS", "Meter", "Metric", "find_metrics", "meter"]
+__all__ = ["CONVENTIONS", "METRICS", "Meter", "Metric", "find_metrics", "meter", "with_convention"]
 
 _ECE, _CECE = expected_calibration_error, classwise_calibration_error
 _SAMPLE: tuple[Need, ...] = ("sample",)
+_BINNED = (_ECE, average_calibration_error, maximum_calibration_error, debiased_calibration_error)
+# Of calibration errors: as in the paper whose method this is, and as most others and their libraries count them.
+CONVENTIONS = ("paper", "field")
 
 # In the order of the paper's tables, then the rest.
 METRICS: dict[str, Metric] = {
@@ -165,6 +168,13 @@ def find_metrics(names: tuple[str, ...]) -> dict[str, Metric]:
     for name in names:
         check_choice(name, "metric", METRICS)
     return {name: METRICS[name] for name in names}
+
+
+def with_convention(metrics: Mapping[str, Metric], convention: str) -> dict[str, Metric]:
+    """Return metrics in a convention; "field" reads errors of binned confidence from 15 bins of all voxels together."""
+    check_choice(convention, "convention", CONVENTIONS)
+    read = {name for name, metric in metrics.items() if convention == "field" and metric.value in _BINNED}
+    return {name: replace(m.with_bins(15), pooled=True) if name in read else m for name, m in metrics.items()}
 
 
 def meter(*names: str, kind: str = "logits", ignore: int | None = None, average: str | None = None) -> Meter:

@@ -49,6 +49,16 @@ class Metric:
         """The least and the largest number that it can be."""
         return {"fraction": (0.0, 1.0), "nat": (0.0, inf), "distance": (0.0, inf)}.get(self.unit, (-inf, inf))
 
+    @property
+    def convention(self) -> str:
+        """How many bins it has and how cases are averaged, without which the number of bins says little; "" for none.
+
+        >>> from segcal.metrics import METRICS
+        >>> METRICS["ece"].convention, METRICS["ace"].convention, METRICS["nll"].convention
+        ('50 bins, mean over cases', '15 bins, pooled over voxels', '')
+        """
+        return f"{self.bins} bins, {'pooled over voxels' if self.pooled else 'mean over cases'}" if self.bins else ""
+
     def __call__(self, tables: CaseTables) -> float | None:
         """Return the number of these tables, or None where it is not defined."""
         return self.of_part(self.part(tables))

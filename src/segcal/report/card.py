@@ -212,9 +212,10 @@ def _measured(name: str, rows: Sequence[StageRow], cases: Sequence[str]) -> Perf
         ]
         if not np.isnan(columns[1]).all():
             facts = METRICS[metric]
+            title = f"{facts.title} ({facts.convention})" if facts.convention else facts.title
             before, after = (estimate([column], draws, bounds=facts.bounds) for column in columns)
             change = difference([columns[0]], [columns[1]], draws, facts.better)
-            found.append(CardMetric(metric, facts.title, facts.unit, facts.better, before, after, change))
+            found.append(CardMetric(metric, title, facts.unit, facts.better, before, after, change))
     return Performance(name, len(cases), tuple(found), draws.groups)
 
 

@@ -243,11 +243,17 @@ class Document(Struct, kw_only=True):
     trust: TrustSection | UnsetType = UNSET
 
 
+def _with_convention(metric: Metric) -> str:
+    return f"{metric.sentence} ({metric.convention}.)" if metric.convention else metric.sentence
+
+
 def metric_words(metrics: Mapping[str, Metric]) -> dict[str, MetricWords]:
     """Return the metrics that have plain words, in the order of the table's columns."""
     listed = dict.fromkeys((*FIRST_COLUMNS, *MORE_COLUMNS, *metrics))
     shown = {name: metrics[name] for name in listed if name in metrics and metrics[name].plain}
     return {
-        name: MetricWords(m.plain, m.sentence, name in FIRST_COLUMNS, m.unit == "fraction", m.better, m.pooled, name)
+        name: MetricWords(
+            m.plain, _with_convention(m), name in FIRST_COLUMNS, m.unit == "fraction", m.better, m.pooled, name
+        )
         for name, m in shown.items()
     }

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from segcal.calibrators import make_calibrator
+from segcal.metrics import METRICS
 from segcal.report.table import Cell, Column, Group, Row, Table, quartiles
 from segcal.summary import Estimate, PipelineFacts, Summary
 
@@ -28,6 +29,7 @@ SHOWN = {
     "ace": Column("ACE"),
     FLIPS: Column("Flip", digits=1, scale=100),
 }
+BINS = ("; ".join(f"{SHOWN[name].title}: {METRICS[name].convention}" for name in ("ece", "ace")) + ".",)
 
 
 def make_tables(summary: Summary) -> dict[str, Table]:
@@ -123,7 +125,8 @@ def _comparisons_table(summary: Summary) -> Table:
         groups.setdefault(f"{where}: {each.about}", []).append(Row(f"{each.second} - {each.first}", cells))
     notes = [
         f"Paired differences over test cases [{100 * summary.bootstrap.level:g} % interval, each for itself; pooled "
-        "metrics: the range over repeats, which is no interval]. DSC in points."
+        "metrics: the range over repeats, which is no interval]. DSC in points.",
+        *BINS,
     ]
     columns = tuple(SHOWN[name] for name in names)
     listed = tuple(Group(title, tuple(rows)) for title, rows in groups.items())
@@ -165,6 +168,7 @@ def _cell(metrics: Mapping[str, Estimate] | None, name: str, facts: PipelineFact
 def _notes(summary: Summary, intervals: bool) -> tuple[str, ...]:
     level = 100 * summary.bootstrap.level
     notes = ["DSC and Flip in %. — not applicable; × not translation-invariant. Bold: best of the column as shown."]
+    notes += BINS
     if intervals:
         notes.append(
             f"[{level:g} % interval of a bootstrap over groups of cases and repeats; ACE: min, max over "

@@ -42,7 +42,7 @@ from segcal.fitting.reference import (
 )
 from segcal.fitting.request import FitData, read_data
 from segcal.trust.conformal import count_draws, mean_over_draws
-from segcal.trust.sums import THRESHOLDS, CaseSums, Floats, reference_case, sum_case
+from segcal.trust.sums import THRESHOLDS, CaseSums, Floats, one_unit, reference_case, sum_case
 
 Step = Callable[[str], None]
 
@@ -169,7 +169,7 @@ class Memory:
             source=source,
             calibrator=calibrator_digest(calibrator),
             members=max(members, 1),
-            unit=self._units.pop() if len(self._units) == 1 else "voxels",
+            unit=one_unit(self._units),
             cases=tuple(sorted(self._cases, key=lambda each: each.id)),
             curves=tuple(self._curves(number) for number in range(calibrator.num_classes)),
         )

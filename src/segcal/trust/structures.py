@@ -30,7 +30,7 @@ from segcal.trust.conformal import proved_level
 from segcal.trust.judge import Judge
 from segcal.trust.learn import FoldSummer
 from segcal.trust.result import BiomarkerRow, Trust
-from segcal.trust.sums import reference_case
+from segcal.trust.sums import one_unit, reference_case
 from segcal.trust.table import SumTable
 
 LEVEL, TAU = 0.9, 0.7
@@ -93,10 +93,16 @@ def trust(
     judge = Judge.of(known, reference, level, tau, background)
     made = [parse_biomarker(name, text, judge.titles) for name, text in (biomarkers or {}).items()]
     sums, units = sum_cases(known, reference, opened, device, workers, failed, progress)
-    tables = [SumTable.of_kept(column, opened.num_classes) for column in zip(*sums, strict=True)]
+    unit = one_unit(units)
+    tables = [SumTable.of_kept(column, opened.num_classes).in_unit(unit) for column in zip(*sums, strict=True)]
+    if made and unit != one_unit([reference.unit]):
+        raise InputError(
+            f"volumes of these cases are in {unit}, but the reference has them in {one_unit([reference.unit])}, and a "
+            "biomarker needs one unit. Give all cases their voxel size, or none."
+        )
     derived = derive(made, link, judge.reference, tables, level, judge.folds) if made else []
     return Trust(
-        rows=judge.rows(tables, units),
+        rows=judge.rows(tables, [unit] * len(units)),
         biomarkers=[_biomarker_row(each) for each in derived],
         bounds=judge.bound_rows(),
         level=level,

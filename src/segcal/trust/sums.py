@@ -14,7 +14,7 @@ these. No image content is kept.
 """
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import combinations
 
@@ -38,8 +38,8 @@ THRESHOLDS: Floats = 1 / (1 + np.exp(-np.linspace(-math.log(9999), math.log(9999
 BINS = len(THRESHOLDS) + 1
 # Confidences between which decisions are told apart by :func:`segcal.adapt`.
 CONFIDENT = (0.7, 0.95)
-# Cubic millimetres in a millilitre, square ones in a square centimetre.
-ML, CM2 = 1000.0, 100.0
+# Cubic millimetres in a millilitre.
+ML = 1000.0
 
 
 @dataclass
@@ -82,7 +82,7 @@ class CaseSums:
         group: what it belongs to; a group is one draw.
         voxels: how many were predicted.
         size: of one voxel in `unit`; 1 where the spacing is not known.
-        unit: "ml" of volumes, "cm²" of pictures, "voxels" where the spacing is not known.
+        unit: "ml", or "voxels" where the spacing is not known and of pictures, which have no volume.
         mask: voxels of each class in the mask, ``(classes,)`` like the following.
         prob: the sum of its probability.
         hit: that of the voxels in its mask.
@@ -156,14 +156,17 @@ def reference_case(sums: CaseSums) -> ReferenceCase:
 
 
 def voxel_size(spacing: tuple[float, ...] | None) -> tuple[float, str]:
-    """Return the size of a voxel and its unit, from a spacing in millimetres.
+    """Return the size of a voxel and its unit, from a spacing in millimetres along three axes.
 
     >>> voxel_size((10.0, 2.0, 2.0)), voxel_size((5.0, 5.0)), voxel_size(None)
-    ((0.04, 'ml'), (0.25, 'cm²'), (1.0, 'voxels'))
+    ((0.04, 'ml'), (1.0, 'voxels'), (1.0, 'voxels'))
     """
-    if spacing is None or len(spacing) not in (2, 3):
-        return 1.0, "voxels"
-    return math.prod(spacing) / (ML if len(spacing) == 3 else CM2), "ml" if len(spacing) == 3 else "cm²"
+    return (1.0, "voxels") if spacing is None or len(spacing) != 3 else (math.prod(spacing) / ML, "ml")
+
+
+def one_unit(units: Collection[str]) -> str:
+    """Return the unit in which the volumes of all cases can be given: "ml", or "voxels" where one case has no other."""
+    return "ml" if set(units) == {"ml"} else "voxels"
 
 
 def touching(classes: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ With labels, Dice is that of the voxels that have one; an empty mask of an absen
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,7 +52,7 @@ class SumTable:
     @classmethod
     def read(cls, reference: Reference) -> "SumTable":
         """Return the table of what a calibrator remembers."""
-        return cls.of_kept(reference.cases, len(reference.curves))
+        return cls.of_kept(reference.cases, len(reference.curves)).in_unit(reference.unit)
 
     @classmethod
     def of_kept(cls, cases: Sequence[ReferenceCase], classes: int) -> "SumTable":
@@ -63,6 +63,10 @@ class SumTable:
         columns = [*alone.T, *np.moveaxis(per_class, 2, 0)]
         columns += [np.full((len(cases), classes), np.nan)] * (len(OF_CLASS) - width)  # older ones lack the last
         return cls(tuple(each.id for each in cases), tuple(each.group for each in cases), *columns)
+
+    def in_unit(self, unit: str) -> "SumTable":
+        """Return the table with volumes in one unit, "ml" or voxels."""
+        return self if unit == "ml" else replace(self, size=np.ones_like(self.size))
 
     def rows(self, chosen: Sequence[int] | NDArray[np.integer]) -> "SumTable":
         """Return some of the cases, in this order."""

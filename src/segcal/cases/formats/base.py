@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from torch import Tensor
 
+from segcal.cases.geometry import Geometry
 from segcal.cases.labels import Axes
 from segcal.cases.remote import Remote
 from segcal.errors import InputError
@@ -48,7 +49,6 @@ class Stored:
     values: np.ndarray | Tensor  # classes first, as stored
     mask: np.ndarray | None = None  # True where the prediction is real
     spacing: tuple[float, ...] | None = None  # the voxel size along each axis of space
-    orientation: str = ""  # where the axes point, such as "RAS"
     labels: np.ndarray | None = None  # of formats that keep them with the scores; -1 where a voxel does not count
 
 
@@ -141,6 +141,10 @@ class Format(ABC):
         other.folder, other.remote = folder, None
         other.files = other.find()
         return other
+
+    def geometry(self, case_id: str) -> list[Geometry]:
+        """Return what the files of a case say about where their voxels lie; most formats say nothing."""
+        return []
 
     def lacking(self, case_id: str) -> str:
         """Return which parts of a case's scores are not there, as the end of a sentence; empty where all are."""

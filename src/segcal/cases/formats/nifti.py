@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 
 from segcal.cases.formats.base import Format, FormatFacts, Header, Stored, find_files
-from segcal.cases.nifti_file import EXTENSIONS, nifti_values, open_nifti, orientation, save_like, spacing
+from segcal.cases.geometry import Geometry, nifti_geometry
+from segcal.cases.nifti_file import EXTENSIONS, nifti_values, open_nifti, save_like, spacing
 from segcal.cases.remote import Remote
 from segcal.errors import InputError
 
@@ -55,12 +56,17 @@ class Nifti(Format):
         return self.seen(_drop_time(image.shape), np.dtype(image.get_data_dtype()))
 
     def read(self, case_id: str) -> Stored:
-        """Read values, voxel size and orientation."""
+        """Read values and voxel size."""
         path = self.path(case_id)
         image = open_nifti(path)
         values = nifti_values(image, path)
         values = self.classes_first(values.reshape(_drop_time(values.shape)))
-        return Stored(values, spacing=spacing(image, values.ndim - 1), orientation=orientation(image))
+        return Stored(values, spacing=spacing(image, values.ndim - 1))
+
+    def geometry(self, case_id: str) -> list[Geometry]:
+        """Return where the voxels lie; an affine is of the first axes, and says nothing where classes are there."""
+        last = len(self.header(case_id).shape) - 1
+        return nifti_geometry(self.path(case_id), space=last) if self.class_axis(last + 1) == last else []
 
     def write(self, case_id: str, values: np.ndarray, folder: Path, decision: np.ndarray | None) -> Sequence[str]:
         """Write with the header and affine of the input."""
@@ -129,7 +135,11 @@ class NiftiClasses(Format):
         for number, path in enumerate(paths[1:], 1):
             values[number] = nifti_values(open_nifti(path), path)
         image = open_nifti(paths[0])
-        return Stored(values, spacing=spacing(image, values.ndim - 1), orientation=orientation(image))
+        return Stored(values, spacing=spacing(image, values.ndim - 1))
+
+    def geometry(self, case_id: str) -> list[Geometry]:
+        """Return where the voxels of every class lie."""
+        return [found for path in self._paths(case_id) for found in nifti_geometry(path)]
 
     def write(self, case_id: str, values: np.ndarray, folder: Path, decision: np.ndarray | None) -> Sequence[str]:
         """Write every class with the header of its input; the first class completes the case."""

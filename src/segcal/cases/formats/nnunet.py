@@ -19,7 +19,8 @@ from PIL import Image
 from segcal.atomic import write_bytes
 from segcal.cases.base import SINGLE_FOLDS
 from segcal.cases.formats.base import Format, FormatFacts, Header, Options, Stored, find_files
-from segcal.cases.formats.nnunet_files import find_beside, load_dataset, read_properties
+from segcal.cases.formats.nnunet_files import find_beside, load_dataset, load_properties, read_properties
+from segcal.cases.geometry import Geometry, nnunet_geometry
 from segcal.cases.labels import read_label_file
 from segcal.cases.nifti_file import EXTENSIONS, open_nifti, save_like, turned_back
 from segcal.cases.safe_io import npz_header, npz_keys, read_npz
@@ -107,6 +108,11 @@ class Nnunet(Format):
         header = self.header(case_id)
         mask, spacing = read_properties(self._pkl(case_id), header.shape[1:], self.dataset.transpose_forward)
         return Stored(read_npz(self.path(case_id), KEY), mask=mask, spacing=spacing)
+
+    def geometry(self, case_id: str) -> list[Geometry]:
+        """Return where the voxels lie, as the properties say it."""
+        pkl = self._pkl(case_id)
+        return nnunet_geometry(pkl, load_properties(pkl), self.header(case_id).shape[1:])
 
     def write(self, case_id: str, values: np.ndarray, folder: Path, decision: np.ndarray | None) -> Sequence[str]:
         """Write the array; copy the pkl, and the label map unless another decision is given."""

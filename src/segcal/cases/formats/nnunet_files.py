@@ -25,6 +25,8 @@ from segcal.documents import read_json
 from segcal.errors import InputError
 from segcal.regions import Regions
 
+# nnU-Net gives a picture a third axis, and along it so many times the size of its pixels.
+PICTURE = 999
 REPAIR = "Pass properties= with the folder of a member's pkl files."
 
 
@@ -87,13 +89,15 @@ def read_properties(
     path: Path, space: tuple[int, ...], transpose_forward: tuple[int, ...] | None
 ) -> tuple[np.ndarray | None, tuple[float, ...] | None]:
     """Return the mask of the cropping box (None if it is everything) and the voxel size (None if unusable)."""
-    properties = _load(path)
+    properties = load_properties(path)
     shape = _integers(properties.get("shape_before_cropping"))
     pairs = properties.get("bbox_used_for_cropping")
     box = [_integers(pair) or [] for pair in pairs] if isinstance(pairs, list | tuple | np.ndarray) else []
     if not shape or len(box) != len(shape) or not all(map(_inside, box, shape)):
         raise InputError(f"{path} has no valid bbox_used_for_cropping and shape_before_cropping. {REPAIR}")
     spacing = usable_spacing(properties.get("spacing"), len(space))
+    if spacing is not None and space[:1] == (1,) and spacing[0] >= PICTURE * max(spacing[1:], default=1.0):
+        spacing = None  # a picture; its third size is made up
     if box == [[0, size] for size in shape] and sorted(shape) == sorted(space):
         return None, spacing
     if transpose_forward is None:
@@ -153,7 +157,8 @@ def _transpose(plans: dict[str, Any], path: Path | None) -> tuple[int, ...] | No
     return tuple(int(axis) for axis in axes)
 
 
-def _load(path: Path) -> dict[str, Any]:
+def load_properties(path: Path) -> dict[str, Any]:
+    """Read nnU-Net's properties of a case."""
     if not path.is_file():
         raise InputError(f"{path} is missing, but the box in which nnU-Net predicted is in it. {REPAIR}")
     properties = load_plain_pickle(path)
