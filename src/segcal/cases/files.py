@@ -31,9 +31,11 @@ IMAGES = (*EXTENSIONS, ".npy", ".png", ".jpg", ".jpeg")
 class LabelFolder:
     """The label maps of one folder; `axes` is None if not declared, `key` the array of an npz file."""
 
-    def __init__(self, folder: Path, axes: Axes | None = None, key: str | None = None) -> None:
+    def __init__(
+        self, folder: Path, axes: Axes | None = None, key: str | None = None, remote: Remote | None = None
+    ) -> None:
         check_folder(folder, "labels", "a label map")
-        self.folder, self.remote = folder, Remote.of(folder)
+        self.folder, self.remote = folder, remote
         self.axes = axes
         self.key = key
         self.files = find_files(folder, LABELS)
@@ -49,7 +51,7 @@ class LabelFolder:
             raise InputError(
                 f"{self.folder} has no label map for it, but one is needed. Add {case_id}.* or leave it out."
             )
-        path = self.files[case_id] if self.remote is None else self.remote.fetched(self.files[case_id])
+        path = self.files[case_id] if self.remote is None else self.remote.fetched(self.files[case_id].name)
         return read_label_file(path, tuple(space), self.axes, self.key)
 
 

@@ -9,6 +9,7 @@ from segcal.cases.parallel import Engine
 from segcal.cases.remote import url_of
 from segcal.cli.codes import DONE, SOME_FAILED
 from segcal.cli.engine import engine_of
+from segcal.cli.paths import check_paths
 from segcal.cli.progress import step_bar
 from segcal.cli.recorded import check_parts_options
 from segcal.cli.to_url import run_to_url
@@ -24,6 +25,7 @@ if TYPE_CHECKING:  # of other commands none is imported
 
 def dispatch(args: argparse.Namespace) -> int:
     """Run a command, as its options say."""
+    check_paths(args)
     if getattr(args, "engine", None) is not None:
         check_parts_options(args)
         if args.engine == "slurm":
