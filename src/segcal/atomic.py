@@ -30,7 +30,7 @@ SIGNATURE = b"A temporary folder of segcal. It may be removed when no segcal is 
 REPLACED = ".replaced"
 # Not to follow a link, nor to wait for a pipe.
 PLAIN = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
-_URL = re.compile(r"[a-z][a-z0-9+.-]+:/")
+_SCHEME = re.compile(r"[a-z][a-z0-9+.-]+:")
 
 
 class NotWrittenError(OSError):
@@ -66,7 +66,7 @@ def check_target(path: Path) -> None:
             f"{path} is a link to {path.readlink()}, but links are neither followed nor replaced. Name the place "
             "itself, or remove the link."
         )
-    if _URL.match(str(path)) and not Path(path.parts[0]).is_dir():
+    if any(_SCHEME.fullmatch(place.name) and not place.is_dir() for place in (path, *path.parents)):
         raise NotWrittenError(f"{path} is a URL, but a path of this machine is needed. Name one, and copy the result.")
 
 

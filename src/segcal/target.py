@@ -4,8 +4,8 @@ A folder is claimed by a lock on a file in it, which ends with the process that 
 the work begins, a folder that cannot be written to is known before the work begins; for a single file, something is
 written beside it and removed, because permissions alone do not say whether a disk takes it.
 
-A lock is always a new file: that of a dead process is removed, and nothing is written into a file that is there. What is
-no lock of ours, by its content or because it is a link, is refused.
+A lock is always a new file: a dead process's is removed, and nothing is written into a file that is there. What
+is no lock of ours, by its content or because it is a link, is refused.
 """
 
 import errno
@@ -137,8 +137,9 @@ def _remove_dead(path: Path) -> None:
             raise _foreign(path) from None
         raise
     try:
-        facts, holder = os.fstat(descriptor), os.read(descriptor, 12)
-        if not stat.S_ISREG(facts.st_mode) or facts.st_nlink > 1 or not _HOLDER.fullmatch(holder):
+        facts = os.fstat(descriptor)
+        holder = os.read(descriptor, 12) if stat.S_ISREG(facts.st_mode) and facts.st_nlink == 1 else b"another's"
+        if not _HOLDER.fullmatch(holder):
             raise _foreign(path)
         if hold(descriptor) is False:
             raise InputError(

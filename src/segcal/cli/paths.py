@@ -50,9 +50,7 @@ def check_paths(args: argparse.Namespace) -> None:
         target = getattr(args, name)
         if target.is_symlink():
             setattr(args, name, target.resolve())
-        check_apart(target, read)
-        for folder in among:
-            _check_among(target, is_folder, folder)
+        check_output(target, is_folder, read, among)
     for one, other in combinations(targets, 2):
         _check_two(args, *sorted((one, other), key=targets.__getitem__), targets)
 
@@ -95,6 +93,13 @@ def _check_urls(args: argparse.Namespace, given: dict[str, list[Path]], targets:
             raise InputError(
                 f"{url} is a URL, but a path of this machine is needed there. Name one, and copy the result."
             )
+
+
+def check_output(target: Path, is_folder: bool, read: list[Path], among: list[Path]) -> None:
+    """Refuse a target that is read, or that would lie among the files of folders of cases."""
+    check_apart(target, read)
+    for folder in among:
+        _check_among(target, is_folder, folder)
 
 
 def _check_among(target: Path, is_folder: bool, folder: Path) -> None:
