@@ -109,8 +109,9 @@ def open_cases(
         class_axis=chosen.class_axis,
         properties=None if chosen.properties is None else Path(chosen.properties),
         calibration=labels is not None,
-        **({} if chosen.class_pattern is None else {"class_pattern": chosen.class_pattern}),
     )
+    if chosen.class_pattern is not None:
+        own = replace(own, class_pattern=chosen.class_pattern)
     members = [open_format(folder, chosen.format, replace(own, remote=remote)) for folder, remote in folders]
     facts = [member.facts() for member in members]
     _check_pooling(chosen.pooling, members)

@@ -50,9 +50,10 @@ def check_paths(args: argparse.Namespace) -> None:
         target = getattr(args, name)
         if target.is_symlink():
             setattr(args, name, target.resolve())
-        check_output(target, is_folder, read, among)
+        check_output(target, is_folder, [*read, *given.get("calibrator", ())] if is_folder else read, among)
     for one, other in combinations(targets, 2):
-        _check_two(args, *sorted((one, other), key=targets.__getitem__), targets)
+        file, last = (other, one) if targets[one] else (one, other)
+        _check_two(args, file, last, targets)
 
 
 def _targets(args: argparse.Namespace) -> dict[str, bool]:
@@ -73,10 +74,8 @@ def _paths(name: str, value: Any) -> list[Path]:
 
 
 def _content(name: str, paths: list[Path]) -> list[Path]:
-    """Return what is read: of a calibrator its own files, because others may lie beside them."""
-    if name != "calibrator":
-        return paths
-    return [*paths, *(path / own for path in paths for own in (DESCRIPTION, WEIGHTS))]
+    """Return what is read: of a calibrator its own files, because a card may lie beside them."""
+    return [path / own for path in paths for own in (DESCRIPTION, WEIGHTS)] if name == "calibrator" else paths
 
 
 def _check_urls(args: argparse.Namespace, given: dict[str, list[Path]], targets: dict[str, bool]) -> None:
