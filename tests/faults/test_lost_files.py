@@ -79,6 +79,7 @@ REPLACING = {
     f"{EVALUATE} --calibrator cal -o cal": INPUT,
     f"{EVALUATE} --groups groups.csv --csv groups.csv": INPUT,
     f"{EVALUATE} -o predictions": INPUT,
+    "evaluate file://{work}/predictions labels --kind logits --overwrite --csv predictions/a.npy": INPUT,
     f"{EVALUATE} --csv predictions/new.csv": AMONG,
     "check predictions labels --kind logits -o labels": INPUT,
     "audit cal predictions --kind logits -o cal": INPUT,
@@ -110,7 +111,7 @@ def test_no_command_replaces_an_input_or_mixes_with_inputs(command, work, run):
     for name in ("groups.csv", "cases.md", "cases.csv", "cases.json", "network.onnx"):
         (work / name).write_text("case,group\na,1\nb,2\nc,3\n")
     before = files_of(work)
-    code, said = run(command)
+    code, said = run(command.replace("{work}", str(work)))
     assert (code, said.count("\n")) == (2, 1), said
     assert REPLACING[command] in said
     assert files_of(work) == before

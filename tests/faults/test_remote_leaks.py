@@ -105,7 +105,7 @@ def test_a_name_that_leads_out_of_the_cache_is_refused(monkeypatch, tmp_path):
 def test_a_folder_with_such_a_name_is_not_fetched(tmp_path):
     class Hostile(fsspec.get_filesystem_class("file")):
         def find(self, path, **_):
-            return [f"{path}/../../../escaped.npy"]
+            return {f"{path}/../../../escaped.npy": {"size": 3}}
 
     there = tmp_path / "there" / "c.zarr"
     there.mkdir(parents=True)

@@ -167,13 +167,14 @@ def _fetch(cache: Any, url: str) -> Path:
     """Bring a file or folder into the cache, all of it."""
     name = cache.fs._strip_protocol(url)
     place = Path(cache.storage[-1], cache._mapper(name))
-    folder = cache.fs.info(name)["type"] == "directory"
+    facts = cache.fs.info(name)
+    found = cache.fs.find(name, detail=True) if facts["type"] == "directory" else {name: facts}
     try:
-        for each in cache.fs.find(name) if folder else [name]:
+        for each, known in found.items():
             local = Path(cache.storage[-1], cache._mapper(each))
             local.parent.mkdir(parents=True, exist_ok=True)
             cache.open(each).close()
-            size, came = cache.fs.info(each).get("size"), local.stat().st_size
+            size, came = known.get("size"), local.stat().st_size
             if size is not None and came != int(size):
                 raise OSError(f"{came} of {size} bytes came")
     except BaseException:

@@ -44,8 +44,9 @@ def check_paths(args: argparse.Namespace) -> None:
         given["calibrator"] = [args.results]
     _check_urls(args, given, targets)
     targets = {name: is_folder for name, is_folder in targets.items() if url_of(getattr(args, name)) is None}
-    read = [path for name, found in given.items() for path in _content(name, found) if url_of(path) is None]
-    among = [path for name in (*CASES, *MORE_CASES) for path in given.get(name, ()) if url_of(path) is None]
+    here = {name: [path for each in paths if (path := _local(each)) is not None] for name, paths in given.items()}
+    read = [path for name, paths in here.items() for path in _content(name, paths)]
+    among = [path for name in (*CASES, *MORE_CASES) for path in here.get(name, ())]
     for name, is_folder in targets.items():
         target = getattr(args, name)
         if target.is_symlink():
@@ -71,6 +72,12 @@ def _paths(name: str, value: Any) -> list[Path]:
     if name == "groups" and str(value).lower().endswith(".csv"):
         return [Path(value)]
     return [each for each in (value if isinstance(value, list | tuple) else [value]) if isinstance(each, Path)]
+
+
+def _local(path: Path) -> Path | None:
+    """Return where a path is on this machine, also as a URL; None for one that is elsewhere."""
+    url = url_of(path)
+    return path if url is None else Path(url.removeprefix("file://")) if url.startswith("file://") else None
 
 
 def _content(name: str, paths: list[Path]) -> list[Path]:
