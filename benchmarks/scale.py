@@ -118,7 +118,7 @@ def parts(numbers: list[int], folder: Path) -> None:
         both = make_cases(place, number, 24)
         segments = ["-o", place / "part", "--num-parts", 1, "--part-id", 0]
         one = timed(command("evaluate", *both, *segments))
-        two = timed(command("merge", place / "part", "-o", place / "merged"))
+        two = timed(command("merge", place / "part", "-o", place / "merged", "--", "evaluate", *both))
         cells = [
             f"{each[key]:.{digits}f}" for each in (one, two) for key, digits in (("wall", 1), ("cpu", 1), ("memory", 0))
         ]
@@ -214,7 +214,7 @@ def same(number: int, folder: Path, data: list[str] | None) -> None:
                 killed_after(whole, 4.0)
             subprocess.run(whole, check=True, stdout=subprocess.DEVNULL)
         target = folder / f"merged-{of}"
-        subprocess.run(command("merge", *made, "-o", target), check=True, stdout=subprocess.DEVNULL)
+        subprocess.run(command("merge", *made, "-o", target, "--", *words), check=True, stdout=subprocess.DEVNULL)
         print(f"{of} parts, the last one killed and run again: {contents(target) == expected}", flush=True)
     for count, kill in ((1, False), (2, False), (4, False), (2, True)):
         target = folder / f"dask-{count}-{kill}"

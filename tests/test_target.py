@@ -3,6 +3,7 @@ import re
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from segcal.target import LOCK, check_file, claim, claim_beside, entries
 CSV = re.compile(b"case,")
 HOLDER = """
 import sys, time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from segcal.target import claim
 with claim(Path(sys.argv[1])):
@@ -108,3 +110,33 @@ def test_a_file_is_refused_where_its_folder_cannot_be_written_whether_it_is_ther
     (tmp_path / "link").symlink_to("/proc/a")
     with pytest.raises(InputError, match=r"^/proc cannot be written to"), claim_beside(tmp_path / "link"):
         pass
+
+
+def test_a_lock_that_a_kill_left_empty_is_a_dead_one(tmp_path):
+    (tmp_path / LOCK).touch()
+    with claim(tmp_path):
+        assert (tmp_path / LOCK).read_text() == f"{os.getpid()}\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_however_many_come_at_once_one_has_the_folder(tmp_path):
+    inside, most, had, refused = [], [], [], []
+
+    def come():
+        for _ in range(40):
+            try:
+                with claim(tmp_path):
+                    inside.append(1)
+                    most.append(len(inside))
+                    inside.pop()
+                    had.append(1)
+            except InputError as error:
+                refused.append(str(error))
+
+    with ThreadPoolExecutor(6) as pool:
+        for done in [pool.submit(come) for _ in range(6)]:
+            done.result()
+    assert had
+    assert max(most) == 1
+    assert all("is being written to by another segcal" in text for text in refused)
+    assert list(tmp_path.iterdir()) == []

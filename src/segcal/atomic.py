@@ -7,6 +7,9 @@ Nothing else is ever removed. The lock is taken before the marker is signed, so 
 
 A file is replaced by one rename. A folder is exchanged with the old one in one step where the system can (Linux);
 elsewhere the old one is renamed aside first, and put back by the next run if this one dies in between.
+
+A link is neither followed nor replaced, wherever it is met: what it leads to is not what was named. Nor is a file made
+of a URL, which would be a folder called ``s3:``.
 """
 
 import ctypes
@@ -14,6 +17,7 @@ import os
 import re
 import secrets
 import shutil
+import stat
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -24,6 +28,9 @@ MARKER = ".owner"
 SIGNATURE = b"A temporary folder of segcal. It may be removed when no segcal is running.\n"
 # Where the old folder waits while the new one is put in its place.
 REPLACED = ".replaced"
+# Not to follow a link, nor to wait for a pipe.
+PLAIN = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+_SCHEME = re.compile(r"[a-z][a-z0-9+.-]+:")
 
 
 class NotWrittenError(OSError):
@@ -34,6 +41,7 @@ class NotWrittenError(OSError):
 def written(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Give a path of the same name to write a file or a folder to, which then takes its place; on an error nothing."""
     target = Path(path)
+    check_target(target)
     with naming(target), temporary(target.parent) as beside:
         yield beside / target.name
         put(beside / target.name, target, durable=True)
@@ -49,6 +57,17 @@ def write_bytes(path: str | os.PathLike[str], content: bytes | memoryview) -> Pa
     with written(path) as beside:
         beside.write_bytes(content)
     return Path(path)
+
+
+def check_target(path: Path) -> None:
+    """Refuse a link, and a URL of which a path was made."""
+    if path.is_symlink():
+        raise NotWrittenError(
+            f"{path} is a link to {path.readlink()}, but links are neither followed nor replaced. Name the place "
+            "itself, or remove the link."
+        )
+    if any(_SCHEME.fullmatch(place.name) and not place.is_dir() for place in (path, *path.parents)):
+        raise NotWrittenError(f"{path} is a URL, but a path of this machine is needed. Name one, and copy the result.")
 
 
 @contextmanager
@@ -71,6 +90,7 @@ def put(source: Path, target: Path, durable: bool = False) -> Path:
 
     `durable`: it must also survive a loss of power; for files that nobody could find to be incomplete.
     """
+    check_target(target)
     if durable:
         for path in [source, *source.rglob("*")]:
             _sync(path)
@@ -135,14 +155,16 @@ else:
 
 
 def _sweep_one(beside: Path) -> None:
-    marker = beside / MARKER
-    if beside.is_symlink() or marker.is_symlink() or not marker.is_file():
+    if beside.is_symlink():
         return
-    with marker.open("r+b") as file:
-        if file.read(len(SIGNATURE) + 1) != SIGNATURE or not hold(file.fileno()):
+    with suppress(OSError), os.fdopen(os.open(beside / MARKER, os.O_RDWR | PLAIN), "rb") as file:
+        ours = stat.S_ISREG(os.fstat(file.fileno()).st_mode) and file.read(len(SIGNATURE) + 1) == SIGNATURE
+        if not ours or not hold(file.fileno()):
             return
-        for old in (beside / REPLACED).glob("*"):
-            if not (beside.parent / old.name).exists():
+        aside = beside / REPLACED
+        for old in () if aside.is_symlink() else aside.glob("*"):
+            # Only folders are put aside, and none is put where there is anything, or a link that leads nowhere.
+            if old.is_dir() and not old.is_symlink() and not os.path.lexists(beside.parent / old.name):
                 old.rename(beside.parent / old.name)
         _remove(beside)
 

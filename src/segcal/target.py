@@ -3,20 +3,27 @@
 A folder is claimed by a lock on a file in it, which ends with the process that has it. Because the file is made before
 the work begins, a folder that cannot be written to is known before the work begins; for a single file, something is
 written beside it and removed, because permissions alone do not say whether a disk takes it.
+
+A lock is always a new file: a dead process's is removed, and nothing is written into a file that is there. What
+is no lock of ours, by its content or because it is a link, is refused.
 """
 
+import errno
 import os
 import re
+import stat
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
-from segcal.atomic import NAME, hold, sweep, temporary
+from segcal.atomic import NAME, PLAIN, check_target, hold, sweep, temporary
 from segcal.errors import InputError
 
 LOCK = ".segcal-lock"
 # A file's own beginning says who wrote it.
 _HEAD = 4096
+# What is in a lock: the process, or nothing yet.
+_HOLDER = re.compile(rb"(\d{1,10}\n)?")
 
 
 @contextmanager
@@ -27,6 +34,8 @@ def claim(folder: Path, lock: str = LOCK) -> Iterator[None]:
     """
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder} is a file, but a folder is needed. Name a new one.")
+    if not folder.exists():
+        check_target(folder)
     made = not folder.exists()
     path = folder / lock
     try:
@@ -39,8 +48,7 @@ def claim(folder: Path, lock: str = LOCK) -> Iterator[None]:
         yield
     finally:
         with suppress(OSError):  # the results are there, whatever becomes of the lock
-            path.unlink(missing_ok=True)
-            os.close(descriptor)
+            _unlock(path, descriptor)
             if made:
                 folder.rmdir()
 
@@ -57,6 +65,22 @@ def entries(folder: Path) -> list[str]:
     return sorted(name for name in found if name != LOCK and not NAME.fullmatch(name))
 
 
+def check_apart(target: Path, inputs: Iterable[Path]) -> None:
+    """Refuse a target that is one of the inputs, however it is spelt, or a file that lies in one of them."""
+    place, is_file = target.resolve(), target.is_file()
+    for path in inputs:
+        files = path.rglob("*") if is_file and path.is_dir() else ()
+        if path.resolve() == place or (is_file and any(_same(each, target) for each in (path, *files))):
+            raise InputError(f"{target} is one of the inputs, but they are never overwritten. Choose another name.")
+
+
+def _same(one: Path, other: Path) -> bool:
+    try:
+        return one.samefile(other)
+    except OSError:  # a link that leads nowhere, a name that is too long
+        return False
+
+
 def check_file(path: Path, signature: re.Pattern[bytes], inputs: Iterable[Path] = (), overwrite: bool = False) -> None:
     """Refuse a file that must not or cannot be written, before the work that leads to it.
 
@@ -65,6 +89,7 @@ def check_file(path: Path, signature: re.Pattern[bytes], inputs: Iterable[Path] 
     """
     if not path.parent.is_dir():
         raise InputError(f"{path} is in a folder that does not exist, but results go there. Make the folder first.")
+    check_target(path)
     try:
         with temporary(path.parent):
             pass
@@ -74,8 +99,7 @@ def check_file(path: Path, signature: re.Pattern[bytes], inputs: Iterable[Path] 
         return
     if not path.is_file():
         raise InputError(f"{path} is not a file, but a result is to be written there. Choose another name.")
-    if any(file.exists() and file.samefile(path) for file in inputs):
-        raise InputError(f"{path} is one of the inputs, but they are never overwritten. Choose another name.")
+    check_apart(path, inputs)
     with path.open("rb") as file:
         head = file.read(_HEAD)
     if head and not signature.match(head) and not overwrite:
@@ -91,17 +115,59 @@ def _unwritable(folder: Path, error: OSError) -> InputError:
 
 def _lock(path: Path) -> int:
     while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | PLAIN, 0o666)
+        except FileExistsError:
+            _remove_dead(path)
+            continue
+        if hold(descriptor) is not False and _is_at(descriptor, path):
+            os.write(descriptor, f"{os.getpid()}\n".encode())
+            return descriptor
+        os.close(descriptor)  # another process took it for a dead one's in this moment
+
+
+def _remove_dead(path: Path) -> None:
+    """Remove the lock of a process that is gone; refuse what is not a lock, and that of a process that is not."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | PLAIN)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.EMLINK, errno.EISDIR, errno.ENXIO):
+            raise _foreign(path) from None
+        raise
+    try:
+        facts = os.fstat(descriptor)
+        holder = os.read(descriptor, 12) if stat.S_ISREG(facts.st_mode) and facts.st_nlink == 1 else b"another's"
+        if not _HOLDER.fullmatch(holder):
+            raise _foreign(path)
         if hold(descriptor) is False:
-            holder = os.read(descriptor, 20).decode("ascii", "replace").strip()
-            os.close(descriptor)
             raise InputError(
-                f"{path.parent} is being written to by another segcal (process {holder or 'unknown'}), but two would "
-                "mix their results. Wait until it is done, or name another folder."
+                f"{path.parent} is being written to by another segcal (process {holder.decode().strip() or 'unknown'}),"
+                " but two would mix their results. Wait until it is done, or name another folder."
             )
-        with suppress(FileNotFoundError):
-            if os.fstat(descriptor).st_ino == path.stat().st_ino:
-                os.ftruncate(descriptor, 0)
-                os.write(descriptor, f"{os.getpid()}\n".encode())
-                return descriptor
-        os.close(descriptor)  # the one before removed it in this moment: there is a new one, or none
+    except BaseException:
+        os.close(descriptor)
+        raise
+    _unlock(path, descriptor)
+
+
+def _unlock(path: Path, descriptor: int) -> None:
+    try:
+        if _is_at(descriptor, path):
+            path.unlink(missing_ok=True)
+    finally:
+        os.close(descriptor)
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.lstat())
+    except FileNotFoundError:
+        return False
+
+
+def _foreign(path: Path) -> InputError:
+    return InputError(
+        f"{path} is not a lock of segcal, but nothing else may have its name. Move it away, or name another folder."
+    )

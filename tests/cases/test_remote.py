@@ -8,7 +8,7 @@ import pytest
 
 import segcal
 from segcal.cases.base import CaseError
-from segcal.cases.remote import KEPT, Remote, check_new, here, upload, url_of
+from segcal.cases.remote import KEPT, check_new, here, upload, url_of
 from segcal.errors import InputError
 
 s3fs = pytest.importorskip("s3fs", reason="needs the extra cloud")
@@ -75,8 +75,9 @@ def test_cases_of_a_bucket_are_those_of_a_folder_and_each_is_fetched_once(bucket
     assert measured(there) == measured(local)
     # c0 was opened for its header before.
     assert sorted(fetched) == sorted([*(f"c{n}.npy" for n in range(1, 7)), *(f"c{n}.npy" for n in range(7))])
-    held = [path for path in there.members[0].folder.glob("*.npy") if path.stat().st_size]
-    assert len(held) <= KEPT
+    held = list(there.members[0].path("c0").parent.iterdir())
+    assert len(held) == KEPT
+    assert not any(path.stat().st_size for path in there.members[0].folder.iterdir())
     assert there.fingerprint() == local.fingerprint()
 
 
@@ -202,5 +203,4 @@ def test_a_path_that_was_made_of_a_url_is_one_again(tmp_path):
     assert url_of(Path("s3://bucket/a/b")) == "s3://bucket/a/b"
     assert url_of(Path("file:///a")) == "file:///a"
     assert url_of(Path("/a/s3:/b")) is None
-    assert here(tmp_path) == tmp_path
-    assert Remote.of(tmp_path) is None
+    assert here(tmp_path) == (tmp_path, None)

@@ -112,18 +112,18 @@ REFUSED = {
     "no calibrator": (["apply", "{labels}", "{predictions}", "--kind", "logits", "-o", "x"], "has no calibrator.json"),
     "output is input": (
         ["apply", "{cal}", "{predictions}", "--kind", "logits", "-o", "{predictions}"],
-        "holds the predictions themselves, but they are never overwritten",
+        "is one of the inputs, but they are never overwritten",
     ),
     "store is input": (
         ["convert", "{predictions}", "--kind", "logits", "-o", "{predictions}"],
-        "holds the predictions themselves, but they are never overwritten",
+        "is one of the inputs, but they are never overwritten",
     ),
     "members without pooling": (
         ["check", "{predictions}", "{labels}", "--no-labels", "--kind", "logits"],
         "Declare how members are pooled: --pool mean_logits or --pool mean_probs",
     ),
     "output is a file": (
-        ["apply", "{cal}", "{predictions}", "--kind", "logits", "-o", "{cal}/calibrator.json"],
+        ["apply", "{cal}", "{predictions}", "--kind", "logits", "-o", __file__],
         "is a file, but a folder is needed",
     ),
     "offset": (

@@ -139,5 +139,5 @@ def test_parts_of_its_jobs_give_the_bytes_of_one_process(folder, tmp_path, files
         call(*command, "-o", part, "--num-parts", 2, "--part-id", number)
         assert len(list((part / "units").rglob("*.jsonl"))) == 3  # of one repeat
         assert not (part / "summary.json").exists()
-    call("merge", *parts, "-o", tmp_path / "merged")
+    call("merge", *parts, "-o", tmp_path / "merged", "--", *command)
     assert files_of(tmp_path / "merged") == files_of(tmp_path / "one")

@@ -58,10 +58,12 @@ def test_the_temperature_is_that_of_a_search_over_one_variable(folders, run, tmp
 
 
 def test_a_folder_that_is_no_calibrator_is_not_replaced(folders, run, tmp_path):
-    done = run("fit", *folders.both, "-o", folders.labels, "--calibrator", "ts")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "a1.npy").write_text("precious")
+    done = run("fit", *folders.both, "-o", tmp_path / "mine", "--calibrator", "ts")
     assert done.code == 2
-    assert "exists and is not a calibrator of segcal" in done.err
-    assert len(list(folders.labels.iterdir())) == 6
+    assert "mine exists and is not a calibrator of segcal alone: it holds a1.npy, but a new or empty" in done.err
+    assert [path.read_text() for path in (tmp_path / "mine").iterdir()] == ["precious"]
 
 
 def test_a_calibrator_of_something_else_is_not_replaced(folders, run, files_of, tmp_path):

@@ -58,7 +58,8 @@ def test_parts_give_the_bytes_of_one_process(command, folders, run, tmp_path, pa
     expected = files_of(tmp_path / "one")
     assert expected
     for of in (1, 2, 5):
-        merged = run("merge", *parts(command, of), "-o", tmp_path / f"merged-{of}")
+        call = COMMANDS[command](folders, learned)
+        merged = run("merge", *parts(command, of), "-o", tmp_path / f"merged-{of}", "--", *call)
         assert merged.code == 0, merged
         assert files_of(tmp_path / f"merged-{of}") == expected
 
@@ -80,7 +81,8 @@ def test_a_part_says_what_it_is_and_what_comes_next(folders, run, tmp_path, lear
 def test_a_case_that_failed_in_its_part_is_listed_by_merge(folders, run, tmp_path, parts):
     (folders.predictions / "b1.npy").write_bytes(b"nothing")
     made = parts("evaluate", 1, code=3)
-    merged = run("merge", *made, "-o", tmp_path / "merged", "--json")
+    call = COMMANDS["evaluate"](folders, tmp_path / "learned")
+    merged = run("merge", *made, "-o", tmp_path / "merged", "--json", "--", *call)
     assert merged.code == 3
     assert list(merged.document["failed"]) == ["b1"]
     assert list(json.loads((tmp_path / "merged" / "evaluate.json").read_text())["failed"]) == ["b1"]
@@ -88,17 +90,18 @@ def test_a_case_that_failed_in_its_part_is_listed_by_merge(folders, run, tmp_pat
 
 def test_what_is_not_the_parts_of_one_run_is_refused_by_name(folders, run, tmp_path, parts, learned):
     first, second = parts("audit", 2)
-    missing = run("merge", first, "-o", tmp_path / "out")
+    end = ["-o", tmp_path / "out", "--", *COMMANDS["audit"](folders, learned)]
+    missing = run("merge", first, *end)
     assert missing.code == 2
     assert missing.err == (
         "error: of 2 parts 1 is missing (0), but all are needed. Run them, and name their folders.\n"
     )
-    double = run("merge", first, second, first, "-o", tmp_path / "out")
+    double = run("merge", first, second, first, *end)
     assert f"{first} and {first} are both part 1, but each is needed once." in double.err
     (other,) = parts("evaluate", 1)
-    foreign = run("merge", first, other, "-o", tmp_path / "out")
+    foreign = run("merge", first, other, *end)
     assert f"{other} is of another run than {first}: it has another number of parts (1, not 2)" in foreign.err
-    nothing = run("merge", first, folders.labels, "-o", tmp_path / "out")
+    nothing = run("merge", first, folders.labels, *end)
     assert f"{folders.labels} is not a part of a run, but one is needed." in nothing.err
     assert not (tmp_path / "out").exists()
 
@@ -107,11 +110,12 @@ def test_parts_of_other_options_and_versions_are_refused(folders, run, tmp_path,
     first = parts("evaluate", 2)[1]
     call = COMMANDS["evaluate"](folders, learned)
     run(*call, "-o", tmp_path / "other", "--num-parts", 2, "--part-id", 1, "--seed", 7)
-    refused = run("merge", first, tmp_path / "other", "-o", tmp_path / "out")
+    end = ["-o", tmp_path / "out", "--", *call]
+    refused = run("merge", first, tmp_path / "other", *end)
     assert f"{tmp_path / 'other'} is of another run than {first}: it has another seed (7, not 0)" in refused.err
     path = first / FOLDER / FACTS
     path.write_text(path.read_text().replace('"segcal": "', '"segcal": "0.0.0+'))
-    old = run("merge", first, tmp_path / "other", "-o", tmp_path / "out")
+    old = run("merge", first, tmp_path / "other", *end)
     assert f"error: {first} was made by segcal 0.0.0+" in old.err
     assert "Use the version that made the parts, or run them again." in old.err
 
@@ -120,26 +124,27 @@ def test_a_part_that_did_not_finish_or_is_stale_is_refused(folders, run, tmp_pat
     first, second = parts("evaluate", 2)
     path = first / FOLDER / FACTS
     path.write_text(path.read_text().replace('"finished": true', '"finished": false'))
-    unfinished = run("merge", first, second, "-o", tmp_path / "out")
+    end = ["-o", tmp_path / "out", "--", *COMMANDS["evaluate"](folders, tmp_path / "learned")]
+    unfinished = run("merge", first, second, *end)
     assert (
         f"{first} did not finish, but whole parts are needed. Run the command of part 1 of 2 again." in unfinished.err
     )
     path.write_text(path.read_text().replace('"finished": false', '"finished": true'))
     scores = np.load(folders.predictions / "b2.npy")
     np.save(folders.predictions / "b2.npy", scores + 1)
-    stale = run("merge", first, second, "-o", tmp_path / "out")
+    stale = run("merge", first, second, *end)
     assert stale.code == 2
     assert "is stale: case 'b2' has changed since" in stale.err
     np.save(folders.predictions / "d1.npy", scores)
-    more = run("merge", first, second, "-o", tmp_path / "out")
+    more = run("merge", first, second, *end)
     assert "is stale: it is a part of 6 cases, but there are 7 cases now. Run the parts again." in more.err
 
 
-def test_a_damaged_part_is_refused(run, tmp_path, parts):
+def test_a_damaged_part_is_refused(folders, run, tmp_path, parts, learned):
     (part,) = parts("audit", 1)
     block = next((part / FOLDER).glob("*.results"))
     block.write_bytes(block.read_bytes()[:-3])
-    refused = run("merge", part, "-o", tmp_path / "out")
+    refused = run("merge", part, "-o", tmp_path / "out", "--", *COMMANDS["audit"](folders, learned))
     assert refused.code == 2
     assert f"{block} is damaged (its results are cut off), but results of a part are needed." in refused.err
 
@@ -167,8 +172,10 @@ def test_a_part_needs_a_folder_of_its_own(folders, run, tmp_path):
     assert "--part-id is given without -o, but a part is a folder." in without.err
     with_csv = run("evaluate", *folders.both, "-o", tmp_path / "p", "--num-parts", 2, "--part-id", 0, "--csv", "x.csv")
     assert "--csv is given with --part-id, but a part has no such file." in with_csv.err
-    taken = run("check", *folders.both, "-o", folders.labels, "--num-parts", 2, "--part-id", 0)
-    assert f"{folders.labels} holds a1.npy, but a part needs a folder of its own." in taken.err
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes").touch()
+    taken = run("check", *folders.both, "-o", tmp_path / "mine", "--num-parts", 2, "--part-id", 0)
+    assert f"{tmp_path / 'mine'} holds notes, but a part needs a folder of its own." in taken.err
     run("check", *folders.both, "-o", tmp_path / "part", "--num-parts", 2, "--part-id", 0)
     mixed = run("check", *folders.both, "-o", tmp_path / "part", "--num-parts", 3, "--part-id", 0)
     assert "holds part 0 of 2 with another number of parts (2, not 3), but results would be mixed." in mixed.err
@@ -195,7 +202,8 @@ def in_parts(run, tmp_path, command, call):
     for number in (0, 1):
         done = run(command, *call, "--num-parts", 2, "--part-id", number, "-o", tmp_path / f"{command}{number}")
         assert done.code == 0, done
-    merged = run("merge", tmp_path / f"{command}0", tmp_path / f"{command}1", "-o", tmp_path / f"{command}-merged")
+    made, target = [tmp_path / f"{command}{number}" for number in (0, 1)], tmp_path / f"{command}-merged"
+    merged = run("merge", *made, "-o", target, "--", command, *call)
     assert merged.code == 0, merged
     return tmp_path / f"{command}-merged"
 
@@ -213,6 +221,7 @@ def test_fits_and_measurements_of_parts_are_those_of_one_process(region_folders,
 def test_a_result_does_not_go_into_a_part(region_folders, run, tmp_path):
     check = [*region_folders]
     in_parts(run, tmp_path, "check", check)
-    refused = run("merge", tmp_path / "check0", tmp_path / "check1", "-o", tmp_path / "check0")
+    made = [tmp_path / "check0", tmp_path / "check1"]
+    refused = run("merge", *made, "-o", tmp_path / "check0" / "x", "--", "check", *check)
     assert refused.code == 2
     assert "is one of the parts, but the result needs a folder of its own" in refused.err

@@ -1,24 +1,15 @@
 import argparse
+import json
 from pathlib import Path
 
-from segcal.cli.recorded import restored, settings
+from segcal.cli.recorded import settings
 
 
-def test_options_come_back_with_complete_paths(tmp_path, monkeypatch):
+def test_options_are_kept_with_complete_paths(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    options = argparse.Namespace(
-        command="check",
-        paths=[Path("a"), Path("/b")],
-        kind="logits",
-        ignore=None,
-        level=0.1,
-        output=Path("x"),
-        workers=3,
-    )
-    again = restored(settings(options), output=Path("y"), workers=2)
-    assert again.paths == [tmp_path / "a", Path("/b")]
-    assert (again.command, again.kind, again.ignore, again.level) == ("check", "logits", None, 0.1)
-    assert (again.output, again.workers, again.part_id, again.engine) == (Path("y"), 2, None, "local")
+    options = argparse.Namespace(command="check", paths=[Path("a"), Path("/b")], level=0.1, output=Path("x"), workers=3)
+    paths = json.dumps([{"path": str(tmp_path / "a")}, {"path": "/b"}])
+    assert settings(options) == {"command": '"check"', "paths": paths, "level": "0.1"}
 
 
 def test_what_decides_is_content_and_not_where_the_output_goes(tmp_path):

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 import segcal
 from segcal.errors import InputError
-from segcal.scale.ledger import ENDING
-from segcal.scale.part import FOLDER, Part, check_part, kept_beside
+from segcal.scale.part import Part, check_part
 
 
 class Counted:
@@ -73,24 +72,6 @@ def test_two_processes_do_not_share_a_part(tmp_path):
         Part(tmp_path, [cases]),
     ):
         pass
-
-
-def test_results_kept_beside_an_output_go_when_all_are_there(tmp_path):
-    cases, place = collection(4), tmp_path / "out.parts"
-    with pytest.raises(KeyboardInterrupt), kept_beside(tmp_path / "out", [cases], {}, Plain()) as part:
-        finish(part, cases.ids, Counted(stop="c002"))
-    assert list((place / FOLDER).glob(f"*{ENDING}"))
-    work = Counted()
-    with kept_beside(tmp_path / "out", [cases], {}, Plain()) as part:
-        finish(part, cases.ids, work)
-    assert work.calls == ["c002", "c003"]
-    assert not place.exists()
-    assert not list(tmp_path.iterdir())
-
-
-class Plain(segcal.scale.part.Engine):
-    def outcomes(self, ids, function, about):
-        return ((case_id, lambda case_id=case_id: function(case_id)) for case_id in ids)
 
 
 @pytest.mark.parametrize(("number", "of", "cases"), [(2, 2, 5), (-1, 2, 5), (0, 0, 5), (0, 6, 5)])

@@ -30,5 +30,9 @@ class JobRunner:
         """Run one job."""
         job = self.jobs[name]
         run_job(job, self._protocol, self._folder)
-        paths = dict.fromkeys(path for unit in job.units for path in (unit.path, unit.calibrator_path))
-        return tuple(self._folder / path for path in paths if (self._folder / path).exists())
+        return tuple(path for path in self.places(name) if path.exists())
+
+    def places(self, name: str) -> list[Path]:
+        """Return where the results of a job go."""
+        units = self.jobs[name].units
+        return [self._folder / path for path in dict.fromkeys(p for u in units for p in (u.path, u.calibrator_path))]

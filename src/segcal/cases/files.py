@@ -32,9 +32,11 @@ IMAGES = (*EXTENSIONS, ".npy", ".png", ".jpg", ".jpeg")
 class LabelFolder:
     """The label maps of one folder; `axes` is None if not declared, `key` the array of an npz file."""
 
-    def __init__(self, folder: Path, axes: Axes | None = None, key: str | None = None) -> None:
+    def __init__(
+        self, folder: Path, axes: Axes | None = None, key: str | None = None, remote: Remote | None = None
+    ) -> None:
         check_folder(folder, "labels", "a label map")
-        self.folder, self.remote = folder, Remote.of(folder)
+        self.folder, self.remote = folder, remote
         self.axes = axes
         self.key = key
         self.files = find_files(folder, LABELS)
@@ -57,7 +59,7 @@ class LabelFolder:
         return _geometry([self._path(case_id)] if case_id in self.files else [], self.axes)
 
     def _path(self, case_id: str) -> Path:
-        return self.files[case_id] if self.remote is None else self.remote.fetched(self.files[case_id])
+        return self.files[case_id] if self.remote is None else self.remote.fetched(self.files[case_id].name)
 
 
 class ImageFolder:

@@ -17,7 +17,7 @@ from segcal.cases.formats.store import Store
 from segcal.cases.kinds import KINDS, check_kind
 from segcal.cases.labels import Axes
 from segcal.cases.region_view import folder_regions
-from segcal.cases.remote import here, url_of
+from segcal.cases.remote import Remote, here, url_of
 from segcal.cases.split import Grouping, resolve_groups
 from segcal.errors import InputError
 from segcal.pooling import BEST, POOLINGS, check_pooling
@@ -115,15 +115,19 @@ def open_cases(
         class_axis=chosen.class_axis,
         properties=None if chosen.properties is None else Path(chosen.properties),
         calibration=labels is not None,
-        **({} if chosen.class_pattern is None else {"class_pattern": chosen.class_pattern}),
     )
-    members = [open_format(folder, chosen.format, own) for folder in folders]
+    if chosen.class_pattern is not None:
+        own = replace(own, class_pattern=chosen.class_pattern)
+    members = [open_format(folder, chosen.format, replace(own, remote=remote)) for folder, remote in folders]
     facts = [member.facts() for member in members]
     _check_pooling(chosen.pooling, members)
     if chosen.label_axes not in (None, *LABEL_AXES):
         raise InputError(f"no label_axes is named {chosen.label_axes!r}. Choose one of: {', '.join(LABEL_AXES)}.")
     axes = chosen.label_axes or facts[0].label_axes
-    label_folder = None if labels is None else LabelFolder(here(labels), axes, chosen.label_key)
+    label_folder = None
+    if labels is not None:
+        place, remote = here(labels)
+        label_folder = LabelFolder(place, axes, chosen.label_key, remote)
     ids = _match(members, label_folder, strict)
     kind = _kind(chosen.kind, members, facts)
     ignore = _ignore(chosen.ignore, facts[0])
@@ -171,7 +175,7 @@ def _with_fields(signature: inspect.Signature) -> inspect.Signature:
 open_cases.__signature__ = _with_fields(inspect.signature(open_cases))  # type: ignore[attr-defined]
 
 
-def _folders(predictions: str | Path | Sequence[str | Path]) -> list[Path]:
+def _folders(predictions: str | Path | Sequence[str | Path]) -> list[tuple[Path, Remote | None]]:
     folders = [predictions] if isinstance(predictions, str | Path) else list(predictions)
     if not folders:
         raise InputError("predictions is empty, but at least one folder is needed. Pass a folder, or one per member.")
@@ -276,10 +280,10 @@ def open_format(folder: Path, name: str | None, options: Options) -> Format:
     check_folder(folder, "predictions", "a file")
     if name is not None and name not in FORMATS:
         raise InputError(f"no format is named {name!r}. Choose one of: {', '.join(FORMATS)}.")
-    return FORMATS[detect_format(folder) if name is None else name](folder, options)
+    return FORMATS[detect_format(folder, options.remote) if name is None else name](folder, options)
 
 
-def detect_format(folder: Path) -> str:
+def detect_format(folder: Path, remote: Remote | None = None) -> str:
     """Return the name of the only format that the files of a folder can have; else the question goes back."""
     claimed = next((name for name, kind in FORMATS.items() if kind.claims(folder)), None)
     if claimed is not None:
@@ -295,5 +299,5 @@ def detect_format(folder: Path) -> str:
             f"predictions {folder} has files of {len(found)} formats ({', '.join(found)}), but which holds the scores "
             "must be known. Pass format= with one of them, or nnunet if nnU-Net wrote the folder."
         )
-    FORMATS[found[0]].check_only(folder)
+    FORMATS[found[0]].check_only(folder, remote)
     return found[0]

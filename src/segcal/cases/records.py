@@ -165,6 +165,6 @@ def _sample(path: Path, time: bool) -> bytes:
 
 def _exists(path: Path) -> bool:
     try:
-        return path.exists()
+        return os.path.lexists(path)
     except OSError:  # a name that is too long is nobody's
         return False

@@ -3,25 +3,26 @@
 The folder here has the names of what is there, and nothing in it: a file is fetched, as a whole, when its case is read,
 and let go a few cases later, so that neither disk nor memory grows with the number of cases. What is fetched has the
 size that the other side says, or is an error; an object that another one takes the place of is seen by its stamp.
-Which URL a folder stands for is written in it, so that a process on another machine can fetch by itself.
+
+What was fetched is in a cache of fsspec, in a new folder that only this user and this process have, and that goes with
+the process. The URL is part of the object, which goes to other processes and machines, and each fetches by itself; no
+file says where something comes from. Names that would lead out of the cache are refused.
 """
 
-import atexit
-import json
+import os
 import re
 import shutil
 import tempfile
 from collections import OrderedDict
 from collections.abc import Callable
-from pathlib import Path
+from contextlib import suppress
+from multiprocessing.util import Finalize
+from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
-from segcal.atomic import written
-from segcal.documents import read_json
 from segcal.errors import InputError, load_extra
 
 SCHEMES = ("s3", "gs", "gcs", "http", "https", "file", "memory", "abfs", "az")
-MARKER = ".segcal-remote.json"
 # Files of a folder that are here at a time, and how often one is asked for that does not come.
 KEPT = 4
 TRIES = 3
@@ -46,21 +47,26 @@ def url_of(path: str | Path) -> str | None:
     return f"{found[1]}://{'/' if found[1] in ('file', 'memory') else ''}{found[2]}"
 
 
-def here(path: str | Path) -> Path:
-    """Return the folder of a path: itself, or for a URL a new one that stands for it until this process ends."""
+def here(path: str | Path) -> tuple[Path, "Remote | None"]:
+    """Return the folder of a path and, for a URL, what fetches: the folder stands for it until this process ends."""
     url = url_of(path)
     if url is None:
-        return Path(path)
+        return Path(path), None
     remote = Remote(url)
-    place = Path(tempfile.mkdtemp(prefix="segcal-remote-"))
-    atexit.register(shutil.rmtree, place, ignore_errors=True)
+    place = _own_folder()
     for name, facts in remote.listing().items():
         if facts["type"] == "directory":
             (place / name).mkdir()
         else:
             (place / name).touch()
-    (place / MARKER).write_text(json.dumps({"url": url}), encoding="utf-8")
-    return place
+    return place, remote
+
+
+def _own_folder() -> Path:
+    """Return a new folder that no other user can read; it goes when this process ends, a worker's too."""
+    place = tempfile.mkdtemp(prefix="segcal-remote-")
+    Finalize(None, shutil.rmtree, (place, True), exitpriority=0)
+    return Path(place)
 
 
 class Remote:
@@ -68,13 +74,9 @@ class Remote:
 
     def __init__(self, url: str) -> None:
         self.url = url.rstrip("/")
-        self._kept: OrderedDict[Path, None] = OrderedDict()
+        self._kept: OrderedDict[str, Path] = OrderedDict()
         self._listed: dict[str, dict[str, Any]] | None = None
-
-    @classmethod
-    def of(cls, folder: Path) -> "Remote | None":
-        """Return what a folder stands for; None if for itself."""
-        return cls(str(read_json(folder / MARKER)["url"])) if (folder / MARKER).is_file() else None
+        self._process, self._cached = os.getpid(), None
 
     def __getstate__(self) -> dict[str, str]:  # what is kept here is not there
         return {"url": self.url}
@@ -93,20 +95,27 @@ class Remote:
             raise InputError(f"{self.url} has no files, but one per case is needed. Check the URL.")
         return self._listed
 
-    def fetched(self, path: Path) -> Path:
+    def fetched(self, name: str) -> Path:
         """Return the file or folder of a case, which is here from now on, and lets an older one go."""
-        if path not in self._kept:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            url = f"{self.url}/{path.name}"
-            with written(path) as beside:
-                self._asked(lambda fs: _get(fs, url, beside), url)
-            self._kept[path] = None
-        self._kept.move_to_end(path)
+        if self._process != os.getpid():  # a fork: what was fetched before it is not its own
+            self._kept, self._process, self._cached = OrderedDict(), os.getpid(), None
+        if name not in self._kept:
+            url = f"{self.url}/{name}"
+            self._kept[name] = self._asked(lambda fs: _fetch(self._cache(fs), url), url)
+        self._kept.move_to_end(name)
         while len(self._kept) > KEPT:
-            old, _ = self._kept.popitem(last=False)
-            with written(old) as beside:  # a new file: what is mapped of the old one stays
-                beside.mkdir() if old.is_dir() else beside.touch()
-        return path
+            _remove(self._kept.popitem(last=False)[1])
+        return self._kept[name]
+
+    def _cache(self, fs: Any) -> Any:
+        """Return a cache in which files have the names that they have there."""
+        if self._cached is None:
+            make = load_extra("fsspec", "cloud", "URLs need").filesystem
+            place, inside = str(_own_folder()), _Inside(fs._strip_protocol(self.url).rstrip("/"))
+            self._cached = make(
+                "simplecache", fs=fs, cache_storage=place, cache_mapper=inside, skip_instance_cache=True
+            )
+        return self._cached
 
     def stamp(self, name: str) -> str:
         """Return a text that changes when the object of a name does: what the other side says of it."""
@@ -125,6 +134,8 @@ class Remote:
         for _ in range(TRIES):
             try:
                 return ask(fsspec.core.url_to_fs(self.url)[0])
+            except InputError:
+                raise
             except FileNotFoundError:
                 raise InputError(f"{url} is missing, but it is needed. Check the URL.") from None
             except PermissionError:
@@ -139,17 +150,45 @@ class Remote:
         )
 
 
-def _get(fs: Any, url: str, target: Path) -> None:
-    """Bring a file or folder here, all of it."""
-    name = fs._strip_protocol(url)
-    facts = fs.info(name)
-    if facts["type"] == "directory":
-        fs.get(name.rstrip("/") + "/", str(target), recursive=True)
-        return
-    fs.get_file(name, str(target))
-    size, came = facts.get("size"), target.stat().st_size
-    if size is not None and came != int(size):
-        raise OSError(f"{came} of {size} bytes came")
+class _Inside:
+    """Gives what is in a folder its place in the cache: the same, and never another one."""
+
+    def __init__(self, root: str) -> None:
+        self._root = root
+
+    def __call__(self, path: str) -> str:
+        name = PurePosixPath(path.removeprefix(f"{self._root}/"))
+        if name.is_absolute() or ".." in name.parts or str(name) == path:
+            raise InputError(f"{path} has a name that leads out of {self._root}, but a plain one is needed. Rename it.")
+        return str(name)
+
+
+def _fetch(cache: Any, url: str) -> Path:
+    """Bring a file or folder into the cache, all of it."""
+    name = cache.fs._strip_protocol(url)
+    place = Path(cache.storage[-1], cache._mapper(name))
+    facts = cache.fs.info(name)
+    found = cache.fs.find(name, detail=True) if facts["type"] == "directory" else {name: facts}
+    try:
+        for each, known in found.items():
+            local = Path(cache.storage[-1], cache._mapper(each))
+            local.parent.mkdir(parents=True, exist_ok=True)
+            cache.open(each).close()
+            size, came = known.get("size"), local.stat().st_size
+            if size is not None and came != int(size):
+                raise OSError(f"{came} of {size} bytes came")
+    except BaseException:
+        _remove(place)
+        raise
+    return place
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with suppress(OSError):  # in use, on some systems: it goes with the process
+            path.unlink()
 
 
 def upload(folder: Path, url: str) -> None:

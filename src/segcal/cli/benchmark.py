@@ -9,10 +9,12 @@ from msgspec.structs import replace
 
 from segcal.atomic import temporary
 from segcal.benchmark.protocol import load_protocol
+from segcal.benchmark.tasks import FolderTask
 from segcal.cli.console import Output
 from segcal.cli.dispatch import job_engine
 from segcal.cli.engine import engine_options, part_written
 from segcal.cli.parsing import at_least_one, device
+from segcal.cli.paths import check_output
 from segcal.cli.progress import step_bar
 from segcal.cli.reading import json_option
 from segcal.demo.embedded import open_embedded
@@ -49,6 +51,9 @@ def run(args: argparse.Namespace) -> int:
     """Run the protocol with its studies, write the tables, and say what came out."""
     output = Output(args.json)
     protocol = load_protocol(args.protocol, args.root)
+    tasks = [task for task in protocol.tasks if isinstance(task, FolderTask)]
+    read = [protocol.root / name for task in tasks for name in (*task.members, task.labels)]
+    check_output(args.output, True, read, read)
     # Predictions of embedded tasks are kept while it runs.
     with claim(args.output), step_bar("benchmark") as show, temporary(args.output) as cache:
         embedded, workers = partial(open_embedded, cache=cache), args.workers or protocol.workers

@@ -38,6 +38,9 @@ class _Command(Parser):
     declared = False
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        if self.prog.endswith(" merge") and "--" in args:  # what follows is another command
+            self.set_defaults(made_by=args[args.index("--") + 1 :])
+            args = args[: args.index("--")]
         return super(_Command, self.declare()).parse_known_args(args, namespace)
 
     def declare(self) -> "_Command":

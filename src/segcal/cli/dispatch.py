@@ -9,11 +9,13 @@ from segcal.cases.parallel import Engine
 from segcal.cases.remote import url_of
 from segcal.cli.codes import DONE, SOME_FAILED
 from segcal.cli.engine import engine_of
+from segcal.cli.paths import check_paths
 from segcal.cli.progress import step_bar
 from segcal.cli.recorded import check_parts_options
 from segcal.cli.to_url import run_to_url
 from segcal.errors import InputError
-from segcal.scale.part import FACTS, FOLDER, remove_part
+from segcal.scale.part import FACTS, FOLDER
+from segcal.scale.served import LOGS, remove_parts
 from segcal.scale.slurm import run_array
 from segcal.target import entries
 
@@ -24,6 +26,7 @@ if TYPE_CHECKING:  # of other commands none is imported
 
 def dispatch(args: argparse.Namespace) -> int:
     """Run a command, as its options say."""
+    check_paths(args)
     if getattr(args, "engine", None) is not None:
         check_parts_options(args)
         if args.engine == "slurm":
@@ -40,7 +43,7 @@ def _run(args: argparse.Namespace) -> int:
 def _on_slurm(args: argparse.Namespace) -> int:
     """Send the parts, wait for them, put them together."""
     place = args.output.absolute().with_name(f"{args.output.name}.parts")
-    foreign = [n for n in entries(place) if n != "logs" and not (place / n / FOLDER / FACTS).is_file()]
+    foreign = [n for n in entries(place) if n != LOGS and not (place / n / FOLDER / FACTS).is_file()]
     if foreign:
         raise InputError(f"{place} holds {foreign[0]}, but the parts need a folder of their own. Move it away.")
     each = {**vars(args), "engine": "local", "json": True}
@@ -50,11 +53,11 @@ def _on_slurm(args: argparse.Namespace) -> int:
     from segcal.benchmark.run import Step
 
     with step_bar("parts") as show:
-        codes = run_array(_run, parts, place / "logs", options, lambda done, of: show(Step(done, of, "parts")))
+        codes = run_array(_run, parts, place / LOGS, options, lambda done, of: show(Step(done, of, "parts")))
     assert {*codes} <= {DONE, SOME_FAILED}
     args.merged, args.num_parts = folders, None
     code = _run(args)
-    remove_part(place)
+    remove_parts(place, args.output)
     return code
 
 

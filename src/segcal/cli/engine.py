@@ -12,9 +12,11 @@ from segcal.cli.console import Output
 from segcal.cli.parsing import at_least_one
 from segcal.cli.recorded import settings
 from segcal.cli.wording import plural
+from segcal.errors import InputError, SegcalError
 from segcal.scale.dask_engine import DaskEngine
 from segcal.scale.merge import Merged
-from segcal.scale.part import Identified, Part, kept_beside
+from segcal.scale.part import Identified, Part
+from segcal.scale.served import kept_beside
 
 Some = TypeVar("Some", bound=Cases)
 
@@ -60,7 +62,8 @@ def engine_of(args: argparse.Namespace, *collections: Identified) -> Iterator[Wo
     """Give what works on these cases, as the options say."""
     with ExitStack() as held:
         if args.merged is not None:
-            yield Work(Merged(args.merged, collections, args.output, args.workers))
+            with _of_parts(args.merged):
+                yield Work(Merged(args.merged, collections, args.output, args.workers))
         elif args.part_id is not None:
             own = args.command != "benchmark"  # whose folder has been looked at
             part = Part(args.output, collections, args.part_id, args.num_parts, settings(args), args.workers, own)
@@ -74,3 +77,18 @@ def engine_of(args: argparse.Namespace, *collections: Identified) -> Iterator[Wo
             )
         else:
             yield Work(args.workers)
+
+
+@contextmanager
+def _of_parts(parts: list[Path]) -> Iterator[None]:
+    """Say in one sentence what results of parts that do not fit together led to: nobody vouches for them."""
+    try:
+        yield
+    except (ArithmeticError, AttributeError, LookupError, TypeError, RuntimeError, AssertionError, ValueError) as error:
+        if isinstance(error, SegcalError):
+            raise
+        reason = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:160]}"
+        raise InputError(
+            f"{parts[0]} and the other parts hold results that cannot be put together ({reason}), but they must be as "
+            "segcal wrote them. Run the parts again."
+        ) from None

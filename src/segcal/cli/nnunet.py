@@ -9,6 +9,7 @@ from segcal.cli.codes import DONE
 from segcal.cli.console import Output
 from segcal.cli.reading import json_option
 from segcal.errors import InputError
+from segcal.fitting.artifact import check_vacant
 
 ABOUT = {
     "usage": "segcal nnunet fit|predict -d DATASET -c CONFIGURATION ... --calibrator CAL",
@@ -30,6 +31,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     option("-tr", default="nnUNetTrainer", metavar="TRAINER", help="default nnUNetTrainer")
     option("-p", default="nnUNetPlans", metavar="PLANS", help="default nnUNetPlans")
     option("--name", metavar="NAME", help="fit: this calibrator, without a comparison")
+    option("--overwrite", action="store_true", help="fit: replace a calibrator that is there")
     option("--labels", type=Path, metavar="FOLDER", help="fit: of the training cases; default gt_segmentations")
     option = parser.add_argument_group("predict, as in nnUNetv2_predict").add_argument
     option("-i", type=Path, metavar="IMAGES", help="input folder")
@@ -55,9 +57,10 @@ def run(args: argparse.Namespace) -> int:
     output = Output(args.json)
     model = nnunet.model_folder(args.d, args.c, args.tr, args.p)
     if args.action == "fit":
+        check_vacant(args.calibrator, args.overwrite)
         labels = args.labels or nnunet.reference_folder(args.d)
         fitted = nnunet.fit_from_folds(model, labels, args.name)
-        output.say(str(fitted), f"written to {segcal.save(fitted, args.calibrator)}")
+        output.say(str(fitted), f"written to {segcal.save(fitted, args.calibrator, args.overwrite)}")
         output.document({"calibrator": fitted.calibrator.name, "cases": len(fitted.calibration_ids)})
         return DONE
     if args.i is None or args.o is None:

@@ -8,13 +8,13 @@ from typing import Any
 
 from segcal.cases.records import content_digest
 from segcal.cases.remote import url_of
-from segcal.documents import parse_json
 from segcal.errors import InputError
 from segcal.target import check_file
 
 # What does not decide results, or is another in every part.
 FREE = (
     "run", "output", "num_parts", "part_id", "engine", "scheduler", "slurm", "workers", "json", "overwrite", "merged",
+    "csv", "summary", "report",
 )  # fmt: skip
 # Options whose content decides, wherever it lies.
 CONTENT = ("calibrator", "protocol")
@@ -29,21 +29,8 @@ def settings(args: argparse.Namespace) -> dict[str, str]:
     return found
 
 
-def restored(found: dict[str, str], **free: Any) -> argparse.Namespace:
-    """Return the options that :func:`settings` wrote, with those that are free."""
-    read = {name: _value(parse_json(text)) for name, text in found.items() if not name.endswith(" content")}
-    return argparse.Namespace(**{**dict.fromkeys(FREE), "engine": "local", "slurm": [], **read, **free})
-
-
 def _text(value: Any) -> str:
     return json.dumps(value, default=lambda path: {"path": url_of(path) or str(Path(path).absolute())})
-
-
-def _value(found: Any) -> Any:
-    if isinstance(found, list):
-        return [_value(each) for each in found]
-    is_path = isinstance(found, dict) and found.keys() == {"path"} and isinstance(found["path"], str)
-    return Path(found["path"]) if is_path else found
 
 
 def output_option(parser: argparse.ArgumentParser) -> None:

@@ -67,8 +67,9 @@ def check_place(folder: str | os.PathLike[str], overwrite: bool = False) -> None
         return
     foreign = sorted({child.name for child in target.iterdir()} - {DESCRIPTION, WEIGHTS}) if target.is_dir() else ["."]
     if foreign:
+        more = f" alone: it holds {foreign[0]}" if target.is_dir() else ""
         raise InputError(
-            f"{target} exists and is not a calibrator of segcal, but a new or empty folder is needed. "
+            f"{target} exists and is not a calibrator of segcal{more}, but a new or empty folder is needed. "
             "Choose another name."
         )
     if not overwrite:

@@ -29,6 +29,7 @@ from segcal.errors import InputError
 from segcal.evaluation.violations import adversarial
 from segcal.integrations.attach import attach
 from segcal.integrations.calibrated import Calibrating, check_classes, folder_of, need, to_calibrator
+from segcal.target import check_apart
 from segcal.types import Context
 
 OUTPUT = "log_probs"
@@ -86,6 +87,7 @@ def export(
         raise InputError(
             f"{target} has the ending {target.suffix!r}, but .onnx or .pt2 is written. Choose one of them."
         )
+    check_apart(target, [Path(model)] if isinstance(model, str | os.PathLike) else [])
     if target.exists() and not overwrite:
         raise InputError(f"{target} exists, but it would be lost. Choose another name, or pass overwrite=True.")
     if target.suffix == ".onnx":

@@ -6,24 +6,28 @@
   and 0.95 unless told) that the probability reaches: outlines of it are iso-contours.
 - ``dicom-seg``: two DICOM SEG objects per case (:mod:`segcal.integrations.dicom`).
 
-Nothing else goes into the folder, and label maps are never made of rounded probabilities.
+Nothing else goes into the folder but hidden records of what was made from what: run again after an interruption, the
+same call goes on with the cases that are missing or changed. Label maps are never made of rounded probabilities.
 """
 
+import hashlib
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from segcal.atomic import written
+from segcal.atomic import naming, temporary
 from segcal.cases.base import Case, CaseError
 from segcal.cases.files import FileCases
 from segcal.cases.parallel import map_cases
+from segcal.cases.records import Records, content_digest
 from segcal.cases.write import write_volume
 from segcal.checks import check_choice
 from segcal.errors import InputError
 from segcal.evaluation.evaluate import check_match
 from segcal.fitting.certificate import Fitted
+from segcal.fitting.reference import calibrator_digest
 from segcal.integrations.calibrated import calibrated_probs
 from segcal.integrations.dicom import write_dicom_seg
 from segcal.target import claim, entries
@@ -47,7 +51,7 @@ def view(
     Args:
         fitted: the calibrator.
         cases: the predictions, of :func:`segcal.open_cases`.
-        folder: a new or empty folder.
+        folder: a new or empty folder, or one that the same call began to fill.
         to: "nifti", "bids", "contours" or "dicom-seg".
         levels: of the contours, ascending.
         series: for DICOM SEG: a folder with one sub-folder of DICOM images per case, named like it.
@@ -55,31 +59,54 @@ def view(
         failed: takes the error of a case that is not usable; without it the error is raised.
     """
     target, place = Path(folder), None if series is None else Path(series)
-    _check(target, to, levels, place)
-    check_match(fitted, cases)
     names = _file_names(fitted.class_names or cases.class_names or [f"class{n}" for n in range(cases.num_classes)])
+    made_by = f"view {calibrator_digest(fitted.calibrator)} {to} {[*map(float, levels)]} {names}"
+    _check(to, levels, place)
+    _check_folder(target, made_by)
+    check_match(fitted, cases)
+    records, tell = Records(target), progress or (lambda case_id: None)
 
-    def write(case: Case) -> list[Path]:
-        probs = _probabilities(fitted, case)
-        if place is not None:
-            return write_dicom_seg(probs, cases, case.id, place / case.id, target, names)
-        return _write_maps(probs, cases, case, target, names, levels if to == "contours" else None, to == "bids")
+    def made_from(case_id: str) -> str:
+        images = "" if place is None else content_digest(place / case_id)
+        return f"{made_by} {hashlib.sha256(f'{images} {cases.identity(case_id)}'.encode()).hexdigest()}"
 
-    made: list[Path] = []
+    def write(case: Case) -> tuple[Path, ...]:
+        probs, key = _probabilities(fitted, case), made_from(case.id)
+        with naming(target / case.id), temporary(target) as beside:
+            if place is not None:
+                files = write_dicom_seg(probs, cases, case.id, place / case.id, beside, names)
+            else:
+                shown = levels if to == "contours" else None
+                files = _write_maps(probs, cases, case, beside, names, shown, to == "bids")
+            own = [path.relative_to(beside).as_posix() for path in files]
+            records.require_own(case.id, own)
+            return records.place(case.id, key, beside, own)
+
     with claim(target):
-        for case_id, files in map_cases(cases, write, 1, failed):
+        found = {case_id: records.done(case_id, made_from(case_id)) for case_id in cases.ids}
+        made = [target / name for record in found.values() if record is not None for name in record.files]
+        for case_id in (case_id for case_id, record in found.items() if record is not None):
+            tell(case_id)
+        missing = cases.subset(case_id for case_id, record in found.items() if record is None)
+        for case_id, files in map_cases(missing, write, 1, failed):
             made += files
-            if progress is not None:
-                progress(case_id)
+            tell(case_id)
     return made
 
 
-def _check(target: Path, to: str, levels: Sequence[float], series: Path | None) -> None:
+def _check_folder(target: Path, made_by: str) -> None:
+    """Refuse a folder with anything in it that this call has not made."""
+    records = Records(target)
+    found = [record for case_id in records.others(()) if (record := records.find(case_id)) is not None]
+    own = {name.partition("/")[0] for record in found if record.made_from.startswith(made_by) for name in record.files}
+    if any(not name.startswith(".") and name not in own for name in entries(target)):
+        raise InputError(f"{target} is not empty, but files for a viewer go into a new folder. Choose another name.")
+
+
+def _check(to: str, levels: Sequence[float], series: Path | None) -> None:
     check_choice(to, "form", FORMS)
     if (to == "dicom-seg") != (series is not None):
         raise InputError("series goes with DICOM SEG, which lies on images. Name their folder, or leave it out.")
-    if any(not name.startswith(".") for name in entries(target)):
-        raise InputError(f"{target} is not empty, but files for a viewer go into a new folder. Choose another name.")
     if list(levels) != sorted(set(levels)) or not levels or not all(0 < level < 1 for level in levels):
         raise InputError(f"levels is {list(levels)}, but ascending numbers between 0 and 1 are needed. Correct them.")
 
@@ -110,9 +137,8 @@ def _write_maps(
             path = folder / f"{case.id}_label-{name}_probseg.nii.gz"
         if levels is not None:
             values = np.sum([values >= level for level in levels], axis=0, dtype=np.uint8)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with written(path) as beside:
-            write_volume(cases, case.id, values, beside, case.spacing)
+        path.parent.mkdir(exist_ok=True)
+        write_volume(cases, case.id, values, path, case.spacing)
         made.append(path)
     return made
 

@@ -96,7 +96,7 @@ def card(
     if target is not None:
         if target.suffix not in FORMS:
             raise InputError(f"path is {target}, but a name that ends in {', '.join(FORMS)} is needed. Choose one.")
-        check_file(target, SIGNATURE, (), overwrite)
+        check_file(target, SIGNATURE, [Path(results)] if isinstance(results, str | os.PathLike) else [], overwrite)
     seen = {*known.calibration_ids, *known.validation_ids}
     measured, made_by = _rows(results)
     own = calibrator_digest(known.calibrator)[:16]

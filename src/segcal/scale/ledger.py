@@ -14,6 +14,7 @@ import msgspec
 
 from segcal.atomic import write_bytes
 from segcal.cases.base import CaseError
+from segcal.checks import check_memory, memory_limit
 from segcal.errors import InputError
 from segcal.scale.plain import UnknownResultError, pack, unpack
 
@@ -21,6 +22,7 @@ HEAD = b"segcal results 1\n"
 ENDING = ".results"
 # A block is written when it has so many results or bytes, or is so many seconds old.
 MOST_RESULTS, MOST_BYTES, MOST_SECONDS = 256, 16 << 20, 5.0
+MOST_TABLE = 64 << 20
 
 
 class Line(msgspec.Struct, frozen=True, array_like=True):
@@ -76,6 +78,7 @@ class Ledger:
     def read(self, about: str, case_id: str) -> Any:
         """Return the result of a case; raise what it failed with."""
         entry = self.entries[about, case_id]
+        check_memory(entry.path, entry.line.size, memory_limit(), "Run the part again.")
         with entry.path.open("rb") as file:
             file.seek(entry.start)
             content = file.read(entry.line.size)
@@ -88,16 +91,18 @@ class Ledger:
         return result
 
     def _enter(self, path: Path) -> None:
+        if path.is_symlink() or not path.is_file():
+            raise _damaged(path, "it is a link, or no file")
         with path.open("rb") as file:
             head, size = file.read(len(HEAD)), file.read(8)
             if head != HEAD or len(size) < 8:
                 raise _damaged(path, "it does not begin like one")
             length, total = int.from_bytes(size, "big"), path.stat().st_size
-            if length > total:
-                raise _damaged(path, "its table is cut off")
+            if length > min(total, MOST_TABLE):
+                raise _damaged(path, "its table is cut off, or too large")
             try:
                 lines = msgspec.msgpack.decode(file.read(length), type=list[Line])
-            except msgspec.DecodeError as error:
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
                 raise _damaged(path, str(error)) from None
         start = len(HEAD) + 8 + length
         if start + sum(line.size for line in lines) != total or any(line.size < 0 for line in lines):

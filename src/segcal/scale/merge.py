@@ -2,21 +2,29 @@
 
 What is refused, by name: a folder that is no part, a part that did not finish, parts of different versions, settings or
 cases, a part that is there twice, parts that are missing, and a part whose cases have changed since it was made.
+
+A part may come from anywhere, so nothing is taken from it but results: which cases, which options and which target is
+for the caller to say, and what the part says of them is only compared. Files are read inside the part alone, and put
+where the function that made them puts those of the case (its `places`), or where nothing but its own record is.
 """
 
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
-from pathlib import Path
+from itertools import islice
+from pathlib import Path, PurePath
 from typing import Any
+
+import msgspec
 
 from segcal.atomic import put, temporary
 from segcal.cases.parallel import Engine, Outcome, Workers, outcomes_of
+from segcal.cases.records import FOLDER as RECORDS
 from segcal.cases.records import Records
 from segcal.errors import InputError
 from segcal.evaluation.apply import AppliedCase
 from segcal.scale.ledger import Ledger
-from segcal.scale.part import FOLDER, Identified, Keys, PartFacts, differing, digest_of, read_facts
+from segcal.scale.part import FOLDER, Identified, Keys, PartFacts, differing, digest_of, inside, read_facts
 from segcal.version import __version__
 
 
@@ -39,7 +47,7 @@ class Merged(Engine):
         keys = Keys(collections)
         _check_ids(parts[0], self.facts, keys.ids)
         self._ledgers = {part: Ledger(part / FOLDER) for part in found}
-        self._places = {path: Path(facts.folder) for path, facts in found.items()}
+        self._places = {path: PurePath(facts.folder) for path, facts in found.items()}
         for part, ledger in self._ledgers.items():
             _check_fresh(part, ledger, keys)
         self._of = {key: part for part, ledger in self._ledgers.items() for key in ledger.entries}
@@ -51,29 +59,29 @@ class Merged(Engine):
             yield from outcomes_of(ids, function, self._workers, about)
             return
         for case_id in ids:
-            yield case_id, partial(self._read, about, case_id)
+            yield case_id, partial(self._read, about, case_id, getattr(function, "places", lambda _: ()))
 
     def fresh(self) -> Workers:
         """Return what does the work that was not done in parts."""
         return self._workers.fresh() if isinstance(self._workers, Engine) else self._workers
 
-    def _read(self, about: str, case_id: str) -> Any:
+    def _read(self, about: str, case_id: str, places: Callable[[str], Collection[Path]]) -> Any:
         if (about, case_id) not in self._of:
             raise InputError(
                 f"case {case_id!r} is in none of the {len(self._ledgers)} parts, but all cases are needed. "
                 "Run the parts again."
             )
         part = self._of[about, case_id]
-        return self._here(part, case_id, self._ledgers[part].read(about, case_id))
+        return self._here(part, case_id, self._ledgers[part].read(about, case_id), places(case_id))
 
-    def _here(self, part: Path, case_id: str, result: Any) -> Any:
+    def _here(self, part: Path, case_id: str, result: Any, places: Collection[Path]) -> Any:
         """Return a result whose files, if it has any, are in the folder that results go to."""
         if self._folder is None:
             return result
         if type(result) is tuple:
-            return tuple(self._here(part, case_id, each) for each in result)
+            return tuple(self._here(part, case_id, each, places) for each in result)
         if isinstance(result, Path):
-            return _copied(part, self._folder, result.relative_to(self._places[part]))
+            return _copied(part, self._folder, _name_of(result, self._places[part], part), places)
         if isinstance(result, AppliedCase):
             return AppliedCase(result.voxels, result.flips, _taken_over(part, self._folder, case_id))
         return result
@@ -102,8 +110,8 @@ def merge(
     return Merged([Path(part) for part in parts], collections, None if folder is None else Path(folder), workers)
 
 
-def check_parts(parts: Sequence[Path]) -> dict[Path, PartFacts]:
-    """Return what parts say of themselves; refuse those that are not all the parts of one run."""
+def check_parts(parts: Sequence[Path], settings: dict[str, str] | None = None) -> dict[Path, PartFacts]:
+    """Return what parts say of themselves; refuse those that are not all the parts of one run, or of other settings."""
     if not parts:
         raise InputError("parts is empty, but at least one part is needed. Name the folders of the parts.")
     found = {part: read_facts(part) for part in parts}
@@ -123,6 +131,12 @@ def check_parts(parts: Sequence[Path]) -> dict[Path, PartFacts]:
         if not own.finished:
             raise InputError(f"{part} did not finish, but whole parts are needed. Run the command of {own.name} again.")
     _check_numbers(parts, [found[part].part for part in parts], facts.of)
+    other = None if settings is None else differing(facts, msgspec.structs.replace(facts, settings=settings))
+    if other is not None:
+        raise InputError(
+            f"{first} was made with another {other}, but the command must be the one that made the parts. Correct it, "
+            "or name other parts."
+        )
     return found
 
 
@@ -133,11 +147,15 @@ def _check_numbers(parts: Sequence[Path], numbers: Sequence[int], of: int) -> No
             raise InputError(
                 f"{parts[place]} and {twice} are both part {number}, but each is needed once. Leave one of them out."
             )
-    missing = sorted({*range(of)} - {*numbers})
+    beyond = next((place for place, number in enumerate(numbers) if number >= of), None)
+    if beyond is not None:
+        raise InputError(f"{parts[beyond]} is part {numbers[beyond]} of {of}, but they count from 0. Run it again.")
+    missing = of - len(numbers)
     if missing:
-        listed = ", ".join(map(str, missing[:10])) + (", ..." if len(missing) > 10 else "")
+        first = islice((number for number in range(of) if number not in numbers), 10)  # there may be any number
+        listed = ", ".join(map(str, first)) + (", ..." if missing > 10 else "")
         raise InputError(
-            f"of {of} parts {len(missing)} {'is' if len(missing) == 1 else 'are'} missing ({listed}), but all "
+            f"of {of} parts {missing} {'is' if missing == 1 else 'are'} missing ({listed}), but all "
             "are needed. Run them, and name their folders."
         )
 
@@ -161,26 +179,47 @@ def _check_fresh(part: Path, ledger: Ledger, keys: Keys) -> None:
             )
 
 
-def _copied(part: Path, folder: Path, name: Path) -> Path:
-    target = folder / name
+def _name_of(result: PurePath, place: PurePath, part: Path) -> PurePath:
+    """Return the name of a result in its part, of where it lay when it was made."""
+    if not result.is_relative_to(place):
+        raise InputError(f"{part} names a result {result} outside of itself, but it must be in it. Run the part again.")
+    return result.relative_to(place)
+
+
+def _copied(part: Path, folder: Path, name: PurePath, places: Collection[Path]) -> Path:
+    source, target = inside(part, *name.parts), folder / name
+    if target not in places:
+        if target.exists():  # done before, and not asked for
+            return target
+        raise InputError(f"{part} names a result {name}, but nothing of this name is needed. Run the part again.")
     target.parent.mkdir(parents=True, exist_ok=True)
     with temporary(target.parent) as beside:
-        return put(_copy(part / name, beside / name.name), target)
+        return put(_copy(source, beside / name.name), target)
+
+
+def _hidden(name: str) -> bool:
+    return any(each.startswith(".") for each in PurePath(name).parts)
 
 
 def _taken_over(part: Path, folder: Path, case_id: str) -> tuple[str, ...]:
     """Copy what segcal apply wrote of a case, with its record, and return the files."""
+    inside(part, RECORDS, f"{case_id}.json")
     record = Records(part).find(case_id)
-    if record is None or Records(part).done(case_id, record.made_from) is None:
+    sources = {} if record is None else {name: inside(part, *PurePath(name).parts) for name in record.files}
+    if record is None or any(map(_hidden, sources)) or Records(part).done(case_id, record.made_from) is None:
         raise InputError(f"{part} has no complete files of case {case_id!r}, but a record of it. Run the part again.")
+    Records(folder).require_own(case_id, sources)
     with temporary(folder) as beside:
-        for name in record.files:
-            _copy(part / name, beside / name)
+        for name, source in sources.items():
+            _copy(source, beside / name)
         return tuple(map(str, Records(folder).place(case_id, record.made_from, beside, list(record.files))))
 
 
 def _copy(source: Path, target: Path) -> Path:
     target.parent.mkdir(parents=True, exist_ok=True)
+    link = next((path for path in source.rglob("*") if path.is_symlink()), None)
+    if link is not None or not (source.is_dir() or source.is_file()):
+        raise InputError(f"{link or source} is a link, or no file, but results are plain files. Run the part again.")
     if source.is_dir():
         shutil.copytree(source, target)
     else:

@@ -6,14 +6,14 @@ Run again, a part goes on with the cases that are missing, that failed, or whose
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, Self, TypeVar
+from typing import Annotated, Any, Protocol, Self, TypeVar
 
 import msgspec
 
-from segcal.atomic import put, temporary, write_text
+from segcal.atomic import write_text
 from segcal.cases.base import CaseError, Cases
 from segcal.cases.parallel import Engine, Outcome, Workers, outcomes_of
 from segcal.documents import json_text, read_json
@@ -27,6 +27,7 @@ FACTS = "part.json"
 FORMAT, VERSION = "segcal-part", 1
 
 Some = TypeVar("Some", bound=Cases)
+Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class PartFacts(msgspec.Struct, frozen=True):
@@ -45,9 +46,9 @@ class PartFacts(msgspec.Struct, frozen=True):
     format: str
     version: int
     segcal: str
-    part: int
-    of: int
-    cases: int
+    part: Count
+    of: Count
+    cases: Count
     ids: str
     settings: dict[str, str]
     folder: str
@@ -196,23 +197,6 @@ class Part(Engine):
             )
 
 
-@contextmanager
-def kept_beside(
-    output: Path, collections: Sequence[Identified], settings: dict[str, str], engine: Engine
-) -> Iterator[Part]:
-    """Give an engine whose results are kept beside an output until all are there: the same command goes on."""
-    place = output.absolute().with_name(f"{output.name}.parts")
-    with Part(place, collections, 0, 1, settings, engine) as part:
-        yield part
-    remove_part(place)
-
-
-def remove_part(place: Path) -> None:
-    """Remove a folder of parts, which has served, at once or not at all."""
-    with temporary(place.parent) as beside:
-        put(place, beside / place.name)
-
-
 def check_part(number: int, of: int, cases: int) -> None:
     """Refuse a part that is not there, or that would be empty."""
     if of < 1 or not 0 <= number < of:
@@ -240,7 +224,7 @@ def differing(one: PartFacts, other: PartFacts) -> str | None:
 
 def read_facts(folder: Path) -> PartFacts:
     """Return what a part says of itself."""
-    path = folder / FOLDER / FACTS
+    path = inside(folder, FOLDER, FACTS)
     if not path.is_file():
         raise InputError(f"{folder} is not a part of a run, but one is needed. Name folders written with --num-parts.")
     try:
@@ -252,6 +236,16 @@ def read_facts(folder: Path) -> PartFacts:
             f"{path} is {facts.format!r}, but {FORMAT!r} is needed. Name folders written with --num-parts."
         )
     return facts
+
+
+def inside(part: Path, *names: str) -> Path:
+    """Return a path in a part; refuse one that leads out of it, by its name or by a link."""
+    path = part.joinpath(*names)
+    if ".." in names or not path.is_relative_to(part) or path.resolve() != part.resolve().joinpath(*names):
+        raise InputError(
+            f"{path} leads out of the part {part}, but a part is one folder without links. Run the part again."
+        )
+    return path
 
 
 def write_facts(folder: Path, facts: PartFacts) -> None:

@@ -1,7 +1,8 @@
 """Results of single cases as bytes, and back: what they are made of is listed, and nothing else is ever made of a file.
 
 Numbers come back as they were, to the last bit, and arrays in the order in memory that they had, because sums over
-them depend on it. Bytes that are no result of ours are refused.
+them depend on it. Every field has the type that its class declares, and the whole is bounded before it is unpacked;
+bytes that are no result of ours are refused.
 """
 
 import zlib
@@ -17,6 +18,7 @@ import torch
 from segcal.cases.check_case import CaseRow, Problem, Seen
 from segcal.cases.glance import Agreement, Glance, Thumbnail, Turn
 from segcal.cases.watch import Member
+from segcal.checks import memory_limit
 from segcal.evaluation.apply import AppliedCase
 from segcal.evaluation.region_counter import RegionTables, Together
 from segcal.evaluation.violations import Measured
@@ -58,9 +60,17 @@ def pack(value: Any) -> bytes:
 def unpack(content: bytes) -> Any:
     """Return the result that :func:`pack` made bytes of."""
     try:
-        return _result(msgspec.msgpack.decode(zlib.decompress(content)))
-    except (zlib.error, msgspec.DecodeError, ValueError, TypeError, KeyError, IndexError) as error:
+        return _result(msgspec.msgpack.decode(_unpacked(content)))
+    except (zlib.error, ArithmeticError, ValueError, TypeError, LookupError, RecursionError, MemoryError) as error:
         raise UnknownResultError(str(error)[:200]) from None
+
+
+def _unpacked(content: bytes) -> bytes:
+    unpacking = zlib.decompressobj()
+    found = unpacking.decompress(content, memory_limit())
+    if not unpacking.eof or unpacking.unused_data:
+        raise UnknownResultError("it is cut off, or larger than the memory of this machine")
+    return found
 
 
 def _plain(value: Any) -> Any:
@@ -121,4 +131,7 @@ def _result(plain: Any) -> Any:
     if name in _CONTAINERS:
         return _CONTAINERS[name](content)
     kind = KNOWN[name]
-    return kind(**dict(zip(_fields(kind), (_result(each) for each in content), strict=True)))
+    given = dict(zip(_fields(kind), (_result(each) for each in content), strict=True))
+    as_declared = {field: value.item() if isinstance(value, np.generic) else value for field, value in given.items()}
+    msgspec.convert(as_declared if is_dataclass(kind) else [*as_declared.values()], kind)  # raises where it is not
+    return kind(**given)

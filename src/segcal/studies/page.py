@@ -80,7 +80,7 @@ def write_report(
             f"{folder} is not a folder, but one of segcal benchmark or segcal demo is needed. Check the path."
         )
     page = Path(folder) / PAGE if path is None else Path(path)
-    check_file(page, PAGE_SIGNATURE, Path(folder).rglob("*.json*"), overwrite)
+    check_file(page, PAGE_SIGNATURE, _results(Path(folder)), overwrite)
     document, studies = read_document(folder)
     return _write(page, document, studies, Path(folder), figures, overwrite)
 
@@ -92,10 +92,15 @@ def write_page_of(finished: Finished, reduced: Sequence[str] = (), overwrite: bo
     """
     results, summary = finished.setting.results, finished.setting.summary
     page = results.folder / PAGE
-    check_file(page, PAGE_SIGNATURE, results.folder.rglob("*.json*"), overwrite)
+    check_file(page, PAGE_SIGNATURE, _results(results.folder), overwrite)
     studies = {name: outcome.data for name, outcome in finished.studies.items()}
     document = make_document(results, summary, studies, reduced)
     return _write(page, document, studies, results.folder, None, overwrite)
+
+
+def _results(folder: Path) -> list[Path]:
+    """Return the files of a folder of results, which no page replaces; without the pages."""
+    return [path for path in folder.rglob("*") if path.is_file() and path.suffix != ".html"]
 
 
 def read_document(folder: str | Path) -> tuple[Document, dict[str, Struct]]:

@@ -85,7 +85,7 @@ def monitor(
             f"the reference has {len(reference.cases)} cases in groups, which are compared as one, but the new cases "
             "have none. Declare theirs with groups=, as for the fit."
         )
-    target = None if state is None else Path(state)
+    target = None if state is None else Path(state).resolve()  # where a link leads, it stays
     with nullcontext() if target is None else claim_beside(target):
         watch = _Watch(known, reference, target, background)
         before = len(watch.draws)

@@ -32,6 +32,7 @@ class Options:
     class_pattern: str = r"(?P<id>.+)_(?P<cls>\d+)"  # of the name of a file of one class
     properties: Path | None = None  # another folder with nnU-Net's CASE.pkl, for predictions that have none
     calibration: bool = False  # to be fitted or judged on, so data that a network was trained on is refused
+    remote: Remote | None = field(default=None, repr=False, compare=False)  # what fetches, where the folder is a URL
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ class Format(ABC):
     def __init__(self, folder: Path, options: Options) -> None:
         self.folder = folder
         self.options = options
-        self.remote = Remote.of(folder)
+        self.remote = options.remote
         self.files: dict[str, tuple[Path, ...]] = self.find()
         if not self.files:
             raise InputError(
@@ -97,7 +98,7 @@ class Format(ABC):
         return False
 
     @classmethod
-    def check_only(cls, folder: Path) -> None:
+    def check_only(cls, folder: Path, remote: Remote | None) -> None:
         """Refuse a folder that has files of this ending and no others, where these could be of two formats."""
         return
 
@@ -159,7 +160,7 @@ class Format(ABC):
         if case_id not in self.files:
             raise InputError(f"{self.folder} has no scores for it, but every member needs them. Add the file.")
         path = self.files[case_id][0]
-        return path if self.remote is None else self.remote.fetched(path)
+        return path if self.remote is None else self.remote.fetched(path.name)
 
     def sources(self, case_id: str) -> list[Path]:
         """Return the files that a case is read from."""

@@ -27,13 +27,12 @@ class Nifti(Format):
     last_axis = True
 
     @classmethod
-    def check_only(cls, folder: Path) -> None:
+    def check_only(cls, folder: Path, remote: Remote | None) -> None:
         """Tell one file per case from one per class by the axes of the first file that can be opened."""
         failure: InputError | None = None
-        remote = Remote.of(folder)
         for path in find_files(folder, cls.extensions).values():
             try:
-                axes = len(open_nifti(path if remote is None else remote.fetched(path)).shape)
+                axes = len(open_nifti(path if remote is None else remote.fetched(path.name)).shape)
             except InputError as error:  # a damaged file fails its own case, later
                 failure = failure or error
                 continue
