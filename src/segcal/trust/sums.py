@@ -36,6 +36,8 @@ Floats = NDArray[np.float64]
 # Even steps of the log odds from 1e-4 to 1 - 1e-4, with 0.5 in the middle.
 THRESHOLDS: Floats = 1 / (1 + np.exp(-np.linspace(-math.log(9999), math.log(9999), 65)))
 BINS = len(THRESHOLDS) + 1
+# Logits of one step through a case: a dozen numbers are made of each.
+STEP_VALUES = 1 << 20
 # Cubic millimetres in a millilitre, square ones in a square centimetre.
 ML, CM2 = 1000.0, 100.0
 
@@ -120,7 +122,7 @@ def sum_case(calibrator: Calibrator, case: Case, members: Iterable[Tensor] = ())
     sums = CaseSums(case.id, case.group or f"\0{case.id}", 0, size, unit, a, b, c, d, e, f)
     sums.truth = None if case.labels is None else TruthSums.none(classes)
     edge = touching(winner(case.logits, axis=0))
-    for slab in score_slabs(calibrator, case):
+    for slab in score_slabs(calibrator, case, values=STEP_VALUES):
         _add(sums, slab, case, edge)
     if case.disagreement is not None:
         kept = case.disagreement if case.mask is None else case.disagreement[case.mask]
