@@ -1,0 +1,178 @@
+"""Memory is accounted for as it is used: every command stays within its own factor, and refuses what does not fit.
+
+Measured in a process of its own, as the peak beyond what it had before, on cases of two sizes; the difference is what
+the larger ones need more. Freed memory goes back to the system at once, as that of large cases does by itself.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import segcal
+from segcal import memory
+from segcal.cases.base import CaseError
+from segcal.memory import FACTORS, VOXEL, Footprint
+
+TOLERANCE = 6 << 20  # bytes: what the allocator and the libraries may take more
+SPACES = {"few": (2, 4), "small": (10, 160), "large": (40, 160)}  # slices, and the side of each
+CLASSES, MEMBERS, CASES = 4, 2, 3
+COMMANDS = ("check", "fit", "evaluate", "apply", "trust", "monitor", "audit", "convert")
+
+SCRIPT = """
+import contextlib, ctypes, gc, io, json, pathlib, sys
+from segcal.cli import main
+
+def kilobytes(name):
+    lines = pathlib.Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(name + ":"))
+
+for size, command, call in json.loads(pathlib.Path(sys.argv[1]).read_text()):
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
+    pathlib.Path("/proc/self/clear_refs").write_text("5")
+    before, said = kilobytes("VmRSS"), io.StringIO()
+    try:
+        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+            code = main(call)
+    except SystemExit as ended:
+        code = ended.code
+    print(json.dumps([size, command, code or 0, (kilobytes("VmHWM") - before) << 10, said.getvalue()[-500:]]))
+"""
+
+
+def write_cases(home, slices, side):
+    """Write members as compressed half-precision probabilities, which are unpacked, converted, clipped and pooled."""
+    rng = np.random.default_rng(0)
+    shape = (CLASSES, slices, side, side)
+    for number in range(CASES):
+        labels = np.arange(np.prod(shape[1:])).reshape(shape[1:]) // (1 + side // 3) % CLASSES
+        for member in range(MEMBERS):
+            scores = rng.normal(size=shape).astype(np.float32) + 2 * (labels == np.arange(CLASSES)[:, None, None, None])
+            probs = np.exp(scores) / np.exp(scores).sum(0)
+            (home / f"m{member}").mkdir(parents=True, exist_ok=True)
+            np.savez(home / f"m{member}" / f"c{number}.npz", probs.astype(np.float16))
+        (home / "labels").mkdir(exist_ok=True)
+        np.save(home / "labels" / f"c{number}.npy", labels.astype(np.uint8))
+
+
+def calls_of(home):
+    members = [str(home / f"m{number}") for number in range(MEMBERS)]
+    labels, cal, how = str(home / "labels"), str(home / "cal"), ["--kind", "probs", "--pool", "mean_probs"]
+    return {
+        "check": ["check", *members, labels, *how],
+        "fit": ["fit", *members, labels, *how, "--calibrator", "ts", "-o", cal],
+        "evaluate": ["evaluate", *members, labels, *how, "--calibrator", cal],
+        "apply": ["apply", cal, *members, *how, "-o", str(home / "applied")],
+        "trust": ["trust", cal, *members, *how, "-o", str(home / "trust"), "--level", "0.6"],
+        "monitor": ["monitor", cal, *members, *how],
+        "audit": ["audit", cal, *members, *how],
+        "convert": ["convert", *members, "--labels", labels, *how, "-o", str(home / "store")],
+    }
+
+
+@pytest.fixture(scope="module")
+def peaks(tmp_path_factory):
+    """Return the peak of every command on cases of every size; the first run of each loads libraries."""
+    home = tmp_path_factory.mktemp("bounds")
+    calls = []
+    for size, space in SPACES.items():
+        write_cases(home / size, *space)
+        calls += [(size, command, call) for command, call in calls_of(home / size).items()]
+    (home / "calls").write_text(json.dumps(calls))
+    threads = {"OMP_NUM_THREADS": "2", "NUMBA_NUM_THREADS": "2"}  # with two, the next case is read meanwhile
+    trimmed = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, str(home / "calls")],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=600,
+        env=os.environ | threads | trimmed,
+    )
+    found = {}
+    for size, command, code, peak, said in map(json.loads, done.stdout.splitlines()):
+        assert code in (0, 4), said
+        found[size, command] = peak
+    return found
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="peaks are measured on Linux")
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_needs_no_more_than_its_factor_says(command, peaks):
+    values = {size: CLASSES * slices * side**2 for size, (slices, side) in SPACES.items()}
+    shapes = {size: (CLASSES, slices, side, side) for size, (slices, side) in SPACES.items()}
+    stated = {size: Footprint(command).needed(shape, np.dtype(np.float16)) for size, shape in shapes.items()}
+    more = peaks["large", command] - peaks["small", command]
+    assert more < stated["large"] - stated["small"] + TOLERANCE
+    assert more > values["large"] - values["small"]  # the peak of a case is seen at all
+
+
+def test_the_account_of_a_case_by_hand():
+    voxels = 5 * 7
+    for stored, bytes_each in (("float16", 4), ("float32", 4), ("float64", 8), ("int16", 8)):
+        needed = Footprint("apply").needed((3, 5, 7), np.dtype(stored))
+        assert needed == FACTORS["apply"] * 3 * voxels * bytes_each + VOXEL * voxels
+    assert Footprint().needed((3, 5, 7), np.dtype("f4")) == max(FACTORS.values()) * 12 * voxels + VOXEL * voxels
+
+
+@pytest.fixture
+def folders(tmp_path):
+    for name in ("predictions", "labels"):
+        (tmp_path / name).mkdir()
+    logits = np.random.default_rng(0).normal(size=(3, 20, 30)).astype(np.float32)
+    for case, values in (("a", logits), ("b", logits[:, :2])):
+        np.save(tmp_path / "predictions" / f"{case}.npy", values)
+        np.save(tmp_path / "labels" / f"{case}.npy", values.argmax(0).astype(np.uint8))
+    return tmp_path
+
+
+def test_a_case_that_does_not_fit_is_refused_before_it_is_read(folders, monkeypatch):
+    cases = segcal.open_cases(folders / "predictions", labels=folders / "labels", kind="logits")
+    cases.footprint = Footprint("evaluate", 2, 50_000)
+    read = []
+    monkeypatch.setattr(type(cases.members[0]), "read", lambda self, case_id: read.append(case_id))
+    text = (
+        r"case 'a': it needs about 8.16e-05 GB with segcal evaluate, but 5e-05 GB is free for each of 2 workers. "
+        r"Use fewer workers, a larger machine, or store the case in parts."
+    )
+    with pytest.raises(CaseError, match=text):
+        cases.read("a")
+    assert read == []
+
+
+def test_the_command_shares_what_is_free_and_goes_on_with_what_fits(folders, monkeypatch, capsys):
+    from segcal.cli import main
+
+    monkeypatch.setattr(memory, "free_memory", lambda: 50_000)
+    call = [str(folders / "predictions"), str(folders / "labels"), "--kind", "logits"]
+    assert main(["evaluate", *call]) == 3
+    assert "needs about 8.16e-05 GB with segcal evaluate, but 5e-05 GB is free" in capsys.readouterr().err
+    assert main(["check", *call, "--json"]) == 3
+    assert "needs about 6.72e-05 GB with segcal check, but 5e-05 GB is free" in capsys.readouterr().out
+
+
+def test_what_is_free_is_the_least_of_machine_group_and_process(monkeypatch):
+    files = {
+        "/proc/meminfo": "MemTotal: 64000 kB\nMemAvailable: 48000 kB\n",
+        "/proc/self/cgroup": "3:cpu:/x\n0::/jobs/7\n",
+        "/sys/fs/cgroup/jobs/7/memory.max": "max\n",
+        "/sys/fs/cgroup/jobs/memory.max": "20000000\n",
+        "/sys/fs/cgroup/jobs/memory.current": "9000000\n",
+        "/sys/fs/cgroup/jobs/memory.stat": "anon 1\ninactive_file 4000000\n",
+    }
+    monkeypatch.setattr(memory, "_read", lambda path: files.get(str(path), ""))
+    assert memory.total_memory() == 20_000_000
+    assert memory.free_memory() == 20_000_000 - (9_000_000 - 4_000_000)
+    files["/proc/self/cgroup"] = "4:memory,hugetlb:/box\n"
+    files |= {"/sys/fs/cgroup/memory/box/memory.limit_in_bytes": "7000\n", "/sys/fs/cgroup/memory/box/memory.stat": ""}
+    files["/sys/fs/cgroup/memory/box/memory.usage_in_bytes"] = "8000\n"
+    assert (memory.total_memory(), memory.free_memory()) == (7000, 0)
+    files["/proc/self/cgroup"] = ""
+    assert (memory.total_memory(), memory.free_memory()) == (64_000 << 10, 48_000 << 10)
+    del files["/proc/meminfo"]
+    assert memory.total_memory() == os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
