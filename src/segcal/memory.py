@@ -1,11 +1,11 @@
-"""Memory: how much this process can have, how much of it is free, and what each command needs for one case.
+r"""Memory: how much this process can have, how much of it is free, and what each command needs for one case.
 
 A command holds a case several times: the one that is read while another is worked on, what members are pooled into,
 what a calibrator makes of it, what is being written and read back. Beside scores there are numbers of eight bytes a
 voxel: labels, decisions, distances. So the account of a case of C classes and V voxels, in its type of computation of b
 bytes (half types are computed in four), is
 
-.. math:: FACTORS \\cdot C V b + VOXEL \\cdot V
+.. math:: F \cdot C V b + 64 V, \qquad F = \text{its entry in FACTORS}.
 
 The factors were measured, as peaks of a process beyond what it has before it reads a case, over numbers of classes,
 members, types and formats; ``tests/faults/test_memory_bounds.py`` holds every command to its own. What they do not

@@ -13,10 +13,9 @@ LARGE = 1 << 25
 
 
 def draw_counts(generator: np.random.Generator, times: int, size: int) -> np.ndarray:
-    """Return ``(times, size)``: how often each case came; as float64, or as bytes where they are very many."""
-    large = times * size > LARGE
-    step = max(1, LARGE // (16 * size)) if large else max(times, 1)
-    found = np.empty((times, size), np.dtype(np.uint8 if large else float))
+    """Return ``(times, size)``: how often each case came; as float64, or as bytes beyond LARGE / 8."""
+    step = max(1, LARGE // (16 * size))  # the same draws as all at once
+    found = np.empty((times, size), np.dtype(np.uint8 if times * size > LARGE // 8 else float))
     for start in range(0, times, step):
         rows = min(step, times - start)
         drawn = generator.integers(size, size=(rows, size)) + np.arange(rows)[:, None] * size

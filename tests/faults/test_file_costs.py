@@ -53,7 +53,9 @@ def zarr_gzip(folder):
 
 def rle_blocks(blocks):
     """Return a zstd frame that does not say its size, of blocks that each repeat one byte 128 Ki times."""
-    each = [((1 << 17) << 3 | 1 << 1 | (number == blocks - 1)).to_bytes(3, "little") + b"\0" for number in range(blocks)]
+    each = [
+        ((1 << 17) << 3 | 1 << 1 | (number == blocks - 1)).to_bytes(3, "little") + b"\0" for number in range(blocks)
+    ]
     return b"\x28\xb5\x2f\xfd\x00\x58" + b"".join(each)
 
 

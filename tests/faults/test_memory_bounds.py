@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -16,10 +17,10 @@ import pytest
 import segcal
 from segcal import memory
 from segcal.cases.base import CaseError
-from segcal.memory import FACTORS, VOXEL, Footprint
+from segcal.memory import Footprint
 
 TOLERANCE = 6 << 20  # bytes: what the allocator and the libraries may take more
-SPACES = {"few": (2, 4), "small": (10, 160), "large": (40, 160)}  # slices, and the side of each
+SPACES = {"few": (2, 4), "small": (5, 128), "large": (20, 128)}  # slices, and the side of each
 CLASSES, MEMBERS, CASES = 4, 2, 3
 COMMANDS = ("check", "fit", "evaluate", "apply", "trust", "monitor", "audit", "convert")
 
@@ -85,7 +86,7 @@ def peaks(tmp_path_factory):
         calls += [(size, command, call) for command, call in calls_of(home / size).items()]
     (home / "calls").write_text(json.dumps(calls))
     threads = {"OMP_NUM_THREADS": "2", "NUMBA_NUM_THREADS": "2"}  # with two, the next case is read meanwhile
-    trimmed = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
+    trimmed = {"MALLOC_MMAP_THRESHOLD_": "262144", "MALLOC_TRIM_THRESHOLD_": "262144"}
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, str(home / "calls")],
         capture_output=True,
@@ -112,12 +113,23 @@ def test_a_command_needs_no_more_than_its_factor_says(command, peaks):
     assert more > values["large"] - values["small"]  # the peak of a case is seen at all
 
 
-def test_the_account_of_a_case_by_hand():
-    voxels = 5 * 7
-    for stored, bytes_each in (("float16", 4), ("float32", 4), ("float64", 8), ("int16", 8)):
-        needed = Footprint("apply").needed((3, 5, 7), np.dtype(stored))
-        assert needed == FACTORS["apply"] * 3 * voxels * bytes_each + VOXEL * voxels
-    assert Footprint().needed((3, 5, 7), np.dtype("f4")) == max(FACTORS.values()) * 12 * voxels + VOXEL * voxels
+@pytest.mark.parametrize(("work", "kilobytes"), [(segcal.evaluate, 24), (segcal.check, 20)], ids=["evaluate", "check"])
+def test_what_is_kept_of_a_case_is_some_kilobytes(work, kilobytes):
+    """Of a case of 100 kB: a row of numbers, what the bootstrap draws, and the map of a glance."""
+    rng = np.random.default_rng(0)
+    logits = rng.normal(size=(2, 64, 64))
+    labels = (logits + rng.gumbel(size=logits.shape)).argmax(0)
+
+    def peak(count):
+        cases = segcal.as_cases([logits] * count, [labels] * count, kind="logits")
+        tracemalloc.start()
+        work(cases)
+        found = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return found
+
+    peak(20)
+    assert peak(320) - peak(20) < 300 * kilobytes * 1000
 
 
 @pytest.fixture
@@ -154,25 +166,3 @@ def test_the_command_shares_what_is_free_and_goes_on_with_what_fits(folders, mon
     assert "needs about 8.16e-05 GB with segcal evaluate, but 5e-05 GB is free" in capsys.readouterr().err
     assert main(["check", *call, "--json"]) == 3
     assert "needs about 6.72e-05 GB with segcal check, but 5e-05 GB is free" in capsys.readouterr().out
-
-
-def test_what_is_free_is_the_least_of_machine_group_and_process(monkeypatch):
-    files = {
-        "/proc/meminfo": "MemTotal: 64000 kB\nMemAvailable: 48000 kB\n",
-        "/proc/self/cgroup": "3:cpu:/x\n0::/jobs/7\n",
-        "/sys/fs/cgroup/jobs/7/memory.max": "max\n",
-        "/sys/fs/cgroup/jobs/memory.max": "20000000\n",
-        "/sys/fs/cgroup/jobs/memory.current": "9000000\n",
-        "/sys/fs/cgroup/jobs/memory.stat": "anon 1\ninactive_file 4000000\n",
-    }
-    monkeypatch.setattr(memory, "_read", lambda path: files.get(str(path), ""))
-    assert memory.total_memory() == 20_000_000
-    assert memory.free_memory() == 20_000_000 - (9_000_000 - 4_000_000)
-    files["/proc/self/cgroup"] = "4:memory,hugetlb:/box\n"
-    files |= {"/sys/fs/cgroup/memory/box/memory.limit_in_bytes": "7000\n", "/sys/fs/cgroup/memory/box/memory.stat": ""}
-    files["/sys/fs/cgroup/memory/box/memory.usage_in_bytes"] = "8000\n"
-    assert (memory.total_memory(), memory.free_memory()) == (7000, 0)
-    files["/proc/self/cgroup"] = ""
-    assert (memory.total_memory(), memory.free_memory()) == (64_000 << 10, 48_000 << 10)
-    del files["/proc/meminfo"]
-    assert memory.total_memory() == os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -205,8 +205,8 @@ def _run(todo: Sequence[Job], protocol: Protocol, place: Path, step: Step, progr
             process.terminate()
         if isinstance(error, BrokenProcessPool):
             raise InputError(
-                "a worker process ended while jobs were under way, but nobody asked it to. The machine may have run out "
-                "of memory: use fewer workers. The same call goes on from here."
+                "a worker process ended while jobs were under way, but nobody asked it to. The machine may have run "
+                "out of memory: use fewer workers. The same call goes on from here."
             ) from None
         raise
     finally:

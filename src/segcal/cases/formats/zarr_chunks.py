@@ -73,7 +73,9 @@ def _parts(
     sharding = codecs[0]["configuration"]
     inner, index = sharding["codecs"], [codec["name"] for codec in sharding["index_codecs"]]
     if len(codecs) > 1 or index not in _INDEX_CODECS or inner_shape(inner) is not None:
-        raise InputError(f"{path} is sharded in an unusual way, but plain chunks in a shard are needed. Write it again.")
+        raise InputError(
+            f"{path} is sharded in an unusual way, but plain chunks in a shard are needed. Write it again."
+        )
     entries = 16 * math.prod(-(-whole // part) for whole, part in zip(shape, inside, strict=True))
     file.seek(0 if sharding.get("index_location") == "start" else max(size - entries - 4 * (len(index) - 1), 0))
     table = file.read(entries)
