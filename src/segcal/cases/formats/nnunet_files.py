@@ -90,8 +90,9 @@ def read_properties(
     properties = _load(path)
     shape = _integers(properties.get("shape_before_cropping"))
     pairs = properties.get("bbox_used_for_cropping")
-    known = shape and isinstance(pairs, list | tuple | np.ndarray) and len(pairs) == len(shape)
-    box = [_integers(pair) or [] for pair in pairs] if known else []  # no more: one list may stand there many times
+    box: list[list[int]] = []
+    if shape and isinstance(pairs, list | tuple | np.ndarray) and len(pairs) == len(shape):
+        box = [_integers(pair) or [] for pair in pairs]  # no more of them: one list may stand there many times
     if not shape or not box or not all(map(_inside, box, shape)):
         raise InputError(f"{path} has no valid bbox_used_for_cropping and shape_before_cropping. {REPAIR}")
     spacing = usable_spacing(properties.get("spacing"), len(space))

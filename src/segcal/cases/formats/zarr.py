@@ -112,6 +112,8 @@ def _check_metadata(metadata: dict[str, Any], path: Path) -> list[str]:
         if not isinstance(sizes, list) or not all(type(size) is int and size >= 0 for size in sizes):
             raise InputError(f"{path} has no valid shape and chunk shape, but both are needed. The file is damaged.")
         check_used(path, used_bytes(sizes, dtype))
+    assert shape is not None
+    assert chunk is not None
     inside = inner_shape(metadata["codecs"])
     check_number(path, (shape, chunk), *([] if inside is None else [(chunk, inside)]))
     names = metadata.get("dimension_names")
