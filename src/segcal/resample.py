@@ -1,7 +1,8 @@
 """How often each of n cases comes in n draws with replacement, many times over; of very many cases in bounded memory.
 
 Numbers are made some rows at a time; beyond :data:`LARGE` / 64 they are kept as bytes and used so too: 2,000 draws of
-126,000 cases take 252 MB instead of 2 GB. No case is drawn 256 times at once: the chance is below 1e-500. And the mean of what is defined.
+126,000 cases take 252 MB instead of 2 GB. No case is drawn 256 times at once: the chance is below 1e-500. And the mean
+of what is defined.
 """
 
 from collections.abc import Iterator
