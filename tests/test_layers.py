@@ -16,7 +16,7 @@ LEVELS = (
     {"names", "version"},
     {"errors"},
     {"types"},
-    {"atomic", "parent", "regions"},
+    {"atomic", "memory", "parent", "regions"},
     {"checks", "numerics", "target", "documents"},
     {"kernels", "resample"},
     {"pooling"},

@@ -109,7 +109,7 @@ def test_a_summary_comes_back_as_it_was(tmp_path):
 @pytest.mark.parametrize(
     ("text", "match"),
     [
-        (None, "is not readable .*No such file.*, but it must be as segcal wrote it"),
+        (None, "is not readable .*is missing.*, but it must be as segcal wrote it"),
         ("{", "is not readable"),
         ("[1]", "is not a summary of schema 1, but one is needed. Run the benchmark again"),
         ('{"schema": 2}', "is not a summary of schema 1"),

@@ -5,7 +5,6 @@ counts, what is needed, and what to do.
 """
 
 import math
-import os
 from collections.abc import Collection, Sequence
 
 import numpy as np
@@ -13,6 +12,7 @@ import torch
 from torch import Tensor
 
 from segcal.errors import InputError
+from segcal.memory import total_memory
 from segcal.types import IGNORED
 
 MAX_CLASSES = 1 << 20
@@ -246,10 +246,7 @@ def _space_repair(labels: tuple[int, ...], space: tuple[int, ...], num_classes: 
 
 def memory_limit() -> int:
     """Return the most bytes that one array, or the parameters of one calibrator, may need."""
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
-    except (AttributeError, OSError, ValueError):  # not a POSIX system
-        return 16 << 30
+    return total_memory() // 2
 
 
 def check_memory(name: object, needed: int, limit: int, repair: str) -> None:

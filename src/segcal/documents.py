@@ -2,6 +2,8 @@
 
 - Nothing is opened that is not a plain file: a named pipe would be waited for, for ever.
 - A file of text has at most 64 MB.
+- A JSON text has at most four million entries, each of which becomes an object many times its size; a TOML text has at
+  most 1 MB and 256 dots a line, since the time that a name takes grows with the square of its parts.
 - Containers are nested at most 64 deep and whole numbers have at most 64 bits. A few bytes can ask for more than a
   stack or a number can hold, and what reads them fails in ways of its own, often much later.
 - Every failure is one sentence with the name of the file.
@@ -26,6 +28,8 @@ Known = TypeVar("Known")
 MAX_BYTES = 64 << 20
 MAX_DEPTH = 64
 MAX_INTEGER = 2**63 - 1
+MAX_ENTRIES = 4_000_000
+MAX_TOML, MAX_DOTS = 1 << 20, 256
 # Valid in JSON, but not in a file (lone surrogates) or not on a terminal.
 _ESCAPED = re.compile("[\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
@@ -75,6 +79,9 @@ def parse_json(text: str | bytes) -> Any:
     >>> parse_json('{"a": [1, null]}')
     {'a': [1, None]}
     """
+    marks: tuple[Any, ...] = (",", "[", "{") if isinstance(text, str) else (b",", b"[", b"{")
+    if sum(map(text.count, marks)) > MAX_ENTRIES:
+        raise ValueError(f"more than {MAX_ENTRIES} entries")
     try:
         return _bounded(json.loads(text))
     except RecursionError:
@@ -83,6 +90,8 @@ def parse_json(text: str | bytes) -> Any:
 
 def parse_toml(text: str) -> dict[str, Any]:
     """Return the tables of a TOML text; raises ValueError, and nothing else."""
+    if len(text) > MAX_TOML or any(line.count(".") > MAX_DOTS for line in text.splitlines()):
+        raise ValueError(f"more than {MAX_TOML} characters, or {MAX_DOTS} dots in a line")
     try:
         tables: dict[str, Any] = _bounded(tomllib.loads(text))
         return tables
@@ -109,8 +118,8 @@ def write_json(path: str | os.PathLike[str], data: Any) -> Path:
 def read_struct(path: Path, kind: type[Known], repair: str) -> Known:
     """Read a JSON file of ours; `repair` says what to do where it is not as segcal wrote it."""
     try:
-        return msgspec.convert(parse_json(path.read_text("utf-8")), kind)
-    except (OSError, ValueError) as error:
+        return msgspec.convert(parse_json(read_text(path)), kind)
+    except ValueError as error:
         raise ArtifactError(f"{path} is not readable ({error}), but it must be as segcal wrote it. {repair}") from None
 
 

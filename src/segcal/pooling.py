@@ -49,7 +49,7 @@ def mean_logits(members: Iterable[Tensor]) -> Tensor:
         total = member.clone() if total is None else total.add_(member)
         count += 1
     assert total is not None
-    return total / count
+    return total.div_(count)
 
 
 def mean_probs(members: Iterable[Tensor]) -> Tensor:
@@ -154,7 +154,10 @@ class _Disagreement:
         for member in members:
             probs = canonical_logits(member, axis=0).exp_()
             entropy = _entropy(probs)
-            self._sums = (probs, entropy) if self._sums is None else (self._sums[0] + probs, self._sums[1] + entropy)
+            if self._sums is None:
+                self._sums = probs, entropy
+            else:
+                self._sums = self._sums[0].add_(probs), self._sums[1].add_(entropy)
             self._count += 1
             del probs, entropy
             yield member

@@ -24,8 +24,8 @@ All pipelines and metrics share the draws (:class:`Draws`): equal values have eq
 difference is paired. Drawing with replacement is counting: how often each group was drawn is a row of weights, and all
 replicates of a series are one product of weights and values.
 
-Numbers beyond :data:`LARGE` are kept as bytes, and made and used some rows at a time: 2,000 draws of 126,000 cases take
-252 MB instead of 2 GB. No case is drawn 256 times at once: the chance is below 1e-500.
+Numbers are made some rows at a time; beyond :data:`LARGE` / 64 they are kept as bytes and used so too: 2,000 draws of
+126,000 cases take 252 MB instead of 2 GB. No case is drawn 256 times at once: the chance is below 1e-500.
 """
 
 import math
@@ -47,10 +47,9 @@ LARGE = 1 << 25
 
 
 def draw_counts(generator: np.random.Generator, times: int, size: int) -> np.ndarray:
-    """Return ``(times, size)``: how often each case came; as float64, or as bytes where they are very many."""
-    large = times * size > LARGE
-    step = max(1, LARGE // (16 * size)) if large else max(times, 1)
-    found = np.empty((times, size), np.dtype(np.uint8 if large else float))
+    """Return ``(times, size)``: how often each case came; as float64, or as bytes beyond LARGE / 64."""
+    step = max(1, LARGE // (128 * size))  # the same draws as all at once
+    found = np.empty((times, size), np.dtype(np.uint8 if times * size > LARGE // 64 else float))
     for start in range(0, times, step):
         rows = min(step, times - start)
         drawn = generator.integers(size, size=(rows, size)) + np.arange(rows)[:, None] * size
@@ -60,7 +59,7 @@ def draw_counts(generator: np.random.Generator, times: int, size: int) -> np.nda
 
 def row_blocks(counts: np.ndarray) -> Iterator[np.ndarray]:
     """Yield rows that can be worked on at a time: all of them, unless they are very many."""
-    step = len(counts) if counts.dtype.kind == "f" else LARGE // (16 * counts.shape[1])
+    step = len(counts) if counts.dtype.kind == "f" else LARGE // (128 * counts.shape[1])
     for start in range(0, max(len(counts), 1), max(step, 1)):
         yield counts[start : start + max(step, 1)]
 

@@ -14,6 +14,7 @@ import multiprocessing
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
@@ -30,7 +31,7 @@ from segcal.benchmark.runner import JobRunner, Jobs
 from segcal.benchmark.tasks import FolderTask, OpenTask
 from segcal.cases.base import Case, CaseError
 from segcal.cases.parallel import Engine, map_cases, map_ids, process_context
-from segcal.documents import parse_json, write_json
+from segcal.documents import parse_json, read_text, write_json
 from segcal.errors import InputError, SegcalError
 from segcal.parent import follow_parent
 
@@ -150,8 +151,8 @@ def exclude_broken(
 def read_sifted(path: Path) -> dict[str, Sifted]:
     """Return what is known of each task; nothing where the record cannot be read."""
     try:
-        return convert(parse_json(path.read_text("utf-8")), dict[str, Sifted])
-    except (OSError, ValueError):
+        return convert(parse_json(read_text(path)), dict[str, Sifted])
+    except (InputError, ValueError):
         return {}
 
 
@@ -198,10 +199,15 @@ def _run(todo: Sequence[Job], protocol: Protocol, place: Path, step: Step, progr
             ready, waiting = wait(waiting, return_when=FIRST_COMPLETED)
             done += sum(future.result() for future in ready)
             progress(Step(done, total, ""))
-    except BaseException:
+    except BaseException as error:
         # Whoever interrupts does not want to wait for jobs of minutes; what they had not finished is done next time.
         for process in set(multiprocessing.active_children()) - others:
             process.terminate()
+        if isinstance(error, BrokenProcessPool):
+            raise InputError(
+                "a worker process ended while jobs were under way, but nobody asked it to. The machine may have run "
+                "out of memory: use fewer workers. The same call goes on from here."
+            ) from None
         raise
     finally:
         pool.shutdown(wait=True, cancel_futures=True)

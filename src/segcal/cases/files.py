@@ -21,6 +21,7 @@ from segcal.cases.records import input_digest
 from segcal.cases.remote import Remote
 from segcal.checks import as_tensor, check_labels, check_mask
 from segcal.errors import InputError
+from segcal.memory import Footprint
 from segcal.pooling import check_pooling, pool_members, pool_regions
 from segcal.regions import Regions
 from segcal.types import IGNORED, Kind
@@ -108,9 +109,11 @@ class FileCases(Cases):
         ignore: the label that does not count.
         has_labels: whether there are labels, in a folder of their own or with the scores.
         ignore_geometry: whether files of one case may say that they lie in different places.
+        footprint: what is done to a case, and the memory for it; a case that needs more is refused before it is read.
     """
 
     in_threads = True
+    footprint = Footprint()
 
     def __init__(
         self,
@@ -184,6 +187,8 @@ class FileCases(Cases):
         """Read one member's scores as they are stored; parts of them that are not there are no logits."""
         with naming_case(case_id):
             source = self.members[member]
+            header = source.header(case_id)
+            self.footprint.check(header.shape, header.dtype)
             lacking = source.lacking(case_id)
             if lacking and (source.values_kind or self.kind) == "logits":
                 raise InputError(

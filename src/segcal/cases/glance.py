@@ -83,12 +83,19 @@ def agreement(labels: np.ndarray, decision: np.ndarray, num_classes: int) -> Agr
     return Agreement(own.size, float((own == truth).mean()), float(shares[0] @ shares[1]))
 
 
+# Label maps that are compared at a time, so that only the result grows with their number.
+BLOCK = 256
+
+
 def pair_agreement(decisions: np.ndarray, labels: np.ndarray, num_classes: int) -> np.ndarray:
     """Return the agreement of each of n maps of winners with each of m label maps, ``(n, m)``.
 
     Both are ``(..., voxels)`` and negative where a voxel does not count. Shares of classes are those of each map by
     itself, not of the places where both count: exact where all voxels count.
     """
+    if len(labels) > BLOCK:
+        parts = (labels[start : start + BLOCK] for start in range(0, len(labels), BLOCK))
+        return np.concatenate([pair_agreement(decisions, part, num_classes) for part in parts], axis=1)
     shares = [_shares(maps, num_classes) for maps in (decisions, labels)]
     expected = shares[0] @ shares[1].T
     there = (labels >= 0).astype(np.float32)
@@ -212,7 +219,7 @@ def glance(
     on_grid, labels_on_grid = own[grid], truth[grid]
     several = len(np.unique(labels_on_grid[labels_on_grid >= 0])) > 1
     turns = turns_of(space) if counting >= FEWEST else []
-    small = np.int16 if num_classes <= np.iinfo(np.int16).max else np.int32
+    small = next(kind for kind in (np.int8, np.int16, np.int32) if num_classes <= np.iinfo(kind).max)
     kept = Thumbnail(own[coarse].reshape(-1).astype(small), truth[coarse].reshape(-1).astype(small))
     return Glance(
         id=case_id,

@@ -175,7 +175,7 @@ class Processes(Engine):
         try:
             for case_id in ids:
                 with _interrupts_waiting():  # this may start a process
-                    waiting.append((case_id, self._pool.submit(_one_packed, str(sent), case_id)))
+                    waiting.append((case_id, self._submit(str(sent), case_id)))
                 if len(waiting) > 2 * self._number:
                     done, future = waiting.popleft()
                     yield done, partial(_unpacked, future)
@@ -185,6 +185,14 @@ class Processes(Engine):
         finally:
             for _, future in waiting:
                 future.cancel()
+
+    def _submit(self, sent: str, case_id: str) -> Future[bytes]:
+        try:
+            return self._pool.submit(_one_packed, sent, case_id)
+        except BrokenProcessPool as error:  # one ended meanwhile: said when it is the turn of the case
+            broken: Future[bytes] = Future()
+            broken.set_exception(error)
+            return broken
 
 
 @contextmanager

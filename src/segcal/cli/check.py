@@ -14,6 +14,7 @@ from segcal.cli.progress import case_bar
 from segcal.cli.reading import read_options
 from segcal.cli.recorded import output_option, result_path
 from segcal.cli.wording import in_options, plural, table
+from segcal.memory import Footprint
 
 LISTED = 5
 FACTS = ("cases", "format", "kind", "pooling", "members", "num_classes", "usable")
@@ -42,6 +43,7 @@ def run(args: argparse.Namespace) -> int:
     alone = args.no_labels or len(args.paths) == 1
     folders, labels = (args.paths, None) if alone else (args.paths[:-1], args.paths[-1])
     cases = segcal.open_cases(folders, labels, strict=args.strict, **read_options(args))
+    cases.footprint = Footprint.of(args.command, args.workers)
     path = result_path(args, "check.json")
     with engine_of(args, cases) as work, case_bar("checking", len(own := work.own(cases))) as step:
         result = segcal.check(own, progress=step, workers=work.workers, strict=args.strict)

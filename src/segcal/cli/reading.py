@@ -9,6 +9,7 @@ from segcal.cases import FileCases, ReadOptions, open_cases
 from segcal.cli.parsing import at_least_one, device, numbers, regions
 from segcal.cli.wording import RENAMED, option
 from segcal.errors import InputError
+from segcal.memory import Footprint
 
 POOLING = "how several member folders are pooled; default: as the calibrator says, and for fit the better one"
 # How a text becomes what is declared.
@@ -68,4 +69,5 @@ def open_folders(
             f"{folders[0]} and {labels} have no case in common (such as {cases.ids[0]} and {spare[0]}), but files of "
             "one case must have one stem. Rename the files, or name other folders."
         )
+    cases.footprint = Footprint.of(args.command, args.workers)
     return cases

@@ -38,6 +38,8 @@ THRESHOLDS: Floats = 1 / (1 + np.exp(-np.linspace(-math.log(9999), math.log(9999
 BINS = len(THRESHOLDS) + 1
 # Confidences between which decisions are told apart by :func:`segcal.adapt`.
 CONFIDENT = (0.7, 0.95)
+# Logits of one step through a case: a dozen numbers are made of each.
+STEP_VALUES = 1 << 22
 # Cubic millimetres in a millilitre.
 ML = 1000.0
 
@@ -133,7 +135,7 @@ def sum_case(calibrator: Calibrator, case: Case, members: Iterable[Tensor] = ())
     sums.beside = classes_beside(found, classes, case.mask)
     sums.truth = None if case.labels is None else TruthSums.none(classes)
     edge = touching(found)
-    for slab in score_slabs(calibrator, case):
+    for slab in score_slabs(calibrator, case, values=STEP_VALUES):
         _add(sums, slab, case, edge)
     if case.disagreement is not None:
         kept = case.disagreement if case.mask is None else case.disagreement[case.mask]

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from segcal.cases.formats.restricted_pickle import load_plain_pickle
+from segcal.cases.formats.restricted_pickle import MAX_AXES, load_plain_pickle
 from segcal.cases.labels import Axes
 from segcal.cases.nifti_file import usable_spacing
 from segcal.documents import read_json
@@ -92,8 +92,10 @@ def read_properties(
     properties = load_properties(path)
     shape = _integers(properties.get("shape_before_cropping"))
     pairs = properties.get("bbox_used_for_cropping")
-    box = [_integers(pair) or [] for pair in pairs] if isinstance(pairs, list | tuple | np.ndarray) else []
-    if not shape or len(box) != len(shape) or not all(map(_inside, box, shape)):
+    box: list[list[int]] = []
+    if shape and isinstance(pairs, list | tuple | np.ndarray) and len(pairs) == len(shape):
+        box = [_integers(pair) or [] for pair in pairs]  # no more of them: one list may stand there many times
+    if not shape or not box or not all(map(_inside, box, shape)):
         raise InputError(f"{path} has no valid bbox_used_for_cropping and shape_before_cropping. {REPAIR}")
     spacing = usable_spacing(properties.get("spacing"), len(space))
     if spacing is not None and space[:1] == (1,) and spacing[0] >= PICTURE * max(spacing[1:], default=1.0):
@@ -173,7 +175,7 @@ def load_properties(path: Path) -> dict[str, Any]:
 
 
 def _integers(values: object) -> list[int] | None:
-    if not isinstance(values, list | tuple | np.ndarray):
+    if not isinstance(values, list | tuple | np.ndarray) or len(values) > MAX_AXES:
         return None
     return [int(value) for value in values] if all(isinstance(value, int | np.integer) for value in values) else None
 

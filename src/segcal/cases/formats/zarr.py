@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from segcal.cases.formats.base import Format, Header, Stored
+from segcal.cases.formats.zarr_chunks import check_chunk, check_number, inner_shape
 from segcal.cases.safe_io import check_used, choose_key, used_bytes
 from segcal.documents import read_json, reading
 from segcal.errors import InputError, load_extra
@@ -45,7 +46,12 @@ class Zarr(Format):
     def read(self, case_id: str) -> Stored:
         """Read the array."""
         array, axis, path = self._open(case_id)
+        metadata = read_json(path / "zarr.json")
+        shape = metadata["chunk_grid"]["configuration"]["chunk_shape"]
         with reading(path):
+            for file in _plain_files(path):
+                if file.name != "zarr.json":
+                    check_chunk(file, metadata["codecs"], shape, np.dtype(array.dtype).itemsize)
             return Stored(self.classes_first(np.asarray(array[...]), axis))
 
     def lacking(self, case_id: str) -> str:
@@ -106,6 +112,10 @@ def _check_metadata(metadata: dict[str, Any], path: Path) -> list[str]:
         if not isinstance(sizes, list) or not all(type(size) is int and size >= 0 for size in sizes):
             raise InputError(f"{path} has no valid shape and chunk shape, but both are needed. The file is damaged.")
         check_used(path, used_bytes(sizes, dtype))
+    assert shape is not None
+    assert chunk is not None
+    inside = inner_shape(metadata["codecs"])
+    check_number(path, (shape, chunk), *([] if inside is None else [(chunk, inside)]))
     names = metadata.get("dimension_names")
     return names if isinstance(names, list) else []
 
