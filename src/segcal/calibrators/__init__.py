@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from segcal.arguments import typed
 from segcal.calibrators.base import Calibrator
 from segcal.calibrators.conditional_affine import ConditionalAffine
 from segcal.calibrators.conic import Conic
@@ -77,6 +78,7 @@ INNER = "inner"
 SMALL = 64
 
 
+@typed
 def make_calibrator(name: str, num_classes: int, **options: Any) -> Calibrator:
     """Make a new calibrator, which is the identity map until it is fitted.
 

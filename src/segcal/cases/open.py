@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from segcal.arguments import check_fields, typed
 from segcal.cases.files import FileCases, ImageFolder, LabelFolder
 from segcal.cases.formats import FORMATS, Format, FormatFacts, Options
 from segcal.cases.formats.base import check_folder, find_files
@@ -84,7 +85,11 @@ class ReadOptions:
         default=None, metadata=_said("nnU-Net pkl files, where missing or damaged", metavar="FOLDER", path=True)
     )
 
+    def __post_init__(self) -> None:
+        check_fields(self)
 
+
+@typed
 def open_cases(
     predictions: str | Path | Sequence[str | Path],
     labels: str | Path | None = None,

@@ -16,6 +16,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 
+from segcal.arguments import typed
 from segcal.atomic import sweep, written
 from segcal.calibrators import make_calibrator, registry_entry
 from segcal.calibrators.base import Calibrator
@@ -36,6 +37,7 @@ LARGEST = 1e20
 MAX_HEADER = 1 << 20
 
 
+@typed
 def save(fitted: Fitted, folder: str | os.PathLike[str], overwrite: bool = False) -> Path:
     """Write a fitted calibrator to a folder; an older artefact in its place is replaced as a whole.
 
@@ -44,10 +46,6 @@ def save(fitted: Fitted, folder: str | os.PathLike[str], overwrite: bool = False
         folder: where to; must not exist, be empty, or hold an older artefact.
         overwrite: replace files of an artefact's names that are damaged or not ours as well.
     """
-    if not isinstance(fitted, Fitted):
-        raise InputError(
-            f"fitted is {type(fitted).__name__}, but the result of segcal.fit is needed. Pass that object."
-        )
     check_place(folder, overwrite)
     weights = save_tensors(
         {key: value.detach().cpu().contiguous() for key, value in fitted.calibrator.state_dict().items()}
@@ -93,6 +91,7 @@ def check_vacant(folder: str | os.PathLike[str], overwrite: bool = False) -> Non
         )
 
 
+@typed
 def load(folder: str | os.PathLike[str]) -> Fitted:
     """Read a fitted calibrator back, exactly as it was saved."""
     path = Path(folder)

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from segcal.arguments import typed
 from segcal.calibrators import make_calibrator
 from segcal.cases.base import CaseError, Cases
 from segcal.cases.parallel import Engine, Workers, kept_processes
@@ -55,6 +56,7 @@ class Choice(NamedTuple):
     decision: Decision
 
 
+@typed
 def choose(
     cases: Any,
     labels: Any = None,
@@ -65,7 +67,7 @@ def choose(
     workers: Workers = 1,
     *,
     validation: Any = None,
-    names: Sequence[str] | None = None,
+    names: str | Sequence[str] | None = None,
     failed: Callable[[CaseError], None] | None = None,
     **declared: Any,
 ) -> Fitted:
@@ -94,6 +96,8 @@ def choose(
     """
     cases, validation = take_parts(cases, labels, validation, declared)
     names = [names] if isinstance(names, str) else names
+    if names is not None and len(names) == 0:
+        raise InputError("names is empty, but at least one calibrator must compete. Leave it out for all.")
     if cases.regions is not None:
         shared = {"preserve": preserve, "config": config, "device": device, "workers": workers, "failed": failed}
         return _choose_by_region(cases, validation, competing(names, preserve), shared)

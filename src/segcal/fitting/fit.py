@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from segcal.arguments import typed
 from segcal.calibrators import make_calibrator
 from segcal.calibrators.base import Calibrator
 from segcal.cases.base import CaseError, Cases
@@ -74,6 +75,7 @@ def fit_declared(request: Request) -> Certificate:
     return (METHODS | PAPER_METHODS if as_in_paper else METHODS)[request.calibrator.fitted_by](request)
 
 
+@typed
 def fit(
     name_or_calibrator: str | Calibrator,
     cases: Any,

@@ -22,6 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from segcal.arguments import typed
 from segcal.atomic import written
 from segcal.calibrators.base import Calibrator
 from segcal.calibrators.per_region import PerRegion
@@ -57,6 +58,7 @@ class Exported:
     largest_difference: float
 
 
+@typed
 def export(
     calibrator: Calibrating,
     path: str | os.PathLike[str],

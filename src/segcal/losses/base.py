@@ -18,6 +18,7 @@ from typing import ClassVar, Literal, TypeAlias, get_args
 import torch
 from torch import Tensor, nn
 
+from segcal.arguments import typed
 from segcal.errors import InputError
 from segcal.numerics import compute_dtype
 from segcal.types import IGNORED, Labels, Logits
@@ -45,6 +46,10 @@ class Loss(nn.Module, ABC):
         self.register_buffer("class_weights", None if class_weights is None else _check_class_weights(class_weights))
         self.ignore_index = _check_ignore_index(ignore_index)
         self.reduction = check_reduction(reduction)
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls.__init__ = typed(cls.__init__)  # type: ignore[method-assign]
 
     @abstractmethod
     def compute(self, logits: Logits, labels: Labels) -> Tensor:

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from segcal.arguments import typed
 from segcal.atomic import put, temporary
 from segcal.cases.parallel import Engine, Outcome, Workers, outcomes_of
 from segcal.cases.records import Records
@@ -79,6 +80,7 @@ class Merged(Engine):
         return result
 
 
+@typed
 def merge(
     parts: Sequence[str | Path], *collections: Identified, folder: str | Path | None = None, workers: Workers = 1
 ) -> Merged:

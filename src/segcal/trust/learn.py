@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from segcal.arguments import typed
 from segcal.calibrators import make_calibrator, registry_entry
 from segcal.calibrators.base import Calibrator
 from segcal.cases import as_cases
@@ -55,6 +56,7 @@ class Summer:
         return sum_case(self._calibrator, case, self._cases.member_logits(case_id) if self._several else ())
 
 
+@typed
 def learn_trust(
     fitted: Fitted,
     cases: Any,

@@ -14,6 +14,7 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
+from segcal.arguments import typed
 from segcal.atomic import write_text
 from segcal.documents import write_json
 from segcal.names import clean, csv_cell
@@ -100,6 +101,7 @@ class Trust:
         """Return the rows, what to look at first."""
         return sorted(self.rows, key=_urgency)
 
+    @typed
     def to_csv(self, path: str | os.PathLike[str]) -> None:
         """Write the rows; what is not defined is an empty cell."""
         text = io.StringIO()
@@ -108,6 +110,7 @@ class Trust:
         writer.writerows({name: csv_cell(value) for name, value in row.items()} for row in self.rows)
         write_text(path, text.getvalue())
 
+    @typed
     def to_json(self, path: str | os.PathLike[str]) -> None:
         """Write everything; what is not defined is null."""
         write_json(path, self.to_plain())

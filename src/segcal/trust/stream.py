@@ -18,6 +18,7 @@ import msgspec
 import numpy as np
 import torch
 
+from segcal.arguments import typed
 from segcal.cases import as_cases
 from segcal.cases.base import CaseError, Cases
 from segcal.cases.parallel import Workers, map_ids
@@ -42,6 +43,7 @@ from segcal.trust.table import Floats, SumTable
 RATE, STREAM_RATE = 0.05, 0.01
 
 
+@typed
 def monitor(
     fitted: Fitted | str | os.PathLike[str],
     cases: Any,

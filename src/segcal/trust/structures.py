@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from segcal.arguments import typed
 from segcal.calibrators.per_region import PerRegion
 from segcal.cases import as_cases
 from segcal.cases.base import CaseError, Cases
@@ -33,6 +34,7 @@ PROMISES = {
 }
 
 
+@typed
 def trust(
     fitted: Fitted | str | os.PathLike[str],
     cases: Any,
