@@ -16,7 +16,7 @@ LEVELS = (
     {"names", "version"},
     {"errors"},
     {"types"},
-    {"atomic", "parent", "regions"},
+    {"atomic", "arguments", "parent", "regions"},
     {"checks", "numerics", "target", "documents", "resample"},
     {"kernels"},
     {"pooling"},

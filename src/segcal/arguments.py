@@ -130,9 +130,8 @@ def fits(value: object, need: Any) -> bool:
 
 
 def _is_number(value: Any, need: Any) -> bool:
-    if not isinstance(value, NUMBERS[need]) or (need is not bool and isinstance(value, bool)):
-        return False
-    return bool(-(2**63) <= value < 2**63)  # of NaN too
+    number = isinstance(value, NUMBERS[need]) and (need is bool or not isinstance(value, bool))
+    return number and bool(-(2**63) <= value < 2**63)  # which NaN is not
 
 
 def _is_path(value: object, inner: Any) -> bool:
@@ -167,7 +166,7 @@ def _all_fit(values: Iterable[object], inner: Any) -> bool:
 _PARTS: dict[Any, Callable[[object, Any], bool]] = {
     os.PathLike: _is_path,
     Sequence: _is_sequence,
-    list: _is_sequence,
+    list: lambda value, inner: isinstance(value, list | tuple) and _all_fit(value, inner),
     tuple: _is_sequence,
     Collection: _is_sequence,
     Iterable: _is_iterable,
@@ -182,7 +181,7 @@ def in_words(need: Any) -> str:
     """Return what an annotation asks for.
 
     >>> in_words(Sequence[str] | None), in_words(Literal["a", "b"]), in_words(str | Path)
-    ('a list of text', "'a' or 'b'", 'text or a path')
+    ('a list, each entry text,', "'a' or 'b'", 'text or a path')
     """
     origin, inner = get_origin(need), get_args(need)
     if origin in (Union, UnionType):
@@ -190,7 +189,7 @@ def in_words(need: Any) -> str:
     if origin is Literal:
         return " or ".join(map(repr, inner))
     if origin in (Sequence, list, tuple, Collection, Iterable):
-        return "a list" if inner[0] in (Any, object) else f"a list of {in_words(inner[0])}"
+        return "a list" if inner[0] in (Any, object) else f"a list, each entry {in_words(inner[0])},"
     if origin in (Mapping, dict):
         return f"a dictionary from {in_words(inner[0])} to {in_words(inner[1])}"
     if origin is Callable:

@@ -30,7 +30,7 @@ def as_cases(
     *,
     kind: str = "logits",
     pooling: str | None = None,
-    model: Any = None,
+    model: Callable[..., Any] | list[Any] | tuple[Any, ...] | None = None,
     inferer: Callable[[Tensor, Any], Tensor] | None = None,
     groups: Sequence[str] | Mapping[str, str] | None = None,
     ignore: int | None = None,
@@ -84,8 +84,8 @@ def as_cases(
     _check_source(data, model, inferer)
     _refuse({"labels": None if array else labels, **columns}, "a loader, which gives (scores, labels)")
     source = [(data, labels)] if array else data
-    several = isinstance(model, list | tuple)
-    networks = _Networks(tuple(model) if several else () if model is None else (model,), several, inferer)
+    models = tuple(model) if isinstance(model, list | tuple) else () if model is None else (model,)
+    networks = _Networks(models, isinstance(model, list | tuple), inferer)
     reader = _Reader(_kept(source) if hasattr(source, "__next__") else source, networks)
     if not reader.places:
         raise InputError("data is empty, but at least one case is needed. A generator can be read only once.")
@@ -100,8 +100,9 @@ def _check_source(data: Any, model: Any, inferer: object) -> None:
             f"data is {type(data).__name__}, but arrays, a list, a loader or cases are needed. "
             "Open folders with segcal.open_cases."
         )
-    if not (model is None or callable(model) or (isinstance(model, list | tuple) and model)):
-        raise InputError(f"model is {type(model).__name__}, but a network or a list of them is needed. Pass one.")
+    for name, given in (("data", data), ("model", model)):
+        if isinstance(given, list | tuple) and not given:
+            raise InputError(f"{name} is empty, but at least one case is needed. Check the list.")
     if model is None and inferer is not None:
         raise InputError("inferer is given without a model, but it runs one. Pass model= too, or leave it out.")
 
@@ -214,8 +215,7 @@ def _batches(source: Any) -> Iterator[_Batch]:
 def _kept(source: Iterator[Any]) -> list[_Batch]:
     """Read a generator once and keep copies of its batches: it may use the same memory again."""
     most = min(KEPT, memory_limit() // 2)
-    kept: list[_Batch] = []
-    size = 0
+    kept, size = list[_Batch](), 0
     for batch in _batches(source):
         inputs, labels = (None if one is None else one.detach().to("cpu", copy=True) for one in batch)
         assert inputs is not None
@@ -256,7 +256,7 @@ def _batched(scores: Any, labels: Any, name: str) -> tuple[Tensor, Tensor | None
     space = scores.shape[2:]
     if labels.ndim == scores.ndim and labels.shape[1:2] == (1,) and labels.shape[2:] == space:
         labels = labels[:, 0]
-    if scores.ndim and labels.shape[:1] == scores.shape[:1] and (labels.shape[1:] == space or labels.shape == scores.shape):
+    if labels.shape[:1] == scores.shape[:1] != () and (labels.shape[1:] == space or labels.shape == scores.shape):
         return scores, labels
     if labels.shape == scores.shape[1:]:
         return scores[None], labels[None]

@@ -16,7 +16,6 @@ Every name of the list is a function of plain tensors as well, and :func:`meter`
 from collections.abc import Callable
 from dataclasses import replace
 
-from segcal.arguments import typed
 from segcal.checks import check_choice
 from segcal.errors import InputError
 from segcal.metrics import flips, likelihood, readers
@@ -168,7 +167,6 @@ def find_metrics(names: tuple[str, ...]) -> dict[str, Metric]:
     return {name: METRICS[name] for name in names}
 
 
-@typed
 def meter(*names: str, kind: str = "logits", ignore: int | None = None, average: str | None = None) -> Meter:
     """Return a meter of these metrics; the options are those of :class:`Meter`."""
     if not names or not all(isinstance(name, str) for name in names):
