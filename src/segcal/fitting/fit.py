@@ -2,11 +2,11 @@
 
 import copy
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
-from segcal.arguments import typed
+from segcal.arguments import fits, in_words, shown, typed
 from segcal.calibrators import make_calibrator
 from segcal.calibrators.base import Calibrator
 from segcal.cases.base import CaseError, Cases
@@ -24,6 +24,7 @@ from segcal.fitting.progress import Progress, Report, silent
 from segcal.fitting.request import FitData, Request, check_cases, read_data, take_parts
 from segcal.fitting.selective import fit_selective
 from segcal.fitting.table_fit import fit_histogram, fit_isotonic
+from segcal.types import Preserves
 
 
 def _fit_nothing(request: Request) -> Certificate:
@@ -172,7 +173,22 @@ def _fresh(name_or_calibrator: str | Calibrator, cases: Cases) -> Calibrator:
             f"the calibrator has {name_or_calibrator.num_classes} classes, but the cases have {cases.num_classes}. "
             "Make it with the number of classes of the cases."
         )
+    _check_declared(name_or_calibrator)
     return copy.deepcopy(name_or_calibrator).requires_grad_()  # one that was fitted before has none
+
+
+def _check_declared(calibrator: Calibrator) -> None:
+    """Refuse a class of the user's own that does not say what it promises and how it is fitted."""
+    for name, need in (("translation_invariant", bool), ("preserves", Preserves), ("fitted_by", Literal[*METHODS])):
+        if not fits(found := getattr(calibrator, name, ...), need):
+            what = "not there" if found is ... else shown(found)
+            raise InputError(
+                f"{name} of {type(calibrator).__name__} is {what}, but {in_words(need)} is needed. Declare it."
+            )
+    if calibrator.fitted_by == "gradient" and type(calibrator).become_temperature is Calibrator.become_temperature:
+        raise InputError(
+            f"{type(calibrator).__name__} is fitted by gradient, but has no become_temperature to start from. Write it."
+        )
 
 
 def check_device(device: str | torch.device | None) -> torch.device:

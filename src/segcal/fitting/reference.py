@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from segcal.calibrators import registry_entry
+from segcal.calibrators import saved_entry
 from segcal.calibrators.base import Calibrator
 from segcal.errors import ArtifactError
 
@@ -97,7 +97,7 @@ def read_numbers(text: str, *shape: int) -> NDArray[np.float64]:
 
 def calibrator_digest(calibrator: Calibrator) -> str:
     """Return the digest of what a calibrator does: its kind and its parameters."""
-    digest = hashlib.sha256(repr((registry_entry(calibrator), calibrator.num_classes)).encode())
+    digest = hashlib.sha256(repr((saved_entry(calibrator), calibrator.num_classes)).encode())
     for name, value in sorted(calibrator.state_dict().items()):
         digest.update(name.encode() + value.detach().cpu().numpy().tobytes())
     return digest.hexdigest()
