@@ -48,7 +48,7 @@ WORDS: dict[Any, str] = {
     Path: "a path",
     os.PathLike: "a path",
     "Fitted": "the result of segcal.fit",
-    "FitConfig": "a FitConfig",
+    "Module": "a torch.nn.Module",
 }
 LEAVE = "Leave it out for the default."
 LONGEST = 1000  # of the arguments that a function takes without names, as many are looked at
@@ -129,9 +129,10 @@ def fits(value: object, need: Any) -> bool:
     return not checkable or isinstance(value, need)
 
 
-def _is_number(value: Any, need: Any) -> bool:
-    number = isinstance(value, NUMBERS[need]) and (need is bool or not isinstance(value, bool))
-    return number and bool(-(2**63) <= value < 2**63)  # which NaN is not
+def _is_number(value: object, need: Any) -> bool:
+    if need is bool or isinstance(value, bool) or not isinstance(value, int | float | np.number):
+        return need is bool and isinstance(value, NUMBERS[bool])
+    return isinstance(value, NUMBERS[need]) and bool(-(2**63) <= value < 2**63)  # which NaN is not
 
 
 def _is_path(value: object, inner: Any) -> bool:

@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
     options = ("output_kind", "confidence_map", "overwrite", "ignore_pooling", "device")
     given = {name: getattr(args, name) for name in options}
     given["failed"] = None if args.strict else output.failed
-    with engine_of(args, cases) as work, case_bar("calibrating", len(own := work.own(cases))) as step:
+    with engine_of(args, cases) as work, case_bar("calibrating", len(own := work.own(cases)), args.quiet) as step:
         done = segcal.apply(fitted, own, args.output, workers=work.workers, progress=step, **given)
     if work.part is not None:
         return work.finish(output)

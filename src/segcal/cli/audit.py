@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
     path, failed = result_path(args, "audit.json"), None if args.strict else output.failed
     with engine_of(args, *([] if cases is None else [cases])) as work:
         own = None if cases is None else work.own(cases)
-        with case_bar("trying", 0 if own is None else len(own)) as step:
+        with case_bar("trying", 0 if own is None else len(own), args.quiet) as step:
             result = segcal.audit(fitted.calibrator, own, work.workers, failed, step, args.device)
     if work.part is not None:
         return work.finish(output)

@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
     args.summary = args.summary or result_path(args, "summary.json", SUMMARY_SIGNATURE)
     for target, signature in zip((args.csv, args.summary, args.report), SIGNATURES, strict=True):
         check_file(target, signature, inputs, args.overwrite) if target is not None else None
-    with engine_of(args, cases) as work, case_bar("measuring", len(own := work.own(cases))) as step:
+    with engine_of(args, cases) as work, case_bar("measuring", len(own := work.own(cases)), args.quiet) as step:
         failed, metrics = None if args.strict else output.failed, args.metrics and args.metrics.split(",")
         options = {
             "metrics": metrics,

@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
     fitted = load_calibrator(args)
     cases = open_folders(args, args.paths, pooling=fitted.pooling)
     given = {name: getattr(args, name) for name in OPTIONS} | {"background": not args.all_classes}
-    with case_bar("comparing", len(cases)) as step:
+    with case_bar("comparing", len(cases), args.quiet) as step:
         failed = None if args.strict else output.failed
         found = segcal.monitor(fitted, cases, progress=step, failed=failed, **given)
     if found.unusual:

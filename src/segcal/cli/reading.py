@@ -51,8 +51,9 @@ def load_calibrator(args: argparse.Namespace) -> Fitted:
 
 
 def json_option(parser: Any) -> None:
-    """Add the option for one document."""
+    """Add the options for one document, and for silence."""
     parser.add_argument("--json", action="store_true", help="print one JSON document on stdout and nothing else there")
+    parser.add_argument("--quiet", action="store_true", help="say nothing of how far it is")
 
 
 def reading_options(parser: argparse.ArgumentParser) -> None:

@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
     with claim(args.output), engine_of(args, cases) as work:
         for name, signature in SIGNATURES.items():
             check_file(args.output / name, signature, (), args.overwrite)
-        with case_bar("judging", len(own := work.own(cases))) as step:
+        with case_bar("judging", len(own := work.own(cases)), args.quiet) as step:
             result = segcal.trust(fitted, own, progress=step, workers=work.workers, **given)
         if work.part is None:
             write_trust(result, args.output)

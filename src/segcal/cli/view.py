@@ -33,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
     output = Output(args.json)
     fitted = load_calibrator(args)
     cases = open_folders(args, args.paths, pooling=fitted.pooling)
-    with case_bar("writing", len(cases)) as step:
+    with case_bar("writing", len(cases), args.quiet) as step:
         failed = None if args.strict else output.failed
         made = segcal.view(fitted, cases, args.output, args.to, args.levels, args.series, step, failed)
     output.say(f"{plural(len(made), 'file')} written to {args.output}")

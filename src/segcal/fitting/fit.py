@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any, Literal
 
 import torch
@@ -87,6 +88,7 @@ def fit(
     validation: Any = None,
     workers: Workers = 1,
     failed: Callable[[CaseError], None] | None = None,
+    progress: Report | None = None,
     **declared: Any,
 ) -> Fitted:
     """Fit a calibrator to labelled cases.
@@ -103,6 +105,7 @@ def fit(
             pair (logits, labels), or a loader.
         workers: how many processes read cases, and, with ``voxels="all"``, go through them on every pass.
         failed: takes the error of a case that is not usable, which is then left out; without it the error is raised.
+        progress: takes short texts on how far it is; without it they are shown on a terminal.
         declared: what cannot be read from arrays and loaders, as :func:`segcal.cases.as_cases` takes it: ``kind``
             ("logits" unless told), ``model``, ``inferer``, ``pooling``, ``ignore``, ``groups``, ...
 
@@ -121,15 +124,17 @@ def fit(
 
         def fit_one(number: int, own: Cases, others: Cases | None) -> Fitted:
             inner = inner_of(name_or_calibrator, cases, number)
-            return fit(inner, own, None, config, device, validation=others, workers=workers, failed=failed)
+            return fit(
+                inner, own, None, config, device, validation=others, workers=workers, failed=failed, progress=progress
+            )
 
         return fit_by_region(cases, validation, fit_one)
     calibrator = _fresh(name_or_calibrator, cases)
     cases.require_offset(calibrator.name, calibrator.translation_invariant)
     check_device(device)
-    with Progress("fitting") as progress, kept_processes(workers) as kept:
-        data = read_data(cases, validation, config, progress, kept, failed, suspect=True, contexts=calibrator.wants)
-        return fit_to(name_or_calibrator, data, config, device, progress)
+    with Progress("fitting") if progress is None else nullcontext(progress) as report, kept_processes(workers) as kept:
+        data = read_data(cases, validation, config, report, kept, failed, suspect=True, contexts=calibrator.wants)
+        return fit_to(name_or_calibrator, data, config, device, report)
 
 
 def fit_to(
