@@ -60,7 +60,7 @@ class Suspicion:
 def warn(suspicions: Iterable[Suspicion]) -> None:
     """Say suspicions as warnings, each one sentence, at the user's line: the first that is not of this package."""
     frame, level = sys._getframe(), 1
-    while frame.f_back is not None and frame.f_globals["__name__"].split(".")[0] == "segcal":
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] == "segcal":
         frame, level = frame.f_back, level + 1
     for suspicion in suspicions:
         warnings.warn(str(suspicion), SuspicionWarning, stacklevel=level)
