@@ -9,7 +9,7 @@ from segcal.cli.wording import plural, table
 from segcal.fitting import Fitted
 
 KEPT = {"order": "keeps the order of the classes", "argmax": "keeps the mask", None: "may change the mask"}
-HEADINGS = ("calibrator", "held-out NLL", "ECE", "NLL against ts", "parameters", "")
+HEADINGS = ("calibrator", "held-out\nNLL", "ECE", "NLL against ts", "parameters", "")
 
 
 def print_fit(output: Output, fitted: Fitted, folder: Path) -> None:
