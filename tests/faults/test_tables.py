@@ -89,6 +89,6 @@ def test_a_table_with_many_columns_goes_on_below():
     ]
     table = Table("Results", "Pipeline", tuple(columns), (Group("", tuple(rows)),), notes=("A note.",))
     check_fits(table)
-    assert rendered(table, 80).count("identity(mean_probs)") == 2
+    assert rendered(table, 80).count("identity(mean_probs)") == 3
     assert rendered(table, 80).count("Results") == rendered(table, 80).count("A note.") == 1
     assert rendered(table, 400).count("identity(mean_probs)") == 1
