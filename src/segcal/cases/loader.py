@@ -30,7 +30,7 @@ def as_cases(
     *,
     kind: str = "logits",
     pooling: str | None = None,
-    model: Callable[..., Any] | list[Any] | tuple[Any, ...] | None = None,
+    model: Callable[..., Any] | list[Callable[..., Any]] | None = None,
     inferer: Callable[[Tensor, Any], Tensor] | None = None,
     groups: Sequence[str] | Mapping[str, str] | None = None,
     ignore: int | None = None,
