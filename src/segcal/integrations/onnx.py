@@ -195,8 +195,7 @@ def _judged(target: Path, inputs: tuple[str, ...], calibrator: Calibrator, expec
     else:
         other, what = found.argmax(1) != expected.argmax(1), "names another class"
         if calibrator.preserves is None:  # of classes that tie but for rounding, either may win
-            top, own = expected.amax(1), expected.gather(1, found.argmax(1)[:, None])[:, 0]
-            other &= top - own > TIE * (1 + top.abs())
+            other &= _leads(expected, found) | _leads(found, expected)
     flips = int(other.sum())
     if flips:
         raise InputError(
@@ -204,6 +203,12 @@ def _judged(target: Path, inputs: tuple[str, ...], calibrator: Calibrator, expec
             "must keep them all. Report the calibrator and the versions of torch and onnxruntime: nothing was written."
         )
     return Exported(target, inputs, expected[:, 0].numel(), flips, float((found - expected).abs().max()))
+
+
+def _leads(one: Tensor, other: Tensor) -> Tensor:
+    """Return where the winner of one stands above that of the other by more than rounding."""
+    top, rival = one.amax(1), one.gather(1, other.argmax(1)[:, None])[:, 0]
+    return top - rival > TIE * (1 + top.abs())
 
 
 def _session(path: Path) -> Any:
