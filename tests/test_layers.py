@@ -16,7 +16,7 @@ LEVELS = (
     {"names", "version"},
     {"errors"},
     {"types"},
-    {"atomic", "memory", "parent", "regions"},
+    {"atomic", "arguments", "memory", "parent", "regions"},
     {"checks", "numerics", "target", "documents"},
     {"kernels", "resample"},
     {"pooling"},

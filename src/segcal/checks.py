@@ -62,6 +62,7 @@ def check_spacing(spacing: Sequence[float] | None, axes: int) -> None:
 def as_tensor(array: object, name: str) -> Tensor:
     """Return a tensor that shares memory with a numpy array or tensor."""
     if isinstance(array, Tensor):
+        check_dense(array, name)
         return array
     try:
         values = np.asarray(array)
@@ -74,6 +75,14 @@ def as_tensor(array: object, name: str) -> Tensor:
         raise InputError(
             f"{name} is {type(array).__name__}, but a numeric array is needed. Pass a numpy array or a torch tensor."
         ) from None
+
+
+def check_dense(tensor: Tensor, name: str) -> None:
+    """Refuse a tensor that has not one value in memory for every voxel."""
+    if tensor.layout != torch.strided or tensor.is_meta or tensor.is_nested or tensor.is_quantized:
+        raise InputError(
+            f"{name} is a sparse, nested, quantised or meta tensor, but a plain one is needed. Convert it."
+        )
 
 
 def check_floating(logits: Tensor, name: str) -> None:
@@ -154,17 +163,20 @@ def check_forward(logits: Tensor, num_classes: int, finite: bool = True) -> None
     check_batch_shape(logits, num_classes)
     check_floating(logits, "logits")
     if finite and not torch.compiler.is_compiling():
+        check_dense(logits, "logits")
         check_finite(logits, "logits")
 
 
-def check_case_logits(logits: Tensor, name: str, num_classes: int | None) -> None:
-    """Check the scores ``(classes, *space)`` of one case."""
+def check_case_logits(logits: Tensor, name: str, num_classes: int | None, least: int = 2) -> None:
+    """Check the scores ``(classes, *space)`` of one case, of at least so many classes, or regions."""
     shape = tuple(logits.shape)
-    if logits.ndim < 1 or shape[0] < 2 or (num_classes is not None and shape[0] != num_classes):
+    if logits.ndim < 1 or shape[0] < least or (num_classes is not None and shape[0] != num_classes):
         needed = "(classes, *space) with at least 2 classes"
         if num_classes is not None:
             needed = f"({num_classes}, *space) like the cases before it"
         raise InputError(f"{name} has shape {shape}, but {needed} is needed. {_axis_repair(shape, num_classes)}")
+    if logits.numel() == 0:
+        raise InputError(f"{name} has shape {shape}, but at least one voxel is needed. Leave empty images out.")
     check_floating(logits, name)
     check_finite(logits, name)
 

@@ -16,10 +16,12 @@ Members are consumed one at a time: two of them are in memory at most, however m
 
 import math
 from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from segcal.arguments import typed
 from segcal.checks import as_tensor, check_choice, check_finite, check_floating
 from segcal.errors import InputError
 from segcal.numerics import canonical_logits, compute_dtype
@@ -97,7 +99,8 @@ def check_pooling(how: str, may_choose: bool = False) -> str:
     return how
 
 
-def pool(members: Iterable[Logits], how: str) -> Logits:
+@typed
+def pool(members: Iterable[Any], how: str) -> Logits:
     """Pool members ``(classes, *space)`` into one tensor of that shape.
 
     Args:

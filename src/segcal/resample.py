@@ -9,9 +9,7 @@ are, with replacement, and as many repeats. With :math:`d_g` what group g adds t
 
 .. math:: s^2 = \frac{G}{G - 1} \sum_g d_g^2 + \frac{1}{R (R - 1)} \sum_r (\bar x_r - \theta)^2 ,
 
-without the last term for one repeat,
-
-and the interval :math:`[\theta - h s, \theta - l s]` has the quantiles l and h of
+without the last term for one repeat, and the interval :math:`[\theta - h s, \theta - l s]` has the quantiles l and h of
 :math:`(\theta^* - \theta) / s^*` over replicates (the bootstrap t of Efron, 1979, which bears skewed values), or those
 of Student's t with G - 1 degrees of freedom where they lie farther out (which bears few groups and heavy tails); below
 five groups only the latter. In simulations 95 % intervals of five to thirty groups hold the mean of normal,

@@ -94,7 +94,7 @@ def test_when_no_file_can_be_read_the_first_reason_is_given(tmp_path):
     [
         ({"kind": "softmax"}, "no kind is named 'softmax'"),
         ({"pooling": "mean"}, "no pooling is named 'mean'"),
-        ({"label_axes": "yxz"}, "no label_axes is named 'yxz'. Choose one of: xyz, zyx"),
+        ({"label_axes": "yxz"}, "label_axes is 'yxz', but 'xyz' or 'zyx' is needed"),
         ({"class_names": ["a"]}, "class_names has 1 names, but the scores have 3 classes"),
         ({"groups": "x"}, "has 0 groups"),
     ],

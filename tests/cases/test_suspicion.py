@@ -29,7 +29,7 @@ def test_a_few_cases_are_named_and_the_others_counted():
 
 def test_each_is_one_warning_at_the_line_that_called():
     with pytest.warns(SuspicionWarning) as found:
-        warn([Suspicion("one."), Suspicion("two.", ("a",))], level=0)
+        warn([Suspicion("one."), Suspicion("two.", ("a",))])
     assert [str(one.message) for one in found] == ["one.", "a: two."]
     assert {one.filename for one in found} == {__file__}
 

@@ -80,9 +80,10 @@ def test_the_summary_has_the_shape_of_nnunets(folders, calibrator, run, tmp_path
 
 
 def test_a_narrow_terminal_gets_a_narrow_table(folders, calibrator, run, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "140")
     wide = run("evaluate", *folders.both, "--calibrator", calibrator).out
     assert "better/equal/worse" in wide
-    monkeypatch.setattr("segcal.cli.console.PIPE_WIDTH", 80)
+    monkeypatch.setenv("COLUMNS", "80")
     narrow = run("evaluate", *folders.both, "--calibrator", calibrator).out
     assert "better/equal/worse" not in narrow
     assert "…" not in narrow

@@ -22,7 +22,8 @@ def test_what_must_be_kept_decides_who_competes(make_folders, run, tmp_path):
     assert not {"vs", "ms"} & names["none"]
 
 
-def test_an_ensemble_without_a_declared_pooling_gets_the_better_one(folders, make_folders, run, tmp_path):
+def test_an_ensemble_without_a_declared_pooling_gets_the_better_one(folders, make_folders, run, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")
     other = make_folders(folder="second", seed=6)
     call = [folders.predictions, other.predictions, folders.labels, "--kind", "logits"]
     done = run("fit", *call, "-o", tmp_path / "cal", *SMALL)

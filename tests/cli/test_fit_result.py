@@ -29,7 +29,8 @@ def test_where_nothing_can_be_held_out_nothing_is_changed_and_that_is_said(folde
     assert type(segcal.load(tmp_path / "cal").calibrator).__name__ == "Identity"
 
 
-def test_the_comparison_of_every_region_is_printed(run, tmp_path):
+def test_the_comparison_of_every_region_is_printed(run, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")
     rng = np.random.default_rng(0)
     for folder in ("scores", "labels"):
         (tmp_path / folder).mkdir()

@@ -1,13 +1,53 @@
-"""The bar of work in steps: silent in a pipe."""
+"""How far a command is: a bar on a terminal, a line now and then in a pipe, nothing if asked for."""
 
 import io
+import re
 import sys
+import time
+
+import pytest
 
 from segcal.benchmark.run import Step
-from segcal.cli.progress import case_bar, step_bar
+from segcal.cli.progress import case_bar, fit_line, step_bar
 
 
-def test_nothing_is_shown_in_a_pipe(capsys):
+def wait_for(capsys, text):
+    """Return what stderr says once it says a text."""
+    seen = ""
+    while text not in seen:  # however slow the machine is
+        time.sleep(0.01)
+        seen += capsys.readouterr().err
+    return seen
+
+
+def test_a_pipe_is_told_now_and_then_and_at_the_end(capsys, monkeypatch):
+    monkeypatch.setattr("segcal.cli.progress.PERIOD", 0.02)
+    with case_bar("measuring", 3) as step:
+        step("a")
+        wait_for(capsys, "measuring: 1 of 3 cases, ")
+        step("b")
+        step("c")
+    assert re.fullmatch(r"(?s).*measuring: 3 of 3 cases, \d+ s\n", capsys.readouterr().err)
+    with step_bar("benchmark") as show:
+        wait_for(capsys, "benchmark, ")
+        show(Step(1, 2, "reading"))
+        wait_for(capsys, "reading: 1 of 2, ")
+    with fit_line("fitting") as report:
+        report("ts: step 3")
+        wait_for(capsys, "fitting: ts: step 3, ")
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: case_bar("a", 2, True), lambda: step_bar("a", True), lambda: fit_line("a", True)]
+)
+def test_quiet_is_quiet(make, capsys, monkeypatch):
+    monkeypatch.setattr("segcal.cli.progress.PERIOD", 0.001)
+    with make():
+        time.sleep(0.05)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_what_takes_no_time_says_nothing_in_a_pipe(capsys):
     with case_bar("working", 3) as step:
         step("a")
         step()

@@ -9,6 +9,7 @@ import torch
 import segcal
 from segcal import CALIBRATORS, make_calibrator
 from segcal.calibrators.per_region import PerRegion
+from segcal.integrations import onnx
 from segcal.regions import Regions
 from segcal.types import Context
 
@@ -70,6 +71,28 @@ def test_an_exported_graph_gives_the_same_and_keeps_what_is_promised(name, rando
 def test_other_precisions_too(name, dtype, randomise, tmp_path):
     calibrator = randomise(make_calibrator(name, CLASSES)).eval()
     held_to_its_promises(calibrator, exported(calibrator, tmp_path / "calibrator.onnx", dtype), dtype)
+
+
+@pytest.mark.parametrize("name", CALIBRATORS)
+def test_parameters_on_their_bounds_of_two_classes_in_a_volume_are_exported(name, randomise, tmp_path):
+    calibrator = randomise(make_calibrator(name, 2), seed=1, edge=True).eval()
+    assert segcal.export(calibrator, tmp_path / "calibrator.onnx", axes=3).flips == 0
+    session = onnxruntime.InferenceSession(tmp_path / "calibrator.onnx", providers=["CPUExecutionProvider"])
+    for shape in ((1, 2, 7, 6, 4), (5, 2, 4, 4, 9)):
+        logits = 4 * torch.randn(shape, generator=torch.Generator().manual_seed(0))
+        (found,) = session.run(None, {"logits": logits.numpy()})
+        expected = calibrator(logits).detach()
+        torch.testing.assert_close(torch.from_numpy(found), expected, rtol=2e-3, atol=2e-3)
+
+
+def test_a_tie_is_no_other_winner_where_none_is_promised(tmp_path):
+    expected = torch.tensor([[0.5], [0.5 - 1e-7]]).log()[None]
+    found, other = expected.flip(1), torch.tensor([[0.3], [0.7]]).log()[None]
+    free, bound = make_calibrator("ms", 2), make_calibrator("ts", 2)
+    assert onnx._judged(tmp_path, (), free, expected, found).flips == 0
+    for calibrator, wrong in ((free, other), (bound, found)):
+        with pytest.raises(segcal.InputError, match="names another class than the library at 1 of 1 voxels"):
+            onnx._judged(tmp_path, (), calibrator, expected, wrong)
 
 
 def test_what_sees_an_image_is_exported_with_it(tmp_path, randomise):

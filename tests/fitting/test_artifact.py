@@ -99,7 +99,7 @@ def test_what_is_not_a_fit_cannot_be_saved(fitted, tmp_path):
         segcal.save(fitted.calibrator, tmp_path / "calibrator")
 
 
-def test_a_class_outside_the_registry_cannot_be_saved(cases, fitted, tmp_path):
+def test_a_class_outside_the_registry_is_loaded_with_the_class(cases, fitted, tmp_path):
     class Own(Calibrator):
         translation_invariant, preserves, fitted_by = True, "order", "nothing"
 
@@ -110,9 +110,10 @@ def test_a_class_outside_the_registry_cannot_be_saved(cases, fitted, tmp_path):
             return 0
 
     own = segcal.fit(Own(3), cases)
-    with pytest.raises(segcal.InputError, match=r"the calibrator is a Own, but only calibrators of segcal.CALIBRATORS"):
-        segcal.save(own, tmp_path / "calibrator")
-    assert list(tmp_path.iterdir()) == []
+    segcal.save(own, tmp_path / "calibrator")
+    with pytest.raises(segcal.ArtifactError, match=r"Own, but what a file names is not imported. Pass the class: "):
+        segcal.load(tmp_path / "calibrator")
+    assert type(segcal.load(tmp_path / "calibrator", [Own]).calibrator) is Own
 
 
 def _edit(folder: Path, change) -> None:

@@ -40,7 +40,7 @@ def test_what_is_seldom_meant_is_said_where_it_is_asked_for(scenes):
     cases = ArrayCases([[z, z] for z in logits], labels, pooling="mean_logits")
     read_data(cases, None, FitConfig())
     with pytest.warns(SuspicionWarning) as said:
-        read_data(cases.subset("0123"), cases.subset("45"), FitConfig(), suspect=True)
+        read_data(cases.subset([*"0123"]), cases.subset([*"45"]), FitConfig(), suspect=True)
     texts = [str(one.message) for one in said]
     assert [text.split(" (")[0] for text in texts] == [
         "0, 1, 2, 3, 4 and 1 more: labels fit clearly better as numpy.flip(labels, 0)",

@@ -56,7 +56,7 @@ def test_coarse_logits_are_enlarged_first_or_refused():
 
 def test_what_cannot_be_attached_is_one_sentence():
     calibrator = segcal.make_calibrator("ts", 3)
-    with pytest.raises(InputError, match=r"model is function, but a torch.nn.Module is needed. Wrap the function"):
+    with pytest.raises(InputError, match=r"model is function, but a torch.nn.Module is needed. See help"):
         segcal.attach(lambda x: x, calibrator)
     attached = segcal.attach(Network(), calibrator)
     with pytest.raises(InputError, match="model is calibrated already, but one calibrator is enough"):

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from segcal.arguments import typed
 from segcal.calibrators.base import Calibrator
 from segcal.calibrators.conditional_affine import ConditionalAffine
 from segcal.calibrators.conic import Conic
@@ -40,6 +41,7 @@ __all__ = [
     "make_calibrator",
     "make_per_region",
     "registry_entry",
+    "saved_entry",
 ]
 
 CALIBRATORS: dict[str, Callable[..., Calibrator]] = {
@@ -78,6 +80,7 @@ INNER = "inner"
 SMALL = 64
 
 
+@typed
 def make_calibrator(name: str, num_classes: int, **options: Any) -> Calibrator:
     """Make a new calibrator, which is the identity map until it is fitted.
 
@@ -150,6 +153,22 @@ def registry_entry(calibrator: Calibrator) -> tuple[str, dict[str, Any]] | None:
     if made_by is None or type(calibrator) is not made_by:
         return None
     return calibrator.name, _changed_options(calibrator, set(fixed), made_by)
+
+
+def saved_entry(calibrator: Calibrator) -> tuple[str, dict[str, Any]]:
+    """Return the name and options under which a calibrator is saved; ``module:Class`` of a class of the user's own."""
+    kind = type(calibrator)
+    entry = registry_entry(calibrator)
+    if entry is not None:
+        return entry
+    named = [one for one in inspect.signature(kind).parameters.values() if one.kind is not one.VAR_KEYWORD]
+    lost = next((one.name for one in named if one.name not in ("num_classes", *calibrator.options)), None)
+    if lost is not None:
+        raise InputError(
+            f"{kind.__qualname__} takes {lost} and does not keep it, but a file must say how it is made again. "
+            f"Pass it on in the class: super().__init__(num_classes, {lost}={lost})."
+        )
+    return f"{kind.__module__}:{kind.__qualname__}", _changed_options(calibrator, set(), kind)
 
 
 def _make(name: str, num_classes: int, options: dict[str, Any]) -> Calibrator:

@@ -229,10 +229,17 @@ def check_context(context: Context | None) -> None:
             f"context is {type(context).__name__}, but a Context is needed. Pass an image as "
             "segcal.Context(image=image)."
         )
+    for name, value in zip(Context._fields, () if context is None else context, strict=False):
+        if value is not None and not isinstance(value, Tensor):
+            raise InputError(
+                f"{name} of the context is {type(value).__name__}, but a tensor is needed. Convert it first."
+            )
 
 
 def check_out(out: Tensor, logits: Tensor) -> None:
     """Refuse a place for the result that does not fit the logits."""
+    if not isinstance(out, Tensor):
+        raise InputError(f"out is {type(out).__name__}, but a tensor is needed. Leave it out for a new one.")
     fits = out.shape == logits.shape and out.device == logits.device and out.is_floating_point()
     if not fits or out.requires_grad or (logits.requires_grad and torch.is_grad_enabled()):
         kind = str(out.dtype).removeprefix("torch.")

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from segcal.arguments import typed
 from segcal.cases.base import Case, Cases
 from segcal.cases.kinds import check_kind, doubt_about, like_probabilities, region_logits, to_log_domain
 from segcal.cases.region_view import declare_regions
@@ -67,6 +68,7 @@ class HeldCases(Cases):
     def raw(self, case_id: str) -> Raw:
         """Return one case as it was given."""
 
+    @typed
     def read(self, case_id: str) -> Case:
         """Check and return one case."""
         raw = self.raw(case_id)
@@ -149,6 +151,7 @@ class ArrayCases(HeldCases):
     tensor([ 0,  1,  1, -1])
     """
 
+    @typed
     def __init__(
         self,
         logits: Sequence[object],

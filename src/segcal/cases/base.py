@@ -19,12 +19,12 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from segcal.arguments import typed
 from segcal.cases.split import Grouping, Split, check_nested, draw_groups, resolve_groups
 from segcal.checks import (
     MAX_CLASSES,
     as_tensor,
     check_case_logits,
-    check_finite,
     check_image,
     check_labels,
     check_spacing,
@@ -152,10 +152,7 @@ class Cases(ABC):
         case = self.read(case_id)
         with naming_case(case_id):
             logits = as_tensor(case.logits, "logits").detach()
-            if self.regions is None:
-                check_case_logits(logits, "logits", self.num_classes)
-            else:
-                check_finite(logits, "logits")
+            check_case_logits(logits, "logits", self.num_classes, least=2 if self.regions is None else 1)
             space, labels = tuple(logits.shape[1:]), case.labels
             if labels is not None:
                 labels = check_labels(as_tensor(labels, "labels"), "labels", space, self.num_labels, IGNORED)
@@ -191,6 +188,7 @@ class Cases(ABC):
         for case_id in self.ids:
             yield self.checked(case_id)
 
+    @typed
     def subset(self, ids: Iterable[str]) -> Self:
         """Return the cases with these ids, in the order of this collection."""
         wanted = set(ids)
@@ -206,6 +204,7 @@ class Cases(ABC):
         """The poolings among which a choice is free: the one that was declared, or all."""
         return POOLED if self.pooling == BEST else (self.pooling,)
 
+    @typed
     def pooled(self, how: str | None) -> Self:
         """Return the same cases with one of :attr:`poolings`."""
         if how not in self.poolings:
@@ -255,6 +254,7 @@ class Cases(ABC):
                 "Use segcal fit, evaluate, audit, report and apply for regions."
             )
 
+    @typed
     def split(self, cal: int, val: int = 0, seed: int = 0, group: Grouping | None = None) -> Split[Self]:
         """Draw calibration, validation and test cases at random.
 

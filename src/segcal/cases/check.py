@@ -14,6 +14,7 @@ from typing import Any, TypedDict, get_args
 
 import numpy as np
 
+from segcal.arguments import typed
 from segcal.cases.base import CaseError, Cases
 from segcal.cases.check_case import CaseRow, Problem, Severity, check_files, check_read
 from segcal.cases.files import FileCases
@@ -89,6 +90,7 @@ class CheckResult:
         ]
 
 
+@typed
 def check(
     cases: Any,
     labels: Any = None,

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from segcal.arguments import typed
 from segcal.cases.base import Case, Cases, naming_case
 from segcal.cases.formats import Format, Stored
 from segcal.cases.formats.base import check_folder, find_files
@@ -145,6 +146,7 @@ class FileCases(Cases):
         self._pooling_rule = check_pooling(pooling, may_choose=True)
         super().__init__(ids, num_classes, kind, stored_pooling or pooling, class_names, groups, sites)
 
+    @typed
     def read(self, case_id: str) -> Case:
         """Read, pool and check one case; a failure is a :class:`CaseError` with the file's name."""
         with naming_case(case_id):

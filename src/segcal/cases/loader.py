@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from segcal.arguments import typed
 from segcal.cases.arrays import ArrayCases, HeldCases, Raw, check_length
 from segcal.cases.base import Cases
 from segcal.cases.glance import digest_of
@@ -22,13 +23,14 @@ from segcal.errors import InputError
 KEPT = 4 << 30  # the most bytes that are kept of a generator, which can be read only once
 
 
+@typed
 def as_cases(
     data: Any,
     labels: Any = None,
     *,
     kind: str = "logits",
     pooling: str | None = None,
-    model: Any = None,
+    model: Callable[..., Any] | list[Callable[..., Any]] | None = None,
     inferer: Callable[[Tensor, Any], Tensor] | None = None,
     groups: Sequence[str] | Mapping[str, str] | None = None,
     ignore: int | None = None,
@@ -83,8 +85,8 @@ def as_cases(
     _check_source(data, model, inferer)
     _refuse({"labels": None if array else labels, **columns}, "a loader, which gives (scores, labels)")
     source = [(data, labels)] if array else data
-    several = isinstance(model, list | tuple)
-    networks = _Networks(tuple(model) if several else () if model is None else (model,), several, inferer)
+    models = tuple(model) if isinstance(model, list | tuple) else () if model is None else (model,)
+    networks = _Networks(models, isinstance(model, list | tuple), inferer)
     reader = _Reader(_kept(source) if hasattr(source, "__next__") else source, networks)
     if not reader.places:
         raise InputError("data is empty, but at least one case is needed. A generator can be read only once.")
@@ -94,13 +96,14 @@ def as_cases(
 
 
 def _check_source(data: Any, model: Any, inferer: object) -> None:
-    if isinstance(data, str | bytes | Mapping) or not (hasattr(data, "__iter__") or hasattr(data, "__getitem__")):
+    if isinstance(data, str | bytes | Mapping) or not (hasattr(data, "__iter__") or hasattr(data, "__len__")):
         raise InputError(
             f"data is {type(data).__name__}, but arrays, a list, a loader or cases are needed. "
             "Open folders with segcal.open_cases."
         )
-    if isinstance(data, list | tuple) and not data:
-        raise InputError("data is empty, but at least one case is needed. Check the list.")
+    for name, given in (("data", data), ("model", model)):
+        if isinstance(given, list | tuple) and not given:
+            raise InputError(f"{name} is empty, but at least one case is needed. Check the list.")
     if model is None and inferer is not None:
         raise InputError("inferer is given without a model, but it runs one. Pass model= too, or leave it out.")
 
@@ -201,7 +204,7 @@ def _batches(source: Any) -> Iterator[_Batch]:
     items = source if hasattr(source, "__iter__") else (source[index] for index in range(len(source)))
     for number, item in enumerate(items):
         pair = isinstance(item, list | tuple)
-        if isinstance(item, Mapping) or (pair and len(item) != 2):
+        if len(item) != 2 if pair else np.ndim(item) == 0:
             raise InputError(
                 f"batch {number} is a {type(item).__name__}, but (scores, labels) are needed. "
                 "Wrap the loader in one that gives these two."
@@ -213,8 +216,7 @@ def _batches(source: Any) -> Iterator[_Batch]:
 def _kept(source: Iterator[Any]) -> list[_Batch]:
     """Read a generator once and keep copies of its batches: it may use the same memory again."""
     most = min(KEPT, memory_limit() // 2)
-    kept: list[_Batch] = []
-    size = 0
+    kept, size = list[_Batch](), 0
     for batch in _batches(source):
         inputs, labels = (None if one is None else one.detach().to("cpu", copy=True) for one in batch)
         assert inputs is not None
@@ -255,7 +257,7 @@ def _batched(scores: Any, labels: Any, name: str) -> tuple[Tensor, Tensor | None
     space = scores.shape[2:]
     if labels.ndim == scores.ndim and labels.shape[1:2] == (1,) and labels.shape[2:] == space:
         labels = labels[:, 0]
-    if labels.shape[:1] == scores.shape[:1] and (labels.shape[1:] == space or labels.shape == scores.shape):
+    if labels.shape[:1] == scores.shape[:1] != () and (labels.shape[1:] == space or labels.shape == scores.shape):
         return scores, labels
     if labels.shape == scores.shape[1:]:
         return scores[None], labels[None]
@@ -273,9 +275,8 @@ def _with_space(scores: Tensor, labels: Tensor | None) -> tuple[Tensor, Tensor |
 
 def _is_pair(item: Any) -> bool:
     """Whether an item of a list is ``(scores, labels)``: two arrays, of which the second holds whole numbers."""
-    if not isinstance(item, list | tuple) or len(item) != 2 or not hasattr(item[1], "dtype"):
-        return False
-    return not as_tensor(item[1], "labels").is_floating_point()
+    pair = isinstance(item, list | tuple) and len(item) == 2 and hasattr(item[1], "dtype")
+    return pair and not as_tensor(item[1], "labels").is_floating_point()
 
 
 def _cases_of(data: Sequence[Any], labels: Any) -> Sequence[Any]:

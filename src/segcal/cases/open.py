@@ -8,8 +8,9 @@ import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from segcal.arguments import check_fields, typed
 from segcal.cases.files import FileCases, ImageFolder, LabelFolder
 from segcal.cases.formats import FORMATS, Format, FormatFacts, Options
 from segcal.cases.formats.base import check_folder, find_files
@@ -57,7 +58,7 @@ class ReadOptions:
     label_key: str | None = field(
         default=None, metadata=_said("array in npz label files that hold several", metavar="NAME")
     )
-    label_axes: Axes | None = field(
+    label_axes: Literal["xyz", "zyx"] | None = field(
         default=None,
         metadata=_said("axes of the scores, where they are arrays and labels are NIfTI", choices=LABEL_AXES),
     )
@@ -90,7 +91,11 @@ class ReadOptions:
         default=None, metadata=_said("take files whose headers place them apart: only where headers are wrong", bool)
     )
 
+    def __post_init__(self) -> None:
+        check_fields(self)
 
+
+@typed
 def open_cases(
     predictions: str | Path | Sequence[str | Path],
     labels: str | Path | None = None,
@@ -121,9 +126,7 @@ def open_cases(
     members = [open_format(folder, chosen.format, replace(own, remote=remote)) for folder, remote in folders]
     facts = [member.facts() for member in members]
     _check_pooling(chosen.pooling, members)
-    if chosen.label_axes not in (None, *LABEL_AXES):
-        raise InputError(f"no label_axes is named {chosen.label_axes!r}. Choose one of: {', '.join(LABEL_AXES)}.")
-    axes = chosen.label_axes or facts[0].label_axes
+    axes: Axes | None = chosen.label_axes or facts[0].label_axes
     label_folder = None
     if labels is not None:
         place, remote = here(labels)

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from segcal.arguments import typed
 from segcal.atomic import naming, temporary, write_text
 from segcal.cases.base import Case, CaseError, Cases
 from segcal.cases.formats.store import DATASET, StoreFacts, is_stored_case, read_dataset, save_case, write_dataset
@@ -88,6 +89,7 @@ class Converted(NamedTuple):
     stale: list[str]
 
 
+@typed
 def convert(
     cases: Cases,
     folder: str | Path,

@@ -22,6 +22,7 @@ Where labels could be turned, shifted, paired otherwise or renumbered, the expla
 alone: mirrored labels may also resemble those of another case.
 """
 
+import sys
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -63,10 +64,13 @@ class Suspicion:
         return f"{listed(self.ids)}: {self.text}" if self.ids else self.text
 
 
-def warn(suspicions: Iterable[Suspicion], level: int = 1) -> None:
-    """Say suspicions as warnings, each one sentence; `level` functions lie between this one and the user's line."""
+def warn(suspicions: Iterable[Suspicion]) -> None:
+    """Say suspicions as warnings, each one sentence, at the user's line: the first that is not of this package."""
+    frame, level = sys._getframe(), 1
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] == "segcal":
+        frame, level = frame.f_back, level + 1
     for suspicion in suspicions:
-        warnings.warn(str(suspicion), SuspicionWarning, stacklevel=level + 2)
+        warnings.warn(str(suspicion), SuspicionWarning, stacklevel=level)
 
 
 def listed(names: Sequence[str]) -> str:

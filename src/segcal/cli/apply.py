@@ -8,7 +8,7 @@ import segcal
 from segcal.cli.console import Output
 from segcal.cli.engine import engine_of
 from segcal.cli.progress import case_bar
-from segcal.cli.reading import open_folders
+from segcal.cli.reading import load_calibrator, open_folders
 from segcal.cli.wording import plural
 
 ABOUT = {
@@ -35,12 +35,12 @@ def declare(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Calibrate case by case."""
     output = Output(args.json)
-    fitted = segcal.load(args.calibrator)
+    fitted = load_calibrator(args)
     cases = open_folders(args, args.paths, pooling=fitted.pooling)
     options = ("output_kind", "confidence_map", "overwrite", "ignore_pooling", "device")
     given = {name: getattr(args, name) for name in options}
     given["failed"] = None if args.strict else output.failed
-    with engine_of(args, cases) as work, case_bar("calibrating", len(own := work.own(cases))) as step:
+    with engine_of(args, cases) as work, case_bar("calibrating", len(own := work.own(cases)), args.quiet) as step:
         done = segcal.apply(fitted, own, args.output, workers=work.workers, progress=step, **given)
     if work.part is not None:
         return work.finish(output)

@@ -8,7 +8,7 @@ from segcal.cli.codes import ALARM
 from segcal.cli.console import Output
 from segcal.cli.engine import engine_of
 from segcal.cli.progress import case_bar
-from segcal.cli.reading import open_folders
+from segcal.cli.reading import load_calibrator, open_folders
 from segcal.cli.recorded import output_option, result_path
 from segcal.cli.wording import plural
 
@@ -30,12 +30,12 @@ def declare(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Examine the calibrator and print the findings."""
     output = Output(args.json)
-    fitted = segcal.load(args.calibrator)
+    fitted = load_calibrator(args)
     cases = open_folders(args, args.paths, pooling=fitted.pooling) if args.paths else None
     path, failed = result_path(args, "audit.json"), None if args.strict else output.failed
     with engine_of(args, *([] if cases is None else [cases])) as work:
         own = None if cases is None else work.own(cases)
-        with case_bar("trying", 0 if own is None else len(own)) as step:
+        with case_bar("trying", 0 if own is None else len(own), args.quiet) as step:
             result = segcal.audit(fitted.calibrator, own, work.workers, failed, step, args.device)
     if work.part is not None:
         return work.finish(output)

@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
     read = [protocol.root / name for task in tasks for name in (*task.members, task.labels)]
     check_output(args.output, True, read, read)
     # Predictions of embedded tasks are kept while it runs.
-    with claim(args.output), step_bar("benchmark") as show, temporary(args.output) as cache:
+    with claim(args.output), step_bar("benchmark", args.quiet) as show, temporary(args.output) as cache:
         embedded, workers = partial(open_embedded, cache=cache), args.workers or protocol.workers
         protocol, args.workers = replace(protocol, device=args.device, workers=workers, embedded=embedded), workers
         given = (protocol, args.output, show, output.failed, args.overwrite, job_engine(args))

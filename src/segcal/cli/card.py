@@ -8,7 +8,7 @@ from pathlib import Path
 import segcal
 from segcal.cli.codes import DONE
 from segcal.cli.console import Output
-from segcal.cli.reading import json_option
+from segcal.cli.reading import json_option, load_calibrator
 from segcal.cli.wording import plural
 from segcal.documents import read_text, reading
 from segcal.errors import InputError
@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
     """Write the card and say where it is."""
     output = Output(args.json)
     made = segcal.card(
-        args.calibrator,
+        load_calibrator(args),
         args.results,
         args.output,
         dataset=args.dataset,

@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
     cases = segcal.open_cases(folders, labels, strict=args.strict, **read_options(args))
     cases.footprint = Footprint.of(args.command, args.workers)
     path = result_path(args, "check.json")
-    with engine_of(args, cases) as work, case_bar("checking", len(own := work.own(cases))) as step:
+    with engine_of(args, cases) as work, case_bar("checking", len(own := work.own(cases)), args.quiet) as step:
         result = segcal.check(own, progress=step, workers=work.workers, strict=args.strict)
     if work.part is not None:
         return work.finish(output)

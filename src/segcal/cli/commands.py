@@ -28,6 +28,7 @@ COMMANDS = {
     "merge": "put the parts of a command together",
 }
 ALONE = ("demo", "benchmark", "export", "nnunet", "card", "merge")  # read no predictions of their own
+CALIBRATED = ("apply", "evaluate", "audit", "trust", "monitor", "export", "view", "report", "card")  # read a calibrator
 # Commands over cases, which may be done in parts or elsewhere; as may the jobs of a benchmark.
 DIVIDED = ("check", "fit", "apply", "evaluate", "audit", "trust")
 
@@ -55,6 +56,8 @@ class _Command(Parser):
             reading.reading_options(self)
             reading.common_options(self)
         module.declare(self)
+        if name in CALIBRATED:
+            import_module("segcal.cli.reading").class_option(self)
         if name in DIVIDED:
             import_module("segcal.cli.engine").engine_options(self)
         self.set_defaults(run=module.run)

@@ -13,9 +13,6 @@ from segcal.cli.wording import in_options, plural
 from segcal.documents import json_text, write_json
 from segcal.names import clean, clean_lines
 
-# A table in a pipe is not squeezed into 80 columns.
-PIPE_WIDTH = 140
-
 
 class _Console(Console):
     def on_broken_pipe(self) -> None:
@@ -27,7 +24,7 @@ class Output:
 
     def __init__(self, as_json: bool) -> None:
         self._json = as_json
-        self._out = _Console(width=None if sys.stdout.isatty() else PIPE_WIDTH, highlight=False)
+        self._out = _Console(highlight=False)  # in a pipe 80 columns, or what COLUMNS says
         self.width = self._out.width
         self.failures: list[CaseError] = []
 

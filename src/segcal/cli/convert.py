@@ -29,7 +29,7 @@ def run(args: argparse.Namespace) -> int:
     output = Output(args.json)
     cases = open_folders(args, args.paths, args.labels)
     failed = None if args.strict else output.failed
-    with case_bar("converting", len(cases)) as step:
+    with case_bar("converting", len(cases), args.quiet) as step:
         done = segcal.convert(cases, args.output, args.overwrite, args.workers, lambda case_id: step(), failed)
     output.written(len(done.written), args.output, done.already, done.stale)
     output.document({"written": done.written, "already_there": done.already, "stale": done.stale})

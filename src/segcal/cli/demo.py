@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
     if not was_compiled(count_block):
         output.say("The first run on a machine compiles what it counts with and keeps it: about a minute more, once.")
     plan = full_plan(workers) if args.full else quick_plan(workers)
-    with claim(args.out), step_bar("demo") as show:
+    with claim(args.out), step_bar("demo", args.quiet) as show:
         story = tell_story(plan, args.out, show)
     output.say(story.table, "What was found:", *(f"- {sentence}" for sentence in story.verdict))
     if story.reduced:

@@ -52,7 +52,7 @@ def _on_slurm(args: argparse.Namespace) -> int:
     options = dict(text.split("=", 1) for text in args.slurm)
     from segcal.benchmark.run import Step
 
-    with step_bar("parts") as show:
+    with step_bar("parts", args.quiet) as show:
         codes = run_array(_run, parts, place / LOGS, options, lambda done, of: show(Step(done, of, "parts")))
     assert {*codes} <= {DONE, SOME_FAILED}
     args.merged, args.num_parts = folders, None

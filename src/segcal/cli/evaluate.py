@@ -9,7 +9,7 @@ from segcal.cases import split_folders
 from segcal.cli.console import Output
 from segcal.cli.engine import engine_of
 from segcal.cli.progress import case_bar
-from segcal.cli.reading import open_folders
+from segcal.cli.reading import load_calibrator, open_folders
 from segcal.cli.recorded import output_option, result_path
 from segcal.evaluation.evaluate import TITLES, check_match, evaluate_by_part
 from segcal.evaluation.result import CSV_SIGNATURE, SUMMARY_SIGNATURE, labelled_rows, plain_by_part
@@ -52,7 +52,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Measure, print, write."""
     output = Output(args.json)
-    fitted = None if args.calibrator is None else segcal.load(args.calibrator)
+    fitted = None if args.calibrator is None else load_calibrator(args)
     cases = open_folders(args, *split_folders(args.paths), pooling=None if fitted is None else fitted.pooling)
     if fitted is not None:
         check_match(fitted, cases, args.ignore_pooling)
@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
     args.summary = args.summary or result_path(args, "summary.json", SUMMARY_SIGNATURE)
     for target, signature in zip((args.csv, args.summary, args.report), SIGNATURES, strict=True):
         check_file(target, signature, (), args.overwrite) if target is not None else None
-    with engine_of(args, cases) as work, case_bar("measuring", len(own := work.own(cases))) as step:
+    with engine_of(args, cases) as work, case_bar("measuring", len(own := work.own(cases)), args.quiet) as step:
         failed, metrics = None if args.strict else output.failed, args.metrics and args.metrics.split(",")
         options = {
             "metrics": metrics,

@@ -7,7 +7,7 @@ from pathlib import Path
 import segcal
 from segcal.cli.codes import DONE
 from segcal.cli.console import Output
-from segcal.cli.reading import json_option
+from segcal.cli.reading import json_option, load_calibrator
 from segcal.cli.wording import plural
 
 ABOUT = {
@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
     """Write, compare and print."""
     output = Output(args.json)
     done = segcal.export(
-        args.calibrator, args.output, args.model, output=args.logits, axes=args.axes, overwrite=args.overwrite
+        load_calibrator(args), args.output, args.model, output=args.logits, axes=args.axes, overwrite=args.overwrite
     )
     output.say(
         f"{args.output} written: {done.flips:,} of {plural(done.voxels, 'voxel')} have another winner than in the "

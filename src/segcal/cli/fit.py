@@ -9,6 +9,7 @@ from segcal.cli.engine import engine_of
 from segcal.cli.fit_options import ABOUT, declare
 from segcal.cli.fit_result import print_fit
 from segcal.cli.fit_trust import remember
+from segcal.cli.progress import fit_line
 from segcal.cli.reading import open_folders
 from segcal.errors import InputError
 from segcal.fitting.artifact import check_vacant
@@ -30,10 +31,10 @@ def run(args: argparse.Namespace) -> int:
     cases = open_folders(args, *split_folders(args.paths), pooling=BEST)
     calibration, validation = _divide(args, cases)
     used = [calibration] if validation is None else [calibration, validation]
-    with claim_beside(args.output), engine_of(args, *used) as work:
+    with claim_beside(args.output), engine_of(args, *used) as work, fit_line("fitting", args.quiet) as line:
         config = segcal.FitConfig(**{name: getattr(args, name) for name in FIT_OPTIONS})
         how = {"validation": validation, "config": config, "device": args.device, "workers": work.workers}
-        how["failed"] = None if args.strict else output.failed
+        how |= {"failed": None if args.strict else output.failed, "progress": line}
         kept = {"preserve": args.preserve, "allow_offset_dependent": args.allow_offset_dependent}
         names = None if args.calibrator is None else [args.calibrator]
         if work.part is not None:

@@ -10,7 +10,7 @@ import segcal
 from segcal.cli.codes import ALARM
 from segcal.cli.console import Output
 from segcal.cli.progress import case_bar
-from segcal.cli.reading import open_folders
+from segcal.cli.reading import load_calibrator, open_folders
 from segcal.cli.wording import plural, table
 
 ABOUT = {
@@ -39,10 +39,10 @@ def declare(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Compare and print."""
     output = Output(args.json)
-    fitted = segcal.load(args.calibrator)
+    fitted = load_calibrator(args)
     cases = open_folders(args, args.paths, pooling=fitted.pooling)
     given = {name: getattr(args, name) for name in OPTIONS} | {"background": not args.all_classes}
-    with case_bar("comparing", len(cases)) as step:
+    with case_bar("comparing", len(cases), args.quiet) as step:
         failed = None if args.strict else output.failed
         found = segcal.monitor(fitted, cases, progress=step, failed=failed, **given)
     if found.unusual:

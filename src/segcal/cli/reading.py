@@ -1,6 +1,8 @@
 """The options by which every command reads predictions and labels."""
 
 import argparse
+import importlib
+import sys
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -9,6 +11,8 @@ from segcal.cases import FileCases, ReadOptions, open_cases
 from segcal.cli.parsing import at_least_one, device, numbers, regions
 from segcal.cli.wording import RENAMED, option
 from segcal.errors import InputError
+from segcal.fitting.artifact import load
+from segcal.fitting.certificate import Fitted
 from segcal.memory import Footprint
 
 POOLING = "how several member folders are pooled; default: as the calibrator says, and for fit the better one"
@@ -25,9 +29,32 @@ def common_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--strict", action="store_true", help="stop at the first case that fails, with exit code 2")
 
 
+def class_option(parser: argparse.ArgumentParser) -> None:
+    """Add the option for a calibrator of a class of the user's own."""
+    about = "class of a calibrator of your own; imported from here or from what is installed"
+    parser.add_argument("--calibrator-class", metavar="MODULE:CLASS", help=about)
+
+
+def load_calibrator(args: argparse.Namespace) -> Fitted:
+    """Read the calibrator; a class is imported if the command line names it, never because a file does."""
+    if args.calibrator_class is None:
+        return load(args.calibrator)
+    module, _, name = args.calibrator_class.partition(":")
+    sys.path[:0] = [str(Path.cwd())] if str(Path.cwd()) not in sys.path else []
+    try:
+        kind = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise InputError(
+            f"--calibrator-class is {args.calibrator_class}, but it cannot be imported ({error}). Name it as "
+            "MODULE:CLASS, and run the command where the module is."
+        ) from None
+    return load(args.calibrator, [kind])
+
+
 def json_option(parser: Any) -> None:
-    """Add the option for one document."""
+    """Add the options for one document, and for silence."""
     parser.add_argument("--json", action="store_true", help="print one JSON document on stdout and nothing else there")
+    parser.add_argument("--quiet", action="store_true", help="say nothing of how far it is")
 
 
 def reading_options(parser: argparse.ArgumentParser) -> None:

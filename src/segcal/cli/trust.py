@@ -9,7 +9,7 @@ from segcal.cli.console import Output
 from segcal.cli.engine import engine_of
 from segcal.cli.parsing import named
 from segcal.cli.progress import case_bar
-from segcal.cli.reading import open_folders
+from segcal.cli.reading import load_calibrator, open_folders
 from segcal.cli.wording import plural
 from segcal.report.page import PAGE_SIGNATURE
 from segcal.report.trusted import write_trust_page
@@ -50,7 +50,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Judge, print, write."""
     output = Output(args.json)
-    fitted = segcal.load(args.calibrator)
+    fitted = load_calibrator(args)
     cases = open_folders(args, args.paths, pooling=fitted.pooling)
     given = {name: getattr(args, name) for name in OPTIONS} | {"background": not args.all_classes}
     # A part has not all cases of a subject.
@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
     with claim(args.output), engine_of(args, cases) as work:
         for name, signature in SIGNATURES.items():
             check_file(args.output / name, signature, (), args.overwrite)
-        with case_bar("judging", len(own := work.own(cases))) as step:
+        with case_bar("judging", len(own := work.own(cases)), args.quiet) as step:
             result = segcal.trust(fitted, own, progress=step, workers=work.workers, **given)
         if work.part is None:
             write_trust(result, args.output)

@@ -6,7 +6,7 @@ from pathlib import Path
 import segcal
 from segcal.cli.console import Output
 from segcal.cli.progress import case_bar
-from segcal.cli.reading import open_folders
+from segcal.cli.reading import load_calibrator, open_folders
 from segcal.cli.wording import plural
 from segcal.integrations.viewers import FORMS, LEVELS
 
@@ -31,9 +31,9 @@ def declare(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Write case by case."""
     output = Output(args.json)
-    fitted = segcal.load(args.calibrator)
+    fitted = load_calibrator(args)
     cases = open_folders(args, args.paths, pooling=fitted.pooling)
-    with case_bar("writing", len(cases)) as step:
+    with case_bar("writing", len(cases), args.quiet) as step:
         failed = None if args.strict else output.failed
         made = segcal.view(fitted, cases, args.output, args.to, args.levels, args.series, step, failed)
     output.say(f"{plural(len(made), 'file')} written to {args.output}")

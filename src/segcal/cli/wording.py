@@ -59,10 +59,14 @@ def warnings_in_one_line() -> Iterator[None]:
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]], text: bool = False) -> Table:
-    """Return a plain table; the first column is text, the others are numbers unless `text` says otherwise."""
+    """Return a plain table; the first column is text, the others are numbers unless `text` says otherwise.
+
+    Where there is no room, texts go on in the next line, and numbers stay whole.
+    """
     made = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for number, heading in enumerate(headings):
-        made.add_column(heading, justify="right" if number and not text else "left")
+        plain = text or not number or not heading
+        made.add_column(heading, justify="left" if plain else "right", overflow="fold", no_wrap=not plain)
     for row in rows:
         made.add_row(*(Text(clean_lines(cell)) for cell in row))  # a name in brackets is no markup
     return made

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from segcal.arguments import typed
 from segcal.atomic import write_text
 from segcal.calibrators.base import Calibrator
 from segcal.calibrators.per_region import PerRegion
@@ -74,6 +75,7 @@ class Applied:
         return sum(one.flips for one in self.written.values())
 
 
+@typed
 def apply(
     fitted: Fitted,
     cases: Cases,

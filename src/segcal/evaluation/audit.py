@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from segcal.arguments import typed
 from segcal.calibrators.base import Calibrator
 from segcal.calibrators.per_region import PerRegion
 from segcal.cases import as_cases
@@ -92,6 +93,7 @@ class Audit:
         return "\n".join(lines)
 
 
+@typed
 def audit(
     calibrator: Calibrator | Fitted,
     cases: Any = None,
@@ -119,11 +121,6 @@ def audit(
       [ok  ] keeps the order of the classes, because the inverse temperature is positive; largest rise found: 0
     """
     calibrator = calibrator.calibrator if isinstance(calibrator, Fitted) else calibrator
-    if not isinstance(calibrator, Calibrator):
-        raise InputError(
-            f"calibrator is {type(calibrator).__name__}, but a calibrator, or what fit or load returned, is needed. "
-            "Pass one of these."
-        )
     calibrator = calibrator if device is None else calibrator.to(check_device(device))
     cases = None if cases is None else as_seen(as_cases(cases, **declared), calibrator)
     if cases is not None:

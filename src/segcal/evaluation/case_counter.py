@@ -63,7 +63,14 @@ def _scores(calibrator: Map, case: Case) -> Tensor:
     if isinstance(calibrator, Calibrator):
         return calibrated_scores(calibrator, case, case.logits.device)  # a case need not fit where one slab does
     with torch.no_grad():
-        return calibrator(case.logits[None], case.context)[0]
+        found = calibrator(case.logits[None], case.context)
+    if not isinstance(found, Tensor) or found.shape != (1, *case.logits.shape) or not found.is_floating_point():
+        what = f"shape {tuple(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
+        raise InputError(
+            f"calibrator returned {what}, but log-probabilities of the shape {(1, *case.logits.shape)} of the logits "
+            "are needed. Correct the function."
+        )
+    return found[0]
 
 
 class Stage:

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from segcal.arguments import typed
 from segcal.calibrators.base import Calibrator
 from segcal.calibrators.per_region import PerRegion
 from segcal.cases import as_cases
@@ -53,6 +54,7 @@ TITLES = {
 }
 
 
+@typed
 def evaluate(
     cases: Any,
     calibrator: Map | Fitted | None = None,
@@ -162,11 +164,6 @@ def _choose(
 def _as_map(calibrator: Map | Fitted | None, device: str | torch.device | None) -> Map | None:
     """Return what maps logits, on its device."""
     calibrator = calibrator.calibrator if isinstance(calibrator, Fitted) else calibrator
-    if calibrator is not None and not callable(calibrator):
-        raise InputError(
-            f"calibrator is {type(calibrator).__name__}, but a calibrator, what fit or load returned, or a function is "
-            "needed. Pass one of these."
-        )
     if device is not None and isinstance(calibrator, Calibrator):
         calibrator.to(check_device(device))
     return calibrator

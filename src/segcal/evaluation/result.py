@@ -15,6 +15,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from segcal.arguments import typed
 from segcal.atomic import write_text
 from segcal.metrics import Metric
 from segcal.names import csv_cell
@@ -57,6 +58,7 @@ class Evaluation:
     calibrator: str | None = None
     fitted_on: int = 0
 
+    @typed
     def to_csv(self, path: str | os.PathLike[str]) -> None:
         """Write the rows, and the digest of the calibrator in each after it; an undefined value is an empty cell."""
         text = io.StringIO()
@@ -68,10 +70,12 @@ class Evaluation:
             writer.writerow({name: csv_cell(value) for name, value in {**row, **made}.items()})
         write_text(path, text.getvalue())
 
+    @typed
     def to_json(self, path: str | os.PathLike[str]) -> None:
         """Write everything; an undefined value is null."""
         write_text(path, json.dumps(self.to_plain(), indent=1))
 
+    @typed
     def to_summary(self, path: str | os.PathLike[str]) -> None:
         """Write JSON shaped like nnU-Net's ``summary.json``: a mean, and the metrics of each case.
 
@@ -120,6 +124,7 @@ class Evaluation:
         """Return the table that is printed."""
         return self.table()
 
+    @typed
     def table(self, width: int = WIDTH) -> Table:
         """Return the table that is printed on so many columns."""
         groups = {row["case"]: row["group"] or (row["case"],) for row in self.rows}

@@ -8,6 +8,7 @@ answering wrongly; and by its digest an artefact of ours is known from a file of
 import hashlib
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,8 +17,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 
+from segcal.arguments import typed
 from segcal.atomic import sweep, written
-from segcal.calibrators import make_calibrator, registry_entry
+from segcal.calibrators import make_calibrator, saved_entry
 from segcal.calibrators.base import Calibrator
 from segcal.documents import parse_json, read_text
 from segcal.errors import ArtifactError, InputError
@@ -36,6 +38,7 @@ LARGEST = 1e20
 MAX_HEADER = 1 << 20
 
 
+@typed
 def save(fitted: Fitted, folder: str | os.PathLike[str], overwrite: bool = False) -> Path:
     """Write a fitted calibrator to a folder; an older artefact in its place is replaced as a whole.
 
@@ -44,10 +47,6 @@ def save(fitted: Fitted, folder: str | os.PathLike[str], overwrite: bool = False
         folder: where to; must not exist, be empty, or hold an older artefact.
         overwrite: replace files of an artefact's names that are damaged or not ours as well.
     """
-    if not isinstance(fitted, Fitted):
-        raise InputError(
-            f"fitted is {type(fitted).__name__}, but the result of segcal.fit is needed. Pass that object."
-        )
     check_place(folder, overwrite)
     weights = save_tensors(
         {key: value.detach().cpu().contiguous() for key, value in fitted.calibrator.state_dict().items()}
@@ -94,14 +93,20 @@ def check_vacant(folder: str | os.PathLike[str], overwrite: bool = False) -> Non
         )
 
 
-def load(folder: str | os.PathLike[str]) -> Fitted:
-    """Read a fitted calibrator back, exactly as it was saved."""
+@typed
+def load(folder: str | os.PathLike[str], calibrators: Sequence[type[Calibrator]] = ()) -> Fitted:
+    """Read a fitted calibrator back, exactly as it was saved.
+
+    Args:
+        folder: where :func:`save` wrote it.
+        calibrators: classes of your own, one of which it may be. What a file names is never imported.
+    """
     path = Path(folder)
     if not path.exists():
         sweep(path.parent)  # a writer that died may have had it aside
     plain = _read_plain(path)
     record = _revive(path, plain)
-    calibrator = _empty_calibrator(path, record)
+    calibrator = _empty_calibrator(path, record, calibrators)
     _load_weights(path, record, calibrator)
     try:
         config = FitConfig(**record.config)
@@ -146,12 +151,7 @@ PROVENANCE = (
 
 
 def _describe(fitted: Fitted, weights_digest: str) -> dict[str, Any]:
-    calibrator, entry = fitted.calibrator, registry_entry(fitted.calibrator)
-    if entry is None:
-        raise InputError(
-            f"the calibrator is a {calibrator.name}, but only calibrators of segcal.CALIBRATORS "
-            "can be saved. Save its state_dict yourself."
-        )
+    calibrator, entry = fitted.calibrator, saved_entry(fitted.calibrator)
     record = Description(
         schema=SCHEMA,
         segcal=__version__,
@@ -165,7 +165,13 @@ def _describe(fitted: Fitted, weights_digest: str) -> dict[str, Any]:
         weights_sha256=weights_digest,
         **{name: getattr(fitted, name) for name in PROVENANCE},
     )
-    plain: dict[str, Any] = msgspec.to_builtins(record, enc_hook=float)  # numpy has floats of its own
+    try:
+        plain: dict[str, Any] = msgspec.to_builtins(record, enc_hook=float)  # numpy has floats of its own
+    except (TypeError, ValueError):
+        raise InputError(
+            f"options of {entry[0]} are {entry[1]}, but numbers, text, lists and dictionaries can be saved. Keep "
+            "others as parameters or buffers."
+        ) from None
     return {**plain, "digest": _digest(plain)}
 
 
@@ -212,8 +218,17 @@ def _read_plain(path: Path) -> dict[str, Any]:
     return description
 
 
-def _empty_calibrator(path: Path, record: Description) -> Calibrator:
+def _empty_calibrator(path: Path, record: Description, calibrators: Sequence[type[Calibrator]]) -> Calibrator:
+    _, own, name = record.name.rpartition(":")  # of a script run alone the module is another one when it is imported
+    kind = next((one for one in calibrators if own and one.__qualname__ == name), None)
+    if own and kind is None:
+        raise ArtifactError(
+            f"{path} holds a calibrator of the class {record.name}, but what a file names is not imported. "
+            f"Pass the class: calibrators=[{name}], or --calibrator-class {record.name} on the command line."
+        )
     try:
+        if kind is not None:
+            return kind(record.num_classes, **record.options)
         return make_calibrator(record.name, record.num_classes, **record.options)
     except InputError as error:
         raise ArtifactError(

@@ -31,7 +31,7 @@ def fit_by_region(
     """
     assert cases.regions is not None
     check_validation(cases, validation)
-    warn(doubtful_kind(cases.pooled(cases.poolings[0])), level=2)
+    warn(doubtful_kind(cases.pooled(cases.poolings[0])))
     found = [
         fit_one(number, region_view(cases, number), None if validation is None else region_view(validation, number))
         for number in range(len(cases.regions))

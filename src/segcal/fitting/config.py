@@ -3,6 +3,7 @@
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, Self
 
+from segcal.arguments import check_fields
 from segcal.errors import InputError
 
 # Strengths tried on held-out cases, strongest first: from temperature scaling to the weak end of the paper's search.
@@ -64,33 +65,13 @@ class FitConfig:
     journal: str | None = None
 
     def __post_init__(self) -> None:
-        if self.voxels != "all" and (
-            not isinstance(self.voxels, int) or isinstance(self.voxels, bool) or self.voxels < 1
-        ):
-            raise InputError(f"voxels is {self.voxels!r}, but a count of at least 1 or 'all' is needed. Try 20000.")
-        if self.method not in ("exact", "paper"):
-            raise InputError(f"method is {self.method!r}, but it must be 'exact' or 'paper'. Choose one of the two.")
+        check_fields(self)
         for name in ("lam", "mu", "nu", "weight_decay", "learning_rate"):
             value = getattr(self, name)
-            if value is not None and not 0 <= value < float("inf"):
+            if value is not None and value < 0:
                 raise InputError(
                     f"{name} is {value!r}, but a number of at least 0 is needed. Use None to have it chosen."
                 )
-        if self.checkpoint is not None and not isinstance(self.checkpoint, str):
-            raise InputError(
-                f"checkpoint is {type(self.checkpoint).__name__}, but the path of a folder is needed. Pass it as text."
-            )
-        for name, least in (
-            ("tol", 1e-14),
-            ("memory", 1 << 20),
-            ("trials", 1),
-            ("max_steps", 1),
-            ("seed", 0),
-            ("folds", 2),
-            ("evidence", 0),
-        ):
-            if not getattr(self, name) >= least:
-                raise InputError(f"{name} is {getattr(self, name)!r}, but at least {least:g} is needed. Raise it.")
 
     @classmethod
     def paper(cls, **options: Any) -> Self:

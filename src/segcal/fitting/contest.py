@@ -9,11 +9,13 @@ that would be taken is measured once more, with parts of the cases held out that
 
 import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, replace
 from typing import Any, NamedTuple
 
 import torch
 
+from segcal.arguments import typed
 from segcal.calibrators import make_calibrator
 from segcal.cases.base import CaseError, Cases
 from segcal.cases.parallel import Engine, Workers, kept_processes
@@ -40,6 +42,7 @@ class Choice(NamedTuple):
     decision: Decision
 
 
+@typed
 def choose(
     cases: Any,
     labels: Any = None,
@@ -50,8 +53,9 @@ def choose(
     workers: Workers = 1,
     *,
     validation: Any = None,
-    names: Sequence[str] | None = None,
+    names: str | Sequence[str] | None = None,
     failed: Callable[[CaseError], None] | None = None,
+    progress: Report | None = None,
     **declared: Any,
 ) -> Fitted:
     """Return the calibrator that does best on held-out cases, or the simplest where that is not clear.
@@ -68,6 +72,7 @@ def choose(
         validation: cases to compare on; if not given, groups of `cases` are held out in turn.
         names: the calibrators that compete; all that may, if not given.
         failed: takes the error of a case that is not usable, which is then left out; without it the error is raised.
+        progress: takes short texts on how far it is; without it they are shown on a terminal.
         declared: ``kind``, ``model``, ``inferer`` and the like; see :func:`segcal.fit`.
 
     >>> import numpy as np
@@ -79,17 +84,26 @@ def choose(
     """
     cases, validation = take_parts(cases, labels, validation, declared)
     names = [names] if isinstance(names, str) else names
+    if names is not None and len(names) == 0:
+        raise InputError("names is empty, but at least one calibrator must compete. Leave it out for all.")
     if cases.regions is not None:
-        shared = {"preserve": preserve, "config": config, "device": device, "workers": workers, "failed": failed}
+        shared: dict[str, Any] = {
+            "preserve": preserve,
+            "config": config,
+            "device": device,
+            "workers": workers,
+            "failed": failed,
+        }
+        shared["progress"] = progress
         return _choose_by_region(cases, validation, competing(names, preserve), shared)
     names = candidates(cases.num_classes, preserve, allow_offset_dependent) if names is None else names
     for name, pooling in itertools.product(names, cases.poolings):
         cases.pooled(pooling).require_offset(name, make_calibrator(name, cases.num_classes).translation_invariant)
     config = check_config(config)
     check_device(device)
-    with Progress("choosing") as progress, kept_processes(workers) as kept:
-        data = read_poolings(cases, validation, config, progress, kept, failed, contexts=_wanted(names))
-        return compare(names, data, config, device, progress).fitted
+    with Progress("choosing") if progress is None else nullcontext(progress) as report, kept_processes(workers) as kept:
+        data = read_poolings(cases, validation, config, report, kept, failed, contexts=_wanted(names))
+        return compare(names, data, config, device, report).fitted
 
 
 def read_part(

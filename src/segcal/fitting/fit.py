@@ -2,11 +2,13 @@
 
 import copy
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
+from segcal.arguments import fits, in_words, shown, typed
 from segcal.calibrators import make_calibrator
 from segcal.calibrators.base import Calibrator
 from segcal.calibrators.convex import ConvexCalibrator
@@ -27,6 +29,7 @@ from segcal.fitting.progress import Progress, Report, silent
 from segcal.fitting.request import FitData, Request, check_cases, read_data, take_parts
 from segcal.fitting.selective import fit_selective
 from segcal.fitting.table_fit import fit_histogram, fit_isotonic
+from segcal.types import Preserves
 
 
 def _fit_nothing(request: Request) -> Certificate:
@@ -78,6 +81,7 @@ def fit_declared(request: Request) -> Certificate:
     return (METHODS | PAPER_METHODS if as_in_paper else METHODS)[request.calibrator.fitted_by](request)
 
 
+@typed
 def fit(
     name_or_calibrator: str | Calibrator,
     cases: Any,
@@ -88,6 +92,7 @@ def fit(
     validation: Any = None,
     workers: Workers = 1,
     failed: Callable[[CaseError], None] | None = None,
+    progress: Report | None = None,
     **declared: Any,
 ) -> Fitted:
     """Fit a calibrator to labelled cases.
@@ -104,6 +109,7 @@ def fit(
             pair (logits, labels), or a loader.
         workers: how many processes read cases, and, with ``voxels="all"``, go through them on every pass.
         failed: takes the error of a case that is not usable, which is then left out; without it the error is raised.
+        progress: takes short texts on how far it is; without it they are shown on a terminal.
         declared: what cannot be read from arrays and loaders, as :func:`segcal.cases.as_cases` takes it: ``kind``
             ("logits" unless told), ``model``, ``inferer``, ``pooling``, ``ignore``, ``groups``, ...
 
@@ -122,15 +128,17 @@ def fit(
 
         def fit_one(number: int, own: Cases, others: Cases | None) -> Fitted:
             inner = inner_of(name_or_calibrator, cases, number)
-            return fit(inner, own, None, config, device, validation=others, workers=workers, failed=failed)
+            return fit(
+                inner, own, None, config, device, validation=others, workers=workers, failed=failed, progress=progress
+            )
 
         return fit_by_region(cases, validation, fit_one)
     calibrator = _fresh(name_or_calibrator, cases)
     cases.require_offset(calibrator.name, calibrator.translation_invariant)
     check_device(device)
-    with Progress("fitting") as progress, kept_processes(workers) as kept:
-        data = read_data(cases, validation, config, progress, kept, failed, suspect=True, contexts=calibrator.wants)
-        return fit_to(name_or_calibrator, data, config, device, progress)
+    with Progress("fitting") if progress is None else nullcontext(progress) as report, kept_processes(workers) as kept:
+        data = read_data(cases, validation, config, report, kept, failed, suspect=True, contexts=calibrator.wants)
+        return fit_to(name_or_calibrator, data, config, device, report)
 
 
 def fit_to(
@@ -179,7 +187,22 @@ def _fresh(name_or_calibrator: str | Calibrator, cases: Cases) -> Calibrator:
             f"the calibrator has {name_or_calibrator.num_classes} classes, but the cases have {cases.num_classes}. "
             "Make it with the number of classes of the cases."
         )
+    _check_declared(name_or_calibrator)
     return copy.deepcopy(name_or_calibrator).requires_grad_()  # one that was fitted before has none
+
+
+def _check_declared(calibrator: Calibrator) -> None:
+    """Refuse a class of the user's own that does not say what it promises and how it is fitted."""
+    for name, need in (("translation_invariant", bool), ("preserves", Preserves), ("fitted_by", Literal[*METHODS])):
+        if not fits(found := getattr(calibrator, name, ...), need):
+            what = "not there" if found is ... else shown(found)
+            raise InputError(
+                f"{name} of {type(calibrator).__name__} is {what}, but {in_words(need)} is needed. Declare it."
+            )
+    if calibrator.fitted_by == "gradient" and type(calibrator).become_temperature is Calibrator.become_temperature:
+        raise InputError(
+            f"{type(calibrator).__name__} is fitted by gradient, but has no become_temperature to start from. Write it."
+        )
 
 
 def check_device(device: str | torch.device | None) -> torch.device:

@@ -1,4 +1,4 @@
-"""A line of progress on a terminal, and nothing in a pipe."""
+"""A line of progress on a terminal; in a pipe, what the caller makes of it."""
 
 import sys
 from collections.abc import Callable

@@ -16,7 +16,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 
-from segcal.calibrators import registry_entry
+from segcal.calibrators import saved_entry
 from segcal.calibrators.base import Calibrator
 from segcal.errors import ArtifactError
 
@@ -138,7 +138,7 @@ def read_sparse(text: str, *shape: int) -> NDArray[np.float64]:
 
 def calibrator_digest(calibrator: Calibrator) -> str:
     """Return the digest of what a calibrator does: its kind and its parameters."""
-    digest = hashlib.sha256(repr((registry_entry(calibrator), calibrator.num_classes)).encode())
+    digest = hashlib.sha256(repr((saved_entry(calibrator), calibrator.num_classes)).encode())
     for name, value in sorted(calibrator.state_dict().items()):
         digest.update(name.encode() + value.detach().cpu().numpy().tobytes())
     return digest.hexdigest()

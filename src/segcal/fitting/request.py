@@ -103,7 +103,7 @@ def read_data(
         else _voxels(validation, config, report, workers, failed, other, "validation", contexts)
     )
     if watch is not None:
-        warn([*single_folds(cases.origin), *watch.found(), *look_at_members(cases)], level=2)
+        warn([*single_folds(cases.origin), *watch.found(), *look_at_members(cases)])
     return FitData(
         cases=cases.subset(source.ids),
         validation_cases=None if validation is None or own is None else validation.subset(own.ids),

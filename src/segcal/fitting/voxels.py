@@ -249,7 +249,7 @@ def _around(case: Case, contexts: Collection[str]) -> tuple[Tensor | None, Tenso
     if not contexts:
         return None, None
     boundary = find_boundary(require_labels(case).numpy())
-    distance = torch.from_numpy(np.sqrt(squared_distances(boundary))).float().reshape(-1)
+    distance = torch.from_numpy(np.atleast_1d(np.sqrt(squared_distances(boundary)))).float().reshape(-1)
     return each_context(case.logits[None].to(compute_dtype(case.logits.dtype)), case.context, contexts), distance
 
 

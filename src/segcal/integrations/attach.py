@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from segcal.arguments import typed
 from segcal.calibrators.base import Calibrator
 from segcal.errors import InputError
 from segcal.integrations.calibrated import Calibrating, to_calibrator
@@ -60,6 +61,7 @@ class CalibratedModel(nn.Module):
         return self.calibrator(logits)
 
 
+@typed
 def attach(model: nn.Module, calibrator: Calibrating, upsample: bool | None = None) -> CalibratedModel:
     """Return a module that runs a network and calibrates its logits.
 
@@ -69,8 +71,6 @@ def attach(model: nn.Module, calibrator: Calibrating, upsample: bool | None = No
         upsample: what to do where logits are coarser than the input. True: enlarge them, then calibrate. False: take
             them as they are. None: refuse, because the result depends on it.
     """
-    if not isinstance(model, nn.Module):
-        raise InputError(f"model is {type(model).__name__}, but a torch.nn.Module is needed. Wrap the function in one.")
     if isinstance(model, CalibratedModel):
         raise InputError("model is calibrated already, but one calibrator is enough. Attach to its attribute `model`.")
     return CalibratedModel(model, to_calibrator(calibrator), upsample)

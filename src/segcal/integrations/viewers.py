@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
+from segcal.arguments import typed
 from segcal.atomic import naming, temporary
 from segcal.cases.base import Case, CaseError
 from segcal.cases.files import FileCases
@@ -36,6 +37,7 @@ FORMS = ("nifti", "bids", "contours", "dicom-seg")
 LEVELS = (0.05, 0.5, 0.95)
 
 
+@typed
 def view(
     fitted: Fitted,
     cases: FileCases,
@@ -106,8 +108,10 @@ def _check_folder(target: Path, made_by: str) -> None:
 def _check(to: str, levels: Sequence[float], series: Path | None) -> None:
     check_choice(to, "form", FORMS)
     if (to == "dicom-seg") != (series is not None):
-        raise InputError("series goes with DICOM SEG, which lies on images. Name their folder, or leave it out.")
-    if list(levels) != sorted(set(levels)) or not levels or not all(0 < level < 1 for level in levels):
+        raise InputError(
+            f"series is {series}, but DICOM SEG, and nothing else, lies on images. Name their folder, or leave it out."
+        )
+    if list(levels) != sorted(set(levels)) or not len(levels) or not all(0 < level < 1 for level in levels):
         raise InputError(f"levels is {list(levels)}, but ascending numbers between 0 and 1 are needed. Correct them.")
 
 

@@ -3,6 +3,7 @@
 import inspect
 from collections.abc import Callable
 
+from segcal.arguments import typed
 from segcal.checks import check_choice
 from segcal.errors import InputError
 from segcal.losses.base import Loss
@@ -32,6 +33,7 @@ LOSSES: dict[str, Callable[..., Loss]] = {
 }
 
 
+@typed
 def make_loss(name: str, **options: object) -> Loss:
     """Return the loss of this name.
 

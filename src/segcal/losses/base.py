@@ -13,11 +13,12 @@ factors of the labels, :math:`\sum_i w_{y_i}`, as :class:`torch.nn.CrossEntropyL
 
 import math
 from abc import ABC, abstractmethod
-from typing import ClassVar, Literal, TypeAlias, get_args
+from typing import ClassVar, Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
+from segcal.arguments import fits
 from segcal.errors import InputError
 from segcal.numerics import compute_dtype
 from segcal.types import IGNORED, Labels, Logits
@@ -125,21 +126,21 @@ def reduced(terms: Tensor, total: Tensor, reduction: Reduction) -> Tensor:
 
 def check_reduction(reduction: str) -> Reduction:
     """Return `reduction` if it is one."""
-    if reduction not in get_args(Reduction):
+    if not fits(reduction, Reduction):
         raise InputError(f"reduction is {reduction!r}, but mean, sum or none is needed. Choose one of these.")
     return reduction  # type: ignore[return-value]
 
 
 def check_choice(name: str, value: object, known: tuple[object, ...]) -> None:
     """Refuse a value that is none of the known ones."""
-    if value not in known:
+    if not isinstance(value, str | int | None) or value not in known:
         needed = " or ".join(str(choice) for choice in known)
         raise InputError(f"{name} is {value!r}, but {needed} is needed. Choose one of these.")
 
 
 def check_positive(value: float, name: str) -> float:
     """Return `value` if it is a number of at least zero."""
-    if isinstance(value, str) or value is None or not value >= 0:
+    if not fits(value, float) or value < 0:
         raise InputError(f"{name} is {value!r}, but a number of at least 0 is needed. Choose 0 to switch it off.")
     return float(value)
 

@@ -8,6 +8,7 @@ is the cross-entropy with the target :math:`(1 - \alpha)` one-hot plus :math:`\a
 
 from torch import Tensor
 
+from segcal.arguments import fits
 from segcal.errors import InputError
 from segcal.losses.base import Loss, Reduction
 from segcal.losses.ce import cross_entropy
@@ -32,7 +33,7 @@ class LabelSmoothing(Loss):
         reduction: Reduction = "mean",
     ) -> None:
         super().__init__(class_weights, ignore_index, reduction)
-        if not 0 <= smoothing <= 1:
+        if not fits(smoothing, float) or not 0 <= smoothing <= 1:
             raise InputError(
                 f"smoothing is {smoothing!r}, but a share from 0 to 1 is needed. Choose 0 for plain cross-entropy."
             )

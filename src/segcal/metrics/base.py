@@ -8,6 +8,7 @@ from typing import Any, Literal, Self
 
 import numpy as np
 
+from segcal.arguments import typed
 from segcal.errors import InputError
 from segcal.metrics.readers import CurveReader
 from segcal.statistics.case import CaseTables
@@ -68,6 +69,7 @@ class Metric:
         number = np.nan if part is None else float(self.value(part))
         return None if np.isnan(number) else number
 
+    @typed
     def with_bins(self, bins: int) -> Self:
         """Return the metric with another number of bins."""
         if not isinstance(self.part, CurveReader):

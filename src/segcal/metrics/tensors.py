@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
+from segcal.arguments import typed
 from segcal.cases.kinds import check_kind, to_log_domain
 from segcal.cases.kinds import like_probabilities as looks_like_probabilities
 from segcal.cases.suspicion import like_probabilities, warn
@@ -32,6 +33,7 @@ class Meter:
         average: "cases": the mean of one number per case; "voxels": one number of all voxels; None: as a metric says.
     """
 
+    @typed
     def __init__(
         self, metrics: Mapping[str, Metric], kind: str = "logits", ignore: int | None = None, average: str | None = None
     ) -> None:
@@ -57,6 +59,7 @@ class Meter:
     def __repr__(self) -> str:
         return f"Meter of {', '.join(self.metrics)}"
 
+    @typed
     def update(
         self, logits: object, labels: object, reference: object = None, spacing: tuple[float, ...] | None = None
     ) -> None:
@@ -138,6 +141,7 @@ class Meter:
 def on_tensors(name: str, metric: Metric) -> Callable[..., float | None]:
     """Return a metric as a function of logits and labels."""
 
+    @typed
     def measure(
         logits: object,
         labels: object,

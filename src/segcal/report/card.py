@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
+from segcal.arguments import typed
 from segcal.atomic import write_text
 from segcal.calibrators import registry_entry
 from segcal.documents import read_json, read_text, reading
@@ -58,6 +59,7 @@ class StageRow(NamedTuple):
     group: str
 
 
+@typed
 def card(
     fitted: Fitted | str | os.PathLike[str],
     results: Evaluation | str | os.PathLike[str] | None = None,

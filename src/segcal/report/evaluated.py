@@ -9,6 +9,7 @@ from typing import Any
 
 from msgspec import UNSET
 
+from segcal.arguments import typed
 from segcal.calibrators import make_per_region
 from segcal.calibrators.base import Calibrator
 from segcal.calibrators.identity import Identity
@@ -48,6 +49,7 @@ FLATTERS = "No case was held out: the calibrator was fitted or chosen on these, 
 RULE = "Chosen are three with the highest loss, two that gained least and one that gained most."
 
 
+@typed
 def report(
     fitted: Fitted | str | os.PathLike[str] | None,
     cases: Any,

@@ -8,13 +8,14 @@ import csv
 import io
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import Literal
 
 from rich import box
+from rich.console import Console, ConsoleOptions
 from rich.table import Table as RichTable
 
 from segcal.atomic import write_text
@@ -22,6 +23,8 @@ from segcal.names import csv_cell
 
 DASH = "—"
 ARROWS = {"lower": "↓", "higher": "↑", None: ""}
+# Between two columns on a terminal.
+GAP = 3
 LATEX_CHARACTERS = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "×": r"$\times$", "—": "---", "±": r"$\pm$", "<": r"$<$",
@@ -214,22 +217,39 @@ class Table:
         contents = {".md": self.to_markdown(), ".csv": self.to_csv(), ".tex": self.to_latex()}
         return [write_text(Path(folder) / f"{stem}{suffix}", content) for suffix, content in contents.items()]
 
-    def __rich__(self) -> RichTable:
-        """Return the table that a terminal shows."""
-        made = RichTable(
-            box=box.SIMPLE_HEAD, title=_plain(self.title), title_justify="left", title_style="", pad_edge=False
-        )
-        made.caption, made.caption_justify, made.caption_style = _plain("\n".join(self.notes)), "left", ""
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RichTable]:
+        """Yield what a terminal shows: as many columns as are room for beside the titles, the others below them."""
+        widths = [len(self.first), *(len(row.title) for row in self.rows)]
+        room = options.max_width - max(widths) - GAP
+        parts: list[list[int]] = [[]]
+        used = 0
+        for number, column in enumerate(self.columns):
+            cells = [len(row.cells[number].text(column)) for row in self.rows]
+            wide = max([len(column.span), len(_heading(column)), *cells]) + GAP
+            if parts[-1] and used + wide > room:
+                parts.append([])
+                used = 0
+            parts[-1].append(number)
+            used += wide
+        for part in parts:
+            yield self._shown(part, first=part is parts[0], last=part is parts[-1])
+
+    def _shown(self, part: Sequence[int], first: bool, last: bool) -> RichTable:
+        made = RichTable(box=box.SIMPLE_HEAD, title_justify="left", title_style="", pad_edge=False)
+        made.title = _plain(self.title) if first else None
+        if last:
+            made.caption, made.caption_justify, made.caption_style = _plain("\n".join(self.notes)), "left", ""
         # A long heading of a group is cut short rather than widening the column of the titles.
         widest = max([len(self.first), *(len(row.title) for row in self.rows)])
-        made.add_column(self.first, no_wrap=True, max_width=max(widest, 32))
-        for column in self.columns:
+        made.add_column(self.first, overflow="fold", max_width=max(widest, 32))
+        for column in (self.columns[number] for number in part):
             made.add_column(_plain(f"{column.span}\n{_heading(column)}".strip()), justify="right", no_wrap=True)
         for group in self.groups:
             if group.title:
                 made.add_row(f"[italic]{_plain(group.title.partition(':')[0])}[/italic]")
             for row in group.rows:
-                made.add_row(_plain(row.title), *self._texts(row, lambda text: f"[bold]{text}[/bold]", _plain))
+                texts = self._texts(row, lambda text: f"[bold]{text}[/bold]", _plain)
+                made.add_row(_plain(row.title), *(texts[number] for number in part))
         return made
 
     def _texts(

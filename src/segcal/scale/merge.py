@@ -17,6 +17,7 @@ from typing import Any
 
 import msgspec
 
+from segcal.arguments import typed
 from segcal.atomic import put, temporary
 from segcal.cases.parallel import Engine, Outcome, Workers, outcomes_of
 from segcal.cases.records import FOLDER as RECORDS
@@ -87,6 +88,7 @@ class Merged(Engine):
         return result
 
 
+@typed
 def merge(
     parts: Sequence[str | Path], *collections: Identified, folder: str | Path | None = None, workers: Workers = 1
 ) -> Merged:

@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Protocol, Self, TypeVar
+from typing import Annotated, Any, Protocol, Self, TypeVar, runtime_checkable
 
 import msgspec
 
+from segcal.arguments import typed
 from segcal.atomic import write_text
 from segcal.cases.base import CaseError, Cases
 from segcal.cases.parallel import Engine, Outcome, Workers, outcomes_of
@@ -60,6 +61,7 @@ class PartFacts(msgspec.Struct, frozen=True):
         return f"part {self.part} of {self.of}"
 
 
+@runtime_checkable
 class Identified(Protocol):
     """What a part is of: cases, or other things that have names and are known by digests."""
 
@@ -109,6 +111,7 @@ class Part(Engine):
     10
     """
 
+    @typed
     def __init__(
         self,
         folder: str | Path,

@@ -16,6 +16,7 @@ import msgspec
 import numpy as np
 import torch
 
+from segcal.arguments import typed
 from segcal.calibrators import make_calibrator, registry_entry
 from segcal.calibrators.base import Calibrator
 from segcal.cases import as_cases
@@ -73,6 +74,7 @@ class FoldSummer:
         return [first, *(replace(sum_case(each, case), agreement=first.agreement) for each in self._calibrators[1:])]
 
 
+@typed
 def learn_trust(
     fitted: Fitted,
     cases: Any,

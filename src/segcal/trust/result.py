@@ -14,6 +14,7 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
+from segcal.arguments import typed
 from segcal.atomic import write_text
 from segcal.documents import write_json
 from segcal.names import clean, csv_cell
@@ -106,6 +107,7 @@ class Trust:
         """Return the rows, what to look at first."""
         return sorted(self.rows, key=_urgency)
 
+    @typed
     def to_csv(self, path: str | os.PathLike[str]) -> None:
         """Write the rows; what is not defined is an empty cell."""
         text = io.StringIO()
@@ -114,6 +116,7 @@ class Trust:
         writer.writerows({name: csv_cell(value) for name, value in row.items()} for row in self.rows)
         write_text(path, text.getvalue())
 
+    @typed
     def to_json(self, path: str | os.PathLike[str]) -> None:
         """Write everything; what is not defined is null."""
         write_json(path, self.to_plain())
@@ -191,9 +194,14 @@ def _span(low: float | None, high: float | None, form: str) -> str:
 
 
 def _plain_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    """Return a table in which an interval stands below its number, and the second name below the first."""
+    below = {1} | {number for number, heading in enumerate(headings) if heading.endswith("%")}
+    places = [[n, n + 1] if n + 1 in below else [n] for n in range(len(headings)) if n not in below]
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for number, heading in enumerate(headings):
-        table.add_column(heading, justify="right" if 1 < number < len(headings) - 1 else "left")
+    for place in places:
+        text = place[0] == 0 or place[-1] == len(headings) - 1
+        heading = "\n".join(headings[n] for n in place)
+        table.add_column(heading, justify="left" if text else "right", overflow="fold", no_wrap=not text)
     for row in rows:
-        table.add_row(*(Text(clean(cell)) for cell in row))
+        table.add_row(*(Text("\n".join(clean(row[n]) for n in place)) for place in places))
     return table

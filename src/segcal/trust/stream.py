@@ -19,6 +19,7 @@ import msgspec
 import numpy as np
 import torch
 
+from segcal.arguments import typed
 from segcal.cases import as_cases
 from segcal.cases.base import CaseError, Cases
 from segcal.cases.parallel import Workers, map_ids
@@ -43,6 +44,7 @@ from segcal.trust.table import Floats, SumTable
 RATE, STREAM_RATE = 0.05, 0.01
 
 
+@typed
 def monitor(
     fitted: Fitted | str | os.PathLike[str],
     cases: Any,

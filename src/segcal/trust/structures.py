@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from segcal.arguments import typed
 from segcal.calibrators.per_region import PerRegion
 from segcal.cases import as_cases
 from segcal.cases.base import CaseError, Cases
@@ -44,6 +45,7 @@ PROMISES = {
 CASES, GROUPS = "cases", "groups (each counts the same, however many cases it has)"
 
 
+@typed
 def trust(
     fitted: Fitted | str | os.PathLike[str],
     cases: Any,
