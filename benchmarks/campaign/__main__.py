@@ -12,23 +12,35 @@ Exit code 0: nothing was found; 1: something was.
 
 import os
 
-os.environ |= {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "AWS_EC2_METADATA_DISABLED": "true"}
+os.environ |= {
+    "OMP_NUM_THREADS": "1",
+    "NUMBA_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "AWS_EC2_METADATA_DISABLED": "true",
+}
 
-import argparse  # noqa: E402
-import json  # noqa: E402
-import shutil  # noqa: E402
-import sys  # noqa: E402
-import tempfile  # noqa: E402
-import time  # noqa: E402
-import traceback  # noqa: E402
-from collections import Counter  # noqa: E402
-from importlib import import_module  # noqa: E402
-from pathlib import Path  # noqa: E402
+import argparse
+import json
+import shutil
+import sys
+import tempfile
+import time
+import traceback
+from collections import Counter
+from importlib import import_module
+from pathlib import Path
 
-from benchmarks.campaign.judge import FAULTS  # noqa: E402
-from benchmarks.campaign.trials import KINDS, Found, plan, work  # noqa: E402
+from benchmarks.campaign.judge import FAULTS
+from benchmarks.campaign.trials import KINDS, Found, plan, work
 
-LIBRARIES = ("nibabel", "zarr", "fsspec.implementations.local", "fsspec.implementations.memory", "matplotlib.figure", "PIL.Image")
+LIBRARIES = (
+    "nibabel",
+    "zarr",
+    "fsspec.implementations.local",
+    "fsspec.implementations.memory",
+    "matplotlib.figure",
+    "PIL.Image",
+)
 
 
 def main() -> int:
@@ -54,7 +66,12 @@ def warm() -> None:
     from segcal.cli.commands import COMMANDS
 
     torch.set_num_threads(1)
-    for name in [*(f"segcal.cli.{command}" for command in COMMANDS), "segcal.cli.dispatch", "segcal.cli.wording", *LIBRARIES]:
+    for name in [
+        *(f"segcal.cli.{command}" for command in COMMANDS),
+        "segcal.cli.dispatch",
+        "segcal.cli.wording",
+        *LIBRARIES,
+    ]:
         import_module(name)
 
 

@@ -28,8 +28,16 @@ DEEP = "[" * 3000 + "]" * 3000
 VALUES: tuple[Any, ...] = (
     None, True, False, -1, 0, 1, 2**31, 2**63, 10**400, -0.0, 1e308, 5e-324, float("nan"), float("inf"), "", "\x00",
     "\x1b[31m\u2028", "a" * 5000, "../../elsewhere/secret.txt", "/etc/passwd", "file:///etc/passwd",
-    "http://planted.invalid/x", "\ud800", CODE, "{0.__class__}", "%s%n", [], {}, [[]], [None] * 3, {"path": "/"}, {"": 1},
-    [1, "a", None], "nan", "1e999", "=cmd|' /C calc'!A0", "-o", "--overwrite",
+    "http://planted.invalid/x", "\ud800", CODE, "{0.__class__}", "%s%n", [], {}, [[]], [None] * 3, {"path": "/"},
+    {"": 1}, [1, "a", None], "nan", "1e999", "=cmd|' /C calc'!A0", "-o", "--overwrite",
+)  # fmt: skip
+
+
+# What a header may claim.
+SHAPES = (
+    "(3, 4, 5)", "(3, 10**9)", "(3, 0, 10)", "()", "(3,)", "(1, 4, 5)", "(2, 4, 5)", "(3, -4, 5)", "(3, 9999, 1000000)",
+    "(3, 99999999999999999999999)", CODE, "(3, 4, 5) * 1000", "None", "(True, 4, 5)", "(3, 4.5)", "(3,) + (1,) * 70",
+    "(3, 1, 1, 1, 1, 1, 1, 20)",
 )  # fmt: skip
 
 
@@ -51,7 +59,9 @@ def damage(path: Path, rng: random.Random) -> str:
     """Damage a file in one way that suits what it is, or in one that suits any; return the way."""
     ways = [*ANY, *(way for ending, own in BY_ENDING.items() if path.name.endswith(ending) for way in own * 3)]
     way = rng.choice(ways)
-    with contextlib.suppress(ValueError, KeyError, IndexError, UnicodeError, struct.error, zipfile.BadZipFile, EOFError):
+    with contextlib.suppress(
+        ValueError, KeyError, IndexError, UnicodeError, struct.error, zipfile.BadZipFile, EOFError
+    ):
         way(path, rng)
         return way.__name__
     path.write_bytes(b"")
@@ -111,7 +121,9 @@ def nifti_field(path: Path, rng: random.Random) -> None:
     """Put an extreme number into a field of a NIfTI header."""
     content = bytearray(gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes())
     form, place = rng.choice((("<h", 40 + 2 * rng.randrange(8)), ("<h", rng.choice((70, 72, 252, 254))), ("<f", 76 + 4 * rng.randrange(8)), ("<f", rng.choice((108, 112, 116))), ("<f", 256 + 4 * rng.randrange(18))))  # fmt: skip  # noqa: E501
-    numbers = (-1, 0, 1, 2, 16, 64, 2048, 32767) if form == "<h" else (0, -1, 1e30, 3e38, 1e-40, float("nan"), float("inf"))
+    numbers = (
+        (-1, 0, 1, 2, 16, 64, 2048, 32767) if form == "<h" else (0, -1, 1e30, 3e38, 1e-40, float("nan"), float("inf"))
+    )
     struct.pack_into(form, content, place, rng.choice(numbers))
     path.write_bytes(gzip.compress(bytes(content)) if path.suffix == ".gz" else bytes(content))
 
@@ -155,7 +167,7 @@ def pickled(path: Path, rng: random.Random) -> None:
         b"\x80\x04cos\nsystem\n(S'touch executed'\ntR.", b"cbuiltins\neval\n(V" + CODE.encode() + b"\ntR.",
         b"\x80\x04" + b"]" * 5000 + b".", b"\x80\x04\x8e" + struct.pack("<Q", 2**62) + b".", b"(" * 5000 + b"t.",
         pickle.dumps({"shape_before_cropping": [2**62, 2**62], "bbox_used_for_cropping": [[0, 2**62]] * 2}),
-        pickle.dumps({"shape_before_cropping": np.zeros(3), "bbox_used_for_cropping": "abc", "spacing": [float("nan")] * 3}),
+        pickle.dumps({"shape_before_cropping": np.zeros(3), "bbox_used_for_cropping": "abc", "spacing": [np.nan] * 3}),
     )  # fmt: skip
     path.write_bytes(rng.choice(contents))
 
@@ -196,7 +208,9 @@ def text(path: Path, rng: random.Random) -> None:
         lambda: f"a = {DEEP}\n" + content,
         lambda: content.replace("\n", "\r\n\x00"),
     )
-    path.write_bytes(options[min(rng.randrange(8), 7) % 5 if rng.random() < 0.5 else 0]().encode("utf-8", "surrogatepass"))
+    path.write_bytes(
+        options[min(rng.randrange(8), 7) % 5 if rng.random() < 0.5 else 0]().encode("utf-8", "surrogatepass")
+    )
 
 
 def picture(path: Path, rng: random.Random) -> None:
@@ -228,12 +242,10 @@ def _header(shape: str, descr: str, order: str = "False") -> bytes:
 
 
 def _with_header(content: bytes, rng: random.Random) -> bytes:
-    shape = rng.choice((
-        "(3, 4, 5)", "(3, 10**9)", "(3, 0, 10)", "()", "(3,)", "(1, 4, 5)", "(2, 4, 5)", "(3, -4, 5)", "(3, 1000000, 1000000)",
-        "(3, 99999999999999999999999)", CODE, "(3, 4, 5) * 1000", "None", "(True, 4, 5)", "(3, 4.5)", "(3,) + (1,) * 70",
-        "(3, 1, 1, 1, 1, 1, 1, 20)",
-    ))  # fmt: skip
-    descr = rng.choice(("<f4", "<f4", ">f8", "<f2", "<c8", "|O", "<U5", "|b1", "<M8[s]", "|V4", "<i8", "|u1", "f" * 2000, "<f16"))
+    shape = rng.choice(SHAPES)
+    descr = rng.choice(
+        ("<f4", "<f4", ">f8", "<f2", "<c8", "|O", "<U5", "|b1", "<M8[s]", "|V4", "<i8", "|u1", "f" * 2000, "<f16")
+    )
     return _header(shape, descr, rng.choice(("False", "True", "3"))) + content[80:]
 
 

@@ -42,12 +42,13 @@ CALLS: dict[str, dict[str, str]] = {
     "Part": {"folder": "'new'", "collections": "[cases]"},
 }
 BAD = (
-    "None", "True", "3", "-1", "0", "2.5", "float('nan')", "float('inf')", "10**30", "''", "'x'", "'\\x00'", "'a' * 10000", "b'x'", "[]", "[None]", "[[]]", "{}",
-    "{'a': 1}", "{1: 2}", "()", "object()", "len", "Path('nowhere')", "Path('notes.txt')", "np.zeros(3)", "np.array(['a'])", "np.array(None)", "torch.zeros(2)",
-    "torch.zeros(0)", "torch.zeros(2, dtype=torch.complex64)", "'file:///etc'", "'http://planted.invalid'", "range(3)", "iter([1])", "set()", "1j", "cases", "fitted",
-    "type('x', (), {})", "ValueError('x')", "np.float32('nan')", "Path", "...", "slice(3)", "'q'", "['q', 'q']", "[logits]", "torch.nn.Identity()", "print",
+    "None", "True", "3", "-1", "0", "2.5", "float('nan')", "float('inf')", "10**30", "''", "'x'", "'\\x00'",
+    "'a' * 10000", "b'x'", "[]", "[None]", "[[]]", "{}", "{'a': 1}", "{1: 2}", "()", "object()", "len",
+    "Path('nowhere')", "Path('notes.txt')", "np.zeros(3)", "np.array(['a'])", "np.array(None)", "torch.zeros(2)",
+    "torch.zeros(0)", "torch.zeros(2, dtype=torch.complex64)", "'file:///etc'", "'http://planted.invalid'",
+    "range(3)", "iter([1])", "set()", "1j", "cases", "fitted", "type('x', (), {})", "ValueError('x')",
+    "np.float32('nan')", "Path", "...", "slice(3)", "'q'", "['q', 'q']", "[logits]", "torch.nn.Identity()", "print",
 )  # fmt: skip
-READ = ("kind", "pooling", "format", "ignore", "class_axis", "key", "label_key", "label_axes", "images", "groups", "class_names", "regions", "regions_class_order", "class_pattern", "properties")  # fmt: skip  # noqa: E501
 
 
 def calls(rng: random.Random, box: Box) -> Trial:
@@ -74,6 +75,7 @@ class Call:
         self.words = f"segcal.{name}({', '.join(f'{key}={value}' for key, value in arguments.items())})"
 
     def __call__(self) -> Any:
+        """Make the call."""
         import numpy as np
         import torch
 
@@ -81,6 +83,9 @@ class Call:
 
         cases = segcal.open_cases("q", labels="y", kind="logits")
         known: dict[str, Any] = {"np": np, "torch": torch, "Path": Path, "cases": cases, "fitted": segcal.load("cal")}
-        known |= {"logits": [np.load(f"q/c{n}.npy") for n in range(3)], "labels": [np.load(f"y/c{n}.npy") for n in range(3)]}
+        known |= {
+            "logits": [np.load(f"q/c{n}.npy") for n in range(3)],
+            "labels": [np.load(f"y/c{n}.npy") for n in range(3)],
+        }
         function: Callable[..., Any] = getattr(segcal, self._name)
         return function(**{key: eval(text, known) for key, text in self._arguments.items()})

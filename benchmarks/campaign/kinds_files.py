@@ -1,4 +1,4 @@
-"""Trials of what is read: damaged files of every format, damaged documents of ours, numbers that degenerate, options."""
+"""Trials of what is read: damaged files of every format, damaged documents of ours, odd numbers, odd options."""
 
 import random
 from collections.abc import Generator
@@ -6,8 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.campaign.commands import DOCUMENTS, LOGITS, listed
 from benchmarks.campaign.damage import CODE, VALUES, damage
-from benchmarks.campaign.sandbox import LOGITS, Box
+from benchmarks.campaign.sandbox import Box
 from benchmarks.campaign.watch import Outcome, Step
 
 Trial = Generator[Step, Outcome, None]
@@ -18,7 +19,9 @@ FOLDERS = {
     "store": ("store", None, []), "png": ("q", "png", LOGITS), "images": ("q", "y", [*LOGITS, "--images", "images"]),
     "members": ("q m", "y", [*LOGITS, "--pool", "mean_logits"]),
 }  # fmt: skip
-READERS = ("check", "fit", "apply", "evaluate", "convert", "audit", "trust", "monitor", "view", "report")
+READERS = listed("""
+check fit apply evaluate convert audit trust monitor view report
+""")
 
 
 def reading(name: str, scores: str, labels: str | None, flags: list[str], box: Box, more: tuple[str, ...] = ()) -> Step:
@@ -52,33 +55,6 @@ def files(rng: random.Random, box: Box) -> Trial:
     yield reading(rng.choice(READERS), scores, labels, flags, box, more)
 
 
-# Documents of ours and of users, and commands that read them.
-DOCUMENTS: dict[str, tuple[list[str], ...]] = {
-    "cal/calibrator.json": (["apply", "cal", "q", *LOGITS, "-o", "new"], ["audit", "cal"], ["card", "cal", "-o", "new.md"], ["trust", "cal", "q", *LOGITS, "--level", "0.5", "-o", "new"], ["monitor", "cal", "q", *LOGITS], ["fit", "q", "y", *LOGITS, "--calibrator", "ts", "-o", "cal"]),
-    "cal/weights.safetensors": (["apply", "cal", "q", *LOGITS, "-o", "new"], ["evaluate", "q", "y", *LOGITS, "--calibrator", "cal"], ["fit", "q", "y", *LOGITS, "--calibrator", "ts", "-o", "cal"]),
-    "applied/calibration.json": (["apply", "cal", "p", *LOGITS, "-o", "applied"], ["check", "applied", "y", *LOGITS], ["apply", "cal", "p", *LOGITS, "-o", "applied", "--overwrite"]),
-    "applied/.segcal/c0.json": (["apply", "cal", "p", *LOGITS, "-o", "applied"], ["apply", "cal", "q", *LOGITS, "-o", "applied", "--overwrite"]),
-    "store/dataset.json": (["check", "store"], ["evaluate", "store", "--metrics", "nll"], ["convert", "q", "--labels", "y", *LOGITS, "-o", "store"]),
-    "state.json": (["monitor", "cal", "p", *LOGITS, "--state", "state.json"],),
-    "splits.json": (["fit", "p", "y", *LOGITS, "--calibrator", "ts", "--splits", "splits.json", "-o", "new"],),
-    "protocol.toml": (["benchmark", "protocol.toml", "-o", "new"], ["benchmark", "protocol.toml", "-o", "results"]),
-    "groups.csv": (["fit", "p", "y", *LOGITS, "--calibrator", "ts", "--groups", "groups.csv", "-o", "new"], ["check", "p", "y", *LOGITS, "--groups", "groups.csv"]),
-    "subgroups.csv": (["card", "cal", "cases.csv", "--subgroups", "subgroups.csv", "-o", "new.md"],),
-    "cases.csv": (["card", "cal", "cases.csv", "-o", "new.md"], ["card", "cal", "cases.csv", "-o", "new.html"]),
-    "results/summary.json": (["report", "results", "-o", "new.html"], ["benchmark", "protocol.toml", "-o", "results"]),
-    "results/protocol.json": (["report", "results", "-o", "new.html"], ["benchmark", "protocol.toml", "-o", "results"]),
-    "results/sifted.json": (["report", "results", "-o", "new.html"], ["benchmark", "protocol.toml", "-o", "results"]),
-    "results/units/t/repeat_0/ts-single.jsonl": (["report", "results", "-o", "new.html"], ["benchmark", "protocol.toml", "-o", "results"]),
-    "trusted/trust.json": (["trust", "cal", "p", *LOGITS, "-o", "trusted"],),
-    "check0/.part/part.json": (["merge", "check0", "check1", "-o", "new"],),
-    "check1/.part/000000.results": (["merge", "check0", "check1", "-o", "new"],),
-    "evaluate0/.part/part.json": (["merge", "evaluate0", "evaluate1", "-o", "new"], ["evaluate", "q", "y", *LOGITS, "--metrics", "nll", "--num-parts", "2", "--part-id", "0", "-o", "evaluate0"]),
-    "evaluate1/.part/000000.results": (["merge", "evaluate0", "evaluate1", "-o", "new"],),
-    "apply0/.part/part.json": (["merge", "apply0", "apply1", "-o", "new"],),
-    "apply1/.part/000000.results": (["merge", "apply0", "apply1", "-o", "new"],),
-}  # fmt: skip  # noqa: E501
-
-
 def documents(rng: random.Random, box: Box) -> Trial:
     """Damage a document, and run a command that reads it."""
     name = rng.choice(list(DOCUMENTS))
@@ -100,12 +76,17 @@ def _extreme(rng: random.Random, like: np.ndarray) -> np.ndarray:
     noise = np.random.default_rng(rng.randrange(2**31)).normal(size=like.shape)
     some = np.random.default_rng(rng.randrange(2**31)).random(like.shape) < rng.choice((0.02, 0.5, 1.0))
     value = rng.choice((np.nan, np.inf, -np.inf, 3e38, -3e38, 1e30, 1e-40, 5e-324, 0.0, -0.0, 1.0, 1e9, 1e10, 700.0))
-    dtype = rng.choice((np.float32, np.float32, np.float16, np.float64, np.int8, np.int64, np.uint8, bool, np.complex64))
+    dtype = rng.choice(
+        (np.float32, np.float32, np.float16, np.float64, np.int8, np.int64, np.uint8, bool, np.complex64)
+    )
     with np.errstate(all="ignore"):
         return np.where(some, value, noise * rng.choice((0.0, 1e-30, 1.0, 1e4, 1e9))).astype(dtype)
 
 
-SHAPES = ((3,), (3, 1), (3, 1, 1), (3, 0), (3, 0, 4), (1, 6, 5), (2, 6, 5), (3, 6, 5, 1), (3, 1, 1, 1, 1, 1), (0,), (), (3, 5, 6), (300, 2, 2))
+SHAPES = (
+    (3,), (3, 1), (3, 1, 1), (3, 0), (3, 0, 4), (1, 6, 5), (2, 6, 5), (3, 6, 5, 1), (3, 1, 1, 1, 1, 1), (0,), (),
+    (3, 5, 6), (300, 2, 2),
+)  # fmt: skip
 
 
 def numbers(rng: random.Random, box: Box) -> Trial:
@@ -133,18 +114,18 @@ def numbers(rng: random.Random, box: Box) -> Trial:
     yield step
 
 
-OPTIONS = (
-    "--kind", "--pool", "--format", "--ignore", "--class-axis", "--key", "--label-key", "--label-axes", "--images",
-    "--groups", "--class-names", "--regions", "--regions-class-order", "--class-pattern", "--properties", "--workers",
-    "--device", "--num-parts", "--part-id", "--engine", "--seed", "--metrics", "--level", "--tau", "--link", "--biomarker",
-    "--rate", "--stream-rate", "--levels", "--series", "--val-share", "--test-share", "--splits", "--validation", "--voxels",
-    "--lam", "--mu", "--calibrator", "--output-kind", "--csv", "--summary", "--report", "--state", "--figures", "--to",
-)  # fmt: skip
+OPTIONS = listed("""
+--kind --pool --format --ignore --class-axis --key --label-key --label-axes --images --groups --class-names
+--regions --regions-class-order --class-pattern --properties --workers --device --num-parts --part-id --engine
+--seed --metrics --level --tau --link --biomarker --rate --stream-rate --levels --series --val-share --test-share
+--splits --validation --voxels --lam --mu --calibrator --output-kind --csv --summary --report --state --figures --to
+""")
 WORDS = (
-    "", " ", "0", "-1", "1e400", "nan", "inf", "0.5", "2", "1,2", "a,b,c", "a,a", "=", "a=1", "a=1+2,b=2", "(", "(a+)+$", r"(\w+)",
-    r"(.*)(.*)", "x" * 5000, "\x1b[31m", "None", "[]", "{}", "nowhere", "y", "p", "notes.txt", "/", "..", "all", "cal", "é\u2028",
-    "99999999999999999999", "EF={a}", f"EF={CODE}", "EF={class 1}/0", "EF={class 1}**{class 1}", "EF=9**9**9**9", "cpu:7", "meta",
-    "cuda", "npy", "store", "nll,nll", "hd95", "0.0", "1.0", "test", "-o", "--", "%", "!",
+    "", " ", "0", "-1", "1e400", "nan", "inf", "0.5", "2", "1,2", "a,b,c", "a,a", "=", "a=1", "a=1+2,b=2", "(",
+    "(a+)+$", r"(\w+)", r"(.*)(.*)", "x" * 5000, "\x1b[31m", "None", "[]", "{}", "nowhere", "y", "p", "notes.txt",
+    "/", "..", "all", "cal", "é\u2028", "99999999999999999999", "EF={a}", f"EF={CODE}", "EF={class 1}/0",
+    "EF={class 1}**{class 1}", "EF=9**9**9**9", "cpu:7", "meta", "cuda", "npy", "store", "nll,nll", "hd95", "0.0",
+    "1.0", "test", "-o", "--", "%", "!",
 )  # fmt: skip
 
 

@@ -5,62 +5,46 @@ import os
 import random
 from pathlib import Path
 
+from benchmarks.campaign.commands import AGAIN, FILE_OUTPUTS, FOLDER_OUTPUTS, LOGITS, listed
 from benchmarks.campaign.kinds_files import FOLDERS, READERS, Trial, reading
-from benchmarks.campaign.sandbox import LOGITS, Box
+from benchmarks.campaign.sandbox import Box
 from benchmarks.campaign.watch import Step
 
 SIGNED = b"A temporary folder of segcal. It may be removed when no segcal is running.\n"
-# Commands with a place for an output, and whether it is a file.
-OUTPUTS = {
-    "fit": (["fit", "p", "y", *LOGITS, "--calibrator", "ts", "-o"], False),
-    "apply": (["apply", "cal", "p", *LOGITS, "-o"], False),
-    "convert": (["convert", "q", "--labels", "y", *LOGITS, "-o"], False),
-    "view": (["view", "cal", "q", *LOGITS, "-o"], False),
-    "trust": (["trust", "cal", "p", *LOGITS, "--masks", "-o"], False),
-    "check": (["check", "q", "y", *LOGITS, "-o"], False),
-    "evaluate": (["evaluate", "q", "y", *LOGITS, "--metrics", "nll", "-o"], False),
-    "audit": (["audit", "cal", "q", *LOGITS, "-o"], False),
-    "benchmark": (["benchmark", "protocol.toml", "-o"], False),
-    "merge": (["merge", "apply0", "apply1", "-o"], False),
-    "part": (["check", "q", "y", *LOGITS, "--num-parts", "2", "--part-id", "0", "-o"], False),
-    "csv": (["evaluate", "q", "y", *LOGITS, "--metrics", "nll", "--csv"], True),
-    "summary": (["evaluate", "q", "y", *LOGITS, "--metrics", "nll", "--summary"], True),
-    "page": (["evaluate", "q", "y", *LOGITS, "--metrics", "nll", "--report"], True),
-    "report": (["report", "results", "-o"], True),
-    "figures": (["report", "results", "-o", "new.html", "--figures"], False),
-    "card": (["card", "cal", "cases.csv", "-o"], True),
-    "state": (["monitor", "cal", "p", *LOGITS, "--state"], True),
-    "splits": (["fit", "p", "y", *LOGITS, "--calibrator", "ts", "-o", "new", "--splits"], True),
-}
-MAY_OVERWRITE = ("fit", "apply", "convert", "trust", "evaluate", "benchmark", "merge", "csv", "summary", "page", "report", "figures", "card")
+MAY_OVERWRITE = listed("""
+fit apply convert trust evaluate benchmark merge csv summary page report figures card
+""")
 # Places that hold something of a user's, or that are an input.
-TAKEN = (
-    "p", "y", "q", "p/c0.npy", "y/c0.npy", "cal", "cal/calibrator.json", "cal/weights.safetensors", ".", "..", "/", "notes.txt",
-    "link.txt", "folder", ".hidden", "protocol.toml", "cases.csv", "state.json", "splits.json", "store", "applied", "results",
-    "trusted", "viewed", "apply0", "p/new", "cal/new", "hard.npy", "p/../p", "folder/new", "nowhere/new", "notes.txt/new",
-    "applied/c0.npy", "results/summary.json", "results/report.html", "dangling", "./q/", "../home", "../elsewhere/new", "subgroups.csv",
-)  # fmt: skip
+TAKEN = listed("""
+p y q p/c0.npy y/c0.npy cal cal/calibrator.json cal/weights.safetensors . .. / notes.txt link.txt folder .hidden
+protocol.toml cases.csv state.json splits.json store applied results trusted viewed apply0 p/new cal/new hard.npy
+p/../p folder/new nowhere/new notes.txt/new applied/c0.npy results/summary.json results/report.html dangling ./q/
+../home ../elsewhere/new subgroups.csv
+""")
 ODD = (
-    "new\nline", "\x1b[31mred", "two\u2028lines", "x" * 250, "x" * 300, os.fsdecode(b"caf\xe9"), "./-o", "=cmd", "a b", "%s", "'; touch x", "new.md",
-    "$(touch executed)", "\u202egpj.exe", "new.csv", "new.html", "new.json", "a/b/c/d", "~", "~/new", "*", "nul", "new/.", "http:", "c:\\x", "café",
+    "new\nline", "\x1b[31mred", "two\u2028lines", "x" * 250, "x" * 300, os.fsdecode(b"caf\xe9"), "./-o", "=cmd",
+    "a b", "%s", "'; touch x", "new.md", "$(touch executed)", "\u202egpj.exe", "new.csv", "new.html", "new.json",
+    "a/b/c/d", "~", "~/new", "*", "nul", "new/.", "http:", "c:\\x", "café",
 )  # fmt: skip
-URLS = (
-    "file://{box}/new", "file:{box}/new", "file://{box}/p", "file://{box}/notes.txt", "memory://new", "memory:/new", "http://127.0.0.1:9/new",
-    "http://planted.invalid/new", "ftp://planted.invalid/x", "s3://planted-bucket/x", "FILE://{box}/new", "file://{box}/../elsewhere",
-    "github://a:b@/x", "simplecache::file://{box}/p", "zip://a::file://{box}/p", "https://planted.invalid", "file:///etc", "abfs://x/y",
-)  # fmt: skip
+URLS = listed("""
+file://{box}/new file:{box}/new file://{box}/p file://{box}/notes.txt memory://new memory:/new
+http://127.0.0.1:9/new http://planted.invalid/new ftp://planted.invalid/x s3://planted-bucket/x FILE://{box}/new
+file://{box}/../elsewhere github://a:b@/x simplecache::file://{box}/p zip://a::file://{box}/p
+https://planted.invalid file:///etc abfs://x/y
+""")
 
 
 def paths(rng: random.Random, box: Box) -> Trial:
     """Write to places that are taken, odd, or URLs; the second time to the same place."""
     (box / "dangling").symlink_to(box / "not there")
-    name = rng.choice(list(OUTPUTS))
-    words, is_file = OUTPUTS[name]
+    name = rng.choice([*FOLDER_OUTPUTS, *FILE_OUTPUTS])
+    is_file = name in FILE_OUTPUTS
+    (words,) = (FOLDER_OUTPUTS | FILE_OUTPUTS)[name]
     place = rng.choice(rng.choice((TAKEN, TAKEN, ODD, tuple(url.format(box=box.work) for url in URLS))))
     more = ["--overwrite"] if name in MAY_OVERWRITE and rng.random() < 0.5 else []
     if name == "csv" and rng.random() < 0.3:  # two outputs in one file
         more += [rng.choice(("--summary", "--report")), rng.choice((place, f"./{place}"))]
-    step = Step([*words, place, *more], *_allowed(box, words, place, is_file, bool(more), name))
+    step = Step([*words, place, *more], *_allowed(box, words, place, is_file, "--overwrite" in more, name))
     if name in ("figures", "splits"):
         step.targets = [*step.targets, box / "new.html", box / "new"]
     yield step
@@ -90,8 +74,10 @@ def _allowed(
 # Outputs that are there from the same command.
 SAME = {("fit", "cal"), ("apply", "applied"), ("convert", "store"), ("trust", "trusted"), ("benchmark", "results"), ("report", "results/report.html"), ("figures", "results"), ("state", "state.json"), ("splits", "splits.json"), ("csv", "cases.csv"), ("merge", "apply0")}  # fmt: skip  # noqa: E501
 CASE_NAMES = (
-    "new\nline", "\x1b[31mred", "two\u2028lines\x85", os.fsdecode(b"caf\xe9"), "-o", "=cmd|' /C calc'!A0", "@sum", "x" * 240, "x" * 250, "a b", "$(touch executed)",
-    "..a", ".hidden", "nul", "\u202etxt", "a'b\"c", "<script>alert(1)</script>", "{0.__class__}", "%s%n", "[red]", "é", "C0", "c0.npy", "c:d", "a\\b", "\U0001f600", "",
+    "new\nline", "\x1b[31mred", "two\u2028lines\x85", os.fsdecode(b"caf\xe9"), "-o", "=cmd|' /C calc'!A0", "@sum",
+    "x" * 240, "x" * 250, "a b", "$(touch executed)", "..a", ".hidden", "nul", "\u202etxt", "a'b\"c",
+    "<script>alert(1)</script>", "{0.__class__}", "%s%n", "[red]", "é", "C0", "c0.npy", "c:d", "a\\b", "\U0001f600",
+    "",
 )  # fmt: skip
 
 
@@ -115,18 +101,19 @@ def names(rng: random.Random, box: Box) -> Trial:
     yield step
 
 
-PLANTED_LOCKS = ("applied/.segcal-lock", "trusted/.segcal-lock", "store/.segcal-lock", "results/.segcal-lock", ".segcal-lock-cal", ".segcal-lock-state.json", "check0/.part/.segcal-lock")  # fmt: skip  # noqa: E501
-NOTES = ("applied", "applied/.segcal", "store", "store/.segcal", "trusted", "trusted/masks", "results", "results/units", "results/tables", "results/units/t/repeat_0", "check0", "check0/.part", "viewed", "viewed/c0", "cal", "results/calibrators/t/repeat_0/ts-single")  # fmt: skip  # noqa: E501
-OURS = ("applied/c0.npy", "applied/.segcal/c0.json", "applied/calibration.json", "store/c0.safetensors", "trusted/trust.json", "trusted/report.html", "results/summary.json", "results/report.html", "results/tables/table1_tasks.md", "state.json", "cases.csv", "splits.json", "cal/calibrator.json", "check0/.part/part.json", "results/units/t/repeat_0/ts-single.jsonl")  # fmt: skip  # noqa: E501
-AGAIN = (
-    ["apply", "cal", "p", *LOGITS, "-o", "applied"], ["apply", "cal", "q", *LOGITS, "-o", "applied"], ["apply", "cal", "p", *LOGITS, "--output-kind", "probs", "-o", "applied"],
-    ["convert", "q", "--labels", "y", *LOGITS, "-o", "store"], ["convert", "p", *LOGITS, "-o", "store"], ["trust", "cal", "p", *LOGITS, "-o", "trusted", "--masks"],
-    ["benchmark", "protocol.toml", "-o", "results"], ["fit", "p", "y", *LOGITS, "--calibrator", "ets", "-o", "cal"], ["monitor", "cal", "p", *LOGITS, "--state", "state.json"],
-    ["evaluate", "p", "y", *LOGITS, "--metrics", "nll", "--csv", "cases.csv"], ["report", "results"], ["view", "cal", "q", *LOGITS, "-o", "viewed"],
-    ["fit", "p", "y", *LOGITS, "--calibrator", "ts", "--splits", "splits.json", "-o", "new"],
-    ["check", "q", "y", *LOGITS, "--num-parts", "2", "--part-id", "0", "-o", "check0"], ["merge", "check0", "check1", "-o", "new"],
-)  # fmt: skip
-WITHOUT = ("monitor", "report", "view", "check", "fit --splits")
+PLANTED_LOCKS = listed("""
+applied/.segcal-lock trusted/.segcal-lock store/.segcal-lock results/.segcal-lock .segcal-lock-cal
+.segcal-lock-state.json check0/.part/.segcal-lock
+""")
+NOTES = listed("""
+applied applied/.segcal store store/.segcal trusted trusted/masks results results/units results/tables
+results/units/t/repeat_0 check0 check0/.part viewed viewed/c0 cal results/calibrators/t/repeat_0/ts-single
+""")
+OURS = listed("""
+applied/c0.npy applied/.segcal/c0.json applied/calibration.json store/c0.safetensors trusted/trust.json
+trusted/report.html results/summary.json results/report.html results/tables/table1_tasks.md state.json cases.csv
+splits.json cal/calibrator.json check0/.part/part.json results/units/t/repeat_0/ts-single.jsonl
+""")
 
 
 def planted(rng: random.Random, box: Box) -> Trial:
@@ -140,7 +127,11 @@ def planted(rng: random.Random, box: Box) -> Trial:
     replaces = [path for path in own if path.is_file()] if "--overwrite" in words else []
     if words[0] in ("apply", "convert"):  # a result that was changed is made again
         replaces += [box / name for name in ("applied/c0.npy", "applied/.segcal/c0.json", "store/c0.safetensors")]
-    if "--overwrite" in words and words[0] in ("trust", "benchmark", "fit"):  # it says so: though segcal did not write them
+    if "--overwrite" in words and words[0] in (
+        "trust",
+        "benchmark",
+        "fit",
+    ):  # it says so: though segcal did not write them
         replaces += [box / name for name in OURS]
     yield Step(words, own, replaces)
     if rng.random() < 0.3:
@@ -155,14 +146,20 @@ def targets_of(words: list[str], box: Box) -> list[Path]:
 
 def _near(rng: random.Random, box: Box, names: tuple[str, ...], own: list[Path]) -> Path:
     """Return one of some places, mostly one that the command writes to."""
-    near = [name for name in names if any((box / name).is_relative_to(path) or path.parent == (box / name).parent for path in own)]
+    near = [
+        name
+        for name in names
+        if any((box / name).is_relative_to(path) or path.parent == (box / name).parent for path in own)
+    ]
     return box / rng.choice(near if near and rng.random() < 0.9 else names)
 
 
 def _note(rng: random.Random, box: Box, own: list[Path]) -> None:
     folder = _near(rng, box, NOTES, own)
     folder.mkdir(exist_ok=True)
-    (folder / rng.choice(("notes.txt", "c0.txt", "c11.npy", "README.md", ".notes", "000007.results", "c99.json"))).write_text("what the user knows\n")
+    (
+        folder / rng.choice(("notes.txt", "c0.txt", "c11.npy", "README.md", ".notes", "000007.results", "c99.json"))
+    ).write_text("what the user knows\n")
 
 
 def _foreign(rng: random.Random, box: Box, own: list[Path]) -> None:
@@ -196,7 +193,9 @@ def _lock(rng: random.Random, box: Box, own: list[Path]) -> None:
 
 def _link(rng: random.Random, box: Box, own: list[Path]) -> None:
     """Move one of our files or folders elsewhere and leave a link, as users do whose disk is full."""
-    path = _near(rng, box, (*OURS, "applied/.segcal", "applied", "store", "trusted", "results", "cal", "results/units"), own)
+    path = _near(
+        rng, box, (*OURS, "applied/.segcal", "applied", "store", "trusted", "results", "cal", "results/units"), own
+    )
     away = box.root / "elsewhere" / path.name
     path.rename(away)
     path.symlink_to(away)
@@ -226,7 +225,9 @@ def _temporary(rng: random.Random, box: Box, own: list[Path]) -> None:
 
 def _marker(rng: random.Random, box: Box, own: list[Path]) -> None:
     """Plant what says that a folder stands for a URL."""
-    url = rng.choice((f"file://{box.root}/elsewhere", "http://planted.invalid/x", f"file://{box.work}/m", "memory://x", "s3://x", 3))
+    url = rng.choice(
+        (f"file://{box.root}/elsewhere", "http://planted.invalid/x", f"file://{box.work}/m", "memory://x", "s3://x", 3)
+    )
     content = rng.choice((json.dumps({"url": url}), "{}", "[]", "nonsense"))
     for folder in rng.sample(("p", "q", "y", "cal", "applied", "store", "results"), 3):
         (box / folder / ".segcal-remote.json").write_text(content)
@@ -236,20 +237,39 @@ def _record(rng: random.Random, box: Box, own: list[Path]) -> None:
     """Plant a record that claims files of the user's."""
     path = box / rng.choice(("applied", "store")) / ".segcal" / f"{rng.choice(('c0', 'c77'))}.json"
     (path.parent.parent / "mine.txt").write_text("what the user knows\n")
-    claimed = rng.choice(("mine.txt", "../notes.txt", str(box.root / "elsewhere/secret.txt"), ".", "..", "", "a/../../notes.txt"))
-    record = {"format": "segcal-record", "version": 1, "case": path.stem, "made_from": "", "files": {claimed: rng.choice(("", "0" * 64))}}
+    claimed = rng.choice(
+        ("mine.txt", "../notes.txt", str(box.root / "elsewhere/secret.txt"), ".", "..", "", "a/../../notes.txt")
+    )
+    record = {
+        "format": "segcal-record",
+        "version": 1,
+        "case": path.stem,
+        "made_from": "",
+        "files": {claimed: rng.choice(("", "0" * 64))},
+    }
     path.write_text(json.dumps(record))
     box.own[str(path.relative_to(box.root))] = {"applied": "apply", "store": "convert"}[path.parts[-3]]
 
 
 def remote(rng: random.Random, box: Box) -> Trial:
     """Name URLs where folders are read, and where only a path works."""
-    urls = [url.format(box=box.work) for url in URLS] + [f"file://{box.work}/{name}" for name in ("q", "q", "q", "y", "cal", "nii", "zarr", "st", "nn", "store")]
+    urls = [url.format(box=box.work) for url in URLS] + [
+        f"file://{box.work}/{name}" for name in ("q", "q", "q", "y", "cal", "nii", "zarr", "st", "nn", "store")
+    ]
     scores, labels, flags = FOLDERS["npy"]
     step = reading(rng.choice(READERS), scores, labels, flags, box)
     words = list(step.run)
-    where = rng.choice([index for index, word in enumerate(words) if word in ("q", "y", "cal", "new", "new.csv", "new.html", "new.json")])
+    where = rng.choice(
+        [
+            index
+            for index, word in enumerate(words)
+            if word in ("q", "y", "cal", "new", "new.csv", "new.html", "new.json")
+        ]
+    )
     words[where] = rng.choice(urls)
     if rng.random() < 0.3:
-        words += [rng.choice(("--images", "--properties", "--splits", "--groups", "--csv", "--state", "--report")), rng.choice(urls)]
+        words += [
+            rng.choice(("--images", "--properties", "--splits", "--groups", "--csv", "--state", "--report")),
+            rng.choice(urls),
+        ]
     yield Step(words, [*step.targets, box / "new"])

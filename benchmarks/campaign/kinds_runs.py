@@ -8,33 +8,19 @@ from pathlib import Path
 
 import msgspec
 
+from benchmarks.campaign.commands import WRITERS, listed
 from benchmarks.campaign.damage import VALUES, damage
 from benchmarks.campaign.judge import leftovers, look
 from benchmarks.campaign.kinds_files import Trial
 from benchmarks.campaign.kinds_places import targets_of
-from benchmarks.campaign.sandbox import LOGITS, Box
+from benchmarks.campaign.sandbox import Box
 from benchmarks.campaign.watch import Step
-
-WRITERS = (
-    ["fit", "q", "y", *LOGITS, "--calibrator", "ts", "-o", "new"], ["fit", "q", "y", *LOGITS, "--calibrator", "ts", "--splits", "new.json", "-o", "new"],
-    ["fit", "p", "y", *LOGITS, "--calibrator", "ets", "-o", "cal"], ["apply", "cal", "q", *LOGITS, "-o", "new"], ["apply", "cal", "q", *LOGITS, "--confidence-map", "-o", "new"],
-    ["apply", "cal", "nn", "-o", "new", "--ignore-pooling"], ["apply", "cal", "zarr", *LOGITS, "-o", "new"], ["apply", "cal", "nii", *LOGITS, "-o", "new"],
-    ["apply", "cal", "q", *LOGITS, "--output-kind", "probs", "--overwrite", "-o", "applied"], ["convert", "q", "--labels", "y", *LOGITS, "-o", "new"],
-    ["convert", "p", *LOGITS, "--overwrite", "-o", "store"], ["view", "cal", "q", *LOGITS, "-o", "new"], ["view", "cal", "nii", *LOGITS, "--to", "contours", "-o", "new"],
-    ["view", "cal", "q", *LOGITS, "--to", "bids", "-o", "new"],
-    ["trust", "cal", "q", *LOGITS, "--masks", "-o", "new"], ["monitor", "cal", "q", *LOGITS, "--state", "new.json"], ["monitor", "cal", "p", *LOGITS, "--state", "state.json"],
-    ["evaluate", "q", "y", *LOGITS, "--metrics", "nll", "-o", "new"], ["evaluate", "q", "y", *LOGITS, "--metrics", "nll", "--csv", "new.csv"],
-    ["benchmark", "protocol.toml", "-o", "new"], ["merge", "apply0", "apply1", "-o", "new"], ["merge", "evaluate0", "evaluate1", "-o", "new"],
-    ["check", "q", "y", *LOGITS, "-o", "new"], ["check", "q", "y", *LOGITS, "--num-parts", "2", "--part-id", "1", "-o", "new"],
-    ["apply", "cal", "q", *LOGITS, "--num-parts", "2", "--part-id", "1", "-o", "new"], ["card", "cal", "cases.csv", "-o", "new.md"], ["report", "results", "-o", "new.html"],
-    ["audit", "cal", "q", *LOGITS, "-o", "new"], ["apply", "cal", "file://{box}/q", *LOGITS, "-o", "new"], ["apply", "cal", "q", *LOGITS, "-o", "file://{box}/new"],
-)  # fmt: skip
 
 
 def kills(rng: random.Random, box: Box) -> Trial:
     """Kill or interrupt a command at an event, once or twice, and run it again: the same bytes as without."""
     words = [word.format(box=box.work) for word in rng.choice(WRITERS)]
-    places = [box / "new" if "://" in str(path) else path for path in targets_of(words, box)]
+    places = targets_of([word.removeprefix("file://") for word in words], box)
     whole = yield Step(words, places)
     if whole.code != 0:
         return  # the judge has said so
@@ -55,7 +41,10 @@ def kills(rng: random.Random, box: Box) -> Trial:
         found = results(places, box)
         names = sorted(name for name in found.keys() | expected.keys() if found.get(name) != expected.get(name))
         box.faults.append(("differs", f"other bytes than without the kill: {', '.join(names[:4])}"))
-    box.faults += leftovers({path: before[path] for path in before if "/work/" not in path and not path.startswith(("work", "tmp"))}, look(box.root))
+    box.faults += leftovers(
+        {path: before[path] for path in before if "/work/" not in path and not path.startswith(("work", "tmp"))},
+        look(box.root),
+    )
 
 
 def results(places: list[Path], box: Box) -> dict[str, str]:
@@ -69,7 +58,9 @@ def results(places: list[Path], box: Box) -> dict[str, str]:
 
 def together(rng: random.Random, box: Box) -> Trial:
     """Run two commands into one target at the same time; then once more: what one of them writes alone is there."""
-    words = [word.format(box=box.work) for word in rng.choice([each for each in WRITERS if "://" not in " ".join(each)])]
+    words = [
+        word.format(box=box.work) for word in rng.choice([each for each in WRITERS if "://" not in " ".join(each)])
+    ]
     places = targets_of(words, box)
     alone = yield Step(words, places)
     expected = results(places, box)
@@ -87,29 +78,63 @@ def merge(rng: random.Random, box: Box) -> Trial:
     """Tamper with a part: its options, its paths, its results; then put the parts together."""
     command = rng.choice(("check", "apply", "evaluate"))
     if rng.random() < 0.3:
-        (box / f"{command}0" / rng.choice(("notes.txt", ".part/notes.txt", "c0.txt"))).write_text("what the user knows\n")
-    ways = [_settings, _settings, _facts, _ledger, _damaged]
-    for number in rng.choice(((0,), (1,), (0, 1))):
-        rng.choice(ways)(rng, box / f"{command}{number}" / ".part") if number == 0 or len(ways) else None
-    if rng.random() < 0.4:  # both parts alike, so that they agree
+        (box / f"{command}0" / rng.choice(("notes.txt", ".part/notes.txt", "c0.txt"))).write_text(
+            "what the user knows\n"
+        )
+    way = rng.choice((_options, _options, _settings, _settings, _facts, _ledger, _damaged))
+    way(rng, box / f"{command}0" / ".part")
+    if rng.random() < 0.8:  # both parts alike, so that they agree
         _agree(box, command)
-    parts = rng.choice(([f"{command}0", f"{command}1"],) * 5 + ([f"{command}0"], [f"{command}0", f"{command}0"], [f"{command}0", "check1"], ["p", "y"]))
-    place = rng.choice(("new",) * 6 + ("p", "folder/new", "notes.txt", f"{command}0", f"{command}1/x", "applied"))
+    parts = rng.choice(
+        ([f"{command}0", f"{command}1"],) * 5
+        + ([f"{command}0"], [f"{command}0", f"{command}0"], [f"{command}0", "check1"], ["p", "y"])
+    )
+    place = rng.choice(("new",) * 6 + ("q", "folder/new", "notes.txt", f"{command}0", f"{command}1/x", "applied"))
     more = ["--overwrite"] if rng.random() < 0.3 else []
     allowed = [box / place] if place == "new" else [box.root / "elsewhere" / "new"] if place == "folder/new" else []
     yield Step(["merge", *parts, "-o", place, *more], [*allowed, box / "applied"] if place == "applied" else allowed)
 
 
-PLACES = ("notes.txt", "/etc/passwd", "../elsewhere/secret.txt", "../elsewhere/new", "p/c0.npy", "cal", "file:///etc", "http://planted.invalid/x", "memory://x", "")
-NAMES = ("csv", "summary", "report", "output", "calibrator", "paths", "command", "images", "groups", "kind", "workers", "overwrite", "json", "device", "run", "merged", "strict", "engine", "scheduler", "slurm", "metrics", "splits", "properties", "part_id", "labels")  # fmt: skip  # noqa: E501
+PLACES = (
+    "notes.txt", "/etc/passwd", "../elsewhere/secret.txt", "../elsewhere/new", "p/c0.npy", "cal", "file:///etc",
+    "http://planted.invalid/x", "memory://x", "",
+)  # fmt: skip
+NAMES = listed("""
+csv summary report output calibrator paths command images groups kind workers overwrite json device run merged
+strict engine scheduler slurm metrics splits properties part_id labels
+""")
+
+
+def _options(rng: random.Random, part: Path) -> None:
+    """Let the options of a part name files of the user's for what is written, or addresses for what is read."""
+    content = json.loads((part / "part.json").read_text())
+    name = rng.choice(("csv", "summary", "report", "report", "images", "paths", "calibrator", "splits", "output"))
+    place = {"path": rng.choice(PLACES)}
+    content["settings"][name] = json.dumps([place, place] if name == "paths" else place)
+    (part / "part.json").write_text(json.dumps(content))
 
 
 def _settings(rng: random.Random, part: Path) -> None:
     """Put other options into a part: paths of the user's, other commands, engines."""
     content = json.loads((part / "part.json").read_text())
-    values = [{"path": place} for place in PLACES] + [*VALUES, "fit", "benchmark", "apply", "demo", "nnunet", ["q", "y"], [{"path": "/"}], "dask", "os"]
+    values = [{"path": place} for place in PLACES] + [
+        *VALUES,
+        "fit",
+        "benchmark",
+        "apply",
+        "demo",
+        "nnunet",
+        ["q", "y"],
+        [{"path": "/"}],
+        "dask",
+        "os",
+    ]
     for name in rng.sample(NAMES, rng.choice((1, 1, 3))):
-        value = rng.choice([{"path": place} for place in PLACES]) if name in NAMES[:7] and rng.random() < 0.6 else rng.choice(values)
+        value = (
+            rng.choice([{"path": place} for place in PLACES])
+            if name in NAMES[:7] and rng.random() < 0.6
+            else rng.choice(values)
+        )
         content["settings"][name] = json.dumps(value)
     (part / "part.json").write_bytes(json.dumps(content).encode("utf-8", "surrogatepass"))
 
@@ -135,14 +160,25 @@ def _ledger(rng: random.Random, part: Path) -> None:
     index = rng.randrange(len(lines))
     way = rng.randrange(4)
     if way == 0:
-        lines[index][rng.randrange(4)] = rng.choice([value for value in VALUES if not isinstance(value, int) or abs(value) < 2**63 if value != "\ud800"])
+        lines[index][rng.randrange(4)] = rng.choice(
+            [value for value in VALUES if not isinstance(value, int) or abs(value) < 2**63 if value != "\ud800"]
+        )
     elif way == 1:
         body = bytearray(bodies[index] or b"x")
         for _ in range(rng.choice((1, 4))):
             body[rng.randrange(len(body))] = rng.randrange(256)
         bodies[index] = bytes(body)
     elif way == 2:
-        bodies[index] = rng.choice((b"", b"\xc0", msgspec.msgpack.encode({"type": "Payload", "value": [1]}), b"\x91" * 2000 + b"\xc0", b"\xc6\xff\xff\xff\xff", b"\xdd\xff\xff\xff\xff"))
+        bodies[index] = rng.choice(
+            (
+                b"",
+                b"\xc0",
+                msgspec.msgpack.encode({"type": "Payload", "value": [1]}),
+                b"\x91" * 2000 + b"\xc0",
+                b"\xc6\xff\xff\xff\xff",
+                b"\xdd\xff\xff\xff\xff",
+            )
+        )
     else:
         lines, bodies = lines * 2, bodies * 2
     for line, body in zip(lines, bodies, strict=True):
@@ -161,7 +197,6 @@ def _agree(box: Box, command: str) -> None:
         first = json.loads((box / f"{command}0/.part/part.json").read_text())
     except (OSError, ValueError):
         return
-    if isinstance(first, dict):
-        (box / f"{command}1/.part/part.json").unlink(missing_ok=True) if not (box / f"{command}1/.part/part.json").is_dir() else None
-        if not (box / f"{command}1/.part/part.json").exists():
-            (box / f"{command}1/.part/part.json").write_text(json.dumps(first | {"part": 1}))
+    second = box / f"{command}1/.part/part.json"
+    if isinstance(first, dict) and second.is_file():
+        second.write_text(json.dumps(first | {"part": 1, "folder": str(box / f"{command}1")}))

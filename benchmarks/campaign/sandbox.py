@@ -1,4 +1,4 @@
-"""The box of a trial: a small world with everything that commands read and write, and with what is none of their business.
+"""The box of a trial: a small world with all that commands read and write, and with what is none of their business.
 
 It is made once, by segcal's own commands, and copied for every trial to the place where it was made (parts keep whole
 paths). ``work`` is where commands run, ``home`` and ``tmp`` are HOME and TMPDIR, ``elsewhere`` is somebody else's.
@@ -13,11 +13,11 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.campaign.commands import MADE
 from benchmarks.campaign.judge import look
 from benchmarks.campaign.watch import Step, run_step
 
 CASES = 10
-LOGITS = ["--kind", "logits"]
 PROTOCOL = """repeats = 1
 metrics = ["nll"]
 studies = []
@@ -31,23 +31,6 @@ members = ["p"]
 labels = "y"
 kind = "logits"
 """
-# What is in the box from the beginning, made by segcal itself.
-MADE = (
-    ["fit", "p", "y", *LOGITS, "--calibrator", "ts", "--splits", "splits.json", "-o", "cal"],
-    ["apply", "cal", "p", *LOGITS, "-o", "applied"],
-    ["convert", "q", "--labels", "y", *LOGITS, "-o", "store"],
-    ["trust", "cal", "p", *LOGITS, "-o", "trusted"],
-    ["monitor", "cal", "q", *LOGITS, "--state", "state.json"],
-    ["evaluate", "p", "y", *LOGITS, "--calibrator", "cal", "--metrics", "nll,dice", "--csv", "cases.csv"],
-    ["view", "cal", "q", *LOGITS, "-o", "viewed"],
-    ["benchmark", "protocol.toml", "-o", "results"],
-    *(["check", "q", "y", *LOGITS, "--num-parts", "2", "--part-id", str(n), "-o", f"check{n}"] for n in (0, 1)),
-    *(["apply", "cal", "q", *LOGITS, "--num-parts", "2", "--part-id", str(n), "-o", f"apply{n}"] for n in (0, 1)),
-    *(
-        ["evaluate", "q", "y", *LOGITS, "--metrics", "nll", "--num-parts", "2", "--part-id", str(n), "-o", f"evaluate{n}"]
-        for n in (0, 1)
-    ),
-)
 
 
 class Box:
@@ -142,7 +125,11 @@ def _arrays(work: Path, name: str, logits: np.ndarray, labels: np.ndarray, few: 
     nibabel.save(nibabel.Nifti1Image(labels[..., None], np.eye(4)), work / "niiy" / f"{name}.nii.gz")
     shares = np.exp(logits) / np.exp(logits).sum(0)
     np.savez(work / "nn" / f"{name}.npz", probabilities=shares.transpose(0, 2, 1)[:, None])
-    facts = {"spacing": [1.0, 1.0, 1.0], "shape_before_cropping": (1, 5, 6), "bbox_used_for_cropping": [[0, 1], [0, 5], [0, 6]]}
+    facts = {
+        "spacing": [1.0, 1.0, 1.0],
+        "shape_before_cropping": (1, 5, 6),
+        "bbox_used_for_cropping": [[0, 1], [0, 5], [0, 6]],
+    }
     (work / "nn" / f"{name}.pkl").write_bytes(pickle.dumps(facts))
     shown = nibabel.Nifti1Image(logits.argmax(0).astype(np.uint8)[..., None], np.eye(4))
     nibabel.save(shown, work / "nn" / f"{name}.nii.gz")

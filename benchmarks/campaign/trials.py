@@ -10,22 +10,16 @@ from contextlib import redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.campaign.commands import WARM
 from benchmarks.campaign.judge import judge, look, worst
 from benchmarks.campaign.kinds_calls import calls
 from benchmarks.campaign.kinds_files import Trial, documents, files, numbers, options
 from benchmarks.campaign.kinds_places import names, paths, planted, remote
 from benchmarks.campaign.kinds_runs import kills, merge, together
-from benchmarks.campaign.sandbox import LOGITS, Box
+from benchmarks.campaign.sandbox import Box
 from benchmarks.campaign.watch import WALL_SECONDS, Step, run_step
 from segcal.cli import main
 
-WARM = (
-    ["fit", "p", "y", *LOGITS, "--calibrator", "ts", "-o", "warm"],
-    ["evaluate", "q", "y", *LOGITS, "--calibrator", "cal", "--report", "warm.html"],
-    ["apply", "cal", "q", *LOGITS, "-o", "warmed", "--confidence-map"],
-    ["trust", "cal", "q", *LOGITS, "-o", "warmth"],
-    ["audit", "cal", "q", *LOGITS],
-)
 # Every kind with its weight: of a hundred trials about so many are of it.
 KINDS: dict[str, tuple[Callable[[random.Random, Box], Trial], int]] = {
     "files": (files, 22),
@@ -63,7 +57,9 @@ def plan(trials: int, only: str | None = None, first: int = 0) -> list[tuple[str
         return [(only, number) for number in range(first, first + trials)]
     total = sum(weight for _, weight in KINDS.values())
     return [
-        (kind, number) for kind, (_, weight) in KINDS.items() for number in range(max(1, round(trials * weight / total)))
+        (kind, number)
+        for kind, (_, weight) in KINDS.items()
+        for number in range(max(1, round(trials * weight / total)))
     ]
 
 

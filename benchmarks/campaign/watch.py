@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 # In every payload of the campaign; code that has it among its constants was data.
-TOKEN = "campaign_payload"  # noqa: S105
+TOKEN = "campaign_payload"
 MEMORY, FILE_SIZE = 3 << 29, 1 << 28
 CPU_SECONDS, WALL_SECONDS = 60, 120
 # What is written outside of the box and harms nobody: caches of compiled code and what a process has of its own.
@@ -40,7 +40,9 @@ CHANGES = {
 STARTS = ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.spawn", "pty.spawn")
 ADDRESSES = ("socket.connect", "socket.getaddrinfo", "socket.gethostbyname", "socket.sendto", "urllib.Request")
 # What no pickle may name: numba's own, in its cache, name types alone.
-POWERS = re.compile(r"(os|posix|sys|subprocess|shutil|runpy|code)\b|builtins\.(eval|exec|compile|open|getattr|__import__)")
+POWERS = re.compile(
+    r"(os|posix|sys|subprocess|shutil|runpy|code)\b|builtins\.(eval|exec|compile|open|getattr|__import__)"
+)
 
 
 @dataclass
@@ -149,8 +151,8 @@ def _inside(step: Step, root: Path, log: Path) -> int:
     os.chdir(root / "work")
     os.environ.update(HOME=str(root / "home"), TMPDIR=str(root / "tmp"))
     tempfile.tempdir = None
-    sys.stdout = open(1, "w", encoding="utf-8", errors="surrogateescape", closefd=False)  # noqa: PTH123, SIM115
-    sys.stderr = open(2, "w", encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: PTH123, SIM115
+    sys.stdout = open(1, "w", encoding="utf-8", errors="surrogateescape", closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
     pages = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (pages + MEMORY, pages + MEMORY))
     resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS + 5))
@@ -224,15 +226,21 @@ class Hook:
         os.write(self._records, (json.dumps([name, about]) + "\n").encode())
 
     def __call__(self, event: str, arguments: tuple[Any, ...]) -> None:
-        if not self.on:
-            return
+        """Look at one event."""
+        if self.on:
+            self._files(event, arguments)
+            self._powers(event, arguments)
+
+    def _files(self, event: str, arguments: tuple[Any, ...]) -> None:
         if event == "open":
             self._opened(*arguments)
         elif event in CHANGES:
             self._changed([arguments[index] for index in CHANGES[event]], event)
         elif event == "fcntl.flock":
             self._count()
-        elif event in ADDRESSES:
+
+    def _powers(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if event in ADDRESSES:
             self._addressed(event, arguments)
         elif event in STARTS and not _is_server(arguments):
             self.record("program", f"{event} {arguments!r}"[:300])
