@@ -34,6 +34,7 @@ def look(root: Path) -> dict[str, str]:
     """Return what is in a folder, by path: the kind of each entry and a digest of what it holds."""
     found = {}
     for folder, folders, files in os.walk(root):
+        folders[:] = [name for name in folders if not name.startswith("torchinductor_")]  # torch's, at its import
         for name in folders + files:
             path = Path(folder, name)
             found[str(path.relative_to(root))] = _entry(path)

@@ -8,6 +8,7 @@ import json
 import os
 import pickle
 import shutil
+import stat
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from benchmarks.campaign.judge import look
 from benchmarks.campaign.watch import Step, run_step
 
 CASES = 10
+FOLDER = "a folder"
 PROTOCOL = """repeats = 1
 metrics = ["nll"]
 studies = []
@@ -56,11 +58,19 @@ class Box:
         shutil.copytree(self.root, self._kept, symlinks=True)
 
     def reset(self) -> None:
-        """Bring the box back to its beginning."""
+        """Bring the box back to its beginning; what is as it was stays."""
+        (self.work / "hard.npy").unlink(missing_ok=True)
         for folder, _, _ in os.walk(self.root):
             Path(folder).chmod(0o755)
-        shutil.rmtree(self.root)
-        shutil.copytree(self._kept, self.root, symlinks=True)
+        there, kept = _stamps(self.root), _stamps(self._kept)
+        for name in sorted(there, reverse=True):
+            if kept.get(name) != there[name]:
+                (self.root / name).rmdir() if there[name] == FOLDER else (self.root / name).unlink()
+        for name in sorted(kept):
+            if kept[name] == FOLDER:
+                (self.root / name).mkdir(exist_ok=True)
+            elif there.get(name) != kept[name]:
+                shutil.copy2(self._kept / name, self.root / name, follow_symlinks=False)
         (self.work / "hard.npy").hardlink_to(self.work / "p" / "c0.npy")
         self.own, self.faults = dict(self._made), []
 
@@ -77,6 +87,19 @@ class Box:
             finally:
                 os._exit(0)
         os.waitpid(child, 0)
+
+
+def _stamps(root: Path) -> dict[str, tuple[int, ...] | str]:
+    """Return what tells by path whether an entry was changed: where links lead, and size and time of files."""
+    found: dict[str, tuple[int, ...] | str] = {}
+    for folder, folders, files in os.walk(root):
+        for name in folders + files:
+            path = Path(folder, name)
+            facts = path.lstat()
+            plain = (facts.st_mode, facts.st_size, facts.st_mtime_ns)
+            link = str(path.readlink()) if stat.S_ISLNK(facts.st_mode) else None
+            found[str(path.relative_to(root))] = link or (FOLDER if stat.S_ISDIR(facts.st_mode) else plain)
+    return found
 
 
 def inputs(root: Path) -> None:
