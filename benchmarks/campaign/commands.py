@@ -117,6 +117,7 @@ summary: evaluate q y -k --metrics nll --summary
 page: evaluate q y -k --metrics nll --report
 report: report results -o
 card: card cal cases.csv -o
+export: export cal
 state: monitor cal p -k --state
 splits: fit p y -k --calibrator ts -o new --splits
 """)

@@ -62,10 +62,9 @@ def judge(
     return faults + _ending(step, outcome)
 
 
-def leftovers(before: dict[str, str], after: dict[str, str]) -> list[tuple[str, str]]:
-    """Return temporary files that were not there before."""
-    new = [path for path in after if path not in before]
-    return [("leftover", path) for path in new if TEMPORARY.search(path) or path.startswith("tmp/")][:1]
+def leftovers(after: dict[str, str]) -> list[tuple[str, str]]:
+    """Return the first temporary entry that stays where results are; TMPDIR is cleared by others after a kill."""
+    return [("leftover", path) for path in after if TEMPORARY.search(path) and not path.startswith("tmp/")][:1]
 
 
 def _changes(

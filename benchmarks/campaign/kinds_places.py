@@ -12,7 +12,7 @@ from benchmarks.campaign.watch import Step
 
 SIGNED = b"A temporary folder of segcal. It may be removed when no segcal is running.\n"
 MAY_OVERWRITE = listed("""
-fit apply convert trust evaluate benchmark merge csv summary page report figures card
+fit apply convert trust evaluate benchmark merge csv summary page report figures card export
 """)
 # Places that hold something of a user's, or that are an input.
 TAKEN = listed("""
@@ -65,8 +65,8 @@ def _allowed(
     if not path.is_relative_to(box.root) or place == "/" or real == box.root:
         return [], []
     inputs = [box / each for each in words[1:] if (box / each).exists()]
-    is_input = any(real.is_relative_to(each) for each in inputs) or real.stem == "hard"
-    found = [path, real] if not is_input or (name, place) in SAME else []
+    is_input = any(real.is_relative_to(each) for each in inputs) or (real.stem == "hard" and "q" in words)
+    found = [path, real] if not is_input or not is_file or (name, place) in SAME else []
     replaced = [real] if is_file and overwrite and real.is_file() and not is_input else []
     return [each for each in found if each.is_relative_to(box.root) and each != home], replaced
 

@@ -33,18 +33,14 @@ def kills(rng: random.Random, box: Box) -> Trial:
         if number == signal.SIGINT and stopped.code not in (0, 130):
             box.faults.append(("traceback", f"interrupted, ended with {stopped.code}: {stopped.err[-200:]}"))
     box.own |= {name: made for name, made in own.items() if (box.root / name).exists()}
-    before = look(box.root)
     again = yield Step(words, places)
-    if again.code != 0:
-        box.faults.append(("differs", f"does not go on: {again.err.strip()[-300:]}"))
-    elif results(places, box) != expected:
-        found = results(places, box)
+    found = results(places, box)
+    if found != expected:  # a fit that was killed after its last file is refused, and complete
         names = sorted(name for name in found.keys() | expected.keys() if found.get(name) != expected.get(name))
-        box.faults.append(("differs", f"other bytes than without the kill: {', '.join(names[:4])}"))
-    box.faults += leftovers(
-        {path: before[path] for path in before if "/work/" not in path and not path.startswith(("work", "tmp"))},
-        look(box.root),
-    )
+        said = f"does not go on: {again.err.strip()[-300:]}" if again.code else "other bytes than without the kill"
+        box.faults.append(("differs", f"{said}: {', '.join(names[:4])}"))
+    if again.code == 0:
+        box.faults += leftovers(look(box.root))
 
 
 def results(places: list[Path], box: Box) -> dict[str, str]:
@@ -76,23 +72,23 @@ def together(rng: random.Random, box: Box) -> Trial:
 
 def merge(rng: random.Random, box: Box) -> Trial:
     """Tamper with a part: its options, its paths, its results; then put the parts together."""
-    command = rng.choice(("check", "apply", "evaluate"))
+    way = rng.choice((_options, _options, _options, _settings, _settings, _facts, _ledger, _damaged))
+    command = "evaluate" if way is _options else rng.choice(("check", "apply", "evaluate"))
     if rng.random() < 0.3:
         (box / f"{command}0" / rng.choice(("notes.txt", ".part/notes.txt", "c0.txt"))).write_text(
             "what the user knows\n"
         )
-    way = rng.choice((_options, _options, _settings, _settings, _facts, _ledger, _damaged))
     way(rng, box / f"{command}0" / ".part")
     if rng.random() < 0.8:  # both parts alike, so that they agree
         _agree(box, command)
     parts = rng.choice(
-        ([f"{command}0", f"{command}1"],) * 5
+        ([f"{command}0", f"{command}1"],) * 20
         + ([f"{command}0"], [f"{command}0", f"{command}0"], [f"{command}0", "check1"], ["p", "y"])
     )
-    place = rng.choice(("new",) * 6 + ("q", "folder/new", "notes.txt", f"{command}0", f"{command}1/x", "applied"))
+    place = rng.choice(("new",) * 20 + ("q", "folder/new", "notes.txt", f"{command}0", f"{command}1/x", "applied"))
     more = ["--overwrite"] if rng.random() < 0.3 else []
-    allowed = [box / place] if place == "new" else [box.root / "elsewhere" / "new"] if place == "folder/new" else []
-    yield Step(["merge", *parts, "-o", place, *more], [*allowed, box / "applied"] if place == "applied" else allowed)
+    real = (box / place).resolve()
+    yield Step(["merge", *parts, "-o", place, *more], [] if real.is_file() else [real])
 
 
 PLACES = (
@@ -108,8 +104,8 @@ strict engine scheduler slurm metrics splits properties part_id labels
 def _options(rng: random.Random, part: Path) -> None:
     """Let the options of a part name files of the user's for what is written, or addresses for what is read."""
     content = json.loads((part / "part.json").read_text())
-    name = rng.choice(("csv", "summary", "report", "report", "images", "paths", "calibrator", "splits", "output"))
-    place = {"path": rng.choice(PLACES)}
+    name = rng.choice(("csv", "summary", "report", "csv", "summary", "report", "images", "paths", "calibrator"))
+    place = {"path": rng.choice(PLACES[:4] if name in ("csv", "summary", "report") else PLACES)}
     content["settings"][name] = json.dumps([place, place] if name == "paths" else place)
     (part / "part.json").write_text(json.dumps(content))
 

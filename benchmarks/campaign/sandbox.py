@@ -71,7 +71,7 @@ class Box:
                 (self.root / name).mkdir(exist_ok=True)
             elif there.get(name) != kept[name]:
                 shutil.copy2(self._kept / name, self.root / name, follow_symlinks=False)
-        (self.work / "hard.npy").hardlink_to(self.work / "p" / "c0.npy")
+        (self.work / "hard.npy").hardlink_to(self.work / "q" / "c0.npy")
         self.own, self.faults = dict(self._made), []
 
     def __truediv__(self, name: str) -> Path:
