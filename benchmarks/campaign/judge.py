@@ -75,7 +75,7 @@ def _changes(
     command = "" if callable(step.run) else step.run[0]
     faults = []
     for path, entry in before.items():
-        inside = any(path == target or path.startswith(target + "/") for target in targets)
+        inside = _is_in(path, targets)
         if after.get(path) == entry or path in replaced or (inside and own.get(path) == command):
             continue
         if path in own and TEMPORARY.search(path):
@@ -83,13 +83,17 @@ def _changes(
         what = "removed" if path not in after else f"changed from {entry} to {after[path]}"
         faults.append(("lost", f"{path} {what}"))
     for path in after:
-        allowed = any(path == target or path.startswith(target + "/") for target in targets)
+        allowed = _is_in(path, targets)
         above = any(target.startswith(path + "/") for target in targets)
         if path not in before and not allowed and not (above and after[path] == "folder"):
             kind = "leftover" if TEMPORARY.search(path) or path.startswith("tmp/") else "outside"
             if kind == "outside" or step.event is None:
                 faults.append((kind, f"{path} appeared"))
     return faults
+
+
+def _is_in(path: str, targets: Sequence[str]) -> bool:
+    return any(target == "." or f"{path}/".startswith(f"{target}/") for target in targets)
 
 
 def _inside(path: Path, root: Path) -> Path:

@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 import signal
 import struct
 from pathlib import Path
@@ -44,11 +45,12 @@ def kills(rng: random.Random, box: Box) -> Trial:
 
 
 def results(places: list[Path], box: Box) -> dict[str, str]:
-    """Return what the targets hold."""
+    """Return what the targets hold; the results inside of a part may be divided otherwise after a kill."""
     return {
         name: entry
         for name, entry in look(box.root).items()
-        if any((box.root / name).is_relative_to(place) for place in places) and ".segcal-" not in name
+        if any((box.root / name).is_relative_to(place) for place in places)
+        and not re.search(r"\.segcal-|\.results$", name)
     }
 
 

@@ -20,6 +20,7 @@ import tempfile
 import time
 import traceback
 import warnings
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -158,7 +159,9 @@ def _inside(step: Step, root: Path, log: Path) -> int:
     resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS + 5))
     resource.setrlimit(resource.RLIMIT_FSIZE, (FILE_SIZE, FILE_SIZE))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    atexit._clear()  # of the parent
+    atexit._clear()  # of the parent, as what is to be done when its objects go
+    weakref.finalize._registry.clear()
+    weakref.finalize._registered_with_atexit = False
     signal.signal(signal.SIGINT, signal.default_int_handler)
     hook = Hook(root, records, step.event, step.signal)
     sys.addaudithook(hook)
