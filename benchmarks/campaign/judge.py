@@ -15,10 +15,10 @@ from pathlib import Path
 from benchmarks.campaign.watch import Outcome, Step
 
 CODES = (0, 2, 3, 4, 130)
-# The faults of a trial, the worst first.
+# The faults of a trial, the worst first; broken is the campaign itself.
 FAULTS = (
     "lost", "code", "outside", "address", "url", "program", "crash", "hang", "memory", "differs", "leftover",
-    "traceback", "message", "beside",
+    "traceback", "message", "beside", "broken",
 )  # fmt: skip
 TEMPORARY = re.compile(r"\.segcal-[0-9a-f]{16}(/|$)|(^|/)\.segcal-lock|segcal-|\.tmp$")
 SENTINEL = "executed"
