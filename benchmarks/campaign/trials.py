@@ -57,9 +57,7 @@ def plan(trials: int, only: str | None = None, first: int = 0) -> list[tuple[str
         return [(only, number) for number in range(first, first + trials)]
     total = sum(weight for _, weight in KINDS.values())
     return [
-        (kind, number)
-        for kind, (_, weight) in KINDS.items()
-        for number in range(max(1, round(trials * weight / total)))
+        (kind, number) for kind, (_, weight) in KINDS.items() for number in range(max(1, -(-trials * weight // total)))
     ]
 
 

@@ -138,7 +138,7 @@ def _remove_dead(path: Path) -> None:
         raise
     try:
         facts = os.fstat(descriptor)
-        holder = os.read(descriptor, 12) if stat.S_ISREG(facts.st_mode) and facts.st_nlink == 1 else b"another's"
+        holder = os.read(descriptor, 12) if stat.S_ISREG(facts.st_mode) and facts.st_nlink <= 1 else b"another's"
         if not _HOLDER.fullmatch(holder):
             raise _foreign(path)
         if hold(descriptor) is False:

@@ -177,7 +177,7 @@ def test_the_hash_sees_numbers_and_not_places_or_processes():
         ),
         ({"split": 3}, r"split = 3, but a table is needed"),
         ({"fit": {"lam": "x"}}, r"fit.lam = 'x', but a number is needed"),
-        ({"fit": {"method": "adam"}}, r"method is 'adam', but it must be 'exact' or 'paper'"),
+        ({"fit": {"method": "adam"}}, r"method is 'adam', but 'exact' or 'paper' is needed"),
         ({"metrics": ["nnl"]}, r"no metric is named 'nnl'"),
         ({"metrics": "nll"}, r"metrics = 'nll', but a list of texts is needed"),
         ({"tasks": []}, r"has no tasks, but at least one is needed"),
@@ -243,7 +243,7 @@ def test_pairs_to_compare_are_titles_and_do_not_change_the_hash():
 def test_every_declaration_about_files_can_be_made_but_the_pooling():
     names = [field.name for field in fields(ReadOptions)]
     given = {"ignore": 1, "class_axis": 1, "class_names": ["a", "b"], "regions": {"r": [1, 2]}}
-    given["regions_class_order"] = [1]
+    given |= {"regions_class_order": [1], "ignore_geometry": True, "label_axes": "zyx"}
     wanted = {name: given.get(name, "x") for name in names if name != "pooling"}
     (task,) = protocol(tasks=[{"name": "mine", "members": ["a"], "labels": "b", **wanted}]).tasks
     fixed = {"class_names": ("a", "b"), "regions": {"r": (1, 2)}, "regions_class_order": (1,)}

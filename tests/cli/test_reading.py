@@ -20,7 +20,7 @@ def test_every_declaration_can_be_given_and_none_is_there_unless_it_is():
         "kind": "probs", "pooling": "mean_logits", "format": "npy", "ignore": 255, "class_axis": 1, "key": "k",
         "label_key": "l", "label_axes": "zyx", "images": Path("i"), "groups": "(a)", "class_names": ["sky", "road"],
         "class_pattern": "p", "properties": Path("q"), "regions": {"whole": [1, 2], "core": [2]},
-        "regions_class_order": [1, 2], "ignore_geometry": True,
+        "regions_class_order": [1, 2], "ignore_geometry": True, "sites": "(b)",
     }  # fmt: skip
     assert set(given) == {field.name for field in fields(ReadOptions)}
     pairs = [(option(name), shown(value)) for name, value in given.items()]

@@ -258,7 +258,7 @@ def test_what_is_not_a_batch_of_logits_is_refused(name, logits, text):
 
 @pytest.mark.parametrize("count", [1, 0, -3, 2.0, True, "5", None])
 def test_a_count_of_classes_that_is_none_is_refused(name, count):
-    with pytest.raises(InputError, match=r"num_classes is .*, but a whole number of at least 2 is needed"):
+    with pytest.raises(InputError, match=r"num_classes is .*, but a whole number (of at least 2 )?is needed"):
         make_calibrator(name, count)
 
 

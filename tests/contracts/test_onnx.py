@@ -78,7 +78,7 @@ def test_parameters_on_their_bounds_of_two_classes_in_a_volume_are_exported(name
     calibrator = randomise(make_calibrator(name, 2), seed=1, edge=True).eval()
     assert segcal.export(calibrator, tmp_path / "calibrator.onnx", axes=3).flips == 0
     session = onnxruntime.InferenceSession(tmp_path / "calibrator.onnx", providers=["CPUExecutionProvider"])
-    for shape in ((1, 2, 7, 6, 4), (5, 2, 4, 4, 9)):
+    for shape in ((1, 2, 7, 6, 5), (5, 2, 5, 5, 9)):
         logits = 4 * torch.randn(shape, generator=torch.Generator().manual_seed(0))
         (found,) = session.run(None, {"logits": logits.numpy()})
         expected = calibrator(logits).detach()

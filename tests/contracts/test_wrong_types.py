@@ -132,9 +132,9 @@ def _one_case(w):
 
 # A public name without arguments, or of results that only segcal makes.
 NOT_CALLED = {
-    "CALIBRATORS", "LOSSES", "METRICS", "POOLINGS", "metrics", "Applied", "Audit", "Calibrator", "Card", "Case",
-    "CaseError", "Cases", "CheckResult", "Context", "Evaluation", "Fitted", "Monitored", "Trust", "ArtifactError",
-    "InputError", "SegcalError", "SuspicionWarning",
+    "CALIBRATORS", "LOSSES", "METRICS", "POOLINGS", "metrics", "Adapted", "Applied", "Audit", "Calibrator", "Card",
+    "Case", "CaseError", "Cases", "CheckResult", "Context", "Evaluation", "Fitted", "Monitored", "Trust",
+    "ArtifactError", "InputError", "SegcalError", "SuspicionWarning",
 }  # fmt: skip
 
 CALLS: dict[str, Callable[[World], Call]] = {
@@ -145,6 +145,7 @@ CALLS: dict[str, Callable[[World], Call]] = {
         lambda **given: segcal.open_cases(w.folder / "predictions", options=segcal.ReadOptions(**given)),
         lambda w: {"kind": "logits"},
     ),
+    "adapt": lambda w: Call(segcal.adapt, lambda w: {"fitted": w.trusted, "cases": w.cases}),
     "apply": lambda w: Call(segcal.apply, lambda w: {"fitted": w.fitted, "cases": w.cases, "folder": w.folder / "out"}),
     "as_cases": lambda w: Call(segcal.as_cases, lambda w: {"data": w.logits, "labels": w.labels}),
     "attach": lambda w: Call(segcal.attach, lambda w: {"model": _network(), "calibrator": w.fitted}),

@@ -117,7 +117,9 @@ def test_an_audit_is_plain_data():
 
 
 def test_what_is_not_a_calibrator_is_refused():
-    with pytest.raises(segcal.InputError, match="calibrator is str, but a calibrator, or what fit or load"):
+    with pytest.raises(
+        segcal.InputError, match=r"calibrator is 'ts', but a Calibrator or the result of segcal.fit is needed"
+    ):
         segcal.audit("ts")
 
 

@@ -204,7 +204,7 @@ def test_bad_input_is_refused_in_full_sentences():
     cases = make_cases(2)
     with pytest.raises(InputError, match=r"no metric is named 'eec'. Choose one of: nll"):
         evaluate(cases, metrics=["eec"])
-    with pytest.raises(InputError, match=r"metrics is 'ece', but a list of names is needed. Pass metrics=\['ece'\]"):
+    with pytest.raises(InputError, match="metrics is 'ece', but a list, each entry text, or a dictionary"):
         evaluate(cases, metrics="ece")
     with pytest.raises(InputError, match=r"cases is empty, but at least one case is needed"):
         evaluate(cases.subset([]))
@@ -249,7 +249,9 @@ def test_memory_does_not_grow_with_the_number_of_cases():
 
 def test_a_fit_is_no_calibrator_and_the_sentence_says_what_to_pass():
     cases = ArrayCases([np.zeros((2, 3, 4), np.float32)], [np.zeros((3, 4), int)])
-    with pytest.raises(InputError, match=r"calibrator is dict, but a calibrator, what fit or load returned, or"):
+    with pytest.raises(
+        InputError, match=r"calibrator is {}, but a Calibrator or a function or the result of segcal.fit is needed"
+    ):
         evaluate(cases, {})
 
 

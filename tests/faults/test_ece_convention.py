@@ -99,4 +99,4 @@ def test_the_command_prints_it_and_takes_the_option(tmp_path, capsys):
     assert found == pytest.approx(loop(logits, labels, 15), abs=1e-9)
     with pytest.raises(SystemExit):
         main(["fit", *command[1:5], "-o", str(tmp_path / "cal")])
-    assert "ECE of held-out cases: 15 bins, mean over cases" in capsys.readouterr().out
+    assert "ECE: 15 bins, mean over cases" in capsys.readouterr().out

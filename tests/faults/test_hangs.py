@@ -48,11 +48,19 @@ def test_a_worker_of_a_benchmark_that_dies_is_one_sentence(monkeypatch, tmp_path
         benchmark._run(["a", "b"], SimpleNamespace(workers=2), tmp_path, benchmark.Step(0, 2, ""), lambda step: None)
 
 
-def children(pid):
+def forks(pid):
+    """The children of a process that run what it runs: libraries start others for a moment."""
     found = []
     for task in Path(f"/proc/{pid}/task").glob("*/children"):
         found += [int(child) for child in task.read_text().split()]
-    return found
+    return [child for child in found if _command(child) == _command(pid)]
+
+
+def _command(pid):
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except FileNotFoundError:
+        return b""
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="workers are found in /proc")
@@ -73,7 +81,7 @@ def test_the_command_ends_when_a_worker_is_killed(tmp_path):
     )
     try:
         end = time.monotonic() + SECONDS
-        while not (own := children(command.pid)) and command.poll() is None and time.monotonic() < end:
+        while not (own := forks(command.pid)) and command.poll() is None and time.monotonic() < end:
             time.sleep(0.01)
         os.kill(own[0], signal.SIGKILL)
         _, said = command.communicate(timeout=SECONDS)

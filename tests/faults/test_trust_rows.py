@@ -230,7 +230,7 @@ def test_an_older_reference_without_folds_still_serves_and_says_that_nothing_is_
     segcal.save(replace(fitted, reference=older), tmp_path / "cal")
     written = json.loads((tmp_path / "cal" / "calibrator.json").read_text())["reference"]
     assert set(written) == {"version", "source", "calibrator", "members", "unit", "cases", "curves"}
-    assert set(written["cases"][0]) == {"id", "group", "numbers"}
+    assert set(written["cases"][0]) == {"id", "group", "numbers", "joint"}
     found = segcal.trust(tmp_path / "cal", overconfident(2, 14, prefix="n"))
     assert "(nothing is proved: an older segcal kept no folds)" in found.promise
 

@@ -305,7 +305,7 @@ class Unreadable(ArrayCases):
     ("arguments", "text"),
     [
         ({"name_or_calibrator": "cms"}, r"no calibrator is named 'cms'. Choose one of: identity, ts, ets"),
-        ({"name_or_calibrator": 3}, "name_or_calibrator is int, but a name or a Calibrator is needed"),
+        ({"name_or_calibrator": 3}, "name_or_calibrator is 3, but text or a Calibrator is needed"),
         ({"name_or_calibrator": make_calibrator("ts", 5)}, "the calibrator has 5 classes, but the cases have 3"),
         ({"device": "cuda:7"}, "device is 'cuda:7', but no CUDA device is available. Use device='cpu'"),
         ({"device": "gpu"}, "device is 'gpu', but a device of torch is needed. Use 'cpu' or 'cuda'"),

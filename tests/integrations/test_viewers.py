@@ -74,7 +74,7 @@ def test_what_cannot_be_written_is_one_sentence(given, tmp_path):
     fitted, cases, _, out = given
     with pytest.raises(InputError, match=r"no form is named 'png'. Choose one of: nifti, bids, contours, dicom-seg"):
         segcal.view(fitted, cases, out, to="png")
-    with pytest.raises(InputError, match="series goes with DICOM SEG"):
+    with pytest.raises(InputError, match="series is None, but DICOM SEG, and nothing else, lies on images"):
         segcal.view(fitted, cases, out, to="dicom-seg")
     with pytest.raises(InputError, match="is not empty, but files for a viewer go into a new folder"):
         segcal.view(fitted, cases, tmp_path / "in")

@@ -134,7 +134,7 @@ def test_results_that_are_none_are_refused(fitted, tmp_path):
     (tmp_path / "rows.json").write_text('{"rows": [1]}')
     with pytest.raises(InputError, match=r"rows.json has no rows of cases after calibration"):
         segcal.card(fitted, tmp_path / "rows.json")
-    with pytest.raises(InputError, match="fitted is int, but what fit, choose or load returned is needed"):
+    with pytest.raises(InputError, match=r"fitted is 3, but the result of segcal.fit or text or a path is needed"):
         segcal.card(3)
 
 

@@ -159,7 +159,9 @@ def test_a_report_of_arrays_and_what_is_no_fit(tmp_path):
     result = segcal.report(fitted, logits, tmp_path / "page.html", labels=labels, kind="logits", replicates=50)
     assert result.before["nll"].cases == 3
     assert (tmp_path / "page.html").is_file()
-    with pytest.raises(InputError, match="fitted is TemperatureScaling, but what fit, choose or load returned is need"):
+    with pytest.raises(
+        InputError, match=r"fitted is TemperatureScaling, but the result of segcal.fit or text or a path"
+    ):
         segcal.report(fitted.calibrator, logits, tmp_path / "other.html", labels=labels)
 
 

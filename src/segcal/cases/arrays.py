@@ -159,7 +159,7 @@ class ArrayCases(HeldCases):
         ignore: int | None = None,
         ids: Sequence[str] | None = None,
         masks: Sequence[object] | None = None,
-        spacing: Sequence[tuple[float, ...]] | None = None,
+        spacing: Sequence[tuple[float, ...] | None] | None = None,
         images: Sequence[object] | None = None,
         groups: Sequence[str] | Mapping[str, str] | None = None,
         kind: str | None = None,

@@ -35,12 +35,10 @@ class LabelFolder:
     """The label maps of one folder; `axes` is None if not declared, `key` the array of an npz file."""
 
     def __init__(
-        self, folder: Path, axes: Axes | None = None, key: str | None = None, remote: Remote | None = None
+        self, folder: Path, remote: Remote | None = None, axes: Axes | None = None, key: str | None = None
     ) -> None:
         check_folder(folder, "labels", "a label map")
-        self.folder, self.remote = folder, remote
-        self.axes = axes
-        self.key = key
+        self.folder, self.remote, self.axes, self.key = folder, remote, axes, key
         self.files = find_files(folder, LABELS)
         if not self.files:
             raise InputError(
@@ -69,8 +67,7 @@ class ImageFolder:
 
     def __init__(self, folder: Path, axes: Axes | None = None) -> None:
         check_folder(folder, "images", "an image")
-        self.folder = folder
-        self.axes = axes
+        self.folder, self.axes = folder, axes
         self.files: dict[str, list[Path]] = {}
         for stem, path in find_files(folder, IMAGES).items():
             self.files.setdefault(stem, []).append(path)
@@ -263,13 +260,12 @@ class FileCases(Cases):
         paths = [path for member in self.members for path in member.files.get(case_id, ())[:1]]
         if self.label_folder is not None and case_id in self.label_folder.files:
             paths.append(self.label_folder.files[case_id])
-        remotes = [self._remote_of(path) for path in paths]
-        sizes = [path.stat().st_size if path.is_file() else 0 for path in paths]
-        far = [
-            size if remote is None else remote.size(path.name)
-            for path, remote, size in zip(paths, remotes, sizes, strict=True)
-        ]
-        return "".join(f" {size}" for size in far)
+        return "".join(f" {self._size_of(path)}" for path in paths)
+
+    def _size_of(self, path: Path) -> int:
+        remote = self._remote_of(path)
+        near = path.stat().st_size if path.is_file() else 0
+        return near if remote is None else remote.size(path.name)
 
     def _remote_of(self, path: Path) -> Remote | None:
         folders: list[Format | LabelFolder] = [*self.members]

@@ -1,8 +1,7 @@
 """Cases from whatever a user holds in memory: arrays, a loader of batches, a network with a loader of images.
 
 Of a loader one batch is in memory at a time. A first pass counts the cases and takes a digest of each batch; it runs no
-network. Every later pass must give the same batches in the same order, because a case that is drawn for calibration
-must be the same one when it is read again: a loader that shuffles or changes images at random is refused.
+network. Every later pass must give the same batches in the same order: a loader that shuffles is refused.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -37,7 +36,7 @@ def as_cases(
     ids: Sequence[str] | None = None,
     masks: Any = None,
     images: Any = None,
-    spacing: Sequence[tuple[float, ...]] | None = None,
+    spacing: Sequence[tuple[float, ...] | None] | None = None,
     class_names: Sequence[str] | None = None,
     regions: Mapping[str, int | Sequence[int]] | None = None,
     regions_class_order: Sequence[int] | None = None,
@@ -64,7 +63,7 @@ def as_cases(
         class_names: one name per class.
         regions: of sigmoids, as :class:`ArrayCases` takes them.
         regions_class_order: the same.
-        sites: one site per case, or by id; see :class:`ArrayCases`.
+        sites: the same.
 
     >>> cases = as_cases(torch.zeros(4, 2, 3, 5), torch.ones(4, 3, 5, dtype=int))
     >>> len(cases), cases.num_classes, cases.kind

@@ -115,22 +115,15 @@ def open_cases(
     """
     chosen = ReadOptions(**declared) if options is None else replace(options, **declared)
     folders = _folders(predictions)
-    own = Options(
-        key=chosen.key,
-        class_axis=chosen.class_axis,
-        properties=None if chosen.properties is None else Path(chosen.properties),
-        calibration=labels is not None,
-    )
+    properties = None if chosen.properties is None else Path(chosen.properties)
+    own = Options(chosen.key, chosen.class_axis, properties=properties, calibration=labels is not None)
     if chosen.class_pattern is not None:
         own = replace(own, class_pattern=chosen.class_pattern)
     members = [open_format(folder, chosen.format, replace(own, remote=remote)) for folder, remote in folders]
     facts = [member.facts() for member in members]
     _check_pooling(chosen.pooling, members)
     axes: Axes | None = chosen.label_axes or facts[0].label_axes
-    label_folder = None
-    if labels is not None:
-        place, remote = here(labels)
-        label_folder = LabelFolder(place, axes, chosen.label_key, remote)
+    label_folder = None if labels is None else LabelFolder(*here(labels), axes, chosen.label_key)
     ids = _match(members, label_folder, strict)
     kind = _kind(chosen.kind, members, facts)
     ignore = _ignore(chosen.ignore, facts[0])

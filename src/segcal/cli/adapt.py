@@ -8,7 +8,7 @@ import segcal
 from segcal.cli.codes import ALARM
 from segcal.cli.console import Output
 from segcal.cli.progress import case_bar
-from segcal.cli.reading import open_folders
+from segcal.cli.reading import load_calibrator, open_folders
 from segcal.cli.wording import table
 from segcal.fitting.artifact import check_vacant
 from segcal.target import claim_beside
@@ -40,11 +40,11 @@ def run(args: argparse.Namespace) -> int:
     """Estimate, print, and write if there is something to write."""
     output = Output(args.json)
     check_vacant(args.output, args.overwrite)
-    fitted = segcal.load(args.calibrator)
+    fitted = load_calibrator(args)
     cases = open_folders(args, args.paths, pooling=fitted.pooling)
     given = {name: getattr(args, name) for name in OPTIONS}
     with claim_beside(args.output):
-        with case_bar("reading", len(cases)) as step:
+        with case_bar("reading", len(cases), args.quiet) as step:
             found = segcal.adapt(fitted, cases, progress=step, failed=None if args.strict else output.failed, **given)
         if found.adapted:
             segcal.save(found.fitted, args.output, args.overwrite)

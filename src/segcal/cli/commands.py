@@ -28,7 +28,8 @@ COMMANDS = {
     "merge": "put the parts of a command together",
 }
 ALONE = ("demo", "benchmark", "export", "nnunet", "card", "merge")  # read no predictions of their own
-CALIBRATED = ("apply", "evaluate", "audit", "trust", "monitor", "export", "view", "report", "card")  # read a calibrator
+# Commands that read a calibrator.
+CALIBRATED = ("adapt", "apply", "evaluate", "audit", "trust", "monitor", "export", "view", "report", "card")
 # Commands over cases, which may be done in parts or elsewhere; as may the jobs of a benchmark.
 DIVIDED = ("check", "fit", "apply", "evaluate", "audit", "trust")
 

@@ -1,11 +1,10 @@
 """How far a command is, on stderr: a bar on a terminal, and in a pipe or a log a line now and then.
 
-A line comes when nothing was said for :data:`PERIOD` seconds, and at the end of a stage that had one: what takes no
-longer is silent. It is written by a thread of its own, since a single case may take longer than that.
+A line comes with the first step after :data:`PERIOD` seconds of silence, and at the end of a stage that had one: what
+takes no longer is silent. No thread writes it: a process that has one starts its workers more slowly.
 """
 
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -29,11 +28,9 @@ def case_bar(title: str, total: int, quiet: bool = False) -> Iterator[Callable[.
         nonlocal done
         done += 1
         bar.advance(task)
+        say(f"{title}: {done} of {total} cases")
 
-    with (
-        _shown(TimeRemainingColumn(), quiet) as bar,
-        _lines(lambda: f"{title}: {done} of {total} cases", quiet),
-    ):
+    with _shown(TimeRemainingColumn(), quiet) as bar, _lines(quiet) as say:
         task = bar.add_task(title, total=total)
         yield count
 
@@ -41,15 +38,13 @@ def case_bar(title: str, total: int, quiet: bool = False) -> Iterator[Callable[.
 @contextmanager
 def step_bar(title: str, quiet: bool = False) -> Iterator[Callable[["Step"], None]]:
     """Show steps of several kinds, and give what takes them; `title` is shown where one has no message."""
-    text = title
 
     def show(step: "Step") -> None:
-        nonlocal text
         what = step.message or title
-        text = f"{what}: {step.done} of {step.total}"
         bar.update(task, completed=step.done, total=step.total, description=what)
+        say(f"{what}: {step.done} of {step.total}")
 
-    with _shown(TimeElapsedColumn(), quiet) as bar, _lines(lambda: text, quiet):
+    with _shown(TimeElapsedColumn(), quiet) as bar, _lines(quiet) as say:
         task = bar.add_task(title, total=None)
         yield show
 
@@ -57,41 +52,33 @@ def step_bar(title: str, quiet: bool = False) -> Iterator[Callable[["Step"], Non
 @contextmanager
 def fit_line(title: str, quiet: bool = False) -> Iterator[Callable[[str], None] | None]:
     """Give what takes short texts on how far a fit is; None on a terminal, where the fit shows them itself."""
-    text = title
-
-    def take(message: str) -> None:
-        nonlocal text
-        text = f"{title}: {message}"
-
-    with _lines(lambda: text, quiet):
-        yield None if sys.stderr.isatty() and not quiet else take
+    with _lines(quiet) as say:
+        yield None if sys.stderr.isatty() and not quiet else lambda message: say(f"{title}: {message}")
 
 
 @contextmanager
-def _lines(text: Callable[[], str], quiet: bool) -> Iterator[None]:
-    """Print what `text` says, from time to time, where there is no terminal."""
-    if quiet or sys.stderr.isatty():
-        yield
-        return
-    start, over, said = time.monotonic(), threading.Event(), threading.Event()
+def _lines(quiet: bool) -> Iterator[Callable[[str], None]]:
+    """Give what takes texts and prints one from time to time, and the last, where there is no terminal."""
+    start = last = time.monotonic()
+    text = ""
 
-    def say() -> None:
-        print(f"{text()}, {time.monotonic() - start:.0f} s", file=sys.stderr, flush=True)
+    def say(now: str) -> None:
+        nonlocal text, last
+        text = now
+        if time.monotonic() - last >= PERIOD:
+            last = _say(text, start)
 
-    def watch() -> None:
-        while not over.wait(PERIOD):
-            say()
-            said.set()
+    silent = quiet or sys.stderr.isatty()
+    yield (lambda _: None) if silent else say
+    if last > start:
+        _say(text, start)
 
-    thread = threading.Thread(target=watch, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
-        if said.is_set():
-            say()
+
+def _say(text: str, start: float) -> float:
+    """Print a text with the seconds since the start, and return the time."""
+    now = time.monotonic()
+    print(f"{text}, {now - start:.0f} s", file=sys.stderr, flush=True)
+    return now
 
 
 def _shown(time: Any, quiet: bool) -> Progress:

@@ -16,7 +16,7 @@ EXAMPLES = (
 # What `segcal evaluate` takes beside the options of this command.
 OTHERWISE: dict[str, object] = {
     **dict.fromkeys(("metrics", "csv", "summary", "output", "merged", "part_id", "num_parts")),
-    **{"seed": 0, "ignore_pooling": False, "engine": "local"},
+    **{"seed": 0, "ignore_pooling": False, "convention": "paper", "engine": "local"},
 }
 
 

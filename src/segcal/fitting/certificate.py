@@ -26,7 +26,7 @@ class Certificate:
         lam: strength on off-diagonal weights.
         mu: strength on biases.
         nu: strength on the distance of diagonal weights from temperature scaling.
-        inverse_temperature: of that temperature scaling; None if nu is 0.
+        inverse_temperature: of that temperature scaling, or of this one; None if nu is 0.
         validation_nll: mean NLL on the validation voxels, if there were any.
         path: each strength that was tried, with the mean NLL over held-out cases.
         active_bounds: parameters that ended at an outer bound, by name; without the bounds they might not exist.

@@ -236,6 +236,7 @@ def fit_convex(request: Request) -> Certificate:
     solution = solver.solve(strengths, request.config.tol)
     solver.calibrator.set_theta(solution.theta)
     nll = solution.values - problem.penalties(solution.theta)
+    own = float(solution.theta) if solver.calibrator.one_temperature else None
     return Certificate(
         method="convex",
         objective=float(solution.values[problem.blocks].sum()),
@@ -248,7 +249,7 @@ def fit_convex(request: Request) -> Certificate:
         lam=strengths.lam,
         mu=strengths.mu,
         nu=strengths.nu,
-        inverse_temperature=solver.inverse_temperature() if strengths.nu else None,
+        inverse_temperature=solver.inverse_temperature() if strengths.nu else own,
         validation_nll=None if request.validation is None else both_nlls(request)[1],
         path=_path(found, fixed),
         active_bounds=_active_bounds(problem, solution.theta),

@@ -11,7 +11,6 @@ import torch
 from segcal.arguments import fits, in_words, shown, typed
 from segcal.calibrators import make_calibrator
 from segcal.calibrators.base import Calibrator
-from segcal.calibrators.convex import ConvexCalibrator
 from segcal.cases.base import CaseError, Cases
 from segcal.cases.parallel import Workers, kept_processes
 from segcal.errors import InputError
@@ -156,10 +155,7 @@ def fit_to(
     name = calibrator.name
     request = Request.on(data, calibrator, config, check_device(device), lambda message: report(f"{name}: {message}"))
     certificate = fit_declared(request)
-    scale = certificate.inverse_temperature
-    if isinstance(calibrator, ConvexCalibrator) and calibrator.one_temperature:
-        scale = float(calibrator.theta().detach())
-    evidence = collect(data.source, cases, scale, data.weights or {})
+    evidence = collect(data.source, cases, certificate.inverse_temperature, data.weights or {})
     return Fitted(
         calibrator=calibrator.eval().requires_grad_(False),  # what it returns can be used as it is
         certificate=replace(certificate, evidence=evidence),
@@ -177,11 +173,6 @@ def fit_to(
 def _fresh(name_or_calibrator: str | Calibrator, cases: Cases) -> Calibrator:
     if isinstance(name_or_calibrator, str):
         return make_calibrator(name_or_calibrator, cases.num_classes)
-    if not isinstance(name_or_calibrator, Calibrator):
-        raise InputError(
-            f"name_or_calibrator is {type(name_or_calibrator).__name__}, but a name or a Calibrator is needed. "
-            "Names are listed in segcal.CALIBRATORS."
-        )
     if name_or_calibrator.num_classes != cases.num_classes:
         raise InputError(
             f"the calibrator has {name_or_calibrator.num_classes} classes, but the cases have {cases.num_classes}. "

@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -21,6 +21,7 @@ from segcal.evaluation.audit import audit
 from segcal.evaluation.result import Evaluation
 from segcal.fitting.artifact import load
 from segcal.fitting.certificate import Fitted
+from segcal.fitting.evidence import FitEvidence
 from segcal.fitting.reference import calibrator_digest
 from segcal.metrics import METRICS
 from segcal.report.card_document import (
@@ -90,10 +91,6 @@ def card(
     6
     """
     known = load(fitted) if isinstance(fitted, str | os.PathLike) else fitted
-    if not isinstance(known, Fitted):
-        raise InputError(
-            f"fitted is {type(known).__name__}, but what fit, choose or load returned is needed. Pass that object."
-        )
     target = None if path is None else Path(path)
     if target is not None:
         if target.suffix not in FORMS:
@@ -153,20 +150,22 @@ def _card(
     )
 
 
-def _evidence(fitted: Fitted) -> dict[str, Any]:
-    found = fitted.certificate.evidence
-    if found is None:
-        return {}
-    names = fitted.class_names or [str(number) for number in range(len(found.class_groups))]
+def _with_evidence(made: CardDescription, found: FitEvidence) -> CardDescription:
+    names = made.class_names or [str(number) for number in range(len(found.class_groups))]
     rows = zip(names, found.class_groups, found.class_voxels, strict=True)
-    parts = {"held_out_parts": tuple(found.sites.values()), "sites_declared": found.declared}
-    return {"groups": found.groups, "classes": tuple(ClassEvidence(*row) for row in rows), **parts}
+    return msgspec.structs.replace(
+        made,
+        groups=found.groups,
+        classes=tuple(ClassEvidence(*row) for row in rows),
+        held_out_parts=tuple(found.sites.values()),
+        sites_declared=found.declared,
+    )
 
 
 def _description(fitted: Fitted) -> CardDescription:
     calibrator, found = fitted.calibrator, fitted.certificate
     name, options = registry_entry(calibrator) or (calibrator.name, {})
-    return CardDescription(
+    made = CardDescription(
         calibrator=name,
         options={key: repr(value) for key, value in options.items()},
         num_classes=calibrator.num_classes,
@@ -177,12 +176,12 @@ def _description(fitted: Fitted) -> CardDescription:
         fit_method=found.method,
         voxels=found.voxels,
         voxels_available=found.voxels_available,
-        **_evidence(fitted),
         kkt_residual=None if found.kkt_residual is None else float(found.kkt_residual),
         converged=bool(found.converged),
         data_fingerprint=fitted.fingerprint,
         digest=calibrator_digest(calibrator)[:16],
     )
+    return made if found.evidence is None else _with_evidence(made, found.evidence)
 
 
 def _limits(fitted: Fitted, evaluated: bool) -> list[str]:

@@ -16,7 +16,8 @@ import numpy as np
 import torch
 
 from segcal.cases.check_case import CaseRow, Problem, Seen
-from segcal.cases.glance import Agreement, Glance, Thumbnail, Turn
+from segcal.cases.glance import Agreement, Glance, Thumbnail
+from segcal.cases.moves import Shift, Turn
 from segcal.cases.watch import Member
 from segcal.checks import memory_limit
 from segcal.evaluation.apply import AppliedCase
@@ -36,8 +37,8 @@ KNOWN: dict[str, type] = {
     kind.__name__: kind
     for kind in (
         AppliedCase, Agreement, Bands, CaseRow, CaseSums, CaseTables, Confusion, Curve, Flips, FreeEnergy, Glance,
-        Likelihood, Measured, Member, Problem, Ranking, RegionTables, Seen, Surface, Thumbnail, Together, TruthSums,
-        Turn, Voxels, VoxelSample,
+        Likelihood, Measured, Member, Problem, Ranking, RegionTables, Seen, Shift, Surface, Thumbnail, Together,
+        TruthSums, Turn, Voxels, VoxelSample,
     )
 }  # fmt: skip
 # The name of what a container stands for; no class has these.

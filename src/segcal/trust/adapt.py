@@ -39,11 +39,11 @@ import numpy as np
 import scipy
 import torch
 
+from segcal.arguments import typed
 from segcal.calibrators.prior_shift import PriorShift
 from segcal.cases import as_cases
 from segcal.cases.base import CaseError
 from segcal.cases.parallel import Workers, map_ids
-from segcal.checks import check_choice
 from segcal.errors import InputError
 from segcal.evaluation.evaluate import check_match
 from segcal.fitting.artifact import to_fitted
@@ -103,6 +103,7 @@ class Adapted:
         return self.verdict
 
 
+@typed
 def adapt(
     fitted: Fitted | str | os.PathLike[str],
     cases: Any,
@@ -136,7 +137,6 @@ def adapt(
     >>> adapt(known, logits[:6]).verdict
     'class frequencies differ by no more than between labelled cases (p = 0.73): nothing is changed'
     """
-    check_choice(method, "method", ("em", "bbse"))
     known = to_fitted(fitted)
     reference = known_reference(known)
     opened = as_cases(cases, **declared)
