@@ -1,13 +1,13 @@
 """The worth of the default: many divisions of real cases, few of them for the fit, the rest to judge it.
 
-    python benchmarks/choice.py benchmarks/protocols/roads.toml --root DATA -o results/choice/roads.jsonl
+    python -m benchmarks.choice benchmarks/protocols/roads.toml --root DATA -o results/choice/roads.jsonl
 
 For every size of the calibration set and every seed, cases are drawn (whole groups), a calibrator is chosen by the rule
-of `segcal fit` and by that of version 0.1, and both are measured on all other cases beside temperature scaling and
-nothing, with both poolings. With ``--by REGEX`` the calibration cases come from all places but one (such as videos),
-the test cases are those of that place, and places are the groups that a choice holds out. Fits and tests see 20,000
-voxels of each case, drawn once. The output has one line per division; a file that has lines already is continued.
-``benchmarks/choice_page.py`` makes tables of it.
+of `segcal fit` and by the one before (``benchmarks/transfer.py``), and both are measured on all other cases beside
+temperature scaling and nothing, with both poolings. With ``--by REGEX`` the calibration cases come from all places but
+one (such as videos), the test cases are those of that place, and places are the groups that a choice holds out. Fits
+and tests see 20,000 voxels of each case (``--voxels`` for fewer), drawn once. The output has one line per division; a
+file that has lines already is continued. ``benchmarks/choice_page.py`` makes tables of it.
 """
 
 import argparse
@@ -15,13 +15,14 @@ import json
 import multiprocessing
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
+from benchmarks.stamp import write_stamp
+from benchmarks.transfer import CPU, POOLINGS, RULES, Pool, choose
 from segcal.benchmark.protocol import load_protocol
 from segcal.benchmark.tasks import open_task
 from segcal.calibrators.conic import USUAL
@@ -29,31 +30,10 @@ from segcal.cases.base import Cases
 from segcal.fitting import FitConfig
 from segcal.fitting.choice import Decision, candidates
 from segcal.fitting.contest import compare
-from segcal.fitting.division import divide, group_names
+from segcal.fitting.division import group_names
 from segcal.fitting.fit import fit_to
-from segcal.fitting.request import FitData
 from segcal.fitting.scores import Worth, measure, noise, paired
-from segcal.fitting.voxels import SampledVoxels, VoxelSource
-from stamp import write_stamp
-
-POOLINGS = ("mean_probs", "mean_logits")
-CPU = torch.device("cpu")
-# The strengths and the candidates of version 0.1, on mean logits.
-OLD_STRENGTHS = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 0.0)
-OLD_CANDIDATES = ("identity", "ts", "ets", "cms_ap", "cms_op")
-
-
-class Pool(NamedTuple):
-    """All cases of a task with one pooling, and their voxels."""
-
-    cases: Cases
-    voxels: VoxelSource
-
-    def data(self, cal: list[str], val: list[str] | None = None) -> FitData:
-        """Return the voxels of some cases, for a fit."""
-        own = None if val is None else self.voxels.subset(val)
-        chosen = None if val is None else self.cases.subset(val)
-        return FitData(self.cases.subset(cal), chosen, self.voxels.subset(cal), own)
+from segcal.fitting.voxels import SampledVoxels
 
 
 class Division(NamedTuple):
@@ -86,8 +66,11 @@ def run(division: Division, pools: dict[str, Pool]) -> dict[str, Any]:
     names = candidates(pools[POOLINGS[0]].cases.num_classes)
     choice = compare(names, {name: pool.data(division.cal) for name, pool in pools.items()}, config)
     chosen = choice.decision.chosen
-    old, old_worth = old_choice(pools["mean_logits"], division)
-    worth = {"new": _measure(choice.fitted.calibrator, pools[chosen.pooling], division), "old": old_worth}
+    old = choose(RULES["old"], names, pools, division.cal)
+    worth = {
+        "new": _measure(choice.fitted.calibrator, pools[chosen.pooling], division),
+        "old": _measure(old.calibrator, pools[old.pooling], division),
+    }
     others = {}
     for pooling, pool in pools.items():
         for name in ("identity", "ts"):
@@ -108,7 +91,7 @@ def run(division: Division, pools: dict[str, Pool]) -> dict[str, Any]:
         "new": chosen.title,
         "groups": choice.decision.groups,
         "stated": stated_noise(choice.decision),
-        "old": old,
+        "old": f"{old.calibrator.name} ({old.pooling})",
         "nll": {key: float(np.mean([w.nll for w in found.values()])) for key, found in (worth | others).items()},
         "ece": {key: float(np.mean([w.ece for w in found.values()])) for key, found in (worth | others).items()},
         "differences": rows,
@@ -134,32 +117,6 @@ def _measure(calibrator: Any, pool: Pool, division: Division) -> dict[str, Worth
     return measure(calibrator, pool.voxels.subset(division.test), CPU)
 
 
-def old_choice(pool: Pool, division: Division) -> tuple[str, dict[str, Worth]]:
-    """Choose as version 0.1 did: a third for validation, weak strengths only, one standard error of the best."""
-    if len(set(group_names(pool.cases, division.cal))) < 2:
-        return "refused", _measure(fit_to("identity", pool.data(division.cal), FitConfig()).calibrator, pool, division)
-    split = divide(pool.cases.subset(division.cal), 1 / 3)
-    data = pool.data(list(split.cal.ids), list(split.val.ids))
-    fits, worth = {}, {}
-    for name in OLD_CANDIDATES:
-        strengths = OLD_STRENGTHS if name.startswith("cms") else (0.0,)
-        tried = [fit_to(name, data, replace(FitConfig(), lam=s, mu=s)) for s in strengths]
-        fits[name] = min(tried, key=lambda fitted: _validation_nll(fitted, data))
-        worth[name] = measure(fits[name].calibrator, data.validation, CPU)
-    values = np.array([[worth[name][case_id].nll for name in fits] for case_id in data.validation.ids])
-    gaps = values - values[:, [int(values.mean(0).argmin())]]
-    errors = gaps.std(0, ddof=1) / np.sqrt(len(gaps)) if len(gaps) > 1 else np.zeros(len(fits))
-    close = [k for k in range(len(fits)) if gaps.mean(0)[k] <= errors[k]]
-    parameters = [fitted.calibrator.num_identifiable() for fitted in fits.values()]
-    name = list(fits)[min(close, key=lambda k: (parameters[k], values.mean(0)[k]))]
-    return name, _measure(fits[name].calibrator, pool, division)
-
-
-def _validation_nll(fitted: Any, data: FitData) -> float:
-    worth = measure(fitted.calibrator, data.validation, CPU)
-    return float(np.mean([w.nll for w in worth.values()]))
-
-
 _POOLS: dict[str, Pool] = {}  # what the processes of one run share, by fork
 
 
@@ -177,6 +134,7 @@ def main() -> None:
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--by", metavar="REGEX", help="its group names the place of a case")
     parser.add_argument("--single-groups", action="store_true", help="every case is a group of its own")
+    parser.add_argument("--voxels", type=int, default=20_000)
     parser.add_argument("--workers", type=int, default=1)
     args = parser.parse_args()
     protocol = load_protocol(args.protocol, args.root)
@@ -186,7 +144,7 @@ def main() -> None:
             cases.groups = {case_id: re.match(args.by, case_id)[1] for case_id in cases.ids}
         elif args.single_groups:
             cases.groups = {}
-        _POOLS[pooling] = Pool(cases, SampledVoxels(cases, 20_000, 0, lambda: None, args.workers, contexts=USUAL))
+        _POOLS[pooling] = Pool(cases, SampledVoxels(cases, args.voxels, 0, lambda: None, args.workers, contexts=USUAL))
     args.output.parent.mkdir(parents=True, exist_ok=True)
     write_stamp(args.output.parent)
     done = args.output.read_text().splitlines() if args.output.exists() else []

@@ -30,11 +30,10 @@ of the calibration set. *Nothing* is the better pooling without calibration. *Wo
 worse than `ts`, or than nothing, in its own pooling by more than two standard errors over the groups of the test cases
 (by anything, where these are one group); *beyond noise* counts those of them in which the difference is also larger
 than the 95 % interval that the choice states itself (Student's t over the groups that it held out; one group states
-none). Fits and tests see 20,000 voxels of each case. Seeds 20 and up: the limits of the rule were set on seeds 0 to
-19, that of fewer than ten groups on seeds 100 to 129 and 200 to 219. On street scenes the rule of 0.1 saw another draw
-of voxels of the same cases."""
+none). *Before* is the default without sites, evidence per class and bounds on gains. Seeds 20 and up: the limits of
+the rule before were set on seeds 0 to 19, that of fewer than ten groups on seeds 100 to 129 and 200 to 219."""
 HEAD = (
-    "| cases | divisions | nothing | `ts` (probs) | `ts` (logits) | rule of 0.1 | rule of now | 0.1 worse than `ts` / "
+    "| cases | divisions | nothing | `ts` (probs) | `ts` (logits) | before | now | before worse than `ts` / "
     "nothing | now worse than `ts` / nothing | beyond noise | chosen now |\n"
     "|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---|"
 )
@@ -70,7 +69,7 @@ def _counts(rows: Sequence[dict[str, Any]]) -> str:
         f"The default is worse than `ts`, or than nothing, beyond the noise that it states itself in {beyond} of "
         f"{len(rows)} divisions. {len(silent)} of them have cases of one group, which states none: nothing is changed "
         f"there, and `ts` is lower in {_worse(silent, 'new', 'ts')}. Of two groups the interval is wide. By two "
-        f"standard errors of the test cases the default is worse than one of both in {new} divisions, the rule of 0.1 "
+        f"standard errors of the test cases the default is worse than one of both in {new} divisions, the one before "
         f"in {old}; than nothing in {_worse(rows, 'new', 'identity')}, by at most {worst:.4f}."
     )
 
@@ -88,7 +87,7 @@ def _line(size: int, rows: Sequence[dict[str, Any]]) -> str:
 
 
 def _difference(row: dict[str, Any], rule: str, other: str) -> dict[str, Any]:
-    pooling = "mean_logits" if rule == "old" else row["new"].partition("(")[2].rstrip(")")
+    pooling = row[rule].partition("(")[2].rstrip(")")
     found: dict[str, Any] = row["differences"][f"{rule} - {other}({pooling})"]
     return found
 

@@ -1,22 +1,14 @@
 """The study of the default: what it measures is what a plain computation gives, and its page counts what it says."""
 
-import importlib
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
 
+from benchmarks import choice as study
+from benchmarks import choice_page
 from segcal import ArrayCases
 from segcal.fitting.voxels import SampledVoxels
-
-SCRIPTS = Path(__file__).parents[2] / "benchmarks"
-
-
-@pytest.fixture
-def load(monkeypatch):
-    monkeypatch.syspath_prepend(str(SCRIPTS))
-    return importlib.import_module
 
 
 def nll(logits, labels):
@@ -24,8 +16,7 @@ def nll(logits, labels):
     return -np.take_along_axis(log_probs, labels[None], 0).mean()
 
 
-def test_a_division_is_measured_on_the_cases_that_it_leaves_out(load):
-    study = load("choice")
+def test_a_division_is_measured_on_the_cases_that_it_leaves_out():
     rng = np.random.default_rng(0)
     logits = [4 * rng.normal(size=(3, 20, 25)).astype("float32") for _ in range(9)]
     labels = [(z / 3 + rng.gumbel(size=z.shape)).argmax(0) for z in logits]
@@ -46,8 +37,7 @@ def test_a_division_is_measured_on_the_cases_that_it_leaves_out(load):
     assert json.loads(json.dumps(row)) == row
 
 
-def test_places_are_tested_on_cases_of_none_of_the_others(load):
-    study = load("choice")
+def test_places_are_tested_on_cases_of_none_of_the_others():
     cases = ArrayCases([np.zeros((2, 3), "float32")] * 9, groups=list("aaabbbccc"))
     found = list(study.divisions(cases, [2, 4], range(2), by=True))
     assert len(found) == 3 * 2 * 2
@@ -61,22 +51,22 @@ def row(size, seed, new, change, error):
     difference = {"mean": change, "error": error}
     keys = [f"{n}({p})" for n in ("ts", "identity") for p in ("mean_probs", "mean_logits")]
     return {
-        "size": size, "seed": seed, "place": "", "new": new, "groups": 3, "stated": {"ts": 0.01, "identity": 0.5},
+        "size": size, "seed": seed, "place": "", "new": new, "old": new, "groups": 3, "stated": {"ts": 0.01, "identity": 0.5},
         "nll": dict.fromkeys([*keys, "new", "old"], 0.5),
         "ece": dict.fromkeys([*keys, "new", "old"], 0.25),
         "differences": {f"{rule} - {key}": difference for rule in ("new", "old") for key in keys},
     }  # fmt: skip
 
 
-def test_the_page_counts_what_is_worse_beyond_two_standard_errors(load, tmp_path):
+def test_the_page_counts_what_is_worse_beyond_two_standard_errors(tmp_path):
     rows = [row(3, 0, "ts (mean_probs)", 0.1, 0.04), row(3, 1, "ts (mean_probs)", 0.1, 0.06)]
     rows += [row(6, 0, "cms_ap (mean_logits)", -0.1, 0.01), row(10, 0, "identity (mean_probs)", 0.2, None)]
     rows[3]["stated"]["ts"] = None  # one group
     (tmp_path / "roads.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n")
-    text = "\n".join(load("choice_page").choice(tmp_path))
+    text = "\n".join(choice_page.choice(tmp_path))
     assert "beyond the noise that it states itself in 1 of 4 divisions. 1 of them have cases of one group" in text
     assert "`ts` is lower in 1." in text
-    assert "in 2 divisions, the rule of 0.1 in 2; than nothing in 2, by at most 0.2000." in text
+    assert "in 2 divisions, the one before in 2; than nothing in 2, by at most 0.2000." in text
     assert "| 3 | 2 | 0.5000 | 0.5000 | 0.5000 | 0.5000 | 0.5000 | 1 / 1 | 1 / 1 | 1 / 0 | ts (mean_probs) 2 |" in text
     assert (
         "| 6 | 1 | 0.5000 | 0.5000 | 0.5000 | 0.5000 | 0.5000 | 0 / 0 | 0 / 0 | 0 / 0 | cms_ap (mean_logits) 1 |"
