@@ -51,7 +51,8 @@ def row(size, seed, new, change, error):
     difference = {"mean": change, "error": error}
     keys = [f"{n}({p})" for n in ("ts", "identity") for p in ("mean_probs", "mean_logits")]
     return {
-        "size": size, "seed": seed, "place": "", "new": new, "old": new, "groups": 3, "stated": {"ts": 0.01, "identity": 0.5},
+        "size": size, "seed": seed, "place": "", "new": new, "old": new, "groups": 3,
+        "stated": {"ts": 0.01, "identity": 0.5},
         "nll": dict.fromkeys([*keys, "new", "old"], 0.5),
         "ece": dict.fromkeys([*keys, "new", "old"], 0.25),
         "differences": {f"{rule} - {key}": difference for rule in ("new", "old") for key in keys},
