@@ -1,0 +1,107 @@
+r"""Alarms: a class with little evidence becomes frequent, or cases leave the clusters that calibration has seen.
+
+A class has *little evidence* if fewer groups of the fit have it than `FitConfig.evidence` asks for
+(:mod:`segcal.fitting.evidence`). That it becomes more frequent is known by the p-values of its expected size; it also
+has to matter: since then it takes at least :data:`FREQUENT` of the voxels, and :data:`TIMES` what it took in the
+reference. That cases leave is known by the p-values of their composition (:mod:`segcal.trust.composition`).
+
+Both are kinds of p-values beside the others of a stream (:mod:`segcal.trust.drift`) with a share of its capital, so the
+chance that any alarm is ever raised without a change is at most the rate. The cases of :func:`segcal.trust` are such a
+stream too, in their order.
+"""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+
+from segcal.fitting.certificate import Fitted
+from segcal.fitting.config import FitConfig
+from segcal.fitting.reference import Reference
+from segcal.names import class_titles
+from segcal.trust.atypical import Statistics, column_p, rank_p, size_columns, statistics_of
+from segcal.trust.composition import Compositions
+from segcal.trust.drift import weigh
+from segcal.trust.table import Floats, SumTable
+
+# The chance that a stream is ever called another one though it is not.
+STREAM_RATE = 0.01
+# A share of the voxels below which the probabilities of a class change no number of a case by much.
+FREQUENT, TIMES = 0.001, 2
+LEAVES = -1
+ACT = "Label some of these cases and fit again."
+
+
+@dataclass(frozen=True)
+class Alarms:
+    """What alarms need to know: names of classes, the reference, groups of the fit, and those of scarce classes."""
+
+    titles: tuple[str, ...]
+    known: Statistics
+    groups: int
+    scarce: dict[int, int]
+
+    @classmethod
+    def of(cls, fitted: Fitted, known: Statistics, titles: tuple[str, ...]) -> "Alarms":
+        """Return the alarms of a calibrator; one of an older segcal has no evidence, and no class is scarce in it."""
+        found = fitted.certificate.evidence
+        if found is None:
+            return cls(titles, known, 0, {})
+        least = min(fitted.config.evidence or FitConfig().evidence, found.groups)
+        return cls(titles, known, found.groups, {c: n for c, n in enumerate(found.class_groups) if n < least})
+
+    def frequencies(self, rows: Floats) -> Floats:
+        """Return the expected share of the voxels of each class, of rows of statistics."""
+        shares: Floats = np.exp(rows[..., size_columns(len(self.titles))])
+        return shares
+
+    def sentences(self, since: Mapping[int, int], rows: Sequence[Floats], names: Sequence[str]) -> list[str]:
+        """Return an alarm per class, or for :data:`LEAVES`, with evidence of a change; `since` has where that began."""
+        found, was = [], self.frequencies(self.known.rows).mean(0)
+        for number, first in since.items():
+            now = self.frequencies(np.array(rows[first:])).mean(0)
+            place = int(np.abs(np.sqrt(now) - np.sqrt(was)).argmax()) if number == LEAVES else number
+            change = f"{100 * now[place]:.2g} % of the voxels since {names[first]}, {100 * was[place]:.2g} % in the "
+            if number == LEAVES:
+                what = "class frequencies are unlike those of any part of the reference, most"
+                found.append(f"{what} {self.titles[place]}: {change}reference cases. {ACT}")
+            elif now[number] >= max(FREQUENT, TIMES * was[number]):
+                what = f"{self.titles[number]} was in {self.scarce[number]} of {self.groups} groups of the fit"
+                found.append(f"{what} and has become frequent: {change}reference cases. {ACT}")
+        return found
+
+    def raised(self, new: Statistics, digest: str, rate: float) -> list[str]:
+        """Return the alarms that a stream of draws raises; `digest` breaks ties."""
+        seen, kept, p_values = Compositions(self.frequencies(self.known.rows)), self.known.rows, []
+        places = [size_columns(len(self.titles)).start + number for number in self.scarce]
+        for name, row in zip(new.draws, new.rows, strict=True):
+            smooth = smoothing(digest, name)
+            apart = rank_p(seen.scores(self.frequencies(row), keep=True), smooth)
+            p_values.append([apart, *column_p(kept[:, places], row[places], smooth)])
+            kept = np.vstack([kept, row])
+        kinds = [LEAVES, *self.scarce]
+        found = weigh(p_values, len(self.known.rows), rate, [[0], range(1, len(kinds))])
+        since = {kinds[kind]: first for kind, first in found.each.items()}
+        return self.sentences(since, list(new.rows), [name.removeprefix("\0") for name in new.draws])
+
+
+def reference_digest(reference: Reference) -> str:
+    """Return the digest of what a stream is compared with."""
+    return hashlib.sha256(msgspec.json.encode(reference)).hexdigest()[:32]
+
+
+def smoothing(digest: str, name: str) -> float:
+    """Return the uniform number that breaks the ties of a draw, the same at every call."""
+    found = hashlib.sha256(f"{digest} {name}".encode("utf-8", "surrogatepass")).digest()
+    return (int.from_bytes(found[:8], "big") + 0.5) / 2**64
+
+
+def alarms_of(fitted: Fitted, reference: Reference, table: SumTable, rate: float = STREAM_RATE) -> list[str]:
+    """Return the alarms that new cases raise; none where the reference has groups, and they do not."""
+    earlier, titles = SumTable.read(reference), class_titles(fitted.class_names, len(reference.curves))
+    if len(set(earlier.groups)) < len(earlier.ids) and all(group.startswith("\0") for group in table.groups):
+        return []
+    alarms = Alarms.of(fitted, statistics_of(earlier, titles), titles)
+    return alarms.raised(statistics_of(table, titles), reference_digest(reference), rate)
