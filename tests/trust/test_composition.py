@@ -21,12 +21,13 @@ def test_a_score_is_the_distance_from_the_kth_nearest_of_another_group():
     rng = np.random.default_rng(0)
     rows, groups = rng.random((13, 4)), tuple("aabbccddeefg")
     seen = Compositions(rows[:12], groups)
-    assert seen.scores(rows[12]) == pytest.approx(by_hand(rows, 3, [*groups, "new"]), abs=1e-9)
-    single = Compositions(rows[:11])
-    seen.scores(rows[12], keep=True)
-    single.scores(rows[11], keep=True)
-    assert single.scores(rows[12]) == pytest.approx(by_hand(rows, 2, range(13)), abs=1e-9)
-    assert len(seen.scores(rows[0])) == 14
+    assert seen.scores(rows[12]) == pytest.approx(by_hand(rows, 5, [*groups, "new"]), abs=1e-9)
+    for first, near in ((4, 3), (24, 6), (29, 7)):
+        rows = rng.random((first + 2, 3))
+        single = Compositions(rows[:first])
+        single.scores(rows[first], keep=True)
+        assert single.scores(rows[-1]) == pytest.approx(by_hand(rows, near, range(first + 2)), abs=1e-9)
+        assert len(single.scores(rows[0])) == first + 2  # the one before was not kept
 
 
 def test_scores_do_not_depend_on_which_draw_is_the_new_one():

@@ -3,7 +3,8 @@ r"""Alarms: a class with little evidence becomes frequent, or cases leave the cl
 A class has *little evidence* if fewer groups of the fit have it than `FitConfig.evidence` asks for
 (:mod:`segcal.fitting.evidence`). That it becomes more frequent is known by the p-values of its expected size; it also
 has to matter: since then it takes at least :data:`FREQUENT` of the voxels, and :data:`TIMES` what it took in the
-reference. That cases leave is known by the p-values of their composition (:mod:`segcal.trust.composition`).
+reference, as means over draws (within a group, geometric ones). That cases leave is known by the p-values of their
+composition (:mod:`segcal.trust.composition`).
 
 Both are kinds of p-values beside the others of a stream (:mod:`segcal.trust.drift`) with a share of its capital, so the
 chance that any alarm is ever raised without a change is at most the rate. The cases of :func:`segcal.trust` are such a
@@ -62,14 +63,15 @@ class Alarms:
         found, was = [], self.frequencies(self.known.rows).mean(0)
         for number, first in since.items():
             now = self.frequencies(np.array(rows[first:])).mean(0)
-            place = int(np.abs(np.sqrt(now) - np.sqrt(was)).argmax()) if number == LEAVES else number
-            change = f"{100 * now[place]:.2g} % of the voxels since {names[first]}, {100 * was[place]:.2g} % in the "
             if number == LEAVES:
-                what = "class frequencies are unlike those of any part of the reference, most"
-                found.append(f"{what} {self.titles[place]}: {change}reference cases. {ACT}")
+                most = int(np.abs(np.sqrt(now) - np.sqrt(was)).argmax())
+                what = f"class frequencies since {names[first]} are unlike those of any part of the reference cases"
+                change = f"most that of {self.titles[most]}: {_percent(now[most])} of the voxels, {_percent(was[most])}"
+                found.append(f"{what}, {change} there. {ACT}")
             elif now[number] >= max(FREQUENT, TIMES * was[number]):
-                what = f"{self.titles[number]} was in {self.scarce[number]} of {self.groups} groups of the fit"
-                found.append(f"{what} and has become frequent: {change}reference cases. {ACT}")
+                what = f"{self.titles[number]} was in {self.scarce[number]} of {self.groups} groups of the fit and has"
+                change = f"{_percent(now[number])} of the voxels since {names[first]}, {_percent(was[number])} in the"
+                found.append(f"{what} become frequent: {change} reference cases. {ACT}")
         return found
 
     def raised(self, new: Statistics, digest: str, rate: float) -> list[str]:
@@ -105,3 +107,7 @@ def alarms_of(fitted: Fitted, reference: Reference, table: SumTable, rate: float
         return []
     alarms = Alarms.of(fitted, statistics_of(earlier, titles), titles)
     return alarms.raised(statistics_of(table, titles), reference_digest(reference), rate)
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.3g} %"

@@ -2,8 +2,8 @@ r"""How far cases are from all others by their composition, the class frequencie
 
 The distance of two compositions is that of :math:`\sqrt{f}` (Hellinger's, as of the clusters of
 :mod:`segcal.fitting.sites`). The score of a draw is its distance from the k-th nearest other, where k is a quarter of
-the reference: what a quarter of the draws have in common is a cluster of its own, and a few new draws of one kind do
-not hide each other. Whichever draw is the new one, the scores are the same, so their ranks are p-values
+the reference, or five: what a quarter of the draws have in common is a cluster of its own, and a few new draws of one
+kind do not hide each other. Whichever draw is the new one, the scores are the same, so their ranks are p-values
 (:mod:`segcal.trust.atypical`). Draws of one group are no neighbours of each other.
 """
 
@@ -11,6 +11,8 @@ import numpy as np
 
 from segcal.trust.table import Floats
 
+# Of few draws so many are neighbours: the first new draws of one kind must not hide each other.
+FEWEST = 5
 # Beyond these digits distances differ by their arithmetic.
 DIGITS = 9
 
@@ -20,7 +22,7 @@ class Compositions:
 
     def __init__(self, rows: Floats, groups: tuple[str, ...] | None = None) -> None:
         """Take the reference: frequencies ``(draws, classes)``, and the group of each; its own if not given."""
-        self._near = max(1, len(rows) // 4)
+        self._near = max(1, min(len(rows) - 1, max(FEWEST, len(rows) // 4)))
         self._points, self._nearest = np.zeros((0, rows.shape[1])), np.zeros((0, self._near))
         self._groups: list[str | None] = []
         for place, row in enumerate(rows):
