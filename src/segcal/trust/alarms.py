@@ -31,7 +31,6 @@ from segcal.trust.table import Floats, SumTable
 STREAM_RATE = 0.01
 # A share of the voxels below which the probabilities of a class change no number of a case by much.
 FREQUENT, TIMES = 0.001, 2
-LEAVES = -1
 ACT = "Label some of these cases and fit again."
 
 
@@ -58,12 +57,21 @@ class Alarms:
         shares: Floats = np.exp(rows[..., size_columns(len(self.titles))])
         return shares
 
-    def sentences(self, since: Mapping[int, int], rows: Sequence[Floats], names: Sequence[str]) -> list[str]:
-        """Return an alarm per class, or for :data:`LEAVES`, with evidence of a change; `since` has where that began."""
+    @property
+    def places(self) -> list[int]:
+        """Where the expected sizes of scarce classes stand in a row of statistics."""
+        return [size_columns(len(self.titles)).start + number for number in self.scarce]
+
+    def sentences(
+        self, since: Mapping[int, int], kinds: Sequence[int], rows: Sequence[Floats], names: Sequence[str]
+    ) -> list[str]:
+        """Return the alarms of those `kinds` (the composition, and each scarce class) that changed `since` a draw."""
         found, was = [], self.frequencies(self.known.rows).mean(0)
-        for number, first in since.items():
+        for kind, number in zip(kinds, (None, *self.scarce), strict=True):
+            if (first := since.get(kind)) is None:
+                continue
             now = self.frequencies(np.array(rows[first:])).mean(0)
-            if number == LEAVES:
+            if number is None:
                 most = int(np.abs(np.sqrt(now) - np.sqrt(was)).argmax())
                 what = f"class frequencies since {names[first]} are unlike those of any part of the reference cases"
                 change = f"most that of {self.titles[most]}: {_percent(now[most])} of the voxels, {_percent(was[most])}"
@@ -77,16 +85,14 @@ class Alarms:
     def raised(self, new: Statistics, digest: str, rate: float) -> list[str]:
         """Return the alarms that a stream of draws raises; `digest` breaks ties."""
         seen, kept, p_values = Compositions(self.frequencies(self.known.rows)), self.known.rows, []
-        places = [size_columns(len(self.titles)).start + number for number in self.scarce]
         for name, row in zip(new.draws, new.rows, strict=True):
             smooth = smoothing(digest, name)
             apart = rank_p(seen.scores(self.frequencies(row), keep=True), smooth)
-            p_values.append([apart, *column_p(kept[:, places], row[places], smooth)])
+            p_values.append([apart, *column_p(kept[:, self.places], row[self.places], smooth)])
             kept = np.vstack([kept, row])
-        kinds = [LEAVES, *self.scarce]
-        found = weigh(p_values, len(self.known.rows), rate, [[0], range(1, len(kinds))])
-        since = {kinds[kind]: first for kind, first in found.each.items()}
-        return self.sentences(since, list(new.rows), [name.removeprefix("\0") for name in new.draws])
+        kinds = range(1 + len(self.scarce))
+        since = weigh(p_values, len(self.known.rows), rate, [[0], kinds[1:]]).each
+        return self.sentences(since, kinds, list(new.rows), [name.removeprefix("\0") for name in new.draws])
 
 
 def reference_digest(reference: Reference) -> str:

@@ -30,16 +30,8 @@ from segcal.fitting.fit import check_device
 from segcal.fitting.reference import Reference, read_numbers, written_numbers
 from segcal.names import class_titles
 from segcal.target import claim_beside
-from segcal.trust.alarms import LEAVES, STREAM_RATE, Alarms, reference_digest, smoothing
-from segcal.trust.atypical import (
-    Statistics,
-    atypical_p,
-    column_p,
-    most_unusual,
-    rank_p,
-    size_columns,
-    statistics_of,
-)
+from segcal.trust.alarms import STREAM_RATE, Alarms, reference_digest, smoothing
+from segcal.trust.atypical import Statistics, atypical_p, column_p, most_unusual, rank_p, statistics_of
 from segcal.trust.composition import Compositions
 from segcal.trust.drift import StreamEvidence, weigh
 from segcal.trust.estimates import expected_dice
@@ -183,11 +175,8 @@ class _Watch:
         known, size = self._known, len(self._known.names)
         each = np.array([read_numbers(draw.each_p, size) for draw in self.draws]).reshape(-1, size)
         whole = np.array([[draw.p, draw.apart_p] for draw in self.draws]).reshape(-1, 2)
-        start = 2 + size_columns(len(self._titles)).start
-        kinds = {1: LEAVES} | {start + number: number for number in self._alarms.scarce}
-        leading = [[0], [1], list(kinds)[1:]]
-        found = weigh(np.column_stack([whole, each, 1 - each]), len(known.rows), stream_rate, leading)
-        began = {kinds[kind]: first for kind, first in found.each.items() if kind in kinds}
+        scarce = [2 + place for place in self._alarms.places]
+        found = weigh(np.column_stack([whole, each, 1 - each]), len(known.rows), stream_rate, [[0], [1], scarce])
         since = found.since or 0
         rows = np.array(self._rows[since:]).reshape(-1, size)
         among = None if found.kind is None or found.kind < 2 else (found.kind - 2) % size
@@ -208,7 +197,7 @@ class _Watch:
             rate=rate,
             stream_rate=stream_rate,
             verdict=self._words(found, statistic, deviation, expected, stream_rate),
-            alarms=self._alarms.sentences(began, self._rows, [_title(draw) for draw in self.draws]),
+            alarms=self._alarms.sentences(found.each, [1, *scarce], self._rows, [_title(draw) for draw in self.draws]),
         )
 
     def _words(
