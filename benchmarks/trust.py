@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 
 from segcal.resample import percentile_interval
 from segcal.studies.failure_detection import rankings, risk_area, risk_of
-from segcal.trust.atypical import atypical_p, column_p, statistics_of
+from segcal.trust.atypical import atypical_p, column_p, rank_p, size_columns, statistics_of
 from segcal.trust.biomarkers import biomarker_errors, link_cases, parse_biomarker, volumes_of
+from segcal.trust.composition import Compositions
 from segcal.trust.conformal import SLACK, first_controlled, mean_over_draws, quantile, weights
 from segcal.trust.drift import weigh
 from segcal.trust.estimates import dice_errors, dice_scale, expected_dice, volume_scale
@@ -314,12 +315,15 @@ def ejection(task: Task) -> None:
 def stream_of(known: Floats, rows: Floats, rng: np.random.Generator, rate: float) -> int | None:
     """Return the draw at which a stream is called drifted."""
     p_values, kept = [], known
+    sizes = size_columns((known.shape[1] - 3) // 10)
+    seen = Compositions(np.exp(known[:, sizes]))
     for each in rows:
         smooth = rng.random()
         higher = column_p(kept, each, smooth)
-        p_values.append([atypical_p(kept, each, smooth), *higher, *(1 - higher)])
+        apart = rank_p(seen.scores(np.exp(each[sizes]), keep=True), smooth)
+        p_values.append([atypical_p(kept, each, smooth), apart, *higher, *(1 - higher)])
         kept = np.vstack([kept, each])
-    return weigh(np.array(p_values), len(known), rate).reached
+    return weigh(np.array(p_values), len(known), rate, [[0], [1]]).reached
 
 
 def streams(tasks: Sequence[Task], folder: Path) -> None:

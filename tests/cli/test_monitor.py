@@ -1,5 +1,7 @@
 """``segcal monitor`` as a user calls it."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -36,3 +38,20 @@ def test_a_drift_is_an_exit_code_and_a_document(learned, run, tmp_path):
     assert found["verdict"].startswith("this calibrator no longer applies: since n0")
     assert len(found["draws"]) == 9
     assert "unusual" in run("monitor", calibrator, new.predictions, *new.options).out
+
+
+def test_an_alarm_is_printed_by_monitor_and_trust(learned, run, tmp_path):
+    calibrator, new = learned
+    assert run("monitor", calibrator, new.predictions, *new.options, "--json").document["alarms"] == []
+    for path in new.predictions.iterdir():
+        logits = np.load(path)
+        logits[1] += 4
+        np.save(path, logits)
+    watched = run("monitor", calibrator, new.predictions, *new.options)
+    trusted = run("trust", calibrator, new.predictions, *new.options, "-o", tmp_path / "trust")
+    assert (watched.code, trusted.code) == (4, 0)
+    for done in (watched, trusted):
+        said = " ".join(done.out.split())
+        assert "class frequencies since n0 are unlike those of any part of the reference cases, most that of " in said
+        assert "there. Label some of these cases and fit again." in said
+    assert json.loads((tmp_path / "trust" / "trust.json").read_text())["alarms"]

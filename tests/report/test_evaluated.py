@@ -1,6 +1,7 @@
 """The small report of an evaluation, with and without a calibrator."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -66,6 +67,19 @@ def test_promises_and_certificate_are_part_of_it(document):
     own = document.provenance.calibrators[TASK]
     assert own.audit.passed
     assert own.certificate["converged"] is True
+
+
+def test_the_evidence_per_class_of_the_fit_is_part_of_it(document, cases, held_out, fitted):
+    own = to_builtins(document.provenance.calibrators[TASK])
+    labels = [np.asarray(case.labels) for case in cases.subset(["c0", "c1"])]
+    expected = [
+        {"name": str(c), "groups": sum((y == c).any() for y in labels), "voxels": sum((y == c).sum() for y in labels)}
+        for c in range(3)
+    ]
+    assert (list(own["evidence"]), own["groups"]) == (expected, 2)
+    older = replace(fitted, certificate=replace(fitted.certificate, evidence=None))
+    page = evaluation_document(segcal.evaluate(held_out, older.calibrator, replicates=50), held_out, older)
+    assert "evidence" not in to_builtins(page.provenance.calibrators[TASK])
 
 
 def test_flips_are_counted(held_out):

@@ -50,6 +50,9 @@ def test_rows_are_sorted_and_the_first_cases_have_pictures(fitted, new):
     chances = [(not row["review"], -row["dice_below_tau"]) for row in found.rows]
     assert chances == sorted(chances)
     assert [one.case for one in found.pictures] == [row["case"] for row in found.rows[:PICTURES]]
+    assert found.alarms == []
+    told = replace(segcal.trust(fitted, new), alarms=["ball was in 1 of 2 groups."])
+    assert section_of(told, fitted, new).alarms == told.alarms
 
 
 def test_a_picture_is_the_slice_on_which_the_mask_is_largest(fitted, new):

@@ -58,7 +58,7 @@ def test_a_drift_is_found_and_dated():
 
 
 def test_nothing_says_nothing():
-    assert weigh([], 20, 0.01) == ([], None, None, None)
+    assert weigh([], 20, 0.01) == ([], None, None, None, {})
 
 
 def test_kinds_of_p_values_share_the_capital_and_the_best_is_named():
@@ -69,7 +69,19 @@ def test_kinds_of_p_values_share_the_capital_and_the_best_is_named():
     alone = [weigh(rows[:, kind], 20, 0.01).logs for kind in range(5)]
     shares = np.log([0.5, 0.125, 0.125, 0.125, 0.125])
     assert found.logs == pytest.approx((np.array(alone).T + shares).max(1).tolist())
-    assert (found.kind, found.since) == (3, 4)
+    assert (found.kind, found.since, found.each) == (3, 4, {3: 4})
+
+
+def test_tiers_of_leading_kinds_divide_half_of_the_capital_and_each_kind_is_dated():
+    rows = np.random.default_rng(5).random((10, 6))
+    rows[4:, 2], rows[6:, 5] = 0.001, 0.001
+    alone = np.array([weigh(rows[:, kind], 20, 0.1).logs for kind in range(6)]).T
+    found = weigh(rows, 20, 0.1, [[0], [1, 2], []])
+    shares = np.array([1 / 4, 1 / 8, 1 / 8, 1 / 6, 1 / 6, 1 / 6])
+    assert found.logs == pytest.approx((alone + np.log(shares)).max(1).tolist())
+    assert (found.kind, found.each) == (2, {2: 4, 5: 6})
+    shares = np.array([1 / 2, *[1 / 10] * 5])
+    assert weigh(rows, 20, 0.1, [[0], range(1, 6)]).logs == pytest.approx((alone + np.log(shares)).max(1).tolist())
 
 
 def test_starts_that_are_given_up_do_not_change_the_evidence():

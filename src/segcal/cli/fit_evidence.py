@@ -14,9 +14,10 @@ def print_evidence(output: Output, fitted: Fitted) -> None:
     if found is not None:
         names = fitted.class_names or [f"class {number}" for number in range(len(found.class_groups))]
         fewest = sorted(range(len(names)), key=lambda number: found.class_groups[number])[:MOST_NAMED]
-        shown = ", ".join(f"{names[number]} {found.class_groups[number]:,}" for number in sorted(fewest))
+        counts = list(zip(names, found.class_groups, found.class_voxels, strict=True))
+        shown = ", ".join("{} {:,} ({:,})".format(*counts[number]) for number in sorted(fewest))
         rest = "" if len(names) <= MOST_NAMED else f"; all other classes in at least {found.class_groups[fewest[-1]]:,}"
-        output.say(f"groups with each class, of {found.groups:,}: {shown}{rest}")
+        output.say(f"groups with each class, of {found.groups:,} (and voxels, about): {shown}{rest}")
         if found.sites:
             parts = ", ".join(f"{name} ({plural(count, 'group')})" for name, count in found.sites.items())
             what = "declared sites" if found.declared else "groups clustered by what is predicted"

@@ -56,6 +56,7 @@ def run(args: argparse.Namespace) -> int:
         f"{found.rate:g}",
         *([FEW.format(found.reference_draws)] if found.reference_draws < 1 / found.rate - 1 else []),
         found.verdict,
+        *found.alarms,
     )
     output.document(asdict(found) | {"draws": msgspec.to_builtins(found.draws), "applies": found.applies})
     code = output.finish()

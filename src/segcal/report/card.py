@@ -151,12 +151,10 @@ def _card(
 
 
 def _with_evidence(made: CardDescription, found: FitEvidence) -> CardDescription:
-    names = made.class_names or [str(number) for number in range(len(found.class_groups))]
-    rows = zip(names, found.class_groups, found.class_voxels, strict=True)
     return msgspec.structs.replace(
         made,
         groups=found.groups,
-        classes=tuple(ClassEvidence(*row) for row in rows),
+        classes=ClassEvidence.rows(found, made.class_names),
         held_out_parts=tuple(found.sites.values()),
         sites_declared=found.declared,
     )

@@ -6,8 +6,11 @@ tuning and evaluation apart), performance with intervals and by subgroup, limita
 with what Metrics Reloaded asks for: unit, direction, and how many cases have no value.
 """
 
+from collections.abc import Sequence
+
 from msgspec import Struct
 
+from segcal.fitting.evidence import FitEvidence
 from segcal.summary import Difference, Estimate
 
 SCHEMA = 1
@@ -26,6 +29,12 @@ class ClassEvidence(Struct, frozen=True):
     name: str
     groups: int
     voxels: int
+
+    @classmethod
+    def rows(cls, found: FitEvidence, names: Sequence[str] | None) -> "tuple[ClassEvidence, ...]":
+        """Return the evidence of all classes."""
+        titles = names or [str(number) for number in range(len(found.class_groups))]
+        return tuple(cls(*row) for row in zip(titles, found.class_groups, found.class_voxels, strict=True))
 
 
 class CardDescription(Struct, frozen=True):

@@ -11,6 +11,7 @@ from typing import Literal, TypeAlias
 from msgspec import UNSET, Struct, UnsetType, field
 
 from segcal.metrics import Metric
+from segcal.report.card_document import ClassEvidence
 from segcal.report.case_maps import SeenCase
 from segcal.report.pictures import Encoded
 from segcal.report.verdict import PartCounts, Verdict
@@ -175,13 +176,15 @@ class CaseNames(Struct):
 
 
 class CalibratorFacts(Struct, omit_defaults=True):
-    """Where a task's chosen calibrator comes from."""
+    """Where a task's chosen calibrator comes from, and the evidence per class of its fit to so many groups."""
 
     pipeline: str
     pooling: str
     certificate: Certified
     audit: AuditFacts | None
     cases: dict[str, CaseNames] | None = None
+    evidence: tuple[ClassEvidence, ...] = ()
+    groups: int = 0
 
 
 class Provenance(Struct, omit_defaults=True, kw_only=True):
@@ -221,6 +224,7 @@ class TrustSection(Struct):
     flagged: int
     biomarkers: list[BiomarkerRow]
     pictures: list[TrustPicture]
+    alarms: list[str]
 
 
 class Document(Struct, kw_only=True):

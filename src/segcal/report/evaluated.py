@@ -21,6 +21,7 @@ from segcal.fitting import Fitted
 from segcal.fitting.artifact import to_fitted
 from segcal.names import class_titles
 from segcal.report import document as doc
+from segcal.report.card_document import ClassEvidence
 from segcal.report.case_maps import CaseNumbers, see_cases
 from segcal.report.confidence_curves import page_figures
 from segcal.report.curves import pipeline_curves
@@ -243,5 +244,7 @@ def _provenance(cases: Cases, fitted: Fitted | None) -> doc.Provenance:
         name, pooling = fitted.calibrator.name, fitted.pooling or "single"
         audited = audit(fitted.calibrator)
         facts = doc.CalibratorFacts(name, pooling, certificate, doc.AuditFacts(audited.passed, str(audited)))
+        if (rests := fitted.certificate.evidence) is not None:
+            facts.evidence, facts.groups = ClassEvidence.rows(rests, fitted.class_names), rests.groups
         found.calibrators = {TASK: facts}
     return found

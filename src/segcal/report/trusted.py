@@ -47,6 +47,7 @@ def section_of(result: Trust, fitted: Fitted, cases: Cases) -> TrustSection:
         flagged=sum(row["review"] for row in first),
         biomarkers=result.biomarkers[:MOST_ROWS],
         pictures=_pictures(first, fitted, cases.with_disagreement(), result.level),
+        alarms=result.alarms,
     )
 
 

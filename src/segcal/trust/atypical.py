@@ -70,6 +70,11 @@ def statistics_of(table: SumTable, titles: Sequence[str], together: bool = True)
     return Statistics(draws, tuple(names), read_numbers(written_numbers(rows), *rows.shape))
 
 
+def size_columns(classes: int) -> slice:
+    """Return where the expected sizes of the classes stand in a row, the logarithms of shares of the voxels."""
+    return slice(3, 3 + classes)
+
+
 def deviations(rows: Floats) -> Floats:
     """Return rows whose columns are centred and scaled, robustly; a number that is not known lies in the middle."""
     known = np.where(np.isnan(rows).all(0), 0.0, rows)
@@ -92,7 +97,11 @@ def atypical_p(reference: Floats, row: Floats, smooth: float = 1.0) -> float:
     `smooth` is the share of ties that count, itself among them: 1 for a p-value that is never too small, a uniform
     number for one that is uniform when the row is like the others.
     """
-    scores = oddness(np.vstack([reference, row]))
+    return rank_p(oddness(np.vstack([reference, row])), smooth)
+
+
+def rank_p(scores: Floats, smooth: float = 1.0) -> float:
+    """Return the p-value of the last score among all of them, of which the largest are odd."""
     larger, equal = (scores[:-1] > scores[-1]).sum(), (scores == scores[-1]).sum()
     return float((larger + smooth * equal) / len(scores))
 

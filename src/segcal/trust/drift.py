@@ -13,9 +13,10 @@ Ville's inequality the chance that the whole capital ever reaches :math:`1 / \de
 long the stream. (Vovk, Nouretdinov and Gammerman, 2003; Volkhonskiy et al., 2017.)
 
 A draw has several p-values: how odd it is as a whole, how high each of its numbers lies, and how low. Each kind is a
-stream of its own with a share :math:`w_k` of the capital, half for the first and the rest in equal parts. P-values of
-different kinds depend on each other in ways that are not known, so their capitals are not added: the evidence is the
-largest :math:`w_k M_k`, and the chance that any of them ever reaches :math:`1 / \delta` is at most
+stream of its own with a share :math:`w_k` of the capital. Half of it is for leading kinds (the first; of a watch also
+those of :mod:`segcal.trust.alarms`), in equal parts for each tier of them, and the rest in equal parts for the others.
+P-values of different kinds depend on each other in ways that are not known, so their capitals are not added: the
+evidence is the largest :math:`w_k M_k`, and the chance that any of them ever reaches :math:`1 / \delta` is at most
 :math:`\sum_k w_k \delta = \delta`. Starts whose capital is below :data:`FORGOTTEN` are given up, which costs nothing
 but time.
 
@@ -23,6 +24,7 @@ Since when the stream has drifted is the start whose bets did best.
 """
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -43,48 +45,60 @@ class StreamEvidence(NamedTuple):
         reached: the number of the p-value at which it first reached the limit; None if it did not.
         since: the number of the p-value with which the drift began; None without one.
         kind: which of the p-values of a draw it was that reached the limit; None without one.
+        each: of every kind that reached the limit by itself, now or later, the p-value with which its drift began.
     """
 
     logs: list[float]
     reached: int | None
     since: int | None
     kind: int | None
+    each: dict[int, int]
 
 
-def weigh(p_values: ArrayLike, reference: int, rate: float) -> StreamEvidence:
+def weigh(
+    p_values: ArrayLike, reference: int, rate: float, leading: Sequence[Sequence[int]] = ((0,),)
+) -> StreamEvidence:
     """Return the evidence of a stream against that nothing has changed, and whether it is enough.
 
     Args:
         p_values: in the order of the stream; one for each draw, or a row of several kinds of them.
         reference: how many draws the reference has.
         rate: the chance of a false alarm, ever.
+        leading: tiers of kinds that divide half of the capital, or all where there are no others.
 
     >>> weigh([0.9, 0.4, 0.6], 30, 0.01).reached, weigh([0.5] + [0.01] * 5, 30, 0.01)[1:]
-    (None, (3, 1, 0))
+    (None, (3, 1, 0, {0: 1}))
     """
     rows = np.asarray(p_values, float)
     rows = rows[:, None] if rows.ndim == 1 else rows
     kinds = rows.shape[1]
-    shares = np.log([1.0] if kinds == 1 else [0.5, *[0.5 / (kinds - 1)] * (kinds - 1)])
-    others, stakes = (np.array(each) for each in zip(*((o, s) for o in OTHERS for s in STAKES), strict=True))
+    tiers = [list(tier) for tier in leading if len(tier)]
+    others = kinds - sum(map(len, tiers))
+    shares = np.full(kinds, 0.5 / max(others, 1))
+    for tier in tiers:
+        shares[tier] = (0.5 if others else 1.0) / len(tiers) / len(tier)
+    alike, stakes = (np.array(each) for each in zip(*((o, s) for o in OTHERS for s in STAKES), strict=True))
     bets, starts = np.zeros((0, kinds, len(stakes))), np.zeros(0, int)
     logs: list[float] = []
     reached = since = kind = None
+    each: dict[int, int] = {}
     for number, row in enumerate(rows):
         first = -math.log((number + 1) * (number + 2) * len(stakes))
         bets = np.concatenate([bets, np.full((1, kinds, len(stakes)), first)])
         starts = np.append(starts, number)
         drifted = number - starts[:, None, None] + 1  # by each start, this draw among them
-        limit = np.minimum((drifted + others * reference) / (reference + number + 1), 1)
+        limit = np.minimum((drifted + alike * reference) / (reference + number + 1), 1)
         bets += np.where(row[:, None] <= limit, np.log(1 - stakes + stakes / limit), np.log(1 - stakes))
-        capital = np.logaddexp(_log_sum(bets, (0, 2)), -math.log(number + 2)) + shares
+        capital = np.logaddexp(_log_sum(bets, (0, 2)), -math.log(number + 2)) + np.log(shares)
         logs.append(float(capital.max()))
-        if reached is None and logs[-1] >= -math.log(rate):
-            kind = int(capital.argmax())
-            reached, since = number, int(starts[_log_sum(bets[:, kind], (1,)).argmax()])
+        for one in (int(one) for one in np.flatnonzero(capital >= -math.log(rate)) if one not in each):
+            each[one] = int(starts[_log_sum(bets[:, one], (1,)).argmax()])
+        if reached is None and each:
+            reached, kind = number, int(capital.argmax())
+            since = each[kind]
         kept = (bets > FORGOTTEN).any((1, 2))
         bets, starts = bets[kept], starts[kept]
-    return StreamEvidence(logs, reached, since, kind)
+    return StreamEvidence(logs, reached, since, kind, each)
 
 
 def _log_sum(logs: NDArray[np.float64], axes: tuple[int, ...]) -> NDArray[np.float64]:

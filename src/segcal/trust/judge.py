@@ -7,7 +7,8 @@ A mask passes only if all of these hold; what does not hold is a reason, and the
 - where enough labelled masks were bad, at most 1 - level of those have an expected Dice this high: so at most 1 - level
   of bad masks pass (:class:`segcal.trust.estimates.BadMasks`). Else the interval ends above tau, so that at most
   1 - level of all masks are bad and pass;
-- the case is not unlike the labelled ones, and the members disagree no more than on those.
+- the case is not unlike the labelled ones, nor are its class frequencies, and the members disagree no more than on
+  those.
 
 An empty mask is right or wrong as a whole. It passes only if labelled draws with an empty mask of the structure show
 that it seldom is wrong: with K of them, in a share m of which the structure was there, :math:`(K m + 1) / (K + 1)` must
@@ -28,7 +29,8 @@ from segcal.errors import InputError
 from segcal.fitting.certificate import Fitted
 from segcal.fitting.reference import ITSELF, Reference
 from segcal.names import class_titles
-from segcal.trust.atypical import rarity, statistics_of
+from segcal.trust.atypical import rarity, size_columns, statistics_of
+from segcal.trust.composition import Compositions
 from segcal.trust.conformal import SLACK, check_level, count_draws, draws_needed, p_value, weights
 from segcal.trust.estimates import (
     BadMasks,
@@ -144,11 +146,14 @@ class Judge:
         """Return one row per case and structure, from the cases by each calibrator of `folds` and by itself last."""
         table = tables[ITSELF]
         labelled, new = (statistics_of(each, self.titles, together=False).rows for each in (self.reference, table))
-        found = []
+        sizes, groups = size_columns(len(self.titles)), self.reference.groups
+        seen, found = Compositions(np.exp(labelled[:, sizes]), groups), []
         for place, unit in enumerate(units):
             every = [each.rows([place]) for each in tables]
-            odd = rarity(labelled, self.reference.groups, new[place])
-            found += [self._row(every, number, unit, odd) for number in self.structures]
+            odd = rarity(labelled, groups, new[place])
+            *others, own = seen.scores(np.exp(new[place, sizes]))
+            apart = p_value(others, groups, own)
+            found += [self._row(every, number, unit, odd, apart) for number in self.structures]
         return found
 
     def bound_rows(self) -> list[BoundRow]:
@@ -164,7 +169,7 @@ class Judge:
             for number in self.structures
         ]
 
-    def _row(self, every: Sequence[SumTable], number: int, unit: str, odd: float) -> TrustRow:
+    def _row(self, every: Sequence[SumTable], number: int, unit: str, odd: float, apart: float) -> TrustRow:
         one, size = every[ITSELF], float(every[ITSELF].size[0])
         values, scales, sizes, spreads = (
             np.array([each(table)[0, number] for table in every])
@@ -174,6 +179,7 @@ class Judge:
         size_span = self.volume[number].span(sizes, spreads, self.level, 0.0, one.voxels[0])
         reasons = found.reasons
         reasons += [f"unlike the reference cases (p = {odd:.2g})"] if odd <= RARE else []
+        reasons += [f"class frequencies unlike those of the reference cases (p = {apart:.2g})"] if apart <= RARE else []
         reasons += self._disagreement(one, number)
         value = found.dice.value
         return {

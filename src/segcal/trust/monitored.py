@@ -1,6 +1,6 @@
 """A stream of draws: what is kept of each, the file that keeps them, and what they amount to."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -26,6 +26,7 @@ class StreamDraw(msgspec.Struct):
         unusual: the statistic in which it differs most from the reference, and by how many deviations.
         deviation: see `unusual`.
         expected_dice: the mean over its structures that have a mask; None without any.
+        apart_p: as `p`, of its composition alone; 1, which says nothing, in a file of an older segcal.
     """
 
     name: str
@@ -37,6 +38,7 @@ class StreamDraw(msgspec.Struct):
     unusual: str
     deviation: float
     expected_dice: float | None
+    apart_p: float = 1.0
 
 
 class StreamState(msgspec.Struct, kw_only=True):
@@ -66,6 +68,7 @@ class Monitored:
         rate: of unusual cases that is stated for single draws.
         stream_rate: the chance of a false alarm, ever.
         verdict: all this in words.
+        alarms: in words, classes with little evidence that became frequent, and cases that left what was seen.
     """
 
     draws: list[StreamDraw]
@@ -81,6 +84,7 @@ class Monitored:
     rate: float
     stream_rate: float
     verdict: str
+    alarms: list[str] = field(default_factory=list)
 
     @property
     def unusual(self) -> list[StreamDraw]:

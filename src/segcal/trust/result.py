@@ -5,7 +5,7 @@ import io
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -92,6 +92,7 @@ class Trust:
         source: how the reference cases stand to the fit: "held out", "validation" or "out of fold".
         draws: how many draws (cases, or groups of them) the reference has.
         promise: in words, what the intervals promise.
+        alarms: in words, what has changed since the fit (:mod:`segcal.trust.alarms`); mostly nothing.
     """
 
     rows: list[TrustRow]
@@ -102,6 +103,7 @@ class Trust:
     source: str
     draws: int
     promise: str
+    alarms: list[str] = field(default_factory=list)
 
     def first(self) -> list[TrustRow]:
         """Return the rows, what to look at first."""
@@ -123,7 +125,7 @@ class Trust:
 
     def to_plain(self) -> dict[str, Any]:
         """Return everything as dicts, lists and numbers."""
-        facts = {name: getattr(self, name) for name in ("level", "tau", "source", "draws", "promise")}
+        facts = {name: getattr(self, name) for name in ("level", "tau", "source", "draws", "promise", "alarms")}
         tables = {name: getattr(self, name) for name in ("rows", "biomarkers", "bounds")}
         return {"schema": SCHEMA, "made_by": "segcal trust", **facts, **tables}
 
@@ -143,7 +145,7 @@ class Trust:
         if self.biomarkers:
             shown.append(self._biomarkers())
         more = [] if len(self.rows) <= MOST_SHOWN else [f"... and {len(self.rows) - MOST_SHOWN} more rows"]
-        return [*shown, *more, f"{flagged} of {len(self.rows)} structures to review. {self.promise}"]
+        return [*shown, *more, f"{flagged} of {len(self.rows)} structures to review. {self.promise}", *self.alarms]
 
     def _structures(self) -> Table:
         percent = f"{100 * self.level:g} %"

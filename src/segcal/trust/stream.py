@@ -6,7 +6,6 @@ of a draw is a row of numbers, in one file that is written anew after each of th
 where it was, and cases that are in the file are not counted twice.
 """
 
-import hashlib
 import math
 import os
 from collections.abc import Callable, Iterator
@@ -15,7 +14,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import torch
 
@@ -32,7 +30,9 @@ from segcal.fitting.fit import check_device
 from segcal.fitting.reference import Reference, read_numbers, written_numbers
 from segcal.names import class_titles
 from segcal.target import claim_beside
-from segcal.trust.atypical import Statistics, atypical_p, column_p, most_unusual, statistics_of
+from segcal.trust.alarms import STREAM_RATE, Alarms, reference_digest, smoothing
+from segcal.trust.atypical import Statistics, atypical_p, column_p, most_unusual, rank_p, statistics_of
+from segcal.trust.composition import Compositions
 from segcal.trust.drift import StreamEvidence, weigh
 from segcal.trust.estimates import expected_dice
 from segcal.trust.learn import Summer
@@ -41,7 +41,7 @@ from segcal.trust.structures import known_reference
 from segcal.trust.sums import CaseSums
 from segcal.trust.table import Floats, SumTable
 
-RATE, STREAM_RATE = 0.05, 0.01
+RATE = 0.05
 
 
 @typed
@@ -132,9 +132,13 @@ class _Watch:
         self._known: Statistics = statistics_of(table, self._titles)
         self._touching = not np.isnan(table.beside).all()  # older references do not know which classes touch
         self._dice = _mean_dice(table, self._first)
-        self._digest = hashlib.sha256(msgspec.json.encode(reference)).hexdigest()[:32]
+        self._digest = reference_digest(reference)
+        self._alarms = Alarms.of(fitted, self._known, self._titles)
         self.draws = [] if path is None or not path.exists() else read_state(path, self._digest)
         self._rows: list[Floats] = [read_numbers(draw.numbers, len(self._known.names)) for draw in self.draws]
+        self._seen = Compositions(self._alarms.frequencies(self._known.rows))
+        for row in self._rows:
+            self._seen.scores(self._alarms.frequencies(row), keep=True)
 
     def seen(self) -> set[str]:
         """Return the cases and groups that are in the stream."""
@@ -145,8 +149,7 @@ class _Watch:
         table = SumTable.of([_grouped(each, name) for each in sums])
         table = table if self._touching else replace(table, beside=np.full_like(table.beside, np.nan))
         row = statistics_of(table, self._titles).rows[0]
-        digest = hashlib.sha256(f"{self._digest} {name}".encode("utf-8", "surrogatepass")).digest()
-        smooth = (int.from_bytes(digest[:8], "big") + 0.5) / 2**64
+        smooth = smoothing(self._digest, name)
         unusual, deviation = most_unusual(self._known.rows, row[None], self._known.names)
         before = np.vstack([self._known.rows, *self._rows])
         self.draws.append(
@@ -160,6 +163,7 @@ class _Watch:
                 unusual=unusual,
                 deviation=deviation,
                 expected_dice=_mean_dice(table, self._first),
+                apart_p=rank_p(self._seen.scores(self._alarms.frequencies(row), keep=True), smooth),
             )
         )
         self._rows.append(row)
@@ -170,10 +174,12 @@ class _Watch:
         """Return what the stream says."""
         known, size = self._known, len(self._known.names)
         each = np.array([read_numbers(draw.each_p, size) for draw in self.draws]).reshape(-1, size)
-        found = weigh(np.column_stack([[draw.p for draw in self.draws], each, 1 - each]), len(known.rows), stream_rate)
+        whole = np.array([[draw.p, draw.apart_p] for draw in self.draws]).reshape(-1, 2)
+        scarce = [2 + place for place in self._alarms.places]
+        found = weigh(np.column_stack([whole, each, 1 - each]), len(known.rows), stream_rate, [[0], [1], scarce])
         since = found.since or 0
         rows = np.array(self._rows[since:]).reshape(-1, size)
-        among = (found.kind - 1) % size if found.kind else None
+        among = None if found.kind is None or found.kind < 2 else (found.kind - 2) % size
         statistic, deviation = most_unusual(known.rows, rows, known.names, among) if len(rows) else (None, None)
         dice = [draw.expected_dice for draw in self.draws[since:] if draw.expected_dice is not None]
         expected = float(np.mean(dice)) if dice else None
@@ -191,6 +197,7 @@ class _Watch:
             rate=rate,
             stream_rate=stream_rate,
             verdict=self._words(found, statistic, deviation, expected, stream_rate),
+            alarms=self._alarms.sentences(found.each, [1, *scarce], self._rows, [_title(draw) for draw in self.draws]),
         )
 
     def _words(

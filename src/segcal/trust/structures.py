@@ -19,6 +19,7 @@ from segcal.fitting.certificate import Fitted
 from segcal.fitting.fit import check_device
 from segcal.fitting.reference import (
     HELD_OUT,
+    ITSELF,
     OUT_OF_FOLD,
     VALIDATION,
     Reference,
@@ -26,6 +27,7 @@ from segcal.fitting.reference import (
     calibrator_digest,
     fold_calibrators,
 )
+from segcal.trust.alarms import alarms_of
 from segcal.trust.biomarkers import Derived, derive, parse_biomarker
 from segcal.trust.conformal import proved_level
 from segcal.trust.judge import Judge
@@ -112,6 +114,7 @@ def trust(
         source=reference.source,
         draws=judge.draws,
         promise=promise_of(reference, judge),
+        alarms=alarms_of(known, reference, tables[ITSELF]),
     )
 
 

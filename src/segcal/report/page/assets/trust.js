@@ -49,7 +49,7 @@ async function showTrust(data) {
     el('tbody', {}, found.biomarkers.map((row) => el('tr', {}, el('th', { scope: 'row' }, name(row.subject, 48)), el('td', {}, name(row.biomarker, 40)), el('td', {}, row.value === null ? name(row.reason, 60) : size(row.value)), el('td', {}, spanText(row.low, row.high, size)), el('td', {}, row.mask_value === null ? '–' : size(row.mask_value))))))) : null;
   show('trust', heading('trust', 'How far each structure can be trusted',
     `${found.flagged} of ${found.of} structures should be looked at; they stand first. ${found.promise} Nothing is promised for a single case.`),
-  found.pictures.length ? [keyed, pictures] : null,
+  found.alarms.map((text) => el('p', { class: 'note', role: 'alert' }, text)), found.pictures.length ? [keyed, pictures] : null,
   el('div', { class: 'scroll' }, el('table', {}, el('thead', {}, el('tr', {}, headings.map((text, k) => el('th', { scope: 'col', class: k === 4 ? 'left' : null }, text)))), el('tbody', {}, found.rows.map(trustRow)))),
   found.rows.length < found.of ? el('p', { class: 'small soft' }, `The first ${found.rows.length} of ${found.of} rows; trust.csv has all.`) : null, derived);
   pictures.replaceChildren(...await Promise.all(found.pictures.map(trustPicture)));
