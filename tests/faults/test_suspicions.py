@@ -194,7 +194,10 @@ def all_members(how):
 
 PLANTED = {
     "mirrored member": (other_member(lambda z: z[..., ::-1]), "member 4 disagrees with the other members"),
-    "shifted member": (other_member(lambda z: np.roll(z, 4, -1)), "member 4 disagrees with the other members"),
+    "shifted member": (
+        other_member(lambda z: np.roll(z, z.shape[-1] // 16, -1)),
+        "member 4 disagrees with the other members",
+    ),
     "permuted member": (other_member(lambda z: np.roll(z, 1, 0)), "member 4 has its classes in another order"),
     "shifted labels": (
         lambda members, labels: (members, np.roll(labels, 4, -1)),

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from segcal import ArrayCases, FitConfig, fit, make_calibrator
-from segcal.fitting.evidence import collect, pair_table, shrinkage
+from segcal.fitting.evidence import PRIOR, collect, pair_table, shrinkage
 from segcal.fitting.voxels import SampledVoxels, StreamedVoxels
 from tests.fitting.test_exact import bounds_of, objective, three_terms
 
@@ -65,12 +65,14 @@ def test_what_concerns_a_pair_is_weighted_by_its_groups(name):
     table, groups = pair_table(source_of(cases), cases)
     found = shrinkage(calibrator, source_of(cases), cases, 3)
     concerns = calibrator.concerns()
-    assert found.factors.shape == calibrator.theta().shape
-    for expert, variable in np.ndindex(*found.factors.shape):
+    weak, strong = found.factors(1e-5), found.factors(1.0)
+    assert weak.shape == strong.shape == calibrator.theta().shape
+    for expert, variable in np.ndindex(*weak.shape):
         pair = concerns[expert, variable].tolist()
         few = pair != [-1, -1]
-        expected = groups / max(1, int(table[pair[0], pair[1]])) if few else 1.0
-        assert found.factors[expert, variable] == pytest.approx(expected)
+        behind = max(1, int(table[pair[0], pair[1]]))
+        assert strong[expert, variable] == pytest.approx(groups / behind if few else 1.0)
+        assert 1e-5 * weak[expert, variable] == pytest.approx(PRIOR / behind if few else 1e-5)
         assert bool(found.frozen[expert, variable]) == (few and int(table[pair[0], pair[1]]) < 3)
     assert found.frozen.any()
     assert not found.frozen.all()

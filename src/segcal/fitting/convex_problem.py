@@ -180,7 +180,7 @@ class LinearProblem(ConvexProblem, ProductProblem):
             most = self.high.where(self.high.isinf(), MOST_STEEP * max(1.0, inverse_temperature))  # a gauge is free
             self.low, self.high = self.low.maximum(-most), self.high.minimum(most)
         if strengths.nu and self._shrink is not None:
-            self._roots = self._shrink.factors.sqrt()
+            self._roots = self._shrink.factors(strengths.nu).sqrt()
             self.low, self.high = (torch.where(self._shrink.frozen, self.anchor, x) for x in (self.low, self.high))
         if self._squares is not None:
             weighted = [s / n * square for s, (square, n) in zip(strengths, self._squares, strict=True)]
