@@ -10,8 +10,8 @@ at all (:data:`FIT`). The rules:
 - *turned*: one turn fits better by :data:`GAIN` in the mean and better at all in most cases; or, where it is not one
   turn for all, single cases that fit better by :data:`LARGE_GAIN` and well (:data:`LARGE_FIT`).
 - *shifted*: one shift fits better in most cases, and in three at least, by :data:`GAIN_OF_SHIFT` in their mean, or in
-  nearly all by less (street scenes moved by 1 % of their width: 0.024); by :data:`GAIN` where it is of one voxel only, as
-  labels that are drawn with care may be biased by.
+  nearly all by less (street scenes moved by 1 % of their width: 0.024); by :data:`GAIN` where it is of one voxel only,
+  as labels that are drawn with care may be biased by.
 - *paired otherwise*: scores fit the labels of another case of their shape better by :data:`GAIN` than their own, and
   better by as much than that case's own scores do. A network that fails on one case does not look like this: the labels
   that it resembles have better scores of their own. There must be two such cases, since files change places.

@@ -36,8 +36,8 @@ from segcal.fitting.voxels import VoxelSource
 from segcal.kernels.affine_temperature import temperature_terms
 from segcal.numerics import winner
 
-# What a variable of a class weighs at least, times the groups behind it. Set on cardiac patients of one or two diseases,
-# tested on the others: at a thirtieth of it a failed case lost 0.1 nats, and at ten times most of the gain is gone.
+# What a variable of a class weighs at least, times the groups behind it. Set on cardiac patients of one or two diseases
+# and tested on the others: at a thirtieth of it a failed case lost 0.1 nats, and at ten times most of the gain is gone.
 PRIOR = 0.03
 # The change of the temperature by which a group is named that decides it.
 DECISIVE = 0.2
