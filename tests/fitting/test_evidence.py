@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from segcal import ArrayCases, FitConfig, fit, make_calibrator
+from segcal.fitting.convex_problem import STEEPER
 from segcal.fitting.evidence import PRIOR, collect, pair_table, shrinkage
 from segcal.fitting.voxels import SampledVoxels, StreamedVoxels
 from tests.fitting.test_exact import bounds_of, objective, three_terms
@@ -173,3 +174,18 @@ def test_the_group_that_decides_a_temperature_is_named():
     exact = without / fitted.calibrator.temperature - 1
     assert exact < -0.3
     assert found["p4"] == pytest.approx(exact, rel=0.35)  # one step of Newton
+
+
+def test_what_belongs_to_a_class_adds_little_to_a_slope():
+    rng = np.random.default_rng(1)
+    logits = [3 * rng.normal(size=(3, 400)) for _ in range(12)]
+    sharp = [z * np.where(z.argmax(0) == 1, 3.0, 0.6) for z in logits]  # one class is far surer than the others
+    labels = [(z + rng.gumbel(size=z.shape)).argmax(0) for z in sharp]
+    cases = ArrayCases(logits, labels)
+    found = fit("conic_class", cases, config=FitConfig())
+    scale = found.certificate.inverse_temperature
+    largest = float(found.calibrator.of_pair.max())
+    assert largest == pytest.approx(STEEPER * scale)
+    assert not any("of_pair" in bound for bound in found.certificate.active_bounds)  # a bound of the model
+    free = fit("conic_class", cases, config=FitConfig(evidence=0))
+    assert float(free.calibrator.of_pair.max()) > 2 * largest

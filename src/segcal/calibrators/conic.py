@@ -67,7 +67,7 @@ class Conic(ConvexCalibrator):
     """
 
     translation_invariant = True
-    guarded = True
+    guarded = steepens = True
     in_paper = False
     knots: Tensor
     hat_knots: Tensor

@@ -113,6 +113,7 @@ class ConvexCalibrator(Calibrator):
         biased: `mu` weighs biases, which are what the frequencies of classes alone decide.
         guarded: of the strengths of its penalty, those are left out at which ECE or BA-ECE of held-out cases are higher
             than those of temperature scaling.
+        steepens: what belongs to a class is a slope that is added to that of all.
     """
 
     fitted_by = "convex"
@@ -124,6 +125,7 @@ class ConvexCalibrator(Calibrator):
     by_products = False
     biased = False
     guarded = False
+    steepens = False
 
     @property
     def num_features(self) -> int:

@@ -47,6 +47,9 @@ KEPT_HESSIANS = 1 << 22
 # Where strengths are chosen, no coefficient is larger (times the inverse temperature, if that is above one): a gap of
 # one nat is not made more than so many. Two in a billion are as good as never, and cost 20 nats where they happen.
 MOST_STEEP = 20.0
+# What belongs to a class makes a slope larger by at most so much of the inverse temperature. A class that is surer than
+# all others at one place is not so at the next: with twice as much, single street scenes at dusk lost 0.1 nats.
+STEEPER = 0.2
 
 
 class TemperatureProblem(ConvexProblem):
@@ -181,6 +184,9 @@ class LinearProblem(ConvexProblem, ProductProblem):
             self.low, self.high = self.low.maximum(-most), self.high.minimum(most)
         if strengths.nu and self._shrink is not None:
             self._roots = self._shrink.factors(strengths.nu).sqrt()
+            if self._calibrator.steepens:
+                self.inner = self._shrink.behind.isfinite()
+                self.high = torch.where(self.inner, STEEPER * inverse_temperature, self.high)
             self.low, self.high = (torch.where(self._shrink.frozen, self.anchor, x) for x in (self.low, self.high))
         if self._squares is not None:
             weighted = [s / n * square for s, (square, n) in zip(strengths, self._squares, strict=True)]

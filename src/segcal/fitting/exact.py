@@ -284,7 +284,8 @@ def _active_bounds(problem: ConvexProblem, theta: Tensor) -> tuple[str, ...]:
     for block in problem.blocks:
         low, high = lows[block], highs[block]
         outer_low = (low != 0) & torch.isfinite(low)
-        stuck = ((theta[block] >= high) | ((theta[block] <= low) & outer_low)) & (low < high)
+        outer_high = torch.ones_like(outer_low) if problem.inner is None else ~problem.inner[block]
+        stuck = ((theta[block] >= high) & outer_high | ((theta[block] <= low) & outer_low)) & (low < high)
         prefix = f"expert {block}: " if problem.num_blocks > 1 else ""
         listed += [f"{prefix}{problem.names[i]} = {theta[block, i]:g}" for i in stuck.nonzero().flatten().tolist()]
     return tuple(listed)

@@ -92,6 +92,7 @@ class ConvexProblem(BlockProblem):
         names: the name of each of the P variables.
         block_weights: ``(E,)`` share of the voxels that each expert has.
         anchor: ``(P,)``, where the penalty of a block is zero.
+        inner: ``(E, P)``, whose upper bound is part of the model and not outer; None of none.
         large: whether the Hessian of a block does not fit; it is then a :class:`ProductProblem`.
     """
 
@@ -100,6 +101,7 @@ class ConvexProblem(BlockProblem):
     names: list[str]
     block_weights: Tensor
     anchor: Tensor
+    inner: Tensor | None = None
     large = False
 
     @abstractmethod
