@@ -36,7 +36,7 @@ def url_of(path: str | Path) -> str | None:
     >>> url_of(Path("s3://bucket/a")), url_of("file:///tmp/a"), url_of("a/b")
     ('s3://bucket/a', 'file:///tmp/a', None)
     """
-    found = re.match(r"([a-z][a-z0-9+.-]+):/+(.*)", str(path))  # a single letter is a drive of Windows
+    found = re.match(r"([A-Za-z][A-Za-z0-9+.:-]+):/+(.*)", str(path))  # a single letter is a drive of Windows
     if found is None or (found[1] not in SCHEMES and Path(path).exists()):
         return None
     if found[1] not in SCHEMES:

@@ -66,7 +66,6 @@ class CaseWriter:
         for case_id in cases.ids:
             self.records.require_own(case_id, [path.name for path in self.format.files.get(case_id, ())])
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.format.write_shared(self.folder)
 
     def done(self, case_id: str, confidence: bool = False) -> bool:
         """Whether the case, and if asked for its map, is complete in the target folder, made from what is there now."""

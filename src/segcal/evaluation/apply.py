@@ -178,6 +178,7 @@ class Applier:
         self._writer = CaseWriter(cases, folder, kind, text)
         if read_marker(Path(folder)) != record:
             write_text(Path(folder) / MARKER, text)
+        self._writer.format.write_shared(Path(folder))  # after what says whose the folder is
 
     def missing(self) -> FileCases:
         """Return the cases that are not in the folder yet, or not made from what is there now, or damaged."""
