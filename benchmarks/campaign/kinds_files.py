@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.campaign.commands import DOCUMENTS, LOGITS, listed
+from benchmarks.campaign.commands import DOCUMENTS, LOGITS, ended, listed
 from benchmarks.campaign.damage import CODE, VALUES, damage
 from benchmarks.campaign.sandbox import Box
 from benchmarks.campaign.watch import Outcome, Step
@@ -62,7 +62,7 @@ def documents(rng: random.Random, box: Box) -> Trial:
     words = rng.choice(DOCUMENTS[name])
     if words[0] == "fit" and words[-1] == "cal" and rng.random() < 0.5:
         words = [*words, "--overwrite"]
-    yield Step(words, targets(words, box), replaces=[box / name])
+    yield Step(ended(words), targets(words, box), replaces=[box / name])
 
 
 def targets(words: list[str], box: Box) -> list[Path]:

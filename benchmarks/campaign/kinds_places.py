@@ -5,7 +5,7 @@ import os
 import random
 from pathlib import Path
 
-from benchmarks.campaign.commands import AGAIN, FILE_OUTPUTS, FOLDER_OUTPUTS, LOGITS, listed
+from benchmarks.campaign.commands import AGAIN, FILE_OUTPUTS, FOLDER_OUTPUTS, LOGITS, ended, listed
 from benchmarks.campaign.kinds_files import FOLDERS, READERS, Trial, reading
 from benchmarks.campaign.sandbox import Box
 from benchmarks.campaign.watch import Step
@@ -44,7 +44,7 @@ def paths(rng: random.Random, box: Box) -> Trial:
     more = ["--overwrite"] if name in MAY_OVERWRITE and rng.random() < 0.5 else []
     if name == "csv" and rng.random() < 0.3:  # two outputs in one file
         more += [rng.choice(("--summary", "--report")), rng.choice((place, f"./{place}"))]
-    step = Step([*words, place, *more], *_allowed(box, words, place, is_file, "--overwrite" in more, name))
+    step = Step(ended([*words, place, *more]), *_allowed(box, words, place, is_file, "--overwrite" in more, name))
     if name in ("figures", "splits"):
         step.targets = [*step.targets, box / "new.html", box / "new"]
     yield step
@@ -141,9 +141,9 @@ def planted(rng: random.Random, box: Box) -> Trial:
         "fit",
     ):  # it says so: though segcal did not write them
         replaces += [box / name for name in OURS]
-    yield Step(words, own, replaces)
+    yield Step(ended(words), own, replaces)
     if rng.random() < 0.3:
-        yield Step(words, own, replaces)
+        yield Step(ended(words), own, replaces)
 
 
 def targets_of(words: list[str], box: Box) -> list[Path]:

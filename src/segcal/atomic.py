@@ -1,10 +1,11 @@
 """Writing beside and renaming: a kill at any moment leaves the old result or the new one, and nothing that stays.
 
-What is being written lies in a folder of its own next to its place, ``.segcal-`` and sixteen random hexadecimal digits,
-in which a marker says whose it is. The writer holds a lock on the marker, which ends with its process however that
+What is being written lies in a folder of its own next to its place, ``.segcal-`` and sixteen hexadecimal digits, in
+which a marker says whose it is. The writer holds a lock on the marker, which ends with its process however that
 comes about: a folder with the name, the marker and no lock is what a dead process left, and the next run removes it.
-So is one with the name that holds nothing, or an empty marker that nobody has locked: a kill in the first moment, by
-which nothing can be lost. A living process whose folder goes in that moment makes another. Nothing else is removed.
+So is one that holds nothing, or an empty marker that nobody has locked, because of a kill in the first moment: it is
+known by its name, whose last six digits are a digest of the first ten, which are random. A living process whose folder
+goes in that moment makes another. Nothing else is ever removed.
 
 A file is replaced by one rename. A folder is exchanged with the old one in one step where the system can (Linux);
 elsewhere the old one is renamed aside first, and put back by the next run if this one dies in between.
@@ -14,6 +15,7 @@ of a URL, which would be a folder called ``s3:``.
 """
 
 import ctypes
+import hashlib
 import os
 import re
 import secrets
@@ -88,7 +90,7 @@ def _signed(folder: Path) -> tuple[Path, FileIO]:
     """Make a temporary folder, and another one if a run that clears away takes it for a dead process's."""
     while True:
         folder.mkdir(parents=True, exist_ok=True)
-        beside = folder / f".segcal-{secrets.token_hex(8)}"
+        beside = folder / _named(secrets.token_hex(5))
         beside.mkdir()
         try:
             marker = FileIO(beside / MARKER, "x")
@@ -172,19 +174,20 @@ else:
         return True
 
 
+def _named(random: str) -> str:
+    return f".segcal-{random}{hashlib.sha256(f'segcal {random}'.encode()).hexdigest()[:6]}"
+
+
 def _sweep_one(beside: Path) -> None:
     if beside.is_symlink():
         return
+    own = beside.name == _named(beside.name[len(".segcal-") : -6])
     with suppress(OSError):  # there is something in it
-        beside.rmdir()
+        beside.rmdir() if own else None
     with suppress(OSError), os.fdopen(os.open(beside / MARKER, os.O_RDWR | PLAIN), "rb") as file:
         said = file.read(len(SIGNATURE) + 1) if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else None
-        if said not in (SIGNATURE, b"") or not hold(file.fileno()):
-            return
-        if not said:
-            if [path.name for path in beside.iterdir()] == [MARKER]:
-                (beside / MARKER).unlink()
-                beside.rmdir()
+        begun = own and said == b"" and [path.name for path in beside.iterdir()] == [MARKER]
+        if not (begun or said == SIGNATURE) or not hold(file.fileno()):
             return
         aside = beside / REPLACED
         for old in () if aside.is_symlink() else aside.glob("*"):
