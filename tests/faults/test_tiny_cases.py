@@ -8,6 +8,7 @@ import pytest
 
 import segcal
 from segcal.errors import SegcalError
+from segcal.report.trusted import write_trust_page
 
 FORM = re.compile(r"(?s).+, but .+\. .+\.|.*all \d+ cases failed, but .+")
 
@@ -95,3 +96,21 @@ def test_files_too(what, tmp_path):
         ends_well(segcal.apply, usual, cases, tmp_path / "out")
         ends_well(segcal.evaluate, cases, usual, replicates=10)
         ends_well(segcal.check, cases)
+
+
+def test_the_page_of_one_voxel(tmp_path):
+    logits, labels = made(12, 3, (1, 1))
+    fitted = segcal.learn_trust(segcal.fit("ts", logits, labels), logits, labels)
+    result = segcal.trust(fitted, logits[:3] * 0, level=0.8)
+    assert all(type(row["volume_high"]) is float for row in result.rows)
+    cases = segcal.ArrayCases(list(logits[:3] * 0))
+    assert "volume_high" in write_trust_page(tmp_path / "page.html", result, fitted, cases).read_text()
+
+
+def test_trust_needs_labels_outside_of_every_part():
+    logits, labels = made(3, 3, (4, 3))
+    labels[1:] = 255
+    with pytest.warns(segcal.SuspicionWarning, match="no voxel counts"):
+        fitted = segcal.fit("ts", logits, labels, ignore=255)
+    with pytest.raises(segcal.InputError, match=r"labels of 2 of 3 cases are ignored everywhere, but each part of the"):
+        segcal.learn_trust(fitted, logits, labels, ignore=255)
