@@ -128,7 +128,7 @@ def _ending(step: Step, outcome: Outcome) -> list[tuple[str, str]]:
         mine = step.event is not None and outcome.signal == step.signal
         return [] if mine else [("hang" if outcome.signal in (24, 9) else "crash", f"signal {outcome.signal}")]
     last = (outcome.err.strip().splitlines() or [""])[-1]
-    if "MemoryError" in outcome.err or "memory of this machine" in outcome.err:
+    if "MemoryError" in outcome.err or "the memory of this machine is not enough" in outcome.err:
         return [("memory", last[:300])]
     if outcome.code not in CODES or "Traceback (most" in outcome.err:
         return [("traceback", f"exit code {outcome.code}: {last[:300]}")]

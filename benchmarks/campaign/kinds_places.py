@@ -64,7 +64,9 @@ def _allowed(
     if not path.is_relative_to(box.root):
         return [], []
     inputs = [box / each for each in words[1:] if (box / each).exists()]
-    is_input = any(real.is_relative_to(each) for each in inputs) or (real.stem == "hard" and "q" in words)
+    beside = real.parent == box / "cal" and real.stem not in ("calibrator", "weights")  # as a card may lie there
+    within = any(real.is_relative_to(each) for each in inputs) and not beside
+    is_input = within or (real.stem == "hard" and "q" in words)
     found = [path, real] if not is_input or not is_file or (name, place) in SAME else []
     replaced = [real] if is_file and overwrite and not is_input else []
     if overwrite and name in ("evaluate", "trust"):  # names that the help says

@@ -69,7 +69,8 @@ def read_json(path: Path) -> dict[str, Any]:
     with reading(path):
         content = parse_json(text)
     if not isinstance(content, dict):
-        raise InputError(f"{path} holds a {type(content).__name__}, but a JSON object is needed. Check the file.")
+        found = "null" if content is None else f"a {type(content).__name__}"
+        raise InputError(f"{path} holds {found}, but a JSON object is needed. Check the file.")
     return content
 
 
