@@ -72,7 +72,7 @@ def _changes(
 ) -> list[tuple[str, str]]:
     replaced = {str(_inside(path, root)) for path in step.replaces}
     targets = [str(_inside(path, root)) for path in step.targets]
-    command = "" if callable(step.run) else step.run[0]
+    command = maker(step)
     faults = []
     for path, entry in before.items():
         inside = _is_in(path, targets)
@@ -90,6 +90,12 @@ def _changes(
             if kind == "outside" or step.event is None:
                 faults.append((kind, f"{path} appeared"))
     return faults
+
+
+def maker(step: Step) -> str:
+    """Return the command whose results a step makes: of a merge, the one that made the parts."""
+    words = [""] if callable(step.run) else step.run
+    return words[words.index("--") + 1] if words[0] == "merge" and "--" in words else words[0]
 
 
 def _is_in(path: str, targets: Sequence[str]) -> bool:

@@ -129,3 +129,7 @@ def test_a_message_quotes_at_most_so_much_of_a_file(folders, tmp_path, capsys):
         assert code == 2
         assert "x" * 80 in err
         assert "x" * 81 not in err
+    code, _, err = run(capsys, "check", scores, labels, "--format", long)
+    assert code == 2
+    assert "invalid choice: 'xxx" in err
+    assert len(err) < 1000

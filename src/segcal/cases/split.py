@@ -168,8 +168,9 @@ def _read_csv(path: Path, what: str) -> dict[str, str]:
                 )
             for row in rows:
                 if groups.setdefault(row["id"], row[what]) != row[what]:
+                    who = str(row["id"])[:80]
                     raise InputError(
-                        f"{what} file {path} puts {row['id'][:80]!r} in two {what}s, but a case has one. Remove a line."
+                        f"{what} file {path} puts {who!r} in two {what}s, but a case has one. Remove a line."
                     )
     except (UnicodeDecodeError, csv.Error) as error:
         raise InputError(f"{what} file {path} is not a CSV text file ({error}). Save it as UTF-8 CSV.") from None
