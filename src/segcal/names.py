@@ -30,11 +30,6 @@ def clean_lines(text: str) -> str:
     return "\n".join(map(clean, text.split("\n")))
 
 
-def shortened(text: str) -> str:
-    """Return a message in which no word has more letters than anybody would read."""
-    return re.sub(r"(\S{500})\S+", r"\1...", text)
-
-
 def class_titles(names: Iterable[str] | None, count: int) -> tuple[str, ...]:
     """Return the names of so many classes, numbers where they have none.
 

@@ -56,7 +56,7 @@ class Records:
         path = self._path(case_id)
         try:
             record = msgspec.convert(read_json(path) if path.is_file() else {}, Record)
-        except (InputError, OSError, msgspec.ValidationError):  # such as a name that is too long for a file system
+        except (OSError, ValueError):  # such as a name that is too long for a file system
             return None
         # Names may come from a file that somebody edited: nothing outside the folder is ever touched.
         inside = all(".." not in Path(name).parts and not Path(name).is_absolute() for name in record.files)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from segcal.cli.codes import DONE, INTERRUPTED, USER_ERROR
 from segcal.cli.commands import COMMANDS, make_parser
 from segcal.errors import SegcalError
-from segcal.names import clean_lines, shortened
+from segcal.names import clean_lines
 
 __all__ = ["COMMANDS", "main", "make_parser"]
 
@@ -34,7 +34,7 @@ def main(argv: Sequence[str] | None = None, ready: Callable[[], object] = lambda
     except (SegcalError, OSError) as error:  # the latter: a full disk, a folder that may not be written
         from segcal.cli.wording import in_options, sentence
 
-        print(f"error: {in_options(shortened(clean_lines(sentence(error))))}", file=sys.stderr)
+        print(f"error: {in_options(clean_lines(sentence(error)))}", file=sys.stderr)
     except RuntimeError as error:
         if "Symlink loop" not in str(error):  # of pathlib, whatever path it was
             raise

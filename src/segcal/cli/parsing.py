@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 from segcal.cli.codes import USER_ERROR
 from segcal.errors import InputError
-from segcal.names import clean, shortened
+from segcal.names import clean
 
 WIDTH = 100
 
@@ -39,7 +39,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Print the sentence and stop."""
-        print(f"error: {shortened(clean(message))}. See {self.prog} --help.", file=sys.stderr)
+        print(f"error: {clean(message)[:1000]}. See {self.prog} --help.", file=sys.stderr)
         sys.exit(USER_ERROR)
 
 
