@@ -1,5 +1,6 @@
 """Trials of what is read: damaged files of every format, damaged documents of ours, odd numbers, odd options."""
 
+import os
 import random
 from collections.abc import Generator
 from pathlib import Path
@@ -150,4 +151,5 @@ def _option_target(words: list[str], box: Box) -> list[Path]:
     """Return what options of values at random allow to be written: files that are not there yet."""
     named = ("--csv", "--summary", "--report", "--state", "--figures", "--splits")
     found = [words[index + 1] for index, word in enumerate(words[:-1]) if word in named]
-    return [box / name for name in found if name and len(name) < 200 and not (box / name).exists()]
+    new = [Path(os.path.normpath(box / name)) for name in found if name and len(name) < 200]
+    return [path for path in new if path.is_relative_to(box.root) and not path.exists()]

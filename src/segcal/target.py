@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
-from segcal.atomic import NAME, PLAIN, NotWrittenError, check_target, hold, sweep, temporary
+from segcal.atomic import NAME, PLAIN, check_target, hold, sweep, temporary
 from segcal.errors import InputError
 
 LOCK = ".segcal-lock"
@@ -50,18 +50,16 @@ def claim(folder: Path, lock: str = LOCK) -> Iterator[None]:
 
 def make_folder(folder: Path) -> bool:
     """Make a folder for results unless it is there; return whether it was made."""
+    if folder.is_dir():
+        return False
+    if folder.exists():
+        raise InputError(f"{folder} is a file, but a folder is needed. Name a new one.")
+    check_target(folder)
     try:
-        if folder.is_dir():
-            return False
-        if folder.exists():
-            raise InputError(f"{folder} is a file, but a folder is needed. Name a new one.")
-        check_target(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        return True
-    except NotWrittenError:
-        raise
     except OSError as error:
         raise _unwritable(folder, error) from None
+    return True
 
 
 def claim_beside(path: Path) -> AbstractContextManager[None]:

@@ -239,8 +239,6 @@ def _record(fitted: Fitted, cases: FileCases, kind: str | None) -> dict[str, Any
 
 def _check_folder(folder: Path, cases: FileCases, record: dict[str, Any], overwrite: bool) -> None:
     """Refuse a folder in which the results of something else would be taken for ours, or clear it if that is meant."""
-    if folder.exists() and not folder.is_dir():
-        raise InputError(f"{folder} is a file, but a folder is needed. Name a new one.")
     if folder.resolve() in cases.folders():
         return  # the writer has a message for it
     found = read_marker(folder)
