@@ -27,6 +27,8 @@ from contextlib import contextmanager, suppress
 from io import FileIO
 from pathlib import Path
 
+from segcal.errors import SegcalError
+
 NAME = re.compile(r"\.segcal-[0-9a-f]{16}")
 MARKER = ".owner"
 SIGNATURE = b"A temporary folder of segcal. It may be removed when no segcal is running.\n"
@@ -38,7 +40,7 @@ PLAIN = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.:-]+:")
 
 
-class NotWrittenError(OSError):
+class NotWrittenError(SegcalError, OSError):
     """A file could not be written; the message names it."""
 
 

@@ -181,6 +181,7 @@ def test_a_url_stands_only_where_one_is_understood(command, work, run):
 
 def test_no_folder_is_made_of_a_url_in_a_program(work):
     fitted = segcal.load("cal")
+    assert issubclass(NotWrittenError, segcal.SegcalError)
     for write in (lambda: segcal.save(fitted, "s3://bucket/cal"), lambda: write_text("FILE::S3://bucket/a", "")):
         with pytest.raises(NotWrittenError, match=r"bucket/\w+ is a URL, but a path of this machine is needed"):
             write()

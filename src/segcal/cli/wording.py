@@ -12,7 +12,6 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from segcal.atomic import NotWrittenError
 from segcal.cases import ReadOptions
 from segcal.errors import SegcalError, SuspicionWarning
 from segcal.names import clean_lines
@@ -48,7 +47,7 @@ def sentence(error: SegcalError | OSError) -> str:
     >>> sentence(FileExistsError(17, "File exists", "notes.txt"))
     'notes.txt cannot be used (File exists), but the command needs it. Check the path and the disk, and run it again.'
     """
-    if isinstance(error, SegcalError | NotWrittenError) or not error.strerror:
+    if isinstance(error, SegcalError) or not error.strerror:
         return str(error)
     what = f"{str(error.filename or 'a file')[:200]} cannot be used ({error.strerror})"
     return f"{what}, but the command needs it. Check the path and the disk, and run it again."
