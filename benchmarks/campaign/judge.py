@@ -109,7 +109,7 @@ def _inside(path: Path, root: Path) -> Path:
 
 def _named(step: Step, root: Path) -> list[str]:
     """Return the URLs that a command names, itself or in a protocol that it names."""
-    words = [] if callable(step.run) else list(step.run)
+    words = re.findall(r"'([^']*)'", step.words()) if callable(step.run) else list(step.run)
     for path in [root / "work" / word for word in words if word.endswith(".toml")]:
         words += re.findall(r"[a-z0-9+]+:/[^\s\"']*", path.read_text("utf-8", "replace")) if path.is_file() else []
     return [_plain(word) for word in words if re.match(r"[a-z0-9+]+:/", word)]

@@ -114,3 +114,13 @@ def test_trust_needs_labels_outside_of_every_part():
         fitted = segcal.fit("ts", logits, labels, ignore=255)
     with pytest.raises(segcal.InputError, match=r"labels of 2 of 3 cases are ignored everywhere, but each part of the"):
         segcal.learn_trust(fitted, logits, labels, ignore=255)
+
+
+def test_a_report_takes_all_options_of_evaluate(tmp_path):
+    logits, labels = made(4, 3, (4, 3))
+    options = {"labels": labels, "replicates": 10, "device": "cpu", "convention": "field"}
+    found = segcal.report(None, logits, tmp_path / "new.html", **options)
+    plain = segcal.evaluate(logits, labels=labels, replicates=10, convention="field")
+    assert found.rows == plain.rows
+    with pytest.raises(segcal.InputError, match="device is nan, but"):
+        segcal.report(None, logits, tmp_path / "new.html", **options | {"device": float("nan")})
