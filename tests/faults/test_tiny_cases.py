@@ -5,8 +5,10 @@ import warnings
 
 import numpy as np
 import pytest
+import torch
 
 import segcal
+from segcal.cases.glance import digest_of
 from segcal.errors import SegcalError
 from segcal.report.trusted import write_trust_page
 
@@ -124,3 +126,8 @@ def test_a_report_takes_all_options_of_evaluate(tmp_path):
     assert found.rows == plain.rows
     with pytest.raises(segcal.InputError, match="device is nan, but"):
         segcal.report(None, logits, tmp_path / "new.html", **options | {"device": float("nan")})
+
+
+def test_a_single_number_has_a_digest_whatever_its_stride():
+    plain = torch.tensor([0.25, 0.75])[:, None]
+    assert digest_of(plain.as_strided((2, 1), (1, 0))) == digest_of(plain.contiguous())
