@@ -17,6 +17,16 @@ def typed(text: str) -> list[list[str]]:
     return [line.replace(" -k", " --kind logits").split() for line in text.strip().splitlines()]
 
 
+def ended(words: list[str]) -> list[str]:
+    """Return a command; one that puts parts together ends with the command that made them.
+
+    >>> ended(["merge", "check0", "-o", "new"])[4:]
+    ['--', 'check', 'q', 'y', '--kind', 'logits']
+    """
+    made = next((each for each in MADE if words[0] == "merge" and each[-1] == words[1]), None)
+    return words if made is None else [*words, "--", *made[: made.index("--num-parts")]]
+
+
 def _by_name(text: str) -> dict[str, list[list[str]]]:
     """Return commands by the name in front of each line."""
     found: dict[str, list[list[str]]] = {}

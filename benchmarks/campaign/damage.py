@@ -13,6 +13,7 @@ import random
 import re
 import struct
 import zipfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -105,9 +106,17 @@ def replaced(path: Path, rng: random.Random) -> None:
         path.write_bytes(pickle.dumps(Payload()))
 
 
+def _unpacked(path: Path) -> bytes:
+    """Return what is compressed; as it is, where it was damaged before."""
+    content = path.read_bytes()
+    with contextlib.suppress(OSError, EOFError, zlib.error):
+        content = gzip.decompress(content) if path.suffix == ".gz" else content
+    return content or b"\0"
+
+
 def packed(path: Path, rng: random.Random) -> None:
     """Change bytes inside of what is compressed, or pack a great deal of nothing."""
-    content = gzip.decompress(path.read_bytes())
+    content = _unpacked(path)
     if rng.random() < 0.2:
         path.write_bytes(gzip.compress(content + bytes(1 << 27), 1))
         return
@@ -119,7 +128,7 @@ def packed(path: Path, rng: random.Random) -> None:
 
 def nifti_field(path: Path, rng: random.Random) -> None:
     """Put an extreme number into a field of a NIfTI header."""
-    content = bytearray(gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes())
+    content = bytearray(_unpacked(path).ljust(352, b"\0"))
     form, place = rng.choice((("<h", 40 + 2 * rng.randrange(8)), ("<h", rng.choice((70, 72, 252, 254))), ("<f", 76 + 4 * rng.randrange(8)), ("<f", rng.choice((108, 112, 116))), ("<f", 256 + 4 * rng.randrange(18))))  # fmt: skip  # noqa: E501
     numbers = (
         (-1, 0, 1, 2, 16, 64, 2048, 32767) if form == "<h" else (0, -1, 1e30, 3e38, 1e-40, float("nan"), float("inf"))

@@ -72,7 +72,7 @@ def _changes(
 ) -> list[tuple[str, str]]:
     replaced = {str(_inside(path, root)) for path in step.replaces}
     targets = [str(_inside(path, root)) for path in step.targets]
-    command = "" if callable(step.run) else step.run[0]
+    command = maker(step)
     faults = []
     for path, entry in before.items():
         inside = _is_in(path, targets)
@@ -92,6 +92,12 @@ def _changes(
     return faults
 
 
+def maker(step: Step) -> str:
+    """Return the command whose results a step makes: of a merge, the one that made the parts."""
+    words = [""] if callable(step.run) else step.run
+    return words[words.index("--") + 1] if words[0] == "merge" and "--" in words else words[0]
+
+
 def _is_in(path: str, targets: Sequence[str]) -> bool:
     return any(target == "." or f"{path}/".startswith(f"{target}/") for target in targets)
 
@@ -103,7 +109,7 @@ def _inside(path: Path, root: Path) -> Path:
 
 def _named(step: Step, root: Path) -> list[str]:
     """Return the URLs that a command names, itself or in a protocol that it names."""
-    words = [] if callable(step.run) else list(step.run)
+    words = re.findall(r"'([^']*)'", step.words()) if callable(step.run) else list(step.run)
     for path in [root / "work" / word for word in words if word.endswith(".toml")]:
         words += re.findall(r"[a-z0-9+]+:/[^\s\"']*", path.read_text("utf-8", "replace")) if path.is_file() else []
     return [_plain(word) for word in words if re.match(r"[a-z0-9+]+:/", word)]
@@ -128,7 +134,7 @@ def _ending(step: Step, outcome: Outcome) -> list[tuple[str, str]]:
         mine = step.event is not None and outcome.signal == step.signal
         return [] if mine else [("hang" if outcome.signal in (24, 9) else "crash", f"signal {outcome.signal}")]
     last = (outcome.err.strip().splitlines() or [""])[-1]
-    if "MemoryError" in outcome.err or "memory of this machine" in outcome.err:
+    if "MemoryError" in outcome.err or "the memory of this machine is not enough" in outcome.err:
         return [("memory", last[:300])]
     if outcome.code not in CODES or "Traceback (most" in outcome.err:
         return [("traceback", f"exit code {outcome.code}: {last[:300]}")]

@@ -1,12 +1,13 @@
 """Trials of what is read: damaged files of every format, damaged documents of ours, odd numbers, odd options."""
 
+import os
 import random
 from collections.abc import Generator
 from pathlib import Path
 
 import numpy as np
 
-from benchmarks.campaign.commands import DOCUMENTS, LOGITS, listed
+from benchmarks.campaign.commands import DOCUMENTS, LOGITS, ended, listed
 from benchmarks.campaign.damage import CODE, VALUES, damage
 from benchmarks.campaign.sandbox import Box
 from benchmarks.campaign.watch import Outcome, Step
@@ -62,7 +63,7 @@ def documents(rng: random.Random, box: Box) -> Trial:
     words = rng.choice(DOCUMENTS[name])
     if words[0] == "fit" and words[-1] == "cal" and rng.random() < 0.5:
         words = [*words, "--overwrite"]
-    yield Step(words, targets(words, box), replaces=[box / name])
+    yield Step(ended(words), targets(words, box), replaces=[box / name])
 
 
 def targets(words: list[str], box: Box) -> list[Path]:
@@ -150,4 +151,5 @@ def _option_target(words: list[str], box: Box) -> list[Path]:
     """Return what options of values at random allow to be written: files that are not there yet."""
     named = ("--csv", "--summary", "--report", "--state", "--figures", "--splits")
     found = [words[index + 1] for index, word in enumerate(words[:-1]) if word in named]
-    return [box / name for name in found if name and len(name) < 200 and not (box / name).exists()]
+    new = [Path(os.path.normpath(box / name)) for name in found if name and len(name) < 200]
+    return [path for path in new if path.is_relative_to(box.root) and not path.exists()]

@@ -5,7 +5,7 @@ import os
 import random
 from pathlib import Path
 
-from benchmarks.campaign.commands import AGAIN, FILE_OUTPUTS, FOLDER_OUTPUTS, LOGITS, listed
+from benchmarks.campaign.commands import AGAIN, FILE_OUTPUTS, FOLDER_OUTPUTS, LOGITS, ended, listed
 from benchmarks.campaign.kinds_files import FOLDERS, READERS, Trial, reading
 from benchmarks.campaign.sandbox import Box
 from benchmarks.campaign.watch import Step
@@ -44,7 +44,7 @@ def paths(rng: random.Random, box: Box) -> Trial:
     more = ["--overwrite"] if name in MAY_OVERWRITE and rng.random() < 0.5 else []
     if name == "csv" and rng.random() < 0.3:  # two outputs in one file
         more += [rng.choice(("--summary", "--report")), rng.choice((place, f"./{place}"))]
-    step = Step([*words, place, *more], *_allowed(box, words, place, is_file, "--overwrite" in more, name))
+    step = Step(ended([*words, place, *more]), *_allowed(box, words, place, is_file, "--overwrite" in more, name))
     if name in ("figures", "splits"):
         step.targets = [*step.targets, box / "new.html", box / "new"]
     yield step
@@ -64,7 +64,9 @@ def _allowed(
     if not path.is_relative_to(box.root):
         return [], []
     inputs = [box / each for each in words[1:] if (box / each).exists()]
-    is_input = any(real.is_relative_to(each) for each in inputs) or (real.stem == "hard" and "q" in words)
+    beside = real.parent == box / "cal" and real.stem not in ("calibrator", "weights")  # as a card may lie there
+    within = any(real.is_relative_to(each) for each in inputs) and not beside
+    is_input = within or (real.stem == "hard" and "q" in words)
     found = [path, real] if not is_input or not is_file or (name, place) in SAME else []
     replaced = [real] if is_file and overwrite and not is_input else []
     if overwrite and name in ("evaluate", "trust"):  # names that the help says
@@ -141,9 +143,9 @@ def planted(rng: random.Random, box: Box) -> Trial:
         "fit",
     ):  # it says so: though segcal did not write them
         replaces += [box / name for name in OURS]
-    yield Step(words, own, replaces)
+    yield Step(ended(words), own, replaces)
     if rng.random() < 0.3:
-        yield Step(words, own, replaces)
+        yield Step(ended(words), own, replaces)
 
 
 def targets_of(words: list[str], box: Box) -> list[Path]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from benchmarks.campaign.commands import WRITERS, listed
+from benchmarks.campaign.commands import WRITERS, ended, listed
 from benchmarks.campaign.damage import VALUES, damage
 from benchmarks.campaign.judge import leftovers, look
 from benchmarks.campaign.kinds_files import Trial
@@ -20,7 +20,7 @@ from benchmarks.campaign.watch import Step
 
 def kills(rng: random.Random, box: Box) -> Trial:
     """Kill or interrupt a command at an event, once or twice, and run it again: the same bytes as without."""
-    words = [word.format(box=box.work) for word in rng.choice(WRITERS)]
+    words = ended([word.format(box=box.work) for word in rng.choice(WRITERS)])
     places = targets_of([word.removeprefix("file://") for word in words], box)
     whole = yield Step(words, places)
     if whole.code != 0:
@@ -60,6 +60,7 @@ def together(rng: random.Random, box: Box) -> Trial:
         word.format(box=box.work) for word in rng.choice([each for each in WRITERS if "://" not in " ".join(each)])
     ]
     places = targets_of(words, box)
+    words = ended(words)
     alone = yield Step(words, places)
     expected = results(places, box)
     box.reset()
@@ -90,7 +91,7 @@ def merge(rng: random.Random, box: Box) -> Trial:
     place = rng.choice(("new",) * 20 + ("q", "folder/new", "notes.txt", f"{command}0", f"{command}1/x", "applied"))
     more = ["--overwrite"] if rng.random() < 0.3 else []
     real = (box / place).resolve()
-    yield Step(["merge", *parts, "-o", place, *more], [] if real.is_file() else [real])
+    yield Step(ended(["merge", *parts, "-o", place, *more]), [] if real.is_file() else [real])
 
 
 PLACES = (

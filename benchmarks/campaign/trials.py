@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.campaign.commands import WARM
-from benchmarks.campaign.judge import judge, look, worst
+from benchmarks.campaign.judge import judge, look, maker, worst
 from benchmarks.campaign.kinds_calls import calls
 from benchmarks.campaign.kinds_files import Trial, documents, files, numbers, options
 from benchmarks.campaign.kinds_places import names, paths, planted, remote
@@ -85,7 +85,7 @@ def run_trial(box: Box, seed: int, kind: str, number: int, seconds: float = WALL
 def _remember(step: Step, box: Box, before: dict[str, str], after: dict[str, str]) -> None:
     """Keep which command made what is new, or replaced what it had made."""
     if not callable(step.run):
-        box.own |= {path: step.run[0] for path in after if path not in before}
+        box.own |= {path: maker(step) for path in after if path not in before}
 
 
 def warm(box: Box) -> None:

@@ -11,6 +11,7 @@ Memory, processor time and the size of files are limited; the parent limits the 
 
 import atexit
 import json
+import multiprocessing.util
 import os
 import re
 import resource
@@ -162,6 +163,7 @@ def _inside(step: Step, root: Path, log: Path) -> int:
     atexit._clear()  # of the parent, as what is to be done when its objects go
     weakref.finalize._registry.clear()
     weakref.finalize._registered_with_atexit = False
+    atexit.register(multiprocessing.util._exit_function)  # which removes what is to go with the process
     signal.signal(signal.SIGINT, signal.default_int_handler)
     hook = Hook(root, records, step.event, step.signal)
     sys.addaudithook(hook)

@@ -1,9 +1,11 @@
 """Writing beside and renaming: a kill at any moment leaves the old result or the new one, and nothing that stays.
 
-What is being written lies in a folder of its own next to its place, ``.segcal-`` and sixteen random hexadecimal digits,
-in which a marker says whose it is. The writer holds a lock on the marker, which ends with its process however that
+What is being written lies in a folder of its own next to its place, ``.segcal-`` and sixteen hexadecimal digits, in
+which a marker says whose it is. The writer holds a lock on the marker, which ends with its process however that
 comes about: a folder with the name, the marker and no lock is what a dead process left, and the next run removes it.
-Nothing else is ever removed. The lock is taken before the marker is signed, so no folder of a living process is free.
+So is one that holds nothing, or an empty marker that nobody has locked, because of a kill in the first moment: it is
+known by its name, whose last six digits are a digest of the first ten, which are random. A living process whose folder
+goes in that moment makes another. Nothing else is ever removed.
 
 A file is replaced by one rename. A folder is exchanged with the old one in one step where the system can (Linux);
 elsewhere the old one is renamed aside first, and put back by the next run if this one dies in between.
@@ -13,6 +15,7 @@ of a URL, which would be a folder called ``s3:``.
 """
 
 import ctypes
+import hashlib
 import os
 import re
 import secrets
@@ -21,7 +24,10 @@ import stat
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from io import FileIO
 from pathlib import Path
+
+from segcal.errors import SegcalError
 
 NAME = re.compile(r"\.segcal-[0-9a-f]{16}")
 MARKER = ".owner"
@@ -30,10 +36,11 @@ SIGNATURE = b"A temporary folder of segcal. It may be removed when no segcal is 
 REPLACED = ".replaced"
 # Not to follow a link, nor to wait for a pipe.
 PLAIN = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
-_SCHEME = re.compile(r"[a-z][a-z0-9+.-]+:")
+# Also in capitals, and chained as in simplecache::file:.
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.:-]+:")
 
 
-class NotWrittenError(OSError):
+class NotWrittenError(SegcalError, OSError):
     """A file could not be written; the message names it."""
 
 
@@ -73,16 +80,31 @@ def check_target(path: Path) -> None:
 @contextmanager
 def temporary(folder: Path) -> Iterator[Path]:
     """Give an empty folder inside `folder`, which is made if it is not there; it is removed at the end."""
-    folder.mkdir(parents=True, exist_ok=True)
-    beside = folder / f".segcal-{secrets.token_hex(8)}"
-    beside.mkdir()
+    beside, marker = _signed(folder)
     try:
-        with (beside / MARKER).open("xb", buffering=0) as marker:
-            hold(marker.fileno())
-            marker.write(SIGNATURE)
+        with marker:
             yield beside
     finally:
         _remove(beside)
+
+
+def _signed(folder: Path) -> tuple[Path, FileIO]:
+    """Make a temporary folder, and another one if a run that clears away takes it for a dead process's."""
+    while True:
+        folder.mkdir(parents=True, exist_ok=True)
+        beside = folder / _named(secrets.token_hex(5))
+        beside.mkdir()
+        try:
+            marker = FileIO(beside / MARKER, "x")
+            if hold(marker.fileno()) is not False and (beside / MARKER).exists():
+                marker.write(SIGNATURE)
+                return beside, marker
+            marker.close()
+        except FileNotFoundError:
+            continue
+        except BaseException:
+            _remove(beside)
+            raise
 
 
 def put(source: Path, target: Path, durable: bool = False) -> Path:
@@ -154,12 +176,20 @@ else:
         return True
 
 
+def _named(random: str) -> str:
+    return f".segcal-{random}{hashlib.sha256(f'segcal {random}'.encode()).hexdigest()[:6]}"
+
+
 def _sweep_one(beside: Path) -> None:
     if beside.is_symlink():
         return
+    own = beside.name == _named(beside.name[len(".segcal-") : -6])
+    with suppress(OSError):  # there is something in it
+        beside.rmdir() if own else None
     with suppress(OSError), os.fdopen(os.open(beside / MARKER, os.O_RDWR | PLAIN), "rb") as file:
-        ours = stat.S_ISREG(os.fstat(file.fileno()).st_mode) and file.read(len(SIGNATURE) + 1) == SIGNATURE
-        if not ours or not hold(file.fileno()):
+        said = file.read(len(SIGNATURE) + 1) if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else None
+        begun = own and said == b"" and [path.name for path in beside.iterdir()] == [MARKER]
+        if not (begun or said == SIGNATURE) or not hold(file.fileno()):
             return
         aside = beside / REPLACED
         for old in () if aside.is_symlink() else aside.glob("*"):

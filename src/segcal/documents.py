@@ -37,7 +37,7 @@ _ESCAPED = re.compile("[\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\u
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
     """Turn whatever a library raises on a damaged file into one sentence with the file's name."""
-    _check_plain_file(path)
+    check_plain_file(path)
     try:
         yield
     except InputError:
@@ -69,7 +69,8 @@ def read_json(path: Path) -> dict[str, Any]:
     with reading(path):
         content = parse_json(text)
     if not isinstance(content, dict):
-        raise InputError(f"{path} holds a {type(content).__name__}, but a JSON object is needed. Check the file.")
+        found = "null" if content is None else f"a {type(content).__name__}"
+        raise InputError(f"{path} holds {found}, but a JSON object is needed. Check the file.")
     return content
 
 
@@ -136,7 +137,8 @@ def _bounded(content: Any) -> Any:
     raise ValueError(f"nested more than {MAX_DEPTH} deep")
 
 
-def _check_plain_file(path: Path) -> None:
+def check_plain_file(path: Path) -> None:
+    """Refuse what would be waited for, for ever."""
     try:
         mode = path.stat().st_mode
     except (OSError, ValueError):  # whoever opens it says what is wrong

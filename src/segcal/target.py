@@ -32,14 +32,9 @@ def claim(folder: Path, lock: str = LOCK) -> Iterator[None]:
 
     It is made if it is not there; if it is empty at the end it goes again. The file `lock` is locked.
     """
-    if folder.exists() and not folder.is_dir():
-        raise InputError(f"{folder} is a file, but a folder is needed. Name a new one.")
-    if not folder.exists():
-        check_target(folder)
-    made = not folder.exists()
+    made = make_folder(folder)
     path = folder / lock
     try:
-        folder.mkdir(parents=True, exist_ok=True)
         descriptor = _lock(path)
     except OSError as error:
         raise _unwritable(folder, error) from None
@@ -51,6 +46,20 @@ def claim(folder: Path, lock: str = LOCK) -> Iterator[None]:
             _unlock(path, descriptor)
             if made:
                 folder.rmdir()
+
+
+def make_folder(folder: Path) -> bool:
+    """Make a folder for results unless it is there; return whether it was made."""
+    if folder.is_dir():
+        return False
+    if folder.exists():
+        raise InputError(f"{folder} is a file, but a folder is needed. Name a new one.")
+    check_target(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _unwritable(folder, error) from None
+    return True
 
 
 def claim_beside(path: Path) -> AbstractContextManager[None]:
@@ -82,7 +91,7 @@ def _same(one: Path, other: Path) -> bool:
 
 
 def check_file(path: Path, signature: re.Pattern[bytes], inputs: Iterable[Path] = (), overwrite: bool = False) -> None:
-    """Refuse a file that must not or cannot be written, before the work that leads to it.
+    """Refuse a file that must not or cannot be written, before the work that leads to it; clear away beside it.
 
     Every such result begins like `signature`, so a file that does is an earlier one. Inputs are never overwritten; a
     file that is neither is, if `overwrite` says so.
@@ -90,6 +99,7 @@ def check_file(path: Path, signature: re.Pattern[bytes], inputs: Iterable[Path] 
     if not path.parent.is_dir():
         raise InputError(f"{path} is in a folder that does not exist, but results go there. Make the folder first.")
     check_target(path)
+    sweep(path.parent)
     try:
         with temporary(path.parent):
             pass

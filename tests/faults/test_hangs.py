@@ -1,4 +1,4 @@
-"""Nothing waits for ever: a worker that is killed ends its command in one sentence, whenever it dies."""
+"""Nothing waits for ever: neither for a worker that is killed, whenever it dies, nor for a pipe in place of a file."""
 
 import os
 import signal
@@ -14,8 +14,11 @@ import numpy as np
 import pytest
 
 from segcal.benchmark import run as benchmark
+from segcal.benchmark.pipelines import Pipeline
+from segcal.benchmark.results import Unit, finished
 from segcal.cases.parallel import Processes, map_ids
 from segcal.errors import InputError
+from segcal.studies.page import _reduced
 
 SECONDS = 240
 PID = "__import__('os').getpid()"
@@ -89,3 +92,14 @@ def test_the_command_ends_when_a_worker_is_killed(tmp_path):
         command.kill()
     assert command.returncode == 2
     assert "a worker process ended while case" in said
+
+
+def test_a_pipe_among_the_results_of_a_benchmark_is_one_sentence(tmp_path):
+    unit = Unit(task="task", repeat=0, pipeline=Pipeline("single", "ts"))
+    assert not finished(tmp_path, unit, "")
+    (tmp_path / unit.path).parent.mkdir(parents=True)
+    os.mkfifo(tmp_path / unit.path)
+    with pytest.raises(InputError, match=r"jsonl is a pipe or a device, but a file is needed\. Move it away"):
+        finished(tmp_path, unit, "")
+    os.mkfifo(tmp_path / "verdict.json")
+    assert _reduced(tmp_path) == []

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 import segcal
 from segcal.atomic import MARKER, REPLACED, SIGNATURE, NotWrittenError, put, sweep, temporary, write_text
+from segcal.cases.base import CaseError
 from segcal.cli import main
 from segcal.errors import InputError
 from segcal.target import LOCK, claim, claim_beside
@@ -142,7 +144,7 @@ def test_two_targets_are_two_files(command, work, run):
     assert files_of(work) == before
 
 
-URL = "is a URL, but"
+URL = re.compile(r"is a URL( of an unknown kind)?, but")
 
 
 @pytest.mark.parametrize(
@@ -163,22 +165,75 @@ URL = "is a URL, but"
         "nnunet predict -d 1 -c 2d --calibrator cal -i predictions -o s3://bucket/out",
         "nnunet fit -d 1 -c 2d --calibrator s3://bucket/cal",
         "merge s3://bucket/part -o out -- check predictions labels --kind logits",
+        "check predictions labels --kind logits -o FILE://{work}/out",
+        "evaluate predictions labels --kind logits -o simplecache::file://{work}/out",
+        "monitor cal predictions --kind logits --state File://{work}/state.json",
+        "report results --figures zip::FILE://{work}/figures",
     ],
 )
 def test_a_url_stands_only_where_one_is_understood(command, work, run):
     before = sorted(work.rglob("*"))
-    code, said = run(command)
+    code, said = run(command.format(work=work))
     assert (code, said.count("\n")) == (2, 1), said
-    assert URL in said
+    assert URL.search(said)
     assert sorted(work.rglob("*")) == before
 
 
 def test_no_folder_is_made_of_a_url_in_a_program(work):
     fitted = segcal.load("cal")
-    for write in (lambda: segcal.save(fitted, "s3://bucket/cal"), lambda: write_text("s3://bucket/a", "")):
+    assert issubclass(NotWrittenError, segcal.SegcalError)
+    for write in (lambda: segcal.save(fitted, "s3://bucket/cal"), lambda: write_text("FILE::S3://bucket/a", "")):
         with pytest.raises(NotWrittenError, match=r"bucket/\w+ is a URL, but a path of this machine is needed"):
             write()
-    assert not (work / "s3:").exists()
+    assert not list(work.glob("*:"))
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("check predictions labels --kind logits -o notes", "notes is a file, but a folder is needed. Name a new one."),
+        (f"{EVALUATE} -o linked", "notes is a file, but a folder is needed. Name a new one."),
+        ("audit cal predictions --kind logits -o notes/new", "notes/new cannot be written to (Not a directory), but "),
+        ("monitor cal predictions --kind logits --state ..", ".. is a folder, but the stream is kept in a file. Name "),
+        ("card cal -o loop", ", but "),
+        ("check loop labels --kind logits -o new", ", but "),
+        ("merge part -o new -- check predictions labels --kind logits", ", but "),
+        ("card cal -o {long}.md", " cannot be used (File name too long), but the command needs it. Check the path"),
+        ("trust cal predictions --kind logits -o {long}", " cannot be used (File name too long), but the command "),
+        (f"{EVALUATE} --images {{long}}", " cannot be used (File name too long), but the command needs it. Check "),
+    ],
+)
+def test_a_place_that_cannot_be_is_one_sentence(command, said, work, run):
+    (work / "notes").write_text("precious")
+    (work / "linked").symlink_to("notes")
+    (work / "loop").symlink_to("loop")
+    (work / "part" / ".part").mkdir(parents=True)
+    (work / "part" / ".part" / "part.json").symlink_to("part.json")
+    before = files_of(work)
+    code, found = run(command.format(long="x" * 300))
+    assert (code, found.count("\n")) == (2, 1), found
+    assert said in found
+    assert "[Errno" not in found
+    assert files_of(work) == before
+
+
+def test_a_file_of_a_user_s_inside_a_folder_of_a_result_is_not_replaced(tmp_path):
+    zarr = pytest.importorskip("zarr", reason="zarr is not installed: make setup-frameworks")
+    scores = (3 * np.random.default_rng(0).normal(size=(2, 6, 7))).astype(np.float32)
+
+    def save(factor):
+        stored = zarr.create_array(str(tmp_path / "p" / "a.zarr"), shape=scores.shape, dtype="f4", overwrite=True)
+        stored[...] = factor * scores
+        return segcal.open_cases(tmp_path / "p", kind="logits")
+
+    fitted = segcal.fit("ts", scores[None], scores.argmax(0)[None])
+    assert segcal.apply(fitted, save(1), tmp_path / "out").written
+    assert segcal.apply(fitted, save(2), tmp_path / "out").written  # what is as it was written is replaced
+    (tmp_path / "out" / "a.zarr" / "notes.txt").write_text("precious")
+    before = files_of(tmp_path / "out")
+    with pytest.raises(CaseError, match=r"a\.zarr holds notes\.txt, of which segcal has no record, but a result would"):
+        segcal.apply(fitted, save(3), tmp_path / "out")
+    assert files_of(tmp_path / "out") == before
 
 
 def test_a_target_that_is_a_link_stays_one(work, run):

@@ -205,6 +205,7 @@ def test_blocks_that_are_links_or_pipes_are_refused(part, work, run):
         ({"of": -1}, "is damaged (Expected `int` >= 0 - at `$.of`)"),
         ({"part": 7}, "part is part 7 of 1, but they count from 0. Run it again."),
         ({"settings": [], "part": "0"}, "is damaged (Expected"),
+        ({"\ud800": 0}, "is damaged ('utf-8' codec can't encode character"),
         ({"segcal": "0\x1b[31m"}, "part was made by segcal 0"),
     ],
 )

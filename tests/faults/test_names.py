@@ -118,3 +118,18 @@ def test_class_names_are_clean_too():
         warnings.simplefilter("ignore")
         cases = segcal.ArrayCases([np.eye(2)], kind="logits", class_names=["a\x1b", "\ud800"])
     assert cases.class_names == ("a%1B", "%ED%A0%80")
+
+
+def test_a_message_quotes_at_most_so_much_of_a_file(folders, tmp_path, capsys):
+    scores, labels = folders("a")
+    table, long = tmp_path / "groups.csv", "x" * 5000
+    for content in (f"{long},{long}\n", f"id,group\n{long},1\n{long},2\n"):
+        table.write_text(content)
+        code, _, err = run(capsys, "check", scores, labels, "--kind", "logits", "--groups", table)
+        assert code == 2
+        assert "x" * 80 in err
+        assert "x" * 81 not in err
+    code, _, err = run(capsys, "check", scores, labels, "--format", long)
+    assert code == 2
+    assert "invalid choice: 'xxx" in err
+    assert len(err) < 1100

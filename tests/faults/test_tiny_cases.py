@@ -5,9 +5,12 @@ import warnings
 
 import numpy as np
 import pytest
+import torch
 
 import segcal
+from segcal.cases.glance import digest_of
 from segcal.errors import SegcalError
+from segcal.report.trusted import write_trust_page
 
 FORM = re.compile(r"(?s).+, but .+\. .+\.|.*all \d+ cases failed, but .+")
 
@@ -95,3 +98,36 @@ def test_files_too(what, tmp_path):
         ends_well(segcal.apply, usual, cases, tmp_path / "out")
         ends_well(segcal.evaluate, cases, usual, replicates=10)
         ends_well(segcal.check, cases)
+
+
+def test_the_page_of_one_voxel(tmp_path):
+    logits, labels = made(12, 3, (1, 1))
+    fitted = segcal.learn_trust(segcal.fit("ts", logits, labels), logits, labels)
+    result = segcal.trust(fitted, logits[:3] * 0, level=0.8)
+    assert all(type(row["volume_high"]) is float for row in result.rows)
+    cases = segcal.ArrayCases(list(logits[:3] * 0))
+    assert "volume_high" in write_trust_page(tmp_path / "page.html", result, fitted, cases).read_text()
+
+
+def test_trust_needs_labels_outside_of_every_part():
+    logits, labels = made(3, 3, (4, 3))
+    labels[1:] = 255
+    with pytest.warns(segcal.SuspicionWarning, match="no voxel counts"):
+        fitted = segcal.fit("ts", logits, labels, ignore=255)
+    with pytest.raises(segcal.InputError, match=r"labels of 2 of 3 cases are ignored everywhere, but each part of the"):
+        segcal.learn_trust(fitted, logits, labels, ignore=255)
+
+
+def test_a_report_takes_all_options_of_evaluate(tmp_path):
+    logits, labels = made(4, 3, (4, 3))
+    options = {"labels": labels, "replicates": 10, "device": "cpu", "convention": "field"}
+    found = segcal.report(None, logits, tmp_path / "new.html", **options)
+    plain = segcal.evaluate(logits, labels=labels, replicates=10, convention="field")
+    assert found.rows == plain.rows
+    with pytest.raises(segcal.InputError, match="device is nan, but"):
+        segcal.report(None, logits, tmp_path / "new.html", **options | {"device": float("nan")})
+
+
+def test_a_single_number_has_a_digest_whatever_its_stride():
+    plain = torch.tensor([0.25, 0.75])[:, None]
+    assert digest_of(plain.as_strided((2, 1), (1, 0))) == digest_of(plain.contiguous())

@@ -6,7 +6,7 @@ import pytest
 
 import segcal
 from segcal.fitting.reference import LossCurves, written_numbers
-from segcal.trust.guarantees import INNER, MASK, OUTER, MaskWriter, bounds_of, label_sets, nested_masks
+from segcal.trust.guarantees import INNER, MASK, OUTER, MaskWriter, bounds_of, label_sets, masks_folder, nested_masks
 from segcal.trust.sums import THRESHOLDS
 
 
@@ -100,9 +100,13 @@ def test_a_structure_that_no_labelled_case_has_gets_no_outer_mask(fitted, make_c
 
 def test_masks_are_written_of_the_structures(fitted, make_cases, tmp_path):
     cases = make_cases(2, seed=24, labelled=False)
-    write = MaskWriter(fitted, cases, [1, 2], 0.1, tmp_path / "masks", False)
-    path = write("case01")
+    with masks_folder(tmp_path / "masks", again=False, whole=True) as folder:
+        MaskWriter(fitted, cases, [1, 2], 0.1, folder)("case01")
+        assert not (tmp_path / "masks").exists()
+    path = tmp_path / "masks" / "case01.npy"
     whole = nested_masks(fitted.calibrator, cases.checked("case01"), bounds_of(fitted.reference, 0.1))
     np.testing.assert_array_equal(np.load(path), whole[1:])
     with pytest.raises(segcal.InputError, match=r"masks holds case01.npy, but masks would be mixed with it"):
-        MaskWriter(fitted, cases, [1, 2], 0.1, tmp_path / "masks", False)
+        masks_folder(tmp_path / "masks", again=False, whole=True).__enter__()
+    with masks_folder(tmp_path / "masks", again=True, whole=True) as folder:
+        assert folder == tmp_path / "masks"

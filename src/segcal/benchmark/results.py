@@ -19,7 +19,7 @@ from msgspec import Struct, convert, to_builtins
 from segcal.atomic import write_text
 from segcal.benchmark.pipelines import Pipeline
 from segcal.benchmark.protocol import digest
-from segcal.documents import json_text, parse_json, read_struct
+from segcal.documents import check_plain_file, json_text, parse_json, read_struct
 from segcal.errors import ArtifactError, InputError
 from segcal.statistics import CaseTables
 from segcal.statistics.additive import AdditiveTable
@@ -200,6 +200,7 @@ def write_unit(folder: Path, header: UnitHeader, rows: Sequence[CaseResult], tot
 
 def finished(folder: Path, unit: Unit, expected: str) -> bool:
     """Return whether the file of a unit is there, with this digest and its last line."""
+    check_plain_file(folder / unit.path)
     try:
         lines = _lines(folder / unit.path)
         header = parse_json(lines[0])

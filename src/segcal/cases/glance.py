@@ -250,6 +250,7 @@ def grid_of(shape: tuple[int, ...], most: int) -> tuple[slice, ...]:
 
 def digest_of(scores: Tensor) -> bytes:
     """Return a digest of scores ``(classes, *space)``: a checksum of every class, against accidents."""
-    planes = (plane.detach().cpu().reshape(-1).contiguous().view(torch.uint8).numpy() for plane in scores)
-    sums = [zlib.crc32(plane) for plane in planes]
+    planes = (plane.detach().cpu().reshape(-1).contiguous() for plane in scores)
+    # A single number is contiguous whatever its stride, but only with stride 1 it is viewed as bytes.
+    sums = [zlib.crc32(plane.as_strided(plane.shape, (1,)).view(torch.uint8).numpy()) for plane in planes]
     return f"{tuple(scores.shape)} {scores.dtype} {sums}".encode()

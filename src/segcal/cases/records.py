@@ -56,7 +56,7 @@ class Records:
         path = self._path(case_id)
         try:
             record = msgspec.convert(read_json(path) if path.is_file() else {}, Record)
-        except (InputError, OSError, msgspec.ValidationError):  # such as a name that is too long for a file system
+        except (OSError, ValueError):  # such as a name that is too long for a file system
             return None
         # Names may come from a file that somebody edited: nothing outside the folder is ever touched.
         inside = all(".." not in Path(name).parts and not Path(name).is_absolute() for name in record.files)
@@ -76,6 +76,8 @@ class Records:
         """
         before = self.find(case_id)
         files = {name: content_digest(beside / name) for name in names}
+        for name in names:
+            self._require_nothing_added(name, beside / name, "" if before is None else before.files.get(name, ""))
         record = beside / FOLDER
         content = msgspec.to_builtins(Record(FORMAT, VERSION, case_id, made_from, files))
         record.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
@@ -104,6 +106,18 @@ class Records:
                     f"{self.folder} holds {name}, of which segcal has no record, but a result would take its place. "
                     "Name a new folder."
                 )
+
+    def _require_nothing_added(self, name: str, new: Path, found: str) -> None:
+        """Refuse to replace a folder (zarr) that is not as its record says and has files that the new one has not."""
+        old = self.folder / name
+        if not old.is_dir() or content_digest(old) == found:
+            return
+        added = sorted(str(path.relative_to(old)) for path in old.rglob("*") if not path.is_dir())
+        lost = next((each for each in added if not (new / each).exists()), None)
+        if lost is not None:
+            raise InputError(
+                f"{old} holds {lost}, of which segcal has no record, but a result would take its place. Move it away."
+            )
 
     def remove(self, ids: Iterable[str]) -> None:
         """Remove the results of some cases; a file that was changed since stays."""

@@ -20,12 +20,17 @@ from multiprocessing.util import Finalize
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
+from segcal.cases.records import content_digest
+from segcal.documents import json_text
 from segcal.errors import InputError, load_extra
 
 SCHEMES = ("s3", "gs", "gcs", "http", "https", "file", "memory", "abfs", "az")
 # Files of a folder that are here at a time, and how often one is asked for that does not come.
 KEPT = 4
 TRIES = 3
+
+# An object among results that are not all there yet.
+UNFINISHED = ".segcal-upload"
 
 Result = TypeVar("Result")
 
@@ -36,7 +41,7 @@ def url_of(path: str | Path) -> str | None:
     >>> url_of(Path("s3://bucket/a")), url_of("file:///tmp/a"), url_of("a/b")
     ('s3://bucket/a', 'file:///tmp/a', None)
     """
-    found = re.match(r"([a-z][a-z0-9+.-]+):/+(.*)", str(path))  # a single letter is a drive of Windows
+    found = re.match(r"([A-Za-z][A-Za-z0-9+.:-]+):/+(.*)", str(path))  # a single letter is a drive of Windows
     if found is None or (found[1] not in SCHEMES and Path(path).exists()):
         return None
     if found[1] not in SCHEMES:
@@ -192,18 +197,33 @@ def _remove(path: Path) -> None:
 
 
 def upload(folder: Path, url: str) -> None:
-    """Bring all files of a folder to a URL, as new objects; if one fails, those that came before it go again."""
+    """Bring all files of a folder to a URL, as new objects; if one fails, those that came before it go again.
+
+    Until all are there another object says which they are, so that after a kill the same results go on, and no others.
+    """
     fsspec = load_extra("fsspec", "cloud", "URLs need")
-    done: list[str] = []
     fs, root = fsspec.core.url_to_fs(url.rstrip("/"))
+    files = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
+    found = json_text({name: content_digest(path) for name, path in files.items()}).encode()
+    mark = f"{root}/{UNFINISHED}"
+    done: list[str] = []
     try:
-        for path in sorted(path for path in folder.rglob("*") if path.is_file()):
-            target = f"{root}/{path.relative_to(folder).as_posix()}"
+        begun = _names(fs, root)
+        if begun - {UNFINISHED} and (UNFINISHED not in begun or fs.cat_file(mark) != found):
+            raise InputError(f"{url} holds other results, but nothing there is overwritten. Name a new place.")
+        fs.makedirs(root, exist_ok=True)
+        done.append(mark)
+        fs.pipe_file(mark, found)
+        for name, path in files.items():
+            target = f"{root}/{name}"
             fs.makedirs(target.rpartition("/")[0], exist_ok=True)
             done.append(target)
             fs.put_file(str(path), target)
+        fs.rm_file(mark)
+    except InputError:
+        raise
     except Exception as error:  # whatever a network or a library for it raises
-        for target in done:
+        for target in reversed(done):
             try:
                 fs.rm_file(target)
             except Exception:  # the first failure is the one to tell
@@ -216,13 +236,18 @@ def upload(folder: Path, url: str) -> None:
 
 
 def check_new(url: str) -> None:
-    """Refuse a URL under which there is something: nothing that is there is overwritten."""
+    """Refuse a URL under which there is something that is no beginning of ours: nothing there is overwritten."""
     fsspec = load_extra("fsspec", "cloud", "URLs need")
     try:
         fs, root = fsspec.core.url_to_fs(url.rstrip("/"))
-        there = fs.exists(root) and fs.ls(root, detail=False, refresh=True)
+        there = _names(fs, root)
     except Exception as error:  # whatever a network or a library for it raises
         reason = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:160]}"
         raise InputError(f"{url} does not answer ({reason}), but results go there. Check the URL.") from None
-    if there:
+    if there and UNFINISHED not in there:
         raise InputError(f"{url} holds results already, but nothing there is overwritten. Name a new place.")
+
+
+def _names(fs: Any, root: str) -> set[str]:
+    found = fs.ls(root, detail=False, refresh=True) if fs.exists(root) else []
+    return {str(name).rstrip("/").rpartition("/")[2] for name in found}

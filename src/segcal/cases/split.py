@@ -18,7 +18,7 @@ from typing import Generic, NamedTuple, Protocol, Self, TypeVar
 
 import numpy as np
 
-from segcal.atomic import write_text
+from segcal.atomic import sweep, write_text
 from segcal.checks import check_seed
 from segcal.documents import read_json
 from segcal.errors import InputError
@@ -101,6 +101,7 @@ def draw_groups(
 def save_split(split: Split[Part], path: str | Path, seed: int | None = None) -> None:
     """Write which case is in which part, and the seed it was drawn with."""
     parts = {name: list(part.ids) for name, part in split._asdict().items()}
+    sweep(Path(path).parent)
     write_text(path, json.dumps({"format": FORMAT, "version": VERSION, "seed": seed, **parts}, indent=1) + "\n")
 
 
@@ -160,14 +161,16 @@ def _read_csv(path: Path, what: str) -> dict[str, str]:
             rows = csv.DictReader(stream)
             columns = rows.fieldnames or []
             if "id" not in columns or what not in columns:
+                named = ", ".join(columns)[:80] or "none"
                 raise InputError(
-                    f"{what} file {path} has the columns {', '.join(columns) or 'none'}, but id and {what} are needed. "
+                    f"{what} file {path} has the columns {named}, but id and {what} are needed. "
                     "Name them in the first line."
                 )
             for row in rows:
                 if groups.setdefault(row["id"], row[what]) != row[what]:
+                    who = str(row["id"])[:80]
                     raise InputError(
-                        f"{what} file {path} puts {row['id']!r} in two {what}s, but a case has one. Remove a line."
+                        f"{what} file {path} puts {who!r} in two {what}s, but a case has one. Remove a line."
                     )
     except (UnicodeDecodeError, csv.Error) as error:
         raise InputError(f"{what} file {path} is not a CSV text file ({error}). Save it as UTF-8 CSV.") from None

@@ -30,6 +30,7 @@ from segcal.cases.kinds import check_kind
 from segcal.cases.nifti_file import EXTENSIONS, open_nifti, save_like, turned_back
 from segcal.cases.records import Records
 from segcal.errors import InputError, load_extra
+from segcal.target import make_folder
 from segcal.types import Kind
 
 # Beside the predictions themselves no extra file may lie: tools that read the folder take every file for a case.
@@ -65,8 +66,7 @@ class CaseWriter:
             )
         for case_id in cases.ids:
             self.records.require_own(case_id, [path.name for path in self.format.files.get(case_id, ())])
-        self.folder.mkdir(parents=True, exist_ok=True)
-        self.format.write_shared(self.folder)
+        make_folder(self.folder)
 
     def done(self, case_id: str, confidence: bool = False) -> bool:
         """Whether the case, and if asked for its map, is complete in the target folder, made from what is there now."""

@@ -32,9 +32,14 @@ def main(argv: Sequence[str] | None = None, ready: Callable[[], object] = lambda
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = DONE
     except (SegcalError, OSError) as error:  # the latter: a full disk, a folder that may not be written
-        from segcal.cli.wording import in_options
+        from segcal.cli.wording import in_options, sentence
 
-        print(f"error: {in_options(clean_lines(str(error)))}", file=sys.stderr)
+        print(f"error: {in_options(clean_lines(sentence(error)))}", file=sys.stderr)
+    except RuntimeError as error:
+        if "Symlink loop" not in str(error):  # of pathlib, whatever path it was
+            raise
+        text = f"a link leads to itself ({clean_lines(str(error))}), but a place is needed. Remove the link."
+        print(f"error: {text}", file=sys.stderr)
     except MemoryError:
         print("error: the memory of this machine is not enough. Use a larger one, or smaller cases.", file=sys.stderr)
     except KeyboardInterrupt:

@@ -91,4 +91,4 @@ def _of_parts(parts: list[Path]) -> Iterator[None]:
         raise InputError(
             f"{parts[0]} and the other parts hold results that cannot be put together ({reason}), but they must be as "
             "segcal wrote them. Run the parts again."
-        ) from None
+        ) from error

@@ -39,7 +39,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Print the sentence and stop."""
-        print(f"error: {clean(message)}. See {self.prog} --help.", file=sys.stderr)
+        print(f"error: {clean(message)[:1000]}. See {self.prog} --help.", file=sys.stderr)
         sys.exit(USER_ERROR)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from segcal.cases.records import content_digest
 from segcal.cases.remote import url_of
 from segcal.errors import InputError
-from segcal.target import check_file
+from segcal.target import check_file, make_folder
 
 # What does not decide results, or is another in every part.
 FREE = (
@@ -42,7 +42,7 @@ def result_path(args: argparse.Namespace, name: str, signature: re.Pattern[bytes
     """Return where a result goes, in a folder that is made for it; None without one. See :func:`check_file`."""
     if args.output is None or getattr(args, "part_id", None) is not None:
         return None
-    args.output.mkdir(parents=True, exist_ok=True)
+    make_folder(args.output)
     own = re.compile(rb'\{\n "made_by": "segcal ' + Path(name).stem.encode())
     check_file(args.output / name, signature or own, (), bool(getattr(args, "overwrite", False)))
     return Path(args.output / name)

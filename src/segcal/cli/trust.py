@@ -14,7 +14,7 @@ from segcal.cli.wording import plural
 from segcal.report.page import PAGE_SIGNATURE
 from segcal.report.trusted import write_trust_page
 from segcal.target import check_file, claim
-from segcal.trust.guarantees import MaskWriter
+from segcal.trust.guarantees import MaskWriter, masks_folder
 from segcal.trust.result import CSV_SIGNATURE, JSON_SIGNATURE, write_trust
 
 ABOUT = {
@@ -67,8 +67,9 @@ def run(args: argparse.Namespace) -> int:
         if args.masks:
             again = args.overwrite or work.part is not None  # a part goes on
             structures = range(0 if args.all_classes else 1, fitted.calibrator.num_classes)
-            write = MaskWriter(fitted, cases, structures, 1 - args.level, args.output / "masks", again)
-            written = list(map_ids(own.ids, write, work.workers, given["failed"]))
+            with masks_folder(args.output / "masks", again, whole=args.merged is None) as folder:
+                write = MaskWriter(fitted, cases, structures, 1 - args.level, folder)
+                written = list(map_ids(own.ids, write, work.workers, given["failed"]))
             output.say(f"{plural(len(written), 'case')} written to {args.output / 'masks'}")
     if work.part is not None:
         return work.finish(output)

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from segcal.cases import ReadOptions
-from segcal.errors import SuspicionWarning
+from segcal.errors import SegcalError, SuspicionWarning
 from segcal.names import clean_lines
 
 # Options of another name than the argument of the library.
@@ -39,6 +39,18 @@ def in_options(text: str) -> str:
     'Pass --label-axes zyx, or --ignore 255; choose it with --key.'
     """
     return _ARGUMENT.sub(lambda found: f"{option(found[1])} {found[2] or found[3] or ''}".rstrip(), text)
+
+
+def sentence(error: SegcalError | OSError) -> str:
+    """Return what a failure says; of one of the system's, a sentence about the file.
+
+    >>> sentence(FileExistsError(17, "File exists", "notes.txt"))
+    'notes.txt cannot be used (File exists), but the command needs it. Check the path and the disk, and run it again.'
+    """
+    if isinstance(error, SegcalError) or not error.strerror:
+        return str(error)
+    what = f"{str(error.filename or 'a file')[:200]} cannot be used ({error.strerror})"
+    return f"{what}, but the command needs it. Check the path and the disk, and run it again."
 
 
 @contextmanager

@@ -178,6 +178,7 @@ class Applier:
         self._writer = CaseWriter(cases, folder, kind, text)
         if read_marker(Path(folder)) != record:
             write_text(Path(folder) / MARKER, text)
+        self._writer.format.write_shared(Path(folder))  # after what says whose the folder is
 
     def missing(self) -> FileCases:
         """Return the cases that are not in the folder yet, or not made from what is there now, or damaged."""
@@ -238,8 +239,6 @@ def _record(fitted: Fitted, cases: FileCases, kind: str | None) -> dict[str, Any
 
 def _check_folder(folder: Path, cases: FileCases, record: dict[str, Any], overwrite: bool) -> None:
     """Refuse a folder in which the results of something else would be taken for ours, or clear it if that is meant."""
-    if folder.exists() and not folder.is_dir():
-        raise InputError(f"{folder} is a file, but a folder is needed. Name a new one.")
     if folder.resolve() in cases.folders():
         return  # the writer has a message for it
     found = read_marker(folder)

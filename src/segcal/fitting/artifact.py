@@ -185,7 +185,7 @@ def _revive(path: Path, plain: dict[str, Any]) -> Description:
         )
     try:
         return msgspec.convert(plain, Description)
-    except msgspec.ValidationError as error:
+    except ValueError as error:  # also of lone surrogates
         required = [field.name for field in msgspec.structs.fields(Description) if field.required]
         missing = [repr(name) for name in required if name not in plain]
         raise _broken(path / DESCRIPTION, f"lacks or misspells {[*missing, error][0]}") from None

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from segcal.arguments import typed
-from segcal.atomic import written
+from segcal.atomic import sweep, written
 from segcal.calibrators.base import Calibrator
 from segcal.calibrators.per_region import PerRegion
 from segcal.errors import InputError
@@ -96,6 +96,7 @@ def export(
     if target.suffix == ".onnx":
         need("onnxscript", "onnx")
         need("onnxruntime", "onnx")
+    sweep(target.parent)
     with written(target) as beside:
         if model is None:
             given = _example(own, axes, dtype)

@@ -43,7 +43,7 @@ from segcal.statistics.reliability import Curve, CurveSpread
 from segcal.target import check_file
 
 # How an evaluation is done; its other options are declarations about arrays.
-HOW = ("metrics", "seed", "replicates", "level", "bands", "progress", "workers", "failed")
+HOW = ("metrics", "seed", "replicates", "level", "bands", "progress", "workers", "failed", "device", "convention")
 TASK = "these cases"
 BEFORE = "uncalibrated"
 FLATTERS = "No case was held out: the calibrator was fitted or chosen on these, and the numbers flatter it."

@@ -230,9 +230,10 @@ def read_facts(folder: Path) -> PartFacts:
     path = inside(folder, FOLDER, FACTS)
     if not path.is_file():
         raise InputError(f"{folder} is not a part of a run, but one is needed. Name folders written with --num-parts.")
+    content = read_json(path)
     try:
-        facts = msgspec.convert(read_json(path), PartFacts)
-    except msgspec.ValidationError as error:
+        facts = msgspec.convert(content, PartFacts)
+    except ValueError as error:  # also of lone surrogates
         raise InputError(f"{path} is damaged ({error}), but it says what the part is. Run the part again.") from None
     if facts.format != FORMAT:
         raise InputError(

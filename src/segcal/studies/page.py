@@ -22,7 +22,7 @@ from segcal.benchmark.pipelines import Pipeline
 from segcal.benchmark.results import Unit, read_results
 from segcal.benchmark.summaries import summarise
 from segcal.calibrators.base import Calibrator
-from segcal.documents import parse_json
+from segcal.documents import parse_json, read_text
 from segcal.errors import ArtifactError, InputError, SegcalError
 from segcal.evaluation.violations import adversarial, shift_change
 from segcal.fitting.artifact import load
@@ -43,7 +43,7 @@ from segcal.studies import STUDIES, read_outcomes
 from segcal.studies.document import make_document
 from segcal.studies.reliability import panel_figure
 from segcal.studies.run import Finished
-from segcal.target import check_file
+from segcal.target import check_file, make_folder
 
 PAGE = "report.html"
 NO_FIGURES = "Figures of the studies are left out: install them with pip install 'segcal[report]'."
@@ -136,7 +136,7 @@ def _write(
                 shown.append(PageFigure(each.name, each.task, each.title, each.text, svg))
             if figures is not None:
                 target = Path(figures) / f"{each.name}.svg"
-                target.parent.mkdir(parents=True, exist_ok=True)
+                make_folder(target.parent)
                 check_file(target, SVG_SIGNATURE, (), overwrite)
                 write_text(target, svg)
     except InputError as missing:
@@ -149,7 +149,7 @@ def _write(
 def _reduced(folder: Path) -> list[str]:
     """Return what the demonstration in a folder did less of than everything."""
     try:
-        return convert(parse_json((folder / "verdict.json").read_text("utf-8"))["reduced"], list[str])
+        return convert(parse_json(read_text(folder / "verdict.json"))["reduced"], list[str])
     except (OSError, ValueError, KeyError, TypeError):
         return []
 

@@ -20,7 +20,8 @@ them is then at most a on average, for each kind of mask by itself. All of this 
 part in the fit. Of one that had, by folds or as validation cases, it holds about so, and nothing is proved.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -29,7 +30,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from segcal.atomic import written
+from segcal.atomic import sweep, written
 from segcal.calibrators.base import Calibrator
 from segcal.cases.base import Case, Cases
 from segcal.errors import InputError
@@ -115,6 +116,26 @@ def nested_masks(calibrator: Calibrator, case: Case, bounds: Sequence[Bounds]) -
     return found.numpy()
 
 
+@contextmanager
+def masks_folder(folder: Path, again: bool, whole: bool) -> Iterator[Path]:
+    """Give a folder for masks, which must be new or empty; `again`: masks go into what is there.
+
+    Otherwise, if `whole`, it takes its place at the end: after a kill there are all of the masks, or none.
+    """
+    sweep(folder)
+    if entries(folder) and not again:
+        raise InputError(
+            f"{folder} holds {entries(folder)[0]}, but masks would be mixed with it. Name a new folder, or pass "
+            "overwrite=True."
+        )
+    if again or not whole:
+        yield folder
+        return
+    with written(folder) as beside:
+        beside.mkdir()
+        yield beside
+
+
 class MaskWriter:
     """Writes the nested masks of one case after the other, as ``CASE.npy``; picklable, for several processes.
 
@@ -123,18 +144,11 @@ class MaskWriter:
         cases: as they are opened.
         structures: the classes whose masks are written, in this order along the first axis.
         share: of errors.
-        folder: where to; must be new or empty unless `overwrite`.
+        folder: where to; see :func:`masks_folder`.
     """
 
-    def __init__(
-        self, fitted: Fitted, cases: Cases, structures: Sequence[int], share: float, folder: Path, overwrite: bool
-    ) -> None:
+    def __init__(self, fitted: Fitted, cases: Cases, structures: Sequence[int], share: float, folder: Path) -> None:
         assert fitted.reference is not None
-        if entries(folder) and not overwrite:
-            raise InputError(
-                f"{folder} holds {entries(folder)[0]}, but masks would be mixed with it. Name a new folder, or pass "
-                "overwrite=True."
-            )
         self._calibrator, self._folder, self._structures = fitted.calibrator, folder, list(structures)
         self._bounds = bounds_of(fitted.reference, share)
         self._cases = cases.with_disagreement()

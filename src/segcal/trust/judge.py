@@ -176,7 +176,7 @@ class Judge:
             for each in (expected_dice, dice_scale, volume, volume_scale)
         )
         found = self._empty(one, number) if one.empty[0, number] else self._mask(values, scales, number)
-        size_span = self.volume[number].span(sizes, spreads, self.level, 0.0, one.voxels[0])
+        size_span = self.volume[number].span(sizes, spreads, self.level, 0.0, float(one.voxels[0]))
         reasons = found.reasons
         reasons += [f"unlike the reference cases (p = {odd:.2g})"] if odd <= RARE else []
         reasons += [f"class frequencies unlike those of the reference cases (p = {apart:.2g})"] if apart <= RARE else []

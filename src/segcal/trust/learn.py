@@ -229,7 +229,13 @@ def _folds(fitted: Fitted, cases: Cases, device: torch.device) -> list[tuple[Cal
     fits = []
     for part in parts:
         learned = data.cases.subset([case_id for case_id in data.cases.ids if case_id not in part])
+        source = data.source.subset(learned.ids)
+        if not source.used:
+            raise InputError(
+                f"the labels of {len(learned)} of {len(data.cases)} cases are ignored everywhere, but each part of the "
+                "cases is judged by a fit to the others. Pass labelled cases that the calibrator has not seen."
+            )
         fresh = make_calibrator(entry[0], cases.num_classes, **entry[1])
-        one = fit_to(fresh, FitData(learned, None, data.source.subset(learned.ids), None), config, device)
+        one = fit_to(fresh, FitData(learned, None, source, None), config, device)
         fits.append((one.calibrator.to(device), cases.subset([each for each in cases.ids if each in part])))
     return fits

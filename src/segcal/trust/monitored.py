@@ -110,7 +110,7 @@ def read_state(path: Path, reference: str) -> list[StreamDraw]:
         )
     try:
         state = msgspec.convert(plain, StreamState)
-    except msgspec.ValidationError as error:
+    except ValueError as error:  # also of lone surrogates
         raise ArtifactError(
             f"{path} is not readable as a stream ({error}), but it must be as segcal wrote it. Name another file."
         ) from None

@@ -88,6 +88,8 @@ def monitor(
             "have none. Declare theirs with groups=, as for the fit."
         )
     target = None if state is None else Path(state).resolve()  # where a link leads, it stays
+    if target is not None and target.is_dir():
+        raise InputError(f"{state} is a folder, but the stream is kept in a file. Name one, such as state.json.")
     with nullcontext() if target is None else claim_beside(target):
         watch = _Watch(known, reference, target, background)
         before = len(watch.draws)

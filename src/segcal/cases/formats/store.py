@@ -173,7 +173,7 @@ def read_dataset(folder: Path) -> StoreFacts:
         )
     try:
         return msgspec.convert(content, StoreFacts)
-    except msgspec.ValidationError as error:
+    except ValueError as error:  # also of lone surrogates
         what = f"has num_classes = {content.get('num_classes')!r}, but 2 to {MAX_CLASSES} are"
         if "num_classes" not in str(error):
             what = "has no valid class_names and pooling, but both are"
