@@ -165,7 +165,8 @@ def test_the_optimum_is_that_of_an_independent_solver(name):
         return float(total.detach()), variable.grad.numpy()
 
     low = [1e-3] * 8 + [0.0] * (len(theta) - 8)
-    bounds = [(each, 1e3) for each in low]
+    high = [1e3] * (8 + width) + [0.2 * certificate.inverse_temperature] * (len(theta) - 8 - width)
+    bounds = list(zip(low, high, strict=True))
     start = np.where(np.array(low) > 0, 0.5, 0.05)
     best = minimize(
         objective, start, jac=True, bounds=bounds, method="L-BFGS-B", options={"maxiter": 5000, "ftol": 1e-15}
