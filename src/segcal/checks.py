@@ -73,7 +73,8 @@ def as_tensor(array: object, name: str) -> Tensor:
         return torch.from_numpy(values)
     except (TypeError, ValueError):
         raise InputError(
-            f"{name} is {type(array).__name__}, but a numeric array is needed. Pass a numpy array or a torch tensor."
+            f"{name} is {'None' if array is None else type(array).__name__}, but a numeric array is needed. "
+            "Pass a numpy array or a torch tensor."
         ) from None
 
 

@@ -84,6 +84,16 @@ def test_a_unit_that_is_cut_short_is_not_finished(cut, tmp_path):
     assert not finished(tmp_path, UNIT, "d1")
 
 
+def test_a_file_that_is_not_ours_is_not_replaced_unasked(tmp_path):
+    path = write_unit(tmp_path, HEADER, [ROW], TOTAL)
+    path.write_text("what the user knows\n")
+    with pytest.raises(InputError, match=r"exists and was not written by a benchmark, but it would be lost. Move it"):
+        finished(tmp_path, UNIT, "d1")
+    assert not finished(tmp_path, UNIT, "d1", overwrite=True)
+    path.write_bytes(b"")
+    assert not finished(tmp_path, UNIT, "d1")
+
+
 def test_what_is_not_ours_is_refused(tmp_path):
     path = write_unit(tmp_path, replace(HEADER, schema=9), [ROW], TOTAL)
     with pytest.raises(ArtifactError, match="has schema 9, but this segcal reads 1"):

@@ -17,7 +17,7 @@ def test_the_default_is_chosen_among_those_that_keep_the_mask_and_the_table_is_p
     assert fitted.calibrator.translation_invariant
     for row in details["candidates"]:
         assert row["nll"] is None or f"{row['nll']:.5f}" in done.out
-    assert f"{details['chosen']} <-" in done.out
+    assert f"*{details['chosen']} " in done.out
     assert details["reason"] in " ".join(done.out.split())
     assert list(fitted.calibration_ids) == ["a1", "a2", "b1", "b2", "c1", "c2"]
 
@@ -45,11 +45,11 @@ def test_the_comparison_of_every_region_is_printed(run, tmp_path, monkeypatch):
     assert done.code == 0, done
     for region, certificate in segcal.load(tmp_path / "cal").certificate.details["regions"].items():
         details = certificate["details"]
-        assert f"{region}: {details['chosen']} <-" in done.out
+        assert f"*{region}: {details['chosen']}" in done.out
         assert f"{region}: {details['reason']}" in " ".join(done.out.split())
         assert f"{region}: NLL {certificate['nll']:.5f}" in done.out
         for row in details["candidates"]:
             assert row["nll"] is None or f"{row['nll']:.5f}" in done.out
     named = run("fit", *both, "-o", tmp_path / "named", *declared, *SMALL, "--calibrator", "ts")
     assert "whole: NLL" in named.out
-    assert "<-" not in named.out
+    assert "* is taken" not in named.out

@@ -198,12 +198,25 @@ def write_unit(folder: Path, header: UnitHeader, rows: Sequence[CaseResult], tot
     return write_text(folder / header.unit.path, "".join(json_text(line) + "\n" for line in lines))
 
 
-def finished(folder: Path, unit: Unit, expected: str) -> bool:
-    """Return whether the file of a unit is there, with this digest and its last line."""
-    check_plain_file(folder / unit.path)
+# How the file of a unit begins.
+OURS = b'{"schema":'
+
+
+def finished(folder: Path, unit: Unit, expected: str, overwrite: bool = False) -> bool:
+    """Return whether the file of a unit is there, with this digest and its last line; refuse one that is not ours."""
+    path = folder / unit.path
+    check_plain_file(path)
     try:
-        lines = _lines(folder / unit.path)
+        head = path.read_bytes()[: len(OURS)]
+        if not OURS.startswith(head) and not overwrite:
+            raise InputError(
+                f"{path} exists and was not written by a benchmark, but it would be lost. Move it away, or pass "
+                "overwrite=True."
+            )
+        lines = _lines(path)
         header = parse_json(lines[0])
+    except InputError:
+        raise
     except (OSError, ValueError, IndexError):
         return False
     return isinstance(header, dict) and header.get("digest") == expected and lines[-1].startswith('{"total":')

@@ -88,7 +88,9 @@ def run_benchmark(
     }
     write_json(place / PROTOCOL, document)
     pending = (
-        job._replace(units={unit: digest for unit, digest in job.units.items() if not finished(place, unit, digest)})
+        job._replace(
+            units={one: found for one, found in job.units.items() if not finished(place, one, found, overwrite)}
+        )
         for job in jobs
     )
     todo = [job for job in pending if job.units]

@@ -11,7 +11,7 @@ from segcal.fitting import Fitted
 from segcal.fitting.scores import CASE_BINS
 
 KEPT = {"order": "keeps the order of the classes", "argmax": "keeps the mask", None: "may change the mask"}
-ECE_NOTE = f"ECE: {CASE_BINS} bins, mean over cases"
+ECE_NOTE = f"* is taken. ECE: {CASE_BINS} bins, mean over cases"
 HEADINGS = ("calibrator", "NLL", "ECE", "NLL against ts", "parameters")
 
 
@@ -45,7 +45,7 @@ def _print_regions(output: Output, fitted: Fitted) -> None:
         for one in details.get("candidates", ()):
             chosen = (one["name"], one["pooling"]) == (details["chosen"], fitted.pooling)
             title, *cells = _row(one, chosen)
-            rows.append([f"{region}: {title}", *cells])
+            rows.append([f"{title[0]}{region}: {title[1:]}", *cells])
         reasons += [f"{region}: {line}" for line in _not_taken(details, fitted.pooling)]
         if "reason" in details:
             reasons.append(f"{region}: {details['reason']}")
@@ -84,7 +84,7 @@ def _row(candidate: dict[str, Any], chosen: bool) -> list[str]:
     mean, error = candidate["against"] or (None, None)
     against = "" if mean is None else f"{mean:+.5f}" + ("" if error is None else f" ± {error:.5f}")
     return [
-        _title(candidate["name"], candidate["pooling"]) + (" <-" if chosen else ""),
+        ("*" if chosen else " ") + _title(candidate["name"], candidate["pooling"]),
         "" if candidate["nll"] is None else f"{candidate['nll']:.5f}",
         "" if candidate["ece"] is None else f"{candidate['ece']:.4f}",
         against,
