@@ -282,8 +282,7 @@ def _cases_of(data: Sequence[Any], labels: Any) -> Sequence[Any]:
     """Return one entry per case: of a list of members ``(batch, classes, *space)``, one list of members per case."""
     if labels is None or isinstance(labels, list | tuple) or not all(hasattr(one, "shape") for one in data):
         return data
-    labels = as_tensor(labels, "labels")
-    shape = tuple(labels.shape)
+    shape = tuple(as_tensor(labels, "labels").shape)
     whole = all(len(one) == len(labels) and (one.ndim == len(shape) + 1 or tuple(one.shape) == shape) for one in data)
     return [list(members) for members in zip(*data, strict=True)] if whole else data
 

@@ -21,7 +21,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from segcal.atomic import naming, temporary
+from segcal.atomic import naming, temporary, write_text
 from segcal.cases.base import naming_case
 from segcal.cases.files import FileCases
 from segcal.cases.formats import Format
@@ -37,6 +37,10 @@ from segcal.types import Kind
 MAPS = "confidence"
 
 
+def _says(path: Path, text: str) -> bool:
+    return path.is_file() and path.stat().st_size == len(text.encode()) and path.read_bytes() == text.encode()
+
+
 class CaseWriter:
     """Writes cases into one folder, like those that came in.
 
@@ -46,9 +50,12 @@ class CaseWriter:
         kind: what to write: "logits" (calibrated log-probabilities, whose softmax is the calibrated probability),
             "probs" or "sigmoid"; None is the kind that came in.
         made_by: names what is done to the cases; what was done by something else is not done.
+        marker: of the file that says it, written before any other.
     """
 
-    def __init__(self, cases: FileCases, folder: str | Path, kind: str | None = None, made_by: str = "") -> None:
+    def __init__(
+        self, cases: FileCases, folder: str | Path, kind: str | None = None, made_by: str = "", marker: str = ""
+    ) -> None:
         self.cases = cases
         self.folder = Path(folder)
         self.records = Records(self.folder)
@@ -67,6 +74,9 @@ class CaseWriter:
         for case_id in cases.ids:
             self.records.require_own(case_id, [path.name for path in self.format.files.get(case_id, ())])
         make_folder(self.folder)
+        if marker and not _says(self.folder / marker, made_by):
+            write_text(self.folder / marker, made_by)
+        self.format.write_shared(self.folder)
 
     def done(self, case_id: str, confidence: bool = False) -> bool:
         """Whether the case, and if asked for its map, is complete in the target folder, made from what is there now."""

@@ -18,7 +18,6 @@ import torch
 from torch import Tensor
 
 from segcal.arguments import typed
-from segcal.atomic import write_text
 from segcal.calibrators.base import Calibrator
 from segcal.calibrators.per_region import PerRegion
 from segcal.cases.ahead import behind
@@ -175,10 +174,7 @@ class Applier:
         record = _record(fitted, cases, kind)
         text = json.dumps(record, indent=1) + "\n"
         _check_folder(Path(folder), cases, record, overwrite)
-        self._writer = CaseWriter(cases, folder, kind, text)
-        if read_marker(Path(folder)) != record:
-            write_text(Path(folder) / MARKER, text)
-        self._writer.format.write_shared(Path(folder))  # after what says whose the folder is
+        self._writer = CaseWriter(cases, folder, kind, text, MARKER)
 
     def missing(self) -> FileCases:
         """Return the cases that are not in the folder yet, or not made from what is there now, or damaged."""
