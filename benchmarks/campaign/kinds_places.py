@@ -69,7 +69,7 @@ def _allowed(
     is_input = within or (real.stem == "hard" and "q" in words)
     found = [path, real] if not is_input or not is_file or (name, place) in SAME else []
     replaced = [real] if is_file and overwrite and not is_input else []
-    if overwrite and name in ("evaluate", "trust"):  # names that the help says
+    if overwrite and name in ("evaluate", "trust", "benchmark"):  # names that the help says
         replaced += [real / each for each in ("evaluate.json", "summary.json", "cases.csv", "trust.json", "trust.csv")]
         replaced.append(real / "report.html")
     return [each for each in found if each.is_relative_to(box.root)], replaced
