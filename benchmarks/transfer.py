@@ -9,8 +9,8 @@ the groups that have least of one class; the test cases are all of the other sit
 choose: ``new`` is that of `segcal fit`, ``old`` the one before, and parts of the new one alone (``sites``,
 ``shrinkage``), a mixture of the old one with temperature scaling (``mixture``), and all of it (``all``).
 
-With ``--regret``, 20 random cases and all others for the test, 20 times: how much higher the NLL of what is chosen is
-than that of the best candidate on the test cases.
+With ``--regret``, 20 random cases (``--size`` for more) and all others for the test, 20 times: every candidate on the
+test cases, and how much higher the NLL of what is chosen is than that of the best.
 
 Fits and tests see 20,000 voxels of each case, drawn once (``--voxels`` for fewer). The output has one line per division
 and rule; a file that has lines already is continued. ``benchmarks/transfer_page.py`` makes tables of it.
@@ -219,14 +219,14 @@ def regret(job: tuple[Division, str], pools: Mapping[str, Pool]) -> dict[str, An
     fitted = choose(RULES[rule], names, pools, division.cal)
     pool = pools[fitted.pooling]
     test = pool.voxels.subset(division.test)
-    nll = {}
+    means = {}
     for name in names:
         one = fitted if name == fitted.calibrator.name else fit_to(name, pool.data(division.cal), RULES[rule].config)
-        nll[name] = _means(measure(one.calibrator, test, CPU))[0]
-    own = nll[fitted.calibrator.name]
+        means[name] = _means(measure(one.calibrator, test, CPU))
+    best = min(means, key=lambda name: means[name][0])
     return {
-        "division": division.name, "rule": rule, "chosen": fitted.calibrator.name, "nll": nll,
-        "regret": own - min(nll.values()), "best": min(nll, key=lambda name: nll[name]),
+        "division": division.name, "rule": rule, "chosen": fitted.calibrator.name, "means": means, "best": best,
+        "regret": means[fitted.calibrator.name][0] - means[best][0],
     }  # fmt: skip
 
 
@@ -237,14 +237,15 @@ def _means(worth: Mapping[str, Worth]) -> list[float]:
 
 
 def _against(own: Mapping[str, Worth], other: Mapping[str, Worth], cases: Cases) -> dict[str, Any]:
-    """Return the mean of each difference with its error over groups, and that of the worst 5 % of cases in NLL."""
+    """Return the mean of each difference with its error over groups; of NLL also all of cases, and their worst 5 %."""
     found: dict[str, Any] = {}
     for what in ("nll", "ece", "ba_ece"):
         ids, differences = paired(own, other, what)
         if not ids:  # no labels have a boundary
             ids, differences = [""], [0.0]
         found[what] = list(noise(differences, group_names(cases, ids), folds=1))
-        found["worst"] = worst_mean(differences) if what == "nll" else found["worst"]
+        if what == "nll":
+            found |= {"worst": worst_mean(differences), "cases": [round(one, 5) for one in differences]}
     return found
 
 
@@ -262,6 +263,7 @@ def main() -> None:
     parser.add_argument("-o", "--output", type=Path, required=True)
     parser.add_argument("--rules", nargs="+", choices=RULES, default=["new", "old"])
     parser.add_argument("--regret", action="store_true")
+    parser.add_argument("--size", type=int, default=20, help="with --regret: of the calibration set")
     parser.add_argument("--voxels", type=int, default=20_000)
     parser.add_argument("--most", type=int, help="only so many divisions")
     parser.add_argument("--workers", type=int, default=1)
@@ -276,7 +278,8 @@ def main() -> None:
     lines = args.output.read_text("utf-8").splitlines() if args.output.exists() else []
     known = {(row["division"], row["rule"]) for row in map(json.loads, lines)}
     first = _POOLS[POOLINGS[0]]
-    every = list(random_divisions(first.cases) if args.regret else divisions(TASKS[args.task], first))[: args.most]
+    found = random_divisions(first.cases, args.size) if args.regret else divisions(TASKS[args.task], first)
+    every = list(found)[: args.most]
     jobs = [(one, rule) for one in every for rule in args.rules if (one.name, rule) not in known]
     work = partial(_line, regret if args.regret else run)
     with (

@@ -16,6 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from segcal.fitting.travel import worst_mean
+
 TASKS = {"cardiac": "cardiac, by disease", "camvid": "street scenes, by video", "roads": "roads, by area"}
 RULES = {
     "new": "default", "old": "default before", "mixture": "before, half way to `ts`", "sites": "before, with sites",
@@ -27,8 +29,8 @@ INTRO = """Calibrated at one site or two, tested at the others: cardiac patients
 first at dusk, the others by day), roads by area; each with all calibration cases, and with that half of their groups
 which has least of one class. Means over divisions of means over test cases. *Worse* counts divisions in which NLL / ECE
 / BA-ECE are higher than those of `ts`, or of nothing, with the same pooling by more than two standard errors over
-groups of test cases. *Worst cases* is the mean of the worst 5 % of the differences of NLL of single cases: its mean
-over divisions, its largest, and in how many it is above +0.02 nats."""
+groups of test cases. *Worst cases* is the mean of the worst 5 % of the differences of NLL of single cases: of all test
+cases of all divisions; then by division its mean, its largest, and in how many it is above +0.02 nats."""
 HEAD = (
     "| rule | divisions | NLL | ECE | BA-ECE | `ts` NLL | nothing NLL | worse than `ts` | worse than nothing | "
     "worst cases against `ts` | against nothing | chosen |\n|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---|"
@@ -48,6 +50,7 @@ def transfer(folder: Path) -> Iterator[str]:
             yield from ("", f"### {title[0].upper()}{title[1:]}", "", HEAD)
             yield from (_line(rule, some) for rule in RULES if (some := [row for row in own if row["rule"] == rule]))
     yield from _regret(_read(folder / "regret.jsonl"))
+    yield from _candidates({name: _read(folder / f"candidates_{name}.jsonl") for name in TASKS})
     yield ""
 
 
@@ -63,7 +66,8 @@ def _line(rule: str, rows: Sequence[dict[str, Any]]) -> str:
         cells.append(" / ".join(str(sum(_is_worse(row["against"][other][what]) for row in rows)) for what in METRICS))
     for other in ("ts", "identity"):
         worst = [row["against"][other]["worst"] for row in rows]
-        cells.append(f"{np.mean(worst):+.4f}, {max(worst):+.4f}, {sum(one > BOUND for one in worst)}")
+        every = worst_mean([one for row in rows for one in row["against"][other]["cases"]])
+        cells.append(f"{every:+.4f}; {np.mean(worst):+.4f}, {max(worst):+.4f}, {sum(one > BOUND for one in worst)}")
     chosen = Counter(row["chosen"] for row in rows).most_common()
     return f"| {' | '.join([*cells, ', '.join(f'{name} {count}' for name, count in chosen)])} |"
 
@@ -94,6 +98,28 @@ def _regret(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
             ]
             numbers = [f"{one:.4f}" for one in (np.mean(lost), np.median(lost), max(lost))]
             yield f"| {' | '.join([RULES[rule], str(len(own)), *numbers, *names])} |"
+
+
+def _candidates(rows: dict[str, list[dict[str, Any]]]) -> Iterator[str]:
+    """Yield what every candidate is worth on random divisions, and how `conic_class` compares with two others."""
+    for task, own in rows.items():
+        if not own:
+            continue
+        yield from ("", f"### All candidates, {TASKS[task].partition(',')[0]}, {len(own)} random divisions", "")
+        yield from ("| calibrator | NLL | ECE | BA-ECE |", "|---|---:|---:|---:|")
+        for name in own[0]["means"]:
+            means = np.mean([row["means"][name] for row in own], axis=0)
+            yield f"| `{name}` | {' | '.join(f'{one:.4f}' for one in means)} |"
+        yield ""
+        for other, what in (("cms_ap", 0), ("conic", 2), ("conic", 0), ("ts", 0)):
+            found = [row["means"]["conic_class"][what] - row["means"][other][what] for row in own]
+            low, high = np.percentile(found, [2.5, 97.5])
+            title = ("NLL", "ECE", "BA-ECE")[what]
+            lower = sum(one < 0 for one in found)
+            yield (
+                f"- `conic_class` minus `{other}`, {title}: {np.mean(found):+.4f} (middle 95 % of divisions "
+                f"{low:+.4f} to {high:+.4f}; lower in {lower} of {len(found)})."
+            )
 
 
 def main() -> None:

@@ -103,6 +103,17 @@ def test_of_one_group_nothing_is_known_and_nothing_is_changed(groups):
     assert type(fitted.calibrator).__name__ == "Identity"
 
 
+def test_many_cases_of_one_group_decide_on_a_temperature_and_on_no_more():
+    cases = draw(12, 3.0, groups=["one"] * 12)
+    fitted, decision = contest(candidates(3), cases)
+    assert decision.chosen.name == "ts"
+    assert [row.name for row in decision.candidates] == ["identity", "ts"]
+    assert (decision.cases, decision.groups) == (12, 1)
+    assert decision.reason.startswith("The cases are one group, of which no more than a temperature is learned")
+    assert (fitted.certificate.evidence.groups, fitted.certificate.evidence.sites) == (1, {})
+    assert cases.groups == dict.fromkeys(cases.ids, "one")
+
+
 def test_both_poolings_compete_where_none_is_declared():
     rng = np.random.default_rng(0)
     members, labels = [], []

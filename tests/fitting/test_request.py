@@ -116,5 +116,5 @@ def test_a_kind_is_declared_for_validation_too():
 
 
 def test_what_holds_no_scores_is_refused():
-    with pytest.raises(InputError, match=r"data is str, but arrays, a list, a loader or cases are needed"):
+    with pytest.raises(InputError, match=r"data is 'predictions/', but arrays, a list, a loader or cases are needed"):
         fit("ts", "predictions/")

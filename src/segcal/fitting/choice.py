@@ -18,6 +18,9 @@ r"""The rule by which a calibrator is chosen without doing harm, from what held-
    show that it travels (:mod:`segcal.fitting.travel`): that it does no harm in parts of the cases that differ, when
    they are held out. If it does not, it is out, and the others are compared again; without any, the reference is taken.
 
+Cases of one group cannot hold each other out. Ten or more of them may decide between a temperature and none, as if they
+were groups; of fewer nothing is learned: a single image of roads set a temperature that was worse than none elsewhere.
+
 So what is taken is never worse than temperature scaling, nor that than nothing, on held-out cases, beyond what noise
 allows; and where the cases are too few to know, the answer is the simple one. All calibrators may compete that work
 voxel by voxel, keep what must be kept, and fit into memory (:func:`candidates`).
@@ -45,6 +48,7 @@ ENOUGH_GROUPS = 10
 # harmed the test cases raised the NLL of the median group by 0.29 to 1.2 in 6 of 8, all others by at most 0.18.
 LARGEST_RISE = 0.25
 CLEARLY = "clearly better"
+ONE_GROUP = "The cases are one group, of which no more than a temperature is learned; others may want another one."
 # Shares of the reference's NLL: what a gain must be, what it must be without a certificate, what tells two apart.
 MATTERS, NOTICED, TELLS = 0.01, 0.03, UNSEEN
 
@@ -91,13 +95,14 @@ def decide(
     folds: int,
     travel: Travel | None = None,
     parts: Mapping[str, Collection[str]] | None = None,
+    errors: float = 1.0,
 ) -> Decision:
     """Choose among candidates, all measured on the same cases, whose groups are given; see the module docstring.
 
     `folds` is of how many folds they were held out; 1 for validation cases. `travel` measures a candidate in `parts`
-    that differ; without it none has to.
+    that differ, with so many standard `errors` for noise; without it none has to.
     """
-    reference = _reference(tried, groups, folds, travel)
+    reference = _reference(tried, groups, folds, travel, errors)
     rows = [_judge(row, reference, groups, folds) for row in tried]
     plain = next(row for row, given in zip(rows, tried, strict=True) if given.candidate is reference.candidate)
     better = [number for number, row in enumerate(rows) if row.candidate.verdict == CLEARLY]
@@ -110,7 +115,7 @@ def decide(
             break
         settled.append(number)
         reference = _travelled(reference, travel)
-        rows[number], winner = _settle(winner, travel(winner), reference, groups, folds, parts or {}), None
+        rows[number], winner = _settle(winner, travel(winner), reference, groups, folds, parts or {}, errors), None
         better = [each for each in better if rows[each].candidate.verdict == CLEARLY]
     rows = [
         row if winner is None or row is winner else _beaten(row, winner, reference.nll, groups, folds) for row in rows
@@ -136,13 +141,14 @@ def _settle(
     groups: Mapping[str, str],
     folds: int,
     parts: Mapping[str, Collection[str]],
+    errors: float,
 ) -> Tried:
     """Return the first version that travels, if it is still clearly better; or the candidate with why not."""
     why = ""
     for version in versions:
         assert version.away is not None
         assert reference.away is not None
-        against = harm(version.away, reference.away, groups, parts)
+        against = harm(version.away, reference.away, groups, parts, errors)
         if not against:
             return _judge(version, reference, groups, folds)
         why = why or against
@@ -159,7 +165,9 @@ def undecided(pooling: str | None) -> Decision:
     return Decision(alone, (alone,), 0, 1, 0, reason)
 
 
-def _reference(tried: Sequence[Tried], groups: Mapping[str, str], folds: int, travel: Travel | None) -> Tried:
+def _reference(
+    tried: Sequence[Tried], groups: Mapping[str, str], folds: int, travel: Travel | None, errors: float
+) -> Tried:
     """Return temperature scaling where it is best, or no calibration if that is better."""
     scaled, plain = ([row for row in tried if row.candidate.name == name] for name in ("ts", "identity"))
     best, nothing = (min(rows, key=lambda row: row.nll, default=None) for rows in (scaled or tried, plain))
@@ -176,7 +184,7 @@ def _reference(tried: Sequence[Tried], groups: Mapping[str, str], folds: int, tr
     assert best.away is not None
     assert nothing.away is not None
     ids, differences = paired(best.away, nothing.away)
-    return nothing if _above_noise(noise(differences, [groups[i] for i in ids], folds=1)) else best
+    return nothing if _above_noise(noise(differences, [groups[i] for i in ids], folds=1), errors) else best
 
 
 def _median_rise(row: Tried, other: Tried, groups: Mapping[str, str]) -> float:
@@ -230,8 +238,8 @@ def _below_noise(found: Noise) -> bool:
     return found.error is not None and found.mean < -found.error
 
 
-def _above_noise(found: Noise) -> bool:
-    return found.error is not None and found.mean > found.error
+def _above_noise(found: Noise, errors: float = 1.0) -> bool:
+    return found.error is not None and found.mean > errors * found.error
 
 
 def _below_zero(found: Noise, groups: int) -> bool:

@@ -7,6 +7,7 @@ pooling that did best. A candidate that the first folds show to be worse than te
 that would be taken is measured once more, with parts of the cases held out that differ (:mod:`segcal.fitting.sites`).
 """
 
+import copy
 import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
@@ -24,7 +25,7 @@ from segcal.errors import InputError
 from segcal.fitting.by_region import best_pooling, check_validation, competing, fit_by_region
 from segcal.fitting.candidate import Decision
 from segcal.fitting.certificate import Fitted
-from segcal.fitting.choice import ENOUGH_GROUPS, Preserve, candidates, is_quick, undecided
+from segcal.fitting.choice import ENOUGH_GROUPS, ONE_GROUP, Preserve, candidates, is_quick, undecided
 from segcal.fitting.config import FitConfig, check_config
 from segcal.fitting.division import count_folds, group_names
 from segcal.fitting.fit import check_device, fit_to
@@ -175,11 +176,13 @@ def compare(
     first = next(iter(data.values()))
     folds = count_folds(first.cases, first.validation, config.folds)
     contest = Rivals(config, check_device(device), report)
-    if folds:
-        with one_thread():  # many small steps: more threads wait for each other, and the choice would depend on them
+    with one_thread():  # many small steps: more threads wait for each other, and the choice would depend on them
+        if folds:
             decision = _hold(contest, names, data, folds)
-    else:
-        decision = undecided(next(iter(data)))
+        elif "ts" in names and len(first.cases) >= ENOUGH_GROUPS:
+            decision = _hold_apart(contest, data)
+        else:
+            decision = undecided(next(iter(data)))
     chosen = decision.chosen
     lam, mu, nu = chosen.strengths or (config.lam, config.mu, config.nu)
     fitted = fit_to(chosen.name, data[chosen.pooling], replace(config, lam=lam, mu=mu, nu=nu), device, report)
@@ -190,6 +193,19 @@ def compare(
     rests = replace(rests, sites=contest.sites, declared=contest.declared)
     full = replace(certificate, details=details, path=path, evidence=rests)
     return Choice(replace(fitted, certificate=full), decision)
+
+
+def _hold_apart(contest: "Rivals", data: Mapping[str | None, FitData]) -> Decision:
+    """Decide on a temperature alone, with the cases of one group held out as if they were groups."""
+    apart = {}
+    for pooling, own in data.items():
+        cases = copy.copy(own.cases)
+        cases.groups = {}
+        apart[pooling] = replace(own, cases=cases)
+    folds = count_folds(next(iter(apart.values())).cases, None, contest.config.folds)
+    decision = _hold(contest, ["identity", "ts"], apart, folds)
+    contest.sites = {}  # clusters of cases, which are no groups
+    return replace(decision, groups=1, reason=f"{ONE_GROUP} {decision.reason}")
 
 
 def _hold(contest: "Rivals", names: Sequence[str], data: Mapping[str | None, FitData], folds: int) -> Decision:

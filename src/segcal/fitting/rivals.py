@@ -37,7 +37,7 @@ class Rivals:
     """Candidates on the voxels of each pooling, held out one after the other."""
 
     def __init__(self, config: FitConfig, device: torch.device, report: Report) -> None:
-        self._config, self._device, self._report = config, device, report
+        self.config, self._device, self._report = config, device, report
         self.tried: list[Tried] = []
         self._left: list[Candidate] = []
         self._folds: dict[str | None, list[Fold]] = {}
@@ -55,7 +55,7 @@ class Rivals:
             self._left.append(replace(candidate, verdict="not tried: too many parameters for the voxels"))
             return
         request = Request.on(
-            data, calibrator, self._config, self._device, lambda text: self._report(f"{candidate.title}: {text}")
+            data, calibrator, self.config, self._device, lambda text: self._report(f"{candidate.title}: {text}")
         )
         self._requests[candidate.title] = request
         fixed = given(request) if calibrator.fitted_by == "convex" else ()
@@ -75,8 +75,10 @@ class Rivals:
         if data.validation_cases is not None:
             held = data.validation_cases
             groups |= dict(zip(held.ids, group_names(held, held.ids), strict=True))
-        sites = find_sites(data, self._config.seed)
-        how: dict[str, Any] = {} if sites is None else {"travel": partial(self._travel, sites), "parts": sites.parts}
+        sites = find_sites(data, self.config.seed)
+        how: dict[str, Any] = {}
+        if sites is not None:
+            how = {"travel": partial(self._travel, sites), "parts": sites.parts, "errors": sites.errors}
         found = decide(self.tried, groups, folds, **how)
         self.sites = {} if sites is None else sites.groups(data.cases)
         self.declared = sites is not None and sites.declared
@@ -98,7 +100,7 @@ class Rivals:
         request = replace(request, validation=None, validation_cases=None)
         pooling = request.cases.pooling
         if pooling not in self._away:
-            self._away[pooling] = sites.folds(request, self._config.seed)
+            self._away[pooling] = sites.folds(request, self.config.seed)
         if found is None:
             yield replace(row, away=self._held_out(request, self._away[pooling]))
             return
@@ -128,7 +130,7 @@ class Rivals:
         """Return the folds of a pooling, which all candidates share."""
         pooling = data.cases.pooling
         if pooling not in self._folds:
-            self._folds[pooling] = list(folds_of(data, self._config))
+            self._folds[pooling] = list(folds_of(data, self.config))
         return self._folds[pooling]
 
     def _walk(self, candidate: Candidate, request: Request) -> Tried | None:

@@ -30,6 +30,11 @@ class Sites(NamedTuple):
     parts: dict[str, tuple[str, ...]]
     declared: bool
 
+    @property
+    def errors(self) -> float:
+        """Return how many standard errors are noise (:mod:`segcal.fitting.travel`)."""
+        return 1.0 if self.declared else 2.0
+
     def groups(self, cases: Cases) -> dict[str, int]:
         """Return how many groups each part has."""
         return {name: len(set(group_names(cases, part))) for name, part in self.parts.items()}

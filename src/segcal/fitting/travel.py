@@ -3,10 +3,14 @@ r"""Whether a candidate does harm where it has not been: in parts that differ (:
 Fitted without one part, in turn, a candidate is measured on it beside the reference, fitted without it too. It
 *travels* if
 
-- in no part its NLL is higher than the reference's by more than one standard error over the groups of that part and
-  by more than a quarter percent, which would not be seen,
-- the mean of the worst 5 % of the differences of single cases is at most :data:`WORST_RISE` nats, and
-- over all parts neither its ECE nor its BA-ECE is higher by more than one standard error.
+- in no part its NLL is higher than the reference's by more than noise over the groups of that part and by more than a
+  quarter percent, which would not be seen,
+- the mean of the worst 5 % of the differences of single cases is at most :data:`WORST_RISE` nats, or a tenth of the
+  reference's NLL where that is more, and
+- over all parts neither its ECE nor its BA-ECE is higher by more than noise.
+
+Noise is one standard error where the parts are declared sites. Clusters are made of whatever cases there are, and a
+calibrator is seldom used without what one of them holds: there it is two, which is harm and not only less of a gain.
 
 Of a candidate with a penalty, strengths are tried from the one that random folds chose upwards: the first at which it
 travels is taken.
@@ -19,6 +23,7 @@ from segcal.fitting.scores import Noise, Worth, noise, paired
 
 # Nats, and the share of the cases whose mean must not rise by more.
 WORST_RISE = 0.02
+WORST_RISE_SHARE = 0.1
 WORST_SHARE = 0.05
 # A share of the reference's NLL that is too small to matter.
 UNSEEN = 0.0025
@@ -29,8 +34,12 @@ def harm(
     reference: Mapping[str, Worth],
     groups: Mapping[str, str],
     parts: Mapping[str, Collection[str]],
+    errors: float = 1.0,
 ) -> str:
-    """Return what speaks against a candidate that was measured away, in a few words; nothing if it travels."""
+    """Return what speaks against a candidate that was measured away, in a few words; nothing if it travels.
+
+    `errors` is how many standard errors are noise.
+    """
     ids, differences = paired(own, reference)
     by_case = dict(zip(ids, differences, strict=True))
     losses = {}
@@ -38,18 +47,18 @@ def harm(
         inside = {case_id: by_case[case_id] for case_id in part if case_id in by_case}
         scale = fmean(reference[case_id].nll for case_id in inside) if inside else 0.0
         mean, error = _noise(inside, groups)
-        if mean > max(error or 0.0, UNSEEN * scale):
+        if mean > max(errors * (error or 0.0), UNSEEN * scale):
             losses[name] = mean
     if losses:
         worst = max(losses, key=lambda name: losses[name])
         return f"worse in {worst}, when held out: {losses[worst]:+.4f}"
     tail = worst_mean(differences)
-    if tail > WORST_RISE:
+    if tail > max(WORST_RISE, WORST_RISE_SHARE * fmean(reference[case_id].nll for case_id in ids)):
         return f"worst cases elsewhere: {tail:+.3f} nats"
     for what, title in (("ece", "ECE"), ("ba_ece", "BA-ECE")):
         near = dict(zip(*paired(own, reference, what), strict=True))
         one = _noise(near, groups)
-        if near and one.error is not None and one.mean > one.error:
+        if near and one.error is not None and one.mean > errors * one.error:
             return f"worse in {title} elsewhere"
     return ""
 
