@@ -30,7 +30,10 @@ def main() -> None:
         gc.enable()
         signal.signal(signal.SIGINT, usual)
 
-    run_command(ready=ready)
+    try:
+        run_command(ready=ready)
+    finally:  # all is written and said: clearing away is not interrupted
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _end(_number: int, _frame: FrameType | None) -> None:

@@ -62,6 +62,17 @@ def test_a_wrong_argument_is_one_sentence(args, named, message):
     assert str(found.value) == message
 
 
+@pytest.mark.parametrize("path", ["a" * 256, f"x/{'ä' * 128}/y", "/".join("abc" * 1100), Path("a" * 300)])
+def test_a_path_that_no_disk_takes_is_one_sentence(path):
+    @typed
+    def opened(path: str | os.PathLike[str], name: str = "") -> None:
+        """Do nothing."""
+
+    with pytest.raises(InputError, match=r"path is .*, but a path has at most 4095 bytes and 255 in each of its names"):
+        opened(path)
+    opened("a" * 255 + "/" + "b" * 255, name="a" * 5000)
+
+
 def test_everything_else_is_as_before():
     assert example("a", 1, 2, level=1, other="x") == ("a", (1, 2), 1, {"other": "x"})
     assert list(inspect.signature(example).parameters) == ["name", "more", "level", "declared"]

@@ -53,7 +53,11 @@ def test_afterwards_an_interruption_is_what_it_was(monkeypatch):
     seen = []
     monkeypatch.setattr(gc, "freeze", lambda: None)  # which lasts
     monkeypatch.setattr(segcal.cli, "main", lambda ready: (ready(), seen.append(signal.getsignal(signal.SIGINT))))
-    main()
+    try:
+        main()
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert seen == [before]
 
 

@@ -58,6 +58,9 @@ class Program(Payload):
 
 def damage(path: Path, rng: random.Random) -> str:
     """Damage a file in one way that suits what it is, or in one that suits any; return the way."""
+    if path.is_symlink():  # of an earlier damage: what it leads to is not ours to write to
+        path.unlink()
+        path.write_bytes(b"")
     ways = [*ANY, *(way for ending, own in BY_ENDING.items() if path.name.endswith(ending) for way in own * 3)]
     way = rng.choice(ways)
     with contextlib.suppress(

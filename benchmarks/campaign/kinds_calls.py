@@ -49,14 +49,18 @@ BAD = (
     "range(3)", "iter([1])", "set()", "1j", "cases", "fitted", "type('x', (), {})", "ValueError('x')",
     "np.float32('nan')", "Path", "...", "slice(3)", "'q'", "['q', 'q']", "[logits]", "torch.nn.Identity()", "print",
 )  # fmt: skip
+CALLABLE = ("len", "Path", "print", "type('x', (), {})", "torch.nn.Identity()")
 
 
 def calls(rng: random.Random, box: Box) -> Trial:
     """Call a public function with one argument that is wrong."""
     name = rng.choice(list(CALLS))
     bad, value = rng.choice(_parameters(name)), rng.choice(BAD)
+    if bad in ("progress", "failed") and value in CALLABLE:
+        value = "3"  # what a function of the user's own raises is the user's
     arguments = CALLS[name] | {bad: value}
-    yield Step(Call(name, arguments), [box / each for each in ("new", "new.json", "new.html", "new.md")])
+    places = ["new", "new.json", "new.html", "new.md"] + [each for each in ("x", "nowhere") if each in value]
+    yield Step(Call(name, arguments), [box / each for each in places])
 
 
 def _parameters(name: str) -> list[str]:

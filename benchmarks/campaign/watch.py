@@ -27,6 +27,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import segcal_command
+
 # In every payload of the campaign; code that has it among its constants was data.
 TOKEN = "campaign_payload"
 MEMORY, FILE_SIZE = 3 << 29, 1 << 28
@@ -184,9 +186,8 @@ def _call(run: Sequence[str] | Callable[[], Any]) -> int:
             if callable(run):
                 run()
                 return 0
-            from segcal.cli import main
-
-            main(list(run))
+            sys.argv = ["segcal", *run]
+            segcal_command.main()
     except SystemExit as ended:
         return ended.code if isinstance(ended.code, int) else 0 if ended.code is None else 1
     except BaseException as error:

@@ -53,6 +53,7 @@ WORDS: dict[Any, str] = {
 }
 LEAVE = "Leave it out for the default."
 LONGEST = 1000  # of the arguments that a function takes without names, as many are looked at
+LONGEST_PATH, LONGEST_NAME = 4095, 255  # bytes, of Linux
 PLAIN = (str, bytes, bool, int, float, complex, list, tuple, dict, set, NoneType)
 NUMBERS = {bool: (bool, np.bool_), int: (int, np.integer), float: (int, float, np.integer, np.floating)}
 
@@ -101,12 +102,24 @@ def check_argument(name: str, value: object, need: Any, repair: str) -> None:
     """Refuse a value that is not what an annotation says, or out of its bounds."""
     if not fits(value, need):
         raise InputError(f"{name} is {shown(value)}, but {in_words(need)} is needed. {repair}")
+    if isinstance(value, str | os.PathLike) and any(get_origin(one) is os.PathLike for one in get_args(need)):
+        _check_length(name, os.fspath(value))
     if isinstance(value, int | float | np.number) and not isinstance(value, bool):
         least, most = BOUNDS.get(name, (-math.inf, math.inf))
         if not least <= value <= most:
             raise InputError(
                 f"{name} is {shown(value)}, but a number between {least:g} and {most:g} is needed. {repair}"
             )
+
+
+def _check_length(name: str, path: str) -> None:
+    """Refuse a path that no disk takes, in whole or in one of its names."""
+    whole = path.encode("utf-8", "surrogatepass")
+    if len(whole) > LONGEST_PATH or max(map(len, whole.split(b"/"))) > LONGEST_NAME:
+        raise InputError(
+            f"{name} is {shown(path)}, but a path has at most {LONGEST_PATH} bytes and {LONGEST_NAME} in each of its "
+            "names. Name a shorter one."
+        )
 
 
 def fits(value: object, need: Any) -> bool:

@@ -7,14 +7,14 @@ chose, and go to terminals and into results: they are cleaned here, once for all
 import importlib
 from types import ModuleType
 
-from segcal.names import clean
+from segcal.names import clean_message
 
 
 class SegcalError(Exception):
     """Base of everything that segcal raises on purpose."""
 
     def __init__(self, message: str = "") -> None:
-        super().__init__(clean(message))
+        super().__init__(clean_message(message))
 
 
 class InputError(SegcalError, ValueError):

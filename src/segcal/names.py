@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterable
 
 UNSAFE = "\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff"
+_LONGEST_WORD = 500  # of a message; most paths are shorter
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
@@ -28,6 +29,15 @@ def clean(text: str) -> str:
 def clean_lines(text: str) -> str:
     """Return a text of several lines, each of them clean."""
     return "\n".join(map(clean, text.split("\n")))
+
+
+def clean_message(text: str) -> str:
+    """Return a clean message in which a word that nobody reads to its end is shown in short.
+
+    >>> clean_message(f"{'a' * 5000} is not there")
+    'aaaaaaaaaaaaaaaaaaaa...aaaaaaaaaaaaaaaaaaaa is not there'
+    """
+    return re.sub(rf"\S{{{_LONGEST_WORD},}}", lambda found: f"{found[0][:20]}...{found[0][-20:]}", clean(text))
 
 
 def class_titles(names: Iterable[str] | None, count: int) -> tuple[str, ...]:

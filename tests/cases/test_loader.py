@@ -220,8 +220,12 @@ def test_networks_are_pooled_and_an_inferer_is_asked():
 @pytest.mark.parametrize(
     ("data", "options", "match"),
     [
-        ("predictions", {}, "data is str, but arrays, a list, a loader or cases are needed. Open folders with"),
-        (3, {}, "data is int, but arrays"),
+        (
+            "predictions",
+            {},
+            "data is 'predictions', but arrays, a list, a loader or cases are needed. Open folders with",
+        ),
+        (3, {}, "data is 3, but arrays"),
         ([], {}, "data is empty"),
         (iter([]), {}, "data is empty"),
         ([{"image": LOGITS}], {"model": Net()}, "batch 0 is a dict, but"),

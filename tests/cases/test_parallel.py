@@ -136,6 +136,34 @@ def test_a_process_without_threads_is_forked_and_one_with_threads_is_not(tmp_pat
     assert done.stdout.splitlines() == [f"{method} {{'2 + 3': 5, '7 * 11': 77}}" for method in ("fork", "forkserver")]
 
 
+SERVED = """
+from segcal.cases.parallel import server_context
+from segcal.errors import InputError
+
+if __name__ == "__main__":
+    try:
+        server_context()
+    except InputError as error:
+        print(error)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere processes are spawned")
+def test_a_folder_that_is_too_long_for_a_socket_is_one_sentence(tmp_path):
+    (tmp_path / "run.py").write_text(SERVED, encoding="utf-8")
+    place = tmp_path / ("x" * 120)
+    place.mkdir()
+    done = subprocess.run(
+        [sys.executable, "run.py"],
+        cwd=tmp_path,
+        env=os.environ | {"TMPDIR": str(place)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout.startswith(f"{place} is the folder for temporary files, but a process cannot be reached there")
+    assert (done.stderr, done.returncode) == ("", 0)
+
+
 def test_no_workers_are_refused(cases):
     with pytest.raises(InputError, match="workers is 0, but at least 1 is needed"):
         list(map_cases(cases, attrgetter("id"), 0))

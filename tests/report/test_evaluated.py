@@ -56,6 +56,16 @@ def test_both_stages_have_rows_curves_and_cases(document, held_out, fitted):
     assert section.verdict.done.count("2 cases") == 1
 
 
+def test_the_page_of_another_command_is_not_replaced(held_out, fitted, tmp_path):
+    page = tmp_path / "report.html"
+    segcal.report(fitted, held_out, page, replicates=10)
+    own = page.read_text()
+    segcal.report(fitted, held_out, page, replicates=10)
+    page.write_text(own.replace("<title>segcal report: evaluation of 5 cases", "<title>segcal report: roads"))
+    with pytest.raises(InputError, match=r"report\.html exists and was not written by this command"):
+        segcal.report(fitted, held_out, page, replicates=10)
+
+
 def test_the_worst_cases_come_first_with_their_maps(document):
     found = document.examples[TASK]
     losses = [each.nll[1] for each in found.cases]
@@ -67,6 +77,13 @@ def test_promises_and_certificate_are_part_of_it(document):
     own = document.provenance.calibrators[TASK]
     assert own.audit.passed
     assert own.certificate["converged"] is True
+    assert own.certificate["active_bounds"] == []
+
+
+def test_parameters_at_a_bound_are_named(held_out, fitted, cases):
+    bound = replace(fitted, certificate=replace(fitted.certificate, active_bounds=("slope of car",)))
+    page = evaluation_document(segcal.evaluate(held_out, bound, replicates=10), held_out, bound)
+    assert page.provenance.calibrators[TASK].certificate["active_bounds"] == ["slope of car"]
 
 
 def test_the_evidence_per_class_of_the_fit_is_part_of_it(document, cases, held_out, fitted):

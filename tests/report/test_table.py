@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from segcal.errors import InputError
 from segcal.report.table import Cell, Column, Group, Row, Table, quartiles
 
 COLUMNS = (
@@ -39,6 +40,19 @@ def test_markdown_is_what_a_hand_would_write(table):
         "",
         "DSC & Flip in %.",
     ]
+
+
+def test_a_file_that_is_no_such_table_is_not_replaced(table, tmp_path):
+    written = table.write(tmp_path, "main")
+    assert [path.name for path in table.write(tmp_path, "main")] == ["main.md", "main.csv", "main.tex"]
+    for path in written:
+        own = path.read_text()
+        path.write_text("what the user knows\n")
+        with pytest.raises(InputError, match=r"main\.\w+ exists and was not written by this command"):
+            table.write(tmp_path, "main")
+        assert path.read_text() == "what the user knows\n"
+        table.write(tmp_path, "main", overwrite=True)
+        assert path.read_text() == own
 
 
 def test_csv_has_all_digits_and_ends_of_intervals_apart(table):

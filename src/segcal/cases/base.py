@@ -30,7 +30,7 @@ from segcal.checks import (
     check_spacing,
 )
 from segcal.errors import InputError
-from segcal.names import clean
+from segcal.names import clean, clean_message
 from segcal.pooling import BEST, POOLED
 from segcal.regions import Regions
 from segcal.types import IGNORED, Context, Kind
@@ -45,7 +45,7 @@ class CaseError(InputError):
     def __init__(self, case_id: str, reason: str) -> None:
         super().__init__(f"case {case_id!r}: {reason}")
         self.case_id = case_id
-        self.reason = clean(reason)
+        self.reason = clean_message(reason)
 
     def __reduce__(self) -> tuple[type["CaseError"], tuple[str, str]]:  # so that it survives a worker process
         return CaseError, (self.case_id, self.reason)

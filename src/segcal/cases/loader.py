@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from segcal.arguments import typed
+from segcal.arguments import shown, typed
 from segcal.cases.arrays import ArrayCases, HeldCases, Raw, check_length
 from segcal.cases.base import Cases
 from segcal.cases.glance import digest_of
@@ -97,7 +97,7 @@ def as_cases(
 def _check_source(data: Any, model: Any, inferer: object) -> None:
     if isinstance(data, str | bytes | Mapping) or not (hasattr(data, "__iter__") or hasattr(data, "__len__")):
         raise InputError(
-            f"data is {type(data).__name__}, but arrays, a list, a loader or cases are needed. "
+            f"data is {shown(data)}, but arrays, a list, a loader or cases are needed. "
             "Open folders with segcal.open_cases."
         )
     for name, given in (("data", data), ("model", model)):

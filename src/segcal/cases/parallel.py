@@ -225,8 +225,16 @@ def server_context(*others: str) -> multiprocessing.context.BaseContext:
     from multiprocessing import forkserver, resource_tracker  # which not every system has
 
     resource_tracker.ensure_running()  # its start would let interruptions through again
-    with _interrupts_waiting():  # they inherit it
-        forkserver.ensure_running()
+    try:
+        with _interrupts_waiting():  # they inherit it
+            forkserver.ensure_running()
+    except OSError as error:
+        if "AF_UNIX" not in str(error):
+            raise
+        raise InputError(
+            f"{tempfile.gettempdir()} is the folder for temporary files, but a process cannot be reached there "
+            f"({error}). Set TMPDIR to a shorter path, or use one process."
+        ) from None
     return context
 
 

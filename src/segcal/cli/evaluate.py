@@ -13,10 +13,10 @@ from segcal.cli.reading import load_calibrator, open_folders
 from segcal.cli.recorded import output_option, result_path
 from segcal.evaluation.evaluate import TITLES, check_match, evaluate_by_part
 from segcal.evaluation.result import CSV_SIGNATURE, SUMMARY_SIGNATURE, labelled_rows, plain_by_part
-from segcal.report.page import PAGE_SIGNATURE
+from segcal.report.page import EVALUATION_PAGE
 from segcal.target import check_file
 
-SIGNATURES = (CSV_SIGNATURE, SUMMARY_SIGNATURE, PAGE_SIGNATURE)
+SIGNATURES = (CSV_SIGNATURE, SUMMARY_SIGNATURE, EVALUATION_PAGE)
 
 
 ABOUT = {

@@ -11,7 +11,7 @@ from segcal.cli.parsing import named
 from segcal.cli.progress import case_bar
 from segcal.cli.reading import load_calibrator, open_folders
 from segcal.cli.wording import plural
-from segcal.report.page import PAGE_SIGNATURE
+from segcal.report.page import TRUST_PAGE
 from segcal.report.trusted import write_trust_page
 from segcal.target import check_file, claim
 from segcal.trust.guarantees import MaskWriter, masks_folder
@@ -26,7 +26,7 @@ ABOUT = {
     "  segcal trust calibrator/ predictions/ --kind logits -o trust/ --link '(patient\\d+)_frame(\\d+)' \\\n"
     "    --biomarker 'EF=100*({left ventricle@01}-{left ventricle@02})/{left ventricle@01}'",
 }
-SIGNATURES = {"trust.json": JSON_SIGNATURE, "trust.csv": CSV_SIGNATURE, "report.html": PAGE_SIGNATURE}
+SIGNATURES = {"trust.json": JSON_SIGNATURE, "trust.csv": CSV_SIGNATURE, "report.html": TRUST_PAGE}
 OPTIONS = ("level", "tau", "link", "ignore_pooling", "device")
 
 

@@ -25,7 +25,7 @@ from segcal.report.card_document import ClassEvidence
 from segcal.report.case_maps import CaseNumbers, see_cases
 from segcal.report.confidence_curves import page_figures
 from segcal.report.curves import pipeline_curves
-from segcal.report.page import PAGE_SIGNATURE, write_page
+from segcal.report.page import EVALUATION_PAGE, write_page
 from segcal.report.trusted import trust_section
 from segcal.report.verdict import (
     COMPARED,
@@ -74,7 +74,7 @@ def report(
     cases = as_cases(cases, labels, **options)
     if known is not None:
         check_match(known, cases, ignore_pooling)
-    check_file(Path(path), PAGE_SIGNATURE, (), overwrite)
+    check_file(Path(path), EVALUATION_PAGE, (), overwrite)
     part, judged = next(iter(divide_by_part(cases, known).items()))
     result = evaluate(judged, known, **how)
     write_evaluation(path, result, judged, known, part, background)
@@ -237,10 +237,10 @@ def _examples(
 def _provenance(cases: Cases, fitted: Fitted | None) -> doc.Provenance:
     found = doc.Provenance(segcal=version("segcal"), fingerprints={f"{TASK}, {cases.pooling}": cases.fingerprint()})
     if fitted is not None:
-        kept = {name: getattr(fitted.certificate, name) for name in doc.CERTIFIED if name != "active_bounds"}
+        kept = {name: getattr(fitted.certificate, name) for name in doc.CERTIFIED}
         certificate = {
             name: None if isinstance(one, float) and not math.isfinite(one) else one for name, one in kept.items()
-        }
+        } | {"active_bounds": list(fitted.certificate.active_bounds)}
         name, pooling = fitted.calibrator.name, fitted.pooling or "single"
         audited = audit(fitted.calibrator)
         facts = doc.CalibratorFacts(name, pooling, certificate, doc.AuditFacts(audited.passed, str(audited)))

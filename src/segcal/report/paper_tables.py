@@ -48,10 +48,10 @@ def make_tables(summary: Summary) -> dict[str, Table]:
     return tables | _shift_tables(summary) | compared
 
 
-def write_tables(summary: Summary, folder: str | Path) -> list[Path]:
+def write_tables(summary: Summary, folder: str | Path, overwrite: bool = False) -> list[Path]:
     """Write the tables of a summary into a folder of results and return their paths."""
     tables = make_tables(summary)
-    return [path for stem, table in tables.items() for path in table.write(Path(folder) / FOLDER, stem)]
+    return [path for stem, table in tables.items() for path in table.write(Path(folder) / FOLDER, stem, overwrite)]
 
 
 def _tasks_table(summary: Summary) -> Table:

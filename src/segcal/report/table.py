@@ -8,6 +8,7 @@ import csv
 import io
 import math
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -20,6 +21,7 @@ from rich.table import Table as RichTable
 
 from segcal.atomic import write_text
 from segcal.names import csv_cell
+from segcal.target import check_file, make_folder
 
 DASH = "—"
 ARROWS = {"lower": "↓", "higher": "↑", None: ""}
@@ -212,10 +214,15 @@ class Table:
             [*lines, r"\bottomrule", r"\end{tabular}", rf"\caption{{{_latex(notes)}}}", r"\end{table}", ""]
         )
 
-    def write(self, folder: str | os.PathLike[str], stem: str) -> list[Path]:
-        """Write STEM.md, STEM.csv and STEM.tex and return their paths."""
+    def write(self, folder: str | os.PathLike[str], stem: str, overwrite: bool = False) -> list[Path]:
+        """Write STEM.md, STEM.csv and STEM.tex and return their paths; a file that begins otherwise is not replaced."""
         contents = {".md": self.to_markdown(), ".csv": self.to_csv(), ".tex": self.to_latex()}
-        return [write_text(Path(folder) / f"{stem}{suffix}", content) for suffix, content in contents.items()]
+        targets = {Path(folder) / f"{stem}{suffix}": content for suffix, content in contents.items()}
+        make_folder(Path(folder))
+        for path, content in targets.items():
+            begins = re.match(r"\*\*|[^,}]*", content)
+            check_file(path, re.compile(re.escape(begins[0] if begins else "").encode()), (), overwrite)
+        return [write_text(path, content) for path, content in targets.items()]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RichTable]:
         """Yield what a terminal shows: as many columns as are room for beside the titles, the others below them."""

@@ -38,7 +38,7 @@ from segcal.report.figures import (
     styled,
     to_svg,
 )
-from segcal.report.page import PAGE_SIGNATURE, PageFigure, write_page
+from segcal.report.page import BENCHMARK_PAGE, PageFigure, write_page
 from segcal.studies import STUDIES, read_outcomes
 from segcal.studies.document import make_document
 from segcal.studies.reliability import panel_figure
@@ -80,7 +80,7 @@ def write_report(
             f"{folder} is not a folder, but one of segcal benchmark or segcal demo is needed. Check the path."
         )
     page = Path(folder) / PAGE if path is None else Path(path)
-    check_file(page, PAGE_SIGNATURE, _results(Path(folder)), overwrite)
+    check_file(page, BENCHMARK_PAGE, _results(Path(folder)), overwrite)
     document, studies = read_document(folder)
     return _write(page, document, studies, Path(folder), figures, overwrite)
 
@@ -92,7 +92,7 @@ def write_page_of(finished: Finished, reduced: Sequence[str] = (), overwrite: bo
     """
     results, summary = finished.setting.results, finished.setting.summary
     page = results.folder / PAGE
-    check_file(page, PAGE_SIGNATURE, _results(results.folder), overwrite)
+    check_file(page, BENCHMARK_PAGE, _results(results.folder), overwrite)
     studies = {name: outcome.data for name, outcome in finished.studies.items()}
     document = make_document(results, summary, studies, reduced)
     return _write(page, document, studies, results.folder, None, overwrite)

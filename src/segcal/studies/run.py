@@ -58,7 +58,7 @@ def run(
     protocol, results = run_units(protocol, place, progress, failed, overwrite, engine)
     names = protocol.studies or ()
     summary = write_summary(results)
-    write_tables(summary, place)
+    write_tables(summary, place, overwrite)
     finished = Finished(Setting(protocol, results, summary), {}, {})
     for number, name in enumerate(names):
         progress(Step(number, len(names), f"study: {name.replace('_', ' ')}"))

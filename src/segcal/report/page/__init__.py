@@ -22,8 +22,11 @@ from segcal import documents
 from segcal.atomic import write_text
 from segcal.report.document import CaseExamples, Document
 
-# How every page begins: what begins otherwise was written by something else.
-PAGE_SIGNATURE = re.compile(rb"<!doctype html>.{1,2000}<title>segcal report", re.DOTALL)
+# How the page of each command begins: what begins otherwise was written by something else.
+EVALUATION_PAGE, TRUST_PAGE, BENCHMARK_PAGE = (
+    re.compile(rb"<!doctype html>.{1,2000}<title>segcal report: " + title, re.DOTALL)
+    for title in (b"evaluation of ", b"trust in ", b"(?!evaluation of |trust in )")
+)
 # The page's script, in the order in which its parts need each other.
 SCRIPTS = (
     "dom.js", "colours.js", "format.js", "verdict.js", "chart.js", "reliability.js", "table.js", "maps.js", "cases.js",
