@@ -231,10 +231,8 @@ def server_context(*others: str) -> multiprocessing.context.BaseContext:
     except OSError as error:
         if "AF_UNIX" not in str(error):
             raise
-        raise InputError(
-            f"{tempfile.gettempdir()} is the folder for temporary files, but a process cannot be reached there "
-            f"({error}). Set TMPDIR to a shorter path, or use one process."
-        ) from None
+        where = f"{tempfile.gettempdir()} is the folder for temporary files, but too long for a process to be reached"
+        raise InputError(f"{where} ({error}). Set TMPDIR to a shorter path, or use one process.") from None
     return context
 
 
