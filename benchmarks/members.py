@@ -1,0 +1,139 @@
+"""Members from one network: flipped copies of the image beside one network and beside five, on real tasks: one table.
+
+    python -m benchmarks.members predict NETWORKS FLIPS [--tasks cardiac roads] [--network 0]
+    python -m benchmarks.members table ROOT FLIPS [--tasks cardiac roads] [--network 0] [--voxels 5000]
+
+`predict` writes logits of one network for three copies of every image: mirrored along the last axis, along the one
+before it, and along both; each is mirrored back. NETWORKS holds ``predict.py`` with ``UNet``, ``TASKS`` and
+``read_image``, ``TASK/images`` and ``TASK/weights/member_M.safetensors``; FLIPS gets ``TASK/network_M/COPY/CASE.npy``,
+and what is there already is kept.
+
+`table` fits on three fifths of the cases and tests on the others, whole groups (patients) at a time, the same cases in
+every row. ROOT holds ``predictions/TASK/member_M/CASE.npy`` and ``TASK/labels``. Differences are paired, with 95 %
+intervals over groups.
+"""
+
+import argparse
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from safetensors.torch import load_file
+
+import segcal
+from benchmarks.real_ensembles import ENSEMBLES, TEST_SHARE
+from segcal.evaluation import Evaluation
+from segcal.fitting.division import divide
+from segcal.resample import Draws
+from segcal.summary import difference
+
+COPIES: dict[str, tuple[int, ...]] = {"last": (-1,), "before": (-2,), "both": (-2, -1)}
+METRICS = ("nll", "ece", "dice")
+TASKS = ("cardiac", "roads")
+
+
+class Source(NamedTuple):
+    """Where the members of a row are, and how they are pooled."""
+
+    title: str
+    members: list[Path]
+    pooling: str
+
+
+def load_networks(folder: Path) -> ModuleType:
+    """Return the module that knows the networks."""
+    spec = importlib.util.spec_from_file_location("networks", folder / "predict.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def predict(networks: Path, flips: Path, task: str, network: int) -> None:
+    """Write the logits of every copy of every image of a task."""
+    known = load_networks(networks)
+    facts = known.TASKS[task]
+    net = known.UNet(facts["channels"], facts["classes"], facts["widths"]).eval()
+    stored = load_file(networks / task / "weights" / f"member_{network}.safetensors")
+    net.load_state_dict({name: one.float() if one.is_floating_point() else one for name, one in stored.items()})
+    mean, std = (torch.tensor(facts[name]).view(1, -1, 1, 1) for name in ("mean", "std"))
+    for path in sorted((networks / task / "images").iterdir()):
+        case = path.name.split(".")[0]
+        image = (known.read_image(path) - mean) / std
+        for copy, axes in COPIES.items():
+            target = flips / task / f"network_{network}" / copy / f"{case}.npy"
+            if target.exists():
+                continue
+            with torch.inference_mode():
+                logits = net(image.flip(axes)).flip(axes).movedim(1, 0)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            np.save(target, (logits if path.name.endswith(".nii.gz") else logits[:, 0]).half().numpy())
+
+
+def sources(root: Path, flips: Path, task: str, network: int) -> list[Source]:
+    """Return what is compared; the first is what differences are taken from."""
+    own, one = root / "predictions" / task, root / "predictions" / task / f"member_{network}"
+    copies = [one, *(flips / task / f"network_{network}" / copy for copy in COPIES)]
+    return [
+        Source("one network", [one], "single"),
+        Source("its flips, mean of probabilities", copies, "mean_probs"),
+        Source("its flips, mean of logits", copies, "mean_logits"),
+        Source("five networks, mean of probabilities", sorted(own.glob("member_*")), "mean_probs"),
+    ]
+
+
+def column(found: Evaluation, stage: str, metric: str) -> np.ndarray:
+    """Return the values of one metric, one a case, NaN where it is undefined."""
+    values = [row[metric] for row in found.rows if row["stage"] == stage]
+    return np.array([np.nan if value is None else value for value in values], float)
+
+
+def rows(root: Path, flips: Path, task: str, network: int, voxels: int) -> list[str]:
+    """Return the lines of one task."""
+    lines, reference = [], {}
+    for source in sources(root, flips, task, network):
+        labels, declared = root / task / "labels", ENSEMBLES[task].declared
+        cases = segcal.open_cases(source.members, labels, kind="logits", pooling=source.pooling, **declared)
+        split = divide(cases, 0.0, TEST_SHARE, 0)
+        draws = Draws([[split.test.groups.get(name) or name for name in split.test.ids]])
+        config = segcal.FitConfig(voxels=voxels)
+        chosen = segcal.choose(split.cal, config=config)
+        fits = {"none": None, "ts": segcal.fit("ts", split.cal, config=config), "default": chosen}
+        for title, fitted in fits.items():
+            found = segcal.evaluate(split.test, fitted and fitted.calibrator, metrics=METRICS)
+            values = {name: column(found, "after" if fitted else "before", name) for name in METRICS}
+            reference.setdefault(title, values)
+            cells = [source.title if title == "none" else "", f"{title} ({chosen.name})" if fitted is chosen else title]
+            for name in METRICS:
+                change = difference([reference[title][name]], [values[name]], draws)
+                gap = "" if values is reference[title] else f" ({change.value:+.4f} [{change.low:+.4f}, {change.high:+.4f}])"
+                cells.append(f"{np.nanmean(values[name]):.4f}{gap}")
+            lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+def main() -> None:
+    """Predict, or print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("step", choices=("predict", "table"))
+    parser.add_argument("root", type=Path, metavar="ROOT", help="for `predict`: NETWORKS")
+    parser.add_argument("flips", type=Path, metavar="FLIPS")
+    parser.add_argument("--tasks", nargs="+", default=TASKS, choices=TASKS, metavar="NAME")
+    parser.add_argument("--network", type=int, default=0, metavar="M")
+    parser.add_argument("--voxels", type=int, default=5000, metavar="N", help="of each case, to fit to; default: 5000")
+    given = parser.parse_args()
+    for task in given.tasks:
+        if given.step == "predict":
+            predict(given.root, given.flips, task, given.network)
+            continue
+        print(f"\n| {ENSEMBLES[task].title} | calibrated by | NLL | ECE | Dice |")
+        print("| --- | --- | ---: | ---: | ---: |")
+        print("\n".join(rows(given.root, given.flips, task, given.network, given.voxels)), flush=True)
+
+
+if __name__ == "__main__":
+    main()
