@@ -15,6 +15,8 @@ intervals over groups.
 
 import argparse
 import importlib.util
+import multiprocessing
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple
@@ -86,31 +88,57 @@ def sources(root: Path, flips: Path, task: str, network: int) -> list[Source]:
     ]
 
 
+class Measured(NamedTuple):
+    """Values of the test cases by calibrator and metric, the names of the calibrators, and the groups of the cases."""
+
+    values: dict[str, dict[str, np.ndarray]]
+    names: dict[str, str]
+    groups: list[str]
+
+
 def column(found: Evaluation, stage: str, metric: str) -> np.ndarray:
     """Return the values of one metric, one a case, NaN where it is undefined."""
     values = [row[metric] for row in found.rows if row["stage"] == stage]
     return np.array([np.nan if value is None else value for value in values], float)
 
 
-def rows(root: Path, flips: Path, task: str, network: int, voxels: int) -> list[str]:
+def measure(root: Path, task: str, voxels: int, calibrators: list[str], source: Source) -> Measured:
+    """Fit and evaluate one source."""
+    labels, declared = root / task / "labels", ENSEMBLES[task].declared
+    cases = segcal.open_cases(source.members, labels, kind="logits", pooling=source.pooling, **declared)
+    split = divide(cases, 0.0, TEST_SHARE, 0)
+    config = segcal.FitConfig(voxels=voxels)
+    fits = {
+        name: segcal.choose(split.cal, config=config)
+        if name == "default"
+        else segcal.fit(name, split.cal, config=config)
+        for name in calibrators
+    }
+    found = {name: segcal.evaluate(split.test, fitted.calibrator, metrics=METRICS) for name, fitted in fits.items()}
+    values = {"none": {name: column(found[calibrators[0]], "before", name) for name in METRICS}}
+    values |= {title: {name: column(one, "after", name) for name in METRICS} for title, one in found.items()}
+    groups = [split.test.groups.get(name) or name for name in split.test.ids]
+    return Measured(values, {title: fitted.calibrator.name for title, fitted in fits.items()}, groups)
+
+
+def rows(
+    root: Path, flips: Path, task: str, network: int, voxels: int, calibrators: list[str], workers: int
+) -> list[str]:
     """Return the lines of one task."""
-    lines, reference = [], {}
-    for source in sources(root, flips, task, network):
-        labels, declared = root / task / "labels", ENSEMBLES[task].declared
-        cases = segcal.open_cases(source.members, labels, kind="logits", pooling=source.pooling, **declared)
-        split = divide(cases, 0.0, TEST_SHARE, 0)
-        draws = Draws([[split.test.groups.get(name) or name for name in split.test.ids]])
-        config = segcal.FitConfig(voxels=voxels)
-        chosen = segcal.choose(split.cal, config=config)
-        fits = {"none": None, "ts": segcal.fit("ts", split.cal, config=config), "default": chosen}
-        for title, fitted in fits.items():
-            found = segcal.evaluate(split.test, fitted and fitted.calibrator, metrics=METRICS)
-            values = {name: column(found, "after" if fitted else "before", name) for name in METRICS}
-            reference.setdefault(title, values)
-            cells = [source.title if title == "none" else "", f"{title} ({chosen.name})" if fitted is chosen else title]
+    listed = sources(root, flips, task, network)
+    with multiprocessing.get_context("spawn").Pool(workers) as pool:
+        measured = pool.map(partial(measure, root, task, voxels, calibrators), listed, chunksize=1)
+    first, draws, lines = measured[0], Draws([measured[0].groups]), []
+    for source, own in zip(listed, measured, strict=True):
+        assert own.groups == first.groups
+        for title, values in own.values.items():
+            cells = [
+                source.title if title == "none" else "",
+                f"default: {own.names[title]}" if title == "default" else title,
+            ]
             for name in METRICS:
-                change = difference([reference[title][name]], [values[name]], draws)
-                gap = "" if values is reference[title] else f" ({change.value:+.4f} [{change.low:+.4f}, {change.high:+.4f}])"
+                change = difference([first.values[title][name]], [values[name]], draws)
+                gap = "" if own is first else f" ({change.value:+.4f} [{change.low:+.4f}, {change.high:+.4f}])"
                 cells.append(f"{np.nanmean(values[name]):.4f}{gap}")
             lines.append(f"| {' | '.join(cells)} |")
     return lines
@@ -125,6 +153,10 @@ def main() -> None:
     parser.add_argument("--tasks", nargs="+", default=TASKS, choices=TASKS, metavar="NAME")
     parser.add_argument("--network", type=int, default=0, metavar="M")
     parser.add_argument("--voxels", type=int, default=5000, metavar="N", help="of each case, to fit to; default: 5000")
+    parser.add_argument(
+        "--calibrators", nargs="+", default=["ts", "default"], metavar="NAME", help="default: ts default"
+    )
+    parser.add_argument("--workers", type=int, default=2, metavar="N", help="rows at a time; default: 2")
     given = parser.parse_args()
     for task in given.tasks:
         if given.step == "predict":
@@ -132,7 +164,12 @@ def main() -> None:
             continue
         print(f"\n| {ENSEMBLES[task].title} | calibrated by | NLL | ECE | Dice |")
         print("| --- | --- | ---: | ---: | ---: |")
-        print("\n".join(rows(given.root, given.flips, task, given.network, given.voxels)), flush=True)
+        print(
+            "\n".join(
+                rows(given.root, given.flips, task, given.network, given.voxels, given.calibrators, given.workers)
+            ),
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

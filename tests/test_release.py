@@ -1,4 +1,4 @@
-"""What a release is made of: one version everywhere, a wheel with the package and nothing else, extras that are known."""
+"""What a release is made of: one version everywhere, a wheel with the package and nothing else, known extras."""
 
 import configparser
 import os
@@ -9,6 +9,7 @@ import tarfile
 import tomllib
 import zipfile
 from email.parser import Parser
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -68,9 +69,16 @@ def test_the_wheel_has_the_command_and_the_version(wheel):
 def test_the_wheel_runs_from_a_folder_of_its_own(wheel, tmp_path):
     """With the libraries of the tests and nothing of the repository."""
     wheel.extractall(tmp_path / "installed")
-    command = [sys.executable, "-P", "-c", "import segcal; print(segcal.__file__); from segcal_command import main; main()"]
+    command = [
+        sys.executable,
+        "-P",
+        "-c",
+        "import segcal; print(segcal.__file__); from segcal_command import main; main()",
+    ]
     environment = {**os.environ, "PYTHONPATH": str(tmp_path / "installed")}
-    shown = subprocess.run([*command, "--version"], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
+    shown = subprocess.run(
+        [*command, "--version"], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120
+    )
     assert shown.returncode == 0, shown.stderr
     where, version = shown.stdout.split("\n")[:2]
     assert Path(where).is_relative_to(tmp_path)
@@ -81,7 +89,14 @@ def test_the_sdist_builds_and_tests_itself(built):
     with tarfile.open(built / f"segcal-{__version__}.tar.gz") as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     assert {f"src/{name}" for name in sources()} <= names
-    assert {"pyproject.toml", "LICENSE", "Makefile", "constraints.txt", "properdocs.yml", "tests/test_release.py"} <= names
+    assert {
+        "pyproject.toml",
+        "LICENSE",
+        "Makefile",
+        "constraints.txt",
+        "properdocs.yml",
+        "tests/test_release.py",
+    } <= names
     assert not [name for name in names if "__pycache__" in name or name.startswith(("build/", "dist/", ".venv"))]
 
 
@@ -105,7 +120,7 @@ def test_extras_name_extras_and_the_start_page_lists_them():
 
 def test_what_is_needed_directly_is_pinned():
     pinned = {line.partition("==")[0].lower() for line in (ROOT / "constraints.txt").read_text("utf-8").splitlines()}
-    wanted = [*PROJECT["dependencies"], *sum(PROJECT["optional-dependencies"].values(), [])]
+    wanted = [*PROJECT["dependencies"], *chain(*PROJECT["optional-dependencies"].values())]
     names = {re.split(r"[\[<>=~!]", need)[0].lower() for need in wanted}
     assert names - {"segcal"} <= pinned
 
@@ -126,5 +141,7 @@ def test_the_workflow_tries_every_python_of_the_classifiers():
 @pytest.mark.parametrize(("tag", "passes"), [(f"v{__version__}", True), ("v9.9.9", False), (__version__, False)])
 def test_the_workflow_refuses_a_tag_that_is_not_the_version(tag, passes):
     (check,) = [step["run"] for step in steps()["build"]["steps"] if step.get("name", "").startswith("The tag")]
-    ran = subprocess.run(["bash", "-ec", check], cwd=ROOT, env={**os.environ, "GITHUB_REF_NAME": tag}, capture_output=True)
+    ran = subprocess.run(
+        ["bash", "-ec", check], cwd=ROOT, env={**os.environ, "GITHUB_REF_NAME": tag}, capture_output=True
+    )
     assert (ran.returncode == 0) == passes, ran.stdout

@@ -17,7 +17,7 @@ LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(([^)#\s]+)(#[^)\s]*)?\)")
 FENCE = re.compile(r"^```.*?^```$", flags=re.DOTALL | re.MULTILINE)
 
 
-def on_config(config: ProperDocsConfig) -> MkDocsConfig:
+def on_config(config: ProperDocsConfig) -> ProperDocsConfig:
     """Add to `nav` the pages that it does not list."""
     docs = Path(config.docs_dir)
     listed = set(re.findall(r"[\w/-]+\.md", json.dumps(config.nav)))
