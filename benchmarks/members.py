@@ -9,8 +9,8 @@ before it, and along both; each is mirrored back. NETWORKS holds ``predict.py`` 
 and what is there already is kept.
 
 `table` fits on three fifths of the cases and tests on the others, whole groups (patients) at a time, the same cases in
-every row. ROOT holds ``predictions/TASK/member_M/CASE.npy`` and ``TASK/labels``. Differences are paired, with 95 %
-intervals over groups.
+every row. In brackets: the paired difference to one network with the same kind of calibrator, its 95 % interval over
+groups, and how many cases are better. ROOT holds ``predictions/TASK/member_M/CASE.npy`` and ``TASK/labels``.
 """
 
 import argparse
@@ -137,9 +137,12 @@ def rows(
                 f"default: {own.names[title]}" if title == "default" else title,
             ]
             for name in METRICS:
-                change = difference([first.values[title][name]], [values[name]], draws)
-                gap = "" if own is first else f" ({change.value:+.4f} [{change.low:+.4f}, {change.high:+.4f}])"
-                cells.append(f"{np.nanmean(values[name]):.4f}{gap}")
+                better = segcal.METRICS[name].better
+                change = difference([first.values[title][name]], [values[name]], draws, better)
+                gap = (
+                    f" ({change.value:+.4f} [{change.low:+.4f}, {change.high:+.4f}], {change.better} of {change.cases})"
+                )
+                cells.append(f"{np.nanmean(values[name]):.4f}{'' if own is first else gap}")
             lines.append(f"| {' | '.join(cells)} |")
     return lines
 
