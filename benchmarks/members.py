@@ -9,8 +9,8 @@ before it, and along both; each is mirrored back. NETWORKS holds ``predict.py`` 
 and what is there already is kept.
 
 `table` fits on three fifths of the cases and tests on the others, whole groups (patients) at a time, the same cases in
-every row. In brackets: the paired difference to one network with the same kind of calibrator, its 95 % interval over
-groups, and how many cases are better. ROOT holds ``predictions/TASK/member_M/CASE.npy`` and ``TASK/labels``.
+every row. Below each number: the paired difference to one network with the same kind of calibrator, its 95 % interval
+over groups, and how many cases are better. ROOT holds ``predictions/TASK/member_M/CASE.npy`` and ``TASK/labels``.
 """
 
 import argparse
@@ -139,10 +139,11 @@ def rows(
             for name in METRICS:
                 better = segcal.METRICS[name].better
                 change = difference([first.values[title][name]], [values[name]], draws, better)
-                gap = (
-                    f" ({change.value:+.4f} [{change.low:+.4f}, {change.high:+.4f}], {change.better} of {change.cases})"
-                )
-                cells.append(f"{np.nanmean(values[name]):.4f}{'' if own is first else gap}")
+                cell = [f"{np.nanmean(values[name]):.4f}"]
+                if own is not first:
+                    cell.append(f"{change.value:+.4f} [{change.low:+.4f}, {change.high:+.4f}]")
+                    cell.append(f"{change.better} of {change.cases}")
+                cells.append("<br>".join(cell))
             lines.append(f"| {' | '.join(cells)} |")
     return lines
 
@@ -165,7 +166,7 @@ def main() -> None:
         if given.step == "predict":
             predict(given.root, given.flips, task, given.network)
             continue
-        print(f"\n| {ENSEMBLES[task].title} | calibrated by | NLL | ECE | Dice |")
+        print(f"\n| {ENSEMBLES[task].title}: members | calibrated by | NLL | ECE | Dice |")
         print("| --- | --- | ---: | ---: | ---: |")
         print(
             "\n".join(
