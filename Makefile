@@ -44,11 +44,11 @@ DOCS := build/docs-venv
 $(DOCS)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(DOCS)
 	$(DOCS)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
-		mkdocs mkdocs-material mkdocstrings mkdocstrings-python griffelib pymdown-extensions ruff
+		properdocs mkdocs-material mkdocstrings mkdocstrings-python griffelib pymdown-extensions ruff
 	touch $@
 
 docs: $(DOCS)/.ready
-	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict
+	$(DOCS)/bin/properdocs build --strict
 
 # What is made from the code: tables, the page of commands, figures of the guide, outputs of the notebooks.
 pages: setup

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 import segcal
 from segcal.cli import COMMANDS, main
@@ -78,6 +79,18 @@ def run_benchmark():
     assert stopped.value.code == 0
 
 
+def one_network():
+    """Return a network with dropout, whose images are the logits of the working folder, and leave two checkpoints."""
+    network = torch.nn.Sequential(torch.nn.Dropout(0.3), torch.nn.Conv2d(3, 3, 1)).eval()
+    torch.nn.init.dirac_(network[1].weight)
+    Path("checkpoints").mkdir()
+    for number in range(2):
+        torch.nn.init.constant_(network[1].bias, 0.1 * number)
+        torch.save(network.state_dict(), f"checkpoints/{number}.pt")
+    images = {path.stem: torch.from_numpy(np.load(path)) for path in sorted(Path("predictions").iterdir())}
+    return {"network": network, "images": images}
+
+
 def known_to(page):
     """Return what the reader of a page has already, by name: everything that its blocks use and do not make."""
     curve = {"count": [5, 20], "confidence": [0.6, 0.9], "accuracy": [0.5, 0.8]}
@@ -87,6 +100,8 @@ def known_to(page):
     if page == "data-format.md":
         for member in ("member_0", "member_1"):
             shutil.copytree("predictions", member)
+    if page == "howto/members.md":
+        known |= one_network()
     if page in ("calibrators.md", "fitting.md", "metrics.md"):
         known["cases"] = known["cal"] = array_cases(11 if page == "calibrators.md" else 3)
         known["val"] = array_cases(11, seed=1)
@@ -104,6 +119,24 @@ def test_the_python_of_a_page_runs_from_top_to_bottom(page, folder):
     names = known_to(page)
     for block in code:
         exec(compile(block, page, "exec"), names)
+
+
+def test_members_of_one_network_are_members(folder):
+    code = blocks((DOCS / "howto" / "members.md").read_text("utf-8"), "python")
+    names = known_to("howto/members.md")
+    for block in code[:-1]:
+        exec(compile(block, "members.md", "exec"), names)
+    image = np.load(folder / "predictions" / "case_03.npy")
+
+    def read(kind):
+        return [np.load(path / "case_03.npy") for path in sorted((folder / "members").glob(f"{kind}_*"))]
+
+    for flipped in read("flip"):  # a network that sees one voxel at a time gives the same whatever way it is turned
+        np.testing.assert_allclose(flipped, read("flip")[0], atol=1e-5)
+    dropped = read("dropout")
+    assert len({one.tobytes() for one in dropped}) == len(dropped) == 5
+    assert not names["network"][0].training
+    np.testing.assert_allclose(read("checkpoint")[1], image + 0.1, atol=1e-5)
 
 
 def test_the_picture_of_the_readme_is_drawn_by_its_example(tmp_path):

@@ -118,7 +118,8 @@ def test_the_figures_are_drawn(tmp_path, monkeypatch):
 
 
 def test_the_site_builds_strictly(tmp_path):
-    build = pytest.importorskip("mkdocs.commands.build", reason="mkdocs is not installed; `make docs` builds the site")
-    config = pytest.importorskip("mkdocs.config").load_config(str(ROOT / "mkdocs.yml"), site_dir=str(tmp_path))
+    missing = "properdocs is not installed; `make docs` builds the site"
+    build = pytest.importorskip("properdocs.commands.build", reason=missing)
+    config = pytest.importorskip("properdocs.config").load_config(str(ROOT / "properdocs.yml"), site_dir=str(tmp_path))
     build.build(config)
     assert "segcal" in (tmp_path / "index.html").read_text("utf-8")

@@ -9,15 +9,15 @@ import json
 import re
 from pathlib import Path
 
-from mkdocs.config.defaults import MkDocsConfig
-from mkdocs.structure.files import File, Files
-from mkdocs.structure.pages import Page
+from properdocs.config.defaults import ProperDocsConfig
+from properdocs.structure.files import File, Files
+from properdocs.structure.pages import Page
 
 LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(([^)#\s]+)(#[^)\s]*)?\)")
 FENCE = re.compile(r"^```.*?^```$", flags=re.DOTALL | re.MULTILINE)
 
 
-def on_config(config: MkDocsConfig) -> MkDocsConfig:
+def on_config(config: ProperDocsConfig) -> ProperDocsConfig:
     """Add to `nav` the pages that it does not list."""
     docs = Path(config.docs_dir)
     listed = set(re.findall(r"[\w/-]+\.md", json.dumps(config.nav)))
@@ -27,7 +27,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     return config
 
 
-def on_files(files: Files, config: MkDocsConfig) -> Files:
+def on_files(files: Files, config: ProperDocsConfig) -> Files:
     """Replace every notebook by its page."""
     for file in list(files):
         if file.src_uri.endswith(".ipynb"):
@@ -37,7 +37,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     return files
 
 
-def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+def on_page_markdown(markdown: str, page: Page, config: ProperDocsConfig, files: Files) -> str:
     """Write links that leave docs/ as names."""
     docs, folder = Path(config.docs_dir).resolve(), Path(page.file.src_uri).parent
 

@@ -96,7 +96,7 @@ REFUSED = {
     "unknown kind": (["check", "{predictions}", "--kind", "odds"], "invalid choice: 'odds'"),
     "unknown command": (["chekc"], "invalid choice: 'chekc'"),
     "no command": ([], "COMMAND"),
-    "unknown option": (["check", "{predictions}", "--knid", "logits"], "unrecognized arguments: --knid"),
+    "unknown option": (["check", "{predictions}", "--knid", "logits"], "--knid logits. See segcal check --help."),
     "unknown device": (["check", "{predictions}", "--device", "gpu"], "'gpu' names no device"),
     "no workers": (["check", "{predictions}", "--workers", "0"], "'0' is no count"),
     "wrong kind": (["evaluate", "{predictions}", "{labels}", "--kind", "probs"], "declare --kind logits."),

@@ -4,6 +4,8 @@ import tracemalloc
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from scipy import ndimage
 
 from segcal.errors import InputError
@@ -16,6 +18,15 @@ def draw_6x6():
     labels[1:4, 1:4] = 1
     labels[3:5, 3:5] = 2
     return labels
+
+
+@pytest.fixture(params=["edt", "scipy"], autouse=True)
+def library(request, monkeypatch):
+    """Everything holds with the library of the extra `fast` and without it."""
+    if request.param == "scipy":
+        monkeypatch.setattr(boundary, "edt", None)
+    elif boundary.edt is None:
+        pytest.skip("edt is not installed; it is the extra `fast`")
 
 
 def test_the_boundary_of_the_hand_drawn_map():
@@ -143,3 +154,55 @@ def test_counting_distances_takes_the_same_memory_whatever_the_size(monkeypatch)
         tracemalloc.stop()
         assert voxels == side * side
     assert max(peaks) < 4_000_000
+
+
+def squares_one_by_one(target, spacing):
+    places = np.argwhere(target)
+    each = [np.square((places - place) * np.array(spacing)).sum(1).min() for place in np.ndindex(target.shape)]
+    return np.reshape(each, target.shape)
+
+
+@st.composite
+def targets(draw):
+    shape = tuple(draw(st.permutations([2, 3, 5, 7]))[: draw(st.integers(1, 4))])
+    target = np.random.default_rng(draw(st.integers(0, 1000))).random(shape) < draw(st.floats(0.02, 0.6))
+    target.flat[draw(st.integers(0, target.size - 1))] = True
+    return target
+
+
+sizes = st.lists(st.floats(0.1, 10), min_size=4, max_size=4)
+
+
+@settings(deadline=None, max_examples=60)
+@given(target=targets(), spacing=sizes)
+def test_squared_distances_are_those_of_loops(target, spacing):
+    square = squared_distances(target)
+    assert square.dtype == np.float32
+    np.testing.assert_array_equal(square, squares_one_by_one(target, [1] * target.ndim))
+    scaled = squared_distances(target, spacing[: target.ndim])
+    np.testing.assert_allclose(scaled, squares_one_by_one(target, spacing[: target.ndim]), rtol=1e-6)
+
+
+def test_a_long_image_has_the_same_bits_with_both_libraries(monkeypatch):
+    """Distances beyond 4096 too, where float32 no longer holds every square."""
+    pytest.importorskip("edt", reason="edt is not installed; it is the extra `fast`")
+    target = np.zeros((3, 20011), bool)
+    target[0, 5] = target[2, 301] = True
+    fast = squared_distances(target)
+    monkeypatch.setattr(boundary, "edt", None)
+    np.testing.assert_array_equal(fast, squared_distances(target))
+
+
+def test_squared_distances_take_at_most_25_bytes_a_voxel():
+    target = np.zeros((31, 64, 83), bool)
+    target[3, 4, 5] = True
+    squared_distances(target[:2])  # what is imported or compiled at the first call
+    tracemalloc.start()
+    squared_distances(target)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 25 * target.size
+
+
+def test_no_target_is_infinitely_far():
+    assert np.isposinf(squared_distances(np.zeros((2, 3), bool))).all()

@@ -43,7 +43,10 @@ class _Command(Parser):
         if self.prog.endswith(" merge") and "--" in args:  # what follows is another command
             self.set_defaults(made_by=args[args.index("--") + 1 :])
             args = args[: args.index("--")]
-        return super(_Command, self.declare()).parse_known_args(args, namespace)
+        found, unknown = super(_Command, self.declare()).parse_known_args(args, namespace)
+        if unknown:  # refused here, and not by the parser of all commands: the sentence names this command's help
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return found, unknown
 
     def declare(self) -> "_Command":
         if self.declared:

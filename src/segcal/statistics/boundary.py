@@ -17,7 +17,7 @@ import scipy
 
 try:
     import edt
-except ImportError:  # compiled code that is not made for every platform
+except ImportError:  # the extra `fast`
     edt = None
 
 from segcal.errors import InputError
@@ -79,13 +79,25 @@ def find_boundary(labels: np.ndarray) -> np.ndarray:
 
 
 def squared_distances(target: np.ndarray, spacing: Sequence[float] | None = None) -> np.ndarray:
-    """Return the squared Euclidean distance of every voxel from the nearest voxel of `target`; inf if it is empty."""
+    """Return the squared Euclidean distance of every voxel from the nearest voxel of `target`; inf if it is empty.
+
+    They are float32: exact in voxels up to a distance of 4096, and within 1e-6 of themselves otherwise. Both libraries
+    give the same bits in voxels, and the same within 1e-6 with a spacing; `edt` takes less than half of the time.
+    """
     if not target.any():
-        return np.full(target.shape, np.inf)
-    if edt is None or target.ndim not in (2, 3):  # what the fast library is made for
-        return scipy.ndimage.distance_transform_edt(~target, sampling=spacing) ** 2
-    # Voxel by voxel exact, and five times faster than scipy's on 1024 x 2048 and on 155 x 240 x 240.
-    return edt.edtsq(np.ascontiguousarray(~target), anisotropy=None if spacing is None else tuple(spacing))
+        return np.full(target.shape, np.inf, np.float32)
+    if edt is not None and target.ndim in (2, 3):  # what it is made for
+        return edt.edtsq(np.ascontiguousarray(~target), anisotropy=None if spacing is None else tuple(spacing))
+    # Distances of scipy are roots in float64, and take 49 bytes a voxel on the way; from the nearest voxels it is 20.
+    nearest = scipy.ndimage.distance_transform_edt(~target, spacing, return_distances=False, return_indices=True)
+    square = np.zeros(target.shape, np.float32)
+    for axis, place in enumerate(nearest):
+        along = np.moveaxis(place, axis, -1)
+        along -= np.arange(along.shape[-1], dtype=along.dtype)
+        step = place.astype(np.float32)
+        step *= 1 if spacing is None else spacing[axis]
+        square += np.square(step, out=step)
+    return square
 
 
 def check_band_edges(edges: Sequence[float]) -> tuple[float, ...]:

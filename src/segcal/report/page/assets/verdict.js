@@ -21,7 +21,7 @@ function showVerdict(data, place) {
     el('p', { class: 'tone tone-' + found.tone }, el('span', { 'aria-hidden': 'true' }, mark + ' '), tone),
     el('div', { class: 'tiles' }, tiles(data, place)),
     el('dl', { class: 'findings' }, part('What was wrong', [found.before]), part('What was done', [found.done]),
-      part('What it changed', found.changed), part('The mask', [found.mask]), part('What it cannot promise', found.limits)));
+      part('What it changed', found.changed), part('The mask', found.mask ? [found.mask] : []), part('What it cannot promise', found.limits)));
 }
 
 function tiles(data, place) {
