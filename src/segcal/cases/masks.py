@@ -1,7 +1,4 @@
-"""Cases of masks alone: the predicted label map of each run, and where labels are known the true one.
-
-The voxel size is that of the predictions, because new cases have nothing else.
-"""
+"""Cases of masks alone: predicted label maps, whose voxel size counts, and true ones where they are known."""
 
 import os
 from collections.abc import Sequence
@@ -19,7 +16,6 @@ from segcal.cases.nifti_file import EXTENSIONS
 from segcal.cases.split import Grouping, resolve_groups
 from segcal.checks import MAX_CLASSES, as_tensor, check_labels
 from segcal.errors import InputError
-from segcal.names import class_titles
 
 PathLike = str | os.PathLike[str]
 
@@ -57,7 +53,7 @@ class MaskCases:
         ignore_geometry: bool = False,
     ) -> None:
         folders = [predictions] if isinstance(predictions, str | os.PathLike) else predictions
-        if not len(folders):
+        if not folders:
             raise InputError("predictions is an empty list, but a folder of label maps is needed. Name one.")
         self.runs = [LabelFolder(Path(folder), axes="xyz") for folder in folders]
         self.files, self.ids = self.runs[0].files, tuple(self.runs[0].files)
@@ -66,28 +62,23 @@ class MaskCases:
         self.groups = dict(zip(self.ids, self.ids, strict=True)) if groups is None else resolve_groups(groups, self.ids)
         self.class_names, self.ignore, self.ignore_geometry = class_names, ignore, ignore_geometry
 
-    def title(self, label: int) -> str:
-        """Return the name of a label."""
-        known = () if self.class_names is None else self.class_names
-        return known[label] if label < len(known) else class_titles(None, label + 1)[label]
-
     def read(self, case_id: str) -> MaskCase:
         """Read and compare the label maps of one case; a failure names it."""
         with naming_case(case_id):
-            first, labels = self.runs[0].read(case_id, (0, 0, 0)), [] if self.labels is None else [self.labels]
+            first = self.runs[0].read(case_id, (0, 0, 0))
             space = first.values.shape
             maps = [_checked(first, space), *(_checked(run.read(case_id, space), space) for run in self.runs[1:])]
-            truth = [_checked(folder.read(case_id, space), space, self.ignore) for folder in labels]
+            truth = None if self.labels is None else _checked(self.labels.read(case_id, space), space, self.ignore)
             if not self.ignore_geometry:
-                check_alike(found for folder in (*self.runs, *labels) for found in folder.geometry(case_id))
-        return MaskCase(maps, *(truth or [None]), first.spacing if len(first.spacing or ()) == len(space) else None)
+                folders = [*self.runs, *filter(None, [self.labels])]
+                check_alike(found for folder in folders for found in folder.geometry(case_id))
+        return MaskCase(maps, truth, first.spacing if len(first.spacing or ()) == len(space) else None)
 
 
 def _checked(found: LabelMap, space: tuple[int, ...], ignore: int | None = None) -> np.ndarray:
-    if found.values.shape != space or not found.values.size:
+    values, name = found.values, str(found.path)
+    if values.shape != space or not values.size:
         raise InputError(
-            f"{found.path} has shape {found.values.shape}, but label maps of its case have {space}, and a voxel is the "
-            "least. Bring them onto one grid."
+            f"{name} has shape {values.shape}, but its case has {space}, not empty. Bring both to one grid."
         )
-    values = check_labels(as_tensor(found.values, str(found.path)), str(found.path), space, MAX_CLASSES, ignore)
-    return values.int().numpy()
+    return check_labels(as_tensor(values, name), name, space, MAX_CLASSES, ignore).int().numpy()

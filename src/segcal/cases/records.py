@@ -114,9 +114,7 @@ class Records:
         known = [record.files for record in found if record.made_from.startswith(made_by)]
         own = {name.partition("/")[0] for files in known for name in files}
         if any(not name.startswith(".") and name not in own for name in entries(self.folder)):
-            raise InputError(
-                f"{self.folder} is not empty, but {what} go into a new folder. Choose another name."
-            )
+            raise InputError(f"{self.folder} is not empty, but {what} go into a new folder. Choose another name.")
 
     def _require_nothing_added(self, name: str, new: Path, found: str) -> None:
         """Refuse to replace a folder (zarr) that is not as its record says and has files that the new one has not."""

@@ -19,7 +19,7 @@ from segcal.names import clean_lines
 # Options of another name than the argument of the library.
 RENAMED = {"pooling": "pool"}
 # Arguments of the library that are options as well, with "-" for "_".
-OPTIONS = (*(field.name for field in fields(ReadOptions)), "device", "workers", "overwrite", "unit")
+OPTIONS = (*(field.name for field in fields(ReadOptions)), "device", "workers", "overwrite")
 _ARGUMENT = re.compile(rf"\b({'|'.join(OPTIONS)})=(?:'([^']*)'|(-?\d+)|True\b)?")
 
 

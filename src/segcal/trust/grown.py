@@ -1,8 +1,8 @@
 """Grown and shrunk masks of new cases, and their volumes with intervals, by margins that were learned.
 
 ``OUT/CASE/STRUCTURE`` has the ending, header and axes of the mask: 1 in the outer mask, 2 in the mask, 3 in the inner
-mask; or the outer or the inner mask alone as 1. An empty mask has no file: nothing grows from it, and its volume has no
-interval. Each structure has a file of its own, because outer masks overlap. Run again, the same call goes on.
+mask. Each structure has a file of its own, because outer masks overlap. An empty mask has none: nothing grows from it,
+and its volume has no interval. Run again, the same call goes on.
 """
 
 import hashlib
@@ -10,7 +10,7 @@ import math
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -32,8 +32,6 @@ from segcal.trust.guarantees import INNER, MASK, OUTER
 from segcal.trust.margins import Margin, Margins, volume_scale
 from segcal.trust.mask_errors import Spacing, distance_from
 
-Form = Literal["nested", "outer", "inner"]
-LEAST = {"outer": OUTER, "inner": INNER}
 # Distances of one length differ by rounding between files and between libraries: on the safe side.
 REACH = 1 + 1e-5
 
@@ -53,9 +51,8 @@ def apply_margins(
     margins: Margins | str | os.PathLike[str],
     masks: MaskCases,
     folder: str | os.PathLike[str],
-    form: Form = "nested",
     workers: Workers = 1,
-    progress: Callable[[str], None] = str,
+    progress: Callable[[str], object] = str,
     failed: Callable[[CaseError], None] | None = None,
 ) -> list[VolumeRow]:
     """Write grown and shrunk masks of new cases, and return their volumes with intervals.
@@ -64,20 +61,17 @@ def apply_margins(
         margins: what :func:`segcal.fit_margins` returned, or the file that it was saved to.
         masks: predicted label maps, with as many runs as the margins were learned with.
         folder: a new or empty folder, or one that the same call began to fill.
-        form: "nested" (1 outer mask, 2 mask, 3 inner mask), or "outer" or "inner" alone as 1.
         workers: how many processes work on cases.
         progress: called with the id of each case when it is done.
         failed: takes the error of a case that is not usable, which is then left out; without it the error is raised.
     """
     known = margins if isinstance(margins, Margins) else Margins.load(margins)
     if len(masks.runs) != known.runs:
-        raise InputError(
-            f"masks has {len(masks.runs)} runs a case, but the margins were learned with {known.runs}. Name as many."
-        )
+        raise InputError(f"masks has {len(masks.runs)} runs, but margins were learned with {known.runs}. Name as many.")
     check_apart(Path(folder), [run.folder for run in masks.runs])
     rows: list[VolumeRow] = []
     with claim(Path(folder)):
-        for case_id, own in map_ids(masks.ids, _Grower(known, masks, Path(folder), form), workers, failed):
+        for case_id, own in map_ids(masks.ids, _Grower(known, masks, Path(folder)), workers, failed):
             rows += own
             progress(case_id)
     return rows
@@ -86,12 +80,12 @@ def apply_margins(
 class _Grower:
     """Grows the masks of one case; picklable, for several processes."""
 
-    def __init__(self, margins: Margins, masks: MaskCases, target: Path, form: Form) -> None:
-        self._margins, self._masks, self._form, self._records = margins, masks, form, Records(target)
-        digest = hashlib.sha256(json_text(msgspec.to_builtins(margins)).encode()).hexdigest()
-        self._made_by = f"margins {digest} {form}"
+    def __init__(self, margins: Margins, masks: MaskCases, target: Path) -> None:
+        self._margins, self._masks, self._records = margins, masks, Records(target)
+        self._made_by = f"margins {hashlib.sha256(json_text(msgspec.to_builtins(margins)).encode()).hexdigest()}"
         self._records.require_only(self._made_by, "grown masks")
-        self._names = file_names([each.name for each in margins.structures])
+        names = {each.structure: each.name for each in margins.structures}
+        self._names = file_names([names.get(number, "") for number in range(max(names, default=0) + 1)])
 
     def __call__(self, case_id: str) -> list[VolumeRow]:
         case, source, folder = self._masks.read(case_id), self._masks.files[case_id], self._records.folder
@@ -104,12 +98,10 @@ class _Grower:
         with naming_case(case_id), naming(folder / case_id), temporary(folder) as beside:
             (beside / case_id).mkdir()
             names = []
-            for margin, name in zip(self._margins.structures, self._names, strict=True):
-                mask = case.runs[0] == margin.structure
-                if mask.any() and (self._form == "nested" or getattr(margin, self._form) is not None):
+            for margin in self._margins.structures:
+                if (mask := case.runs[0] == margin.structure).any():
+                    names.append(f"{case_id}/{self._names[margin.structure]}{_ending(source)}")
                     levels = nested_levels(mask, margin, case.spacing if self._margins.unit == "mm" else None)
-                    levels = levels if self._form == "nested" else (levels >= LEAST[self._form]).astype(np.uint8)
-                    names.append(f"{case_id}/{name}{_ending(source)}")
                     _write_like(source, levels, beside / names[-1])
             self._records.require_own(case_id, names)
             self._records.place(case_id, made_from, beside, names)

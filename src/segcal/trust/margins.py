@@ -20,6 +20,7 @@ import math
 import os
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -32,12 +33,13 @@ from segcal.cases.masks import MaskCases
 from segcal.cases.parallel import Failures, Workers, map_ids
 from segcal.documents import read_struct, write_json
 from segcal.errors import ArtifactError, InputError
+from segcal.names import class_titles
 from segcal.trust.conformal import check_level, count_draws, draws_needed, first_controlled, mean_over_draws, quantile
 from segcal.trust.mask_errors import LossSteps, MaskErrors, Spacing, mask_errors
 
 VERSION = 1
 SMALLEST = 0.05
-Unit = Literal["mm", "voxels"]
+Measured = tuple[Spacing, dict[int, MaskErrors]]
 Above = Annotated[float, msgspec.Meta(ge=0, lt=1e30)]
 Count = Annotated[int, msgspec.Meta(ge=1)]
 
@@ -45,7 +47,7 @@ Count = Annotated[int, msgspec.Meta(ge=1)]
 class Margin(msgspec.Struct, frozen=True):
     """One structure: margins, and how many scales the volume's interval reaches to each side; None without support.
 
-    `draws`: those that have the structure, a mask of it, and a mask of it in any run.
+    `present` draws have the structure, and `masked` draws a mask of it.
     """
 
     structure: Count
@@ -53,7 +55,8 @@ class Margin(msgspec.Struct, frozen=True):
     outer: Above | None
     inner: Above | None
     volume: Above | None
-    draws: tuple[int, int, int]
+    present: int
+    masked: int
 
 
 class Margins(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,7 +72,7 @@ class Margins(msgspec.Struct, frozen=True, kw_only=True):
 
     format: Literal["segcal-margins"] = "segcal-margins"
     version: int = VERSION
-    unit: Unit
+    unit: Literal["mm", "voxels"]
     volumes_in_ml: bool
     level: Annotated[float, msgspec.Meta(gt=0, lt=1)]
     share: Annotated[float, msgspec.Meta(gt=0, le=1)]
@@ -107,10 +110,8 @@ def fit_margins(
     level: float = 0.9,
     share: float = 0.95,
     on_average: bool = False,
-    unit: Unit | None = None,
-    structures: Sequence[int] | None = None,
     workers: Workers = 1,
-    progress: Callable[[str], None] = str,
+    progress: Callable[[str], object] = str,
     failed: Callable[[CaseError], None] | None = None,
 ) -> Margins:
     """Learn from labelled masks how far masks must be grown or shrunk, and how wide intervals of volumes are.
@@ -120,8 +121,6 @@ def fit_margins(
         level: of new cases that are covered, and of the intervals of volumes.
         share: of the structure that the outer mask must cover, and of the inner mask that must be right.
         on_average: bound the share on average over cases instead of case by case.
-        unit: of margins; if not given, mm where predictions have a voxel size.
-        structures: the labels to learn; all that occur, but 0, if not given.
         workers: how many processes measure cases.
         progress: called with the id of each case when it is done.
         failed: takes the error of a case that is not usable, which is then left out; without it the error is raised.
@@ -131,27 +130,29 @@ def fit_margins(
     if masks.labels is None:
         raise InputError("masks has no labels, but margins are learned from labelled cases. Name their folder.")
     needed = draws_needed(share if on_average else check_level(level))
-    failures, found = Failures(failed), dict[str, tuple[Spacing, dict[int, MaskErrors]]]()
-    for case_id, measured in map_ids(masks.ids, _Measure(masks, unit, structures), workers, failures.take):
+    failures, found = Failures(failed), dict[str, Measured]()
+    for case_id, measured in map_ids(masks.ids, partial(_measured, masks), workers, failures.take):
         found[case_id] = measured
         progress(case_id)
     if not found:
         raise failures.refuse_all(len(masks.ids))
     bare = [case_id for case_id, (spacing, _) in found.items() if spacing is None]
-    if bare and (unit == "mm" or (unit is None and len(bare) < len(found))):
+    if 0 < len(bare) < len(found):
         raise InputError(
-            f"{len(bare)} of {len(found)} cases have no voxel size (such as {bare[0]}), but margins in mm need it. "
-            "Add it to the headers, or pass unit='voxels'."
+            f"{bare[0]} has no voxel size, but other cases have one. Add it to its header, or leave it out."
         )
     if (draws := count_draws([masks.groups[each] for each in found])) < needed:
-        raise InputError(
-            f"{draws} draws (cases, or groups of cases) are labelled, but {needed} are needed for this "
-            f"{'share' if on_average else 'level'}. Lower it, or label more cases."
-        )
+        what = f"share {share:g} on average" if on_average else f"level {level:g}"
+        raise InputError(f"{draws} cases or groups are labelled, but {what} needs {needed}. Lower it, or label more.")
+    labels = sorted({number for _, errors in found.values() for number in errors})
+    names = [
+        *(masks.class_names or ()),
+        *class_titles(None, max(labels, default=0) + 1)[len(masks.class_names or ()) :],
+    ]
     learned = []
-    for number in sorted({number for _, errors in found.values() for number in errors}):
+    for number in labels:
         own = [(errors[number], masks.groups[each]) for each, (_, errors) in found.items() if number in errors]
-        learned.append(_margin(number, masks.title(number), own, level, share, on_average))
+        learned.append(_margin(number, names[number], own, level, share, on_average))
     return Margins(
         unit="voxels" if bare else "mm", level=level, share=share, on_average=on_average, runs=len(masks.runs),
         volumes_in_ml=all(len(spacing or ()) == 3 for spacing, _ in found.values()),
@@ -159,53 +160,39 @@ def fit_margins(
     )  # fmt: skip
 
 
-class _Measure:
-    """Measures one case; picklable, for several processes."""
-
-    def __init__(self, masks: MaskCases, unit: Unit | None, structures: Sequence[int] | None) -> None:
-        self._masks, self._unit, self._structures = masks, unit, structures
-
-    def __call__(self, case_id: str) -> tuple[Spacing, dict[int, MaskErrors]]:
-        case = self._masks.read(case_id)
-        spacing = None if self._unit == "voxels" else case.spacing
-        return spacing, mask_errors(case, spacing, self._structures)
+def _measured(masks: MaskCases, case_id: str) -> Measured:
+    case = masks.read(case_id)
+    return case.spacing, mask_errors(case)
 
 
 def _margin(
     number: int, name: str, errors: Sequence[tuple[MaskErrors, str]], level: float, share: float, on_average: bool
 ) -> Margin:
     """Return the margins of one structure from the errors and groups of cases."""
-
-    def quantile_of(scored: Sequence[tuple[float, str]]) -> float:
-        return quantile([score for score, _ in scored], [group for _, group in scored], level)
-
-    missed = [(each.missed, group) for each, group in errors if each.missed is not None]
-    wrong = [(each.wrong, group) for each, group in errors if each.wrong is not None]
-    volumes = [(volume_score(each), group) for each, group in errors if any(each.volumes)]
-    if on_average:
-        sides = [controlled(*zip(*each, strict=True), most=1 - share) if each else math.inf for each in (missed, wrong)]
-    else:
-        sides = [quantile_of([(steps.first(1 - share), group) for steps, group in each]) for each in (missed, wrong)]
-    outer, inner, volume = (value if math.isfinite(value) else None for value in (*sides, quantile_of(volumes)))
-    there, masked, ran = (count_draws([group for _, group in each]) for each in (missed, wrong, volumes))
-    return Margin(number, name, outer, inner, volume, (there, masked, ran))
+    found, draws = [], []
+    for losses in ([each.missed for each, _ in errors], [each.wrong for each, _ in errors]):
+        steps = [each for each in losses if each is not None]
+        groups = [group for each, (_, group) in zip(losses, errors, strict=True) if each is not None]
+        scores = [each.first(1 - share) for each in steps]
+        found.append(controlled(steps, groups, 1 - share) if on_average else quantile(scores, groups, level))
+        draws.append(count_draws(groups))
+    ran = [(each, group) for each, group in errors if any(each.volumes)]
+    scores = [abs(each.truth - float(np.mean(each.volumes))) / volume_scale(each.volumes) for each, _ in ran]
+    found.append(quantile(scores, [group for _, group in ran], level))
+    outer, inner, volume = (value if math.isfinite(value) else None for value in found)
+    return Margin(number, name, outer, inner, volume, *draws)
 
 
 def controlled(steps: Sequence[LossSteps], groups: Sequence[str], most: float) -> float:
     """Return the smallest margin with an expected loss of at most this; infinite if there is none."""
-    places = np.unique(np.concatenate([each.places for each in steps]))
+    places = np.unique(np.concatenate([[], *(each.places for each in steps)]))
 
     def kept(margin: float) -> bool:
         mean = mean_over_draws([each.at(margin) for each in steps], groups)
         return first_controlled([float(mean)], count_draws(groups), most) is not None
 
-    place = bisect_left(places, True, key=kept)  # type: ignore[call-overload]
+    place = bisect_left(places, True, key=kept)
     return float(places[place]) if place < len(places) else math.inf
-
-
-def volume_score(errors: MaskErrors) -> float:
-    """Return how many scales the true volume is away from the mean of the runs."""
-    return abs(errors.truth - float(np.mean(errors.volumes))) / volume_scale(errors.volumes)
 
 
 def volume_scale(volumes: Sequence[float]) -> float:

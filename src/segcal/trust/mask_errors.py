@@ -50,16 +50,16 @@ class MaskErrors(NamedTuple):
     truth: int
 
 
-def mask_errors(case: MaskCase, spacing: Spacing, structures: Sequence[int] | None = None) -> dict[int, MaskErrors]:
-    """Return the errors of all structures that occur in a case, or of some; in units of `spacing`, or in voxels."""
+def mask_errors(case: MaskCase) -> dict[int, MaskErrors]:
+    """Return the errors of the structures that occur in a case."""
     assert case.truth is not None
     sizes = [dict(zip(*np.unique(each, return_counts=True), strict=True)) for each in (case.truth, *case.runs)]
-    there, found = {int(number) for each in sizes for number in each if number > 0}, {}
-    for number in sorted(there if structures is None else there.intersection(structures)):
+    found = {}
+    for number in sorted({int(number) for each in sizes for number in each if number > 0}):
         truth, *volumes = (int(each.get(number, 0)) for each in sizes)
         mask, right = case.runs[0] == number, case.truth == number
-        missed = missed_by(mask, right, spacing) if truth else None
-        wrong = wrong_in(mask, right | (case.truth < 0), spacing) if volumes[0] else None
+        missed = missed_by(mask, right, case.spacing) if truth else None
+        wrong = wrong_in(mask, right | (case.truth < 0), case.spacing) if volumes[0] else None
         found[number] = MaskErrors(missed, wrong, volumes, truth)
     return found
 
