@@ -56,9 +56,7 @@ def run(args: argparse.Namespace) -> int:
     """Fit or apply, and print."""
     output = Output(args.json)
     if (args.labels is None) == (args.action == "fit") or (args.margins is None) == (args.action == "apply"):
-        raise InputError(
-            "--labels and --margins are not as needed, but fit takes the first and apply the second alone."
-        )
+        raise InputError("--labels is for fit and --margins for apply, but each needs its own. Name it, and no other.")
     masks = segcal.MaskCases(args.paths, **{name: getattr(args, name) for name in READ})
     if args.action == "fit":
         check_file(args.output, SIGNATURE, [*args.paths, args.labels])
