@@ -18,6 +18,7 @@ surface of the mask (faces of voxels), in the unit of the task.
 import argparse
 import json
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
@@ -120,6 +121,7 @@ def check_by_tree(
 def measure(args: argparse.Namespace) -> None:
     """Measure a task, and keep it as DIR/TASK.npz."""
     task = load_protocol(args.protocol).tasks[0]
+    task = replace(task, members=task.members[: args.members])
     cases = open_task(task, "mean_logits", args.root).cases
     split = cases.split(cal=args.fit, seed=0)
     args.output.mkdir(parents=True, exist_ok=True)
@@ -135,7 +137,7 @@ def measure(args: argparse.Namespace) -> None:
         with torch.no_grad():
             probs = torch.softmax(calibrated_scores(calibrator, case, "cpu"), 0).numpy()
         runs = [member.argmax(0).numpy() for member in cases.member_logits(case_id)]
-        spacing = case.spacing if args.spacing is None else args.spacing
+        spacing = case.spacing
         sized.add(spacing is not None)
         for number in range(1, cases.num_classes):
             mask, truth = decided == number, labels == number
@@ -152,9 +154,10 @@ def measure(args: argparse.Namespace) -> None:
     assert worst < 1e-9, "distances are wrong"
     facts = {
         "rows": rows, "titles": list(cases.class_names or ()), "calibrator": calibrator.name,
+        "members": len(task.members),
         "unit": "mm" if sized == {True} else "voxels", "checked": checked, "worst": worst,
     }  # fmt: skip
-    np.savez_compressed(args.output / f"{args.name or task.name}.npz", facts=np.array(json.dumps(facts)), **arrays)
+    np.savez_compressed(args.output / f"{task.name}.npz", facts=np.array(json.dumps(facts)), **arrays)
 
 
 def read(path: Path) -> tuple[dict[str, object], dict[str, list[Measured]]]:
@@ -264,11 +267,11 @@ def table(args: argparse.Namespace) -> None:
                 lines.append(f"| {' | '.join(cells)} |")
                 print(lines[-1], flush=True)
         lines.append("")
-    head = ("task", "structure", "five runs: coverage", "width", "without their spread", "width", "one run", "width")
+    head = ("task", "structure", "all runs: coverage", "width", "without their spread", "width", "one run", "width")
     lines += [f"**Intervals of volumes at {LEVEL:.0%}**", "", f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
     for name, (_, found) in tasks.items():
         for structure, own in found.items():
-            mean = [count_volumes(own, *how) for how in ((5, volume_scale), (5, np.mean), (1, volume_scale))]
+            mean = [count_volumes(own, *how) for how in ((99, volume_scale), (99, np.mean), (1, volume_scale))]
             cells = [f"{kept:.3f} | {width:.1%}" for kept, width in mean]
             lines.append(f"| {name} | {structure} | {' | '.join(cells)} |")
             print(lines[-1], flush=True)
@@ -296,8 +299,7 @@ def main() -> None:
     one.add_argument("-o", "--output", type=Path, required=True)
     one.add_argument("--fit", type=int, required=True, help="cases that the calibrator is chosen on")
     one.add_argument("--check", type=int, default=6, help="cases that a k-d tree measures too")
-    one.add_argument("--spacing", type=float, nargs="+", help="assumed voxel size in mm, where headers have none")
-    one.add_argument("--name", help="of the file, if not that of the task")
+    one.add_argument("--members", type=int, help="so many of them, if not all")
     one.set_defaults(run=measure)
     two = parts.add_parser("table")
     two.add_argument("folder", type=Path)

@@ -169,7 +169,7 @@ def intervals(rng, middle, missing=0.005):
     """Return the errors of a case in one dimension: the truth is an interval, and both ends of the mask are off."""
     space, off = np.arange(40), middle + 0.7 * rng.normal(size=2)
     truth = np.abs(space - 20) <= 8
-    mask = (space >= 12 - 2 * off[0]) & (space <= 28 + 2 * off[1]) & (rng.random() >= missing)
+    mask = (space >= 12 - 3 * off[0]) & (space <= 28 + 3 * off[1]) & (rng.random() >= missing)
     runs = [int(mask.sum()), int(mask.sum() + rng.integers(-2, 3)) if mask.any() else 0]
     wrong = wrong_in(mask, truth, None) if mask.any() else None
     return MaskErrors(missed_by(mask, truth, None), wrong, runs, int(truth.sum()))
@@ -178,7 +178,7 @@ def intervals(rng, middle, missing=0.005):
 @pytest.mark.parametrize("grouped", [False, True])
 @pytest.mark.parametrize("on_average", [False, True])
 def test_grown_and_shrunk_masks_keep_what_is_promised(grouped, on_average):
-    """Draws of 300 groups: a margin that is one or two voxels smaller breaks the promise, and would be noticed."""
+    """Draws of 300 groups: a margin that is three voxels smaller breaks the promise, and is noticed."""
     rng, level, share, draws = np.random.default_rng(7), 0.8, 0.94 if on_average else 0.9, 39
     sizes = 1 + rng.poisson(2, 300) * grouped
     groups = [
@@ -193,7 +193,7 @@ def test_grown_and_shrunk_masks_keep_what_is_promised(grouped, on_average):
             ("outer", margin.outer, [case.missed for case in new]),
             ("inner", margin.inner, [case.wrong for case in new if case.wrong is not None]),
         ):
-            for name, less in ((side, 0), (f"less {side}", 1 + on_average)):
+            for name, less in ((side, 0), (f"less {side}", 3)):
                 if found is not None and losses:
                     lost = np.array([steps.at(max(found - less, 0)) for steps in losses])
                     kept[name].append(np.mean(1 - lost if on_average else lost <= 1 - share + 1e-9))
@@ -204,6 +204,7 @@ def test_grown_and_shrunk_masks_keep_what_is_promised(grouped, on_average):
     promised, means = share if on_average else level, {name: np.mean(values) for name, values in kept.items()}
     for name in ("outer", "inner"):
         assert len(kept[name]) > 700
-        assert means[name] > promised - 0.02, means
-        assert means[f"less {name}"] < promised - 0.02, means
+        for own, holds in ((name, True), (f"less {name}", False)):
+            error = 2 * np.std(kept[own]) / np.sqrt(len(kept[own]))  # of counting
+            assert (means[own] > promised - error) == holds, means
     assert level - 0.03 < means["volume"] < level + 0.09, means
