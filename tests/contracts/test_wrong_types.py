@@ -130,8 +130,12 @@ def _one_case(w):
     return {"logits": list(w.logits[:1]), "labels": list(w.labels[:1])}
 
 
+def _masks(w, labels):
+    return segcal.MaskCases(w.folder / "labels", labels)
+
+
 def _margins(w):
-    return segcal.fit_margins(segcal.MaskCases(w.folder / "labels", w.folder / "labels"), level=0.5)
+    return segcal.fit_margins(_masks(w, w.folder / "labels"), level=0.5)
 
 
 # A public name without arguments, or of results that only segcal makes.
@@ -156,7 +160,7 @@ CALLS: dict[str, Callable[[World], Call]] = {
     "apply": lambda w: Call(segcal.apply, lambda w: {"fitted": w.fitted, "cases": w.cases, "folder": w.folder / "out"}),
     "apply_margins": lambda w: Call(
         segcal.apply_margins,
-        lambda w: {"margins": _margins(w), "masks": segcal.MaskCases(w.folder / "labels"), "folder": w.folder / "grown"},
+        lambda w: {"margins": _margins(w), "masks": _masks(w, None), "folder": w.folder / "grown"},
     ),
     "as_cases": lambda w: Call(segcal.as_cases, lambda w: {"data": w.logits, "labels": w.labels}),
     "attach": lambda w: Call(segcal.attach, lambda w: {"model": _network(), "calibrator": w.fitted}),
@@ -171,7 +175,7 @@ CALLS: dict[str, Callable[[World], Call]] = {
     "export": lambda w: Call(segcal.export, lambda w: {"calibrator": w.fitted, "path": w.folder / "c.pt2"}),
     "fit": lambda w: Call(segcal.fit, lambda w: {"name_or_calibrator": "ts", "cases": w.logits, "labels": w.labels}),
     "fit_margins": lambda w: Call(
-        segcal.fit_margins, lambda w: {"masks": segcal.MaskCases(w.folder / "labels", w.folder / "labels"), "level": 0.5}
+        segcal.fit_margins, lambda w: {"masks": _masks(w, w.folder / "labels"), "level": 0.5}
     ),
     "learn_trust": lambda w: Call(segcal.learn_trust, lambda w: {"fitted": w.fitted, "cases": w.cases}),
     "load": lambda w: Call(segcal.load, lambda w: {"folder": w.folder / "fitted"}),
