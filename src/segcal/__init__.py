@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from segcal.calibrators import CALIBRATORS, Calibrator, make_calibrator
     from segcal.cases import ArrayCases, Case, CaseError, Cases, CheckResult, ReadOptions, as_cases, convert, open_cases
     from segcal.cases.check import check
+    from segcal.cases.masks import MaskCases
     from segcal.errors import ArtifactError, InputError, SegcalError, SuspicionWarning
     from segcal.evaluation.apply import Applied, apply
     from segcal.evaluation.audit import Audit, audit
@@ -35,7 +36,9 @@ if TYPE_CHECKING:
     from segcal.scale.merge import merge
     from segcal.scale.part import Part
     from segcal.trust.adapt import Adapted, adapt
+    from segcal.trust.grown import apply_margins
     from segcal.trust.learn import learn_trust
+    from segcal.trust.margins import Margins, fit_margins
     from segcal.trust.monitored import Monitored
     from segcal.trust.result import Trust
     from segcal.trust.stream import monitor
@@ -63,6 +66,8 @@ __all__ = [
     "FitConfig",
     "Fitted",
     "InputError",
+    "Margins",
+    "MaskCases",
     "Monitored",
     "Part",
     "ReadOptions",
@@ -71,6 +76,7 @@ __all__ = [
     "Trust",
     "adapt",
     "apply",
+    "apply_margins",
     "as_cases",
     "attach",
     "audit",
@@ -81,6 +87,7 @@ __all__ = [
     "evaluate",
     "export",
     "fit",
+    "fit_margins",
     "learn_trust",
     "load",
     "make_calibrator",
@@ -111,6 +118,7 @@ _NAMES = {
         "open_cases",
     ),
     "segcal.cases.check": ("check",),
+    "segcal.cases.masks": ("MaskCases",),
     "segcal.errors": ("ArtifactError", "InputError", "SegcalError", "SuspicionWarning"),
     "segcal.evaluation.apply": ("Applied", "apply"),
     "segcal.evaluation.audit": ("Audit", "audit"),
@@ -131,7 +139,9 @@ _NAMES = {
     "segcal.scale.merge": ("merge",),
     "segcal.scale.part": ("Part",),
     "segcal.trust.adapt": ("Adapted", "adapt"),
+    "segcal.trust.grown": ("apply_margins",),
     "segcal.trust.learn": ("learn_trust",),
+    "segcal.trust.margins": ("Margins", "fit_margins"),
     "segcal.trust.monitored": ("Monitored",),
     "segcal.trust.result": ("Trust",),
     "segcal.trust.stream": ("monitor",),

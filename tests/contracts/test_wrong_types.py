@@ -130,16 +130,27 @@ def _one_case(w):
     return {"logits": list(w.logits[:1]), "labels": list(w.labels[:1])}
 
 
+def _masks(w, labels):
+    return segcal.MaskCases(w.folder / "labels", labels)
+
+
+def _margins(w):
+    return segcal.fit_margins(_masks(w, w.folder / "labels"), level=0.5)
+
+
 # A public name without arguments, or of results that only segcal makes.
 NOT_CALLED = {
     "CALIBRATORS", "LOSSES", "METRICS", "POOLINGS", "metrics", "Adapted", "Applied", "Audit", "Calibrator", "Card",
-    "Case", "CaseError", "Cases", "CheckResult", "Context", "Evaluation", "Fitted", "Monitored", "Trust",
+    "Case", "CaseError", "Cases", "CheckResult", "Context", "Evaluation", "Fitted", "Margins", "Monitored", "Trust",
     "ArtifactError", "InputError", "SegcalError", "SuspicionWarning",
 }  # fmt: skip
 
 CALLS: dict[str, Callable[[World], Call]] = {
     "ArrayCases": lambda w: Call(segcal.ArrayCases, _one_case),
     "FitConfig": lambda w: Call(segcal.FitConfig, lambda w: {}),
+    "MaskCases": lambda w: Call(
+        segcal.MaskCases, lambda w: {"predictions": w.folder / "labels", "labels": w.folder / "labels"}
+    ),
     "Part": lambda w: Call(segcal.Part, lambda w: {"folder": w.folder / "part", "collections": [w.cases]}),
     "ReadOptions": lambda w: Call(
         lambda **given: segcal.open_cases(w.folder / "predictions", options=segcal.ReadOptions(**given)),
@@ -147,6 +158,10 @@ CALLS: dict[str, Callable[[World], Call]] = {
     ),
     "adapt": lambda w: Call(segcal.adapt, lambda w: {"fitted": w.trusted, "cases": w.cases}),
     "apply": lambda w: Call(segcal.apply, lambda w: {"fitted": w.fitted, "cases": w.cases, "folder": w.folder / "out"}),
+    "apply_margins": lambda w: Call(
+        segcal.apply_margins,
+        lambda w: {"margins": _margins(w), "masks": _masks(w, None), "folder": w.folder / "grown"},
+    ),
     "as_cases": lambda w: Call(segcal.as_cases, lambda w: {"data": w.logits, "labels": w.labels}),
     "attach": lambda w: Call(segcal.attach, lambda w: {"model": _network(), "calibrator": w.fitted}),
     "audit": lambda w: Call(segcal.audit, lambda w: {"calibrator": w.fitted, "cases": w.cases}),
@@ -159,6 +174,9 @@ CALLS: dict[str, Callable[[World], Call]] = {
     "evaluate": lambda w: Call(segcal.evaluate, lambda w: {"cases": w.cases, "calibrator": w.fitted, **_fewer(w)}),
     "export": lambda w: Call(segcal.export, lambda w: {"calibrator": w.fitted, "path": w.folder / "c.pt2"}),
     "fit": lambda w: Call(segcal.fit, lambda w: {"name_or_calibrator": "ts", "cases": w.logits, "labels": w.labels}),
+    "fit_margins": lambda w: Call(
+        segcal.fit_margins, lambda w: {"masks": _masks(w, w.folder / "labels"), "level": 0.5}
+    ),
     "learn_trust": lambda w: Call(segcal.learn_trust, lambda w: {"fitted": w.fitted, "cases": w.cases}),
     "load": lambda w: Call(segcal.load, lambda w: {"folder": w.folder / "fitted"}),
     "make_calibrator": lambda w: Call(segcal.make_calibrator, lambda w: {"name": "ts", "num_classes": 3}),
@@ -192,6 +210,8 @@ METHODS: dict[str, Callable[[World], Call]] = {
     "Cases.subset": lambda w: Call(w.cases.subset, lambda w: {"ids": w.cases.ids}),
     "Cases.read": lambda w: Call(w.cases.read, lambda w: {"case_id": w.cases.ids[0]}),
     "Cases.pooled": lambda w: Call(w.cases.pooled, lambda w: {"how": None}),
+    "Margins.save": lambda w: Call(_margins(w).save, lambda w: {"path": w.folder / "m.json"}),
+    "Margins.load": lambda w: Call(segcal.Margins.load, lambda w: {"path": _margins(w).save(w.folder / "m.json")}),
     "Evaluation.to_csv": lambda w: Call(w.evaluation.to_csv, lambda w: {"path": w.folder / "e.csv"}),
     "Evaluation.to_json": lambda w: Call(w.evaluation.to_json, lambda w: {"path": w.folder / "e.json"}),
     "Evaluation.to_summary": lambda w: Call(w.evaluation.to_summary, lambda w: {"path": w.folder / "s.json"}),

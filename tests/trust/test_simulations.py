@@ -11,6 +11,8 @@ from segcal.trust.conformal import mean_over_draws, proved_level
 from segcal.trust.estimates import BadMasks, Errors
 from segcal.trust.guarantees import bounds_of
 from segcal.trust.judge import Judge
+from segcal.trust.margins import _margin
+from segcal.trust.mask_errors import MaskErrors, missed_by, wrong_in
 from segcal.trust.sums import THRESHOLDS
 from segcal.trust.table import SumTable
 
@@ -161,3 +163,48 @@ def test_at_once_the_largest_loss_among_structures_is_bounded():
 def lost_at(losses, threshold):
     """Return the loss of each case at a threshold; where there is none, nothing is left out."""
     return np.zeros(len(losses)) if threshold is None else losses[:, np.argmin(np.abs(THRESHOLDS - threshold))]
+
+
+def intervals(rng, middle, missing=0.005):
+    """Return the errors of a case in one dimension: the truth is an interval, and both ends of the mask are off."""
+    space, off = np.arange(40), middle + 0.7 * rng.normal(size=2)
+    truth = np.abs(space - 20) <= 8
+    mask = (space >= 12 - 3 * off[0]) & (space <= 28 + 3 * off[1]) & (rng.random() >= missing)
+    runs = [int(mask.sum()), int(mask.sum() + rng.integers(-2, 3)) if mask.any() else 0]
+    wrong = wrong_in(mask, truth, None) if mask.any() else None
+    return MaskErrors(missed_by(mask, truth, None), wrong, runs, int(truth.sum()))
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+@pytest.mark.parametrize("on_average", [False, True])
+def test_grown_and_shrunk_masks_keep_what_is_promised(grouped, on_average):
+    """Draws of 300 groups: a margin that is three voxels smaller breaks the promise, and is noticed."""
+    rng, level, share, draws = np.random.default_rng(7), 0.8, 0.94 if on_average else 0.9, 39
+    sizes = 1 + rng.poisson(2, 300) * grouped
+    groups = [
+        [intervals(rng, middle) for _ in range(size)] for middle, size in zip(rng.normal(size=300), sizes, strict=True)
+    ]
+    kept = {name: [] for name in ("outer", "inner", "less outer", "less inner", "volume")}
+    for _ in range(800):
+        *old, last = rng.permutation(300)[: draws + 1]
+        margin = _margin(1, "x", [(case, str(i)) for i in old for case in groups[i]], level, share, on_average)
+        new = groups[last]
+        for side, found, losses in (
+            ("outer", margin.outer, [case.missed for case in new]),
+            ("inner", margin.inner, [case.wrong for case in new if case.wrong is not None]),
+        ):
+            for name, less in ((side, 0), (f"less {side}", 3)):
+                if found is not None and losses:
+                    lost = np.array([steps.at(max(found - less, 0)) for steps in losses])
+                    kept[name].append(np.mean(1 - lost if on_average else lost <= 1 - share + 1e-9))
+        runs = np.array([case.volumes for case in new if any(case.volumes)], float)
+        if len(runs):
+            reach = margin.volume * (runs.std(1, ddof=1) + 0.05 * runs.mean(1))
+            kept["volume"].append(np.mean(np.abs(new[0].truth - runs.mean(1)) <= reach + 1e-9))
+    promised, means = share if on_average else level, {name: np.mean(values) for name, values in kept.items()}
+    for name in ("outer", "inner"):
+        assert len(kept[name]) > 700
+        for own, holds in ((name, True), (f"less {name}", False)):
+            error = 2 * np.std(kept[own]) / np.sqrt(len(kept[own]))  # of counting
+            assert (means[own] > promised - error) == holds, means
+    assert level - 0.03 < means["volume"] < level + 0.09, means

@@ -26,6 +26,7 @@ import msgspec
 from segcal.atomic import naming, put, temporary
 from segcal.documents import read_json
 from segcal.errors import InputError
+from segcal.target import entries
 
 FOLDER = ".segcal"
 FORMAT, VERSION = "segcal-record", 1
@@ -106,6 +107,14 @@ class Records:
                     f"{self.folder} holds {name}, of which segcal has no record, but a result would take its place. "
                     "Name a new folder."
                 )
+
+    def require_only(self, made_by: str, what: str) -> None:
+        """Refuse a folder with anything in it but results whose `made_from` begins like this; `what` they are."""
+        found = [record for case_id in self.others(()) if (record := self.find(case_id)) is not None]
+        known = [record.files for record in found if record.made_from.startswith(made_by)]
+        own = {name.partition("/")[0] for files in known for name in files}
+        if any(not name.startswith(".") and name not in own for name in entries(self.folder)):
+            raise InputError(f"{self.folder} is not empty, but {what} go into a new folder. Choose another name.")
 
     def _require_nothing_added(self, name: str, new: Path, found: str) -> None:
         """Refuse to replace a folder (zarr) that is not as its record says and has files that the new one has not."""

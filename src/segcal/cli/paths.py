@@ -62,6 +62,8 @@ def _targets(args: argparse.Namespace) -> dict[str, bool]:
     folders = FOLDERS.get(args.command, ("output",))
     if args.command == "nnunet" and args.action == "fit":
         folders = ("calibrator",)
+    if args.command == "margins" and args.action == "fit":
+        return {"output": False}
     found = dict.fromkeys(FILES.get(args.command, ()), False) | dict.fromkeys(folders, True)
     if getattr(args, "splits", None) is not None and args.splits.exists():  # is read
         del found["splits"]

@@ -49,7 +49,7 @@ def surface_distances(
         truth, guess = (labels == c), (prediction == c) & valid
         missing[c] = (not truth.any()) + (not guess.any())
         if missing[c] == PRESENT:
-            box = _box(truth | guess)
+            box = box_of(truth | guess)
             there = _directed(guess[box], truth[box], size)
             back = _directed(truth[box], guess[box], size)
             tails = [np.percentile(one, 95) for one in (there, back, np.concatenate([there, back]))]
@@ -77,6 +77,13 @@ def _directed(source: np.ndarray, target: np.ndarray, spacing: np.ndarray) -> np
     return np.sqrt(squared_distances(find_surface(target), spacing.tolist())[find_surface(source)].astype(np.float64))
 
 
-def _box(mask: np.ndarray) -> tuple[slice, ...]:
-    where = [np.flatnonzero(mask.any(tuple(a for a in range(mask.ndim) if a != axis))) for axis in range(mask.ndim)]
-    return tuple(slice(int(found[0]), int(found[-1]) + 1) for found in where)
+def box_of(mask: np.ndarray, more: Sequence[int] | None = None) -> tuple[slice, ...]:
+    """Return where a mask that is not empty lies, with so many voxels more on each side, as far as there are any.
+
+    >>> box_of(np.array([False, False, True, True, False, False]), [1])
+    (slice(1, 5, None),)
+    """
+    others = [tuple(other for other in range(mask.ndim) if other != axis) for axis in range(mask.ndim)]
+    ends = [np.flatnonzero(mask.any(each))[[0, -1]] for each in others]
+    added = zip(ends, [0] * mask.ndim if more is None else more, strict=True)
+    return tuple(slice(max(int(low) - add, 0), int(high) + 1 + add) for (low, high), add in added)

@@ -1,0 +1,204 @@
+r"""Margins around masks, learned from labelled masks alone: no probabilities are needed.
+
+Each labelled case has, for a structure, losses that fall with the margin (:mod:`segcal.trust.mask_errors`), and draws
+(groups, or cases that belong to none) are exchangeable with new ones (:mod:`segcal.trust.conformal`). For a share s:
+
+- *outer margin*: the conformal quantile, at the level, of the smallest margin with which a case misses at most 1 - s.
+  Draws are those that have the structure. A case whose mask is empty is covered by no margin, and counts so.
+- *inner margin*: the same of the smallest margin from which on at most 1 - s of the inner mask is something else. Draws
+  are those whose mask is not empty.
+- `on_average`: the smallest margin that bounds the mean loss over draws by 1 - s (conformal risk control).
+- *volume*: with the mean e of the volumes of all runs of a case, their standard deviation D (0 for one run) and
+  :math:`r = D + 0.05 e`, the interval is :math:`e \pm q r`, q the quantile of :math:`|t - e| / r` at the level. Draws
+  are those in which any run has a mask; of others nothing is said.
+
+Where too few draws have a structure, or more than the level allows are beyond every margin, there is none. Dilation by
+conformal margins is that of Mossina and Friedrich (2025, arXiv 2503.05618); mm, groups and inner masks are added.
+"""
+
+import math
+import os
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+import numpy as np
+
+from segcal.arguments import typed
+from segcal.cases.base import CaseError
+from segcal.cases.masks import MaskCases
+from segcal.cases.parallel import Failures, Workers, map_ids
+from segcal.documents import read_struct, write_json
+from segcal.errors import ArtifactError, InputError
+from segcal.names import class_titles
+from segcal.trust.conformal import check_level, count_draws, draws_needed, first_controlled, mean_over_draws, quantile
+from segcal.trust.mask_errors import LossSteps, MaskErrors, Spacing, mask_errors
+
+VERSION = 1
+SMALLEST = 0.05
+Measured = tuple[Spacing, dict[int, MaskErrors]]
+Above = Annotated[float, msgspec.Meta(ge=0, lt=1e30)]
+Count = Annotated[int, msgspec.Meta(ge=1)]
+
+
+class Margin(msgspec.Struct, frozen=True):
+    """One structure: margins, and how many scales the volume's interval reaches to each side; None without support.
+
+    `present` draws have the structure, and `masked` draws a mask of it.
+    """
+
+    structure: Count
+    name: str
+    outer: Above | None
+    inner: Above | None
+    volume: Above | None
+    present: int
+    masked: int
+
+
+class Margins(msgspec.Struct, frozen=True, kw_only=True):
+    """Margins of all structures; made by :func:`segcal.fit_margins`.
+
+    Attributes:
+        unit: of margins; volumes are in ml if `volumes_in_ml`, else in voxels.
+        level: of cases that are covered, and of intervals.
+        share: of the structure, or of the inner mask, that is right; `on_average` over cases if that is asked for.
+        runs: label maps of each of the `cases`, which are so many `draws`: groups, or cases that belong to none.
+        structures: the margins.
+    """
+
+    format: Literal["segcal-margins"] = "segcal-margins"
+    version: int = VERSION
+    unit: Literal["mm", "voxels"]
+    volumes_in_ml: bool
+    level: Annotated[float, msgspec.Meta(gt=0, lt=1)]
+    share: Annotated[float, msgspec.Meta(gt=0, le=1)]
+    on_average: bool
+    runs: Count
+    cases: Count
+    draws: Count
+    structures: list[Margin]
+
+    @typed
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write a JSON file."""
+        return write_json(path, msgspec.to_builtins(self))
+
+    @staticmethod
+    @typed
+    def load(path: str | os.PathLike[str]) -> "Margins":
+        """Read what :meth:`save` wrote."""
+        found = read_struct(Path(path), Margins, "Fit the margins again.")
+        if found.version != VERSION:
+            raise ArtifactError(f"{path} has version {found.version}, but this segcal reads {VERSION}. Update segcal.")
+        return found
+
+    def __str__(self) -> str:
+        how = "on average over new cases" if self.on_average else f"in {self.level:.4g} of new cases or more"
+        return (
+            f"{how}, the outer mask covers {self.share:.4g} of the structure or more, and the inner mask lies in it to "
+            f"{self.share:.4g} or more, if new cases are like the {self.draws} labelled draws (cases, or groups)"
+        )
+
+
+@typed
+def fit_margins(
+    masks: MaskCases,
+    level: float = 0.9,
+    share: float = 0.95,
+    on_average: bool = False,
+    workers: Workers = 1,
+    progress: Callable[[str], object] = str,
+    failed: Callable[[CaseError], None] | None = None,
+) -> Margins:
+    """Learn from labelled masks how far masks must be grown or shrunk, and how wide intervals of volumes are.
+
+    Args:
+        masks: predicted and true label maps.
+        level: of new cases that are covered, and of the intervals of volumes.
+        share: of the structure that the outer mask must cover, and of the inner mask that must be right.
+        on_average: bound the share on average over cases instead of case by case.
+        workers: how many processes measure cases.
+        progress: called with the id of each case when it is done.
+        failed: takes the error of a case that is not usable, which is then left out; without it the error is raised.
+    """
+    if not 0 < share <= 1 or (on_average and share == 1):
+        raise InputError(f"share is {share:g}, but more than 0 and at most 1, on average less, is needed. Use 0.95.")
+    if masks.labels is None:
+        raise InputError("masks has no labels, but margins are learned from labelled cases. Name their folder.")
+    needed = draws_needed(share if on_average else check_level(level))
+    failures, found = Failures(failed), dict[str, Measured]()
+    for case_id, measured in map_ids(masks.ids, partial(_measured, masks), workers, failures.take):
+        found[case_id] = measured
+        progress(case_id)
+    if not found:
+        raise failures.refuse_all(len(masks.ids))
+    bare = [case_id for case_id, (spacing, _) in found.items() if spacing is None]
+    if 0 < len(bare) < len(found):
+        raise InputError(
+            f"{bare[0]} has no voxel size, but other cases have one. Add it to its header, or leave it out."
+        )
+    if (draws := count_draws([masks.groups[each] for each in found])) < needed:
+        what = f"share {share:g} on average" if on_average else f"level {level:g}"
+        raise InputError(f"{draws} cases or groups are labelled, but {what} needs {needed}. Lower it, or label more.")
+    labels = sorted({number for _, errors in found.values() for number in errors})
+    names = [
+        *(masks.class_names or ()),
+        *class_titles(None, max(labels, default=0) + 1)[len(masks.class_names or ()) :],
+    ]
+    learned = []
+    for number in labels:
+        own = [(errors[number], masks.groups[each]) for each, (_, errors) in found.items() if number in errors]
+        learned.append(_margin(number, names[number], own, level, share, on_average))
+    return Margins(
+        unit="voxels" if bare else "mm", level=level, share=share, on_average=on_average, runs=len(masks.runs),
+        volumes_in_ml=all(len(spacing or ()) == 3 for spacing, _ in found.values()),
+        cases=len(found), draws=draws, structures=learned,
+    )  # fmt: skip
+
+
+def _measured(masks: MaskCases, case_id: str) -> Measured:
+    case = masks.read(case_id)
+    return case.spacing, mask_errors(case)
+
+
+def _margin(
+    number: int, name: str, errors: Sequence[tuple[MaskErrors, str]], level: float, share: float, on_average: bool
+) -> Margin:
+    """Return the margins of one structure from the errors and groups of cases."""
+    found, draws = [], []
+    for losses in ([each.missed for each, _ in errors], [each.wrong for each, _ in errors]):
+        steps = [each for each in losses if each is not None]
+        groups = [group for each, (_, group) in zip(losses, errors, strict=True) if each is not None]
+        scores = [each.first(1 - share) for each in steps]
+        found.append(controlled(steps, groups, 1 - share) if on_average else quantile(scores, groups, level))
+        draws.append(count_draws(groups))
+    ran = [(each, group) for each, group in errors if any(each.volumes)]
+    scores = [abs(each.truth - float(np.mean(each.volumes))) / volume_scale(each.volumes) for each, _ in ran]
+    found.append(quantile(scores, [group for _, group in ran], level))
+    outer, inner, volume = (value if math.isfinite(value) else None for value in found)
+    return Margin(number, name, outer, inner, volume, *draws)
+
+
+def controlled(steps: Sequence[LossSteps], groups: Sequence[str], most: float) -> float:
+    """Return the smallest margin with an expected loss of at most this; infinite if there is none."""
+    places = np.unique(np.concatenate([[], *(each.places for each in steps)]))
+
+    def kept(margin: float) -> bool:
+        mean = mean_over_draws([each.at(margin) for each in steps], groups)
+        return first_controlled([float(mean)], count_draws(groups), most) is not None
+
+    place = bisect_left(places, True, key=kept)
+    return float(places[place]) if place < len(places) else math.inf
+
+
+def volume_scale(volumes: Sequence[float]) -> float:
+    """Return the scale of the error of the mean volume of the runs of a case.
+
+    >>> volume_scale([100]), round(volume_scale([90, 110]), 1)
+    (5.0, 19.1)
+    """
+    return float((np.std(volumes, ddof=1) if len(volumes) > 1 else 0.0) + SMALLEST * np.mean(volumes))
