@@ -22,7 +22,9 @@ spec = importlib.util.spec_from_file_location("dicom_series", Path(__file__).wit
 dicom_series = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(dicom_series)
 SHAPE, SPACING, ORIGIN = dicom_series.SHAPE, dicom_series.SPACING, dicom_series.ORIGIN
-LPS = np.array([[SPACING[2], 0, 0, ORIGIN[0]], [0, SPACING[1], 0, ORIGIN[1]], [0, 0, SPACING[0], ORIGIN[2]], [0, 0, 0, 1]])
+LPS = np.array(
+    [[SPACING[2], 0, 0, ORIGIN[0]], [0, SPACING[1], 0, ORIGIN[1]], [0, 0, SPACING[0], ORIGIN[2]], [0, 0, 0, 1]]
+)
 NAMES = ["none", "left kidney", "Läsion"]
 
 
@@ -107,7 +109,15 @@ def test_every_number_of_every_row_is_read_back(work):
         for group, row in zip(groups, rows, strict=True):
             found = numbers(group)
             assert found.pop("118565006") == (pytest.approx(row["volume"]), "ml")
-            for name in ("expected_dice", "dice_low", "dice_high", "dice_below_tau", "tau", "volume_low", "volume_high"):
+            for name in (
+                "expected_dice",
+                "dice_low",
+                "dice_high",
+                "dice_below_tau",
+                "tau",
+                "volume_low",
+                "volume_high",
+            ):
                 value, unit = found.pop(name)
                 assert (value, unit) == (pytest.approx(row[name]), "ml" if name.startswith("volume") else "1")
             assert found == {}
@@ -198,6 +208,21 @@ def test_a_segmentation_of_something_else_is_refused(work, tmp_path, folder, tex
     assert (made, [error.case_id for error in found]) == ([], ["a", "b"])
 
 
+def test_a_segmentation_of_other_masks_is_refused(work, tmp_path):
+    place, fitted, _, result = work
+    stored = nibabel.load(place / "in" / "a.nii.gz")
+    values = stored.get_fdata().astype(np.float32)
+    values[0, 0, 0] = [0, 50, 0] if values[0, 0, 0].argmax() != 1 else [50, 0, 0]
+    (tmp_path / "in").mkdir()
+    nibabel.save(nibabel.Nifti1Image(values, stored.affine), tmp_path / "in" / "a.nii.gz")
+    cases = segcal.open_cases(tmp_path / "in", kind="logits", class_names=NAMES)
+    segcal.view(fitted, cases, tmp_path / "seg", to="dicom-seg", series=place / "dicom")
+    with pytest.raises(
+        segcal.CaseError, match=r"voxels of \w+.*, but the mask that was judged has \d+. Write it again"
+    ):
+        write_reports(result, tmp_path, place / "dicom", seg=tmp_path / "seg")
+
+
 @pytest.mark.parametrize("name", ["sr/a.dcm", "sr/b.dcm", "seg/a_mask.dcm", "seg/a_probability.dcm"])
 def test_a_validator_of_somebody_else_finds_no_error(work, name):
     program = shutil.which("dciodvfy")
@@ -211,6 +236,8 @@ def test_dcmtk_reads_the_report(work):
     program = shutil.which("dsrdump")
     if program is None:
         pytest.skip("dsrdump is not installed: apt-get install dcmtk")
-    told = subprocess.run([program, "+Pc", str(work[0] / "sr" / "b.dcm")], capture_output=True, text=True, errors="replace")
+    told = subprocess.run(
+        [program, "+Pc", str(work[0] / "sr" / "b.dcm")], capture_output=True, text=True, errors="replace"
+    )
     assert told.returncode == 0, told.stderr
     assert told.stdout.count("Verdict on the mask") == 3

@@ -129,7 +129,7 @@ def _on_series(probs: np.ndarray, cases: FileCases, case_id: str, images: list[A
     patient = np.diag([-1.0, -1.0, 1.0, 1.0]) @ open_nifti(like).affine  # RAS to LPS
     axes = cases.members[0].facts().label_axes
     values = probs if axes in (None, "xyz") else probs.transpose(0, 3, 2, 1)  # now (x, y, z), as in the file
-    grid = np.linalg.inv(_stack_affine(images)) @ patient
+    grid = np.linalg.inv(stack_affine(images)) @ patient
     turned = np.round(grid[:3, :3])
     found = tuple(int(axis) for axis in np.abs(turned).argmax(1))  # of each axis of the stack, that of the array
     shape = (len(images), int(images[0].Rows), int(images[0].Columns))
@@ -149,7 +149,7 @@ def _on_series(probs: np.ndarray, cases: FileCases, case_id: str, images: list[A
     return np.ascontiguousarray(np.flip(laid, tuple(axis + 1 for axis in backwards)))
 
 
-def _stack_affine(images: list[Any]) -> np.ndarray:
+def stack_affine(images: list[Any]) -> np.ndarray:
     """Return the matrix from (image, row, column) to millimetres of the patient."""
     across_columns, across_rows = np.asarray(images[0].ImageOrientationPatient, float).reshape(2, 3)
     rows, columns = (float(value) for value in images[0].PixelSpacing)

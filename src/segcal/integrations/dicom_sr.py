@@ -12,12 +12,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from segcal.arguments import typed
 from segcal.atomic import written
 from segcal.cases.base import CaseError
 from segcal.cases.parallel import map_ids
 from segcal.integrations.calibrated import need
-from segcal.integrations.dicom import described, read_series
+from segcal.integrations.dicom import described, read_series, stack_affine
 from segcal.integrations.segments import Code, Segment, Segments, read_segments
 from segcal.trust.result import Trust
 from segcal.trust.rows import CaseRow, TrustRow
@@ -39,7 +41,10 @@ NUMBERS = {
 LEVEL = Code("level", SCHEME, "Level of the intervals")
 VERDICT, REASON = Code("verdict", SCHEME, "Verdict on the mask"), Code("121106", "DCM", "Comment")
 VERDICTS = {True: Code("review", SCHEME, "To be reviewed"), False: Code("pass", SCHEME, "No reason to review")}
+# Left, right, and both, in SNOMED CT and SNOMED RT.
 LATERALITIES = ("7771000", "24028007", "51440002", "G-A100", "G-A101", "G-A102")
+# How far sizes of voxels in two headers may be apart.
+ROUNDING = 1e-3
 
 
 @typed
@@ -72,7 +77,7 @@ def write_reports(
 
     def write(case_id: str) -> Path:
         images = read_series(Path(series) / case_id, case_id)
-        mask = None if seg is None else _mask_of(Path(seg) / f"{case_id}_mask.dcm", case_id, images, len(structures))
+        mask = None if seg is None else _mask_of(Path(seg) / f"{case_id}_mask.dcm", case_id, images, rows[case_id])
         path = Path(folder) / f"{case_id}.dcm"
         with written(path) as beside:
             _report(images, mask, rows[case_id], cases[case_id], result.level, coded).save_as(beside)
@@ -163,16 +168,28 @@ def _reasoned(group: Any, reason: str) -> Any:
     return group
 
 
-def _mask_of(path: Path, case_id: str, images: list[Any], structures: int) -> Any:
-    """Return the DICOM SEG of a case; refuse one of other images or of other structures."""
+def _mask_of(path: Path, case_id: str, images: list[Any], rows: Sequence[TrustRow]) -> Any:
+    """Return the DICOM SEG of a case; refuse one of other images, of other structures, or with other masks."""
     if not path.is_file():
         raise CaseError(case_id, f"{path} is missing, but the report refers to it. Write it with segcal view.")
     mask = need("highdicom", "dicom").seg.segread(path)
-    on = {each.SeriesInstanceUID for each in mask.get("ReferencedSeriesSequence", [])}
-    if on != {images[0].SeriesInstanceUID} or list(mask.segment_numbers) != list(range(1, structures + 1)):
+    on, known = {each.SeriesInstanceUID for each in mask.ReferencedSeriesSequence}, images[0].SeriesInstanceUID
+    if on != {known} or list(mask.segment_numbers) != list(range(1, len(rows) + 1)):
         raise CaseError(
             case_id,
-            f"{path} has {mask.number_of_segments} segments on series {', '.join(sorted(on))}, but {structures} on "
-            f"{images[0].SeriesInstanceUID} are needed. Write it again with segcal view.",
+            f"{path} has {mask.number_of_segments} segments on series {', '.join(sorted(on))}, but {len(rows)} on "
+            f"{known} are needed. Write it again with segcal view.",
         )
+    voxels, frames = np.zeros(len(rows)), need("pydicom.pixels", "dicom").iter_pixels(mask)
+    for frame, of in zip(frames, mask.PerFrameFunctionalGroupsSequence, strict=True):
+        voxels[of.SegmentIdentificationSequence[0].ReferencedSegmentNumber - 1] += frame.sum()
+    size = abs(np.linalg.det(stack_affine(images))) / 1000  # ml
+    for row, count in zip(rows, voxels, strict=True):
+        expected = row["mask_volume"] / (size if row["unit"] == "ml" else 1)
+        if abs(count - expected) > 0.5 + ROUNDING * expected:
+            raise CaseError(
+                case_id,
+                f"{path} has {count:.0f} voxels of {row['structure']}, but the mask that was judged has "
+                f"{expected:.0f}. Write it again with segcal view, from the same predictions.",
+            )
     return mask
