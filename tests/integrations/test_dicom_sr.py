@@ -79,7 +79,6 @@ def work(tmp_path_factory):
     given = {"series": folder / "dicom", "segments": folder / "segments.json"}
     segcal.view(fitted, cases, folder / "seg", to="dicom-seg", **given)
     result = segcal.trust(fitted, cases, tau={"left kidney": 0.6, "Läsion": 0.45})
-    (folder / "sr").mkdir()
     write_reports(result, folder / "sr", seg=folder / "seg", **given)
     return folder, fitted, cases, result
 
@@ -184,7 +183,11 @@ def test_segmentations_have_all_codes_and_the_description(work):
 def test_without_a_segmentation_groups_have_none(work, tmp_path):
     folder, _, _, result = work
     plain = replace(result, rows=[{**row, "unit": "voxels", "dice_low": None} for row in result.rows])
-    write_reports(plain, tmp_path, folder / "dicom", description="Second look")
+    for _ in range(2):
+        made = write_reports(plain, tmp_path, folder / "dicom", description="Second look", overwrite=True)
+    assert made == [tmp_path / "a.dcm", tmp_path / "b.dcm"]
+    with pytest.raises(segcal.InputError, match=r"holds a.dcm, but results would be mixed with it"):
+        write_reports(plain, tmp_path, folder / "dicom")
     report = highdicom.sr.srread(tmp_path / "a.dcm")
     assert report.SeriesDescription == "Second look trust"
     case, *groups = report.content.get_image_measurement_groups()
@@ -195,16 +198,16 @@ def test_without_a_segmentation_groups_have_none(work, tmp_path):
 
 @pytest.mark.parametrize(("folder", "text"), [
     ("sr", r"a_mask.dcm is missing, but the report refers to it. Write it with segcal view."),
-    ("other", r"a_mask.dcm has 2 segments on series [\d.]+, but 2 on [\d.]+ are needed. Write it again with segcal view."),
+    ("other", r"a_mask.dcm has 2 segments on series [\d.]+, but 2 on [\d.]+ are needed. Write it again"),
 ])  # fmt: skip
 def test_a_segmentation_of_something_else_is_refused(work, tmp_path, folder, text):
     place, _, _, result = work
     (place / "other").mkdir(exist_ok=True)
     shutil.copy(place / "seg" / "b_mask.dcm", place / "other" / "a_mask.dcm")
     with pytest.raises(segcal.CaseError, match=text):
-        write_reports(result, tmp_path, place / "dicom", seg=place / folder)
+        write_reports(result, tmp_path / "out", place / "dicom", seg=place / folder)
     found = []
-    made = write_reports(result, tmp_path, place / "dicom", seg=place / folder, failed=found.append)
+    made = write_reports(result, tmp_path / "out", place / "dicom", seg=place / folder, failed=found.append)
     assert (made, [error.case_id for error in found]) == ([], ["a", "b"])
 
 
@@ -220,7 +223,7 @@ def test_a_segmentation_of_other_masks_is_refused(work, tmp_path):
     with pytest.raises(
         segcal.CaseError, match=r"voxels of \w+.*, but the mask that was judged has \d+. Write it again"
     ):
-        write_reports(result, tmp_path, place / "dicom", seg=tmp_path / "seg")
+        write_reports(result, tmp_path / "out", place / "dicom", seg=tmp_path / "seg")
 
 
 @pytest.mark.parametrize("name", ["sr/a.dcm", "sr/b.dcm", "seg/a_mask.dcm", "seg/a_probability.dcm"])

@@ -58,6 +58,6 @@ def write_files(
             written = list(map_ids(work.own(cases).ids, write, work.workers, failed))
         output.say(f"{plural(len(written), 'case')} written to {args.output / 'masks'}")
     if args.series is not None and work.part is None:
-        with masks_folder(args.output / "sr", again, whole=args.merged is None) as folder:
-            made = write_reports(result, folder, args.series, args.seg, args.segments, args.description, failed)
+        how = (args.series, args.seg, args.segments, args.description, failed, args.overwrite)
+        made = write_reports(result, args.output / "sr", *how)
         output.say(f"{plural(len(made), 'case')} written to {args.output / 'sr'}")

@@ -21,6 +21,7 @@ from segcal.cases.parallel import map_ids
 from segcal.integrations.calibrated import need
 from segcal.integrations.dicom import described, read_series, stack_affine
 from segcal.integrations.segments import Code, Segment, Segments, read_segments
+from segcal.trust.guarantees import masks_folder
 from segcal.trust.result import Trust
 from segcal.trust.rows import CaseRow, TrustRow
 from segcal.version import __version__
@@ -56,17 +57,19 @@ def write_reports(
     segments: str | os.PathLike[str] | None = None,
     description: str | None = None,
     failed: Callable[[CaseError], None] | None = None,
+    overwrite: bool = False,
 ) -> list[Path]:
     """Write a DICOM SR per case, ``CASE.dcm``, and return the files.
 
     Args:
         result: what :func:`segcal.trust` returned; class 0 must not be among its structures.
-        folder: where to write.
+        folder: where to write; new or empty.
         series: a folder with one sub-folder of DICOM images per case, named like it.
         seg: the folder that :func:`segcal.view` wrote with ``to="dicom-seg"``, for reports to refer to.
         segments: a file with the codes of the structures (:mod:`segcal.integrations.segments`).
         description: of the series that are written.
         failed: takes the error of a case that is not usable; without it the error is raised.
+        overwrite: write into a folder that is not empty.
     """
     structures = [row["structure"] for row in result.bounds]
     coded = read_segments(None if segments is None else Path(segments), structures, description)
@@ -75,15 +78,15 @@ def write_reports(
         rows.setdefault(row["case"], []).append(row)
     cases = {case["case"]: case for case in result.cases()}
 
-    def write(case_id: str) -> Path:
+    def write(case_id: str) -> str:
         images = read_series(Path(series) / case_id, case_id)
         mask = None if seg is None else _mask_of(Path(seg) / f"{case_id}_mask.dcm", case_id, images, rows[case_id])
-        path = Path(folder) / f"{case_id}.dcm"
-        with written(path) as beside:
+        with written(place / f"{case_id}.dcm") as beside:
             _report(images, mask, rows[case_id], cases[case_id], result.level, coded).save_as(beside)
-        return path
+        return f"{case_id}.dcm"
 
-    return [path for _, path in map_ids(list(rows), write, 1, failed)]
+    with masks_folder(Path(folder), overwrite, whole=True) as place:
+        return [Path(folder) / name for _, name in map_ids(list(rows), write, 1, failed)]
 
 
 def _report(
