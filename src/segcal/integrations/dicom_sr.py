@@ -23,7 +23,7 @@ from segcal.integrations.dicom import described, read_series, stack_affine
 from segcal.integrations.segments import Code, Segment, Segments, read_segments
 from segcal.trust.guarantees import masks_folder
 from segcal.trust.result import Trust
-from segcal.trust.rows import CaseRow, TrustRow
+from segcal.trust.rows import CaseVerdict, TrustRow
 from segcal.version import __version__
 
 SCHEME = "99SEGCAL"
@@ -90,7 +90,7 @@ def write_reports(
 
 
 def _report(
-    images: list[Any], mask: Any, rows: Sequence[TrustRow], case: CaseRow, level: float, coded: Segments
+    images: list[Any], mask: Any, rows: Sequence[TrustRow], case: CaseVerdict, level: float, coded: Segments
 ) -> Any:
     highdicom, codes = need("highdicom", "dicom"), need("pydicom.sr.codedict", "dicom").codes
     sr = highdicom.sr

@@ -16,7 +16,7 @@ from segcal.report.case_maps import SeenCase
 from segcal.report.pictures import Encoded
 from segcal.report.verdict import PartCounts, Verdict
 from segcal.summary import Bootstrap, Estimate
-from segcal.trust.rows import BiomarkerRow, CaseRow, TrustRow
+from segcal.trust.rows import BiomarkerRow, CaseVerdict, TrustRow
 from segcal.types import Preserves
 
 SCHEMA = 1
@@ -219,7 +219,7 @@ class TrustSection(Struct):
     level: float
     tau: float | dict[str, float]
     promise: str
-    cases: list[CaseRow]
+    cases: list[CaseVerdict]
     of_cases: int
     flagged_cases: int
     rows: list[TrustRow]

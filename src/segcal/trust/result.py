@@ -18,7 +18,7 @@ from segcal.arguments import typed
 from segcal.atomic import write_text
 from segcal.documents import write_json
 from segcal.names import clean, csv_cell
-from segcal.trust.rows import BiomarkerRow, BoundRow, CaseRow, TrustRow
+from segcal.trust.rows import BiomarkerRow, BoundRow, CaseVerdict, TrustRow
 from segcal.trust.worklist import case_rows
 
 SCHEMA = 1
@@ -62,7 +62,7 @@ class Trust:
         """Return the rows, what to look at first."""
         return sorted(self.rows, key=_urgency)
 
-    def cases(self) -> list[CaseRow]:
+    def cases(self) -> list[CaseVerdict]:
         """Return one verdict per case, what to look at first: review if any of its structures is to be reviewed."""
         return case_rows(self.rows)
 
@@ -74,7 +74,7 @@ class Trust:
     @typed
     def to_worklist(self, path: str | os.PathLike[str], images: Mapping[str, str] | None = None) -> None:
         """Write the verdicts per case, what to look at first; `images` are paths or URLs by case, if there are any."""
-        known, (first, *others) = images or {}, CaseRow.__annotations__
+        known, (first, *others) = images or {}, CaseVerdict.__annotations__
         rows = ({"image": known.get(row["case"], "")} | row for row in self.cases())
         _write_csv(path, [first, "image", *others], rows)
 

@@ -33,7 +33,7 @@ class TrustRow(TypedDict):
     uncorrected_dice: float
 
 
-class CaseRow(TypedDict):
+class CaseVerdict(TypedDict):
     """One case: a verdict on all of its structures (:mod:`segcal.trust.worklist`).
 
     `dice_below_tau` is the largest of its structures, None where one is not defined; `expected_dice` is the lowest.

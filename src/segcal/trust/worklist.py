@@ -7,10 +7,10 @@ others at most that, and within both the chance decides; then the lowest expecte
 
 from collections.abc import Iterable
 
-from segcal.trust.rows import CaseRow, TrustRow
+from segcal.trust.rows import CaseVerdict, TrustRow
 
 
-def case_rows(rows: Iterable[TrustRow]) -> list[CaseRow]:
+def case_rows(rows: Iterable[TrustRow]) -> list[CaseVerdict]:
     """Return one row per case, what to look at first."""
     by_case: dict[str, list[TrustRow]] = {}
     for row in rows:
@@ -19,7 +19,7 @@ def case_rows(rows: Iterable[TrustRow]) -> list[CaseRow]:
     return sorted(found, key=lambda one: (not one["review"], -one["score"], one["expected_dice"], one["case"]))
 
 
-def _case_row(case: str, rows: list[TrustRow]) -> CaseRow:
+def _case_row(case: str, rows: list[TrustRow]) -> CaseVerdict:
     flagged, chances = [row for row in rows if row["review"]], [row["dice_below_tau"] for row in rows]
     known = [chance for chance in chances if chance is not None]
     most = max(known) if len(known) == len(chances) else None
