@@ -18,7 +18,9 @@ ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text("utf-8")
 DOCS = ROOT / "docs"
 # Pages of frameworks run with the frameworks, in tests/contracts/test_howto.py.
-FRAMEWORKS = {f"howto/{name}.md" for name in ("lightning", "monai", "nnunet", "onnx", "transformers", "viewers")}
+FRAMEWORKS = {
+    f"howto/{name}.md" for name in ("clinic", "lightning", "monai", "nnunet", "onnx", "transformers", "viewers")
+}
 PAGES = [path for path in sorted(DOCS.rglob("*.md")) if path.relative_to(DOCS).as_posix() not in FRAMEWORKS]
 
 

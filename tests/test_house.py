@@ -12,7 +12,7 @@ BOUNDS = {
     house.importers: ((95, 52),),
     house.untyped: ((10,),),
     house.touched: ((4, 4, 4, 4, 4),),
-    house.names: ((0,), (1370,)),
+    house.names: ((0,), (1386,)),
     house.renames: ((5,),),
     house.ladders: ((0,),),
 }

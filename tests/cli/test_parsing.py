@@ -3,7 +3,8 @@ import re
 
 import pytest
 
-from segcal.cli.parsing import Parser, at_least_one, device, voxels
+from segcal.cli.parsing import Parser, at_least_one, device, taus, voxels
+from segcal.errors import InputError
 
 
 def test_a_count_is_a_whole_number_of_at_least_one():
@@ -61,3 +62,13 @@ def test_a_refusal_quotes_nothing_that_a_terminal_obeys(capsys):
     with pytest.raises(SystemExit):
         Parser(prog="segcal").parse_args(["\x1b[31mred"])
     assert "error: unrecognized arguments: %1B[31mred. See segcal --help." in capsys.readouterr().err
+
+
+def test_tau_is_one_number_or_one_a_structure():
+    titles = ("none", "liver", "a=b")
+    assert taus(["0.7"], titles) == 0.7
+    assert taus(["liver=0.9", "0.8"], titles) == {"none": 0.8, "liver": 0.9, "a=b": 0.8}
+    assert taus(["a=b=0.6"], titles) == {"a=b": 0.6}
+    for wrong in ("liver", "liver=", "liver=high"):
+        with pytest.raises(InputError, match=r"but a number or STRUCTURE=NUMBER is needed. Write 0.8 or liver=0.8."):
+            taus(["0.5", wrong], titles)

@@ -21,6 +21,7 @@ NEEDS = {
     "monai": ("monai",),
     "nnunet": ("nnunetv2", "nibabel"),
     "viewers": ("nibabel",),
+    "clinic": ("nibabel", "highdicom"),
     "lightning": ("pytorch_lightning", "torchmetrics", "matplotlib"),
 }
 # The other pages need no framework, and run with those of tests/test_docs.py.
@@ -104,7 +105,33 @@ def known_viewers(folder):
     return {}
 
 
+def known_clinic(folder):
+    """Predictions on series, a calibrator that has learned trust, and the codes that the page shows."""
+    import nibabel
+
+    path = ROOT / "tests" / "integrations" / "test_dicom.py"
+    spec = importlib.util.spec_from_file_location("made_series", path)
+    made = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(made)
+    (shown,) = re.findall(r"^```json\n(.*?)^```$", PAGES["clinic"].read_text("utf-8"), flags=re.DOTALL | re.MULTILINE)
+    (folder / "segments.json").write_text(shown, "utf-8")
+    (folder / "predictions").mkdir()
+    affine = np.diag([-made.SPACING[2], -made.SPACING[1], made.SPACING[0], 1.0])
+    affine[:3, 3] = made.ORIGIN * (-1, -1, 1)
+    rng = np.random.default_rng(0)
+    logits = 4 * rng.normal(size=(16, 3, *made.SHAPE)).astype("float32")
+    for case, values in zip("ab", logits, strict=False):
+        made.write_series(folder / "dicom" / case)
+        image = nibabel.Nifti1Image(np.ascontiguousarray(values.transpose(3, 2, 1, 0)), affine)
+        nibabel.save(image, folder / "predictions" / f"{case}.nii.gz")
+    labels = (logits / 3 + rng.gumbel(size=logits.shape)).argmax(1)
+    cases = segcal.ArrayCases(list(logits), list(labels), class_names=["none", "liver", "tumour"], kind="logits")
+    segcal.save(segcal.learn_trust(segcal.fit("ts", cases), cases), "calibrator")
+    return {}
+
+
 KNOWN = {
+    "clinic": known_clinic,
     "viewers": known_viewers,
     "nnunet": known_nnunet,
     "onnx": known_onnx, "transformers": known_transformers, "monai": known_monai, "lightning": known_lightning,
@@ -131,4 +158,5 @@ def test_the_python_of_a_page_runs(page, tmp_path, monkeypatch):
         pytest.importorskip(package, reason=f"{package} is not installed: make setup-frameworks")
     monkeypatch.chdir(tmp_path)
     segcal.save(fitted(), "calibrator")
-    exec(compile(code_of(PAGES[page]), PAGES[page].name, "exec"), KNOWN[page](tmp_path))
+    known = KNOWN[page](tmp_path)
+    exec(compile(code_of(PAGES[page]), PAGES[page].name, "exec"), known)

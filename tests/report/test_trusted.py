@@ -73,6 +73,7 @@ def test_the_page_has_it_alone_and_names_stay_text(fitted, new, tmp_path):
     data = json.loads(re.search(r'id="data">(.*?)</script>', text, re.DOTALL)[1])
     assert (data["kind"], data["places"]) == ("trust", [])
     assert len(data["trust"]["biomarkers"]) == 8
+    assert "8 cases to review. " in text
     assert "8 structures to review" in text
 
 
@@ -92,8 +93,9 @@ def test_a_browser_draws_rows_and_three_masks(fitted, new, tmp_path):
         page.on("pageerror", lambda error: said.append(str(error)))
         page.goto(path.as_uri())
         page.wait_for_selector("#trust-maps[data-ready=yes]")
-        assert page.locator("#trust tbody tr").count() == 8
-        assert page.locator("#trust tbody th").first.inner_text().endswith("<b>ball</b>")
+        assert page.locator("#trust-cases tbody tr").count() == 8
+        assert page.locator("#trust tbody tr").count() == 16
+        assert page.locator("#trust tbody th").last.inner_text().endswith("<b>ball</b>")
         painted = """canvas => {
           const seen = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data;
           const found = new Set(); for (let k = 0; k < seen.length; k += 4) found.add(seen[k + 1] > seen[k] + 30);

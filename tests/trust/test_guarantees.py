@@ -106,7 +106,7 @@ def test_masks_are_written_of_the_structures(fitted, make_cases, tmp_path):
     path = tmp_path / "masks" / "case01.npy"
     whole = nested_masks(fitted.calibrator, cases.checked("case01"), bounds_of(fitted.reference, 0.1))
     np.testing.assert_array_equal(np.load(path), whole[1:])
-    with pytest.raises(segcal.InputError, match=r"masks holds case01.npy, but masks would be mixed with it"):
+    with pytest.raises(segcal.InputError, match=r"masks holds case01.npy, but results would be mixed with it"):
         masks_folder(tmp_path / "masks", again=False, whole=True).__enter__()
     with masks_folder(tmp_path / "masks", again=True, whole=True) as folder:
         assert folder == tmp_path / "masks"

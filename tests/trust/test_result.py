@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from segcal.trust.result import CSV_SIGNATURE, JSON_SIGNATURE, Trust, TrustRow, write_trust
+from segcal.trust.result import CSV_SIGNATURE, JSON_SIGNATURE, WORKLIST_SIGNATURE, Trust, write_trust
+from segcal.trust.rows import TrustRow
 
 
 def row(case, review, chance, **more):
@@ -30,7 +31,8 @@ def test_what_is_to_be_reviewed_stands_first(result):
 
 
 def test_files_hold_every_row_and_are_known_again(result, tmp_path):
-    for path, signature in zip(write_trust(result, tmp_path), (JSON_SIGNATURE, CSV_SIGNATURE), strict=True):
+    signatures = (JSON_SIGNATURE, CSV_SIGNATURE, WORKLIST_SIGNATURE)
+    for path, signature in zip(write_trust(result, tmp_path), signatures, strict=True):
         assert signature.match(path.read_bytes())
     with (tmp_path / "trust.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
@@ -55,3 +57,11 @@ def test_the_table_says_how_many_to_review(result):
     assert text.index("empty") < text.index("=worse") < text.index("calm")
     assert "–" in text
     assert "ef" in text
+
+
+def test_a_tau_of_its_own_stands_beside_the_chance(result):
+    own = replace(result, tau={"s": 0.5})
+    assert "Dice < tau" in str(own)
+    assert "0.60 (tau 0.5)" in str(own)
+    assert "Dice < 0.7" in str(result)
+    assert own.to_plain()["tau"] == {"s": 0.5}

@@ -79,3 +79,52 @@ def test_what_cannot_be_judged_is_one_sentence(fitted, make_cases):
         segcal.trust(fitted.calibrator, cases)
     with pytest.raises(segcal.InputError, match="cases is empty, but at least one case is needed"):
         segcal.trust(fitted, cases.subset([]))
+
+
+def test_a_tau_of_each_structure_is_that_of_a_run_with_it_alone(fitted, make_cases):
+    cases = make_cases(8, seed=51, labelled=False, noise=1.2)
+    apart = {"wall": 0.45, "core": 0.85}
+    alone = {name: segcal.trust(fitted, cases, tau=value) for name, value in apart.items()}
+    found = segcal.trust(fitted, cases, tau=apart)
+    assert (found.tau, alone["core"].tau) == (apart, 0.85)
+    for tables in ("rows", "bounds"):
+        wanted = [
+            next(other for other in getattr(alone[row["structure"]], tables)
+                 if (other.get("case"), other["structure"]) == (row.get("case"), row["structure"]))
+            for row in getattr(found, tables)
+        ]  # fmt: skip
+        assert getattr(found, tables) == wanted
+    assert [row["tau"] for row in found.rows[:2]] == [0.45, 0.85]
+    assert found.rows != alone["core"].rows
+    other = segcal.trust(fitted, cases, tau={"core": 0.85})
+    assert other.tau == {"wall": 0.7, "core": 0.85}
+    assert other.rows[1::2] == alone["core"].rows[1::2]
+
+
+def test_few_masks_that_are_bad_by_their_own_tau_pass(make_cases):
+    cases, taus = make_cases(160, seed=52, members=1), {"wall": 0.55, "core": 0.65}
+    bad = set()
+    for case in cases:
+        y, m = case.labels.numpy(), case.logits.numpy().argmax(0)
+        for number, (name, tau) in enumerate(taus.items(), start=1):
+            overlap = 2 * ((y == number) & (m == number)).sum() / ((y == number).sum() + (m == number).sum())
+            bad |= {(case.id, name)} if overlap < tau else set()
+    plain = segcal.fit("ts", make_cases(6, seed=53, members=1, prefix="fit"))
+    passed: dict[str, list[bool]] = {name: [] for name in taus}
+    for seed in range(8):
+        split = cases.split(cal=60, seed=seed)
+        for row in segcal.trust(segcal.learn_trust(plain, split.cal), split.test, level=0.8, tau=taus).rows:
+            if (row["case"], row["structure"]) in bad:
+                passed[row["structure"]].append(not row["review"])
+    assert all(len(found) > 80 for found in passed.values())
+    assert all(np.mean(found) < 0.2 + 0.06 for found in passed.values())
+
+
+@pytest.mark.parametrize(("tau", "text"), [
+    ({"kernel": 0.5}, r"tau names the structure 'kernel', but there are outside, wall, core. Correct the name."),
+    ({"core": 1.5}, r"tau of core is 1.5, but a Dice between 0 and 1 is needed. Use 0.7 if in doubt."),
+    ({"core": "high"}, r"tau is .* but a finite number or a dictionary from text to a finite number is needed"),
+])  # fmt: skip
+def test_a_tau_of_no_structure_is_refused(fitted, make_cases, tau, text):
+    with pytest.raises(segcal.InputError, match=text):
+        segcal.trust(fitted, make_cases(1), tau=tau)

@@ -3,6 +3,7 @@
 import argparse
 import shutil
 import sys
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, NoReturn
 
@@ -89,3 +90,17 @@ def named(text: str) -> tuple[str, str]:
     if not equals or not name.strip():
         raise InputError(f"--biomarker is {text!r}, but NAME=EXPRESSION is needed. Write EF=({{a@1}}-{{a@2}})/{{a@1}}.")
     return name.strip(), expression
+
+
+def taus(texts: Sequence[str], titles: Sequence[str]) -> float | dict[str, float]:
+    """Return the Dice below which masks are bad, of ["0.8"], of ["liver=0.9"], or of both."""
+    found: dict[str, float] = {}
+    for text in sorted(texts, key=lambda text: "=" in text):  # a number for all comes before exceptions
+        name, equals, number = text.rpartition("=")
+        try:
+            found |= {name: float(number)} if equals else dict.fromkeys(titles, float(number))
+        except ValueError:
+            raise InputError(
+                f"--tau is {text!r}, but a number or STRUCTURE=NUMBER is needed. Write 0.8 or liver=0.8."
+            ) from None
+    return found if any("=" in text for text in texts) else float(texts[-1])

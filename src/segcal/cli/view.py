@@ -7,6 +7,7 @@ import segcal
 from segcal.cli.console import Output
 from segcal.cli.progress import case_bar
 from segcal.cli.reading import load_calibrator, open_folders
+from segcal.cli.trust_files import dicom_options
 from segcal.cli.wording import plural
 from segcal.integrations.viewers import FORMS, LEVELS
 
@@ -26,6 +27,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--to", choices=FORMS, default="nifti", help="what to write (default nifti)")
     parser.add_argument("--levels", type=float, nargs="+", default=LEVELS, metavar="P", help="of iso-contours")
     parser.add_argument("--series", type=Path, metavar="FOLDER", help="DICOM images, one sub-folder per case")
+    dicom_options(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -35,7 +37,8 @@ def run(args: argparse.Namespace) -> int:
     cases = open_folders(args, args.paths, pooling=fitted.pooling)
     with case_bar("writing", len(cases), args.quiet) as step:
         failed = None if args.strict else output.failed
-        made = segcal.view(fitted, cases, args.output, args.to, args.levels, args.series, step, failed)
+        codes = {"segments": args.segments, "description": args.description}
+        made = segcal.view(fitted, cases, args.output, args.to, args.levels, args.series, step, failed, **codes)
     output.say(f"{plural(len(made), 'file')} written to {args.output}")
     output.document({"files": [str(path) for path in made]})
     return output.finish()

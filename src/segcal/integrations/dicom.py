@@ -19,6 +19,7 @@ from segcal.cases.files import FileCases
 from segcal.cases.nifti_file import open_nifti
 from segcal.cases.write import nifti_of
 from segcal.integrations.calibrated import need
+from segcal.integrations.segments import Segment, Segments
 from segcal.version import __version__
 
 # Voxels: how far two grids may be apart and still be one.
@@ -26,7 +27,7 @@ TOLERANCE = 1e-2
 
 
 def write_dicom_seg(
-    probs: np.ndarray, cases: FileCases, case_id: str, series: Path, folder: Path, names: list[str]
+    probs: np.ndarray, cases: FileCases, case_id: str, series: Path, folder: Path, coded: Segments
 ) -> list[Path]:
     """Write both objects of a case and return the files.
 
@@ -36,42 +37,31 @@ def write_dicom_seg(
         case_id: the case.
         series: the folder of the DICOM images.
         folder: where to write.
-        names: one per class.
+        coded: the structures.
     """
-    images = _read_series(series, case_id)
+    images = read_series(series, case_id)
     laid = _on_series(probs, cases, case_id, images)
     mask = np.stack([laid.argmax(0) == number for number in range(1, len(laid))], axis=-1)
     made = []
     for kind, values in (("probability", np.moveaxis(laid[1:], 0, -1)), ("mask", mask)):
         path = folder / f"{case_id}_{kind}.dcm"
         with written(path) as beside:
-            _segmentation(images, values, names[1:], kind).save_as(beside)
+            _segmentation(images, values, coded, kind).save_as(beside)
         made.append(path)
     return made
 
 
-def _segmentation(images: list[Any], values: np.ndarray, names: list[str], kind: str) -> Any:
+def _segmentation(images: list[Any], values: np.ndarray, coded: Segments, kind: str) -> Any:
     highdicom, coding = need("highdicom", "dicom"), need("pydicom.sr.codedict", "dicom")
-    tissue = coding.codes.SCT.Tissue
-    described = [
-        highdicom.seg.SegmentDescription(
-            segment_number=number,
-            segment_label=name,
-            segmented_property_category=tissue,
-            segmented_property_type=tissue,
-            algorithm_type="AUTOMATIC",
-            algorithm_identification=highdicom.AlgorithmIdentificationSequence(
-                name="segcal", version=__version__, family=coding.codes.DCM.ArtificialIntelligence
-            ),
-        )
-        for number, name in enumerate(names, start=1)
-    ]
+    algorithm = highdicom.AlgorithmIdentificationSequence(
+        name="segcal", version=__version__, family=coding.codes.DCM.ArtificialIntelligence
+    )
     fractional = kind == "probability"
-    return highdicom.seg.Segmentation(
+    found = highdicom.seg.Segmentation(
         source_images=images,
         pixel_array=values.astype(np.float32) if fractional else values.astype(np.uint8),
         segmentation_type="FRACTIONAL" if fractional else "BINARY",
-        segment_descriptions=described,
+        segment_descriptions=[_segment(one, algorithm) for one in coded.segments],
         series_instance_uid=highdicom.UID(),
         series_number=900 if fractional else 901,
         sop_instance_uid=highdicom.UID(),
@@ -84,14 +74,41 @@ def _segmentation(images: list[Any], values: np.ndarray, names: list[str], kind:
         content_label=kind.upper(),
         omit_empty_frames=False,
     )
+    return described(found, coded.description, kind)
 
 
-def _read_series(series: Path, case_id: str) -> list[Any]:
+def described(found: Any, series: str, kind: str) -> Any:
+    """Return an object with the description of its series; names may have letters of any language."""
+    found.SpecificCharacterSet = "ISO_IR 192"
+    found.SeriesDescription = f"{series[: 63 - len(kind)]} {kind}"
+    return found
+
+
+def _segment(segment: Segment, algorithm: Any) -> Any:
+    """Return the description of a segment with all of its codes."""
+    found = need("highdicom", "dicom").seg.SegmentDescription(
+        segment_number=segment.number,
+        segment_label=segment.label,
+        segmented_property_category=segment.category.coded(),
+        segmented_property_type=segment.kind.coded(),
+        algorithm_type="AUTOMATIC",
+        algorithm_identification=algorithm,
+        anatomic_regions=None if segment.region is None else [segment.region.coded()],
+    )
+    if segment.kind_modifier is not None:
+        kind = found.SegmentedPropertyTypeCodeSequence[0]
+        kind.SegmentedPropertyTypeModifierCodeSequence = [segment.kind_modifier.coded()]
+    if segment.region is not None and segment.region_modifier is not None:
+        found.AnatomicRegionSequence[0].AnatomicRegionModifierSequence = [segment.region_modifier.coded()]
+    return found
+
+
+def read_series(series: Path, case_id: str) -> list[Any]:
     """Return the images of a series in their order along the stack."""
     pydicom = need("pydicom", "dicom")
     need("highdicom", "dicom")
     files = sorted(path for path in series.rglob("*") if path.is_file()) if series.is_dir() else []
-    images = [pydicom.dcmread(path) for path in files if pydicom.misc.is_dicom(path)]
+    images = [pydicom.dcmread(path, stop_before_pixels=True) for path in files if pydicom.misc.is_dicom(path)]
     if not images:
         raise CaseError(case_id, f"{series} has no DICOM images, but a segmentation lies on some. Check the folder.")
     if len({image.SeriesInstanceUID for image in images}) > 1:
@@ -112,7 +129,7 @@ def _on_series(probs: np.ndarray, cases: FileCases, case_id: str, images: list[A
     patient = np.diag([-1.0, -1.0, 1.0, 1.0]) @ open_nifti(like).affine  # RAS to LPS
     axes = cases.members[0].facts().label_axes
     values = probs if axes in (None, "xyz") else probs.transpose(0, 3, 2, 1)  # now (x, y, z), as in the file
-    grid = np.linalg.inv(_stack_affine(images)) @ patient
+    grid = np.linalg.inv(stack_affine(images)) @ patient
     turned = np.round(grid[:3, :3])
     found = tuple(int(axis) for axis in np.abs(turned).argmax(1))  # of each axis of the stack, that of the array
     shape = (len(images), int(images[0].Rows), int(images[0].Columns))
@@ -132,7 +149,7 @@ def _on_series(probs: np.ndarray, cases: FileCases, case_id: str, images: list[A
     return np.ascontiguousarray(np.flip(laid, tuple(axis + 1 for axis in backwards)))
 
 
-def _stack_affine(images: list[Any]) -> np.ndarray:
+def stack_affine(images: list[Any]) -> np.ndarray:
     """Return the matrix from (image, row, column) to millimetres of the patient."""
     across_columns, across_rows = np.asarray(images[0].ImageOrientationPatient, float).reshape(2, 3)
     rows, columns = (float(value) for value in images[0].PixelSpacing)

@@ -30,7 +30,8 @@ from segcal.fitting.certificate import Fitted
 from segcal.fitting.reference import calibrator_digest
 from segcal.integrations.calibrated import calibrated_probs
 from segcal.integrations.dicom import write_dicom_seg
-from segcal.names import file_names
+from segcal.integrations.segments import read_segments
+from segcal.names import class_titles, file_names
 from segcal.target import claim
 
 FORMS = ("nifti", "bids", "contours", "dicom-seg")
@@ -47,6 +48,9 @@ def view(
     series: str | Path | None = None,
     progress: Callable[[str], None] | None = None,
     failed: Callable[[CaseError], None] | None = None,
+    *,
+    segments: str | Path | None = None,
+    description: str | None = None,
 ) -> list[Path]:
     """Calibrate cases and write them for a viewer; return the files.
 
@@ -59,11 +63,15 @@ def view(
         series: for DICOM SEG: a folder with one sub-folder of DICOM images per case, named like it.
         progress: called with the id of each case when it is done.
         failed: takes the error of a case that is not usable; without it the error is raised.
+        segments: for DICOM SEG: a file with the codes of the structures (:mod:`segcal.integrations.segments`).
+        description: for DICOM SEG: of the series that are written.
     """
     target, place = Path(folder), None if series is None else Path(series)
     names = file_names(fitted.class_names or cases.class_names or [f"class{n}" for n in range(cases.num_classes)])
-    made_by = f"view {calibrator_digest(fitted.calibrator)} {to} {[*map(float, levels)]} {names}"
-    _check(to, levels, place)
+    _check(to, levels, place, segments is not None or description is not None)
+    titles = class_titles(fitted.class_names or cases.class_names, cases.num_classes)
+    coded = read_segments(None if segments is None else Path(segments), titles[1:], description) if place else None
+    made_by = f"view {calibrator_digest(fitted.calibrator)} {to} {[*map(float, levels)]} {coded or names}"
     Records(target).require_only(made_by, "files for a viewer")
     check_match(fitted, cases)
     records, tell = Records(target), progress or (lambda case_id: None)
@@ -75,8 +83,8 @@ def view(
     def write(case: Case) -> tuple[Path, ...]:
         probs, key = _probabilities(fitted, case), made_from(case.id)
         with naming(target / case.id), temporary(target) as beside:
-            if place is not None:
-                files = write_dicom_seg(probs, cases, case.id, place / case.id, beside, names)
+            if place is not None and coded is not None:
+                files = write_dicom_seg(probs, cases, case.id, place / case.id, beside, coded)
             else:
                 shown = levels if to == "contours" else None
                 files = _write_maps(probs, cases, case, beside, names, shown, to == "bids")
@@ -96,12 +104,14 @@ def view(
     return made
 
 
-def _check(to: str, levels: Sequence[float], series: Path | None) -> None:
+def _check(to: str, levels: Sequence[float], series: Path | None, coded: bool) -> None:
     check_choice(to, "form", FORMS)
     if (to == "dicom-seg") != (series is not None):
         raise InputError(
             f"series is {series}, but DICOM SEG, and nothing else, lies on images. Name their folder, or leave it out."
         )
+    if coded and to != "dicom-seg":
+        raise InputError(f"to is {to}, but segments and description are for DICOM SEG. Leave them out.")
     if list(levels) != sorted(set(levels)) or not len(levels) or not all(0 < level < 1 for level in levels):
         raise InputError(f"levels is {list(levels)}, but ascending numbers between 0 and 1 are needed. Correct them.")
 

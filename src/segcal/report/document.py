@@ -16,7 +16,7 @@ from segcal.report.case_maps import SeenCase
 from segcal.report.pictures import Encoded
 from segcal.report.verdict import PartCounts, Verdict
 from segcal.summary import Bootstrap, Estimate
-from segcal.trust.result import BiomarkerRow, TrustRow
+from segcal.trust.rows import BiomarkerRow, CaseVerdict, TrustRow
 from segcal.types import Preserves
 
 SCHEMA = 1
@@ -217,8 +217,11 @@ class TrustSection(Struct):
     """How far structures can be trusted: rows with what to look at first, and pictures of the first of them."""
 
     level: float
-    tau: float
+    tau: float | dict[str, float]
     promise: str
+    cases: list[CaseVerdict]
+    of_cases: int
+    flagged_cases: int
     rows: list[TrustRow]
     of: int
     flagged: int

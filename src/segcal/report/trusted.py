@@ -20,7 +20,8 @@ from segcal.report.page import write_page
 from segcal.report.pictures import encode_indices
 from segcal.trust.conformal import count_draws, draws_needed
 from segcal.trust.guarantees import MASK, OUTER, bounds_of, nested_masks
-from segcal.trust.result import Trust, TrustRow
+from segcal.trust.result import Trust
+from segcal.trust.rows import TrustRow
 from segcal.trust.structures import LEVEL, trust
 
 PICTURES = 6
@@ -37,11 +38,14 @@ def trust_section(fitted: Fitted, cases: Cases, background: bool = True) -> Trus
 
 def section_of(result: Trust, fitted: Fitted, cases: Cases) -> TrustSection:
     """Return the section of a result; a few of its cases are read again for their pictures."""
-    first = result.first()
+    first, cases_first = result.first(), result.cases()
     return TrustSection(
         level=result.level,
         tau=result.tau,
         promise=result.promise,
+        cases=cases_first[:MOST_ROWS],
+        of_cases=len(cases_first),
+        flagged_cases=sum(case["review"] for case in cases_first),
         rows=first[:MOST_ROWS],
         of=len(first),
         flagged=sum(row["review"] for row in first),

@@ -20,18 +20,20 @@ is the corrected estimate: e without the error that it usually has. Their share 
 tau, half a draw added for what was not seen. The interval stays that of e, which the correction has no part in.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from segcal.errors import InputError
 from segcal.fitting.reference import ITSELF
 from segcal.trust.conformal import SLACK, count_draws, draws_needed, mean_over_draws, quantile, weights
 from segcal.trust.table import Floats, SumTable
 
 SMALLEST = 0.02
+TAU = 0.7
 
 
 class Span(NamedTuple):
@@ -170,6 +172,22 @@ def bad_masks(table: SumTable, number: int, tau: float, folds: Sequence[int] = (
     """Return the labelled masks of a class whose Dice was below tau; an empty one is not among them."""
     bad = np.flatnonzero(~table.empty[:, number] & (table.dice[:, number] < tau))
     return BadMasks(expected_dice(table)[bad, number], *_named(table, bad, folds))
+
+
+def taus_of(tau: float | Mapping[str, float], titles: Sequence[str]) -> tuple[float, ...]:
+    """Return the Dice below which a mask of each class is bad; classes that a mapping does not name have 0.7.
+
+    >>> taus_of({"liver": 0.9}, ("background", "liver"))
+    (0.7, 0.9)
+    """
+    given = tau if isinstance(tau, Mapping) else dict.fromkeys(titles, tau)
+    for name, value in given.items():
+        if name not in titles:
+            raise InputError(f"tau names the structure {name!r}, but there are {', '.join(titles)}. Correct the name.")
+        if not 0 < value < 1:
+            of = f" of {name}" if isinstance(tau, Mapping) else ""
+            raise InputError(f"tau{of} is {value:g}, but a Dice between 0 and 1 is needed. Use 0.7 if in doubt.")
+    return tuple(float(given.get(title, TAU)) for title in titles)
 
 
 def review_limit(bad: BadMasks, level: float) -> float | None:

@@ -125,7 +125,7 @@ def masks_folder(folder: Path, again: bool, whole: bool) -> Iterator[Path]:
     sweep(folder)
     if entries(folder) and not again:
         raise InputError(
-            f"{folder} holds {entries(folder)[0]}, but masks would be mixed with it. Name a new folder, or pass "
+            f"{folder} holds {entries(folder)[0]}, but results would be mixed with it. Name a new folder, or pass "
             "overwrite=True."
         )
     if again or not whole:

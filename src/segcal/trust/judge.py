@@ -19,7 +19,7 @@ What is no reason for a review, but should be known, stands behind the reasons: 
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -43,12 +43,13 @@ from segcal.trust.estimates import (
     expected_dice,
     review_limit,
     structure_dice,
+    taus_of,
     volume,
     volume_errors,
     volume_scale,
 )
 from segcal.trust.guarantees import Bounds, bounds_of
-from segcal.trust.result import BoundRow, TrustRow
+from segcal.trust.rows import BoundRow, TrustRow
 from segcal.trust.table import Floats, SumTable
 
 # A case or a disagreement that is rarer than this among labelled cases is worth a look.
@@ -67,7 +68,7 @@ class Judge:
         titles: names of the classes.
         structures: the classes that are structures.
         level: of the intervals.
-        tau: the Dice below which a mask is bad.
+        tau: the Dice below which a mask of each class is bad.
         dice: how far the expected Dice of each class was off.
         volume: the same of its volume.
         bad: the expected Dice of the masks of each class that were bad.
@@ -80,7 +81,7 @@ class Judge:
     titles: tuple[str, ...]
     structures: tuple[int, ...]
     level: float
-    tau: float
+    tau: tuple[float, ...]
     dice: tuple[Errors, ...]
     volume: tuple[Errors, ...]
     bad: tuple[BadMasks, ...]
@@ -89,11 +90,11 @@ class Judge:
     folds: tuple[int, ...] = ()
 
     @classmethod
-    def of(cls, fitted: Fitted, reference: Reference, level: float, tau: float, background: bool) -> "Judge":
+    def of(
+        cls, fitted: Fitted, reference: Reference, level: float, tau: float | Mapping[str, float], background: bool
+    ) -> "Judge":
         """Return the judge of a fitted calibrator; refuse a level that the reference cannot support."""
         check_level(level)
-        if not 0 < tau < 1:
-            raise InputError(f"tau is {tau:g}, but a Dice between 0 and 1 is needed. Use 0.7 if in doubt.")
         draws, needed = count_draws([each.group for each in reference.cases]), draws_needed(level)
         if draws < needed:
             possible = f"level={math.floor(100 * draws / (draws + 1)) / 100:g}"
@@ -112,21 +113,21 @@ class Judge:
         table: SumTable,
         titles: tuple[str, ...],
         level: float,
-        tau: float,
+        tau: float | Mapping[str, float],
         background: bool = True,
         folds: tuple[int, ...] = (),
     ) -> "Judge":
         """Return the judge of a table of labelled cases, without bounds of masks."""
-        numbers = range(len(titles))
+        numbers, taus = range(len(titles)), taus_of(tau, titles)
         return cls(
             reference=table,
             titles=titles,
             structures=tuple(numbers)[1 if background else 0 :],
             level=level,
-            tau=tau,
+            tau=taus,
             dice=tuple(dice_errors(table, number, folds) for number in numbers),
             volume=tuple(volume_errors(table, number, folds) for number in numbers),
-            bad=tuple(bad_masks(table, number, tau, folds) for number in numbers),
+            bad=tuple(bad_masks(table, number, taus[number], folds) for number in numbers),
             alone=tuple(structure_dice(table, number, level) for number in numbers),
             folds=folds,
         )
@@ -189,6 +190,7 @@ class Judge:
             "dice_low": _defined(found.dice.low),
             "dice_high": _defined(found.dice.high),
             "dice_below_tau": found.chance,
+            "tau": self.tau[number],
             "expected_iou": value / (2 - value),
             "expected_precision": _defined(one.precision[0, number]),
             "expected_recall": _defined(one.recall[0, number]),
@@ -208,7 +210,7 @@ class Judge:
     def _mask(self, values: Floats, scales: Floats, number: int) -> "_DiceVerdict":
         """Judge a mask that is not empty."""
         errors, value = self.dice[number], float(values[ITSELF])
-        chance = errors.chance_below(values, scales, self.tau)
+        chance = errors.chance_below(values, scales, self.tau[number])
         if not errors.supports(self.level):
             needed = draws_needed(self.level)
             why = f"the structure is in {errors.draws} reference draws, {needed} are needed"
@@ -220,15 +222,16 @@ class Judge:
         return _DiceVerdict(dice, chance, reasons, self._says_nothing(dice, number), True)
 
     def _low(self, values: Floats, dice: Span, chance: float, number: int) -> list[str]:
+        tau = self.tau[number]
         if len(self.bad[number].values) == len(self.dice[number].signed):
-            return [f"all {len(self.bad[number].values)} reference masks of it have a Dice below {self.tau:g}"]
+            return [f"all {len(self.bad[number].values)} reference masks of it have a Dice below {tau:g}"]
         most, bad = 1 - self.level + SLACK, self.bad[number].p_value(values, self.level)
         if chance > most:
-            return [f"low expected Dice (below {self.tau:g} with a chance of {100 * chance:.0f} %)"]
+            return [f"low expected Dice (below {tau:g} with a chance of {100 * chance:.0f} %)"]
         if bad is not None and bad > most:
             return [f"low expected Dice (as high in {100 * bad:.0f} % of bad masks)"]
-        if bad is None and dice.low < self.tau:
-            return [f"low expected Dice (may be below {self.tau:g})"]
+        if bad is None and dice.low < tau:
+            return [f"low expected Dice (may be below {tau:g})"]
         return []
 
     def _says_nothing(self, dice: Span, number: int) -> list[str]:
@@ -244,7 +247,7 @@ class Judge:
     def _empty(self, one: SumTable, number: int) -> "_DiceVerdict":
         """Judge an empty mask."""
         own = np.flatnonzero(self.reference.empty[:, number])
-        groups, missed = [self.reference.groups[i] for i in own], self.reference.dice[own, number] < self.tau
+        groups, missed = [self.reference.groups[i] for i in own], self.reference.dice[own, number] < self.tau[number]
         draws, needed = count_draws(groups), draws_needed(self.level)
         dice = Span(float(expected_dice(one)[0, number]), 0.0, 1.0)
         chance = chance_of(missed, groups) if draws else None

@@ -4,10 +4,10 @@ import csv
 import io
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 from rich import box
 from rich.console import Console, Group
@@ -18,65 +18,18 @@ from segcal.arguments import typed
 from segcal.atomic import write_text
 from segcal.documents import write_json
 from segcal.names import clean, csv_cell
+from segcal.trust.rows import BiomarkerRow, BoundRow, CaseVerdict, TrustRow
+from segcal.trust.worklist import case_rows
 
 SCHEMA = 1
 WIDTH = 140
 # Rows that are printed; the files have all.
 MOST_SHOWN = 60
+MOST_NAMED = 10
 # How the files begin: what begins otherwise was written by something else.
 CSV_SIGNATURE = re.compile(rb"case,structure,expected_dice,")
+WORKLIST_SIGNATURE = re.compile(rb"case,image,score,review,")
 JSON_SIGNATURE = re.compile(rb'\{\n "schema": \d+,\n "made_by": "segcal trust"')
-
-
-class TrustRow(TypedDict):
-    """One structure of one case; None is not defined.
-
-    `expected_dice` is without the error that it usually has in the reference where it is `corrected`, else as it is
-    computed, like `uncorrected_dice`. `reason` also has what should be known of a mask that passes.
-    """
-
-    case: str
-    structure: str
-    expected_dice: float
-    dice_low: float | None
-    dice_high: float | None
-    dice_below_tau: float | None
-    expected_iou: float
-    expected_precision: float | None
-    expected_recall: float | None
-    volume: float
-    volume_low: float | None
-    volume_high: float | None
-    mask_volume: float
-    unit: str
-    agreement: float | None
-    atypical_p: float
-    review: bool
-    reason: str
-    corrected: bool
-    uncorrected_dice: float
-
-
-class BiomarkerRow(TypedDict):
-    """One biomarker of one subject."""
-
-    subject: str
-    biomarker: str
-    value: float | None
-    low: float | None
-    high: float | None
-    mask_value: float | None
-    reason: str
-
-
-class BoundRow(TypedDict):
-    """The thresholds of one structure: None where the labelled cases support none."""
-
-    structure: str
-    outer_threshold: float | None
-    inner_threshold: float | None
-    reviewed_at_most: float | None
-    reference_draws: int
 
 
 @dataclass(frozen=True)
@@ -88,7 +41,7 @@ class Trust:
         biomarkers: one per subject and biomarker.
         bounds: one per structure.
         level: of all intervals and bounds.
-        tau: the Dice below which a mask is bad.
+        tau: the Dice below which a mask is bad; by structure, if they differ.
         source: how the reference cases stand to the fit: "held out", "validation" or "out of fold".
         draws: how many draws (cases, or groups of them) the reference has.
         promise: in words, what the intervals promise.
@@ -99,7 +52,7 @@ class Trust:
     biomarkers: list[BiomarkerRow]
     bounds: list[BoundRow]
     level: float
-    tau: float
+    tau: float | dict[str, float]
     source: str
     draws: int
     promise: str
@@ -109,14 +62,21 @@ class Trust:
         """Return the rows, what to look at first."""
         return sorted(self.rows, key=_urgency)
 
+    def cases(self) -> list[CaseVerdict]:
+        """Return one verdict per case, what to look at first: review if any of its structures is to be reviewed."""
+        return case_rows(self.rows)
+
     @typed
     def to_csv(self, path: str | os.PathLike[str]) -> None:
         """Write the rows; what is not defined is an empty cell."""
-        text = io.StringIO()
-        writer = csv.DictWriter(text, fieldnames=list(TrustRow.__annotations__), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows({name: csv_cell(value) for name, value in row.items()} for row in self.rows)
-        write_text(path, text.getvalue())
+        _write_csv(path, list(TrustRow.__annotations__), self.rows)
+
+    @typed
+    def to_worklist(self, path: str | os.PathLike[str], images: Mapping[str, str] | None = None) -> None:
+        """Write the verdicts per case, what to look at first; `images` are paths or URLs by case, if there are any."""
+        known, (first, *others) = images or {}, CaseVerdict.__annotations__
+        rows = ({"image": known.get(row["case"], "")} | row for row in self.cases())
+        _write_csv(path, [first, "image", *others], rows)
 
     @typed
     def to_json(self, path: str | os.PathLike[str]) -> None:
@@ -127,7 +87,7 @@ class Trust:
         """Return everything as dicts, lists and numbers."""
         facts = {name: getattr(self, name) for name in ("level", "tau", "source", "draws", "promise", "alarms")}
         tables = {name: getattr(self, name) for name in ("rows", "biomarkers", "bounds")}
-        return {"schema": SCHEMA, "made_by": "segcal trust", **facts, **tables}
+        return {"schema": SCHEMA, "made_by": "segcal trust", **facts, "cases": self.cases(), **tables}
 
     def __str__(self) -> str:
         text = io.StringIO()
@@ -140,22 +100,29 @@ class Trust:
 
     def parts(self) -> "list[Table | str]":
         """Return the tables that are printed, and what they promise."""
-        flagged = sum(row["review"] for row in self.rows)
+        flagged, cases = sum(row["review"] for row in self.rows), self.cases()
+        named = [clean(case["case"]) for case in cases if case["review"]]
+        first = ": " + ", ".join([*named[:MOST_NAMED], *["..."] * (len(named) > MOST_NAMED)]) if named else ""
+        found = f"{len(named)} of {len(cases)} cases to review{first}"
         shown: list[Table | str] = [self._structures()]
         if self.biomarkers:
             shown.append(self._biomarkers())
         more = [] if len(self.rows) <= MOST_SHOWN else [f"... and {len(self.rows) - MOST_SHOWN} more rows"]
-        return [*shown, *more, f"{flagged} of {len(self.rows)} structures to review. {self.promise}", *self.alarms]
+        said = f"{flagged} of {len(self.rows)} structures to review. {self.promise}"
+        return [*shown, *more, found, said, *self.alarms]
 
     def _structures(self) -> Table:
         percent = f"{100 * self.level:g} %"
-        headings = ("case", "structure", "expected Dice", percent, f"Dice < {self.tau:g}", "volume", percent, "review")
+        below = "Dice < tau" if isinstance(self.tau, dict) else f"Dice < {self.tau:g}"
+        headings = ("case", "structure", "expected Dice", percent, below, "volume", percent, "review")
         rows = []
         for row in self.first()[:MOST_SHOWN]:
             volume = f"{row['volume']:.4g} {row['unit']}"
             dice = f"{row['expected_dice']:.3f}" + ("" if row["corrected"] else " raw")
             cells = [row["case"], row["structure"], dice]
-            cells += [_span(row["dice_low"], row["dice_high"], ".2f"), _number(row["dice_below_tau"], ".2f"), volume]
+            own = f" (tau {row['tau']:g})" if isinstance(self.tau, dict) else ""
+            chance = _number(row["dice_below_tau"], ".2f") + own
+            cells += [_span(row["dice_low"], row["dice_high"], ".2f"), chance, volume]
             cells += [_span(row["volume_low"], row["volume_high"], ".4g"), _verdict(row)]
             rows.append(cells)
         return _plain_table(headings, rows)
@@ -170,12 +137,21 @@ class Trust:
         return _plain_table(headings, rows)
 
 
-def write_trust(result: Trust, folder: str | os.PathLike[str]) -> list[Path]:
-    """Write ``trust.json`` and ``trust.csv`` into a folder; return the paths."""
-    paths = [Path(folder) / "trust.json", Path(folder) / "trust.csv"]
+def write_trust(result: Trust, folder: str | os.PathLike[str], images: Mapping[str, str] | None = None) -> list[Path]:
+    """Write ``trust.json``, ``trust.csv`` and ``worklist.csv`` into a folder; return the paths."""
+    paths = [Path(folder) / name for name in ("trust.json", "trust.csv", "worklist.csv")]
     result.to_json(paths[0])
     result.to_csv(paths[1])
+    result.to_worklist(paths[2], images)
     return paths
+
+
+def _write_csv(path: str | os.PathLike[str], names: Sequence[str], rows: Iterable[Mapping[str, object]]) -> None:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, fieldnames=names, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({name: csv_cell(value) for name, value in row.items()} for row in rows)
+    write_text(path, text.getvalue())
 
 
 def _urgency(row: TrustRow) -> tuple[bool, float, float, str]:

@@ -30,13 +30,15 @@ from segcal.fitting.reference import (
 from segcal.trust.alarms import alarms_of
 from segcal.trust.biomarkers import Derived, derive, parse_biomarker
 from segcal.trust.conformal import proved_level
+from segcal.trust.estimates import TAU
 from segcal.trust.judge import Judge
 from segcal.trust.learn import FoldSummer
-from segcal.trust.result import BiomarkerRow, Trust
+from segcal.trust.result import Trust
+from segcal.trust.rows import BiomarkerRow
 from segcal.trust.sums import one_unit, reference_case
 from segcal.trust.table import SumTable
 
-LEVEL, TAU = 0.9, 0.7
+LEVEL = 0.9
 PROMISES = {
     HELD_OUT: "On average over {draws} like the reference, at least {level:g} % of the intervals hold what they bound.",
     VALIDATION: "On average over {draws} like the reference, about {level:g} % of the intervals hold what they bound. "
@@ -52,7 +54,7 @@ def trust(
     fitted: Fitted | str | os.PathLike[str],
     cases: Any,
     level: float = LEVEL,
-    tau: float = TAU,
+    tau: float | Mapping[str, float] = TAU,
     *,
     link: str | None = None,
     biomarkers: Mapping[str, str] | None = None,
@@ -70,7 +72,7 @@ def trust(
         fitted: what :func:`segcal.learn_trust` returned, or the folder of a calibrator that ``segcal fit`` wrote.
         cases: new cases, or arrays as :func:`segcal.cases.as_cases` takes them.
         level: of all intervals.
-        tau: the Dice below which a mask is bad.
+        tau: the Dice below which a mask is bad; by structure, those that are not named have 0.7.
         link: a regular expression with two groups, subject and phase, on the ids of cases.
         biomarkers: expressions of volumes by name (:mod:`segcal.trust.biomarkers`).
         background: whether class 0 is background, and no structure.
@@ -110,7 +112,7 @@ def trust(
         biomarkers=[_biomarker_row(each) for each in derived],
         bounds=judge.bound_rows(),
         level=level,
-        tau=tau,
+        tau=tau if not isinstance(tau, Mapping) else {judge.titles[n]: judge.tau[n] for n in judge.structures},
         source=reference.source,
         draws=judge.draws,
         promise=promise_of(reference, judge),

@@ -119,7 +119,8 @@ def _plain_verdicts(document: Document) -> str:
     found = [(each.id, each.verdict.headline) for each in document.sections if each.verdict is not None]
     if document.trust is not UNSET:
         trust = document.trust
-        found.append(("trust", f"{trust.flagged} of {trust.of} structures to review. {trust.promise}"))
+        cases = f"{trust.flagged_cases} of {trust.of_cases} cases to review."
+        found.append(("trust", f"{cases} {trust.flagged} of {trust.of} structures to review. {trust.promise}"))
     return "".join(f"<p><b>{html.escape(name)}</b>: {html.escape(text)}</p>" for name, text in found)
 
 

@@ -8,13 +8,21 @@ function spanText(low, high, text) {
 
 const size = (value) => Number(value.toPrecision(3)).toLocaleString('en', { maximumFractionDigits: 3 });
 
-function trustRow(row) {
+function trustRow(row, own) {
   const dice = (value) => value.toFixed(2);
   return el('tr', { class: row.review ? 'chosen' : null }, el('th', { scope: 'row' }, name(row.case, 48), el('span', { class: 'sub' }, name(row.structure, 40))),
     el('td', {}, dice(row.expected_dice) + (row.corrected ? '' : ' raw'), el('span', { class: 'sub' }, spanText(row.dice_low, row.dice_high, dice))),
-    el('td', {}, row.dice_below_tau === null ? '–' : percent(row.dice_below_tau, 0)),
+    el('td', {}, row.dice_below_tau === null ? '–' : percent(row.dice_below_tau, 0), own ? el('span', { class: 'sub' }, `tau ${row.tau}`) : null),
     el('td', {}, `${size(row.volume)} ${row.unit}`, el('span', { class: 'sub' }, spanText(row.volume_low, row.volume_high, size))),
     el('td', { class: 'left', css: { 'white-space': 'normal' } }, row.review ? name(row.reason, 160) : row.reason ? ['no (', name(row.reason, 160), ')'] : 'no'));
+}
+
+function caseTable(cases) {
+  const headings = ['Case', 'To review', 'Bad mask', 'Lowest expected Dice', 'Review?'];
+  return el('div', { class: 'scroll', id: 'trust-cases', css: { 'margin-bottom': '1.2rem' } }, el('table', {}, el('thead', {}, el('tr', {}, headings.map((text, k) => el('th', { scope: 'col', class: k === 4 ? 'left' : null }, text)))),
+    el('tbody', {}, cases.map((row) => el('tr', { class: row.review ? 'chosen' : null }, el('th', { scope: 'row' }, name(row.case, 48)), el('td', {}, `${row.to_review} of ${row.structures}`),
+      el('td', {}, row.dice_below_tau === null ? '–' : percent(row.dice_below_tau, 0)), el('td', {}, row.expected_dice.toFixed(2)),
+      el('td', { class: 'left', css: { 'white-space': 'normal' } }, row.review ? name(row.reason, 240) : 'no'))))));
 }
 
 function paintNested(levels, image) {
@@ -42,15 +50,17 @@ async function showTrust(data) {
   const found = data.trust;
   if (!found) { show('trust'); return; }
   const level = `${+(100 * found.level).toFixed(1)} %`;
-  const headings = ['Case and structure', `Expected Dice, ${level}`, `Dice < ${found.tau}`, `Volume, ${level}`, 'Review?'];
+  const own = typeof found.tau === 'object';
+  const headings = ['Case and structure', `Expected Dice, ${level}`, `Dice < ${own ? 'tau' : found.tau}`, `Volume, ${level}`, 'Review?'];
   const pictures = el('div', { class: 'maps', id: 'trust-maps' });
   const keyed = el('div', { class: 'legend' }, [1, 2, 3].map((k) => el('span', {}, el('i', { css: { background: rgb(NESTED[k]) } }), nestedNames(level)[k])));
   const derived = found.biomarkers.length ? el('div', { class: 'scroll', css: { 'margin-top': '1.2rem' } }, el('table', {}, el('thead', {}, el('tr', {}, ['Subject', 'Biomarker', 'Value', level, 'Of the masks'].map((text) => el('th', { scope: 'col' }, text)))),
     el('tbody', {}, found.biomarkers.map((row) => el('tr', {}, el('th', { scope: 'row' }, name(row.subject, 48)), el('td', {}, name(row.biomarker, 40)), el('td', {}, row.value === null ? name(row.reason, 60) : size(row.value)), el('td', {}, spanText(row.low, row.high, size)), el('td', {}, row.mask_value === null ? '–' : size(row.mask_value))))))) : null;
   show('trust', heading('trust', 'How far each structure can be trusted',
-    `${found.flagged} of ${found.of} structures should be looked at; they stand first. ${found.promise} Nothing is promised for a single case.`),
+    `${found.flagged_cases} of ${found.of_cases} cases and ${found.flagged} of ${found.of} structures should be looked at; they stand first. ${found.promise} Nothing is promised for a single case.`),
   found.alarms.map((text) => el('p', { class: 'note', role: 'alert' }, text)), found.pictures.length ? [keyed, pictures] : null,
-  el('div', { class: 'scroll' }, el('table', {}, el('thead', {}, el('tr', {}, headings.map((text, k) => el('th', { scope: 'col', class: k === 4 ? 'left' : null }, text)))), el('tbody', {}, found.rows.map(trustRow)))),
+  caseTable(found.cases), found.cases.length < found.of_cases ? el('p', { class: 'small soft' }, `The first ${found.cases.length} of ${found.of_cases} cases; worklist.csv has all.`) : null,
+  el('div', { class: 'scroll' }, el('table', {}, el('thead', {}, el('tr', {}, headings.map((text, k) => el('th', { scope: 'col', class: k === 4 ? 'left' : null }, text)))), el('tbody', {}, found.rows.map((row) => trustRow(row, own))))),
   found.rows.length < found.of ? el('p', { class: 'small soft' }, `The first ${found.rows.length} of ${found.of} rows; trust.csv has all.`) : null, derived);
   pictures.replaceChildren(...await Promise.all(found.pictures.map(trustPicture)));
   pictures.dataset.ready = 'yes';
