@@ -26,6 +26,7 @@ LEVELS = (
     {"evaluation"},
     {"evaluate"},
     {"trust"},
+    {"decisions"},
     {"report"},
     {"benchmark"},
     {"studies"},

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from segcal.calibrators import CALIBRATORS, Calibrator, make_calibrator
     from segcal.cases import ArrayCases, Case, CaseError, Cases, CheckResult, ReadOptions, as_cases, convert, open_cases
     from segcal.cases.check import check
+    from segcal.decisions.decide import decide
+    from segcal.decisions.result import Decisions
     from segcal.errors import ArtifactError, InputError, SegcalError, SuspicionWarning
     from segcal.evaluation.apply import Applied, apply
     from segcal.evaluation.audit import Audit, audit
@@ -59,6 +61,7 @@ __all__ = [
     "Cases",
     "CheckResult",
     "Context",
+    "Decisions",
     "Evaluation",
     "FitConfig",
     "Fitted",
@@ -78,6 +81,7 @@ __all__ = [
     "check",
     "choose",
     "convert",
+    "decide",
     "evaluate",
     "export",
     "fit",
@@ -111,6 +115,8 @@ _NAMES = {
         "open_cases",
     ),
     "segcal.cases.check": ("check",),
+    "segcal.decisions.decide": ("decide",),
+    "segcal.decisions.result": ("Decisions",),
     "segcal.errors": ("ArtifactError", "InputError", "SegcalError", "SuspicionWarning"),
     "segcal.evaluation.apply": ("Applied", "apply"),
     "segcal.evaluation.audit": ("Audit", "audit"),

@@ -10,7 +10,7 @@ A spreadsheet takes a cell that begins with ``= + - @`` for a formula; a quote b
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 UNSAFE = "\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff"
 _LONGEST_WORD = 500  # of a message; most paths are shorter
@@ -47,6 +47,19 @@ def class_titles(names: Iterable[str] | None, count: int) -> tuple[str, ...]:
     ('class 0', 'class 1')
     """
     return tuple(f"class {number}" for number in range(count)) if names is None else tuple(names)
+
+
+def file_names(names: Sequence[str], *taken: str) -> list[str]:
+    """Return names of classes for files, as BIDS allows them: letters and digits.
+
+    A number stands where that leaves nothing or too few, or a name that is taken.
+
+    >>> file_names(["left ventricle", "?", "?", "rows"], "rows")
+    ['leftventricle', 'class1', 'class2', 'class3']
+    """
+    plain = [re.sub(r"[^A-Za-z0-9]", "", name) for name in names]
+    usable = [bool(name) and plain.count(name) == 1 and name not in taken for name in plain]
+    return [name if usable[number] else f"class{number}" for number, name in enumerate(plain)]
 
 
 def csv_cell(value: object) -> object:

@@ -11,7 +11,6 @@ same call goes on with the cases that are missing or changed. Label maps are nev
 """
 
 import hashlib
-import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -31,6 +30,7 @@ from segcal.fitting.certificate import Fitted
 from segcal.fitting.reference import calibrator_digest
 from segcal.integrations.calibrated import calibrated_probs
 from segcal.integrations.dicom import write_dicom_seg
+from segcal.names import file_names
 from segcal.target import claim, entries
 
 FORMS = ("nifti", "bids", "contours", "dicom-seg")
@@ -61,7 +61,7 @@ def view(
         failed: takes the error of a case that is not usable; without it the error is raised.
     """
     target, place = Path(folder), None if series is None else Path(series)
-    names = _file_names(fitted.class_names or cases.class_names or [f"class{n}" for n in range(cases.num_classes)])
+    names = file_names(fitted.class_names or cases.class_names or [f"class{n}" for n in range(cases.num_classes)])
     made_by = f"view {calibrator_digest(fitted.calibrator)} {to} {[*map(float, levels)]} {names}"
     _check(to, levels, place)
     _check_folder(target, made_by)
@@ -145,13 +145,3 @@ def _write_maps(
         write_volume(cases, case.id, values, path, case.spacing)
         made.append(path)
     return made
-
-
-def _file_names(names: Sequence[str]) -> list[str]:
-    """Return names of classes as BIDS allows them: letters and digits; a number where that leaves nothing or too few.
-
-    >>> _file_names(["left ventricle", "?", "?"])
-    ['leftventricle', 'class1', 'class2']
-    """
-    plain = [re.sub(r"[^A-Za-z0-9]", "", name) for name in names]
-    return [name if name and plain.count(name) == 1 else f"class{number}" for number, name in enumerate(plain)]
