@@ -162,7 +162,7 @@ def dice_tables(tasks: list[Sums]) -> None:
 
 
 def _gain(task: Sums, part: range, stage: int, method: int) -> str:
-    """Return the mean change of Dice over cases and structures in hundredths, its interval, and cases that get worse."""
+    """Return the mean change of Dice over cases and structures in hundredths, its interval, and the cases that lose."""
     if task.mask[:, stage, method].sum() == 0:
         return "–"
     pairs = [task.dice(stage, method, 0, c) for c in part]
@@ -209,6 +209,11 @@ class Losses:
         kept = np.flatnonzero((errors + 1) / (sizes + 1) <= share)
         return int(kept[0]) if len(kept) else None
 
+    def on(self, new: NDArray[np.intp], groups: list[str], place: int) -> tuple[float, float]:
+        """Return the mean share of errors of new cases, and the size of their masks as a multiple of the truth."""
+        size = self.above[new, place].sum() / self.truth[new].sum()
+        return float(mean_over_draws(self.share[new, place], groups)), float(size)
+
     def by_case(self, known: NDArray[np.intp], groups: list[str], share: float) -> int | None:
         """Return the place that nine of ten cases need at most, by split conformal prediction."""
         needed = [float(np.argmax(each <= share)) if (each <= share).any() else np.inf for each in self.bound[known]]
@@ -216,49 +221,41 @@ class Losses:
         return None if np.isinf(place) else int(place)
 
 
+WAYS = ("risk control", "on a grid ten times finer", "all voxels as one sample", "nine of ten cases")
+
+
 def risks(tasks: list[Sums], recall: bool, share: float) -> None:
-    """Print mean errors and sizes of masks over divisions."""
-    what = "missed" if recall else "wrong"
-    row("task", "probabilities", *(f"{way}: {what} (size)" for way in WAYS), "not possible")
-    row(*["---"] * (len(WAYS) + 3))
+    """Print mean errors and sizes of masks over divisions; where no threshold is low enough all is given up."""
+    row("task", "probabilities", *WAYS)
+    row(*["---"] * (len(WAYS) + 2))
     for task in tasks:
         for stage, title in enumerate(("raw", "`ts`", "`conic`")):
-            found: dict[str, list[tuple[float, float]]] = {way: [] for way in WAYS}
-            refused = 0
+            found: list[list[tuple[float, float]]] = [[] for _ in WAYS]
             for c in range(len(task.names)):
                 losses = Losses(task, stage, c, recall)
                 for known, new in divisions(task.groups):
                     known, new = (each[losses.there[each]] if recall else each for each in (known, new))
                     if not len(known) or not losses.there[new].any():
                         continue
-                    groups = [str(each) for each in task.groups[known]]
+                    groups, fresh = ([str(each) for each in task.groups[part]] for part in (known, new))
                     places = (
                         losses.risk_control(known, groups, share, FINE),
                         losses.risk_control(known, groups, share, 1),
                         losses.pooled(known, share),
                         losses.by_case(known, groups, share),
                     )
-                    refused += places[0] is None
-                    if None in places:
-                        continue
-                    fresh = [str(each) for each in task.groups[new]]
-                    for way, place in zip(WAYS, places, strict=True):
-                        loss = float(mean_over_draws(losses.share[new, place], fresh))
-                        found[way].append((loss, losses.above[new, place].sum() / losses.truth[new].sum()))
-            count = len(next(iter(found.values()))) + refused
-            cells = [_risk(each) for each in found.values()]
-            row(task.name, title, *cells, f"{100 * refused / max(count, 1):.0f} %")
+                    for own, place in zip(found, places, strict=True):
+                        own.append((0.0, np.nan) if place is None else losses.on(new, fresh, place))
+            row(task.name, title, *(_risk(each) for each in found))
     print()
 
 
-WAYS = ("risk control", "on a grid ten times finer", "all voxels as one sample", "nine of ten cases")
-
-
 def _risk(values: list[tuple[float, float]]) -> str:
-    if not values:
-        return "–"
-    loss, size = np.mean(values, 0)
-    return f"{loss:.3f} ({size:.2f})"
+    """Return the mean share of errors, the mean size where there is a mask, and how often there is none."""
+    loss, size = (np.array(each) for each in zip(*values, strict=True))
+    none = np.isnan(size).mean()
+    sized = "–" if none == 1 else f"{np.nanmean(size):.2f}"
+    return f"{loss.mean():.3f} ({sized})" + (f", none in {100 * none:.0f} %" if none else "")
 
 
 def page(folder: Path) -> None:
