@@ -1,5 +1,7 @@
 """Masks and rows against plain numpy, for classes and regions, in slabs, in two and three dimensions."""
 
+from itertools import pairwise
+
 import hypothesis.strategies as st
 import numpy as np
 import pytest
@@ -97,9 +99,7 @@ def test_a_voxel_of_two_masks_goes_where_it_exceeds_its_threshold_most(fitted):
 def test_masks_of_one_rule_are_nested(fitted, make_cases, seed, name):
     case = make_cases(1, seed=seed).checked("case00")
     found = [Decider(fitted, make_rule(f"{name}={level}"))(case).masks for level in (0.6, 0.75, 0.9)]
-    for smaller, larger in (
-        zip(found, found[1:], strict=False) if name == "recall" else zip(found[1:], found, strict=False)
-    ):
+    for smaller, larger in pairwise(found if name == "recall" else found[::-1]):
         assert (smaller <= larger).all()
 
 

@@ -7,9 +7,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from segcal.errors import InputError
-from segcal.fitting.reference import LossCurves, Reference
-from segcal.trust.conformal import count_draws, draws_needed
+from segcal.fitting.reference import Reference, read_numbers
+from segcal.trust.conformal import count_draws, draws_needed, first_controlled
 from segcal.trust.guarantees import check_share
+from segcal.trust.sums import THRESHOLDS
 
 Floats = NDArray[np.float64]
 
@@ -60,12 +61,16 @@ class Rule:
         promise: in words, of a rule that is learned on labelled cases: it has a `value`, what is asked of it; its
             thresholds are known before any case is read; and its masks may overlap, because it promises something of
             each structure by itself.
+        losses: of such a rule, the curve of :class:`segcal.fitting.reference.LossCurves` that it bounds.
+        falling: whether that falls with the threshold, so that the lowest is looked for.
     """
 
     name: ClassVar[str]
     about: ClassVar[str]
     ranks: ClassVar[bool] = False
     promise: ClassVar[str] = ""
+    losses: ClassVar[str] = ""
+    falling: ClassVar[bool] = False
 
     def __init__(self, value: float | None = None) -> None:
         if (value is not None) != bool(self.promise) or not (value is None or 0 < value < 1):
@@ -81,10 +86,6 @@ class Rule:
         """Return the threshold of one structure of a case; None is the preserved mask, infinity an empty one."""
         return None
 
-    def of_curves(self, curves: LossCurves, draws: int) -> float | None:
-        """Return the threshold that labelled draws support for a structure; None for none."""
-        return None
-
     def limits(self, reference: Reference) -> list[Limit]:
         """Return what labelled cases support for each class; refuse what they support for none."""
         assert self.value is not None
@@ -92,10 +93,15 @@ class Rule:
         check_share(1 - self.value, draws)
         found = []
         for curves in reference.curves:
-            threshold = self.of_curves(curves, draws)
+            # Every draw has a mask that may be wrong, and only those with the structure have one that may miss it.
+            count, order = (draws, slice(None)) if self.falling else (curves.present, slice(None, None, -1))
+            losses = read_numbers(getattr(curves, self.losses), len(THRESHOLDS)) if curves.present else np.ones(1)
+            place = first_controlled(losses[order], count, 1 - self.value)
             why = "no threshold reaches it on labelled cases"
             if curves.present < needed:
                 why = f"{curves.present} labelled draws have the structure, and {needed} are needed"
             missing = Limit(note=f"nothing is guaranteed, and the mask is the preserved one: {why}")
-            found.append(missing if threshold is None else Limit(threshold, self.value))
+            found.append(missing if place is None else Limit(float(THRESHOLDS[order][place]), self.value))
+        if all(one.threshold is None for one in found):
+            raise InputError(f"rule is '{self}', but labelled cases support it for no structure. Ask for less.")
         return found

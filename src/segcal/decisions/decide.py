@@ -1,9 +1,9 @@
 """Masks by a rule, in a folder or in memory; the preserved mask is the default, and changes nothing.
 
-Pictures become PNG and volumes NIfTI, in the geometry of the predictions, as confidence maps do
-(:mod:`segcal.cases.write`). A label map is ``CASE.png`` or ``CASE.nii.gz``; masks that may overlap are one file each,
-``STRUCTURE/CASE.png``. ``rows/CASE.json`` has what ``decide.csv`` and ``decide.json`` are put together from. What each
-case was made from is recorded, so that a run that was interrupted goes on.
+Pictures become PNG and volumes NIfTI, in the geometry of the predictions. A label map is ``CASE.png`` or
+``CASE.nii.gz``; masks that may overlap are one file each, ``STRUCTURE/CASE.png``. ``rows/CASE.json`` has what
+``decide.csv`` and ``decide.json`` are put together from. What each case was made from is recorded, so that a run that
+was interrupted goes on.
 """
 
 import hashlib
@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image
 
 from segcal.arguments import typed
 from segcal.atomic import naming, temporary, write_text
@@ -25,7 +24,7 @@ from segcal.cases.base import Case, CaseError, naming_case
 from segcal.cases.files import FileCases
 from segcal.cases.parallel import Failures, Workers, map_cases
 from segcal.cases.records import MARKER, Records
-from segcal.cases.write import nifti_of, write_volume
+from segcal.cases.write import write_map
 from segcal.decisions import make_rule
 from segcal.decisions.masks import DecidedCase, Decider
 from segcal.decisions.result import SIGNATURES, DecisionRow, Decisions
@@ -168,7 +167,10 @@ class MaskFiles:
             path = beside / ROWS / f"{case.id}.json"
             path.parent.mkdir()
             path.write_text(json_text({"rows": rows}, indent=1) + "\n", encoding="utf-8")
-            paths = [path, *(self._write(case, mask, beside / name) for name, mask in several.items())]
+            paths = [
+                path,
+                *(write_map(self._cases, case.id, mask, beside / name, case.spacing) for name, mask in several.items()),
+            ]
             own = [path.relative_to(beside).as_posix() for path in paths]
             self.records.require_own(case.id, own)
             self.records.place(case.id, made_from, beside, own)
@@ -176,17 +178,6 @@ class MaskFiles:
 
     def _made_from(self, case_id: str) -> str:
         return hashlib.sha256(f"{self._made_by} {self._cases.identity(case_id)}".encode()).hexdigest()
-
-    def _write(self, case: Case, mask: np.ndarray, folder: Path) -> Path:
-        folder.mkdir(exist_ok=True)
-        flat = len([size for size in mask.shape if size > 1]) <= 2
-        if flat and nifti_of(self._cases, case.id) is None:
-            path = folder / f"{case.id}.png"
-            Image.fromarray(np.atleast_2d(np.squeeze(mask))).save(path, format="PNG")
-        else:
-            path = folder / f"{case.id}.nii.gz"
-            write_volume(self._cases, case.id, mask, path, case.spacing)
-        return path
 
 
 def _without_masks(rows: list[DecisionRow]) -> DecidedCase:

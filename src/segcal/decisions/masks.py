@@ -71,12 +71,15 @@ class Decider:
         for where, probs, kept, inside in self._seen(case):
             reached = torch.stack([_mask(*each) for each in zip(chosen, probs, kept, strict=True)]) & inside
             found = reached if self.overlapping else _apart(reached, probs, chosen)
-            masks[where] = (found if self.overlapping else _labels(found, values)).cpu().numpy()
+            shown = found.cpu().numpy()  # a sum over masks that do not overlap, structure by structure
+            masks[where] = (
+                shown if self.overlapping else sum(v * m.astype(kind) for v, m in zip(values, shown, strict=True))
+            )
             sums += _sums(found, probs.double(), kept, reached)
         return DecidedCase(masks, [self._row(case, *each) for each in zip(self.titles, chosen, sums.T, strict=True)])
 
     def _seen(self, case: Case) -> Iterator[tuple[Any, Tensor, Tensor, Tensor]]:
-        """Yield where a slab is, probabilities and preserved masks of all structures, and where anything is predicted."""
+        """Yield where a slab is, probabilities and preserved masks of structures, and where anything is predicted."""
         for slab in score_slabs(self.calibrator, case, values=STEP_VALUES):
             scores, logits = slab.scores[0], slab.logits[0]
             if self.regions is not None:
@@ -98,10 +101,10 @@ class Decider:
             sums += _totals(exact, exact * (1 - exact), torch.log1p(-exact))
             for part, own in zip(parts, exact, strict=True):
                 part.append(own[own >= LEAST].cpu().numpy())
-        ranked = (
-            Ranked(-np.sort(-np.concatenate(part)), *map(float, own)) for part, own in zip(parts, sums.T, strict=True)
-        )
-        return [Limit(self.rule.of_case(each)) for each in ranked]
+        return [
+            Limit(self.rule.of_case(Ranked(-np.sort(-np.concatenate(part)), *map(float, own))))
+            for part, own in zip(parts, sums.T, strict=True)
+        ]
 
     def _row(self, case: Case, title: str, limit: Limit, sums: Floats) -> DecisionRow:
         voxels, hit, total, spread, log_none, before, before_hit, changed, lost = map(float, sums)
@@ -126,11 +129,6 @@ class Decider:
             "unit": unit,
             "note": limit.note,
         }
-
-
-def _labels(masks: Tensor, values: Sequence[int]) -> Tensor:
-    each = torch.tensor([0, *values], device=masks.device)
-    return each[(masks * torch.arange(1, len(masks) + 1, device=masks.device).view(-1, *[1] * (masks.ndim - 1))).sum(0)]
 
 
 def _mask(limit: Limit, probs: Tensor, kept: Tensor) -> Tensor:

@@ -12,9 +12,6 @@ be. Other than the inner mask of ``segcal trust``, the mask may be larger than t
 """
 
 from segcal.decisions.base import Rule
-from segcal.fitting.reference import LossCurves, read_numbers
-from segcal.trust.conformal import first_controlled
-from segcal.trust.sums import THRESHOLDS
 
 
 class Precision(Rule):
@@ -23,10 +20,5 @@ class Precision(Rule):
     name = "precision"
     about = "the largest mask of which at most 1 - P is wrong, on average over cases"
     promise = "at least {:g} % of a mask is its structure; an empty mask counts as right"
-
-    def of_curves(self, curves: LossCurves, draws: int) -> float | None:
-        """Return the smallest threshold whose bound holds, for a structure that labelled draws have."""
-        if not curves.present or self.value is None:
-            return None
-        place = first_controlled(read_numbers(curves.wrong, len(THRESHOLDS)), draws, 1 - self.value)
-        return None if place is None else float(THRESHOLDS[place])
+    losses = "wrong"
+    falling = True

@@ -12,9 +12,6 @@ trust`` (:class:`segcal.fitting.reference.LossCurves`); other than the outer mas
 """
 
 from segcal.decisions.base import Rule
-from segcal.fitting.reference import LossCurves, read_numbers
-from segcal.trust.conformal import first_controlled
-from segcal.trust.sums import THRESHOLDS
 
 
 class Recall(Rule):
@@ -23,11 +20,4 @@ class Recall(Rule):
     name = "recall"
     about = "the smallest mask that misses at most 1 - R of its structure, on average over cases"
     promise = "a mask holds at least {:g} % of its structure, where that is there"
-
-    def of_curves(self, curves: LossCurves, draws: int) -> float | None:
-        """Return the largest threshold whose bound holds."""
-        if not curves.present or self.value is None:
-            return None
-        losses = read_numbers(curves.missed, len(THRESHOLDS))[::-1]
-        place = first_controlled(losses, curves.present, 1 - self.value)
-        return None if place is None else float(THRESHOLDS[::-1][place])
+    losses = "missed"

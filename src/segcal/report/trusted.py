@@ -30,12 +30,8 @@ MOST_ROWS = 300
 
 def trust_section(fitted: Fitted, cases: Cases, background: bool = True) -> TrustSection | UnsetType:
     """Return the section of some cases; none for regions, without a reference, or with one too small for the level."""
-    reference = fitted.reference
-    if (
-        isinstance(fitted.calibrator, PerRegion)
-        or reference is None
-        or count_draws([each.group for each in reference.cases]) < draws_needed(LEVEL)
-    ):
+    reference = None if isinstance(fitted.calibrator, PerRegion) else fitted.reference
+    if reference is None or count_draws([each.group for each in reference.cases]) < draws_needed(LEVEL):
         return UNSET
     return section_of(trust(fitted, cases, background=background, ignore_pooling=True), fitted, cases)
 
