@@ -16,8 +16,8 @@ The help of every command, as `segcal COMMAND --help` prints it. Written by `pyt
 - Results go to stdout, everything else to stderr. With `--json`, stdout is one JSON document.
 - Exit codes: 0 done; 2 a mistake that you can repair, in one sentence; 3 done, but some cases failed and are listed;
   4 done, and it is an alarm (`audit`, `monitor`); 130 interrupted.
-- Interrupted at any point, a command leaves complete files or none. `apply`, `convert` and `benchmark` go on where they
-  were when they are run again; `fit`, `evaluate`, `audit` and `check` start again and give the same result.
+- Interrupted at any point, a command leaves complete files or none. `apply`, `decide`, `convert` and `benchmark` go on
+  where they were when they are run again; `fit`, `evaluate`, `audit` and `check` start again and give the same result.
 - No command overwrites an input, or removes a file that it did not write. A target that holds something else is refused
   before the work begins; `--overwrite` says where that is meant. One process at a time writes to a target.
 - A case that cannot be read fails alone. `--strict` stops at the first one.

@@ -26,6 +26,7 @@ LEVELS = (
     {"evaluation"},
     {"evaluate"},
     {"trust"},
+    {"decisions"},
     {"report"},
     {"benchmark"},
     {"studies"},
@@ -65,6 +66,7 @@ BY_CONTRACT = {
     "statistics": "contracts/test_metrics.py",
     "metrics": "contracts/test_metrics.py",
     "evaluation": "test_evaluate.py",
+    "decisions": "test_base.py",
 }
 
 FILES = sorted(path.relative_to(SOURCE) for path in SOURCE.rglob("*.py"))

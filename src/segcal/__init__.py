@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from segcal.cases import ArrayCases, Case, CaseError, Cases, CheckResult, ReadOptions, as_cases, convert, open_cases
     from segcal.cases.check import check
     from segcal.cases.masks import MaskCases
+    from segcal.decisions.decide import decide
+    from segcal.decisions.result import Decisions
     from segcal.errors import ArtifactError, InputError, SegcalError, SuspicionWarning
     from segcal.evaluation.apply import Applied, apply
     from segcal.evaluation.audit import Audit, audit
@@ -62,6 +64,7 @@ __all__ = [
     "Cases",
     "CheckResult",
     "Context",
+    "Decisions",
     "Evaluation",
     "FitConfig",
     "Fitted",
@@ -84,6 +87,7 @@ __all__ = [
     "check",
     "choose",
     "convert",
+    "decide",
     "evaluate",
     "export",
     "fit",
@@ -119,6 +123,8 @@ _NAMES = {
     ),
     "segcal.cases.check": ("check",),
     "segcal.cases.masks": ("MaskCases",),
+    "segcal.decisions.decide": ("decide",),
+    "segcal.decisions.result": ("Decisions",),
     "segcal.errors": ("ArtifactError", "InputError", "SegcalError", "SuspicionWarning"),
     "segcal.evaluation.apply": ("Applied", "apply"),
     "segcal.evaluation.audit": ("Audit", "audit"),

@@ -49,14 +49,17 @@ def class_titles(names: Iterable[str] | None, count: int) -> tuple[str, ...]:
     return tuple(f"class {number}" for number in range(count)) if names is None else tuple(names)
 
 
-def file_names(names: Sequence[str]) -> list[str]:
-    """Return names of classes as BIDS allows them: letters and digits; a number where that leaves nothing or too few.
+def file_names(names: Sequence[str], *taken: str) -> list[str]:
+    """Return names of classes for files, as BIDS allows them: letters and digits.
 
-    >>> file_names(["left ventricle", "?", "?"])
-    ['leftventricle', 'class1', 'class2']
+    A number stands where that leaves nothing or too few, or a name that is taken.
+
+    >>> file_names(["left ventricle", "?", "?", "rows"], "rows")
+    ['leftventricle', 'class1', 'class2', 'class3']
     """
     plain = [re.sub(r"[^A-Za-z0-9]", "", name) for name in names]
-    return [name if name and plain.count(name) == 1 else f"class{number}" for number, name in enumerate(plain)]
+    usable = [bool(name) and plain.count(name) == 1 and name not in taken for name in plain]
+    return [name if usable[number] else f"class{number}" for number, name in enumerate(plain)]
 
 
 def csv_cell(value: object) -> object:

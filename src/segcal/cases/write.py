@@ -200,20 +200,32 @@ def _same_bytes(one: np.ndarray, other: np.ndarray) -> bool:
 def write_confidence(
     cases: FileCases, case_id: str, confidence: np.ndarray, folder: Path, spacing: tuple[float, ...] | None = None
 ) -> Path:
-    """Write the confidence ``(*space)`` of one case into a sub-folder of `folder` and return the file.
+    """Write the confidence ``(*space)`` of one case into a sub-folder of `folder` and return the file."""
+    flat = is_picture(cases, case_id, confidence)
+    values = np.round(255 * np.clip(confidence, 0, 1)).astype(np.uint8) if flat else confidence.astype(np.float32)
+    return write_map(cases, case_id, values, folder / MAPS, spacing)
+
+
+def write_map(
+    cases: FileCases, case_id: str, values: np.ndarray, folder: Path, spacing: tuple[float, ...] | None = None
+) -> Path:
+    """Write a map ``(*space)`` of one case into a folder, as a viewer opens it, and return the file.
 
     The voxel size `spacing` is used where no NIfTI file knows it.
     """
-    flat = len([size for size in confidence.shape if size > 1]) <= 2
-    ending = ".png" if flat and nifti_of(cases, case_id) is None else ".nii.gz"
-    path = folder / MAPS / f"{case_id}{ending}"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if path.suffix == ".png":
-        picture = np.atleast_2d(np.squeeze(confidence))
-        Image.fromarray(np.round(255 * np.clip(picture, 0, 1)).astype(np.uint8)).save(path, format="PNG")
+    folder.mkdir(parents=True, exist_ok=True)
+    if is_picture(cases, case_id, values):
+        path = folder / f"{case_id}.png"
+        Image.fromarray(np.atleast_2d(np.squeeze(values))).save(path, format="PNG")
     else:
-        write_volume(cases, case_id, confidence.astype(np.float32), path, spacing)
+        path = folder / f"{case_id}.nii.gz"
+        write_volume(cases, case_id, values, path, spacing)
     return path
+
+
+def is_picture(cases: FileCases, case_id: str, values: np.ndarray) -> bool:
+    """Whether a map is flat and no NIfTI file knows its geometry."""
+    return len([size for size in values.shape if size > 1]) <= 2 and nifti_of(cases, case_id) is None
 
 
 def nifti_of(cases: FileCases, case_id: str) -> Path | None:

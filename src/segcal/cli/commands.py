@@ -17,6 +17,7 @@ COMMANDS = {
     "audit": "the promises of a calibrator, proved on its parameters and tried on data",
     "trust": "expected Dice and volume of each structure, with intervals; what to look at first",
     "margins": "masks without probabilities: grown and shrunk with stated coverage, volumes with intervals",
+    "decide": "masks by a rule: best expected Dice, bounded misses, expected volume",
     "monitor": "unusual cases and drifts of a stream, without labels",
     "adapt": "class frequencies of another place, from predictions alone",
     "convert": "any format to segcal's own store: pooled, half the size, decisions exact",
@@ -30,7 +31,7 @@ COMMANDS = {
 }
 ALONE = ("demo", "benchmark", "export", "nnunet", "card", "margins", "merge")  # read no predictions of their own
 # Commands that read a calibrator.
-CALIBRATED = ("adapt", "apply", "evaluate", "audit", "trust", "monitor", "export", "view", "report", "card")
+CALIBRATED = ("adapt", "apply", "evaluate", "audit", "trust", "decide", "monitor", "export", "view", "report", "card")
 # Commands over cases, which may be done in parts or elsewhere; as may the jobs of a benchmark.
 DIVIDED = ("check", "fit", "apply", "evaluate", "audit", "trust")
 

@@ -37,7 +37,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     option("--splits", type=Path, metavar="FILE", help="splits.json: used if it is there, else written")
     option("--validation", type=Path, nargs="+", metavar="FOLDER", help="predictions for validation alone")
     option("--validation-labels", type=Path, metavar="FOLDER", help="their labels; default: LABELS")
-    option = parser.add_argument_group("what segcal trust and segcal monitor compare with").add_argument
+    option = parser.add_argument_group("what segcal trust, decide and monitor compare with").add_argument
     judges = "labelled cases: those of the fit, each judged by a fit without it (folds), validation cases, those of\n"
     judges += "--test-share, or none; default: validation cases, or else folds"
     option("--trust-on", choices=["folds", "validation", "test", "none"], help=judges)

@@ -29,7 +29,8 @@ def remember(args: argparse.Namespace, fitted: Fitted, cases: FileCases, output:
     learned = segcal.learn_trust(fitted, judges, **how)
     assert learned.reference is not None
     source, count = learned.reference.source, len(learned.reference.cases)
-    output.say(f"segcal trust will compare with {plural(count, 'case')}: {JUDGED[source]}")
+    command = "trust" if cases.regions is None else "decide"  # trust is for classes
+    output.say(f"segcal {command} will compare with {plural(count, 'case')}: {JUDGED[source]}")
     return learned
 
 
@@ -44,7 +45,7 @@ def _judges(args: argparse.Namespace, fitted: Fitted, cases: FileCases) -> Cases
         if not len(unseen):
             raise InputError("--trust-on is test, but no case was left unseen. Pass --test-share, or other folders.")
         return unseen
-    if args.trust_on == "none" or (args.trust_on is None and cases.regions is not None):  # trust is for classes
+    if args.trust_on == "none":
         return None
     if fitted.validation_ids and args.trust_on != "folds":
         if args.validation is None:

@@ -171,9 +171,9 @@ class Applier:
         self._calibrator = fitted.calibrator
         self._cases = cases
         self._map = confidence_map
-        record = _record(fitted, cases, kind)
+        record = record_of(fitted, cases, kind)
         text = json.dumps(record, indent=1) + "\n"
-        _check_folder(Path(folder), cases, record, overwrite)
+        check_folder(Path(folder), cases, record, overwrite)
         self._writer = CaseWriter(cases, folder, kind, text, MARKER)
 
     def missing(self) -> FileCases:
@@ -217,7 +217,7 @@ class Applier:
         return found.amax(0).exp()
 
 
-def _record(fitted: Fitted, cases: FileCases, kind: str | None) -> dict[str, Any]:
+def record_of(fitted: Fitted, cases: FileCases, kind: str | None = None) -> dict[str, Any]:
     """Return what the output depends on besides the cases."""
     return {
         "format": FORMAT,
@@ -233,7 +233,7 @@ def _record(fitted: Fitted, cases: FileCases, kind: str | None) -> dict[str, Any
     }
 
 
-def _check_folder(folder: Path, cases: FileCases, record: dict[str, Any], overwrite: bool) -> None:
+def check_folder(folder: Path, cases: FileCases, record: dict[str, Any], overwrite: bool) -> None:
     """Refuse a folder in which the results of something else would be taken for ours, or clear it if that is meant."""
     if folder.resolve() in cases.folders():
         return  # the writer has a message for it
@@ -242,8 +242,8 @@ def _check_folder(folder: Path, cases: FileCases, record: dict[str, Any], overwr
         there = [name for name in entries(folder) if not name.startswith(".")]
         if there:
             raise InputError(
-                f"{folder} holds {there[0]}, which segcal apply did not write, but results would be mixed with it. "
-                "Name a new folder."
+                f"{folder} holds {there[0]}, which segcal {record['made_by']} did not write, but results would be "
+                "mixed with it. Name a new folder."
             )
         return
     other = [name for name, value in record.items() if found.get(name) != value]

@@ -15,6 +15,7 @@ import numpy as np
 from segcal.arguments import typed
 from segcal.atomic import write_text
 from segcal.calibrators import registry_entry
+from segcal.calibrators.per_region import PerRegion
 from segcal.documents import read_json, read_text, reading
 from segcal.errors import InputError
 from segcal.evaluation.audit import audit
@@ -224,7 +225,7 @@ def _monitoring(fitted: Fitted) -> Monitoring | None:
         return None
     draws = count_draws([case.group for case in reference.cases])
     levels = tuple(level for level in TRUST_LEVELS if draws >= draws_needed(level))
-    return Monitoring(len(reference.cases), draws, reference.source, levels)
+    return Monitoring(len(reference.cases), draws, reference.source, levels, isinstance(fitted.calibrator, PerRegion))
 
 
 def _hashed(fitted: Fitted, cases: Sequence[str]) -> CaseSet:

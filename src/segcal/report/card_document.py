@@ -119,13 +119,15 @@ class Monitoring(Struct, frozen=True):
         reference_cases: how many.
         reference_draws: how many groups of them: patients, videos.
         reference_source: how they stand to the fit.
-        trust_levels: of intervals that :func:`segcal.trust` can promise.
+        trust_levels: of intervals that :func:`segcal.trust` can promise, and of masks by :func:`segcal.decide`.
+        regions: whether they are of regions, of which :func:`segcal.decide` alone makes use.
     """
 
     reference_cases: int
     reference_draws: int
     reference_source: str
     trust_levels: tuple[float, ...]
+    regions: bool = False
 
 
 class Card(Struct, frozen=True):

@@ -13,6 +13,7 @@ from segcal.resample import FEWEST_GROUPS
 from segcal.summary import TOO_FEW, Interval
 
 TITLE = "Calibration card"
+MONITORED = "segcal monitor says when new cases are no longer like them; then this card does not apply."
 STYLE = (
     ":root{color-scheme:light dark}"
     "body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}"
@@ -177,8 +178,8 @@ def _monitoring(card: Card) -> list[str]:
     return [
         f"New cases are compared with {found.reference_cases} labelled cases in {found.reference_draws} groups "
         f"({found.reference_source}).",
-        f"Levels of intervals that so many groups support: {levels}.",
-        "segcal monitor says when new cases are no longer like them; then this card does not apply.",
+        f"Levels of intervals, and of recall or precision of segcal decide, that so many groups support: {levels}.",
+        *([] if found.regions else [MONITORED]),
     ]
 
 

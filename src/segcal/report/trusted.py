@@ -11,6 +11,7 @@ import numpy as np
 from msgspec import UNSET, UnsetType
 from numpy.typing import NDArray
 
+from segcal.calibrators.per_region import PerRegion
 from segcal.cases.base import Case, Cases
 from segcal.fitting.certificate import Fitted
 from segcal.names import class_titles
@@ -29,8 +30,8 @@ MOST_ROWS = 300
 
 
 def trust_section(fitted: Fitted, cases: Cases, background: bool = True) -> TrustSection | UnsetType:
-    """Return the section of some cases; none where the calibrator has no reference, or one too small for the level."""
-    reference = fitted.reference
+    """Return the section of some cases; none for regions, without a reference, or with one too small for the level."""
+    reference = None if isinstance(fitted.calibrator, PerRegion) else fitted.reference
     if reference is None or count_draws([each.group for each in reference.cases]) < draws_needed(LEVEL):
         return UNSET
     return section_of(trust(fitted, cases, background=background, ignore_pooling=True), fitted, cases)

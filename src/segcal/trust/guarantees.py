@@ -75,14 +75,19 @@ def bounds_of(reference: Reference, share: float, classes: Sequence[int] = (), a
     wanted = set(classes or range(len(reference.curves)))
     share = share / len(wanted) if at_once else share
     draws = count_draws([each.group for each in reference.cases])
+    check_share(share, draws)
+    nothing = Bounds(None, None, None, 0)
+    return [_bounds(c, draws, share) if number in wanted else nothing for number, c in enumerate(reference.curves)]
+
+
+def check_share(share: float, draws: int) -> None:
+    """Refuse a share of errors that so many draws cannot support."""
     if not 0 < share < 1 or draws < draws_needed(1 - share):
         needed = draws_needed(1 - share) if 0 < share < 1 else 1
         raise InputError(
             f"a share of {share:g} is asked for, but {draws} reference draws (cases, or groups of cases) cannot "
             f"support it: {needed} are needed. Allow a larger share, or learn from more cases."
         )
-    nothing = Bounds(None, None, None, 0)
-    return [_bounds(c, draws, share) if number in wanted else nothing for number, c in enumerate(reference.curves)]
 
 
 def _bounds(curves: LossCurves, draws: int, share: float) -> Bounds:

@@ -19,12 +19,14 @@ import torch
 from segcal.arguments import typed
 from segcal.calibrators import make_calibrator, registry_entry
 from segcal.calibrators.base import Calibrator
+from segcal.calibrators.per_region import PerRegion
 from segcal.cases import as_cases
 from segcal.cases.base import CaseError, Cases
 from segcal.cases.parallel import Workers, map_ids
+from segcal.cases.region_view import region_view
 from segcal.errors import InputError
 from segcal.evaluation.evaluate import check_match
-from segcal.fitting.certificate import Fitted
+from segcal.fitting.certificate import Certificate, Fitted
 from segcal.fitting.division import equal_folds
 from segcal.fitting.fit import check_device, fit_to
 from segcal.fitting.reference import (
@@ -43,6 +45,7 @@ from segcal.fitting.reference import (
 )
 from segcal.fitting.request import FitData, read_data
 from segcal.trust.conformal import count_draws, mean_over_draws
+from segcal.trust.region_sums import sum_regions
 from segcal.trust.sums import THRESHOLDS, CaseSums, Floats, one_unit, reference_case, sum_case
 
 Step = Callable[[str], None]
@@ -69,6 +72,8 @@ class FoldSummer:
     def __call__(self, case_id: str) -> list[CaseSums]:
         """Read and sum a case."""
         case = self._cases.checked(case_id)
+        if isinstance(self._calibrators[0], PerRegion):
+            return [sum_regions(each, case) for each in self._calibrators if isinstance(each, PerRegion)]
         members = self._cases.member_logits(case_id) if self._several else ()
         first = sum_case(self._calibrators[0], case, members)
         return [first, *(replace(sum_case(each, case), agreement=first.agreement) for each in self._calibrators[1:])]
@@ -112,7 +117,6 @@ def learn_trust(
     'out of fold'
     """
     known = as_cases(cases, labels, **declared)
-    known.require_classes("trust")
     check_match(fitted, known)
     if not len(known):
         raise InputError("cases is empty, but labelled cases are needed to learn from. Check the folder or the split.")
@@ -129,11 +133,10 @@ def learn_trust(
                 progress(case_id)
     reference = memory.reference(fitted.calibrator, source, len(known.member_names))
     if source == OUT_OF_FOLD:
-        found_by = fitted.certificate
         reference = msgspec.structs.replace(
             reference,
             folds=tuple(packed(calibrator) for calibrator, _ in parts),
-            chosen=bool(found_by.path) or "chosen" in found_by.details,
+            chosen=any(bool(one.path) or "chosen" in one.details for one in _certificates(fitted)),
         )
     return replace(fitted, reference=reference)
 
@@ -211,8 +214,24 @@ def _judges(fitted: Fitted, cases: Cases) -> tuple[Cases, Source]:
     return cases.subset([case_id for case_id in cases.ids if case_id in seen]), OUT_OF_FOLD
 
 
+def _certificates(fitted: Fitted) -> list[Certificate]:
+    """Return the certificate of a fit; of regions, those of each."""
+    if not isinstance(fitted.calibrator, PerRegion):
+        return [fitted.certificate]
+    own = fitted.certificate.details["regions"]
+    return [msgspec.convert(own[name], Certificate) for name in fitted.calibrator.regions.names]
+
+
 def _folds(fitted: Fitted, cases: Cases, device: torch.device) -> list[tuple[Calibrator, Cases]]:
-    """Return the parts of the cases, each with a calibrator that was fitted to all others."""
+    """Return the parts of the cases, each with a calibrator that was fitted to all others; of regions, one for each."""
+    if isinstance(fitted.calibrator, PerRegion):
+        whole, fits_of = fitted.calibrator, []
+        for number, (inner, found) in enumerate(zip(whole.each.values(), _certificates(fitted), strict=True)):
+            one = replace(fitted, calibrator=inner, certificate=found)
+            fits_of.append(_folds(one, region_view(cases, number), device))
+        joined = ([each for each, _ in part] for part in zip(*fits_of, strict=True))
+        made = [PerRegion(whole.regions, inner).eval().requires_grad_(False) for inner in joined]
+        return [(each, cases.subset(part.ids)) for each, (_, part) in zip(made, fits_of[0], strict=True)]
     parts = equal_folds(cases, fitted.config.folds, fitted.config.seed)
     entry = registry_entry(fitted.calibrator)
     if len(parts) < 2 or entry is None:

@@ -135,22 +135,22 @@ def promise_of(reference: Reference, judge: Judge) -> str:
     return words.format(level=100 * judge.level, draws=draws, proved=proved)
 
 
-def known_reference(fitted: Fitted) -> Reference:
-    """Return the reference of a fitted calibrator, or say how to get one."""
+def known_reference(fitted: Fitted, regions: bool = False) -> Reference:
+    """Return the reference of a fitted calibrator, or say how to get one; `regions`: also of one for regions."""
     if not isinstance(fitted, Fitted):
         raise InputError(
             f"fitted is {type(fitted).__name__}, but what fit, choose or load returned is needed. Pass that, not its "
             ".calibrator."
         )
-    if isinstance(fitted.calibrator, PerRegion):
+    if isinstance(fitted.calibrator, PerRegion) and not regions:
         raise InputError(
             "the calibrator is for regions, but trust and monitor are for classes that exclude each other. Look at "
             "segcal evaluate and report on labelled cases of regions."
         )
     if fitted.reference is None:
         raise InputError(
-            "the calibrator has no reference cases, but trust compares with labelled ones. Fit again with segcal fit, "
-            "or pass labelled cases to segcal.learn_trust."
+            "the calibrator has no reference cases, but what is promised is learned on labelled ones. Fit again with "
+            "segcal fit, or pass labelled cases to segcal.learn_trust."
         )
     if fitted.reference.calibrator != calibrator_digest(fitted.calibrator):
         raise InputError(

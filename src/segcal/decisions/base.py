@@ -1,0 +1,107 @@
+"""What a rule is: a way from calibrated probabilities to masks, one threshold per structure."""
+
+import math
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from segcal.errors import InputError
+from segcal.fitting.reference import Reference, read_numbers
+from segcal.trust.conformal import count_draws, draws_needed, first_controlled
+from segcal.trust.guarantees import check_share
+from segcal.trust.sums import THRESHOLDS
+
+Floats = NDArray[np.float64]
+
+
+class Ranked(NamedTuple):
+    """One structure of a case: its probabilities, descending; and of all voxels, also those next to 0, sums.
+
+    `total` is the sum of p, `spread` that of p (1 - p), and `log_none` that of log(1 - p).
+    """
+
+    probs: Floats
+    total: float
+    spread: float
+    log_none: float
+
+    @property
+    def sizes(self) -> NDArray[np.intp]:
+        """The sizes of masks, the empty one first: voxels of one probability go together."""
+        last = np.append(self.probs[:-1] > self.probs[1:], True)[: len(self.probs)]
+        return np.append(0, np.flatnonzero(last) + 1)
+
+    def threshold(self, size: int) -> float:
+        """Return the threshold of the mask of a size."""
+        return float(self.probs[size - 1]) if size else math.inf
+
+
+class Limit(NamedTuple):
+    """What was chosen for one structure.
+
+    Attributes:
+        threshold: the structure is where its probability is at least this; None: where the preserved mask has it.
+        guaranteed: the recall or precision that is promised on average; None for none.
+        note: why there is no promise.
+    """
+
+    threshold: float | None = None
+    guaranteed: float | None = None
+    note: str = ""
+
+
+class Rule:
+    """A rule; as it is, it keeps the preserved mask.
+
+    Attributes:
+        name: in :data:`segcal.decisions.RULES`.
+        about: in a few words.
+        ranks: whether it looks at the probabilities of a whole case first.
+        promise: in words, of a rule that is learned on labelled cases: it has a `value`, what is asked of it; its
+            thresholds are known before any case is read; and its masks may overlap, because it promises something of
+            each structure by itself.
+        losses: of such a rule, the curve of :class:`segcal.fitting.reference.LossCurves` that it bounds.
+        falling: whether that falls with the threshold, so that the lowest is looked for.
+    """
+
+    name: ClassVar[str]
+    about: ClassVar[str]
+    ranks: ClassVar[bool] = False
+    promise: ClassVar[str] = ""
+    losses: ClassVar[str] = ""
+    falling: ClassVar[bool] = False
+
+    def __init__(self, value: float | None = None) -> None:
+        if (value is not None) != bool(self.promise) or not (value is None or 0 < value < 1):
+            needed = f"a number between 0 and 1, as in {self.name}=0.9," if self.promise else f"{self.name!r} alone"
+            given = self.name if value is None else f"{self.name}={value:g}"
+            raise InputError(f"rule is {given!r}, but {needed} is needed. Correct the rule.")
+        self.value = value
+
+    def __str__(self) -> str:
+        return self.name if self.value is None else f"{self.name}={self.value:g}"
+
+    def of_case(self, ranked: Ranked) -> float | None:
+        """Return the threshold of one structure of a case; None is the preserved mask, infinity an empty one."""
+        return None
+
+    def limits(self, reference: Reference) -> list[Limit]:
+        """Return what labelled cases support for each class; refuse what they support for none."""
+        assert self.value is not None
+        draws, needed = count_draws([each.group for each in reference.cases]), draws_needed(self.value)
+        check_share(1 - self.value, draws)
+        found = []
+        for curves in reference.curves:
+            # Every draw has a mask that may be wrong, and only those with the structure have one that may miss it.
+            count, order = (draws, slice(None)) if self.falling else (curves.present, slice(None, None, -1))
+            losses = read_numbers(getattr(curves, self.losses), len(THRESHOLDS)) if curves.present else np.ones(1)
+            place = first_controlled(losses[order], count, 1 - self.value)
+            why = "no threshold reaches it on labelled cases"
+            if curves.present < needed:
+                why = f"{curves.present} labelled draws have the structure, and {needed} are needed"
+            missing = Limit(note=f"nothing is guaranteed, and the mask is the preserved one: {why}")
+            found.append(missing if place is None else Limit(float(THRESHOLDS[order][place]), self.value))
+        if all(one.threshold is None for one in found):
+            raise InputError(f"rule is '{self}', but labelled cases support it for no structure. Ask for less.")
+        return found

@@ -1,0 +1,159 @@
+"""The masks of one case by a rule, and what is expected of them; slab by slab.
+
+A structure is where its probability reaches its threshold, or where the preserved mask has it. A promise is made for
+each structure by itself: masks of rules that promise something may overlap, and so may those of regions. All others are
+made a label map: a voxel of several masks belongs to the structure whose probability is the largest multiple of its
+threshold, and one of none to the background. What is expected is computed of the masks as they are in the end.
+
+A rule that ranks voxels goes through a case twice and holds the probabilities of its structures in between.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from segcal.calibrators.per_region import PerRegion
+from segcal.cases.base import Case
+from segcal.decisions.base import Floats, Limit, Ranked, Rule
+from segcal.decisions.dice import dice_bound
+from segcal.decisions.result import DecisionRow
+from segcal.evaluation.slabs import score_slabs
+from segcal.fitting.certificate import Fitted
+from segcal.names import class_titles
+from segcal.numerics import winner
+from segcal.trust.structures import known_reference
+from segcal.trust.sums import STEP_VALUES, voxel_size
+
+# Voxels that are less probable are in no mask of a rule that ranks them; their sums count.
+LEAST = 1e-6
+
+
+class DecidedCase(NamedTuple):
+    """The masks of a case, a label map ``(*space)`` or ``(structures, *space)``, and one row per structure."""
+
+    masks: NDArray[np.integer]
+    rows: list[DecisionRow]
+
+
+class Decider:
+    """Decides on one case after the other; picklable, for several processes.
+
+    Args:
+        fitted: the calibrator, with its reference where the rule is learned.
+        rule: which.
+        background: whether class 0 is background, and no structure; of regions all are structures.
+    """
+
+    def __init__(self, fitted: Fitted, rule: Rule, background: bool = True) -> None:
+        self.calibrator, self.rule = fitted.calibrator, rule
+        self.regions = self.calibrator.regions if isinstance(self.calibrator, PerRegion) else None
+        self.structures = range(1 if background and self.regions is None else 0, self.calibrator.num_classes)
+        names = class_titles(fitted.class_names, self.calibrator.num_classes)
+        self.titles = [names[number] for number in self.structures]
+        limits = rule.limits(known_reference(fitted, regions=True)) if rule.promise else []
+        self.limits = limits[self.structures.start :]
+        # Masks of one structure are a label map whatever the rule is.
+        self.overlapping = len(self.structures) > 1 and bool(rule.promise or self.regions is not None)
+
+    def __call__(self, case: Case) -> DecidedCase:
+        """Decide on a case."""
+        chosen, size = self.limits or self._choose(case), len(self.structures)
+        space = tuple(case.logits.shape[1:])
+        values = self.structures if self.regions is None else self.regions.order
+        kind = np.uint8 if self.overlapping else np.min_scalar_type(max(values))
+        masks = np.zeros((size, *space) if self.overlapping else space, kind)
+        sums = np.zeros((9, size))
+        for where, probs, kept, inside in self._seen(case):
+            reached = torch.stack([_mask(*each) for each in zip(chosen, probs, kept, strict=True)]) & inside
+            found = reached if self.overlapping else _apart(reached, probs, chosen)
+            shown = found.cpu().numpy()  # a sum over masks that do not overlap, structure by structure
+            masks[where] = (
+                shown if self.overlapping else sum(v * m.astype(kind) for v, m in zip(values, shown, strict=True))
+            )
+            sums += _sums(found, probs.double(), kept, reached)
+        return DecidedCase(masks, [self._row(case, *each) for each in zip(self.titles, chosen, sums.T, strict=True)])
+
+    def _seen(self, case: Case) -> Iterator[tuple[Any, Tensor, Tensor, Tensor]]:
+        """Yield where a slab is, probabilities and preserved masks of structures, and where anything is predicted."""
+        for slab in score_slabs(self.calibrator, case, values=STEP_VALUES):
+            scores, logits = slab.scores[0], slab.logits[0]
+            if self.regions is not None:
+                probs, kept = torch.sigmoid(scores), logits > 0
+            else:
+                best = winner(logits, axis=0)
+                probs = torch.softmax(scores, dim=0)[self.structures.start :]
+                kept = torch.stack([best == number for number in self.structures])
+            inside = torch.ones_like(kept[0]) if case.mask is None else case.mask[slab.where].to(kept.device)
+            yield slab.where, probs * inside, kept & inside, inside
+
+    def _choose(self, case: Case) -> list[Limit]:
+        if not self.rule.ranks:
+            return [Limit()] * len(self.structures)
+        parts: list[list[Floats]] = [[] for _ in self.structures]
+        sums = np.zeros((3, len(parts)))
+        for _, probs, _, _ in self._seen(case):
+            exact = probs.double()
+            sums += _totals(exact, exact * (1 - exact), torch.log1p(-exact))
+            for part, own in zip(parts, exact, strict=True):
+                part.append(own[own >= LEAST].cpu().numpy())
+        return [
+            Limit(self.rule.of_case(Ranked(-np.sort(-np.concatenate(part)), *map(float, own))))
+            for part, own in zip(parts, sums.T, strict=True)
+        ]
+
+    def _row(self, case: Case, title: str, limit: Limit, sums: Floats) -> DecisionRow:
+        voxels, hit, total, spread, log_none, before, before_hit, changed, lost = map(float, sums)
+        size, unit = voxel_size(case.spacing)
+        return {
+            "case": case.id,
+            "structure": title,
+            "rule": str(self.rule),
+            "threshold": None if limit.threshold is None or math.isinf(limit.threshold) else limit.threshold,
+            "guaranteed": limit.guaranteed,
+            "expected_dice": 2 * hit / (voxels + total) if voxels else math.exp(log_none),
+            "dice_bound": dice_bound(voxels, total, spread) if voxels else 0.0,
+            "expected_recall": hit / total if total else None,
+            "expected_precision": hit / voxels if voxels else None,
+            "preserved_dice": 2 * before_hit / (before + total) if before else math.exp(log_none),
+            "voxels": int(voxels),
+            "preserved_voxels": int(before),
+            "changed_voxels": int(changed),
+            "overlap_voxels": int(lost),
+            "volume": voxels * size,
+            "expected_volume": total * size,
+            "unit": unit,
+            "note": limit.note,
+        }
+
+
+def _mask(limit: Limit, probs: Tensor, kept: Tensor) -> Tensor:
+    if limit.threshold is None:
+        return kept
+    return probs >= torch.tensor(limit.threshold, dtype=torch.float64).to(probs)
+
+
+def _apart(masks: Tensor, probs: Tensor, chosen: Sequence[Limit]) -> Tensor:
+    """Return masks without overlap: a voxel goes where its probability is the largest multiple of the threshold."""
+    shared = masks.sum(0) > 1
+    if not bool(shared.any()):
+        return masks
+    limits = torch.tensor([limit.threshold for limit in chosen], dtype=torch.float64, device=probs.device)
+    ratios = torch.where(masks[:, shared], probs[:, shared].double() / limits[:, None], -1.0)
+    apart = masks.clone()
+    apart[:, shared] = torch.nn.functional.one_hot(winner(ratios, axis=0), len(masks)).T.bool()
+    return apart
+
+
+def _sums(masks: Tensor, probs: Tensor, kept: Tensor, reached: Tensor) -> Floats:
+    """Return what a row is made of: numbers and probabilities of its mask, of all voxels, and of the preserved mask."""
+    everywhere = (probs, probs * (1 - probs), torch.log1p(-probs))
+    return _totals(masks, probs * masks, *everywhere, kept, probs * kept, masks ^ kept, masks ^ reached)
+
+
+def _totals(*columns: Tensor) -> Floats:
+    return torch.stack([each.flatten(1).sum(1, dtype=torch.float64) for each in columns]).cpu().numpy()
