@@ -37,6 +37,9 @@ if TYPE_CHECKING:
     from segcal.trust.adapt import Adapted, adapt
     from segcal.trust.learn import learn_trust
     from segcal.trust.monitored import Monitored
+    from segcal.trust.object_learn import learn_objects
+    from segcal.trust.object_rows import Objects
+    from segcal.trust.objects import objects
     from segcal.trust.result import Trust
     from segcal.trust.stream import monitor
     from segcal.trust.structures import trust
@@ -64,6 +67,7 @@ __all__ = [
     "Fitted",
     "InputError",
     "Monitored",
+    "Objects",
     "Part",
     "ReadOptions",
     "SegcalError",
@@ -81,6 +85,7 @@ __all__ = [
     "evaluate",
     "export",
     "fit",
+    "learn_objects",
     "learn_trust",
     "load",
     "make_calibrator",
@@ -88,6 +93,7 @@ __all__ = [
     "merge",
     "metrics",
     "monitor",
+    "objects",
     "open_cases",
     "pool",
     "report",
@@ -133,6 +139,9 @@ _NAMES = {
     "segcal.trust.adapt": ("Adapted", "adapt"),
     "segcal.trust.learn": ("learn_trust",),
     "segcal.trust.monitored": ("Monitored",),
+    "segcal.trust.object_learn": ("learn_objects",),
+    "segcal.trust.object_rows": ("Objects",),
+    "segcal.trust.objects": ("objects",),
     "segcal.trust.result": ("Trust",),
     "segcal.trust.stream": ("monitor",),
     "segcal.trust.structures": ("trust",),

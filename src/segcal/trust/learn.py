@@ -26,7 +26,7 @@ from segcal.errors import InputError
 from segcal.evaluation.evaluate import check_match
 from segcal.fitting.certificate import Fitted
 from segcal.fitting.division import equal_folds
-from segcal.fitting.fit import check_device, fit_to
+from segcal.fitting.fit import check_device, fit, fit_to
 from segcal.fitting.reference import (
     HELD_OUT,
     ITSELF,
@@ -116,10 +116,10 @@ def learn_trust(
     check_match(fitted, known)
     if not len(known):
         raise InputError("cases is empty, but labelled cases are needed to learn from. Check the folder or the split.")
-    chosen, source = (known, HELD_OUT) if held_out else _judges(fitted, known)
+    chosen, source = (known, HELD_OUT) if held_out else judges_of(fitted, known)
     chosen = chosen.with_disagreement()
     target = check_device(device)
-    parts = _folds(fitted, chosen, target) if source == OUT_OF_FOLD else [(fitted.calibrator.to(target), chosen)]
+    parts = fold_fits(fitted, chosen, target) if source == OUT_OF_FOLD else [(fitted.calibrator.to(target), chosen)]
     memory = Memory(len(chosen), fitted.calibrator.num_classes)
     for number, (calibrator, part) in enumerate(parts):
         fold = number if source == OUT_OF_FOLD else ITSELF
@@ -198,7 +198,7 @@ def losses_of(sums: CaseSums, number: int) -> Floats:
     return np.stack([missed, outranked, np.maximum.accumulate(wrong[::-1])[::-1]])
 
 
-def _judges(fitted: Fitted, cases: Cases) -> tuple[Cases, Source]:
+def judges_of(fitted: Fitted, cases: Cases) -> tuple[Cases, Source]:
     """Return the cases that may judge a fit, and how they stand to it."""
     seen = {*fitted.calibration_ids, *fitted.validation_ids}
     touched = {cases.groups[case_id] for case_id in cases.ids if case_id in seen and case_id in cases.groups}
@@ -211,7 +211,7 @@ def _judges(fitted: Fitted, cases: Cases) -> tuple[Cases, Source]:
     return cases.subset([case_id for case_id in cases.ids if case_id in seen]), OUT_OF_FOLD
 
 
-def _folds(fitted: Fitted, cases: Cases, device: torch.device) -> list[tuple[Calibrator, Cases]]:
+def fold_fits(fitted: Fitted, cases: Cases, device: torch.device) -> list[tuple[Calibrator, Cases]]:
     """Return the parts of the cases, each with a calibrator that was fitted to all others."""
     parts = equal_folds(cases, fitted.config.folds, fitted.config.seed)
     entry = registry_entry(fitted.calibrator)
@@ -223,10 +223,16 @@ def _folds(fitted: Fitted, cases: Cases, device: torch.device) -> list[tuple[Cal
         )
     found = fitted.certificate
     # The paper's search would take as long again for every part, to come near the optimum that the exact method finds.
-    own = replace(fitted.config, method="exact", verify=False, checkpoint=None)
-    config = replace(own, lam=found.lam, mu=found.mu, nu=found.nu)
-    data = read_data(cases, None, config, contexts=fitted.calibrator.wants)
+    config = replace(fitted.config, method="exact", verify=False, checkpoint=None)
+    config = replace(config, lam=found.lam, mu=found.mu, nu=found.nu)
     fits = []
+    if cases.regions is not None:
+        for part in parts:
+            learned = cases.subset([case_id for case_id in cases.ids if case_id not in part])
+            own = fit(fitted.calibrator, learned, None, config, device, progress=lambda text: None).calibrator
+            fits.append((own.to(device), cases.subset([each for each in cases.ids if each in part])))
+        return fits
+    data = read_data(cases, None, config, contexts=fitted.calibrator.wants)
     for part in parts:
         learned = data.cases.subset([case_id for case_id in data.cases.ids if case_id not in part])
         source = data.source.subset(learned.ids)
