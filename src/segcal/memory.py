@@ -32,6 +32,7 @@ FACTORS = {
     "evaluate": 6.0,
     "apply": 9.0,
     "trust": 9.0,
+    "objects": 9.0,
     "adapt": 9.0,
     "monitor": 9.0,
     "audit": 6.0,

@@ -16,6 +16,7 @@ COMMANDS = {
     "evaluate": "how honest the confidences are, before and after calibration",
     "audit": "the promises of a calibrator, proved on its parameters and tried on data",
     "trust": "expected Dice and volume of each structure, with intervals; what to look at first",
+    "objects": "each connected component with the probability that it is real; lists with few false ones",
     "monitor": "unusual cases and drifts of a stream, without labels",
     "adapt": "class frequencies of another place, from predictions alone",
     "convert": "any format to segcal's own store: pooled, half the size, decisions exact",
@@ -29,9 +30,9 @@ COMMANDS = {
 }
 ALONE = ("demo", "benchmark", "export", "nnunet", "card", "merge")  # read no predictions of their own
 # Commands that read a calibrator.
-CALIBRATED = ("adapt", "apply", "evaluate", "audit", "trust", "monitor", "export", "view", "report", "card")
+CALIBRATED = ("adapt", "apply", "evaluate", "audit", "trust", "objects", "monitor", "export", "view", "report", "card")
 # Commands over cases, which may be done in parts or elsewhere; as may the jobs of a benchmark.
-DIVIDED = ("check", "fit", "apply", "evaluate", "audit", "trust")
+DIVIDED = ("check", "fit", "apply", "evaluate", "audit", "trust", "objects")
 
 
 class _Command(Parser):

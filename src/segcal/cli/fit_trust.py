@@ -26,11 +26,20 @@ def remember(args: argparse.Namespace, fitted: Fitted, cases: FileCases, output:
     if judges is None:
         return fitted
     how = {"device": args.device, "workers": workers, "failed": None if args.strict else output.failed}
-    learned = segcal.learn_trust(fitted, judges, **how)
-    assert learned.reference is not None
-    source, count = learned.reference.source, len(learned.reference.cases)
-    output.say(f"segcal trust will compare with {plural(count, 'case')}: {JUDGED[source]}")
-    return learned
+    if cases.regions is None:
+        fitted = segcal.learn_trust(fitted, judges, **how)
+        assert fitted.reference is not None
+        source, count = fitted.reference.source, len(fitted.reference.cases)
+        output.say(f"segcal trust will compare with {plural(count, 'case')}: {JUDGED[source]}")
+    if args.objects is not None:
+        measure, at = args.object_rule
+        rule = {"measure": measure, "at": at, "smallest": args.smallest_object}
+        names = args.objects.split(",") if args.objects else None
+        fitted = segcal.learn_objects(fitted, judges, structures=names, **rule, **how)
+        assert fitted.objects is not None
+        source, count = fitted.objects.source, len(fitted.objects.cases)
+        output.say(f"segcal objects will compare with {plural(count, 'case')}: {JUDGED[source]}")
+    return fitted
 
 
 def _judges(args: argparse.Namespace, fitted: Fitted, cases: FileCases) -> Cases | None:
@@ -44,7 +53,8 @@ def _judges(args: argparse.Namespace, fitted: Fitted, cases: FileCases) -> Cases
         if not len(unseen):
             raise InputError("--trust-on is test, but no case was left unseen. Pass --test-share, or other folders.")
         return unseen
-    if args.trust_on == "none" or (args.trust_on is None and cases.regions is not None):  # trust is for classes
+    trusts = cases.regions is None or args.objects is not None  # trust is for classes
+    if args.trust_on == "none" or (args.trust_on is None and not trusts):
         return None
     if fitted.validation_ids and args.trust_on != "folds":
         if args.validation is None:

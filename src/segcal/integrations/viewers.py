@@ -61,7 +61,7 @@ def view(
         failed: takes the error of a case that is not usable; without it the error is raised.
     """
     target, place = Path(folder), None if series is None else Path(series)
-    names = _file_names(fitted.class_names or cases.class_names or [f"class{n}" for n in range(cases.num_classes)])
+    names = file_names(fitted.class_names or cases.class_names or [f"class{n}" for n in range(cases.num_classes)])
     made_by = f"view {calibrator_digest(fitted.calibrator)} {to} {[*map(float, levels)]} {names}"
     _check(to, levels, place)
     _check_folder(target, made_by)
@@ -147,10 +147,10 @@ def _write_maps(
     return made
 
 
-def _file_names(names: Sequence[str]) -> list[str]:
+def file_names(names: Sequence[str]) -> list[str]:
     """Return names of classes as BIDS allows them: letters and digits; a number where that leaves nothing or too few.
 
-    >>> _file_names(["left ventricle", "?", "?"])
+    >>> file_names(["left ventricle", "?", "?"])
     ['leftventricle', 'class1', 'class2']
     """
     plain = [re.sub(r"[^A-Za-z0-9]", "", name) for name in names]

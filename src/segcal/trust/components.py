@@ -36,7 +36,7 @@ Box = tuple[slice, ...]
 
 
 class Components(NamedTuple):
-    """A structure: `numbers` of the voxels of its objects in `box` (0: none), their `probs`, and p `outside` of them."""
+    """A structure: `numbers` of the voxels of its objects in `box` (0: none), their `probs`, p `outside` of them."""
 
     structure: int
     box: Box
@@ -72,17 +72,18 @@ class CaseObjects:
 def find_objects(calibrator: Calibrator, case: Case, structures: Sequence[int], rule: ObjectRule) -> CaseObjects:
     """Return the objects of a case, with what its labels say if it has any."""
     axes = case.logits.ndim - 1
-    tables, places, counts = [np.zeros((0, len(OF_OBJECT)))], [np.zeros((0, 3 * axes))], []
+    tables, spots, counts = [np.zeros((0, len(OF_OBJECT)))], [np.zeros((0, 3 * axes))], []
     for found in components(calibrator, case, structures, rule.smallest):
         table, place = _described(found, case)
         truths = missed = np.nan
         if case.labels is not None:
             table[:, -4:], truths, missed = _compared(found, case, calibrator, rule)
         tables.append(table)
-        places.append(place)
+        spots.append(place)
         counts.append([truths, missed, found.outside])
-    joined = [np.concatenate(each) for each in (tables, places)]
-    return CaseObjects(case.id, case.group or f"\0{case.id}", *voxel_size(case.spacing), *joined, np.array(counts))
+    voxel, unit = voxel_size(case.spacing)
+    group, table, places = case.group or f"\0{case.id}", np.concatenate(tables), np.concatenate(spots)
+    return CaseObjects(case.id, group, voxel, unit, table, places, np.array(counts))
 
 
 def components(
@@ -116,9 +117,8 @@ def components(
         numbers = _numbered(masks[place][box] == number)
         large = np.bincount(numbers.ravel(), minlength=1) >= smallest
         large[0] = False
-        yield Components(
-            structure, box, (np.cumsum(large) * large)[numbers], values[place][box], max(0.0, outside[structure])
-        )
+        numbers = np.asarray((np.cumsum(large) * large)[numbers], np.int64)
+        yield Components(structure, box, numbers, values[place][box], max(0.0, float(outside[structure])))
 
 
 def overlaps(ours: Ints, theirs: Ints, rule: ObjectRule) -> tuple[Floats, int]:

@@ -93,7 +93,7 @@ def features_of(table: Floats, disagreement: bool) -> Floats:
     return np.stack([*inside, np.log(size), edge, border, *([apart] if disagreement else [])], 1)
 
 
-def folds_of(groups: Sequence[str], count: int) -> np.ndarray:
+def folds_of(groups: Sequence[str] | np.ndarray, count: int) -> np.ndarray:
     """Return the fold of each row: groups are dealt in the order of their names.
 
     >>> folds_of(["b", "a", "b", "c"], 2).tolist()
@@ -141,15 +141,16 @@ def structure_models(
     found = []
     for place, structure in enumerate(reference.structures):
         own = known & (rows[:, 0] == structure)
-        rate = _missed(counts[judged, place], groups[judged], level)
-        found.append(_model(rows[own], owners[own], groups, judged, proved, apart, level, fdr)._replace(**rate))
+        one = _model(rows[own], owners[own], groups, judged, proved, apart, level, fdr)
+        rate, most = _missed(counts[judged, place], groups[judged].tolist(), level)
+        found.append(one._replace(missed=rate, missed_most=most))
     return found, apart
 
 
-def _missed(counts: Floats, groups: np.ndarray, level: float) -> dict[str, object]:
-    share = np.sqrt(weights(groups.tolist()))
+def _missed(counts: Floats, groups: list[str], level: float) -> tuple[tuple[float, float], float]:
+    share = np.sqrt(weights(groups))
     rate = nnls(share[:, None] * np.column_stack([np.ones(len(share)), counts[:, 2]]), share * counts[:, 1])[0]
-    return {"missed": (float(rate[0]), float(rate[1])), "missed_most": quantile(counts[:, 1], groups.tolist(), level)}
+    return (float(rate[0]), float(rate[1])), quantile(counts[:, 1], groups, level)
 
 
 def _model(

@@ -148,7 +148,7 @@ class Objects:
         """Return the counts in one sentence."""
         real, missed = (sum(x or 0 for x in each) for each in zip(*((r[3], r[5]) for r in self.cases), strict=True))
         return (
-            f"{len(self.rows)} objects, {sum(bool(row.listed) for row in self.rows)} listed; about {real:.1f} are real, "
+            f"{len(self.rows)} objects, {sum(bool(row.listed) for row in self.rows)} listed; about {real:.1f} are real "
             f"and {missed / len({row.case for row in self.cases}):.2f} are missed in a case."
         )
 

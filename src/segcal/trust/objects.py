@@ -30,9 +30,9 @@ from segcal.trust.sums import Floats, one_unit
 
 LEVEL, FDR = 0.9, 0.1
 PROMISE = (
-    "Of the objects of a structure that are listed in a case, at most {fdr:g} % are false, on average over {draws} like "
-    "the labelled ones in which the structure has an object; intervals hold the size of {level:g} % of real objects. "
-    "{proof} Nothing is promised for a single case, or for all lists together."
+    "Of the objects of a structure that are listed in a case, at most {fdr:g} % are false, on average over {draws} "
+    "like the labelled ones in which the structure has an object; intervals hold the size of {level:g} % of real "
+    "objects. {proof} Nothing is promised for a single case, or for all lists together."
 )
 PROVED = "This is proved: neither the calibrator nor the model of objects has seen the cases that it rests on."
 ABOUT = "Both hold about so and are not proved: {why}."
@@ -73,7 +73,7 @@ def objects(
     >>> logits = 3 * rng.normal(size=(24, 2, 9, 7))
     >>> labels = (logits + rng.gumbel(size=logits.shape)).argmax(1)
     >>> fitted = segcal.learn_objects(segcal.fit("ts", logits[:20], labels[:20]), logits[:20], labels[:20])
-    >>> objects(fitted, logits[20:]).rows[0]["structure"]
+    >>> objects(fitted, logits[20:]).rows[0].structure
     'class 1'
     """
     known = to_fitted(fitted)
@@ -148,26 +148,30 @@ def _judged(
     listed = None if model.least is None or chance is None else chance >= model.least
     rows = []
     for k, (row, spot) in enumerate(zip(table, one.places[own], strict=True)):
-        wrong = (1 + row[1] * (1 - row[2])) * model.spread
-        span = (None, None) if math.isinf(wrong) else (max(row[1] - wrong, 1.0) * size, (row[1] + wrong) * size)
-        told = [None if each is None else each[k].item() for each in (chance, listed, dice)]
-        said = (None, None) if np.isnan(row[7]) else (bool(row[7]), float(row[8]))
-        apart = None if np.isnan(row[6]) else float(row[6])
-        box = [int(each) for each in spot[axes:]]
+        wrong = float(1 + row[1] * (1 - row[2])) * model.spread
+        low, high = (None, None) if math.isinf(wrong) else (max(row[1] - wrong, 1.0) * size, (row[1] + wrong) * size)
+        world, world_box = _world(one.affine, spot[:axes], spot[axes:])
+        known = None if listed is None else bool(listed[k])
+        real, right = (None, None) if np.isnan(row[7]) else (bool(row[7]), float(row[8]))
         rows.append(ObjectRow(
-            one.case, title, k + 1, *told, float(row[1]) * size, *span, unit, int(row[1]), float(row[2]), float(row[3]),
-            apart, spot[:axes].tolist(), box, *_world(one.affine, spot[:axes], box), *said,
+            one.case, title, k + 1, _at(chance, k), known, _at(dice, k), float(row[1]) * size, low, high, unit,
+            int(row[1]), float(row[2]), float(row[3]), None if np.isnan(row[6]) else float(row[6]),
+            spot[:axes].tolist(), spot[axes:].astype(int).tolist(), world, world_box, real, right,
         ))  # fmt: skip
     truths, missed, outside = one.structures[place]
-    counts = [None if each is None else each.sum().item() for each in (chance, listed)]
     return rows, ObjectCaseRow(
-        one.case, title, len(rows), *counts, float(model.missed[0] + model.missed[1] * outside),
+        one.case, title, len(rows), None if chance is None else float(chance.sum()),
+        None if listed is None else int(listed.sum()), float(model.missed[0] + model.missed[1] * outside),
         None if math.isinf(model.missed_most) else model.missed_most,
         *((None, None) if np.isnan(truths) else (int(truths), int(missed))),
     )  # fmt: skip
 
 
-def _world(affine: Floats | None, centre: Floats, box: list[int]) -> tuple[list[float] | None, list[float] | None]:
+def _at(values: Floats | None, place: int) -> float | None:
+    return None if values is None else float(values[place])
+
+
+def _world(affine: Floats | None, centre: Floats, box: Floats) -> tuple[list[float] | None, list[float] | None]:
     """Return the centre, and the smallest and the largest coordinates of the voxels of a box, in millimetres."""
     if affine is None:
         return None, None
