@@ -13,7 +13,7 @@ from segcal.fitting.reference import Source
 VERSION = 1
 # Numbers of an object, in the order in which they are written (the last four are what labels say); and of a structure.
 OF_OBJECT = ("structure", "size", "mean", "peak", "edge", "border", "disagreement", "real", "dice", "truth", "matched")
-OF_STRUCTURE = ("truths", "missed", "outside")
+OF_STRUCTURE = ("truths", "missed")
 
 
 class ObjectRule(msgspec.Struct, frozen=True):

@@ -36,13 +36,12 @@ Box = tuple[slice, ...]
 
 
 class Components(NamedTuple):
-    """A structure: `numbers` of the voxels of its objects in `box` (0: none), their `probs`, p `outside` of them."""
+    """A structure: `numbers` of the voxels of its objects in `box` (0: none), and their `probs`."""
 
     structure: int
     box: Box
     numbers: Ints
     probs: NDArray[np.float32]
-    outside: float
 
 
 @dataclass
@@ -55,7 +54,7 @@ class CaseObjects:
         voxel: the size of a voxel in `unit`, "ml" or "voxels".
         table: one row per object, `OF_OBJECT`; NaN is not known.
         places: the same rows: centroid, first voxel and the one behind the last, along each axis of the array.
-        structures: one row per structure, `OF_STRUCTURE`; the last is the sum of p outside of its mask.
+        structures: one row per structure, `OF_STRUCTURE`.
         affine: from an index of the array to millimetres (RAS), ``(3, axes + 1)``; None where no header has it.
     """
 
@@ -80,7 +79,7 @@ def find_objects(calibrator: Calibrator, case: Case, structures: Sequence[int], 
             table[:, -4:], truths, missed = _compared(found, case, calibrator, rule)
         tables.append(table)
         spots.append(place)
-        counts.append([truths, missed, found.outside])
+        counts.append([truths, missed])
     voxel, unit = voxel_size(case.spacing)
     group, table, places = case.group or f"\0{case.id}", np.concatenate(tables), np.concatenate(spots)
     return CaseObjects(case.id, group, voxel, unit, table, places, np.array(counts))
@@ -92,18 +91,15 @@ def components(
     """Yield the objects of each structure; numbers begin at 1 and follow the order of voxels in the array."""
     space, regions = tuple(case.logits.shape[1:]), isinstance(calibrator, PerRegion)
     maps = (len(case.logits) if regions else 1, *space)
-    probs, classes, outside = torch.zeros(maps), torch.zeros(maps, dtype=torch.int32), np.zeros(len(case.logits))
+    probs, classes = torch.zeros(maps), torch.zeros(maps, dtype=torch.int32)
     for slab in score_slabs(calibrator, case, values=STEP_VALUES):
         scores = slab.scores[0]
         every = torch.sigmoid(scores) if regions else torch.softmax(scores, dim=0)
         own = (scores > 0).int() if regions else decided(winner(slab.logits[0], axis=0), scores).int()[None] + 1
         if case.mask is not None:
             seen = case.mask[slab.where].to(own.device)
-            own, every = own * seen, every * seen
+            own = own * seen
         kept = every if regions else every.gather(0, (own.long() - 1).clamp(min=0))  # p of what was decided
-        spread = (kept * (own > 0)).double().flatten(1)
-        inside = spread.sum(1) if regions else torch.bincount(own.flatten(), spread[0], len(every) + 1)[1:]
-        outside += (every.flatten(1).sum(1, dtype=torch.float64) - inside).cpu().numpy()
         probs[slab.where], classes[slab.where] = kept.float().cpu(), own.cpu()
     masks, values = classes.numpy(), probs.numpy()
     boxes = [ndimage.find_objects(each) for each in masks]
@@ -118,7 +114,7 @@ def components(
         large = np.bincount(numbers.ravel(), minlength=1) >= smallest
         large[0] = False
         numbers = np.asarray((np.cumsum(large) * large)[numbers], np.int64)
-        yield Components(structure, box, numbers, values[place][box], max(0.0, float(outside[structure])))
+        yield Components(structure, box, numbers, values[place][box])
 
 
 def overlaps(ours: Ints, theirs: Ints, rule: ObjectRule) -> tuple[Floats, int]:

@@ -4,12 +4,13 @@ r"""From objects of labelled cases to what is stated of new ones, structure by s
 probability in it, log of its size, edge, border, and the members' disagreement where all cases have it, each with mean
 0 and deviation 1), :math:`p(x) = \sigma(b + w^\top x)` maximises
 
-.. math:: \sum_i y_i \log p(x_i) + (1 - y_i) \log (1 - p(x_i)) - \tfrac{s}{2} \|w\|^2, \qquad y_i \in [0, 1],
+.. math:: \sum_i y_i \log p(x_i) + (1 - y_i) \log (1 - p(x_i)) - \tfrac{s}{2} \|w - w_0\|^2, \qquad y_i \in [0, 1],
 
-by Newton's method. The strength s is that of :data:`STRENGTHS` with the smallest loss on groups that were held out in
-turn. y is whether the object is real; and its Dice (0 if nothing is there), which gives the expected Dice. Where fewer
-than :data:`LEAST` objects are real, or not, or these are of fewer than three groups, nothing is learned but the share
-:math:`(\sum y_i + 1) / (n + 2)` of all.
+by Newton's method, over the objects and two that are average, one real and one not. :math:`w_0` is the plug-in: the
+log-odds of the mean probability as they are, and nothing else. The strength s is that of :data:`STRENGTHS` with the
+smallest loss on groups that were held out in turn. y is whether the object is real; and its Dice (0 if nothing is
+there), which gives the expected Dice. Where fewer than :data:`LEAST` objects are real, or not, or these are of fewer
+than three groups, s is the largest: the plug-in with an offset b, which is all that so few can teach.
 
 **Lists with few false objects.** The list of a case holds its objects with :math:`p \ge t`. Its false share (0 if it
 is empty), the largest of this and all higher t, averaged over the cases of a group and over groups that have an object
@@ -23,8 +24,7 @@ in groups, are exchangeable units; objects of one case may depend on each other 
 **Size.** Of real objects, :math:`|T - O| / (1 + |O| (1 - \bar p))`, the error in voxels over the number of voxels that
 are expected to be wrong, has a conformal quantile q over groups: :math:`O \pm q (1 + |O| (1 - \bar p))`.
 
-**Missed objects** of a case: :math:`a + b \sum_{v \notin mask} p_v` with a, b at least 0 by least squares over cases,
-where every group counts the same; and the conformal quantile of their number alone.
+**Missed objects** of a case: the mean over groups of the mean over their cases, and the conformal quantile.
 """
 
 import math
@@ -32,18 +32,18 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from scipy.optimize import nnls
 from scipy.special import expit, logit
 
 from segcal.errors import InputError
 from segcal.fitting.object_reference import OF_OBJECT, OF_STRUCTURE, ObjectReference
 from segcal.fitting.reference import read_numbers
-from segcal.trust.conformal import count_draws, first_controlled, mean_over_draws, quantile, weights
+from segcal.trust.conformal import count_draws, first_controlled, mean_over_draws, quantile
 from segcal.trust.sums import THRESHOLDS, Floats
 
 # Objects that are real, and objects that are not, from which something is learned; groups from which anything is.
-LEAST, FEWEST_GROUPS = 10, 5
-FOLDS, STRENGTHS = 5, (1.0, 10.0, 100.0)
+LEAST, FEWEST_GROUPS = 5, 5
+FOLDS, PLUG_IN = 5, 1e9
+STRENGTHS = (1.0, 10.0, 100.0, PLUG_IN)
 # Probabilities are kept this far from 0 and 1: float32 has no more.
 NEAREST = 1e-6
 
@@ -62,24 +62,24 @@ class Logistic(NamedTuple):
 
 
 def fit_logistic(features: Floats, targets: Floats, strength: float) -> Logistic:
-    """Return the map with the largest penalised likelihood; with an infinite strength, the share alone."""
+    """Return the map with the largest penalised likelihood."""
     centre, scale = features.mean(0), features.std(0)
     scale = np.where(scale > NEAREST, scale, 1.0)
     rows = np.column_stack([np.ones(len(features)), (features - centre) / scale])
-    found, penalty = np.zeros(rows.shape[1]), np.full(rows.shape[1], strength)
-    found[0], penalty[0] = logit((targets.sum() + 1) / (len(targets) + 2)), 1e-3  # b is as good as free, and finite
-    if math.isinf(strength):
-        return Logistic(centre, scale, found)
+    rows, targets = np.concatenate([rows, np.eye(2, rows.shape[1])[[0, 0]]]), np.append(targets, [0.0, 1.0])
+    usual, penalty = np.zeros(rows.shape[1]), np.full(rows.shape[1], strength)
+    usual[1], penalty[0] = scale[0], 0
+    found = usual.copy()
 
     def loss(at: Floats) -> float:
         odds = rows @ at
-        return float(np.logaddexp(0, odds).sum() - targets @ odds + (penalty * at * at).sum() / 2)
+        return float(np.logaddexp(0, odds).sum() - targets @ odds + (penalty * (at - usual) ** 2).sum() / 2)
 
     now, before = loss(found), math.inf
     while before - now > 1e-10 * (1 + abs(now)):
         chance = expit(rows @ found)
         bend = (rows * (chance * (1 - chance))[:, None]).T @ rows + np.diag(penalty)
-        step = np.linalg.solve(bend, rows.T @ (chance - targets) + penalty * found)
+        step = np.linalg.solve(bend, rows.T @ (chance - targets) + penalty * (found - usual))
         while loss(found - step) > now and np.abs(step).max() > NEAREST:
             step /= 2
         before, now, found = now, min(now, loss(found - step)), found - step
@@ -106,8 +106,8 @@ class StructureModel(NamedTuple):
     """What is known of the objects of one structure: how it was learned, of how many objects, real ones and draws.
 
     `chance` and `dice` are None where no labelled case has an object; `least` is the probability from which one is
-    listed (infinite: none is; None: too few draws), `spread` the q of sizes and `missed_most` the quantile of missed
-    objects (infinite: too few draws), `missed` has a and b.
+    listed (infinite: none is; None: too few draws), `spread` the q of sizes, `missed` the mean and `missed_most` the
+    quantile of missed objects (infinite: too few draws).
     """
 
     how: str
@@ -118,7 +118,7 @@ class StructureModel(NamedTuple):
     dice: Logistic | None
     least: float | None
     spread: float
-    missed: tuple[float, float]
+    missed: float
     missed_most: float
 
 
@@ -142,15 +142,10 @@ def structure_models(
     for place, structure in enumerate(reference.structures):
         own = known & (rows[:, 0] == structure)
         one = _model(rows[own], owners[own], groups, judged, proved, apart, level, fdr)
-        rate, most = _missed(counts[judged, place], groups[judged].tolist(), level)
-        found.append(one._replace(missed=rate, missed_most=most))
+        missed, own_groups = counts[judged, place, 1], groups[judged].tolist()
+        mean, most = float(mean_over_draws(missed, own_groups)), quantile(missed, own_groups, level)
+        found.append(one._replace(missed=mean, missed_most=most))
     return found, apart
-
-
-def _missed(counts: Floats, groups: list[str], level: float) -> tuple[tuple[float, float], float]:
-    share = np.sqrt(weights(groups))
-    rate = nnls(share[:, None] * np.column_stack([np.ones(len(share)), counts[:, 2]]), share * counts[:, 1])[0]
-    return (float(rate[0]), float(rate[1])), quantile(counts[:, 1], groups, level)
 
 
 def _model(
@@ -160,13 +155,13 @@ def _model(
     own, real, x = groups[owners], rows[:, 7], features_of(rows, apart)
     tested = judged[owners]
     used, folds = ~tested if proved else tested, folds_of(own, FOLDS)
-    found = StructureModel("nothing", len(rows), int(real.sum()), len(set(own)), None, None, None, math.inf, (0, 0), 0)
+    found = StructureModel("nothing", len(rows), int(real.sum()), len(set(own)), None, None, None, math.inf, 0, 0)
     if not used.any() or not tested.any():
         return found
     few = min((own[used & (real == value)] for value in (0, 1)), key=len)
     learned, models = len(few) >= LEAST and len(set(few)) >= 3, []
     for targets in (rows[:, 8], real):
-        strengths = STRENGTHS if learned else (math.inf,)
+        strengths = STRENGTHS if learned else (PLUG_IN,)
         tried = {s: _held_out(x[used], targets[used], folds[used], s) for s in strengths}
         strength = min(strengths, key=lambda s: _loss(tried[s], targets[used]))
         models.append(fit_logistic(x[used], targets[used], strength))
@@ -175,7 +170,7 @@ def _model(
     hits = tested & (real == 1)
     error = np.abs(rows[hits, 9] - rows[hits, 1]) / (1 + rows[hits, 1] * (1 - rows[hits, 2]))
     return found._replace(
-        how="learned" if learned else "share",
+        how="learned" if learned else "plug-in",
         chance=chance,
         dice=dice,
         least=_least(owners[tested], groups, scores, real[tested], fdr),

@@ -158,10 +158,10 @@ def _judged(
             int(row[1]), float(row[2]), float(row[3]), None if np.isnan(row[6]) else float(row[6]),
             spot[:axes].tolist(), spot[axes:].astype(int).tolist(), world, world_box, real, right,
         ))  # fmt: skip
-    truths, missed, outside = one.structures[place]
+    truths, missed = one.structures[place]
     return rows, ObjectCaseRow(
         one.case, title, len(rows), None if chance is None else float(chance.sum()),
-        None if listed is None else int(listed.sum()), float(model.missed[0] + model.missed[1] * outside),
+        None if listed is None else int(listed.sum()), model.missed,
         None if math.isinf(model.missed_most) else model.missed_most,
         *((None, None) if np.isnan(truths) else (int(truths), int(missed))),
     )  # fmt: skip
