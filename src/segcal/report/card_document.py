@@ -120,12 +120,14 @@ class Monitoring(Struct, frozen=True):
         reference_draws: how many groups of them: patients, videos.
         reference_source: how they stand to the fit.
         trust_levels: of intervals that :func:`segcal.trust` can promise.
+        object_cases: how many labelled cases :func:`segcal.objects` compares with.
     """
 
     reference_cases: int
     reference_draws: int
     reference_source: str
     trust_levels: tuple[float, ...]
+    object_cases: int = 0
 
 
 class Card(Struct, frozen=True):
