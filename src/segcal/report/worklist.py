@@ -34,13 +34,13 @@ def write_worklist(path: Path, result: Objects) -> Path:
 </head>
 <body>
 <header><p class="brand"><b>segcal</b> objects</p></header>
-<main>
+<main><section id="verdict">
 <h1>Objects to look at</h1>
 <p>{html.escape(result.summary())} Objects of which it is least sure whether they are real stand first.</p>
 <p class="small soft">{html.escape(result.promise)}</p>
 <div class="scroll"><table><thead><tr>{heads}</tr></thead><tbody>
 {shown}</tbody></table></div>{more}
-</main>
+</section></main>
 <footer>Made by segcal. This file needs no network and sends nothing.</footer>
 </body>
 </html>
