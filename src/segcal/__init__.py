@@ -42,6 +42,9 @@ if TYPE_CHECKING:
     from segcal.trust.learn import learn_trust
     from segcal.trust.margins import Margins, fit_margins
     from segcal.trust.monitored import Monitored
+    from segcal.trust.object_learn import learn_objects
+    from segcal.trust.object_rows import Objects
+    from segcal.trust.objects import objects
     from segcal.trust.result import Trust
     from segcal.trust.stream import monitor
     from segcal.trust.structures import trust
@@ -72,6 +75,7 @@ __all__ = [
     "Margins",
     "MaskCases",
     "Monitored",
+    "Objects",
     "Part",
     "ReadOptions",
     "SegcalError",
@@ -92,6 +96,7 @@ __all__ = [
     "export",
     "fit",
     "fit_margins",
+    "learn_objects",
     "learn_trust",
     "load",
     "make_calibrator",
@@ -99,6 +104,7 @@ __all__ = [
     "merge",
     "metrics",
     "monitor",
+    "objects",
     "open_cases",
     "pool",
     "report",
@@ -149,6 +155,9 @@ _NAMES = {
     "segcal.trust.learn": ("learn_trust",),
     "segcal.trust.margins": ("Margins", "fit_margins"),
     "segcal.trust.monitored": ("Monitored",),
+    "segcal.trust.object_learn": ("learn_objects",),
+    "segcal.trust.object_rows": ("Objects",),
+    "segcal.trust.objects": ("objects",),
     "segcal.trust.result": ("Trust",),
     "segcal.trust.stream": ("monitor",),
     "segcal.trust.structures": ("trust",),

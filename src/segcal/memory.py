@@ -33,6 +33,7 @@ FACTORS = {
     "apply": 9.0,
     "trust": 9.0,
     "decide": 9.0,
+    "objects": 9.0,
     "adapt": 9.0,
     "monitor": 9.0,
     "audit": 6.0,

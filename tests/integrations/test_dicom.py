@@ -5,6 +5,7 @@ import pytest
 import torch
 
 import segcal
+from segcal.integrations.object_maps import ObjectMaps
 
 highdicom = pytest.importorskip("highdicom", reason="highdicom is not installed: make setup-frameworks")
 pydicom = pytest.importorskip("pydicom", reason="pydicom is not installed: make setup-frameworks")
@@ -107,3 +108,31 @@ def test_no_series_is_a_failed_case(given):
     found = []
     segcal.view(fitted, cases, folder / "out", to="dicom-seg", series=folder / "in", failed=found.append)
     assert "has no DICOM images, but a segmentation lies on some. Check the folder." in str(found[0])
+
+
+def test_each_object_is_a_segment(given):
+    fitted, logits, folder = given
+    rng = np.random.default_rng(3)
+    others = 4 * rng.normal(size=(12, 3, *SHAPE)).astype(np.float32)
+    labels = (others + 3 * rng.gumbel(size=others.shape)).argmax(1)
+    learned = segcal.learn_objects(fitted, others, labels, kind="logits", smallest=3)
+    cases = segcal.open_cases(folder / "in", kind="logits")
+    rows = sorted(segcal.objects(learned, cases).rows, key=lambda row: -row.p_real)
+    (folder / "maps").mkdir()
+    files = ObjectMaps(learned, cases, rows, folder / "maps", folder / "dicom")("a")
+    assert [path.name for path in files] == ["a_probability.dcm", "a_mask.dcm"]
+    soft, hard = (highdicom.seg.segread(path) for path in files)
+    labels = [soft.get_segment_description(n + 1).segment_label for n in range(len(rows))]
+    assert labels == [f"{row.structure} {row.object} (p = {row.p_real:.2f})" for row in rows]
+    images = sorted((pydicom.dcmread(path) for path in (folder / "dicom" / "a").iterdir()),
+                    key=lambda image: image.InstanceNumber)  # fmt: skip
+    uids = [image.SOPInstanceUID for image in images]
+    chance = soft.get_pixels_by_source_instance(uids, assert_missing_frames_are_empty=True)
+    masks = hard.get_pixels_by_source_instance(uids, assert_missing_frames_are_empty=True)
+    winner = logits.argmax(0)
+    for number, row in enumerate(rows):
+        own = masks[..., number] > 0
+        assert own.sum() == row.voxels
+        assert set(winner[own]) == {int(row.structure.removeprefix("class "))}
+        np.testing.assert_allclose(chance[..., number][own], row.p_real, atol=0.5 / 255 + 1e-6)
+        assert not chance[..., number][~own].any()

@@ -18,6 +18,7 @@ COMMANDS = {
     "trust": "expected Dice and volume of each structure, with intervals; what to look at first",
     "margins": "masks without probabilities: grown and shrunk with stated coverage, volumes with intervals",
     "decide": "masks by a rule: best expected Dice, bounded misses, expected volume",
+    "objects": "each connected component with the probability that it is real; lists with few false ones",
     "monitor": "unusual cases and drifts of a stream, without labels",
     "adapt": "class frequencies of another place, from predictions alone",
     "convert": "any format to segcal's own store: pooled, half the size, decisions exact",
@@ -31,9 +32,9 @@ COMMANDS = {
 }
 ALONE = ("demo", "benchmark", "export", "nnunet", "card", "margins", "merge")  # read no predictions of their own
 # Commands that read a calibrator.
-CALIBRATED = ("adapt", "apply", "evaluate", "audit", "trust", "decide", "monitor", "export", "view", "report", "card")
+CALIBRATED = ("adapt", "apply", "evaluate", "audit", "trust", "decide", "objects", "monitor", "export", "view", "report", "card")
 # Commands over cases, which may be done in parts or elsewhere; as may the jobs of a benchmark.
-DIVIDED = ("check", "fit", "apply", "evaluate", "audit", "trust")
+DIVIDED = ("check", "fit", "apply", "evaluate", "audit", "trust", "objects")
 
 
 class _Command(Parser):

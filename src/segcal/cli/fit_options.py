@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from segcal.calibrators import CALIBRATORS, PEERS
-from segcal.cli.parsing import voxels
+from segcal.cli.parsing import at_least_one, object_rule, voxels
 
 ABOUT = {
     "usage": "segcal fit PREDICTIONS... LABELS -o CAL [options]",
@@ -15,6 +15,8 @@ ABOUT = {
     "epilog": "examples:\n  segcal fit predictions/ labels/ -o calibrator/ --kind logits --ignore 255\n"
     "  segcal fit member_*/ labels/ -o calibrator/ --kind logits --pool mean_logits --calibrator ts",
 }
+
+OBJECTS = "also learn which connected components are real, for segcal objects; of these structures (a,b,...) alone"
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -37,12 +39,17 @@ def declare(parser: argparse.ArgumentParser) -> None:
     option("--splits", type=Path, metavar="FILE", help="splits.json: used if it is there, else written")
     option("--validation", type=Path, nargs="+", metavar="FOLDER", help="predictions for validation alone")
     option("--validation-labels", type=Path, metavar="FOLDER", help="their labels; default: LABELS")
-    option = parser.add_argument_group("what segcal trust, decide and monitor compare with").add_argument
+    option = parser.add_argument_group("what segcal trust, decide, objects and monitor compare with").add_argument
     judges = "labelled cases: those of the fit, each judged by a fit without it (folds), validation cases, those of\n"
     judges += "--test-share, or none; default: validation cases, or else folds"
     option("--trust-on", choices=["folds", "validation", "test", "none"], help=judges)
     option("--trust-predictions", type=Path, nargs="+", metavar="FOLDER", help="predictions of cases for this alone")
     option("--trust-labels", type=Path, metavar="FOLDER", help="their labels; default: LABELS")
+    option("--objects", nargs="?", const="", metavar="NAMES", help=OBJECTS)
+    real = "an object is real if its iou or overlap with one of the labels is at least this (default iou=0.1)"
+    option("--object-rule", type=object_rule, default=("iou", 0.1), metavar="MEASURE=SHARE", help=real)
+    least = "components of fewer voxels are no objects (default 1)"
+    option("--smallest-object", type=at_least_one, default=1, metavar="VOXELS", help=least)
     option = parser.add_argument_group("how to fit").add_argument
     option("--voxels", type=voxels, default=20_000, metavar="N|all", help="of each case (default 20000)")
     option("--lam", type=float, help="strength on off-diagonal weights; default: chosen on held-out cases")

@@ -26,12 +26,20 @@ def remember(args: argparse.Namespace, fitted: Fitted, cases: FileCases, output:
     if judges is None:
         return fitted
     how = {"device": args.device, "workers": workers, "failed": None if args.strict else output.failed}
-    learned = segcal.learn_trust(fitted, judges, **how)
-    assert learned.reference is not None
-    source, count = learned.reference.source, len(learned.reference.cases)
+    fitted = segcal.learn_trust(fitted, judges, **how)
+    assert fitted.reference is not None
+    source, count = fitted.reference.source, len(fitted.reference.cases)
     command = "trust" if cases.regions is None else "decide"  # trust is for classes
     output.say(f"segcal {command} will compare with {plural(count, 'case')}: {JUDGED[source]}")
-    return learned
+    if args.objects is not None:
+        measure, at = args.object_rule
+        rule = {"measure": measure, "at": at, "smallest": args.smallest_object}
+        names = args.objects.split(",") if args.objects else None
+        fitted = segcal.learn_objects(fitted, judges, structures=names, **rule, **how)
+        assert fitted.objects is not None
+        source, count = fitted.objects.source, len(fitted.objects.cases)
+        output.say(f"segcal objects will compare with {plural(count, 'case')}: {JUDGED[source]}")
+    return fitted
 
 
 def _judges(args: argparse.Namespace, fitted: Fitted, cases: FileCases) -> Cases | None:

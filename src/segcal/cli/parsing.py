@@ -84,6 +84,15 @@ def voxels(text: str) -> int | str:
     return text if text == "all" else at_least_one(text)
 
 
+def object_rule(text: str) -> tuple[str, float]:
+    """Return the measure and the share of "iou=0.1"."""
+    name, _, share = text.partition("=")
+    try:
+        return name, float(share)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no rule, but iou=SHARE or overlap=SHARE is needed") from None
+
+
 def named(text: str) -> tuple[str, str]:
     """Return the name and the expression of a biomarker."""
     name, equals, expression = text.partition("=")

@@ -76,6 +76,7 @@ def run(args: argparse.Namespace) -> int:
         write_files(args, fitted, cases, result, work, output)
     if work.part is not None:
         return work.finish(output)
-    output.say(*result.parts(), f"written to {args.output}")
+    more = ["segcal objects lists each component of these masks"] if fitted.objects is not None else []
+    output.say(*result.parts(), *more, f"written to {args.output}")
     output.document(result.to_plain() | {"output": str(args.output)})
     return output.finish()

@@ -25,6 +25,8 @@ from segcal.documents import parse_json, read_text
 from segcal.errors import ArtifactError, InputError
 from segcal.fitting.certificate import Certificate, Fitted
 from segcal.fitting.config import FitConfig
+from segcal.fitting.object_reference import VERSION as OBJECTS_VERSION
+from segcal.fitting.object_reference import ObjectReference
 from segcal.fitting.reference import VERSION, Reference
 from segcal.version import __version__
 
@@ -142,11 +144,13 @@ class Description(msgspec.Struct):
     origin: str = ""
     weights_sha256: str = ""
     reference: Reference | None = None
+    objects: ObjectReference | None = None
 
 
 # What a Fitted and its description have in common.
 PROVENANCE = (
     "class_names", "pooling", "kind", "fingerprint", "calibration_ids", "validation_ids", "origin", "reference",
+    "objects",
 )  # fmt: skip
 
 
@@ -176,13 +180,14 @@ def _describe(fitted: Fitted, weights_digest: str) -> dict[str, Any]:
 
 
 def _revive(path: Path, plain: dict[str, Any]) -> Description:
-    found = plain.get("reference")
-    version = found.get("version") if isinstance(found, dict) else None
-    if isinstance(version, int) and version > VERSION:
-        raise ArtifactError(
-            f"{path / DESCRIPTION} has a reference of version {version}, but this segcal reads up to {VERSION}. "
-            f"Update segcal; it was written by version {plain.get('segcal')}."
-        )
+    for name, newest in (("reference", VERSION), ("objects", OBJECTS_VERSION)):
+        found = plain.get(name)
+        version = found.get("version") if isinstance(found, dict) else None
+        if isinstance(version, int) and version > newest:
+            raise ArtifactError(
+                f"{path / DESCRIPTION} has {'a reference' if name == 'reference' else name} of version {version}, but "
+                f"this segcal reads up to {newest}. Update segcal; it was written by version {plain.get('segcal')}."
+            )
     try:
         return msgspec.convert(plain, Description)
     except ValueError as error:  # also of lone surrogates

@@ -6,6 +6,7 @@ from typing import Any
 from segcal.calibrators.base import Calibrator
 from segcal.fitting.config import FitConfig
 from segcal.fitting.evidence import FitEvidence
+from segcal.fitting.object_reference import ObjectReference
 from segcal.fitting.reference import Reference
 
 
@@ -84,6 +85,7 @@ class Fitted:
         validation_ids: the cases on which strengths were chosen.
         origin: where the predictions came from (:attr:`segcal.cases.Cases.origin`).
         reference: what it remembers of labelled cases, for :func:`segcal.trust`; None if it was not asked to.
+        objects: what it remembers of their objects, for :func:`segcal.objects`; None if it was not asked to.
     """
 
     calibrator: Calibrator
@@ -97,6 +99,7 @@ class Fitted:
     validation_ids: tuple[str, ...] = ()
     origin: str = ""
     reference: Reference | None = None
+    objects: ObjectReference | None = None
 
     def __repr__(self) -> str:
         found = self.certificate

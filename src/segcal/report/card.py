@@ -225,7 +225,9 @@ def _monitoring(fitted: Fitted) -> Monitoring | None:
         return None
     draws = count_draws([case.group for case in reference.cases])
     levels = tuple(level for level in TRUST_LEVELS if draws >= draws_needed(level))
-    return Monitoring(len(reference.cases), draws, reference.source, levels, isinstance(fitted.calibrator, PerRegion))
+    objects = 0 if fitted.objects is None else len(fitted.objects.cases)
+    regions = isinstance(fitted.calibrator, PerRegion)
+    return Monitoring(len(reference.cases), draws, reference.source, levels, regions, objects)
 
 
 def _hashed(fitted: Fitted, cases: Sequence[str]) -> CaseSet:

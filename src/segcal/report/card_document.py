@@ -121,6 +121,7 @@ class Monitoring(Struct, frozen=True):
         reference_source: how they stand to the fit.
         trust_levels: of intervals that :func:`segcal.trust` can promise, and of masks by :func:`segcal.decide`.
         regions: whether they are of regions, of which :func:`segcal.decide` alone makes use.
+        object_cases: how many labelled cases :func:`segcal.objects` compares with.
     """
 
     reference_cases: int
@@ -128,6 +129,7 @@ class Monitoring(Struct, frozen=True):
     reference_source: str
     trust_levels: tuple[float, ...]
     regions: bool = False
+    object_cases: int = 0
 
 
 class Card(Struct, frozen=True):

@@ -175,10 +175,12 @@ def _monitoring(card: Card) -> list[str]:
     if found is None:
         return ["It remembers no labelled cases: segcal trust and segcal monitor need a fit with them."]
     levels = ", ".join(f"{100 * level:g} %" for level in found.trust_levels) or "none of the usual ones"
+    objects = f"segcal objects compares connected components with those of {found.object_cases} labelled cases."
     return [
         f"New cases are compared with {found.reference_cases} labelled cases in {found.reference_draws} groups "
         f"({found.reference_source}).",
         f"Levels of intervals, and of recall or precision of segcal decide, that so many groups support: {levels}.",
+        *([objects] if found.object_cases else []),
         *([] if found.regions else [MONITORED]),
     ]
 

@@ -30,14 +30,15 @@ from segcal.statistics.case import CaseTables
 from segcal.statistics.reliability import Curve
 from segcal.statistics.surface import Surface
 from segcal.statistics.voxel_sample import VoxelSample
+from segcal.trust.components import CaseObjects
 from segcal.trust.sums import CaseSums, TruthSums
 
 # Everything that a result of one case may hold, besides numbers, texts, arrays and containers of them.
 KNOWN: dict[str, type] = {
     kind.__name__: kind
     for kind in (
-        AppliedCase, Agreement, Bands, CaseRow, CaseSums, CaseTables, Confusion, Curve, Flips, FreeEnergy, Glance,
-        Likelihood, Measured, Member, Problem, Ranking, RegionTables, Seen, Shift, Surface, Thumbnail, Together,
+        AppliedCase, Agreement, Bands, CaseObjects, CaseRow, CaseSums, CaseTables, Confusion, Curve, Flips, FreeEnergy,
+        Glance, Likelihood, Measured, Member, Problem, Ranking, RegionTables, Seen, Shift, Surface, Thumbnail, Together,
         TruthSums, Turn, Voxels, VoxelSample,
     )
 }  # fmt: skip

@@ -287,4 +287,4 @@ def _shifted(fitted: Fitted, log_ratio: Floats) -> Fitted:
     inner = fitted.calibrator
     found = PriorShift(inner.num_classes, inner.cpu())
     found.log_ratio.data = torch.from_numpy(log_ratio - math.log(float(np.exp(log_ratio).mean())))
-    return replace(fitted, calibrator=found.eval().requires_grad_(False), reference=None)
+    return replace(fitted, calibrator=found.eval().requires_grad_(False), reference=None, objects=None)

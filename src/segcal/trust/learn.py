@@ -120,10 +120,10 @@ def learn_trust(
     check_match(fitted, known)
     if not len(known):
         raise InputError("cases is empty, but labelled cases are needed to learn from. Check the folder or the split.")
-    chosen, source = (known, HELD_OUT) if held_out else _judges(fitted, known)
+    chosen, source = (known, HELD_OUT) if held_out else judges_of(fitted, known)
     chosen = chosen.with_disagreement()
     target = check_device(device)
-    parts = _folds(fitted, chosen, target) if source == OUT_OF_FOLD else [(fitted.calibrator.to(target), chosen)]
+    parts = fold_fits(fitted, chosen, target) if source == OUT_OF_FOLD else [(fitted.calibrator.to(target), chosen)]
     memory = Memory(len(chosen), fitted.calibrator.num_classes)
     for number, (calibrator, part) in enumerate(parts):
         fold = number if source == OUT_OF_FOLD else ITSELF
@@ -201,7 +201,7 @@ def losses_of(sums: CaseSums, number: int) -> Floats:
     return np.stack([missed, outranked, np.maximum.accumulate(wrong[::-1])[::-1]])
 
 
-def _judges(fitted: Fitted, cases: Cases) -> tuple[Cases, Source]:
+def judges_of(fitted: Fitted, cases: Cases) -> tuple[Cases, Source]:
     """Return the cases that may judge a fit, and how they stand to it."""
     seen = {*fitted.calibration_ids, *fitted.validation_ids}
     touched = {cases.groups[case_id] for case_id in cases.ids if case_id in seen and case_id in cases.groups}
@@ -222,13 +222,13 @@ def _certificates(fitted: Fitted) -> list[Certificate]:
     return [msgspec.convert(own[name], Certificate) for name in fitted.calibrator.regions.names]
 
 
-def _folds(fitted: Fitted, cases: Cases, device: torch.device) -> list[tuple[Calibrator, Cases]]:
+def fold_fits(fitted: Fitted, cases: Cases, device: torch.device) -> list[tuple[Calibrator, Cases]]:
     """Return the parts of the cases, each with a calibrator that was fitted to all others; of regions, one for each."""
     if isinstance(fitted.calibrator, PerRegion):
         whole, fits_of = fitted.calibrator, []
         for number, (inner, found) in enumerate(zip(whole.each.values(), _certificates(fitted), strict=True)):
             one = replace(fitted, calibrator=inner, certificate=found)
-            fits_of.append(_folds(one, region_view(cases, number), device))
+            fits_of.append(fold_fits(one, region_view(cases, number), device))
         joined = ([each for each, _ in part] for part in zip(*fits_of, strict=True))
         made = [PerRegion(whole.regions, inner).eval().requires_grad_(False) for inner in joined]
         return [(each, cases.subset(part.ids)) for each, (_, part) in zip(made, fits_of[0], strict=True)]
@@ -242,10 +242,10 @@ def _folds(fitted: Fitted, cases: Cases, device: torch.device) -> list[tuple[Cal
         )
     found = fitted.certificate
     # The paper's search would take as long again for every part, to come near the optimum that the exact method finds.
-    own = replace(fitted.config, method="exact", verify=False, checkpoint=None)
-    config = replace(own, lam=found.lam, mu=found.mu, nu=found.nu)
-    data = read_data(cases, None, config, contexts=fitted.calibrator.wants)
+    config = replace(fitted.config, method="exact", verify=False, checkpoint=None)
+    config = replace(config, lam=found.lam, mu=found.mu, nu=found.nu)
     fits = []
+    data = read_data(cases, None, config, contexts=fitted.calibrator.wants)
     for part in parts:
         learned = data.cases.subset([case_id for case_id in data.cases.ids if case_id not in part])
         source = data.source.subset(learned.ids)

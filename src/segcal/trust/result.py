@@ -121,20 +121,20 @@ class Trust:
             dice = f"{row['expected_dice']:.3f}" + ("" if row["corrected"] else " raw")
             cells = [row["case"], row["structure"], dice]
             own = f" (tau {row['tau']:g})" if isinstance(self.tau, dict) else ""
-            chance = _number(row["dice_below_tau"], ".2f") + own
-            cells += [_span(row["dice_low"], row["dice_high"], ".2f"), chance, volume]
-            cells += [_span(row["volume_low"], row["volume_high"], ".4g"), _verdict(row)]
+            chance = number_cell(row["dice_below_tau"], ".2f") + own
+            cells += [span_cell(row["dice_low"], row["dice_high"], ".2f"), chance, volume]
+            cells += [span_cell(row["volume_low"], row["volume_high"], ".4g"), _verdict(row)]
             rows.append(cells)
-        return _plain_table(headings, rows)
+        return plain_table(headings, rows)
 
     def _biomarkers(self) -> Table:
         headings = ("subject", "biomarker", "value", f"{100 * self.level:g} %", "of the masks", "")
         rows = [
-            [row["subject"], row["biomarker"], _number(row["value"], ".4g"), _span(row["low"], row["high"], ".4g"),
-             _number(row["mask_value"], ".4g"), row["reason"]]
+            [row["subject"], row["biomarker"], number_cell(row["value"], ".4g"),
+             span_cell(row["low"], row["high"], ".4g"), number_cell(row["mask_value"], ".4g"), row["reason"]]
             for row in self.biomarkers
         ]  # fmt: skip
-        return _plain_table(headings, rows)
+        return plain_table(headings, rows)
 
 
 def write_trust(result: Trust, folder: str | os.PathLike[str], images: Mapping[str, str] | None = None) -> list[Path]:
@@ -163,15 +163,17 @@ def _verdict(row: TrustRow) -> str:
     return row["reason"] if row["review"] or not row["reason"] else f"no ({row['reason']})"
 
 
-def _number(value: float | None, form: str) -> str:
+def number_cell(value: float | None, form: str) -> str:
+    """Return a number as it is printed."""
     return "–" if value is None else f"{value:{form}}"
 
 
-def _span(low: float | None, high: float | None, form: str) -> str:
+def span_cell(low: float | None, high: float | None, form: str) -> str:
+    """Return an interval as it is printed."""
     return "–" if low is None or high is None else f"[{low:{form}}, {high:{form}}]"
 
 
-def _plain_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+def plain_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
     """Return a table in which an interval stands below its number, and the second name below the first."""
     below = {1} | {number for number, heading in enumerate(headings) if heading.endswith("%")}
     places = [[n, n + 1] if n + 1 in below else [n] for n in range(len(headings)) if n not in below]

@@ -55,10 +55,7 @@ def render_page(document: Document, figures: Sequence[PageFigure] = ()) -> str:
     style = asset("page.css")
     parts = {
         "title": html.escape(f"segcal report: {_shortened(document.title)}"),
-        "policy": html.escape(
-            f"default-src 'none'; script-src '{_digest(script)}'; style-src '{_digest(style)}'; img-src data: blob:; "
-            "base-uri 'none'; form-action 'none'"
-        ),
+        "policy": html.escape(content_policy(style, script)),
         "style": style,
         "script": script,
         "plain": _plain_verdicts(document),
@@ -72,6 +69,15 @@ def render_page(document: Document, figures: Sequence[PageFigure] = ()) -> str:
 def write_page(path: str | os.PathLike[str], document: Document, figures: Sequence[PageFigure] = ()) -> Path:
     """Write the page of a document and return its path."""
     return write_text(path, render_page(document, figures))
+
+
+def content_policy(style: str, script: str | None = None) -> str:
+    """Return the policy that allows a page its own style and script, and nothing else."""
+    allowed = "'none'" if script is None else f"'{_digest(script)}'"
+    return (
+        f"default-src 'none'; script-src {allowed}; style-src '{_digest(style)}'; img-src data: blob:; "
+        "base-uri 'none'; form-action 'none'"
+    )
 
 
 def asset(name: str) -> str:
