@@ -23,7 +23,7 @@ from segcal.errors import InputError
 from segcal.evaluation.slabs import image_gap
 
 # Logits of one window.
-WINDOW_VALUES = 1 << 23
+WINDOW_VALUES = 1 << 22
 
 
 class Seen(NamedTuple):
