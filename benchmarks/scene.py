@@ -61,7 +61,12 @@ def different(before: Path, after: Path, temperature: float | None) -> str:
     """Say what was found in all windows of the result."""
     worst, flips, nothing, place = 0.0, 0, 0, True
     with rasterio.open(before) as one, rasterio.open(after) as other:
-        place = (one.transform, one.crs, one.nodata, one.shape) == (other.transform, other.crs, other.nodata, other.shape)
+        place = (one.transform, one.crs, one.nodata, one.shape) == (
+            other.transform,
+            other.crs,
+            other.nodata,
+            other.shape,
+        )
         for row in range(0, one.height, BLOCK):
             for column in range(0, one.width, BLOCK):
                 p, q = (file.read(1, window=Window(column, row, BLOCK, BLOCK)) for file in (one, other))
@@ -73,7 +78,9 @@ def different(before: Path, after: Path, temperature: float | None) -> str:
                     expected = 1 / (1 + ((1 - p) / p) ** (1 / temperature))
                     worst = max(worst, float(np.abs(expected - q)[inside].max()))
     about = "" if temperature is None else f"{worst:.1e} from numpy at most, "
-    return f"{about}{flips} decisions changed, nodata differs at {nothing}, georeference {'equal' if place else 'DIFFERS'}"
+    return (
+        f"{about}{flips} decisions changed, nodata differs at {nothing}, georeference {'equal' if place else 'DIFFERS'}"
+    )
 
 
 def main() -> None:
@@ -82,7 +89,9 @@ def main() -> None:
     parser.add_argument("--sides", type=int, nargs="+", default=[4096, 32768])
     parser.add_argument("--calibrators", nargs="+", default=["ts", "conic"])
     args = parser.parse_args()
-    print("| pixels | calibrator | peak MiB | CPU s | wall s | in MB | out MB | |\n| ---: | --- | ---: | ---: | ---: | ---: | ---: | --- |")
+    print(
+        "| pixels | calibrator | peak MiB | CPU s | wall s | in MB | out MB | |\n| ---: | --- | ---: | ---: | ---: | ---: | ---: | --- |"
+    )
     for side in args.sides:
         home = args.folder / f"scene_{side}"
         home.mkdir(parents=True)

@@ -21,8 +21,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from segcal.cases.labels import Axes
 from segcal.cases import raster_file
+from segcal.cases.labels import Axes
 from segcal.cases.nifti_file import EXTENSIONS, millimetres, open_nifti, usable_spacing
 from segcal.errors import InputError, load_extra
 

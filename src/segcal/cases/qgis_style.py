@@ -1,13 +1,13 @@
 """Styles of QGIS for confidence: a file ``NAME.qml`` beside ``NAME.tif`` or ``NAME.geojson``, which is loaded with it.
 
-Colours go from red (half sure, a guess between two classes) over yellow to green (sure), in steps that are read off:
+Colours go from red (a guess between two classes) over yellow to blue (sure), which colour-blind readers tell apart;
 what lies below 0.5 has one colour, as nothing there is decided by much.
 """
 
 from xml.etree import ElementTree
 
 # Upper end of each step, and its colour.
-STEPS = ((0.5, "#a50026"), (0.7, "#f46d43"), (0.8, "#fdae61"), (0.9, "#fee08b"), (0.95, "#a6d96a"), (1.0, "#1a9850"))
+STEPS = ((0.5, "#a50026"), (0.7, "#f46d43"), (0.8, "#fdae61"), (0.9, "#fee090"), (0.95, "#abd9e9"), (1.0, "#4575b4"))
 _HEAD = "<!DOCTYPE qgis PUBLIC 'http://mrcc.com/qgis.dtd' 'SYSTEM'>\n"
 
 

@@ -104,7 +104,7 @@ def raster_like(
         blocks = {"blockysize": like.block_shapes[0][0], "blockxsize": like.block_shapes[0][1]}
         tiled = {"tiled": True, **blocks} if like.profile.get("tiled") else {"blockysize": blocks["blockysize"]}
         facts = {"width": like.width, "height": like.height, "count": bands, "dtype": dtype.name, "nodata": blank}
-        place = {"crs": like.crs, "transform": like.transform}
+        place = {"crs": like.crs} | ({} if like.transform.is_identity else {"transform": like.transform})
         if like.gcps[0]:
             place = {"gcps": like.gcps[0], "crs": like.gcps[1]}
         predictor = about.get("PREDICTOR") if packing["compress"] in ("DEFLATE", "LZW", "ZSTD") else None

@@ -26,8 +26,8 @@ from segcal.cases.files import FileCases
 from segcal.cases.parallel import Workers, map_cases, map_ids, on_case
 from segcal.cases.records import APPLIED as FORMAT
 from segcal.cases.records import MARKER, Records, read_marker
-from segcal.cases.suspicion import doubtful_kind, warn
 from segcal.cases.scene_writer import Part, write_scene
+from segcal.cases.suspicion import doubtful_kind, warn
 from segcal.cases.write import CaseWriter
 from segcal.errors import InputError
 from segcal.evaluation.evaluate import check_match
