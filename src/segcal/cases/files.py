@@ -14,10 +14,12 @@ from segcal.arguments import typed
 from segcal.cases.base import Case, Cases, naming_case
 from segcal.cases.formats import Format, Stored
 from segcal.cases.formats.base import check_folder, find_files
-from segcal.cases.geometry import Geometry, check_alike, nifti_geometry
-from segcal.cases.kinds import doubt_about, region_logits, to_log_domain
+from segcal.cases.formats.ome_zarr import read_ome_labels
+from segcal.cases.geometry import Geometry, check_alike, file_geometry
+from segcal.cases.kinds import doubt_about, filled, region_logits, to_log_domain
 from segcal.cases.labels import Axes, LabelMap, read_channels, read_label_file
 from segcal.cases.nifti_file import EXTENSIONS
+from segcal.cases.raster_file import EXTENSIONS as MAPS
 from segcal.cases.records import input_digest
 from segcal.cases.remote import Remote
 from segcal.checks import as_tensor, check_labels, check_mask
@@ -27,8 +29,8 @@ from segcal.pooling import check_pooling, pool_members, pool_regions
 from segcal.regions import Regions
 from segcal.types import IGNORED, Kind
 
-LABELS = (*EXTENSIONS, ".npy", ".npz", ".png")
-IMAGES = (*EXTENSIONS, ".npy", ".png", ".jpg", ".jpeg")
+LABELS = (*EXTENSIONS, ".npy", ".npz", ".png", *MAPS, ".ome.zarr", ".zarr")
+IMAGES = (*EXTENSIONS, ".npy", ".png", ".jpg", ".jpeg", *MAPS)
 
 
 class LabelFolder:
@@ -52,11 +54,12 @@ class LabelFolder:
             raise InputError(
                 f"{self.folder} has no label map for it, but one is needed. Add {case_id}.* or leave it out."
             )
-        return read_label_file(self._path(case_id), tuple(space), self.axes, self.key)
+        path = self._path(case_id)
+        return read_ome_labels(path) if path.is_dir() else read_label_file(path, tuple(space), self.axes, self.key)
 
     def geometry(self, case_id: str) -> list[Geometry]:
         """Return what the file of a case says about where its voxels lie."""
-        return _geometry([self._path(case_id)] if case_id in self.files else [], self.axes)
+        return file_geometry(self._path(case_id), self.axes) if case_id in self.files else []
 
     def _path(self, case_id: str) -> Path:
         return self.files[case_id] if self.remote is None else self.remote.fetched(self.files[case_id].name)
@@ -89,12 +92,7 @@ class ImageFolder:
 
     def geometry(self, case_id: str) -> list[Geometry]:
         """Return what the files of a case say about where their voxels lie."""
-        return _geometry(self.files.get(case_id, []), self.axes)
-
-
-def _geometry(paths: Sequence[Path], axes: Axes | None) -> list[Geometry]:
-    found = [nifti_geometry(path, axes) for path in paths if path.name.lower().endswith(EXTENSIONS)]
-    return [each for several in found for each in several]
+        return [each for path in self.files.get(case_id, []) for each in file_geometry(path, self.axes)]
 
 
 class FileCases(Cases):
@@ -198,10 +196,11 @@ class FileCases(Cases):
 
     def to_logits(self, stored: Stored, member: Format, name: str) -> Tensor:
         """Return what one member has stored in the log domain; `name` is for messages."""
-        kind = member.values_kind or self.kind
-        if self.regions is not None:
-            return region_logits(stored.values, kind, name, self.num_classes)
-        return to_log_domain(stored.values, kind, name, self.num_classes)
+        kind, values = member.values_kind or self.kind, stored.values
+        if member.blanks and stored.mask is not None:
+            values = filled(np.asarray(values), stored.mask, kind)
+        to_log = to_log_domain if self.regions is None else region_logits
+        return to_log(values, kind, name, self.num_classes)
 
     def read_labels(
         self, case_id: str, space: tuple[int, ...], stored: Stored, mask: Tensor | None = None
@@ -219,6 +218,8 @@ class FileCases(Cases):
                 as_tensor(found.values, str(found.path)), str(found.path), space, self.num_labels, self.ignore
             )
             spacing = spacing or found.spacing
+            if found.valid is not None:
+                labels = labels.where(torch.from_numpy(found.valid), IGNORED)
         if mask is not None:
             labels = labels.where(mask, IGNORED)
         return labels, spacing if spacing is not None and len(spacing) == len(space) else None

@@ -21,8 +21,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from segcal.cases import raster_file
 from segcal.cases.labels import Axes
-from segcal.cases.nifti_file import millimetres, open_nifti, usable_spacing
+from segcal.cases.nifti_file import EXTENSIONS, millimetres, open_nifti, usable_spacing
 from segcal.errors import InputError, load_extra
 
 TOLERANCE = 0.25
@@ -37,6 +38,7 @@ class Geometry(NamedTuple):
     shape: tuple[int, ...]  # as stored: x, y, z
     reverses: bool = False  # whether the array that is read has its axes the other way round
     either: bool = False  # whether any affine of another file may be the one that was read
+    frame: str = ""  # the coordinate reference system of a map
 
     @property
     def long(self) -> tuple[int, ...]:
@@ -87,6 +89,25 @@ def _forms(image: Any) -> Iterator[np.ndarray | None]:
             yield image.header.get_qform(coded=True)[0]
 
 
+def raster_geometry(path: Path) -> list[Geometry]:
+    """Return the geometry of a GeoTIFF file, an array ``(y, x)``; nothing where it has no affine."""
+    with raster_file.open_raster(path) as file:
+        there, frame = file.transform, "" if file.crs is None else file.crs.to_wkt()
+        affine = np.array(
+            [[there.a, there.b, 0, there.c], [there.d, there.e, 0, there.f], [0, 0, 1, 0], [0, 0, 0, 1.0]]
+        )
+        if there.is_identity or not _usable(affine):
+            return []
+        return [Geometry(path, (affine,), (file.width, file.height, 1), reverses=True, frame=frame)]
+
+
+def file_geometry(path: Path, axes: Axes | None) -> list[Geometry]:
+    """Return what a file of labels or images says about its place; most formats say nothing."""
+    if path.name.lower().endswith(raster_file.EXTENSIONS):
+        return raster_geometry(path)
+    return nifti_geometry(path, axes) if path.name.lower().endswith(EXTENSIONS) else []
+
+
 def nnunet_geometry(path: Path, properties: Mapping[str, Any], space: tuple[int, ...]) -> list[Geometry]:
     """Return the geometry in nnU-Net's properties of an array ``(z, y, x)``; nothing where they have none."""
     stuff = [properties.get(name) for name in ("sitk_stuff", "nibabel_stuff")]
@@ -110,6 +131,11 @@ def check_alike(found: Iterable[Geometry]) -> None:
     first: Geometry | None = None
     for each in found:
         first = first or each
+        if first.frame and each.frame and first.frame != each.frame:
+            raise InputError(
+                f"{each.path} has another coordinate reference system than {first.path}, but files of one case must lie "
+                "on each other. Reproject one, or pass ignore_geometry=True if pixels do and a header is wrong."
+            )
         if [first.shape[axis] for axis in first.long] != [each.shape[axis] for axis in each.long]:
             continue
         ones, others = (one.affines if first.either or each.either else one.affines[:1] for one in (first, each))
@@ -117,10 +143,11 @@ def check_alike(found: Iterable[Geometry]) -> None:
         apart = [np.linalg.norm(first.corners(one) - each.corners(other), axis=1).max() for one, other in pairs]
         allowed = [TOLERANCE * min(first.smallest(one), each.smallest(other)) for one, other in pairs]
         if all(distance > most for distance, most in zip(apart, allowed, strict=True)):
+            unit = "units of the map" if first.frame else "mm"
             order = ", read with its axes reversed" if each.reverses != first.reverses else ""
             raise InputError(
                 f"{each.path} has the affine {written(each.affines[0])}{order}, but {first.path} has "
-                f"{written(first.affines[0])}: corners lie up to {apart[0]:.4g} mm apart, and {allowed[0]:.3g} mm are "
+                f"{written(first.affines[0])}: corners lie up to {apart[0]:.4g} {unit} apart, and {allowed[0]:.3g} {unit} are "
                 "allowed. Bring both into one space, or pass ignore_geometry=True if voxels lie on each other and a "
                 "header is wrong."
             )

@@ -1,6 +1,6 @@
 """Label maps and images beside the scores, one file at a time.
 
-Labels: npy, npz, PNG (8 or 16 bit, palette index) and NIfTI. Images, for calibrators that look at them, are
+Labels: npy, npz, PNG (8 or 16 bit, palette index), NIfTI and GeoTIFF, whose nodata do not count. Images, for calibrators that look at them, are
 ``(channels, *space)`` with values as stored: one file per case (npy, NIfTI, PNG, JPEG), or one per channel as nnU-Net
 has them (``CASE_0000.nii.gz``, ``CASE_0001...``).
 
@@ -19,8 +19,8 @@ from typing import Literal
 import numpy as np
 from PIL import Image
 
-from segcal.cases import nifti_file
-from segcal.cases.safe_io import DEFLATE_RATIO, check_array, map_npy, read_npz
+from segcal.cases import nifti_file, raster_file
+from segcal.cases.safe_io import DEFLATE_RATIO, check_array, check_used, map_npy, read_npz, used_bytes
 from segcal.documents import reading
 from segcal.errors import InputError
 
@@ -31,11 +31,12 @@ Axes = Literal["xyz", "zyx", "zyx_ras"]
 
 @dataclass(frozen=True)
 class LabelMap:
-    """One label map as stored, and its voxel size."""
+    """One label map as stored, its voxel size, and where it has labels, if it says so."""
 
     values: np.ndarray
     path: Path
     spacing: tuple[float, ...] | None = None
+    valid: np.ndarray | None = None
 
 
 def read_label_file(path: Path, space: tuple[int, ...], axes: Axes | None = None, key: str | None = None) -> LabelMap:
@@ -43,6 +44,8 @@ def read_label_file(path: Path, space: tuple[int, ...], axes: Axes | None = None
     name = path.name.lower()
     if name.endswith(nifti_file.EXTENSIONS):
         return _read_nifti(path, space, axes)
+    if name.endswith(raster_file.EXTENSIONS):
+        return _read_raster(path)
     if name.endswith(".npy"):
         values = map_npy(path)
     elif name.endswith(".npz"):
@@ -72,6 +75,16 @@ def _read_nifti(path: Path, space: tuple[int, ...], axes: Axes | None) -> LabelM
         if len(space) == values.ndim + 1 and space[0] == 1:
             values = values[None]
     return LabelMap(values, path, sizes)
+
+
+def _read_raster(path: Path) -> LabelMap:
+    with raster_file.open_raster(path) as file:
+        check_used(path, used_bytes((file.count, *file.shape), np.dtype(file.dtypes[0])))
+        if file.count != 1:
+            raise InputError(f"{path} has {file.count} bands, but one of class indices is needed. Keep that band.")
+        values, valid = raster_file.raster_values(file)
+        values = values[0] if valid is None else np.where(valid, values[0], 0)
+        return LabelMap(_whole(values, path), path, raster_file.raster_spacing(file), valid)
 
 
 @contextmanager
@@ -122,6 +135,11 @@ def read_channels(path: Path, space: tuple[int, ...], axes: Axes | None) -> np.n
         values = values.transpose() if axes in ("zyx", "zyx_ras") else values
     elif name.endswith(".npy"):
         values = np.asarray(map_npy(path), np.float32)
+    elif name.endswith(raster_file.EXTENSIONS):
+        with raster_file.open_raster(path) as file:
+            check_used(path, used_bytes((file.count, *file.shape), np.dtype(np.float32)))
+            values, valid = raster_file.raster_values(file)
+            values = np.asarray(values if valid is None else np.where(valid, values, 0), np.float32)
     else:
         with _picture(path, ("PNG", "JPEG"), 3) as picture:
             grey = picture.mode in ("1", "L", "I", "I;16", "I;16B", "F")

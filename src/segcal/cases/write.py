@@ -80,7 +80,7 @@ class CaseWriter:
 
     def done(self, case_id: str, confidence: bool = False) -> bool:
         """Whether the case, and if asked for its map, is complete in the target folder, made from what is there now."""
-        record = self.records.done(case_id, self._made_from(case_id))
+        record = self.records.done(case_id, self.made_from(case_id))
         return record is not None and (not confidence or any(name.startswith(f"{MAPS}/") for name in record.files))
 
     def write(
@@ -101,7 +101,7 @@ class CaseWriter:
             confidence: the highest probability of each voxel, if a map of it is to be written too.
             spacing: the voxel size along each axis, for the map.
         """
-        made_from = self._made_from(case_id)
+        made_from = self.made_from(case_id)
         with (
             naming_case(case_id),
             naming(self.folder / self.format.path(case_id).name),
@@ -113,25 +113,31 @@ class CaseWriter:
                 names = [path.relative_to(beside).as_posix(), *names]
             return self.records.place(case_id, made_from, beside, names)
 
-    def _made_from(self, case_id: str) -> str:
+    def made_from(self, case_id: str) -> str:
+        """Return a digest of all that the result of a case depends on."""
         return hashlib.sha256(f"{self._made_by} {self.kind} {self.cases.identity(case_id)}".encode()).hexdigest()
 
     def _write(self, case_id: str, log_probs: Tensor, decision: np.ndarray | None, beside: Path) -> Sequence[str]:
-        values = self._encode(case_id, log_probs, decision)
+        values = self.encode(case_id, log_probs, decision)
         keeps_label = decision is not None and len(self.cases.members) == 1
         names = self.format.write(case_id, values, beside, None if keeps_label else self._shown(values))
         again = np.asarray(self.format.open_copy(beside).read(case_id).values)
         # The same bytes have the same winner, and are compared in a tenth of the time.
-        if not _same_bytes(again, values) and not np.array_equal(self._winner(again), self._winner(values)):
+        if not _same_bytes(again, values) and not np.array_equal(self.winner_of(again), self.winner_of(values)):
             raise InputError(
                 f"{names[-1]} read back has another winning class in some voxels, but the decision is to be kept. "
                 "This is a fault of the disk or of segcal: nothing was written."
             )
         return names
 
-    def _encode(self, case_id: str, log_probs: Tensor, decision: np.ndarray | None) -> np.ndarray:
-        """Return what is to be stored, in its dtype and shape, with the decision kept and the padding untouched."""
-        header = self.format.header(case_id)
+    def encode(
+        self, case_id: str, log_probs: Tensor, decision: np.ndarray | None, part: Format | None = None
+    ) -> np.ndarray:
+        """Return what is to be stored, in its dtype and shape, with the decision kept and the padding untouched.
+
+        A `part` is the format that sees only the window of a scene that this is.
+        """
+        header = (part or self.format).header(case_id)
         dtype = header.dtype if header.dtype.kind == "f" else np.dtype(np.float32)
         name = f"calibrated scores of case {case_id!r}"
         if self.cases.regions is not None:
@@ -169,10 +175,11 @@ class CaseWriter:
 
     def _shown(self, values: np.ndarray) -> np.ndarray:
         """Return the label map of what is to be stored."""
-        winner, regions = self._winner(values), self.cases.regions
+        winner, regions = self.winner_of(values), self.cases.regions
         return winner if regions is None else regions.label_map(torch.from_numpy(winner)).numpy()
 
-    def _winner(self, values: np.ndarray) -> np.ndarray:
+    def winner_of(self, values: np.ndarray) -> np.ndarray:
+        """Return the decisions of what is to be stored."""
         if self.cases.regions is not None:
             return values > (0.5 if self.kind == "sigmoid" else 0.0)
         if self.kind == "sigmoid":

@@ -23,7 +23,7 @@ COMMANDS = {
     "adapt": "class frequencies of another place, from predictions alone",
     "convert": "any format to segcal's own store: pooled, half the size, decisions exact",
     "export": "one ONNX graph of the calibrator, or of a network with its calibrator",
-    "view": "files for viewers: NIfTI per class, BIDS, iso-contours, DICOM SEG",
+    "view": "files for viewers: NIfTI per class, BIDS, iso-contours, polygons, DICOM SEG",
     "nnunet": "inside nnU-Net v2: fit from the folds of a model, predict calibrated",
     "benchmark": "the paper's protocol on your own cases",
     "report": "one offline page: verdict, tables, diagrams, cases",

@@ -23,13 +23,15 @@ from segcal.calibrators.per_region import PerRegion
 from segcal.cases.ahead import behind
 from segcal.cases.base import Case, CaseError, Cases
 from segcal.cases.files import FileCases
-from segcal.cases.parallel import Workers, map_cases, on_case
+from segcal.cases.parallel import Workers, map_cases, map_ids, on_case
 from segcal.cases.records import APPLIED as FORMAT
 from segcal.cases.records import MARKER, Records, read_marker
+from segcal.cases.scene_writer import Part, write_scene
 from segcal.cases.suspicion import doubtful_kind, warn
 from segcal.cases.write import CaseWriter
 from segcal.errors import InputError
 from segcal.evaluation.evaluate import check_match
+from segcal.evaluation.scenes import is_scene, part_of, scene_parts, windows
 from segcal.evaluation.slabs import as_seen, calibrated_scores
 from segcal.fitting.certificate import Fitted
 from segcal.fitting.fit import check_device
@@ -114,7 +116,7 @@ def apply(
     with claim(Path(folder)):
         applier = Applier(fitted, cases, folder, output_kind, confidence_map, overwrite)
         missing, stale = as_seen(applier.missing(), fitted.calibrator), applier.stale()
-        warn(doubtful_kind(missing))
+        warn(doubtful_kind(_looked_at(missing)))
         tell = progress or (lambda case_id: None)
         for case_id in sorted({*cases.ids} - {*missing.ids}):
             tell(case_id)
@@ -128,6 +130,9 @@ def _applied(
     applier: "Applier", cases: FileCases, workers: Workers, failed: Callable[[CaseError], None] | None
 ) -> Iterator[tuple[str, AppliedCase]]:
     """Yield what was written of every case; in one process with threads, while the next one is calibrated."""
+    if is_scene(cases):
+        yield from map_ids(cases.ids, partial(applier.scene, cases), workers, failed, f"scene {cases.pooling}")
+        return
     if workers != 1 or torch.get_num_threads() < 2:
         yield from map_cases(cases, applier, workers, failed)
         return
@@ -142,17 +147,29 @@ def _applied(
             yield case_id, done
 
 
-def calibrate(calibrator: Calibrator, case: Case) -> tuple[Tensor, Tensor, int]:
+def _looked_at(cases: FileCases) -> FileCases:
+    """Return the cases by which the kind is judged; of scenes a window of the first."""
+    if not (cases.ids and is_scene(cases)):
+        return cases
+    return part_of(cases.subset(cases.ids[:1]), next(windows(cases, cases.ids[0])))
+
+
+def calibrate(
+    calibrator: Calibrator, case: Case, inner: tuple[slice, ...] = (), mean_gap: Tensor | None = None
+) -> tuple[Tensor, Tensor, int]:
     """Return calibrated log-probabilities and the winner before, and how many voxels changed their class.
 
-    Of regions, log-odds, the masks before, and how many voxels changed in any region.
+    Of regions, log-odds, the masks before, and how many voxels changed in any region. Of a case that is a part of a
+    scene, those `inner` of its margin.
     """
-    scores = calibrated_scores(calibrator, case, device="cpu")
+    cut = (slice(None), *inner)
+    scores, logits = calibrated_scores(calibrator, case, device="cpu", mean_gap=mean_gap)[cut], case.logits[cut]
+    counted = torch.tensor(True) if case.mask is None else case.mask[inner]
     if isinstance(calibrator, PerRegion):
-        masks = case.logits > 0
-        return scores, masks, int(((scores > 0) != masks).any(0).sum())
-    before = winner(case.logits, axis=0)
-    flips = int((scores.amax(0) > scores.gather(0, before[None])[0]).sum())
+        masks = logits > 0
+        return scores, masks, int((((scores > 0) != masks).any(0) & counted).sum())
+    before = winner(logits, axis=0)
+    flips = int(((scores.amax(0) > scores.gather(0, before[None])[0]) & counted).sum())
     return torch.log_softmax(scores, dim=0), before, flips
 
 
@@ -190,7 +207,29 @@ class Applier:
 
     def begin(self, case: Case) -> Callable[[], AppliedCase]:
         """Calibrate one case, and return what writes it."""
-        log_probs, before, flips = calibrate(self._calibrator, case)
+        part, voxels, flips = self._part(case, ())
+        write = partial(self._writer.write, case.id, part.log_probs, part.decision, part.confidence, case.spacing)
+        return lambda: AppliedCase(voxels, flips, tuple(str(path) for path in write()))
+
+    def scene(self, cases: FileCases, case_id: str) -> AppliedCase:
+        """Calibrate and write one scene, window by window."""
+        counts: list[tuple[int, int]] = []
+
+        def parts() -> Iterator[Part]:
+            for seen in scene_parts(self._calibrator, cases, case_id):
+                part, *count = self._part(seen.case, seen.where, seen.inner, seen.mean_gap)
+                counts.append((count[0], count[1]))
+                yield part
+
+        files = write_scene(self._writer, case_id, parts(), self._map)
+        voxels, flips = (sum(each) for each in zip(*counts, strict=True))
+        return AppliedCase(voxels, flips, tuple(str(path) for path in files))
+
+    def _part(
+        self, case: Case, where: tuple[slice, ...], inner: tuple[slice, ...] = (), mean_gap: Tensor | None = None
+    ) -> tuple[Part, int, int]:
+        """Return what is to be written of a case or a part of a scene, its voxels, and those that changed class."""
+        log_probs, before, flips = calibrate(self._calibrator, case, inner, mean_gap)
         if bool(log_probs.aminmax().min.isnan()):  # any of them; several times faster than looking at each
             broken = int(log_probs.isnan().sum())
             raise CaseError(
@@ -206,9 +245,9 @@ class Applier:
                 "The artefact is damaged or the promise is broken: run segcal audit; nothing was written.",
             )
         confidence = self._confidence(log_probs).float().numpy() if self._map else None
-        decision, voxels = before if keeps else None, case.logits[0].numel()
-        write = partial(self._writer.write, case.id, log_probs, decision, confidence, case.spacing)
-        return lambda: AppliedCase(voxels, flips, tuple(str(path) for path in write()))
+        valid = None if case.mask is None else case.mask[inner]
+        voxels = log_probs[0].numel() if valid is None or not where else int(valid.sum())
+        return Part(where, log_probs, before if keeps else None, confidence, valid), voxels, flips
 
     def _confidence(self, found: Tensor) -> Tensor:
         """Return the probability of the decision; of regions, that of the least sure one."""

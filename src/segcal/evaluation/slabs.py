@@ -45,11 +45,15 @@ def as_seen(cases: AnyCases, calibrator: object) -> AnyCases:
 
 
 def calibrated_scores(
-    calibrator: Calibrator, case: Case, device: torch.device | str | None = None, values: int | None = None
+    calibrator: Calibrator,
+    case: Case,
+    device: torch.device | str | None = None,
+    values: int | None = None,
+    mean_gap: Tensor | None = None,
 ) -> Tensor:
     """Return the scores ``(classes, *space)`` of a case, on a device; None is where the calibrator is."""
     scores: Tensor | None = None
-    for slab in score_slabs(calibrator, case, values=values):
+    for slab in score_slabs(calibrator, case, values=values, mean_gap=mean_gap):
         found = slab.scores[0].to(device)
         if found.shape == case.logits.shape:
             return found
@@ -65,6 +69,7 @@ def score_slabs(
     dtype: torch.dtype | None = None,
     shift: Tensor | None = None,
     values: int | None = None,
+    mean_gap: Tensor | None = None,
 ) -> Iterator[Slab]:
     """Yield a case slab by slab.
 
@@ -74,6 +79,7 @@ def score_slabs(
         dtype: what to compute in; None is the type of the logits, and float32 for half types.
         shift: ``(1, *space)``, added to the logits in `dtype`.
         values: the logits of one slab; :data:`STEP_VALUES` unless told.
+        mean_gap: what is known of the whole image, where the case is a part of one.
     """
     check_forward(case.logits[None], calibrator.num_classes)
     values = STEP_VALUES if values is None else values
@@ -82,8 +88,9 @@ def score_slabs(
     reach = calibrator.reach(len(space))
     context = case.context
     if calibrator.sees_image:
-        gap = _region_gaps(case.logits) if isinstance(calibrator, PerRegion) else _mean_gap(case.logits, values)
-        context = context._replace(mean_gap=gap)
+        context = context._replace(
+            mean_gap=image_gap(calibrator, case.logits, values) if mean_gap is None else mean_gap
+        )
     if reach is None or total <= values:
         yield Slab((...,), *_scored(calibrator, case.logits[None], context, shift, kind))
         return
@@ -111,6 +118,11 @@ def _scored(
     if shift is not None:
         logits = logits + shift.to(device, dtype)
     return logits, calibrator.quick_scores(logits, context.to(device))
+
+
+def image_gap(calibrator: Calibrator, logits: Tensor, values: int = STEP_VALUES) -> Tensor:
+    """Return what a calibrator that sees the whole image must be given of it."""
+    return _region_gaps(logits) if isinstance(calibrator, PerRegion) else _mean_gap(logits, values)
 
 
 def _mean_gap(logits: Tensor, values: int) -> Tensor:

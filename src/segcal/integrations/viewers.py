@@ -4,6 +4,7 @@
 - ``bids``: the same with the names of BIDS derivatives, ``CASE_label-CLASS_probseg.nii.gz``.
 - ``contours``: one label map per class, ``CASE/CLASS_levels.nii.gz``, whose value is the number of levels (0.05, 0.5
   and 0.95 unless told) that the probability reaches: outlines of it are iso-contours.
+- ``geojson``: polygons of a map with a probability each, ``CASE.geojson`` (:mod:`segcal.integrations.maps`).
 - ``dicom-seg``: two DICOM SEG objects per case (:mod:`segcal.integrations.dicom`).
 
 Nothing else goes into the folder but hidden records of what was made from what: run again after an interruption, the
@@ -30,11 +31,12 @@ from segcal.fitting.certificate import Fitted
 from segcal.fitting.reference import calibrator_digest
 from segcal.integrations.calibrated import calibrated_probs
 from segcal.integrations.dicom import write_dicom_seg
+from segcal.integrations.maps import write_polygons
 from segcal.integrations.segments import read_segments
 from segcal.names import class_titles, file_names
 from segcal.target import claim
 
-FORMS = ("nifti", "bids", "contours", "dicom-seg")
+FORMS = ("nifti", "bids", "contours", "geojson", "dicom-seg")
 LEVELS = (0.05, 0.5, 0.95)
 
 
@@ -58,7 +60,7 @@ def view(
         fitted: the calibrator.
         cases: the predictions, of :func:`segcal.open_cases`.
         folder: a new or empty folder, or one that the same call began to fill.
-        to: "nifti", "bids", "contours" or "dicom-seg".
+        to: "nifti", "bids", "contours", "geojson" or "dicom-seg".
         levels: of the contours, ascending.
         series: for DICOM SEG: a folder with one sub-folder of DICOM images per case, named like it.
         progress: called with the id of each case when it is done.
@@ -67,11 +69,12 @@ def view(
         description: for DICOM SEG: of the series that are written.
     """
     target, place = Path(folder), None if series is None else Path(series)
-    names = file_names(fitted.class_names or cases.class_names or [f"class{n}" for n in range(cases.num_classes)])
+    classes = fitted.class_names or cases.class_names or [f"class{n}" for n in range(cases.num_classes)]
+    names = file_names(classes)
     _check(to, levels, place, segments is not None or description is not None)
     titles = class_titles(fitted.class_names or cases.class_names, cases.num_classes)
     coded = read_segments(None if segments is None else Path(segments), titles[1:], description) if place else None
-    made_by = f"view {calibrator_digest(fitted.calibrator)} {to} {[*map(float, levels)]} {coded or names}"
+    made_by = f"view {calibrator_digest(fitted.calibrator)} {to} {[*map(float, levels)]} {coded or [*classes]}"
     Records(target).require_only(made_by, "files for a viewer")
     check_match(fitted, cases)
     records, tell = Records(target), progress or (lambda case_id: None)
@@ -85,6 +88,8 @@ def view(
         with naming(target / case.id), temporary(target) as beside:
             if place is not None and coded is not None:
                 files = write_dicom_seg(probs, cases, case.id, place / case.id, beside, coded)
+            elif to == "geojson":
+                files = write_polygons(probs, cases, case, beside, classes)
             else:
                 shown = levels if to == "contours" else None
                 files = _write_maps(probs, cases, case, beside, names, shown, to == "bids")

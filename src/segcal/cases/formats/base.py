@@ -79,6 +79,7 @@ class Format(ABC):
     by_ending: ClassVar[bool] = True  # a folder with such files and no others is of this format
     last_axis: ClassVar[bool] = False  # where nothing is declared, classes are the last axis
     has_mask: ClassVar[bool] = False  # cases may have voxels that were never predicted
+    blanks: ClassVar[bool] = False  # outside of its mask there are no scores, whatever is stored
     values_kind: ClassVar[Kind | None] = None  # of `Stored.values`, where that differs from the declared kind
 
     def __init__(self, folder: Path, options: Options) -> None:

@@ -8,7 +8,7 @@ circles, or to files of others, which would be copied with it. The store itself 
 
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -49,7 +49,7 @@ class Zarr(Format):
         metadata = read_json(path / "zarr.json")
         shape = metadata["chunk_grid"]["configuration"]["chunk_shape"]
         with reading(path):
-            for file in _plain_files(path):
+            for file in plain_files(path):
                 if file.name != "zarr.json":
                     check_chunk(file, metadata["codecs"], shape, np.dtype(array.dtype).itemsize)
             return Stored(self.classes_first(np.asarray(array[...]), axis))
@@ -58,10 +58,7 @@ class Zarr(Format):
         """Name the first chunk (or shard) that has no file and would be read as the fill value."""
         array, _, path = self._open(case_id)
         with reading(path):
-            counts = [-(-size // step) for size, step in zip(array.shape, array.shards or array.chunks, strict=True)]
-            keys = map(array.metadata.encode_chunk_key, product(*map(range, counts)))
-            absent = next((key for key in keys if not (path / key).is_file()), None)
-        return "" if absent is None else f"lacks the chunk {absent} and perhaps others"
+            return absent_chunk(chunk_keys(array, tuple(slice(0, size) for size in array.shape)), path)
 
     def write(self, case_id: str, values: np.ndarray, folder: Path, decision: np.ndarray | None) -> Sequence[str]:
         """Copy the folder, so that attributes and neighbours stay, and overwrite the values."""
@@ -75,11 +72,11 @@ class Zarr(Format):
         path = self.path(case_id) if path is None else path
         zarr = load_extra("zarr", "zarr")
         with reading(path):
-            files = _plain_files(path)
+            files = plain_files(path)
         inner = self._array_folder(path)
         metadata = read_json(inner / "zarr.json")
         with reading(inner):
-            names = _check_metadata(metadata, inner)
+            names = check_metadata(metadata, inner)
             # Chunks of nothing but zeros are written too: a missing one then means that something was lost.
             with zarr.config.set({"array.write_empty_chunks": True}):
                 array = zarr.open_array(str(inner), mode=mode, zarr_format=3)
@@ -96,8 +93,11 @@ class Zarr(Format):
         return path / choose_key(keys, self.options.key, path)
 
 
-def _check_metadata(metadata: dict[str, Any], path: Path) -> list[str]:
-    """Refuse unknown codecs and sizes beyond memory; return the names of the axes, if the file has them."""
+def check_metadata(metadata: dict[str, Any], path: Path, scene: bool = False) -> list[str]:
+    """Refuse unknown codecs and sizes beyond memory; return the names of the axes, if the file has them.
+
+    Of a scene, which is read by windows, only the chunks must fit in memory.
+    """
     unknown = sorted(_codecs(metadata.get("codecs"), path) - CODECS)
     if unknown:
         raise InputError(
@@ -111,7 +111,7 @@ def _check_metadata(metadata: dict[str, Any], path: Path) -> list[str]:
     for sizes in (shape, chunk):
         if not isinstance(sizes, list) or not all(type(size) is int and size >= 0 for size in sizes):
             raise InputError(f"{path} has no valid shape and chunk shape, but both are needed. The file is damaged.")
-        check_used(path, used_bytes(sizes, dtype))
+        check_used(path, 0 if scene and sizes is shape else used_bytes(sizes, dtype))
     assert shape is not None
     assert chunk is not None
     inside = inner_shape(metadata["codecs"])
@@ -120,13 +120,26 @@ def _check_metadata(metadata: dict[str, Any], path: Path) -> list[str]:
     return names if isinstance(names, list) else []
 
 
+def chunk_keys(array: Any, index: Sequence[slice]) -> Iterator[str]:
+    """Yield the names of the chunks (or shards) that a part of an array lies in."""
+    steps = zip(index, array.shards or array.chunks, strict=True)
+    spans = [range(one.start // step, -(-one.stop // step)) for one, step in steps]
+    return map(array.metadata.encode_chunk_key, product(*spans))
+
+
+def absent_chunk(keys: Iterator[str], path: Path) -> str:
+    """Say which chunk has no file, if any."""
+    absent = next((key for key in keys if not (path / key).is_file()), None)
+    return "" if absent is None else f"lacks the chunk {absent} and perhaps others"
+
+
 def _dtype(name: object, path: Path) -> np.dtype[Any]:
     if not isinstance(name, str) or name not in NUMBERS:
         raise InputError(f"{path} has dtype {name}, but numbers are needed. Save one number per voxel and class.")
     return np.dtype(name)
 
 
-def _plain_files(path: Path) -> list[Path]:
+def plain_files(path: Path) -> list[Path]:
     """Return the files of a store; a link, a pipe or a device in it is refused without being opened."""
     found: list[Path] = []
     folders = [path]

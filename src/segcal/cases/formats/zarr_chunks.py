@@ -27,6 +27,8 @@ _ABSENT = 2**64 - 1
 # Of a zstd frame: the sizes of the identifier of a dictionary, and of the field that has the size of the content.
 _MAGIC, _DICTIONARY, _CONTENT = b"\x28\xb5\x2f\xfd", (0, 1, 2, 4), (0, 2, 4, 8)
 _ZSTD_BLOCK = 1 << 17
+# Deflate as gzip or as zlib, which the second format of zarr has too.
+_ANY = 47
 
 
 def check_number(path: Path, *steps: tuple[Sequence[int], Sequence[int]]) -> None:
@@ -87,11 +89,11 @@ def _parts(
 
 def _gzip_size(content: bytes, most: int) -> int:
     """Unpack and throw away, until it is more than `most`; several members may follow each other."""
-    total, stream = 0, zlib.decompressobj(31)
+    total, stream = 0, zlib.decompressobj(_ANY)
     while content and total <= most:
         total += len(stream.decompress(content, _PIECE))
         content = stream.unconsumed_tail or stream.unused_data
-        stream = zlib.decompressobj(31) if stream.eof else stream
+        stream = zlib.decompressobj(_ANY) if stream.eof else stream
     return total
 
 
