@@ -18,7 +18,6 @@ surface of the mask (faces of voxels), in the unit of the task.
 import argparse
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
@@ -43,8 +42,6 @@ REPEATS, REFERENCE, LEVEL, SHARE = 1000, 0.6, 0.9, 0.95
 MIDDLE = len(THRESHOLDS) // 2
 # Places of sets by probability: 0 is the mask itself, then thresholds below, or above, a half.
 PLACES = np.arange(MIDDLE + 1.0)
-# Sizes are counted up to this margin.
-FARTHEST = 60.0
 
 
 class Measured(NamedTuple):
@@ -67,9 +64,9 @@ def surface_of(mask: np.ndarray, spacing: Sequence[float]) -> float:
     return float(total)
 
 
-def sizes_by(distance: np.ndarray, most: float = np.inf) -> LossSteps:
+def sizes_by(distance: np.ndarray) -> LossSteps:
     """Return how many voxels lie within each distance."""
-    places, counts = np.unique(distance[np.isfinite(distance) & (distance <= most)], return_counts=True)
+    places, counts = np.unique(distance[np.isfinite(distance)], return_counts=True)
     places, counts = np.append(0.0, places), np.append(0, counts)
     return LossSteps(places, np.cumsum(counts).astype(float))
 
@@ -90,7 +87,7 @@ def measure_structure(
         steps["wrong"] = wrong_in(mask, truth, spacing)
         wrong = np.array([np.count_nonzero(each & ~truth) / max(np.count_nonzero(each), 1) for each in inner])
         steps["wrong_by_prob"] = LossSteps(PLACES, np.maximum.accumulate(wrong[::-1])[::-1])
-        steps["grown"] = sizes_by(distance_from(mask, spacing), FARTHEST)
+        steps["grown"] = sizes_by(distance_from(mask, spacing))
         deep = sizes_by(distance_from(~mask, spacing)[mask])
         steps["shrunk"] = LossSteps(deep.places, deep.losses[-1] - deep.losses)
         for name, sets in (("grown_by_prob", outer), ("shrunk_by_prob", inner)):
@@ -121,7 +118,6 @@ def check_by_tree(
 def measure(args: argparse.Namespace) -> None:
     """Measure a task, and keep it as DIR/TASK.npz."""
     task = load_protocol(args.protocol).tasks[0]
-    task = replace(task, members=task.members[: args.members])
     cases = open_task(task, "mean_logits", args.root).cases
     split = cases.split(cal=args.fit, seed=0)
     args.output.mkdir(parents=True, exist_ok=True)
@@ -216,6 +212,8 @@ def count(found: Sequence[Measured], loss: str, size: str, on_average: bool) -> 
             change = np.abs([each.steps[size].at(place) for each in made] - before)
             per_face = change * [each.voxel / each.surface for each in made]
             tried.append((kept, place, float(np.mean(change / before)), float(np.mean(per_face))))
+    if not tried:
+        return Counted(*[np.nan] * 7, none=1.0)
     kept, places, changed, thick = np.array(tried).T
     low, high = np.percentile(places, [5, 95])
     return Counted(kept.mean(), kept.std() / np.sqrt(len(kept)), places.mean(), low, high, changed.mean(), thick.mean(),
@@ -264,7 +262,7 @@ def table(args: argparse.Namespace) -> None:
                     f"{prob.kept:.3f}", f"{prob.changed:.1%}", f"{prob.thickness:.2f}",
                     f"{margin.none:.1%}, {prob.none:.1%}",
                 ]  # fmt: skip
-                lines.append(f"| {' | '.join(cells)} |")
+                lines.append(f"| {' | '.join('none' if cell.startswith('nan') else cell for cell in cells)} |")
                 print(lines[-1], flush=True)
         lines.append("")
     head = ("task", "structure", "all runs: coverage", "width", "without their spread", "width", "one run", "width")
@@ -299,7 +297,6 @@ def main() -> None:
     one.add_argument("-o", "--output", type=Path, required=True)
     one.add_argument("--fit", type=int, required=True, help="cases that the calibrator is chosen on")
     one.add_argument("--check", type=int, default=6, help="cases that a k-d tree measures too")
-    one.add_argument("--members", type=int, help="so many of them, if not all")
     one.set_defaults(run=measure)
     two = parts.add_parser("table")
     two.add_argument("folder", type=Path)

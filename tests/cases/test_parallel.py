@@ -160,7 +160,9 @@ def test_a_folder_that_is_too_long_for_a_socket_is_one_sentence(tmp_path):
         capture_output=True,
         text=True,
     )
-    assert done.stdout.startswith(f"{place} is the folder for temporary files, but too long for a process to be reached")
+    assert done.stdout.startswith(
+        f"{place} is the folder for temporary files, but too long for a process to be reached"
+    )
     assert (done.stderr, done.returncode) == ("", 0)
 
 

@@ -75,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
     found.save(args.output)
     cells = [[m.name, *("none" if each is None else f"{each:.3g}" for each in (m.outer, m.inner)), str(m.present)]
              for m in found.structures]  # fmt: skip
-    head = ("structure", f"outer, {found.unit}", f"inner, {found.unit}", "draws")
-    output.say(table(head, cells), str(found), f"written to {args.output}")
+    output.say(table(("structure", f"outer, {found.unit}", f"inner, {found.unit}", "draws"), cells), str(found))
+    output.say(f"written to {args.output}")
     output.document(msgspec.to_builtins(found) | {"output": str(args.output)})
     return output.finish()
