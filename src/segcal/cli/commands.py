@@ -33,19 +33,8 @@ COMMANDS = {
 ALONE = ("demo", "benchmark", "export", "nnunet", "card", "margins", "merge")  # read no predictions of their own
 # Commands that read a calibrator.
 CALIBRATED = (
-    "adapt",
-    "apply",
-    "evaluate",
-    "audit",
-    "trust",
-    "decide",
-    "objects",
-    "monitor",
-    "export",
-    "view",
-    "report",
-    "card",
-)
+    "adapt", "apply", "evaluate", "audit", "trust", "decide", "objects", "monitor", "export", "view", "report", "card",
+)  # fmt: skip
 # Commands over cases, which may be done in parts or elsewhere; as may the jobs of a benchmark.
 DIVIDED = ("check", "fit", "apply", "evaluate", "audit", "trust", "objects")
 

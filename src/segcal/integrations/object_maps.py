@@ -17,6 +17,7 @@ from segcal.cases.files import FileCases
 from segcal.cases.write import write_volume
 from segcal.fitting.certificate import Fitted
 from segcal.integrations.dicom import write_dicom_seg
+from segcal.integrations.segments import read_segments
 from segcal.names import class_titles, file_names
 from segcal.trust.components import components
 from segcal.trust.object_rows import ObjectRow
@@ -77,5 +78,5 @@ class ObjectMaps:
         for number, (chance, _, found, own) in enumerate(likely, start=1):
             mask = found.numbers == own
             probs[0][found.box][mask], probs[number][found.box][mask] = 0, max(chance, 1 / 255)
-        names = ["background", *(f"{name} (p = {chance:.2f})" for chance, name, _, _ in likely)]
-        return tuple(write_dicom_seg(probs, self._cases, case_id, self._series / case_id, self._folder, names))
+        coded = read_segments(None, [f"{name} (p = {chance:.2f})" for chance, name, _, _ in likely], "segcal objects")
+        return tuple(write_dicom_seg(probs, self._cases, case_id, self._series / case_id, self._folder, coded))
