@@ -1,9 +1,9 @@
-"""A scene of a thousand million pixels through ``segcal apply``: peak memory of the process, time, and what was written.
+"""A scene of a thousand million pixels through ``segcal apply``: peak memory of the process, time, and the result.
 
 ``python benchmarks/scene.py FOLDER`` makes GeoTIFF scenes of two sizes from one block of made-up probabilities (one
 band, tiles of 512, zstd), calibrates each in a process of its own and looks at the results with rasterio alone: every
-window against a temperature in numpy where the calibrator is ``ts``; decisions and nodata for any. Peak memory should be
-that of a window, whatever the size of the scene. It takes some minutes and a few gigabytes, which are removed again.
+window against a temperature in numpy where the calibrator is ``ts``; decisions and nodata for any. Peak memory should
+be that of a window, whatever the size of the scene. It takes some minutes and a few gigabytes, which are removed again.
 """
 
 import argparse
@@ -90,7 +90,8 @@ def main() -> None:
     parser.add_argument("--calibrators", nargs="+", default=["ts", "conic"])
     args = parser.parse_args()
     print(
-        "| pixels | calibrator | peak MiB | CPU s | wall s | in MB | out MB | |\n| ---: | --- | ---: | ---: | ---: | ---: | ---: | --- |"
+        "| pixels | calibrator | peak MiB | CPU s | wall s | in MB | out MB | |\n"
+        "| ---: | --- | ---: | ---: | ---: | ---: | ---: | --- |"
     )
     for side in args.sides:
         home = args.folder / f"scene_{side}"

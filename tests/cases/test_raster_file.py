@@ -29,8 +29,9 @@ PLACES = {
     "nowhere": {},
 }
 COEFFICIENTS = [1.0, *(round(k / 7, 12) for k in range(19))]  # as suppliers write them: a text
+FACTORS = [f"{name}_{what}" for name in ("height", "lat", "line", "long", "samp") for what in ("off", "scale")]
 RPCS = RPC(
-    **{f"{name}_{what}": 3.25 + k for k, name in enumerate(("height", "lat", "line", "long", "samp")) for what in ("off", "scale")},
+    **{name: 3.25 + number for number, name in enumerate(FACTORS)},
     **{f"{name}_{what}_coeff": COEFFICIENTS for name in ("line", "samp") for what in ("num", "den")},
     err_bias=0.5, err_rand=0.25,
 )  # fmt: skip

@@ -153,7 +153,7 @@ def test_members_that_lie_apart_are_refused(made, rng):
         opened(made).read("b")
     with rasterio.open(made / "m1" / "a.tif", "r+") as file:
         file.transform = rasterio.Affine(10, 0, 5e5 + 5, 0, -10, 5e6)
-    with pytest.raises(CaseError, match="corners lie up to 5 units of the map apart, and 2.5"):
+    with pytest.raises(CaseError, match=r"corners lie up to 5 units of the map apart, and 2\.5"):
         opened(made).read("a")
 
 

@@ -196,9 +196,8 @@ class FileCases(Cases):
 
     def to_logits(self, stored: Stored, member: Format, name: str) -> Tensor:
         """Return what one member has stored in the log domain; `name` is for messages."""
-        kind, values = member.values_kind or self.kind, stored.values
-        if member.blanks and stored.mask is not None:
-            values = filled(np.asarray(values), stored.mask, kind)
+        kind = member.values_kind or self.kind
+        values = filled(np.asarray(stored.values), stored.mask, kind) if member.blanks else stored.values
         to_log = to_log_domain if self.regions is None else region_logits
         return to_log(values, kind, name, self.num_classes)
 

@@ -133,8 +133,8 @@ def check_alike(found: Iterable[Geometry]) -> None:
         first = first or each
         if first.frame and each.frame and first.frame != each.frame:
             raise InputError(
-                f"{each.path} has another coordinate reference system than {first.path}, but files of one case must lie "
-                "on each other. Reproject one, or pass ignore_geometry=True if pixels do and a header is wrong."
+                f"{each.path} has another coordinate reference system than {first.path}, but files of one case must "
+                "lie on each other. Reproject one, or pass ignore_geometry=True if pixels do and a header is wrong."
             )
         if [first.shape[axis] for axis in first.long] != [each.shape[axis] for axis in each.long]:
             continue
@@ -147,9 +147,9 @@ def check_alike(found: Iterable[Geometry]) -> None:
             order = ", read with its axes reversed" if each.reverses != first.reverses else ""
             raise InputError(
                 f"{each.path} has the affine {written(each.affines[0])}{order}, but {first.path} has "
-                f"{written(first.affines[0])}: corners lie up to {apart[0]:.4g} {unit} apart, and {allowed[0]:.3g} {unit} are "
-                "allowed. Bring both into one space, or pass ignore_geometry=True if voxels lie on each other and a "
-                "header is wrong."
+                f"{written(first.affines[0])}: corners lie up to {apart[0]:.4g} {unit} apart, and {allowed[0]:.3g} "
+                f"{unit} are allowed. Bring both into one space, or pass ignore_geometry=True if voxels lie on each "
+                "other and a header is wrong."
             )
 
 

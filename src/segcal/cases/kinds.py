@@ -84,14 +84,14 @@ def to_log_domain(raw: object, kind: Kind, name: str, num_classes: int | None = 
     return _keeping(kept, decision, name)
 
 
-def filled(values: np.ndarray, valid: np.ndarray, kind: Kind) -> np.ndarray:
+def filled(values: np.ndarray, valid: np.ndarray | None, kind: Kind) -> np.ndarray:
     """Return scores with those of the least confidence where there are no data.
 
     >>> filled(np.array([[-9999.0, 3], [-9999, 1]]), np.array([False, True]), "logits").tolist()
     [[0.0, 3.0], [0.0, 1.0]]
     """
     least = {"logits": 0.0, "probs": 1 / len(values), "sigmoid": 0.5}[kind]
-    return np.where(valid, values, np.asarray(least, values.dtype))
+    return values if valid is None else np.where(valid, values, np.asarray(least, values.dtype))
 
 
 def region_logits(raw: object, kind: Kind, name: str, regions: int) -> Tensor:

@@ -1,6 +1,6 @@
 """Label maps and images beside the scores, one file at a time.
 
-Labels: npy, npz, PNG (8 or 16 bit, palette index), NIfTI and GeoTIFF, whose nodata do not count. Images, for calibrators that look at them, are
+Labels: npy, npz, PNG (8 or 16 bit, palette index), NIfTI and GeoTIFF, whose nodata do not count. Images are
 ``(channels, *space)`` with values as stored: one file per case (npy, NIfTI, PNG, JPEG), or one per channel as nnU-Net
 has them (``CASE_0000.nii.gz``, ``CASE_0001...``).
 

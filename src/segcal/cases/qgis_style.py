@@ -4,6 +4,7 @@ Colours go from red (a guess between two classes) over yellow to blue (sure), wh
 what lies below 0.5 has one colour, as nothing there is decided by much.
 """
 
+from itertools import pairwise
 from xml.etree import ElementTree
 
 # Upper end of each step, and its colour.
@@ -48,7 +49,7 @@ def polygon_style(attribute: str = "probability") -> str:
 
 def _labels() -> list[str]:
     ends = [0.0, *(upper for upper, _ in STEPS)]
-    return [f"{low:g} to {high:g}" for low, high in zip(ends, ends[1:], strict=False)]
+    return [f"{low:g} to {high:g}" for low, high in pairwise(ends)]
 
 
 def _text(root: ElementTree.Element) -> str:

@@ -2,8 +2,8 @@
 
 Arrays are (bands, rows, columns). What places them in the world (transform and CRS, ground control points, RPCs, the
 value for nodata, tags) is carried from file to file and compared after writing. A cloud-optimised file (COG) becomes
-one again; a file with overviews gets overviews of the same sizes, whose pixels are pixels of the scene: a mean of scores
-is nobody's prediction. Lossy compression becomes deflate.
+one again; a file with overviews gets overviews of the same sizes, whose pixels are pixels of the scene: a mean of
+scores is nobody's prediction. Lossy compression becomes deflate.
 
 A pixel without data is one where any band has the declared value, or where the mask of the file says so.
 """
@@ -71,7 +71,7 @@ def raster_values(file: Any, where: Where | None = None) -> tuple[np.ndarray, np
     elif any(flag.name == "per_dataset" for flag in file.mask_flag_enums[0]):
         valid = file.read_masks(1, window=window) != 0
     if set(file.scales) != {1.0} or set(file.offsets) != {0.0}:
-        scale, offset = (np.float32(each)[:, None, None] for each in (file.scales, file.offsets))
+        scale, offset = (np.array(each, np.float32)[:, None, None] for each in (file.scales, file.offsets))
         values = values.astype(np.float32) * scale + offset
     return values, valid
 

@@ -59,8 +59,8 @@ def write_scene(writer: CaseWriter, case_id: str, parts: Iterable[Part], confide
         again = scene.open_copy(beside)
         if any(_digest(np.asarray(again.part(where).read(case_id).values)) != digest for where, digest in digests):
             raise InputError(
-                f"{name} read back has other values, but the same are needed. This is a fault of the disk or of segcal: "
-                "nothing was written."
+                f"{name} read back has other values, but the same are needed. This is a fault of the disk or of "
+                "segcal: nothing was written."
             )
         names = [name]
         if confidence:
@@ -88,4 +88,4 @@ def _encoded(writer: CaseWriter, case_id: str, scene: Scene, part: Part, blank: 
 
 
 def _digest(values: np.ndarray) -> bytes:
-    return hashlib.sha256(np.ascontiguousarray(values)).digest()
+    return hashlib.sha256(np.ascontiguousarray(values).data).digest()

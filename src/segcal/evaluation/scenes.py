@@ -1,8 +1,9 @@
 """Scenes in windows: a calibrator meets parts of a case that need not fit in memory, and only rounding changes.
 
 Windows are boxes of whole tiles, so that what is stored in one piece is written once. Each is read with a margin of
-what a pixel can see (`Calibrator.reach`), which is cut off again. A calibrator that is told the mean over the image gets it
-from a first pass over all windows. One that sees the whole image gets the whole image, and so does one with images.
+what a pixel can see (`Calibrator.reach`), which is cut off again. A calibrator that is told the mean over the image
+gets it from a first pass over all windows. One that sees the whole image gets the whole image, and so does one with
+images.
 """
 
 import copy

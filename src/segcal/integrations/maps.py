@@ -1,8 +1,8 @@
 """Polygons of a map for GIS: every connected part of every structure, with its mean calibrated probability.
 
 GeoJSON (RFC 7946) is in longitude and latitude of WGS 84, so edges of pixels are carried there from the system of the
-raster. A part is connected by edges of pixels, background and nodata have none, and `area` is in square metres where the
-raster is in a length. A style of QGIS lies beside it.
+raster. A part is connected by edges of pixels, background and nodata have none, and `area` is in square metres where
+the raster is in a length. A style of QGIS lies beside it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -55,6 +55,6 @@ def _parts(
     pixels = np.bincount(parts.ravel(), minlength=count + 1)
     means = np.bincount(parts.ravel(), probs.ravel(), count + 1) / np.maximum(pixels, 1)
     for shape, number in features.shapes(parts.astype(np.int32), mask=on, connectivity=4, transform=there):
-        about = {"probability": float(means[int(number)]), "pixels": int(pixels[int(number)])}
-        about["area"] = None if metres is None else about["pixels"] * metres
+        size = int(pixels[int(number)])
+        about = {"probability": float(means[int(number)]), "pixels": size, "area": metres and size * metres}
         yield about, warp.transform_geom(crs, "EPSG:4326", shape)

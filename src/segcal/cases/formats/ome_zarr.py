@@ -1,8 +1,8 @@
 """``CASE.ome.zarr``: images of OME-NGFF 0.4 (zarr 2) and 0.5 (zarr 3), read and written by windows.
 
 Scores are the full resolution, the first dataset of the first image. The axis ``c`` holds the classes; without it there
-is one foreground probability. Axes of space are ``y, x`` or ``z, y, x``, and time has one point. What is written has the
-metadata of the input and all of its levels, each made of pixels of the one above: a mean of scores is nobody's
+is one foreground probability. Axes of space are ``y, x`` or ``z, y, x``, and time has one point. What is written has
+the metadata of the input and all of its levels, each made of pixels of the one above: a mean of scores is nobody's
 prediction. Voxel sizes are in millimetres where all axes of space have a unit.
 """
 
@@ -76,14 +76,14 @@ class _Level(NamedTuple):
     def space(self) -> tuple[int, ...]:
         return tuple(size for name, size in zip(self.axes, self.array.shape, strict=True) if name in "zyx")
 
-    def index(self, where: Where) -> tuple[slice, ...]:
+    def located(self, where: Where) -> tuple[slice, ...]:
         """Return a window of space as an index of the array."""
         space, named = iter(where), zip(self.axes, self.array.shape, strict=True)
         return tuple(next(space) if name in "zyx" else slice(0, size) for name, size in named)
 
     def read(self, where: Where) -> np.ndarray:
         """Read a window ``(channels, *space)``, after a look at its chunks."""
-        index, shape = self.index(where), self.metadata["chunk_grid"]["configuration"]["chunk_shape"]
+        index, shape = self.located(where), self.metadata["chunk_grid"]["configuration"]["chunk_shape"]
         with reading(self.path):
             for file in (self.path / key for key in chunk_keys(self.array, index)):
                 if file.is_file():
@@ -94,7 +94,7 @@ class _Level(NamedTuple):
 
     def write(self, where: Where, values: np.ndarray) -> None:
         """Write a window ``(channels, *space)``."""
-        index = self.index(where)
+        index = self.located(where)
         values = np.moveaxis(values, 0, self.axes.replace("t", "").index("c")) if "c" in self.axes else values
         self.array[index] = values.reshape(sizes(index))
 
@@ -133,7 +133,7 @@ class OmeZarr(Scene):
         """Name the first chunk (or shard) of the window that has no file."""
         level = _level(self.path(case_id))
         with reading(level.path):
-            index = level.index(self.window or whole(level.space))
+            index = level.located(self.window or whole(level.space))
             return absent_chunk(chunk_keys(level.array, index), level.path)
 
     def tile(self, case_id: str) -> tuple[int, ...]:
