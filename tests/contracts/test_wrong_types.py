@@ -159,6 +159,7 @@ CALLS: dict[str, Callable[[World], Call]] = {
     "evaluate": lambda w: Call(segcal.evaluate, lambda w: {"cases": w.cases, "calibrator": w.fitted, **_fewer(w)}),
     "export": lambda w: Call(segcal.export, lambda w: {"calibrator": w.fitted, "path": w.folder / "c.pt2"}),
     "fit": lambda w: Call(segcal.fit, lambda w: {"name_or_calibrator": "ts", "cases": w.logits, "labels": w.labels}),
+    "learn_objects": lambda w: Call(segcal.learn_objects, lambda w: {"fitted": w.fitted, "cases": w.cases}),
     "learn_trust": lambda w: Call(segcal.learn_trust, lambda w: {"fitted": w.fitted, "cases": w.cases}),
     "load": lambda w: Call(segcal.load, lambda w: {"folder": w.folder / "fitted"}),
     "make_calibrator": lambda w: Call(segcal.make_calibrator, lambda w: {"name": "ts", "num_classes": 3}),
@@ -168,6 +169,7 @@ CALLS: dict[str, Callable[[World], Call]] = {
         lambda w: {"parts": [w.folder / "part0"], "cases": w.cases},
     ),
     "monitor": lambda w: Call(segcal.monitor, lambda w: {"fitted": w.trusted, "cases": w.cases}),
+    "objects": lambda w: Call(segcal.objects, lambda w: {"fitted": w.trusted, "cases": w.cases}),
     "open_cases": lambda w: Call(
         segcal.open_cases,
         lambda w: {"predictions": w.folder / "predictions", "labels": w.folder / "labels", "kind": "logits"},
@@ -240,7 +242,7 @@ def world(tmp_path_factory):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         fitted = segcal.fit("ts", cases)
-        trusted = segcal.learn_trust(fitted, cases)
+        trusted = segcal.learn_objects(segcal.learn_trust(fitted, cases), cases)
     segcal.save(fitted, folder / "fitted")
     with segcal.Part(folder / "part0", [cases], 0, of=1) as part:
         evaluation = segcal.evaluate(part.take(cases), fitted, ["nll"], workers=part, replicates=20)
