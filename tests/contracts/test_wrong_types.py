@@ -177,6 +177,7 @@ CALLS: dict[str, Callable[[World], Call]] = {
     "fit_margins": lambda w: Call(
         segcal.fit_margins, lambda w: {"masks": _masks(w, w.folder / "labels"), "level": 0.5}
     ),
+    "learn_objects": lambda w: Call(segcal.learn_objects, lambda w: {"fitted": w.fitted, "cases": w.cases}),
     "learn_trust": lambda w: Call(segcal.learn_trust, lambda w: {"fitted": w.fitted, "cases": w.cases}),
     "load": lambda w: Call(segcal.load, lambda w: {"folder": w.folder / "fitted"}),
     "make_calibrator": lambda w: Call(segcal.make_calibrator, lambda w: {"name": "ts", "num_classes": 3}),
@@ -186,6 +187,7 @@ CALLS: dict[str, Callable[[World], Call]] = {
         lambda w: {"parts": [w.folder / "part0"], "cases": w.cases},
     ),
     "monitor": lambda w: Call(segcal.monitor, lambda w: {"fitted": w.trusted, "cases": w.cases}),
+    "objects": lambda w: Call(segcal.objects, lambda w: {"fitted": w.trusted, "cases": w.cases}),
     "open_cases": lambda w: Call(
         segcal.open_cases,
         lambda w: {"predictions": w.folder / "predictions", "labels": w.folder / "labels", "kind": "logits"},
@@ -260,7 +262,7 @@ def world(tmp_path_factory):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         fitted = segcal.fit("ts", cases)
-        trusted = segcal.learn_trust(fitted, cases)
+        trusted = segcal.learn_objects(segcal.learn_trust(fitted, cases), cases)
     segcal.save(fitted, folder / "fitted")
     with segcal.Part(folder / "part0", [cases], 0, of=1) as part:
         evaluation = segcal.evaluate(part.take(cases), fitted, ["nll"], workers=part, replicates=20)

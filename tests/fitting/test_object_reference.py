@@ -36,6 +36,6 @@ def test_a_newer_version_is_refused_by_name(saved):
     content["digest"] = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
     path.write_text(json.dumps(content), "utf-8")
     with pytest.raises(
-        segcal.SegcalError, match="has objects of version 9, but this segcal reads up to 1. Update segcal"
+        segcal.SegcalError, match=r"has objects of version 9, but this segcal reads up to 1. Update segcal"
     ):
         segcal.load(saved[1])
