@@ -34,7 +34,9 @@ class ScenePart(NamedTuple):
     valid: Tensor | None = None
 
 
-def write_scene(writer: CaseWriter, case_id: str, parts: Iterable[ScenePart], confidence: bool = False) -> tuple[Path, ...]:
+def write_scene(
+    writer: CaseWriter, case_id: str, parts: Iterable[ScenePart], confidence: bool = False
+) -> tuple[Path, ...]:
     """Write one scene, and a map of its confidence if asked for, and return the files."""
     made_from, scene = writer.made_from(case_id), writer.format
     assert isinstance(scene, Scene)
