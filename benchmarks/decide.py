@@ -35,7 +35,7 @@ from segcal.types import IGNORED
 Floats = NDArray[np.float64]
 HERE = Path(__file__).parent
 TASKS = {"cardiac": 24, "roads": 20, "camvid": 20}  # cases for the fits
-MOST = 100  # frames of the video task that are decided on
+MOST = 50  # frames of the video task that are decided on
 STAGES = ("identity", "ts", "conic")
 RULES = ("argmax", "dice", "volume")
 METHODS = (*RULES, "RankSEG")

@@ -141,7 +141,8 @@ def _margins(w):
 # A public name without arguments, or of results that only segcal makes.
 NOT_CALLED = {
     "CALIBRATORS", "LOSSES", "METRICS", "POOLINGS", "metrics", "Adapted", "Applied", "Audit", "Calibrator", "Card",
-    "Case", "CaseError", "Cases", "CheckResult", "Context", "Evaluation", "Fitted", "Margins", "Monitored", "Trust",
+    "Case", "CaseError", "Cases", "CheckResult", "Context", "Decisions", "Evaluation", "Fitted", "Margins", "Monitored",
+    "Objects", "Trust",
     "ArtifactError", "InputError", "SegcalError", "SuspicionWarning",
 }  # fmt: skip
 
@@ -171,6 +172,7 @@ CALLS: dict[str, Callable[[World], Call]] = {
     "check": lambda w: Call(segcal.check, lambda w: {"cases": w.logits, "labels": w.labels}),
     "choose": lambda w: Call(segcal.choose, lambda w: {"cases": w.logits, "labels": w.labels, "names": ["ts"]}),
     "convert": lambda w: Call(segcal.convert, lambda w: {"cases": w.cases, "folder": w.folder / "store"}),
+    "decide": lambda w: Call(segcal.decide, lambda w: {"fitted": w.trusted, "cases": w.cases, "rule": "dice"}),
     "evaluate": lambda w: Call(segcal.evaluate, lambda w: {"cases": w.cases, "calibrator": w.fitted, **_fewer(w)}),
     "export": lambda w: Call(segcal.export, lambda w: {"calibrator": w.fitted, "path": w.folder / "c.pt2"}),
     "fit": lambda w: Call(segcal.fit, lambda w: {"name_or_calibrator": "ts", "cases": w.logits, "labels": w.labels}),

@@ -41,14 +41,14 @@ def test_other_texts_are_refused(text, said):
 
 @given(st.lists(st.floats(0, 1), max_size=40))
 def test_sizes_and_thresholds_belong_together(values):
-    own = Ranked(-np.sort(-np.array(values)), sum(values), 0.0, 0.0)
+    own = Ranked(-np.sort(-np.array(values)), sum(values), 0.0)
     for size in own.sizes:
         assert (np.array(values) >= own.threshold(int(size))).sum() == size
 
 
 @given(st.lists(st.sampled_from(np.linspace(0, 1, 21).tolist()), max_size=40))
 def test_the_volume_is_the_nearest_there_is(values):
-    threshold = make_rule("volume").of_case(Ranked(-np.sort(-np.array(values)), sum(values), 0.0, 0.0))
+    threshold = make_rule("volume").of_case(Ranked(-np.sort(-np.array(values)), sum(values), 0.0))
     size = (np.array(values) >= threshold).sum()
     sizes = [0, *((np.array(values) >= t).sum() for t in values)]
     assert abs(size - sum(values)) <= min(abs(each - sum(values)) for each in sizes) + 1e-9

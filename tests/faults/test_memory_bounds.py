@@ -22,7 +22,7 @@ from segcal.memory import Footprint
 TOLERANCE = 6 << 20  # bytes: what the allocator and the libraries may take more
 SPACES = {"few": (2, 4), "small": (5, 128), "large": (20, 128)}  # slices, and the side of each
 CLASSES, MEMBERS, CASES = 4, 2, 3
-COMMANDS = ("check", "fit", "evaluate", "apply", "trust", "monitor", "audit", "convert")
+COMMANDS = ("check", "fit", "evaluate", "apply", "trust", "decide", "monitor", "audit", "convert")
 
 SCRIPT = """
 import contextlib, ctypes, gc, io, json, pathlib, sys
@@ -74,6 +74,7 @@ def calls_of(home):
         "evaluate": ["evaluate", *members, labels, *how, "--calibrator", cal],
         "apply": ["apply", cal, *members, *how, "-o", str(home / "applied")],
         "trust": ["trust", cal, *members, *how, "-o", str(home / "trust"), "--level", "0.6"],
+        "decide": ["decide", cal, *members, *how, "-o", str(home / "decided"), "--rule", "dice"],
         "monitor": ["monitor", cal, *members, *how],
         "audit": ["audit", cal, *members, *how],
         "convert": ["convert", *members, "--labels", labels, *how, "-o", str(home / "store")],

@@ -18,13 +18,13 @@ Floats = NDArray[np.float64]
 class Ranked(NamedTuple):
     """One structure of a case: its probabilities, descending; and of all voxels, also those next to 0, sums.
 
-    `total` is the sum of p, `spread` that of p (1 - p), and `log_none` that of log(1 - p).
+    `total` is the sum of p, and `log_none` that of log(1 - p). `present`: the preserved mask has a voxel of it.
     """
 
     probs: Floats
     total: float
-    spread: float
     log_none: float
+    present: bool = True
 
     @property
     def sizes(self) -> NDArray[np.intp]:

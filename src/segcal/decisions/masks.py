@@ -96,14 +96,14 @@ class Decider:
             return [Limit()] * len(self.structures)
         parts: list[list[Floats]] = [[] for _ in self.structures]
         sums = np.zeros((3, len(parts)))
-        for _, probs, _, _ in self._seen(case):
+        for _, probs, kept, _ in self._seen(case):
             exact = probs.double()
-            sums += _totals(exact, exact * (1 - exact), torch.log1p(-exact))
+            sums += _totals(exact, torch.log1p(-exact), kept)
             for part, own in zip(parts, exact, strict=True):
                 part.append(own[own >= LEAST].cpu().numpy())
         return [
-            Limit(self.rule.of_case(Ranked(-np.sort(-np.concatenate(part)), *map(float, own))))
-            for part, own in zip(parts, sums.T, strict=True)
+            Limit(self.rule.of_case(Ranked(-np.sort(-np.concatenate(part)), total, log_none, kept > 0)))
+            for part, (total, log_none, kept) in zip(parts, sums.T.tolist(), strict=True)
         ]
 
     def _row(self, case: Case, title: str, limit: Limit, sums: Floats) -> DecisionRow:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy import ndimage
+import scipy
 
 from segcal.cases.base import Case
 from segcal.cases.files import FileCases
@@ -51,7 +51,7 @@ def _parts(
     probs: np.ndarray, on: np.ndarray, there: Any, crs: Any, metres: float | None
 ) -> Iterator[tuple[dict[str, Any], Any]]:
     features, warp = (load_extra(f"rasterio.{name}", "geo") for name in ("features", "warp"))
-    parts, count = ndimage.label(on)
+    parts, count = scipy.ndimage.label(on)
     pixels = np.bincount(parts.ravel(), minlength=count + 1)
     means = np.bincount(parts.ravel(), probs.ravel(), count + 1) / np.maximum(pixels, 1)
     for shape, number in features.shapes(parts.astype(np.int32), mask=on, connectivity=4, transform=there):

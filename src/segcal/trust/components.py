@@ -19,8 +19,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy import ndimage
-from scipy.optimize import linear_sum_assignment
+import scipy
 
 from segcal.calibrators.base import Calibrator
 from segcal.calibrators.per_region import PerRegion
@@ -102,7 +101,7 @@ def components(
         kept = every if regions else every.gather(0, (own.long() - 1).clamp(min=0))  # p of what was decided
         probs[slab.where], classes[slab.where] = kept.float().cpu(), own.cpu()
     masks, values = classes.numpy(), probs.numpy()
-    boxes = [ndimage.find_objects(each) for each in masks]
+    boxes = [scipy.ndimage.find_objects(each) for each in masks]
     for structure in structures:
         place, number = (structure, 1) if regions else (0, structure + 1)
         found = boxes[place][number - 1] if len(boxes[place]) >= number else None
@@ -136,7 +135,7 @@ def overlaps(ours: Ints, theirs: Ints, rule: ObjectRule) -> tuple[Floats, int]:
     rows, columns = np.unique(one[enough]), np.unique(other[enough])
     worth = np.zeros((len(rows), len(columns)))
     worth[np.searchsorted(rows, one[enough]), np.searchsorted(columns, other[enough])] = measured[enough]
-    chosen = linear_sum_assignment(worth, maximize=True)
+    chosen = scipy.optimize.linear_sum_assignment(worth, maximize=True)
     partners = rows[chosen[0][worth[chosen] > 0]]
     said[partners, 3] = 1
     return said[1:], len(true) - 1 - len(partners)
@@ -149,17 +148,17 @@ def _described(found: Components, case: Case) -> tuple[Floats, Floats]:
     table = np.full((len(every), len(OF_OBJECT)), np.nan)
     if not len(every):
         return table, np.zeros((0, 3 * len(space)))
-    ends = np.array([[(side.start, side.stop) for side in box] for box in ndimage.find_objects(numbers)])
+    ends = np.array([[(side.start, side.stop) for side in box] for box in scipy.ndimage.find_objects(numbers)])
     ends += np.array(start)[:, None]
-    surface = (numbers > 0) & ~ndimage.binary_erosion(numbers > 0, border_value=1)
+    surface = (numbers > 0) & ~scipy.ndimage.binary_erosion(numbers > 0, border_value=1)
     table[:, 0], table[:, 1] = found.structure, np.bincount(numbers.ravel())[1:]
-    table[:, 2], table[:, 3] = (of(found.probs, numbers, every) for of in (ndimage.mean, ndimage.maximum))
-    table[:, 4] = ndimage.mean(surface, numbers, every)
+    table[:, 2], table[:, 3] = (of(found.probs, numbers, every) for of in (scipy.ndimage.mean, scipy.ndimage.maximum))
+    table[:, 4] = scipy.ndimage.mean(surface, numbers, every)
     table[:, 5] = (((ends[..., 0] == 0) | (ends[..., 1] == space)) & (np.array(space) > 1)).any(1)
     if case.disagreement is not None:
         whole = case.disagreement if case.disagreement.ndim == len(space) else case.disagreement[found.structure]
-        table[:, 6] = ndimage.mean(whole[found.box].double().numpy(), numbers, every)
-    centres = np.array(ndimage.center_of_mass(numbers > 0, numbers, every)) + start
+        table[:, 6] = scipy.ndimage.mean(whole[found.box].double().numpy(), numbers, every)
+    centres = np.array(scipy.ndimage.center_of_mass(numbers > 0, numbers, every)) + start
     return table, np.concatenate([centres, ends[..., 0], ends[..., 1]], 1)
 
 
@@ -180,4 +179,4 @@ def _compared(found: Components, case: Case, calibrator: Calibrator, rule: Objec
 
 
 def _numbered(mask: NDArray[np.bool_]) -> Ints:
-    return np.asarray(ndimage.label(mask, np.ones([3] * mask.ndim))[0], np.int64)
+    return np.asarray(scipy.ndimage.label(mask, np.ones([3] * mask.ndim))[0], np.int64)
