@@ -137,5 +137,7 @@ def test_what_is_for_classes_alone_says_so(tmp_path):
         "the cases have regions, but a store is for classes that exclude each other. Use segcal fit, evaluate, audit, "
         "report and apply for regions."
     )
-    with pytest.raises(InputError, match="the cases have regions, but trust is for classes that exclude each other"):
-        segcal.learn_trust(segcal.fit("ts", cases), cases)
+    with pytest.raises(
+        InputError, match="is for regions, but trust and monitor are for classes that exclude each other"
+    ):
+        segcal.trust(segcal.learn_trust(segcal.fit("ts", cases), cases), cases)

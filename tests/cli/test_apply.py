@@ -172,7 +172,7 @@ def test_interrupted_in_the_middle_it_leaves_complete_files_and_goes_on(
     workers, make_folders, hot, run, files_of, tmp_path
 ):
     folders = make_folders(ids=[f"case{number:03d}" for number in range(60)], space=(160, 170))
-    call = ["apply", hot, folders.predictions, *folders.options, "--confidence-map", "--workers", workers]
+    call = ["apply", hot, folders.predictions, *folders.options, "--confidence-map", "--quiet", "--workers", workers]
     whole = run(*call, "--workers", 1, "-o", tmp_path / "whole")
     assert whole.code == 0, whole
     out = tmp_path / "out"

@@ -10,7 +10,7 @@ from segcal.cli.paths import CASES, FILES, FOLDERS, MORE_CASES, NEITHER, check_p
 from segcal.errors import InputError
 
 # Options with paths that are read and are no folders of cases.
-READ = {"calibrator", "model", "subgroups", "protocol", "parts", "margins"}
+READ = {"calibrator", "model", "subgroups", "protocol", "parts", "margins", "segments"}
 
 
 def path_options(command):

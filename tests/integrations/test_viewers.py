@@ -72,7 +72,7 @@ def test_outside_of_what_was_predicted_the_background_is_certain(given, monkeypa
 
 def test_what_cannot_be_written_is_one_sentence(given, tmp_path):
     fitted, cases, _, out = given
-    with pytest.raises(InputError, match=r"no form is named 'png'. Choose one of: nifti, bids, contours, dicom-seg"):
+    with pytest.raises(InputError, match=r"no form is named 'png'. Choose one of: nifti, bids, contours, geojson,"):
         segcal.view(fitted, cases, out, to="png")
     with pytest.raises(InputError, match="series is None, but DICOM SEG, and nothing else, lies on images"):
         segcal.view(fitted, cases, out, to="dicom-seg")

@@ -53,7 +53,7 @@ class MaskCases:
         ignore_geometry: bool = False,
     ) -> None:
         folders = [predictions] if isinstance(predictions, str | os.PathLike) else predictions
-        if not folders:
+        if not len(folders):
             raise InputError("predictions is an empty list, but a folder of label maps is needed. Name one.")
         self.runs = [LabelFolder(Path(folder), axes="xyz") for folder in folders]
         self.files, self.ids = self.runs[0].files, tuple(self.runs[0].files)

@@ -29,7 +29,7 @@ FILES = {
 FOLDERS = {"demo": ("out",), "nnunet": ("o",), "report": ("figures",), "export": (), "card": ()}
 # Options with folders of cases, those that may be URLs first; and those with paths that are neither read nor written.
 CASES = ("paths", "labels", "validation", "validation_labels", "trust_predictions", "trust_labels")
-MORE_CASES = ("images", "properties", "series", "i")
+MORE_CASES = ("images", "properties", "series", "seg", "i")
 NEITHER = ("root", "results")  # where paths begin; and a folder whose page lies in it, and which looks by itself
 # What `evaluate` calls its results in a folder, and the option that names the same one elsewhere.
 OWN = {"evaluate.json": "", "cases.csv": "csv", "summary.json": "summary"}

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+import scipy
 import torch
 from numpy.typing import NDArray
-import scipy
 
 from segcal.calibrators.base import Calibrator
 from segcal.calibrators.per_region import PerRegion
