@@ -24,7 +24,7 @@ from segcal.cases.write import MAPS, CaseWriter
 from segcal.errors import InputError
 
 
-class Part(NamedTuple):
+class ScenePart(NamedTuple):
     """A calibrated window, with what :meth:`CaseWriter.write` takes; `valid` is True where there are data."""
 
     where: Where
@@ -34,7 +34,9 @@ class Part(NamedTuple):
     valid: Tensor | None = None
 
 
-def write_scene(writer: CaseWriter, case_id: str, parts: Iterable[Part], confidence: bool = False) -> tuple[Path, ...]:
+def write_scene(
+    writer: CaseWriter, case_id: str, parts: Iterable[ScenePart], confidence: bool = False
+) -> tuple[Path, ...]:
     """Write one scene, and a map of its confidence if asked for, and return the files."""
     made_from, scene = writer.made_from(case_id), writer.format
     assert isinstance(scene, Scene)
@@ -71,7 +73,7 @@ def write_scene(writer: CaseWriter, case_id: str, parts: Iterable[Part], confide
         return writer.records.place(case_id, made_from, beside, names)
 
 
-def _encoded(writer: CaseWriter, case_id: str, scene: Scene, part: Part, blank: float | None) -> np.ndarray:
+def _encoded(writer: CaseWriter, case_id: str, scene: Scene, part: ScenePart, blank: float | None) -> np.ndarray:
     """Return what is to be stored of a window."""
     decision = None if part.decision is None else part.decision.cpu().numpy()
     values = writer.encode(case_id, part.log_probs, decision, scene.part(part.where))

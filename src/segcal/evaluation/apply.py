@@ -26,7 +26,7 @@ from segcal.cases.files import FileCases
 from segcal.cases.parallel import Workers, map_cases, map_ids, on_case
 from segcal.cases.records import APPLIED as FORMAT
 from segcal.cases.records import MARKER, Records, read_marker
-from segcal.cases.scene_writer import Part, write_scene
+from segcal.cases.scene_writer import ScenePart, write_scene
 from segcal.cases.suspicion import doubtful_kind, warn
 from segcal.cases.write import CaseWriter
 from segcal.errors import InputError
@@ -215,7 +215,7 @@ class Applier:
         """Calibrate and write one scene, window by window."""
         counts: list[tuple[int, int]] = []
 
-        def parts() -> Iterator[Part]:
+        def parts() -> Iterator[ScenePart]:
             for seen in scene_parts(self._calibrator, cases, case_id):
                 part, *count = self._part(seen.case, seen.where, seen.inner, seen.mean_gap)
                 counts.append((count[0], count[1]))
@@ -227,7 +227,7 @@ class Applier:
 
     def _part(
         self, case: Case, where: tuple[slice, ...], inner: tuple[slice, ...] = (), mean_gap: Tensor | None = None
-    ) -> tuple[Part, int, int]:
+    ) -> tuple[ScenePart, int, int]:
         """Return what is to be written of a case or a part of a scene, its voxels, and those that changed class."""
         log_probs, before, flips = calibrate(self._calibrator, case, inner, mean_gap)
         if bool(log_probs.aminmax().min.isnan()):  # any of them; several times faster than looking at each
@@ -247,7 +247,7 @@ class Applier:
         confidence = self._confidence(log_probs).float().numpy() if self._map else None
         valid = None if case.mask is None else case.mask[inner]
         voxels = log_probs[0].numel() if valid is None or not where else int(valid.sum())
-        return Part(where, log_probs, before if keeps else None, confidence, valid), voxels, flips
+        return ScenePart(where, log_probs, before if keeps else None, confidence, valid), voxels, flips
 
     def _confidence(self, found: Tensor) -> Tensor:
         """Return the probability of the decision; of regions, that of the least sure one."""
