@@ -27,7 +27,7 @@ from segcal.evaluation.slabs import image_gap
 WINDOW_VALUES = 1 << 22
 
 
-class SceneWindow(NamedTuple):
+class SceneView(NamedTuple):
     """A part of a scene with its margin: where it lies, where in `case` it is, and what is known of the whole."""
 
     where: Where
@@ -41,7 +41,7 @@ def is_scene(cases: FileCases) -> bool:
     return all(isinstance(member, Scene) for member in cases.members)
 
 
-def scene_parts(calibrator: Calibrator, cases: FileCases, case_id: str) -> Iterator[SceneWindow]:
+def scene_parts(calibrator: Calibrator, cases: FileCases, case_id: str) -> Iterator[SceneView]:
     """Yield a scene window by window."""
     with naming_case(case_id):
         space = _space(cases, case_id)
@@ -52,7 +52,7 @@ def scene_parts(calibrator: Calibrator, cases: FileCases, case_id: str) -> Itera
         edges = zip(where, reach or (0,) * len(space), space, strict=True)
         seen = tuple(slice(max(0, one.start - far), min(size, one.stop + far)) for one, far, size in edges)
         inner = tuple(slice(w.start - s.start, w.stop - s.start) for w, s in zip(where, seen, strict=True))
-        yield SceneWindow(where, inner, part_of(cases, seen, len(boxes) > 1).checked(case_id), gap)
+        yield SceneView(where, inner, part_of(cases, seen, len(boxes) > 1).checked(case_id), gap)
 
 
 def windows(cases: FileCases, case_id: str) -> Iterator[Where]:
@@ -103,5 +103,7 @@ def _space(cases: FileCases, case_id: str) -> tuple[int, ...]:
 
 
 def _mean_gap(calibrator: Calibrator, cases: FileCases, case_id: str, boxes: Sequence[Where]) -> Tensor:
-    parts = [image_gap(calibrator, part_of(cases, box).checked(case_id).logits) * prod(sizes(box)) for box in boxes]
-    return torch.stack(parts).sum(0) / sum(prod(sizes(box)) for box in boxes)
+    total = torch.zeros((), dtype=torch.float64)
+    for box in boxes:  # one number at a time: small tensors that stay would keep freed windows from going back
+        total = total + image_gap(calibrator, part_of(cases, box).checked(case_id).logits) * prod(sizes(box))
+    return total / sum(prod(sizes(box)) for box in boxes)

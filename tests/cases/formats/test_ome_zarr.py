@@ -39,7 +39,7 @@ def make(path, values, axes="cyx", version="0.5", levels=1, unit="micrometer", *
             str(k), shape=small.shape, dtype=values.dtype, chunk_key_encoding=keys, **named, **options
         )
         array[...] = small
-    group.create_group("labels").attrs["kept"] = [1]
+    group.create_group("tables").attrs["kept"] = [1]
 
 
 def stored(path, level="0"):
@@ -107,8 +107,8 @@ def test_metadata_is_kept_as_far_as_it_is_still_true(version, fitted, tmp_path, 
     one["multiscales"][0] |= {"type": "nearest", "metadata": {}}
     assert one == other
     assert shown == {name: value for name, value in one.items() if name != "omero"}
-    labels = [tmp_path / each / "a.ome.zarr" / "labels" for each in ("in", "out")]
-    assert [dict(zarr.open_group(str(each), mode="r").attrs) for each in labels] == [{"kept": [1]}] * 2
+    beside = [tmp_path / each / "a.ome.zarr" / "tables" for each in ("in", "out")]
+    assert [dict(zarr.open_group(str(each), mode="r").attrs) for each in beside] == [{"kept": [1]}] * 2
     arrays = [zarr.open_array(str(tmp_path / each / "a.ome.zarr" / "1"), mode="r") for each in ("in", "out")]
     for name in ("shape", "chunks", "dtype", "compressors", "metadata"):
         assert getattr(arrays[0], name) == getattr(arrays[1], name), name
