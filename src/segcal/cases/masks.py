@@ -52,7 +52,7 @@ class MaskCases:
         label_axes: Axes | None = None,
         ignore_geometry: bool = False,
     ) -> None:
-        folders = [predictions] if isinstance(predictions, str | os.PathLike) else predictions
+        folders = [predictions] if isinstance(predictions, str | os.PathLike) else list(predictions)
         if not folders:
             raise InputError("predictions is an empty list, but a folder of label maps is needed. Name one.")
         self.runs = [LabelFolder(Path(folder), axes="xyz") for folder in folders]
