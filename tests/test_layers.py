@@ -59,7 +59,6 @@ UNMIRRORED = {
     "kernels/triton_classes.py": "a part of the fused kernels",
     "kernels/windows_numba.py": "tested with the windows of every device",
     "kernels/windows_triton.py": "tested with the windows of every device",
-    "cases/scene_writer.py": "tested with the windows of evaluation/scenes.py",
 }
 # Folders whose members are all held to one contract, by the file that tests them.
 BY_CONTRACT = {
