@@ -52,13 +52,8 @@ class MaskCases:
         label_axes: Axes | None = None,
         ignore_geometry: bool = False,
     ) -> None:
-<<<<<<< HEAD
-        folders = [predictions] if isinstance(predictions, str | os.PathLike) else predictions
-        if not len(folders):
-=======
         folders = [predictions] if isinstance(predictions, str | os.PathLike) else list(predictions)
         if not folders:
->>>>>>> margins
             raise InputError("predictions is an empty list, but a folder of label maps is needed. Name one.")
         self.runs = [LabelFolder(Path(folder), axes="xyz") for folder in folders]
         self.files, self.ids = self.runs[0].files, tuple(self.runs[0].files)
