@@ -185,7 +185,8 @@ def test_squared_distances_are_those_of_loops(target, spacing):
 
 def test_a_long_image_has_the_same_bits_with_both_libraries(monkeypatch):
     """Distances beyond 4096 too, where float32 no longer holds every square."""
-    pytest.importorskip("edt", reason="edt is not installed; it is the extra `fast`")
+    edt = pytest.importorskip("edt", reason="edt is not installed; it is the extra `fast`")
+    monkeypatch.setattr(boundary, "edt", edt)
     target = np.zeros((3, 20011), bool)
     target[0, 5] = target[2, 301] = True
     fast = squared_distances(target)

@@ -82,13 +82,13 @@ def squared_distances(target: np.ndarray, spacing: Sequence[float] | None = None
     """Return the squared Euclidean distance of every voxel from the nearest voxel of `target`; inf if it is empty.
 
     They are float32: exact in voxels up to a distance of 4096, and within 1e-6 of themselves otherwise. Both libraries
-    give the same bits in voxels, and the same within 1e-6 with a spacing; `edt` takes less than half of the time.
+    give the same bits in voxels, and the same within 1e-6 with a spacing; `edt` takes a third to 0.42 of the time.
     """
     if not target.any():
         return np.full(target.shape, np.inf, np.float32)
     if edt is not None and target.ndim in (2, 3):  # what it is made for
         return edt.edtsq(np.ascontiguousarray(~target), anisotropy=None if spacing is None else tuple(spacing))
-    # Distances of scipy are roots in float64, and take 49 bytes a voxel on the way; from the nearest voxels it is 20.
+    # Distances of scipy are roots in float64, and take 49 bytes a voxel on the way; from the nearest voxels it is 24.
     nearest = scipy.ndimage.distance_transform_edt(~target, spacing, return_distances=False, return_indices=True)
     square = np.zeros(target.shape, np.float32)
     for axis, place in enumerate(nearest):
