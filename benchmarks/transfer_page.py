@@ -44,7 +44,8 @@ def transfer(folder: Path) -> Iterator[str]:
     yield "## The default elsewhere\n"
     yield INTRO
     rows = {name: _read(folder / f"{name}.jsonl") for name in TASKS}
-    every = [row for own in rows.values() for row in own]
+    everywhere = set(RULES).intersection(*({row["rule"] for row in own} for own in rows.values() if own))
+    every = [row for own in rows.values() for row in own if row["rule"] in everywhere]
     for title, own in (("all tasks", every), *((TASKS[name], own) for name, own in rows.items())):
         if own:
             yield from ("", f"### {title[0].upper()}{title[1:]}", "", HEAD)
