@@ -23,7 +23,13 @@ import segcal
 
 BLOCK = 2048
 NODATA = -1.0
-COMMAND = "import segcal_command; segcal_command.main()"
+# What the system says of a finished process begins with the memory of the one that started it, so it is asked before.
+COMMAND = """
+import atexit, pathlib, segcal_command, sys
+status, peak = pathlib.Path("/proc/self/status"), pathlib.Path(sys.argv.pop(1))
+atexit.register(lambda: peak.write_text(status.read_text().split("VmHWM:")[1].split()[0]))
+segcal_command.main()
+"""
 
 
 def block() -> np.ndarray:
@@ -99,7 +105,15 @@ def main() -> None:
         write_scene(home / "in" / "scene.tif", side)
         for name in args.calibrators:
             temperature = fitted(name, home / f"cal_{name}")
-            call = [sys.executable, "-c", COMMAND, "apply", str(home / f"cal_{name}"), str(home / "in")]
+            call = [
+                sys.executable,
+                "-c",
+                COMMAND,
+                str(home / "peak"),
+                "apply",
+                str(home / f"cal_{name}"),
+                str(home / "in"),
+            ]
             begun = time.perf_counter()
             process = subprocess.Popen([*call, "-o", str(home / name), "--kind", "sigmoid", "--quiet"])
             _, status, used = os.wait4(process.pid, 0)
@@ -107,7 +121,12 @@ def main() -> None:
             if status:
                 raise SystemExit(f"segcal apply ended with {status}")
             sizes = [path.stat().st_size / 1e6 for path in (home / "in" / "scene.tif", out)]
-            cells = [f"{side * side:,}", name, f"{used.ru_maxrss / 1024:.0f}", f"{used.ru_utime + used.ru_stime:.0f}"]
+            cells = [
+                f"{side * side:,}",
+                name,
+                f"{int((home / 'peak').read_text()) / 1024:.0f}",
+                f"{used.ru_utime + used.ru_stime:.0f}",
+            ]
             cells += [f"{wall:.0f}", *(f"{size:.0f}" for size in sizes)]
             print(f"| {' | '.join(cells)} | {different(home / 'in' / 'scene.tif', out, temperature)} |", flush=True)
             shutil.rmtree(home / name)
