@@ -4,7 +4,7 @@
 
 A rule is *worse* in a division if its mean over the test cases is higher than that of temperature scaling, or of
 nothing, by more than two standard errors over groups of test cases. *Worst cases* is the mean of the worst 5 % of the
-differences of NLL of single cases.
+differences of NLL of single cases. The table of all tasks has the divisions that all of its rules were measured in.
 """
 
 import argparse
@@ -45,7 +45,7 @@ def transfer(folder: Path) -> Iterator[str]:
     yield INTRO
     rows = {name: _read(folder / f"{name}.jsonl") for name in TASKS}
     everywhere = set(RULES).intersection(*({row["rule"] for row in own} for own in rows.values() if own))
-    every = [row for own in rows.values() for row in own if row["rule"] in everywhere]
+    every = [row for own in rows.values() for row in _by_all(own, everywhere)]
     for title, own in (("all tasks", every), *((TASKS[name], own) for name, own in rows.items())):
         if own:
             yield from ("", f"### {title[0].upper()}{title[1:]}", "", HEAD)
@@ -53,6 +53,12 @@ def transfer(folder: Path) -> Iterator[str]:
     yield from _regret(_read(folder / "regret.jsonl"))
     yield from _candidates({name: _read(folder / f"candidates_{name}.jsonl") for name in TASKS})
     yield ""
+
+
+def _by_all(rows: Sequence[dict[str, Any]], rules: set[str]) -> list[dict[str, Any]]:
+    """Return the rows of the divisions that each of these rules was measured in, so that their means compare."""
+    known = {(row["division"], row["rule"]) for row in rows}
+    return [row for row in rows if row["rule"] in rules and all((row["division"], one) in known for one in rules)]
 
 
 def _read(path: Path) -> list[dict[str, Any]]:

@@ -66,3 +66,14 @@ def test_a_line_has_what_the_page_needs(pools, monkeypatch, tmp_path):
     assert "| default before | 1 |" in page
     assert f"| default | 1 | {lost[0]['regret']:.4f} |" in page
     assert "".join(transfer_page.transfer(tmp_path / "absent")) == ""
+
+
+def test_rules_are_compared_in_the_divisions_that_all_of_them_have(pools, monkeypatch, tmp_path):
+    monkeypatch.setattr(transfer, "candidates", lambda classes: ["identity", "ts"])
+    division = next(transfer.divisions(transfer.TASKS["cardiac"], pools["mean_probs"]))
+    new, old = (transfer.run((division, rule), pools) for rule in ("new", "old"))
+    alone = new | {"division": "of one rule alone"}
+    (tmp_path / "cardiac.jsonl").write_text("".join(json.dumps(row) + "\n" for row in (new, old, alone)))
+    every, _, own = "\n".join(transfer_page.transfer(tmp_path)).partition("### Cardiac")
+    assert "| default | 1 |" in every
+    assert "| default | 2 |" in own
