@@ -1,4 +1,4 @@
-"""The shape of the package: imports point one way at two folder levels, tests mirror the source, names differ."""
+"""The shape of the package: imports point one way at two folder levels, names differ, files are short."""
 
 import ast
 from collections import Counter
@@ -8,7 +8,6 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "segcal"
-TESTS = ROOT / "tests"
 MOST_LINES = 300
 
 # A part may import parts of earlier levels and itself, never its own level or a later one.
@@ -36,38 +35,6 @@ LEVELS = (
     {"cli"},
 )
 LEVEL = {part: number for number, level in enumerate(LEVELS) for part in level}
-
-# Source files without a test file of their own, each with the reason.
-UNMIRRORED = {
-    "errors.py": "names, and an import that is tested where it is used",
-    "types.py": "names of types",
-    "version.py": "one number",
-    "cli/codes.py": "four numbers",
-    "kernels/reliability.py": "chooses between the fused kernel and the reference, which are tested side by side",
-    "kernels/reliability_tile.py": "a part of the fused kernel",
-    "kernels/reliability_voxels.py": "a part of the fused kernel",
-    "kernels/raw_tables.py": "the tables that both kernels fill",
-    "kernels/plan.py": "what calibrators tell the fused kernels, tested with each of them",
-    "kernels/apply.py": "chooses between the fused kernels and the reference, which are tested side by side",
-    "kernels/apply_tile.py": "a part of the fused kernel",
-    "kernels/count_triton.py": "a part of the counting on a CUDA device",
-    "kernels/conic_torch.py": "tested beside the compiled loops",
-    "kernels/sums_triton.py": "a part of the counting on a CUDA device",
-    "kernels/curves_triton.py": "a part of the fused kernels",
-    "kernels/function_triton.py": "a part of the fused kernels",
-    "kernels/triton_arithmetic.py": "a part of the fused kernels",
-    "kernels/triton_classes.py": "a part of the fused kernels",
-    "kernels/windows_numba.py": "tested with the windows of every device",
-    "kernels/windows_triton.py": "tested with the windows of every device",
-}
-# Folders whose members are all held to one contract, by the file that tests them.
-BY_CONTRACT = {
-    "cases/formats": "contracts/test_formats.py",
-    "statistics": "contracts/test_metrics.py",
-    "metrics": "contracts/test_metrics.py",
-    "evaluation": "test_evaluate.py",
-    "decisions": "test_base.py",
-}
 
 FILES = sorted(path.relative_to(SOURCE) for path in SOURCE.rglob("*.py"))
 
@@ -153,32 +120,6 @@ def test_class_names_are_told_apart():
         if isinstance(node, ast.ClassDef)
     )
     assert not {name for name, count in names.items() if count > 1}
-
-
-def mirror(file):
-    return TESTS / file.parent / f"test_{file.name}"
-
-
-@pytest.mark.parametrize("file", [f for f in FILES if f.name != "__init__.py"], ids=str)
-def test_every_source_file_has_its_test_file(file):
-    if str(file) in UNMIRRORED:
-        assert not mirror(file).exists(), f"{file} has a test file now: take it off the list"
-        return
-    contract = BY_CONTRACT.get(str(file.parent), "")
-    found = mirror(file).exists() or any((TESTS / folder / contract).is_file() for folder in ("", file.parent))
-    assert found, f"{mirror(file)} is missing"
-
-
-def test_every_test_file_mirrors_a_source_file():
-    special = {"contracts", "faults", "paper"}
-    whole = {"test_nnunet_export.py", "test_nnunet.py", "test_simulations.py"}  # a framework, or promises, as a whole
-    for path in TESTS.rglob("test_*.py"):
-        file = path.relative_to(TESTS)
-        if file.parts[0] in special or file.parent == Path() or file.name in whole:
-            continue
-        base = ROOT / "benchmarks" if file.parts[0] == "loss_study" else SOURCE
-        mirrored = base / file.parent / file.name.removeprefix("test_")
-        assert mirrored.exists() or mirrored.with_name(f"__{mirrored.stem}__.py").exists(), f"{file} mirrors nothing"
 
 
 def test_the_wheel_holds_the_tool_alone():
