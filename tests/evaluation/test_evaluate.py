@@ -20,7 +20,7 @@ from segcal.evaluation.result import labelled_rows, plain_by_part
 from segcal.fitting.certificate import Certificate, Fitted
 from segcal.fitting.config import FitConfig
 from segcal.metrics import METRICS
-from segcal.statistics import BandCache, count_log_probs, count_logits
+from segcal.statistics import BandCache, count_logits
 
 
 def make_cases(count=5, num_classes=3, ids=None, dtype="float32", ignore=True):
@@ -73,7 +73,7 @@ def test_after_is_what_the_calibrators_log_probabilities_give():
     for case, row in zip(cases, [row for row in result.rows if row["stage"] == "after"], strict=True):
         with torch.no_grad():
             log_probs = calibrator(case.logits[None])[0]
-        tables = count_log_probs(log_probs, case.labels).tables
+        tables = count_logits(log_probs, case.labels, normalised=True).tables
         for name in ("nll", "brier", "ece", "entropy", "dice"):
             assert row[name] == pytest.approx(METRICS[name](tables), rel=1e-5), name
         assert row["free_energy_std"] is None

@@ -4,7 +4,7 @@ from sklearn.metrics import f1_score, jaccard_score
 
 from segcal.errors import InputError
 from segcal.metrics.overlap import class_dice, dice_score, mean_iou, pixel_accuracy
-from segcal.statistics.additive import Confusion
+from segcal.statistics.case import Confusion
 
 
 def confuse(truth, prediction, num_classes):

@@ -7,7 +7,7 @@ import torch
 from segcal.metrics import METRICS
 from segcal.metrics.ranking import area_under_risk_coverage
 from segcal.statistics import count_logits
-from segcal.statistics.additive import Ranking
+from segcal.statistics.case import Ranking
 
 
 def aurc_sorted(confidence, wrong):

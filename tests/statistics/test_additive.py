@@ -1,5 +1,6 @@
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 import pytest
@@ -7,7 +8,8 @@ import torch
 
 from segcal.errors import InputError
 from segcal.statistics import count_logits
-from segcal.statistics.additive import AdditiveTable, FreeEnergy, total_of
+from segcal.statistics.additive import FIXED, PER_CASE, AdditiveTable, total_of
+from segcal.statistics.case import FreeEnergy
 
 
 @dataclass(frozen=True)
@@ -17,11 +19,11 @@ class Inner(AdditiveTable):
 
 @dataclass(frozen=True)
 class Outer(AdditiveTable):
-    size: int = field(metadata={"fixed": True})
+    size: Annotated[int, FIXED]
     total: float
-    inner: dict = field(metadata={"table": Inner})
-    maybe: Inner | None = field(default=None, metadata={"table": Inner})
-    own: Inner | None = field(default=None, metadata={"table": Inner, "per_case": True})
+    inner: dict[int, dict[str, Inner]]
+    maybe: Inner | None = None
+    own: Annotated[Inner | None, PER_CASE] = None
 
 
 def make(number, maybe=True):

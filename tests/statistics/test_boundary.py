@@ -10,7 +10,7 @@ from scipy import ndimage
 
 from segcal.errors import InputError
 from segcal.statistics import boundary
-from segcal.statistics.boundary import BandCache, check_band_edges, find_bands, find_boundary, squared_distances
+from segcal.statistics.boundary import BandCache, find_bands, find_boundary, squared_distances
 
 
 def draw_6x6():
@@ -89,7 +89,7 @@ def test_a_pair_with_an_ignored_voxel_is_no_boundary():
 @pytest.mark.parametrize("edges", [(1, 3), (0, 3, 3), (), (0, -1)])
 def test_band_edges_that_do_not_rise_from_zero_are_refused(edges):
     with pytest.raises(InputError, match=r"but bands begin at 0 and rise. Pass for example \(0, 3, 7, 15\)"):
-        check_band_edges(edges)
+        find_bands(np.zeros((2, 2), int), edges)
 
 
 def test_the_cache_computes_each_case_once_and_stays_within_its_size():

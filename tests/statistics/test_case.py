@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from segcal.errors import InputError
-from segcal.statistics import CaseTables, count_log_probs, count_logits, find_bands
+from segcal.statistics import CaseTables, count_logits, find_bands
 
 
 def make_case(seed=0, num_classes=3, space=(6, 11), dtype=torch.float32):
@@ -79,7 +79,7 @@ def test_space_may_have_any_number_of_axes(space):
 def test_log_probs_and_logits_give_the_same_tables_but_for_the_offset():
     logits, labels = make_case(3, 4, (300,), torch.float64)
     from_logits = count_logits(logits + 5, labels).tables
-    from_log_probs = count_log_probs(torch.log_softmax(logits, 0), labels).tables
+    from_log_probs = count_logits(torch.log_softmax(logits, 0), labels, normalised=True).tables
     assert from_log_probs.free_energy is None
     for name in ("likelihood", "confusion", "reliability", "classwise"):
         for (path, a), (_, b) in zip(
@@ -91,9 +91,9 @@ def test_log_probs_and_logits_give_the_same_tables_but_for_the_offset():
 def test_log_probs_that_are_not_normalised_are_refused():
     logits, labels = make_case(4)
     with pytest.raises(InputError, match=r"log_probs has a voxel whose logsumexp over classes is off zero by \d"):
-        count_log_probs(logits, labels)
+        count_logits(logits, labels, normalised=True)
     stored = torch.log_softmax(logits, 0).to(torch.float16)
-    count_log_probs(stored, labels)  # rounding to half precision is no lack of normalisation
+    count_logits(stored, labels, normalised=True)  # rounding to half precision is no lack of normalisation
 
 
 def test_bands_are_counted_within_the_case():

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy import ndimage
 
-from segcal.statistics.surface import find_surface, surface_distances
+from segcal.statistics.surface import _find_surface, surface_distances
 
 
 def make_masks(shape, seed):
@@ -35,7 +35,7 @@ def test_both_directions_together_against_loops():
     spacing = np.array([2.0, 0.3])
     found = surface_distances(prediction, labels, 3, spacing)
     for c in (1, 2):
-        a, b = find_surface(labels == c), find_surface(prediction == c)
+        a, b = _find_surface(labels == c), _find_surface(prediction == c)
         every = distances_one_by_one(a, b, spacing) + distances_one_by_one(b, a, spacing)
         assert found.both_95[c] == pytest.approx(np.percentile(every, 95))
         assert found.largest[c] == pytest.approx(max(every))

@@ -7,7 +7,7 @@ and not defined where none flipped.
 import math
 
 from segcal.kernels.raw_tables import BENEFICIAL, HARMFUL, NEUTRAL
-from segcal.statistics.additive import Flips
+from segcal.statistics.case import Flips
 
 
 def flip_rate(flips: Flips) -> float:

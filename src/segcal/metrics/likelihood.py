@@ -11,7 +11,7 @@ The Brier score is the sum over classes (0 to 2), not their mean. The free energ
 
 import math
 
-from segcal.statistics.additive import FreeEnergy, Likelihood
+from segcal.statistics.case import FreeEnergy, Likelihood
 
 
 def negative_log_likelihood(sums: Likelihood) -> float:

@@ -9,7 +9,7 @@ import math
 import numpy as np
 
 from segcal.checks import check_choice
-from segcal.statistics.additive import Confusion
+from segcal.statistics.case import Confusion
 
 # What a class counts that is absent (in truth and prediction; in truth only), by who uses it.
 EMPTY = {

@@ -22,7 +22,7 @@ import math
 import numpy as np
 import scipy
 
-from segcal.statistics.additive import Ranking
+from segcal.statistics.case import Ranking
 
 
 def area_under_risk_coverage(ranking: Ranking) -> float:

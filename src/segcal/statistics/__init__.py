@@ -2,7 +2,7 @@
 
 from segcal.statistics.additive import total_of
 from segcal.statistics.boundary import BandCache, LabelBands, find_bands
-from segcal.statistics.case import CaseTables, Counted, count_log_probs, count_logits
+from segcal.statistics.case import CaseTables, Counted, count_logits
 from segcal.statistics.surface import surface_distances
 
 __all__ = [
@@ -10,7 +10,6 @@ __all__ = [
     "CaseTables",
     "Counted",
     "LabelBands",
-    "count_log_probs",
     "count_logits",
     "find_bands",
     "surface_distances",

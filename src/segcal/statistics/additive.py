@@ -1,30 +1,26 @@
-r"""What all tables have in common: they add up, and they turn into plain data and back. And the small tables of a case.
+"""What all tables have in common: they add up, and they turn into plain data or two vectors and back.
 
-Counts are int64 and add exactly. Sums are float64; they add in the order in which they are given, and whoever adds
-the tables of many cases does it in the order of their ids, so that the result is the same to the last bit wherever
-the cases were counted.
-
-Small are likelihood, confusion, flips, ranking and the free energy of the logits. Ranking: voxels are counted in bins
-of doubt :math:`1 - \max_c q_c`, eight to an octave from :math:`2^{-40}` to 1. Most voxels of a segmentation are
-nearly certain; bins that are even in the logarithm tell 1 - 1e-6 from 1 - 1e-9, where even bins of confidence would put
-both in one.
+A table is a declaration: a frozen dataclass whose fields are arrays, numbers, dicts of tables and other tables. Counts
+are int64 and add exactly. Sums are float64; they add in the order in which they are given, and whoever adds the tables
+of many cases does it in the order of their ids, so that the result is the same to the last bit wherever the cases were
+counted.
 """
 
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import fields
 from typing import Any, Self
 
+import msgspec
 import numpy as np
 
 from segcal.errors import InputError
 
+# Marks of fields, for Annotated. What is counted: it must be equal in both. What belongs to one case: None in a sum.
+FIXED, PER_CASE = "fixed", "per case"
+
 
 class AdditiveTable:
-    """A dataclass of arrays, numbers, dicts and other tables that adds field by field.
-
-    A field with ``metadata={"fixed": True}`` says what is counted: it must be equal in both. A field with
-    ``metadata={"per_case": True}`` belongs to one case alone and is None in a sum. None plus anything is None.
-    """
+    """A dataclass that adds field by field; None plus anything is None."""
 
     def __add__(self, other: Self) -> Self:
         """Return the table of both together."""
@@ -32,27 +28,39 @@ class AdditiveTable:
             return NotImplemented
         total = {}
         for f in fields(self):  # type: ignore[arg-type]
-            mine, its = getattr(self, f.name), getattr(other, f.name)
-            if f.metadata.get("fixed"):
-                if mine != its:
-                    raise InputError(
-                        f"tables with {f.name} = {mine} and {f.name} = {its} are added, but both must count the same. "
-                        "Count all cases with the same options."
-                    )
-                total[f.name] = mine
-            else:
-                total[f.name] = None if f.metadata.get("per_case") else _add(mine, its)
+            mine, its, marks = getattr(self, f.name), getattr(other, f.name), getattr(f.type, "__metadata__", ())
+            if FIXED in marks and mine != its:
+                raise InputError(
+                    f"tables with {f.name} = {mine} and {f.name} = {its} are added, but both must count the same. "
+                    "Count all cases with the same options."
+                )
+            total[f.name] = mine if FIXED in marks else None if PER_CASE in marks else _add(mine, its)
         return type(self)(**total)
 
     def to_plain(self) -> dict[str, Any]:
         """Return the table as dicts, lists and numbers, fit for JSON."""
-        return {f.name: _encode(getattr(self, f.name)) for f in fields(self)}  # type: ignore[arg-type]
+        plain: dict[str, Any] = msgspec.to_builtins(self, str_keys=True, enc_hook=_encode)
+        return plain
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> Self:
         """Return the table that :meth:`to_plain` wrote; what an older version did not count has its default."""
-        known = [f for f in fields(cls) if f.name in plain or f.default is MISSING]  # type: ignore[arg-type]
-        return cls(**{f.name: _decode(plain[f.name], f.metadata.get("table")) for f in known})
+        return msgspec.convert(plain, cls, str_keys=True, dec_hook=_decode)
+
+    def packed(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the counts and the sums of a table of arrays and numbers as two vectors, one field after the other."""
+        values = [np.asarray(getattr(self, f.name)).reshape(-1) for f in fields(self)]  # type: ignore[arg-type]
+        counts, sums = ([v for v in values if v.dtype.kind == kind] for kind in "if")
+        return np.concatenate([np.empty(0, np.int64), *counts]), np.concatenate([np.empty(0), *sums])
+
+    def unpacked(self, counts: np.ndarray, sums: np.ndarray) -> Self:
+        """Return the table of this shape whose fields stand in two vectors."""
+        made, rest = {}, {"i": counts, "f": sums}
+        for f in fields(self):  # type: ignore[arg-type]
+            like = np.asarray(getattr(self, f.name))
+            values, rest[like.dtype.kind] = np.split(rest[like.dtype.kind], [like.size])
+            made[f.name] = values.reshape(like.shape) if like.ndim else values.item()
+        return type(self)(**made)
 
 
 def total_of(tables: Mapping[str, Any]) -> Any:
@@ -78,102 +86,15 @@ def _add(mine: Any, its: Any) -> Any:
     return mine + its
 
 
-def _encode(value: Any) -> Any:
-    if isinstance(value, AdditiveTable):
-        return value.to_plain()
-    if isinstance(value, dict):
-        return {str(key): _encode(entry) for key, entry in value.items()}
-    if not isinstance(value, np.ndarray):
-        return list(value) if isinstance(value, tuple) else value
-    # Most cells of most tables are empty: only the others are written.
-    flat = value.reshape(-1)
+def _encode(array: np.ndarray) -> dict[str, Any]:
+    """Return an array as plain data. Most cells of most tables are empty: only the others are written."""
+    flat = array.reshape(-1)
     filled = np.flatnonzero(flat)
-    return {
-        "dtype": value.dtype.name,
-        "shape": list(value.shape),
-        "cells": filled.tolist(),
-        "values": flat[filled].tolist(),
-    }
+    shape, values = list(array.shape), flat[filled].tolist()
+    return {"dtype": array.dtype.name, "shape": shape, "cells": filled.tolist(), "values": values}
 
 
-def _decode(value: Any, table: type[AdditiveTable] | None) -> Any:
-    if isinstance(value, dict) and "cells" in value:
-        array = np.zeros(value["shape"], value["dtype"])
-        array.reshape(-1)[value["cells"]] = value["values"]
-        return array
-    if isinstance(value, dict) and table is not None and set(value) == {f.name for f in fields(table)}:  # type: ignore[arg-type]
-        return table.from_plain(value)
-    if isinstance(value, dict):
-        return {int(key) if key.isdigit() else key: _decode(entry, table) for key, entry in value.items()}
-    return tuple(value) if isinstance(value, list) else value
-
-
-@dataclass(frozen=True)
-class Likelihood(AdditiveTable):
-    """Sums over the voxels that count.
-
-    Attributes:
-        voxels: how many there are.
-        nll: sum of minus the log-probability of the true class.
-        brier: sum of squared distances between the probabilities and the one-hot truth.
-        entropy: sum of the entropy of the probabilities, in nats.
-    """
-
-    voxels: int
-    nll: float
-    brier: float
-    entropy: float
-
-
-@dataclass(frozen=True)
-class Confusion(AdditiveTable):
-    """Voxels by true and predicted class: ``(truth, prediction)`` int64, and how many did not count."""
-
-    count: np.ndarray
-    ignored: int
-
-
-@dataclass(frozen=True)
-class Flips(AdditiveTable):
-    """Voxels whose predicted class a calibrator changed: another class is *strictly* above the old winner.
-
-    Attributes:
-        count: ``(from, to, harmful/beneficial/neutral)`` int64. Harmful flips leave the true class, beneficial ones
-            reach it, neutral ones go from one wrong class to another.
-        voxels: how many voxels were compared.
-    """
-
-    count: np.ndarray
-    voxels: int
-
-
-@dataclass(frozen=True)
-class Ranking(AdditiveTable):
-    """Voxels in bins of doubt, from the least to the most, and those whose prediction is wrong; int64."""
-
-    count: np.ndarray
-    wrong: np.ndarray
-
-
-@dataclass(frozen=True)
-class FreeEnergy(AdditiveTable):
-    r"""Moments of :math:`F(z) = \log \sum_c e^{z_c}` over the voxels of a case (Table 3 of the paper).
-
-    Count, mean and the sum of squared deviations from it, which merge without losing digits to a large offset.
-    """
-
-    voxels: int
-    mean: float
-    deviation: float
-
-    def __add__(self, other: Self) -> Self:
-        """Return the moments of both together."""
-        n, m = self.voxels, other.voxels
-        if n == 0 or m == 0:
-            return other if n == 0 else self
-        gap = other.mean - self.mean
-        return type(self)(
-            voxels=n + m,
-            mean=self.mean + gap * m / (n + m),
-            deviation=self.deviation + other.deviation + gap * gap * n * m / (n + m),
-        )
+def _decode(kind: type, plain: dict[str, Any]) -> np.ndarray:
+    array = np.zeros(plain["shape"], plain["dtype"])
+    array.reshape(-1)[plain["cells"]] = plain["values"]
+    return array

@@ -9,8 +9,9 @@ A label map without any boundary has no distances: its voxels are in no band.
 
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
+from typing import Annotated
 
 import numpy as np
 import scipy
@@ -21,7 +22,7 @@ except ImportError:  # the extra `fast`
     edt = None
 
 from segcal.errors import InputError
-from segcal.statistics.additive import AdditiveTable
+from segcal.statistics.additive import FIXED, AdditiveTable
 from segcal.statistics.reliability import Curve
 
 BAND_EDGES = (0.0, 3.0, 7.0, 15.0)
@@ -31,34 +32,20 @@ COUNTERS = 1 << 20
 
 @dataclass(frozen=True)
 class Bands(AdditiveTable):
-    """What was counted in each band.
+    """What was counted in each band."""
 
-    Attributes:
-        edges: where the bands begin.
-        count: voxels of each band, int64.
-        distance: the sum of their distances, float64.
-        curves: by the number of bins, ``(bands + 1, bins)`` curves; the last row holds voxels in no band.
-    """
-
-    edges: tuple[float, ...] = field(metadata={"fixed": True})
-    count: np.ndarray
-    distance: np.ndarray
-    curves: dict[int, Curve] = field(metadata={"table": Curve})
+    edges: Annotated[tuple[float, ...], FIXED]  # where the bands begin
+    count: np.ndarray  # voxels of each band, int64
+    distance: np.ndarray  # the sum of their distances, float64
+    curves: dict[int, Curve]  # by the number of bins, (bands + 1, bins); the last row holds voxels in no band
 
 
 @dataclass(frozen=True)
 class LabelBands:
-    """The bands of one label map.
-
-    Attributes:
-        edges: where the bands begin.
-        code: ``(voxels,)`` uint8, the band of each voxel; the number of bands where there is none.
-        count: voxels of each band that count, int64.
-        distance: the sum of their distances, float64.
-    """
+    """The bands of one label map; count and distance as of :class:`Bands`."""
 
     edges: tuple[float, ...]
-    code: np.ndarray
+    code: np.ndarray  # (voxels,) uint8, the band of each voxel; the number of bands where there is none
     count: np.ndarray
     distance: np.ndarray
 
@@ -100,8 +87,7 @@ def squared_distances(target: np.ndarray, spacing: Sequence[float] | None = None
     return square
 
 
-def check_band_edges(edges: Sequence[float]) -> tuple[float, ...]:
-    """Return the edges if they begin at 0 and rise."""
+def _check_band_edges(edges: Sequence[float]) -> tuple[float, ...]:
     values = tuple(float(edge) for edge in edges)
     rising = all(a < b for a, b in pairwise(values))
     if not rising or not 0 < len(values) <= 250 or values[0] != 0:
@@ -111,7 +97,7 @@ def check_band_edges(edges: Sequence[float]) -> tuple[float, ...]:
 
 def find_bands(labels: np.ndarray, edges: Sequence[float] = BAND_EDGES) -> LabelBands:
     """Return the bands of a label map ``(*space)``; negative labels do not count."""
-    edges = check_band_edges(edges)
+    edges = _check_band_edges(edges)
     boundary = find_boundary(labels) if labels.ndim else np.zeros(labels.shape, bool)
     if not boundary.any():
         none = np.full(labels.size, len(edges), np.uint8)
@@ -159,15 +145,10 @@ def _count_distances(square: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarra
 
 
 class BandCache:
-    """Keeps the bands of label maps by case id, so that a run computes each once; the oldest go when it is full.
-
-    Args:
-        edges: where the bands begin.
-        max_bytes: how much is kept.
-    """
+    """Keeps the bands of label maps by case id, so that a run computes each once; beyond `max_bytes` the oldest go."""
 
     def __init__(self, edges: Sequence[float] = BAND_EDGES, max_bytes: int = 1 << 28) -> None:
-        self.edges = check_band_edges(edges)
+        self.edges = _check_band_edges(edges)
         self.max_bytes = max_bytes
         self._kept: OrderedDict[str, LabelBands] = OrderedDict()
 

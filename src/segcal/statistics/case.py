@@ -1,12 +1,8 @@
-"""All tables of one case, from one pass over its voxels.
-
-:func:`count_logits` takes raw scores and normalises them itself; :func:`count_log_probs` takes log-probabilities and
-refuses what is not normalised. Neither guesses which of the two it was given.
-"""
+"""All tables of one case, from one pass over its voxels."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Annotated, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -16,7 +12,7 @@ from segcal.checks import as_tensor, check_floating, check_labels
 from segcal.errors import InputError
 from segcal.kernels.raw_tables import Layout, RawTables
 from segcal.kernels.reliability import count_voxels
-from segcal.statistics.additive import AdditiveTable, Confusion, Flips, FreeEnergy, Likelihood, Ranking
+from segcal.statistics.additive import FIXED, PER_CASE, AdditiveTable
 from segcal.statistics.boundary import Bands, LabelBands
 from segcal.statistics.reliability import Curve, curves_by_band, curves_by_region
 from segcal.statistics.surface import Surface
@@ -31,34 +27,84 @@ NORMALISED = {torch.float16: 0.02, torch.bfloat16: 0.1, torch.float32: 1e-3, tor
 
 
 @dataclass(frozen=True)
-class CaseTables(AdditiveTable):
-    """The tables of one case, or of several added up.
+class Likelihood(AdditiveTable):
+    """How many voxels count, and sums over them."""
 
-    Attributes:
-        num_classes: C.
-        likelihood: sums of NLL, Brier score and entropy.
-        confusion: truth against prediction.
-        reliability: by the number of bins and the region, curves of confidence.
-        classwise: by region (all, foreground, union), ``(classes, bins)`` curves of each class's probability.
-        ranking: errors by doubt.
-        free_energy: moments of the free energy of logits; None for log-probabilities.
-        flips: against a reference prediction; None without one.
-        bands: by distance from the boundary; None if not asked for.
-        surface: surface distances; None if not asked for, and in sums.
-        sample: some voxels; None if not asked for.
+    voxels: int
+    nll: float  # minus the log-probability of the true class
+    brier: float  # squared distances between the probabilities and the one-hot truth
+    entropy: float  # of the probabilities, in nats
+
+
+@dataclass(frozen=True)
+class Confusion(AdditiveTable):
+    """Voxels by true and predicted class."""
+
+    count: np.ndarray  # (truth, prediction) int64
+    ignored: int  # how many did not count
+
+
+@dataclass(frozen=True)
+class Flips(AdditiveTable):
+    """Voxels whose predicted class a calibrator changed: another class is *strictly* above the old winner.
+
+    Harmful flips leave the true class, beneficial ones reach it, neutral ones go from one wrong class to another.
     """
 
-    num_classes: int = field(metadata={"fixed": True})
-    likelihood: Likelihood = field(metadata={"table": Likelihood})
-    confusion: Confusion = field(metadata={"table": Confusion})
-    reliability: dict[int, dict[str, Curve]] = field(metadata={"table": Curve})
-    classwise: dict[str, Curve] | None = field(metadata={"table": Curve})
-    ranking: Ranking = field(metadata={"table": Ranking})
-    free_energy: FreeEnergy | None = field(default=None, metadata={"table": FreeEnergy})
-    flips: Flips | None = field(default=None, metadata={"table": Flips})
-    bands: Bands | None = field(default=None, metadata={"table": Bands})
-    surface: Surface | None = field(default=None, metadata={"table": Surface, "per_case": True})
-    sample: VoxelSample | None = field(default=None, metadata={"table": VoxelSample})
+    count: np.ndarray  # (from, to, harmful/beneficial/neutral) int64
+    voxels: int  # how many were compared
+
+
+@dataclass(frozen=True)
+class Ranking(AdditiveTable):
+    r"""Voxels in bins of doubt :math:`1 - \max_c q_c`, from the least to the most, and those that are wrong; int64.
+
+    The bins are eight to an octave from :math:`2^{-40}` to 1. Most voxels of a segmentation are nearly certain: bins
+    that are even in the logarithm tell 1 - 1e-6 from 1 - 1e-9, where even bins of confidence would put both in one.
+    """
+
+    count: np.ndarray
+    wrong: np.ndarray
+
+
+@dataclass(frozen=True)
+class FreeEnergy(AdditiveTable):
+    r"""Moments of :math:`F(z) = \log \sum_c e^{z_c}` over the voxels of a case (Table 3 of the paper).
+
+    Count, mean and the sum of squared deviations from it, which merge without losing digits to a large offset.
+    """
+
+    voxels: int
+    mean: float
+    deviation: float
+
+    def __add__(self, other: Self) -> Self:
+        """Return the moments of both together."""
+        n, m = self.voxels, other.voxels
+        if n == 0 or m == 0:
+            return other if n == 0 else self
+        gap = other.mean - self.mean
+        mean = self.mean + gap * m / (n + m)
+        return type(self)(n + m, mean, self.deviation + other.deviation + gap * gap * n * m / (n + m))
+
+
+@dataclass(frozen=True)
+class CaseTables(AdditiveTable):
+    """The tables of one case, or of several added up; None for what was not asked for."""
+
+    num_classes: Annotated[int, FIXED]
+    likelihood: Likelihood
+    confusion: Confusion
+    reliability: dict[int, dict[str, Curve]]  # by the number of bins and the region
+    classwise: (
+        dict[str, Curve] | None
+    )  # by region (all, foreground, union): (classes, bins), each class's probability
+    ranking: Ranking
+    free_energy: FreeEnergy | None = None  # None for log-probabilities
+    flips: Flips | None = None  # None without a reference prediction
+    bands: Bands | None = None
+    surface: Annotated[Surface | None, PER_CASE] = None
+    sample: VoxelSample | None = None
 
 
 class Counted(NamedTuple):
@@ -120,11 +166,6 @@ def count_logits(
             "log-probabilities are normalised. Take torch.log_softmax over classes, or use count_logits for raw scores."
         )
     return Counted(tables, None if prediction is None else prediction.reshape(space))
-
-
-def count_log_probs(log_probs: Tensor, labels: Tensor, **options: Any) -> Counted:
-    """Count one case from log-probabilities; the options are those of :func:`count_logits`."""
-    return count_logits(log_probs, labels, normalised=True, **options)
 
 
 def _labels(labels: object, name: str, space: list[int], num_classes: int, ignore: int | None) -> Tensor:

@@ -30,17 +30,11 @@ REGIONS = ("all", "right", "wrong", "foreground", "union")
 
 @dataclass(frozen=True)
 class Curve(AdditiveTable):
-    """Bins along the last axis.
+    """Bins along the last axis."""
 
-    Attributes:
-        count: voxels, int64.
-        right: those whose prediction is right (or, for one class, whose true class it is), int64.
-        confidence: the sum of their confidence (or of the class's probability), float64.
-    """
-
-    count: np.ndarray
-    right: np.ndarray
-    confidence: np.ndarray
+    count: np.ndarray  # voxels, int64
+    right: np.ndarray  # those whose prediction is right (or, for one class, whose true class it is), int64
+    confidence: np.ndarray  # the sum of their confidence (or of the class's probability), float64
 
     def __getitem__(self, index: int | slice) -> "Curve":
         """Return some of the curves that are stacked along the first axes."""
@@ -72,19 +66,12 @@ def curves_by_region(count: np.ndarray, confidence: np.ndarray) -> dict[str, Cur
 
 @dataclass(frozen=True)
 class CurveSpread(AdditiveTable):
-    """Sums over groups of cases, of the shape of a curve's count; a case that belongs to none is one.
+    """Sums over groups of cases, of the shape of a curve's count; a case that belongs to none is one."""
 
-    Attributes:
-        cases: groups with voxels in the bin, int64.
-        counts: the sum of squared counts, float64.
-        rights: the sum of squared right ones, float64.
-        products: the sum of counts times right ones, float64.
-    """
-
-    cases: np.ndarray
-    counts: np.ndarray
-    rights: np.ndarray
-    products: np.ndarray
+    cases: np.ndarray  # groups with voxels in the bin, int64
+    counts: np.ndarray  # squared counts, float64
+    rights: np.ndarray  # squared right ones, float64
+    products: np.ndarray  # counts times right ones, float64
 
     @classmethod
     def of(cls, curve: Curve, before: Curve | None = None) -> "CurveSpread":

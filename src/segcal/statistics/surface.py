@@ -8,33 +8,24 @@ Class 0 has no entry of its own. A class without truth or without prediction has
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
-from segcal.statistics.additive import AdditiveTable
 from segcal.statistics.boundary import squared_distances
 
 PRESENT, ONE_EMPTY, BOTH_EMPTY = 0, 1, 2
 
 
 @dataclass(frozen=True)
-class Surface(AdditiveTable):
-    """Surface distances of one case, by class; NaN where a mask is empty.
+class Surface:
+    """Surface distances of one case, by class; NaN where a mask is empty."""
 
-    Attributes:
-        largest: the Hausdorff distance.
-        each_95: the larger of the 95th percentiles of the two directions.
-        both_95: the 95th percentile of both directions taken together.
-        missing: 0 if both masks exist, 1 if one is empty, 2 if both are.
-        diagonal: the length of the case's diagonal, the largest distance there can be.
-    """
-
-    largest: np.ndarray = field(metadata={"per_case": True})
-    each_95: np.ndarray = field(metadata={"per_case": True})
-    both_95: np.ndarray = field(metadata={"per_case": True})
-    missing: np.ndarray = field(metadata={"per_case": True})
-    diagonal: float = field(metadata={"per_case": True})
+    largest: np.ndarray  # the Hausdorff distance
+    each_95: np.ndarray  # the larger of the 95th percentiles of the two directions
+    both_95: np.ndarray  # the 95th percentile of both directions taken together
+    missing: np.ndarray  # 0 if both masks exist, 1 if one is empty, 2 if both are
+    diagonal: float  # of the case, the largest distance there can be
 
 
 def surface_distances(
@@ -58,12 +49,8 @@ def surface_distances(
     return Surface(found[0], found[1], found[2], missing, diagonal)
 
 
-def find_surface(mask: np.ndarray) -> np.ndarray:
-    """Return the voxels of a mask that have a face neighbour outside it.
-
-    >>> find_surface(np.array([False, True, True, True, False])).astype(int)
-    array([0, 1, 0, 1, 0])
-    """
+def _find_surface(mask: np.ndarray) -> np.ndarray:
+    """Return the voxels of a mask that have a face neighbour outside it."""
     inside = mask.copy()
     for axis in range(mask.ndim):
         along, kept = np.moveaxis(mask, axis, 0), np.moveaxis(inside, axis, 0)
@@ -74,7 +61,7 @@ def find_surface(mask: np.ndarray) -> np.ndarray:
 
 
 def _directed(source: np.ndarray, target: np.ndarray, spacing: np.ndarray) -> np.ndarray:
-    return np.sqrt(squared_distances(find_surface(target), spacing.tolist())[find_surface(source)].astype(np.float64))
+    return np.sqrt(squared_distances(_find_surface(target), spacing.tolist())[_find_surface(source)].astype(np.float64))
 
 
 def box_of(mask: np.ndarray, more: Sequence[int] | None = None) -> tuple[slice, ...]:

@@ -26,23 +26,14 @@ MOST_WHOLE = 1 << 11
 
 @dataclass(frozen=True)
 class VoxelSample(AdditiveTable):
-    """Voxels of a case, in the order of their keys.
+    """Voxels of a case, in the order of their keys."""
 
-    Attributes:
-        voxels: how many they were drawn from.
-        key: ``(drawn,)`` float64, rising.
-        logit: log of confidence / (1 - confidence), float64.
-        right: whether the prediction is right, int8.
-        label: ``(whole,)`` int64, the true class of the first ones.
-        log_probs: ``(whole, classes)`` float64, of the first ones.
-    """
-
-    voxels: int
-    key: np.ndarray
-    logit: np.ndarray
-    right: np.ndarray
-    label: np.ndarray
-    log_probs: np.ndarray
+    voxels: int  # how many they were drawn from
+    key: np.ndarray  # (drawn,) float64, rising
+    logit: np.ndarray  # log of confidence / (1 - confidence), float64
+    right: np.ndarray  # whether the prediction is right, int8
+    label: np.ndarray  # (whole,) int64, the true class of the first ones
+    log_probs: np.ndarray  # (whole, classes) float64, of the first ones
 
     def __add__(self, other: Self) -> Self:
         """Return a sample of the voxels of both."""
