@@ -14,7 +14,7 @@ matplotlib.use("svg")
 import matplotlib.pyplot as plt
 
 import segcal
-from segcal.metrics.needs import Needs
+from segcal.metrics.base import Needs
 
 DOCS = Path(__file__).parent
 TASKS = ("roads", "cardiac", "camvid")

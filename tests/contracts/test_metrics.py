@@ -8,7 +8,7 @@ import torch
 
 from segcal.errors import InputError
 from segcal.metrics import METRICS, find_metrics
-from segcal.metrics.needs import Needs
+from segcal.metrics.base import Needs
 from segcal.statistics import count_logits
 
 NAMES = list(METRICS)

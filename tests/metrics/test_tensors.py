@@ -62,6 +62,7 @@ def miou(q, y):
 ANSWERS = {
     "nll": lambda q, y: -np.log(q[np.arange(len(y)), y]).mean(),
     "brier": lambda q, y: ((q - np.eye(q.shape[1])[y]) ** 2).sum(1).mean(),
+    "root_brier": lambda q, y: np.sqrt(((q - np.eye(q.shape[1])[y]) ** 2).sum(1).mean()),
     "entropy": lambda q, _: -(q * np.log(q)).sum(1).mean(),
     "accuracy": lambda q, y: (q.argmax(1) == y).mean(),
     "ece": lambda q, y: ece(q, y, 50),

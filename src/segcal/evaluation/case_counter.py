@@ -14,7 +14,7 @@ from segcal.cases.base import Case
 from segcal.errors import InputError
 from segcal.evaluation.slabs import calibrated_scores
 from segcal.metrics import Metric
-from segcal.metrics.needs import Needs
+from segcal.metrics.base import Needs
 from segcal.resample import Draws, percentile_interval, row_blocks
 from segcal.statistics import BandCache, CaseTables, Counted, total_of
 from segcal.summary import Difference, Estimate, difference, estimate

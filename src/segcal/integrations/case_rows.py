@@ -8,7 +8,7 @@ grouping, counts exactly, far beyond the 2^24 voxels at which float32 counts sto
 - the reliability curve of the top label, for a diagram.
 """
 
-from dataclasses import fields
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,12 +17,19 @@ import torch
 from segcal.errors import InputError
 from segcal.metrics import METRICS, find_metrics
 from segcal.metrics.tensors import Meter
+from segcal.statistics.additive import AdditiveTable
 from segcal.statistics.case import CaseTables, Confusion, Likelihood, Ranking
 from segcal.statistics.reliability import Curve
 
 # Tables that add entry by entry.
 PLAIN = (Curve, Confusion, Likelihood, Ranking)
 BINS = 15
+
+
+@dataclass(frozen=True)
+class _Mean(AdditiveTable):
+    cases: int
+    total: float
 
 
 class CountedRow(NamedTuple):
@@ -33,16 +40,7 @@ class CountedRow(NamedTuple):
 
 
 class CaseRows:
-    """Turns batches into rows, and sums of rows into a number.
-
-    Args:
-        name: of :data:`segcal.METRICS`.
-        num_classes: how many classes.
-        kind: what predictions are: "logits", "probs" or "sigmoid".
-        bins: of confidence, instead of the metric's own.
-        ignore: the label that does not count.
-        average: "cases" or "voxels"; None as the metric says.
-    """
+    """Turns batches into rows, and sums of rows into a number; the arguments are those of the frameworks' metrics."""
 
     def __init__(
         self,
@@ -62,16 +60,14 @@ class CaseRows:
         self._meter = Meter({name: self.metric, "ece": METRICS["ece"].with_bins(self.bins)}, kind, ignore, average)
         self._pooled = self._meter.is_pooled(self.metric)
         one_voxel = torch.full((1, 1), 0.5) if kind == "sigmoid" else torch.full((1, num_classes, 1), 1 / num_classes)
-        blank = Meter(self._meter.metrics, "sigmoid" if kind == "sigmoid" else "probs").tables(
-            one_voxel, torch.zeros(1, 1, dtype=torch.int64)
-        )[0]
-        self._template = self.metric.part(blank)
-        if self._pooled and not isinstance(self._template, PLAIN):
+        declared = Meter(self._meter.metrics, "sigmoid" if kind == "sigmoid" else "probs")
+        (blank,) = declared.tables(one_voxel, torch.zeros(1, 1, dtype=torch.int64))
+        if self._pooled and not isinstance(self.metric.part(blank), PLAIN):
             raise InputError(
                 f"average is 'voxels', but the {self.metric.title} belongs to one case each. Leave it out."
             )
-        first = self._row(blank)
-        self.empty = CountedRow(np.zeros_like(first.counts), np.zeros_like(first.sums))
+        self._part, self._curve = self._kept(blank)
+        self.empty = CountedRow(*(np.zeros_like(each) for each in self._row(blank)))
 
     def rows(self, predictions: object, labels: object) -> list[CountedRow]:
         """Return one row per case of a batch ``(batch, classes, *space)`` with labels ``(batch, *space)``."""
@@ -83,44 +79,23 @@ class CaseRows:
 
     def value(self, row: CountedRow) -> float:
         """Return the number of a sum of rows; NaN where it is not defined."""
-        counts, sums = row.counts[: -2 * self.bins], row.sums[: -self.bins]
-        if not self._pooled:
-            return float(sums[0] / counts[0]) if counts[0] else float("nan")
-        number = self.metric.of_part(_joined(self._template, counts, sums))
+        part = self._part.unpacked(*row)
+        if isinstance(part, _Mean):
+            return part.total / part.cases if part.cases else float("nan")
+        number = self.metric.of_part(part)
         return float("nan") if number is None else number
 
     def curve(self, row: CountedRow) -> Curve:
         """Return the reliability curve of a sum of rows."""
-        count, right = row.counts[-2 * self.bins :].reshape(2, -1)
-        return Curve(count, right, row.sums[-self.bins :])
+        return self._curve.unpacked(row.counts[-2 * self.bins :], row.sums[-self.bins :])
+
+    def _kept(self, tables: CaseTables) -> tuple[Any, Curve]:
+        part = self.metric.part(tables)
+        if not self._pooled:
+            number = self.metric.of_part(part)
+            part = _Mean(int(number is not None), number or 0.0)
+        return part, tables.reliability[self.bins]["all"]
 
     def _row(self, tables: CaseTables) -> CountedRow:
-        part = self.metric.part(tables)
-        if self._pooled:
-            counts, sums = _apart(part)
-        else:
-            number = self.metric.of_part(part)
-            counts, sums = [np.array([number is not None])], [np.array([number or 0.0])]
-        curve = tables.reliability[self.bins]["all"]
-        return CountedRow(
-            np.concatenate([*counts, curve.count, curve.right]).astype(np.int64),
-            np.concatenate([*sums, curve.confidence]).astype(np.float64),
-        )
-
-
-def _apart(part: Any) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """Return the counts and the sums of a table, field by field."""
-    values = [np.asarray(getattr(part, field.name)).reshape(-1) for field in fields(part)]
-    return [v for v in values if v.dtype.kind == "i"], [v for v in values if v.dtype.kind == "f"]
-
-
-def _joined(template: Any, counts: np.ndarray, sums: np.ndarray) -> Any:
-    """Return the table whose fields stand one after the other in two vectors."""
-    made, place = {}, {"i": 0, "f": 0}
-    for field in fields(template):
-        like = np.asarray(getattr(template, field.name))
-        source, start = (counts if like.dtype.kind == "i" else sums), place[like.dtype.kind]
-        values = source[start : start + like.size].reshape(like.shape)
-        made[field.name] = values if like.ndim else values.item()
-        place[like.dtype.kind] = start + like.size
-    return type(template)(**made)
+        counts, sums = zip(*(each.packed() for each in self._kept(tables)), strict=True)
+        return CountedRow(np.concatenate(counts), np.concatenate(sums))

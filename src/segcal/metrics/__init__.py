@@ -15,152 +15,119 @@ Every name of the list is a function of plain tensors as well, and :func:`meter`
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 
 from segcal.checks import check_choice
 from segcal.errors import InputError
-from segcal.metrics import flips, likelihood, readers
-from segcal.metrics import recalibration as cox
-from segcal.metrics.base import Metric, Need
-from segcal.metrics.kernel import kernel_calibration_error, kernel_density_error
-from segcal.metrics.overlap import dice_score, mean_iou, pixel_accuracy
-from segcal.metrics.ranking import area_under_error_roc, area_under_risk_coverage
-from segcal.metrics.reliability import (
-    average_calibration_error,
-    boundary_calibration_error,
-    classwise_calibration_error,
-    debiased_calibration_error,
-    equal_mass_calibration_error,
-    expected_calibration_error,
-    maximum_calibration_error,
-)
-from segcal.metrics.smooth import smooth_calibration_error
-from segcal.metrics.surface import hausdorff_95, hausdorff_distance
+from segcal.kernels.raw_tables import BENEFICIAL, HARMFUL, NEUTRAL
+from segcal.metrics import masks, readers, reliability, sampled, scores
+from segcal.metrics.base import Metric
+from segcal.metrics.readers import CurveReader
 from segcal.metrics.tensors import Meter, on_tensors
 
 __all__ = ["CONVENTIONS", "METRICS", "Meter", "Metric", "find_metrics", "meter", "with_convention"]
 
-_ECE, _CECE = expected_calibration_error, classwise_calibration_error
-_SAMPLE: tuple[Need, ...] = ("sample",)
-_BINNED = (_ECE, average_calibration_error, maximum_calibration_error, debiased_calibration_error)
+_ECE, _ACE = reliability.expected_calibration_error, reliability.average_calibration_error
+_MCE, _DEBIASED = reliability.maximum_calibration_error, reliability.debiased_calibration_error
+_BINNED, _CECE = (_ECE, _ACE, _MCE, _DEBIASED), reliability.classwise_calibration_error
 # Of calibration errors: as in the paper whose method this is, and as most others and their libraries count them.
 CONVENTIONS = ("paper", "field")
 
-# In the order of the paper's tables, then the rest.
+# In the order of the paper's tables, then the rest. What is told in words is for readers of the report who know no
+# statistics; a metric without words is not shown there.
 METRICS: dict[str, Metric] = {
-    "nll": Metric("negative log-likelihood", readers.likelihood, likelihood.negative_log_likelihood, unit="nat"),
-    "dice": Metric("Dice score, foreground classes", readers.confusion, dice_score, better="higher"),
-    "ece": Metric("calibration error", readers.CurveReader("all", 50), _ECE, bins=50),
-    "ba_ece": Metric("boundary-aware calibration error", readers.bands, boundary_calibration_error, needs=("bands",)),
-    "ace": Metric(
-        "average calibration error", readers.CurveReader("all", 15), average_calibration_error, pooled=True, bins=15
-    ),
-    "flip_rate": Metric("voxels whose class changed", readers.flips, flips.flip_rate, needs=("reference",)),
-    "harmful_flips": Metric("flips from right to wrong", readers.flips, flips.harmful_flips, needs=("reference",)),
-    "beneficial_flips": Metric(
-        "flips from wrong to right", readers.flips, flips.beneficial_flips, better="higher", needs=("reference",)
-    ),
-    "neutral_flips": Metric(
-        "flips from wrong to wrong", readers.flips, flips.neutral_flips, better=None, needs=("reference",)
-    ),
-    "brier": Metric("Brier score", readers.likelihood, likelihood.brier_score, unit=""),
-    "accuracy": Metric("right voxels", readers.confusion, pixel_accuracy, better="higher"),
-    "miou": Metric("mean intersection over union", readers.confusion, mean_iou, better="higher", pooled=True),
-    "mce": Metric("largest calibration gap", readers.CurveReader("all", 15), maximum_calibration_error, bins=15),
-    "cece": Metric("class-wise calibration error", readers.class_curves("all"), _CECE, needs=("classwise",)),
-    "ece_foreground": Metric("ECE where truth is foreground", readers.CurveReader("foreground", 15), _ECE, bins=15),
-    "ece_union": Metric("ECE where truth or prediction is foreground", readers.CurveReader("union", 15), _ECE, bins=15),
-    "cece_foreground": Metric(
-        "CECE where truth is foreground", readers.class_curves("foreground"), _CECE, needs=("classwise",)
-    ),
-    "cece_union": Metric(
-        "CECE where truth or prediction is foreground", readers.class_curves("union"), _CECE, needs=("classwise",)
-    ),
-    "ece_correct": Metric("ECE of right predictions", readers.CurveReader("right", 50), _ECE, bins=50),
-    "ece_wrong": Metric("ECE of wrong predictions", readers.CurveReader("wrong", 50), _ECE, bins=50),
-    "ece_boundary": Metric(
-        "ECE near the boundary", readers.CurveReader("boundary", 50), _ECE, bins=50, needs=("bands",)
-    ),
-    "ece_interior": Metric(
-        "ECE away from the boundary", readers.CurveReader("interior", 50), _ECE, bins=50, needs=("bands",)
-    ),
-    "entropy": Metric("mean predictive entropy", readers.likelihood, likelihood.mean_entropy, unit="nat", better=None),
-    "free_energy_std": Metric(
-        "spread of the logits' offset", readers.free_energy, likelihood.free_energy_std, unit="nat", better=None
-    ),
-    "aurc": Metric("area under risk-coverage curve", readers.ranking, area_under_risk_coverage),
-    "root_brier": Metric("root Brier score", readers.likelihood, likelihood.root_brier_score, unit=""),
-    "ece_debiased": Metric(
-        "calibration error less what chance adds", readers.CurveReader("all", 15), debiased_calibration_error, bins=15
-    ),
-    "ece_equal_mass": Metric("ECE, equal-mass bins", readers.sample, equal_mass_calibration_error, needs=_SAMPLE),
-    "smooth_ece": Metric(
-        "smooth calibration error", readers.CurveReader("all", 1000), smooth_calibration_error, bins=1000
-    ),
-    "ece_kde": Metric(
-        "calibration of all classes, by kernel density", readers.sample, kernel_density_error, unit="", needs=_SAMPLE
-    ),
-    "kce": Metric("squared kernel calibration error", readers.sample, kernel_calibration_error, unit="", needs=_SAMPLE),
-    "error_auroc": Metric("AUROC of errors by doubt", readers.ranking, area_under_error_roc, better="higher"),
-    "cox_slope": Metric(
-        "Cox slope, 1 if calibrated", readers.sample, cox.cox_slope, unit="", better=None, needs=_SAMPLE
-    ),
-    "cox_intercept": Metric(
-        "Cox intercept, 0 if calibrated",
-        readers.sample,
-        cox.cox_intercept,
-        unit="",
-        better=None,
-        needs=_SAMPLE,
-    ),
-    "spiegelhalter_z": Metric(
-        "Spiegelhalter's Z, 0 if calibrated",
-        readers.sample,
-        cox.spiegelhalter_z,
-        unit="",
-        better=None,
-        needs=_SAMPLE,
-    ),
-    "hd": Metric("Hausdorff distance", readers.surface, hausdorff_distance, unit="distance", needs=("surface",)),
-    "hd95": Metric("95 % Hausdorff distance", readers.surface, hausdorff_95, unit="distance", needs=("surface",)),
-}
-
-# Title and sentence of the report, for readers who know no statistics; a metric without them is not shown there.
-_IN_WORDS = {
-    "nll": (
+    "nll": Metric(
+        "negative log-likelihood", readers.likelihood, partial(scores.voxel_mean, of="nll"), unit="nat"
+    ).in_words(
         "Loss",
-        "A strict score of the probabilities: confident mistakes cost most (negative log-likelihood, NLL). Lower is "
-        "better; it has no upper end.",
+        "A strict score of the probabilities: confident mistakes cost most (negative log-likelihood, NLL). Lower "
+        "is better; it has no upper end.",
     ),
-    "dice": (
+    "dice": Metric("Dice score, foreground classes", readers.confusion, masks.dice_score, better="higher").in_words(
         "Dice",
         "How well the mask overlaps the truth; 100 % is a perfect mask. A calibrator that keeps the mask cannot "
         "change it.",
     ),
-    "ece": (
+    "ece": Metric("calibration error", CurveReader("all", 50), _ECE).in_words(
         "Calibration error",
-        "How far confidence is from the share of right predictions, on average over all voxels (ECE). "
-        "0 % would be perfect.",
+        "How far confidence is from the share of right predictions, on average over all voxels (ECE). 0 % would "
+        "be perfect.",
     ),
-    "ba_ece": (
+    "ba_ece": Metric(
+        "boundary-aware calibration error", readers.bands, reliability.boundary_calibration_error
+    ).in_words(
         "Error by distance",
         "The same gap, weighted towards voxels near the edges of structures, where it matters most (BA-ECE).",
     ),
-    "ace": (
+    "ace": Metric("average calibration error", CurveReader("all", 15), _ACE, pooled=True).in_words(
         "Error by level",
         "The same gap, with every level of confidence counting the same, however few voxels it has (ACE).",
     ),
-    "flip_rate": ("Mask changed", "Share of voxels whose predicted class the calibrator changed."),
-    "harmful_flips": ("Harmful changes", "Of the changed voxels, the share that was right and became wrong."),
-    "beneficial_flips": ("Useful changes", "Of the changed voxels, the share that was wrong and became right."),
-    "brier": ("Brier score", "Mean squared distance between probabilities and truth, 0 to 2; lower is better."),
-    "accuracy": ("Voxels right", "Share of voxels whose predicted class is the true one."),
-    "miou": ("Mean IoU", "Overlap of mask and truth, mean over classes, all voxels together."),
-    "cece": ("Error by class", "Calibration error of every class's own probability, averaged over classes."),
-    "ece_foreground": ("Error in structures", "Calibration error of voxels that truly belong to a structure."),
-    "ece_wrong": ("Confidence when wrong", "How sure the model is where it is wrong; lower is better."),
-    "ece_boundary": ("Error at edges", "Calibration error of voxels less than 3 voxels from an edge."),
+    "flip_rate": Metric("voxels whose class changed", readers.flips, masks.flip_rate).in_words(
+        "Mask changed", "Share of voxels whose predicted class the calibrator changed."
+    ),
+    "harmful_flips": Metric(
+        "flips from right to wrong", readers.flips, partial(masks.flip_share, kind=HARMFUL)
+    ).in_words("Harmful changes", "Of the changed voxels, the share that was right and became wrong."),
+    "beneficial_flips": Metric(
+        "flips from wrong to right", readers.flips, partial(masks.flip_share, kind=BENEFICIAL), better="higher"
+    ).in_words("Useful changes", "Of the changed voxels, the share that was wrong and became right."),
+    "neutral_flips": Metric(
+        "flips from wrong to wrong", readers.flips, partial(masks.flip_share, kind=NEUTRAL), better=None
+    ),
+    "brier": Metric("Brier score", readers.likelihood, partial(scores.voxel_mean, of="brier"), unit="").in_words(
+        "Brier score", "Mean squared distance between probabilities and truth, 0 to 2; lower is better."
+    ),
+    "accuracy": Metric("right voxels", readers.confusion, masks.pixel_accuracy, better="higher").in_words(
+        "Voxels right", "Share of voxels whose predicted class is the true one."
+    ),
+    "miou": Metric(
+        "mean intersection over union", readers.confusion, masks.mean_iou, better="higher", pooled=True
+    ).in_words("Mean IoU", "Overlap of mask and truth, mean over classes, all voxels together."),
+    "mce": Metric("largest calibration gap", CurveReader("all", 15), _MCE),
+    "cece": Metric("class-wise calibration error", readers.class_curves("all"), _CECE).in_words(
+        "Error by class", "Calibration error of every class's own probability, averaged over classes."
+    ),
+    "ece_foreground": Metric("ECE where truth is foreground", CurveReader("foreground", 15), _ECE).in_words(
+        "Error in structures", "Calibration error of voxels that truly belong to a structure."
+    ),
+    "ece_union": Metric("ECE where truth or prediction is foreground", CurveReader("union", 15), _ECE),
+    "cece_foreground": Metric("CECE where truth is foreground", readers.class_curves("foreground"), _CECE),
+    "cece_union": Metric("CECE where truth or prediction is foreground", readers.class_curves("union"), _CECE),
+    "ece_correct": Metric("ECE of right predictions", CurveReader("right", 50), _ECE),
+    "ece_wrong": Metric("ECE of wrong predictions", CurveReader("wrong", 50), _ECE).in_words(
+        "Confidence when wrong", "How sure the model is where it is wrong; lower is better."
+    ),
+    "ece_boundary": Metric("ECE near the boundary", CurveReader("boundary", 50), _ECE).in_words(
+        "Error at edges", "Calibration error of voxels less than 3 voxels from an edge."
+    ),
+    "ece_interior": Metric("ECE away from the boundary", CurveReader("interior", 50), _ECE),
+    "entropy": Metric(
+        "mean predictive entropy", readers.likelihood, partial(scores.voxel_mean, of="entropy"), unit="nat", better=None
+    ),
+    "free_energy_std": Metric(
+        "spread of the logits' offset", readers.free_energy, scores.free_energy_std, unit="nat", better=None
+    ),
+    "aurc": Metric("area under risk-coverage curve", readers.ranking, scores.area_under_risk_coverage),
+    "root_brier": Metric("root Brier score", readers.likelihood, scores.root_brier_score, unit=""),
+    "ece_debiased": Metric("calibration error less what chance adds", CurveReader("all", 15), _DEBIASED),
+    "ece_equal_mass": Metric("ECE, equal-mass bins", readers.sample, reliability.equal_mass_calibration_error),
+    "smooth_ece": Metric("smooth calibration error", CurveReader("all", 1000), reliability.smooth_calibration_error),
+    "ece_kde": Metric(
+        "calibration of all classes, by kernel density", readers.sample, sampled.kernel_density_error, unit=""
+    ),
+    "kce": Metric("squared kernel calibration error", readers.sample, sampled.kernel_calibration_error, unit=""),
+    "error_auroc": Metric("AUROC of errors by doubt", readers.ranking, scores.area_under_error_roc, better="higher"),
+    "cox_slope": Metric("Cox slope, 1 if calibrated", readers.sample, sampled.cox_slope, unit="", better=None),
+    "cox_intercept": Metric(
+        "Cox intercept, 0 if calibrated", readers.sample, sampled.cox_intercept, unit="", better=None
+    ),
+    "spiegelhalter_z": Metric(
+        "Spiegelhalter's Z, 0 if calibrated", readers.sample, sampled.spiegelhalter_z, unit="", better=None
+    ),
+    "hd": Metric("Hausdorff distance", readers.surface, masks.hausdorff_distance, unit="distance"),
+    "hd95": Metric("95 % Hausdorff distance", readers.surface, masks.hausdorff_95, unit="distance"),
 }
-METRICS |= {name: replace(METRICS[name], plain=plain, sentence=text) for name, (plain, text) in _IN_WORDS.items()}
 
 
 def find_metrics(names: tuple[str, ...]) -> dict[str, Metric]:

@@ -1,19 +1,20 @@
-"""What a metric is: a pure function of tables, with its facts as data."""
+"""What a metric is: a pure function of tables, with its facts as data; and the tables that some metrics need."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
 from typing import Any, Literal, Self
 
 import numpy as np
+from torch import Tensor
 
 from segcal.arguments import typed
 from segcal.errors import InputError
-from segcal.metrics.readers import CurveReader
-from segcal.statistics.case import CaseTables
-
-Need = Literal["bands", "classwise", "surface", "reference", "sample"]
+from segcal.metrics.readers import CurveReader, Need
+from segcal.statistics import BandCache, CaseTables, Counted, LabelBands, count_logits, find_bands, surface_distances
+from segcal.statistics.case import CLASS_BINS
+from segcal.statistics.voxel_sample import sample_voxels
 
 
 @dataclass(frozen=True)
@@ -22,14 +23,14 @@ class Metric:
 
     Attributes:
         title: what it is, in a few words.
-        part: which table it reads; None where a case has no such table.
+        part: which table it reads, of :mod:`segcal.metrics.readers`; None where a case has no such table.
         value: the number, from that table; NaN where it is not defined.
         unit: "nat", "fraction", "distance" (of the spacing, or voxels), or "" for a plain number.
         better: "lower", "higher", or None if neither is better as such.
         pooled: True to add the tables of all cases of a repeat and read one number; False to read one number per case
             and take the mean.
-        bins: the number of bins it reads, if it reads some.
-        needs: tables that are only made when asked for.
+        bins: the number of bins it reads, if it reads some; its reader says it.
+        needs: tables that are only made when asked for; its reader says it.
         plain: what a reader who knows no statistics sees as its title; "" for a metric that the report leaves out.
         sentence: what it says, for the same reader.
     """
@@ -44,6 +45,10 @@ class Metric:
     needs: tuple[Need, ...] = ()
     plain: str = ""
     sentence: str = ""
+
+    def __post_init__(self) -> None:
+        for name in ("bins", "needs"):
+            object.__setattr__(self, name, getattr(self, name) or getattr(self.part, name, getattr(self, name)))
 
     @property
     def bounds(self) -> tuple[float, float]:
@@ -76,6 +81,54 @@ class Metric:
             raise InputError(f"bins is {bins}, but the {self.title} is read without such bins. Leave it out.")
         return replace(self, part=replace(self.part, bins=bins), bins=bins)
 
+    def in_words(self, plain: str, sentence: str) -> Self:
+        """Return the metric with its title and sentence for readers who know no statistics."""
+        return replace(self, plain=plain, sentence=sentence)
+
     def with_options(self, **options: Any) -> Self:
         """Return the metric with other conventions, as its function documents them."""
         return replace(self, value=partial(self.value, **options))
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What is counted for some metrics of one case: nothing that none of them reads."""
+
+    tables: frozenset[str]
+    bins: tuple[int, ...]
+
+    @classmethod
+    def of(cls, metrics: Iterable[Metric]) -> Self:
+        """Return the needs of all of these together."""
+        metrics = list(metrics)
+        bins = tuple(sorted({metric.bins for metric in metrics if metric.bins})) or (15,)
+        return cls(frozenset(need for metric in metrics for need in metric.needs), bins)
+
+    def bands(self, labels: Tensor, case_id: str = "", cache: BandCache | None = None) -> LabelBands | None:
+        """Return the bands of a label map, if they are needed."""
+        if "bands" not in self.tables:
+            return None
+        return find_bands(labels.numpy()) if cache is None else cache.bands(case_id, labels.numpy())
+
+    def count(
+        self,
+        scores: Tensor,
+        labels: Tensor,
+        bands: LabelBands | None = None,
+        reference: Any = None,
+        predict: bool = False,
+        spacing: tuple[float, ...] | None = None,
+        normalised: bool = False,
+    ) -> Counted:
+        """Count one case; the arguments are those of :func:`segcal.statistics.count_logits`, and the voxel size."""
+        surface = "surface" in self.tables
+        class_bins = CLASS_BINS if "classwise" in self.tables else 0
+        asked = predict or surface
+        counted = count_logits(scores, labels, self.bins, class_bins, bands, reference, asked, normalised)
+        if "sample" in self.tables:
+            drawn = sample_voxels(scores, labels, reference)
+            counted = counted._replace(tables=replace(counted.tables, sample=drawn))
+        if not surface or counted.prediction is None:
+            return counted
+        distances = surface_distances(counted.prediction, labels.numpy(), counted.tables.num_classes, spacing)
+        return counted._replace(tables=replace(counted.tables, surface=distances))

@@ -28,6 +28,17 @@ Boundary-aware (Zeevi et al.), the gap is that of each band k of distance from t
 
 over non-empty bands, :math:`\bar d_k` being the mean distance in the band. Not defined for a label map without a
 boundary.
+
+Smooth (Błasiok and Nakkiran 2024), there are no bins to choose. The residuals :math:`r_i - p_i` are smoothed along
+confidence with a Gaussian kernel that is reflected at 0 and 1, and what remains is integrated; the width is the one at
+which error and width are equal:
+
+.. math::
+    \mathrm{smECE}_\sigma = \int_0^1 \Bigl|\frac1N \sum_i (r_i - p_i) K_\sigma(p_i, t)\Bigr| dt, \qquad
+    \mathrm{smECE} = \sigma^* \text{ with } \mathrm{smECE}_{\sigma^*} = \sigma^* .
+
+It is read from a curve with many bins, each of which acts at its centre: all voxels count. Moving a residual by half a
+bin changes the integral by less than :math:`|r - p| / (\sqrt{2 \pi}\, \sigma B)`.
 """
 
 import math
@@ -40,6 +51,8 @@ from segcal.errors import InputError
 from segcal.statistics.boundary import Bands
 from segcal.statistics.reliability import Curve
 from segcal.statistics.voxel_sample import VoxelSample
+
+HALVINGS = 45  # of the search for the width of the smooth error
 
 
 def _bin_gaps(curve: Curve) -> np.ndarray:
@@ -146,3 +159,27 @@ def boundary_calibration_error(bands: Bands, bins_within_band: int | None = None
     errors = np.abs(gaps).sum(1)[filled] / bands.count[filled]
     weights = 1 / (1 + bands.distance[filled] / bands.count[filled])
     return float((weights * errors).sum() / weights.sum())
+
+
+def smooth_calibration_error(curve: Curve) -> float:
+    """Return the smooth ECE.
+
+    >>> count = np.array([0, 0, 10, 10])
+    >>> round(smooth_calibration_error(Curve(count, np.array([0, 0, 5, 8]), np.array([0, 0, 6.0, 9.0]))), 6)
+    0.1
+    """
+    total = curve.count.sum()
+    if not total:
+        return math.nan
+    residual = (curve.right - curve.confidence) / total
+    low, high = 0.0, 1.0
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if _smoothed(residual, middle) > middle else (low, middle)
+    return high
+
+
+def _smoothed(residual: np.ndarray, width: float) -> float:
+    """Return the error at one width; bins are cells of [0, 1], reflected at both ends."""
+    smooth = scipy.ndimage.gaussian_filter1d(residual, width * len(residual), mode="reflect", truncate=6)
+    return float(np.abs(smooth).sum())

@@ -16,8 +16,7 @@ from segcal.cases.kinds import like_probabilities as looks_like_probabilities
 from segcal.cases.suspicion import like_probabilities, warn
 from segcal.checks import as_tensor, check_choice, check_labels, check_spacing
 from segcal.errors import InputError
-from segcal.metrics.base import Metric
-from segcal.metrics.needs import Needs
+from segcal.metrics.base import Metric, Needs
 from segcal.statistics import CaseTables
 
 AVERAGES = ("cases", "voxels")

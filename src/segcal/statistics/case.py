@@ -96,9 +96,7 @@ class CaseTables(AdditiveTable):
     likelihood: Likelihood
     confusion: Confusion
     reliability: dict[int, dict[str, Curve]]  # by the number of bins and the region
-    classwise: (
-        dict[str, Curve] | None
-    )  # by region (all, foreground, union): (classes, bins), each class's probability
+    classwise: dict[str, Curve] | None  # by region (all, foreground, union): (classes, bins), each class's probability
     ranking: Ranking
     free_energy: FreeEnergy | None = None  # None for log-probabilities
     flips: Flips | None = None  # None without a reference prediction

@@ -1,13 +1,34 @@
 import math
+from itertools import permutations
 
 import numpy as np
 import pytest
 import torch
+from sklearn.metrics import roc_auc_score
 
 from segcal.metrics import METRICS
-from segcal.metrics.ranking import area_under_risk_coverage
+from segcal.metrics.scores import area_under_error_roc, area_under_risk_coverage
 from segcal.statistics import count_logits
 from segcal.statistics.case import Ranking
+
+
+def test_an_offset_for_each_voxel_is_what_it_measures():
+    offset = torch.tensor([0.0, 1.0, 5.0, -3.0], dtype=torch.float64)
+    tables = count_logits(torch.zeros(3, 4, dtype=torch.float64) + offset, torch.zeros(4, dtype=torch.int64)).tables
+    assert METRICS["free_energy_std"](tables) == pytest.approx(float(offset.std(correction=0)))
+
+
+def test_the_padding_artefact_of_the_published_table():
+    # One-hot padding taken for logits beside a brain whose free energy is 19.6 gives a spread of 8.77.
+    voxels, padded = 1000, 571
+    logits = torch.zeros(5, voxels, dtype=torch.float64)
+    logits[0, :padded] = 1.0
+    logits[0, padded:] = 19.6
+    logits[1:, padded:] = -60.0
+    tables = count_logits(logits, torch.zeros(voxels, dtype=torch.int64)).tables
+    assert METRICS["free_energy_std"](tables) == pytest.approx(8.77, abs=0.02)
+    assert METRICS["ece"](tables) == pytest.approx(0.340, abs=1e-3)
+    assert METRICS["nll"](tables) == pytest.approx(0.571 * 0.9048324, abs=1e-5)
 
 
 def aurc_sorted(confidence, wrong):
@@ -21,8 +42,6 @@ def test_distinct_bins_are_an_exact_ranking():
 
 
 def test_a_tie_stands_for_the_mean_over_its_orders():
-    from itertools import permutations
-
     rest = (0, 1)
     values = [aurc_sorted(-np.arange(5), np.array([*rest, *order])) for order in permutations((0, 1, 1))]
     assert area_under_risk_coverage(Ranking(np.array([1, 1, 3]), np.array([0, 1, 2]))) == pytest.approx(np.mean(values))
@@ -47,10 +66,6 @@ def test_nothing_has_no_ranking_and_no_errors_no_risk():
 
 
 def test_the_area_under_the_roc_of_errors_is_that_of_scikit_learn():
-    from sklearn.metrics import roc_auc_score
-
-    from segcal.metrics.ranking import area_under_error_roc
-
     rng = np.random.default_rng(3)
     count = rng.integers(0, 4, 40)
     wrong = rng.binomial(count, np.linspace(0.1, 0.9, 40))

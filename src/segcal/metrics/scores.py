@@ -1,7 +1,15 @@
-r"""Area under the risk-coverage curve: does confidence tell right voxels from wrong ones?
+r"""Proper scores, entropy, and whether confidence tells right voxels from wrong ones.
 
-With voxels sorted from the most to the least confident, the risk at coverage k/N is the share of errors among the
-first k:
+.. math::
+    \mathrm{NLL} = -\frac1N \sum_v \log q_{y_v}(v), \qquad
+    \mathrm{Brier} = \frac1N \sum_v \sum_c (q_c(v) - [c = y_v])^2, \qquad
+    H = -\frac1N \sum_v \sum_c q_c(v) \log q_c(v) .
+
+The Brier score is the sum over classes (0 to 2), not their mean. The free energy of the input logits is
+:math:`F(z) = \log \sum_c e^{z_c}`; a calibrator that is not translation-invariant sees it.
+
+Area under the risk-coverage curve: with voxels sorted from the most to the least confident, the risk at coverage k/N is
+the share of errors among the first k:
 
 .. math:: \mathrm{AURC} = \frac1N \sum_{k=1}^N \frac{\#\text{errors among the first } k}{k} .
 
@@ -18,11 +26,28 @@ more doubtful, a tie counting half: 1 finds every error, 0.5 is a guess.
 """
 
 import math
+from typing import Literal
 
 import numpy as np
 import scipy
 
-from segcal.statistics.case import Ranking
+from segcal.statistics.case import FreeEnergy, Likelihood, Ranking
+
+
+def voxel_mean(sums: Likelihood, of: Literal["nll", "brier", "entropy"]) -> float:
+    """Return the mean over voxels."""
+    total: float = getattr(sums, of)
+    return total / sums.voxels if sums.voxels else math.nan
+
+
+def root_brier_score(sums: Likelihood) -> float:
+    """Return the root of the mean Brier score, an upper bound of the canonical calibration error (Gruber et al.)."""
+    return math.sqrt(voxel_mean(sums, "brier"))
+
+
+def free_energy_std(moments: FreeEnergy) -> float:
+    """Return the (population) standard deviation of the free energy over voxels."""
+    return math.sqrt(moments.deviation / moments.voxels) if moments.voxels else math.nan
 
 
 def area_under_risk_coverage(ranking: Ranking) -> float:
