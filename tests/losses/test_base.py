@@ -3,7 +3,6 @@ import torch
 
 from segcal.errors import InputError
 from segcal.losses import LOSSES, CrossEntropy, make_loss
-from segcal.losses.base import check_positive, check_reduction
 
 
 def test_weights_must_be_one_finite_factor_a_class():
@@ -72,17 +71,29 @@ def test_weights_are_no_parameters_and_move_with_the_module():
     assert loss.class_weights.dtype == torch.float64
 
 
-def test_unknown_reductions_are_refused():
-    with pytest.raises(InputError, match="reduction is 'avg', but mean, sum or none is needed"):
-        check_reduction("avg")
-
-
-def test_factors_are_not_negative():
-    assert check_positive(0, "smooth") == 0.0
-    with pytest.raises(InputError, match="smooth is -1, but a number of at least 0 is needed"):
-        check_positive(-1, "smooth")
-    for wrong in ("0.1", None):
-        with pytest.raises(InputError, match=f"smooth is {wrong!r}, but a number of at least 0"):
-            check_positive(wrong, "smooth")
-    with pytest.raises(InputError, match="smooth is nan"):
-        check_positive(float("nan"), "smooth")
+@pytest.mark.parametrize(
+    ("name", "options", "text"),
+    [
+        ("ce", {"reduction": "avg"}, "reduction is 'avg', but mean, sum or none is needed"),
+        *(("dice", {"smooth": bad}, f"smooth is {bad!r}, but a number of at least 0") for bad in (-1, "0.1", None)),
+        ("dice", {"smooth": float("nan")}, "smooth is nan"),
+        ("focal", {"gamma": -1}, "gamma is -1, but a number of at least 0 is needed. Choose 0 to switch it off"),
+        ("ce_dice", {"dice_weight": -0.5}, r"dice_weight is -0\.5, but a number of at least 0 is needed"),
+        ("mbls", {"margin": -2}, "margin is -2, but a number of at least 0 is needed"),
+        *((name, {"weight": -0.1}, r"weight is -0\.1, but a number of at least 0") for name in ("ecp", "mbls", "nacl")),
+        *((name, {"penalty": "L1"}, "penalty is 'L1', but l1 or l2 is needed") for name in ("mbls", "nacl")),
+        ("nacl", {"prior": "median"}, "prior is 'median', but mean or gaussian is needed"),
+        ("nacl", {"on": "probs"}, "on is 'probs', but logits or softmax is needed"),
+        ("nacl", {"parity": "nnunet"}, "parity is 'nnunet', but None or marginloss or monai is needed"),
+        ("ml1_ace", {"bins": 1}, "bins is 1, but a whole number of at least 2 is needed. The paper uses 20."),
+        *(("label_smoothing", {"smoothing": wrong}, r"smoothing is .*, but a share from 0 to 1 is needed")
+          for wrong in (-0.1, 1.5, float("nan"))),
+        *((name, {"kernel_size": size}, f"kernel_size is {size!r}, but an odd whole number of at least 3")
+          for name in ("svls", "nacl") for size in (0, 1, 2, 4, 3.0, True)),
+        *((name, {"sigma": sigma}, r"sigma is .*, but a positive number of voxels is needed")
+          for name in ("svls", "nacl") for sigma in (0, -1.0, float("inf"), float("nan"))),
+    ],
+)  # fmt: skip
+def test_options_that_make_no_sense_are_refused(name, options, text):
+    with pytest.raises(InputError, match=text):
+        make_loss(name, **options)

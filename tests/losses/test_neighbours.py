@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from segcal.errors import InputError
 from segcal.losses import neighbours
-from segcal.losses.neighbours import check_kernel_size, check_sigma
 from segcal.types import IGNORED
 
 
@@ -155,20 +154,6 @@ def test_priors_turn_with_the_image(flip):
         torch.testing.assert_close(turned, shares(labels).flip([axis + 1 for axis in axes]), rtol=0, atol=1e-15)
 
 
-@pytest.mark.parametrize("size", [0, 1, 2, 4, 3.0, True])
-def test_kernels_are_odd_and_have_neighbours(size):
-    with pytest.raises(InputError, match=f"kernel_size is {size!r}, but an odd whole number of at least 3"):
-        check_kernel_size(size)
-    assert check_kernel_size(5) == 5
-
-
-@pytest.mark.parametrize("sigma", [0, -1.0, float("inf"), float("nan")])
-def test_sigma_is_positive(sigma):
-    with pytest.raises(InputError, match=r"sigma is .*, but a positive number of voxels is needed"):
-        check_sigma(sigma)
-    assert check_sigma(2) == 2.0
-
-
 @pytest.mark.parametrize("space", [(5, 2), (2, 7, 7), ()])
 def test_a_kernel_larger_than_the_image_is_refused(space):
     labels = torch.zeros(2, *space, dtype=torch.int64)
@@ -178,9 +163,3 @@ def test_a_kernel_larger_than_the_image_is_refused(space):
     ):
         with pytest.raises(InputError, match=r"labels has space \(.*\), but a neighbourhood with kernel_size = 3"):
             prior()
-
-
-def test_proportions_can_be_stacked():
-    shares = [torch.full((2, 3), float(number)) for number in range(4)]
-    found = neighbours.stacked(shares, torch.zeros(2, 3, dtype=torch.int64), 4, torch.float64)
-    torch.testing.assert_close(found, torch.stack(shares, 1).double())

@@ -1,4 +1,4 @@
-"""Training losses: one per file, and the list of them."""
+"""Training losses, and the list of them."""
 
 import inspect
 from collections.abc import Callable
@@ -7,16 +7,11 @@ from segcal.arguments import typed
 from segcal.checks import check_choice
 from segcal.errors import InputError
 from segcal.losses.base import Loss
-from segcal.losses.ce import CrossEntropy
-from segcal.losses.ce_dice import CrossEntropyDice
-from segcal.losses.dice import Dice
-from segcal.losses.ecp import ConfidencePenalty
-from segcal.losses.focal import Focal
+from segcal.losses.ce import CrossEntropy, Focal, LabelSmoothing
+from segcal.losses.dice import CrossEntropyDice, Dice
 from segcal.losses.l1_ace import HardL1ACE, SoftL1ACE
-from segcal.losses.label_smoothing import LabelSmoothing
-from segcal.losses.mbls import MarginLabelSmoothing
-from segcal.losses.nacl import NeighbourAware
-from segcal.losses.svls import SpatialLabelSmoothing
+from segcal.losses.penalised import ConfidencePenalty, MarginLabelSmoothing
+from segcal.losses.spatial import NeighbourAware, SpatialLabelSmoothing
 
 LOSSES: dict[str, Callable[..., Loss]] = {
     "ce": CrossEntropy,
@@ -46,21 +41,3 @@ def make_loss(name: str, **options: object) -> Loss:
     if unknown is not None:
         raise InputError(f"{name} has no option {unknown!r}. Choose from: {', '.join(known)}.")
     return LOSSES[name](**options)
-
-
-__all__ = [
-    "LOSSES",
-    "ConfidencePenalty",
-    "CrossEntropy",
-    "CrossEntropyDice",
-    "Dice",
-    "Focal",
-    "HardL1ACE",
-    "LabelSmoothing",
-    "Loss",
-    "MarginLabelSmoothing",
-    "NeighbourAware",
-    "SoftL1ACE",
-    "SpatialLabelSmoothing",
-    "make_loss",
-]

@@ -44,8 +44,14 @@ class Loss(nn.Module, ABC):
     ) -> None:
         super().__init__()
         self.register_buffer("class_weights", None if class_weights is None else _check_class_weights(class_weights))
-        self.ignore_index = _check_ignore_index(ignore_index)
-        self.reduction = check_reduction(reduction)
+        if isinstance(ignore_index, bool) or not isinstance(ignore_index, int):
+            raise InputError(
+                f"ignore_index is {ignore_index!r}, but a whole number is needed. Choose one that is no class, such as "
+                "255."
+            )
+        if not fits(reduction, Reduction):
+            raise InputError(f"reduction is {reduction!r}, but mean, sum or none is needed. Choose one of these.")
+        self.ignore_index, self.reduction = ignore_index, reduction
 
     @abstractmethod
     def compute(self, logits: Logits, labels: Labels) -> Tensor:
@@ -60,28 +66,22 @@ class Loss(nn.Module, ABC):
 
     def forward(self, logits: Logits, labels: Labels) -> Tensor:
         """Return the loss of a batch."""
-        labels = _check_batch(logits, labels, self.class_weights, self.ignore_index)
+        _check_tensors(logits, labels)
+        _check_shapes(logits, labels)
+        if self.class_weights is not None and len(self.class_weights) != logits.shape[1]:
+            raise InputError(
+                f"class_weights has {len(self.class_weights)} entries, but the logits have {logits.shape[1]} classes. "
+                "Give one factor a class."
+            )
+        labels = labels.long()
+        if self.ignore_index != IGNORED:
+            labels = torch.where(labels == self.ignore_index, IGNORED, labels)
+        # Neither a compiler nor the recording of a CUDA graph can look at values.
+        recording = logits.is_cuda and torch.cuda.is_current_stream_capturing()
+        if not (recording or torch.compiler.is_compiling()):
+            _check_values(logits, labels, self.ignore_index)
         with torch.autocast(logits.device.type, enabled=False):
             return self.compute(logits.to(compute_dtype(logits.dtype)), labels)
-
-
-def _check_batch(logits: Logits, labels: Labels, class_weights: Tensor | None, ignore_index: int) -> Labels:
-    """Check a batch and return its labels as int64 with :data:`IGNORED` for `ignore_index`."""
-    _check_tensors(logits, labels)
-    _check_shapes(logits, labels)
-    if class_weights is not None and len(class_weights) != logits.shape[1]:
-        raise InputError(
-            f"class_weights has {len(class_weights)} entries, but the logits have {logits.shape[1]} classes. "
-            "Give one factor a class."
-        )
-    labels = labels.long()
-    if ignore_index != IGNORED:
-        labels = torch.where(labels == ignore_index, IGNORED, labels)
-    # Neither a compiler nor the recording of a CUDA graph can look at values.
-    recording = logits.is_cuda and torch.cuda.is_current_stream_capturing()
-    if not (recording or torch.compiler.is_compiling()):
-        _check_values(logits, labels, ignore_index)
-    return labels
 
 
 def _check_tensors(logits: Logits, labels: Labels) -> None:
@@ -122,13 +122,6 @@ def reduced(terms: Tensor, total: Tensor, reduction: Reduction) -> Tensor:
     if reduction == "none":
         return terms
     return terms.sum() if reduction == "sum" else terms.sum() / total
-
-
-def check_reduction(reduction: str) -> Reduction:
-    """Return `reduction` if it is one."""
-    if not fits(reduction, Reduction):
-        raise InputError(f"reduction is {reduction!r}, but mean, sum or none is needed. Choose one of these.")
-    return reduction  # type: ignore[return-value]
 
 
 def check_choice(name: str, value: object, known: tuple[object, ...]) -> None:
@@ -180,14 +173,6 @@ def _check_class_weights(class_weights: Tensor) -> Tensor:
             "torch.tensor([1.0, 2.0, ...])."
         )
     return values
-
-
-def _check_ignore_index(ignore_index: int) -> int:
-    if isinstance(ignore_index, bool) or not isinstance(ignore_index, int):
-        raise InputError(
-            f"ignore_index is {ignore_index!r}, but a whole number is needed. Choose one that is no class, such as 255."
-        )
-    return ignore_index
 
 
 def _name(tensor: Tensor) -> str:

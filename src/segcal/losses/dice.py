@@ -1,4 +1,4 @@
-r"""Soft Dice loss (``dice``).
+r"""Soft Dice loss (``dice``), and cross-entropy plus soft Dice (``ce_dice``), the usual loss of segmentation networks.
 
 For image b and class c, over the voxels :math:`V_b` that count,
 
@@ -8,12 +8,19 @@ For image b and class c, over the voxels :math:`V_b` that count,
 with :math:`p = S(z)`, one-hot :math:`y` and :math:`\epsilon = 10^{-5}`; the loss is the mean over images and
 classes, background included. These are the defaults of MONAI's DiceLoss with softmax. An image without a voxel that
 counts is left out of the mean. Class weights multiply :math:`L_{bc}` and do not enter the mean's count, as in MONAI.
+
+.. math:: L = \lambda_{CE} L_{CE} + \lambda_{D} L_{Dice}, \qquad \lambda_{CE} = \lambda_{D} = 1 .
+
+Networks of ``ce_dice`` are the ones that need calibration: the Dice term rewards confidence wherever a region overlaps,
+however often the single voxel is wrong.
 """
 
 import torch
 from torch import Tensor
 
+from segcal.errors import InputError
 from segcal.losses.base import Loss, Reduction, check_positive, reduced
+from segcal.losses.ce import cross_entropy
 from segcal.types import IGNORED, Labels, Logits
 
 SMOOTH = 1e-5
@@ -80,3 +87,45 @@ class Dice(Loss):
         """Return the Dice loss."""
         options = self.include_background, self.batch, self.smooth
         return dice_loss(logits, labels, self.class_weights, self.reduction, *options)
+
+
+class CrossEntropyDice(Loss):
+    """Cross-entropy plus soft Dice, means over the voxels that count.
+
+    Args:
+        class_weights: for the cross-entropy alone.
+        ignore_index: the label of voxels that do not count.
+        reduction: "mean" of each, or "sum" of each.
+        ce_weight: factor on the cross-entropy.
+        dice_weight: factor on the Dice loss.
+        include_background: whether class 0 enters the Dice loss.
+        batch: sum over the images of a batch before dividing in the Dice loss.
+    """
+
+    formula = "`ce` + `dice`"
+
+    def __init__(
+        self,
+        class_weights: Tensor | None = None,
+        ignore_index: int = IGNORED,
+        reduction: Reduction = "mean",
+        ce_weight: float = 1.0,
+        dice_weight: float = 1.0,
+        include_background: bool = True,
+        batch: bool = False,
+    ) -> None:
+        super().__init__(class_weights, ignore_index, reduction)
+        if reduction == "none":
+            raise InputError(
+                "reduction is 'none', but the cross-entropy has one value per voxel and the Dice loss one per class. "
+                "Choose mean or sum, or use ce and dice side by side."
+            )
+        self.ce_weight = check_positive(ce_weight, "ce_weight")
+        self.dice_weight = check_positive(dice_weight, "dice_weight")
+        self.include_background, self.batch = include_background, batch
+
+    def compute(self, logits: Logits, labels: Labels) -> Tensor:
+        """Return the weighted sum of both losses."""
+        overlap = dice_loss(logits, labels, None, self.reduction, self.include_background, self.batch)
+        entropy = cross_entropy(logits, labels, self.class_weights, self.reduction)
+        return self.ce_weight * entropy + self.dice_weight * overlap

@@ -86,25 +86,6 @@ def stacked(shares: Iterable[Tensor], labels: Labels, num_classes: int, dtype: t
     return found
 
 
-def check_kernel_size(kernel_size: int) -> int:
-    """Return `kernel_size` if it is an odd whole number of at least 3."""
-    if isinstance(kernel_size, bool) or not isinstance(kernel_size, int) or kernel_size < 3 or kernel_size % 2 == 0:
-        raise InputError(
-            f"kernel_size is {kernel_size!r}, but an odd whole number of at least 3 is needed. "
-            "A neighbourhood has its voxel in the middle."
-        )
-    return kernel_size
-
-
-def check_sigma(sigma: float) -> float:
-    """Return `sigma` if it is a positive number."""
-    if not isinstance(sigma, int | float) or not (sigma > 0 and math.isfinite(sigma)):
-        raise InputError(
-            f"sigma is {sigma!r}, but a positive number of voxels is needed. The usual values are 1 and 2."
-        )
-    return float(sigma)
-
-
 def _check_space(labels: Labels, kernel_size: int) -> None:
     space = tuple(labels.shape[1:])
     if not space or min(space) < kernel_size:

@@ -1,4 +1,15 @@
-r"""Neighbour-aware calibration (``nacl``).
+r"""Losses that see the labels around a voxel: ``svls``, ``nacl``.
+
+Spatially varying label smoothing (``svls``):
+
+.. math:: L_i = -\sum_c \tilde y_{ic} \log p_{ic}, \qquad \tilde y_i = \tfrac12 y_i + \tfrac12 \tau_i
+
+with :math:`\tau_i` the Gaussian mean of the neighbours' one-hot labels (:mod:`segcal.losses.neighbours`). Labels stay
+hard inside regions and soften at their edges. Since half the target is the label itself,
+:math:`2 L = L_{CE} + KL(\tau \| p) + H(\tau)`: the constraint :math:`p = \tau` has weight one and cannot be tuned,
+which is what nacl changes. Reference: Islam and Glocker, IPMI 2021.
+
+Neighbour-aware calibration (``nacl``):
 
 .. math:: R(z_i) = \frac1C \sum_c |\tau_{ic} - z_{ic}|, \qquad \lambda = 0.1
 
@@ -20,6 +31,7 @@ monai       nothing: shares sum below one  plain Gaussian over four sigma (no `k
 Reference: Murugesan et al., Neighbor-Aware Calibration of Segmentation Networks, MedIA 2025.
 """
 
+import math
 from collections.abc import Iterable
 from typing import Any, Literal, TypeAlias
 
@@ -27,8 +39,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from segcal.errors import InputError
 from segcal.losses import neighbours
-from segcal.losses.base import Reduction, check_choice
+from segcal.losses.base import Loss, Reduction, check_choice
+from segcal.losses.ce import cross_entropy
 from segcal.losses.penalised import PENALTIES, PenalisedLoss, Penalty
 from segcal.types import IGNORED, Labels, Logits
 
@@ -36,6 +50,35 @@ Prior: TypeAlias = Literal["mean", "gaussian"]
 Space: TypeAlias = Literal["logits", "softmax"]
 Parity: TypeAlias = Literal["marginloss", "monai"]
 BORDERS: dict[Parity | None, neighbours.Borders] = {None: "replicate", "marginloss": "class_0", "monai": "nothing"}
+
+
+class SpatialLabelSmoothing(Loss):
+    """Cross-entropy with labels that a Gaussian has smoothed.
+
+    Args:
+        sigma: of the Gaussian, in voxels.
+        kernel_size: odd width of the neighbourhood.
+        class_weights, ignore_index, reduction: as of :class:`Loss`.
+    """
+
+    formula = "−Σ_c ỹ_c log p_c, ỹ half the own label and half a Gaussian mean of the neighbours"
+
+    def __init__(
+        self,
+        sigma: float = 2.0,
+        kernel_size: int = 3,
+        class_weights: Tensor | None = None,
+        ignore_index: int = IGNORED,
+        reduction: Reduction = "mean",
+    ) -> None:
+        super().__init__(class_weights, ignore_index, reduction)
+        self.sigma, self.kernel_size = _check_sigma(sigma), _check_kernel_size(kernel_size)
+
+    def compute(self, logits: Logits, labels: Labels) -> Tensor:
+        """Return the cross-entropy with spatially smoothed labels."""
+        shares = neighbours.gaussian_prior(labels, logits.shape[1], self.kernel_size, self.sigma, logits.dtype)
+        targets = neighbours.stacked(shares, labels, logits.shape[1], logits.dtype)  # zero at ignored voxels
+        return cross_entropy(logits, labels, self.class_weights, self.reduction, targets=targets)
 
 
 class MeanDistance(torch.autograd.Function):
@@ -103,7 +146,7 @@ class NeighbourAware(PenalisedLoss):
         check_choice("parity", parity, tuple(BORDERS))
         check_choice("penalty", penalty, PENALTIES)
         self.prior, self.on, self.parity = prior, on, parity
-        self.kernel_size, self.sigma = neighbours.check_kernel_size(kernel_size), neighbours.check_sigma(sigma)
+        self.kernel_size, self.sigma = _check_kernel_size(kernel_size), _check_sigma(sigma)
         self.penalty = penalty
 
     def penalty_map(self, logits: Logits, labels: Labels) -> Tensor:
@@ -121,3 +164,20 @@ class NeighbourAware(PenalisedLoss):
         if self.parity == "monai":
             return neighbours.plain_gaussian_prior(labels, num_classes, self.sigma, dtype)
         return neighbours.gaussian_prior(labels, num_classes, self.kernel_size, self.sigma, dtype)
+
+
+def _check_kernel_size(kernel_size: int) -> int:
+    if isinstance(kernel_size, bool) or not isinstance(kernel_size, int) or kernel_size < 3 or kernel_size % 2 == 0:
+        raise InputError(
+            f"kernel_size is {kernel_size!r}, but an odd whole number of at least 3 is needed. "
+            "A neighbourhood has its voxel in the middle."
+        )
+    return kernel_size
+
+
+def _check_sigma(sigma: float) -> float:
+    if not isinstance(sigma, int | float) or not (sigma > 0 and math.isfinite(sigma)):
+        raise InputError(
+            f"sigma is {sigma!r}, but a positive number of voxels is needed. The usual values are 1 and 2."
+        )
+    return float(sigma)
