@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import segcal
-from segcal.integrations.object_maps import ObjectMaps
+from segcal.integrations.viewers import ObjectMaps
 
 highdicom = pytest.importorskip("highdicom", reason="highdicom is not installed: make setup-frameworks")
 pydicom = pytest.importorskip("pydicom", reason="pydicom is not installed: make setup-frameworks")

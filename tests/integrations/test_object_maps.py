@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import segcal
-from segcal.integrations.object_maps import ObjectMaps
+from segcal.integrations.viewers import ObjectMaps
 
 nibabel = pytest.importorskip("nibabel")
 

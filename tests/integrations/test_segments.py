@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 import segcal
-from segcal.integrations.segments import TISSUE, Segment, read_segments
+from segcal.integrations.dicom import TISSUE, Segment, read_segments
 
 NAMES = ("liver", "tumour")
 

@@ -11,7 +11,7 @@ from segcal.cli.progress import case_bar
 from segcal.cli.reading import load_calibrator, open_folders
 from segcal.cli.wording import plural
 from segcal.errors import InputError
-from segcal.integrations.object_maps import ObjectMaps
+from segcal.integrations.viewers import ObjectMaps
 from segcal.report.worklist import WORKLIST, write_worklist
 from segcal.target import check_file, claim
 from segcal.trust.guarantees import masks_folder

@@ -11,9 +11,9 @@ from segcal.cli.engine import Work
 from segcal.cli.wording import plural
 from segcal.errors import InputError
 from segcal.fitting import Fitted
-from segcal.integrations.calibrated import need
+from segcal.integrations.attach import need
+from segcal.integrations.dicom import read_segments
 from segcal.integrations.dicom_sr import write_reports
-from segcal.integrations.segments import read_segments
 from segcal.trust.guarantees import MaskWriter, masks_folder
 from segcal.trust.result import Trust
 

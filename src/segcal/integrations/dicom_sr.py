@@ -18,9 +18,8 @@ from segcal.arguments import typed
 from segcal.atomic import written
 from segcal.cases.base import CaseError
 from segcal.cases.parallel import map_ids
-from segcal.integrations.calibrated import need
-from segcal.integrations.dicom import described, read_series, stack_affine
-from segcal.integrations.segments import Code, Segment, Segments, read_segments
+from segcal.integrations.attach import need
+from segcal.integrations.dicom import Code, Segment, Segments, described, read_segments, read_series, stack_affine
 from segcal.trust.guarantees import masks_folder
 from segcal.trust.result import Trust
 from segcal.trust.rows import CaseVerdict, TrustRow
@@ -66,7 +65,7 @@ def write_reports(
         folder: where to write; new or empty.
         series: a folder with one sub-folder of DICOM images per case, named like it.
         seg: the folder that :func:`segcal.view` wrote with ``to="dicom-seg"``, for reports to refer to.
-        segments: a file with the codes of the structures (:mod:`segcal.integrations.segments`).
+        segments: a file with the codes of the structures (:mod:`segcal.integrations.dicom`).
         description: of the series that are written.
         failed: takes the error of a case that is not usable; without it the error is raised.
         overwrite: write into a folder that is not empty.

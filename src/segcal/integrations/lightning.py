@@ -22,7 +22,7 @@ from segcal.errors import InputError
 from segcal.fitting.artifact import DESCRIPTION, WEIGHTS, load, save
 from segcal.fitting.certificate import Fitted
 from segcal.fitting.fit import fit
-from segcal.integrations.calibrated import need
+from segcal.integrations.attach import need
 from segcal.metrics import meter
 
 need("pytorch_lightning", "lightning")

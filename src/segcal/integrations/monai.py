@@ -22,9 +22,15 @@ from segcal.documents import read_json
 from segcal.errors import InputError
 from segcal.fitting.artifact import save
 from segcal.fitting.certificate import Fitted
-from segcal.integrations.attach import CalibratedModel
-from segcal.integrations.calibrated import Calibrating, calibrated_probs, check_classes, need, to_calibrator
-from segcal.integrations.case_rows import CaseRows, CountedRow
+from segcal.integrations.attach import (
+    CalibratedModel,
+    Calibrating,
+    calibrated_probs,
+    check_classes,
+    need,
+    to_calibrator,
+)
+from segcal.metrics.rows import CaseRows, CountedRow
 
 need("monai", "monai")
 from monai.config import KeysCollection  # noqa: E402

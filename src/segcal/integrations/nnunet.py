@@ -35,7 +35,7 @@ from segcal.fitting.artifact import to_fitted
 from segcal.fitting.certificate import Fitted
 from segcal.fitting.contest import choose
 from segcal.fitting.fit import fit
-from segcal.integrations.calibrated import Calibrating, calibrated_probs, check_classes, need, to_calibrator
+from segcal.integrations.attach import Calibrating, calibrated_probs, check_classes, need, to_calibrator
 from segcal.target import entries
 
 need("nnunetv2", "nnunet")

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from segcal.integrations.calibrated import need
-from segcal.integrations.case_rows import CaseRows, CountedRow
+from segcal.integrations.attach import need
+from segcal.metrics.rows import CaseRows, CountedRow
 from segcal.report.figures import reliability_figure
 
 need("torchmetrics", "lightning")

@@ -24,8 +24,7 @@ from segcal.cases.keep_argmax import keep_decision
 from segcal.errors import InputError
 from segcal.fitting.artifact import save, to_fitted
 from segcal.fitting.certificate import Fitted
-from segcal.integrations.attach import enlarge
-from segcal.integrations.calibrated import Calibrating, calibrated_probs, check_classes, need, to_calibrator
+from segcal.integrations.attach import Calibrating, calibrated_probs, check_classes, enlarge, need, to_calibrator
 from segcal.numerics import winner
 
 FOLDER = "calibrator"

@@ -4,40 +4,58 @@
 - ``bids``: the same with the names of BIDS derivatives, ``CASE_label-CLASS_probseg.nii.gz``.
 - ``contours``: one label map per class, ``CASE/CLASS_levels.nii.gz``, whose value is the number of levels (0.05, 0.5
   and 0.95 unless told) that the probability reaches: outlines of it are iso-contours.
-- ``geojson``: polygons of a map with a probability each, ``CASE.geojson`` (:mod:`segcal.integrations.maps`).
+- ``geojson``: polygons of a map for GIS, ``CASE.geojson``: every connected part of every structure with its mean
+  calibrated probability. GeoJSON (RFC 7946) is in longitude and latitude of WGS 84, so edges of pixels are carried
+  there from the system of the raster. A part is connected by edges of pixels, background and nodata have none, and
+  `area` is in square metres where the raster is in a length. A style of QGIS lies beside it.
 - ``dicom-seg``: two DICOM SEG objects per case (:mod:`segcal.integrations.dicom`).
 
 Nothing else goes into the folder but hidden records of what was made from what: run again after an interruption, the
 same call goes on with the cases that are missing or changed. Label maps are never made of rounded probabilities.
+
+Objects (:class:`ObjectMaps`) are NIfTI or DICOM SEG. ``CASE_objects.nii.gz`` holds the number of the object at each
+voxel, and ``CASE_real.nii.gz`` the probability that it is real; of several structures, each has files of its own,
+``CASE_STRUCTURE_objects.nii.gz``. DICOM SEG has a segment per object, of those that are most likely real, as many as
+fit :data:`MOST_VALUES`.
 """
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from math import prod
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import scipy
 
 from segcal.arguments import typed
-from segcal.atomic import naming, temporary
+from segcal.atomic import naming, temporary, written
 from segcal.cases.base import Case, CaseError
 from segcal.cases.files import FileCases
+from segcal.cases.formats.geotiff import GeoTiff
 from segcal.cases.parallel import map_cases
+from segcal.cases.qgis_style import polygon_style
+from segcal.cases.raster_file import open_raster
 from segcal.cases.records import Records, content_digest
 from segcal.cases.write import write_volume
 from segcal.checks import check_choice
-from segcal.errors import InputError
+from segcal.documents import json_text
+from segcal.errors import InputError, load_extra
 from segcal.evaluation.evaluate import check_match
 from segcal.fitting.certificate import Fitted
 from segcal.fitting.reference import calibrator_digest
-from segcal.integrations.calibrated import calibrated_probs
-from segcal.integrations.dicom import write_dicom_seg
-from segcal.integrations.maps import write_polygons
-from segcal.integrations.segments import read_segments
+from segcal.integrations.attach import calibrated_probs
+from segcal.integrations.dicom import read_segments, write_dicom_seg
 from segcal.names import class_titles, file_names
 from segcal.target import claim
+from segcal.trust.components import components
+from segcal.trust.object_rows import ObjectRow
+from segcal.trust.objects import known_objects
 
 FORMS = ("nifti", "bids", "contours", "geojson", "dicom-seg")
 LEVELS = (0.05, 0.5, 0.95)
+# Values of all segments of objects of a case: four bytes each.
+MOST_VALUES = 1 << 28
 
 
 @typed
@@ -65,7 +83,7 @@ def view(
         series: for DICOM SEG: a folder with one sub-folder of DICOM images per case, named like it.
         progress: called with the id of each case when it is done.
         failed: takes the error of a case that is not usable; without it the error is raised.
-        segments: for DICOM SEG: a file with the codes of the structures (:mod:`segcal.integrations.segments`).
+        segments: for DICOM SEG: a file with the codes of the structures (:mod:`segcal.integrations.dicom`).
         description: for DICOM SEG: of the series that are written.
     """
     target, place = Path(folder), None if series is None else Path(series)
@@ -89,7 +107,7 @@ def view(
             if place is not None and coded is not None:
                 files = write_dicom_seg(probs, cases, case.id, place / case.id, beside, coded)
             elif to == "geojson":
-                files = write_polygons(probs, cases, case, beside, classes)
+                files = _write_polygons(probs, cases, case, beside, classes)
             else:
                 shown = levels if to == "contours" else None
                 files = _write_maps(probs, cases, case, beside, names, shown, to == "bids")
@@ -151,3 +169,96 @@ def _write_maps(
         write_volume(cases, case.id, values, path, case.spacing)
         made.append(path)
     return made
+
+
+def _write_polygons(probs: np.ndarray, cases: FileCases, case: Case, folder: Path, names: Sequence[str]) -> list[Path]:
+    member = cases.members[0]
+    if not isinstance(member, GeoTiff):
+        raise InputError(f"the cases are {member.name} files, but polygons lie on a map. Use GeoTIFF, or another form.")
+    with open_raster(member.path(case.id)) as file:
+        if file.crs is None:
+            raise InputError(
+                f"{member.path(case.id)} has no coordinate reference system, but GeoJSON is in longitude and latitude. "
+                "Assign one, for example with gdal_edit.py -a_srs."
+            )
+        there, crs = file.transform, file.crs
+    inside = np.ones(probs.shape[1:], bool) if case.mask is None else case.mask.numpy()
+    on = probs > 0.5 if cases.regions is not None else probs.argmax(0) == np.arange(len(probs))[:, None, None]
+    metres = abs(there.determinant) * crs.linear_units_factor[1] ** 2 if crs.is_projected else None
+    features = [
+        {"type": "Feature", "properties": {"class": names[number], **about}, "geometry": shape}
+        for number in range(cases.regions is None, len(probs))
+        for about, shape in _parts(probs[number], on[number] & inside, there, crs, metres)
+    ]
+    path = folder / f"{case.id}.geojson"
+    path.write_text(json_text({"type": "FeatureCollection", "features": features}) + "\n", "utf-8")
+    path.with_suffix(".qml").write_text(polygon_style("probability"), "utf-8")
+    return [path.with_suffix(".qml"), path]
+
+
+def _parts(
+    probs: np.ndarray, on: np.ndarray, there: Any, crs: Any, metres: float | None
+) -> Iterator[tuple[dict[str, Any], Any]]:
+    features, warp = (load_extra(f"rasterio.{name}", "geo") for name in ("features", "warp"))
+    parts, count = scipy.ndimage.label(on)
+    pixels = np.bincount(parts.ravel(), minlength=count + 1)
+    means = np.bincount(parts.ravel(), probs.ravel(), count + 1) / np.maximum(pixels, 1)
+    for shape, number in features.shapes(parts.astype(np.int32), mask=on, connectivity=4, transform=there):
+        size = int(pixels[int(number)])
+        about = {"probability": float(means[int(number)]), "pixels": size, "area": metres and size * metres}
+        yield about, warp.transform_geom(crs, "EPSG:4326", shape)
+
+
+class ObjectMaps:
+    """Writes the maps of one case after the other; picklable, for several processes.
+
+    Args:
+        fitted: with what it knows of objects.
+        cases: as they are opened.
+        rows: of :func:`segcal.objects`.
+        folder: where to; see :func:`segcal.trust.guarantees.masks_folder`.
+        series: a folder with one sub-folder of DICOM images per case, for DICOM SEG; None for NIfTI.
+    """
+
+    def __init__(
+        self, fitted: Fitted, cases: FileCases, rows: Sequence[ObjectRow], folder: Path, series: Path | None = None
+    ) -> None:
+        self._fitted, self._cases, self._folder, self._series = fitted, cases.with_disagreement(), folder, series
+        self._real = {row[:3]: row.p_real for row in rows}
+        known, self._titles = known_objects(fitted), class_titles(fitted.class_names, fitted.calibrator.num_classes)
+        self._known, self._names = known, file_names(self._titles)
+
+    def places(self, case_id: str) -> list[Path]:
+        """Return where the maps of a case go."""
+        if self._series is not None:
+            return [self._folder / f"{case_id}_{kind}.dcm" for kind in ("probability", "mask")]
+        several = len(self._known.structures) > 1
+        names = [f"{case_id}_{self._names[number]}" if several else case_id for number in self._known.structures]
+        return [self._folder / f"{name}_{kind}.nii.gz" for name in names for kind in ("objects", "real")]
+
+    def __call__(self, case_id: str) -> tuple[Path, ...]:
+        """Write one case."""
+        case, paths = self._cases.checked(case_id), self.places(case_id)
+        space, segments = tuple(case.logits.shape[1:]), []
+        structures, smallest = self._known.structures, self._known.rule.smallest
+        for place, found in enumerate(components(self._fitted.calibrator, case, structures, smallest)):
+            title, numbers = self._titles[found.structure], np.zeros(space, np.int32)
+            numbers[found.box] = found.numbers
+            real = [self._real.get((case_id, title, k + 1)) or 0.0 for k in range(numbers.max(initial=0))]
+            segments += [(chance, f"{title} {k + 1}", found, k + 1) for k, chance in enumerate(real)]
+            pair = (numbers, np.array([0.0, *real], np.float32)[numbers])
+            for path, values in zip(paths[2 * place :], pair if self._series is None else (), strict=False):
+                with written(path) as beside:
+                    write_volume(self._cases, case_id, values, beside, case.spacing)
+        if self._series is None:
+            return tuple(paths)
+        if not segments:
+            raise CaseError(case_id, "it has no object, but a DICOM SEG has at least one segment. Leave it out.")
+        likely = sorted(segments, key=lambda each: -each[0])[: max(1, MOST_VALUES // prod(space) - 1)]
+        probs = np.zeros((len(likely) + 1, *space), np.float32)
+        probs[0] = 1
+        for number, (chance, _, found, own) in enumerate(likely, start=1):
+            mask = found.numbers == own
+            probs[0][found.box][mask], probs[number][found.box][mask] = 0, max(chance, 1 / 255)
+        coded = read_segments(None, [f"{name} (p = {chance:.2f})" for chance, name, _, _ in likely], "segcal objects")
+        return tuple(write_dicom_seg(probs, self._cases, case_id, self._series / case_id, self._folder, coded))

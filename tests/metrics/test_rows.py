@@ -4,7 +4,7 @@ import torch
 
 import segcal
 from segcal.errors import InputError
-from segcal.integrations.case_rows import CaseRows, CountedRow
+from segcal.metrics.rows import CaseRows, CountedRow
 
 LOGITS = 3 * torch.randn(5, 3, 7, 6, generator=torch.Generator().manual_seed(0))
 LABELS = torch.randint(0, 3, (5, 7, 6), generator=torch.Generator().manual_seed(1))

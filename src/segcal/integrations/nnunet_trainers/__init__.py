@@ -1,1 +1,0 @@
-"""The folder that ``nnUNet_extTrainer`` names."""
