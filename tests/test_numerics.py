@@ -12,7 +12,6 @@ from segcal.numerics import (
     count_below,
     descending,
     free_energy,
-    log_mean_exp,
     running_minimum,
     winner,
 )
@@ -63,24 +62,6 @@ def test_the_winner_may_be_taken_along_any_axis():
     scores = np.random.default_rng(2).normal(size=(3, 4, 5))
     for axis in range(3):
         assert np.array_equal(winner(torch.as_tensor(scores), axis), scores.argmax(axis))
-
-
-def test_the_mean_of_probabilities_survives_underflow():
-    members = [torch.tensor([0.0, -200.0]), torch.tensor([0.0, -150.0])]
-    assert log_mean_exp(members).tolist() == pytest.approx([0.0, -150.693147], abs=1e-5)
-
-
-@settings(max_examples=30)
-@given(seed=st.integers(0, 10**6), count=st.integers(1, 7))
-def test_the_log_mean_is_the_logarithm_of_the_mean(seed, count):
-    values = np.random.default_rng(seed).normal(size=(count, 11)) * 5
-    found = log_mean_exp(torch.as_tensor(row) for row in values)
-    np.testing.assert_allclose(found, np.log(np.exp(values).mean(0)), rtol=1e-10, atol=1e-12)
-
-
-def test_the_log_mean_of_nothing_is_an_error():
-    with pytest.raises(ValueError, match="log_mean_exp of nothing"):
-        log_mean_exp([])
 
 
 @pytest.mark.parametrize("axis", [1, -1])

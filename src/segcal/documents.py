@@ -1,4 +1,6 @@
-"""The one border at which text, JSON and TOML come in: what nobody vouches for is bounded before it is believed.
+"""The border at which text, JSON and TOML come in and results go out as JSON and CSV, each file as a whole.
+
+What comes in and nobody vouches for is bounded before it is believed:
 
 - Nothing is opened that is not a plain file: a named pipe would be waited for, for ever.
 - A file of text has at most 64 MB.
@@ -9,12 +11,14 @@
 - Every failure is one sentence with the name of the file.
 """
 
+import csv
+import io
 import json
 import os
 import re
 import stat
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,6 +27,7 @@ import msgspec
 
 from segcal.atomic import write_text
 from segcal.errors import ArtifactError, InputError
+from segcal.names import csv_cell
 
 Known = TypeVar("Known")
 MAX_BYTES = 64 << 20
@@ -114,6 +119,15 @@ def json_text(data: Any, indent: int | None = None) -> str:
 def write_json(path: str | os.PathLike[str], data: Any) -> Path:
     """Write a file of JSON as a whole: readable lines, names as they are."""
     return write_text(path, json_text(data, indent=1) + "\n")
+
+
+def write_csv(path: str | os.PathLike[str], columns: Sequence[str], rows: Iterable[Mapping[str, object]]) -> Path:
+    """Write a CSV file as a whole; what a row does not have, or has as None, is an empty cell."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows([csv_cell(row.get(name)) for name in columns] for row in rows)
+    return write_text(path, text.getvalue())
 
 
 def read_struct(path: Path, kind: type[Known], repair: str) -> Known:

@@ -1,15 +1,11 @@
 r"""Small exact pieces of arithmetic that the rest of the package agrees on.
 
 - free energy :math:`F(z) = \log \sum_c e^{z_c}` (Eq. 9) and canonical logits :math:`z - F(z)` (Eq. 8);
-- the mean of probabilities in the log domain;
 - the tie rule: of equal scores the lowest class index wins, and sorting is stable.
 
 Some operations have another form while a graph is exported, for the operators that exported graphs have; the numbers
 are the same.
 """
-
-import math
-from collections.abc import Iterable
 
 import torch
 from torch import Tensor
@@ -118,19 +114,3 @@ def count_below(points: Tensor, values: Tensor) -> Tensor:
         below = (further <= size) & (points[(further - 1).clamp(max=size - 1)] < values)
         count = torch.where(below, further, count)
     return count
-
-
-def log_mean_exp(log_values: Iterable[Tensor]) -> Tensor:
-    r"""Return :math:`\log \frac1M \sum_m e^{x_m}`, holding one term at a time and losing nothing to underflow.
-
-    >>> log_mean_exp([torch.tensor([0.0, -200.0]), torch.tensor([0.0, -150.0])])
-    tensor([   0.0000, -150.6931])
-    """
-    total: Tensor | None = None
-    count = 0
-    for value in log_values:
-        total = value if total is None else torch.logaddexp(total, value)
-        count += 1
-    if total is None:
-        raise ValueError("log_mean_exp of nothing")
-    return total - math.log(count)

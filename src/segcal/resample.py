@@ -84,13 +84,8 @@ class Draws:
     """The draws of a bootstrap over groups and repeats, made once and shared.
 
     `units` has for each repeat the group of every case, or its own name where it belongs to none; a number stands for
-    so many cases that belong to no group, and are in no other repeat.
-
-    Attributes:
-        groups: how many groups there are.
-        index: for each repeat, the number of the group of every case.
-        repeat: ``(replicates, R)``, how often each repeat was drawn.
-        weights: ``(replicates, groups)``, how often each group was drawn.
+    so many cases that belong to no group, and are in no other repeat. `index` has for each repeat the number of the
+    group of every case; `repeat` ``(replicates, R)`` and `weights` ``(replicates, groups)`` say how often each came.
     """
 
     def __init__(self, units: Sequence[int | Sequence[str]], replicates: int = REPLICATES, seed: int = 0) -> None:
@@ -127,24 +122,16 @@ class Draws:
         groups = int(known.any(1).sum())
         factor = groups / max(groups - 1, 1)
         value, error = _mean_and_error(np.ones((1, len(table))), np.ones((1, len(means)), int), table, means, factor)
-        drawn = [
-            _mean_and_error(rows.astype(float, copy=False), times, table, means, factor)
-            for rows, times in zip(row_blocks(self.weights), _blocks(self.repeat, self.weights), strict=True)
-        ]
+        drawn, start = [], 0
+        for rows in row_blocks(self.weights):
+            times, start = self.repeat[start : start + len(rows)], start + len(rows)
+            drawn.append(_mean_and_error(rows.astype(float, copy=False), times, table, means, factor))
         values, errors = (np.concatenate(each) for each in zip(*drawn, strict=True))
         return Replicates(float(value[0]), float(error[0]), groups, values, errors)
 
 
 def _named(number: int, unit: int | Sequence[str]) -> Sequence[object]:
     return [(number, case) for case in range(unit)] if isinstance(unit, int) else unit
-
-
-def _blocks(repeat: np.ndarray, weights: np.ndarray) -> Iterator[np.ndarray]:
-    """Yield the rows of `repeat` that belong to each block of weights."""
-    start = 0
-    for rows in row_blocks(weights):
-        yield repeat[start : start + len(rows)]
-        start += len(rows)
 
 
 def _mean_and_error(
@@ -173,10 +160,14 @@ def _mean_and_error(
     return np.where(there.any(1), value[:, 0], np.nan), np.sqrt(np.maximum(within, 0) + between)
 
 
-def studentised_interval(found: Replicates, level: float = LEVEL) -> tuple[float | None, float | None]:
-    """Return the interval of a mean: the bootstrap t, or Student's t where that is wider; None of too few groups."""
+def _check_level(level: float) -> None:
     if not 0 < level < 1:
         raise InputError(f"level is {level!r}, but a share between 0 and 1 is needed. Try 0.95.")
+
+
+def studentised_interval(found: Replicates, level: float = LEVEL) -> tuple[float | None, float | None]:
+    """Return the interval of a mean: the bootstrap t, or Student's t where that is wider; None of too few groups."""
+    _check_level(level)
     if found.groups < FEWEST_GROUPS:
         return None, None
     below = above = float(stdtrit(found.groups - 1, 0.5 + level / 2))
@@ -198,8 +189,7 @@ def percentile_interval(
     :math:`\Phi(\pm t \sqrt{G / (G - 1)})` with Student's quantile t of G - 1 degrees of freedom, which is right for a
     mean of normal values (Hesterberg, 2015).
     """
-    if not 0 < level < 1:
-        raise InputError(f"level is {level!r}, but a share between 0 and 1 is needed. Try 0.95.")
+    _check_level(level)
     defined = replicates[~np.isnan(replicates)]
     if defined.size == 0 or (groups is not None and groups < FEWEST_GROUPS):
         return None, None

@@ -1,7 +1,5 @@
 """The result of :func:`segcal.decide`: one row per case and structure, with what is guaranteed and what is expected."""
 
-import csv
-import io
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,9 +9,7 @@ from typing import Any, TypedDict
 import numpy as np
 from numpy.typing import NDArray
 
-from segcal.atomic import write_text
-from segcal.documents import write_json
-from segcal.names import csv_cell
+from segcal.documents import write_csv, write_json
 
 # How the files begin: what begins otherwise was written by something else.
 SIGNATURES = {
@@ -80,9 +76,5 @@ class Decisions:
 
     def write(self, folder: Path) -> None:
         """Write ``decide.json`` and ``decide.csv``; what is not defined is null, and an empty cell."""
-        text = io.StringIO()
-        writer = csv.DictWriter(text, fieldnames=list(DecisionRow.__annotations__), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows({name: csv_cell(value) for name, value in row.items()} for row in self.rows)
-        write_text(folder / "decide.csv", text.getvalue())
+        write_csv(folder / "decide.csv", list(DecisionRow.__annotations__), self.rows)
         write_json(folder / "decide.json", self.to_plain())

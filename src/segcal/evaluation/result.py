@@ -1,6 +1,5 @@
 """The result of :func:`segcal.evaluate`: rows, estimates, and a table to print."""
 
-import csv
 import io
 import json
 import math
@@ -17,8 +16,8 @@ from rich.table import Table
 
 from segcal.arguments import typed
 from segcal.atomic import write_text
+from segcal.documents import write_csv
 from segcal.metrics import Metric
-from segcal.names import csv_cell
 from segcal.resample import FEWEST_GROUPS
 from segcal.summary import TOO_FEW, Difference, Estimate, Interval
 
@@ -61,14 +60,9 @@ class Evaluation:
     @typed
     def to_csv(self, path: str | os.PathLike[str]) -> None:
         """Write the rows, and the digest of the calibrator in each after it; an undefined value is an empty cell."""
-        text = io.StringIO()
         made_by = {} if self.calibrator is None else {"calibrator": self.calibrator}
-        writer = csv.DictWriter(text, fieldnames=[*self.rows[0], *made_by], lineterminator="\n")
-        writer.writeheader()
-        for row in self.rows:
-            made = made_by if row["stage"] == "after" else {}
-            writer.writerow({name: csv_cell(value) for name, value in {**row, **made}.items()})
-        write_text(path, text.getvalue())
+        rows = ({**row, **(made_by if row["stage"] == "after" else {})} for row in self.rows)
+        write_csv(path, [*self.rows[0], *made_by], rows)
 
     @typed
     def to_json(self, path: str | os.PathLike[str]) -> None:

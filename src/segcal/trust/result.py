@@ -1,10 +1,9 @@
 """The result of :func:`segcal.trust`: one row per case and structure, in words that a person can act on."""
 
-import csv
 import io
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,9 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 from segcal.arguments import typed
-from segcal.atomic import write_text
-from segcal.documents import write_json
-from segcal.names import clean, csv_cell
+from segcal.documents import write_csv, write_json
+from segcal.names import clean
 from segcal.trust.rows import BiomarkerRow, BoundRow, CaseVerdict, TrustRow
 from segcal.trust.worklist import case_rows
 
@@ -69,14 +67,14 @@ class Trust:
     @typed
     def to_csv(self, path: str | os.PathLike[str]) -> None:
         """Write the rows; what is not defined is an empty cell."""
-        _write_csv(path, list(TrustRow.__annotations__), self.rows)
+        write_csv(path, list(TrustRow.__annotations__), self.rows)
 
     @typed
     def to_worklist(self, path: str | os.PathLike[str], images: Mapping[str, str] | None = None) -> None:
         """Write the verdicts per case, what to look at first; `images` are paths or URLs by case, if there are any."""
         known, (first, *others) = images or {}, CaseVerdict.__annotations__
         rows = ({"image": known.get(row["case"], "")} | row for row in self.cases())
-        _write_csv(path, [first, "image", *others], rows)
+        write_csv(path, [first, "image", *others], rows)
 
     @typed
     def to_json(self, path: str | os.PathLike[str]) -> None:
@@ -144,14 +142,6 @@ def write_trust(result: Trust, folder: str | os.PathLike[str], images: Mapping[s
     result.to_csv(paths[1])
     result.to_worklist(paths[2], images)
     return paths
-
-
-def _write_csv(path: str | os.PathLike[str], names: Sequence[str], rows: Iterable[Mapping[str, object]]) -> None:
-    text = io.StringIO()
-    writer = csv.DictWriter(text, fieldnames=names, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows({name: csv_cell(value) for name, value in row.items()} for row in rows)
-    write_text(path, text.getvalue())
 
 
 def _urgency(row: TrustRow) -> tuple[bool, float, float, str]:
