@@ -6,7 +6,6 @@ import torch
 
 from segcal.checks import (
     as_tensor,
-    check_batch_shape,
     check_case_logits,
     check_finite,
     check_floating,
@@ -94,7 +93,7 @@ def test_values_that_are_not_finite_are_counted(dtype, bad):
 )
 def test_a_wrong_batch_shape_comes_with_its_repair(shape, repair):
     with pytest.raises(InputError, match=rf"needs \(batch, 5, \*space\). .*{repair}"):
-        check_batch_shape(torch.zeros(shape), 5)
+        check_forward(torch.zeros(shape), 5)
 
 
 def test_a_batch_may_have_any_space_and_be_empty():

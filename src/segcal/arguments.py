@@ -86,7 +86,7 @@ def typed(function: Callable[P, R]) -> Callable[P, R]:
         for one, value in (*zip(places, args, strict=False), *((by_name.get(name), named[name]) for name in named)):
             if one is not None and one.annotation is not one.empty:
                 repair = f"See help({function.__name__})." if one.default is one.empty else LEAVE
-                check_argument(one.name, value, one.annotation, repair)
+                _check_argument(one.name, value, one.annotation, repair)
         return function(*args, **named)
 
     return held
@@ -95,31 +95,25 @@ def typed(function: Callable[P, R]) -> Callable[P, R]:
 def check_fields(record: Any) -> None:
     """Hold the fields of a dataclass against their annotations."""
     for field in fields(record):
-        check_argument(field.name, getattr(record, field.name), field.type, LEAVE)
+        _check_argument(field.name, getattr(record, field.name), field.type, LEAVE)
 
 
-def check_argument(name: str, value: object, need: Any, repair: str) -> None:
-    """Refuse a value that is not what an annotation says, or out of its bounds."""
+def _check_argument(name: str, value: object, need: Any, repair: str) -> None:
     if not fits(value, need):
         raise InputError(f"{name} is {shown(value)}, but {in_words(need)} is needed. {repair}")
     if isinstance(value, str | os.PathLike) and any(get_origin(one) is os.PathLike for one in get_args(need)):
-        _check_length(name, os.fspath(value))
+        whole = os.fspath(value).encode("utf-8", "surrogatepass")
+        if len(whole) > LONGEST_PATH or max(map(len, whole.split(b"/"))) > LONGEST_NAME:
+            raise InputError(
+                f"{name} is {shown(os.fspath(value))}, but a path has at most {LONGEST_PATH} bytes and {LONGEST_NAME} "
+                "in each of its names. Name a shorter one."
+            )
     if isinstance(value, int | float | np.number) and not isinstance(value, bool):
         least, most = BOUNDS.get(name, (-math.inf, math.inf))
         if not least <= value <= most:
             raise InputError(
                 f"{name} is {shown(value)}, but a number between {least:g} and {most:g} is needed. {repair}"
             )
-
-
-def _check_length(name: str, path: str) -> None:
-    """Refuse a path that no disk takes, in whole or in one of its names."""
-    whole = path.encode("utf-8", "surrogatepass")
-    if len(whole) > LONGEST_PATH or max(map(len, whole.split(b"/"))) > LONGEST_NAME:
-        raise InputError(
-            f"{name} is {shown(path)}, but a path has at most {LONGEST_PATH} bytes and {LONGEST_NAME} in each of its "
-            "names. Name a shorter one."
-        )
 
 
 def fits(value: object, need: Any) -> bool:
@@ -149,10 +143,6 @@ def _is_number(value: object, need: Any) -> bool:
     return isinstance(value, NUMBERS[need]) and bool(-(2**63) <= value < 2**63)  # which NaN is not
 
 
-def _is_path(value: object, inner: Any) -> bool:
-    return isinstance(value, os.PathLike) and "\0" not in os.fspath(value)
-
-
 def _is_sequence(value: object, inner: Any) -> bool:
     sized = hasattr(value, "__len__") and hasattr(value, "__getitem__") and getattr(value, "ndim", 1) > 0
     return sized and not isinstance(value, str | bytes | Mapping) and _all_fit(value, inner)  # type: ignore[arg-type]
@@ -170,16 +160,12 @@ def _is_mapping(value: object, inner: Any) -> bool:
     return all(fits(key, inner[0]) and fits(one, inner[1]) for key, one in value.items())
 
 
-def _is_class(value: object, inner: Any) -> bool:
-    return isinstance(value, type) and issubclass(value, inner)
-
-
 def _all_fit(values: Iterable[object], inner: Any) -> bool:
     return inner[0] in (Any, object) or all(fits(value, inner[0]) for value in values)
 
 
 _PARTS: dict[Any, Callable[[object, Any], bool]] = {
-    os.PathLike: _is_path,
+    os.PathLike: lambda value, inner: isinstance(value, os.PathLike) and "\0" not in os.fspath(value),
     Sequence: _is_sequence,
     list: lambda value, inner: isinstance(value, list | tuple) and _all_fit(value, inner),
     tuple: _is_sequence,
@@ -187,7 +173,7 @@ _PARTS: dict[Any, Callable[[object, Any], bool]] = {
     Iterable: _is_iterable,
     Mapping: _is_mapping,
     dict: _is_mapping,
-    type: _is_class,
+    type: lambda value, inner: isinstance(value, type) and issubclass(value, inner),
     Callable: lambda value, inner: callable(value),
 }
 

@@ -156,24 +156,19 @@ def naming(path: Path) -> Iterator[None]:
         ) from None
 
 
-if sys.platform == "win32":
-
-    def hold(descriptor: int) -> bool | None:
-        """Lock a file that is open. None: there is no such lock on this system."""
+def hold(descriptor: int) -> bool | None:
+    """Lock a file that is open until it is closed; False: another process has it. None: there are no such locks."""
+    if sys.platform == "win32":
         return None
-
-else:
     import fcntl
 
-    def hold(descriptor: int) -> bool | None:
-        """Lock a file that is open until it is closed; False: another process has it. None: this disk has no locks."""
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        except OSError:
-            return None
-        return True
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # this disk has none
+        return None
+    return True
 
 
 def _named(random: str) -> str:

@@ -20,6 +20,7 @@ MAX_CLASSES = 1 << 20
 LARGEST_LOGIT = 1e10
 # A size above this is a lie of a header, and too long to be written out.
 _ABSURD = 1 << 62
+_CLASSES_LAST = "If classes are the last axis, move them first with numpy.moveaxis(logits, -1, 0)."
 
 
 def check_num_classes(num_classes: object) -> int:
@@ -115,22 +116,6 @@ def check_finite(logits: Tensor, name: str) -> None:
         )
 
 
-def check_batch_shape(logits: Tensor, num_classes: int, name: str = "logits") -> None:
-    """Require ``(batch, num_classes, *space)``."""
-    shape = tuple(logits.shape)
-    if len(shape) >= 2 and shape[1] == num_classes:
-        return
-    repair = "Add the batch axis with logits[None]."
-    if not shape or shape[0] != num_classes:
-        repair = "Use the calibrator that was fitted for this number of classes."
-    if len(shape) >= 2 and shape[-1] == num_classes:
-        repair = "If classes are the last axis, call logits.movedim(-1, 1) first."
-    raise InputError(
-        f"{name} has shape {shape}, but this calibrator has {num_classes} classes and needs "
-        f"(batch, {num_classes}, *space). {repair}"
-    )
-
-
 def check_planes(logits: Tensor, calibrator: str) -> None:
     """Require two or three axes of space, for a calibrator that sees neighbours."""
     axes = logits.ndim - 2
@@ -161,7 +146,17 @@ def check_forward(logits: Tensor, num_classes: int, finite: bool = True) -> None
         raise InputError(
             f"logits is {type(logits).__name__}, but a tensor is needed. Convert with torch.as_tensor(logits)."
         )
-    check_batch_shape(logits, num_classes)
+    shape = tuple(logits.shape)
+    if len(shape) < 2 or shape[1] != num_classes:
+        repair = "Add the batch axis with logits[None]."
+        if not shape or shape[0] != num_classes:
+            repair = "Use the calibrator that was fitted for this number of classes."
+        if len(shape) >= 2 and shape[-1] == num_classes:
+            repair = "If classes are the last axis, call logits.movedim(-1, 1) first."
+        raise InputError(
+            f"logits has shape {shape}, but this calibrator has {num_classes} classes and needs "
+            f"(batch, {num_classes}, *space). {repair}"
+        )
     check_floating(logits, "logits")
     if finite and not torch.compiler.is_compiling():
         check_dense(logits, "logits")
@@ -175,7 +170,10 @@ def check_case_logits(logits: Tensor, name: str, num_classes: int | None, least:
         needed = "(classes, *space) with at least 2 classes"
         if num_classes is not None:
             needed = f"({num_classes}, *space) like the cases before it"
-        raise InputError(f"{name} has shape {shape}, but {needed} is needed. {_axis_repair(shape, num_classes)}")
+        repair = "Classes are the first axis of a case; a single sigmoid output is declared with kind='sigmoid'."
+        if num_classes is not None and len(shape) > 1 and shape[-1] == num_classes:
+            repair = _CLASSES_LAST
+        raise InputError(f"{name} has shape {shape}, but {needed} is needed. {repair}")
     if logits.numel() == 0:
         raise InputError(f"{name} has shape {shape}, but at least one voxel is needed. Leave empty images out.")
     check_floating(logits, name)
@@ -241,19 +239,13 @@ def _argument(name: str) -> str:
     return name.split(" ", 1)[0]
 
 
-def _axis_repair(shape: tuple[int, ...], num_classes: int | None) -> str:
-    if num_classes is not None and len(shape) > 1 and shape[-1] == num_classes:
-        return "If classes are the last axis, move them first with numpy.moveaxis(logits, -1, 0)."
-    return "Classes are the first axis of a case; a single sigmoid output is declared with kind='sigmoid'."
-
-
 def _space_repair(labels: tuple[int, ...], space: tuple[int, ...], num_classes: int) -> str:
     if len(labels) == len(space) and sorted(labels) == sorted(space):
         return "The axes are in another order: transpose one of them."
     if labels and labels[0] == num_classes and labels[1:] == space:
         return "One-hot labels are not label maps: take argmax over the first axis."
     if space and labels == (num_classes, *space[:-1]):  # (*space, classes) was read as (classes, *space)
-        return "If classes are the last axis, move them first with numpy.moveaxis(logits, -1, 0)."
+        return _CLASSES_LAST
     return "Save logits at label resolution."
 
 

@@ -8,7 +8,6 @@ grouping, counts exactly, far beyond the 2^24 voxels at which float32 counts sto
 - the reliability curve of the top label, for a diagram.
 """
 
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,20 +15,13 @@ import torch
 
 from segcal.errors import InputError
 from segcal.metrics import METRICS, find_metrics
-from segcal.metrics.tensors import Meter
-from segcal.statistics.additive import AdditiveTable
+from segcal.metrics.tensors import CaseMean, Meter
 from segcal.statistics.case import CaseTables, Confusion, Likelihood, Ranking
 from segcal.statistics.reliability import Curve
 
 # Tables that add entry by entry.
-PLAIN = (Curve, Confusion, Likelihood, Ranking)
+PLAIN = (CaseMean, Curve, Confusion, Likelihood, Ranking)
 BINS = 15
-
-
-@dataclass(frozen=True)
-class _Mean(AdditiveTable):
-    cases: int
-    total: float
 
 
 class CountedRow(NamedTuple):
@@ -58,15 +50,14 @@ class CaseRows:
         self.metric = self.metric if bins is None else self.metric.with_bins(bins)
         self.name, self.bins = name, self.metric.bins or BINS
         self._meter = Meter({name: self.metric, "ece": METRICS["ece"].with_bins(self.bins)}, kind, ignore, average)
-        self._pooled = self._meter.is_pooled(self.metric)
         one_voxel = torch.full((1, 1), 0.5) if kind == "sigmoid" else torch.full((1, num_classes, 1), 1 / num_classes)
         declared = Meter(self._meter.metrics, "sigmoid" if kind == "sigmoid" else "probs")
         (blank,) = declared.tables(one_voxel, torch.zeros(1, 1, dtype=torch.int64))
-        if self._pooled and not isinstance(self.metric.part(blank), PLAIN):
+        self._part, self._curve = self._kept(blank)
+        if not isinstance(self._part, PLAIN):
             raise InputError(
                 f"average is 'voxels', but the {self.metric.title} belongs to one case each. Leave it out."
             )
-        self._part, self._curve = self._kept(blank)
         self.empty = CountedRow(*(np.zeros_like(each) for each in self._row(blank)))
 
     def rows(self, predictions: object, labels: object) -> list[CountedRow]:
@@ -79,10 +70,7 @@ class CaseRows:
 
     def value(self, row: CountedRow) -> float:
         """Return the number of a sum of rows; NaN where it is not defined."""
-        part = self._part.unpacked(*row)
-        if isinstance(part, _Mean):
-            return part.total / part.cases if part.cases else float("nan")
-        number = self.metric.of_part(part)
+        number = self._meter.value(self.name, self._part.unpacked(*row))
         return float("nan") if number is None else number
 
     def curve(self, row: CountedRow) -> Curve:
@@ -90,11 +78,7 @@ class CaseRows:
         return self._curve.unpacked(row.counts[-2 * self.bins :], row.sums[-self.bins :])
 
     def _kept(self, tables: CaseTables) -> tuple[Any, Curve]:
-        part = self.metric.part(tables)
-        if not self._pooled:
-            number = self.metric.of_part(part)
-            part = _Mean(int(number is not None), number or 0.0)
-        return part, tables.reliability[self.bins]["all"]
+        return self._meter.part(self.name, tables), tables.reliability[self.bins]["all"]
 
     def _row(self, tables: CaseTables) -> CountedRow:
         counts, sums = zip(*(each.packed() for each in self._kept(tables)), strict=True)

@@ -6,6 +6,7 @@ cases together, as the metric says (`pooled`); `average` says otherwise.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
@@ -18,8 +19,17 @@ from segcal.checks import as_tensor, check_choice, check_labels, check_spacing
 from segcal.errors import InputError
 from segcal.metrics.base import Metric, Needs
 from segcal.statistics import CaseTables
+from segcal.statistics.additive import AdditiveTable
 
 AVERAGES = ("cases", "voxels")
+
+
+@dataclass(frozen=True)
+class CaseMean(AdditiveTable):
+    """In how many cases a number is defined, and its sum over them."""
+
+    cases: int
+    total: float
 
 
 class Meter:
@@ -50,9 +60,7 @@ class Meter:
 
     def reset(self) -> None:
         """Forget everything."""
-        self._tables: dict[str, Any] = {}
-        self._sums: dict[str, float] = {}
-        self._cases: dict[str, int] = {}
+        self._sums: dict[str, Any] = {}
         self._classes: int | None = None
 
     def __repr__(self) -> str:
@@ -79,13 +87,9 @@ class Meter:
             )
         self._classes = next(iter(classes), None)
         for tables in counted:
-            for name, metric in self.metrics.items():
-                part = metric.part(tables)
-                if self.is_pooled(metric):
-                    self._tables[name] = self._tables[name] + part if name in self._tables else part
-                elif (number := metric.of_part(part)) is not None:
-                    self._sums[name] = self._sums.get(name, 0.0) + number
-                    self._cases[name] = self._cases.get(name, 0) + 1
+            for name in self.metrics:
+                part = self.part(name, tables)
+                self._sums[name] = self._sums[name] + part if name in self._sums else part
 
     def tables(
         self, logits: object, labels: object, reference: object = None, spacing: tuple[float, ...] | None = None
@@ -100,16 +104,22 @@ class Meter:
 
     def compute(self) -> dict[str, float | None]:
         """Return the numbers of all that was counted; None where one is not defined."""
-        return {
-            name: metric.of_part(self._tables.get(name))
-            if self.is_pooled(metric)
-            else (self._sums[name] / self._cases[name] if name in self._cases else None)
-            for name, metric in self.metrics.items()
-        }
+        return {name: self.value(name, self._sums.get(name)) for name in self.metrics}
 
-    def is_pooled(self, metric: Metric) -> bool:
-        """Whether the number is one of all voxels together, and not a mean over cases."""
-        return metric.pooled if self._average is None else self._average == "voxels"
+    def part(self, name: str, tables: CaseTables) -> Any:
+        """Return what is kept of a case for a metric, and adds up: its number, or the table that it reads."""
+        metric = self.metrics[name]
+        part = metric.part(tables)
+        if metric.pooled if self._average is None else self._average == "voxels":
+            return part
+        number = metric.of_part(part)
+        return CaseMean(int(number is not None), number or 0.0)
+
+    def value(self, name: str, part: Any) -> float | None:
+        """Return the number of a sum of parts."""
+        if isinstance(part, CaseMean):
+            return part.total / part.cases if part.cases else None
+        return self.metrics[name].of_part(part)
 
     def _count(
         self, raw: Tensor, labels: Tensor, reference: Tensor | None, spacing: tuple[float, ...] | None
