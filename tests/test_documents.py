@@ -7,7 +7,7 @@ import pytest
 
 import segcal
 from segcal import documents
-from segcal.documents import json_text, parse_json, parse_toml, read_json, read_text, reading
+from segcal.documents import json_text, parse_json, parse_toml, read_json, read_text, reading, write_csv
 from segcal.errors import InputError
 
 SOURCE = Path(segcal.__file__).parent
@@ -75,6 +75,12 @@ def test_json_holds_every_name_and_reads_back_as_it_was():
     assert parse_json(text.encode("utf-8")) == data
     assert "日本" in text
     assert not any(letter in text for letter in "\x1b\x9b\u2028")
+
+
+def test_rows_are_written_as_a_table_that_no_spreadsheet_takes_for_formulas(tmp_path):
+    rows = [{"case": "=1+1", "dice": 0.1, "more": "left out"}, {"case": "b,\x1b", "dice": None}, {"dice": -0.5}]
+    write_csv(tmp_path / "a.csv", ["case", "dice"], rows)
+    assert (tmp_path / "a.csv").read_bytes() == b'case,dice\n\'=1+1,0.1\n"b,%1B",\n,-0.5\n'
 
 
 def test_nothing_else_reads_json_toml_or_pickles():

@@ -6,7 +6,7 @@ from segcal.errors import InputError
 from segcal.metrics import METRICS
 from segcal.metrics.masks import dice_score, hausdorff_95, hausdorff_distance
 from segcal.statistics import count_logits
-from segcal.statistics.case import Confusion
+from segcal.statistics.additive import Confusion
 from segcal.statistics.surface import Surface
 
 

@@ -9,7 +9,7 @@ from sklearn.metrics import roc_auc_score
 from segcal.metrics import METRICS
 from segcal.metrics.scores import area_under_error_roc, area_under_risk_coverage
 from segcal.statistics import count_logits
-from segcal.statistics.case import Ranking
+from segcal.statistics.additive import Ranking
 
 
 def test_an_offset_for_each_voxel_is_what_it_measures():

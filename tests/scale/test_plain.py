@@ -14,7 +14,7 @@ from hypothesis.extra import numpy as arrays
 from segcal.evaluation.violations import Measured
 from segcal.fitting.sample import Voxels
 from segcal.scale.plain import KNOWN, UnknownResultError, pack, unpack
-from segcal.statistics.case import Confusion
+from segcal.statistics.additive import Confusion
 
 LEAVES = st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats() | st.text() | st.binary()
 TREES = st.recursive(

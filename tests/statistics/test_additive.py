@@ -8,8 +8,7 @@ import torch
 
 from segcal.errors import InputError
 from segcal.statistics import count_logits
-from segcal.statistics.additive import FIXED, PER_CASE, AdditiveTable, total_of
-from segcal.statistics.case import FreeEnergy
+from segcal.statistics.additive import FIXED, PER_CASE, AdditiveTable, FreeEnergy, total_of
 
 
 @dataclass(frozen=True)

@@ -87,9 +87,3 @@ def test_an_interval_stays_between_0_and_1_and_widens_with_its_level():
     assert accuracy_interval(total, error, 0.95) == (pytest.approx(0), pytest.approx(1))
     low, high = accuracy_interval(total, np.array([0.1]), 0.95)
     assert (low[0], high[0]) == (pytest.approx(0.625 - 0.1959964), pytest.approx(0.625 + 0.1959964))
-
-
-def test_spreads_come_back_from_plain_data():
-    spread = CurveSpread.of(curves(1, 1)[0])
-    back = CurveSpread.from_plain(spread.to_plain())
-    assert (back.products == spread.products).all()

@@ -22,7 +22,7 @@ from segcal.evaluation.slabs import calibrated_scores
 from segcal.metrics import Metric
 from segcal.regions import Regions
 from segcal.statistics import BandCache, CaseTables
-from segcal.statistics.case import Confusion, Likelihood
+from segcal.statistics.additive import Confusion, Likelihood
 from segcal.types import IGNORED
 
 LABEL_MAP = "label_map_flips"

@@ -16,7 +16,7 @@ import math
 import numpy as np
 
 from segcal.checks import check_choice
-from segcal.statistics.case import Confusion, Flips
+from segcal.statistics.additive import Confusion, Flips
 from segcal.statistics.surface import BOTH_EMPTY, ONE_EMPTY, Surface
 
 # What a class counts that is absent (in truth and prediction; in truth only), by who uses it.

@@ -16,7 +16,8 @@ import torch
 from segcal.errors import InputError
 from segcal.metrics import METRICS, find_metrics
 from segcal.metrics.tensors import CaseMean, Meter
-from segcal.statistics.case import CaseTables, Confusion, Likelihood, Ranking
+from segcal.statistics.additive import Confusion, Likelihood, Ranking
+from segcal.statistics.case import CaseTables
 from segcal.statistics.reliability import Curve
 
 # Tables that add entry by entry.

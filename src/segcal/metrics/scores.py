@@ -31,7 +31,7 @@ from typing import Literal
 import numpy as np
 import scipy
 
-from segcal.statistics.case import FreeEnergy, Likelihood, Ranking
+from segcal.statistics.additive import FreeEnergy, Likelihood, Ranking
 
 
 def voxel_mean(sums: Likelihood, of: Literal["nll", "brier", "entropy"]) -> float:

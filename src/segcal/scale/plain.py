@@ -24,8 +24,9 @@ from segcal.evaluation.apply import AppliedCase
 from segcal.evaluation.region_counter import RegionTables, Together
 from segcal.evaluation.violations import Measured
 from segcal.fitting.sample import Voxels
+from segcal.statistics.additive import Confusion, Flips, FreeEnergy, Likelihood, Ranking
 from segcal.statistics.boundary import Bands
-from segcal.statistics.case import CaseTables, Confusion, Flips, FreeEnergy, Likelihood, Ranking
+from segcal.statistics.case import CaseTables
 from segcal.statistics.reliability import Curve
 from segcal.statistics.surface import Surface
 from segcal.statistics.voxel_sample import VoxelSample

@@ -1,4 +1,4 @@
-"""What all tables have in common: they add up, and they turn into plain data or two vectors and back.
+"""What all tables have in common: they add up, and they turn into plain data or two vectors and back. And small ones.
 
 A table is a declaration: a frozen dataclass whose fields are arrays, numbers, dicts of tables and other tables. Counts
 are int64 and add exactly. Sums are float64; they add in the order in which they are given, and whoever adds the tables
@@ -7,7 +7,7 @@ counted.
 """
 
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import Any, Self
 
 import msgspec
@@ -98,3 +98,65 @@ def _decode(kind: type, plain: dict[str, Any]) -> np.ndarray:
     array = np.zeros(plain["shape"], plain["dtype"])
     array.reshape(-1)[plain["cells"]] = plain["values"]
     return array
+
+
+@dataclass(frozen=True)
+class Likelihood(AdditiveTable):
+    """How many voxels count, and sums over them."""
+
+    voxels: int
+    nll: float  # minus the log-probability of the true class
+    brier: float  # squared distances between the probabilities and the one-hot truth
+    entropy: float  # of the probabilities, in nats
+
+
+@dataclass(frozen=True)
+class Confusion(AdditiveTable):
+    """Voxels by true and predicted class."""
+
+    count: np.ndarray  # (truth, prediction) int64
+    ignored: int  # how many did not count
+
+
+@dataclass(frozen=True)
+class Flips(AdditiveTable):
+    """Voxels whose predicted class a calibrator changed: another class is *strictly* above the old winner.
+
+    Harmful flips leave the true class, beneficial ones reach it, neutral ones go from one wrong class to another.
+    """
+
+    count: np.ndarray  # (from, to, harmful/beneficial/neutral) int64
+    voxels: int  # how many were compared
+
+
+@dataclass(frozen=True)
+class Ranking(AdditiveTable):
+    r"""Voxels in bins of doubt :math:`1 - \max_c q_c`, from the least to the most, and those that are wrong; int64.
+
+    The bins are eight to an octave from :math:`2^{-40}` to 1. Most voxels of a segmentation are nearly certain: bins
+    that are even in the logarithm tell 1 - 1e-6 from 1 - 1e-9, where even bins of confidence would put both in one.
+    """
+
+    count: np.ndarray
+    wrong: np.ndarray
+
+
+@dataclass(frozen=True)
+class FreeEnergy(AdditiveTable):
+    r"""Moments of :math:`F(z) = \log \sum_c e^{z_c}` over the voxels of a case (Table 3 of the paper).
+
+    Count, mean and the sum of squared deviations from it, which merge without losing digits to a large offset.
+    """
+
+    voxels: int
+    mean: float
+    deviation: float
+
+    def __add__(self, other: Self) -> Self:
+        """Return the moments of both together."""
+        n, m = self.voxels, other.voxels
+        if n == 0 or m == 0:
+            return other if n == 0 else self
+        gap = other.mean - self.mean
+        mean = self.mean + gap * m / (n + m)
+        return type(self)(n + m, mean, self.deviation + other.deviation + gap * gap * n * m / (n + m))

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, NamedTuple, Self
+from typing import Annotated, NamedTuple
 
 import numpy as np
 import torch
@@ -12,7 +12,7 @@ from segcal.checks import as_tensor, check_floating, check_labels
 from segcal.errors import InputError
 from segcal.kernels.raw_tables import Layout, RawTables
 from segcal.kernels.reliability import count_voxels
-from segcal.statistics.additive import FIXED, PER_CASE, AdditiveTable
+from segcal.statistics.additive import FIXED, PER_CASE, AdditiveTable, Confusion, Flips, FreeEnergy, Likelihood, Ranking
 from segcal.statistics.boundary import Bands, LabelBands
 from segcal.statistics.reliability import Curve, curves_by_band, curves_by_region
 from segcal.statistics.surface import Surface
@@ -24,68 +24,6 @@ CLASS_BINS = 15
 # How far the probabilities of a voxel may miss a sum of 1, in the log domain: stored half floats miss it by their
 # rounding, computed ones hardly; unnormalised scores miss it by far more.
 NORMALISED = {torch.float16: 0.02, torch.bfloat16: 0.1, torch.float32: 1e-3, torch.float64: 1e-3}
-
-
-@dataclass(frozen=True)
-class Likelihood(AdditiveTable):
-    """How many voxels count, and sums over them."""
-
-    voxels: int
-    nll: float  # minus the log-probability of the true class
-    brier: float  # squared distances between the probabilities and the one-hot truth
-    entropy: float  # of the probabilities, in nats
-
-
-@dataclass(frozen=True)
-class Confusion(AdditiveTable):
-    """Voxels by true and predicted class."""
-
-    count: np.ndarray  # (truth, prediction) int64
-    ignored: int  # how many did not count
-
-
-@dataclass(frozen=True)
-class Flips(AdditiveTable):
-    """Voxels whose predicted class a calibrator changed: another class is *strictly* above the old winner.
-
-    Harmful flips leave the true class, beneficial ones reach it, neutral ones go from one wrong class to another.
-    """
-
-    count: np.ndarray  # (from, to, harmful/beneficial/neutral) int64
-    voxels: int  # how many were compared
-
-
-@dataclass(frozen=True)
-class Ranking(AdditiveTable):
-    r"""Voxels in bins of doubt :math:`1 - \max_c q_c`, from the least to the most, and those that are wrong; int64.
-
-    The bins are eight to an octave from :math:`2^{-40}` to 1. Most voxels of a segmentation are nearly certain: bins
-    that are even in the logarithm tell 1 - 1e-6 from 1 - 1e-9, where even bins of confidence would put both in one.
-    """
-
-    count: np.ndarray
-    wrong: np.ndarray
-
-
-@dataclass(frozen=True)
-class FreeEnergy(AdditiveTable):
-    r"""Moments of :math:`F(z) = \log \sum_c e^{z_c}` over the voxels of a case (Table 3 of the paper).
-
-    Count, mean and the sum of squared deviations from it, which merge without losing digits to a large offset.
-    """
-
-    voxels: int
-    mean: float
-    deviation: float
-
-    def __add__(self, other: Self) -> Self:
-        """Return the moments of both together."""
-        n, m = self.voxels, other.voxels
-        if n == 0 or m == 0:
-            return other if n == 0 else self
-        gap = other.mean - self.mean
-        mean = self.mean + gap * m / (n + m)
-        return type(self)(n + m, mean, self.deviation + other.deviation + gap * gap * n * m / (n + m))
 
 
 @dataclass(frozen=True)
