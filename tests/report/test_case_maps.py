@@ -4,10 +4,6 @@ import numpy as np
 import pytest
 import torch
 from msgspec import to_builtins
-
-from segcal.calibrators import make_calibrator
-from segcal.cases import ArrayCases
-from segcal.cases.base import Case
 from segcal.report.case_maps import (
     CaseNumbers,
     choose_cases,
@@ -21,6 +17,10 @@ from segcal.report.case_maps import (
     slice_of,
     temperature_of,
 )
+
+from segcal.calibrators import make_calibrator
+from segcal.cases import ArrayCases
+from segcal.cases.base import Case
 from segcal.report.pictures import decode_map
 
 MAPS = {"truth", "prediction", "before", "after", "foreground_before", "foreground_after", "energy", "image"}

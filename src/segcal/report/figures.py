@@ -3,6 +3,10 @@
 A figure is a function from plain data to a matplotlib figure, usable without the page; reliability diagrams (Fig. 8:
 confidence against accuracy, before and after on one pair of axes) are here, those of a study beside it.
 
+What conic scaling has learned is confidence before and after, for voxels whose surroundings differ: two classes are in
+question, all others far behind. One pair of axes for each context, with a line where it is low, in the middle and high
+(the ends and the middle of its knots), the other contexts being in the middle of theirs.
+
 >>> from segcal.report.figures import reliability_figure, to_svg  # doctest: +SKIP
 >>> Path("reliability.svg").write_text(to_svg(reliability_figure(curves)))  # doctest: +SKIP
 """
@@ -12,13 +16,20 @@ import re
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
-from msgspec import to_builtins
+import torch
+from msgspec import Struct, to_builtins
 from numpy.typing import NDArray
 from PIL import Image
+from torch import Tensor
 
+from segcal.calibrators.base import Calibrator
+from segcal.calibrators.conic import Conic
+from segcal.calibrators.per_region import PerRegion
+from segcal.calibrators.surroundings import CONTEXTS, WORDS
 from segcal.errors import load_extra
 from segcal.report.document import CurveLists
 from segcal.report.pictures import Encoded, decode_map
@@ -45,6 +56,13 @@ SVG_SIGNATURE = re.compile(rb"<\?xml.{1,2000}<dc:title>segcal</dc:title>", re.DO
 CLIP_NAME = re.compile(r"(?<=[#\"])p[0-9a-f]{10}(?=[)\"])")
 # Of a picture behind a map, so many along its longer side: figures stay small enough to be mailed.
 MOST_PIXELS = 160
+# Of a context of conic scaling, and how far other classes are behind the two in question.
+LEVELS = ("low", "in the middle", "high")
+FAR_BEHIND = 30.0
+LEARNED = (
+    "Two classes in question: their winner's confidence before and after, where one thing around the voxel is low or "
+    "high and the others are in the middle."
+)
 # Count, confidence and accuracy (None in empty bins), and low and high where there are intervals.
 CurveData: TypeAlias = CurveLists | Mapping[str, Sequence[float | None]]
 
@@ -63,6 +81,16 @@ class Drawn(NamedTuple):
     text: str
     draw: Callable[[], Any]
     on_page: bool = True
+
+
+class PageFigure(Struct):
+    """A figure as SVG, with its words; with a task it is shown in that task's section only."""
+
+    name: str
+    task: str
+    title: str
+    text: str
+    svg: str
 
 
 @contextmanager
@@ -200,3 +228,53 @@ def _draw(upper: Any, lower: Any, curves: Mapping[str, CurveData]) -> None:
     lower.set(yscale="log", ylim=(0.8, None))
     lower.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
     lower.yaxis.set_minor_formatter(lambda value, _: "")
+
+
+@torch.no_grad()
+def confidence_curves(calibrator: Conic) -> Iterator[tuple[str, str, Tensor, Tensor]]:
+    """Yield context, level, and confidence before and after; without a context one curve."""
+    gap = torch.linspace(0.01, 9, 200, dtype=torch.float64)
+    logits = torch.full((calibrator.num_classes, len(gap)), -FAR_BEHIND, dtype=torch.float64)
+    logits[0], logits[1] = gap, 0.0
+    spans = dict(zip(calibrator.contexts, calibrator.hat_knots.split(calibrator.hat_counts), strict=True))
+    middle = torch.zeros(len(CONTEXTS), len(gap), dtype=torch.float64)
+    for name, knots in spans.items():
+        middle[CONTEXTS.index(name)] = knots.quantile(0.5)
+    if not spans:
+        yield "", "everywhere", gap.sigmoid(), calibrator.scores_at(logits, middle).softmax(0)[0]
+    for name, knots in spans.items():
+        for level, value in zip(LEVELS, (knots[0], knots.quantile(0.5), knots[-1]), strict=True):
+            around = middle.clone()
+            around[CONTEXTS.index(name)] = value
+            yield name, level, gap.sigmoid(), calibrator.scores_at(logits, around).softmax(0)[0]
+
+
+@styled()
+def confidence_figure(calibrator: Conic) -> Any:
+    """Return the figure of what conic scaling has learned."""
+    names = calibrator.contexts or ("",)
+    figure, axes = new_figure(1, len(names), 2.6 * len(names) + 0.6, 3.0, sharey=True)
+    for context, level, before, after in confidence_curves(calibrator):
+        axis, number = axes[0, names.index(context)], LEVELS.index(level) if level in LEVELS else 0
+        axis.plot(before, after, color=COLOURS[number], linestyle=DASHES[number + 1], label=level)
+        axis.set_title(WORDS.get(context, "all voxels"))
+        axis.set_xlabel("confidence before")
+    for axis in axes[0]:
+        axis.plot([0.5, 1], [0.5, 1], color="#9aa3ad", linewidth=0.8)
+        axis.legend(loc="upper left")
+    axes[0, 0].set_ylabel("confidence after")
+    return figure
+
+
+def page_figures(calibrator: Calibrator | None) -> list[PageFigure]:
+    """Return what conic scaling has learned, one figure each of regions; none where figures cannot be drawn."""
+    if find_spec("matplotlib") is None:
+        return []
+    each: list[tuple[str, str, Calibrator | None]] = [("", "", calibrator)]
+    if isinstance(calibrator, PerRegion):
+        each = [(f"_{number}", f": {region}", own) for number, (region, own) in enumerate(calibrator.each.items())]
+    return [
+        PageFigure(f"confidence_curves{end}", "", f"What was learned{of}", LEARNED, to_svg(confidence_figure(own)))
+        for end, of, own in each
+        if isinstance(own, Conic)
+    ]

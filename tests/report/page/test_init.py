@@ -7,8 +7,8 @@ import json
 import re
 
 from msgspec import to_builtins
-
 from segcal.report.case_maps import SeenCase
+
 from segcal.report.document import CaseColumns, CaseExamples, Document, Provenance, TaskSection
 from segcal.report.page import (
     SCRIPTS,
