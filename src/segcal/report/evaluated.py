@@ -199,13 +199,14 @@ def _verdict(result: Evaluation, fitted: Fitted | None) -> said.Verdict:
             for key in said.COMPARED
             if key in result.change
         },
-        flips=_flips([row for row in result.rows if row["stage"] == "after"]),
+        flips=_flips(result),
         everywhere_after=said.Honesty.of(total_of(_parts(result, "after"))),
     )
     return said.make_verdict(facts, counts, result.level)
 
 
-def _flips(rows: Sequence[Mapping[str, Any]]) -> said.FlipCount:
+def _flips(result: Evaluation) -> said.FlipCount:
+    rows = [row for row in result.rows if row["stage"] == "after"]
     counts = [round(row["voxels"] * (row.get("flip_rate") or 0)) for row in rows]
     harmful, beneficial = (
         sum(round(count * (row.get(kind) or 0)) for count, row in zip(counts, rows, strict=True))
