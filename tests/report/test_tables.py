@@ -101,14 +101,6 @@ def test_a_terminal_shows_intervals_and_brackets(table):
     assert "ms [×]" in shown
 
 
-def test_a_terminal_shows_columns_that_have_no_room_below_the_others(table):
-    console = Console(width=60, record=True, file=io.StringIO())
-    console.print(table)
-    shown = console.export_text()
-    assert shown.count("Pipeline") == 2
-    assert shown.count("Main results") == shown.count("DSC & Flip in %.") == 1
-
-
 def test_quartiles_agree_with_numpy(rng):
     values = rng.normal(size=37)
     cell = quartiles([None, *values])

@@ -188,9 +188,7 @@ def reliability_figure(curves: Mapping[str, CurveData], title: str = "", what: s
     The title says which voxels and how many bins; `what` is "right" for the predicted class, "this class" for one.
     """
     figure, axes = new_figure(2, 1, 4.6, 5.4, height_ratios=[4, 1], sharex=True)
-    _draw(axes[0, 0], axes[1, 0], curves)
-    axes[0, 0].set(title=shorten(title, 70), ylabel=f"share that is {what}")
-    axes[1, 0].set(xlabel="confidence", ylabel="voxels")
+    _draw(axes[:, 0], curves, shorten(title, 70), what)
     figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center")
     return figure
 
@@ -200,16 +198,15 @@ def reliability_panel(tasks: Mapping[str, Mapping[str, CurveData]], rule: str = 
     """Return one diagram per task beside each other, with the rule below by which their curves were chosen."""
     figure, axes = new_figure(2, len(tasks), 4.2 * len(tasks), 5.2, height_ratios=[4, 1], sharex=True)
     for column, (name, curves) in enumerate(tasks.items()):
-        _draw(axes[0, column], axes[1, column], curves)
-        axes[0, column].set(title=shorten(name), ylabel="share that is right")
+        _draw(axes[:, column], curves, shorten(name))
         axes[0, column].legend(loc="upper left", fontsize=7.5)
-        axes[1, column].set(xlabel="confidence", ylabel="voxels")
     if rule:
         figure.supxlabel("\n".join(textwrap.wrap(rule, 55 * len(tasks))), fontsize=7.5, color="#55626f")
     return figure
 
 
-def _draw(upper: Any, lower: Any, curves: Mapping[str, CurveData]) -> None:
+def _draw(axes: NDArray[Any], curves: Mapping[str, CurveData], title: str, what: str = "right") -> None:
+    upper, lower = axes
     upper.plot([0, 1], [0, 1], color="#8a939c", linestyle=(0, (4, 3)), linewidth=1)
     for number, (label, given) in enumerate(curves.items()):
         curve = to_builtins(given)
@@ -224,8 +221,8 @@ def _draw(upper: Any, lower: Any, curves: Mapping[str, CurveData]) -> None:
         each = 0.8 * width / len(curves)
         left = (np.arange(len(count)) + 0.1) * width + number * each
         lower.bar(left[filled], count[filled], each, align="edge", color=style["color"])
-    upper.set(xlim=(0, 1), ylim=(0, 1))
-    lower.set(yscale="log", ylim=(0.8, None))
+    upper.set(xlim=(0, 1), ylim=(0, 1), title=title, ylabel=f"share that is {what}")
+    lower.set(yscale="log", ylim=(0.8, None), xlabel="confidence", ylabel="voxels")
     lower.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
     lower.yaxis.set_minor_formatter(lambda value, _: "")
 

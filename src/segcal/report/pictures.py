@@ -244,7 +244,7 @@ def see_cases(
         if case.logits.ndim not in (3, 4):
             break
         layers = layers_of(case, calibrator, local)
-        one = with_maps(numbers[case_id], case, {name: each for name, each in layers.items() if name not in hidden})
+        one = _with_maps(numbers[case_id], case, {name: each for name, each in layers.items() if name not in hidden})
         maps = [value for each in one.slices for value in structs.asdict(each).values() if isinstance(value, dict)]
         left -= sum(len(each["png"] if "png" in each else each["jpeg"]) for each in maps)
         if seen and left < 0:
@@ -253,8 +253,7 @@ def see_cases(
     return seen
 
 
-def with_maps(one: SeenCase, case: Case, layers: Mapping[str, Layer]) -> SeenCase:
-    """Return a case with slices of its maps; the new prediction is there where it differs."""
+def _with_maps(one: SeenCase, case: Case, layers: Mapping[str, Layer]) -> SeenCase:
     labels, before, after = (layers[name][0] for name in ("truth", "prediction", "prediction_after"))
     axis, amounts = slice_amounts((labels != IGNORED) & ((before != labels) | (labels > 0)))
     step = max(1, -(-max(labels.shape) // SIDES[labels.ndim]))
