@@ -16,8 +16,7 @@ import numpy as np
 import segcal
 from learned_page import cell, compared, section
 from segcal.calibrators.conic import Conic
-from segcal.report.confidence_curves import confidence_figure
-from segcal.report.figures import to_svg
+from segcal.report.figures import confidence_figure, to_svg
 from segcal.report.paper_tables import task_table
 from segcal.summary import Comparison, Summary, read_summary
 

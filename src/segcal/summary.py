@@ -32,6 +32,17 @@ class Interval(Struct, frozen=True):
     low: float | None
     high: float | None
 
+    def text(self, form: str, missing: str = "–") -> str:
+        """Return the value and the interval, if there is one, in a form such as ``.3f``; `missing` without a value.
+
+        >>> Interval(0.5, 0.25, 0.75).text(".2f")
+        '0.50 [0.25, 0.75]'
+        """
+        value, low, high = (
+            "" if each is None else f"{each + 0.0:{form}}" for each in (self.value, self.low, self.high)
+        )
+        return (f"{value} [{low}, {high}]" if low and high else value) or missing
+
 
 class Estimate(Interval, frozen=True, repr_omit_defaults=True):
     """The mean over so many cases, without the undefined ones; or mean, smallest and largest value over repeats."""

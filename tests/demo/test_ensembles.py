@@ -1,65 +1,132 @@
+"""The shipped networks, and the cases that they are asked about."""
+
 import hashlib
 import json
+import pickle
 import shutil
 
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from benchmarks.loss_study.ensembles import save_ensemble
+from segcal.benchmark.tasks import EmbeddedTask
+from segcal.demo.embedded import EmbeddedCases, open_embedded
 from segcal.demo.ensembles import MEMBERS, WEIGHTS, load_ensemble, load_member, predict
 from segcal.demo.tasks import TASKS
-from segcal.demo.unet import UNet
+from segcal.demo.unet import SmallNetwork, UNet, make_level
 from segcal.errors import ArtifactError, InputError
+from segcal.types import IGNORED
+
+TASK = EmbeddedTask("r", "roads", cases=2, first=3, members=2)
 
 
-def test_all_weights_together_are_under_eight_megabytes():
-    files = sorted(file.name for file in WEIGHTS.iterdir())
-    assert files == sorted(f"{name}.{end}" for name in TASKS for end in ("json", "safetensors"))
-    assert sum(file.stat().st_size for file in WEIGHTS.iterdir()) < 8e6
-
-
-@pytest.mark.parametrize("name", TASKS)
-def test_members_are_different_networks_of_one_shape(name):
-    networks = load_ensemble(name)
-    assert len(networks) == MEMBERS
-    digests = {hashlib.sha256(network.head.weight.detach().numpy().tobytes()).hexdigest() for network in networks}
-    assert len(digests) == MEMBERS
-    assert not any(network.training for network in networks)
-
-
-@pytest.mark.parametrize("name", TASKS)
-def test_a_prediction_has_the_size_of_the_case_and_is_repeatable(name):
-    task = TASKS[name]
-    network, image = load_member(name, 1), task.sample(0).image
-    logits = predict(network, image)
-    assert (logits.dtype, tuple(logits.shape)) == (torch.float32, (task.num_classes, *task.space))
-    assert not logits.requires_grad
-    assert torch.equal(predict(network, image), logits)
+@pytest.mark.parametrize(("dims", "space"), [(2, (16, 24)), (2, (13, 19)), (3, (8, 12, 16)), (3, (7, 9, 11))])
+def test_logits_have_the_size_of_the_image_whatever_it_is(dims, space):
+    network = UNet(channels=3, num_classes=5, dims=dims, widths=(4, 6, 8)).eval()
+    assert network(torch.rand(2, 3, *space)).shape == (2, 5, *space)
 
 
 @pytest.mark.parametrize("dims", [2, 3])
-def test_weights_come_back_rounded_to_float16_and_nothing_else(tmp_path, dims):
+def test_parameters_are_as_many_as_counted_by_hand(dims):
+    taps = 3**dims
+    # Down: 2->4->4, 4->6->6. Up: (6+4)->4->4. Each convolution has a scale and a shift a feature. Head: 4->3 with bias.
+    convolutions = taps * (2 * 4 + 4 * 4 + 4 * 6 + 6 * 6 + 10 * 4 + 4 * 4)
+    expected = convolutions + 2 * (4 + 4 + 6 + 6 + 4 + 4) + 4 * 3 + 3
+    network = UNet(channels=2, num_classes=3, dims=dims, widths=(4, 6))
+    assert sum(parameter.numel() for parameter in network.parameters()) == expected
+
+
+def test_every_level_contributes_and_a_pixel_sees_far_away_pixels():
+    network = UNet(channels=2, num_classes=3, widths=(4, 6, 8))
+    network(torch.rand(2, 2, 12, 20)).square().sum().backward()
+    assert all(parameter.grad.abs().max() > 0 for parameter in network.parameters())
+    network = UNet(channels=1, num_classes=2, widths=(4, 4, 4)).eval()
+    image = torch.rand(1, 1, 32, 48, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    network(image)[0, :, 16, 24].sum().backward()
+    assert image.grad[0, 0, 16, 24 + 9] != 0
+
+
+def test_wrong_arguments_are_refused():
+    with pytest.raises(InputError, match="dims is 4, but 2 or 3 is needed"):
+        UNet(1, 2, dims=4)
+    with pytest.raises(InputError, match=r"widths is \(4, 0\), but positive numbers are needed"):
+        UNet(1, 2, widths=(4, 0))
+    with pytest.raises(InputError, match="num_classes is 1"):
+        UNet(1, 1)
+    with pytest.raises(InputError, match=r"image has shape \(1, 8, 8\).*2 axes of space.*image\[None\]"):
+        UNet(1, 2)(torch.rand(1, 8, 8))
+
+
+class Nothing(SmallNetwork):
+    """Reads logits from the finest level of the encoder."""
+
+    def build(self, dims, widths):
+        self.built_with = (dims, tuple(widths))
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def decode(self, levels):
+        return self.scale * levels[0]
+
+
+def test_what_is_built_between_encoder_and_head_is_used():
+    network = Nothing(3, 4, dims=3, widths=(5, 6)).eval()
+    assert network.built_with == (3, (5, 6))
+    image = torch.rand(2, 3, 7, 9, 11)
+    with torch.no_grad():
+        network.scale.zero_()
+        torch.testing.assert_close(network(image), network.head.bias.reshape(1, 4, 1, 1, 1).expand(2, 4, 7, 9, 11))
+
+
+def test_weights_are_drawn_in_the_order_encoder_own_head():
+    torch.manual_seed(0)
+    network = UNet(1, 2, widths=(3, 4))
+    torch.manual_seed(0)
+    parts = [make_level(2, 1, 3), make_level(2, 3, 4), make_level(2, 3 + 4, 3), nn.Conv2d(3, 2, 1)]
+    wanted = [value for part in parts for value in part.state_dict().values()]
+    for found, value in zip(network.state_dict().values(), wanted, strict=True):
+        assert torch.equal(found, value)
+
+
+def test_all_weights_together_are_under_eight_megabytes_and_have_a_record():
+    files = sorted(file.name for file in WEIGHTS.iterdir())
+    assert files == sorted(f"{name}.{end}" for name in TASKS for end in ("json", "safetensors"))
+    assert sum(file.stat().st_size for file in WEIGHTS.iterdir()) < 8e6
+    for name in TASKS:
+        record = json.loads((WEIGHTS / f"{name}.json").read_text())
+        assert record["task"] == name
+        assert list(record["mean"]) == [*(f"member_{k}" for k in range(MEMBERS)), "mean_logits", "mean_probs"]
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_members_are_different_networks_whose_predictions_have_the_size_of_the_case(name):
+    networks, task = load_ensemble(name), TASKS[name]
+    digests = {hashlib.sha256(network.head.weight.detach().numpy().tobytes()).hexdigest() for network in networks}
+    assert len(digests) == len(networks) == MEMBERS
+    assert not any(network.training for network in networks)
+    image = task.sample(0).image
+    logits = predict(networks[1], image)
+    assert (logits.dtype, tuple(logits.shape)) == (torch.float32, (task.num_classes, *task.space))
+    assert not logits.requires_grad
+    assert torch.equal(predict(networks[1], image), logits)
+
+
+@pytest.mark.parametrize("dims", [2, 3])
+def test_weights_come_back_rounded_to_float16_and_predict_as_the_plain_network(tmp_path, dims):
     torch.manual_seed(0)
     facts = {"channels": 2, "num_classes": 3, "dims": dims, "widths": [4, 6]}
     networks = [UNet(**facts) for _ in range(3)]
     save_ensemble(tmp_path / "roads.safetensors", facts, [network.state_dict() for network in networks])
     assert [file.name for file in tmp_path.iterdir()] == ["roads.safetensors"]
-    for number, network in enumerate(networks):
-        loaded = load_member("roads", number, tmp_path).state_dict()
-        for key, value in network.state_dict().items():
-            assert torch.equal(loaded[key], value.half().float() if value.is_floating_point() else value), key
-
-
-def test_predicting_is_the_plain_network(tmp_path):
-    torch.manual_seed(0)
-    facts = {"channels": 2, "num_classes": 3, "dims": 2, "widths": [4, 6]}
-    save_ensemble(tmp_path / "roads.safetensors", facts, [UNet(**facts).state_dict()])
-    network = load_member("roads", 0, tmp_path)
-    plain = UNet(**facts).eval()
-    plain.load_state_dict(network.state_dict())
-    image = np.random.default_rng(0).random((2, 9, 14), dtype=np.float32)
-    torch.testing.assert_close(predict(network, image), plain(torch.from_numpy(image)[None])[0].detach())
+    image = np.random.default_rng(0).random((2, *(9, 14, 7)[:dims]), dtype=np.float32)
+    for number, plain in enumerate(networks):
+        network = load_member("roads", number, tmp_path)
+        weights = plain.state_dict()
+        rounded = {key: each.half().float() if each.is_floating_point() else each for key, each in weights.items()}
+        assert all(torch.equal(value, rounded[key]) for key, value in network.state_dict().items())
+        plain.load_state_dict(rounded)
+        torch.testing.assert_close(predict(network, image), plain.eval()(torch.from_numpy(image)[None])[0].detach())
 
 
 def test_wrong_members_and_damaged_files_are_named(tmp_path):
@@ -76,8 +143,69 @@ def test_wrong_members_and_damaged_files_are_named(tmp_path):
     assert load_member("tumour", 0, tmp_path).dims == 2  # a file describes itself
 
 
-def test_the_record_is_plain_json_with_all_members():
-    for name in TASKS:
-        record = json.loads((WEIGHTS / f"{name}.json").read_text())
-        assert record["task"] == name
-        assert list(record["mean"]) == [*(f"member_{k}" for k in range(MEMBERS)), "mean_logits", "mean_probs"]
+@pytest.mark.parametrize("pooling", ["single", "mean_logits", "mean_probs"])
+def test_cases_are_those_of_the_task_with_and_without_a_cache(pooling, tmp_path):
+    wanted = EmbeddedCases("roads", [3, 4], pooling, members=2).read("roads_0003")
+    for cache in (None, tmp_path, tmp_path):  # made, made and kept, read
+        found = open_embedded(TASK, pooling, cache=cache).cases.read("roads_0003")
+        for name in ("logits", "labels", "image"):
+            assert torch.equal(getattr(found, name), getattr(wanted, name))
+        assert found.spacing == wanted.spacing
+
+
+def test_a_case_is_predicted_once_for_all_poolings_unless_it_is_read_once(tmp_path, monkeypatch):
+    open_embedded(TASK, "single", cache=tmp_path, once=True).cases.read("roads_0003")
+    assert not list(tmp_path.iterdir())
+    open_embedded(TASK, "single", cache=tmp_path).cases.read("roads_0003")
+    monkeypatch.setattr("segcal.demo.embedded.predict", lambda *_: pytest.fail("it is kept"))
+    open_embedded(TASK, "mean_probs", cache=tmp_path).cases.read("roads_0003")
+
+
+def test_its_model_predicts_what_its_cases_hold_and_it_travels_without_its_networks():
+    for pooling in ("single", "mean_logits"):
+        opened = open_embedded(TASK, pooling)
+        small = len(pickle.dumps(opened.cases))
+        case = opened.cases.read("roads_0003")
+        assert len(pickle.dumps(opened.cases)) == small
+        assert torch.equal(opened.model(case.image), case.logits)
+        assert opened.model(case.image[:, :48, :64]).shape == (2, 48, 64)
+
+
+def test_a_corrupted_copy_has_the_same_labels_and_other_logits():
+    clean = open_embedded(TASK, "single").cases.read("roads_0003")
+    strong = EmbeddedTask("s", "roads", cases=2, first=3, members=2, corruption="strong")
+    found = open_embedded(strong, "single").cases.read("roads_0003")
+    assert torch.equal(found.labels, clean.labels)
+    assert not torch.equal(found.logits, clean.logits)
+
+
+def test_background_is_what_the_task_says_unless_declared():
+    assert open_embedded(TASK, "single").background is True
+    assert open_embedded(EmbeddedTask("s", "streets"), "single").background is False
+    assert open_embedded(EmbeddedTask("s", "streets", background=True), "single").background is True
+
+
+def test_what_is_not_there_is_named():
+    with pytest.raises(InputError, match="no pooling is named 'median'"):
+        EmbeddedCases("roads", [0], "median")
+    with pytest.raises(InputError, match="no embedded task is named 'sea'"):
+        open_embedded(EmbeddedTask("s", "sea"), "single")
+    with pytest.raises(InputError, match="members is 9, but 1 to 5 networks are shipped"):
+        open_embedded(EmbeddedTask("s", "roads", members=9), "single")
+    with pytest.raises(InputError, match="case_id is 'roads_0009', but there is no such case among 2"):
+        open_embedded(TASK, "single").cases.read("roads_0009")
+
+
+def test_a_case_is_the_sample_with_what_its_members_say_together():
+    task, cases = TASKS["tumour"], EmbeddedCases("tumour", [3], "mean_logits", members=2)
+    case, sample = cases.read("tumour_0003"), task.sample(3)
+    members = [predict(load_member("tumour", member), sample.image) for member in (0, 1)]
+    torch.testing.assert_close(case.logits, sum(members) / 2)
+    for found, drawn in zip((case.image, case.labels, case.mask), sample, strict=True):
+        assert np.array_equal(found, drawn)
+    assert (case.labels[~case.mask] == IGNORED).all()
+    assert (case.spacing, cases.class_names) == (task.spacing, task.class_names)
+    probs = EmbeddedCases("tumour", [3], "mean_probs", members=2).read("tumour_0003").logits.exp()
+    torch.testing.assert_close(probs, sum(each.softmax(0) for each in members) / 2)
+    single = EmbeddedCases("tumour", [3], "single").read("tumour_0003").logits
+    assert torch.equal(single, members[0])

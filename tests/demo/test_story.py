@@ -1,4 +1,4 @@
-"""The story from nothing to its end, on a plan as small as can be."""
+"""The plans, and the story from nothing to its end on a plan as small as can be."""
 
 import json
 from dataclasses import replace
@@ -6,16 +6,90 @@ from dataclasses import replace
 import pytest
 from msgspec import convert, structs
 
-from segcal.benchmark.tasks import EmbeddedTask
-from segcal.demo.plan import QUICK_STUDIES
-from segcal.demo.story import padding_sentence, predict_all, shift_sentence, short_verdict, tell_story
+from segcal.benchmark.pipelines import Pipeline, paper_pipelines
+from segcal.benchmark.protocol import Protocol, StudyOptions
+from segcal.benchmark.tasks import Division, EmbeddedTask
+from segcal.demo.story import (
+    QUICK_STUDIES,
+    Plan,
+    full_plan,
+    padding_sentence,
+    predict_all,
+    quick_plan,
+    shift_sentence,
+    short_verdict,
+    tell_story,
+)
+from segcal.demo.tasks import TASKS
+from segcal.fitting import FitConfig
 from segcal.report.verdict import Change, Facts, FlipCount, Honesty
+from segcal.studies import STUDIES
 from segcal.studies.padding import PaddingData
-from segcal.summary import Difference
+from segcal.summary import Bootstrap, Difference
+
+
+@pytest.mark.parametrize("make", [quick_plan, full_plan])
+def test_all_embedded_tasks_are_fitted_and_corrupted_copies_have_their_cases(make):
+    protocol = make().protocol
+    tasks = {task.name: task for task in protocol.tasks}
+    assert {task.name for task in protocol.tasks if not task.test_only} == set(TASKS)
+    for name in TASKS:
+        division = protocol.division(tasks[name])
+        assert division.cal + division.val + division.test == tasks[name].cases
+    targets = [(task, tasks[target]) for task in protocol.tasks for target in task.test_on]
+    assert targets
+    for task, copy in targets:
+        assert copy.test_only
+        assert copy.corruption in ("mild", "strong")
+        assert (copy.embedded, copy.cases, copy.first) == (task.embedded, task.cases, task.first)
+    assert not tasks["tumour"].test_on
+
+
+def test_the_quick_plan_says_what_it_reduced_and_the_full_one_reduces_nothing():
+    quick, full = quick_plan(2), full_plan(2)
+    text = " ".join(quick.reduced)
+    assert quick.protocol.repeats == 1
+    assert "one division" in text
+    assert f"{quick.protocol.fit.voxels:,} voxels" in text
+    assert all(name in text for name in STUDIES if name not in quick.protocol.studies)
+    assert full.reduced == ()
+    assert full.protocol.study_options == StudyOptions()
+    assert full.protocol.studies == tuple(STUDIES)
+    assert (full.protocol.repeats, full.protocol.pipelines) == (3, paper_pipelines())
+    assert quick.protocol.workers == full.protocol.workers == 2
+
+
+@pytest.fixture(scope="module")
+def plan():
+    """One task, a corrupted copy of it, two networks."""
+    facts = {"cases": 7, "members": 2}
+    protocol = Protocol(
+        tasks=(
+            EmbeddedTask("roads", "roads", split=Division(3, 2, 2), test_on=("roads_mild",), **facts),
+            EmbeddedTask("roads_mild", "roads", corruption="mild", test_only=True, **facts),
+        ),
+        pipelines=(
+            Pipeline("single", "identity"),
+            *(Pipeline("mean_logits", name) for name in ("identity", "ts", "ms", "cms_ap")),
+        ),
+        repeats=1,
+        fit=FitConfig(voxels=400, lam=1e-3, mu=1e-3),
+        bootstrap=Bootstrap(replicates=60),
+        studies=QUICK_STUDIES,
+        study_options=StudyOptions(cases=1, sizes=(1,)),
+    )
+    return Plan(protocol, ("one task instead of three",))
+
+
+@pytest.fixture(scope="module")
+def told(plan, tmp_path_factory):
+    """The small demonstration: its folder, its story and the steps it reported."""
+    folder, steps = tmp_path_factory.mktemp("demo"), []
+    return folder, tell_story(plan, folder, steps.append), steps
 
 
 def test_everything_is_written_and_predictions_are_cleared_away(told):
-    folder, story, _ = told
+    folder, story, steps = told
     assert all(path.exists() for path in story.written)
     assert not list(folder.glob(".segcal*"))
     stems = {path.stem for path in (folder / "tables").glob("*.md")}
@@ -23,14 +97,14 @@ def test_everything_is_written_and_predictions_are_cleared_away(told):
     studies = {path.stem for path in (folder / "studies").glob("*.json")}
     assert studies == set(QUICK_STUDIES) - {"padding"}
     assert story.left_out == {"padding": "no task has logits with their offset and a mask"}
-
-
-def test_the_verdict_is_kept_as_it_was_told(told):
-    folder, story, _ = told
     document = json.loads((folder / "verdict.json").read_text())
     assert document["verdict"] == list(story.verdict)
     assert document["chosen"] == story.chosen
     assert document["reduced"] == ["one task instead of three"]
+    assert steps[0].message == "predicting roads"
+    assert (steps[-1].done, steps[-1].total) == (len(QUICK_STUDIES), len(QUICK_STUDIES))
+    predicted = [step for step in steps if step.message.startswith("predicting")]
+    assert predicted[-1].done == predicted[-1].total == 14
 
 
 def test_the_verdict_speaks_of_confidence_default_mask_flips_and_shift(told):
@@ -50,14 +124,6 @@ def test_the_short_table_sets_the_default_beside_nothing_and_matrix_scaling(told
     flips = [row.cells[-1].value for row in story.table.rows]
     assert flips[:2] == [None, None]
     assert flips[2] > 0
-
-
-def test_progress_goes_from_predicting_to_the_studies(told):
-    _, _, steps = told
-    assert steps[0].message == "predicting roads"
-    assert (steps[-1].done, steps[-1].total) == (len(QUICK_STUDIES), len(QUICK_STUDIES))
-    predicted = [step for step in steps if step.message.startswith("predicting")]
-    assert predicted[-1].done == predicted[-1].total == 14
 
 
 def test_told_again_it_computes_no_unit_and_no_study_anew_and_leaves_what_is_the_user_s(told, plan):
@@ -128,7 +194,7 @@ def short():
     )
 
 
-def test_what_was_wrong_is_said_with_its_direction(short):
+def test_what_was_wrong_and_the_mask_are_said(short):
     text = short_verdict(short)[0]
     assert "overconfident by 3.0 points (97.0 % sure and 94.0 % right)" in text
     assert "less than 3 voxels from a boundary it was underconfident by 5.0 points" in text
@@ -137,32 +203,24 @@ def test_what_was_wrong_is_said_with_its_direction(short):
     assert short_verdict(even)[0] == (
         "roads: before calibration the ensemble was as sure as it was right on average (94.0 % sure and 94.0 % right)."
     )
+    assert short_verdict(short)[2] == "roads: the mask did not change: 0 of 5,000 voxels."
+    changed = replace(short, flips=FlipCount(5000, (1, 0, 1), 0.5))
+    assert short_verdict(changed)[2] == "roads: the mask changed in 2 of 5,000 voxels."
 
 
-def test_the_short_form_says_an_improvement_with_its_interval_and_the_cases(short):
+def test_better_worse_no_difference_and_no_calibrator_are_said(short):
     text = short_verdict(short)[1]
     start = "roads: the default calibrator, cms_ap, improves NLL 0.2000 -> 0.1500 (-0.0500 [-0.0800, -0.0200]"
     assert text.startswith(f"{start}, better in 5 of 6 cases), ECE")
     assert text.endswith("ACE 0.1000 -> 0.0400.")
-
-
-def test_worse_and_no_difference_are_said_too(short):
     mixed = {"ece": change(0.1, 0.12, 0.01, 0.03), "ba_ece": change(0.1, 0.11, -0.01, 0.03)}
     text = short_verdict(replace(short, change=short.change | mixed))[1]
     assert "improves NLL" in text
     assert "; worsens ECE 0.1000 -> 0.1200" in text
     assert "; does not measurably change BA-ECE" in text
-
-
-def test_no_calibrator_can_be_the_default(short):
-    text = short_verdict(replace(short, calibrator="identity"))[1]
-    assert "no calibrator was better than none" in text
-
-
-def test_the_mask_is_counted(short):
-    assert short_verdict(short)[2] == "roads: the mask did not change: 0 of 5,000 voxels."
-    changed = replace(short, flips=FlipCount(5000, (1, 0, 1), 0.5))
-    assert short_verdict(changed)[2] == "roads: the mask changed in 2 of 5,000 voxels."
+    few = change(0.1, 0.12, None, None)
+    assert "ECE 0.1000 -> 0.1200 (undefined" in short_verdict(replace(short, change={"ece": few}))[1]
+    assert "no calibrator was better than none" in short_verdict(replace(short, calibrator="identity"))[1]
 
 
 def test_what_matrix_scaling_flips_is_said_with_its_effect_on_dice(short):

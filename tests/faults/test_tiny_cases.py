@@ -10,7 +10,7 @@ import torch
 import segcal
 from segcal.cases.glance import digest_of
 from segcal.errors import SegcalError
-from segcal.report.trusted import write_trust_page
+from segcal.report.evaluated import write_trust_page
 
 FORM = re.compile(r"(?s).+, but .+\. .+\.|.*all \d+ cases failed, but .+")
 

@@ -1,20 +1,35 @@
-"""The small report of an evaluation, with and without a calibrator."""
+"""The page of an evaluation, with and without a calibrator, and the section of trust, which also stands alone."""
 
 import json
+import re
+import shutil
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from msgspec import to_builtins
+from msgspec import UNSET, to_builtins
 
 import segcal
 from segcal.calibrators.per_region import PerRegion
 from segcal.cases import ArrayCases
 from segcal.errors import InputError
-from segcal.report.confidence_curves import page_figures
-from segcal.report.evaluated import BEFORE, TASK, evaluation_document
-from segcal.report.page import render_page
+from segcal.report.evaluated import (
+    BEFORE,
+    PICTURES,
+    TASK,
+    evaluation_document,
+    section_of,
+    trust_section,
+    write_trust_page,
+)
+from segcal.report.figures import page_figures
+from segcal.report.page import BENCHMARK_PAGE, EVALUATION_PAGE, TRUST_PAGE, render_page
+from segcal.report.pictures import decode_map
+from segcal.trust.guarantees import MASK, bounds_of, nested_masks
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+VOLUME = (5, 21, 17)
 
 
 @pytest.fixture(scope="module")
@@ -35,35 +50,26 @@ def held_out(cases):
     return cases.subset([f"c{k}" for k in range(2, 7)])
 
 
+def document_of(cases, fitted, **options):
+    result = segcal.evaluate(cases, None if fitted is None else fitted.calibrator, replicates=50, **options)
+    return evaluation_document(result, cases, fitted)
+
+
 @pytest.fixture(scope="module")
 def document(held_out, fitted):
-    return evaluation_document(segcal.evaluate(held_out, fitted.calibrator, replicates=50), held_out, fitted)
+    return document_of(held_out, fitted)
 
 
-def test_it_is_json_and_becomes_a_page(document):
+def test_both_stages_have_rows_curves_and_cases(document, held_out):
     json.dumps(to_builtins(document), allow_nan=False)
     assert "<!doctype html>" in render_page(document)
-
-
-def test_both_stages_have_rows_curves_and_cases(document, held_out, fitted):
     (section,) = document.sections
     assert [row.pipeline for row in section.rows] == [BEFORE, "calibrated with ts"]
-    confidence = np.concatenate([torch.softmax(case.logits.double(), 0).amax(0).reshape(-1) for case in held_out])
-    assert sum(section.curves[BEFORE].all.count) == len(confidence)
+    assert sum(section.curves[BEFORE].all.count) == sum(case.labels.numel() for case in held_out)
     assert section.curves[BEFORE].all.low[-1] < section.curves[BEFORE].all.accuracy[-1]
     assert section.cases.names == [f"c{k}" for k in range(2, 7)]
     assert "The mask did not change: 0 of" in section.verdict.mask
     assert section.verdict.done.count("2 cases") == 1
-
-
-def test_the_page_of_another_command_is_not_replaced(held_out, fitted, tmp_path):
-    page = tmp_path / "report.html"
-    segcal.report(fitted, held_out, page, replicates=10)
-    own = page.read_text()
-    segcal.report(fitted, held_out, page, replicates=10)
-    page.write_text(own.replace("<title>segcal report: evaluation of 5 cases", "<title>segcal report: roads"))
-    with pytest.raises(InputError, match=r"report\.html exists and was not written by this command"):
-        segcal.report(fitted, held_out, page, replicates=10)
 
 
 def test_the_worst_cases_come_first_with_their_maps(document):
@@ -73,61 +79,45 @@ def test_the_worst_cases_come_first_with_their_maps(document):
     assert {"truth", "prediction", "before", "after"} <= set(to_builtins(found.cases[0].slices[0]))
 
 
-def test_promises_and_certificate_are_part_of_it(document):
+def test_promises_certificate_and_evidence_are_part_of_it(document, cases, held_out, fitted):
     own = document.provenance.calibrators[TASK]
     assert own.audit.passed
     assert own.certificate["converged"] is True
     assert own.certificate["active_bounds"] == []
-
-
-def test_parameters_at_a_bound_are_named(held_out, fitted, cases):
-    bound = replace(fitted, certificate=replace(fitted.certificate, active_bounds=("slope of car",)))
-    page = evaluation_document(segcal.evaluate(held_out, bound, replicates=10), held_out, bound)
-    assert page.provenance.calibrators[TASK].certificate["active_bounds"] == ["slope of car"]
-
-
-def test_the_evidence_per_class_of_the_fit_is_part_of_it(document, cases, held_out, fitted):
-    own = to_builtins(document.provenance.calibrators[TASK])
     labels = [np.asarray(case.labels) for case in cases.subset(["c0", "c1"])]
     expected = [
         {"name": str(c), "groups": sum((y == c).any() for y in labels), "voxels": sum((y == c).sum() for y in labels)}
         for c in range(3)
     ]
-    assert (list(own["evidence"]), own["groups"]) == (expected, 2)
-    older = replace(fitted, certificate=replace(fitted.certificate, evidence=None))
-    page = evaluation_document(segcal.evaluate(held_out, older.calibrator, replicates=50), held_out, older)
-    assert "evidence" not in to_builtins(page.provenance.calibrators[TASK])
+    assert (list(to_builtins(own)["evidence"]), own.groups) == (expected, 2)
+    older = replace(fitted, certificate=replace(fitted.certificate, evidence=None, active_bounds=("slope of car",)))
+    own = to_builtins(document_of(held_out, older).provenance.calibrators[TASK])
+    assert "evidence" not in own
+    assert own["certificate"]["active_bounds"] == ["slope of car"]
 
 
 def test_flips_are_counted(held_out):
     matrix = segcal.make_calibrator("vs", 3)
     with torch.no_grad():
         matrix.bias[1] = 1.5
-    fitted = segcal.fit("vs", held_out)
-    biased = type(fitted)(**{**fitted.__dict__, "calibrator": matrix})
-    result = segcal.evaluate(held_out, matrix, replicates=50)
-    mask = evaluation_document(result, held_out, biased).sections[0].verdict.mask
+    biased = replace(segcal.fit("vs", held_out), calibrator=matrix)
     flips = sum(int((matrix(case.logits[None])[0].argmax(0) != case.logits.argmax(0)).sum()) for case in held_out)
     assert flips > 0
-    assert f"The mask changed in {flips:,} of" in mask
+    assert f"The mask changed in {flips:,} of" in document_of(held_out, biased).sections[0].verdict.mask
 
 
-def test_without_a_calibrator_it_is_measured_only(held_out):
-    document = evaluation_document(segcal.evaluate(held_out, replicates=50), held_out, None)
+def test_without_a_calibrator_it_is_measured_only_and_without_tables_there_is_no_verdict(held_out):
+    document = document_of(held_out, None)
     (section,) = document.sections
     assert section.verdict.tone == "measured"
     assert len(section.rows) == 1
     assert document.examples[TASK].cases
-
-
-def test_without_tables_of_reliability_there_is_no_verdict(held_out):
-    document = evaluation_document(segcal.evaluate(held_out, metrics=["nll"], replicates=50), held_out, None)
-    assert document.sections[0].verdict is None
-    assert document.sections[0].curves == {}
+    (section,) = document_of(held_out, None, metrics=["nll"]).sections
+    assert (section.verdict, section.curves) == (None, {})
 
 
 def test_cases_of_the_fit_give_no_verdict(cases, fitted):
-    found = evaluation_document(segcal.evaluate(cases, fitted.calibrator, replicates=50), cases, fitted).sections[0]
+    (found,) = document_of(cases, fitted).sections
     assert found.division.seen == 2
     assert found.verdict.tone == "measured"
     assert found.verdict.headline.startswith("Measured on cases that the calibrator was fitted to")
@@ -137,7 +127,7 @@ def test_cases_of_the_fit_give_no_verdict(cases, fitted):
 def test_cases_that_are_ignored_as_a_whole_give_no_page(fitted):
     void = ArrayCases([np.zeros((3, 4, 5), np.float32)], [np.full((4, 5), 255)], ignore=255)
     with pytest.raises(InputError, match="the cases have no voxel that counts"):
-        evaluation_document(segcal.evaluate(void, fitted.calibrator, replicates=50), void, fitted)
+        document_of(void, fitted)
 
 
 def test_one_call_measures_the_cases_that_were_held_out_and_writes_the_page(cases, held_out, fitted, tmp_path):
@@ -148,20 +138,22 @@ def test_one_call_measures_the_cases_that_were_held_out_and_writes_the_page(case
     text = (tmp_path / "page.html").read_text("utf-8")
     segcal.report(fitted, cases, tmp_path / "again.html", replicates=50)
     assert (tmp_path / "again.html").read_text("utf-8") == text
-
-
-def test_without_held_out_cases_the_page_says_so(cases, fitted, tmp_path):
     segcal.report(fitted, cases.subset(["c0", "c1"]), tmp_path / "page.html", replicates=50)
     assert "No case was held out" in (tmp_path / "page.html").read_text("utf-8")
 
 
-def test_a_file_of_something_else_is_not_replaced(cases, tmp_path):
-    (tmp_path / "page.html").write_text("mine")
-    with pytest.raises(InputError, match=r"page\.html"):
-        segcal.report(None, cases, tmp_path / "page.html", replicates=50)
-    assert (tmp_path / "page.html").read_text() == "mine"
-    segcal.report(None, cases, tmp_path / "page.html", replicates=50, overwrite=True)
-    assert (tmp_path / "page.html").read_text("utf-8").startswith("<!doctype html>")
+def test_a_page_of_this_command_is_replaced_and_nothing_else(held_out, fitted, tmp_path):
+    page = tmp_path / "report.html"
+    segcal.report(fitted, held_out, page, replicates=10)
+    own = page.read_text()
+    for other in ("mine", own.replace("<title>segcal report: evaluation of 5 cases", "<title>segcal report: roads")):
+        page.write_text(other)
+        with pytest.raises(InputError, match=r"report\.html exists and was not written by this command"):
+            segcal.report(fitted, held_out, page, replicates=10)
+        assert page.read_text() == other
+    segcal.report(fitted, held_out, page, replicates=10, overwrite=True)
+    segcal.report(fitted, held_out, page, replicates=10)
+    assert page.read_text() == own
 
 
 def test_a_calibrator_that_is_not_in_the_registry_has_its_own_name(held_out):
@@ -176,10 +168,8 @@ def test_a_calibrator_that_is_not_in_the_registry_has_its_own_name(held_out):
         def num_identifiable(self):
             return 0
 
-    fitted = segcal.fit("ts", held_out)
-    mine = type(fitted)(**{**fitted.__dict__, "calibrator": Mine(3)})
-    document = evaluation_document(segcal.evaluate(held_out, mine.calibrator, replicates=50), held_out, mine)
-    assert document.sections[0].verdict.done.startswith("A calibrator, Mine (Mine), was fitted on")
+    mine = replace(segcal.fit("ts", held_out), calibrator=Mine(3))
+    assert document_of(held_out, mine).sections[0].verdict.done.startswith("A calibrator, Mine (Mine), was fitted on")
 
 
 def test_a_report_of_arrays_and_what_is_no_fit(tmp_path):
@@ -190,9 +180,8 @@ def test_a_report_of_arrays_and_what_is_no_fit(tmp_path):
     result = segcal.report(fitted, logits, tmp_path / "page.html", labels=labels, kind="logits", replicates=50)
     assert result.before["nll"].cases == 3
     assert (tmp_path / "page.html").is_file()
-    with pytest.raises(
-        InputError, match=r"fitted is TemperatureScaling, but the result of segcal.fit or text or a path"
-    ):
+    needed = r"fitted is TemperatureScaling, but the result of segcal.fit or text or a path"
+    with pytest.raises(InputError, match=needed):
         segcal.report(fitted.calibrator, logits, tmp_path / "other.html", labels=labels)
 
 
@@ -216,8 +205,100 @@ def test_regions_are_called_by_their_names(tmp_path, randomise):
     assert seen.shape == [12, 9]
     assert seen.slices[0].prediction_after is None  # the masks are those of before
     assert "whole: keeps where it is on" in document.provenance.calibrators[TASK].audit.text
-    plain = evaluation_document(segcal.evaluate(held), held, None)
-    assert [row.calibrator for row in plain.sections[0].rows] == ["identity"]
+    assert [row.calibrator for row in document_of(held, None).sections[0].rows] == ["identity"]
     inner = [randomise(segcal.make_calibrator("conic", 2), seed=number) for number in range(2)]
     figures = page_figures(PerRegion(held.regions, inner))
     assert [figure.title for figure in figures] == ["What was learned: whole", "What was learned: core"]
+
+
+@pytest.fixture(scope="module")
+def balls():
+    rng = np.random.default_rng(0)
+    place = np.stack(np.meshgrid(*(np.linspace(-1, 1, size) for size in VOLUME), indexing="ij"))
+    logits, labels = [], []
+    for _ in range(30):
+        inside = 6 * (rng.uniform(0.4, 0.9) - np.sqrt((place**2).sum(0))) + rng.normal(size=VOLUME)
+        logits.append(np.stack([-inside, inside]).astype("float32") / 2)
+        labels.append((logits[-1] + rng.gumbel(size=(2, *VOLUME))).argmax(0))
+    images = [rng.random((1, *VOLUME)).astype("float32") for _ in labels]
+    return ArrayCases(logits, labels, images=images, class_names=["rest", "<b>ball</b>"], kind="logits")
+
+
+@pytest.fixture(scope="module")
+def trusted(balls):
+    return segcal.learn_trust(segcal.fit("ts", balls.subset(balls.ids[:2])), balls.subset(balls.ids[:22]))
+
+
+@pytest.fixture(scope="module")
+def new(balls):
+    return balls.subset(balls.ids[22:])
+
+
+def test_rows_of_trust_are_sorted_and_the_first_cases_have_pictures(trusted, new):
+    found = trust_section(trusted, new)
+    assert found.of == len(found.rows) == 8
+    assert found.flagged == sum(row["review"] for row in found.rows)
+    chances = [(not row["review"], -row["dice_below_tau"]) for row in found.rows]
+    assert chances == sorted(chances)
+    assert [one.case for one in found.pictures] == [row["case"] for row in found.rows[:PICTURES]]
+    assert found.alarms == []
+    told = replace(segcal.trust(trusted, new), alarms=["ball was in 1 of 2 groups."])
+    assert section_of(told, trusted, new).alarms == told.alarms
+    one = found.pictures[0]  # of the slice on which the mask is largest
+    levels = nested_masks(trusted.calibrator, new.checked(one.case), bounds_of(trusted.reference, 0.1))[1]
+    assert (one.index, one.slices) == (int((levels >= MASK).sum((1, 2)).argmax()), 5)
+    np.testing.assert_array_equal(decode_map(one.levels), levels[one.index])
+    assert decode_map(one.image).shape == VOLUME[1:]
+
+
+def test_the_page_has_trust_alone_and_names_stay_text(trusted, new, tmp_path):
+    result = segcal.trust(trusted, new, biomarkers={"twice": "2 * {<b>ball</b>}"})
+    text = write_trust_page(tmp_path / "r.html", result, trusted, new).read_text("utf-8")
+    assert [bool(page.match(text.encode())) for page in (TRUST_PAGE, EVALUATION_PAGE, BENCHMARK_PAGE)] == [1, 0, 0]
+    assert "<b>ball</b>" not in text
+    data = json.loads(re.search(r'id="data">(.*?)</script>', text, re.DOTALL)[1])
+    assert (data["kind"], data["places"]) == ("trust", [])
+    assert len(data["trust"]["biomarkers"]) == 8
+    assert "8 cases to review. " in text
+    assert "8 structures to review" in text
+
+
+def test_a_browser_draws_rows_and_three_masks(trusted, new, tmp_path):
+    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    program = next((path for path in map(shutil.which, BROWSERS) if path), None)
+    if program is None:
+        pytest.skip(f"no browser: none of {', '.join(BROWSERS)} is on the path")
+    path = write_trust_page(tmp_path / "r.html", segcal.trust(trusted, new), trusted, new)
+    with sync_api.sync_playwright() as started:
+        try:
+            browser = started.chromium.launch(executable_path=program, args=["--no-sandbox", "--disable-dev-shm-usage"])
+        except sync_api.Error as error:
+            pytest.skip(f"the browser does not start here: {str(error).splitlines()[0]}")
+        page, said = browser.new_page(), []
+        page.set_default_timeout(90_000)
+        page.on("pageerror", lambda error: said.append(str(error)))
+        page.goto(path.as_uri())
+        page.wait_for_selector("#trust-maps[data-ready=yes]")
+        assert page.locator("#trust-cases tbody tr").count() == 8
+        assert page.locator("#trust tbody tr").count() == 16
+        assert page.locator("#trust tbody th").last.inner_text().endswith("<b>ball</b>")
+        painted = """canvas => {
+          const seen = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data;
+          const found = new Set(); for (let k = 0; k < seen.length; k += 4) found.add(seen[k + 1] > seen[k] + 30);
+          return found.size; }"""
+        assert page.locator("#trust-maps canvas").count() == PICTURES
+        assert page.locator("#trust-maps canvas").first.evaluate(painted) == 2  # green or blue over grey, and grey
+        assert said == []
+        browser.close()
+
+
+def test_trust_is_shown_where_the_calibrator_can(trusted, balls, new):
+    result = segcal.evaluate(new, trusted, metrics=["nll", "dice", "ece"], replicates=20)
+    assert to_builtins(evaluation_document(result, new, trusted))["trust"]["of"] == 8
+    without = replace(trusted, reference=None)
+    assert evaluation_document(result, new, without).trust is UNSET
+    small = segcal.learn_trust(without, balls.subset(balls.ids[2:9]))
+    assert trust_section(small, new) is UNSET  # too few for the level
+    lines = [case.logits.reshape(2, -1).numpy() for case in new]
+    flat = ArrayCases(lines, ids=new.ids, class_names=new.class_names, kind="logits")
+    assert section_of(segcal.trust(trusted, new), trusted, flat).pictures == []

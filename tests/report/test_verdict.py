@@ -57,11 +57,16 @@ def test_an_improvement_is_told_with_its_interval_and_its_cases():
     assert "93.5 % sure and right in 93.1 %" in text
     assert "fitted on 10 cases" in text
     assert "chosen on 5 validation cases." in text
+    several = text_of(verdict_of(facts(), with_other(COUNTS, repeats=3)))
+    assert "25 of 30 test cases, counted in each of 3 divisions" in several
+    few = text_of(verdict_of(facts(ece=(0.05, 0.02, None, None))))
+    assert "5.00 % → 2.00 % (better in 25 of 30 test cases; too few for an interval)." in few
 
 
 @pytest.mark.parametrize(
     ("ece", "nll", "tone", "words"),
     [
+        ((0.05, 0.049, -0.01, 0.01), (0.3, 0.2, -0.2, -0.05), "better", "more honest by some measures"),
         ((0.05, 0.06, 0.001, 0.02), (0.3, 0.4, 0.05, 0.2), "worse", "made the confidences worse"),
         ((0.05, 0.06, 0.001, 0.02), (0.3, 0.2, -0.2, -0.05), "mixed", "helped by some measures and hurt by others"),
         ((0.05, 0.049, -0.01, 0.01), (0.3, 0.3, -0.2, 0.2), "same", "no measurable difference"),
@@ -71,18 +76,6 @@ def test_what_is_not_better_is_not_called_better(ece, nll, tone, words):
     verdict = verdict_of(facts(ece, nll))
     assert verdict.tone == tone
     assert words in verdict.headline
-
-
-def test_an_improvement_by_some_measures_only_is_called_that():
-    verdict = verdict_of(facts(ece=(0.05, 0.049, -0.01, 0.01)))
-    assert verdict.tone == "better"
-    assert "more honest by some measures" in verdict.headline
-
-
-def test_cases_that_are_tested_in_several_divisions_are_counted_so():
-    assert "25 of 30 test cases, counted in each of 3 divisions" in text_of(
-        verdict_of(facts(), with_other(COUNTS, repeats=3))
-    )
 
 
 def test_a_changed_mask_is_counted_by_kind():
@@ -131,18 +124,11 @@ def test_an_effect_needs_its_whole_interval_on_one_side():
     assert Change(1, 0, Difference(None, None, None, 0, 3, 0, 0, 0)).effect() == "same"
 
 
-def test_honesty_is_that_of_the_voxels_of_a_curve():
+def test_honesty_is_that_of_the_voxels_of_a_curve_and_a_gap_has_a_direction():
     curve = Curve(count=np.array([2, 0, 6]), right=np.array([1, 0, 4]), confidence=np.array([0.5, 0.0, 5.7]))
     assert Honesty.of(curve) == Honesty(6.2 / 8, 5 / 8)
     with pytest.raises(InputError, match="no voxel that counts"):
         Honesty.of(Curve(np.zeros(3, int), np.zeros(3, int), np.zeros(3)))
-
-
-def test_a_gap_has_a_direction_and_a_small_one_has_no_word():
     assert Honesty(0.95, 0.92).judged == "overconfident by 3.0 points"
     assert Honesty(0.90, 0.92).judged == "underconfident by 2.0 points"
     assert Honesty(0.9205, 0.92).judged == ""
-
-
-def test_flips_add_up():
-    assert FlipCount(100, (3, 2, 1)).total == 6

@@ -5,9 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from segcal.report.case_maps import SeenCase, SliceMaps
 from segcal.report.figures import to_svg
-from segcal.report.pictures import encode_values
+from segcal.report.pictures import SeenCase, SliceMaps, encode_values
 from segcal.studies import worst_cases
 from segcal.studies.worst_cases import (
     STUDY,

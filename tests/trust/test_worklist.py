@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 import segcal
-from segcal.report.trusted import section_of
+from segcal.report.evaluated import section_of
 from segcal.trust.result import WORKLIST_SIGNATURE, Trust
 from segcal.trust.rows import TrustRow
 from segcal.trust.worklist import case_rows

@@ -8,8 +8,7 @@ from segcal.cli.codes import DONE
 from segcal.cli.console import Output
 from segcal.cli.progress import step_bar
 from segcal.cli.reading import json_option
-from segcal.demo.plan import full_plan, quick_plan
-from segcal.demo.story import tell_story
+from segcal.demo.story import full_plan, quick_plan, tell_story
 from segcal.errors import InputError
 from segcal.kernels.jit import was_compiled
 from segcal.kernels.reliability_numba import count_block

@@ -12,7 +12,7 @@ from segcal.cli.reading import load_calibrator, open_folders
 from segcal.cli.wording import plural
 from segcal.errors import InputError
 from segcal.integrations.viewers import ObjectMaps
-from segcal.report.worklist import WORKLIST, write_worklist
+from segcal.report.page import WORKLIST, write_worklist
 from segcal.target import check_file, claim
 from segcal.trust.guarantees import masks_folder
 from segcal.trust.object_rows import CSV_SIGNATURE, JSON_SIGNATURE, write_objects

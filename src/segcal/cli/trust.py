@@ -11,8 +11,8 @@ from segcal.cli.progress import case_bar
 from segcal.cli.reading import load_calibrator, open_folders
 from segcal.cli.trust_files import check_files, file_options, write_files
 from segcal.names import class_titles
+from segcal.report.evaluated import write_trust_page
 from segcal.report.page import TRUST_PAGE
-from segcal.report.trusted import write_trust_page
 from segcal.target import check_file, claim
 from segcal.trust.result import CSV_SIGNATURE, JSON_SIGNATURE, WORKLIST_SIGNATURE, write_trust
 

@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
-from torch import Tensor
 
 from segcal.demo.tasks import get_task
 from segcal.demo.unet import UNet
@@ -34,14 +33,15 @@ def load_member(task: str, member: int, folder: Path = WEIGHTS) -> UNet:
                     f"member is {member}, but the ensemble of {task!r} has members 0 to {members - 1}. "
                     "Choose one of these."
                 )
-            prefix = f"{member}."
-            weights = {key[len(prefix) :]: file.get_tensor(key) for key in file.keys() if key.startswith(prefix)}  # noqa: SIM118
+            own = (key for key in file.keys() if key.startswith(f"{member}."))  # noqa: SIM118
+            weights = {key.partition(".")[2]: file.get_tensor(key) for key in own}
     except InputError:
         raise
     except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
         raise ArtifactError(f"{path} is not readable as weights ({error}). Install the package again.") from None
     network = UNet(**facts)
-    network.load_state_dict({key: _widened(value) for key, value in weights.items()})
+    wide = {key: value.float() if value.is_floating_point() else value for key, value in weights.items()}
+    network.load_state_dict(wide)
     return fast_layout(network).eval()
 
 
@@ -62,7 +62,3 @@ def predict(network: UNet, image: NDArray[np.float32]) -> Logits:
     if network.dims == 2:
         batch = batch.to(memory_format=torch.channels_last)
     return network(batch)[0].contiguous()
-
-
-def _widened(value: Tensor) -> Tensor:
-    return value.float() if value.is_floating_point() else value

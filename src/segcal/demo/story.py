@@ -1,6 +1,9 @@
-"""The whole story on the embedded tasks: predict, fit, compare, study, and say in words what was found."""
+"""The whole story on the embedded tasks: predict, fit, compare, study, and say in words what was found.
 
-from collections.abc import Callable, Mapping
+A plan is the protocol of its benchmark: small enough for minutes, or all of it.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -8,17 +11,19 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from segcal.atomic import temporary
-from segcal.benchmark.pipelines import Pipeline
+from segcal.benchmark.pipelines import Pipeline, paper_pipelines
+from segcal.benchmark.protocol import Protocol, StudyOptions
 from segcal.benchmark.run import Step, check_folder
-from segcal.benchmark.tasks import EmbeddedTask
+from segcal.benchmark.tasks import Division, EmbeddedTask
 from segcal.cases.parallel import map_ids
 from segcal.demo.embedded import open_embedded
-from segcal.demo.plan import Plan
 from segcal.documents import write_json
+from segcal.fitting import FitConfig
 from segcal.kernels.threads import one_thread
 from segcal.report.paper_tables import BINS, FLIPS, SHOWN
 from segcal.report.table import Cell, Group, Row, Table
 from segcal.report.verdict import Facts, Honesty
+from segcal.studies import STUDIES
 from segcal.studies.document import MATRIX, UNCALIBRATED, find_facts
 from segcal.studies.padding import PaddingData
 from segcal.studies.page import PAGE, write_page_of
@@ -27,9 +32,77 @@ from segcal.studies.setting import Setting, choose_default
 from segcal.studies.study import interval_cell
 
 VERDICT = "verdict.json"
+QUICK_CALIBRATORS = ("ts", "ms", "dc", "cdc", "cms_ap", "cms_op")
+QUICK_STUDIES = (
+    "offsets", "flips", "calibration_size", "binning", "domain_shift", "covariate_shift", "reliability", "padding",
+    "worst_cases",
+)  # fmt: skip
+# Calibration, validation and test cases; the volumes of tumour take longest to predict.
+QUICK_SPLITS = {"roads": Division(10, 5, 15), "tumour": Division(10, 5, 10), "streets": Division(10, 5, 20)}
+FULL_SPLIT = Division(50, 25, 45)
 # In the order in which they are said.
 SHORT_EFFECTS = {"better": "improves", "worse": "worsens", "same": "does not measurably change"}
 SHORT_TITLES = {"nll": "NLL", "ece": "ECE", "ba_ece": "BA-ECE", "dice": "Dice"}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A demonstration: the protocol of its benchmark, and one sentence for each part that is less than everything."""
+
+    protocol: Protocol
+    reduced: tuple[str, ...]
+
+
+def quick_plan(workers: int = 1) -> Plan:
+    """Return a demonstration that two cores finish in under three minutes."""
+    plain = [Pipeline(pooling, "identity") for pooling in ("single", "mean_probs")]
+    protocol = Protocol(
+        tasks=_tasks(QUICK_SPLITS, ("streets",), ("strong",)),
+        pipelines=(*plain, UNCALIBRATED, *(Pipeline("mean_logits", name) for name in QUICK_CALIBRATORS)),
+        repeats=1,
+        fit=FitConfig(voxels=3000),
+        studies=QUICK_STUDIES,
+        study_options=StudyOptions(
+            cases=3, sizes=(2,), size_tasks=("roads",), padding_calibrators=("identity", "ts", "ms", "cms_ap")
+        ),
+        workers=workers,
+    )
+    reduced = (
+        "one division of the cases into calibration, validation and test instead of three",
+        "10 calibration, 5 validation and 10 to 20 test cases per task instead of 50, 25 and 45",
+        "3,000 voxels per case in the fits instead of 20,000",
+        f"calibrators on mean logits only, and of them {', '.join(QUICK_CALIBRATORS)}",
+        "corrupted pictures of streets at one strength instead of roads and streets at two",
+        "offsets and flips in detail on 3 cases per task; calibration-set size on roads with 2 sizes; padding with 4 "
+        "calibrators",
+    )
+    missing = ", ".join(name for name in STUDIES if name not in QUICK_STUDIES)
+    return Plan(protocol, (*reduced, f"without the studies {missing}") if missing else reduced)
+
+
+def full_plan(workers: int = 1) -> Plan:
+    """Return the whole demonstration: the paper's pipelines, three repeats, all studies."""
+    tasks = _tasks(dict.fromkeys(QUICK_SPLITS, FULL_SPLIT), ("roads", "streets"), ("mild", "strong"))
+    protocol = Protocol(
+        tasks=tasks, pipelines=paper_pipelines(), paper=True, repeats=3, studies=tuple(STUDIES), workers=workers
+    )
+    return Plan(protocol, ())
+
+
+def _tasks(
+    splits: Mapping[str, Division], corrupted: Sequence[str], strengths: Sequence[str]
+) -> tuple[EmbeddedTask, ...]:
+    """Return the tasks, and after them the corrupted copies of those whose images are pictures."""
+    counts = {name: split.cal + split.val + (split.test or 0) for name, split in splits.items()}
+    copies = {name: tuple(f"{name}_{strength}" for strength in strengths) for name in corrupted}
+    tasks = [
+        EmbeddedTask(name, name, cases=counts[name], split=split, test_on=copies.get(name, ()))
+        for name, split in splits.items()
+    ]
+    for name, own in copies.items():
+        for copy, strength in zip(own, strengths, strict=True):
+            tasks.append(EmbeddedTask(copy, name, cases=counts[name], corruption=strength, test_only=True))
+    return tuple(tasks)
 
 
 @dataclass(frozen=True)
@@ -135,7 +208,6 @@ def shift_sentence(clean: Facts, shifted: Facts) -> str:
 
 
 def _short_number(value: float | None) -> str:
-    """Return a number with four digits."""
     return "undefined" if value is None else f"{value:.4f}"
 
 
@@ -151,9 +223,7 @@ def _default(facts: Facts) -> str:
     for metric, change in facts.change.items():
         if metric != "dice":
             gap = change.difference
-            interval = "undefined"
-            if gap.value is not None and gap.low is not None and gap.high is not None:
-                interval = f"{gap.value:+.4f} [{gap.low:+.4f}, {gap.high:+.4f}]"
+            interval = "undefined" if gap.low is None else gap.text("+.4f", "undefined")
             pair = f"{_short_number(change.before)} -> {_short_number(change.after)}"
             counts = f"better in {gap.better} of {gap.cases} cases"
             said.setdefault(change.effect(), []).append(f"{SHORT_TITLES[metric]} {pair} ({interval}, {counts})")

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import msgspec
 import numpy as np
 
 from segcal.arguments import typed
@@ -20,23 +19,12 @@ from segcal.documents import read_json, read_text, reading
 from segcal.errors import InputError
 from segcal.evaluation.audit import audit
 from segcal.evaluation.result import Evaluation
-from segcal.fitting.artifact import load
+from segcal.fitting.artifact import to_fitted
 from segcal.fitting.certificate import Fitted
-from segcal.fitting.evidence import FitEvidence
 from segcal.fitting.reference import calibrator_digest
 from segcal.metrics import METRICS
-from segcal.report.card_document import (
-    SCHEMA,
-    Card,
-    CardDescription,
-    CardMetric,
-    CaseSet,
-    ClassEvidence,
-    Monitoring,
-    Performance,
-    Promise,
-)
-from segcal.report.card_text import as_html, as_json, as_markdown
+from segcal.report import card_document as doc
+from segcal.report.document import ClassEvidence
 from segcal.resample import LEVEL, Draws
 from segcal.summary import difference, estimate
 from segcal.target import check_file
@@ -44,7 +32,7 @@ from segcal.trust.conformal import count_draws, draws_needed
 from segcal.version import __version__
 
 ALL_CASES = "all held-out cases"
-FORMS = {".md": as_markdown, ".json": as_json, ".html": as_html}
+FORMS = {".md": doc.as_markdown, ".json": doc.as_json, ".html": doc.as_html}
 SIGNATURE = re.compile(rb'---\n# segcal card|\{\n "card": "segcal"|<!doctype html>\n<!-- segcal card -->')
 # Those that are usually asked for.
 TRUST_LEVELS = (0.8, 0.9, 0.95, 0.99)
@@ -71,7 +59,7 @@ def card(
     subgroups: Mapping[str, str] | None = None,
     not_valid_for: Sequence[str] = (),
     overwrite: bool = False,
-) -> Card:
+) -> doc.Card:
     """Return the calibration card of a calibrator, and write it.
 
     Args:
@@ -91,7 +79,7 @@ def card(
     >>> segcal.card(fitted).calibration_data.cases
     6
     """
-    known = load(fitted) if isinstance(fitted, str | os.PathLike) else fitted
+    known: Fitted = to_fitted(fitted)
     target = None if path is None else Path(path)
     if target is not None:
         if target.suffix not in FORMS:
@@ -106,18 +94,33 @@ def card(
             f"{own}. Evaluate this calibrator, and pass what that wrote."
         )
     rows = [row for row in measured if row.case not in seen]
-    made = _card(known, rows, dataset, subgroups or {}, not_valid_for)
-    if measured and made_by is None:
-        made = msgspec.structs.replace(made, notes=(UNSIGNED,))
+    cases = sorted({row.case for row in rows if row.stage == "after"})
+    members = _members(cases, subgroups or {})
+    mask = "masks may change" if known.calibrator.preserves is None else "masks stay as they are"
+    findings = audit(known).findings
+    made = doc.Card(
+        schema=doc.SCHEMA,
+        segcal=__version__,
+        dataset=dataset,
+        description=_description(known),
+        intended_use=INTENDED.format(classes=known.calibrator.num_classes, kind=known.kind, mask=mask),
+        not_valid_for=(*_limits(known, bool(cases)), *not_valid_for),
+        calibration_data=_hashed(known, known.calibration_ids),
+        tuning_data=_hashed(known, known.validation_ids),
+        evaluation_data=_hashed(known, cases),
+        level=LEVEL,
+        promises=tuple(doc.Promise(one.promise, one.promised, one.holds, one.how, one.statement) for one in findings),
+        performance=tuple(_measured(name, rows, own) for name, own in members),
+        monitoring=_monitoring(known),
+        notes=(UNSIGNED,) if measured and made_by is None else (),
+    )
     if target is not None:
         write_text(target, FORMS[target.suffix](made))
     return made
 
 
-def _card(
-    fitted: Fitted, rows: Sequence[StageRow], dataset: str, subgroups: Mapping[str, str], not_valid_for: Sequence[str]
-) -> Card:
-    cases = sorted({row.case for row in rows if row.stage == "after"})
+def _members(cases: Sequence[str], subgroups: Mapping[str, str]) -> list[tuple[str, Sequence[str]]]:
+    """Return the cases that are measured together: all of them first, then those of each subgroup."""
     if subgroups and not any(case in subgroups for case in cases):
         raise InputError(
             f"subgroups names none of the {len(cases)} cases that were measured and had no part in the fit, but "
@@ -125,46 +128,15 @@ def _card(
             if cases
             else "subgroups is given, but no case was measured that had no part in the fit. Pass results of such cases."
         )
-    performance = [_measured(ALL_CASES, rows, cases)] if cases else []
-    for name in sorted({subgroups[case] for case in cases if case in subgroups}):
-        performance.append(_measured(name, rows, [case for case in cases if subgroups.get(case) == name]))
-    findings = audit(fitted).findings
-    keeps = {"argmax": "masks stay as they are", "order": "masks stay as they are"}
-    return Card(
-        schema=SCHEMA,
-        segcal=__version__,
-        dataset=dataset,
-        description=_description(fitted),
-        intended_use=INTENDED.format(
-            classes=fitted.calibrator.num_classes,
-            kind=fitted.kind,
-            mask=keeps.get(str(fitted.calibrator.preserves), "masks may change"),
-        ),
-        not_valid_for=(*_limits(fitted, bool(cases)), *not_valid_for),
-        calibration_data=_hashed(fitted, fitted.calibration_ids),
-        tuning_data=_hashed(fitted, fitted.validation_ids),
-        evaluation_data=_hashed(fitted, cases),
-        level=LEVEL,
-        promises=tuple(Promise(one.promise, one.promised, one.holds, one.how, one.statement) for one in findings),
-        performance=tuple(performance),
-        monitoring=_monitoring(fitted),
-    )
+    names = sorted({subgroups[case] for case in cases if case in subgroups})
+    own = [(name, [case for case in cases if subgroups.get(case) == name]) for name in names]
+    return [(ALL_CASES, cases), *own] if cases else []
 
 
-def _with_evidence(made: CardDescription, found: FitEvidence) -> CardDescription:
-    return msgspec.structs.replace(
-        made,
-        groups=found.groups,
-        classes=ClassEvidence.rows(found, made.class_names),
-        held_out_parts=tuple(found.sites.values()),
-        sites_declared=found.declared,
-    )
-
-
-def _description(fitted: Fitted) -> CardDescription:
-    calibrator, found = fitted.calibrator, fitted.certificate
+def _description(fitted: Fitted) -> doc.CardDescription:
+    calibrator, found, rests = fitted.calibrator, fitted.certificate, fitted.certificate.evidence
     name, options = registry_entry(calibrator) or (calibrator.name, {})
-    made = CardDescription(
+    return doc.CardDescription(
         calibrator=name,
         options={key: repr(value) for key, value in options.items()},
         num_classes=calibrator.num_classes,
@@ -179,8 +151,11 @@ def _description(fitted: Fitted) -> CardDescription:
         converged=bool(found.converged),
         data_fingerprint=fitted.fingerprint,
         digest=calibrator_digest(calibrator)[:16],
+        groups=0 if rests is None else rests.groups,
+        classes=() if rests is None else ClassEvidence.rows(rests, fitted.class_names),
+        held_out_parts=() if rests is None else tuple(rests.sites.values()),
+        sites_declared=rests is not None and rests.declared,
     )
-    return made if found.evidence is None else _with_evidence(made, found.evidence)
 
 
 def _limits(fitted: Fitted, evaluated: bool) -> list[str]:
@@ -200,7 +175,7 @@ def _limits(fitted: Fitted, evaluated: bool) -> list[str]:
     return limits
 
 
-def _measured(name: str, rows: Sequence[StageRow], cases: Sequence[str]) -> Performance:
+def _measured(name: str, rows: Sequence[StageRow], cases: Sequence[str]) -> doc.Performance:
     stages = {(row.case, row.stage): row.numbers for row in rows}
     groups = {row.case: row.group for row in rows}
     draws = Draws([[groups[case] for case in cases]])
@@ -215,11 +190,11 @@ def _measured(name: str, rows: Sequence[StageRow], cases: Sequence[str]) -> Perf
             title = f"{facts.title} ({facts.convention})" if facts.convention else facts.title
             before, after = (estimate([column], draws, bounds=facts.bounds) for column in columns)
             change = difference([columns[0]], [columns[1]], draws, facts.better)
-            found.append(CardMetric(metric, title, facts.unit, facts.better, before, after, change))
-    return Performance(name, len(cases), tuple(found), draws.groups)
+            found.append(doc.CardMetric(metric, title, facts.unit, facts.better, before, after, change))
+    return doc.Performance(name, len(cases), tuple(found), draws.groups)
 
 
-def _monitoring(fitted: Fitted) -> Monitoring | None:
+def _monitoring(fitted: Fitted) -> doc.Monitoring | None:
     reference = fitted.reference
     if reference is None:
         return None
@@ -227,13 +202,13 @@ def _monitoring(fitted: Fitted) -> Monitoring | None:
     levels = tuple(level for level in TRUST_LEVELS if draws >= draws_needed(level))
     objects = 0 if fitted.objects is None else len(fitted.objects.cases)
     regions = isinstance(fitted.calibrator, PerRegion)
-    return Monitoring(len(reference.cases), draws, reference.source, levels, regions, objects)
+    return doc.Monitoring(len(reference.cases), draws, reference.source, levels, regions, objects)
 
 
-def _hashed(fitted: Fitted, cases: Sequence[str]) -> CaseSet:
+def _hashed(fitted: Fitted, cases: Sequence[str]) -> doc.CaseSet:
     """Return the first 16 digits of the SHA-256 of "fingerprint/name" of each case."""
     digests = (hashlib.sha256(f"{fitted.fingerprint}/{case}".encode(errors="surrogateescape")) for case in cases)
-    return CaseSet(len(cases), tuple(sorted(digest.hexdigest()[:16] for digest in digests)))
+    return doc.CaseSet(len(cases), tuple(sorted(digest.hexdigest()[:16] for digest in digests)))
 
 
 def _rows(results: Evaluation | str | os.PathLike[str] | None) -> tuple[list[StageRow], str | None]:

@@ -64,7 +64,10 @@ def pipeline_curves(
     for name in repeats[0]:
         own = [curves[name] for curves in repeats]
         total = total_of({str(number): curve for number, curve in enumerate(own)})
-        low, high = accuracy_interval(total, _error(own, [spread.get(name) for spread in spreads]), level)
+        known = [(curve, spread[name]) for curve, spread in zip(own, spreads, strict=True) if name in spread]
+        errors = [accuracy_error(curve, spread) for curve, spread in known]  # an older version did not keep them
+        error = defined_mean(np.stack(errors), axis=0) if errors else np.full(total.count.shape, np.nan)
+        low, high = accuracy_interval(total, error, level)
         if total.count.ndim == 1:
             found[name] = _lists(total, low, high)
         else:  # of bands the last holds voxels without a boundary
@@ -119,14 +122,3 @@ def _lists(curve: Curve, low: NDArray[np.float64], high: NDArray[np.float64]) ->
         for column in (curve.confidence / share, curve.right / share, low, high)
     ]  # fmt: skip
     return CurveLists(curve.count.tolist(), *columns)
-
-
-def _error(curves: Sequence[Curve], spreads: Sequence[CurveSpread | None]) -> NDArray[np.float64]:
-    """Return the mean over repeats of the standard error; NaN where no repeat has one."""
-    errors = [
-        accuracy_error(curve, spread) for curve, spread in zip(curves, spreads, strict=True) if spread is not None
-    ]
-    if not errors:  # written by a version that did not keep it
-        return np.full(curves[0].count.shape, np.nan)
-    mean: NDArray[np.float64] = defined_mean(np.stack(errors), axis=0)
-    return mean

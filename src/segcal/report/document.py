@@ -4,18 +4,17 @@ One type, whether it is about an evaluation (:mod:`segcal.report.evaluated`) or 
 (:mod:`segcal.studies.document`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from typing import Literal, TypeAlias
 
 from msgspec import UNSET, Struct, UnsetType, field
 
+from segcal.fitting.evidence import FitEvidence
 from segcal.metrics import Metric
-from segcal.report.card_document import ClassEvidence
-from segcal.report.case_maps import SeenCase
-from segcal.report.pictures import Encoded
+from segcal.report.pictures import Encoded, SeenCase
 from segcal.report.verdict import PartCounts, Verdict
-from segcal.summary import Bootstrap, Estimate
+from segcal.summary import Bootstrap, Estimate, Interval
 from segcal.trust.rows import BiomarkerRow, CaseVerdict, TrustRow
 from segcal.types import Preserves
 
@@ -54,12 +53,9 @@ class CalibratorWords(Struct):
     about: str = ""
 
 
-class RowNumber(Struct):
+class RowNumber(Interval, frozen=True):
     """An estimate with its interval, and how many cases it is not defined for."""
 
-    value: float | None
-    low: float | None
-    high: float | None
     undefined: int = 0
 
     @classmethod
@@ -139,7 +135,7 @@ class TaskSection(Struct, kw_only=True):
     task: str
     test_on: str = ""
     classes: list[str]
-    shown_classes: list[int]
+    shown_classes: list[int] = []
     background: bool
     baseline: str | None
     chosen: str | None
@@ -147,8 +143,8 @@ class TaskSection(Struct, kw_only=True):
     division: PartCounts
     rows: list[PipelineRow]
     curves: dict[str, Curves]
-    per_class: dict[str, list[ClassRow]]
-    bands: dict[str, list[BandRow]]
+    per_class: dict[str, list[ClassRow]] = {}
+    bands: dict[str, list[BandRow]] = {}
     cases: CaseColumns
 
 
@@ -173,6 +169,20 @@ class CaseNames(Struct):
 
     count: int
     names: list[str]
+
+
+class ClassEvidence(Struct, frozen=True):
+    """What the fit rests on in one class: how many groups (patients, videos) have it, and about how many voxels."""
+
+    name: str
+    groups: int
+    voxels: int
+
+    @classmethod
+    def rows(cls, found: FitEvidence, names: Sequence[str] | None) -> "tuple[ClassEvidence, ...]":
+        """Return the evidence of all classes."""
+        titles = names or [str(number) for number in range(len(found.class_groups))]
+        return tuple(cls(*row) for row in zip(titles, found.class_groups, found.class_voxels, strict=True))
 
 
 class CalibratorFacts(Struct, omit_defaults=True):
@@ -238,29 +248,24 @@ class Document(Struct, kw_only=True):
     title: str
     segcal: str = field(default_factory=lambda: version("segcal"))
     level: float
-    notes: list[str]
-    metrics: dict[str, MetricWords]
+    notes: list[str] = []
+    metrics: dict[str, MetricWords] = {}
     poolings: dict[str, str] = field(default_factory=POOLING_TITLES.copy)
-    calibrators: dict[str, CalibratorWords]
-    sections: list[TaskSection] = field(name="places")
-    comparisons: list[str] = field(default_factory=list)
-    examples: dict[str, CaseExamples]
-    rule: str
+    calibrators: dict[str, CalibratorWords] = {}
+    sections: list[TaskSection] = field(name="places", default_factory=list)
+    comparisons: list[str] = []
+    examples: dict[str, CaseExamples] = {}
+    rule: str = ""
     provenance: Provenance
     trust: TrustSection | UnsetType = UNSET
 
 
-def _with_convention(metric: Metric) -> str:
-    return f"{metric.sentence} ({metric.convention}.)" if metric.convention else metric.sentence
-
-
 def metric_words(metrics: Mapping[str, Metric]) -> dict[str, MetricWords]:
     """Return the metrics that have plain words, in the order of the table's columns."""
-    listed = dict.fromkeys((*FIRST_COLUMNS, *MORE_COLUMNS, *metrics))
-    shown = {name: metrics[name] for name in listed if name in metrics and metrics[name].plain}
-    return {
-        name: MetricWords(
-            m.plain, _with_convention(m), name in FIRST_COLUMNS, m.unit == "fraction", m.better, m.pooled, name
-        )
-        for name, m in shown.items()
-    }
+    words = {}
+    for name in dict.fromkeys((*FIRST_COLUMNS, *MORE_COLUMNS, *metrics)):
+        if name in metrics and (m := metrics[name]).plain:
+            explained = f"{m.sentence} ({m.convention}.)" if m.convention else m.sentence
+            shown, percent = name in FIRST_COLUMNS, m.unit == "fraction"
+            words[name] = MetricWords(m.plain, explained, shown, percent, m.better, m.pooled, name)
+    return words

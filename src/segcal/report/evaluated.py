@@ -1,4 +1,9 @@
-"""The report of an evaluation, in small: a verdict, one diagram, two rows, and the worst cases."""
+"""The page of an evaluation: a verdict, one diagram, two rows, the worst cases, and how far structures can be trusted.
+
+Rows of trust stand in the order in which a person should look at them. Of the first ones, one structure a case, the
+slice is shown on which the mask is largest, or the outer mask where the mask is empty. :func:`segcal.trust` has a page
+of that section alone.
+"""
 
 import math
 import os
@@ -7,12 +12,13 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from msgspec import UNSET
+import numpy as np
+from msgspec import UNSET, UnsetType
 
 from segcal.arguments import typed
 from segcal.calibrators import make_per_region
-from segcal.calibrators.base import Calibrator
 from segcal.calibrators.identity import Identity
+from segcal.calibrators.per_region import PerRegion
 from segcal.cases import Cases, as_cases
 from segcal.evaluation import Evaluation
 from segcal.evaluation.audit import audit
@@ -21,26 +27,19 @@ from segcal.fitting import Fitted
 from segcal.fitting.artifact import to_fitted
 from segcal.names import class_titles
 from segcal.report import document as doc
-from segcal.report.card_document import ClassEvidence
-from segcal.report.case_maps import CaseNumbers, see_cases
-from segcal.report.confidence_curves import page_figures
+from segcal.report import pictures
+from segcal.report import verdict as said
 from segcal.report.curves import pipeline_curves
+from segcal.report.figures import page_figures
 from segcal.report.page import EVALUATION_PAGE, write_page
-from segcal.report.trusted import trust_section
-from segcal.report.verdict import (
-    COMPARED,
-    Change,
-    Facts,
-    FlipCount,
-    Honesty,
-    PartCounts,
-    Verdict,
-    make_verdict,
-    measured_verdict,
-)
 from segcal.statistics.additive import total_of
 from segcal.statistics.reliability import Curve, CurveSpread
 from segcal.target import check_file
+from segcal.trust.conformal import count_draws, draws_needed
+from segcal.trust.guarantees import MASK, OUTER, bounds_of, nested_masks
+from segcal.trust.result import Trust
+from segcal.trust.rows import TrustRow
+from segcal.trust.structures import LEVEL, trust
 
 # How an evaluation is done; its other options are declarations about arrays.
 HOW = ("metrics", "seed", "replicates", "level", "bands", "progress", "workers", "failed", "device", "convention")
@@ -48,6 +47,9 @@ TASK = "these cases"
 BEFORE = "uncalibrated"
 FLATTERS = "No case was held out: the calibrator was fitted or chosen on these, and the numbers flatter it."
 RULE = "Chosen are three with the highest loss, two that gained least and one that gained most."
+# Of trust: cases with a picture, and rows.
+PICTURES = 6
+MOST_ROWS = 300
 
 
 @typed
@@ -104,64 +106,60 @@ def evaluation_document(
     """
     names = [row["case"] for row in result.rows if row["stage"] == "before"]
     cases = cases.subset(names)  # some may have failed
-    calibrator = _nothing(cases) if fitted is None else fitted.calibrator
-    name, titles = calibrator.name, {"identity": Identity.title, calibrator.name: calibrator.title or calibrator.name}
-    after = BEFORE if fitted is None else f"calibrated with {name}"
+    nothing = Identity(cases.num_classes) if cases.regions is None else make_per_region("identity", cases.regions)
+    last = nothing if fitted is None else fitted.calibrator
+    after = BEFORE if fitted is None else f"calibrated with {last.name}"
     stages = {BEFORE: "before"} | ({} if fitted is None else {after: "after"})
+    rows = {title: [row for row in result.rows if row["stage"] == stage] for title, stage in stages.items()}
     columns = {
-        key: {title: [row.get(key) for row in result.rows if row["stage"] == stage] for title, stage in stages.items()}
-        for key in ("dice", "ece", "nll")
+        key: {title: [row.get(key) for row in own] for title, own in rows.items()} for key in ("dice", "ece", "nll")
     }
-    curves = {title: _curves(result, stage) for title, stage in stages.items()}
+    curves = {title: _curves(result, stage) for title, stage in stages.items() if _parts(result, stage)}
+    calibrators = {"identity": Identity.title, last.name: last.title or last.name}
+    made = [
+        doc.PipelineRow(
+            pipeline=title,
+            pooling=cases.pooling or "single",
+            calibrator=one.name,
+            translation_invariant=one.translation_invariant,
+            preserves=one.preserves,
+            parameters=one.num_parameters(),
+            identifiable=one.num_identifiable(),
+            converged=fitted is None or fitted.certificate.converged,
+            metrics={key: doc.RowNumber.of(found) for key, found in (estimates or {}).items()},
+        )
+        for title, one, estimates in zip(stages, (nothing, last), (result.before, result.after), strict=False)
+    ]
     section = doc.TaskSection(
         id=TASK,
         task=TASK,
         classes=[*(["no region"] if cases.regions else []), *class_titles(cases.class_names, cases.num_classes)],
-        shown_classes=[],
         background=background,
         baseline=BEFORE,
         chosen=after,
-        verdict=None if curves[BEFORE] is None else _verdict(result, fitted),
+        verdict=_verdict(result, fitted) if BEFORE in curves else None,
         division=_counts(result, fitted),
-        rows=[_row(title, stage, result, cases, fitted) for title, stage in stages.items()],
-        curves={title: each for title, each in curves.items() if each is not None},
-        per_class={},
-        bands={},
+        rows=made,
+        curves=curves,
         cases=doc.CaseColumns(names, len(names), **columns),
     )
+    numbers = {}
+    for number, row in enumerate(rows[after]):
+        nll, ece, dice = ([columns[key][title][number] for title in (BEFORE, after)] for key in ("nll", "ece", "dice"))
+        numbers[row["case"]] = pictures.SeenCase(row["case"], [], nll, ece, dice, row["voxels"], row.get("flip_rate"))
+    seen = pictures.see_cases(cases, numbers, last.to("cpu"), background)
     return doc.Document(
         kind="evaluation",
         title=f"evaluation of {len(names)} cases",
         level=result.level,
         notes=list(notes),
         metrics=doc.metric_words(result.metrics),
-        calibrators={key: doc.CalibratorWords(titles[key]) for key in sorted(titles)},
+        calibrators={key: doc.CalibratorWords(calibrators[key]) for key in sorted(calibrators)},
         sections=[section],
-        examples={TASK: _examples(result, cases, fitted, background, section.cases)},
+        examples={TASK: doc.CaseExamples(seen, len(numbers), after)},
         rule=RULE,
         provenance=_provenance(cases, fitted),
         trust=UNSET if fitted is None else trust_section(fitted, cases, background),
-    )
-
-
-def _nothing(cases: Cases) -> Calibrator:
-    return Identity(cases.num_classes) if cases.regions is None else make_per_region("identity", cases.regions)
-
-
-def _row(title: str, stage: str, result: Evaluation, cases: Cases, fitted: Fitted | None) -> doc.PipelineRow:
-    calibrator = _nothing(cases) if fitted is None or stage == "before" else fitted.calibrator
-    estimates = result.before if stage == "before" else result.after
-    assert estimates is not None
-    return doc.PipelineRow(
-        pipeline=title,
-        pooling=cases.pooling or "single",
-        calibrator=calibrator.name,
-        translation_invariant=calibrator.translation_invariant,
-        preserves=calibrator.preserves,
-        parameters=calibrator.num_parameters(),
-        identifiable=calibrator.num_identifiable(),
-        converged=True if fitted is None else fitted.certificate.converged,
-        metrics={key: doc.RowNumber.of(one) for key, one in estimates.items()},
     )
 
 
@@ -170,68 +168,51 @@ def _parts(result: Evaluation, stage: str) -> Mapping[str, Curve]:
     return found
 
 
-def _curves(result: Evaluation, stage: str) -> doc.Curves | None:
-    parts = _parts(result, stage)
-    if not parts:
-        return None
+def _curves(result: Evaluation, stage: str) -> doc.Curves:
     groups = {row["case"]: row["group"] or f"\0{row['case']}" for row in result.rows}
     members: dict[str, dict[str, Curve]] = {}
-    for case_id, curve in parts.items():
+    for case_id, curve in _parts(result, stage).items():
         members.setdefault(groups[case_id], {})[case_id] = curve
     spread = total_of({group: CurveSpread.of(total_of(own)) for group, own in members.items()})
-    return pipeline_curves([{"all": total_of(parts)}], [{"all": spread}], result.level)
+    return pipeline_curves([{"all": total_of(_parts(result, stage))}], [{"all": spread}], result.level)
 
 
-def _counts(result: Evaluation, fitted: Fitted | None) -> PartCounts:
+def _counts(result: Evaluation, fitted: Fitted | None) -> said.PartCounts:
     tested = [row["case"] for row in result.rows if row["stage"] == "before"]
     cal, val = ((), ()) if fitted is None else (fitted.calibration_ids, fitted.validation_ids)
-    return PartCounts(len(cal), len(val), len(tested), 1, len({*tested} & {*cal, *val}))
+    return said.PartCounts(len(cal), len(val), len(tested), 1, len({*tested} & {*cal, *val}))
 
 
-def _verdict(result: Evaluation, fitted: Fitted | None) -> Verdict:
+def _verdict(result: Evaluation, fitted: Fitted | None) -> said.Verdict:
     counts = _counts(result, fitted)
-    before = Honesty.of(total_of(_parts(result, "before")))
+    before = said.Honesty.of(total_of(_parts(result, "before")))
     if fitted is None or result.after is None or result.change is None:
-        return measured_verdict(before, counts.test)
-    facts = Facts(
+        return said.measured_verdict(before, counts.test)
+    facts = said.Facts(
         task=TASK,
         calibrator=fitted.calibrator.name,
         title=fitted.calibrator.title or fitted.calibrator.name,
         keeps=fitted.calibrator.preserves is not None,
         everywhere=before,
         change={
-            key: Change(result.before[key].value, result.after[key].value, result.change[key])
-            for key in COMPARED
+            key: said.Change(result.before[key].value, result.after[key].value, result.change[key])
+            for key in said.COMPARED
             if key in result.change
         },
         flips=_flips(result),
-        everywhere_after=Honesty.of(total_of(_parts(result, "after"))),
+        everywhere_after=said.Honesty.of(total_of(_parts(result, "after"))),
     )
-    return make_verdict(facts, counts, result.level)
+    return said.make_verdict(facts, counts, result.level)
 
 
-def _flips(result: Evaluation) -> FlipCount:
+def _flips(result: Evaluation) -> said.FlipCount:
     rows = [row for row in result.rows if row["stage"] == "after"]
     counts = [round(row["voxels"] * (row.get("flip_rate") or 0)) for row in rows]
     harmful, beneficial = (
         sum(round(count * (row.get(kind) or 0)) for count, row in zip(counts, rows, strict=True))
         for kind in ("harmful_flips", "beneficial_flips")
     )
-    return FlipCount(sum(row["voxels"] for row in rows), (harmful, beneficial, sum(counts) - harmful - beneficial))
-
-
-def _examples(
-    result: Evaluation, cases: Cases, fitted: Fitted | None, background: bool, columns: doc.CaseColumns
-) -> doc.CaseExamples:
-    last = "before" if fitted is None else "after"
-    numbers, title = {}, list(columns.nll)[-1]
-    for number, row in enumerate(row for row in result.rows if row["stage"] == last):
-        nll, ece, dice = (
-            [each[BEFORE][number], each[title][number]] for each in (columns.nll, columns.ece, columns.dice)
-        )
-        numbers[row["case"]] = CaseNumbers(nll, ece, dice, row["voxels"], row.get("flip_rate"))
-    calibrator = _nothing(cases) if fitted is None else fitted.calibrator.to("cpu")
-    return doc.CaseExamples(see_cases(cases, numbers, calibrator, background), len(numbers), title)
+    return said.FlipCount(sum(row["voxels"] for row in rows), (harmful, beneficial, sum(counts) - harmful - beneficial))
 
 
 def _provenance(cases: Cases, fitted: Fitted | None) -> doc.Provenance:
@@ -245,6 +226,67 @@ def _provenance(cases: Cases, fitted: Fitted | None) -> doc.Provenance:
         audited = audit(fitted.calibrator)
         facts = doc.CalibratorFacts(name, pooling, certificate, doc.AuditFacts(audited.passed, str(audited)))
         if (rests := fitted.certificate.evidence) is not None:
-            facts.evidence, facts.groups = ClassEvidence.rows(rests, fitted.class_names), rests.groups
+            facts.evidence, facts.groups = doc.ClassEvidence.rows(rests, fitted.class_names), rests.groups
         found.calibrators = {TASK: facts}
+    return found
+
+
+def trust_section(fitted: Fitted, cases: Cases, background: bool = True) -> doc.TrustSection | UnsetType:
+    """Return the section of some cases; none for regions, without a reference, or with one too small for the level."""
+    reference = None if isinstance(fitted.calibrator, PerRegion) else fitted.reference
+    if reference is None or count_draws([each.group for each in reference.cases]) < draws_needed(LEVEL):
+        return UNSET
+    return section_of(trust(fitted, cases, background=background, ignore_pooling=True), fitted, cases)
+
+
+def section_of(result: Trust, fitted: Fitted, cases: Cases) -> doc.TrustSection:
+    """Return the section of a result; a few of its cases are read again for their pictures."""
+    first, cases_first = result.first(), result.cases()
+    return doc.TrustSection(
+        level=result.level,
+        tau=result.tau,
+        promise=result.promise,
+        cases=cases_first[:MOST_ROWS],
+        of_cases=len(cases_first),
+        flagged_cases=sum(case["review"] for case in cases_first),
+        rows=first[:MOST_ROWS],
+        of=len(first),
+        flagged=sum(row["review"] for row in first),
+        biomarkers=result.biomarkers[:MOST_ROWS],
+        pictures=_pictures(first, fitted, cases.with_disagreement(), result.level),
+        alarms=result.alarms,
+    )
+
+
+def write_trust_page(path: Path, result: Trust, fitted: Fitted, cases: Cases) -> Path:
+    """Write a page that has the section alone."""
+    document = doc.Document(
+        kind="trust",
+        title=f"trust in {len({row['case'] for row in result.rows})} cases",
+        level=result.level,
+        provenance=doc.Provenance(segcal=version("segcal"), fingerprints={"cases": cases.fingerprint()}),
+        trust=section_of(result, fitted, cases),
+    )
+    return write_page(path, document)
+
+
+def _pictures(rows: list[TrustRow], fitted: Fitted, cases: Cases, level: float) -> list[doc.TrustPicture]:
+    assert fitted.reference is not None
+    bounds = bounds_of(fitted.reference, 1 - level)
+    titles = class_titles(fitted.class_names, len(bounds))
+    chosen: dict[str, TrustRow] = {}
+    for row in rows:
+        chosen.setdefault(row["case"], row)
+    found = []
+    for row in list(chosen.values())[:PICTURES]:
+        case = cases.checked(row["case"])
+        if case.logits.ndim not in (3, 4):
+            return []
+        levels = nested_masks(fitted.calibrator, case, bounds)[titles.index(row["structure"])]
+        axis, amounts = pictures.slice_amounts(levels >= (MASK if (levels >= MASK).any() else OUTER))
+        place = int(amounts.argmax())
+        index = pictures.slice_index(levels.ndim, axis, place, max(1, -(-max(levels.shape) // pictures.SIDES[2])))
+        maps = pictures.encode_indices(levels[index].astype(np.int64))
+        image = None if case.image is None else pictures.encode_picture(case.image.numpy(), index)
+        found.append(doc.TrustPicture(row["case"], row["structure"], row["reason"], place, len(amounts), maps, image))
     return found

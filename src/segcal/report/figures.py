@@ -3,6 +3,10 @@
 A figure is a function from plain data to a matplotlib figure, usable without the page; reliability diagrams (Fig. 8:
 confidence against accuracy, before and after on one pair of axes) are here, those of a study beside it.
 
+What conic scaling has learned is confidence before and after, for voxels whose surroundings differ: two classes are in
+question, all others far behind. One pair of axes for each context, with a line where it is low, in the middle and high
+(the ends and the middle of its knots), the other contexts being in the middle of theirs.
+
 >>> from segcal.report.figures import reliability_figure, to_svg  # doctest: +SKIP
 >>> Path("reliability.svg").write_text(to_svg(reliability_figure(curves)))  # doctest: +SKIP
 """
@@ -12,13 +16,20 @@ import re
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
-from msgspec import to_builtins
+import torch
+from msgspec import Struct, to_builtins
 from numpy.typing import NDArray
 from PIL import Image
+from torch import Tensor
 
+from segcal.calibrators.base import Calibrator
+from segcal.calibrators.conic import Conic
+from segcal.calibrators.per_region import PerRegion
+from segcal.calibrators.surroundings import CONTEXTS, WORDS
 from segcal.errors import load_extra
 from segcal.report.document import CurveLists
 from segcal.report.pictures import Encoded, decode_map
@@ -45,6 +56,13 @@ SVG_SIGNATURE = re.compile(rb"<\?xml.{1,2000}<dc:title>segcal</dc:title>", re.DO
 CLIP_NAME = re.compile(r"(?<=[#\"])p[0-9a-f]{10}(?=[)\"])")
 # Of a picture behind a map, so many along its longer side: figures stay small enough to be mailed.
 MOST_PIXELS = 160
+# Of a context of conic scaling, and how far other classes are behind the two in question.
+LEVELS = ("low", "in the middle", "high")
+FAR_BEHIND = 30.0
+LEARNED = (
+    "Two classes in question: their winner's confidence before and after, where one thing around the voxel is low or "
+    "high and the others are in the middle."
+)
 # Count, confidence and accuracy (None in empty bins), and low and high where there are intervals.
 CurveData: TypeAlias = CurveLists | Mapping[str, Sequence[float | None]]
 
@@ -63,6 +81,16 @@ class Drawn(NamedTuple):
     text: str
     draw: Callable[[], Any]
     on_page: bool = True
+
+
+class PageFigure(Struct):
+    """A figure as SVG, with its words; with a task it is shown in that task's section only."""
+
+    name: str
+    task: str
+    title: str
+    text: str
+    svg: str
 
 
 @contextmanager
@@ -160,9 +188,7 @@ def reliability_figure(curves: Mapping[str, CurveData], title: str = "", what: s
     The title says which voxels and how many bins; `what` is "right" for the predicted class, "this class" for one.
     """
     figure, axes = new_figure(2, 1, 4.6, 5.4, height_ratios=[4, 1], sharex=True)
-    _draw(axes[0, 0], axes[1, 0], curves)
-    axes[0, 0].set(title=shorten(title, 70), ylabel=f"share that is {what}")
-    axes[1, 0].set(xlabel="confidence", ylabel="voxels")
+    _draw(axes[:, 0], curves, shorten(title, 70), what)
     figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center")
     return figure
 
@@ -172,16 +198,15 @@ def reliability_panel(tasks: Mapping[str, Mapping[str, CurveData]], rule: str = 
     """Return one diagram per task beside each other, with the rule below by which their curves were chosen."""
     figure, axes = new_figure(2, len(tasks), 4.2 * len(tasks), 5.2, height_ratios=[4, 1], sharex=True)
     for column, (name, curves) in enumerate(tasks.items()):
-        _draw(axes[0, column], axes[1, column], curves)
-        axes[0, column].set(title=shorten(name), ylabel="share that is right")
+        _draw(axes[:, column], curves, shorten(name))
         axes[0, column].legend(loc="upper left", fontsize=7.5)
-        axes[1, column].set(xlabel="confidence", ylabel="voxels")
     if rule:
         figure.supxlabel("\n".join(textwrap.wrap(rule, 55 * len(tasks))), fontsize=7.5, color="#55626f")
     return figure
 
 
-def _draw(upper: Any, lower: Any, curves: Mapping[str, CurveData]) -> None:
+def _draw(axes: NDArray[Any], curves: Mapping[str, CurveData], title: str, what: str = "right") -> None:
+    upper, lower = axes
     upper.plot([0, 1], [0, 1], color="#8a939c", linestyle=(0, (4, 3)), linewidth=1)
     for number, (label, given) in enumerate(curves.items()):
         curve = to_builtins(given)
@@ -196,7 +221,57 @@ def _draw(upper: Any, lower: Any, curves: Mapping[str, CurveData]) -> None:
         each = 0.8 * width / len(curves)
         left = (np.arange(len(count)) + 0.1) * width + number * each
         lower.bar(left[filled], count[filled], each, align="edge", color=style["color"])
-    upper.set(xlim=(0, 1), ylim=(0, 1))
-    lower.set(yscale="log", ylim=(0.8, None))
+    upper.set(xlim=(0, 1), ylim=(0, 1), title=title, ylabel=f"share that is {what}")
+    lower.set(yscale="log", ylim=(0.8, None), xlabel="confidence", ylabel="voxels")
     lower.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
     lower.yaxis.set_minor_formatter(lambda value, _: "")
+
+
+@torch.no_grad()
+def confidence_curves(calibrator: Conic) -> Iterator[tuple[str, str, Tensor, Tensor]]:
+    """Yield context, level, and confidence before and after; without a context one curve."""
+    gap = torch.linspace(0.01, 9, 200, dtype=torch.float64)
+    logits = torch.full((calibrator.num_classes, len(gap)), -FAR_BEHIND, dtype=torch.float64)
+    logits[0], logits[1] = gap, 0.0
+    spans = dict(zip(calibrator.contexts, calibrator.hat_knots.split(calibrator.hat_counts), strict=True))
+    middle = torch.zeros(len(CONTEXTS), len(gap), dtype=torch.float64)
+    for name, knots in spans.items():
+        middle[CONTEXTS.index(name)] = knots.quantile(0.5)
+    if not spans:
+        yield "", "everywhere", gap.sigmoid(), calibrator.scores_at(logits, middle).softmax(0)[0]
+    for name, knots in spans.items():
+        for level, value in zip(LEVELS, (knots[0], knots.quantile(0.5), knots[-1]), strict=True):
+            around = middle.clone()
+            around[CONTEXTS.index(name)] = value
+            yield name, level, gap.sigmoid(), calibrator.scores_at(logits, around).softmax(0)[0]
+
+
+@styled()
+def confidence_figure(calibrator: Conic) -> Any:
+    """Return the figure of what conic scaling has learned."""
+    names = calibrator.contexts or ("",)
+    figure, axes = new_figure(1, len(names), 2.6 * len(names) + 0.6, 3.0, sharey=True)
+    for context, level, before, after in confidence_curves(calibrator):
+        axis, number = axes[0, names.index(context)], LEVELS.index(level) if level in LEVELS else 0
+        axis.plot(before, after, color=COLOURS[number], linestyle=DASHES[number + 1], label=level)
+        axis.set_title(WORDS.get(context, "all voxels"))
+        axis.set_xlabel("confidence before")
+    for axis in axes[0]:
+        axis.plot([0.5, 1], [0.5, 1], color="#9aa3ad", linewidth=0.8)
+        axis.legend(loc="upper left")
+    axes[0, 0].set_ylabel("confidence after")
+    return figure
+
+
+def page_figures(calibrator: Calibrator | None) -> list[PageFigure]:
+    """Return what conic scaling has learned, one figure each of regions; none where figures cannot be drawn."""
+    if find_spec("matplotlib") is None:
+        return []
+    each: list[tuple[str, str, Calibrator | None]] = [("", "", calibrator)]
+    if isinstance(calibrator, PerRegion):
+        each = [(f"_{number}", f": {region}", own) for number, (region, own) in enumerate(calibrator.each.items())]
+    return [
+        PageFigure(f"confidence_curves{end}", "", f"What was learned{of}", LEARNED, to_svg(confidence_figure(own)))
+        for end, of, own in each
+        if isinstance(own, Conic)
+    ]

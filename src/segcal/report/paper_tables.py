@@ -34,18 +34,22 @@ BINS = ("; ".join(f"{SHOWN[name].title}: {METRICS[name].convention}" for name in
 
 def make_tables(summary: Summary) -> dict[str, Table]:
     """Return the tables of a summary, by the stem of their files."""
-    title = "Calibration and segmentation on the test cases"
+    title, names = "Calibration and segmentation on the test cases", [task.name for task in summary.tasks]
     tables = {
         "table1_tasks": _tasks_table(summary),
-        "table2_calibrators": calibrators_table(summary),
+        "table2_calibrators": _calibrators_table(summary),
         "table3_offsets": _offsets_table(summary),
-        "table4_results": _results(
-            summary, title, [(task.name, "", task.name) for task in summary.tasks], intervals=False
-        ),
+        "table4_results": _results(summary, title, [(name, "", name) for name in names], intervals=False),
     }
-    tables |= {f"table8_{task.name}": task_table(summary, task.name) for task in summary.tasks}
-    compared = {"comparisons": _comparisons_table(summary)} if summary.comparisons else {}
-    return tables | _shift_tables(summary) | compared
+    tables |= {f"table8_{name}": task_table(summary, name) for name in names}
+    others: dict[str, dict[str, None]] = {}
+    for row in summary.results:
+        if row.test_on:
+            others.setdefault(row.task, {})[row.test_on] = None
+    for task, own in others.items():
+        blocks = [(task, other, other) for other in own]
+        tables[f"shift_{task}"] = _results(summary, f"Fitted on {task}, tested elsewhere", blocks, intervals=False)
+    return tables | ({"comparisons": _comparisons_table(summary)} if summary.comparisons else {})
 
 
 def write_tables(summary: Summary, folder: str | Path, overwrite: bool = False) -> list[Path]:
@@ -59,13 +63,16 @@ def _tasks_table(summary: Summary) -> Table:
     columns = tuple(Column(title, digits=0) for title in ("C", "M", "cal", "val", "test", "cases"))
     rows = []
     for task in summary.tasks:
-        parts = [_counts(sizes) for sizes in (task.cal, task.val, task.test)]
+        parts = [
+            Cell(sizes[0] if min(sizes) == max(sizes) else f"{min(sizes)}–{max(sizes)}")
+            for sizes in (task.cal, task.val, task.test)
+        ]
         rows.append(Row(task.name, (Cell(task.num_classes), Cell(task.members), *parts, Cell(task.cases))))
     note = f"Divided {summary.repeats} times anew; cases of one group stay together, so sizes may differ a little."
     return Table("Tasks, classes, ensemble members and splits", "Task", columns, (Group("", tuple(rows)),), (note,))
 
 
-def calibrators_table(summary: Summary) -> Table:
+def _calibrators_table(summary: Summary) -> Table:
     """Return Table 2: promises, and fitted / identifiable parameters for the class counts of the tasks."""
     sizes = {task.name: task.num_classes for task in summary.tasks}
     spans = [Column(f"{name} (C={size})") for name, size in sizes.items()]
@@ -98,20 +105,6 @@ def _offsets_table(summary: Summary) -> Table:
 def task_table(summary: Summary, task: str, intervals: bool = True) -> Table:
     """Return the part of Table 8 for one task, or of Table 4 without intervals."""
     return _results(summary, f"Results on {task}", [(task, "", "")], intervals)
-
-
-def _shift_tables(summary: Summary) -> dict[str, Table]:
-    """Return, for each task that was tested on others, a table in the layout of Table 7."""
-    targets: dict[str, list[str]] = {}
-    for row in summary.results:
-        if row.test_on and row.test_on not in targets.setdefault(row.task, []):
-            targets[row.task].append(row.test_on)
-    return {
-        f"shift_{task}": _results(
-            summary, f"Fitted on {task}, tested elsewhere", [(task, other, other) for other in others], intervals=False
-        )
-        for task, others in targets.items()
-    }
 
 
 def _comparisons_table(summary: Summary) -> Table:
@@ -178,7 +171,3 @@ def _notes(summary: Summary, intervals: bool) -> tuple[str, ...]:
     if open_fits:
         notes.append(f"Not fitted to their tolerance in some repeat: {', '.join(open_fits)}.")
     return tuple(notes)
-
-
-def _counts(sizes: Sequence[int]) -> Cell:
-    return Cell(sizes[0]) if min(sizes) == max(sizes) else Cell(f"{min(sizes)}–{max(sizes)}")

@@ -9,7 +9,7 @@ import io
 import math
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -51,6 +51,23 @@ class Column:
     scale: float = 1.0
     better: Literal["lower", "higher"] | None = None
 
+    @property
+    def heading(self) -> str:
+        """The title, and an arrow where a direction is better."""
+        return f"{self.title} {ARROWS[self.better]}".strip()
+
+    def text(self, number: float) -> str:
+        """Return a number as it is shown."""
+        text = f"{number * self.scale:.{self.digits}f}"
+        return text.removeprefix("-") if float(text) == 0 else text  # no minus before a zero
+
+    def best(self, cells: Iterable["Cell"]) -> str | None:
+        """Return how the best number is shown; None where there is none."""
+        values = [cell.value for cell in cells if isinstance(cell.value, int | float)]
+        if self.better is None or not values:
+            return None
+        return self.text(min(values) if self.better == "lower" else max(values))
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -59,14 +76,12 @@ class Cell:
     Attributes:
         low, high: the ends of the interval, or the outer quartiles.
         middle: shown between the two, such as a median.
-        contends: False for a number that is shown but cannot be the best of its column.
     """
 
     value: float | str | None
     low: float | None = None
     high: float | None = None
     middle: float | None = None
-    contends: bool = True
 
     def text(self, column: Column) -> str:
         """Return what is shown."""
@@ -74,9 +89,8 @@ class Cell:
             return DASH
         if isinstance(self.value, str):
             return self.value
-        inner = [number for number in (self.low, self.middle, self.high) if number is not None]
-        interval = f" [{', '.join(shown(number, column) for number in inner)}]" if inner else ""
-        return shown(self.value, column) + interval
+        inner = [column.text(number) for number in (self.low, self.middle, self.high) if number is not None]
+        return column.text(self.value) + (f" [{', '.join(inner)}]" if inner else "")
 
 
 @dataclass(frozen=True)
@@ -101,21 +115,12 @@ def quartiles(values: Sequence[float | None]) -> Cell:
     found = sorted(value for value in values if value is not None and not math.isnan(value))
     if not found:
         return Cell(None)
-    low, middle, high = (_quantile(found, share) for share in (0.25, 0.5, 0.75))
-    return Cell(math.fsum(found) / len(found), low, high, middle)
-
-
-def _quantile(ordered: Sequence[float], share: float) -> float:
-    position = share * (len(ordered) - 1)
-    below = math.floor(position)
-    above = min(below + 1, len(ordered) - 1)
-    return ordered[below] + (position - below) * (ordered[above] - ordered[below])
-
-
-def shown(number: float, column: Column) -> str:
-    """Return a number as its column shows it."""
-    text = f"{number * column.scale:.{column.digits}f}"
-    return text.removeprefix("-") if float(text) == 0 else text  # no minus before a zero
+    ends = []
+    for share in (0.25, 0.75, 0.5):
+        below, rest = divmod(share * (len(found) - 1), 1)
+        first, second = found[int(below)], found[min(int(below) + 1, len(found) - 1)]
+        ends.append(first + rest * (second - first))
+    return Cell(math.fsum(found) / len(found), *ends)
 
 
 @dataclass(frozen=True)
@@ -151,43 +156,34 @@ class Table:
         """Return the rows of all groups."""
         return [row for group in self.groups for row in group.rows]
 
-    def best(self, row: Row) -> list[str | None]:
-        """Return, for each column, how the best number that a row contends with is shown; None where nothing is."""
-        group = next(group for group in self.groups if any(row is other for other in group.rows))
-        rivals = group.rows if self.apart else self.rows
-        return [_best([each.cells[number] for each in rivals], column) for number, column in enumerate(self.columns)]
-
     def to_markdown(self) -> str:
         """Return the table in Markdown."""
-        lines = [f"**{self.title}**", ""]
-        headings = [f"{column.span} {_heading(column)}".strip() for column in self.columns]
-        lines.append(f"| {' | '.join([self.first, *headings])} |")
+        headings = [f"{column.span} {column.heading}".strip() for column in self.columns]
+        lines = [f"**{self.title}**", "", f"| {' | '.join([self.first, *headings])} |"]
         lines.append("|---|" + "---:|" * len(self.columns))
-        for group in self.groups:
+        for group, rows in self._texts("**{}**".format):
             if group.title:
                 lines.append(f"| *{group.title}* |" + " |" * len(self.columns))
-            for row in group.rows:
-                lines.append(f"| {' | '.join([row.title, *self._texts(row, lambda text: f'**{text}**')])} |")
-        notes = [line for note in self.notes for line in ("", note)]
-        return "\n".join([*lines, *notes, ""])
+            lines += [f"| {' | '.join([row.title, *texts])} |" for row, texts in rows]
+        return "\n".join([*lines, *(line for note in self.notes for line in ("", note)), ""])
 
     def to_csv(self) -> str:
         """Return the table as CSV: all digits, an interval in columns of its own, an unknown value empty."""
+        parts = [
+            (number, part)
+            for number in range(len(self.columns))
+            for part in ("value", "low", "middle", "high")
+            if part == "value" or any(getattr(row.cells[number], part) is not None for row in self.rows)
+        ]
+        names = [f"{column.span} {column.title}".strip() for column in self.columns]
+        headings = [f"{names[number]} {part}".removesuffix(" value") for number, part in parts]
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
-        names = [f"{column.span} {column.title}".strip() for column in self.columns]
-        parts = [self._parts(number) for number in range(len(self.columns))]
-        heading = [
-            name if part == "value" else f"{name} {part}"
-            for name, own in zip(names, parts, strict=True)
-            for part in own
-        ]
-        writer.writerow(map(csv_cell, ["group", self.first.lower(), *heading]))
+        writer.writerow(map(csv_cell, ["group", self.first.lower(), *headings]))
         for group in self.groups:
             for row in group.rows:
-                values = [getattr(cell, part) for cell, own in zip(row.cells, parts, strict=True) for part in own]
-                cells = [group.title, row.title, *("" if value is None else value for value in values)]
-                writer.writerow(map(csv_cell, cells))
+                values = [getattr(row.cells[number], part) for number, part in parts]
+                writer.writerow(map(csv_cell, [group.title, row.title, *values]))
         return text.getvalue()
 
     def to_latex(self) -> str:
@@ -197,22 +193,17 @@ class Table:
         lines = [r"\begin{table}", r"\centering", rf"\begin{{tabular}}{{l{'r' * (width - 1)}}}", r"\toprule"]
         if any(column.span for column in self.columns):
             spans = [(span, len(list(own))) for span, own in groupby(self.columns, lambda column: column.span)]
-            lines.append(
-                "".join(rf" & \multicolumn{{{count}}}{{c}}{{{_latex(span)}}}" for span, count in spans) + r" \\"
-            )
-        lines.append(f"{_latex(self.first)} & {' & '.join(headings)} \\\\")
-        for group in self.groups:
+            cells = "".join(rf" & \multicolumn{{{count}}}{{c}}{{{_latex(span)}}}" for span, count in spans)
+            lines.append(rf"{cells} \\")
+        lines.append(rf"{_latex(self.first)} & {' & '.join(headings)} \\")
+        for group, rows in self._texts(r"\textbf{{{}}}".format, _latex):
             lines.append(r"\midrule")
             if group.title:
                 lines.append(rf"\multicolumn{{{width}}}{{l}}{{\textit{{{_latex(group.title)}}}}} \\")
-            for row in group.rows:
-                title = _latex(row.title) if row.latex is None else row.latex
-                cells = self._texts(row, lambda text: rf"\textbf{{{text}}}", _latex)
-                lines.append(f"{title} & {' & '.join(cells)} \\\\")
-        notes = " ".join([f"{self.title}.".replace("..", "."), *self.notes])
-        return "\n".join(
-            [*lines, r"\bottomrule", r"\end{tabular}", rf"\caption{{{_latex(notes)}}}", r"\end{table}", ""]
-        )
+            for row, texts in rows:
+                lines.append(rf"{' & '.join([_latex(row.title) if row.latex is None else row.latex, *texts])} \\")
+        caption = _latex(" ".join([f"{self.title}.".replace("..", "."), *self.notes]))
+        return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", rf"\caption{{{caption}}}", r"\end{table}", ""])
 
     def write(self, folder: str | os.PathLike[str], stem: str, overwrite: bool = False) -> list[Path]:
         """Write STEM.md, STEM.csv and STEM.tex and return their paths; a file that begins otherwise is not replaced."""
@@ -232,7 +223,7 @@ class Table:
         used = 0
         for number, column in enumerate(self.columns):
             cells = [len(row.cells[number].text(column)) for row in self.rows]
-            wide = max([len(column.span), len(_heading(column)), *cells]) + GAP
+            wide = max([len(column.span), len(column.heading), *cells]) + GAP
             if parts[-1] and used + wide > room:
                 parts.append([])
                 used = 0
@@ -250,42 +241,29 @@ class Table:
         widest = max([len(self.first), *(len(row.title) for row in self.rows)])
         made.add_column(self.first, overflow="fold", max_width=max(widest, 32))
         for column in (self.columns[number] for number in part):
-            made.add_column(_plain(f"{column.span}\n{_heading(column)}".strip()), justify="right", no_wrap=True)
-        for group in self.groups:
+            made.add_column(_plain(f"{column.span}\n{column.heading}".strip()), justify="right", no_wrap=True)
+        for group, rows in self._texts("[bold]{}[/bold]".format, _plain):
             if group.title:
                 made.add_row(f"[italic]{_plain(group.title.partition(':')[0])}[/italic]")
-            for row in group.rows:
-                texts = self._texts(row, lambda text: f"[bold]{text}[/bold]", _plain)
+            for row, texts in rows:
                 made.add_row(_plain(row.title), *(texts[number] for number in part))
         return made
 
     def _texts(
-        self, row: Row, bold: Callable[[str], str], escape: Callable[[str], str] = lambda text: text
-    ) -> list[str]:
-        texts = []
-        for cell, column, best in zip(row.cells, self.columns, self.best(row), strict=True):
-            text = escape(cell.text(column))
-            number = isinstance(cell.value, int | float) and cell.contends
-            wins = number and best is not None and shown(cell.value, column) == best  # type: ignore[arg-type]
-            texts.append(bold(text) if wins else text)
-        return texts
-
-    def _parts(self, number: int) -> list[str]:
-        cells = [row.cells[number] for row in self.rows]
-        return ["value"] + [
-            part for part in ("low", "middle", "high") if any(getattr(cell, part) is not None for cell in cells)
-        ]
-
-
-def _best(cells: Sequence[Cell], column: Column) -> str | None:
-    values = [cell.value for cell in cells if cell.contends and isinstance(cell.value, int | float)]
-    if column.better is None or not values:
-        return None
-    return shown(min(values) if column.better == "lower" else max(values), column)
-
-
-def _heading(column: Column) -> str:
-    return f"{column.title} {ARROWS[column.better]}".strip()
+        self, bold: Callable[[str], str], escape: Callable[[str], str] = str
+    ) -> Iterator[tuple[Group, list[tuple[Row, list[str]]]]]:
+        """Yield every group with its rows and the texts of their cells, the best of each column in bold."""
+        for group in self.groups:
+            rivals = group.rows if self.apart else self.rows
+            best = [column.best(row.cells[n] for row in rivals) for n, column in enumerate(self.columns)]
+            rows = []
+            for row in group.rows:
+                texts = []
+                for cell, column, top in zip(row.cells, self.columns, best, strict=True):
+                    wins = isinstance(cell.value, int | float) and column.text(cell.value) == top
+                    texts.append(bold(escape(cell.text(column))) if wins else escape(cell.text(column)))
+                rows.append((row, texts))
+            yield group, rows
 
 
 def _latex(text: str) -> str:

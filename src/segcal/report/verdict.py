@@ -29,6 +29,10 @@ ON_AVERAGE = (
     "case can deviate. See the cases below, the worst first."
 )
 SPREAD = "Intervals describe the spread over these test cases, not over cases of another kind."
+ELSEWHERE = (
+    "Data from another scanner, hospital, camera or season was not tested here; honesty does not carry over by itself."
+)
+FEW = "Test cases are few ({}): intervals of so few are too narrow, and rare failures are not seen."
 SEEN = "Measured on cases that the calibrator was fitted to: this says little about new cases."
 # Less than this between confidence and accuracy is not worth a word: 0.1 points.
 NEGLIGIBLE = 0.001
@@ -57,6 +61,12 @@ class Honesty:
         gap = self.confidence - self.accuracy
         word = "overconfident" if gap > 0 else "underconfident"
         return "" if abs(gap) < NEGLIGIBLE else f"{word} by {100 * abs(gap):.1f} points"
+
+    @property
+    def told(self) -> str:
+        """Both in a sentence whose subject is the model."""
+        pair = f"was {_percent(self.confidence)} sure on average and right in {_percent(self.accuracy)} of the voxels"
+        return f"{pair}: {self.judged or 'on average as sure as it was right'}."
 
 
 @dataclass(frozen=True)
@@ -151,15 +161,16 @@ def make_verdict(
     `why` says how the calibrator was chosen; `shifted` are facts of the same calibrator on other tasks.
     """
     effects = {change.effect() for name, change in facts.change.items() if name in MEASURED}
-    tone = _tone(effects, facts)
-    edge = facts.boundary
-    near = "" if edge is None else f" Less than 3 voxels from the edge of a structure it {_judged(edge)}"
+    found = facts.calibrator != "identity"
+    told = effects - {"same"} if found else set()
+    tone = "mixed" if len(told) > 1 else next(iter(told), "same")
+    near = f" Less than 3 voxels from the edge of a structure it {facts.boundary.told}" if facts.boundary else ""
     return Verdict(
         headline=SEEN if division.seen else _headline(tone, facts, "same" in effects),
         tone="measured" if division.seen else tone,
-        before=f"Before calibration the model {_judged(facts.everywhere)}{near}",
+        before=f"Before calibration the model {facts.everywhere.told}{near}",
         done=_done(facts, division, why),
-        changed=_changed(facts, level, division.repeats),
+        changed=_changed(facts, level, division.repeats) if found else [],
         mask=_mask(facts),
         limits=_limits(facts, division, shifted),
     )
@@ -170,14 +181,7 @@ def measured_verdict(before: Honesty, cases: int) -> Verdict:
     told = f"The model is {before.judged} on average."
     headline = told if before.judged else "On average the model is as sure as it is right."
     done = f"Nothing was changed: {cases} cases with known truth were measured. segcal fit fits a calibrator."
-    return Verdict(headline, "measured", f"The model {_judged(before)}", done, limits=[ON_AVERAGE, SPREAD])
-
-
-def _tone(effects: set[Effect], facts: Facts) -> str:
-    told = effects - {"same"}
-    if facts.calibrator == "identity" or not told:
-        return "same"
-    return "mixed" if len(told) > 1 else told.pop()
+    return Verdict(headline, "measured", f"The model {before.told}", done, limits=[ON_AVERAGE, SPREAD])
 
 
 def _headline(tone: str, facts: Facts, partly: bool) -> str:
@@ -195,11 +199,6 @@ def _headline(tone: str, facts: Facts, partly: bool) -> str:
     return f"{text}, and the mask {mask}."
 
 
-def _judged(honesty: Honesty) -> str:
-    pair = f"was {_percent(honesty.confidence)} sure on average and right in {_percent(honesty.accuracy)} of the voxels"
-    return f"{pair}: {honesty.judged or 'on average as sure as it was right'}."
-
-
 def _done(facts: Facts, division: PartCounts, why: str) -> str:
     if facts.calibrator == "identity":
         return f"Calibrators were fitted on {division.cal} cases and compared on {division.val} others."
@@ -215,8 +214,6 @@ def _done(facts: Facts, division: PartCounts, why: str) -> str:
 
 
 def _changed(facts: Facts, level: float, repeats: int) -> list[str]:
-    if facts.calibrator == "identity":
-        return []
     sentences = [_change(name, facts.change[name], level, repeats) for name in MEASURED if name in facts.change]
     after, before = facts.everywhere_after, facts.everywhere
     if after is not None:
@@ -243,27 +240,25 @@ def _change(name: str, change: Change, level: float, repeats: int) -> str:
 
 
 def _mask(facts: Facts) -> str:
-    flips = facts.flips
-    if flips.total == 0 and facts.keeps:
+    flips, of = facts.flips, f"of {facts.flips.voxels:,} voxels"
+    if flips.total:
+        harmful, beneficial, neutral = flips.flips
         return (
-            f"The mask did not change: 0 of {flips.voxels:,} voxels. With this calibrator it cannot change, whatever "
-            "the input: that is built into its formula."
+            f"The mask changed in {flips.total:,} {of} ({_percent(flips.total / flips.voxels)}): {beneficial:,} became "
+            f"right, {harmful:,} became wrong, {neutral:,} stayed wrong. This calibrator does not promise to keep the "
+            "mask."
         )
-    if flips.total == 0:
-        return f"The mask did not change here: 0 of {flips.voxels:,} voxels. This calibrator does not promise it."
-    harmful, beneficial, neutral = flips.flips
-    return (
-        f"The mask changed in {flips.total:,} of {flips.voxels:,} voxels ({_percent(flips.total / flips.voxels)}): "
-        f"{beneficial:,} became right, {harmful:,} became wrong, {neutral:,} stayed wrong. This calibrator does not "
-        "promise to keep the mask."
-    )
+    if facts.keeps:
+        built = "With this calibrator it cannot change, whatever the input: that is built into its formula."
+        return f"The mask did not change: 0 {of}. {built}"
+    return f"The mask did not change here: 0 {of}. This calibrator does not promise it."
 
 
 def _limits(facts: Facts, division: PartCounts, shifted: Sequence[Facts]) -> list[str]:
     limits = [ON_AVERAGE]
     after = facts.boundary_after
     if after is not None and after.judged:
-        limits.append(f"Less than 3 voxels from the edge of a structure, the model after calibration {_judged(after)}")
+        limits.append(f"Less than 3 voxels from the edge of a structure, the model after calibration {after.told}")
     for each in shifted:
         change = each.change.get("ece")
         if change is not None and change.before is not None and change.after is not None:
@@ -271,15 +266,8 @@ def _limits(facts: Facts, division: PartCounts, shifted: Sequence[Facts]) -> lis
                 f"On {each.task}, without fitting again, the calibration error is {_shown('ece', change.after)} "
                 f"({_shown('ece', change.before)} without calibration): there, calibration {SHIFTED[change.effect()]}."
             )
-    if not shifted:
-        limits.append(
-            "Data from another scanner, hospital, camera or season was not tested here; honesty does not carry over by "
-            "itself."
-        )
-    if division.test < FEW_CASES:
-        limits.append(
-            f"Test cases are few ({division.test}): intervals of so few are too narrow, and rare failures are not seen."
-        )
+    limits += [] if shifted else [ELSEWHERE]
+    limits += [FEW.format(division.test)] if division.test < FEW_CASES else []
     return [*limits, SPREAD]
 
 

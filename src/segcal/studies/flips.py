@@ -24,10 +24,9 @@ from segcal.calibrators.base import Calibrator
 from segcal.cases.base import Case
 from segcal.evaluation.slabs import calibrated_scores
 from segcal.numerics import decided, winner
-from segcal.report.case_maps import picture_of, slice_of
 from segcal.report.document import TaskSection
 from segcal.report.figures import COLOURS, Drawn, new_figure, shorten, show_classes, show_picture, styled
-from segcal.report.pictures import Encoded, decode_map, encode_indices
+from segcal.report.pictures import Encoded, decode_map, encode_indices, picture_of, slice_of
 from segcal.report.table import Cell, Column, Table
 from segcal.statistics.additive import total_of
 from segcal.statistics.boundary import BAND_EDGES, find_boundary, squared_distances

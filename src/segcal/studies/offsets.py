@@ -15,10 +15,9 @@ from msgspec import Struct
 from segcal.cases.base import Cases
 from segcal.evaluation.evaluate import evaluate
 from segcal.numerics import free_energy
-from segcal.report.case_maps import picture_of, slice_of
 from segcal.report.document import TaskSection
 from segcal.report.figures import CONFIDENCE_MAP, Drawn, new_figure, shorten, show_picture, styled
-from segcal.report.pictures import Encoded, decode_map, encode_indices, encode_values
+from segcal.report.pictures import Encoded, decode_map, encode_indices, encode_values, picture_of, slice_of
 from segcal.report.table import Cell, Column, Group, Row, Table, quartiles
 from segcal.studies.setting import NothingToStudyError, Setting
 from segcal.studies.study import Outcome, Study

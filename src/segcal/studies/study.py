@@ -90,7 +90,7 @@ def interval_cell(one: Interval | None) -> Cell:
     """Return a number as a cell; an interval of no width (one repeat, or nothing that changed) is not shown.
 
     >>> interval_cell(Interval(0.5, 0.5, 0.5))
-    Cell(value=0.5, low=None, high=None, middle=None, contends=True)
+    Cell(value=0.5, low=None, high=None, middle=None)
     """
     if one is None:
         return Cell(None)

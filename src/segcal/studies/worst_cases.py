@@ -15,7 +15,6 @@ from msgspec import Struct
 
 from segcal.benchmark.pipelines import Pipeline
 from segcal.benchmark.tasks import Task
-from segcal.report.case_maps import CaseNumbers, SeenCase, SliceMaps, see_cases
 from segcal.report.document import TaskSection
 from segcal.report.figures import (
     CLASS_COLOURS,
@@ -27,7 +26,7 @@ from segcal.report.figures import (
     show_picture,
     styled,
 )
-from segcal.report.pictures import decode_map
+from segcal.report.pictures import SeenCase, SliceMaps, decode_map, see_cases
 from segcal.report.table import Cell, Column, Table
 from segcal.studies.setting import NothingToStudyError, Setting, choose_default
 from segcal.studies.study import Outcome, Study, task_groups
@@ -121,14 +120,14 @@ def choose_pipeline(setting: Setting, task: Task) -> tuple[Pipeline, dict[str, f
     return (safe or own)[0], {}
 
 
-def case_numbers(setting: Setting, task: str, chosen: Pipeline) -> dict[str, CaseNumbers]:
+def case_numbers(setting: Setting, task: str, chosen: Pipeline) -> dict[str, SeenCase]:
     """Return the numbers of the test cases of the first repeat, before and after."""
     after = setting.results.repeats(task, chosen.title)[0]
     plain = setting.results.repeats(task, Pipeline(chosen.pooling, "identity").title) or [after]
     found = {}
     for old, new in zip(plain[0].rows, after.rows, strict=True):
         nll, ece, dice = ([row.metrics.get(name) for row in (old, new)] for name in ("nll", "ece", "dice"))
-        found[new.case] = CaseNumbers(nll, ece, dice, new.voxels, new.metrics.get("flip_rate"))
+        found[new.case] = SeenCase(new.case, [], nll, ece, dice, new.voxels, new.metrics.get("flip_rate"))
     return found
 
 

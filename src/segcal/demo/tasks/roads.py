@@ -6,7 +6,8 @@ ploughed land and railways look like roads and are not. The network is one list 
 map draw each in its own way.
 """
 
-from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,13 +27,10 @@ MAP_HALF_WIDTH = 2.8
 # Kinds of roads: half the width in pixels, how grey (1) or sandy (0), and how often the map knows one. Tracks are
 # narrow, sandy and mapped at random, as in real map data.
 MAIN, MINOR, TRACK = range(3)
-HALF_WIDTH = {MAIN: (3.6, 4.6), MINOR: (2.0, 3.0), TRACK: (0.9, 1.5)}
-PAVED = {MAIN: 1.0, MINOR: 0.9, TRACK: 0.25}
-MAPPED = {MAIN: 0.98, MINOR: 0.92, TRACK: 0.55}
+KINDS = {MAIN: ((3.6, 4.6), 1.0, 0.98), MINOR: ((2.0, 3.0), 0.9, 0.92), TRACK: ((0.9, 1.5), 0.25, 0.55)}
 
 
-@dataclass(frozen=True)
-class Road:
+class Road(NamedTuple):
     """One curved piece between two junctions."""
 
     path: NDArray[np.float64]  # (points, 2), (row, column)
@@ -63,7 +61,7 @@ def draw_network(rng: Rng, height: int, width: int) -> list[Road]:
 def shifted(rng: Rng, roads: list[Road]) -> list[Road]:
     """Return the network as a map has it: all of it moved by a few pixels, and each piece a little on its own."""
     whole = rng.normal(0, 1.1, 2)
-    return [replace(road, path=road.path + whole + rng.normal(0, 0.7, 2)) for road in roads if road.mapped]
+    return [road._replace(path=road.path + whole + rng.normal(0, 0.7, 2)) for road in roads if road.mapped]
 
 
 def _connected_edges(rng: Rng, rows: int, columns: int) -> list[tuple[int, int]]:
@@ -88,13 +86,9 @@ def _bent(rng: Rng, start: NDArray, end: NDArray, kind: int) -> Road:
     t = np.linspace(0, 1, 7)[:, None]
     path = start + t * along + np.sin(np.pi * t) * bend + np.sin(2 * np.pi * t) * wave
     planned = kind == MINOR and rng.random() < 0.03
-    return Road(
-        path=path,
-        half_width=float(rng.uniform(*HALF_WIDTH[kind])),
-        grey=float(np.clip(PAVED[kind] + rng.normal(0, 0.1), 0, 1)),
-        mapped=planned or bool(rng.random() < MAPPED[kind]),
-        visible=not planned,
-    )
+    widths, paved, known = KINDS[kind]
+    half_width, grey = float(rng.uniform(*widths)), float(np.clip(paved + rng.normal(0, 0.1), 0, 1))
+    return Road(path, half_width, grey, mapped=planned or bool(rng.random() < known), visible=not planned)
 
 
 def draw(rng: Rng) -> Sample:
@@ -151,8 +145,8 @@ def _distance(canvas: Canvas, roads: list[Road], half_width: float | None = None
     which = np.zeros(canvas.labels.shape, np.int64)
     for number, road in enumerate(roads):
         half = road.half_width if half_width is None else half_width
-        for start, end in zip(road.path[:-1], road.path[1:], strict=True):
-            window, apart = canvas.segment(tuple(start), tuple(end), half + 10)
+        for start, end in pairwise(road.path):
+            window, apart = canvas.segment(start, end, half + 10)
             nearer = apart - half < distance[window]
             which[window][nearer] = number
             distance[window][nearer] = apart[nearer] - half
@@ -173,7 +167,7 @@ def _surface(rng: Rng, canvas: Canvas, roads: list[Road]) -> Field:
 
 def _houses(rng: Rng, canvas: Canvas, roads: list[Road], land: Classes, distance: Field) -> None:
     for road in roads:
-        for start, end in zip(road.path[:-1], road.path[1:], strict=True):
+        for start, end in pairwise(road.path):
             if not (-15 < start[0] < HEIGHT + 15 and -15 < start[1] < WIDTH + 15):
                 continue
             along = (end - start) / max(np.hypot(*(end - start)), 1e-6)
@@ -190,14 +184,13 @@ def _houses(rng: Rng, canvas: Canvas, roads: list[Road], land: Classes, distance
 def _house(rng: Rng, canvas: Canvas, centre: NDArray, along: NDArray, across: NDArray) -> None:
     length, depth = along * rng.uniform(3, 6), across * rng.uniform(2.2, 3.8)
     roof = ROOFS[rng.integers(len(ROOFS))] * rng.normal(1, 0.08)
-    corners = [centre + length + depth, centre + length - depth, centre - length - depth, centre - length + depth]
-    canvas.polygon([tuple(corner + np.array([2.0, 2.5])) for corner in corners], (0.14, 0.15, 0.16), opacity=0.6)
+    ends = [centre + length + depth, centre + length - depth, centre - length - depth, centre - length + depth]
+    corners = np.array(ends)
+    canvas.polygon(corners + np.array([2.0, 2.5]), (0.14, 0.15, 0.16), opacity=0.6)
     if rng.random() < 0.4:  # a paved yard of the colour of the street
-        yard = [corner + 1.5 * (depth + length * 0.4) for corner in corners]
-        canvas.polygon([tuple(corner) for corner in yard], ASPHALT * rng.normal(1, 0.1))
-    canvas.polygon([tuple(corner) for corner in corners], roof * 1.08)
-    half = [centre + length, centre - length, corners[2], corners[1]]
-    canvas.polygon([tuple(corner) for corner in half], roof * 0.82)
+        canvas.polygon(corners + 1.5 * (depth + length * 0.4), ASPHALT * rng.normal(1, 0.1))
+    canvas.polygon(corners, roof * 1.08)
+    canvas.polygon([centre + length, centre - length, corners[2], corners[1]], roof * 0.82)
 
 
 def _cars(rng: Rng, canvas: Canvas, roads: list[Road]) -> None:
@@ -209,7 +202,7 @@ def _cars(rng: Rng, canvas: Canvas, roads: list[Road]) -> None:
         along /= max(np.hypot(*along), 1e-6)
         middle = road.path[place] + np.array([-along[1], along[0]]) * road.half_width * 0.4
         paint = rng.choice([0.12, 0.3, 0.85, 0.95]) * np.ones(3) + rng.normal(0, 0.06, 3)
-        canvas.line(tuple(middle), tuple(middle + along * 2.2), 1.8, np.clip(paint, 0, 1))
+        canvas.line(middle, middle + along * 2.2, 1.8, np.clip(paint, 0, 1))
 
 
 def _trees(rng: Rng, canvas: Canvas, land: Classes, distance: Field) -> None:
@@ -237,11 +230,4 @@ def _light(rng: Rng, image: Field) -> Field:
     return np.clip(image, 0, 1).astype(np.float32)
 
 
-ROADS = Task(
-    name="roads",
-    key=1,
-    palette={"other": (60, 70, 60), "road": (250, 200, 80)},
-    channels=3,
-    space=(HEIGHT, WIDTH),
-    draw=draw,
-)
+ROADS = Task("roads", 1, {"other": (60, 70, 60), "road": (250, 200, 80)}, 3, (HEIGHT, WIDTH), draw)

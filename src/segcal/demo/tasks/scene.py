@@ -10,7 +10,6 @@ label is set where the coverage is more than one half. Points are (row, column).
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias
 
@@ -22,7 +21,8 @@ from segcal.types import IGNORED
 Rng: TypeAlias = np.random.Generator
 Field: TypeAlias = NDArray[np.floating[Any]]
 Classes: TypeAlias = NDArray[np.int64]
-Point: TypeAlias = tuple[float, float]
+Point: TypeAlias = tuple[float, float] | NDArray[np.float64]
+Points: TypeAlias = Sequence[Point] | NDArray[np.float64]
 Window: TypeAlias = tuple[slice, slice]
 Colour: TypeAlias = Sequence[float] | Field
 
@@ -40,8 +40,7 @@ class Sample(NamedTuple):
     mask: NDArray[np.bool_] | None  # False outside the field of view; None where there is data everywhere
 
 
-@dataclass(frozen=True)
-class Task:
+class Task(NamedTuple):
     """The facts of a task and the function that draws its cases."""
 
     name: str
@@ -129,7 +128,7 @@ class Canvas:
         self.labels: Classes = np.zeros((height, width), np.int64)
         self.rows, self.columns = np.mgrid[:height, :width].astype(np.float32)
 
-    def window(self, points: Sequence[Point], margin: float) -> Window:
+    def window(self, points: Points, margin: float) -> Window:
         """Return the part of the picture within `margin` of the points; it may be empty."""
         parts = []
         for places, size in zip(zip(*points, strict=True), self.labels.shape, strict=True):
@@ -170,7 +169,7 @@ class Canvas:
         distance = (np.sqrt(row * row + column * column) - 1) * min(radii)
         self.paint(window, _coverage(distance) * opacity, colour, label)
 
-    def polygon(self, points: Sequence[Point], colour: Colour, label: int = KEEP, opacity: float = 1.0) -> None:
+    def polygon(self, points: Points, colour: Colour, label: int = KEEP, opacity: float = 1.0) -> None:
         """Paint a convex polygon, its corners in either order."""
         window = self.window(points, 1)
         rows, columns = self.rows[window], self.columns[window]

@@ -24,11 +24,11 @@ def draw(rng: Rng) -> Sample:
     view = street.View(rng)
     canvas = Canvas(street.HEIGHT, street.WIDTH)
     street.paint_background(rng, canvas, view)
-    things = [(float(_distance(rng)), kind) for kind in _kinds(rng)]
+    # More things are far away than near: the ground seen grows with distance.
+    things = [(float(5.5 * np.exp(rng.uniform(0, 1) ** 0.8 * 2.2)), kind) for kind in _kinds(rng)]
     for distance, kind in sorted(things, reverse=True):  # the nearest last
         _put(rng, canvas, view, kind, distance)
-    hand = [0.8 * blobs(rng, (street.HEIGHT, street.WIDTH), 4), 0.8 * blobs(rng, (street.HEIGHT, street.WIDTH), 4)]
-    labels = displaced(canvas.labels, hand)
+    labels = displaced(canvas.labels, [0.8 * blobs(rng, canvas.labels.shape, 4) for _ in range(2)])
     image = _camera(rng, canvas.image)
     _frame(rng, canvas, image, labels)
     return Sample(image, labels, None)
@@ -40,11 +40,6 @@ def _kinds(rng: Rng) -> list[str]:
     often = {"tree": 4 * green, "lamp": 2.5, "sign": 2, "parked": 4 * busy, "driving": 1.5 * busy, "person": 3 * busy}
     counts = {kind: int(rng.poisson(rate)) for kind, rate in {**often, "clutter": 0.8}.items()}
     return [kind for kind, count in counts.items() for _ in range(count)]
-
-
-def _distance(rng: Rng) -> float:
-    # More things are far away than near: the ground seen grows with distance.
-    return 5.5 * np.exp(rng.uniform(0, 1) ** 0.8 * 2.2)
 
 
 def _put(rng: Rng, canvas: Canvas, view: street.View, kind: str, z: float) -> None:
@@ -215,22 +210,9 @@ def _box(canvas: Canvas, row: float, column: float, half: Point, colour: NDArray
     canvas.polygon([(top, left), (top, right), (bottom, right), (bottom, left)], colour, label)
 
 
-STREETS = Task(
-    name="streets",
-    key=3,
-    palette={
-        "sky": (120, 170, 220),
-        "building": (110, 100, 100),
-        "road": (128, 64, 128),
-        "pavement": (220, 130, 180),
-        "plants": (90, 140, 50),
-        "pole": (200, 200, 120),
-        "sign": (230, 200, 40),
-        "car": (30, 60, 160),
-        "person": (220, 30, 60),
-    },
-    channels=3,
-    space=(street.HEIGHT, street.WIDTH),
-    draw=draw,
-    background=False,
-)
+PALETTE = {
+    "sky": (120, 170, 220), "building": (110, 100, 100), "road": (128, 64, 128), "pavement": (220, 130, 180),
+    "plants": (90, 140, 50), "pole": (200, 200, 120), "sign": (230, 200, 40), "car": (30, 60, 160),
+    "person": (220, 30, 60),
+}  # fmt: skip
+STREETS = Task("streets", 3, PALETTE, 3, (street.HEIGHT, street.WIDTH), draw, background=False)

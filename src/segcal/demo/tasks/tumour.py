@@ -7,7 +7,7 @@ and is cropped to the brain: outside `mask` there is no data. Tissues are soft s
 at a boundary holds two of them, as in a real scan.
 """
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,8 +52,7 @@ class NoiseFields:
         return np.roll(self._fields[size], self._rng.integers(SPACE), axis=(0, 1, 2))
 
 
-@dataclass(frozen=True)
-class Brain:
+class Brain(NamedTuple):
     """A healthy brain; lengths are in in-plane voxels."""
 
     depth: Field  # distance to the surface, negative inside
@@ -202,18 +201,8 @@ def _scan(rng: Rng, noise: NoiseFields, brain: Brain, contrasts: Field) -> Field
     return np.hypot(real, imaginary) * (brain.inside > 0.3)
 
 
-TUMOUR = Task(
-    name="tumour",
-    key=2,
-    palette={
-        "background": (20, 20, 30),
-        "necrosis": (210, 60, 60),
-        "swelling": (80, 170, 90),
-        "enhancing": (240, 210, 70),
-        "cavity": (80, 140, 230),
-    },
-    channels=4,
-    space=SPACE,
-    draw=draw,
-    spacing=SPACING,
-)
+PALETTE = {
+    "background": (20, 20, 30), "necrosis": (210, 60, 60), "swelling": (80, 170, 90), "enhancing": (240, 210, 70),
+    "cavity": (80, 140, 230),
+}  # fmt: skip
+TUMOUR = Task("tumour", 2, PALETTE, 4, SPACE, draw, SPACING)

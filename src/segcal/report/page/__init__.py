@@ -1,31 +1,34 @@
-"""From a document to one HTML file.
+"""Results as one HTML file: the page of a document (:mod:`segcal.report.document`), and a worklist of objects.
 
-The document (:mod:`segcal.report.document`) is embedded as JSON, and the page's own script draws everything from
-it. Names in it may come from anywhere: in the JSON every character that could end a script or begin a tag is escaped,
-the script only ever sets text, and the file's content security policy allows its own script and style by their digests
-and nothing else, from nowhere else.
+The document is embedded as JSON, and the page's own script draws everything from it. Names may come from anywhere: in
+the JSON every character that could end a script or begin a tag is escaped, the script only ever sets text, what is
+markup already is escaped, and the file's content security policy allows its own script and style by their digests and
+nothing else, from nowhere else.
 """
 
 import base64
 import hashlib
-import html
 import json
 import os
 import re
 from collections.abc import Mapping, Sequence
+from html import escape
 from importlib.resources import files
 from pathlib import Path
 
-from msgspec import UNSET, Struct, structs, to_builtins
+from msgspec import UNSET, structs, to_builtins
 
 from segcal import documents
 from segcal.atomic import write_text
 from segcal.report.document import CaseExamples, Document
+from segcal.report.figures import PageFigure
+from segcal.trust.object_rows import ObjectRow, Objects, yes_no
+from segcal.trust.result import number_cell, span_cell
 
-# How the page of each command begins: what begins otherwise was written by something else.
-EVALUATION_PAGE, TRUST_PAGE, BENCHMARK_PAGE = (
-    re.compile(rb"<!doctype html>.{1,2000}<title>segcal report: " + title, re.DOTALL)
-    for title in (b"evaluation of ", b"trust in ", b"(?!evaluation of |trust in )")
+# How the file of each command begins: what begins otherwise was written by something else.
+EVALUATION_PAGE, TRUST_PAGE, BENCHMARK_PAGE, WORKLIST = (
+    re.compile(rb"<!doctype html>.{1,2000}<title>segcal " + title, re.DOTALL)
+    for title in (b"report: evaluation of ", b"report: trust in ", b"report: (?!evaluation of |trust in )", b"objects")
 )
 # The page's script, in the order in which its parts need each other.
 SCRIPTS = (
@@ -35,54 +38,47 @@ SCRIPTS = (
 # Characters of pictures of cases in one page; cases beyond it are left out, the worst are kept.
 MOST_PICTURES = 2_400_000
 MOST_FIGURES = 1_700_000
+MOST_TITLE = 80
+# Rows of a worklist.
+MOST_ROWS = 1000
+HEADINGS = ("Case and structure", "Object", "Real", "Listed", "Size", "Expected Dice", "Centre (voxels)", "Centre (mm)")
 ESCAPED = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
 
 
-class PageFigure(Struct):
-    """A figure of a study, as SVG, with its words; with a task it is shown in that task's section only."""
+def asset(name: str, **parts: str) -> str:
+    """Return a file of the page's own, with these parts in their places."""
+    text = (files("segcal.report.page") / "assets" / name).read_text("utf-8")
+    # One pass over the file: what the parts hold is not looked at.
+    return re.sub(r"%%(\w+)%%", lambda found: parts[found[1]], text) if parts else text
 
-    name: str
-    task: str
-    title: str
-    text: str
-    svg: str
+
+def html_file(title: str, style: str, body: str, script: str | None = None, mark: str = "") -> str:
+    """Return an HTML file that may run its own script and use its own style, and nothing else."""
+    allowed, own = ("'none'", "") if script is None else (f"'{_digest(script)}'", f"<script>{script}</script>\n")
+    policy = (
+        f"default-src 'none'; script-src {allowed}; style-src '{_digest(style)}'; img-src data: blob:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    return asset("file.html", title=escape(title), policy=escape(policy), style=style, body=body + own, mark=mark)
+
+
+def _digest(text: str) -> str:
+    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
 
 
 def render_page(document: Document, figures: Sequence[PageFigure] = ()) -> str:
     """Return the page of a document, with figures of studies."""
     shown = structs.replace(document, examples=bounded_examples(document.examples))
+    data, drawn = json_text(shown), json_text(bounded_figures(figures))
+    body = asset("page.html", plain=_plain_verdicts(document), figures=drawn, data=data)
+    title = document.title if len(document.title) <= MOST_TITLE else f"{document.title[: MOST_TITLE - 1]}…"
     script = "\n".join(["'use strict';", *(asset(name) for name in SCRIPTS)])
-    style = asset("page.css")
-    parts = {
-        "title": html.escape(f"segcal report: {_shortened(document.title)}"),
-        "policy": html.escape(content_policy(style, script)),
-        "style": style,
-        "script": script,
-        "plain": _plain_verdicts(document),
-        "figures": json_text(bounded_figures(figures)),
-        "data": json_text(shown),
-    }
-    # One pass over the template: what the parts hold is not looked at.
-    return re.sub(r"%%(\w+)%%", lambda found: parts[found[1]], asset("page.html"))
+    return html_file(f"segcal report: {title}", asset("page.css"), body, script)
 
 
 def write_page(path: str | os.PathLike[str], document: Document, figures: Sequence[PageFigure] = ()) -> Path:
     """Write the page of a document and return its path."""
     return write_text(path, render_page(document, figures))
-
-
-def content_policy(style: str, script: str | None = None) -> str:
-    """Return the policy that allows a page its own style and script, and nothing else."""
-    allowed = "'none'" if script is None else f"'{_digest(script)}'"
-    return (
-        f"default-src 'none'; script-src {allowed}; style-src '{_digest(style)}'; img-src data: blob:; "
-        "base-uri 'none'; form-action 'none'"
-    )
-
-
-def asset(name: str) -> str:
-    """Return a file of the page's own."""
-    return (files("segcal.report.page") / "assets" / name).read_text("utf-8")
 
 
 def json_text(data: object) -> str:
@@ -127,12 +123,29 @@ def _plain_verdicts(document: Document) -> str:
         trust = document.trust
         cases = f"{trust.flagged_cases} of {trust.of_cases} cases to review."
         found.append(("trust", f"{cases} {trust.flagged} of {trust.of} structures to review. {trust.promise}"))
-    return "".join(f"<p><b>{html.escape(name)}</b>: {html.escape(text)}</p>" for name, text in found)
+    return "".join(f"<p><b>{escape(name)}</b>: {escape(text)}</p>" for name, text in found)
 
 
-def _digest(text: str) -> str:
-    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
+def write_worklist(path: Path, result: Objects) -> Path:
+    """Write the worklist of :func:`segcal.objects`, what to look at first on top; the CSV file beside it has all."""
+    rows = result.first()
+    more = f"<p class=small>The first {MOST_ROWS} of {len(rows)}; objects.csv has all.</p>"
+    body = asset(
+        "worklist.html",
+        summary=escape(result.summary()),
+        promise=escape(result.promise),
+        heads="".join(f"<th scope=col>{escape(each)}</th>" for each in HEADINGS),
+        rows="".join(_row(row) for row in rows[:MOST_ROWS]),
+        more=more if len(rows) > MOST_ROWS else "",
+    )
+    cases = len({row.case for row in result.cases})
+    return write_text(path, html_file(f"segcal objects of {cases} cases", asset("page.css"), body))
 
 
-def _shortened(text: str, most: int = 80) -> str:
-    return text if len(text) <= most else f"{text[: most - 1]}…"
+def _row(row: ObjectRow) -> str:
+    name = f"<bdi>{escape(row.case)}</bdi><span class=sub><bdi>{escape(row.structure)}</bdi></span>"
+    size = f"{row.size:.4g} {row.unit}<span class=sub>{span_cell(row.size_low, row.size_high, '.4g')}</span>"
+    real, dice = (number_cell(each, ".2f") for each in (row.p_real, row.expected_dice))
+    places = ("–" if each is None else " ".join(f"{x:.0f}" for x in each) for each in (row.centroid, row.world))
+    cells = (row.object, real, yes_no(row.listed), size, dice, *places)
+    return f"<tr><th scope=row>{name}</th>{''.join(f'<td>{each}</td>' for each in cells)}</tr>\n"

@@ -56,3 +56,10 @@ function check(text, on, change, extra) {
   const box = el('input', { type: 'checkbox', checked: on, onchange: () => change(box.checked), ...extra });
   return el('label', {}, box, ' ', text);
 }
+
+// Headings and rows; the first cell of a row is its heading. A row that is an element stands as it is.
+function table(headings, rows, attributes) {
+  const head = (text) => (text instanceof Node ? text : el('th', { scope: 'col' }, text));
+  const line = (cells) => (cells instanceof Node ? cells : el('tr', {}, el('th', { scope: 'row' }, cells[0]), cells.slice(1).map((cell) => el('td', {}, cell))));
+  return el('table', attributes, el('thead', {}, el('tr', {}, headings.map(head))), el('tbody', {}, rows.map(line)));
+}

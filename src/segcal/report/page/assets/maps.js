@@ -19,17 +19,17 @@ const byteAt = (map, k) => map.pixels[4 * k];
 const valueAt = (map, k) => map.low + ((map.high - map.low) * byteAt(map, k)) / 255;
 const VOID = 255;
 
-function paint(maps, colour) {
-  const { width, height } = maps.truth;
+function paintPixels({ width, height }, colour) {
   const canvas = el('canvas', { width, height });
   const context = canvas.getContext('2d');
   const data = context.createImageData(width, height);
-  for (let k = 0; k < width * height; k += 1) {
-    const [r, g, b] = byteAt(maps.truth, k) === VOID ? [90, 90, 90] : colour(k);
-    data.data.set([r, g, b, 255], 4 * k);
-  }
+  for (let k = 0; k < width * height; k += 1) data.data.set([...colour(k), 255], 4 * k);
   context.putImageData(data, 0, 0);
   return canvas;
+}
+
+function paint(maps, colour) {
+  return paintPixels(maps.truth, (k) => (byteAt(maps.truth, k) === VOID ? [90, 90, 90] : colour(k)));
 }
 
 function under(maps, k) {

@@ -37,11 +37,11 @@ function showBands(data, place, state, again) {
   const gap = (band) => (band.confidence === null ? null : Math.abs(band.confidence - band.accuracy));
   const total = before.reduce((sum, band) => sum + band.voxels, 0);
   const rows = before.map((band, k) => ({ title: bandText(edges, k), sub: `${percent(band.voxels / total, 0)} of the voxels`, before: gap(band), after: gap(after[k]) }));
-  const table = el('table', { class: 'small' }, el('thead', {}, el('tr', {}, ['Distance from an edge', 'right', 'sure before', 'sure after', 'mask changes'].map((text) => el('th', { scope: 'col' }, text)))),
-    el('tbody', {}, before.map((band, k) => el('tr', {}, el('th', { scope: 'row' }, bandText(edges, k)), el('td', {}, percent(after[k].accuracy)), el('td', {}, percent(band.confidence)), el('td', {}, percent(after[k].confidence)), el('td', {}, count(after[k].flips))))));
+  const numbers = table(['Distance from an edge', 'right', 'sure before', 'sure after', 'mask changes'],
+    before.map((band, k) => [bandText(edges, k), percent(after[k].accuracy), percent(band.confidence), percent(after[k].confidence), count(after[k].flips)]), { class: 'small' });
   show('bands', heading('bands', 'Near the edges of structures',
     'Most mistakes are made near edges, and there confidence matters most. The dots show how far confidence is from accuracy, by distance from the nearest edge in the truth. Further left is better.'),
-  afterChoice(data, place, state, again), el('div', { class: 'split' }, el('div', {}, keys(), pairChart(rows, 'gap between confidence and accuracy', Math.max(...rows.flatMap((row) => [row.before || 0, row.after || 0])), points)), el('div', { class: 'scroll' }, table)));
+  afterChoice(data, place, state, again), el('div', { class: 'split' }, el('div', {}, keys(), pairChart(rows, 'gap between confidence and accuracy', Math.max(...rows.flatMap((row) => [row.before || 0, row.after || 0])), points)), el('div', { class: 'scroll' }, numbers)));
 }
 
 function showClasses(data, place, state, again) {
@@ -51,9 +51,9 @@ function showClasses(data, place, state, again) {
   const total = before.reduce((sum, row) => sum + row.voxels, 0);
   const there = before.map((row, k) => k).filter((k) => before[k].voxels > 0).sort((a, b) => before[b].voxels - before[a].voxels).slice(0, 40);
   const rows = there.map((k) => ({ title: place.classes[k], sub: `${percent(before[k].voxels / total, before[k].voxels / total < 0.01 ? 2 : 0)} of the voxels`, before: before[k].error, after: after[k].error }));
-  const table = el('table', { class: 'small' }, el('thead', {}, el('tr', {}, ['Class', 'Dice', 'truly there', 'claimed before', 'claimed after'].map((text) => el('th', { scope: 'col' }, text)))),
-    el('tbody', {}, there.map((k) => el('tr', {}, el('th', { scope: 'row' }, name(place.classes[k], 40)), el('td', {}, percent(after[k].dice)), el('td', {}, percent(before[k].frequency, 2)), el('td', {}, percent(before[k].mean_probability, 2)), el('td', {}, percent(after[k].mean_probability, 2))))));
+  const numbers = table(['Class', 'Dice', 'truly there', 'claimed before', 'claimed after'],
+    there.map((k) => [name(place.classes[k], 40), percent(after[k].dice), percent(before[k].frequency, 2), percent(before[k].mean_probability, 2), percent(after[k].mean_probability, 2)]), { class: 'small' });
   show('classes', heading('classes', 'Class by class',
     'How far the probability of each class is from how often the class is there, over all voxels. “Claimed” is the mean probability that the model gives to the class. A rare class has small numbers: compare before and after.'),
-  afterChoice(data, place, state, again), el('div', { class: 'split' }, el('div', {}, keys(), pairChart(rows, 'calibration error of the class', Math.max(...rows.flatMap((row) => [row.before, row.after])), (value) => `${+(100 * value).toFixed(2)} %`)), el('div', { class: 'scroll' }, table)));
+  afterChoice(data, place, state, again), el('div', { class: 'split' }, el('div', {}, keys(), pairChart(rows, 'calibration error of the class', Math.max(...rows.flatMap((row) => [row.before, row.after])), points)), el('div', { class: 'scroll' }, numbers)));
 }

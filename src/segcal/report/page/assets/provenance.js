@@ -24,8 +24,7 @@ function showProvenance(data, place) {
       ['Loss when fitted', fit.nll], ['Loss on validation voxels', fit.validation_nll], ['At a bound', (fit.active_bounds || []).slice(0, 12).join('; ')],
     ])) : null,
     own && own.evidence ? el('details', { id: 'evidence' }, el('summary', {}, 'The evidence behind each class'), el('p', { class: 'small soft' }, `Voxels of one patient or video say much the same: what counts is in how many of the ${count(own.groups)} groups of the fit a class is.`),
-      el('div', { class: 'scroll' }, el('table', { class: 'small' }, el('thead', {}, el('tr', {}, ['Class', 'groups that have it', 'voxels, about'].map((text) => el('th', { scope: 'col' }, text)))),
-        el('tbody', {}, own.evidence.map((row) => el('tr', {}, el('th', { scope: 'row' }, name(row.name, 40)), el('td', {}, `${count(row.groups)} of ${count(own.groups)}`), el('td', {}, count(row.voxels)))))))) : null,
+      el('div', { class: 'scroll' }, table(['Class', 'groups that have it', 'voxels, about'], own.evidence.map((row) => [name(row.name, 40), `${count(row.groups)} of ${count(own.groups)}`, count(row.voxels)]), { class: 'small' }))) : null,
     own && own.audit ? el('details', {}, el('summary', {}, `Audit of its promises: ${own.audit.passed ? 'passed' : 'FAILED'}`), el('p', { class: 'small soft' }, 'Each promise is checked on the fitted numbers and tried on 60,000 voxels made to break it.'), el('pre', {}, own.audit.text)) : null,
     own && own.cases ? el('details', {}, el('summary', {}, 'Which cases had which part'), ['cal', 'val', 'test'].map((part) => el('p', { class: 'small' }, el('b', {}, { cal: 'Fitting', val: 'Choosing', test: 'Testing' }[part] + `, ${own.cases[part].count}: `),
       own.cases[part].names.map((each, k) => [k ? ', ' : '', name(each, 60)]), own.cases[part].names.length < own.cases[part].count ? ' …' : ''))) : null);

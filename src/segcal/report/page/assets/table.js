@@ -40,13 +40,13 @@ function resultsTable(data, place, state, draw) {
   };
   const sorting = (key) => (state.sort === key ? (state.down ? 'descending' : 'ascending') : 'none');
   const arrow = { lower: '↓', higher: '↑' };
-  return el('table', {}, el('thead', {}, el('tr', {},
+  return table([
     el('th', { scope: 'col', 'aria-sort': sorting('pipeline') }, el('button', { type: 'button', onclick: order('pipeline'), 'data-sort': 'pipeline' }, 'Calibrator')),
-    metrics.map((metric) => el('th', { scope: 'col', 'aria-sort': sorting(metric.name), title: metric.explained },
+    ...metrics.map((metric) => el('th', { scope: 'col', 'aria-sort': sorting(metric.name), title: metric.explained },
       el('button', { type: 'button', onclick: order(metric.name, metric.better), 'data-sort': metric.name }, metric.title),
       el('span', { class: 'sub' }, `${shortName(metric.name)} ${arrow[metric.better] || ''}`))),
-    el('th', { scope: 'col', class: 'left', title: 'mask: keeps the mask. order: keeps the order of all classes. shift: ignores a shift of all scores.' }, 'Promises', el('span', { class: 'sub' }, 'what it keeps or ignores')))),
-  el('tbody', {}, sorted.length ? sorted.map((row) => tableRow(data, place, row, metrics, best, state)) : el('tr', {}, el('td', { colspan: metrics.length + 2 }, 'No row makes all these promises.'))));
+    el('th', { scope: 'col', class: 'left', title: 'mask: keeps the mask. order: keeps the order of all classes. shift: ignores a shift of all scores.' }, 'Promises', el('span', { class: 'sub' }, 'what it keeps or ignores')),
+  ], sorted.length ? sorted.map((row) => tableRow(data, place, row, metrics, best, state)) : [el('tr', {}, el('td', { colspan: metrics.length + 2 }, 'No row makes all these promises.'))]);
 }
 
 function shortName(key) {

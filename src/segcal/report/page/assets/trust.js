@@ -17,26 +17,20 @@ function trustRow(row, own) {
     el('td', { class: 'left', css: { 'white-space': 'normal' } }, row.review ? name(row.reason, 160) : row.reason ? ['no (', name(row.reason, 160), ')'] : 'no'));
 }
 
-function caseTable(cases) {
-  const headings = ['Case', 'To review', 'Bad mask', 'Lowest expected Dice', 'Review?'];
-  return el('div', { class: 'scroll', id: 'trust-cases', css: { 'margin-bottom': '1.2rem' } }, el('table', {}, el('thead', {}, el('tr', {}, headings.map((text, k) => el('th', { scope: 'col', class: k === 4 ? 'left' : null }, text)))),
-    el('tbody', {}, cases.map((row) => el('tr', { class: row.review ? 'chosen' : null }, el('th', { scope: 'row' }, name(row.case, 48)), el('td', {}, `${row.to_review} of ${row.structures}`),
-      el('td', {}, row.dice_below_tau === null ? '–' : percent(row.dice_below_tau, 0)), el('td', {}, row.expected_dice.toFixed(2)),
-      el('td', { class: 'left', css: { 'white-space': 'normal' } }, row.review ? name(row.reason, 240) : 'no'))))));
+// The last column holds sentences.
+const withReason = (headings) => headings.map((text, k) => el('th', { scope: 'col', class: k + 1 === headings.length ? 'left' : null }, text));
+
+function caseRow(row) {
+  return el('tr', { class: row.review ? 'chosen' : null }, el('th', { scope: 'row' }, name(row.case, 48)), el('td', {}, `${row.to_review} of ${row.structures}`),
+    el('td', {}, row.dice_below_tau === null ? '–' : percent(row.dice_below_tau, 0)), el('td', {}, row.expected_dice.toFixed(2)),
+    el('td', { class: 'left', css: { 'white-space': 'normal' } }, row.review ? name(row.reason, 240) : 'no'));
 }
 
 function paintNested(levels, image) {
-  const { width, height } = levels;
-  const canvas = el('canvas', { width, height });
-  const context = canvas.getContext('2d');
-  const data = context.createImageData(width, height);
-  for (let k = 0; k < width * height; k += 1) {
-    const below = image ? [0, 1, 2].map((c) => image.pixels[4 * k + c]) : [40, 44, 48];
+  return paintPixels(levels, (k) => {
     const colour = NESTED[byteAt(levels, k)];
-    data.data.set([...(colour ? blend(below, colour, 0.5) : below), 255], 4 * k);
-  }
-  context.putImageData(data, 0, 0);
-  return canvas;
+    return colour ? blend(under({ image }, k), colour, 0.5) : under({ image }, k);
+  });
 }
 
 async function trustPicture(one) {
@@ -54,13 +48,13 @@ async function showTrust(data) {
   const headings = ['Case and structure', `Expected Dice, ${level}`, `Dice < ${own ? 'tau' : found.tau}`, `Volume, ${level}`, 'Review?'];
   const pictures = el('div', { class: 'maps', id: 'trust-maps' });
   const keyed = el('div', { class: 'legend' }, [1, 2, 3].map((k) => el('span', {}, el('i', { css: { background: rgb(NESTED[k]) } }), nestedNames(level)[k])));
-  const derived = found.biomarkers.length ? el('div', { class: 'scroll', css: { 'margin-top': '1.2rem' } }, el('table', {}, el('thead', {}, el('tr', {}, ['Subject', 'Biomarker', 'Value', level, 'Of the masks'].map((text) => el('th', { scope: 'col' }, text)))),
-    el('tbody', {}, found.biomarkers.map((row) => el('tr', {}, el('th', { scope: 'row' }, name(row.subject, 48)), el('td', {}, name(row.biomarker, 40)), el('td', {}, row.value === null ? name(row.reason, 60) : size(row.value)), el('td', {}, spanText(row.low, row.high, size)), el('td', {}, row.mask_value === null ? '–' : size(row.mask_value))))))) : null;
+  const derived = found.biomarkers.length ? el('div', { class: 'scroll', css: { 'margin-top': '1.2rem' } }, table(['Subject', 'Biomarker', 'Value', level, 'Of the masks'],
+    found.biomarkers.map((row) => [name(row.subject, 48), name(row.biomarker, 40), row.value === null ? name(row.reason, 60) : size(row.value), spanText(row.low, row.high, size), row.mask_value === null ? '–' : size(row.mask_value)]))) : null;
   show('trust', heading('trust', 'How far each structure can be trusted',
     `${found.flagged_cases} of ${found.of_cases} cases and ${found.flagged} of ${found.of} structures should be looked at; they stand first. ${found.promise} Nothing is promised for a single case.`),
   found.alarms.map((text) => el('p', { class: 'note', role: 'alert' }, text)), found.pictures.length ? [keyed, pictures] : null,
-  caseTable(found.cases), found.cases.length < found.of_cases ? el('p', { class: 'small soft' }, `The first ${found.cases.length} of ${found.of_cases} cases; worklist.csv has all.`) : null,
-  el('div', { class: 'scroll' }, el('table', {}, el('thead', {}, el('tr', {}, headings.map((text, k) => el('th', { scope: 'col', class: k === 4 ? 'left' : null }, text)))), el('tbody', {}, found.rows.map((row) => trustRow(row, own))))),
+  el('div', { class: 'scroll', id: 'trust-cases', css: { 'margin-bottom': '1.2rem' } }, table(withReason(['Case', 'To review', 'Bad mask', 'Lowest expected Dice', 'Review?']), found.cases.map(caseRow))), found.cases.length < found.of_cases ? el('p', { class: 'small soft' }, `The first ${found.cases.length} of ${found.of_cases} cases; worklist.csv has all.`) : null,
+  el('div', { class: 'scroll' }, table(withReason(headings), found.rows.map((row) => trustRow(row, own)))),
   found.rows.length < found.of ? el('p', { class: 'small soft' }, `The first ${found.rows.length} of ${found.of} rows; trust.csv has all.`) : null, derived);
   pictures.replaceChildren(...await Promise.all(found.pictures.map(trustPicture)));
   pictures.dataset.ready = 'yes';

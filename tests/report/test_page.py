@@ -1,40 +1,44 @@
-"""The page as text: what is escaped, what is allowed, and how large it may become."""
+"""HTML files: what is escaped, what is allowed, and how large they may become."""
 
 import base64
 import hashlib
 import html
 import json
 import re
+from dataclasses import replace
 
 from msgspec import to_builtins
 
-from segcal.report.case_maps import SeenCase
+from segcal.report import page as module
 from segcal.report.document import CaseColumns, CaseExamples, Document, Provenance, TaskSection
+from segcal.report.figures import PageFigure
 from segcal.report.page import (
-    SCRIPTS,
-    PageFigure,
     asset,
     bounded_examples,
     bounded_figures,
     json_text,
     render_page,
     write_page,
+    write_worklist,
 )
+from segcal.report.pictures import SeenCase
 from segcal.report.verdict import PartCounts, Verdict
+from segcal.trust.object_rows import ObjectCaseRow, ObjectRow, Objects
 
 HARM = "</title><script>harm()</script>"
+EVIL = "<script>alert('x')</script>&\""
 
 
 def document(notes=()):
     section = TaskSection(
-        id=HARM, task="a", classes=[], shown_classes=[], background=True, baseline=None, chosen=None,
-        verdict=Verdict("<b>All</b> is well.", "same", "", ""), division=PartCounts(1, 1, 1, 1), rows=[], curves={},
-        per_class={}, bands={}, cases=CaseColumns([], 0, {}, {}, {}),
+        id=HARM, task="a", classes=[], background=True, baseline=None, chosen=None, rows=[], curves={},
+        verdict=Verdict("<b>All</b> is well.", "same", "", ""), division=PartCounts(1, 1, 1, 1),
+        cases=CaseColumns([], 0, {}, {}, {}),
     )  # fmt: skip
+    provenance = Provenance(segcal="1", fingerprints={})
     return Document(
-        kind="evaluation", title=HARM, level=0.95, notes=list(notes), metrics={}, calibrators={}, sections=[section],
-        examples={}, rule="", provenance=Provenance(segcal="1", fingerprints={}),
-    )  # fmt: skip
+        kind="evaluation", title=HARM, level=0.95, notes=list(notes), sections=[section], provenance=provenance
+    )
 
 
 def figure(name, svg):
@@ -51,10 +55,6 @@ def test_the_document_comes_back_from_the_page_whatever_it_holds():
     page = render_page(document(notes=[nasty]), [figure("a", f"<svg>{nasty}</svg>")])
     assert embedded(page, "data")["notes"] == [nasty]
     assert embedded(page, "figures")[0]["svg"] == f"<svg>{nasty}</svg>"
-
-
-def test_names_in_the_markup_are_escaped():
-    page = render_page(document())
     assert "<script>harm()" not in page
     assert "&lt;b&gt;All&lt;/b&gt; is well." in page
 
@@ -70,7 +70,7 @@ def test_the_policy_allows_this_script_and_this_style_and_nothing_else():
 
 
 def test_the_script_never_writes_markup_and_never_asks_for_anything():
-    for name in SCRIPTS:
+    for name in module.SCRIPTS:
         text = asset(name)
         for word in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "fetch(", "XMLHttp"):
             assert word not in text, (name, word)
@@ -101,3 +101,33 @@ def test_the_page_is_written_beside_and_renamed(tmp_path):
     path = write_page(tmp_path / "page.html", document())
     assert path.read_text("utf-8").startswith("<!doctype html>")
     assert [each.name for each in tmp_path.iterdir()] == ["page.html"]
+
+
+def objects(count=2):
+    place = ([1.0, 2.0], [0, 0, 2, 3], None, None, None, None)
+    rows = [
+        ObjectRow(f"{EVIL}{k}", EVIL, k, 0.5 + k / 10, True, 0.5, 7, None, None, "voxels", 7, 0.9, 0.9, None, *place)
+        for k in reversed(range(count))
+    ]
+    cases = [ObjectCaseRow("a", EVIL, count, 1.0, 1, 0.25, None, None, None)]
+    return Objects(rows, cases, [], 0.9, 0.1, "iou", 0.1, "held out", EVIL)
+
+
+def test_a_worklist_is_one_file_with_escaped_names(tmp_path):
+    text = write_worklist(tmp_path / "w.html", objects()).read_text("utf-8")
+    assert module.WORKLIST.match(text.encode())
+    assert "<script" not in text
+    assert text.count("&lt;script&gt;") == 2 * 2 + 1
+    assert not re.search(r"(src|href)=|url\(|@import", text)
+    assert "script-src &#x27;none&#x27;" in text
+    assert text.index("&quot;0</bdi>") < text.index("&quot;1</bdi>")
+
+
+def test_a_long_list_is_cut_and_says_so_and_an_empty_one_is_a_page(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "MOST_ROWS", 1)
+    text = write_worklist(tmp_path / "w.html", objects()).read_text("utf-8")
+    assert "The first 1 of 2; objects.csv has all." in text
+    assert text.count("<tr>") == 2
+    monkeypatch.undo()
+    text = write_worklist(tmp_path / "w.html", replace(objects(), rows=[])).read_text("utf-8")
+    assert "0 objects, 0 listed" in text
