@@ -22,7 +22,7 @@ from segcal.benchmark.protocol import digest
 from segcal.documents import check_plain_file, json_text, parse_json, read_struct
 from segcal.errors import ArtifactError, InputError
 from segcal.statistics import CaseTables
-from segcal.statistics.additive import AdditiveTable
+from segcal.statistics.additive import AdditiveTable, total_of
 from segcal.statistics.reliability import CurveSpread
 from segcal.summary import Bootstrap
 from segcal.types import Preserves
@@ -190,6 +190,16 @@ class Results(Struct, frozen=True):
         wanted = (task, pipeline, test_on)
         found = [each for each in self.units if (each.unit.task, each.header.title, each.unit.test_on) == wanted]
         return sorted(found, key=lambda each: each.unit.repeat)
+
+
+def total_tables(units: Sequence[UnitResult]) -> CaseTables:
+    """Return the tables of the test cases of all repeats together."""
+    return total_of({str(unit.unit.repeat): unit.tables for unit in units})
+
+
+def total_flips(units: Sequence[UnitResult]) -> FlipBands:
+    """Return where the flips of the test cases of all repeats lie."""
+    return total_of({str(unit.unit.repeat): unit.flip_bands for unit in units})
 
 
 def write_unit(folder: Path, header: UnitHeader, rows: Sequence[CaseResult], total: Totals) -> Path:

@@ -70,8 +70,8 @@ def _tell(plan: Plan, folder: Path, finished: Finished) -> Story:
     setting = finished.setting
     chosen = {task.name: choose_default(setting, task).pipeline for task in setting.tasks}
     verdict = _find_verdict(setting, chosen)
-    if "padding" in finished.studies:
-        verdict.append(padding_sentence(finished.studies["padding"].data))
+    if isinstance(padding := finished.studies.get("padding"), PaddingData):
+        verdict.append(padding_sentence(padding))
     table = _short_table(setting, chosen)
     table.write(folder / "tables", "demo")
     titles = {task: pipeline.calibrator for task, pipeline in chosen.items()}

@@ -7,8 +7,7 @@ matrix scaling of the mean logits if it is there, they are counted again in step
 most flips is kept as an example.
 """
 
-from collections.abc import Iterator, Mapping
-from functools import partial
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -18,7 +17,7 @@ from msgspec import field as json_field
 from numpy.typing import NDArray
 
 from segcal.benchmark.pipelines import Pipeline
-from segcal.benchmark.results import FlipBands
+from segcal.benchmark.results import FlipBands, total_flips
 from segcal.benchmark.tasks import Task
 from segcal.calibrators.base import Calibrator
 from segcal.cases.base import Case
@@ -31,8 +30,8 @@ from segcal.report.pictures import Encoded, decode_map, encode_indices
 from segcal.report.table import Cell, Column, Table
 from segcal.statistics.additive import total_of
 from segcal.statistics.boundary import BAND_EDGES, find_boundary, squared_distances
-from segcal.studies.setting import NothingToStudyError, Setting
-from segcal.studies.study import Outcome, Study, task_groups
+from segcal.studies.setting import Setting
+from segcal.studies.study import Study, drawn_of, task_groups
 from segcal.types import IGNORED
 
 KINDS = {"harmful": "right to wrong", "beneficial": "wrong to right", "neutral": "wrong to wrong"}
@@ -93,30 +92,27 @@ class CloserLook(Struct):
 
 
 class FlipsData(Struct):
-    """The data of the study: by task and pipeline, and by task a closer look."""
+    """By task and pipeline the shares, and by task a closer look."""
 
     tasks: dict[str, dict[str, FlipShares]]
-    closer: dict[str, CloserLook]
+    closer: dict[str, CloserLook] = {}
 
 
-def run_flips(setting: Setting) -> Outcome[FlipsData]:
-    """Tabulate the flips of a benchmark, and look at one pipeline per task more closely."""
-    bands: dict[str, dict[str, FlipBands]] = {}
+def run_flips(setting: Setting) -> FlipsData:
+    """Share out the flips of a benchmark, and look at one pipeline per task more closely."""
     closer = {}
-    for task in setting.tasks:
+
+    def shares(task: Task) -> dict[str, FlipShares] | None:
         free = {each.title: each for each in setting.pipelines(task.name) if each.preserves is None}
         if not free:
-            continue
-        bands[task.name] = own = {}
-        for title in free:
-            units = setting.results.repeats(task.name, title)
-            own[title] = total_of({str(unit.unit.repeat): unit.flip_bands for unit in units})
-        most = max(own, key=lambda title: int(own[title].flips.sum()))
+            return None
+        own = {title: share_bands(total_flips(setting.results.repeats(task.name, title))) for title in free}
+        most = max(own, key=lambda title: sum(getattr(own[title], kind) for kind in KINDS))
         setting.progress(f"flips of {task.name}")
         closer[task.name] = _look_closer(setting, task, free.get(SHOWN, free[most]))
-    if not bands:
-        raise NothingToStudyError("no pipeline may flip a label")
-    return flip_outcome(bands, closer)
+        return own
+
+    return FlipsData(setting.each_task(shares, "no pipeline may flip a label"), closer)
 
 
 def _look_closer(setting: Setting, task: Task, pipeline: Pipeline) -> CloserLook:
@@ -144,22 +140,6 @@ def count_places(case: Case, calibrator: Calibrator) -> NDArray[np.int64]:
     was_right, is_right = before == labels, after == labels
     apart = (counts, flipped & was_right, flipped & is_right, flipped & ~was_right & ~is_right)
     return np.stack([np.bincount(step[kind], minlength=STEPS + 1) for kind in apart], axis=1)
-
-
-def flip_outcome(
-    tasks: Mapping[str, Mapping[str, FlipBands]], closer: dict[str, CloserLook] | None = None
-) -> Outcome[FlipsData]:
-    """Return the outcome of flips in bands, by task and pipeline, and of a closer look at one of them."""
-    data = {task: {title: share_bands(counted) for title, counted in found.items()} for task, found in tasks.items()}
-    titles = [f"{low:g} to {high:g}" if high else f"from {low:g}" for low, high in pairwise([*BAND_EDGES, None])]
-    columns = (
-        Column("Flip", digits=2, scale=100),
-        *(Column(title, "share of flips (of voxels), % at distance") for title in titles),
-    )
-    note = "Distances in voxels. Flips that lay anywhere alike would have the shares of the voxels."
-    title = "Where flips lie: distance from the label boundary"
-    table = Table(title, "Pipeline", columns, task_groups(data, _cells), (note,))
-    return Outcome(FlipsData(data, closer or {}), {"figure4_flips": table})
 
 
 def share_bands(counted: FlipBands) -> FlipShares:
@@ -202,6 +182,16 @@ def _maps(case: Case, calibrator: Calibrator) -> tuple[NDArray[np.int64], NDArra
     return case.labels.numpy(), before.numpy(), decided(before, scores).numpy()
 
 
+def flip_tables(data: FlipsData) -> dict[str, Table]:
+    """Return the table of all pipelines that may flip."""
+    titles = [f"{low:g} to {high:g}" if high else f"from {low:g}" for low, high in pairwise([*BAND_EDGES, None])]
+    bands = [Column(title, "share of flips (of voxels), % at distance") for title in titles]
+    note = "Distances in voxels. Flips that lay anywhere alike would have the shares of the voxels."
+    columns, groups = (Column("Flip", digits=2, scale=100), *bands), task_groups(data.tasks, _cells)
+    title = "Where flips lie: distance from the label boundary"
+    return {"figure4_flips": Table(title, "Pipeline", columns, groups, (note,))}
+
+
 def _cells(one: FlipShares) -> Iterator[Cell]:
     yield Cell(one.flip_rate)
     for band in one.bands:
@@ -237,17 +227,16 @@ def flip_figure(found: CloserLook, background: bool = True) -> Any:
 
 
 def _figures(data: FlipsData, section: TaskSection) -> Iterator[Drawn]:
-    task, found = section.task, data.closer.get(section.task)
-    if found:
+    if found := data.closer.get(section.task):
         title = "What a calibrator that does not keep the mask would change"
         text = (
             f"{found.pipeline}, in the test case with most changes, and by distance from the boundary in "
             f"{found.cases} test cases."
         )
-        yield Drawn(f"flips_{task}", task, title, text, partial(flip_figure, found, section.background))
+        yield drawn_of(section, "flips", title, text, flip_figure, found, section.background)
 
 
 STUDY = Study(
     "Fig. 4: where flips lie", "a pipeline that may flip", "reads the test cases of a repeat", True,
-    run_flips, FlipsData, _figures,
+    run_flips, FlipsData, flip_tables, _figures,
 )  # fmt: skip

@@ -28,10 +28,10 @@ from segcal.fitting.config import FitConfig
 from segcal.fitting.division import group_names
 from segcal.fitting.fit import fit_to
 from segcal.fitting.request import read_data
-from segcal.report.table import Cell, Column, Group, Row, Table
+from segcal.report.table import Column, Table
 from segcal.resample import LEVEL, Draws
 from segcal.studies.setting import NothingToStudyError, Setting, count_stages
-from segcal.studies.study import Outcome, Study
+from segcal.studies.study import Study, task_groups, value_cell
 from segcal.summary import Estimate
 from segcal.types import IGNORED
 
@@ -45,16 +45,6 @@ COLUMNS = {
     "dice": Column("DSC", digits=1, scale=100),
     "flip_rate": Column("Flip", digits=2, scale=100),
 }
-# By calibrator, way and metric.
-WayNumbers = dict[str, dict[str, dict[str, Estimate]]]
-
-
-class PaddedVoxel(Struct):
-    """A padded voxel, read as logits and not calibrated."""
-
-    confidence: float
-    gap: float
-    nll: float
 
 
 class PaddingCheck(Struct):
@@ -67,12 +57,18 @@ class PaddingCheck(Struct):
 
 
 class PaddingData(Struct):
-    """The data of the study; `temperature` is that of temperature scaling, by way of the fit."""
+    """The data of the study.
 
-    padded_voxel: PaddedVoxel
+    Attributes:
+        padded_voxel: confidence, gap and NLL of a padded voxel, read as logits and not calibrated.
+        temperature: that of temperature scaling, by way of the fit.
+        calibrators: numbers by calibrator, way and metric.
+    """
+
+    padded_voxel: dict[str, float]
     check: PaddingCheck
     temperature: dict[str, float]
-    calibrators: WayNumbers
+    calibrators: dict[str, dict[str, dict[str, Estimate]]]
 
 
 class PaddedCases(Cases):
@@ -103,60 +99,58 @@ class PaddedCases(Cases):
         return replace(case, logits=logits, labels=case.labels.where(case.mask, 0), mask=None)
 
 
-def run_padding(setting: Setting) -> Outcome[PaddingData]:
+def run_padding(setting: Setting) -> PaddingData:
     """Pad the first task of a benchmark whose cases have masks, and fit and judge its calibrators the three ways."""
     for task in setting.tasks:
         split = setting.split(task, "mean_logits")
         if split.cal.has_offset and split.cal.read(split.cal.ids[0]).mask is not None:
             wanted = setting.protocol.study_options.padding_calibrators
             pipelines = {each.calibrator: each for each in setting.pipelines(task.name, "mean_logits")}
-            names = [name for name in pipelines if wanted is None or name in wanted]
             # Inside the mask the padded cases are the benchmark's own: what it fitted need not be fitted again.
+            names = [name for name in pipelines if wanted is None or name in wanted]
             known = {name: setting.calibrator(task, pipelines[name]) for name in names}
-            return study_padding(split, names, setting.protocol.fit, known, setting.progress)
+            return study_padding(split, known, setting.protocol.fit, setting.progress)
     raise NothingToStudyError("no task has logits with their offset and a mask")
 
 
 def study_padding(
     split: Split,
-    calibrators: Sequence[str],
+    masked: Mapping[str, Calibrator],
     config: FitConfig,
-    masked: Mapping[str, Calibrator] | None = None,
     progress: Callable[[str], None] = lambda text: None,
-) -> Outcome[PaddingData]:
-    """Fit and judge calibrators, by name, the three ways; cases have masks, and logits with their offset.
-
-    `masked` are those that are already fitted with the mask.
-    """
-    inside = [PaddedCases(part, masked=True) for part in split]
+) -> PaddingData:
+    """Judge calibrators, by name, the three ways; `masked` are fitted with the mask, and are fitted without it here."""
     whole = [PaddedCases(part, masked=False) for part in split]
-    fits = {
-        "masked": masked or _fit_all(inside, calibrators, config, progress),
-        "unmasked": _fit_all(whole, calibrators, config, progress),
-    }
+    unmasked = fit_all(whole, list(masked), config, progress)
     progress("judging with and without the mask")
-    found = {
-        "masked": _judge(inside[2], fits["masked"]),
-        "unmasked": _judge(whole[2], fits["unmasked"]),
-        "rescued": _judge(inside[2], fits["unmasked"]),
-    }
-    numbers = {name: {way: found[way][name] for way in WAYS} for name in calibrators}
-    temperatures = {way: _temperature(made["ts"]) for way, made in fits.items() if "ts" in made}
-    check = _check_padding(split.test, whole[2])
+    inside = PaddedCases(split.test, masked=True)
+    judged = (_judge(inside, masked), _judge(whole[2], unmasked), _judge(inside, unmasked))
+    fits = {"masked": masked, "unmasked": unmasked}
     confidence = math.e / (math.e + split.test.num_classes - 1)
-    padded = PaddedVoxel(confidence, 1 - confidence, -math.log(confidence))
-    notes = (
-        f"Outside the crop, logits are (1, 0, ..., 0): {100 * check.mean_share:.0f} % of the voxels, each with "
-        f"confidence {confidence:.3f} and NLL {padded.nll:.3f} before calibration.",
-        f"The check of the cases reports it in {check.caught} of {check.cases} cases.",
+    return PaddingData(
+        {"confidence": confidence, "gap": 1 - confidence, "nll": -math.log(confidence)},
+        _check_padding(split.test, whole[2]),
+        {way: _temperature(made["ts"]) for way, made in fits.items() if "ts" in made},
+        {name: {way: found[name] for way, found in zip(WAYS, judged, strict=True)} for name in masked},
     )
-    columns = tuple(replace(column, span=span) for span in WAYS.values() for column in COLUMNS.values())
-    rows = tuple(
-        Row(name, tuple(Cell(ways[way][key].value) for way in WAYS for key in COLUMNS))
-        for name, ways in numbers.items()
-    )
-    table = Table("What padded logits do to every calibrator", "Calibrator", columns, (Group("", rows),), notes)
-    return Outcome(PaddingData(padded, check, temperatures, numbers), {"padding": table})
+
+
+def fit_all(
+    parts: Sequence[Cases], names: Sequence[str], config: FitConfig, progress: Callable[[str], None]
+) -> dict[str, Calibrator]:
+    """Fit calibrators by name to the first part, chosen on the second."""
+    data = read_data(parts[0], parts[1] if len(parts[1]) else None, config)
+    fits = {}
+    for name in names:
+        progress(f"padding: fitting {name}")
+        fits[name] = fit_to(name, data, config).calibrator
+    return fits
+
+
+def _judge(cases: Cases, calibrators: Mapping[str, Calibrator]) -> dict[str, dict[str, Estimate]]:
+    draws = Draws([group_names(cases, sorted(cases.ids))])
+    stages = count_stages(cases, calibrators, METRICS)
+    return {name: summarise([stage], draws, LEVEL)[0][0] for name, stage in stages.items()}
 
 
 def _check_padding(cases: Cases, padded: Cases) -> PaddingCheck:
@@ -171,28 +165,27 @@ def _check_padding(cases: Cases, padded: Cases) -> PaddingCheck:
     return PaddingCheck(len(found), sum(one.one_hot for one in known), share, inside)
 
 
-def _fit_all(
-    parts: Sequence[Cases], calibrators: Sequence[str], config: FitConfig, progress: Callable[[str], None]
-) -> dict[str, Calibrator]:
-    data = read_data(parts[0], parts[1] if len(parts[1]) else None, config)
-    fits = {}
-    for name in calibrators:
-        progress(f"padding: fitting {name}")
-        fits[name] = fit_to(name, data, config).calibrator
-    return fits
-
-
 def _temperature(calibrator: Calibrator) -> float:
     assert isinstance(calibrator, TemperatureScaling)
     return 1 / calibrator.inverse_temperature.item()
 
 
-def _judge(cases: Cases, calibrators: Mapping[str, Calibrator]) -> dict[str, dict[str, Estimate]]:
-    draws = Draws([group_names(cases, sorted(cases.ids))])
-    stages = count_stages(cases, calibrators, METRICS)
-    return {name: summarise([stage], draws, LEVEL)[0][0] for name, stage in stages.items()}
+def padding_tables(data: PaddingData) -> dict[str, Table]:
+    """Return the table."""
+    check, voxel = data.check, data.padded_voxel
+    notes = (
+        f"Outside the crop, logits are (1, 0, ..., 0): {100 * check.mean_share:.0f} % of the voxels, each with "
+        f"confidence {voxel['confidence']:.3f} and NLL {voxel['nll']:.3f} before calibration.",
+        f"The check of the cases reports it in {check.caught} of {check.cases} cases.",
+    )
+    columns = tuple(replace(column, span=span) for span in WAYS.values() for column in COLUMNS.values())
+    rows = task_groups(
+        {"": data.calibrators}, lambda ways: [value_cell(ways[way][key]) for way in WAYS for key in COLUMNS]
+    )
+    return {"padding": Table("What padded logits do to every calibrator", "Calibrator", columns, rows, notes)}
 
 
 STUDY = Study(
-    "one-hot padding read as logits", "logits and masks", "fits and tests again", False, run_padding, PaddingData,
+    "one-hot padding read as logits", "logits and masks", "fits and tests again", False,
+    run_padding, PaddingData, padding_tables,
 )  # fmt: skip

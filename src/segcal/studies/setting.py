@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 
@@ -23,6 +23,8 @@ from segcal.metrics import METRICS, find_metrics
 from segcal.report.verdict import COMPARED
 from segcal.summary import Bootstrap, Difference, Summary, difference
 
+One = TypeVar("One")
+
 
 class NothingToStudyError(Exception):
     """A benchmark has nothing that this study is about; the text says what it would need."""
@@ -41,6 +43,13 @@ class Setting:
     def tasks(self) -> list[Task]:
         """The tasks that calibrators were fitted on."""
         return [task for task in self.protocol.tasks if not task.test_only]
+
+    def each_task(self, study: Callable[[Task], One | None], nothing: str) -> dict[str, One]:
+        """Return what is found in each task, without those that have nothing; `nothing` says that none has."""
+        found = {task.name: one for task in self.tasks if (one := study(task)) is not None}
+        if not found:
+            raise NothingToStudyError(nothing)
+        return found
 
     def by_members(self, task: Task) -> Iterator[tuple[int, Cases]]:
         """Yield 1, 2, ... and some cases with the mean logits of so many members."""
