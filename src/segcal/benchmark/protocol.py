@@ -13,8 +13,7 @@ from typing import Annotated, Any
 import numpy as np
 from msgspec import UNSET, Meta, Struct, UnsetType, defstruct, structs, to_builtins
 
-from segcal.benchmark.comparisons import find_pipeline
-from segcal.benchmark.pipelines import LISTS, Pipeline, unknown_calibrators
+from segcal.benchmark.pipelines import LISTS, Pipeline, find_pipeline
 from segcal.benchmark.tasks import (
     Division,
     Opener,
@@ -197,28 +196,26 @@ def parse_protocol(document: dict[str, Any], root: str | Path = ".") -> Protocol
     tables = [read_task(entry, f"tasks[{number}]") for number, entry in enumerate(found.tasks)]
     tasks = tuple(task for table in tables for task in by_region(table))
     check_tasks(tasks)
-    pipelines, notes = _read_pipelines(found.pipelines)
+    pipelines = _read_pipelines(found.pipelines)
     find_metrics(found.metrics)
     read_table(found.fit, "fit", _FitTable)
-    read = {"tasks": tasks, "pipelines": pipelines, "fit": FitConfig(**found.fit), "notes": notes, "root": Path(root)}
+    read = {"tasks": tasks, "pipelines": pipelines, "fit": FitConfig(**found.fit), "root": Path(root)}
     read |= {"metrics": tuple(dict.fromkeys(found.metrics)), "studies": _read_studies(found.studies)}
     read["compare"] = tuple((find_pipeline(a, pipelines), find_pipeline(b, pipelines)) for a, b in found.compare)
     return Protocol(**structs.asdict(found) | read, paper=isinstance(found.pipelines, str))
 
 
-def _read_pipelines(listed: object) -> tuple[tuple[Pipeline, ...], tuple[str, ...]]:
+def _read_pipelines(listed: object) -> tuple[Pipeline, ...]:
     if isinstance(listed, str) and listed in LISTS:
-        absent = () if listed == "more" else unknown_calibrators()
-        note = f"left out of the paper's list, because this version does not have them: {', '.join(absent)}"
-        return LISTS[listed](), (note,) if absent else ()
+        return LISTS[listed]()
     if not isinstance(listed, list) or not listed:
         names = ", ".join(map(repr, LISTS))
         raise InputError(
             f"protocol has pipelines = {listed!r}, but one of {names}, or a list of tables, is needed. "
             'Write for example pipelines = [{pooling = "mean_probs", calibrator = "ts"}].'
         )
-    pipelines = [read_table(entry, f"pipelines[{number}]", Pipeline) for number, entry in enumerate(listed)]
-    return tuple(dict.fromkeys(pipelines)), ()
+    pipelines = (read_table(entry, f"pipelines[{number}]", Pipeline) for number, entry in enumerate(listed))
+    return tuple(dict.fromkeys(pipelines))
 
 
 def _read_studies(listed: Any) -> tuple[str, ...] | None:

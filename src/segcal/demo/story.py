@@ -68,7 +68,7 @@ def tell_story(plan: Plan, folder: str | Path, progress: Callable[[Step], None] 
 
 def _tell(plan: Plan, folder: Path, finished: Finished) -> Story:
     setting = finished.setting
-    chosen = {task.name: choose_default(setting, task).pipeline for task in setting.tasks}
+    chosen = {task.name: choose_default(setting, task)[0] for task in setting.tasks}
     verdict = _find_verdict(setting, chosen)
     if isinstance(padding := finished.studies.get("padding"), PaddingData):
         verdict.append(padding_sentence(padding))

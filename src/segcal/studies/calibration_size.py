@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -59,14 +58,6 @@ class CalibrationSizeData(Struct):
     tasks: dict[str, SizedTask]
 
 
-class SizeRun(NamedTuple):
-    """The protocol that fits with `size` calibration cases, and the folder of its results."""
-
-    size: int
-    protocol: Protocol
-    folder: Path
-
-
 def run_calibration_size(setting: Setting) -> CalibrationSizeData:
     """Fit again with fewer and with more calibration cases, and compare."""
     wanted = setting.protocol.study_options.size_tasks
@@ -87,8 +78,8 @@ def run_calibration_size(setting: Setting) -> CalibrationSizeData:
     )
 
 
-def size_runs(protocol: Protocol, task: Task, folder: Path) -> Iterator[SizeRun]:
-    """Yield what the study runs for a task of a protocol whose results are in a folder."""
+def size_runs(protocol: Protocol, task: Task, folder: Path) -> Iterator[tuple[int, Protocol, Path]]:
+    """Yield what the study runs for a task: so many calibration cases, the protocol, and the folder of its results."""
     division = protocol.division(task)
     pool = division.cal + division.val
     cases = protocol.open(task, POOLING).cases
@@ -99,7 +90,7 @@ def size_runs(protocol: Protocol, task: Task, folder: Path) -> Iterator[SizeRun]
         alone = replace(task, split=replace(division, fitted=size), test_on=())
         pipelines = tuple(filter(_has_part, protocol.pipelines))
         own = replace(protocol, tasks=(alone,), pipelines=pipelines, notes=())
-        yield SizeRun(size, own, folder / FOLDER / NAME / task.name / f"n_{size}")
+        yield size, own, folder / FOLDER / NAME / task.name / f"n_{size}"
 
 
 def _has_part(pipeline: Pipeline) -> bool:
@@ -147,18 +138,18 @@ def _curves(
 
 
 def _tables(data: CalibrationSizeData) -> dict[str, Table]:
-    return {f"figure5_size_{task}": _table(task, one) for task, one in data.tasks.items()}
-
-
-def _table(task: str, found: SizedTask) -> Table:
-    columns = tuple(Column(f"n = {size}", digits=4) for size in found.sizes)
-    rows = {
-        metric: {title: curves[metric] for title, curves in found.pipelines.items() if metric in curves}
-        for metric in TITLES
-    }
-    groups = task_groups(rows, lambda points: [interval_cell(point.change) for point in points])
-    note = f"Change against n = {found.reference}, with 95 % intervals of paired differences (ACE: min, max)."
-    return Table(f"Number of calibration cases: {task}", "Pipeline", columns, groups, (note,))
+    tables = {}
+    for task, found in data.tasks.items():
+        columns = tuple(Column(f"n = {size}", digits=4) for size in found.sizes)
+        rows = {
+            metric: {title: curves[metric] for title, curves in found.pipelines.items() if metric in curves}
+            for metric in TITLES
+        }
+        groups = task_groups(rows, lambda points: [interval_cell(point.change) for point in points])
+        note = f"Change against n = {found.reference}, with 95 % intervals of paired differences (ACE: min, max)."
+        title = f"Number of calibration cases: {task}"
+        tables[f"figure5_size_{task}"] = Table(title, "Pipeline", columns, groups, (note,))
+    return tables
 
 
 def _figures(data: CalibrationSizeData, section: TaskSection) -> Iterator[Drawn]:

@@ -24,7 +24,7 @@ from segcal.errors import InputError
 from segcal.evaluation.evaluate import evaluate
 from segcal.pooling import pool
 from segcal.report.table import Column, Table
-from segcal.studies.setting import NothingToStudyError, Setting, member_count
+from segcal.studies.setting import ChangedCases, NothingToStudyError, Setting, member_count
 from segcal.studies.study import Study, interval_cell, task_groups
 from segcal.summary import Estimate
 
@@ -103,34 +103,27 @@ class Runnable(NamedTuple):
     in_plane: bool = False
 
 
-class RepredictedCases(Cases):
-    """Cases with images, predicted again by a model when they are read."""
-
-    def __init__(self, cases: Cases, model: Model) -> None:
-        super().__init__(cases.ids, cases.num_classes, "logits", cases.pooling, cases.class_names, groups=cases.groups)
-        self._cases, self._model = cases, model
-
-    def read(self, case_id: str) -> Case:
-        """Read one case and predict it."""
-        case = self._cases.read(case_id)
-        if case.image is None:
-            raise InputError(f"case {case_id!r} has no image, but a model needs one. Open the cases with images.")
-        logits = self._model(case.image)
-        if logits.shape != case.logits.shape:
-            raise InputError(
-                f"the model returns shape {tuple(logits.shape)} for case {case_id!r}, but its logits have "
-                f"{tuple(case.logits.shape)}. Return (classes, *space) at the resolution of the image."
-            )
-        return replace(case, logits=logits)
+def predicted_again(model: Model, case: Case) -> Case:
+    """Return a case with an image as a model predicts it."""
+    if case.image is None:
+        raise InputError(f"case {case.id!r} has no image, but a model needs one. Open the cases with images.")
+    logits = model(case.image)
+    if logits.shape != case.logits.shape:
+        raise InputError(
+            f"the model returns shape {tuple(logits.shape)} for case {case.id!r}, but its logits have "
+            f"{tuple(case.logits.shape)}. Return (classes, *space) at the resolution of the image."
+        )
+    return replace(case, logits=logits)
 
 
 def run_models(ways: Ways, runnables: Iterable[Runnable]) -> FactorData:
     """Run models in every way of a study, and measure them on the same cases."""
     found: dict[str, FactorCurve] = {}
     for task, cases, model, in_plane in runnables:
-        models = {name: way(model) for name, way in ways(cases).items()}
-        sliced = {name: slice_by_slice(one) for name, one in models.items()} if in_plane else models
-        found[task] = {name: measure(RepredictedCases(cases, one)) for name, one in sliced.items()}
+        found[task] = {}
+        for name, way in ways(cases).items():
+            changed = slice_by_slice(way(model)) if in_plane else way(model)
+            found[task][name] = measure(ChangedCases(cases, partial(predicted_again, changed)))
     if not found:
         raise NothingToStudyError("no task has a model that can be run; embedded tasks have one")
     return FactorData(found)
@@ -138,10 +131,10 @@ def run_models(ways: Ways, runnables: Iterable[Runnable]) -> FactorData:
 
 def _embedded_models(setting: Setting) -> Iterator[Runnable]:
     for task in setting.tasks:
-        opened = setting.protocol.open(task, "mean_logits")
-        if opened.model is not None:
+        cases, _, model = setting.protocol.open(task, "mean_logits")
+        if model is not None:
             setting.progress(f"models of {task.name}")
-            yield Runnable(task.name, setting.some(opened.cases), opened.model)
+            yield Runnable(task.name, setting.some(cases), model)
 
 
 def slice_by_slice(model: Model) -> Model:

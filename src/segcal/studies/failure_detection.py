@@ -116,7 +116,7 @@ def run_failure_detection(setting: Setting) -> FailureData:
     for task in setting.tasks:
         if not setting.pipelines(task.name, "mean_logits"):
             continue
-        chosen = setting.calibrator(task, choose_default(setting, task).pipeline)
+        chosen = setting.calibrator(task, choose_default(setting, task)[0])
         for title, cases, background in _places(setting, task):
             setting.progress(f"failures of {title}")
             if found := rank(cases, chosen, background, setting.summary.bootstrap):

@@ -120,26 +120,19 @@ def _look_closer(setting: Setting, task: Task, pipeline: Pipeline) -> CloserLook
     calibrator = setting.calibrator(task, pipeline)
     cases = setting.some(setting.split(task, pipeline.pooling).test)
     found = {case.id: count_places(case, calibrator) for case in cases}
-    most = max(sorted(found), key=lambda case_id: int(found[case_id][:, 1:].sum()))
+    most = max(sorted(found), key=lambda case_id: int(found[case_id].flips.sum()))
     example = example_flips(cases.read(most), calibrator)
     return CloserLook(pipeline.title, len(found), place_curve(total_of(found)), example)
 
 
-def count_places(case: Case, calibrator: Calibrator) -> NDArray[np.int64]:
-    """Return ``(STEPS + 1, 4)``: voxels, harmful, beneficial and neutral flips of one case by distance.
-
-    Steps are of one voxel, the last one open; one more entry holds voxels without a distance.
-    """
+def count_places(case: Case, calibrator: Calibrator) -> FlipBands:
+    """Return voxels and flips of one case in steps of one voxel, the last one open; one more has no distance."""
     labels, before, after = _maps(case, calibrator)
     boundary = find_boundary(labels)
     step = np.full(labels.shape, STEPS)
     if boundary.any():
         step = np.minimum(np.sqrt(squared_distances(boundary)).astype(np.int64), STEPS - 1)
-    counts = labels != IGNORED
-    flipped = counts & (before != after)
-    was_right, is_right = before == labels, after == labels
-    apart = (counts, flipped & was_right, flipped & is_right, flipped & ~was_right & ~is_right)
-    return np.stack([np.bincount(step[kind], minlength=STEPS + 1) for kind in apart], axis=1)
+    return FlipBands.of(step, STEPS + 1, labels, before, after)
 
 
 def share_bands(counted: FlipBands) -> FlipShares:
@@ -158,11 +151,11 @@ def share_bands(counted: FlipBands) -> FlipShares:
     return FlipShares(share(total, voxels), voxels, harmful, beneficial, neutral, bands)
 
 
-def place_curve(counted: NDArray[np.int64]) -> FlipCurve:
+def place_curve(counted: FlipBands) -> FlipCurve:
     """Return voxels and flips at each distance, from the counts of :func:`count_places`."""
-    voxels, harmful, beneficial, neutral = counted[:-1].T.tolist()
-    without = {"voxels": int(counted[-1, 0]), "flips": int(counted[-1, 1:].sum())}
-    return FlipCurve(list(range(STEPS)), voxels, harmful, beneficial, neutral, without)
+    harmful, beneficial, neutral = counted.flips[:-1].T.tolist()
+    without = {"voxels": int(counted.voxels[-1]), "flips": int(counted.flips[-1].sum())}
+    return FlipCurve(list(range(STEPS)), counted.voxels[:-1].tolist(), harmful, beneficial, neutral, without)
 
 
 def example_flips(case: Case, calibrator: Calibrator) -> FlipExample:

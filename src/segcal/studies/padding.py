@@ -12,8 +12,9 @@ Every calibrator is fitted and judged three ways, on the same cases:
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 
 import torch
 from msgspec import Struct
@@ -21,7 +22,7 @@ from msgspec import Struct
 from segcal.calibrators.base import Calibrator
 from segcal.calibrators.temperature import TemperatureScaling
 from segcal.cases.base import Case, Cases, Split
-from segcal.cases.kinds import find_padding
+from segcal.cases.kinds import Padding, find_padding
 from segcal.errors import InputError
 from segcal.evaluation.case_counter import summarise
 from segcal.fitting.config import FitConfig
@@ -30,7 +31,7 @@ from segcal.fitting.fit import fit_to
 from segcal.fitting.request import read_data
 from segcal.report.table import Column, Table
 from segcal.resample import LEVEL, Draws
-from segcal.studies.setting import NothingToStudyError, Setting, count_stages
+from segcal.studies.setting import ChangedCases, NothingToStudyError, Setting, count_stages
 from segcal.studies.study import Study, task_groups, value_cell
 from segcal.summary import Estimate
 from segcal.types import IGNORED
@@ -71,32 +72,21 @@ class PaddingData(Struct):
     calibrators: dict[str, dict[str, dict[str, Estimate]]]
 
 
-class PaddedCases(Cases):
-    """Cases whose logits outside their mask are (1, 0, ..., 0), as an exporter of probabilities fills in.
+def padded(case: Case, masked: bool) -> Case:
+    """Return a case whose logits outside its mask are (1, 0, ..., 0), as an exporter of probabilities fills in.
 
     With `masked` the mask is kept; else it is forgotten, so that padding counts as background, rightly predicted.
     """
-
-    def __init__(self, cases: Cases, masked: bool) -> None:
-        super().__init__(
-            cases.ids, cases.num_classes, cases.kind, cases.pooling, cases.class_names, groups=cases.groups
+    if case.mask is None or case.labels is None:
+        raise InputError(
+            f"case {case.id!r} has no {'mask' if case.mask is None else 'labels'}, but the padding study needs both. "
+            "Take cases with a cropped field of view."
         )
-        self._cases, self._masked = cases, masked
-
-    def read(self, case_id: str) -> Case:
-        """Read one case and pad it."""
-        case = self._cases.read(case_id)
-        if case.mask is None or case.labels is None:
-            raise InputError(
-                f"case {case_id!r} has no {'mask' if case.mask is None else 'labels'}, but the padding study needs "
-                "both. Take cases with a cropped field of view."
-            )
-        vector = torch.zeros(self.num_classes, dtype=case.logits.dtype)
-        vector[0] = 1
-        logits = torch.where(case.mask, case.logits, vector.reshape(-1, *[1] * case.mask.ndim))
-        if self._masked:
-            return replace(case, logits=logits, labels=case.labels.where(case.mask, IGNORED))
-        return replace(case, logits=logits, labels=case.labels.where(case.mask, 0), mask=None)
+    vector = torch.zeros(len(case.logits), dtype=case.logits.dtype)
+    vector[0] = 1
+    logits = torch.where(case.mask, case.logits, vector.reshape(-1, *[1] * case.mask.ndim))
+    labels = case.labels.where(case.mask, IGNORED if masked else 0)
+    return replace(case, logits=logits, labels=labels, mask=case.mask if masked else None)
 
 
 def run_padding(setting: Setting) -> PaddingData:
@@ -120,31 +110,24 @@ def study_padding(
     progress: Callable[[str], None] = lambda text: None,
 ) -> PaddingData:
     """Judge calibrators, by name, the three ways; `masked` are fitted with the mask, and are fitted without it here."""
-    whole = [PaddedCases(part, masked=False) for part in split]
-    unmasked = fit_all(whole, list(masked), config, progress)
-    progress("judging with and without the mask")
-    inside = PaddedCases(split.test, masked=True)
-    judged = (_judge(inside, masked), _judge(whole[2], unmasked), _judge(inside, unmasked))
-    fits = {"masked": masked, "unmasked": unmasked}
-    confidence = math.e / (math.e + split.test.num_classes - 1)
-    return PaddingData(
-        {"confidence": confidence, "gap": 1 - confidence, "nll": -math.log(confidence)},
-        _check_padding(split.test, whole[2]),
-        {way: _temperature(made["ts"]) for way, made in fits.items() if "ts" in made},
-        {name: {way: found[name] for way, found in zip(WAYS, judged, strict=True)} for name in masked},
-    )
-
-
-def fit_all(
-    parts: Sequence[Cases], names: Sequence[str], config: FitConfig, progress: Callable[[str], None]
-) -> dict[str, Calibrator]:
-    """Fit calibrators by name to the first part, chosen on the second."""
-    data = read_data(parts[0], parts[1] if len(parts[1]) else None, config)
-    fits = {}
-    for name in names:
+    cal, val, whole = (ChangedCases(part, partial(padded, masked=False)) for part in split)
+    data = read_data(cal, val if len(val) else None, config)
+    unmasked: dict[str, Calibrator] = {}
+    for name in masked:
         progress(f"padding: fitting {name}")
-        fits[name] = fit_to(name, data, config).calibrator
-    return fits
+        unmasked[name] = fit_to(name, data, config).calibrator
+    progress("judging with and without the mask")
+    inside = ChangedCases(split.test, partial(padded, masked=True))
+    judged = (_judge(inside, masked), _judge(whole, unmasked), _judge(inside, unmasked))
+    temperatures = {
+        way: 1 / made.inverse_temperature.item()
+        for way, fits in {"masked": masked, "unmasked": unmasked}.items()
+        if isinstance(made := fits.get("ts"), TemperatureScaling)
+    }
+    numbers = {name: {way: found[name] for way, found in zip(WAYS, judged, strict=True)} for name in masked}
+    confidence = math.e / (math.e + split.test.num_classes - 1)
+    voxel = {"confidence": confidence, "gap": 1 - confidence, "nll": -math.log(confidence)}
+    return PaddingData(voxel, _check_padding(inside), temperatures, numbers)
 
 
 def _judge(cases: Cases, calibrators: Mapping[str, Calibrator]) -> dict[str, dict[str, Estimate]]:
@@ -153,21 +136,18 @@ def _judge(cases: Cases, calibrators: Mapping[str, Calibrator]) -> dict[str, dic
     return {name: summarise([stage], draws, LEVEL)[0][0] for name, stage in stages.items()}
 
 
-def _check_padding(cases: Cases, padded: Cases) -> PaddingCheck:
-    """Return what a check of the padded cases finds, in whole arrays and inside the masks."""
-    found, inside = [], 0
+def _check_padding(cases: Cases) -> PaddingCheck:
+    """Return what a check of padded cases finds, in whole arrays and inside the masks."""
+    known: list[Padding] = []
+    inside = 0
     for case in cases:
-        values = padded.read(case.id).logits.numpy()
-        found.append(find_padding(values))
-        inside += case.mask is not None and find_padding(values, case.mask.numpy()) is not None
-    known = [one for one in found if one is not None]
+        assert case.mask is not None
+        values = case.logits.numpy()
+        if (found := find_padding(values)) is not None:
+            known.append(found)
+        inside += find_padding(values, case.mask.numpy()) is not None
     share = sum(one.share for one in known) / max(len(known), 1)
-    return PaddingCheck(len(found), sum(one.one_hot for one in known), share, inside)
-
-
-def _temperature(calibrator: Calibrator) -> float:
-    assert isinstance(calibrator, TemperatureScaling)
-    return 1 / calibrator.inverse_temperature.item()
+    return PaddingCheck(len(cases), sum(one.one_hot for one in known), share, inside)
 
 
 def padding_tables(data: PaddingData) -> dict[str, Table]:

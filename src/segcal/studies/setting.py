@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import torch
 
@@ -12,7 +12,7 @@ from segcal.benchmark.results import Results, Unit, UnitResult
 from segcal.benchmark.tasks import Task
 from segcal.calibrators.base import Calibrator
 from segcal.calibrators.identity import Identity
-from segcal.cases.base import Cases, Split
+from segcal.cases.base import Case, Cases, Split
 from segcal.evaluation.case_counter import Counter, Stage
 from segcal.fitting.artifact import load
 from segcal.fitting.choice import Candidate, Tried, candidates, decide
@@ -84,6 +84,18 @@ def member_count(task: Task) -> int:
     return task.members if isinstance(task.members, int) else len(task.members)
 
 
+class ChangedCases(Cases):
+    """Cases that a function changes when they are read; what it gives is logits."""
+
+    def __init__(self, cases: Cases, change: Callable[[Case], Case]) -> None:
+        super().__init__(cases.ids, cases.num_classes, "logits", cases.pooling, cases.class_names, groups=cases.groups)
+        self._cases, self._change = cases, change
+
+    def read(self, case_id: str) -> Case:
+        """Read one case and change it."""
+        return self._change(self._cases.read(case_id))
+
+
 def count_stages(cases: Cases, calibrators: Mapping[str, Calibrator], metrics: tuple[str, ...]) -> dict[str, Stage]:
     """Return the numbers of the cases after each calibrator, every case read once."""
     chosen = find_metrics(metrics)
@@ -106,33 +118,23 @@ def paired_differences(
     return found
 
 
-class Default(NamedTuple):
-    """The chosen pipeline, why, and the mean validation NLL of all that were compared, by their title."""
-
-    pipeline: Pipeline
-    reason: str
-    validation_nll: dict[str, float]
-
-
-def choose_default(setting: Setting, task: Task, pooling: str | None = "mean_logits") -> Default:
-    """Choose as `segcal fit` would, among the fitted pipelines with one pooling, or with any.
+def choose_default(setting: Setting, task: Task, pooling: str = "mean_logits") -> tuple[Pipeline, dict[str, float]]:
+    """Choose as `segcal fit` would, among the fitted pipelines with one pooling.
 
     The rule is that of :mod:`segcal.fitting.choice`, on the validation cases of the first repeat: a pipeline that is
-    clearly better than temperature scaling, or temperature scaling, or nothing. Nothing is fitted again.
+    clearly better than temperature scaling, or temperature scaling, or nothing. Nothing is fitted again. Returned are
+    the pipeline, and the mean validation NLL of all that were compared, by their title.
     """
+    validation, pipelines = setting.split(task, pooling).val, setting.pipelines(task.name, pooling)
+    contexts = {context for each in pipelines for context in each.make(2).wants}
+    voxels = StreamedVoxels(validation, lambda: None, contexts=contexts)
     tried: dict[Pipeline, Tried] = {}
-    for name in dict.fromkeys(each.pooling for each in setting.pipelines(task.name, pooling)):
-        validation = setting.split(task, name).val
-        pipelines = setting.pipelines(task.name, name)
-        contexts = {context for each in pipelines for context in each.make(2).wants}
-        voxels = StreamedVoxels(validation, lambda: None, contexts=contexts)
-        for each in pipelines:
-            if each.calibrator in candidates(validation.num_classes):
-                calibrator = setting.calibrator(task, each)
-                candidate = Candidate(each.calibrator, each.pooling, calibrator.num_identifiable())
-                tried[each] = Tried(candidate, measure(calibrator, voxels, torch.device("cpu")))
+    for each in pipelines:
+        if each.calibrator in candidates(validation.num_classes):
+            calibrator = setting.calibrator(task, each)
+            candidate = Candidate(each.calibrator, each.pooling, calibrator.num_identifiable())
+            tried[each] = Tried(candidate, measure(calibrator, voxels, torch.device("cpu")))
     groups = dict(zip(validation.ids, group_names(validation, validation.ids), strict=True))
     decision = decide(list(tried.values()), groups, folds=1)
-    key = (decision.chosen.name, decision.chosen.pooling)
-    chosen = next(each for each in tried if (each.calibrator, each.pooling) == key)
-    return Default(chosen, decision.reason, {each.title: row.nll for each, row in tried.items()})
+    chosen = next(each for each in tried if each.calibrator == decision.chosen.name)
+    return chosen, {each.title: row.nll for each, row in tried.items()}

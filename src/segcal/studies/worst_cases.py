@@ -105,8 +105,7 @@ def choose_pipeline(setting: Setting, task: Task) -> tuple[Pipeline, dict[str, f
     own = [each for each in found if each.pooling == "mean_logits"]
     own = own or [each for each in found if each.pooling == found[0].pooling]
     if len(setting.split(task, own[0].pooling).val):
-        default = choose_default(setting, task, own[0].pooling)
-        return default.pipeline, default.validation_nll
+        return choose_default(setting, task, own[0].pooling)
     safe = [each for each in own if each.calibrator != "identity" and each.preserves and each.translation_invariant]
     return (safe or own)[0], {}
 
