@@ -16,7 +16,7 @@ from segcal.cases import ArrayCases
 from segcal.fitting import FitConfig
 from segcal.studies import run_studies
 from segcal.studies.page import write_report
-from segcal.studies.setting import Setting
+from segcal.studies.study import Setting
 from segcal.summary import Bootstrap
 
 MEMBERS = 3

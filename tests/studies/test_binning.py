@@ -5,7 +5,7 @@ import pytest
 from msgspec import structs
 
 from segcal.studies.binning import binning_figure, binning_outcome, summary_binning
-from segcal.studies.setting import NothingToStudyError
+from segcal.studies.study import NothingToStudyError
 from segcal.summary import Estimate
 
 

@@ -13,7 +13,7 @@ from segcal.studies.calibration_size import (
     run_calibration_size,
     size_outcome,
 )
-from segcal.studies.setting import NothingToStudyError
+from segcal.studies.study import NothingToStudyError
 from segcal.summary import Estimate, Interval
 
 

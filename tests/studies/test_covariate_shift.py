@@ -17,7 +17,7 @@ from segcal.studies.covariate_shift import (
     run_covariate_shift,
     settings_table,
 )
-from segcal.studies.setting import NothingToStudyError
+from segcal.studies.study import NothingToStudyError
 from segcal.summary import Bootstrap
 
 

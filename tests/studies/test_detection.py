@@ -19,7 +19,7 @@ from segcal.studies.detection import (
     oracle_curves,
     run_detection,
 )
-from segcal.studies.setting import NothingToStudyError
+from segcal.studies.study import NothingToStudyError
 
 
 @pytest.fixture(scope="module")

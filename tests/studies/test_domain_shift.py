@@ -6,7 +6,7 @@ import pytest
 from msgspec import structs
 
 from segcal.studies.domain_shift import arrange, run_domain_shift
-from segcal.studies.setting import NothingToStudyError
+from segcal.studies.study import NothingToStudyError
 from segcal.summary import Estimate, ResultRow
 
 

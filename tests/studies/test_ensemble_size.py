@@ -7,7 +7,7 @@ from msgspec import structs
 
 from segcal import evaluate
 from segcal.studies.ensemble_size import run_ensemble_size
-from segcal.studies.setting import NothingToStudyError
+from segcal.studies.study import NothingToStudyError
 
 
 def test_each_number_of_members_is_measured(setting):

@@ -13,7 +13,7 @@ from segcal.errors import InputError
 from segcal.studies.crop_size import STUDY
 from segcal.studies.factor import RepredictedCases, compare_models, slice_by_slice
 from segcal.studies.scales import over_scales
-from segcal.studies.setting import NothingToStudyError
+from segcal.studies.study import NothingToStudyError
 
 RNG = np.random.default_rng(0)
 LOGITS, LABELS, IMAGE = RNG.normal(size=(3, 4, 5)), RNG.integers(3, size=(4, 5)), RNG.random((1, 4, 5))

@@ -23,7 +23,7 @@ from segcal.studies.failure_detection import (
     risk_of,
     run_failure_detection,
 )
-from segcal.studies.setting import NothingToStudyError
+from segcal.studies.study import NothingToStudyError
 from segcal.summary import Bootstrap
 from segcal.trust.learn import Summer
 from segcal.trust.table import SumTable

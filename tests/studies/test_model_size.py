@@ -3,7 +3,7 @@
 import pytest
 
 from segcal.studies.model_size import run_model_size
-from segcal.studies.setting import NothingToStudyError
+from segcal.studies.study import NothingToStudyError
 
 
 def test_models_are_ordered_by_their_size(setting):

@@ -10,7 +10,7 @@ from segcal.benchmark.tasks import OpenTask
 from segcal.cases import ArrayCases
 from segcal.report.pictures import decode_map
 from segcal.studies.offsets import EnergyExample, energy_figure, example_map, offset_outcome, run_offsets
-from segcal.studies.setting import NothingToStudyError
+from segcal.studies.study import NothingToStudyError
 
 
 def make_cases():

@@ -13,7 +13,7 @@ from segcal.cases.check import check
 from segcal.errors import InputError
 from segcal.fitting import FitConfig
 from segcal.studies.padding import PaddedCases, run_padding, study_padding
-from segcal.studies.setting import NothingToStudyError
+from segcal.studies.study import NothingToStudyError
 
 
 @pytest.fixture(scope="module")

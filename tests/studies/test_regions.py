@@ -10,7 +10,7 @@ from msgspec import structs
 from segcal import make_calibrator
 from segcal.cases import ArrayCases
 from segcal.studies.regions import Box, RegionBoxes, box, measure_regions, region_figure, region_outcome, run_regions
-from segcal.studies.setting import NothingToStudyError
+from segcal.studies.study import NothingToStudyError
 
 SPACE = (9, 14)
 

@@ -15,7 +15,7 @@ from segcal.studies.reliability import (
     panel_figure,
     run_reliability,
 )
-from segcal.studies.setting import NothingToStudyError
+from segcal.studies.study import NothingToStudyError
 from segcal.summary import Estimate, ResultRow
 
 

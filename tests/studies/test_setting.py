@@ -9,7 +9,7 @@ import torch
 from segcal.benchmark.pipelines import Pipeline
 from segcal.fitting.contest import compare, read_poolings
 from segcal.kernels.threads import one_thread
-from segcal.studies.setting import choose_default
+from segcal.studies.study import choose_default
 
 
 def test_the_division_is_that_of_the_results(setting):

@@ -23,8 +23,7 @@ from segcal.studies.document import MATRIX, UNCALIBRATED, find_facts
 from segcal.studies.padding import PaddingData
 from segcal.studies.page import PAGE, write_page_of
 from segcal.studies.run import Finished, run
-from segcal.studies.setting import Setting, choose_default
-from segcal.studies.study import interval_cell
+from segcal.studies.study import Setting, choose_default, interval_cell
 
 VERDICT = "verdict.json"
 # In the order in which they are said.

@@ -1,6 +1,6 @@
 """The studies beside the main table, one per file: facts, run, table, figure.
 
-A study takes a finished benchmark (:class:`segcal.studies.setting.Setting`); what it can read from the results it does
+A study takes a finished benchmark (:class:`segcal.studies.study.Setting`); what it can read from the results it does
 not compute again. Those that read what the benchmark counted anyway, or each case a few times, are usual: they run
 unless the protocol says otherwise. The others fit again, and run when they are named.
 """
@@ -20,9 +20,8 @@ from segcal.kernels.threads import one_thread
 from segcal.studies import calibration_size, detection, failure_detection, flips, offsets, padding, regions, worst_cases
 from segcal.studies.binning import BINNING, RELIABILITY
 from segcal.studies.factor import CROP_SIZE, ENSEMBLE_SIZE, MODEL_SIZE, TEST_SCALES
-from segcal.studies.setting import NothingToStudyError, Setting
 from segcal.studies.shift import COVARIATE_SHIFT, DOMAIN_SHIFT
-from segcal.studies.study import FOLDER, Study
+from segcal.studies.study import FOLDER, NothingToStudyError, Setting, Study
 
 STUDIES: dict[str, Study] = {
     "offsets": offsets.STUDY,

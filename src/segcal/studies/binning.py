@@ -24,8 +24,16 @@ from segcal.report.document import TaskSection
 from segcal.report.figures import CurveData, Drawn, reliability_figure, reliability_panel
 from segcal.report.table import Cell, Column, Table
 from segcal.statistics.reliability import Curve
-from segcal.studies.setting import NothingToStudyError, Setting
-from segcal.studies.study import Study, band_figure, compared_first, drawn_of, interval_cell, task_groups
+from segcal.studies.study import (
+    NothingToStudyError,
+    Setting,
+    Study,
+    band_figure,
+    compared_first,
+    drawn_of,
+    interval_cell,
+    task_table,
+)
 from segcal.summary import Estimate, Summary
 
 # By metric and number of bins, the name in the summary.
@@ -93,17 +101,17 @@ def changed_pairs(pipelines: Mapping[str, Numbers]) -> dict[str, dict[str, int]]
 def binning_tables(data: BinningData) -> dict[str, Table]:
     """Return the table, with a note on the pairs that change places in each task."""
     columns = [Column(f"{bins} bins", metric.upper(), better="lower") for metric, by in NAMES.items() for bins in by]
-    groups = task_groups(
-        {task: one.pipelines for task, one in data.tasks.items()},
-        lambda own: [interval_cell(one) for metric in NAMES for one in own[metric].values()],
-    )
-    notes = []
+    tasks, notes = {task: one.pipelines for task, one in data.tasks.items()}, []
     for task, one in data.tasks.items():
         count, (ece, ace) = len(one.pipelines), (max(one.changed_pairs[metric].values()) for metric in NAMES)
         pairs = f"{task}: of {count * (count - 1) // 2} pairs of pipelines"
         notes.append(f"{pairs}, at most {ece} change places in ECE (against 50 bins) and {ace} in ACE (against 15).")
-    title = "Sensitivity of ECE and ACE to binning"
-    return {"figure6_binning": Table(title, "Pipeline", tuple(columns), groups, tuple(notes), apart=True)}
+
+    def cells(own: Numbers) -> list[Cell]:
+        return [interval_cell(one) for metric in NAMES for one in own[metric].values()]
+
+    table = task_table("Sensitivity of ECE and ACE to binning", columns, tasks, cells, *notes, apart=True)
+    return {"figure6_binning": table}
 
 
 def _binning_figures(data: BinningData, section: TaskSection) -> Iterator[Drawn]:
@@ -188,14 +196,14 @@ def _binned(curve: Curve) -> BinnedCurve:
 
 def _reliability_tables(data: ReliabilityData) -> dict[str, Table]:
     columns = (Column("pipeline"), Column("ACE", better=None), Column("confidence"), Column("accuracy"))
-    rows = {name: {ROLES[role]: one for role, one in found.items()} for name, found in data.tasks.items()}
-    groups = task_groups(rows, _role_cells)
-    table = Table("Reliability of chosen pipelines, 15 bins", "", columns, groups, (data.rule,))
+    tasks = {name: {ROLES[role]: one for role, one in found.items()} for name, found in data.tasks.items()}
+
+    def cells(one: ChosenCurves) -> tuple[Cell, ...]:
+        means = (one.curve.mean_confidence, one.curve.mean_accuracy)
+        return (Cell(one.pipeline), interval_cell(one.ace), *map(Cell, means))
+
+    table = task_table("Reliability of chosen pipelines, 15 bins", columns, tasks, cells, data.rule, first="")
     return {"figure8_reliability": table}
-
-
-def _role_cells(one: ChosenCurves) -> tuple[Cell, ...]:
-    return (Cell(one.pipeline), interval_cell(one.ace), Cell(one.curve.mean_confidence), Cell(one.curve.mean_accuracy))
 
 
 def _reliability_figures(data: ReliabilityData, section: TaskSection) -> Iterator[Drawn]:

@@ -23,9 +23,8 @@ from segcal.errors import InputError
 from segcal.metrics import METRICS
 from segcal.report.document import TaskSection
 from segcal.report.figures import Drawn
-from segcal.report.table import Column, Table
-from segcal.studies.setting import Setting
-from segcal.studies.study import FOLDER, Study, band_figure, drawn_of, interval_cell, task_groups
+from segcal.report.table import Cell, Column, Table
+from segcal.studies.study import FOLDER, Setting, Study, band_figure, drawn_of, interval_cell, task_table
 from segcal.summary import Bootstrap, Estimate, Interval, difference, estimate, over_repeats
 
 NAME = "calibration_size"
@@ -140,16 +139,19 @@ def _curves(
 def _tables(data: CalibrationSizeData) -> dict[str, Table]:
     tables = {}
     for task, found in data.tasks.items():
-        columns = tuple(Column(f"n = {size}", digits=4) for size in found.sizes)
+        columns = [Column(f"n = {size}", digits=4) for size in found.sizes]
         rows = {
             metric: {title: curves[metric] for title, curves in found.pipelines.items() if metric in curves}
             for metric in TITLES
         }
-        groups = task_groups(rows, lambda points: [interval_cell(point.change) for point in points])
         note = f"Change against n = {found.reference}, with 95 % intervals of paired differences (ACE: min, max)."
         title = f"Number of calibration cases: {task}"
-        tables[f"figure5_size_{task}"] = Table(title, "Pipeline", columns, groups, (note,))
+        tables[f"figure5_size_{task}"] = task_table(title, columns, rows, _changes, note)
     return tables
+
+
+def _changes(points: Sequence[SizePoint]) -> list[Cell]:
+    return [interval_cell(point.change) for point in points]
 
 
 def _figures(data: CalibrationSizeData, section: TaskSection) -> Iterator[Drawn]:

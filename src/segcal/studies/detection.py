@@ -27,8 +27,7 @@ from segcal.report.document import TaskSection
 from segcal.report.figures import Drawn, line_style, new_figure, shorten, styled
 from segcal.report.table import Cell, Column, Table
 from segcal.statistics.case import count_logits
-from segcal.studies.setting import Setting
-from segcal.studies.study import Study, drawn_of, task_groups
+from segcal.studies.study import Setting, Study, drawn_of, task_table
 from segcal.types import IGNORED
 
 RATES = tuple(rate / 10 for rate in range(11))
@@ -140,7 +139,7 @@ def _error(scores: Tensor, labels: Tensor) -> float:
     return expected_calibration_error(tables.reliability[BINS]["all"])
 
 
-def detection_tables(data: DetectionData) -> dict[str, Table]:
+def _tables(data: DetectionData) -> dict[str, Table]:
     """Return the table: of an oracle every second rate, of a learned selector its three numbers."""
     shown = [Column(f"{100 * rate:.0f} %", "ECE with mispredictions found") for rate in data.rates[::2]]
     learned = [Column("recall", "learned", 2), Column("precision", "learned", 2), Column("ECE", "learned")]
@@ -149,12 +148,11 @@ def detection_tables(data: DetectionData) -> dict[str, Table]:
         rows[task] = {title: [*errors[::2], None, None, None] for title, errors in one.oracle.items()}
         for title, own in one.learned.items():
             rows[task][title] = [*(None for _ in shown), own.recall, own.precision, own.ece]
-    note = (
-        f"An oracle flags a share of the mispredictions and no right voxel; flagged voxels get T = {TEMPERATURE:.0e}."
-    )
-    groups = task_groups(rows, lambda numbers: map(Cell, numbers))
-    title, columns = "ECE by the share of mispredictions found", (*shown, *learned)
-    return {"selective_figure4_detection": Table(title, "Pipeline", columns, groups, (note,))}
+    flagged = f"flagged voxels get T = {TEMPERATURE:.0e}."
+    note = f"An oracle flags a share of the mispredictions and no right voxel; {flagged}"
+    title = "ECE by the share of mispredictions found"
+    table = task_table(title, (*shown, *learned), rows, lambda numbers: map(Cell, numbers), note)
+    return {"selective_figure4_detection": table}
 
 
 @styled()
@@ -188,5 +186,5 @@ def _figures(data: DetectionData, section: TaskSection) -> Iterator[Drawn]:
 
 STUDY = Study(
     "ECE by the share of mispredictions found: oracle curves, learned selectors", "",
-    "counts the test cases of a repeat eleven times", False, run_detection, DetectionData, detection_tables, _figures,
+    "counts the test cases of a repeat eleven times", False, run_detection, DetectionData, _tables, _figures,
 )  # fmt: skip

@@ -20,7 +20,7 @@ from segcal.report import document as doc
 from segcal.report.curves import BINS, band_rows, class_rows, curves_of, pipeline_curves, shown_classes
 from segcal.report.verdict import Change, Facts, FlipCount, Honesty, PartCounts, Verdict, make_verdict
 from segcal.statistics import CaseTables
-from segcal.studies.setting import paired_differences
+from segcal.studies.study import paired_differences
 from segcal.studies.worst_cases import WorstCasesData
 from segcal.summary import Summary, over_repeats
 

@@ -23,9 +23,16 @@ from segcal.cases.base import Case, Cases
 from segcal.errors import InputError
 from segcal.evaluation.evaluate import evaluate
 from segcal.pooling import pool
-from segcal.report.table import Column, Table
-from segcal.studies.setting import ChangedCases, NothingToStudyError, Setting, member_count
-from segcal.studies.study import Study, interval_cell, task_groups
+from segcal.report.table import Cell, Column, Table
+from segcal.studies.study import (
+    ChangedCases,
+    NothingToStudyError,
+    Setting,
+    Study,
+    interval_cell,
+    member_count,
+    task_table,
+)
 from segcal.summary import Estimate
 
 COLUMNS = {
@@ -55,8 +62,11 @@ class FactorData(Struct):
 
 def _tables(stem: str, first: str, title: str, data: FactorData) -> dict[str, Table]:
     """Return the table; `first` heads the column of the factor's values."""
-    groups = task_groups(data.tasks, lambda numbers: [interval_cell(numbers.get(metric)) for metric in COLUMNS])
-    return {stem: Table(title, first, tuple(COLUMNS.values()), groups, (NOTE,), apart=True)}
+
+    def cells(numbers: dict[str, Estimate]) -> list[Cell]:
+        return [interval_cell(numbers.get(metric)) for metric in COLUMNS]
+
+    return {stem: task_table(title, COLUMNS.values(), data.tasks, cells, NOTE, first=first, apart=True)}
 
 
 def measure(cases: Cases) -> dict[str, Estimate]:

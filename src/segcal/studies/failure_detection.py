@@ -23,8 +23,7 @@ from segcal.calibrators.identity import Identity
 from segcal.cases.base import Cases
 from segcal.report.table import Cell, Column, Table
 from segcal.resample import Draws, defined_mean, percentile_interval
-from segcal.studies.setting import NothingToStudyError, Setting, choose_default
-from segcal.studies.study import Study, interval_cell, task_groups
+from segcal.studies.study import NothingToStudyError, Setting, Study, choose_default, interval_cell, task_table
 from segcal.summary import Bootstrap, Interval
 from segcal.trust.estimates import expected_dice
 from segcal.trust.learn import Summer
@@ -169,8 +168,7 @@ def judge_ways(ways: Mapping[str, Floats], risk: Floats, draws: Draws, level: fl
     return found
 
 
-def failure_tables(data: FailureData) -> dict[str, Table]:
-    """Return the table."""
+def _tables(data: FailureData) -> dict[str, Table]:
     columns = (
         Column("AURC", digits=4, better="lower"),
         Column("above the best", digits=4, better="lower"),
@@ -178,16 +176,17 @@ def failure_tables(data: FailureData) -> dict[str, Table]:
         Column(f"AUROC, Dice < {data.tau:g}", better="higher"),
     )
     titled = {f"{place} ({one.cases} cases, {one.bad} bad)": one.ways for place, one in data.places.items()}
-    groups = task_groups(
-        titled, lambda row: [Cell(row.area), Cell(row.excess), interval_cell(row.against), Cell(row.auroc)]
-    )
     note = "Cases ranked without labels; risk is 1 - Dice, the mean over structures. Paired over groups."
-    table = Table("Finding cases that failed", "Ranked by", columns, groups, (note,), apart=True)
-    return {"failure_detection": table}
+    title = "Finding cases that failed"
+    return {"failure_detection": task_table(title, columns, titled, _cells, note, first="Ranked by", apart=True)}
+
+
+def _cells(row: FailureRow) -> tuple[Cell, ...]:
+    return Cell(row.area), Cell(row.excess), interval_cell(row.against), Cell(row.auroc)
 
 
 STUDY = Study(
     "finding failed cases without labels: AURC, AUROC, before and after, here and under shift", "mean logits",
     "reads the test cases of a repeat, and of each `test_on`, twice", False,
-    run_failure_detection, FailureData, failure_tables,
+    run_failure_detection, FailureData, _tables,
 )  # fmt: skip

@@ -30,8 +30,7 @@ from segcal.report.pictures import Encoded, decode_map, encode_indices
 from segcal.report.table import Cell, Column, Table
 from segcal.statistics.additive import total_of
 from segcal.statistics.boundary import BAND_EDGES, find_boundary, squared_distances
-from segcal.studies.setting import Setting
-from segcal.studies.study import Study, drawn_of, task_groups
+from segcal.studies.study import Setting, Study, drawn_of, task_table
 from segcal.types import IGNORED
 
 KINDS = {"harmful": "right to wrong", "beneficial": "wrong to right", "neutral": "wrong to wrong"}
@@ -175,14 +174,12 @@ def _maps(case: Case, calibrator: Calibrator) -> tuple[NDArray[np.int64], NDArra
     return case.labels.numpy(), before.numpy(), decided(before, scores).numpy()
 
 
-def flip_tables(data: FlipsData) -> dict[str, Table]:
-    """Return the table of all pipelines that may flip."""
-    titles = [f"{low:g} to {high:g}" if high else f"from {low:g}" for low, high in pairwise([*BAND_EDGES, None])]
-    bands = [Column(title, "share of flips (of voxels), % at distance") for title in titles]
+def _tables(data: FlipsData) -> dict[str, Table]:
+    edges = [f"{low:g} to {high:g}" if high else f"from {low:g}" for low, high in pairwise([*BAND_EDGES, None])]
+    bands = [Column(edge, "share of flips (of voxels), % at distance") for edge in edges]
     note = "Distances in voxels. Flips that lay anywhere alike would have the shares of the voxels."
-    columns, groups = (Column("Flip", digits=2, scale=100), *bands), task_groups(data.tasks, _cells)
-    title = "Where flips lie: distance from the label boundary"
-    return {"figure4_flips": Table(title, "Pipeline", columns, groups, (note,))}
+    title, columns = "Where flips lie: distance from the label boundary", (Column("Flip", "", 2, 100), *bands)
+    return {"figure4_flips": task_table(title, columns, data.tasks, _cells, note)}
 
 
 def _cells(one: FlipShares) -> Iterator[Cell]:
@@ -231,5 +228,5 @@ def _figures(data: FlipsData, section: TaskSection) -> Iterator[Drawn]:
 
 STUDY = Study(
     "Fig. 4: where flips lie", "a pipeline that may flip", "reads the test cases of a repeat", True,
-    run_flips, FlipsData, flip_tables, _figures,
+    run_flips, FlipsData, _tables, _figures,
 )  # fmt: skip

@@ -19,9 +19,8 @@ from segcal.report.case_maps import picture_of, slice_of
 from segcal.report.document import TaskSection
 from segcal.report.figures import CONFIDENCE_MAP, Drawn, new_figure, shorten, show_picture, styled
 from segcal.report.pictures import Encoded, decode_map, encode_indices, encode_values
-from segcal.report.table import Cell, Column, Group, Row, Table, quartiles
-from segcal.studies.setting import Setting
-from segcal.studies.study import Study, drawn_of
+from segcal.report.table import Cell, Column, Table, quartiles
+from segcal.studies.study import Setting, Study, drawn_of, task_table
 from segcal.types import IGNORED
 
 # By number of members and case, the spread.
@@ -76,14 +75,15 @@ def example_map(cases: Cases) -> EnergyExample:
 def offset_tables(data: OffsetsData) -> dict[str, Table]:
     """Return Table 5."""
     sizes = sorted({size for found in data.tasks.values() for size in found}, key=int)
-    rows = []
-    for task, found in data.tasks.items():
-        cells = [quartiles(list(found[size].values())) if size in found else Cell(None) for size in sizes]
-        rows.append(Row(task, (Cell(float(len(next(iter(found.values()))))), *cells)))
     columns = (Column("n", digits=0), *(Column(f"M = {size}", digits=2) for size in sizes))
+
+    def cells(found: Spreads) -> Iterator[Cell]:
+        yield Cell(float(len(next(iter(found.values())))))
+        yield from (quartiles(list(found.get(size, {}).values())) for size in sizes)
+
     title = "Spatial variability of the pooled logits' offset, by ensemble size"
     note = "Mean over cases of the standard deviation of the free energy over voxels [lower quartile, median, upper]."
-    return {"table5_offsets": Table(title, "Dataset", columns, (Group("", tuple(rows)),), (note,))}
+    return {"table5_offsets": task_table(title, columns, {"": data.tasks}, cells, note, first="Dataset")}
 
 
 @styled()

@@ -29,10 +29,9 @@ from segcal.fitting.config import FitConfig
 from segcal.fitting.division import group_names
 from segcal.fitting.fit import fit_to
 from segcal.fitting.request import read_data
-from segcal.report.table import Column, Table
+from segcal.report.table import Cell, Column, Table
 from segcal.resample import LEVEL, Draws
-from segcal.studies.setting import ChangedCases, NothingToStudyError, Setting, count_stages
-from segcal.studies.study import Study, task_groups, value_cell
+from segcal.studies.study import ChangedCases, NothingToStudyError, Setting, Study, count_stages, task_table, value_cell
 from segcal.summary import Estimate
 from segcal.types import IGNORED
 
@@ -150,22 +149,23 @@ def _check_padding(cases: Cases) -> PaddingCheck:
     return PaddingCheck(len(cases), sum(one.one_hot for one in known), share, inside)
 
 
-def padding_tables(data: PaddingData) -> dict[str, Table]:
-    """Return the table."""
+def _tables(data: PaddingData) -> dict[str, Table]:
     check, voxel = data.check, data.padded_voxel
     notes = (
         f"Outside the crop, logits are (1, 0, ..., 0): {100 * check.mean_share:.0f} % of the voxels, each with "
         f"confidence {voxel['confidence']:.3f} and NLL {voxel['nll']:.3f} before calibration.",
         f"The check of the cases reports it in {check.caught} of {check.cases} cases.",
     )
-    columns = tuple(replace(column, span=span) for span in WAYS.values() for column in COLUMNS.values())
-    rows = task_groups(
-        {"": data.calibrators}, lambda ways: [value_cell(ways[way][key]) for way in WAYS for key in COLUMNS]
-    )
-    return {"padding": Table("What padded logits do to every calibrator", "Calibrator", columns, rows, notes)}
+    columns = [replace(column, span=span) for span in WAYS.values() for column in COLUMNS.values()]
+
+    def cells(ways: Mapping[str, Mapping[str, Estimate]]) -> list[Cell]:
+        return [value_cell(ways[way][key]) for way in WAYS for key in COLUMNS]
+
+    title = "What padded logits do to every calibrator"
+    return {"padding": task_table(title, columns, {"": data.calibrators}, cells, *notes, first="Calibrator")}
 
 
 STUDY = Study(
     "one-hot padding read as logits", "logits and masks", "fits and tests again", False,
-    run_padding, PaddingData, padding_tables,
+    run_padding, PaddingData, _tables,
 )  # fmt: skip

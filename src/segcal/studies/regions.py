@@ -20,8 +20,7 @@ from segcal.cases.base import Cases
 from segcal.report.document import TaskSection
 from segcal.report.figures import COLOURS, Drawn, new_figure, shorten, styled
 from segcal.report.table import Cell, Column, Table
-from segcal.studies.setting import Setting, count_stages
-from segcal.studies.study import Study, compared_first, drawn_of, task_groups
+from segcal.studies.study import Setting, Study, compared_first, count_stages, drawn_of, task_table
 
 # By region, its metric and its title in the figure.
 REGIONS = {
@@ -118,16 +117,14 @@ def box(values: Floats) -> Box:
     return Box(float(defined.mean()), low, lower, median, upper, high, *ends, outliers, len(defined), undefined)
 
 
-def region_tables(data: RegionsData) -> dict[str, Table]:
-    """Return the table."""
+def _tables(data: RegionsData) -> dict[str, Table]:
     regions = [Column(region, "ECE", better="lower") for region in REGIONS]
     columns = (*regions, Column("mean", "entropy"), Column("increase", "entropy"))
     note = (
         "Mean over cases [lower quartile, median, upper quartile]; entropy in nats, its increase over the uncalibrated "
         "prediction. Boundary: less than 3 voxels from it."
     )
-    groups = task_groups(data.tasks, _cells)
-    table = Table("Calibration error by region", "Pipeline", columns, groups, (note,), apart=True)
+    table = task_table("Calibration error by region", columns, data.tasks, _cells, note, apart=True)
     return {"selective_figure5_regions": table}
 
 
@@ -182,5 +179,5 @@ def _figures(data: RegionsData, section: TaskSection) -> Iterator[Drawn]:
 STUDY = Study(
     "ECE of right and wrong predictions, boundary and interior (box plots); entropy increase",
     "uncalibrated mean logits", "reads the test cases of a repeat", True,
-    run_regions, RegionsData, region_tables, _figures,
+    run_regions, RegionsData, _tables, _figures,
 )  # fmt: skip

@@ -14,7 +14,7 @@ from segcal.benchmark.summaries import write_summary
 from segcal.cases.base import CaseError
 from segcal.report.paper_tables import write_tables
 from segcal.studies import choose_studies, run_studies
-from segcal.studies.setting import Setting
+from segcal.studies.study import Setting
 
 
 class Finished(NamedTuple):

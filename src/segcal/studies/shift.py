@@ -10,7 +10,6 @@ much worse each pipeline becomes, with paired intervals.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 from msgspec import Struct
@@ -22,10 +21,18 @@ from segcal.metrics import METRICS
 from segcal.report.document import TaskSection
 from segcal.report.figures import Drawn, new_figure, show_picture, styled
 from segcal.report.pictures import Encoded, encode_values
-from segcal.report.table import Cell, Column, Group, Row, Table
+from segcal.report.table import Cell, Column, Table
 from segcal.studies.corruptions import BLUR_TAPS, CORRUPTIONS, SETTINGS, STRENGTHS, corrupt
-from segcal.studies.setting import NothingToStudyError, Setting, paired_differences
-from segcal.studies.study import Study, drawn_of, interval_cell, task_groups, value_cell
+from segcal.studies.study import (
+    NothingToStudyError,
+    Setting,
+    Study,
+    drawn_of,
+    interval_cell,
+    paired_differences,
+    task_table,
+    value_cell,
+)
 from segcal.summary import Bootstrap, Difference, Estimate
 
 UNCALIBRATED = "identity"
@@ -73,25 +80,21 @@ def run_domain_shift(setting: Setting) -> DomainShiftData:
     return DomainShiftData([row for row in rows.values() if not row.SD], [row for row in rows.values() if row.SD])
 
 
-def domain_tables(data: DomainShiftData) -> dict[str, Table]:
-    """Return the two tables."""
-    return {
-        "selective_table1_in_domain": _domain_table("ECE in the domain of the fit", data.in_domain),
-        "selective_table2_domain_shift": _domain_table(
-            "ECE under domain shift: fitted on InD, tested on SD", data.domain_shift
-        ),
-    }
-
-
-def _domain_table(title: str, rows: Sequence[DomainRow]) -> Table:
-    names = list(dict.fromkeys(name for row in rows for name in row.ece))
-    columns = (Column("mIoU", digits=2, scale=100), *(Column("Uncal" if n == UNCALIBRATED else n) for n in names))
-    groups: dict[str, dict[str, DomainRow]] = {}
-    for row in rows:
-        groups.setdefault(f"{row.InD} to {row.SD}" if row.SD else row.InD, {})[row.model] = row
-    listed = task_groups(groups, lambda row: map(value_cell, (row.miou, *map(row.ece.get, names))))
+def _domain_tables(data: DomainShiftData) -> dict[str, Table]:
     note = "ECE with 50 bins, mean over cases and repeats; mIoU in %, of the uncalibrated prediction."
-    return Table(title, "Model", columns, listed, (note,))
+    tables = {}
+    for stem, title, rows in (
+        ("selective_table1_in_domain", "ECE in the domain of the fit", data.in_domain),
+        ("selective_table2_domain_shift", "ECE under domain shift: fitted on InD, tested on SD", data.domain_shift),
+    ):
+        names = list(dict.fromkeys(name for row in rows for name in row.ece))
+        columns = (Column("mIoU", digits=2, scale=100), *(Column("Uncal" if n == UNCALIBRATED else n) for n in names))
+        groups: dict[str, dict[str, list[Estimate | None]]] = {}
+        for row in rows:
+            numbers = [row.miou, *(row.ece.get(name) for name in names)]
+            groups.setdefault(f"{row.InD} to {row.SD}" if row.SD else row.InD, {})[row.model] = numbers
+        tables[stem] = task_table(title, columns, groups, lambda own: map(value_cell, own), note, first="Model")
+    return tables
 
 
 class ShiftedNumbers(Struct, omit_defaults=True):
@@ -188,36 +191,34 @@ def _example_corruptions(setting: Setting, task: Task) -> CorruptedPicture | Non
     return CorruptedPicture(case.id, images)
 
 
-def covariate_tables(data: CovariateShiftData) -> dict[str, Table]:
+def _covariate_tables(data: CovariateShiftData) -> dict[str, Table]:
     """Return Table 6, the corruptions at their two strengths, and the comparison."""
-    rows = []
-    for kind, strengths in data.settings.items():
-        taps = [f"{BLUR_TAPS[strengths[each]]}, " if kind == "blur" else "" for each in STRENGTHS]
-        cells = [Cell(f"{own}{strengths[each]:g}") for own, each in zip(taps, STRENGTHS, strict=True)]
-        rows.append(Row(TITLES[kind][0], tuple(cells)))
+    settings = {TITLES[kind][0]: [f"{own[each]:g}" for each in STRENGTHS] for kind, own in data.settings.items()}
+    taps = {f"{sigma:g}": f"{count}, {sigma:g}" for sigma, count in BLUR_TAPS.items()}
+    settings[TITLES["blur"][0]] = [taps[sigma] for sigma in settings[TITLES["blur"][0]]]
     note = "A picture gets one of them, chosen by a digest of its name; labels stay."
-    strength_columns = tuple(map(Column, STRENGTHS))
-    table6 = Table("Photometric corruptions", "Corruption", strength_columns, (Group("", tuple(rows)),), (note,))
+    strengths, title = map(Column, STRENGTHS), "Photometric corruptions"
+    table6 = task_table(title, strengths, {"": settings}, lambda own: map(Cell, own), note, first="Corruption")
     tasks = {name: one.pipelines for name, one in data.tasks.items()}
     targets = list(dict.fromkeys(place for own in tasks.values() for by in own.values() for place in by if place))
-    columns = tuple(
+    columns = (
         Column(f"Δ{title}" if place else title, place or "clean", better=METRICS[metric].better)
         for place in ("", *targets)
         for metric, title in SHOWN.items()
     )
+
+    def cells(places: Mapping[str, ShiftedNumbers]) -> Iterator[Cell]:
+        yield from (value_cell(places[""].metrics.get(metric)) for metric in SHOWN)
+        for target in targets:
+            change = (places[target].change if target in places else None) or {}
+            yield from (interval_cell(change.get(metric)) for metric in SHOWN)
+
+    title = "Fitted on clean cases, tested on corrupted copies"
     note = "Δ: change against the clean cases, paired, with its interval. The values themselves: tables shift_*."
-    title, groups = "Fitted on clean cases, tested on corrupted copies", task_groups(tasks, partial(_cells, targets))
     return {
         "table6_corruptions": table6,
-        "covariate_shift": Table(title, "Pipeline", columns, groups, (note,), apart=True),
+        "covariate_shift": task_table(title, columns, tasks, cells, note, apart=True),
     }
-
-
-def _cells(targets: Sequence[str], places: Mapping[str, ShiftedNumbers]) -> Iterator[Cell]:
-    yield from (value_cell(places[""].metrics.get(metric)) for metric in SHOWN)
-    for target in targets:
-        change = (places[target].change if target in places else None) or {}
-        yield from (interval_cell(change.get(metric)) for metric in SHOWN)
 
 
 @styled()
@@ -242,9 +243,9 @@ def _covariate_figures(data: CovariateShiftData, section: TaskSection) -> Iterat
 
 
 DOMAIN_SHIFT = Study(
-    "fitted here, tested elsewhere", "a `test_on`", "nothing", True, run_domain_shift, DomainShiftData, domain_tables,
+    "fitted here, tested elsewhere", "a `test_on`", "nothing", True, run_domain_shift, DomainShiftData, _domain_tables,
 )  # fmt: skip
 COVARIATE_SHIFT = Study(
     "Tables 6 and 7: corrupted copies, paired", "a corrupted copy in `test_on`", "reads one case", True,
-    run_covariate_shift, CovariateShiftData, covariate_tables, _covariate_figures,
+    run_covariate_shift, CovariateShiftData, _covariate_tables, _covariate_figures,
 )  # fmt: skip

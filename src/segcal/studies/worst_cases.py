@@ -1,7 +1,7 @@
 """A few cases to look at, the worst first: where the confidence misleads most, and where calibration helped least.
 
 For each task the pipeline is the one that `segcal fit` would take, chosen on validation cases
-(:func:`segcal.studies.setting.choose_default`). Of the test cases of the first repeat those are kept that a critical
+(:func:`segcal.studies.study.choose_default`). Of the test cases of the first repeat those are kept that a critical
 reader would ask for: the highest NLL after calibration, the smallest and the largest gain. How many there are, and how
 large their pictures, is bounded, however many cases were tested.
 """
@@ -28,8 +28,7 @@ from segcal.report.figures import (
 )
 from segcal.report.pictures import decode_map
 from segcal.report.table import Cell, Column, Table
-from segcal.studies.setting import Setting, choose_default
-from segcal.studies.study import Study, drawn_of, task_groups
+from segcal.studies.study import Setting, Study, choose_default, drawn_of, task_table
 
 # Of local temperatures, those of the first that was fitted are shown.
 LOCAL = ("lts_ti", "lts")
@@ -124,9 +123,12 @@ def case_numbers(setting: Setting, task: str, chosen: Pipeline) -> dict[str, Cas
 def _tables(data: WorstCasesData) -> dict[str, Table]:
     numbers = [Column(stage, metric) for metric in ("NLL", "ECE") for stage in ("before", "after")]
     rows = {f"{name}: {one.chosen.title}": {each.case: each for each in one.cases} for name, one in data.tasks.items()}
-    groups = task_groups(rows, lambda one: map(Cell, (", ".join(one.why), *one.nll, *one.ece, one.dice[1])))
-    columns = (Column("why"), *numbers, Column("Dice"))
-    return {"worst_cases": Table("Cases to look at, the worst first", "Case", columns, groups, (data.rule,))}
+
+    def cells(one: SeenCase) -> Iterator[Cell]:
+        yield from map(Cell, (", ".join(one.why), *one.nll, *one.ece, one.dice[1]))
+
+    title, columns = "Cases to look at, the worst first", (Column("why"), *numbers, Column("Dice"))
+    return {"worst_cases": task_table(title, columns, rows, cells, data.rule, first="Case")}
 
 
 @styled()
