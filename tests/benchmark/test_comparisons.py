@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
-
 from segcal.benchmark.comparisons import compare, compare_repeats, find_pipeline, pairs_of
+
 from segcal.benchmark.pipelines import Pipeline
 from segcal.errors import InputError
 from segcal.metrics import find_metrics

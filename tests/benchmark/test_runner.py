@@ -1,5 +1,6 @@
-from segcal.benchmark.job import Job
 from segcal.benchmark.runner import Jobs
+
+from segcal.benchmark.job import Job
 from segcal.benchmark.tasks import EmbeddedTask
 
 
