@@ -137,8 +137,8 @@ def run_benchmark(
 class Sifted(Struct, frozen=True):
     """The files of a task when they were read: their fingerprint, and what is wrong with each broken case."""
 
-    fingerprint: str = ""
-    broken: dict[str, str] = {}
+    fingerprint: str
+    broken: dict[str, str]
 
 
 def exclude_broken(
@@ -157,7 +157,7 @@ def exclude_broken(
         if not isinstance(task, FolderTask):
             continue
         cases = protocol.open(task, pooling).cases
-        before = known.get(task.name, Sifted())
+        before = known.get(task.name, Sifted("", {}))
         same = before.fingerprint == cases.fingerprint()  # then only what was broken is read again
         unread = cases.subset(each for each in before.broken if each in cases.ids) if same else cases
         errors: list[CaseError] = []
