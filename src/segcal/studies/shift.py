@@ -193,9 +193,11 @@ def _example_corruptions(setting: Setting, task: Task) -> CorruptedPicture | Non
 
 def _covariate_tables(data: CovariateShiftData) -> dict[str, Table]:
     """Return Table 6, the corruptions at their two strengths, and the comparison."""
-    settings = {TITLES[kind][0]: [f"{own[each]:g}" for each in STRENGTHS] for kind, own in data.settings.items()}
-    taps = {f"{sigma:g}": f"{count}, {sigma:g}" for sigma, count in BLUR_TAPS.items()}
-    settings[TITLES["blur"][0]] = [taps[sigma] for sigma in settings[TITLES["blur"][0]]]
+
+    def shown(kind: str, value: float) -> str:
+        return f"{BLUR_TAPS[value]}, {value:g}" if kind == "blur" else f"{value:g}"
+
+    settings = {TITLES[kind][0]: [shown(kind, own[each]) for each in STRENGTHS] for kind, own in data.settings.items()}
     note = "A picture gets one of them, chosen by a digest of its name; labels stay."
     strengths, title = map(Column, STRENGTHS), "Photometric corruptions"
     table6 = task_table(title, strengths, {"": settings}, lambda own: map(Cell, own), note, first="Corruption")
