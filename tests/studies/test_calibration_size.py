@@ -4,7 +4,7 @@ import pytest
 from msgspec import structs
 
 from segcal.errors import InputError
-from segcal.studies.calibration_size import compare_sizes, run_calibration_size
+from segcal.studies.calibration_size import STUDY, compare_sizes
 
 
 def test_the_change_at_the_reference_is_zero_and_elsewhere_the_paired_difference(setting, studied):
@@ -31,7 +31,7 @@ def test_the_table_has_a_column_a_size_and_a_group_a_metric(studied, tables):
 
 
 def test_sizes_follow_the_shares_of_the_paper_if_none_are_named(changed):
-    assert run_calibration_size(changed({"size_tasks": ("plain",)})).tasks["plain"].sizes == [1, 2, 3, 4]
+    assert STUDY.run(changed({"size_tasks": ("plain",)})).tasks["plain"].sizes == [1, 2, 3, 4]
 
 
 def test_other_test_cases_are_refused(setting):

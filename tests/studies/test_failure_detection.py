@@ -9,6 +9,7 @@ from segcal import ArrayCases, make_calibrator
 from segcal.resample import Draws
 from segcal.studies.failure_detection import (
     OURS,
+    STUDY,
     FailureData,
     FailurePlace,
     auroc,
@@ -17,7 +18,6 @@ from segcal.studies.failure_detection import (
     rankings,
     risk_area,
     risk_of,
-    run_failure_detection,
 )
 from segcal.summary import Bootstrap
 from segcal.trust.learn import Summer
@@ -37,7 +37,7 @@ def test_a_better_ranking_has_a_smaller_area_and_the_difference_is_paired():
 
 
 def test_a_benchmark_has_its_tasks_and_the_places_they_were_tested_on(changed, tables):
-    data = run_failure_detection(changed({"cases": None}))
+    data = STUDY.run(changed({"cases": None}))
     assert list(data.places) == ["toy", "toy to toy_strong", "toy to elsewhere", "plain"]
     place = data.places["toy"]
     assert place.cases == 4

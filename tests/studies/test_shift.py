@@ -7,7 +7,7 @@ import pytest
 from msgspec import structs
 
 from segcal.report.pictures import decode_map
-from segcal.studies.shift import compare_shift, corruption_figure, run_covariate_shift, run_domain_shift
+from segcal.studies.shift import COVARIATE_SHIFT, DOMAIN_SHIFT, compare_shift, corruption_figure
 from segcal.summary import Bootstrap, Estimate, ResultRow
 
 
@@ -23,7 +23,7 @@ def test_rows_and_columns_of_domains_are_those_of_hand_made_results(setting, tab
         result("toy", "elsewhere", "identity(mean_logits)", 0.4, 0.3),
         result("toy", "elsewhere", "ts(mean_logits)", 0.3, 0.3),
     )
-    data = run_domain_shift(replace(setting, summary=structs.replace(setting.summary, results=rows)))
+    data = DOMAIN_SHIFT.run(replace(setting, summary=structs.replace(setting.summary, results=rows)))
     text = tables("domain_shift", data)
     assert "| Model | mIoU | Uncal | ts |" in text
     assert "| *toy* | | | |\n| mean_logits | 50.00 | 0.200 | 0.100 |" in text
@@ -83,7 +83,7 @@ def test_a_copy_of_some_cases_is_compared_on_those(setting):
 def test_what_is_not_finished_is_left_out(changed):
     missing = ("ts(mean_logits)", "toy_strong", 1)
     other = changed(units=lambda each: (each.header.title, each.unit.test_on, each.unit.repeat) != missing)
-    found = {title: list(own) for title, own in run_covariate_shift(other).tasks["toy"].pipelines.items()}
+    found = {title: list(own) for title, own in COVARIATE_SHIFT.run(other).tasks["toy"].pipelines.items()}
     assert found.pop("ts(mean_logits)") == [""]
     assert found
     assert all(places == ["", "toy_strong"] for places in found.values())

@@ -156,7 +156,7 @@ class ReliabilityData(Struct):
     tasks: dict[str, dict[str, ChosenCurves]]
 
 
-def run_reliability(setting: Setting) -> ReliabilityData:
+def _run_reliability(setting: Setting) -> ReliabilityData:
     """Choose the pipelines of each task and return their curves."""
     tasks: dict[str, dict[str, ChosenCurves]] = {}
     for task in (task.name for task in setting.tasks):
@@ -233,5 +233,5 @@ BINNING = Study(
 )  # fmt: skip
 RELIABILITY = Study(
     "Fig. 8: reliability diagrams", "ace among the metrics", "nothing", True,
-    run_reliability, ReliabilityData, _reliability_tables, _reliability_figures,
+    _run_reliability, ReliabilityData, _reliability_tables, _reliability_figures,
 )  # fmt: skip

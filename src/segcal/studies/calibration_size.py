@@ -57,7 +57,7 @@ class CalibrationSizeData(Struct):
     tasks: dict[str, SizedTask]
 
 
-def run_calibration_size(setting: Setting) -> CalibrationSizeData:
+def _run(setting: Setting) -> CalibrationSizeData:
     """Fit again with fewer and with more calibration cases, and compare."""
     wanted = setting.protocol.study_options.size_tasks
 
@@ -172,5 +172,5 @@ def _figures(data: CalibrationSizeData, section: TaskSection) -> Iterator[Drawn]
 
 STUDY = Study(
     "Fig. 5: fewer and more calibration cases", "", "fits and tests up to seven pipelines again, for five sizes", False,
-    run_calibration_size, CalibrationSizeData, _tables, _figures,
+    _run, CalibrationSizeData, _tables, _figures,
 )  # fmt: skip

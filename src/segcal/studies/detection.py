@@ -63,7 +63,7 @@ class DetectionData(Struct):
     tasks: dict[str, DetectionTask]
 
 
-def run_detection(setting: Setting) -> DetectionData:
+def _run(setting: Setting) -> DetectionData:
     """Draw the oracle's curves for every task of a benchmark, and place its learned selectors beside them."""
 
     def detected(task: Task) -> DetectionTask | None:
@@ -156,7 +156,7 @@ def _tables(data: DetectionData) -> dict[str, Table]:
 
 
 @styled()
-def detection_figure(found: DetectionTask, rates: Sequence[float]) -> Any:
+def _figure(found: DetectionTask, rates: Sequence[float]) -> Any:
     """Return the curves of an oracle, and learned selectors where they stand."""
     figure, axes = new_figure(1, 1, 6.4, 3.8)
     axis = axes[0, 0]
@@ -181,10 +181,10 @@ def _figures(data: DetectionData, section: TaskSection) -> Iterator[Drawn]:
             "learned, at the share of mistakes that they find."
         )
         title = "What finding mistakes would be worth"
-        yield drawn_of(section, "detection", title, text, detection_figure, found, data.rates)
+        yield drawn_of(section, "detection", title, text, _figure, found, data.rates)
 
 
 STUDY = Study(
     "ECE by the share of mispredictions found: oracle curves, learned selectors", "",
-    "counts the test cases of a repeat eleven times", False, run_detection, DetectionData, _tables, _figures,
+    "counts the test cases of a repeat eleven times", False, _run, DetectionData, _tables, _figures,
 )  # fmt: skip

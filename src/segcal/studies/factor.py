@@ -74,7 +74,7 @@ def measure(cases: Cases) -> dict[str, Estimate]:
     return dict(evaluate(cases, metrics=tuple(COLUMNS)).before)
 
 
-def run_ensemble_size(setting: Setting) -> FactorData:
+def _run_ensemble_size(setting: Setting) -> FactorData:
     """Measure the tasks of a benchmark with their first 1, 2, ... members."""
 
     def by_size(task: Task) -> FactorCurve | None:
@@ -84,7 +84,7 @@ def run_ensemble_size(setting: Setting) -> FactorData:
     return FactorData(setting.each_task(by_size, "no task has two members"))
 
 
-def run_model_size(setting: Setting) -> FactorData:
+def _run_model_size(setting: Setting) -> FactorData:
     """Read ECE and mIoU of tasks that are models of different size, by pooling."""
     sizes = setting.protocol.study_options.model_sizes or {}
     known = [task.name for task in setting.tasks if task.name in sizes]
@@ -214,11 +214,11 @@ def _at_scale(model: Model, image: Tensor, scale: float) -> Tensor:
 
 ENSEMBLE_SIZE = Study(
     "ECE and mIoU by number of members", "two members", "reads every case once for each ensemble size", False,
-    run_ensemble_size, FactorData, partial(_tables, "ensemble_size", "Members", "Ensemble size"),
+    _run_ensemble_size, FactorData, partial(_tables, "ensemble_size", "Members", "Ensemble size"),
 )  # fmt: skip
 MODEL_SIZE = Study(
     "ECE and mIoU by model size: tasks that are models of one data set", "`study_options.model_sizes`", "nothing",
-    False, run_model_size, FactorData, partial(_tables, "model_size", "Model (parameters)", "Model size"),
+    False, _run_model_size, FactorData, partial(_tables, "model_size", "Model (parameters)", "Model size"),
 )  # fmt: skip
 CROP_SIZE = Study(
     "ECE and mIoU by crop size of the input", "embedded tasks, or networks of yours", "predicts every case four times",

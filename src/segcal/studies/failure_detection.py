@@ -109,7 +109,7 @@ class FailureData(Struct):
     places: dict[str, FailurePlace]
 
 
-def run_failure_detection(setting: Setting) -> FailureData:
+def _run(setting: Setting) -> FailureData:
     """Rank the test cases of every task, and those of the places it was tested on."""
     places: dict[str, FailurePlace] = {}
     for task in setting.tasks:
@@ -188,5 +188,5 @@ def _cells(row: FailureRow) -> tuple[Cell, ...]:
 STUDY = Study(
     "finding failed cases without labels: AURC, AUROC, before and after, here and under shift", "mean logits",
     "reads the test cases of a repeat, and of each `test_on`, twice", False,
-    run_failure_detection, FailureData, _tables,
+    _run, FailureData, _tables,
 )  # fmt: skip

@@ -97,7 +97,7 @@ class FlipsData(Struct):
     closer: dict[str, CloserLook] = {}
 
 
-def run_flips(setting: Setting) -> FlipsData:
+def _run(setting: Setting) -> FlipsData:
     """Share out the flips of a benchmark, and look at one pipeline per task more closely."""
     closer = {}
 
@@ -190,7 +190,7 @@ def _cells(one: FlipShares) -> Iterator[Cell]:
 
 
 @styled()
-def flip_figure(found: CloserLook, background: bool = True) -> Any:
+def _figure(found: CloserLook, background: bool = True) -> Any:
     """Return input, truth and flipped voxels of one case, and flips by distance from the boundary of the truth."""
     example, curve = found.example, found.curve
     figure, axes = new_figure(1, 4, 12.5, 3.1, width_ratios=[1, 1, 1, 1.25])
@@ -223,10 +223,10 @@ def _figures(data: FlipsData, section: TaskSection) -> Iterator[Drawn]:
             f"{found.pipeline}, in the test case with most changes, and by distance from the boundary in "
             f"{found.cases} test cases."
         )
-        yield drawn_of(section, "flips", title, text, flip_figure, found, section.background)
+        yield drawn_of(section, "flips", title, text, _figure, found, section.background)
 
 
 STUDY = Study(
     "Fig. 4: where flips lie", "a pipeline that may flip", "reads the test cases of a repeat", True,
-    run_flips, FlipsData, _tables, _figures,
+    _run, FlipsData, _tables, _figures,
 )  # fmt: skip

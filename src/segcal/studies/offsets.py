@@ -43,7 +43,7 @@ class OffsetsData(Struct):
     examples: dict[str, EnergyExample] = {}
 
 
-def run_offsets(setting: Setting) -> OffsetsData:
+def _run(setting: Setting) -> OffsetsData:
     """Measure the tasks of a benchmark with their first 1, 2, ... members."""
     examples = {}
 
@@ -87,7 +87,7 @@ def offset_tables(data: OffsetsData) -> dict[str, Table]:
 
 
 @styled()
-def energy_figure(task: str, one: EnergyExample) -> Any:
+def _figure(task: str, one: EnergyExample) -> Any:
     """Return the image and the map of one case, with its scale beside it (Fig. 1b, 3)."""
     figure, axes = new_figure(1, 2, 7.6, 2.9)
     left, right = axes[0]
@@ -106,10 +106,10 @@ def _figures(data: OffsetsData, section: TaskSection) -> Iterator[Drawn]:
             "The level of the raw scores varies over the image, although the network's own probabilities do not see "
             "it. Calibrators that see it can be misled; those that ignore a shift of all scores cannot."
         )
-        yield drawn_of(section, "energy", "Free energy of the raw scores", text, energy_figure, section.task, found)
+        yield drawn_of(section, "energy", "Free energy of the raw scores", text, _figure, section.task, found)
 
 
 STUDY = Study(
     "Tables 3 and 5, Fig. 3: spread of the offset by ensemble size", "logits",
-    "reads every case once for each ensemble size", True, run_offsets, OffsetsData, offset_tables, _figures,
+    "reads every case once for each ensemble size", True, _run, OffsetsData, offset_tables, _figures,
 )  # fmt: skip

@@ -88,7 +88,7 @@ def padded(case: Case, masked: bool) -> Case:
     return replace(case, logits=logits, labels=labels, mask=case.mask if masked else None)
 
 
-def run_padding(setting: Setting) -> PaddingData:
+def _run(setting: Setting) -> PaddingData:
     """Pad the first task of a benchmark whose cases have masks, and fit and judge its calibrators the three ways."""
     for task in setting.tasks:
         split = setting.split(task, "mean_logits")
@@ -167,5 +167,5 @@ def _tables(data: PaddingData) -> dict[str, Table]:
 
 STUDY = Study(
     "one-hot padding read as logits", "logits and masks", "fits and tests again", False,
-    run_padding, PaddingData, _tables,
+    _run, PaddingData, _tables,
 )  # fmt: skip

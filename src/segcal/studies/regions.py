@@ -71,7 +71,7 @@ class RegionsData(Struct):
     whisker: float = WHISKER
 
 
-def run_regions(setting: Setting) -> RegionsData:
+def _run(setting: Setting) -> RegionsData:
     """Measure the test cases of the first repeat of every task, region by region."""
 
     def measured(task: Task) -> dict[str, RegionBoxes] | None:
@@ -134,7 +134,7 @@ def _cells(one: RegionBoxes) -> Iterator[Cell]:
 
 
 @styled()
-def region_figure(pipelines: Mapping[str, RegionBoxes]) -> Any:
+def _figure(pipelines: Mapping[str, RegionBoxes]) -> Any:
     """Return one group of boxes per region, one box per pipeline."""
     from matplotlib.patches import Patch
 
@@ -173,11 +173,11 @@ def _figures(data: RegionsData, section: TaskSection) -> Iterator[Drawn]:
             "predictions should be unsure: there the error is the confidence itself."
         )
         shown = compared_first(section, found)
-        yield drawn_of(section, "regions", "Where the calibration error lies", text, region_figure, shown)
+        yield drawn_of(section, "regions", "Where the calibration error lies", text, _figure, shown)
 
 
 STUDY = Study(
     "ECE of right and wrong predictions, boundary and interior (box plots); entropy increase",
     "uncalibrated mean logits", "reads the test cases of a repeat", True,
-    run_regions, RegionsData, _tables, _figures,
+    _run, RegionsData, _tables, _figures,
 )  # fmt: skip

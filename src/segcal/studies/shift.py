@@ -64,7 +64,7 @@ class DomainShiftData(Struct):
     domain_shift: list[DomainRow]
 
 
-def run_domain_shift(setting: Setting) -> DomainShiftData:
+def _run_domain_shift(setting: Setting) -> DomainShiftData:
     """Arrange the results in and out of their domain: one row per task, target and pooling."""
     rows: dict[tuple[str, str, str], DomainRow] = {}
     for result in setting.summary.results:
@@ -125,7 +125,7 @@ class CovariateShiftData(Struct):
     settings: dict[str, dict[str, float]]
 
 
-def run_covariate_shift(setting: Setting) -> CovariateShiftData:
+def _run_covariate_shift(setting: Setting) -> CovariateShiftData:
     """Compare clean and corrupted test cases of all tasks that have corrupted copies."""
 
     def compared(task: Task) -> ShiftedTask | None:
@@ -245,9 +245,9 @@ def _covariate_figures(data: CovariateShiftData, section: TaskSection) -> Iterat
 
 
 DOMAIN_SHIFT = Study(
-    "fitted here, tested elsewhere", "a `test_on`", "nothing", True, run_domain_shift, DomainShiftData, _domain_tables,
+    "fitted here, tested elsewhere", "a `test_on`", "nothing", True, _run_domain_shift, DomainShiftData, _domain_tables,
 )  # fmt: skip
 COVARIATE_SHIFT = Study(
     "Tables 6 and 7: corrupted copies, paired", "a corrupted copy in `test_on`", "reads one case", True,
-    run_covariate_shift, CovariateShiftData, _covariate_tables, _covariate_figures,
+    _run_covariate_shift, CovariateShiftData, _covariate_tables, _covariate_figures,
 )  # fmt: skip

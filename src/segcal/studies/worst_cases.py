@@ -70,7 +70,7 @@ class WorstCasesData(Struct):
     tasks: dict[str, SeenTask]
 
 
-def run_worst_cases(setting: Setting) -> WorstCasesData:
+def _run(setting: Setting) -> WorstCasesData:
     """Choose a pipeline and a few cases of each task, and keep their maps."""
     return WorstCasesData(RULE, setting.each_task(lambda task: look_at(setting, task), "no task was fitted"))
 
@@ -184,5 +184,5 @@ def _figures(data: WorstCasesData, section: TaskSection) -> Iterator[Drawn]:
 
 STUDY = Study(
     "a few test cases to look at, the worst first", "", "reads the validation cases and six test cases", True,
-    run_worst_cases, WorstCasesData, _tables, _figures,
+    _run, WorstCasesData, _tables, _figures,
 )  # fmt: skip
