@@ -30,7 +30,7 @@ from segcal.benchmark.tasks import FolderTask, Task, task_plain
 from segcal.calibrators import Calibrator
 from segcal.cases import Case, Cases, Split
 from segcal.errors import InputError
-from segcal.evaluation.case_counter import Counter
+from segcal.evaluation.case_counter import Counter, Stage
 from segcal.fitting import FitConfig, Fitted
 from segcal.fitting.artifact import save
 from segcal.fitting.fit import fit_to
@@ -267,14 +267,15 @@ class CaseCounter:
             self.totals[name] = self.totals[name] + own if name in self.totals else own
 
     def _row(self, case: Case, tables: CaseTables, flips: FlipBands) -> CaseResult:
-        parts = {name: metric.part(tables) for name, metric in self._metrics.items()}
-        pooled = sorted(name for name, each in self._metrics.items() if each.pooled and not name.startswith("ace_"))
+        stage = Stage(self._metrics)
+        numbers = stage.add(case.id, tables)
+        pooled = {name: own[case.id] for name, own in stage.parts.items() if own and not name.startswith("ace_")}
         return CaseResult(
             case=case.id,
             group=case.group,
             voxels=tables.likelihood.voxels,
             ignored=tables.confusion.ignored,
-            metrics={name: metric.of_part(parts[name]) for name, metric in self._metrics.items()},
-            parts={name: parts[name].to_plain() for name in pooled if parts[name] is not None},
+            metrics=numbers,
+            parts={name: part.to_plain() for name, part in sorted(pooled.items())},
             flip_bands=flips.to_plain(),
         )

@@ -1,4 +1,4 @@
-"""The studies beside the main table, one per file: facts, run, table, figure.
+"""The studies beside the main table: facts, run, data, tables, figures; those that are one idea share a file.
 
 A study takes a finished benchmark (:class:`segcal.studies.study.Setting`); what it can read from the results it does
 not compute again. Those that read what the benchmark counted anyway, or each case a few times, are usual: they run
