@@ -29,8 +29,7 @@ from segcal.benchmark.job import Job, run_job
 from segcal.benchmark.pipelines import Pipeline
 from segcal.benchmark.protocol import Protocol, load_protocol
 from segcal.benchmark.results import Unit, finished, read_results
-from segcal.benchmark.run import run_benchmark
-from segcal.benchmark.runner import JobRunner
+from segcal.benchmark.run import JobRunner, run_benchmark
 from segcal.benchmark.summaries import write_summary
 from segcal.cases.parallel import Engine, Outcome
 from segcal.demo.embedded import open_embedded
@@ -40,7 +39,7 @@ from segcal.report.paper_tables import write_tables
 from segcal.studies import run_studies
 from segcal.studies.calibration_size import NAME as SIZES
 from segcal.studies.calibration_size import size_runs
-from segcal.studies.setting import Setting
+from segcal.studies.study import Setting
 from stamp import STAMP, write_stamp
 
 PROTOCOLS = Path(__file__).parent / "protocols"
@@ -185,8 +184,8 @@ def plan(protocols: Mapping[str, Protocol], output: Path) -> tuple[list[Piece], 
             own = [
                 piece
                 for task in protocol.tasks
-                for run in size_runs(protocol, task, folder)
-                for piece in pieces(key, rank + 1, run.protocol, run.folder, known)[0]
+                for _, alone, place in size_runs(protocol, task, folder)
+                for piece in pieces(key, rank + 1, alone, place, known)[0]
             ]
             groups[key] = Group(own, Ending(folder, protocol, (SIZES,)), {name})
             todo += own

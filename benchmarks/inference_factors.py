@@ -30,12 +30,10 @@ from segcal.benchmark.protocol import Protocol, load_protocol
 from segcal.cases.base import Cases
 from segcal.errors import InputError, SegcalError
 from segcal.pooling import pool
-from segcal.studies.crop_size import crop_outcome
-from segcal.studies.factor import Model, Runnable
-from segcal.studies.scales import scales_outcome
+from segcal.studies.factor import CROP_SIZE, TEST_SCALES, Model, Runnable, crop_ways, run_models, scale_ways
 
 POOLING = "mean_logits"
-STUDIES = {"crop_size": crop_outcome, "test_scales": scales_outcome}
+STUDIES = {"crop_size": (CROP_SIZE, crop_ways), "test_scales": (TEST_SCALES, scale_ways)}
 Loader = Callable[[str, str], list[Model]]
 
 
@@ -67,9 +65,9 @@ def run(args: argparse.Namespace) -> None:
         raise InputError(
             f"tasks has {unknown[0]!r}, but a task of the protocol is needed. Choose from: {', '.join(names)}."
         )
-    for name, study in STUDIES.items():
+    for name, (study, ways) in STUDIES.items():
         runnables = runnable_tasks(protocol, load, args.tasks or names, args.cases, args.in_plane, args.device)
-        for path in study(runnables).write(args.output, name):
+        for path in study.write(args.output, name, run_models(ways, runnables)):
             print(path)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from segcal.benchmark.comparisons import compare_repeats
+from segcal.benchmark.summaries import compare_repeats
 from segcal.resample import Draws
 from segcal.summary import Compared, difference, estimate, over_repeats
 

@@ -23,8 +23,8 @@ from regions_page import regions
 from segcal.atomic import write_text
 from segcal.errors import SegcalError
 from segcal.report.paper_tables import task_table
-from segcal.studies.binning import summary_binning
-from segcal.studies.offsets import offset_outcome
+from segcal.studies.binning import binning_tables, summary_binning
+from segcal.studies.offsets import OffsetsData, offset_tables
 from segcal.summary import read_summary
 from selective_page import FOLDER as SELECTIVE
 from selective_page import selective
@@ -163,14 +163,10 @@ def matched(summaries: Mapping[str, Any]) -> Iterator[str]:
 
 def offsets(folder: Path, summaries: Mapping[str, Any]) -> Iterator[str]:
     yield "## Offsets (Tables 3 and 5)\n"
-    found: dict[str, dict[int, dict[str, float | None]]] = {}
-    for name in summaries:
-        path = folder / name / "studies" / "offsets.json"
-        if path.is_file():
-            sizes = json.loads(path.read_text("utf-8"))["tasks"][name]
-            found[name] = {int(size): values for size, values in sizes.items()}
+    paths = {name: folder / name / "studies" / "offsets.json" for name in summaries}
+    found = {name: json.loads(path.read_text("utf-8"))["tasks"][name] for name, path in paths.items() if path.is_file()}
     if found:
-        yield offset_outcome(found).tables["table5_offsets"].to_markdown()
+        yield offset_tables(OffsetsData(found))["table5_offsets"].to_markdown()
     theirs = ", ".join(f"{dataset} {value}" for dataset, value in paper.OFFSETS.items())
     yield f"The paper's means with M = 5: {theirs}; that of BraTS is what padding alone would give.\n"
 
@@ -192,7 +188,7 @@ def binning(summaries: Mapping[str, Any]) -> Iterator[str]:
     if known:
         yield "## Binning\n"
     for summary in known.values():
-        yield from (table.to_markdown() for table in summary_binning(summary).tables.values())
+        yield from (table.to_markdown() for table in binning_tables(summary_binning(summary)).values())
 
 
 def nothing(folder: Path, name: str) -> Iterator[str]:

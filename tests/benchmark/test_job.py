@@ -119,10 +119,12 @@ def test_the_spread_between_cases_is_summed_for_every_curve_of_a_diagram():
     assert kept.spread["classes"].cases.shape == (2, 15)
 
 
+LOGITS, LABELS = np.zeros((2, 3), np.float32), np.zeros(3, np.int64)
+
+
 def cases(count, groups=None, prefix=""):
-    arrays = [np.zeros((2, 3), np.float32)] * count
-    labels = [np.zeros(3, np.int64)] * count
-    return ArrayCases(arrays, labels, ids=[f"{prefix}{i:02d}" for i in range(count)], groups=groups)
+    names = [f"{prefix}{i:02d}" for i in range(count)]
+    return ArrayCases([LOGITS] * count, [LABELS] * count, ids=names, groups=groups)
 
 
 def divide(collection, division, seed=0, repeat=0):
@@ -180,37 +182,20 @@ def test_fewer_or_more_fitted_cases_leave_the_test_as_it_is(seed, size, fitted):
     assert sum(map(len, groups)) == len(set.union(*groups))
 
 
-def test_a_changed_copy_is_tested_where_the_original_was():
-    collection = cases(10)
-    split = divide(collection, Division(3, 2, 2))
-    assert cases_elsewhere(split, collection, cases(10), None).ids == split.test.ids
-
-
-def test_a_changed_copy_of_some_cases_is_tested_on_the_test_cases_it_has():
+def test_a_copy_is_tested_where_the_original_was_and_others_on_their_own_cases_that_had_no_part():
     collection = cases(10)
     split = divide(collection, Division(3, 2, 4))
-    part = collection.subset([*split.test.ids[1:], *split.cal.ids])
+    assert cases_elsewhere(split, collection, cases(10), None).ids == split.test.ids
+    part = collection.subset([*split.test.ids[1:], *split.cal.ids])  # a copy of some cases
     assert cases_elsewhere(split, collection, part, None).ids == split.test.ids[1:]
-
-
-def test_cases_that_had_part_in_the_fit_are_never_tested_elsewhere():
-    collection, other = cases(10), cases(6)
-    split = divide(collection, Division(4, 2))
-    found = cases_elsewhere(split, collection, other, None).ids
-    assert set(found) == set(other.ids) - {*split.cal.ids, *split.val.ids}
-
-
-def test_another_task_of_which_all_cases_were_seen_is_refused():
-    collection = cases(10)
-    split = divide(collection, Division(8, 1))
+    shared = ArrayCases([LOGITS] * 8, [LABELS] * 8, ids=[*collection.ids[:6], "x", "y"])
+    expected = [each for each in shared.ids if each not in {*split.cal.ids, *split.val.ids}]
+    assert list(cases_elsewhere(split, collection, shared, None).ids) == expected
+    other = cases(10, prefix="x")
+    own = divide(other, Division(4, 2))
+    assert cases_elsewhere(split, collection, other, own).ids == own.test.ids
     with pytest.raises(InputError, match="test_on has 3 cases, but all of them had part in the fit"):
         cases_elsewhere(split, collection, collection.subset(split.cal.ids[:3]), None)
-
-
-def test_another_task_is_tested_on_its_own_test_cases():
-    collection, other = cases(10), cases(10, prefix="x")
-    split, own = (divide(each, Division(4, 2)) for each in (collection, other))
-    assert cases_elsewhere(split, collection, other, own).ids == own.test.ids
 
 
 def test_a_unit_comes_back_from_plain_data_and_has_a_file_of_its_own():

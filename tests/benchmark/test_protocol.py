@@ -1,13 +1,15 @@
-"""Reading protocols: what is known, what is refused, and what the hash sees."""
+"""Reading protocols and their pipelines: what is known, what is refused, and what the hash sees."""
 
 from dataclasses import fields
 
 import pytest
-from msgspec import to_builtins
+from msgspec import convert, to_builtins
 from msgspec.structs import replace
 
+from segcal.benchmark.pipelines import LISTS, OTHER_ROWS, Pipeline, in_row_groups, paper_pipelines
 from segcal.benchmark.protocol import StudyOptions, load_protocol, parse_protocol
 from segcal.benchmark.tasks import Division, EmbeddedTask, FolderTask
+from segcal.calibrators import CALIBRATORS
 from segcal.cases import ReadOptions
 from segcal.errors import InputError
 from segcal.fitting import FitConfig
@@ -80,41 +82,18 @@ test_only = true
     assert roads.test_only
 
 
-@pytest.fixture
-def registry():
-    """The registry, with its content and its order given back afterwards."""
-    from segcal.calibrators import CALIBRATORS
-
-    before = dict(CALIBRATORS)
-    yield CALIBRATORS
-    CALIBRATORS.clear()
-    CALIBRATORS.update(before)
-
-
-def test_the_default_list_is_table_4_and_says_what_it_leaves_out(registry):
-    for name in ("lts", "lts_ti"):
-        del registry[name]
+def test_the_default_list_is_table_4():
     found = protocol()
-    titles = {each.title for each in found.pipelines}
     both = {
         f"{name}({how})"
         for name in ("cdc", "cms_ap", "cms_op", "ts", "ets", "dc", "conic", "conic_class")
-        for how in POOLED
+        for how in ("mean_probs", "mean_logits")
     }
-    logits = {f"{name}(mean_logits)" for name in ("ms", "ms_c", "vs", "vs_ti")}
-    assert titles == both | logits | {"identity(single)", "identity(mean_probs)", "identity(mean_logits)"}
+    logits = {f"{name}(mean_logits)" for name in ("ms", "ms_c", "lts", "lts_ti", "vs", "vs_ti")}
+    plain = {"identity(single)", "identity(mean_probs)", "identity(mean_logits)"}
+    assert {each.title for each in found.pipelines} == both | logits | plain
     assert found.paper
-    assert found.notes == ("left out of the paper's list, because this version does not have them: lts, lts_ti",)
-
-
-POOLED = ("mean_probs", "mean_logits")
-
-
-def test_a_calibrator_that_lands_in_the_registry_joins_the_default_list(registry):
-    del registry["lts"]
-    assert "lts(mean_logits)" not in {each.title for each in protocol().pipelines}
-    registry["lts"] = registry["ts"]
-    assert "lts(mean_logits)" in {each.title for each in protocol().pipelines}
+    assert found.notes == ()
 
 
 def test_the_hash_sees_numbers_and_not_places_or_processes():
@@ -137,7 +116,6 @@ def test_the_hash_sees_numbers_and_not_places_or_processes():
         ({"bootstrap": {"draws": 3}}, r"the key bootstrap.draws, which is unknown"),
         ({"pipelines": [{"pool": "x"}]}, r"the key pipelines\[0\].pool, which is unknown"),
         ({"repeats": "3"}, r"repeats = '3', but a whole number is needed"),
-        ({"repeats": True}, r"repeats = True, but a whole number is needed"),
         ({"repeats": 0}, r"repeats = 0, but at least 1 is needed"),
         ({"split": {"cal": 0}}, r"split.cal = 0, but at least 1 is needed"),
         ({"repeats": 10**12}, r"repeats = 1000000000000, but at most 1000 is possible. Lower it"),
@@ -146,7 +124,6 @@ def test_the_hash_sees_numbers_and_not_places_or_processes():
             r"bootstrap.replicates = 1000000000000, but at most 1e\+06 is possible",
         ),
         ({"bootstrap": {"level": float("nan")}}, r"bootstrap.level = nan, but a share between 0 and 1 is needed"),
-        ({"seed": "x"}, r"seed = 'x', but a whole number is needed"),
         ({"seed": 10**18}, r"seed = 1000000000000000000, but at most"),
         ({"workers": 10**9}, r"workers = 1000000000, but at most 1024 is possible"),
         ({"fit": {"trials": 10**15}}, r"fit.trials = 1000000000000000, but at most 100000 is possible"),
@@ -159,7 +136,6 @@ def test_the_hash_sees_numbers_and_not_places_or_processes():
             for wrong in ([], [0], ["2"], 3, [True])
         ),
         ({"study_options": {"model_sizes": {"roads": "x"}}}, r"model_sizes.roads = 'x', but a whole number is needed"),
-        ({"tasks": [{**FOLDERS, "labels": "a\0b"}]}, r"tasks\[0\].labels = .*, but a text of one line is needed"),
         (
             {"tasks": [{**EMBEDDED, "cases": 10**12}]},
             r"cases = 1000000000000, but at most 1e\+06 is possible",
@@ -180,6 +156,13 @@ def test_the_hash_sees_numbers_and_not_places_or_processes():
         ({"fit": {"method": "adam"}}, r"method is 'adam', but 'exact' or 'paper' is needed"),
         ({"metrics": ["nnl"]}, r"no metric is named 'nnl'"),
         ({"metrics": "nll"}, r"metrics = 'nll', but a list of texts is needed"),
+        ({"metrics": ["nll", 1]}, r"metrics = \['nll', 1\], but a list of texts is needed"),
+        *(({"seed": wrong}, r"seed = .*, but a whole number is needed") for wrong in (1.5, True, None)),
+        *(
+            ({"tasks": [{**FOLDERS, key: value}]}, rf"tasks\[0\].{key} = .*, but a text of one line is needed")
+            for text in ("a\0b", "a\nb", "\x1b[31m", "\u2028", "a\n", "caf\udce9")
+            for key, value in (("labels", text), ("test_on", ["a", text]))
+        ),
         ({"tasks": []}, r"has no tasks, but at least one is needed"),
         ({"tasks": [{"embedded": "roads"}]}, r"no tasks\[0\].name, but it is needed"),
         ({"tasks": [{"name": "x", "members": ["a"]}]}, r"no tasks\[0\].labels, but it is needed"),
@@ -206,12 +189,17 @@ def test_what_is_wrong_is_named(changes, match):
         protocol(**changes)
 
 
+def test_a_whole_number_is_a_number_and_stays_one():
+    assert type(protocol(fit={"lam": 1}).fit.lam) is int
+
+
 def test_a_missing_or_broken_file_is_named(tmp_path):
     with pytest.raises(InputError, match="is missing, but a protocol is needed"):
         load_protocol(tmp_path / "no.toml")
-    (tmp_path / "bad.toml").write_text("a = ", encoding="utf-8")
-    with pytest.raises(InputError, match="is not readable as TOML"):
-        load_protocol(tmp_path / "bad.toml")
+    for text in ("a = " + "[" * 100_000, "a = " + "9" * 5000, "a ="):
+        (tmp_path / "bad.toml").write_text(text, encoding="utf-8")
+        with pytest.raises(InputError, match=r"bad\.toml is not readable as TOML \(.*\)\. Correct it there"):
+            load_protocol(tmp_path / "bad.toml")
 
 
 def test_options_of_a_pipeline_may_be_lists():
@@ -236,6 +224,8 @@ def test_pairs_to_compare_are_titles_and_do_not_change_the_hash():
         InputError, match=r"compare names 'vs', but no pipeline is called so\. Choose from: ts\(single\)"
     ):
         protocol(pipelines=pipelines, compare=[["ts", "vs"]])
+    with pytest.raises(InputError, match=r"compare names 'ts', but 2 pipelines are called so\."):
+        protocol(pipelines=[*pipelines, {"pooling": "mean_probs", "calibrator": "ts"}], compare=[["ets", "ts"]])
     with pytest.raises(InputError, match="compare"):
         protocol(pipelines=pipelines, compare=[["ts"]])
 
@@ -251,3 +241,36 @@ def test_every_declaration_about_files_can_be_made_but_the_pooling():
     assert (task.name, task.region) == ("mine-r", "r")
     with pytest.raises(InputError, match=r"the key tasks\[0\].pooling, which is unknown"):
         protocol(tasks=[FOLDERS | {"pooling": "single"}])
+
+
+def test_titles_are_readable_in_text_and_as_in_the_paper_in_latex():
+    assert Pipeline("mean_logits", "cms_ap").title == "cms_ap(mean_logits)"
+    assert Pipeline("mean_logits", "cms_ap").latex == r"CMS$_\mathrm{ap}$($\bar{z}$)"
+    assert Pipeline("single", "identity").latex == "$p_0$"
+    pipeline = Pipeline("mean_logits", "ms", {"canonical": True})
+    assert convert(to_builtins(pipeline), Pipeline) == pipeline
+    assert pipeline.title == "ms(mean_logits, canonical=True)"
+
+
+def test_promises_come_from_the_calibrator():
+    assert [Pipeline("mean_logits", name).translation_invariant for name in ("ms", "dc")] == [False, True]
+    assert [Pipeline("mean_probs", name).preserves for name in ("cdc", "cms_ap", "cms_op")] == [None, "argmax", "order"]
+
+
+def test_more_is_what_the_paper_does_not_have_and_all_is_both(monkeypatch):
+    monkeypatch.setitem(CALIBRATORS, "mine", CALIBRATORS["ts"])
+    more = [pipeline.title for pipeline in LISTS["more"]()]
+    paper = {pipeline.title for pipeline in paper_pipelines()}
+    assert more[:2] == ["identity(mean_logits)", "ts(mean_logits)"]
+    assert "mine(mean_logits)" in more
+    assert not set(more[2:]) & paper
+    every = LISTS["all"]()
+    assert len(every) == len(set(every)) == len(paper) + len(more) - 2
+
+
+def test_rows_stand_in_the_groups_of_the_paper_some_in_two_and_others_at_the_end():
+    groups = in_row_groups([*paper_pipelines(), Pipeline("single", "ts")])
+    twice = [title for title, rows in groups.items() if Pipeline("mean_logits", "dc") in rows]
+    assert [title[:3] for title in twice] == ["(b)", "(f)"]
+    assert groups[OTHER_ROWS] == [Pipeline("single", "ts")]
+    assert [title[:3] for title in in_row_groups([Pipeline("mean_probs", "ts")])] == ["(e)"]

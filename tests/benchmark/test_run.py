@@ -17,9 +17,10 @@ from segcal import Calibrator, load
 from segcal.atomic import MARKER, SIGNATURE
 from segcal.benchmark import job as jobs
 from segcal.benchmark import run as running
-from segcal.benchmark.job import plan, unit_digest
+from segcal.benchmark.job import Job, plan, unit_digest
 from segcal.benchmark.protocol import parse_protocol
-from segcal.benchmark.run import check_folder, exclude_broken, read_sifted, run_benchmark
+from segcal.benchmark.run import JobRunner, check_folder, exclude_broken, read_sifted, run_benchmark
+from segcal.benchmark.tasks import EmbeddedTask
 from segcal.errors import InputError
 from segcal.fitting.fit import fit_to
 
@@ -32,18 +33,19 @@ PIPELINES = [
 ]
 
 
+DOCUMENT = {
+    "pipelines": PIPELINES,
+    "repeats": 2,
+    "split": {"cal": 4, "val": 2},
+    "fit": {"lam": 1e-3, "mu": 1e-3},
+    "metrics": ["nll", "dice", "ece", "ba_ece", "ace", "flip_rate", "free_energy_std"],
+    "bootstrap": {"replicates": 50},
+}
+
+
 def protocol(data, **changes):
     root, blobs, _ = data
-    document = {
-        "tasks": [blobs],
-        "pipelines": PIPELINES,
-        "repeats": 2,
-        "split": {"cal": 4, "val": 2},
-        "fit": {"lam": 1e-3, "mu": 1e-3},
-        "metrics": ["nll", "dice", "ece", "ba_ece", "ace", "flip_rate", "free_energy_std"],
-        "bootstrap": {"replicates": 50},
-    }
-    return parse_protocol(document | changes, root)
+    return parse_protocol(DOCUMENT | {"tasks": [blobs]} | changes, root)
 
 
 def contents(folder):
@@ -105,6 +107,7 @@ def test_broken_off_in_the_middle_it_resumes_to_the_same_bytes(whole, data, tmp_
     with pytest.raises(KeyboardInterrupt):
         run_benchmark(protocol(data), tmp_path)
     assert len(list(tmp_path.rglob("*.jsonl"))) == 4
+    written[0].write_bytes(b"".join(written[0].read_bytes().splitlines(keepends=True)[:-1]))  # cut short
     monkeypatch.setattr(jobs, "write_unit", original)
     run_benchmark(protocol(data), tmp_path)
     assert contents(tmp_path) == contents(whole[1])
@@ -148,16 +151,6 @@ def test_a_place_that_cannot_be_written_to_is_refused_before_the_work(part, over
         check_folder(place, overwrite)
 
 
-def test_a_result_that_is_cut_short_is_computed_again(whole, data, tmp_path):
-    place = tmp_path / "results"
-    shutil.copytree(whole[1], place)
-    path = place / "units" / "blobs" / "repeat_0" / "ts-mean_logits.jsonl"
-    lines = path.read_bytes().splitlines(keepends=True)
-    path.write_bytes(b"".join(lines[:-1]))
-    run_benchmark(protocol(data), place)
-    assert contents(place) == contents(whole[1])
-
-
 WORKING = """
 import os, sys, time
 from pathlib import Path
@@ -192,12 +185,11 @@ def test_workers_end_with_the_process_that_started_them(tmp_path):
 
 
 SCRIPT = """
-import sys
-from pathlib import Path
-from segcal.benchmark.protocol import load_protocol
+import json, sys
+from segcal.benchmark.protocol import parse_protocol
 from segcal.benchmark.run import run_benchmark
 if __name__ == "__main__":
-    run_benchmark(load_protocol(sys.argv[1], sys.argv[2]), sys.argv[3])
+    run_benchmark(parse_protocol(json.loads(sys.argv[1]), sys.argv[2]), sys.argv[3])
 """
 
 
@@ -206,24 +198,14 @@ def units_of(folder):
     return list((folder / "units" / "blobs").glob("repeat_?/*.jsonl"))
 
 
-def toml(data, workers):
-    """Return the protocol of the undisturbed run as a file's text; JSON's lists and texts are TOML's."""
-    _, blobs, _ = data
-    lines = [f"workers = {workers}", "repeats = 2"]
-    lines += [f"metrics = {json.dumps(['nll', 'dice', 'ece', 'ba_ece', 'ace', 'flip_rate', 'free_energy_std'])}"]
-    lines += ["[split]", "cal = 4", "val = 2", "[fit]", "lam = 1e-3", "mu = 1e-3", "[bootstrap]", "replicates = 50"]
-    for each in PIPELINES:
-        lines += ["[[pipelines]]", *(f"{key} = {json.dumps(value)}" for key, value in each.items())]
-    lines += ["[[tasks]]", *(f"{key} = {json.dumps(value)}" for key, value in blobs.items())]
-    return "\n".join(lines)
-
-
 def test_killed_from_outside_it_resumes_in_two_processes_to_the_same_bytes(whole, data, tmp_path):
     (tmp_path / "run.py").write_text(SCRIPT, encoding="utf-8")
-    (tmp_path / "protocol.toml").write_text(toml(data, workers=1), encoding="utf-8")
     out = tmp_path / "out"
-    command = [sys.executable, "run.py", "protocol.toml", str(data[0])]
-    process = subprocess.Popen([*command, str(out)], cwd=tmp_path, start_new_session=True)
+    one, two = (
+        [sys.executable, "run.py", json.dumps(DOCUMENT | {"tasks": [data[1]], "workers": n}), str(data[0]), str(out)]
+        for n in (1, 2)
+    )
+    process = subprocess.Popen(one, cwd=tmp_path, start_new_session=True)
     deadline = time.monotonic() + 120
     while not units_of(out) and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.02)
@@ -231,8 +213,7 @@ def test_killed_from_outside_it_resumes_in_two_processes_to_the_same_bytes(whole
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     assert units_of(out)
-    (tmp_path / "protocol.toml").write_text(toml(data, workers=2), encoding="utf-8")
-    subprocess.run([*command, str(out)], cwd=tmp_path, check=True, timeout=200)
+    subprocess.run(two, cwd=tmp_path, check=True, timeout=200)
     assert contents(out) == contents(whole[1])
 
 
@@ -286,16 +267,11 @@ def test_the_papers_list_leaves_out_what_probabilities_cannot_have(data, tmp_pat
     task = {**blobs, "name": "probs", "kind": "probs", "labels": str(root / "blobs" / "labels")}
     task["members"] = [f"probs/member_{member}" for member in range(2)]
     document = {"tasks": [task], "split": {"cal": 4, "val": 2}, "repeats": 1, "fit": {"lam": 1e-3, "mu": 1e-3}}
-    steps = []
-
-    class StopError(Exception):
-        pass
 
     def stop(step):
-        steps.append(step)
-        raise StopError
+        raise KeyboardInterrupt
 
-    with pytest.raises(StopError):
+    with pytest.raises(KeyboardInterrupt):
         run_benchmark(parse_protocol(document, tmp_path), tmp_path / "out", progress=stop)
     notes = json.loads((tmp_path / "out" / "protocol.json").read_text("utf-8"))["notes"]
     assert "left out for probs, whose predictions have no offset: ms(mean_logits)" in notes[-1]
@@ -348,13 +324,8 @@ def broken(data, tmp_path):
 
 
 def document(task):
-    return {
-        "tasks": [task, {"name": "drawn", "embedded": "roads"}],
-        "pipelines": [{"pooling": "single", "calibrator": "identity"}, {"pooling": "mean_logits", "calibrator": "ts"}],
-        "repeats": 1,
-        "split": {"cal": 4, "val": 2},
-        "metrics": ["nll", "ece", "ace"],
-    }
+    tasks = [task, {"name": "drawn", "embedded": "roads"}]
+    return DOCUMENT | {"tasks": tasks, "pipelines": PIPELINES[:3:2], "repeats": 1, "metrics": ["nll", "ece", "ace"]}
 
 
 def test_a_broken_case_is_left_out_for_all_pipelines_and_named(broken, tmp_path):
@@ -416,3 +387,15 @@ def test_a_task_of_broken_cases_alone_is_refused(broken, tmp_path):
 def test_a_record_that_holds_something_else_counts_as_none(content, tmp_path):
     (tmp_path / "sifted.json").write_text(content)
     assert read_sifted(tmp_path / "sifted.json") == {}
+
+
+def test_jobs_are_known_by_what_decides_their_units(tmp_path):
+    def runner(*digests):
+        task = EmbeddedTask(name="roads", embedded="roads", cases=3)
+        return JobRunner([Job(task, n, "single", {n: digest}) for n, digest in enumerate(digests)], [], None, tmp_path)
+
+    first, changed = runner("a", "b"), runner("a", "c")
+    assert first.ids == ("roads, repeat 1, single", "roads, repeat 2, single")
+    assert first.identity(first.ids[0]) != first.identity(first.ids[1])
+    assert changed.identity(first.ids[0]) == first.identity(first.ids[0])
+    assert changed.identity(first.ids[1]) != first.identity(first.ids[1])

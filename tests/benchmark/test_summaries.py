@@ -6,11 +6,14 @@ import shutil
 import numpy as np
 import pytest
 
+from segcal.benchmark.pipelines import Pipeline
 from segcal.benchmark.protocol import parse_protocol
 from segcal.benchmark.results import read_results
 from segcal.benchmark.run import run_benchmark
-from segcal.benchmark.summaries import summarise, write_summary
+from segcal.benchmark.summaries import compare, compare_repeats, pairs_of, summarise, write_summary
 from segcal.errors import ArtifactError, InputError
+from segcal.metrics import find_metrics
+from segcal.resample import Draws
 from segcal.summary import read_summary
 
 NAMES = [("mean_logits", name) for name in ("identity", "ts", "ets", "cms_ap", "cms_op", "cdc", "ms", "dc")]
@@ -139,3 +142,87 @@ def test_pipelines_that_were_tested_on_other_cases_are_refused(results, tmp_path
     path.write_text("\n".join([json.dumps(changed), *rest]) + "\n", encoding="utf-8")
     with pytest.raises(ArtifactError, match="was tested on other cases than"):
         summarise(read_results(folder))
+
+
+RNG = np.random.default_rng(0)
+BASE = [RNG.uniform(0.2, 0.4, size=20) for _ in range(3)]
+FIRST, SECOND = Pipeline("mean_logits", "ms"), Pipeline("mean_logits", "ms_c")
+PAIR = [(FIRST.title, SECOND.title, "translation invariance")]
+
+
+def compared(metrics, values, pooled=()):
+    """Compare two pipelines whose values are pairs, by metric."""
+    single, together = (
+        {title: {name: pair[number] for name, pair in given.items()} for number, title in enumerate(PAIR[0][:2])}
+        for given in (values, dict(pooled))
+    )
+    draws = Draws([len(column) for column in values["nll"][0]], 200)
+    (found,) = compare("roads", "", PAIR, single, together, find_metrics(metrics), draws, 0.95)
+    return found
+
+
+def shifted(nll, dice, ace):
+    values = {"nll": (BASE, [b + nll for b in BASE]), "dice": (BASE, [b + dice for b in BASE])}
+    return compared(("nll", "dice", "ace"), values, {"ace": ([0.1, 0.2, 0.3], ace)})
+
+
+@pytest.mark.parametrize(
+    ("gaps", "verdicts", "sentence"),
+    [
+        (
+            (-0.05, 0.02, [0.05, 0.15, 0.2]),
+            ["better", "better", "better"],
+            "better on NLL (-0.0500 [-0.0500, -0.0500], better in 60 and worse in 0 of 60 cases), ACE (-0.0667 "
+            "[-0.1000, -0.0500], better in 3 and worse in 0 of 3 repeats) and DSC (+2.00 points [+2.00, +2.00], better "
+            "in 60 and worse in 0 of 60 cases).",
+        ),
+        (
+            (0.05, 0.02, [0.2, 0.3, 0.4]),
+            ["worse", "better", "worse"],
+            "better on DSC (+2.00 points [+2.00, +2.00], better in 60 and worse in 0 of 60 cases); worse on NLL "
+            "(+0.0500 [+0.0500, +0.0500], better in 0 and worse in 60 of 60 cases) and ACE (+0.1000 [+0.1000, "
+            "+0.1000], better in 0 and worse in 3 of 3 repeats).",
+        ),
+        (
+            (0.0, 0.0, [0.1, 0.2, 0.3]),
+            ["no difference"] * 3,
+            "no difference on any metric: NLL (+0.0000 [+0.0000, +0.0000], better in 0 and worse in 0 of 60 cases), "
+            "ACE (+0.0000 [+0.0000, +0.0000], better in 0 and worse in 0 of 3 repeats) and DSC (+0.00 points [+0.00, "
+            "+0.00], better in 0 and worse in 0 of 60 cases).",
+        ),
+        (
+            (-0.05, np.nan, [None, None, None]),
+            ["better", "not defined", "not defined"],
+            "better on NLL (-0.0500 [-0.0500, -0.0500], better in 60 and worse in 0 of 60 cases); not defined: ACE and "
+            "DSC.",
+        ),
+    ],
+)
+def test_the_verdict_on_a_made_difference_is_said_in_a_sentence(gaps, verdicts, sentence):
+    found = shifted(*gaps)
+    assert [found.metrics[name].verdict for name in ("nll", "dice", "ace")] == verdicts
+    assert found.sentence == f"roads, ms_c(mean_logits) against ms(mean_logits): {sentence}"
+
+
+def test_noise_around_zero_and_repeats_that_disagree_are_no_difference():
+    found = shifted(nll=0.0, dice=-0.01, ace=[0.05, 0.25, 0.3])
+    assert (found.metrics["ace"].verdict, found.metrics["dice"].verdict) == ("no difference", "worse")
+    noise = [RNG.normal(0, 0.05, size=20) for _ in range(3)]
+    noisy = [b + n - n.mean() for b, n in zip(BASE, noise, strict=True)]
+    assert compared(("nll",), {"nll": (BASE, noisy)}).metrics["nll"].verdict == "no difference"
+    assert compare_repeats([None, 0.1], [0.2, None], "lower").verdict == "not defined"
+
+
+def test_two_cases_have_a_difference_and_no_verdict():
+    found = compared(("nll",), {"nll": ([np.array([0.1, 0.2])], [np.array([0.3, 0.4])])})
+    assert found.metrics["nll"].difference.value == pytest.approx(0.2)
+    assert found.metrics["nll"].verdict == "not defined"
+    assert found.sentence.endswith(": too few for an interval: NLL.")
+
+
+def test_pairs_are_of_pipelines_that_are_there_and_what_was_asked_for_comes_first_and_once():
+    assert pairs_of([FIRST], []) == []
+    assert pairs_of([FIRST, SECOND], []) == PAIR
+    assert pairs_of([FIRST], [(FIRST.title, "gone(mean_logits)")]) == []
+    asked = [(SECOND.title, FIRST.title), (FIRST.title, SECOND.title)]
+    assert pairs_of([FIRST, SECOND], asked) == [(*pair, "asked for") for pair in asked]

@@ -1,12 +1,21 @@
-"""Binning: the numbers of the benchmark against plain loops, and changed places by hand."""
+"""Bins: the numbers of the benchmark against plain loops, changed places by hand, and which diagrams are chosen."""
+
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from msgspec import structs
 
-from segcal.studies.binning import binning_figure, binning_outcome, summary_binning
-from segcal.studies.setting import NothingToStudyError
-from segcal.summary import Estimate
+from segcal.studies.binning import (
+    RULE,
+    BinnedCurve,
+    ChosenCurves,
+    ReliabilityData,
+    changed_pairs,
+    choose_pipelines,
+    panel_figure,
+)
+from segcal.summary import Estimate, ResultRow
 
 
 def plain_gaps(confidence, right, bins):
@@ -27,65 +36,107 @@ def outcomes(setting, repeat):
         yield probs.max(0).ravel(), (probs.argmax(0) == case.labels.numpy()).ravel()
 
 
-@pytest.mark.parametrize("bins", [20, 30, 40, 50])
-def test_ece_is_the_mean_over_cases_and_repeats(setting, bins):
-    found = summary_binning(setting.summary).data.tasks["plain"].pipelines["identity(mean_logits)"]["ece"][str(bins)]
-    means = []
+def together(setting, repeat):
+    return [np.concatenate(column) for column in zip(*outcomes(setting, repeat), strict=True)]
+
+
+@pytest.mark.parametrize("bins", [15, 20, 30, 40, 50])
+def test_ece_is_the_mean_over_cases_and_repeats_and_ace_of_all_voxels_of_a_repeat(setting, studied, bins):
+    found = studied["binning"].tasks["plain"].pipelines["identity(mean_logits)"]
+    means, repeats = [], []
     for repeat in (0, 1):
         pairs = [plain_gaps(*outcome, bins) for outcome in outcomes(setting, repeat)]
         means.append(np.mean([(gaps * sizes).sum() / sizes.sum() for gaps, sizes in pairs]))
-    assert found.value == pytest.approx(np.mean(means), abs=1e-6)
-    assert found.low < found.value < found.high
-
-
-@pytest.mark.parametrize("bins", [15, 20, 30, 40])
-def test_ace_is_of_all_voxels_of_a_repeat(setting, bins):
-    found = summary_binning(setting.summary).data.tasks["plain"].pipelines["identity(mean_logits)"]["ace"][str(bins)]
-    repeats = []
-    for repeat in (0, 1):
-        columns = zip(*outcomes(setting, repeat), strict=True)
-        repeats.append(plain_gaps(*(np.concatenate(column) for column in columns), bins)[0].mean())
-    expected = (np.mean(repeats), min(repeats), max(repeats))
-    assert (found.value, found.low, found.high) == pytest.approx(expected, abs=1e-6)
+        repeats.append(plain_gaps(*together(setting, repeat), bins)[0].mean())
+    if bins > 15:
+        ece = found["ece"][str(bins)]
+        assert ece.value == pytest.approx(np.mean(means), abs=1e-6)
+        assert ece.low < ece.value < ece.high
+    if bins < 50:
+        ace, expected = found["ace"][str(bins)], (np.mean(repeats), min(repeats), max(repeats))
+        assert (ace.value, ace.low, ace.high) == pytest.approx(expected, abs=1e-6)
 
 
 def numbers(ece, ace):
-    def one(values):
-        return {str(bins): Estimate(value, value, value) for bins, value in values.items()}
+    def one(bins, values):
+        return {str(n): Estimate(value, value, value) for n, value in zip(bins, values, strict=True)}
 
-    return {"ece": one(ece), "ace": one(ace)}
+    return {"ece": one((20, 30, 40, 50), ece), "ace": one((15, 20, 30, 40), ace)}
 
 
-def test_pairs_that_change_places_are_counted_against_the_reference():
-    steady = numbers(dict.fromkeys((20, 30, 40, 50), 0.2), dict.fromkeys((15, 20, 30, 40), 0.2))
-    restless = numbers({20: 0.3, 30: 0.3, 40: 0.1, 50: 0.3}, {15: 0.1, 20: 0.3, 30: 0.3, 40: 0.1})
-    study = binning_outcome({"toy": {"a": steady, "b": restless}})
-    changed = study.data.tasks["toy"].changed_pairs
+def test_pairs_that_change_places_are_counted_against_the_reference(studied, tables):
+    changed = changed_pairs(
+        {"a": numbers([0.2] * 4, [0.2] * 4), "b": numbers([0.3, 0.3, 0.1, 0.3], [0.1, 0.3, 0.3, 0.1])}
+    )
     assert changed["ece"] == {"20": 0, "30": 0, "40": 1, "50": 0}
     assert changed["ace"] == {"15": 0, "20": 1, "30": 1, "40": 0}
-    table = study.tables["figure6_binning"]
-    assert table.notes == (
-        "toy: of 1 pairs of pipelines, at most 1 change places in ECE (against 50 bins) and 1 in ACE (against 15).",
-    )
-    heading = table.to_markdown().splitlines()[2]
+    text = tables("binning", studied["binning"])
+    most = [max(counts.values()) for counts in studied["binning"].tasks["toy"].changed_pairs.values()]
+    places = f"at most {most[0]} change places in ECE (against 50 bins) and {most[1]} in ACE (against 15)."
+    assert f"toy: of 10 pairs of pipelines, {places}" in text
+    heading = text.splitlines()[2]
     assert heading.count("ECE") == heading.count("ACE") == 4
 
 
-def test_a_benchmark_without_these_metrics_has_nothing_to_study(setting):
-    rows = tuple(structs.replace(row, metrics={"nll": row.metrics["nll"]}) for row in setting.summary.results)
-    with pytest.raises(NothingToStudyError, match="no ece and ace among its metrics"):
-        summary_binning(structs.replace(setting.summary, results=rows))
-
-
-def test_bins_are_drawn_for_the_pipelines_asked_for_and_undefined_ones_leave_a_gap(texts):
+def test_bins_are_drawn_for_the_pipelines_compared_first_and_undefined_ones_leave_a_gap(figures, texts):
     def estimate(value):
-        return Estimate(value, value - 0.01, value + 0.01)
+        return {"value": value, "low": value and value - 0.01, "high": value and value + 0.01}
 
     own = {
         "ece": {"20": estimate(0.1), "50": estimate(0.2)},
-        "ace": {"15": Estimate(None, None, None), "20": estimate(0.3)},
+        "ace": {"15": estimate(None), "20": estimate(0.3)},
     }
-    figure = binning_figure({"a": own, "b": own}, shown=["b", "gone"])
+    pipelines = {**{f"p{number}": own for number in range(8)}, "ts(mean_logits)": own}
+    data = {"tasks": {"heart": {"pipelines": pipelines, "changed_pairs": {}}}, "reference_bins": {}}
+    figure = figures("binning", data)["binning_heart"].draw()
     assert figure.axes[0].lines[0].get_xydata().tolist() == [[20, 0.1], [50, 0.2]]
-    assert "b" in texts(figure)
-    assert "a" not in texts(figure)
+    assert figure.axes[0].lines[0].get_label() == "ts(mean_logits)"
+    assert {"p0", "p6"} <= set(texts(figure))
+    assert "p7" not in texts(figure)
+    assert figures("binning", {"tasks": {}, "reference_bins": {}}) == {}
+
+
+def test_the_lowest_ace_wins_over_all_and_among_those_that_keep_the_order(setting):
+    values = {
+        "identity(single)": 0.01,
+        "identity(mean_logits)": 0.02,
+        "ts(mean_logits)": 0.3,
+        "ms(mean_logits)": 0.2,
+        "cms_ap(mean_logits)": 0.1,
+    }
+    rows = tuple(
+        ResultRow("toy", "", title, {"ace": Estimate(value, value, value)}, converged=True)
+        for title, value in values.items()
+    )
+    other = replace(setting, summary=structs.replace(setting.summary, results=rows))
+    assert {role: each.title for role, each in choose_pipelines(other, "toy").items()} == {
+        "single": "identity(single)",
+        "uncalibrated": "identity(mean_logits)",
+        "best": "cms_ap(mean_logits)",
+        "best_order": "ts(mean_logits)",
+    }
+
+
+def test_curves_are_those_of_the_test_cases_of_all_repeats(setting, studied, tables):
+    data = studied["reliability"]
+    found = data.tasks["plain"]["uncalibrated"]
+    confidence, right = (np.concatenate(both) for both in zip(together(setting, 0), together(setting, 1), strict=True))
+    for number in range(15):
+        inside = (confidence > number / 15) & (confidence <= (number + 1) / 15)
+        assert found.curve.count[number] == inside.sum()
+        if inside.any():
+            assert found.curve.accuracy[number] == pytest.approx(right[inside].mean())
+            assert found.curve.confidence[number] == pytest.approx(confidence[inside].mean(), rel=1e-5)
+        else:
+            assert found.curve.accuracy[number] is None
+    assert len(found.repeats) == 2
+    assert found.curve.mean_accuracy == pytest.approx(right.mean())
+    assert data.rule == RULE in tables("reliability", data)
+
+
+def test_the_panel_has_all_tasks_and_the_rule(texts):
+    curve = BinnedCurve([10, 90], [0.5, 0.8], [0.4, 0.9], 0.77, 0.85)
+    role = ChosenCurves("ts", "order", Estimate(0.02, 0.02, 0.02), curve, [curve])
+    panel = panel_figure(ReliabilityData(15, "The rule.", {"a": {"best": role}, "b": {"best": role}, "c": {}}))
+    assert {"ts (2.0 %)", "The rule.", "a", "b"} <= set(texts(panel.draw()))
+    assert not panel.on_page

@@ -84,12 +84,6 @@ def test_noise_is_seeded_by_the_digest_of_seed_and_name(picture, strength, sigma
     assert (found != corrupt(picture, "another name.png", strength, seed=7, kind="noise")).any()
 
 
-def test_noise_has_the_stated_spread_and_differs_between_channels():
-    found = corrupt(np.full((3, 120, 130), 0.5), "x", "strong", kind="noise") - 0.5
-    assert found.std() == pytest.approx(0.1, rel=0.02)
-    assert abs(np.corrcoef(found[0].ravel(), found[1].ravel())[0, 1]) < 0.03
-
-
 @pytest.mark.parametrize(("strength", "quality"), [("mild", 60), ("strong", 10)])
 def test_jpeg_is_what_the_encoder_makes_of_it_at_that_quality(picture, strength, quality):
     stream = io.BytesIO()
@@ -100,11 +94,13 @@ def test_jpeg_is_what_the_encoder_makes_of_it_at_that_quality(picture, strength,
 
 
 @pytest.mark.parametrize("kind", list(CORRUPTIONS))
-def test_every_corruption_takes_one_channel_and_keeps_the_shape(picture, kind):
+def test_every_corruption_takes_one_channel_and_keeps_the_shape_and_the_picture(picture, kind):
+    kept = picture.copy()
     found = corrupt(picture[:1], "x", "strong", kind=kind)
     assert found.shape == (1, 17, 23)
     assert found.dtype == np.float32
     assert found * 255 == pytest.approx(np.rint(found * 255), abs=1e-4)
+    assert (picture == kept).all()
 
 
 def test_the_choice_is_the_digest_modulo_five_and_does_not_know_the_strength(picture):
@@ -119,13 +115,6 @@ def test_the_choice_is_the_digest_modulo_five_and_does_not_know_the_strength(pic
         kind = choose_corruption(name)
         for strength in ("mild", "strong"):
             assert (corrupt(picture, name, strength) == corrupt(picture, name, strength, kind=kind)).all()
-
-
-def test_a_picture_is_not_changed_in_place(picture):
-    kept = picture.copy()
-    for kind in CORRUPTIONS:
-        corrupt(picture, "x", "strong", kind=kind)
-    assert (picture == kept).all()
 
 
 def test_the_script_writes_pngs_of_the_same_stems_and_a_record_beside_them(tmp_path, picture):

@@ -1,25 +1,12 @@
 """Detection rates: ends of the curve by hand, and the learned selector from plain counts."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
-from msgspec import structs
 
 from segcal import make_calibrator
 from segcal.cases import ArrayCases
-from segcal.studies.detection import (
-    RATES,
-    DetectionTask,
-    LearnedSelector,
-    detection_figure,
-    detection_outcome,
-    judge_selector,
-    oracle_curves,
-    run_detection,
-)
-from segcal.studies.setting import NothingToStudyError
+from segcal.studies.detection import RATES, DetectionData, DetectionTask, judge_selector, oracle_curves
 
 
 @pytest.fixture(scope="module")
@@ -74,33 +61,30 @@ def test_a_selector_is_judged_on_the_voxels_that_count(cases):
     assert found.ece == pytest.approx(np.mean(flat), rel=1e-4)
 
 
-def test_shares_without_a_denominator_are_none():
+def test_shares_without_a_denominator_are_none(tables):
     logits = [np.eye(4)[:, [0, 1, 2, 3]].reshape(4, 4) * 9]
     cases = ArrayCases(logits, [np.arange(4)])
     calibrator = make_calibrator("selective", 4)
     calibrator.selector.set_constant(flagged=False)
     own = judge_selector(cases, calibrator)
     assert (own.recall, own.precision, own.mispredicted, own.flagged) == (None, None, 0, 0)
-    study = detection_outcome({"toy": DetectionTask({"a": [0.1] * 11}, {"b": own})})
-    assert "| b | — |" in study.tables["selective_figure4_detection"].to_markdown()
+    data = DetectionData(list(RATES), {"toy": DetectionTask({"a": [0.1] * 11}, {"b": own})})
+    assert "| b | — |" in tables("detection", data)
 
 
-def test_a_benchmark_has_curves_of_its_tasks(setting):
-    study = run_detection(setting)
-    found = study.data.tasks["toy"]
+def test_a_benchmark_has_curves_of_its_tasks(studied):
+    found = studied["detection"].tasks["toy"]
     assert list(found.oracle) == ["identity(mean_logits)", "ts(mean_logits)", "cms_ap(mean_logits)"]
     assert found.learned == {}
 
 
-def test_without_a_calibrator_to_start_from_there_is_nothing_to_study(setting):
-    units = tuple(each for each in setting.results.units if each.unit.pipeline.calibrator == "ms")
-    with pytest.raises(NothingToStudyError, match="no task has one of identity, ts, cms_ap of the mean logits"):
-        run_detection(replace(setting, results=structs.replace(setting.results, units=units)))
-
-
-def test_curves_are_the_oracle_s_and_marks_are_learned_selectors(texts):
-    learned = {"s": LearnedSelector(0.4, 0.5, 0.03, 1, 1), "nothing found": LearnedSelector(None, None, 0.1, 0, 0)}
-    figure = detection_figure(DetectionTask({"ts": [0.1, 0.05, 0.0]}, learned), [0, 0.5, 1])
+def test_curves_are_the_oracle_s_and_marks_are_learned_selectors(figures, texts):
+    learned = {
+        "s": {"recall": 0.4, "precision": 0.5, "ece": 0.03, "mispredicted": 1, "flagged": 1},
+        "nothing found": {"recall": None, "precision": None, "ece": 0.1, "mispredicted": 0, "flagged": 0},
+    }
+    task = {"oracle": {"ts": [0.1, 0.05, 0.0]}, "learned": learned}
+    figure = figures("detection", {"rates": [0, 0.5, 1], "tasks": {"heart": task}})["detection_heart"].draw()
     oracle, mark = figure.axes[0].lines
     assert oracle.get_xydata().tolist() == [[0, 10], [50, 5], [100, 0]]
     assert mark.get_xydata().tolist() == [[40, 3]]

@@ -10,17 +10,8 @@ from msgspec import to_builtins
 from msgspec.structs import replace
 
 from segcal.benchmark.pipelines import Pipeline
-from segcal.calibrators import CALIBRATORS
 from segcal.studies import document as module
-from segcal.studies.document import (
-    calibrator_words,
-    case_columns,
-    choose,
-    find_facts,
-    make_document,
-    provenance,
-    task_section,
-)
+from segcal.studies.document import case_columns, choose, find_facts, make_document, provenance, task_section
 from segcal.studies.page import read_document
 
 TS, MS = Pipeline("mean_logits", "ts"), Pipeline("mean_logits", "ms")
@@ -39,16 +30,14 @@ def calibrator(results, pipeline=TS):
     return provenance(results, {"heart": pipeline}).calibrators["heart"]
 
 
-def test_the_document_is_json_and_has_every_section(document):
+def test_the_document_is_json_and_has_every_section(document, page_folder):
     plain = to_builtins(document)
     json.dumps(plain, allow_nan=False)
     assert [section["id"] for section in plain["places"]] == ["heart", "heart→heart_strong"]
     assert document.examples["heart"].cases
     assert set(document.metrics) >= {"ece", "nll", "dice", "ba_ece", "ace", "flip_rate"}
+    assert document.calibrators["ts"].title == "Temperature scaling"
     assert document.calibrators["ts"].about == "Divide all logits by one temperature."
-
-
-def test_the_chosen_pipeline_is_that_of_the_study(document, page_folder):
     study = json.loads((page_folder / "studies" / "worst_cases.json").read_text())
     assert document.sections[0].chosen == study["tasks"]["heart"]["chosen"]["title"]
 
@@ -88,17 +77,11 @@ def test_the_verdict_is_about_the_chosen_pipeline_and_its_shifts(page_setting):
     assert (section.baseline, section.chosen) == ("identity(mean_logits)", "ts(mean_logits)")
     assert any("heart_strong" in text for text in section.verdict.limits)
     assert "by hand" in section.verdict.done
-
-
-def test_a_section_elsewhere_is_named_so(page_setting):
-    section = made(page_setting, "heart_strong")
-    assert section.id == "heart→heart_strong"
-    assert section.verdict.headline
-
-
-def test_without_an_uncalibrated_row_there_is_no_verdict(page_setting):
-    section = made(page_setting, chosen=Pipeline("mean_probs", "ts"))
-    assert section.verdict is section.baseline is section.chosen is None
+    there = made(page_setting, "heart_strong")
+    assert there.id == "heart→heart_strong"
+    assert there.verdict.headline
+    other = made(page_setting, chosen=Pipeline("mean_probs", "ts"))  # without an uncalibrated row
+    assert other.verdict is other.baseline is other.chosen is None
 
 
 def test_every_test_case_of_the_first_repeat_has_its_numbers(page_setting, monkeypatch):
@@ -125,12 +108,9 @@ def test_the_calibrator_has_its_certificate_its_audit_and_its_cases(page_setting
     assert facts.audit.passed
     assert "every promise holds" in facts.audit.text
     assert [facts.cases[part].count for part in ("cal", "val", "test")] == [3, 2, 7]
+    assert "ms: makes no promise" in calibrator(page_setting.results, MS).audit.text
     monkeypatch.setattr(module, "MOST_NAMES", 1)
     assert len(calibrator(page_setting.results).cases["test"].names) == 1
-
-
-def test_a_calibrator_that_promises_nothing_is_audited_all_the_same(page_setting):
-    assert "ms: makes no promise" in calibrator(page_setting.results, MS).audit.text
 
 
 def test_a_calibrator_that_is_gone_has_no_audit(page_setting, tmp_path):
@@ -140,15 +120,6 @@ def test_a_calibrator_that_is_gone_has_no_audit(page_setting, tmp_path):
     shutil.copytree(source, tmp_path / "calibrators")
     next((tmp_path / "calibrators").rglob("ts-mean_logits/calibrator.json")).write_text("{")
     assert calibrator(moved).audit is None
-
-
-def test_words_differ_so_that_rows_can_be_told_apart():
-    assert len({calibrator_words(name).title for name in CALIBRATORS}) == len(CALIBRATORS)
-    assert all(calibrator_words(name).title != name for name in CALIBRATORS)
-    assert calibrator_words("vs_ti").title == "Vector scaling, offset-free"
-
-
-TS = Pipeline("mean_logits", "ts")
 
 
 @pytest.fixture(scope="module")

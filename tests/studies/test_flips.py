@@ -10,18 +10,7 @@ from segcal.benchmark.results import FlipBands
 from segcal.calibrators import make_calibrator
 from segcal.cases import ArrayCases
 from segcal.report.pictures import decode_map, encode_indices
-from segcal.studies.flips import (
-    CloserLook,
-    FlipCurve,
-    FlipExample,
-    count_places,
-    example_flips,
-    flip_figure,
-    flip_outcome,
-    place_curve,
-    run_flips,
-    share_bands,
-)
+from segcal.studies.flips import FlipsData, count_places, example_flips, place_curve, share_bands
 
 
 def swapping():
@@ -70,33 +59,29 @@ def test_voxels_and_flips_are_counted_by_distance_as_in_a_plain_loop():
                 kind = 0 if before == truth[i, j] else 1 if after == truth[i, j] else 2
                 flips[step][kind] += 1
         found = count_places(cases.read(case_id), swapping())
-        assert found[:, 0].tolist() == voxels
-        assert found[:, 1:].tolist() == flips
+        assert found.voxels.tolist() == voxels
+        assert found.flips.tolist() == flips
         assert sum(map(sum, flips)) > 20
 
 
 def test_a_map_without_a_boundary_has_its_voxels_apart():
     cases = ArrayCases([np.random.default_rng(0).normal(size=(3, 5, 6)).astype("float32")], [np.ones((5, 6), int)])
     found = count_places(cases.read("0"), swapping())
-    assert found[:, 0].tolist() == [0] * 32 + [30]
-    assert place_curve(found).without_boundary == {"voxels": 30, "flips": int(found[-1, 1:].sum())}
+    assert found.voxels.tolist() == [0] * 32 + [30]
+    assert place_curve(found).without_boundary == {"voxels": 30, "flips": int(found.flips[-1].sum())}
 
 
-def test_shares_of_bands_are_of_all_voxels_and_of_all_flips():
+def test_shares_of_bands_are_of_all_voxels_and_of_all_flips(tables):
     flips = np.array([[3, 2, 1], [0, 1, 0], [0, 0, 0], [1, 0, 0], [0, 0, 0]])
     one = share_bands(FlipBands(np.array([30, 35, 15, 20, 0]), flips))
     assert [band.share_of_voxels for band in one.bands] == [0.3, 0.35, 0.15, 0.2]
     assert [band.share_of_flips for band in one.bands] == [0.75, 0.125, 0, 0.125]
     assert [band.flip_rate for band in one.bands] == [0.2, pytest.approx(1 / 35), 0, 0.05]
     assert (one.harmful, one.beneficial, one.neutral, one.flip_rate) == (4, 3, 1, 0.08)
-    text = flip_outcome({"toy": {"ms": FlipBands(np.array([30, 35, 15, 20, 0]), flips)}}).tables["figure4_flips"]
-    assert "| ms | 8.00 | 75.0 (30.0) | 12.5 (35.0) | 0.0 (15.0) | 12.5 (20.0) |" in text.to_markdown()
-
-
-def test_nothing_flipped_has_no_shares():
-    none = FlipBands(np.array([10, 0, 0, 0, 0]), np.zeros((5, 3), int))
-    text = flip_outcome({"toy": {"ms": none}}).tables["figure4_flips"].to_markdown()
-    assert "| ms | 0.00 | — | — | — | — |" in text
+    none = share_bands(FlipBands(np.array([10, 0, 0, 0, 0]), np.zeros((5, 3), int)))
+    text = tables("flips", FlipsData({"toy": {"ms": one, "dc": none}}))
+    assert "| ms | 8.00 | 75.0 (30.0) | 12.5 (35.0) | 0.0 (15.0) | 12.5 (20.0) |" in text
+    assert "| dc | 0.00 | — | — | — | — |" in text
 
 
 def test_the_example_shows_what_flipped():
@@ -109,12 +94,12 @@ def test_the_example_shows_what_flipped():
     assert example.flips == changed.sum()
 
 
-def test_only_pipelines_that_may_flip_are_studied_and_matrix_scaling_is_looked_at_closer(setting):
-    study = run_flips(setting)
-    assert list(study.data.tasks["toy"]) == ["ms(mean_logits)"]
+def test_only_pipelines_that_may_flip_are_studied_and_matrix_scaling_is_looked_at_closer(setting, studied):
+    data = studied["flips"]
+    assert list(data.tasks["toy"]) == ["ms(mean_logits)"]
     rate = setting.summary.numbers("plain", "ms(mean_logits)")["flip_rate"].value
-    assert study.data.tasks["plain"]["ms(mean_logits)"].flip_rate == pytest.approx(rate)
-    closer = study.data.closer["toy"]
+    assert data.tasks["plain"]["ms(mean_logits)"].flip_rate == pytest.approx(rate)
+    closer = data.closer["toy"]
     assert (closer.pipeline, closer.cases) == ("ms(mean_logits)", 2)
     counted = [sum(getattr(closer.curve, kind)) for kind in ("harmful", "beneficial", "neutral")]
     rows = setting.results.repeats("toy", "ms(mean_logits)")[0].rows[:2]
@@ -122,12 +107,18 @@ def test_only_pipelines_that_may_flip_are_studied_and_matrix_scaling_is_looked_a
     assert sum(counted) > 0
 
 
-def test_flipped_voxels_are_marked_and_counted_by_distance(texts, classes):
+def test_flipped_voxels_are_marked_and_counted_by_distance(figures, texts, classes):
     flipped = np.zeros((12, 20), int)
     flipped[3, 4] = 1
-    curve = FlipCurve([0, 1], [10, 0], [2, 0], [1, 0], [0, 0], {})
-    example = FlipExample("a", 1234, None, classes, classes, classes, encode_indices(flipped))
-    figure = flip_figure(CloserLook("ms(mean_logits)", 1, curve, example))
+    curve = {"distance": [0, 1], "voxels": [10, 0], "harmful": [2, 0], "beneficial": [1, 0], "neutral": [0, 0]}
+    maps = dict.fromkeys(("labels", "before", "after"), classes) | {"flipped": encode_indices(flipped)}
+    closer = {
+        "pipeline": "ms(mean_logits)",
+        "cases": 1,
+        "curve": {**curve, "without_boundary": {}},
+        "example": {"case": "a", "flips": 1234, "image": None, **maps},
+    }
+    figure = figures("flips", {"tasks": {}, "closer": {"heart": closer}})["flips_heart"].draw()
     layer = figure.axes[2].images[-1].get_array()
     assert np.argwhere(layer[..., 3] > 0).tolist() == [[3, 4]]
     assert [bar.get_height() for bar in figure.axes[3].patches] == [20, 0, 10, 0, 0, 0]

@@ -1,18 +1,16 @@
 """ECE by region: numbers from plain loops over voxels."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
-from msgspec import structs
 
 from segcal import make_calibrator
 from segcal.cases import ArrayCases
-from segcal.studies.regions import Box, RegionBoxes, box, measure_regions, region_figure, region_outcome, run_regions
-from segcal.studies.setting import NothingToStudyError
+from segcal.studies.regions import box, measure_regions
 
 SPACE = (9, 14)
+NEAR = np.zeros(SPACE, bool)
+NEAR[:, 4:10] = True  # the boundary is columns 6 and 7
 
 
 def make_cases():
@@ -32,77 +30,69 @@ def ece(confidence, right):
 
 def test_every_region_has_the_error_of_its_own_voxels():
     cases, logits, labels = make_cases()
-    found = measure_regions(cases, {"plain": make_calibrator("identity", 3)})["plain"]
+    expected = {name: [] for name in ("all", "right", "wrong", "boundary", "interior", "entropy")}
     for number, (z, y) in enumerate(zip(logits, labels, strict=True)):
         p = np.exp(z) / np.exp(z).sum(0)
-        confidence, right = p.max(0), p.argmax(0) == y
-        counts = y != 9
-        assert found["ece"][number] == pytest.approx(ece(confidence[counts], right[counts]))
-        assert found["ece_correct"][number] == pytest.approx(1 - confidence[counts & right].mean())
-        assert found["ece_wrong"][number] == pytest.approx(confidence[counts & ~right].mean())
-        assert found["entropy"][number] == pytest.approx(-(p * np.log(p)).sum(0)[counts].mean())
-    near = np.zeros(SPACE, bool)
-    near[:, 4:10] = True  # the boundary is columns 6 and 7
-    z, y = logits[0], labels[0]
-    p = np.exp(z) / np.exp(z).sum(0)
-    for name, region in (("ece_boundary", near), ("ece_interior", ~near)):
-        mask = region & (y != 9)
-        assert found[name][0] == pytest.approx(ece(p.max(0)[mask], (p.argmax(0) == y)[mask]))
-    assert found["ece_boundary"][1] is None
+        confidence, right, counts = p.max(0), p.argmax(0) == y, y != 9
+        expected["all"].append(ece(confidence[counts], right[counts]))
+        expected["right"].append(1 - confidence[counts & right].mean())
+        expected["wrong"].append(confidence[counts & ~right].mean())
+        expected["entropy"].append(-(p * np.log(p)).sum(0)[counts].mean())
+        for name, region in (("boundary", NEAR), ("interior", ~NEAR)):
+            if number == 0:
+                expected[name].append(ece(confidence[region & counts], right[region & counts]))
+    plain = measure_regions(cases, {"plain": make_calibrator("identity", 3)})["plain"]
+    for name, values in expected.items():
+        found = plain.entropy if name == "entropy" else plain.ece[name]
+        if name != "interior":  # of which a map without a boundary is all
+            assert (found.minimum, found.maximum) == pytest.approx((min(values), max(values))), name
+            assert (found.cases, found.undefined) == (len(values), 2 - len(values))
 
 
 def test_the_increase_of_entropy_is_that_of_each_case():
-    cases, _, _ = make_cases()
     hot = make_calibrator("ts", 3)
     with torch.no_grad():
         hot.inverse_temperature.fill_(0.25)
-    values = measure_regions(cases, {"plain": make_calibrator("identity", 3), "hot": hot})
-    data = region_outcome({"toy": values}).data.tasks["toy"]
-    assert data["plain"].entropy_increase.maximum == 0
-    rises = np.subtract(values["hot"]["entropy"], values["plain"]["entropy"])
-    assert data["hot"].entropy_increase.mean == pytest.approx(rises.mean())
-    assert rises.min() > 0
-    assert data["hot"].ece["boundary"].undefined == 1
+    cases, logits, labels = make_cases()
+    found = measure_regions(cases, {"plain": make_calibrator("identity", 3), "hot": hot})
+    assert found["plain"].entropy_increase.maximum == 0
+    rises = []
+    for z, y in zip(logits, labels, strict=True):
+        entropy = []
+        for scores in (z, z / 4):
+            p = np.exp(scores) / np.exp(scores).sum(0)
+            entropy.append(-(p * np.log(p)).sum(0)[y != 9].mean())
+        rises.append(entropy[1] - entropy[0])
+    assert found["hot"].entropy_increase.mean == pytest.approx(np.mean(rises), rel=1e-5)
+    assert found["hot"].entropy_increase.minimum > 0
 
 
-def test_a_box_without_a_value_is_empty_and_counts_what_is_missing():
-    found = box([None, None])
-    assert (found.mean, found.outliers, found.cases, found.undefined) == (None, [], 0, 2)
-
-
-def test_whiskers_end_at_the_last_value_within_reach():
-    values = [0.0, 10.0, 11.0, 12.0, 13.0, 14.0, 30.0]
+def test_whiskers_end_at_the_last_value_within_reach_and_undefined_ones_are_counted():
+    values = np.array([0.0, 10.0, 11.0, 12.0, 13.0, 14.0, 30.0])
     found = box(values)
-    quartiles = np.percentile(values, (25, 50, 75))
-    assert (found.lower_quartile, found.median, found.upper_quartile) == tuple(quartiles)
+    assert (found.lower_quartile, found.median, found.upper_quartile) == tuple(np.percentile(values, (25, 50, 75)))
     assert (found.low, found.high, found.outliers) == (10.0, 14.0, [0.0, 30.0])
+    nothing = box(np.array([np.nan, np.nan]))
+    assert (nothing.mean, nothing.outliers, nothing.cases, nothing.undefined) == (None, [], 0, 2)
 
 
-def test_a_benchmark_has_its_tasks_and_pipelines(setting):
-    study = run_regions(setting)
-    assert list(study.data.tasks) == ["toy", "plain"]
-    assert list(study.data.tasks["toy"]) == ["identity(mean_logits)", "ts(mean_logits)", "cms_ap(mean_logits)"]
-    text = study.tables["selective_figure5_regions"].to_markdown()
+def test_a_benchmark_has_its_tasks_and_pipelines(studied, tables):
+    data = studied["regions"]
+    assert list(data.tasks) == ["toy", "plain"]
+    assert list(data.tasks["toy"]) == ["identity(mean_logits)", "ts(mean_logits)", "cms_ap(mean_logits)"]
+    text = tables("regions", data)
     assert "| ECE right" in text
     assert "entropy increase" in text
 
 
-def test_without_the_uncalibrated_prediction_there_is_nothing_to_compare_with(setting):
-    units = tuple(each for each in setting.results.units if each.unit.pipeline.calibrator != "identity")
-    with pytest.raises(NothingToStudyError, match="no task has uncalibrated mean logits"):
-        run_regions(replace(setting, results=structs.replace(setting.results, units=units)))
-
-
-def test_every_region_has_a_box_a_pipeline_in_per_cent_and_undefined_ones_are_left_out(texts):
-    ten = Box(low=0.08, lower_quartile=0.09, median=0.1, upper_quartile=0.11, high=0.12, outliers=[0.5], cases=5)
+def test_every_region_has_a_box_a_pipeline_in_per_cent_and_undefined_ones_are_left_out(figures, texts):
+    ten = {"low": 0.08, "lower_quartile": 0.09, "median": 0.1, "upper_quartile": 0.11, "high": 0.12, "outliers": [0.5]}
     known = dict.fromkeys(("all", "right", "boundary", "interior"), ten)
-    figure = region_figure(
-        {"a": RegionBoxes({**known, "wrong": Box(undefined=5)}, ten, ten), "b": RegionBoxes(known, ten, ten)},
-        ["b", "a"],
-    )
+    entropy = {"entropy": ten, "entropy_increase": ten}
+    boxes = {"a": {"ece": {**known, "wrong": {"undefined": 5}}, **entropy}, "b": {"ece": known, **entropy}}
+    figure = figures("regions", {"tasks": {"heart": boxes}})["regions_heart"].draw()
     axis = figure.axes[0]
     assert len(axis.patches) == 8
     medians = {round(float(line.get_ydata()[0]), 6) for line in axis.lines if len(set(line.get_ydata())) == 1}
     assert 10.0 in medians
-    found = texts(figure)
-    assert {"wrong predictions", "near a boundary", "a", "b"} <= set(found)
+    assert {"wrong predictions", "near a boundary", "a", "b"} <= set(texts(figure))

@@ -1,54 +1,35 @@
 """The cases that a critical reader would ask for."""
 
-import json
-
 import numpy as np
-import pytest
+from msgspec import to_builtins
 
 from segcal.report.figures import to_svg
 from segcal.report.pictures import SeenCase, SliceMaps, encode_values
 from segcal.studies import worst_cases
-from segcal.studies.worst_cases import (
-    STUDY,
-    ChosenPipeline,
-    SeenTask,
-    WorstCasesData,
-    case_numbers,
-    choose_pipeline,
-    overlay_figure,
-    run_worst_cases,
-    temperature_figure,
-)
+from segcal.studies.worst_cases import case_numbers, choose_pipeline, look_at, overlay_figure, temperature_figure
 
 
-@pytest.fixture(scope="module")
-def study(setting):
-    return run_worst_cases(setting)
-
-
-def test_every_task_has_its_pipeline_and_its_cases_worst_first(setting, study):
-    assert set(study.data.tasks) == {"toy", "plain"}
-    found = study.data.tasks["toy"]
+def test_every_task_has_its_pipeline_and_its_cases_worst_first(setting, studied, tables):
+    data = studied["worst_cases"]
+    assert set(data.tasks) == {"toy", "plain"}
+    found = data.tasks["toy"]
     assert found.chosen.title in {"identity(mean_logits)", "ts(mean_logits)", "cms_ap(mean_logits)"}
     losses = [each.nll[1] for each in found.cases]
     assert losses == sorted(losses, reverse=True)
     every = setting.results.repeats("toy", found.chosen.title)[0].numbers("nll")
     assert losses[0] == max(every)
     assert found.of == len(every) == 4
-
-
-def test_a_case_has_its_numbers_before_and_after_and_its_maps(setting, study):
-    found = study.data.tasks["toy"]
     first = found.cases[0]
     before = {row.case: row for row in setting.results.repeats("toy", "identity(mean_logits)")[0].rows}
     assert first.ece[0] == before[first.case].metrics["ece"]
     assert first.shape == [12, 17]
     assert first.slices[0].image
     assert first.slices[0].energy
+    assert f"*toy: {found.chosen.title}*" in tables("worst_cases", data)
 
 
 def test_pictures_of_a_task_are_bounded(setting):
-    assert len(worst_cases.look_at(setting, setting.tasks[0], budget=1).cases) == 1
+    assert len(look_at(setting, setting.tasks[0], budget=1).cases) == 1
 
 
 def test_without_validation_cases_a_safe_calibrator_is_taken(setting, monkeypatch):
@@ -66,16 +47,10 @@ def test_the_rows_hold_both_stages(setting):
     assert [one.ece for one in found.values()] == [list(pair) for pair in zip(before, after, strict=True)]
 
 
-def test_it_is_written_as_json_and_as_a_table(study, tmp_path):
-    paths = study.write(tmp_path, "worst_cases")
-    assert json.loads(paths[0].read_text())["study"] == "worst_cases"
-    assert "the worst first" in (tmp_path / "tables" / "worst_cases.md").read_text()
-
-
 def test_a_local_temperature_is_shown_where_one_was_fitted(setting, monkeypatch):
-    assert worst_cases.look_at(setting, setting.tasks[0]).temperature is None
+    assert look_at(setting, setting.tasks[0]).temperature is None
     monkeypatch.setattr(worst_cases, "LOCAL", ("none", "ts"))
-    found = worst_cases.look_at(setting, setting.tasks[0])
+    found = look_at(setting, setting.tasks[0])
     assert found.temperature == "ts(mean_logits)"
     assert all(each.temperature for case in found.cases for each in case.slices)
 
@@ -92,9 +67,6 @@ def test_inputs_stand_above_the_same_with_the_truth_over_them(texts, classes, pi
     found = texts(figure)
     assert "road" in found
     assert "background" not in found
-
-
-def test_without_background_every_class_is_named(texts, classes):
     assert "sky" in texts(overlay_figure([("a", maps(classes))], ("sky", "road"), background=False))
 
 
@@ -108,14 +80,14 @@ def test_all_temperatures_share_one_scale(texts, classes, picture):
     assert "temperature: above 1 is softened" in texts(figure)
 
 
-def test_temperature_is_drawn_where_the_cases_have_it(section, classes, picture, values):
+def test_temperature_is_drawn_where_the_cases_have_it(figures, classes, picture, values):
     slices = [maps(classes, image=picture), maps(classes, temperature=values)]
     case = SeenCase("x", ["worst"], [1.0, 1.0], [0.1, 0.1], [0.5, 0.5], 240, None, [12, 20, 2], 2, 1, slices)
-    chosen = ChosenPipeline("ts(mean_logits)", "mean_logits", "ts")
+    chosen = {"title": "ts(mean_logits)", "pooling": "mean_logits", "calibrator": "ts"}
 
     def drawn(*cases):
-        data = WorstCasesData("", {"heart": SeenTask(chosen, {}, list(cases), 1)})
-        return {each.name: each for each in STUDY.figures(data, section)}
+        task = {"chosen": chosen, "validation_nll": {}, "cases": to_builtins(cases), "of": 1}
+        return figures("worst_cases", {"rule": "", "tasks": {"heart": task}})
 
     found = drawn(case)
     assert set(found) == {"inputs_heart", "temperature_heart"}

@@ -21,7 +21,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 from msgspec import to_builtins
 
 from segcal.benchmark.pipelines import Pipeline
@@ -31,18 +30,17 @@ from segcal.benchmark.tasks import FolderTask, Task, task_plain
 from segcal.calibrators import Calibrator
 from segcal.cases import Case, Cases, Split
 from segcal.errors import InputError
-from segcal.evaluation.case_counter import Counter
+from segcal.evaluation.case_counter import Counter, Stage
 from segcal.fitting import FitConfig, Fitted
 from segcal.fitting.artifact import save
 from segcal.fitting.fit import fit_to
 from segcal.fitting.request import read_data
-from segcal.kernels.raw_tables import BENEFICIAL, HARMFUL, NEUTRAL
 from segcal.kernels.threads import one_thread
 from segcal.metrics import METRICS, Metric, find_metrics
 from segcal.metrics.readers import CurveReader
 from segcal.metrics.reliability import average_calibration_error, expected_calibration_error
 from segcal.report.curves import curves_of, thinned
-from segcal.statistics import BandCache, CaseTables, Counted
+from segcal.statistics import BandCache, CaseTables
 from segcal.statistics.reliability import Curve, CurveSpread
 
 OTHER_BINS = (20, 30, 40)
@@ -127,23 +125,20 @@ def run_job(job: Job, protocol: Protocol, folder: Path, report: Report = lambda 
         split = protocol.divide(job.task, opened.cases, job.repeat)
         fits = _fit(job, protocol, folder, split, lambda message: report(f"{name}: {message}"))
         for target in dict.fromkeys(unit.test_on for unit in job.units):
-            units = [unit for unit in job.units if unit.test_on == target]
-            where = f"{name}, tested on {target}" if target else name
-            cases, background = split.test, opened.background
+            where, cases, background = name, split.test, opened.background
             if target:
                 task = protocol.task(target)
                 other = protocol.open(task, job.pooling)
                 own = None if task.test_only else protocol.divide(task, other.cases, job.repeat)
                 cases, background = cases_elsewhere(split, opened.cases, other.cases, own), other.background
-            calibrators = {unit.pipeline.title: fits[unit.pipeline.title].calibrator for unit in units}
-            for calibrator in calibrators.values():
-                calibrator.to(protocol.device)
+                where = f"{name}, tested on {target}"
+            units = {unit.pipeline.title: unit for unit in job.units if unit.test_on == target}
+            calibrators = {title: fits[title].calibrator.to(protocol.device) for title in units}
             counter = CaseCounter(benchmark_metrics(protocol.metrics, background), calibrators)
             for number, case_id in enumerate(sorted(cases.ids)):
                 report(f"{where}: testing case {number + 1} of {len(cases)}")
                 counter.add(cases.read(case_id))
-            for unit in units:
-                title = unit.pipeline.title
+            for title, unit in units.items():
                 header = _header(unit, job.units[unit], fits[title], split, cases, background)
                 write_unit(folder, header, counter.rows[title], counter.totals[title])
     return len(job.units)
@@ -220,8 +215,8 @@ def benchmark_metrics(names: Sequence[str], background: bool) -> dict[str, Metri
     if "dice" in chosen and not background:
         chosen["dice"] = METRICS["dice"].with_options(include_background=True)
     for bins in OTHER_BINS:
-        title = f"calibration error, {bins} bins"
-        chosen[f"ece_{bins}"] = Metric(title, CurveReader("all", bins), expected_calibration_error, bins=bins)
+        title, part = f"calibration error, {bins} bins", CurveReader("all", bins)
+        chosen[f"ece_{bins}"] = Metric(title, part, expected_calibration_error, bins=bins)
     for bins in OTHER_BINS:
         title, part = f"average calibration error, {bins} bins", CurveReader("all", bins)
         chosen[f"ace_{bins}"] = Metric(title, part, average_calibration_error, pooled=True, bins=bins)
@@ -252,10 +247,16 @@ class CaseCounter:
 
     def add(self, case: Case) -> None:
         """Count a case with every calibrator."""
+        assert case.labels is not None
+        labels = case.labels.numpy().reshape(-1)
         before, after = self._counter.count_each(case, self._calibrators, predict=True)
+        bands = self._bands.bands(case.id, case.labels.numpy())
         for name, counted in after.items():
+            assert before.prediction is not None
+            assert counted.prediction is not None
             tables = replace(counted.tables, free_energy=before.tables.free_energy)
-            flips = self._flip_bands(case, before, counted)
+            old, new = before.prediction.reshape(-1), counted.prediction.reshape(-1)
+            flips = FlipBands.of(bands.code, len(bands.edges) + 1, labels, old, new)
             self.rows[name].append(self._row(case, tables, flips))
             curves, before_it = curves_of(tables), self._curves[name].get(case.group, {})
             joined = {region: curve + before_it[region] if before_it else curve for region, curve in curves.items()}
@@ -266,31 +267,15 @@ class CaseCounter:
             self.totals[name] = self.totals[name] + own if name in self.totals else own
 
     def _row(self, case: Case, tables: CaseTables, flips: FlipBands) -> CaseResult:
-        parts = {name: metric.part(tables) for name, metric in self._metrics.items()}
-        pooled = sorted(name for name, each in self._metrics.items() if each.pooled and not name.startswith("ace_"))
+        stage = Stage(self._metrics)
+        numbers = stage.add(case.id, tables)
+        pooled = {name: own[case.id] for name, own in stage.parts.items() if own and not name.startswith("ace_")}
         return CaseResult(
             case=case.id,
             group=case.group,
             voxels=tables.likelihood.voxels,
             ignored=tables.confusion.ignored,
-            metrics={name: metric.of_part(parts[name]) for name, metric in self._metrics.items()},
-            parts={name: parts[name].to_plain() for name in pooled if parts[name] is not None},
+            metrics=numbers,
+            parts={name: part.to_plain() for name, part in sorted(pooled.items())},
             flip_bands=flips.to_plain(),
         )
-
-    def _flip_bands(self, case: Case, before: Counted, after: Counted) -> FlipBands:
-        assert case.labels is not None
-        assert before.prediction is not None
-        assert after.prediction is not None
-        labels = case.labels.numpy().reshape(-1)
-        old, new = before.prediction.reshape(-1), after.prediction.reshape(-1)
-        bands = self._bands.bands(case.id, case.labels.numpy())
-        size, counts = len(bands.edges) + 1, labels >= 0
-        voxels = np.bincount(bands.code[counts], minlength=size)
-        flips = np.zeros((size, 3), np.int64)
-        where = np.flatnonzero(counts & (old != new))
-        kind = np.full(len(where), NEUTRAL)
-        kind[old[where] == labels[where]] = HARMFUL
-        kind[new[where] == labels[where]] = BENEFICIAL
-        np.add.at(flips, (bands.code[where], kind), 1)
-        return FlipBands(voxels.astype(np.int64), flips)

@@ -11,6 +11,7 @@ from msgspec.structs import force_setattr
 
 from segcal.benchmark.toml import Text
 from segcal.calibrators import CALIBRATORS, Calibrator, make_calibrator
+from segcal.errors import InputError
 from segcal.pooling import check_pooling
 from segcal.types import Preserves
 
@@ -64,13 +65,13 @@ class Pipeline(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=Tr
 
     @property
     def title(self) -> str:
-        """Return how it is shown."""
+        """How it is shown."""
         options = "".join(f", {key}={value}" for key, value in self.options.items())
         return f"{self.calibrator}({self.pooling}{options})"
 
     @property
     def latex(self) -> str:
-        """Return how the paper writes it, for LaTeX."""
+        """How the paper writes it, for LaTeX."""
         symbol = SYMBOLS[self.pooling]
         if self.calibrator == "identity":
             return f"${symbol}$"
@@ -95,13 +96,12 @@ class Pipeline(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=Tr
 
 
 def paper_pipelines() -> tuple[Pipeline, ...]:
-    """Return the paper's pipelines, and vector scaling, as far as this package has their calibrators.
+    """Return the paper's pipelines, vector scaling and conic scaling.
 
     >>> [pipeline.title for pipeline in paper_pipelines()][:3]
     ['identity(single)', 'identity(mean_probs)', 'identity(mean_logits)']
     """
-    pairs = dict.fromkeys(pair for rows in ROW_GROUPS.values() for pair in rows)
-    return tuple(Pipeline(pooling, name) for pooling, name in pairs if name in CALIBRATORS)
+    return tuple(Pipeline(*pair) for pair in dict.fromkeys(pair for rows in ROW_GROUPS.values() for pair in rows))
 
 
 def more_pipelines() -> tuple[Pipeline, ...]:
@@ -123,10 +123,15 @@ LISTS = {
 }
 
 
-def unknown_calibrators() -> tuple[str, ...]:
-    """Return the calibrators of the paper's list that this package does not have."""
-    names = dict.fromkeys(name for rows in ROW_GROUPS.values() for _, name in rows)
-    return tuple(name for name in names if name not in CALIBRATORS)
+def find_pipeline(name: str, pipelines: Sequence[Pipeline]) -> str:
+    """Return the title of the pipeline that is named: by its title, or by its calibrator where that is enough."""
+    found = [each.title for each in pipelines if each.title == name]
+    found = found or [each.title for each in pipelines if each.calibrator == name]
+    if len(found) != 1:
+        known = ", ".join(each.title for each in pipelines)
+        how_many = "no pipeline is" if not found else f"{len(found)} pipelines are"
+        raise InputError(f"compare names {name!r}, but {how_many} called so. Choose from: {known}.")
+    return found[0]
 
 
 def in_row_groups(pipelines: Sequence[Pipeline]) -> dict[str, list[Pipeline]]:

@@ -13,8 +13,7 @@ from typing import Annotated, Any
 import numpy as np
 from msgspec import UNSET, Meta, Struct, UnsetType, defstruct, structs, to_builtins
 
-from segcal.benchmark.comparisons import find_pipeline
-from segcal.benchmark.pipelines import LISTS, Pipeline, unknown_calibrators
+from segcal.benchmark.pipelines import LISTS, Pipeline, find_pipeline
 from segcal.benchmark.tasks import (
     Division,
     Opener,
@@ -41,15 +40,7 @@ DECIDING = ("paper", "split", "repeats", "seed", "fit", "metrics", "bootstrap")
 
 
 class StudyOptions(Struct, frozen=True, forbid_unknown_fields=True):
-    """How much of the studies that read cases or fit again is done; the defaults are everything.
-
-    Attributes:
-        cases: at most so many cases per task, where a study reads cases anew.
-        sizes: numbers of calibration cases; None: shares of the cases that are not for the test, as in the paper.
-        size_tasks: tasks of the calibration-size study; None: all.
-        padding_calibrators: calibrators of the padding study; None: all that the benchmark fitted on mean logits.
-        model_sizes: how many parameters the model of a task has, by the name of the task.
-    """
+    """How much of the studies that read cases or fit again is done; the defaults are everything."""
 
     cases: AtLeastOne | None = None
     sizes: Annotated[tuple[AtLeastOne, ...], Meta(min_length=1)] | None = None
@@ -59,18 +50,10 @@ class StudyOptions(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ProtocolFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A protocol as its file has it. Numbers have bounds: a slip of the finger is not to run for a year.
+    """A protocol as its file has it, key by key (``docs/protocol.md``).
 
-    Attributes:
-        split: how the cases of a task are divided where the task does not say.
-        repeats: how often they are divided anew.
-        seed: of the divisions.
-        metrics: names of metrics.
-        workers: how many processes.
-        studies: names of studies; they read the results, and decide nothing about them. None: the usual ones.
-        study_options: how much of them is done.
-        compare: pairs of pipelines, the second of which is compared with the first; by title, or by calibrator where
-            only one pipeline has it.
+    Numbers have bounds: a slip of the finger is not to run for a year. Studies read the results, and decide nothing
+    about them; None are the usual ones. Pairs to compare are titles, or calibrators that only one pipeline has.
     """
 
     tasks: Any = ()
@@ -154,15 +137,7 @@ class Protocol(ProtocolFile, frozen=True, kw_only=True):
         return plain | {"fit": self.fit.to_dict()}
 
     def hash(self) -> str:
-        """Return a digest of everything that decides the numbers.
-
-        >>> from msgspec.structs import replace
-        >>> from segcal.benchmark.tasks import EmbeddedTask
-        >>> from segcal.benchmark.pipelines import paper_pipelines
-        >>> one = Protocol(tasks=(EmbeddedTask("roads", "roads"),), pipelines=paper_pipelines())
-        >>> one.hash() == replace(one, workers=4).hash() != replace(one, seed=1).hash()
-        True
-        """
+        """Return a digest of everything that decides the numbers."""
         return digest(self.to_plain())
 
 
@@ -197,28 +172,26 @@ def parse_protocol(document: dict[str, Any], root: str | Path = ".") -> Protocol
     tables = [read_task(entry, f"tasks[{number}]") for number, entry in enumerate(found.tasks)]
     tasks = tuple(task for table in tables for task in by_region(table))
     check_tasks(tasks)
-    pipelines, notes = _read_pipelines(found.pipelines)
+    pipelines = _read_pipelines(found.pipelines)
     find_metrics(found.metrics)
     read_table(found.fit, "fit", _FitTable)
-    read = {"tasks": tasks, "pipelines": pipelines, "fit": FitConfig(**found.fit), "notes": notes, "root": Path(root)}
+    read = {"tasks": tasks, "pipelines": pipelines, "fit": FitConfig(**found.fit), "root": Path(root)}
     read |= {"metrics": tuple(dict.fromkeys(found.metrics)), "studies": _read_studies(found.studies)}
     read["compare"] = tuple((find_pipeline(a, pipelines), find_pipeline(b, pipelines)) for a, b in found.compare)
     return Protocol(**structs.asdict(found) | read, paper=isinstance(found.pipelines, str))
 
 
-def _read_pipelines(listed: object) -> tuple[tuple[Pipeline, ...], tuple[str, ...]]:
+def _read_pipelines(listed: object) -> tuple[Pipeline, ...]:
     if isinstance(listed, str) and listed in LISTS:
-        absent = () if listed == "more" else unknown_calibrators()
-        note = f"left out of the paper's list, because this version does not have them: {', '.join(absent)}"
-        return LISTS[listed](), (note,) if absent else ()
+        return LISTS[listed]()
     if not isinstance(listed, list) or not listed:
         names = ", ".join(map(repr, LISTS))
         raise InputError(
             f"protocol has pipelines = {listed!r}, but one of {names}, or a list of tables, is needed. "
             'Write for example pipelines = [{pooling = "mean_probs", calibrator = "ts"}].'
         )
-    pipelines = [read_table(entry, f"pipelines[{number}]", Pipeline) for number, entry in enumerate(listed)]
-    return tuple(dict.fromkeys(pipelines)), ()
+    pipelines = (read_table(entry, f"pipelines[{number}]", Pipeline) for number, entry in enumerate(listed))
+    return tuple(dict.fromkeys(pipelines))
 
 
 def _read_studies(listed: Any) -> tuple[str, ...] | None:

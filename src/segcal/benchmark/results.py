@@ -21,8 +21,9 @@ from segcal.benchmark.pipelines import Pipeline
 from segcal.benchmark.protocol import digest
 from segcal.documents import check_plain_file, json_text, parse_json, read_struct
 from segcal.errors import ArtifactError, InputError
+from segcal.kernels.raw_tables import BENEFICIAL, HARMFUL, NEUTRAL
 from segcal.statistics import CaseTables
-from segcal.statistics.additive import AdditiveTable
+from segcal.statistics.additive import AdditiveTable, total_of
 from segcal.statistics.reliability import CurveSpread
 from segcal.summary import Bootstrap
 from segcal.types import Preserves
@@ -69,6 +70,18 @@ class FlipBands(AdditiveTable):
 
     voxels: np.ndarray
     flips: np.ndarray
+
+    @classmethod
+    def of(cls, band: np.ndarray, count: int, labels: np.ndarray, before: np.ndarray, after: np.ndarray) -> Self:
+        """Count voxels, whose `band` is one of `count`, with their labels and predictions; all of one shape."""
+        counts = labels >= 0
+        flips = np.zeros((count, 3), np.int64)
+        where = np.nonzero(counts & (before != after))
+        kind = np.full(len(where[0]), NEUTRAL)
+        kind[before[where] == labels[where]] = HARMFUL
+        kind[after[where] == labels[where]] = BENEFICIAL
+        np.add.at(flips, (band[where], kind), 1)
+        return cls(np.bincount(band[counts], minlength=count).astype(np.int64), flips)
 
 
 class UnitHeader(Struct, frozen=True):
@@ -192,6 +205,16 @@ class Results(Struct, frozen=True):
         return sorted(found, key=lambda each: each.unit.repeat)
 
 
+def total_tables(units: Sequence[UnitResult]) -> CaseTables:
+    """Return the tables of the test cases of all repeats together."""
+    return total_of({str(unit.unit.repeat): unit.tables for unit in units})
+
+
+def total_flips(units: Sequence[UnitResult]) -> FlipBands:
+    """Return where the flips of the test cases of all repeats lie."""
+    return total_of({str(unit.unit.repeat): unit.flip_bands for unit in units})
+
+
 def write_unit(folder: Path, header: UnitHeader, rows: Sequence[CaseResult], total: Totals) -> Path:
     """Write the file of a unit."""
     lines = to_builtins([header, *rows, {"total": total.to_plain()}])
@@ -207,17 +230,18 @@ def finished(folder: Path, unit: Unit, expected: str, overwrite: bool = False) -
     path = folder / unit.path
     check_plain_file(path)
     try:
-        head = path.read_bytes()[: len(OURS)]
-        if not OURS.startswith(head) and not overwrite:
-            raise InputError(
-                f"{path} exists and was not written by a benchmark, but it would be lost. Move it away, or pass "
-                "overwrite=True."
-            )
-        lines = _lines(path)
+        content = path.read_bytes()
+    except OSError:
+        return False
+    if not OURS.startswith(content[: len(OURS)]) and not overwrite:
+        raise InputError(
+            f"{path} exists and was not written by a benchmark, but it would be lost. Move it away, or pass "
+            "overwrite=True."
+        )
+    try:
+        lines = _lines(content)
         header = parse_json(lines[0])
-    except InputError:
-        raise
-    except (OSError, ValueError, IndexError):
+    except (ValueError, IndexError):
         return False
     return isinstance(header, dict) and header.get("digest") == expected and lines[-1].startswith('{"total":')
 
@@ -225,7 +249,7 @@ def finished(folder: Path, unit: Unit, expected: str, overwrite: bool = False) -
 def read_unit(path: Path) -> UnitResult:
     """Read the file of a unit."""
     try:
-        header, *lines = [parse_json(line) for line in _lines(path)]
+        header, *lines = map(parse_json, _lines(path.read_bytes()))
         if header["schema"] != SCHEMA:
             raise ArtifactError(
                 f"{path} has schema {header['schema']}, but this segcal reads {SCHEMA}. Run the benchmark again."
@@ -240,9 +264,9 @@ def read_unit(path: Path) -> UnitResult:
         ) from None
 
 
-def _lines(path: Path) -> list[str]:
-    """Return the lines of a file that are complete: a name may hold what other programs take for the end of a line."""
-    return path.read_bytes().decode().split("\n")[:-1]
+def _lines(content: bytes) -> list[str]:
+    """Return the lines that are complete: a name may hold what other programs take for the end of a line."""
+    return content.decode().split("\n")[:-1]
 
 
 def read_results(folder: str | Path) -> Results:

@@ -12,7 +12,7 @@ in ``RESULTS/sifted.json`` and not read again; broken cases are tried again on t
 
 import multiprocessing
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager
@@ -25,11 +25,10 @@ from msgspec.structs import replace
 from segcal.atomic import sweep
 from segcal.benchmark.job import Job, plan, run_job
 from segcal.benchmark.pipelines import Pipeline
-from segcal.benchmark.protocol import Protocol
+from segcal.benchmark.protocol import Protocol, digest
 from segcal.benchmark.results import PROTOCOL, SCHEMA, Results, finished, read_protocol, read_results
-from segcal.benchmark.runner import JobRunner, Jobs
-from segcal.benchmark.tasks import FolderTask, OpenTask
-from segcal.cases.base import Case, CaseError
+from segcal.benchmark.tasks import FolderTask
+from segcal.cases.base import Case, CaseError, Cases
 from segcal.cases.parallel import Engine, map_cases, map_ids, process_context
 from segcal.documents import parse_json, read_text, write_json
 from segcal.errors import InputError, SegcalError
@@ -50,8 +49,38 @@ class Step(NamedTuple):
 
 
 Progress = Callable[[Step], None]
+
+
+class JobRunner:
+    """The jobs of a protocol by name, as an engine sees cases; called, it runs a job and returns its files.
+
+    Attributes:
+        ids: the names of all jobs.
+        jobs: by name, what is to be done of them.
+    """
+
+    def __init__(self, jobs: Sequence[Job], todo: Sequence[Job], protocol: Protocol, folder: Path) -> None:
+        self._digests = {job.name: digest(sorted(job.units.values())) for job in jobs}
+        self.ids, self.jobs = tuple(self._digests), {job.name: job for job in todo}
+        self._protocol, self._folder = protocol, folder
+
+    def identity(self, name: str) -> str:
+        """Return the digest of what decides the results of a job."""
+        return self._digests[name]
+
+    def __call__(self, name: str) -> tuple[Path, ...]:
+        """Run one job."""
+        run_job(self.jobs[name], self._protocol, self._folder)
+        return tuple(path for path in self.places(name) if path.exists())
+
+    def places(self, name: str) -> list[Path]:
+        """Return where the results of a job go."""
+        paths = dict.fromkeys(path for unit in self.jobs[name].units for path in (unit.path, unit.calibrator_path))
+        return [self._folder / path for path in paths]
+
+
 # Gives what runs the jobs of a protocol, where that is not this machine alone.
-JobEngine: TypeAlias = Callable[[Jobs], AbstractContextManager[Engine]]
+JobEngine: TypeAlias = Callable[[JobRunner], AbstractContextManager[Engine]]
 
 
 def run_benchmark(
@@ -69,40 +98,38 @@ def run_benchmark(
     check_folder(place, overwrite)
     sweep(place, *(path for name in PARTS for path in [place / name, *(place / name).rglob("*")] if path.is_dir()))
     poolings = dict.fromkeys(pipeline.pooling for pipeline in protocol.pipelines)
-    opened = {(task.name, how): protocol.open(task, how) for task in protocol.tasks for how in poolings}
+    opened = {task.name: {how: protocol.open(task, how).cases for how in poolings} for task in protocol.tasks}
     usable, notes = _usable(protocol, opened)
     protocol = replace(protocol, notes=(*protocol.notes, *notes))
-    fingerprints = {key: task.cases.fingerprint() for key, task in opened.items()}
+    fingerprints = {(name, how): cases.fingerprint() for name, by in opened.items() for how, cases in by.items()}
     jobs = plan(protocol, usable, fingerprints)
     units = [unit for job in jobs for unit in job.units]
-    _check_tasks(protocol, opened)
+    any_cases = {name: next(iter(by.values())) for name, by in opened.items()}
+    _check_tasks(protocol, any_cases)
     document = protocol.to_plain() | {
         "schema": SCHEMA,
         "hash": protocol.hash(),
         "notes": list(protocol.notes),
         "studies": list(protocol.studies or ()),
         "compare": to_builtins(protocol.compare),
-        "cases": {task.name: len(_any(opened, task.name).cases) for task in protocol.tasks},
+        "cases": {name: len(cases) for name, cases in any_cases.items()},
         "fingerprints": {f"{name}, {pooling}": found for (name, pooling), found in fingerprints.items()},
         "units": to_builtins(units),
     }
     write_json(place / PROTOCOL, document)
-    pending = (
-        job._replace(
-            units={one: found for one, found in job.units.items() if not finished(place, one, found, overwrite)}
-        )
-        for job in jobs
-    )
-    todo = [job for job in pending if job.units]
+    todo = []
+    for job in jobs:
+        missing = {one: found for one, found in job.units.items() if not finished(place, one, found, overwrite)}
+        todo += [job._replace(units=missing)] if missing else []
     done = len(units) - sum(len(job.units) for job in todo)
     progress(Step(done, len(units), f"{done} of {len(units)} units are finished"))
     if engine is None:
         _run(todo, protocol, place, Step(done, len(units), ""), progress)
         return read_results(place)
-    with engine(Jobs(jobs)) as runs:
-        runner = JobRunner(todo, protocol, place)
-        for name, _ in map_ids([job.name for job in todo], runner, runs):
-            done += next(len(job.units) for job in todo if job.name == name)
+    runner = JobRunner(jobs, todo, protocol, place)
+    with engine(runner) as runs:
+        for name, _ in map_ids(list(runner.jobs), runner, runs):
+            done += len(runner.jobs[name].units)
             progress(Step(done, len(units), name))
     return read_results(place)
 
@@ -215,21 +242,16 @@ def _run(todo: Sequence[Job], protocol: Protocol, place: Path, step: Step, progr
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-Opened = dict[tuple[str, str], OpenTask]
-
-
-def _any(opened: Opened, name: str) -> OpenTask:
-    return next(task for (own, _), task in opened.items() if own == name)
-
-
-def _usable(protocol: Protocol, opened: Opened) -> tuple[dict[str, list[Pipeline]], list[str]]:
+def _usable(
+    protocol: Protocol, opened: Mapping[str, Mapping[str, Cases]]
+) -> tuple[dict[str, list[Pipeline]], list[str]]:
     """Return the pipelines of each task; of the paper's list, those that need an offset that is gone are left out."""
     usable: dict[str, list[Pipeline]] = {}
     notes = []
     for task in protocol.tasks:
         own = usable[task.name] = []
         for pipeline in protocol.pipelines:
-            cases = opened[task.name, pipeline.pooling].cases
+            cases = opened[task.name][pipeline.pooling]
             if not protocol.paper:
                 cases.require_offset(pipeline.title, pipeline.translation_invariant)
             own += [pipeline] if pipeline.translation_invariant or cases.has_offset else []
@@ -239,16 +261,15 @@ def _usable(protocol: Protocol, opened: Opened) -> tuple[dict[str, list[Pipeline
     return usable, notes
 
 
-def _check_tasks(protocol: Protocol, opened: Opened) -> None:
+def _check_tasks(protocol: Protocol, opened: Mapping[str, Cases]) -> None:
     """Refuse splits that cannot be drawn and tests on other classes before anything is computed."""
     for task in protocol.tasks:
-        mine = _any(opened, task.name).cases
+        mine = opened[task.name]
         for repeat in range(0 if task.test_only else protocol.repeats):
             protocol.divide(task, mine, repeat)
         for target in task.test_on:
-            other = _any(opened, target).cases
-            if other.num_classes != mine.num_classes:
+            if opened[target].num_classes != mine.num_classes:
                 raise InputError(
                     f"task {task.name!r} has {mine.num_classes} classes, but {target!r} in its test_on has "
-                    f"{other.num_classes}. Calibrators can only be tested on the classes they were fitted for."
+                    f"{opened[target].num_classes}. Calibrators can only be tested on the classes they were fitted for."
                 )

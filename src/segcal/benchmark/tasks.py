@@ -39,6 +39,16 @@ class _Named(Struct, frozen=True):
 
 
 class _Shared(_Named, frozen=True, kw_only=True):
+    """What tasks share.
+
+    Attributes:
+        background: class 0 is background, and Dice leaves it out; None: as the task says.
+        split: how its cases are divided; None: as the protocol says.
+        test_on: other tasks that its calibrators are also tested on.
+        test_only: nothing is fitted on it; it is there for `test_on`.
+        exclude: cases that are left out.
+    """
+
     background: bool | None = None
     split: Division | None = None
     test_on: tuple[Text, ...] = ()
@@ -47,20 +57,9 @@ class _Shared(_Named, frozen=True, kw_only=True):
 
 
 class EmbeddedTask(_Shared, frozen=True, forbid_unknown_fields=True):
-    """A task that the package carries.
+    """A task that the package carries: so many cases, drawn from their index, and members of its ensemble.
 
-    Attributes:
-        name: how results name it.
-        embedded: its name among the embedded tasks.
-        cases: how many cases; each of them is drawn and predicted.
-        first: the index of the first one; cases are drawn from their index.
-        members: how many networks of its ensemble.
-        corruption: "" or a strength ("mild", "strong"): pictures are corrupted before the networks see them.
-        background: class 0 is background, and Dice leaves it out; None: as the task says.
-        split: how its cases are divided; None: as the protocol says.
-        test_on: other tasks that its calibrators are also tested on.
-        test_only: nothing is fitted on it; it is there for `test_on`.
-        exclude: cases that are left out.
+    With a `corruption`, "mild" or "strong", pictures are corrupted before the networks see them.
     """
 
     embedded: Text
@@ -74,8 +73,7 @@ class FolderTask(_Shared, frozen=True):
     """Cases in folders of the user's, one per member, and a folder of labels; paths begin at the protocol's root.
 
     `options` are what else is declared about the files; their pooling is the pipeline's. `background` is true unless
-    declared; the others are as for :class:`EmbeddedTask`. Of declared regions each is a task of two classes, off and
-    on, and `region` says which.
+    declared. Of declared regions each is a task of two classes, off and on, and `region` says which.
     """
 
     members: tuple[str, ...]

@@ -20,8 +20,7 @@ from segcal.scale.slurm import run_array
 from segcal.target import entries
 
 if TYPE_CHECKING:  # of other commands none is imported
-    from segcal.benchmark.run import JobEngine
-    from segcal.benchmark.runner import Jobs
+    from segcal.benchmark.run import JobEngine, JobRunner
 
 
 def dispatch(args: argparse.Namespace) -> int:
@@ -65,7 +64,7 @@ def job_engine(args: argparse.Namespace) -> "JobEngine | None":
     """Return what runs the jobs of a benchmark; None where this machine does."""
 
     @contextmanager
-    def gives(jobs: "Jobs") -> Iterator[Engine]:
+    def gives(jobs: "JobRunner") -> Iterator[Engine]:
         with engine_of(args, jobs) as work:
             assert isinstance(work.workers, Engine)
             yield work.workers

@@ -28,8 +28,7 @@ from segcal.studies.document import MATRIX, UNCALIBRATED, find_facts
 from segcal.studies.padding import PaddingData
 from segcal.studies.page import PAGE, write_page_of
 from segcal.studies.run import Finished, run
-from segcal.studies.setting import Setting, choose_default
-from segcal.studies.study import interval_cell
+from segcal.studies.study import Setting, choose_default, interval_cell
 
 VERDICT = "verdict.json"
 QUICK_CALIBRATORS = ("ts", "ms", "dc", "cdc", "cms_ap", "cms_op")
@@ -141,10 +140,10 @@ def tell_story(plan: Plan, folder: str | Path, progress: Callable[[Step], None] 
 
 def _tell(plan: Plan, folder: Path, finished: Finished) -> Story:
     setting = finished.setting
-    chosen = {task.name: choose_default(setting, task).pipeline for task in setting.tasks}
+    chosen = {task.name: choose_default(setting, task)[0] for task in setting.tasks}
     verdict = _find_verdict(setting, chosen)
-    if "padding" in finished.studies:
-        verdict.append(padding_sentence(finished.studies["padding"].data))
+    if isinstance(padding := finished.studies.get("padding"), PaddingData):
+        verdict.append(padding_sentence(padding))
     table = _short_table(setting, chosen)
     table.write(folder / "tables", "demo")
     titles = {task: pipeline.calibrator for task, pipeline in chosen.items()}

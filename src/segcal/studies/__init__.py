@@ -1,6 +1,6 @@
-"""The studies beside the main table, one per file: facts, run, table, figure.
+"""The studies beside the main table: facts, run, data, tables, figures; those that are one idea share a file.
 
-A study takes a finished benchmark (:class:`segcal.studies.setting.Setting`); what it can read from the results it does
+A study takes a finished benchmark (:class:`segcal.studies.study.Setting`); what it can read from the results it does
 not compute again. Those that read what the benchmark counted anyway, or each case a few times, are usual: they run
 unless the protocol says otherwise. The others fit again, and run when they are named.
 """
@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from hashlib import sha256
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 from msgspec import Struct, convert, to_builtins
 
@@ -18,44 +17,29 @@ from segcal.checks import check_choice
 from segcal.documents import parse_json
 from segcal.errors import ArtifactError
 from segcal.kernels.threads import one_thread
-from segcal.studies import (
-    binning,
-    calibration_size,
-    covariate_shift,
-    crop_size,
-    detection,
-    domain_shift,
-    ensemble_size,
-    failure_detection,
-    flips,
-    model_size,
-    offsets,
-    padding,
-    regions,
-    reliability,
-    scales,
-    worst_cases,
-)
-from segcal.studies.setting import NothingToStudyError, Setting
-from segcal.studies.study import FOLDER, Outcome, Study
+from segcal.studies import calibration_size, detection, failure_detection, flips, offsets, padding, regions, worst_cases
+from segcal.studies.binning import BINNING, RELIABILITY
+from segcal.studies.factor import CROP_SIZE, ENSEMBLE_SIZE, MODEL_SIZE, TEST_SCALES
+from segcal.studies.shift import COVARIATE_SHIFT, DOMAIN_SHIFT
+from segcal.studies.study import FOLDER, NothingToStudyError, Setting, Study
 
 STUDIES: dict[str, Study] = {
     "offsets": offsets.STUDY,
     "flips": flips.STUDY,
     "calibration_size": calibration_size.STUDY,
-    "binning": binning.STUDY,
-    "domain_shift": domain_shift.STUDY,
-    "covariate_shift": covariate_shift.STUDY,
-    "reliability": reliability.STUDY,
+    "binning": BINNING,
+    "domain_shift": DOMAIN_SHIFT,
+    "covariate_shift": COVARIATE_SHIFT,
+    "reliability": RELIABILITY,
     "padding": padding.STUDY,
     "worst_cases": worst_cases.STUDY,
     "regions": regions.STUDY,
     "detection": detection.STUDY,
     "failure_detection": failure_detection.STUDY,
-    "ensemble_size": ensemble_size.STUDY,
-    "crop_size": crop_size.STUDY,
-    "test_scales": scales.STUDY,
-    "model_size": model_size.STUDY,
+    "ensemble_size": ENSEMBLE_SIZE,
+    "crop_size": CROP_SIZE,
+    "test_scales": TEST_SCALES,
+    "model_size": MODEL_SIZE,
 }
 USUAL = tuple(name for name, study in STUDIES.items() if study.usual)
 ALL = "all"
@@ -76,27 +60,27 @@ def choose_studies(names: Sequence[str] | None) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-def run_studies(setting: Setting, names: Sequence[str] | None = None) -> tuple[dict[str, Outcome[Any]], dict[str, str]]:
+def run_studies(setting: Setting, names: Sequence[str] | None = None) -> tuple[dict[str, Struct], dict[str, str]]:
     """Run studies, those of the protocol if `names` is None, and write them into the folder of the results.
 
-    A study that is there is read back. Returned are the outcomes by name, and the reason for each study that this
+    A study that is there is read back. Returned are the data by name, and the reason for each study that this
     benchmark has nothing for.
     """
-    found, left_out = {}, {}
+    found: dict[str, Struct] = {}
+    left_out = {}
+    folder = setting.results.folder
     for name in choose_studies(setting.protocol.studies if names is None else names):
         setting.progress(name)
-        digest = _study_digest(setting, name)
-        known = STUDIES[name].read(setting.results.folder, name, digest)
-        if known is not None:
-            found[name] = known
-            continue
+        study, digest = STUDIES[name], _study_digest(setting, name)
+        data = study.read(folder, name, digest)
         try:
-            with one_thread():  # as the benchmark itself: the same bytes on every machine
-                found[name] = STUDIES[name].run(setting)
+            if data is None:
+                with one_thread():  # as the benchmark itself: the same bytes on every machine
+                    data = study.run(setting)
+                study.write(folder, name, data, digest)
+            found[name] = data
         except NothingToStudyError as reason:
             left_out[name] = str(reason)
-        else:
-            found[name].write(setting.results.folder, name, digest)
     return found, left_out
 
 

@@ -96,20 +96,6 @@ def corrupt(picture: NDArray[np.floating], name: str, strength: str, seed: int =
         seed: enters the digest together with the name.
         kind: a name from :data:`CORRUPTIONS` to have this one instead of the one that the name decides.
     """
-    _check(picture, name, strength, kind)
-    chosen = choose_corruption(name, seed) if kind is None else kind
-    rng = np.random.default_rng(_digest(name, seed))
-    changed = CORRUPTIONS[chosen](np.asarray(picture, np.float64), SETTINGS[chosen][strength], rng)
-    return _to_bytes(changed).astype(np.float32) / np.float32(255)
-
-
-def to_image(picture: NDArray[np.floating]) -> Image.Image:
-    """Return a picture of one or three channels in 8 bits."""
-    pixels = _to_bytes(picture)
-    return Image.fromarray(pixels[0] if len(pixels) == 1 else np.moveaxis(pixels, 0, 2))
-
-
-def _check(picture: NDArray[np.floating], name: str, strength: str, kind: str | None) -> None:
     if strength not in STRENGTHS:
         raise InputError(f"strength is {strength!r}, but it must be 'mild' or 'strong'. Choose one of the two.")
     if kind is not None:
@@ -125,6 +111,16 @@ def _check(picture: NDArray[np.floating], name: str, strength: str, kind: str | 
             f"picture {name!r} has values from {low:.4g} to {high:.4g}, but values in [0, 1] are needed. "
             "Divide 8-bit values by 255."
         )
+    chosen = choose_corruption(name, seed) if kind is None else kind
+    rng = np.random.default_rng(_digest(name, seed))
+    changed = CORRUPTIONS[chosen](np.asarray(picture, np.float64), SETTINGS[chosen][strength], rng)
+    return _to_bytes(changed).astype(np.float32) / np.float32(255)
+
+
+def to_image(picture: NDArray[np.floating]) -> Image.Image:
+    """Return a picture of one or three channels in 8 bits."""
+    pixels = _to_bytes(picture)
+    return Image.fromarray(pixels[0] if len(pixels) == 1 else np.moveaxis(pixels, 0, 2))
 
 
 def _digest(name: str, seed: int) -> int:

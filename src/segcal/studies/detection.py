@@ -8,7 +8,6 @@ the curves stands the selector that was learned: its recall and its precision on
 
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ import torch
 from msgspec import Struct
 from torch import Tensor
 
+from segcal.benchmark.tasks import Task
 from segcal.calibrators.base import Calibrator
 from segcal.calibrators.selective import Selective
 from segcal.calibrators.tie_break import with_lead
@@ -25,10 +25,9 @@ from segcal.metrics.reliability import expected_calibration_error
 from segcal.numerics import compute_dtype, winner
 from segcal.report.document import TaskSection
 from segcal.report.figures import Drawn, line_style, new_figure, shorten, styled
-from segcal.report.table import Cell, Column, Group, Row, Table
+from segcal.report.table import Cell, Column, Table
 from segcal.statistics.case import count_logits
-from segcal.studies.setting import NothingToStudyError, Setting
-from segcal.studies.study import Outcome, Study
+from segcal.studies.study import Setting, Study, drawn_of, task_table
 from segcal.types import IGNORED
 
 RATES = tuple(rate / 10 for rate in range(11))
@@ -36,7 +35,6 @@ TEMPERATURE = 1e10
 BINS = 50
 # Calibrators that an oracle is put on top of.
 BASES = ("identity", "ts", "cms_ap")
-SEED = 0
 # Voxels that a selector sees at a time.
 STEP = 1 << 20
 
@@ -59,32 +57,32 @@ class DetectionTask(Struct):
 
 
 class DetectionData(Struct):
-    """The data of the study, by task, and the rates of detection."""
+    """The rates of detection, and by task the curves."""
 
     rates: list[float]
     tasks: dict[str, DetectionTask]
 
 
-def run_detection(setting: Setting) -> Outcome[DetectionData]:
+def _run(setting: Setting) -> DetectionData:
     """Draw the oracle's curves for every task of a benchmark, and place its learned selectors beside them."""
-    tasks = {}
-    for task in setting.tasks:
+
+    def detected(task: Task) -> DetectionTask | None:
         pipelines = setting.pipelines(task.name, "mean_logits")
         bases = [each for each in pipelines if each.calibrator in BASES and not each.options]
         if not bases:
-            continue
+            return None
         setting.progress(f"detection rates of {task.name}")
         cases = setting.some(setting.split(task, "mean_logits").test)
         oracle = oracle_curves(cases, {each.title: setting.calibrator(task, each) for each in bases})
         selective = [each for each in pipelines if each.calibrator == "selective"]
         learned = {each.title: judge_selector(cases, setting.calibrator(task, each)) for each in selective}
-        tasks[task.name] = DetectionTask(oracle, learned)
-    if not tasks:
-        raise NothingToStudyError(f"no task has one of {', '.join(BASES)} of the mean logits among its pipelines")
-    return detection_outcome(tasks)
+        return DetectionTask(oracle, learned)
+
+    nothing = f"no task has one of {', '.join(BASES)} of the mean logits among its pipelines"
+    return DetectionData(list(RATES), setting.each_task(detected, nothing))
 
 
-def oracle_curves(cases: Cases, calibrators: Mapping[str, Calibrator], seed: int = SEED) -> dict[str, list[float]]:
+def oracle_curves(cases: Cases, calibrators: Mapping[str, Calibrator], seed: int = 0) -> dict[str, list[float]]:
     """Return, for each calibrator, the mean ECE of the cases at each detection rate."""
     sums = {title: np.zeros(len(RATES)) for title in calibrators}
     for case in cases:
@@ -94,7 +92,7 @@ def oracle_curves(cases: Cases, calibrators: Mapping[str, Calibrator], seed: int
 
 
 @torch.no_grad()
-def _oracle_errors(case: Case, calibrator: Calibrator, seed: int = SEED) -> list[float]:
+def _oracle_errors(case: Case, calibrator: Calibrator, seed: int) -> list[float]:
     """Return the ECE of one case at each detection rate; the seed decides which mispredictions are flagged."""
     labels, scores = _counted(case, calibrated_scores(calibrator, case))
     first = winner(scores, axis=0)
@@ -125,35 +123,8 @@ def judge_selector(cases: Cases, calibrator: Calibrator) -> LearnedSelector:
             flagged += int(marked.sum())
             found += int((wrong & marked).sum())
         errors.append(_error(*reversed(_counted(case, calibrated_scores(calibrator, case)))))
-    return LearnedSelector(
-        recall=found / mispredicted if mispredicted else None,
-        precision=found / flagged if flagged else None,
-        ece=float(np.mean(errors)) if errors else None,
-        mispredicted=mispredicted,
-        flagged=flagged,
-    )
-
-
-def detection_outcome(tasks: dict[str, DetectionTask]) -> Outcome[DetectionData]:
-    """Return the outcome of curves and learned selectors by task."""
-    shown = RATES[::2]
-    columns = (
-        *(Column(f"{100 * rate:.0f} %", "ECE with mispredictions found") for rate in shown),
-        Column("recall", "learned", digits=2),
-        Column("precision", "learned", digits=2),
-        Column("ECE", "learned"),
-    )
-    groups = []
-    for task, one in tasks.items():
-        rows = [Row(title, (*map(Cell, errors[::2]), *[Cell(None)] * 3)) for title, errors in one.oracle.items()]
-        for title, own in one.learned.items():
-            rows.append(Row(title, (*[Cell(None)] * len(shown), *map(Cell, (own.recall, own.precision, own.ece)))))
-        groups.append(Group(task, tuple(rows)))
-    note = (
-        f"An oracle flags a share of the mispredictions and no right voxel; flagged voxels get T = {TEMPERATURE:.0e}."
-    )
-    table = Table("ECE by the share of mispredictions found", "Pipeline", columns, tuple(groups), (note,))
-    return Outcome(DetectionData(list(RATES), tasks), {"selective_figure4_detection": table})
+    recall, precision = (found / whole if whole else None for whole in (mispredicted, flagged))
+    return LearnedSelector(recall, precision, float(np.mean(errors)) if errors else None, mispredicted, flagged)
 
 
 def _counted(case: Case, scores: Tensor) -> tuple[Tensor, Tensor]:
@@ -168,8 +139,24 @@ def _error(scores: Tensor, labels: Tensor) -> float:
     return expected_calibration_error(tables.reliability[BINS]["all"])
 
 
+def _tables(data: DetectionData) -> dict[str, Table]:
+    """Return the table: of an oracle every second rate, of a learned selector its three numbers."""
+    shown = [Column(f"{100 * rate:.0f} %", "ECE with mispredictions found") for rate in data.rates[::2]]
+    learned = [Column("recall", "learned", 2), Column("precision", "learned", 2), Column("ECE", "learned")]
+    rows: dict[str, dict[str, list[float | None]]] = {}
+    for task, one in data.tasks.items():
+        rows[task] = {title: [*errors[::2], None, None, None] for title, errors in one.oracle.items()}
+        for title, own in one.learned.items():
+            rows[task][title] = [*(None for _ in shown), own.recall, own.precision, own.ece]
+    flagged = f"flagged voxels get T = {TEMPERATURE:.0e}."
+    note = f"An oracle flags a share of the mispredictions and no right voxel; {flagged}"
+    title = "ECE by the share of mispredictions found"
+    table = task_table(title, (*shown, *learned), rows, lambda numbers: map(Cell, numbers), note)
+    return {"selective_figure4_detection": table}
+
+
 @styled()
-def detection_figure(found: DetectionTask, rates: Sequence[float]) -> Any:
+def _figure(found: DetectionTask, rates: Sequence[float]) -> Any:
     """Return the curves of an oracle, and learned selectors where they stand."""
     figure, axes = new_figure(1, 1, 6.4, 3.8)
     axis = axes[0, 0]
@@ -187,18 +174,17 @@ def detection_figure(found: DetectionTask, rates: Sequence[float]) -> Any:
 
 
 def _figures(data: DetectionData, section: TaskSection) -> Iterator[Drawn]:
-    task = section.task
-    if task in data.tasks:
+    if found := data.tasks.get(section.task):
         text = (
             "If mistakes could be found and only their confidence lowered, the error would move along the lines: down "
             "while the voxels together are too sure, and up once they are not. Single marks are selectors that were "
             "learned, at the share of mistakes that they find."
         )
-        draw = partial(detection_figure, data.tasks[task], data.rates)
-        yield Drawn(f"detection_{task}", task, "What finding mistakes would be worth", text, draw)
+        title = "What finding mistakes would be worth"
+        yield drawn_of(section, "detection", title, text, _figure, found, data.rates)
 
 
 STUDY = Study(
     "ECE by the share of mispredictions found: oracle curves, learned selectors", "",
-    "counts the test cases of a repeat eleven times", False, run_detection, DetectionData, _figures,
+    "counts the test cases of a repeat eleven times", False, _run, DetectionData, _tables, _figures,
 )  # fmt: skip

@@ -4,13 +4,12 @@ The numbers that the verdict on a task is written from are read from the units o
 """
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import numpy as np
 from msgspec import Struct
 
 from segcal.benchmark.pipelines import Pipeline
-from segcal.benchmark.results import Results, Unit, UnitResult
+from segcal.benchmark.results import Results, Unit, UnitResult, total_flips, total_tables
 from segcal.calibrators import make_calibrator
 from segcal.errors import SegcalError
 from segcal.evaluation.audit import audit
@@ -21,10 +20,9 @@ from segcal.report import document as doc
 from segcal.report.curves import BINS, band_rows, class_rows, curves_of, pipeline_curves, shown_classes
 from segcal.report.verdict import Change, Facts, FlipCount, Honesty, PartCounts, Verdict, make_verdict
 from segcal.statistics import CaseTables
-from segcal.statistics.additive import total_of
-from segcal.studies.setting import paired_differences
+from segcal.studies.study import paired_differences
 from segcal.studies.worst_cases import WorstCasesData
-from segcal.summary import ResultRow, Summary, over_repeats
+from segcal.summary import Summary, over_repeats
 
 UNCALIBRATED = Pipeline("mean_logits", "identity")
 MATRIX = Pipeline("mean_logits", "ms")
@@ -41,41 +39,34 @@ def make_document(
     results: Results, summary: Summary, studies: Mapping[str, Struct], reduced: Sequence[str] = ()
 ) -> doc.Document:
     """Return the document of a benchmark, its summary and the data of its studies, by name."""
+    worst = studies.get("worst_cases")
+    assert worst is None or isinstance(worst, WorstCasesData)
     tasks = [task.name for task in summary.tasks]
-    worst: WorstCasesData | None = studies.get("worst_cases")  # type: ignore[assignment]
     chosen = {task: choose(results, summary, worst, task) for task in tasks}
     targets = dict.fromkeys((row.task, row.test_on) for row in summary.results)
-    notes = [f"This is a demonstration on drawn data, reduced to take minutes: {'; '.join(reduced)}."]
-    seen = {
-        task: doc.CaseExamples(each.cases, each.of, each.chosen.title, each.temperature)
-        for task, each in ({} if worst is None else worst.tasks).items()
-        if task in tasks
-    }
+    notes = (
+        [f"This is a demonstration on drawn data, reduced to take minutes: {'; '.join(reduced)}."] if reduced else []
+    )
+    examples = {task: doc.CaseExamples([], 0, "") for task in tasks}
+    for task, each in () if worst is None else worst.tasks.items():
+        if task in tasks:
+            examples[task] = doc.CaseExamples(each.cases, each.of, each.chosen.title, each.temperature)
+    calibrators = [
+        make_calibrator(name, 2) for name in sorted({each.calibrator for each in summary.pipelines.values()})
+    ]
     return doc.Document(
         kind="benchmark",
         title=", ".join(tasks),
         level=summary.bootstrap.level,
-        notes=[*summary.notes, *(notes if reduced else [])],
+        notes=[*summary.notes, *notes],
         metrics=doc.metric_words({name: METRICS[name] for name in summary.metrics if name in METRICS}),
-        calibrators={
-            name: calibrator_words(name) for name in sorted({each.calibrator for each in summary.pipelines.values()})
-        },
+        calibrators={each.name: doc.CalibratorWords(each.title, each.sentence) for each in calibrators},
         sections=[task_section(results, summary, task, target, *chosen[task]) for task, target in targets],
         comparisons=[each.sentence for each in summary.comparisons],
-        examples={task: doc.CaseExamples([], 0, "") for task in tasks} | seen,
+        examples=examples,
         rule="" if worst is None else worst.rule,
         provenance=provenance(results, {task: pipeline for task, (pipeline, _) in chosen.items()}),
     )
-
-
-def calibrator_words(name: str) -> doc.CalibratorWords:
-    """Return what a calibrator is called outside of code, and what it does.
-
-    >>> calibrator_words("ts")
-    CalibratorWords(title='Temperature scaling', about='Divide all logits by one temperature.')
-    """
-    calibrator = make_calibrator(name, 2)
-    return doc.CalibratorWords(calibrator.title, calibrator.sentence)
 
 
 def choose(results: Results, summary: Summary, worst: WorstCasesData | None, task: str) -> tuple[Pipeline, str]:
@@ -111,50 +102,54 @@ def task_section(
     rows = {row.pipeline: row for row in summary.results if (row.task, row.test_on) == (task, test_on)}
     units = {title: results.repeats(task, title, test_on) for title in rows}
     tables = {title: total_tables(own) for title, own in units.items()}
-    first = next(iter(units.values()))
     classes = shown_classes(next(iter(tables.values())))
+    first = next(iter(units.values()))
+    header = first[0].header
     baseline, level = Pipeline(chosen.pooling, "identity").title, summary.bootstrap.level
     judged = {baseline, chosen.title} <= set(units)
+    shown = []
+    for title, row in rows.items():
+        facts, own = summary.pipelines[title], units[title][0].header
+        numbers = {name: doc.RowNumber.of(one, DIGITS) for name, one in row.metrics.items()}
+        promises = (facts.translation_invariant, facts.preserves, own.parameters, own.identifiable, row.converged)
+        shown.append(doc.PipelineRow(title, facts.pooling, facts.calibrator, *promises, numbers))
     return doc.TaskSection(
         id=f"{task}→{test_on}" if test_on else task,
         task=task,
         test_on=test_on,
-        classes=list(class_titles(first[0].header.class_names, first[0].header.num_classes)),
+        classes=list(class_titles(header.class_names, header.num_classes)),
         shown_classes=classes,
-        background=first[0].header.background,
+        background=header.background,
         baseline=baseline if baseline in units else None,
         chosen=chosen.title if chosen.title in units else None,
         verdict=_verdict(results, summary, task, test_on, chosen, why) if judged else None,
         division=_counts(first),
-        rows=[_row(rows[title], own[0], summary) for title, own in units.items()],
+        rows=shown,
         curves={
             title: pipeline_curves([curves_of(u.tables) for u in own], [u.spread for u in own], level, classes)
             for title, own in units.items()
         },
         per_class={title: class_rows(own) for title, own in tables.items()},
-        bands={
-            title: band_rows(own, total_of({str(unit.unit.repeat): unit.flip_bands for unit in units[title]}).flips)
-            for title, own in tables.items()
-        },
+        bands={title: band_rows(own, total_flips(units[title]).flips) for title, own in tables.items()},
         cases=case_columns({title: own[0] for title, own in units.items()}),
     )
 
 
 def case_columns(units: Mapping[str, UnitResult]) -> doc.CaseColumns:
     """Return the numbers of every test case of some units, by pipeline; of many cases the first."""
-    kept = {title: unit.rows[:MOST_CASES] for title, unit in units.items()}
     dice, ece, nll = (
         {
-            title: [None if (number := row.metrics.get(name)) is None else round(number, 6) for row in rows]
-            for title, rows in kept.items()
+            title: [None if number is None else round(number, 6) for number in unit.numbers(name)[:MOST_CASES]]
+            for title, unit in units.items()
         }
         for name in ("dice", "ece", "nll")
     )
-    first = next(iter(units))
-    return doc.CaseColumns([row.case for row in kept[first]], len(units[first].rows), dice, ece, nll)
+    rows = next(iter(units.values())).rows
+    return doc.CaseColumns([row.case for row in rows[:MOST_CASES]], len(rows), dice, ece, nll)
 
 
 def _verdict(results: Results, summary: Summary, task: str, test_on: str, chosen: Pipeline, why: str) -> Verdict:
+    """Return the verdict, which of a task itself says what becomes of it elsewhere."""
     needed = {chosen.title, Pipeline(chosen.pooling, "identity").title}
     done: dict[str, set[str]] = {}
     for row in summary.results:
@@ -169,21 +164,6 @@ def _verdict(results: Results, summary: Summary, task: str, test_on: str, chosen
 def _counts(units: Sequence[UnitResult]) -> PartCounts:
     header = units[0].header
     return PartCounts(len(header.cal), len(header.val), len(header.test), len(units))
-
-
-def _row(row: ResultRow, unit: UnitResult, summary: Summary) -> doc.PipelineRow:
-    facts = summary.pipelines[row.pipeline]
-    return doc.PipelineRow(
-        pipeline=row.pipeline,
-        pooling=facts.pooling,
-        calibrator=facts.calibrator,
-        translation_invariant=facts.translation_invariant,
-        preserves=facts.preserves,
-        parameters=unit.header.parameters,
-        identifiable=unit.header.identifiable,
-        converged=row.converged,
-        metrics={name: doc.RowNumber.of(one, DIGITS) for name, one in row.metrics.items()},
-    )
 
 
 def provenance(results: Results, chosen: Mapping[str, Pipeline]) -> doc.Provenance:
@@ -203,24 +183,21 @@ def provenance(results: Results, chosen: Mapping[str, Pipeline]) -> doc.Provenan
 
 
 def _calibrator(results: Results, task: str, chosen: Pipeline) -> doc.CalibratorFacts:
+    """Return the facts of a calibrator as it was fitted in the first repeat; without an audit if it is gone."""
     header = results.repeats(task, chosen.title)[0].header
     names = {"cal": header.cal, "val": header.val, "test": header.test}
+    try:
+        found = audit(load(results.folder / Unit(task=task, repeat=0, pipeline=chosen).calibrator_path).calibrator)
+        audited = doc.AuditFacts(found.passed, str(found))
+    except (SegcalError, OSError):
+        audited = None
     return doc.CalibratorFacts(
         pipeline=chosen.title,
         pooling=chosen.pooling,
         certificate={name: header.certificate.get(name) for name in doc.CERTIFIED},
-        audit=_audit(results.folder, Unit(task=task, repeat=0, pipeline=chosen)),
+        audit=audited,
         cases={part: doc.CaseNames(len(own), list(own[:MOST_NAMES])) for part, own in names.items()},
     )
-
-
-def _audit(folder: Path, unit: Unit) -> doc.AuditFacts | None:
-    """Return the audit of a calibrator as it was fitted in the first repeat; None if it is not there."""
-    try:
-        found = audit(load(folder / unit.calibrator_path).calibrator)
-    except (SegcalError, OSError):
-        return None
-    return doc.AuditFacts(found.passed, str(found))
 
 
 def find_facts(results: Results, summary: Summary, task: str, chosen: Pipeline, test_on: str = "") -> Facts:
@@ -253,11 +230,6 @@ def find_facts(results: Results, summary: Summary, task: str, chosen: Pipeline, 
     )
 
 
-def total_tables(units: Sequence[UnitResult]) -> CaseTables:
-    """Return the tables of the test cases of all repeats together."""
-    return total_of({str(unit.unit.repeat): unit.tables for unit in units})
-
-
 def _compare_units(before: Sequence[UnitResult], after: Sequence[UnitResult], summary: Summary) -> dict[str, Change]:
     """Return the paired change of each metric, with the intervals of the benchmark's bootstrap."""
     first, second = (
@@ -268,12 +240,11 @@ def _compare_units(before: Sequence[UnitResult], after: Sequence[UnitResult], su
 
 
 def _count_flips(units: Sequence[UnitResult]) -> FlipCount:
-    """Return what was flipped in the test cases of all repeats."""
-    counted = total_of({str(unit.unit.repeat): unit.flip_bands for unit in units})
-    harmful, beneficial, neutral = (int(count) for count in counted.flips.sum(axis=0))
-    total = harmful + beneficial + neutral
-    near = int(counted.flips[0].sum()) / total if total else None
-    return FlipCount(int(counted.voxels.sum()), (harmful, beneficial, neutral), near)
+    """Return what was flipped in the test cases of all repeats, and the share that lies in the first band."""
+    counted = total_flips(units)
+    harmful, beneficial, neutral = counted.flips.sum(axis=0).tolist()
+    near, total = int(counted.flips[0].sum()), harmful + beneficial + neutral
+    return FlipCount(int(counted.voxels.sum()), (harmful, beneficial, neutral), near / total if total else None)
 
 
 def _boundary(tables: CaseTables) -> Honesty | None:

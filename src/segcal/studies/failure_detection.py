@@ -23,8 +23,7 @@ from segcal.calibrators.identity import Identity
 from segcal.cases.base import Cases
 from segcal.report.table import Cell, Column, Table
 from segcal.resample import Draws, defined_mean, percentile_interval
-from segcal.studies.setting import NothingToStudyError, Setting, choose_default
-from segcal.studies.study import Outcome, Study, interval_cell, task_groups
+from segcal.studies.study import NothingToStudyError, Setting, Study, choose_default, interval_cell, task_table
 from segcal.summary import Bootstrap, Interval
 from segcal.trust.estimates import expected_dice
 from segcal.trust.learn import Summer
@@ -74,11 +73,6 @@ def risk_area(trusted: Floats, risk: Floats) -> float:
     return float((np.cumsum(ordered) / np.arange(1, len(risk) + 1)).mean())
 
 
-def excess_area(trusted: Floats, risk: Floats) -> float:
-    """Return how much of the area the best ranking would not have."""
-    return risk_area(trusted, risk) - risk_area(-risk, risk)
-
-
 def auroc(trusted: Floats, bad: NDArray[np.bool_]) -> float | None:
     """Return the chance that a bad case is trusted less than a good one, ties half; None without both kinds.
 
@@ -109,27 +103,26 @@ class FailurePlace(Struct):
 
 
 class FailureData(Struct):
-    """The data of the study, by task or task and place."""
+    """By task, or task and place, the rankings."""
 
     tau: float
     places: dict[str, FailurePlace]
 
 
-def run_failure_detection(setting: Setting) -> Outcome[FailureData]:
+def _run(setting: Setting) -> FailureData:
     """Rank the test cases of every task, and those of the places it was tested on."""
     places: dict[str, FailurePlace] = {}
     for task in setting.tasks:
         if not setting.pipelines(task.name, "mean_logits"):
             continue
-        chosen = setting.calibrator(task, choose_default(setting, task).pipeline)
+        chosen = setting.calibrator(task, choose_default(setting, task)[0])
         for title, cases, background in _places(setting, task):
             setting.progress(f"failures of {title}")
-            found = rank(cases, chosen, background, setting.summary.bootstrap)
-            if found is not None:
+            if found := rank(cases, chosen, background, setting.summary.bootstrap):
                 places[title] = found
     if not places:
         raise NothingToStudyError(f"no task has mean logits and {FEWEST} labelled test cases")
-    return failure_outcome(places)
+    return FailureData(TAU, places)
 
 
 def _places(setting: Setting, task: Task) -> Iterator[tuple[str, Cases, bool]]:
@@ -137,8 +130,7 @@ def _places(setting: Setting, task: Task) -> Iterator[tuple[str, Cases, bool]]:
     own = setting.protocol.open(task, "mean_logits").background
     yield task.name, setting.some(tested), own
     for name in task.test_on:
-        other = next(each for each in setting.protocol.tasks if each.name == name)
-        cases = setting.protocol.open(other, "mean_logits").cases
+        cases = setting.protocol.open(setting.protocol.task(name), "mean_logits").cases
         shared = [case_id for case_id in cases.ids if case_id in tested.ids]
         yield f"{task.name} to {name}", setting.some(cases.subset(shared or cases.ids)), own
 
@@ -160,44 +152,41 @@ def rank(cases: Cases, calibrator: Calibrator, background: bool, bootstrap: Boot
         if stage == "after" or way != "agreement of members"  # members do not change
     }
     groups = [tables["after"].groups[i] for i in kept]
-    return FailurePlace(
-        len(kept),
-        int((risk[kept] > 1 - TAU).sum()),
-        judge_ways(ways, risk[kept], bootstrap.draws([groups]), bootstrap.level),
-    )
+    judged = judge_ways(ways, risk[kept], bootstrap.draws([groups]), bootstrap.level)
+    return FailurePlace(len(kept), int((risk[kept] > 1 - TAU).sum()), judged)
 
 
 def judge_ways(ways: Mapping[str, Floats], risk: Floats, draws: Draws, level: float) -> dict[str, FailureRow]:
     """Return the numbers of each way, the best first."""
     drawn = [np.repeat(np.arange(len(risk)), row.astype(int)[draws.index[0]]) for row in draws.weights]
     ours = np.array([risk_area(ways[OURS][own], risk[own]) for own in drawn])
-    found = {}
+    found, best = {}, risk_area(-risk, risk)
     for name, values in sorted(ways.items(), key=lambda each: risk_area(each[1], risk)):
-        gaps = np.array([risk_area(values[own], risk[own]) for own in drawn]) - ours
-        area = risk_area(values, risk)
+        area, gaps = risk_area(values, risk), np.array([risk_area(values[own], risk[own]) for own in drawn]) - ours
         against = Interval(area - risk_area(ways[OURS], risk), *percentile_interval(gaps, level, draws.groups))
-        found[name] = FailureRow(area, excess_area(values, risk), against, auroc(values, risk > 1 - TAU))
+        found[name] = FailureRow(area, area - best, against, auroc(values, risk > 1 - TAU))
     return found
 
 
-def failure_outcome(places: dict[str, FailurePlace]) -> Outcome[FailureData]:
-    """Return the outcome of numbers by place."""
+def _tables(data: FailureData) -> dict[str, Table]:
     columns = (
         Column("AURC", digits=4, better="lower"),
         Column("above the best", digits=4, better="lower"),
         Column(f"minus {OURS}", digits=4),
-        Column(f"AUROC, Dice < {TAU:g}", better="higher"),
+        Column(f"AUROC, Dice < {data.tau:g}", better="higher"),
     )
-    titled = {f"{place} ({one.cases} cases, {one.bad} bad)": one.ways for place, one in places.items()}
-    groups = task_groups(
-        titled, lambda row: [Cell(row.area), Cell(row.excess), interval_cell(row.against), Cell(row.auroc)]
-    )
+    titled = {f"{place} ({one.cases} cases, {one.bad} bad)": one.ways for place, one in data.places.items()}
     note = "Cases ranked without labels; risk is 1 - Dice, the mean over structures. Paired over groups."
-    table = Table("Finding cases that failed", "Ranked by", columns, groups, (note,), apart=True)
-    return Outcome(FailureData(TAU, places), {"failure_detection": table})
+    title = "Finding cases that failed"
+    return {"failure_detection": task_table(title, columns, titled, _cells, note, first="Ranked by", apart=True)}
+
+
+def _cells(row: FailureRow) -> tuple[Cell, ...]:
+    return Cell(row.area), Cell(row.excess), interval_cell(row.against), Cell(row.auroc)
 
 
 STUDY = Study(
     "finding failed cases without labels: AURC, AUROC, before and after, here and under shift", "mean logits",
-    "reads the test cases of a repeat, and of each `test_on`, twice", False, run_failure_detection, FailureData,
+    "reads the test cases of a repeat, and of each `test_on`, twice", False,
+    _run, FailureData, _tables,
 )  # fmt: skip

@@ -7,8 +7,7 @@ matrix scaling of the mean logits if it is there, they are counted again in step
 most flips is kept as an example.
 """
 
-from collections.abc import Iterator, Mapping
-from functools import partial
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -18,7 +17,7 @@ from msgspec import field as json_field
 from numpy.typing import NDArray
 
 from segcal.benchmark.pipelines import Pipeline
-from segcal.benchmark.results import FlipBands
+from segcal.benchmark.results import FlipBands, total_flips
 from segcal.benchmark.tasks import Task
 from segcal.calibrators.base import Calibrator
 from segcal.cases.base import Case
@@ -30,8 +29,7 @@ from segcal.report.pictures import Encoded, decode_map, encode_indices, picture_
 from segcal.report.table import Cell, Column, Table
 from segcal.statistics.additive import total_of
 from segcal.statistics.boundary import BAND_EDGES, find_boundary, squared_distances
-from segcal.studies.setting import NothingToStudyError, Setting
-from segcal.studies.study import Outcome, Study, task_groups
+from segcal.studies.study import Setting, Study, drawn_of, task_table
 from segcal.types import IGNORED
 
 KINDS = {"harmful": "right to wrong", "beneficial": "wrong to right", "neutral": "wrong to wrong"}
@@ -92,30 +90,27 @@ class CloserLook(Struct):
 
 
 class FlipsData(Struct):
-    """The data of the study: by task and pipeline, and by task a closer look."""
+    """By task and pipeline the shares, and by task a closer look."""
 
     tasks: dict[str, dict[str, FlipShares]]
-    closer: dict[str, CloserLook]
+    closer: dict[str, CloserLook] = {}
 
 
-def run_flips(setting: Setting) -> Outcome[FlipsData]:
-    """Tabulate the flips of a benchmark, and look at one pipeline per task more closely."""
-    bands: dict[str, dict[str, FlipBands]] = {}
+def _run(setting: Setting) -> FlipsData:
+    """Share out the flips of a benchmark, and look at one pipeline per task more closely."""
     closer = {}
-    for task in setting.tasks:
+
+    def shares(task: Task) -> dict[str, FlipShares] | None:
         free = {each.title: each for each in setting.pipelines(task.name) if each.preserves is None}
         if not free:
-            continue
-        bands[task.name] = own = {}
-        for title in free:
-            units = setting.results.repeats(task.name, title)
-            own[title] = total_of({str(unit.unit.repeat): unit.flip_bands for unit in units})
-        most = max(own, key=lambda title: int(own[title].flips.sum()))
+            return None
+        own = {title: share_bands(total_flips(setting.results.repeats(task.name, title))) for title in free}
+        most = max(own, key=lambda title: sum(getattr(own[title], kind) for kind in KINDS))
         setting.progress(f"flips of {task.name}")
         closer[task.name] = _look_closer(setting, task, free.get(SHOWN, free[most]))
-    if not bands:
-        raise NothingToStudyError("no pipeline may flip a label")
-    return flip_outcome(bands, closer)
+        return own
+
+    return FlipsData(setting.each_task(shares, "no pipeline may flip a label"), closer)
 
 
 def _look_closer(setting: Setting, task: Task, pipeline: Pipeline) -> CloserLook:
@@ -123,42 +118,19 @@ def _look_closer(setting: Setting, task: Task, pipeline: Pipeline) -> CloserLook
     calibrator = setting.calibrator(task, pipeline)
     cases = setting.some(setting.split(task, pipeline.pooling).test)
     found = {case.id: count_places(case, calibrator) for case in cases}
-    most = max(sorted(found), key=lambda case_id: int(found[case_id][:, 1:].sum()))
+    most = max(sorted(found), key=lambda case_id: int(found[case_id].flips.sum()))
     example = example_flips(cases.read(most), calibrator)
     return CloserLook(pipeline.title, len(found), place_curve(total_of(found)), example)
 
 
-def count_places(case: Case, calibrator: Calibrator) -> NDArray[np.int64]:
-    """Return ``(STEPS + 1, 4)``: voxels, harmful, beneficial and neutral flips of one case by distance.
-
-    Steps are of one voxel, the last one open; one more entry holds voxels without a distance.
-    """
+def count_places(case: Case, calibrator: Calibrator) -> FlipBands:
+    """Return voxels and flips of one case in steps of one voxel, the last one open; one more has no distance."""
     labels, before, after = _maps(case, calibrator)
     boundary = find_boundary(labels)
     step = np.full(labels.shape, STEPS)
     if boundary.any():
         step = np.minimum(np.sqrt(squared_distances(boundary)).astype(np.int64), STEPS - 1)
-    counts = labels != IGNORED
-    flipped = counts & (before != after)
-    was_right, is_right = before == labels, after == labels
-    apart = (counts, flipped & was_right, flipped & is_right, flipped & ~was_right & ~is_right)
-    return np.stack([np.bincount(step[kind], minlength=STEPS + 1) for kind in apart], axis=1)
-
-
-def flip_outcome(
-    tasks: Mapping[str, Mapping[str, FlipBands]], closer: dict[str, CloserLook] | None = None
-) -> Outcome[FlipsData]:
-    """Return the outcome of flips in bands, by task and pipeline, and of a closer look at one of them."""
-    data = {task: {title: share_bands(counted) for title, counted in found.items()} for task, found in tasks.items()}
-    titles = [f"{low:g} to {high:g}" if high else f"from {low:g}" for low, high in pairwise([*BAND_EDGES, None])]
-    columns = (
-        Column("Flip", digits=2, scale=100),
-        *(Column(title, "share of flips (of voxels), % at distance") for title in titles),
-    )
-    note = "Distances in voxels. Flips that lay anywhere alike would have the shares of the voxels."
-    title = "Where flips lie: distance from the label boundary"
-    table = Table(title, "Pipeline", columns, task_groups(data, _cells), (note,))
-    return Outcome(FlipsData(data, closer or {}), {"figure4_flips": table})
+    return FlipBands.of(step, STEPS + 1, labels, before, after)
 
 
 def share_bands(counted: FlipBands) -> FlipShares:
@@ -177,11 +149,11 @@ def share_bands(counted: FlipBands) -> FlipShares:
     return FlipShares(share(total, voxels), voxels, harmful, beneficial, neutral, bands)
 
 
-def place_curve(counted: NDArray[np.int64]) -> FlipCurve:
+def place_curve(counted: FlipBands) -> FlipCurve:
     """Return voxels and flips at each distance, from the counts of :func:`count_places`."""
-    voxels, harmful, beneficial, neutral = counted[:-1].T.tolist()
-    without = {"voxels": int(counted[-1, 0]), "flips": int(counted[-1, 1:].sum())}
-    return FlipCurve(list(range(STEPS)), voxels, harmful, beneficial, neutral, without)
+    harmful, beneficial, neutral = counted.flips[:-1].T.tolist()
+    without = {"voxels": int(counted.voxels[-1]), "flips": int(counted.flips[-1].sum())}
+    return FlipCurve(list(range(STEPS)), counted.voxels[:-1].tolist(), harmful, beneficial, neutral, without)
 
 
 def example_flips(case: Case, calibrator: Calibrator) -> FlipExample:
@@ -201,6 +173,14 @@ def _maps(case: Case, calibrator: Calibrator) -> tuple[NDArray[np.int64], NDArra
     return case.labels.numpy(), before.numpy(), decided(before, scores).numpy()
 
 
+def _tables(data: FlipsData) -> dict[str, Table]:
+    edges = [f"{low:g} to {high:g}" if high else f"from {low:g}" for low, high in pairwise([*BAND_EDGES, None])]
+    bands = [Column(edge, "share of flips (of voxels), % at distance") for edge in edges]
+    note = "Distances in voxels. Flips that lay anywhere alike would have the shares of the voxels."
+    title, columns = "Where flips lie: distance from the label boundary", (Column("Flip", "", 2, 100), *bands)
+    return {"figure4_flips": task_table(title, columns, data.tasks, _cells, note)}
+
+
 def _cells(one: FlipShares) -> Iterator[Cell]:
     yield Cell(one.flip_rate)
     for band in one.bands:
@@ -209,7 +189,7 @@ def _cells(one: FlipShares) -> Iterator[Cell]:
 
 
 @styled()
-def flip_figure(found: CloserLook, background: bool = True) -> Any:
+def _figure(found: CloserLook, background: bool = True) -> Any:
     """Return input, truth and flipped voxels of one case, and flips by distance from the boundary of the truth."""
     example, curve = found.example, found.curve
     figure, axes = new_figure(1, 4, 12.5, 3.1, width_ratios=[1, 1, 1, 1.25])
@@ -236,17 +216,16 @@ def flip_figure(found: CloserLook, background: bool = True) -> Any:
 
 
 def _figures(data: FlipsData, section: TaskSection) -> Iterator[Drawn]:
-    task, found = section.task, data.closer.get(section.task)
-    if found:
+    if found := data.closer.get(section.task):
         title = "What a calibrator that does not keep the mask would change"
         text = (
             f"{found.pipeline}, in the test case with most changes, and by distance from the boundary in "
             f"{found.cases} test cases."
         )
-        yield Drawn(f"flips_{task}", task, title, text, partial(flip_figure, found, section.background))
+        yield drawn_of(section, "flips", title, text, _figure, found, section.background)
 
 
 STUDY = Study(
     "Fig. 4: where flips lie", "a pipeline that may flip", "reads the test cases of a repeat", True,
-    run_flips, FlipsData, _figures,
+    _run, FlipsData, _tables, _figures,
 )  # fmt: skip

@@ -5,23 +5,25 @@ logits of the first M members. A softmax does not see it; a calibrator that is n
 that do not count (ignored, outside the field of view) are left out.
 """
 
-from collections.abc import Iterator, Mapping
-from functools import partial
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 from msgspec import Struct
 
+from segcal.benchmark.tasks import Task
 from segcal.cases.base import Cases
 from segcal.evaluation.evaluate import evaluate
 from segcal.numerics import free_energy
 from segcal.report.document import TaskSection
 from segcal.report.figures import CONFIDENCE_MAP, Drawn, new_figure, shorten, show_picture, styled
 from segcal.report.pictures import Encoded, decode_map, encode_indices, encode_values, picture_of, slice_of
-from segcal.report.table import Cell, Column, Group, Row, Table, quartiles
-from segcal.studies.setting import NothingToStudyError, Setting
-from segcal.studies.study import Outcome, Study
+from segcal.report.table import Cell, Column, Table, quartiles
+from segcal.studies.study import Setting, Study, drawn_of, task_table
 from segcal.types import IGNORED
+
+# By number of members and case, the spread.
+Spreads = dict[str, dict[str, float | None]]
 
 
 class EnergyExample(Struct):
@@ -34,46 +36,27 @@ class EnergyExample(Struct):
 
 
 class OffsetsData(Struct):
-    """The data of the study: spreads by task, number of members and case, and an example for each task."""
+    """By task, the spreads and an example."""
 
-    tasks: dict[str, dict[str, dict[str, float | None]]]
-    examples: dict[str, EnergyExample]
+    tasks: dict[str, Spreads]
+    examples: dict[str, EnergyExample] = {}
 
 
-def run_offsets(setting: Setting) -> Outcome[OffsetsData]:
+def _run(setting: Setting) -> OffsetsData:
     """Measure the tasks of a benchmark with their first 1, 2, ... members."""
-    found: dict[str, dict[int, dict[str, float | None]]] = {}
     examples = {}
-    for task in setting.tasks:
-        if setting.protocol.open(task, "mean_logits").cases.has_offset:
-            found[task.name] = {}
-            for size, cases in setting.by_members(task):
-                rows = evaluate(cases, metrics=["free_energy_std"], replicates=1).rows
-                found[task.name][size] = {row["case"]: row["free_energy_std"] for row in rows}
-            examples[task.name] = example_map(cases)
-    if not found:
-        raise NothingToStudyError("no task has logits with their offset")
-    return offset_outcome(found, examples)
 
+    def spreads(task: Task) -> Spreads | None:
+        if not setting.protocol.open(task, "mean_logits").cases.has_offset:
+            return None
+        found = {}
+        for size, cases in setting.by_members(task):
+            rows = evaluate(cases, metrics=["free_energy_std"], replicates=1).rows
+            found[str(size)] = {row["case"]: row["free_energy_std"] for row in rows}
+        examples[task.name] = example_map(cases)
+        return found
 
-def offset_outcome(
-    tasks: Mapping[str, Mapping[int, Mapping[str, float | None]]], examples: dict[str, EnergyExample] | None = None
-) -> Outcome[OffsetsData]:
-    """Return the outcome of spreads that have been measured: by task, number of members, and case."""
-    sizes = sorted({size for found in tasks.values() for size in found})
-    rows = []
-    for task, found in tasks.items():
-        cells = [quartiles(list(found[size].values())) if size in found else Cell(None) for size in sizes]
-        rows.append(Row(task, (Cell(float(len(next(iter(found.values()))))), *cells)))
-    table = Table(
-        "Spatial variability of the pooled logits' offset, by ensemble size",
-        "Dataset",
-        (Column("n", digits=0), *(Column(f"M = {size}", digits=2) for size in sizes)),
-        (Group("", tuple(rows)),),
-        ("Mean over cases of the standard deviation of the free energy over voxels [lower quartile, median, upper].",),
-    )
-    named = {task: {str(size): dict(values) for size, values in found.items()} for task, found in tasks.items()}
-    return Outcome(OffsetsData(named, examples or {}), {"table5_offsets": table})
+    return OffsetsData(setting.each_task(spreads, "no task has logits with their offset"), examples)
 
 
 def example_map(cases: Cases) -> EnergyExample:
@@ -88,32 +71,44 @@ def example_map(cases: Cases) -> EnergyExample:
     return EnergyExample(case.id, encode_values(shown), encode_indices(labels[index]), picture_of(case, index))
 
 
+def offset_tables(data: OffsetsData) -> dict[str, Table]:
+    """Return Table 5."""
+    sizes = sorted({size for found in data.tasks.values() for size in found}, key=int)
+    columns = (Column("n", digits=0), *(Column(f"M = {size}", digits=2) for size in sizes))
+
+    def cells(found: Spreads) -> Iterator[Cell]:
+        yield Cell(float(len(next(iter(found.values())))))
+        yield from (quartiles(list(found.get(size, {}).values())) for size in sizes)
+
+    title = "Spatial variability of the pooled logits' offset, by ensemble size"
+    note = "Mean over cases of the standard deviation of the free energy over voxels [lower quartile, median, upper]."
+    return {"table5_offsets": task_table(title, columns, {"": data.tasks}, cells, note, first="Dataset")}
+
+
 @styled()
-def energy_figure(examples: Mapping[str, EnergyExample]) -> Any:
-    """Return the image and the map of one case per task; every map has its own scale, drawn beside it (Fig. 1b, 3)."""
-    figure, axes = new_figure(len(examples), 2, 7.6, 2.9 * len(examples))
-    for (left, right), (task, one) in zip(axes, examples.items(), strict=True):
-        values = decode_map(one.free_energy)
-        show_picture(left, one.image, values.shape)
-        left.set_title(f"{shorten(task, 20)}: {shorten(one.case, 20)}")
-        drawn = right.imshow(values, cmap=CONFIDENCE_MAP)
-        right.set_axis_off()
-        figure.colorbar(drawn, ax=right, shrink=0.8, label="free energy in nats")
+def _figure(task: str, one: EnergyExample) -> Any:
+    """Return the image and the map of one case, with its scale beside it (Fig. 1b, 3)."""
+    figure, axes = new_figure(1, 2, 7.6, 2.9)
+    left, right = axes[0]
+    values = decode_map(one.free_energy)
+    show_picture(left, one.image, values.shape)
+    left.set_title(f"{shorten(task, 20)}: {shorten(one.case, 20)}")
+    drawn = right.imshow(values, cmap=CONFIDENCE_MAP)
+    right.set_axis_off()
+    figure.colorbar(drawn, ax=right, shrink=0.8, label="free energy in nats")
     return figure
 
 
 def _figures(data: OffsetsData, section: TaskSection) -> Iterator[Drawn]:
-    task = section.task
-    if task in data.examples:
+    if found := data.examples.get(section.task):
         text = (
             "The level of the raw scores varies over the image, although the network's own probabilities do not see "
             "it. Calibrators that see it can be misled; those that ignore a shift of all scores cannot."
         )
-        draw = partial(energy_figure, {task: data.examples[task]})
-        yield Drawn(f"energy_{task}", task, "Free energy of the raw scores", text, draw)
+        yield drawn_of(section, "energy", "Free energy of the raw scores", text, _figure, section.task, found)
 
 
 STUDY = Study(
     "Tables 3 and 5, Fig. 3: spread of the offset by ensemble size", "logits",
-    "reads every case once for each ensemble size", True, run_offsets, OffsetsData, _figures,
+    "reads every case once for each ensemble size", True, _run, OffsetsData, offset_tables, _figures,
 )  # fmt: skip

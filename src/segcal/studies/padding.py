@@ -12,8 +12,9 @@ Every calibrator is fitted and judged three ways, on the same cases:
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 
 import torch
 from msgspec import Struct
@@ -21,17 +22,16 @@ from msgspec import Struct
 from segcal.calibrators.base import Calibrator
 from segcal.calibrators.temperature import TemperatureScaling
 from segcal.cases.base import Case, Cases, Split
-from segcal.cases.kinds import find_padding
+from segcal.cases.kinds import Padding, find_padding
 from segcal.errors import InputError
 from segcal.evaluation.case_counter import summarise
 from segcal.fitting.config import FitConfig
 from segcal.fitting.division import group_names
 from segcal.fitting.fit import fit_to
 from segcal.fitting.request import read_data
-from segcal.report.table import Cell, Column, Group, Row, Table
+from segcal.report.table import Cell, Column, Table
 from segcal.resample import LEVEL, Draws
-from segcal.studies.setting import NothingToStudyError, Setting, count_stages
-from segcal.studies.study import Outcome, Study
+from segcal.studies.study import ChangedCases, NothingToStudyError, Setting, Study, count_stages, task_table, value_cell
 from segcal.summary import Estimate
 from segcal.types import IGNORED
 
@@ -45,16 +45,6 @@ COLUMNS = {
     "dice": Column("DSC", digits=1, scale=100),
     "flip_rate": Column("Flip", digits=2, scale=100),
 }
-# By calibrator, way and metric.
-WayNumbers = dict[str, dict[str, dict[str, Estimate]]]
-
-
-class PaddedVoxel(Struct):
-    """A padded voxel, read as logits and not calibrated."""
-
-    confidence: float
-    gap: float
-    nll: float
 
 
 class PaddingCheck(Struct):
@@ -67,124 +57,76 @@ class PaddingCheck(Struct):
 
 
 class PaddingData(Struct):
-    """The data of the study; `temperature` is that of temperature scaling, by way of the fit."""
+    """The data of the study.
 
-    padded_voxel: PaddedVoxel
+    Attributes:
+        padded_voxel: confidence, gap and NLL of a padded voxel, read as logits and not calibrated.
+        temperature: that of temperature scaling, by way of the fit.
+        calibrators: numbers by calibrator, way and metric.
+    """
+
+    padded_voxel: dict[str, float]
     check: PaddingCheck
     temperature: dict[str, float]
-    calibrators: WayNumbers
+    calibrators: dict[str, dict[str, dict[str, Estimate]]]
 
 
-class PaddedCases(Cases):
-    """Cases whose logits outside their mask are (1, 0, ..., 0), as an exporter of probabilities fills in.
+def padded(case: Case, masked: bool) -> Case:
+    """Return a case whose logits outside its mask are (1, 0, ..., 0), as an exporter of probabilities fills in.
 
     With `masked` the mask is kept; else it is forgotten, so that padding counts as background, rightly predicted.
     """
-
-    def __init__(self, cases: Cases, masked: bool) -> None:
-        super().__init__(
-            cases.ids, cases.num_classes, cases.kind, cases.pooling, cases.class_names, groups=cases.groups
+    if case.mask is None or case.labels is None:
+        raise InputError(
+            f"case {case.id!r} has no {'mask' if case.mask is None else 'labels'}, but the padding study needs both. "
+            "Take cases with a cropped field of view."
         )
-        self._cases, self._masked = cases, masked
-
-    def read(self, case_id: str) -> Case:
-        """Read one case and pad it."""
-        case = self._cases.read(case_id)
-        if case.mask is None or case.labels is None:
-            raise InputError(
-                f"case {case_id!r} has no {'mask' if case.mask is None else 'labels'}, but the padding study needs "
-                "both. Take cases with a cropped field of view."
-            )
-        vector = torch.zeros(self.num_classes, dtype=case.logits.dtype)
-        vector[0] = 1
-        logits = torch.where(case.mask, case.logits, vector.reshape(-1, *[1] * case.mask.ndim))
-        if self._masked:
-            return replace(case, logits=logits, labels=case.labels.where(case.mask, IGNORED))
-        return replace(case, logits=logits, labels=case.labels.where(case.mask, 0), mask=None)
+    vector = torch.zeros(len(case.logits), dtype=case.logits.dtype)
+    vector[0] = 1
+    logits = torch.where(case.mask, case.logits, vector.reshape(-1, *[1] * case.mask.ndim))
+    labels = case.labels.where(case.mask, IGNORED if masked else 0)
+    return replace(case, logits=logits, labels=labels, mask=case.mask if masked else None)
 
 
-def run_padding(setting: Setting) -> Outcome[PaddingData]:
+def _run(setting: Setting) -> PaddingData:
     """Pad the first task of a benchmark whose cases have masks, and fit and judge its calibrators the three ways."""
     for task in setting.tasks:
         split = setting.split(task, "mean_logits")
         if split.cal.has_offset and split.cal.read(split.cal.ids[0]).mask is not None:
             wanted = setting.protocol.study_options.padding_calibrators
             pipelines = {each.calibrator: each for each in setting.pipelines(task.name, "mean_logits")}
-            names = [name for name in pipelines if wanted is None or name in wanted]
             # Inside the mask the padded cases are the benchmark's own: what it fitted need not be fitted again.
+            names = [name for name in pipelines if wanted is None or name in wanted]
             known = {name: setting.calibrator(task, pipelines[name]) for name in names}
-            return study_padding(split, names, setting.protocol.fit, known, setting.progress)
+            return study_padding(split, known, setting.protocol.fit, setting.progress)
     raise NothingToStudyError("no task has logits with their offset and a mask")
 
 
 def study_padding(
     split: Split,
-    calibrators: Sequence[str],
+    masked: Mapping[str, Calibrator],
     config: FitConfig,
-    masked: Mapping[str, Calibrator] | None = None,
     progress: Callable[[str], None] = lambda text: None,
-) -> Outcome[PaddingData]:
-    """Fit and judge calibrators, by name, the three ways; cases have masks, and logits with their offset.
-
-    `masked` are those that are already fitted with the mask.
-    """
-    inside = [PaddedCases(part, masked=True) for part in split]
-    whole = [PaddedCases(part, masked=False) for part in split]
-    fits = {
-        "masked": masked or _fit_all(inside, calibrators, config, progress),
-        "unmasked": _fit_all(whole, calibrators, config, progress),
-    }
-    progress("judging with and without the mask")
-    found = {
-        "masked": _judge(inside[2], fits["masked"]),
-        "unmasked": _judge(whole[2], fits["unmasked"]),
-        "rescued": _judge(inside[2], fits["unmasked"]),
-    }
-    numbers = {name: {way: found[way][name] for way in WAYS} for name in calibrators}
-    temperatures = {way: _temperature(made["ts"]) for way, made in fits.items() if "ts" in made}
-    check = _check_padding(split.test, whole[2])
-    confidence = math.e / (math.e + split.test.num_classes - 1)
-    padded = PaddedVoxel(confidence, 1 - confidence, -math.log(confidence))
-    notes = (
-        f"Outside the crop, logits are (1, 0, ..., 0): {100 * check.mean_share:.0f} % of the voxels, each with "
-        f"confidence {confidence:.3f} and NLL {padded.nll:.3f} before calibration.",
-        f"The check of the cases reports it in {check.caught} of {check.cases} cases.",
-    )
-    columns = tuple(replace(column, span=span) for span in WAYS.values() for column in COLUMNS.values())
-    rows = tuple(
-        Row(name, tuple(Cell(ways[way][key].value) for way in WAYS for key in COLUMNS))
-        for name, ways in numbers.items()
-    )
-    table = Table("What padded logits do to every calibrator", "Calibrator", columns, (Group("", rows),), notes)
-    return Outcome(PaddingData(padded, check, temperatures, numbers), {"padding": table})
-
-
-def _check_padding(cases: Cases, padded: Cases) -> PaddingCheck:
-    """Return what a check of the padded cases finds, in whole arrays and inside the masks."""
-    found, inside = [], 0
-    for case in cases:
-        values = padded.read(case.id).logits.numpy()
-        found.append(find_padding(values))
-        inside += case.mask is not None and find_padding(values, case.mask.numpy()) is not None
-    known = [one for one in found if one is not None]
-    share = sum(one.share for one in known) / max(len(known), 1)
-    return PaddingCheck(len(found), sum(one.one_hot for one in known), share, inside)
-
-
-def _fit_all(
-    parts: Sequence[Cases], calibrators: Sequence[str], config: FitConfig, progress: Callable[[str], None]
-) -> dict[str, Calibrator]:
-    data = read_data(parts[0], parts[1] if len(parts[1]) else None, config)
-    fits = {}
-    for name in calibrators:
+) -> PaddingData:
+    """Judge calibrators, by name, the three ways; `masked` are fitted with the mask, and are fitted without it here."""
+    cal, val, whole = (ChangedCases(part, partial(padded, masked=False)) for part in split)
+    data = read_data(cal, val if len(val) else None, config)
+    unmasked: dict[str, Calibrator] = {}
+    for name in masked:
         progress(f"padding: fitting {name}")
-        fits[name] = fit_to(name, data, config).calibrator
-    return fits
-
-
-def _temperature(calibrator: Calibrator) -> float:
-    assert isinstance(calibrator, TemperatureScaling)
-    return 1 / calibrator.inverse_temperature.item()
+        unmasked[name] = fit_to(name, data, config).calibrator
+    progress("judging with and without the mask")
+    inside = ChangedCases(split.test, partial(padded, masked=True))
+    judged = (_judge(inside, masked), _judge(whole, unmasked), _judge(inside, unmasked))
+    temperatures = {
+        way: 1 / made.inverse_temperature.item()
+        for way, fits in {"masked": masked, "unmasked": unmasked}.items()
+        if isinstance(made := fits.get("ts"), TemperatureScaling)
+    }
+    numbers = {name: {way: found[name] for way, found in zip(WAYS, judged, strict=True)} for name in masked}
+    confidence = math.e / (math.e + split.test.num_classes - 1)
+    voxel = {"confidence": confidence, "gap": 1 - confidence, "nll": -math.log(confidence)}
+    return PaddingData(voxel, _check_padding(inside), temperatures, numbers)
 
 
 def _judge(cases: Cases, calibrators: Mapping[str, Calibrator]) -> dict[str, dict[str, Estimate]]:
@@ -193,6 +135,37 @@ def _judge(cases: Cases, calibrators: Mapping[str, Calibrator]) -> dict[str, dic
     return {name: summarise([stage], draws, LEVEL)[0][0] for name, stage in stages.items()}
 
 
+def _check_padding(cases: Cases) -> PaddingCheck:
+    """Return what a check of padded cases finds, in whole arrays and inside the masks."""
+    known: list[Padding] = []
+    inside = 0
+    for case in cases:
+        assert case.mask is not None
+        values = case.logits.numpy()
+        if (found := find_padding(values)) is not None:
+            known.append(found)
+        inside += find_padding(values, case.mask.numpy()) is not None
+    share = sum(one.share for one in known) / max(len(known), 1)
+    return PaddingCheck(len(cases), sum(one.one_hot for one in known), share, inside)
+
+
+def _tables(data: PaddingData) -> dict[str, Table]:
+    check, voxel = data.check, data.padded_voxel
+    notes = (
+        f"Outside the crop, logits are (1, 0, ..., 0): {100 * check.mean_share:.0f} % of the voxels, each with "
+        f"confidence {voxel['confidence']:.3f} and NLL {voxel['nll']:.3f} before calibration.",
+        f"The check of the cases reports it in {check.caught} of {check.cases} cases.",
+    )
+    columns = [replace(column, span=span) for span in WAYS.values() for column in COLUMNS.values()]
+
+    def cells(ways: Mapping[str, Mapping[str, Estimate]]) -> list[Cell]:
+        return [value_cell(ways[way][key]) for way in WAYS for key in COLUMNS]
+
+    title = "What padded logits do to every calibrator"
+    return {"padding": task_table(title, columns, {"": data.calibrators}, cells, *notes, first="Calibrator")}
+
+
 STUDY = Study(
-    "one-hot padding read as logits", "logits and masks", "fits and tests again", False, run_padding, PaddingData,
+    "one-hot padding read as logits", "logits and masks", "fits and tests again", False,
+    _run, PaddingData, _tables,
 )  # fmt: skip

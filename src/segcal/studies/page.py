@@ -40,9 +40,10 @@ from segcal.report.figures import (
 )
 from segcal.report.page import BENCHMARK_PAGE, PageFigure, write_page
 from segcal.studies import STUDIES, read_outcomes
+from segcal.studies.binning import ReliabilityData, panel_figure
 from segcal.studies.document import make_document
-from segcal.studies.reliability import panel_figure
 from segcal.studies.run import Finished
+from segcal.studies.study import drawn_of
 from segcal.target import check_file, make_folder
 
 PAGE = "report.html"
@@ -93,9 +94,8 @@ def write_page_of(finished: Finished, reduced: Sequence[str] = (), overwrite: bo
     results, summary = finished.setting.results, finished.setting.summary
     page = results.folder / PAGE
     check_file(page, BENCHMARK_PAGE, _results(results.folder), overwrite)
-    studies = {name: outcome.data for name, outcome in finished.studies.items()}
-    document = make_document(results, summary, studies, reduced)
-    return _write(page, document, studies, results.folder, None, overwrite)
+    document = make_document(results, summary, finished.studies, reduced)
+    return _write(page, document, finished.studies, results.folder, None, overwrite)
 
 
 def _results(folder: Path) -> list[Path]:
@@ -129,8 +129,7 @@ def _write(
     sections = {section.task: section for section in document.sections if not section.test_on}
     shown: list[PageFigure] = []
     try:
-        drawn = result_figures(studies, sections, folder)
-        for each in drawn:
+        for each in result_figures(studies, sections, folder):
             svg = to_svg(each.draw()) if each.on_page or figures is not None else ""
             if each.on_page:
                 shown.append(PageFigure(each.name, each.task, each.title, each.text, svg))
@@ -156,31 +155,20 @@ def _reduced(folder: Path) -> list[str]:
 
 def result_figures(studies: Mapping[str, Struct], sections: Mapping[str, TaskSection], folder: Path) -> list[Drawn]:
     """Return all figures of a folder of results, from the data of its studies and the page's section of each task."""
-    drawn = study_figures(studies, sections)
-    if "reliability" in studies:
-        drawn.append(panel_figure(studies["reliability"]))  # type: ignore[arg-type]
+    names = [name for name in dict.fromkeys((*ORDER, *STUDIES)) if name in studies]
+    drawn = [one for each in sections.values() for name in names for one in STUDIES[name].figures(studies[name], each)]
+    if isinstance(reliability := studies.get("reliability"), ReliabilityData):
+        drawn.append(panel_figure(reliability))
     for section in sections.values():
         if section.baseline and section.chosen:
-            titles = {"before": section.baseline, "after": section.chosen}
-            drawn += [*_diagrams(section, titles), _scatter(section, titles)]
+            drawn += _before_after(section, {"before": section.baseline, "after": section.chosen})
     for section in sections.values():
         drawn += _shifts(section, folder)
     return drawn
 
 
-def study_figures(studies: Mapping[str, Struct], sections: Mapping[str, TaskSection]) -> list[Drawn]:
-    """Return the figures of the studies, task by task, in the order of the page."""
-    names = [name for name in dict.fromkeys((*ORDER, *STUDIES)) if name in studies]
-    return [
-        drawn
-        for section in sections.values()
-        for name in names
-        for drawn in STUDIES[name].figures(studies[name], section)
-    ]
-
-
-def _diagrams(section: TaskSection, titles: Mapping[str, str]) -> Iterator[Drawn]:
-    """Yield reliability before and after in every part, as files only."""
+def _before_after(section: TaskSection, titles: Mapping[str, str]) -> Iterator[Drawn]:
+    """Yield reliability before and after in every part, and calibration error against Dice, as files only."""
     stages = {stage: section.curves[title] for stage, title in titles.items()}
     parts: list[tuple[str, str, str, int | None]] = [("all", "all voxels", "all", None)]
     if section.background and stages["before"].foreground is not None:
@@ -194,13 +182,10 @@ def _diagrams(section: TaskSection, titles: Mapping[str, str]) -> Iterator[Drawn
         curves = found if number is None else {stage: own[number] for stage, own in found.items()}
         draw = partial(reliability_figure, curves, title, "this class" if key == "classes" else "right")
         yield Drawn(f"before_after_{section.task}_{name}", section.task, title, "", draw, on_page=False)
-
-
-def _scatter(section: TaskSection, titles: Mapping[str, str]) -> Drawn:
     dice, error = section.cases.dice, section.cases.ece
-    stages = {stage: list(zip(dice[title], error[title], strict=True)) for stage, title in titles.items()}
+    pairs = {stage: list(zip(dice[title], error[title], strict=True)) for stage, title in titles.items()}
     title = f"ECE against Dice: {section.task}"
-    return Drawn(f"scatter_{section.task}", section.task, title, "", partial(scatter_figure, stages, title), False)
+    yield drawn_of(section, "scatter", title, "", scatter_figure, pairs, title, on_page=False)
 
 
 @styled()
@@ -228,9 +213,9 @@ def _shifts(section: TaskSection, folder: Path) -> Iterator[Drawn]:
             calibrator = load(folder / unit.calibrator_path).calibrator
         except (SegcalError, OSError):
             continue
-        draw = partial(shift_figure, calibrator, title, section.classes)
-        heading = f"What a shift of all scores does: {title}"
-        yield Drawn(f"shift_{section.task}_{row.calibrator}", section.task, heading, SHIFT_TEXT, draw)
+        heading, draw = f"What a shift of all scores does: {title}", partial(shift_figure, calibrator, title)
+        name = f"shift_{section.task}_{row.calibrator}"
+        yield Drawn(name, section.task, heading, SHIFT_TEXT, partial(draw, section.classes))
 
 
 @styled()

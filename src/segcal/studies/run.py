@@ -2,8 +2,9 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from segcal.benchmark.protocol import Protocol
@@ -13,15 +14,14 @@ from segcal.benchmark.summaries import write_summary
 from segcal.cases.base import CaseError
 from segcal.report.paper_tables import write_tables
 from segcal.studies import choose_studies, run_studies
-from segcal.studies.setting import Setting
-from segcal.studies.study import Outcome
+from segcal.studies.study import Setting
 
 
 class Finished(NamedTuple):
-    """A benchmark that ran to its end: its setting, the outcomes of its studies by name, why others were left out."""
+    """A benchmark that ran to its end: its setting, the data of its studies by name, why others were left out."""
 
     setting: Setting
-    studies: dict[str, Outcome[Any]]
+    studies: dict[str, Struct]
     left_out: dict[str, str]
 
 

@@ -1,13 +1,12 @@
 """A few cases to look at, the worst first: where the confidence misleads most, and where calibration helped least.
 
 For each task the pipeline is the one that `segcal fit` would take, chosen on validation cases
-(:func:`segcal.studies.setting.choose_default`). Of the test cases of the first repeat those are kept that a critical
+(:func:`segcal.studies.study.choose_default`). Of the test cases of the first repeat those are kept that a critical
 reader would ask for: the highest NLL after calibration, the smallest and the largest gain. How many there are, and how
 large their pictures, is bounded, however many cases were tested.
 """
 
 from collections.abc import Iterator, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -28,8 +27,7 @@ from segcal.report.figures import (
 )
 from segcal.report.pictures import SeenCase, SliceMaps, decode_map, see_cases
 from segcal.report.table import Cell, Column, Table
-from segcal.studies.setting import NothingToStudyError, Setting, choose_default
-from segcal.studies.study import Outcome, Study, task_groups
+from segcal.studies.study import Setting, Study, choose_default, drawn_of, task_table
 
 # Of local temperatures, those of the first that was fitted are shown.
 LOCAL = ("lts_ti", "lts")
@@ -65,29 +63,20 @@ class SeenTask(Struct):
 
 
 class WorstCasesData(Struct):
-    """The data of the study, by task, and how the cases were chosen."""
+    """How the cases were chosen, and by task the cases."""
 
     rule: str
     tasks: dict[str, SeenTask]
 
 
-def run_worst_cases(setting: Setting) -> Outcome[WorstCasesData]:
+def _run(setting: Setting) -> WorstCasesData:
     """Choose a pipeline and a few cases of each task, and keep their maps."""
-    tasks = {}
-    for task in setting.tasks:
-        setting.progress(f"worst cases of {task.name}")
-        tasks[task.name] = look_at(setting, task)
-    if not tasks:
-        raise NothingToStudyError("no task was fitted")
-    columns = (Column("why"), Column("before", "NLL"), Column("after", "NLL"), Column("before", "ECE"),
-               Column("after", "ECE"), Column("Dice", digits=3))  # fmt: skip
-    rows = {f"{name}: {one.chosen.title}": {each.case: each for each in one.cases} for name, one in tasks.items()}
-    table = Table("Cases to look at, the worst first", "Case", columns, task_groups(rows, _cells), (RULE,))
-    return Outcome(WorstCasesData(RULE, tasks), {"worst_cases": table})
+    return WorstCasesData(RULE, setting.each_task(lambda task: look_at(setting, task), "no task was fitted"))
 
 
 def look_at(setting: Setting, task: Task, budget: int | None = None) -> SeenTask:
     """Return the chosen pipeline of a task, and its cases with their maps."""
+    setting.progress(f"worst cases of {task.name}")
     chosen, validation = choose_pipeline(setting, task)
     fitted = {each.calibrator: each for each in setting.pipelines(task.name, chosen.pooling)}
     local = next((fitted[name] for name in LOCAL if name in fitted), None)
@@ -111,11 +100,10 @@ def choose_pipeline(setting: Setting, task: Task) -> tuple[Pipeline, dict[str, f
     the first calibrator that keeps the mask and does not see the offset.
     """
     found = setting.pipelines(task.name)
-    pooling = "mean_logits" if any(each.pooling == "mean_logits" for each in found) else found[0].pooling
-    if len(setting.split(task, pooling).val):
-        default = choose_default(setting, task, pooling)
-        return default.pipeline, default.validation_nll
-    own = [each for each in found if each.pooling == pooling]
+    own = [each for each in found if each.pooling == "mean_logits"]
+    own = own or [each for each in found if each.pooling == found[0].pooling]
+    if len(setting.split(task, own[0].pooling).val):
+        return choose_default(setting, task, own[0].pooling)
     safe = [each for each in own if each.calibrator != "identity" and each.preserves and each.translation_invariant]
     return (safe or own)[0], {}
 
@@ -131,12 +119,19 @@ def case_numbers(setting: Setting, task: str, chosen: Pipeline) -> dict[str, See
     return found
 
 
-def _cells(one: SeenCase) -> tuple[Cell, ...]:
-    return (Cell(", ".join(one.why)), *(Cell(value) for value in (*one.nll, *one.ece, one.dice[1])))
+def _tables(data: WorstCasesData) -> dict[str, Table]:
+    numbers = [Column(stage, metric) for metric in ("NLL", "ECE") for stage in ("before", "after")]
+    rows = {f"{name}: {one.chosen.title}": {each.case: each for each in one.cases} for name, one in data.tasks.items()}
+
+    def cells(one: SeenCase) -> Iterator[Cell]:
+        yield from map(Cell, (", ".join(one.why), *one.nll, *one.ece, one.dice[1]))
+
+    title, columns = "Cases to look at, the worst first", (Column("why"), *numbers, Column("Dice"))
+    return {"worst_cases": task_table(title, columns, rows, cells, data.rule, first="Case")}
 
 
 @styled()
-def overlay_figure(cases: Sequence[Shown], classes: Sequence[str], background: bool = True, alpha: float = 0.55) -> Any:
+def overlay_figure(cases: Sequence[Shown], classes: Sequence[str], background: bool = True) -> Any:
     """Return inputs above, and the same with the truth over them below, one case per column (Fig. 2)."""
     from matplotlib.patches import Patch
 
@@ -145,7 +140,7 @@ def overlay_figure(cases: Sequence[Shown], classes: Sequence[str], background: b
         shape = decode_map(one.truth).shape
         for axis in (upper, lower):
             show_picture(axis, one.image, shape)
-        show_classes(lower, one.truth, background, alpha)
+        show_classes(lower, one.truth, background, 0.55)
         upper.set_title(shorten(name, 30))
     first = 1 if background else 0
     patches = [
@@ -175,19 +170,18 @@ def temperature_figure(cases: Sequence[Shown]) -> Any:
 
 
 def _figures(data: WorstCasesData, section: TaskSection) -> Iterator[Drawn]:
-    task, found = section.task, data.tasks.get(section.task)
+    found = data.tasks.get(section.task)
     if not found or not found.cases:
         return
     cases = [(case.case, case.slices[len(case.slices) // 2]) for case in found.cases[:MOST_CASES]]
-    draw = partial(overlay_figure, cases, section.classes, section.background)
-    title = "Inputs, and the truth laid over them"
-    yield Drawn(f"inputs_{task}", task, title, "The cases of the browser.", draw, on_page=False)
+    title, shown = "Inputs, and the truth laid over them", (cases, section.classes, section.background)
+    yield drawn_of(section, "inputs", title, "The cases of the browser.", overlay_figure, *shown, on_page=False)
     if all(one.temperature for _, one in cases):
         text = "Above 1 the confidence of a voxel is lowered, below 1 it is raised; one scale for all cases."
-        yield Drawn(f"temperature_{task}", task, "Local temperature", text, partial(temperature_figure, cases))
+        yield drawn_of(section, "temperature", "Local temperature", text, temperature_figure, cases)
 
 
 STUDY = Study(
     "a few test cases to look at, the worst first", "", "reads the validation cases and six test cases", True,
-    run_worst_cases, WorstCasesData, _figures,
+    _run, WorstCasesData, _tables, _figures,
 )  # fmt: skip
