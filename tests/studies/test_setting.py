@@ -8,7 +8,7 @@ import torch
 
 from segcal.benchmark.pipelines import Pipeline
 from segcal.fitting.contest import compare, read_poolings
-from segcal.kernels.threads import one_thread
+from segcal.kernels.loops import one_thread
 from segcal.studies.setting import choose_default
 
 

@@ -11,7 +11,7 @@ from segcal.cli.reading import json_option
 from segcal.demo.plan import full_plan, quick_plan
 from segcal.demo.story import tell_story
 from segcal.errors import InputError
-from segcal.kernels.jit import was_compiled
+from segcal.kernels.loops import was_compiled
 from segcal.kernels.reliability_numba import count_block
 from segcal.target import claim
 

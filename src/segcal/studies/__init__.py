@@ -17,7 +17,7 @@ from segcal.benchmark.protocol import digest as make_digest
 from segcal.checks import check_choice
 from segcal.documents import parse_json
 from segcal.errors import ArtifactError
-from segcal.kernels.threads import one_thread
+from segcal.kernels.loops import one_thread
 from segcal.studies import (
     binning,
     calibration_size,
