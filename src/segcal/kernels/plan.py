@@ -58,6 +58,12 @@ class FusedPlan(NamedTuple):
     group: int = 1
     bounded: bool = True
 
+    @classmethod
+    def scaled(cls, factor: Tensor, num_classes: int, centre: Centre = "top") -> "FusedPlan":
+        """Return one factor for all classes."""
+        scale = factor.expand(num_classes)
+        return cls("affine", (scale, torch.zeros_like(scale)[None]), centre, keeps=True)
+
 
 def _fours(numbers: Tensor) -> Tensor:
     """Return float32 numbers four by four, the fours of the second axis: ``(a, b, c)`` as ``(a, b / 4, c, 4)``."""

@@ -12,7 +12,7 @@ from msgspec import UNSET
 from segcal.arguments import typed
 from segcal.calibrators import make_per_region
 from segcal.calibrators.base import Calibrator
-from segcal.calibrators.identity import Identity
+from segcal.calibrators.temperature import Identity
 from segcal.cases import Cases, as_cases
 from segcal.evaluation import Evaluation
 from segcal.evaluation.audit import audit

@@ -11,7 +11,7 @@ from segcal.benchmark.protocol import Protocol
 from segcal.benchmark.results import Results, Unit, UnitResult
 from segcal.benchmark.tasks import Task
 from segcal.calibrators.base import Calibrator
-from segcal.calibrators.identity import Identity
+from segcal.calibrators.temperature import Identity
 from segcal.cases.base import Cases, Split
 from segcal.evaluation.case_counter import Counter, Stage
 from segcal.fitting.artifact import load
