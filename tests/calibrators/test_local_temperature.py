@@ -21,16 +21,18 @@ def normal(*shape, seed=0):
     return 3 * torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-@pytest.mark.parametrize(("classes", "count"), [(2, 357), (5, 882), (20, 3507)])
-@pytest.mark.parametrize("name", NAMES)
-def test_the_counts_are_those_of_table_2(name, classes, count):
-    calibrator = make_calibrator(name, classes)
-    assert (calibrator.num_parameters(), calibrator.num_identifiable()) == (count, count)
-
-
-def test_options_add_what_the_definitions_say():
-    assert make_calibrator("lts", 5, image_channels=3).num_parameters() == 882 + (25 * 3 + 1) + (25 * 5 + 1)
-    assert make_calibrator("lts", 5, full_3d=True).num_parameters() == 7 * (125 * 5 + 1)
+@pytest.mark.parametrize(
+    ("classes", "options", "count"),
+    [
+        *((classes, {}, count) for classes, count in ((2, 357), (5, 882), (20, 3507))),
+        (5, {"image_channels": 3}, 882 + (25 * 3 + 1) + (25 * 5 + 1)),
+        (5, {"full_3d": True}, 7 * (125 * 5 + 1)),
+    ],
+)
+def test_the_counts_are_those_of_table_2_and_of_the_definitions(classes, options, count):
+    for name in NAMES if not options else ["lts"]:
+        calibrator = make_calibrator(name, classes, **options)
+        assert (calibrator.num_parameters(), calibrator.num_identifiable()) == (count, count)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -290,37 +292,25 @@ def plain_tree(features, weight, bias, image=None, image_weight=None, image_bias
     return temperatures
 
 
-@pytest.mark.parametrize("canonical", [False, True])
-def test_the_temperatures_are_those_of_a_plain_loop(canonical, randomise):
-    calibrator = randomise(make_calibrator("lts", 3, canonical=canonical))
-    logits = 3 * torch.randn(1, 3, 6, 7, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+@pytest.mark.parametrize(("canonical", "channels"), [(False, 0), (True, 0), (True, 2)])
+def test_the_temperatures_are_those_of_a_plain_loop(canonical, channels, randomise):
+    """With an image there is one more leaf and one more gate."""
+    calibrator = randomise(make_calibrator("lts", 3, canonical=canonical, image_channels=channels))
+    logits, image, own = normal(1, 3, 6, 7, seed=1), 255 * torch.rand(1, 2, 6, 7, dtype=torch.float64), ()
+    context, tree = Context(image), calibrator.tree.requires_grad_(False)
+    if channels:
+        centre, scale = torch.tensor([100.0, 120.0]), torch.tensor([60.0, 70.0])
+        tree.image_centre.copy_(centre)
+        tree.image_scale.copy_(scale)
+        seen = ((image[0] - centre[:, None, None]) / scale[:, None, None]).numpy()
+        own = (seen, tree.image_weight.numpy(), float(tree.image_bias))
     features = torch.log_softmax(logits, 1) if canonical else logits
-    weight, bias = (x.detach().numpy() for x in (calibrator.tree.weight, calibrator.tree.bias))
-    temperature = plain_tree(features[0].numpy(), weight, bias)
+    temperature = plain_tree(features[0].numpy(), tree.weight.numpy(), tree.bias.numpy(), *own)
     assert temperature.std() > 0.1
     expected = torch.log_softmax(logits / torch.from_numpy(temperature), 1)
-    torch.testing.assert_close(calibrator(logits), expected, rtol=1e-6, atol=1e-6)
-
-
-def test_with_an_image_there_is_one_more_leaf_and_one_more_gate(randomise):
-    calibrator = randomise(make_calibrator("lts_ti", 3, image_channels=2))
-    generator = torch.Generator().manual_seed(1)
-    logits = 3 * torch.randn(1, 3, 6, 7, generator=generator, dtype=torch.float64)
-    image = torch.rand(1, 2, 6, 7, generator=generator, dtype=torch.float64) * 255
-    tree = calibrator.tree
-    tree.image_centre.copy_(torch.tensor([100.0, 120.0]))
-    tree.image_scale.copy_(torch.tensor([60.0, 70.0]))
-    seen = (image[0].numpy() - np.array([100.0, 120.0])[:, None, None]) / np.array([60.0, 70.0])[:, None, None]
-    weight, bias, image_weight, image_bias = (
-        x.detach().numpy() for x in (tree.weight, tree.bias, tree.image_weight, tree.image_bias)
-    )
-    features = torch.log_softmax(logits, 1)[0].numpy()
-    temperature = plain_tree(features, weight, bias, seen, image_weight, image_bias[0])
-    expected = torch.log_softmax(logits / torch.from_numpy(temperature), 1)
-    torch.testing.assert_close(calibrator(logits, Context(image)), expected, rtol=1e-6, atol=1e-6)
-    assert (
-        float((calibrator(logits, Context(image)) - calibrator(logits, Context(0 * image))).detach().abs().max()) > 0.01
-    )
+    torch.testing.assert_close(calibrator(logits, context), expected, rtol=1e-6, atol=1e-6)
+    change = calibrator(logits, context) - calibrator(logits, Context(0 * image))
+    assert (float(change.abs().max()) > 0.01) == (channels > 0)
 
 
 @pytest.mark.parametrize(("channels", "text"), [(None, "image is None"), (3, "image is of 3 channels")])

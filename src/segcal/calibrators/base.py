@@ -147,7 +147,8 @@ class Calibrator(nn.Module, ABC):
 
     def num_parameters(self) -> int:
         """Return how many scalars are fitted (Table 2)."""
-        tables = [getattr(each, name) for each in self.modules() for name in getattr(each, "tables", ())]
+        held = (each for each in self.modules() if isinstance(each, Calibrator))
+        tables = [getattr(each, name) for each in held for name in each.tables]
         return sum(values.numel() for values in (*self.parameters(), *tables))
 
     def num_identifiable(self) -> int:
@@ -195,8 +196,10 @@ class Calibrator(nn.Module, ABC):
 
     def _served(self, logits: Logits) -> tuple[Served, FusedPlan | None]:
         trained = logits.requires_grad or any(parameter.requires_grad for parameter in self.parameters())
-        trained = trained and torch.is_grad_enabled()
-        plan = None if trained or torch.compiler.is_compiling() else self._ready_plan()
+        trained, plan = trained and torch.is_grad_enabled(), None
+        if not trained and not torch.compiler.is_compiling() and self._plan_is_of_its_scores():
+            with torch.no_grad():  # made anew every time: nothing tells for sure that parameters have not changed
+                plan = self.plan()
         return served(plan, logits, trained), plan
 
     def _fused(
@@ -214,11 +217,6 @@ class Calibrator(nn.Module, ABC):
         if place is not None and place.dtype not in kinds:
             place = None
         return apply_plan(who.by, plan, logits, around, normalises, place)
-
-    @torch.no_grad()
-    def _ready_plan(self) -> FusedPlan | None:
-        """Return the plan of the parameters as they are now; nothing tells for sure that they have not changed."""
-        return self.plan() if self._plan_is_of_its_scores() else None
 
     def _plan_is_of_its_scores(self) -> bool:
         """Return whether no subclass has other scores than those that the plan says."""
