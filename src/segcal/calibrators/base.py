@@ -58,7 +58,7 @@ class Calibrator(nn.Module, ABC):
         mixtures: parameters that are weights of a mixture.
         rests_on: what the promise about decisions rests on, in words, where it rests on `positives` and `mixtures`.
         smallest_start: where training by gradient starts a positive parameter, at least.
-        tables: buffers that a fit fills as if they were parameters.
+        fitted_tables: buffers that a fit fills as if they were parameters.
         redundant: directions of parameter space that do not change the output (Table 2).
         options: the arguments, besides `num_classes`, that make it again; plain data, written to artefacts.
     """
@@ -79,7 +79,7 @@ class Calibrator(nn.Module, ABC):
     mixtures: tuple[str, ...] = ()
     rests_on: str = ""
     smallest_start: float = SMALLEST_SCALE
-    tables: tuple[str, ...] = ()
+    fitted_tables: tuple[str, ...] = ()
     redundant: int = 0
 
     def __init__(self, num_classes: int, **options: Any) -> None:
@@ -148,7 +148,7 @@ class Calibrator(nn.Module, ABC):
     def num_parameters(self) -> int:
         """Return how many scalars are fitted (Table 2)."""
         held = (each for each in self.modules() if isinstance(each, Calibrator))
-        tables = [getattr(each, name) for each in held for name in each.tables]
+        tables = [getattr(each, name) for each in held for name in each.fitted_tables]
         return sum(values.numel() for values in (*self.parameters(), *tables))
 
     def num_identifiable(self) -> int:

@@ -61,7 +61,7 @@ class Isotonic(Calibrator):
     translation_invariant = True
     preserves: Preserves = "order"
     fitted_by = "isotonic"
-    tables = ("points", "values")
+    fitted_tables = ("points", "values")
     redundant = 1  # the scale of the function
     points: Tensor
     values: Tensor
@@ -130,7 +130,7 @@ class Histogram(Calibrator):
     translation_invariant = True
     preserves = None
     fitted_by = "histogram"
-    tables = ("edges", "accuracy")
+    fitted_tables = ("edges", "accuracy")
     edges: Tensor
     accuracy: Tensor
     known: Tensor
