@@ -37,9 +37,8 @@ from segcal.cases import as_cases
 from segcal.fitting.config import FitConfig
 from segcal.fitting.fit import fit_to
 from segcal.fitting.request import read_data
-from segcal.kernels import reliability_torch
 from segcal.kernels.raw_tables import Layout
-from segcal.kernels.reliability import count_voxels
+from segcal.kernels.reliability import count_voxels, reference_count
 
 GOALS = {"ts": 1.2, "vs": 1.2, "ms": 1.5, "dc": 1.5, "ets": 1.5, "cdc": 2.0, "cms_ap": 2.0, "cms_op": 3.0}
 GOALS |= {"isotonic": 2.0, "conic": 3.0, "conic_class": 3.0}
@@ -302,7 +301,7 @@ def count_works(logits: Tensor, labels: Tensor) -> dict[str, Work]:
     return {
         OURS[0]: lambda: count_voxels(whole, flat, layout),
         OURS[1]: lambda: [count_voxels(z, y, layout) for z, y in zip(logits, labels, strict=True)],
-        "all tables, tensor operations": lambda: reliability_torch.count_voxels(whole, flat, layout),
+        "all tables, tensor operations": lambda: reference_count(whole, flat, layout),
         "torchmetrics: ECE": torchmetrics_ece,
         "MONAI: class-wise ECE": monai_ece,
         "fiducio: ECE": fiducio_ece,

@@ -16,9 +16,8 @@ from hypothesis import settings
 
 from segcal.calibrators.affine import AffineCalibrator
 from segcal.calibrators.conic import Conic
-from segcal.calibrators.histogram import Histogram
-from segcal.calibrators.isotonic import Isotonic
 from segcal.calibrators.selective import Selective
+from segcal.calibrators.tables import Histogram, Isotonic
 from segcal.report.figures import to_svg
 from segcal.report.pictures import encode_indices, encode_jpeg, encode_values
 
@@ -37,11 +36,11 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 def _randomise_affine(calibrator, generator, edge):
     """Fill weight and bias within their bounds: with experts' cones on their edge (many zeros) if asked."""
-    low, _ = calibrator.weight_bounds()
+    low = calibrator._unpack(calibrator.bounds()[0])[0]
     noise = 0.3 * torch.randn(calibrator.weight.shape, generator=generator, dtype=torch.float64)
     bias = 0.5 * torch.randn(calibrator.bias.shape, generator=generator, dtype=torch.float64)
     identity = calibrator.weight.detach().clone()
-    if calibrator.bias_bounds()[0] == 0:  # a cone
+    if calibrator.lowest == 0:  # a cone
         noise, bias = noise.abs(), bias.abs()
         if edge:
             noise *= torch.rand(noise.shape, generator=generator) < 0.5

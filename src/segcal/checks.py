@@ -48,6 +48,12 @@ def check_seed(seed: object) -> int:
     return seed
 
 
+def check_count(value: object, name: str, least: int, repair: str, what: str = "count") -> None:
+    """Refuse what is no whole number, or one below `least`."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise InputError(f"{name} is {value!r}, but a {what} of at least {least} is needed. {repair}")
+
+
 def check_spacing(spacing: Sequence[float] | None, axes: int) -> None:
     """Refuse voxel sizes that are not one positive number per axis of space."""
     if spacing is None:

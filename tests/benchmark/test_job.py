@@ -16,7 +16,7 @@ from segcal.benchmark.tasks import Division, EmbeddedTask
 from segcal.calibrators import make_calibrator
 from segcal.cases import ArrayCases
 from segcal.errors import InputError
-from segcal.kernels.threads import one_thread
+from segcal.kernels.loops import one_thread
 
 METRICS = ["nll", "dice", "ece", "ba_ece", "ace", "flip_rate"]
 

@@ -1,71 +1,172 @@
+"""Vector, matrix and conditional affine scaling against plain NumPy and the authors' library.
+
+The dense form of CMS is in tests/paper/test_dense_cms.py.
+"""
+
+import numpy as np
 import pytest
+import scipy.optimize
 import torch
+from scipy.special import log_softmax
 
 from segcal import make_calibrator
-from segcal.calibrators.affine import AffineCalibrator, scores_from_outputs
 
-AFFINE = ["ms", "ms_c", "dc", "cdc", "cms_ap", "cms_op"]
-
-
-def test_outputs_are_scores_drops_or_stacked_drops():
-    linear = torch.tensor([[1.0, 2.0, 0.5]])
-    assert scores_from_outputs(linear, "scores").tolist() == [[1.0, 2.0, 0.5]]
-    assert scores_from_outputs(linear, "drops").tolist() == [[0.0, -1.0, -2.0, -0.5]]
-    assert scores_from_outputs(linear, "stacked_drops").tolist() == [[0.0, -1.0, -3.0, -3.5]]
+W = [[1, 0.1, -0.2], [0, 2, 0.3], [0.5, 0, 1]]
+B = [0.1, -0.2, 0.3]
+LAM, MU = 0.3, 0.07
+CMS = {"cms_ap": "CMSap", "cms_op": "CMSop"}
 
 
-def test_stacked_drops_never_rise_whatever_the_prefix_sum_rounds():
-    drops = torch.rand(20000, 19) * 10.0 ** torch.randint(-12, 3, (20000, 19))
-    scores = scores_from_outputs(drops, "stacked_drops")
-    assert bool((scores[:, 1:] <= scores[:, :-1]).all())
+def random(*shape, seed=0):
+    return np.random.default_rng(seed).normal(size=shape)
 
 
-def test_a_prefix_sum_that_falls_in_its_last_bit_is_held_at_its_maximum():
-    """As one computed in parallel may: the second drop stands for such a rounding."""
-    assert scores_from_outputs(torch.tensor([[1.0, -1e-6, 0.5]]), "stacked_drops")[0, 1:3].tolist() == [-1.0, -1.0]
+def as_image(voxels):
+    return voxels.reshape(2, 5, -1, voxels.shape[1]).movedim(-1, 1)
 
 
-@pytest.mark.parametrize("name", AFFINE)
-def test_the_frame_and_the_parameters_are_all_that_the_scores_need(name, randomise, voxels):
-    """What the solver is told is what the calibrator does."""
+def as_voxels(image):
+    return image.movedim(1, -1).reshape(-1, image.shape[1])
+
+
+def test_vs_has_a_scale_and_a_bias_for_each_class(filled, voxels):
+    scale, bias = np.abs(random(4)) + 0.5, random(4, seed=1)
+    found = as_voxels(filled("vs", 4, scale=scale, bias=bias)(as_image(voxels(4))))
+    np.testing.assert_allclose(found, log_softmax(scale * voxels(4).numpy() + bias, -1), rtol=1e-10, atol=1e-12)
+
+
+def test_vs_ti_is_temperature_with_a_class_bias(filled, voxels):
+    found = filled("vs_ti", 3, scale=[0.6], bias=B)(voxels(3))
+    torch.testing.assert_close(found, filled("vs", 3, scale=[0.6] * 3, bias=B)(voxels(3)))
+
+
+def test_the_penalty_of_vs_leaves_one_common_scale_free(filled):
+    assert float(filled("vs", 3, scale=[2.0, 2.0, 2.0]).penalty(1.0, 1.0)) == 0
+    found = filled("vs", 3, scale=[1.0, 2.0, 3.0], bias=B).penalty(0.01, 0.1)
+    assert float(found) == pytest.approx(0.01 * 2 / 3 + 0.1 * 0.14 / 3)
+    assert float(filled("vs_ti", 3, scale=[5.0], bias=B).penalty(0.01, 0.1)) == pytest.approx(0.1 * 0.14 / 3)
+
+
+@pytest.mark.parametrize("name", ["ms", "dc"])
+def test_one_matrix_maps_logits_or_log_probabilities(name, filled, voxels):
+    x = voxels(3).numpy() if name == "ms" else log_softmax(voxels(3).numpy(), -1)  # W is not symmetric
+    found = as_voxels(filled(name, 3, weight=W, bias=B)(as_image(voxels(3))))
+    np.testing.assert_allclose(found, log_softmax(x @ np.array(W).T + np.array(B), -1), rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["ms", "dc"])
+def test_the_penalty_is_eq_15_with_a_free_diagonal(name, filled):
+    assert float(filled(name, 3, weight=W, bias=B).penalty(0.01, 0.1)) == pytest.approx(0.005316667, abs=1e-9)
+    assert float(filled(name, 3, weight=np.diag([3.0, 1, 2])).penalty(1.0, 1.0)) == 0
+
+
+def test_log_probabilities_far_below_underflow_stay_finite(filled):
+    out = filled("dc", 3, weight=W, bias=B)(torch.tensor([[0.0, -1e4, -2e4]]))
+    assert bool(torch.isfinite(out).all())
+
+
+@pytest.mark.parametrize("row_sum", [0.0, 1.1, -3.0])
+def test_ms_c_is_matrix_scaling_with_the_reconstructed_matrix(row_sum, filled, voxels):
+    weight, bias = random(4, 3), random(4, seed=1)
+    full = np.concatenate([weight, row_sum - weight.sum(1, keepdims=True)], axis=1)
+    ours, plain = filled("ms_c", 4, weight=weight, bias=bias, gauge=row_sum), filled("ms", 4, weight=full, bias=bias)
+    torch.testing.assert_close(ours(voxels(4)), plain(voxels(4)), rtol=1e-10, atol=1e-10)
+    assert float(ours.penalty(LAM, MU)) == pytest.approx(float(plain.penalty(LAM, MU)), rel=1e-12)
+    assert float(filled("ms_c", 5).penalty(1.0, 1.0)) == 0
+
+
+@pytest.mark.parametrize(("name", "peer"), [("vs", "VS"), ("ms", "MS"), ("dc", "DC"), ("ms_c", "MSc")])
+def test_map_and_penalty_are_those_of_the_authors_library(name, peer, fiducio, filled, voxels):
+    weight = np.abs(random(5)) if name == "vs" else random(5, 4 if name == "ms_c" else 5, seed=2)
+    bias, own = random(5, seed=3), {"gauge": 0.8} if name == "ms_c" else {}
+    ours = filled(name, 5, **{"scale" if name == "vs" else "weight": weight}, bias=bias, **own)
+    theirs = getattr(fiducio, peer)() if name == "vs" else getattr(fiducio, peer)(lambda_reg=LAM, mu_reg=MU)
+    theirs._init_params(5)
+    theirs._weight, theirs._bias = torch.as_tensor(weight), torch.as_tensor(bias)
+    theirs._row_sum = torch.tensor(0.8, dtype=torch.float64)
+    seen = voxels(5).log_softmax(1) if name == "dc" else voxels(5)
+    expected = torch.log_softmax(theirs._map_logits(seen), 1)
+    torch.testing.assert_close(ours(voxels(5)), expected, rtol=0, atol=1e-10)
+    if name != "vs":  # theirs has none
+        assert float(ours.penalty(LAM, MU)) == pytest.approx(float(theirs._regularization()), rel=1e-12)
+
+
+def test_the_predicted_class_selects_the_map_of_cdc_and_of_tied_classes_the_first(filled, voxels):
+    weight, bias = random(4, 4, 4), random(4, 4, seed=1)
+    logits = torch.cat([voxels(4), torch.tensor([[1.0, 2.0, 2.0, 0.0]])])
+    found = filled("cdc", 4, weight=weight, bias=bias)(logits).numpy()
+    for z, q in zip(logits.numpy(), found, strict=True):
+        i = int(np.argmax(z))
+        np.testing.assert_allclose(q, log_softmax(weight[i] @ log_softmax(z) + bias[i]), rtol=1e-9, atol=1e-10)
+
+
+def their_penalty(theirs, weights, biases):
+    maps = [theirs._logit_affine(len(weights), c, *each) for c, each in enumerate(zip(weights, biases, strict=True))]
+    return float(torch.stack([theirs._ms_regularization(*one, LAM, MU) for one in maps]).mean())
+
+
+def test_map_and_penalty_of_cdc_are_those_of_the_authors_library(fiducio, filled, voxels):
+    weight, bias = random(5, 5, 5), random(5, 5, seed=1)
+    theirs = fiducio.CDC()
+    theirs._init_params(5)
+    theirs._raw_b, theirs._raw_mu = torch.as_tensor(weight).mT.contiguous(), torch.as_tensor(bias)  # it multiplies rows
+    ours = filled("cdc", 5, weight=weight, bias=bias)
+    expected = torch.log_softmax(theirs._map_logits(voxels(5).log_softmax(1)), 1)
+    torch.testing.assert_close(ours(voxels(5)), expected, rtol=0, atol=1e-10)
+    expected = their_penalty(theirs, theirs._raw_b, theirs._raw_mu)
+    assert float(ours.penalty(LAM, MU)) == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("classes", [2, 3, 5])
+@pytest.mark.parametrize("name", CMS)
+def test_cms_is_that_of_the_authors_and_over_the_gauge_its_penalty_is_less(name, classes, fiducio, filled, voxels):
+    rng, gaps = np.random.default_rng(0), classes - 1
+    A = torch.as_tensor(rng.random((classes, gaps, gaps)) + 0.01)
+    drops = torch.as_tensor(rng.random((classes, gaps)) + 0.01)
+    ours = filled(name, classes, weight=A, bias=drops)
+    theirs = getattr(fiducio, CMS[name])(lambda_reg=LAM, mu_reg=MU)
+    theirs._init_params(classes)
+    inverse = lambda y: y + torch.log(-torch.expm1(-y))  # noqa: E731  of softplus
+    raw_A, raw_drops = torch.empty_like(A), torch.empty_like(drops)
+    for i in range(classes):
+        # We swap class 0 into the winner's place; they list the others in ascending order.
+        places = [*range(1, classes)]
+        if name == "cms_ap" and i > 0:
+            places = [i, *(k for k in range(1, classes) if k != i)]
+        index = torch.tensor(places) - 1
+        raw_A[i], raw_drops[i] = A[i][index][:, index], drops[i][index]
+    theirs._raw_b, theirs._raw_mu = inverse(raw_A), inverse(raw_drops)
+    expected = torch.log_softmax(theirs._map_logits(voxels(classes).log_softmax(1)), 1)
+    torch.testing.assert_close(ours(voxels(classes)), expected, rtol=0, atol=1e-9)
+    at_their_gauge = float(ours.penalty(LAM, MU))
+    expected = their_penalty(theirs, theirs._positive(theirs._raw_b), theirs._positive(theirs._raw_mu))
+    assert at_their_gauge == pytest.approx(expected, rel=1e-10)
+
+    def over_gauge(flat):
+        ours.gauge.requires_grad_(False).copy_(torch.as_tensor(flat).reshape(ours.gauge.shape))
+        ours.gauge.requires_grad_().grad = None
+        value = ours.penalty(LAM, MU)
+        value.backward()
+        return value.item(), ours.gauge.grad.numpy().ravel()
+
+    start = ours.gauge.numpy().ravel().copy()
+    best = scipy.optimize.minimize(over_gauge, start, jac=True, method="L-BFGS-B", options={"maxiter": 500})
+    assert best.fun < at_their_gauge * (1 - 1e-3)
+
+
+@pytest.mark.parametrize("name", CMS)
+def test_the_gauge_changes_no_probability(name, randomise, voxels):
+    calibrator = randomise(make_calibrator(name, 4)).requires_grad_(False)
+    before = calibrator(voxels(4))
+    calibrator.gauge.add_(5)
+    assert torch.equal(calibrator(voxels(4)), before)
+
+
+@pytest.mark.parametrize("name", CMS)
+def test_tied_classes_are_taken_in_ascending_order(name, randomise):
+    """The lowest index wins, and what a tie becomes follows the same rule."""
     calibrator = randomise(make_calibrator(name, 4))
-    logits = voxels(4)
-    assert isinstance(calibrator, AffineCalibrator)
-    frame = calibrator.frame(logits)
-    with torch.no_grad():
-        scores = calibrator.scores(logits)
-        for v in range(len(logits)):
-            weight, bias = calibrator.weight, calibrator.bias
-            if frame.expert is not None:
-                weight, bias = weight[frame.expert[v]], bias[frame.expert[v]]
-            canonical = scores_from_outputs((weight @ frame.features[v] + bias)[None], calibrator.outputs)[0]
-            order = range(4) if frame.order is None else frame.order[v].tolist()
-            for place, label in enumerate(order):
-                assert float(scores[v, label]) == pytest.approx(float(canonical[place]), abs=1e-9)
-
-
-@pytest.mark.parametrize("name", AFFINE)
-def test_the_full_map_is_linear_and_takes_leading_axes(name, randomise):
-    calibrator = randomise(make_calibrator(name, 4))
-    with torch.no_grad():
-        parts = [
-            p if calibrator.weight.ndim == 3 else p[None]
-            for p in (calibrator.weight, calibrator.bias, calibrator.gauge)
-        ]
-        once = calibrator.full_map(*parts)
-        twice = calibrator.full_map(*(torch.stack([p, 3 * p]) for p in parts))
-    for single, both in zip(once, twice, strict=True):
-        torch.testing.assert_close(both[0], single)
-        torch.testing.assert_close(both[1], 3 * single)
-
-
-@pytest.mark.parametrize(("name", "experts"), [("ms", 1), ("dc", 1), ("cdc", 4), ("cms_ap", 4)])
-def test_experts_are_counted(name, experts):
-    assert make_calibrator(name, 4).num_experts == experts
-
-
-def test_a_voxel_in_a_class_without_voxels_beside_it_is_mapped_too(randomise):
-    calibrator = randomise(make_calibrator("cdc", 3))
-    single = torch.tensor([[0.0, 5.0, 1.0]], dtype=torch.float64)
-    both = torch.cat([single, torch.tensor([[9.0, 0.0, 0.0]], dtype=torch.float64)])
-    torch.testing.assert_close(calibrator(both)[:1], calibrator(single))
+    scores = calibrator.scores(torch.tensor([[1.0, 5.0, 5.0, 5.0]]))[0].tolist()
+    assert scores[1] == max(scores)
+    if name == "cms_op":
+        assert scores[1] >= scores[2] >= scores[3] >= scores[0]

@@ -1,3 +1,5 @@
+"""The contract, the registry, and options that mean nothing."""
+
 import pytest
 import torch
 
@@ -25,6 +27,11 @@ class Doubling(Calibrator):
 def test_a_subclass_writes_scores_and_the_base_class_normalises():
     logits = torch.randn(4, 3, 5, dtype=torch.float64)
     torch.testing.assert_close(Doubling(3)(logits), torch.log_softmax(2 * logits, 1))
+    calibrator = Doubling(3)
+    calibrator(torch.zeros(1, 3, dtype=torch.float16))
+    assert calibrator.seen == torch.float32  # no half types
+    with pytest.raises(TypeError, match="abstract"):
+        Calibrator(3)
 
 
 def test_a_context_reaches_the_scores():
@@ -35,40 +42,14 @@ def test_a_context_reaches_the_scores():
 
 @pytest.mark.parametrize("name", ["ts", "lts_ti"])
 def test_a_bare_image_in_place_of_a_context_is_refused(name):
-    with pytest.raises(
-        InputError, match=r"context is Tensor, but a Context is needed. Pass an image as segcal.Context"
-    ):
+    text = r"context is Tensor, but a Context is needed. Pass an image as segcal.Context"
+    with pytest.raises(InputError, match=text):
         make_calibrator(name, 3)(torch.zeros(1, 3, 9, 9), torch.zeros(1, 1, 9, 9))
-
-
-def test_scores_see_no_half_types():
-    calibrator = Doubling(3)
-    calibrator(torch.zeros(1, 3, dtype=torch.float16))
-    assert calibrator.seen == torch.float32
-
-
-def test_the_contract_cannot_be_made_without_scores():
-    with pytest.raises(TypeError, match="abstract"):
-        Calibrator(3)
 
 
 def test_parameters_are_kept_in_float64():
     for name in ("ts", "ets", "vs", "dc", "cms_ap"):
         assert {p.dtype for p in make_calibrator(name, 3).parameters()} == {torch.float64}
-
-
-def test_an_unknown_name_lists_the_known_ones():
-    with pytest.raises(
-        InputError, match=r"no calibrator is named 'cms'. Choose one of: identity, ts, ets, vs, vs_ti, ms"
-    ):
-        make_calibrator("cms", 3)
-
-
-def test_an_unknown_option_lists_the_known_ones():
-    with pytest.raises(InputError, match=r"ms has no option 'canonica'. Its options are: canonical"):
-        make_calibrator("ms", 3, canonica=True)
-    with pytest.raises(InputError, match=r"dc has no option 'canonical'. It has none"):
-        make_calibrator("dc", 3, canonical=False)
 
 
 @pytest.mark.parametrize("name", CALIBRATORS)
@@ -81,10 +62,8 @@ def test_a_calibrator_knows_its_name_and_says_what_it_promises(name):
     assert ("does not see the offset" in repr(calibrator)) is calibrator.translation_invariant
 
 
-def test_a_temperature_is_shown_where_there_is_one():
-    calibrator = make_calibrator("ts", 3)
-    with torch.no_grad():
-        calibrator.inverse_temperature.fill_(0.4)
+def test_a_temperature_is_shown_where_there_is_one(filled):
+    calibrator = filled("ts", 3, inverse_temperature=0.4)
     assert calibrator.temperature == pytest.approx(2.5)
     assert repr(calibrator).startswith("ts for 3 classes, T = 2.5: keeps the order")
     assert make_calibrator("dc", 3).temperature is None
@@ -94,4 +73,55 @@ def test_a_temperature_is_shown_where_there_is_one():
 def test_a_calibrator_knows_its_entry_in_the_registry():
     assert registry_entry(make_calibrator("dc", 3)) == ("dc", {})
     assert registry_entry(make_calibrator("ms", 3, canonical=True)) == ("dc", {})
+    assert registry_entry(make_calibrator("pts", 5)) == ("pts", {})
+    entry = registry_entry(make_calibrator("pts", 5, hidden=[7], largest=2))
+    assert entry == ("pts", {"hidden": (7,), "largest": 2})
     assert registry_entry(Doubling(3)) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "text"),
+    [
+        ("cms", {}, "no calibrator is named 'cms'. Choose one of: identity, ts, ets, vs, vs_ti, ms"),
+        ("ms", {"canonica": True}, "ms has no option 'canonica'. Its options are: canonical"),
+        ("dc", {"canonical": False}, "dc has no option 'canonical'. It has none"),
+        ("conic", {"contexts": ["colour"]}, "contexts has 'colour', but there is no such context. Choose from: disagr"),
+        ("conic", {"ramps": 0}, "ramps is 0, but a count of at least 1 is needed. Leave it out."),
+        ("conic", {"hats": 1}, "hats is 1, but a count of at least 2 is needed. Leave it out."),
+        *(
+            ("histogram", {"bins": bins}, "but a count of at least 1 is needed. The default is 15.")
+            for bins in (0, 2.0)
+        ),
+        *(("isotonic", {"knots": n}, f"knots is {n}, but a count of at least 4 is needed") for n in (3, 2.5, True)),
+        *(("pts", {"largest": n}, "but a count of at least 1 is needed. Leave it out to use 10.") for n in (0, True)),
+        *(
+            (name, {"hidden": hidden}, "but a list of layer sizes of at least 1 is needed. Use [32, 32], for example.")
+            for name in ("pts", "iop")
+            for hidden in ((0,), (3, -1), (2.5,), (True,))
+        ),
+        ("meta_cal", {"alpha": 0.0}, "alpha is 0.0, but a share between 0 and 1 is needed"),
+        ("meta_cal", {"target_accuracy": 1.2}, "target_accuracy is 1.2, but a share between 0 and 1 is needed"),
+        ("meta_cal", {"n1_max": 0}, "n1_max is 0, but a count of at least 1 is needed. The original code has 500."),
+        (
+            "meta_cal_large_t",
+            {"large_temperature": 0.5},
+            "large_temperature is 0.5, but a number from 1 to 1e10 is",
+        ),
+        ("lts", {"gate_init": "ones"}, "gate_init is 'ones', but it must be 'random' or 'zeros'"),
+        *(
+            ("lts", {"image_channels": n}, f"image_channels is {n}, but a whole number of at least 0 is needed. Use 3")
+            for n in (-1, 1.5, True)
+        ),
+        ("selective", {"temperatures": "best"}, "temperatures is 'best', but it must be one of nll, ece, paper"),
+        ("selective", {"place": "after"}, "place is 'after', but it must be one of unflagged, before"),
+        ("selective", {"repeats": -1}, "repeats is -1, but a number of at least 0 is needed"),
+        ("selective", {"inner": 3}, "inner is int, but a calibrator is needed"),
+        ("selective", {"inner": "tss"}, "no calibrator is named 'tss'"),
+        ("selective", {"inner": {"nam": "ts"}}, "inner is {'nam': 'ts'}, but a name, or a name and options, is needed"),
+        ("selective", {"inner": make_calibrator("ts", 5)}, "inner is ts for 5 classes, but a calibrator that"),
+    ],
+)
+def test_options_that_mean_nothing_are_refused(name, options, text):
+    with pytest.raises(InputError) as raised:
+        make_calibrator(name, 3, **options)
+    assert text in str(raised.value)

@@ -213,16 +213,6 @@ def test_voxels_that_are_all_alike_have_an_optimum():
     assert torch.isfinite(fitted.calibrator(torch.from_numpy(logits)[None])).all()
 
 
-@pytest.mark.parametrize(("option", "value", "words"), [
-    ("contexts", ["colour"], "contexts has 'colour', but there is no such context. Choose from: disagreement"),
-    ("ramps", 0, "ramps is 0, but a count of at least 1 is needed"),
-    ("hats", 1, "hats is 1, but a count of at least 2 is needed"),
-])  # fmt: skip
-def test_wrong_options_are_one_sentence(option, value, words):
-    with pytest.raises(InputError, match=words):
-        make_calibrator("conic", 3, **{option: value})
-
-
 @pytest.mark.parametrize("contexts", [["share_near"], ["gap_near", "gap_image"]])
 @pytest.mark.parametrize("classes", [3, 13])
 def test_what_can_be_told_apart_is_the_rank_of_the_jacobian(by_class, contexts, classes, randomise):

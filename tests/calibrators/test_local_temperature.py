@@ -1,43 +1,50 @@
-import copy
+"""Local and image-based temperatures: the tree against plain loops, the margin, and what a voxel sees."""
 
+import copy
+import math
+import re
+
+import numpy as np
 import pytest
 import torch
 
 from segcal import make_calibrator
-from segcal.calibrators.look_around import with_margin
+from segcal.calibrators.local_temperature import each_part, with_margin, without_margin
+from segcal.calibrators.temperature_tree import SMALLEST_TEMPERATURE, TemperatureTree, positive
 from segcal.errors import InputError
 from segcal.types import Context
+
+NAMES = ["lts", "lts_ti", "ibts"]
 
 
 def normal(*shape, seed=0):
     return 3 * torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-@pytest.mark.parametrize(("classes", "count"), [(2, 357), (5, 882), (20, 3507)])
-@pytest.mark.parametrize("name", ["lts", "lts_ti", "ibts"])
-def test_the_counts_are_those_of_table_2(name, classes, count):
-    calibrator = make_calibrator(name, classes)
-    assert (calibrator.num_parameters(), calibrator.num_identifiable()) == (count, count)
-
-
-def test_options_add_what_the_definitions_say():
-    assert make_calibrator("lts", 5, image_channels=3).num_parameters() == 882 + (25 * 3 + 1) + (25 * 5 + 1)
-    assert make_calibrator("lts", 5, full_3d=True).num_parameters() == 7 * (125 * 5 + 1)
+@pytest.mark.parametrize(
+    ("classes", "options", "count"),
+    [
+        *((classes, {}, count) for classes, count in ((2, 357), (5, 882), (20, 3507))),
+        (5, {"image_channels": 3}, 882 + (25 * 3 + 1) + (25 * 5 + 1)),
+        (5, {"full_3d": True}, 7 * (125 * 5 + 1)),
+    ],
+)
+def test_the_counts_are_those_of_table_2_and_of_the_definitions(classes, options, count):
+    for name in NAMES if not options else ["lts"]:
+        calibrator = make_calibrator(name, classes, **options)
+        assert (calibrator.num_parameters(), calibrator.num_identifiable()) == (count, count)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("options", [{}, {"gate_init": "zeros"}, {"canonical": True, "seed": 7}, {"full_3d": True}])
+@pytest.mark.parametrize(
+    "options", [{}, {"gate_init": "zeros"}, {"canonical": True, "seed": 7}, {"full_3d": True}, {"image_channels": 3}]
+)
 def test_a_new_temperature_is_exactly_one(options, dtype):
     calibrator = make_calibrator("lts", 5, **options)
+    context = Context(100 * normal(2, 3, 12, 14, 13, seed=1).to(dtype))
     logits = normal(2, 5, 12, 14, 13).to(dtype)
-    found = calibrator.inner_temperature(logits).detach()
-    assert torch.equal(found, torch.ones_like(found))
-
-
-def test_an_image_branch_starts_at_one_too():
-    calibrator = make_calibrator("lts_ti", 5, image_channels=3)
-    found = calibrator.inner_temperature(normal(2, 5, 12, 14), Context(100 * normal(2, 3, 12, 14, seed=1)))
-    assert torch.equal(found.detach(), torch.ones(2, 1, 4, 6, dtype=torch.float64))
+    found = calibrator.scores(logits, context).detach()
+    assert torch.equal(found, logits - logits.amax(1, keepdim=True))
 
 
 def test_slices_of_a_volume_do_not_see_each_other(randomise):
@@ -179,3 +186,162 @@ def test_weights_say_how_many_voxels_one_stands_for(randomise):
         twice = calibrator.inner_scores(slices, weight=alone + 1)[:, :, 0]
         three = with_margin(torch.stack([first, first, second], dim=2), (0, 4, 4))
         torch.testing.assert_close(twice, calibrator.inner_scores(three)[:, :, 0], rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize(("space", "margin"), [((9, 7), (4, 4)), ((3, 9, 7), (0, 4, 4)), ((6, 9, 7), (4, 4, 4))])
+def test_the_margin_is_the_reflection_of_numpy(space, margin):
+    values = normal(2, 3, *space)
+    expected = np.pad(values.numpy(), [(0, 0), (0, 0), *((width, width) for width in margin)], mode="reflect")
+    assert np.array_equal(with_margin(values, margin).numpy(), expected)
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_an_axis_that_is_too_short_is_continued_by_its_last_value(size):
+    values = normal(2, 3, size, 9)
+    long = np.pad(values.numpy(), [(0, 0), (0, 0), (0, 0), (4, 4)], mode="reflect")
+    expected = np.pad(long, [(0, 0), (0, 0), (4, 4), (0, 0)], mode="edge")
+    assert np.array_equal(with_margin(values, (4, 4)).numpy(), expected)
+
+
+def test_what_is_inside_the_margin_is_what_was_there():
+    values = normal(2, 3, 5, 6, 7)
+    assert torch.equal(without_margin(with_margin(values, (0, 4, 2)), (0, 4, 2)), values)
+
+
+def test_the_overlap_is_needed(randomise):
+    """Pieces without what their border voxels see give something else."""
+    calibrator = randomise(make_calibrator("lts_ti", 5))
+    logits = normal(1, 5, 40, 23)
+    with torch.no_grad():
+        whole = calibrator.scores(logits)
+        pieces = torch.cat([calibrator.scores(part) for part in logits.split(10, dim=2)], dim=2)
+    assert float((pieces - whole).abs().max()) > 0.1
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("shape", [(4, 5), (4, 5, 7), (4, 5, 2, 3, 2, 3)])
+def test_what_is_neither_image_nor_volume_is_refused(name, shape):
+    text = f"logits has {len(shape) - 2} axes of space, but .* sees neighbours and needs 2 .image. or 3 .volume."
+    with pytest.raises(InputError, match=text):
+        make_calibrator(name, 5)(normal(*shape))
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("space", [(1, 1), (2, 3), (1, 9), (1, 8, 7), (5, 1, 1)])
+def test_images_smaller_than_the_kernel_and_single_slices_are_calibrated(name, space, randomise):
+    calibrator = randomise(make_calibrator(name, 5))
+    logits = normal(2, 5, *space)
+    out = calibrator(logits)
+    assert out.shape == logits.shape
+    assert bool(torch.isfinite(out).all())
+    assert torch.equal(out.argmax(1), logits.argmax(1))
+    torch.testing.assert_close(make_calibrator(name, 5)(logits), logits.log_softmax(1), rtol=0, atol=1e-12)
+
+
+def test_all_parts_of_a_context_are_cut_and_continued_alike():
+    context = Context(image=torch.arange(12.0).reshape(1, 2, 2, 3), disagreement=torch.arange(6.0).reshape(1, 2, 3))
+    moved = each_part(context, lambda part: with_margin(part, (0, 1)))
+    assert moved.image.shape == (1, 2, 2, 5)
+    assert moved.disagreement.tolist() == [[[1, 0, 1, 2, 1], [4, 3, 4, 5, 4]]]
+    assert each_part(Context(), lambda part: part) == Context()
+    assert each_part(None, lambda part: part) is None
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("shape", [(1, 3, 0, 5), (2, 3, 4, 0), (1, 3, 2, 0, 4)])
+def test_an_image_without_voxels_is_refused_in_one_sentence(name, shape):
+    text = f"logits has shape {shape}, but {name} sees neighbours and needs at least one voxel along every axis"
+    with pytest.raises(InputError, match=re.escape(text)):
+        make_calibrator(name, 3)(torch.zeros(shape))
+
+
+def sigmoid(x):
+    return 1 / (1 + math.exp(-x))
+
+
+def reflected(index, size):
+    return -index if index < 0 else 2 * (size - 1) - index if index >= size else index
+
+
+def convolve(values, kernel, row, column):
+    """Kernel 5, dilation 2, at one pixel of (channels, height, width)."""
+    total = 0.0
+    for channel in range(values.shape[0]):
+        for i in range(5):
+            for j in range(5):
+                y = reflected(row + 2 * (i - 2), values.shape[1])
+                x = reflected(column + 2 * (j - 2), values.shape[2])
+                total += kernel[channel, i, j] * values[channel, y, x]
+    return total
+
+
+def plain_tree(features, weight, bias, image=None, image_weight=None, image_bias=0.0):
+    """T of every pixel of (channels, height, width), by loops, in the notation of the definitions."""
+    temperatures = np.empty(features.shape[1:])
+    for row in range(features.shape[1]):
+        for column in range(features.shape[2]):
+            out = [convolve(features, weight[k], row, column) + bias[k] for k in range(len(weight))]
+            t1, t2, t3, t4 = out[:4]
+            g1, g2, g3 = (sigmoid(value) for value in out[4:7])
+            tree = g3 * (g1 * t1 + (1 - g1) * t2) + (1 - g3) * (g2 * t3 + (1 - g2) * t4)
+            if image is not None:
+                gate = sigmoid(out[7])
+                tree = gate * tree + (1 - gate) * (convolve(image, image_weight[0], row, column) + image_bias)
+            c0 = 0.5397424  # definitions 1.4
+            temperatures[row, column] = 1e-3 + math.log(1 + math.exp(tree + c0))
+    return temperatures
+
+
+@pytest.mark.parametrize(("canonical", "channels"), [(False, 0), (True, 0), (True, 2)])
+def test_the_temperatures_are_those_of_a_plain_loop(canonical, channels, randomise):
+    """With an image there is one more leaf and one more gate."""
+    calibrator = randomise(make_calibrator("lts", 3, canonical=canonical, image_channels=channels))
+    logits, image, own = normal(1, 3, 6, 7, seed=1), 255 * torch.rand(1, 2, 6, 7, dtype=torch.float64), ()
+    context, tree = Context(image), calibrator.tree.requires_grad_(False)
+    if channels:
+        centre, scale = torch.tensor([100.0, 120.0]), torch.tensor([60.0, 70.0])
+        tree.image_centre.copy_(centre)
+        tree.image_scale.copy_(scale)
+        seen = ((image[0] - centre[:, None, None]) / scale[:, None, None]).numpy()
+        own = (seen, tree.image_weight.numpy(), float(tree.image_bias))
+    features = torch.log_softmax(logits, 1) if canonical else logits
+    temperature = plain_tree(features[0].numpy(), tree.weight.numpy(), tree.bias.numpy(), *own)
+    assert temperature.std() > 0.1
+    expected = torch.log_softmax(logits / torch.from_numpy(temperature), 1)
+    torch.testing.assert_close(calibrator(logits, context), expected, rtol=1e-6, atol=1e-6)
+    change = calibrator(logits, context) - calibrator(logits, Context(0 * image))
+    assert (float(change.abs().max()) > 0.01) == (channels > 0)
+
+
+@pytest.mark.parametrize(("channels", "text"), [(None, "image is None"), (3, "image is of 3 channels")])
+def test_an_image_that_is_not_there_or_another_is_refused(channels, text):
+    calibrator = make_calibrator("lts_ti", 3, image_channels=2)
+    image = None if channels is None else torch.zeros(1, channels, 6, 7)
+    with pytest.raises(InputError, match=f"{text}, but this calibrator sees images of 2 channels"):
+        calibrator(torch.zeros(1, 3, 6, 7), None if image is None else Context(image))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_temperature_is_exactly_one_at_zero_positive_everywhere_and_linear_far_out(dtype):
+    values = torch.tensor([0.0, -1e4, -30.0, 50.0, 1e4], dtype=dtype)
+    found = positive(values)
+    assert float(found[0]) == 1.0
+    assert float(found[1]) == pytest.approx(SMALLEST_TEMPERATURE, rel=1e-3)
+    assert float(found.min()) > 0
+    torch.testing.assert_close(found[3:], values[3:] + 0.5397424 + 1e-3, rtol=1e-6, atol=1e-6)
+
+
+def test_the_temperature_is_softplus_with_the_constant_of_the_definitions():
+    values = torch.linspace(-6, 6, 50, dtype=torch.float64)
+    expected = 1e-3 + torch.log1p(torch.exp(values + math.log(math.exp(1 - 1e-3) - 1)))
+    torch.testing.assert_close(positive(values), expected, rtol=1e-13, atol=1e-13)
+
+
+def test_leaves_start_at_zero_and_gates_at_small_random_numbers_of_the_seed():
+    tree = TemperatureTree(5, 0, False, "random", 0).requires_grad_(False)
+    assert float(tree.weight[:4].abs().max()) == 0
+    assert float(tree.weight[4:].std()) == pytest.approx(0.1 / math.sqrt(125), rel=0.1)
+    assert float(tree.bias.abs().max()) == 0
+    assert torch.equal(tree.weight, TemperatureTree(5, 0, False, "random", 0).weight)
+    assert not torch.equal(tree.weight, TemperatureTree(5, 0, False, "random", 1).weight)
+    assert float(TemperatureTree(5, 0, False, "zeros", 0).weight.detach().abs().max()) == 0

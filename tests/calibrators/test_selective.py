@@ -1,96 +1,70 @@
+"""Selective scaling, its selector, and Meta-Cal."""
+
 import numpy as np
 import pytest
 import torch
+from scipy.special import softmax
 
-from segcal import make_calibrator
+from segcal import audit, make_calibrator
 from segcal.calibrators import registry_entry
+from segcal.calibrators.meta_cal import entropy
 from segcal.calibrators.selective import Selector, selector_input
 from segcal.errors import InputError
 
 
-def softmax(z):
-    e = np.exp(z - z.max(-1, keepdims=True))
-    return e / e.sum(-1, keepdims=True)
+@pytest.fixture
+def flagging(filled):
+    """Selective scaling that flags the voxels in which class 0 has a probability above one half."""
+
+    def made(wrong, right=None, **options):
+        own = {} if right is None else {"inverse_temperature_right": 1 / right}
+        calibrator = filled("selective", 4, options, inverse_temperature_wrong=1 / wrong, **own)
+        selector = calibrator.selector
+        layers = [(torch.zeros_like(w), torch.zeros_like(b)) for w, b in layers_of(selector)]
+        layers[0][0][0, 0], layers[0][1][0] = 1.0, np.log(2)  # relu(log p_0 + log 2) > 0
+        layers[1][0][0, 0] = layers[2][0][0, 0] = layers[3][0][0, 0] = 1.0
+        selector.set_layers(layers)
+        return calibrator
+
+    return made
 
 
-def made(calibrator, wrong, right=None):
-    with torch.no_grad():
-        calibrator.inverse_temperature_wrong.fill_(1 / wrong)
-        if right is not None:
-            calibrator.inverse_temperature_right.fill_(1 / right)
-    return calibrator
-
-
-def flags_class_0(calibrator):
-    """Let the selector flag the voxels in which class 0 has a probability above one half."""
-    selector, classes = calibrator.selector, calibrator.num_classes
-    layers = [(torch.zeros_like(w), torch.zeros_like(b)) for w, b in _layers(selector)]
-    layers[0][0][0, 0], layers[0][1][0] = 1.0, np.log(2)  # relu(log p_0 + log 2) > 0
-    layers[1][0][0, 0] = layers[2][0][0, 0] = layers[3][0][0, 0] = 1.0
-    selector.set_layers(layers)
-    assert classes == selector.widths[0]
-    return calibrator
-
-
-def _layers(selector):
+def layers_of(selector):
     return [(getattr(selector, f"weight_{n}").detach(), getattr(selector, f"bias_{n}").detach()) for n in range(4)]
 
 
-def test_flagged_voxels_get_one_temperature_and_the_others_another(voxels):
-    calibrator = made(flags_class_0(make_calibrator("selective", 4)), 3.0, 0.5)
-    logits = voxels(4)
-    with torch.no_grad():
-        found = calibrator(logits).exp().numpy()
-    z = logits.numpy()
-    flagged = softmax(z)[:, 0] > 0.5
+def test_flagged_voxels_get_one_temperature_and_the_others_another(flagging, voxels):
+    z = voxels(4).numpy()
+    flagged = softmax(z, -1)[:, :1] > 0.5
     assert 0 < flagged.sum() < len(z)
-    expected = np.where(flagged[:, None], softmax(z / 3), softmax(z / 0.5))
-    np.testing.assert_allclose(found, expected, rtol=1e-10)
+    expected = np.where(flagged, softmax(z / 3, -1), softmax(z / 0.5, -1))
+    np.testing.assert_allclose(flagging(3.0, 0.5)(voxels(4)).exp(), expected, rtol=1e-10)
+
+
+@pytest.mark.parametrize("place", ["unflagged", "before"])
+def test_an_inner_calibrator_maps_what_is_not_flagged_and_before_it_is_what_the_selector_sees(place, flagging, voxels):
+    calibrator = flagging(5.0, inner="ts", place=place)
+    calibrator.inner.inverse_temperature.fill_(0.5)
+    z = voxels(4).numpy()
+    seen = z / 2 if place == "before" else z
+    flagged = softmax(seen, -1)[:, :1] > 0.5
+    assert place == "unflagged" or (flagged != (softmax(z, -1)[:, :1] > 0.5)).any()
+    expected = np.where(flagged, softmax(seen / 5, -1), softmax(z / 2, -1))
+    np.testing.assert_allclose(calibrator(voxels(4)).exp(), expected, rtol=1e-10)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
 @pytest.mark.parametrize("classes", [2, 5, 20])
-def test_the_decision_survives_a_temperature_of_1e10(dtype, classes, voxels):
-    calibrator = made(make_calibrator("selective", classes), 1e10, 1.0)
+def test_the_decision_survives_a_temperature_of_1e10(dtype, classes, filled, voxels):
+    """Definitions 6: a plain division loses it in float32, and this is why the lead exists."""
+    calibrator = filled("selective", classes, inverse_temperature_wrong=1e-10)
     calibrator.selector.set_constant(flagged=True)
     logits = torch.cat([voxels(classes), 1e-3 * voxels(classes)]).to(dtype)
-    with torch.no_grad():
-        log_probs = calibrator(logits)
-        before = logits.argmax(1)
+    log_probs, before = calibrator(logits), logits.argmax(1)
+    assert dtype == torch.float64 or not torch.equal((logits.float() / 1e10).softmax(1).argmax(1), before)
     assert torch.equal(log_probs.argmax(1), before)
     assert torch.equal(log_probs.exp().argmax(1), before)
     assert float((log_probs.exp() - 1 / classes).abs().max()) < 1e-6
-
-
-def test_the_trap_a_plain_division_loses_the_decision_in_float32():
-    # Definitions 6: this is why the lead exists.
-    z = torch.tensor([[3.0, 20.0, -5.0, 7.0]])
-    assert int(torch.softmax(z / 1e10, 1).argmax()) == 0
-    calibrator = made(make_calibrator("selective", 4), 1e10, 1.0)
-    calibrator.selector.set_constant(flagged=True)
-    with torch.no_grad():
-        assert int(calibrator(z).argmax()) == 1
-
-
-def test_an_inner_calibrator_maps_what_is_not_flagged(voxels):
-    calibrator = made(flags_class_0(make_calibrator("selective", 4, inner="ts")), 5.0)
-    with torch.no_grad():
-        calibrator.inner.inverse_temperature.fill_(0.5)
-        found = calibrator(voxels(4)).exp().numpy()
-    z = voxels(4).numpy()
-    flagged = softmax(z)[:, :1] > 0.5
-    np.testing.assert_allclose(found, np.where(flagged, softmax(z / 5), softmax(z / 2)), rtol=1e-10)
-
-
-def test_an_inner_calibrator_before_it_is_what_the_selector_sees(voxels):
-    calibrator = made(flags_class_0(make_calibrator("selective", 4, inner="ts", place="before")), 5.0)
-    with torch.no_grad():
-        calibrator.inner.inverse_temperature.fill_(0.5)
-        found = calibrator(voxels(4)).exp().numpy()
-    z = voxels(4).numpy() / 2
-    flagged = softmax(z)[:, :1] > 0.5
-    assert (flagged[:, 0] != (softmax(2 * z)[:, 0] > 0.5)).any()
-    np.testing.assert_allclose(found, np.where(flagged, softmax(z / 5), softmax(z)), rtol=1e-10)
 
 
 @pytest.mark.parametrize("place", ["unflagged", "before"])
@@ -98,20 +72,24 @@ def test_an_inner_calibrator_before_it_is_what_the_selector_sees(voxels):
     ("inner", "invariant", "preserves"),
     [("cms_ap", True, "argmax"), ("cms_op", True, "order"), ("dc", True, None), ("ms", False, None)],
 )
-def test_it_promises_what_the_inner_calibrator_promises(inner, invariant, preserves, place, voxels):
-    calibrator = make_calibrator("selective", 3, inner=inner, place=place)
+def test_it_promises_what_the_inner_calibrator_promises(inner, invariant, preserves, place, filled, voxels):
+    calibrator = filled("selective", 3, {"inner": inner, "place": place})
     assert (calibrator.translation_invariant, calibrator.preserves) == (invariant, preserves)
     assert calibrator.num_identifiable() == 1 + calibrator.inner.num_identifiable()
-    with torch.no_grad():
-        torch.testing.assert_close(calibrator(voxels(3)), voxels(3).log_softmax(1), rtol=0, atol=1e-9)
+    torch.testing.assert_close(calibrator(voxels(3)), voxels(3).log_softmax(1), rtol=0, atol=1e-9)
     assert calibrator.evidence()["decision"].violation == 0
 
 
-def test_an_inner_calibrator_that_breaks_its_promise_is_seen():
-    calibrator = make_calibrator("selective", 3, inner="ts")
-    with torch.no_grad():
-        calibrator.inner.inverse_temperature.fill_(-0.5)
+def test_an_inner_calibrator_that_breaks_its_promise_is_seen(filled):
+    calibrator = filled("selective", 3, {"inner": "ts"})
+    calibrator.inner.inverse_temperature.fill_(-0.5)
     assert calibrator.evidence()["decision"].violation == 0.5
+
+
+def test_entries_of_a_table_inside_are_counted():
+    calibrator = make_calibrator("selective", 3, inner={"name": "histogram", "options": {"bins": 7}})
+    assert calibrator.num_parameters() == (5 * 9 + 6 * 3 + 2) + 1 + 13
+    assert calibrator.num_identifiable() == 1 + 7
 
 
 @pytest.mark.parametrize(
@@ -126,29 +104,10 @@ def test_an_inner_calibrator_that_breaks_its_promise_is_seen():
 )
 def test_its_name_and_options_make_it_again(options):
     calibrator = make_calibrator("selective", 3, **options)
-    name, found = registry_entry(calibrator)
-    assert (name, found) == ("selective", options)
-    again = make_calibrator(name, 3, **found)
-    assert {k: v.shape for k, v in again.state_dict().items()} == {
-        k: v.shape for k, v in calibrator.state_dict().items()
-    }
-
-
-@pytest.mark.parametrize(
-    ("options", "text"),
-    [
-        ({"temperatures": "best"}, "temperatures is 'best', but it must be one of nll, ece, paper"),
-        ({"place": "after"}, "place is 'after', but it must be one of unflagged, before"),
-        ({"repeats": -1}, "repeats is -1, but a number of at least 0 is needed"),
-        ({"inner": 3}, "inner is int, but a calibrator is needed"),
-        ({"inner": "tss"}, "no calibrator is named 'tss'"),
-        ({"inner": {"nam": "ts"}}, "inner is {'nam': 'ts'}, but a name, or a name and options, is needed"),
-        ({"inner": make_calibrator("ts", 5)}, "inner is ts for 5 classes, but a calibrator that"),
-    ],
-)
-def test_wrong_options_are_refused(options, text):
-    with pytest.raises(InputError, match=text):
-        make_calibrator("selective", 3, **options)
+    assert registry_entry(calibrator) == ("selective", options)
+    again = make_calibrator("selective", 3, **options)
+    shapes = [{key: value.shape for key, value in each.state_dict().items()} for each in (calibrator, again)]
+    assert shapes[0] == shapes[1]
 
 
 def test_an_inner_calibrator_that_the_registry_does_not_know_cannot_be_written_down():
@@ -159,28 +118,21 @@ def test_an_inner_calibrator_that_the_registry_does_not_know_cannot_be_written_d
         registry_entry(make_calibrator("selective", 3, inner=Own(3)))
 
 
-def by_hand(selector, z):
-    """One voxel through the layers, in plain numpy."""
-    p = np.exp(z - z.max())
-    values = np.log(p / p.sum() + 1e-16)
-    for layer in range(4):
-        weight = getattr(selector, f"weight_{layer}").detach().numpy()
-        bias = getattr(selector, f"bias_{layer}").detach().numpy()
-        values = weight @ values + bias
-        values = values if layer == 3 else np.maximum(values, 0)
-    return values[0] - values[1]
+@pytest.mark.parametrize("shape", [(0, 3, 4, 5), (1, 3, 0, 5), (0, 3)])
+def test_nothing_in_is_nothing_out(shape):
+    assert make_calibrator("selective", 3)(torch.zeros(shape)).shape == shape
 
 
 @pytest.mark.parametrize("classes", [2, 5, 20])
-def test_it_is_the_network_of_the_paper(classes, voxels):
-    generator = torch.Generator().manual_seed(classes)
-    selector = Selector(classes)
-    with torch.no_grad():
-        for parameter in selector.parameters():
-            parameter.add_(0.4 * torch.randn(parameter.shape, generator=generator, dtype=torch.float64))
-        logits = voxels(classes)
-        found = selector(logits)
-    np.testing.assert_allclose(found, [by_hand(selector, z) for z in logits.numpy()], rtol=1e-9, atol=1e-9)
+def test_the_selector_is_the_network_of_the_paper(classes, voxels):
+    generator, selector = torch.Generator().manual_seed(classes), Selector(classes).requires_grad_(False)
+    for parameter in selector.parameters():
+        parameter.add_(0.4 * torch.randn(parameter.shape, generator=generator, dtype=torch.float64))
+    values = np.log(softmax(voxels(classes).numpy(), -1) + 1e-16).T
+    for layer, (weight, bias) in enumerate(layers_of(selector)):
+        values = weight.numpy() @ values + bias.numpy()[:, None]
+        values = values if layer == 3 else np.maximum(values, 0)
+    np.testing.assert_allclose(selector(voxels(classes)), values[0] - values[1], rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize(("classes", "with_normalisation"), [(2, 50), (5, 197), (20, 2282)])
@@ -196,21 +148,52 @@ def test_small_probabilities_are_floored_as_in_the_published_code():
 
 
 def test_a_new_selector_flags_nothing_and_a_constant_one_all_or_nothing(voxels):
-    selector = Selector(4)
-    with torch.no_grad():
-        assert not (selector(voxels(4)) > 0).any()
-        selector.set_constant(flagged=True)
-        assert (selector(voxels(4)) > 0).all()
-        selector.set_constant(flagged=False)
-        assert not (selector(voxels(4)) > 0).any()
+    selector = Selector(4).requires_grad_(False)
+    assert not (selector(voxels(4)) > 0).any()
+    for flagged in (True, False):
+        selector.set_constant(flagged)
+        assert ((selector(voxels(4)) > 0) == flagged).all()
 
 
 def test_every_space_gives_one_margin_a_voxel():
-    with torch.no_grad():
-        assert Selector(3)(torch.zeros(2, 3)).shape == (2,)
-        assert Selector(3)(torch.zeros(2, 3, 4, 5, 6)).shape == (2, 4, 5, 6)
+    assert Selector(3)(torch.zeros(2, 3)).shape == (2,)
+    assert Selector(3)(torch.zeros(2, 3, 4, 5, 6)).shape == (2, 4, 5, 6)
 
 
-@pytest.mark.parametrize("shape", [(0, 3, 4, 5), (1, 3, 0, 5), (0, 3)])
-def test_nothing_in_is_nothing_out(shape):
-    assert make_calibrator("selective", 3)(torch.zeros(shape)).shape == shape
+def entropies(z):
+    p = softmax(z, -1)
+    return -(p * np.log(p)).sum(-1)
+
+
+@pytest.mark.parametrize("name", ["meta_cal", "meta_cal_large_t"])
+def test_below_the_threshold_meta_cal_is_a_temperature_and_above_it_almost_uniform(name, filled, voxels):
+    found = filled(name, 4, threshold=0.4, inverse_temperature=0.5)(voxels(4)).exp()
+    z = voxels(4).numpy()
+    sure = entropies(z)[:, None] < 0.4
+    assert 0 < sure.sum() < len(z)
+    above = np.full_like(z, 0.25) if name == "meta_cal" else softmax(z / 1e4, -1)
+    np.testing.assert_allclose(found, np.where(sure, softmax(z / 2, -1), above), atol=1e-12)
+
+
+def test_the_entropy_is_that_of_the_softmax(voxels):
+    np.testing.assert_allclose(entropy(voxels(4))[:, 0], entropies(voxels(4).numpy()), rtol=1e-12)
+    assert float(entropy(torch.tensor([[0.0, -2000.0]]))) == 0
+
+
+def test_uniform_voxels_lose_their_decision_and_the_audit_says_so(filled, voxels):
+    calibrator, z = filled("meta_cal", 4, threshold=0.4, inverse_temperature=0.5), voxels(4)
+    unsure = torch.as_tensor(entropies(z.numpy()) >= 0.4)
+    assert (calibrator(z).argmax(1)[unsure] == 0).all()
+    assert torch.equal(calibrator(z).argmax(1)[~unsure], z.argmax(1)[~unsure])
+    found = {finding.promise: finding for finding in audit(calibrator).findings}
+    assert "does not keep the winning class" in found["decision"].statement
+    assert found["offset"].holds
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_large_temperature_keeps_every_decision_and_a_negative_one_is_seen(dtype, filled, voxels):
+    calibrator = filled("meta_cal_large_t", 4, {"large_temperature": 1e10}, threshold=0.0)
+    assert torch.equal(calibrator(voxels(4).to(dtype)).argmax(1), voxels(4).argmax(1))
+    assert audit(calibrator).passed
+    calibrator.inverse_temperature_unsure.fill_(-0.25)
+    assert calibrator.evidence()["decision"] == ("both inverse temperatures are positive", 0.25)

@@ -4,6 +4,7 @@ import math
 from bisect import bisect_left
 
 import pytest
+import torch
 
 
 def find_bin(value, bins):
@@ -60,3 +61,20 @@ def count_one_by_one(scores, labels, bins, class_bins, bands=None, reference=Non
 @pytest.fixture(scope="session")
 def plain_count():
     return count_one_by_one
+
+
+@pytest.fixture
+def by_threads():
+    """What a function gives in one thread, in two and in three."""
+
+    def results(function):
+        before, found = torch.get_num_threads(), []
+        try:
+            for threads in (1, 2, 3):
+                torch.set_num_threads(threads)
+                found.append(function())
+        finally:
+            torch.set_num_threads(before)
+        return found
+
+    return results

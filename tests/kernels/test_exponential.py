@@ -4,7 +4,7 @@ import numba
 import numpy as np
 import pytest
 
-from segcal.kernels.exponential import exp_below_zero, log1p_above_zero, single_of_bits
+from segcal.kernels.exponential import exp_below_zero, fast_exp, log1p_above_zero, single_of_bits
 
 
 @numba.njit
@@ -17,6 +17,14 @@ def exponentials(t, out):
 def logarithms(u, out):
     for v in range(u.size):
         out[v] = log1p_above_zero(u[v])
+
+
+@numba.njit
+def fast_exponentials(values):
+    out = np.empty_like(values)
+    for i in range(len(values)):
+        out[i] = fast_exp(values[i])
+    return out
 
 
 @numba.njit
@@ -63,3 +71,21 @@ def test_the_logarithm_keeps_the_digits_of_small_and_large_numbers():
     logarithms(u, log)
     exact = np.array([math.log1p(value) for value in u])
     np.testing.assert_allclose(log, exact, rtol=6e-16, atol=0)
+
+
+def test_the_fast_exponential_is_right_to_3e_14_over_its_whole_range_and_at_every_boundary_of_its_reduction():
+    halves = np.arange(-2042, 2042) * math.log(2) / 2  # where the integer part changes, and where it does not
+    near = np.concatenate([np.nextafter(halves, -np.inf), halves, np.nextafter(halves, np.inf)])
+    values = np.concatenate([np.linspace(-708, 708, 200_001), np.linspace(-1, 1, 100_001), near[np.abs(near) <= 707.9]])
+    np.testing.assert_allclose(fast_exponentials(values), np.exp(values), rtol=3e-14)
+
+
+def test_the_fast_exponential_of_zero_is_exactly_one_and_far_below_it_is_zero():
+    values = np.array([0.0, -0.0, -708.1, -1e4, -1e300, -np.inf])
+    assert fast_exponentials(values).tolist() == [1.0, 1.0, 0.0, 0.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize("step", [1e-3, 1e-9])
+def test_the_fast_exponential_does_not_fall_where_the_exponential_rises(step):
+    found = fast_exponentials(np.arange(-20_000, 20_000) * step)
+    assert float((found[:-1] / found[1:]).max()) <= 1 + 3e-14

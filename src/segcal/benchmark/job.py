@@ -35,7 +35,7 @@ from segcal.fitting import FitConfig, Fitted
 from segcal.fitting.artifact import save
 from segcal.fitting.fit import fit_to
 from segcal.fitting.request import read_data
-from segcal.kernels.threads import one_thread
+from segcal.kernels.loops import one_thread
 from segcal.metrics import METRICS, Metric, find_metrics
 from segcal.metrics.readers import CurveReader
 from segcal.metrics.reliability import average_calibration_error, expected_calibration_error

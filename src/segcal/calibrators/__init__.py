@@ -5,7 +5,7 @@ much a calibrator takes is known before it is made: it is first built without va
 """
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any
 
@@ -15,20 +15,16 @@ from segcal.arguments import typed
 from segcal.calibrators.base import Calibrator
 from segcal.calibrators.conditional_affine import ConditionalAffine
 from segcal.calibrators.conic import Conic
-from segcal.calibrators.ensemble_temperature import EnsembleTemperatureScaling
-from segcal.calibrators.histogram import Histogram
-from segcal.calibrators.identity import Identity
-from segcal.calibrators.isotonic import Isotonic
 from segcal.calibrators.local_temperature import ImageTemperatureScaling, LocalTemperatureScaling
 from segcal.calibrators.matrix import ConditionalDirichlet, MatrixScaling, RowSumMatrixScaling
 from segcal.calibrators.meta_cal import MetaCal
-from segcal.calibrators.order_preserving import OrderPreservingNetwork
-from segcal.calibrators.parametric_temperature import ParametricTemperatureScaling
 from segcal.calibrators.per_region import PerRegion
 from segcal.calibrators.prior_shift import PriorShift
 from segcal.calibrators.selective import Selective
-from segcal.calibrators.temperature import TemperatureScaling
+from segcal.calibrators.tables import Histogram, Isotonic
+from segcal.calibrators.temperature import EnsembleTemperatureScaling, Identity, TemperatureScaling
 from segcal.calibrators.vector import VectorScaling
+from segcal.calibrators.voxel_networks import OrderPreservingNetwork, ParametricTemperatureScaling
 from segcal.checks import check_choice, check_memory, check_num_classes, memory_limit
 from segcal.errors import InputError
 from segcal.regions import Regions
@@ -98,9 +94,8 @@ def make_calibrator(name: str, num_classes: int, **options: Any) -> Calibrator:
     if name == PriorShift.name and set(options) == {INNER}:
         return PriorShift(num_classes, _make_inner(options[INNER], num_classes))
     check_choice(name, "calibrator", CALIBRATORS)
-    make = CALIBRATORS[name]
-    fixed = set(make.keywords) if isinstance(make, partial) else set()
-    known = [key for key in inspect.signature(make).parameters if key != "num_classes" and key not in fixed]
+    _, fixed = _made_by(name)
+    known = [key for key in inspect.signature(CALIBRATORS[name]).parameters if key not in ("num_classes", *fixed)]
     for option in options:
         if option not in known:
             listed = f"Its options are: {', '.join(known)}." if known else "It has none."
@@ -147,12 +142,8 @@ def registry_entry(calibrator: Calibrator) -> tuple[str, dict[str, Any]] | None:
         return PER_REGION, {**calibrator.regions.to_plain(), INNER: inner}
     if isinstance(calibrator, PriorShift):
         return PriorShift.name, {INNER: _name_inner(calibrator.inner)}
-    make = CALIBRATORS.get(calibrator.name)
-    fixed = make.keywords if isinstance(make, partial) else {}
-    made_by = make.func if isinstance(make, partial) else make
-    if made_by is None or type(calibrator) is not made_by:
-        return None
-    return calibrator.name, _changed_options(calibrator, set(fixed), made_by)
+    made_by, fixed = _made_by(calibrator.name)
+    return (calibrator.name, _changed_options(calibrator, fixed)) if type(calibrator) is made_by else None
 
 
 def saved_entry(calibrator: Calibrator) -> tuple[str, dict[str, Any]]:
@@ -168,7 +159,7 @@ def saved_entry(calibrator: Calibrator) -> tuple[str, dict[str, Any]]:
             f"{kind.__qualname__} takes {lost} and does not keep it, but a file must say how it is made again. "
             f"Pass it on in the class: super().__init__(num_classes, {lost}={lost})."
         )
-    return f"{kind.__module__}:{kind.__qualname__}", _changed_options(calibrator, set(), kind)
+    return f"{kind.__module__}:{kind.__qualname__}", _changed_options(calibrator, ())
 
 
 def _make(name: str, num_classes: int, options: dict[str, Any]) -> Calibrator:
@@ -194,8 +185,14 @@ def _state_bytes(calibrator: Calibrator) -> int:
     return sum(value.numel() * value.element_size() for value in calibrator.state_dict().values())
 
 
-def _changed_options(calibrator: Calibrator, fixed: set[str], made_by: Callable[..., Calibrator]) -> dict[str, Any]:
-    defaults = {key: value.default for key, value in inspect.signature(made_by).parameters.items()}
+def _made_by(name: str) -> tuple[Callable[..., Calibrator] | None, Collection[str]]:
+    """Return the class behind a name, and the options that the name fixes."""
+    make = CALIBRATORS.get(name)
+    return (make.func, make.keywords) if isinstance(make, partial) else (make, ())
+
+
+def _changed_options(calibrator: Calibrator, fixed: Collection[str]) -> dict[str, Any]:
+    defaults = {key: value.default for key, value in inspect.signature(type(calibrator)).parameters.items()}
     changed = {
         key: value for key, value in calibrator.options.items() if key not in fixed and value != defaults.get(key)
     }

@@ -21,10 +21,11 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from segcal.calibrators.centre import inward, outward
-from segcal.calibrators.convex import LARGEST, SMALLEST_SCALE, Block, ConvexCalibrator, Frame, Operator, Strengths
+from segcal.calibrators.base import SMALLEST_SCALE
+from segcal.calibrators.convex import LARGEST, Block, ConvexCalibrator, Frame, Operator, Strengths, inward, outward
 from segcal.kernels import affine_numba, affine_torch
-from segcal.numerics import running_minimum
+from segcal.kernels.plan import Centre, FusedPlan
+from segcal.numerics import canonical_logits, running_minimum, winner
 from segcal.types import Context, Logits
 
 Outputs: TypeAlias = Literal["scores", "drops", "stacked_drops"]
@@ -36,34 +37,42 @@ class AffineCalibrator(ConvexCalibrator):
     Attributes:
         outputs: what ``W x + b`` is: the scores of all classes; the drops of classes 2 to C below the winner; or
             the drops from each class to the next in descending order.
+        centre: what is taken from the logits of a voxel: nothing, their free energy, or the last of them, which has no
+            column of its own then.
+        lowest: the lowest value of weights and biases; diagonals of weights are positive.
         weight: ``(K, F)``, or ``(C, K, F)`` with experts.
         bias: ``(K,)`` or ``(C, K)``.
         gauge: parameters that no probability depends on, but the penalty does; ``(G,)`` or ``(C, G)``.
     """
 
-    has_penalty = (True, True)
     centred = True
     by_products = True
     biased = True
     outputs: Outputs = "scores"
+    centre: Centre = "energy"
+    lowest = -LARGEST
     weight: nn.Parameter
     bias: nn.Parameter
     gauge: nn.Parameter
 
-    def set_parameters(self, weight: Tensor, bias: Tensor | None = None, gauge: Tensor | None = None) -> None:
-        """Start from this W; without a bias and without a gauge, unless they are given."""
-        bias = torch.zeros(weight.shape[:-1]) if bias is None else bias
+    def set_parameters(self, weight: Tensor, gauge: Tensor | None = None) -> None:
+        """Start from this W, without a bias, and without a gauge, unless it is given."""
+        bias = torch.zeros(weight.shape[:-1])
         gauge = torch.zeros(*weight.shape[:-2], 0) if gauge is None else gauge
         self.weight, self.bias, self.gauge = (nn.Parameter(x.double().contiguous()) for x in (weight, bias, gauge))
 
-    def weight_bounds(self) -> tuple[Tensor, Tensor]:
-        """Return the lowest and highest value of each entry of one expert's `weight`: wide, positive diagonals."""
-        high = torch.full(self.weight.shape[-2:], LARGEST, dtype=torch.float64)
-        return (-high).fill_diagonal_(SMALLEST_SCALE), high
+    def frame(self, logits: Tensor, context: Tensor | None = None) -> Frame:
+        """Return the logits without their centre, and the winner where it selects the map."""
+        features = canonical_logits(logits) if self.centre == "energy" else logits
+        if self.centre == "last":
+            features = logits[:, :-1] - logits[:, -1:]
+        return Frame(features, expert=winner(logits) if self.weight.ndim == 3 else None)
 
-    def bias_bounds(self) -> tuple[float, float]:
-        """Return the lowest and highest value of a bias."""
-        return -LARGEST, LARGEST
+    def plan(self) -> FusedPlan:
+        """Return W and b of every expert, W with a column for every class."""
+        weight = nn.functional.pad(self.weight, (0, self.num_classes - self.weight.shape[-1]))
+        tables = (weight, self.bias) if weight.ndim == 3 else (weight[None], self.bias[None])
+        return FusedPlan("affine", tables, self.centre)
 
     def full_map(self, weight: Tensor, bias: Tensor, gauge: Tensor) -> tuple[Tensor, Tensor]:
         """Return the full W ``(..., C, C)`` and b ``(..., C)`` of Eq. 15, of which the parameters are coordinates.
@@ -81,6 +90,10 @@ class AffineCalibrator(ConvexCalibrator):
     def copies(self) -> int:  # type: ignore[override]
         """A fit also holds the curvature of each output: one square of its features."""
         return super().copies + self.weight.shape[-1] + 1
+
+    def num_identifiable(self) -> int:
+        """Return all but one vector for each expert, which its gauge has, or which is lost in the softmax."""
+        return self.num_parameters() - self.num_experts * (self.num_classes + 1)
 
     def scores(self, logits: Logits, context: Context | None = None) -> Tensor:
         """Return ``outputs(W x + b)`` for every voxel."""
@@ -120,12 +133,10 @@ class AffineCalibrator(ConvexCalibrator):
 
     def bounds(self) -> tuple[Tensor, Tensor]:
         """Return the bounds of weights and biases; a gauge is free."""
+        low = torch.full((self.weight.shape[-2], self.weight.shape[-1] + 1), self.lowest, dtype=torch.float64)
+        low[:, :-1].fill_diagonal_(SMALLEST_SCALE)
         gauge = torch.full((self.gauge.shape[-1],), torch.inf, dtype=torch.float64)
-        packed = []
-        for weights, bias, free in zip(self.weight_bounds(), self.bias_bounds(), (-gauge, gauge), strict=True):
-            column = torch.full((len(weights), 1), bias, dtype=torch.float64)
-            packed.append(torch.cat([torch.cat([weights, column], dim=1).flatten(), free]))
-        return packed[0], packed[1]
+        return torch.cat([low.flatten(), -gauge]), torch.cat([torch.full_like(low, LARGEST).flatten(), gauge])
 
     def penalised(self, theta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return off-diagonals of W, b, and the diagonal of W, each over the root of how many entries there are."""
@@ -148,14 +159,6 @@ class AffineCalibrator(ConvexCalibrator):
     def row_classes(self) -> Tensor:
         """Return the class that each row of each expert is about, ``(E, K)``; -1 if it is about no class."""
         return torch.arange(self.weight.shape[-2]).expand(self.num_experts, -1)
-
-    def penalty(self, lam: float, mu: float) -> Tensor:
-        """Return Eq. 15, averaged over experts."""
-        weight, bias, gauge = (p if self.weight.ndim == 3 else p[None] for p in (self.weight, self.bias, self.gauge))
-        matrix, offsets = self.full_map(weight, bias, gauge)
-        classes = self.num_classes
-        weights = _without_diagonal(matrix).square().sum((-2, -1)) / (classes * (classes - 1))
-        return (lam * weights + mu * offsets.square().sum(-1) / classes).mean()
 
     def penalty_diagonal(self, strengths: Strengths) -> Tensor:
         """Return about what the penalty adds to the diagonal of the Hessian of one output, ``(F + 1,)``."""

@@ -24,6 +24,8 @@ from segcal.kernels.plan import FusedPlan
 from segcal.numerics import compute_dtype
 from segcal.types import Context, Logits, LogProbs, Preserves
 
+# The lowest value of a scale, such as an inverse temperature, and where training by gradient starts at the lowest.
+SMALLEST_SCALE = 1e-3
 KEPT = {"order": "keeps the order of all classes", "argmax": "keeps the argmax", None: "may change the argmax"}
 
 
@@ -52,7 +54,12 @@ class Calibrator(nn.Module, ABC):
         in_paper: the papers have a procedure that fits it.
         has_penalty: whether its penalty has a term on weights (lam) and one on biases (mu).
         copies: what a fit holds of its size besides the parameters: gradients, steps, the best so far.
+        positives: parameters that a fit keeps positive.
         mixtures: parameters that are weights of a mixture.
+        rests_on: what the promise about decisions rests on, in words, where it rests on `positives` and `mixtures`.
+        smallest_start: where training by gradient starts a positive parameter, at least.
+        fitted_tables: buffers that a fit fills as if they were parameters.
+        redundant: directions of parameter space that do not change the output (Table 2).
         options: the arguments, besides `num_classes`, that make it again; plain data, written to artefacts.
     """
 
@@ -68,7 +75,12 @@ class Calibrator(nn.Module, ABC):
     in_paper: bool = True
     has_penalty: tuple[bool, bool] = (False, False)
     copies: int = 8
+    positives: tuple[str, ...] = ()
     mixtures: tuple[str, ...] = ()
+    rests_on: str = ""
+    smallest_start: float = SMALLEST_SCALE
+    fitted_tables: tuple[str, ...] = ()
+    redundant: int = 0
 
     def __init__(self, num_classes: int, **options: Any) -> None:
         super().__init__()
@@ -112,7 +124,10 @@ class Calibrator(nn.Module, ABC):
         A promise without an entry holds by construction, whatever the parameters. A calibrator that does not make
         the promise may still return an entry: the property that would give it.
         """
-        return {}
+        if not self.rests_on:
+            return {}
+        lowest = min(float(getattr(self, name).detach().min()) for name in (*self.positives, *self.mixtures))
+        return {"decision": Evidence(self.rests_on, max(0.0, -lowest))}
 
     def become_temperature(self, temperature: float) -> None:
         """Set the parameters so that it is temperature scaling, from which a fit by gradient starts."""
@@ -120,7 +135,7 @@ class Calibrator(nn.Module, ABC):
 
     def positive(self) -> dict[str, float]:
         """Return the parameters that training by gradient keeps positive, each with the smallest start."""
-        return {}
+        return dict.fromkeys(self.positives, self.smallest_start)
 
     def penalty(self, lam: float, mu: float) -> Tensor:
         """Return the penalty of the parameters, differentiable; zero for a calibrator that has none."""
@@ -132,11 +147,13 @@ class Calibrator(nn.Module, ABC):
 
     def num_parameters(self) -> int:
         """Return how many scalars are fitted (Table 2)."""
-        return sum(parameter.numel() for parameter in self.parameters())
+        held = (each for each in self.modules() if isinstance(each, Calibrator))
+        tables = [getattr(each, name) for each in held for name in each.fitted_tables]
+        return sum(values.numel() for values in (*self.parameters(), *tables))
 
     def num_identifiable(self) -> int:
-        """Return how many directions of parameter space change the output (Table 2); all, unless told."""
-        return self.num_parameters()
+        """Return how many directions of parameter space change the output (Table 2)."""
+        return self.num_parameters() - self.redundant
 
     @property
     def temperature(self) -> float | None:
@@ -179,8 +196,10 @@ class Calibrator(nn.Module, ABC):
 
     def _served(self, logits: Logits) -> tuple[Served, FusedPlan | None]:
         trained = logits.requires_grad or any(parameter.requires_grad for parameter in self.parameters())
-        trained = trained and torch.is_grad_enabled()
-        plan = None if trained or torch.compiler.is_compiling() else self._ready_plan()
+        trained, plan = trained and torch.is_grad_enabled(), None
+        if not trained and not torch.compiler.is_compiling() and self._plan_is_of_its_scores():
+            with torch.no_grad():  # made anew every time: nothing tells for sure that parameters have not changed
+                plan = self.plan()
         return served(plan, logits, trained), plan
 
     def _fused(
@@ -198,11 +217,6 @@ class Calibrator(nn.Module, ABC):
         if place is not None and place.dtype not in kinds:
             place = None
         return apply_plan(who.by, plan, logits, around, normalises, place)
-
-    @torch.no_grad()
-    def _ready_plan(self) -> FusedPlan | None:
-        """Return the plan of the parameters as they are now; nothing tells for sure that they have not changed."""
-        return self.plan() if self._plan_is_of_its_scores() else None
 
     def _plan_is_of_its_scores(self) -> bool:
         """Return whether no subclass has other scores than those that the plan says."""

@@ -29,8 +29,7 @@ import torch
 from torch import Tensor, nn
 
 from segcal.calibrators.affine import AffineCalibrator
-from segcal.calibrators.base import Evidence
-from segcal.calibrators.convex import LARGEST, SMALLEST_SCALE, Frame
+from segcal.calibrators.convex import Frame
 from segcal.kernels.plan import FusedPlan
 from segcal.numerics import descending, winner
 
@@ -51,6 +50,9 @@ class ConditionalAffine(AffineCalibrator):
     """
 
     translation_invariant = True
+    lowest = 0.0
+    positives = ("weight", "bias")
+    rests_on = "all gap weights and drops are not negative"
 
     def __init__(self, num_classes: int, preserves: Literal["argmax", "order"]) -> None:
         super().__init__(num_classes, preserves=preserves)
@@ -58,6 +60,7 @@ class ConditionalAffine(AffineCalibrator):
         self.title = "Mask-keeping scaling" if preserves == "argmax" else "Order-keeping scaling"
         self.preserves = preserves
         self.outputs = "drops" if preserves == "argmax" else "stacked_drops"
+        self.smallest_start = 1e-3 if num_classes <= 5 else 1e-4  # the error at the start grows with the classes
         gauge = torch.zeros(num_classes, num_classes + 1)
         gauge[:, 0] = 1
         self.set_parameters(torch.eye(num_classes - 1).repeat(num_classes, 1, 1), gauge=gauge)
@@ -78,15 +81,6 @@ class ConditionalAffine(AffineCalibrator):
         tables = (weight[expert, place[:, :, None], place[:, None]], -drops[expert[..., 0], place])
         return FusedPlan("affine", tables, keeps=True)
 
-    def weight_bounds(self) -> tuple[Tensor, Tensor]:
-        """Return the cone: non-negative, with a floor on the diagonal."""
-        high = torch.full(self.weight.shape[-2:], LARGEST, dtype=torch.float64)
-        return torch.zeros_like(high).fill_diagonal_(SMALLEST_SCALE), high
-
-    def bias_bounds(self) -> tuple[float, float]:
-        """Return the cone of the drops."""
-        return 0.0, LARGEST
-
     def full_map(self, weight: Tensor, bias: Tensor, gauge: Tensor) -> tuple[Tensor, Tensor]:
         """Return W = G^-1 (a, r; 0, A) G and b = G^-1 (b_1, drops)."""
         first_row, first_bias = gauge[..., :-1], gauge[..., -1:]
@@ -104,20 +98,6 @@ class ConditionalAffine(AffineCalibrator):
         if self.preserves == "order":
             return torch.full_like(others, -1)
         return others.where(others != torch.arange(self.num_classes)[:, None], 0)  # the first is in the winner's place
-
-    def positive(self) -> dict[str, float]:
-        """Return weights and drops; the error at the start grows with the classes."""
-        smallest = 1e-3 if self.num_classes <= 5 else 1e-4
-        return {"weight": smallest, "bias": smallest}
-
-    def evidence(self) -> dict[str, Evidence]:
-        """The decision is kept because no gap can become negative."""
-        lowest = min(float(self.weight.detach().min()), float(self.bias.detach().min()))
-        return {"decision": Evidence("all gap weights and drops are not negative", max(0.0, -lowest))}
-
-    def num_identifiable(self) -> int:
-        """Return C^2 (C - 1)."""
-        return self.num_classes**2 * (self.num_classes - 1)
 
     def _canonical_order(self, logits: Tensor) -> Tensor:
         if self.preserves == "order":

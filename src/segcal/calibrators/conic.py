@@ -31,10 +31,11 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor, nn
 
-from segcal.calibrators.base import check_context
-from segcal.calibrators.convex import LARGEST, SMALLEST_SCALE, Block, ConvexCalibrator, Frame
+from segcal.calibrators.base import SMALLEST_SCALE, check_context
+from segcal.calibrators.convex import LARGEST, Block, ConvexCalibrator, Frame
 from segcal.calibrators.knots import hat_shares, positions, quantile_knots, some_voxels
 from segcal.calibrators.surroundings import CONTEXTS, WORDS, check_contexts, half_window, surroundings
+from segcal.checks import check_count
 from segcal.errors import InputError
 from segcal.kernels import conic_numba, conic_torch
 from segcal.kernels.plan import FusedPlan
@@ -86,10 +87,8 @@ class Conic(ConvexCalibrator):
         super().__init__(num_classes, by_class=by_class, contexts=contexts, ramps=ramps, hats=hats)
         self.name, self.title = ("conic_class", "Conic scaling by class") if by_class else ("conic", "Conic scaling")
         self.preserves = "argmax" if by_class else "order"
-        self.has_penalty = (True, by_class)
-        for what, count, least in (("ramps", ramps, 1), ("hats", hats, 2)):
-            if isinstance(count, bool) or not isinstance(count, int) or count < least:
-                raise InputError(f"{what} is {count!r}, but a count of at least {least} is needed. Leave it out.")
+        check_count(ramps, "ramps", 1, "Leave it out.")
+        check_count(hats, "hats", 2, "Leave it out.")
         self.by_class, self.ramps, self.most_hats = by_class, ramps, hats
         self._declared = None if contexts is None else check_contexts(contexts)
         self.wants = USUAL if self._declared is None else self._declared
@@ -113,6 +112,9 @@ class Conic(ConvexCalibrator):
         for name, size in sizes.items():
             start = torch.full(size, 1.0 if name == "base" else 0.0, dtype=torch.float64)
             setattr(self, name, nn.Parameter(start))
+        self.redundant = self.ramps * len(contexts)  # constants that move from one curve to another
+        if self.by_class:  # a winner has no curve, and what all pairs have is the common curve's
+            self.redundant += groups * (1 + (classes if classes <= MOST_PAIRED else 0))
 
     @property
     def surroundings(self) -> str:
@@ -178,12 +180,10 @@ class Conic(ConvexCalibrator):
         tables = self.of_pair.to(logits.dtype).clamp(min=0).unbind(-1)
         return [table[first].movedim(-1, 1) for table in tables]
 
-    def num_identifiable(self) -> int:
-        """Return the parameters without those that only move a constant from one curve to another."""
-        hidden = self.ramps * len(self.contexts)
-        if self.by_class:  # a winner has no curve, and what all pairs have is the common curve's
-            hidden += self.of_pair.shape[-1] * (1 + (self.num_classes if len(self.of_pair) > 1 else 0))
-        return self.num_parameters() - hidden
+    @property
+    def has_penalty(self) -> tuple[bool, bool]:  # type: ignore[override]
+        """Whether lam and mu weigh anything; lam does as soon as there are contexts."""
+        return True, self.by_class
 
     @property
     def num_features(self) -> int:

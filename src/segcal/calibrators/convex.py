@@ -13,6 +13,13 @@ linear functions of the variables, averaged over experts, whose limit is tempera
 
 Likelihood and Hessian follow from the features. What is here takes :math:`\Phi` itself as features, ``(N, C P)``; a
 calibrator with more structure says how it is used, as :mod:`segcal.calibrators.affine` does.
+
+**Features with a large offset**: :math:`W x + b = W (x - m) + (b + W m)`. Scores of features near 1e4 are rounded to
+1e-12, each voxel's in its own way, and a likelihood with this noise hides the last steps to its optimum. With the
+centre :math:`m` taken out of the features, what is rounded is one number per output, the same for all voxels. The
+variables stay (W, b), with their bounds and penalties: only passes over the voxels see the others. With :math:`A` for
+:math:`(x, 1) = A\,(x - m, 1)`, gradients come back as :math:`g A^\top` and Hessians as :math:`A H A^\top`. Features are
+moved only where their mean is large beside their spread; there the subtraction is exact.
 """
 
 from abc import abstractmethod
@@ -22,11 +29,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from segcal.calibrators.base import Calibrator
+from segcal.calibrators.base import SMALLEST_SCALE, Calibrator
 from segcal.numerics import at_once
 
 LARGEST = 1e3
-SMALLEST_SCALE = 1e-3
+# A mean is large from so many times the spread on, or so much.
+LARGE_MEAN = 16.0
 # Values in one step of a pass: bounds its memory whatever the number of voxels.
 STEP_VALUES = 1 << 19
 
@@ -142,13 +150,24 @@ class ConvexCalibrator(Calibrator):
         `context` is ``(K, N)``: what is known of the voxels' surroundings, for a calibrator that sees them.
         """
 
-    @abstractmethod
     def bounds(self) -> tuple[Tensor, Tensor]:
-        """Return the lowest and highest value of each of one expert's variables, ``(P,)``."""
+        """Return the lowest and highest value of each of one expert's variables, ``(P,)``: wide ones, unless told."""
+        lows = [SMALLEST_SCALE if name in self.positives else -LARGEST for name in self.variables]
+        low = torch.tensor(lows, dtype=torch.float64).repeat_interleave(torch.tensor(self._sizes()))
+        return low, torch.full_like(low, LARGEST)
 
     def penalised(self, theta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return what the penalty squares, linear in ``(..., P)``: the vectors behind lam, mu and nu; or nothing."""
+        """Return what the penalty squares, linear in ``(..., P)``: the vectors behind lam, mu and nu; or nothing.
+
+        All else that is asked of a penalty follows from it.
+        """
         return theta[..., :0], theta[..., :0], theta[..., :0]
+
+    @property
+    def has_penalty(self) -> tuple[bool, bool]:  # type: ignore[override]
+        """Whether lam and mu weigh anything."""
+        first, second, _ = self.penalised(self.theta()[:1].detach())
+        return first.numel() > 0, second.numel() > 0
 
     def concerns(self) -> Tensor | None:
         """Return the winner and the label whose voxels each variable speaks of, ``(E, P, 2)``, -1 for any.
@@ -179,16 +198,17 @@ class ConvexCalibrator(Calibrator):
     @torch.no_grad()
     def set_theta(self, theta: Tensor) -> None:
         """Set the parameters from ``(E, P)``."""
-        parameters = [getattr(self, name) for name in self.variables]
-        sizes = [parameter.numel() // self.num_experts for parameter in parameters]
-        for parameter, value in zip(parameters, theta.split(sizes, dim=1), strict=True):
-            parameter.copy_(value.reshape(parameter.shape))
+        for name, value in zip(self.variables, theta.split(self._sizes(), dim=1), strict=True):
+            getattr(self, name).copy_(value.reshape(getattr(self, name).shape))
 
     def variable_names(self) -> list[str]:
         """Return the names of one expert's variables."""
-        sizes = {name: getattr(self, name).numel() // self.num_experts for name in self.variables}
-        single = {name for name in sizes if getattr(self, name).ndim == 0}
-        return [name if name in single else f"{name}[{i}]" for name, size in sizes.items() for i in range(size)]
+        sizes = zip(self.variables, self._sizes(), strict=True)
+        return [name if getattr(self, name).ndim == 0 else f"{name}[{i}]" for name, size in sizes for i in range(size)]
+
+    def _sizes(self) -> list[int]:
+        """Return how many variables of one expert each parameter has."""
+        return [getattr(self, name).numel() // self.num_experts for name in self.variables]
 
     def likelihood(self, block: Block, theta: Tensor) -> tuple[float, Tensor]:
         """Return the summed NLL of a block at one expert's ``(P,)``, and its gradient ``(P,)``."""
@@ -224,3 +244,38 @@ class ConvexCalibrator(Calibrator):
 
     def _design(self, block: Block) -> Tensor:
         return block.features.double().reshape(self.num_classes, -1, block.target.numel())
+
+
+def find_centre(weight: float, sums: Tensor, squares: Tensor, dtype: torch.dtype) -> Tensor | None:
+    """Return the centre ``(F,)`` of features with these weighted sums and sums of squares; None where none is large.
+
+    It is float64, but its numbers are of the features' own type.
+    """
+    mean = sums / weight
+    spread = (squares / weight - mean.square()).clamp(min=0).sqrt()
+    large = mean.abs() > LARGE_MEAN * spread.clamp(min=1.0)
+    return torch.where(large, mean.to(dtype).double(), 0.0) if bool(large.any()) else None
+
+
+def take_out(features: Tensor, centre: Tensor | None) -> Tensor:
+    """Return features ``(F, n)`` about the centre, in their own type."""
+    if centre is None:
+        return features
+    return (features.double() - centre.to(features.device)[:, None]).to(features.dtype)
+
+
+def inward(theta: Tensor, centre: Tensor | None) -> Tensor:
+    """Return ``(W, b + W m)`` of ``(K, F + 1)``."""
+    if centre is None:
+        return theta
+    moved = theta.clone()
+    moved[:, -1] += theta[:, :-1] @ centre.to(theta.device)
+    return moved
+
+
+def outward(gradient: Tensor, centre: Tensor | None) -> Tensor:
+    """Return the gradient ``(..., F + 1)`` in (W, b) of one in the moved variables."""
+    if centre is None:
+        return gradient
+    centre = centre.to(gradient.device)
+    return torch.cat([gradient[..., :-1] + gradient[..., -1:] * centre, gradient[..., -1:]], dim=-1)

@@ -20,36 +20,71 @@ number divides all logits, so every order is kept. 7 (25 C + 1) parameters, all 
 
 Departures from the published code: a mean over each image and not over whatever is in the batch; log-probabilities
 instead of logits; the start of lts_ti.
+
+**The margin.** A voxel's result depends on a window around it. Near the border the image is
+continued by reflection; an axis that is too short to be reflected is continued by its last value. A subclass writes
+:meth:`LookAround.inner_scores`, which takes logits that have the margin already and returns the scores of what is
+inside it. So a whole image and a piece cut out of it go the same way: :mod:`segcal.evaluation.slabs` applies a
+calibrator piece by piece, with the same result and bounded memory, and training sees crops as if they were whole.
 """
 
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
 from typing import Literal
 
-from torch import Tensor
+from torch import Tensor, nn
 
-from segcal.calibrators.look_around import LookAround, without_margin
+from segcal.calibrators.base import Calibrator, check_context
 from segcal.calibrators.temperature_tree import REACH, TemperatureTree, before_positive, positive
-from segcal.checks import check_volume
+from segcal.checks import check_planes, check_volume
 from segcal.numerics import canonical_logits
 from segcal.types import Context, Logits
 
 
-class _TreeScaling(LookAround):
-    """A tree of convolutions makes the temperatures; one positive number divides all classes of a voxel."""
+class LookAround(Calibrator):
+    """A calibrator whose temperatures are made by a tree of convolutions, so that voxels see their neighbours."""
 
+    pointwise = False
     preserves = "order"
+    fitted_by = "gradient"
     tree: TemperatureTree
 
     def margin(self, axes: int) -> tuple[int, ...]:
-        """Return 4 for the axes that kernels run over, 0 for those before."""
+        """Return how far kernels reach along each of `axes` axes of space: 4 voxels along the last ones."""
         check_volume(axes, self.tree.axes)
         return (*(0,) * (axes - self.tree.axes), *(REACH,) * self.tree.axes)
+
+    @abstractmethod
+    def _temperature(self, values: Tensor, weight: Tensor | None = None) -> Tensor:
+        """Return the temperatures of what is inside the margin from what the tree gives there."""
+
+    def inner_scores(self, logits: Logits, context: Context | None = None, weight: Tensor | None = None) -> Tensor:
+        """Return the distances to the winner, divided by the temperatures, of what is inside the margin.
+
+        Args:
+            logits: ``(batch, classes, *space)`` with the margin.
+            context: with the margin.
+            weight: ``(batch, 1, *inside)``, for how many voxels of the image each one stands; 1 if not given.
+        """
+        features = canonical_logits(logits) if self.translation_invariant else logits
+        temperature = self._temperature(self.tree(features, None if context is None else context.image), weight)
+        inside = without_margin(logits, self.margin(logits.ndim - 2))
+        return (inside - inside.amax(dim=1, keepdim=True)) / temperature
+
+    def scores(self, logits: Logits, context: Context | None = None) -> Tensor:
+        """Return unnormalised log-probabilities; see :class:`segcal.calibrators.base.Calibrator`."""
+        check_planes(logits, self.name)
+        check_context(context)
+        margin = self.margin(logits.ndim - 2)
+        around = each_part(context, lambda part: with_margin(part.to(logits.dtype), margin))
+        return self.inner_scores(with_margin(logits, margin), around)
 
     def become_temperature(self, temperature: float) -> None:
         """Give every voxel this temperature."""
         self.tree.set_constant(before_positive(temperature))
 
 
-class LocalTemperatureScaling(_TreeScaling):
+class LocalTemperatureScaling(LookAround):
     """Divide the logits of every voxel by a temperature of its own.
 
     Args:
@@ -86,19 +121,11 @@ class LocalTemperatureScaling(_TreeScaling):
         """Return the margin: nothing else is seen."""
         return self.margin(axes)
 
-    def inner_scores(self, logits: Logits, context: Context | None = None, weight: Tensor | None = None) -> Tensor:
-        """Return the distances to the winner, divided by the temperatures."""
-        temperature = self.inner_temperature(logits, context)
-        inside = without_margin(logits, self.margin(logits.ndim - 2))
-        return (inside - inside.amax(dim=1, keepdim=True)) / temperature
-
-    def inner_temperature(self, logits: Logits, context: Context | None = None) -> Tensor:
-        """Return the temperature ``(batch, 1, *inside)`` of the voxels inside the margin."""
-        features = canonical_logits(logits) if self.translation_invariant else logits
-        return positive(self.tree(features, None if context is None else context.image))
+    def _temperature(self, values: Tensor, weight: Tensor | None = None) -> Tensor:
+        return positive(values)
 
 
-class ImageTemperatureScaling(_TreeScaling):
+class ImageTemperatureScaling(LookAround):
     """Divide all logits of an image by one temperature, which the image's log-probabilities decide.
 
     Args:
@@ -121,14 +148,45 @@ class ImageTemperatureScaling(_TreeScaling):
         """Return None: a voxel sees the whole image."""
         return
 
-    def inner_scores(self, logits: Logits, context: Context | None = None, weight: Tensor | None = None) -> Tensor:
-        """Return the distances to the winner, divided by the temperature of the image."""
-        values = self.tree(canonical_logits(logits), None if context is None else context.image)
+    def _temperature(self, values: Tensor, weight: Tensor | None = None) -> Tensor:
         space = tuple(range(1, values.ndim))
         if weight is None:
-            mean = values.mean(dim=space, keepdim=True)
-        else:
-            total = weight.sum(dim=space, keepdim=True).clamp(min=1e-12)
-            mean = (values * weight).sum(dim=space, keepdim=True) / total
-        inside = without_margin(logits, self.margin(logits.ndim - 2))
-        return (inside - inside.amax(dim=1, keepdim=True)) / positive(mean)
+            return positive(values.mean(dim=space, keepdim=True))
+        total = weight.sum(dim=space, keepdim=True).clamp(min=1e-12)
+        return positive((values * weight).sum(dim=space, keepdim=True) / total)
+
+
+def each_part(context: Context | None, change: Callable[[Tensor], Tensor]) -> Context | None:
+    """Return a context whose parts were changed alike; `change` sees them as ``(batch, channels, *space)``."""
+    if context is None:
+        return None
+    image, disagreement, _ = context
+    return context._replace(
+        image=None if image is None else change(image),
+        disagreement=None if disagreement is None else change(disagreement.unsqueeze(1)).squeeze(1),
+    )
+
+
+def with_margin(values: Tensor, margin: Sequence[int]) -> Tensor:
+    """Continue ``(batch, channels, *space)`` by reflection, and an axis that is too short for it by its last value.
+
+    >>> import torch
+    >>> with_margin(torch.tensor([[[[1.0, 2.0, 3.0]]]]), (0, 2))
+    tensor([[[[3., 2., 1., 2., 3., 2., 1.]]]])
+    >>> with_margin(torch.tensor([[[[1.0, 2.0]]]]), (0, 2))
+    tensor([[[[1., 1., 1., 2., 2., 2.]]]])
+    """
+    sizes = values.shape[2:]
+    long = [width if size > width else 0 for size, width in zip(sizes, margin, strict=True)]
+    short = [width - own for width, own in zip(margin, long, strict=True)]
+    for mode, widths in (("reflect", long), ("replicate", short)):
+        if any(widths):
+            values = nn.functional.pad(values, [width for width in reversed(widths) for _ in range(2)], mode=mode)
+    return values
+
+
+def without_margin(values: Tensor, margin: Sequence[int]) -> Tensor:
+    """Return what is inside the margin, as a view."""
+    for axis, width in enumerate(margin, start=2):
+        values = values.narrow(axis, width, values.shape[axis] - 2 * width)
+    return values

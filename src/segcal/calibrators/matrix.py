@@ -24,13 +24,10 @@ C (C^2 - 1) identifiable.
 """
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from segcal.calibrators.affine import AffineCalibrator
 from segcal.calibrators.base import Evidence
-from segcal.calibrators.convex import Frame
-from segcal.kernels.plan import FusedPlan
-from segcal.numerics import canonical_logits, winner
 
 
 class MatrixScaling(AffineCalibrator):
@@ -47,27 +44,14 @@ class MatrixScaling(AffineCalibrator):
         self.name = "dc" if canonical else "ms"
         self.title = "Dirichlet calibration" if canonical else "Matrix scaling"
         self.translation_invariant = canonical
+        self.centre = "energy" if canonical else "nothing"
         self.set_parameters(torch.eye(num_classes))
-
-    def frame(self, logits: Tensor, context: Tensor | None = None) -> Frame:
-        """Return the logits, or the log-probabilities."""
-        return Frame(canonical_logits(logits) if self.translation_invariant else logits)
-
-    def plan(self) -> FusedPlan:
-        """Return W and b."""
-        return FusedPlan(
-            "affine", (self.weight[None], self.bias[None]), "energy" if self.translation_invariant else "nothing"
-        )
 
     def evidence(self) -> dict[str, Evidence]:
         """The offset cancels if and only if all rows have one sum."""
         sums = self.weight.detach().sum(1)
         spread = float(sums.max() - sums.min())
         return {} if self.translation_invariant else {"offset": Evidence("all rows of W have the same sum", spread)}
-
-    def num_identifiable(self) -> int:
-        """Return C^2 - 1."""
-        return self.num_classes**2 - 1
 
 
 class RowSumMatrixScaling(AffineCalibrator):
@@ -77,26 +61,15 @@ class RowSumMatrixScaling(AffineCalibrator):
     title = "Matrix scaling, offset-free"
     translation_invariant = True
     preserves = None
+    centre = "last"
 
     def __init__(self, num_classes: int) -> None:
         super().__init__(num_classes)
         self.set_parameters(torch.eye(num_classes)[:, :-1], gauge=torch.ones(1))
 
-    def frame(self, logits: Tensor, context: Tensor | None = None) -> Frame:
-        """Return the differences to the last logit."""
-        return Frame(logits[:, :-1] - logits[:, -1:])
-
-    def plan(self) -> FusedPlan:
-        """Return W with a last column of zeros, and b."""
-        return FusedPlan("affine", (nn.functional.pad(self.weight, (0, 1))[None], self.bias[None]), "last")
-
     def full_map(self, weight: Tensor, bias: Tensor, gauge: Tensor) -> tuple[Tensor, Tensor]:
         """Return all C columns of W, and b."""
         return torch.cat([weight, gauge[..., None] - weight.sum(-1, keepdim=True)], dim=-1), bias
-
-    def num_identifiable(self) -> int:
-        """Return C (C - 1)."""
-        return self.num_classes * (self.num_classes - 1)
 
 
 class ConditionalDirichlet(AffineCalibrator):
@@ -110,15 +83,3 @@ class ConditionalDirichlet(AffineCalibrator):
     def __init__(self, num_classes: int) -> None:
         super().__init__(num_classes)
         self.set_parameters(torch.eye(num_classes).repeat(num_classes, 1, 1))
-
-    def frame(self, logits: Tensor, context: Tensor | None = None) -> Frame:
-        """Return log-probabilities and the predicted class."""
-        return Frame(canonical_logits(logits), expert=winner(logits))
-
-    def plan(self) -> FusedPlan:
-        """Return W and b of every winner."""
-        return FusedPlan("affine", (self.weight, self.bias), "energy")
-
-    def num_identifiable(self) -> int:
-        """Return C (C^2 - 1)."""
-        return self.num_classes * (self.num_classes**2 - 1)

@@ -20,8 +20,9 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from segcal.calibrators.base import Calibrator, Evidence
+from segcal.calibrators.base import Calibrator
 from segcal.calibrators.tie_break import with_lead
+from segcal.checks import check_count
 from segcal.errors import InputError
 from segcal.numerics import canonical_logits, winner
 from segcal.types import Context, Logits
@@ -54,6 +55,7 @@ class MetaCal(Calibrator):
 
     translation_invariant = True
     fitted_by = "entropy_threshold"
+    redundant = 1  # the threshold
 
     def __init__(
         self,
@@ -81,26 +83,16 @@ class MetaCal(Calibrator):
         self.threshold = nn.Parameter(torch.tensor(NEVER, dtype=torch.float64))
         self.inverse_temperature = nn.Parameter(torch.ones((), dtype=torch.float64))
         if above == "large_t":
-            self.inverse_temperature_unsure = nn.Parameter(
-                torch.tensor(1 / (large_temperature or LARGE_TEMPERATURE), dtype=torch.float64)
-            )
+            unsure = 1 / (large_temperature or LARGE_TEMPERATURE)
+            self.inverse_temperature_unsure = nn.Parameter(torch.tensor(unsure, dtype=torch.float64))
+            self.positives = ("inverse_temperature", "inverse_temperature_unsure")
+            self.rests_on = "both inverse temperatures are positive"
 
     def scores(self, logits: Logits, context: Context | None = None) -> Tensor:
         """Return tempered distances to the winner; above the threshold almost equal scores."""
         gaps = logits - logits.amax(dim=1, keepdim=True)
         sure = entropy(gaps) < self.threshold.to(gaps.dtype)
         return torch.where(sure, gaps * self.inverse_temperature.to(gaps.dtype), self._unsure(gaps))
-
-    def evidence(self) -> dict[str, Evidence]:
-        """The order is kept because every factor is positive."""
-        if self.above == "uniform":
-            return {}
-        lowest = min(float(self.inverse_temperature.detach()), float(self.inverse_temperature_unsure.detach()))
-        return {"decision": Evidence("both inverse temperatures are positive", max(0.0, -lowest))}
-
-    def num_identifiable(self) -> int:
-        """Return the number of temperatures."""
-        return 1 if self.above == "uniform" else 2
 
     def _unsure(self, gaps: Tensor) -> Tensor:
         if self.above == "uniform":
@@ -113,8 +105,7 @@ def _check(alpha: float, target: float | None, n1_max: int, large_temperature: f
     for name, value in (("alpha", alpha), ("target_accuracy", target)):
         if value is not None and not 0 < value < 1:
             raise InputError(f"{name} is {value!r}, but a share between 0 and 1 is needed. Try 0.05 or 0.95.")
-    if isinstance(n1_max, bool) or not isinstance(n1_max, int) or n1_max < 1:
-        raise InputError(f"n1_max is {n1_max!r}, but a count of at least 1 is needed. The original code has 500.")
+    check_count(n1_max, "n1_max", 1, "The original code has 500.")
     if large_temperature is not None and not 1 <= large_temperature <= 1e10:
         raise InputError(
             f"large_temperature is {large_temperature!r}, but a number from 1 to 1e10 is needed. "

@@ -27,7 +27,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import logsigmoid, softplus
 
-from segcal.calibrators.base import Calibrator, Evidence, check_out
+from segcal.calibrators.base import Calibrator, check_out
+from segcal.calibrators.holder import Holder
 from segcal.checks import check_forward
 from segcal.numerics import compute_dtype
 from segcal.regions import Regions
@@ -37,7 +38,7 @@ from segcal.types import Context, Logits, LogProbs
 SWEEPS = 8
 
 
-class PerRegion(Calibrator):
+class PerRegion(Holder):
     """Calibrate each region by itself, and keep regions nested where they were.
 
     Args:
@@ -46,33 +47,18 @@ class PerRegion(Calibrator):
     """
 
     def __init__(self, regions: Regions, inner: Sequence[Calibrator]) -> None:
-        super().__init__(max(2, len(regions)))
+        super().__init__(max(2, len(regions)), inner)
         self.num_classes = len(regions)
         self.regions = regions
         self.inner = nn.ModuleList(inner)
         self.name = ", ".join(dict.fromkeys(each.name for each in inner))
         self.title = ", ".join(dict.fromkeys(each.title or each.name for each in inner)) + ", per region"
-        self.translation_invariant = all(each.translation_invariant for each in inner)
         self.preserves = "argmax" if all(each.preserves for each in inner) else None
-        self.pointwise = all(each.pointwise for each in inner)
-        self.sees_members = any(each.sees_members for each in inner)
-        self.sees_image = any(each.sees_image for each in inner)
 
     @property
     def each(self) -> dict[str, Calibrator]:
         """The calibrator of each region, by name."""
-        return dict(zip(self.regions.names, self.inner, strict=True))  # type: ignore[arg-type]
-
-    @property
-    def surroundings(self) -> str:
-        """What the calibrators see, in words."""
-        return "; ".join(dict.fromkeys(each.surroundings for each in self.each.values() if not each.pointwise))
-
-    def reach(self, axes: int) -> tuple[int, ...] | None:
-        """Return how far the calibrator sees that sees farthest."""
-        found = [each.reach(axes) for each in self.each.values()]
-        known = [each for each in found if each is not None]
-        return tuple(map(max, zip(*known, strict=True))) if len(known) == len(found) else None
+        return dict(zip(self.regions.names, self.held, strict=True))
 
     def scores(self, logits: Logits, context: Context | None = None) -> Tensor:
         """Return the log-odds of each region, ``(batch, regions, *space)``; it is on where they are positive."""
@@ -127,22 +113,9 @@ class PerRegion(Calibrator):
             log_probs = torch.where(wide > 0, high, low)
         return log_probs if out is None else out.copy_(log_probs)
 
-    def evidence(self) -> dict[str, Evidence]:
-        """Return what is weakest of what the promises of the calibrators rest on."""
-        found: dict[str, Evidence] = {}
-        for each in self.each.values():
-            for promise, own in each.evidence().items():
-                if promise not in found or own.violation > found[promise].violation:
-                    found[promise] = own
-        return found
-
-    def num_parameters(self) -> int:
-        """Return those of all regions."""
-        return sum(each.num_parameters() for each in self.each.values())
-
     def num_identifiable(self) -> int:
         """Return those of all regions."""
-        return sum(each.num_identifiable() for each in self.each.values())
+        return sum(each.num_identifiable() for each in self.held)
 
     def __repr__(self) -> str:
         kept = "keeps masks, label maps and nesting" if self.preserves else "may change masks"

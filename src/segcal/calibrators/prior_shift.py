@@ -13,12 +13,13 @@ to labels; :func:`segcal.adapt` estimates a.
 import torch
 from torch import Tensor, nn
 
-from segcal.calibrators.base import Calibrator, Evidence
+from segcal.calibrators.base import Calibrator
+from segcal.calibrators.holder import Holder
 from segcal.numerics import winner
 from segcal.types import Context, Logits
 
 
-class PriorShift(Calibrator):
+class PriorShift(Holder):
     """Weigh the probabilities of another calibrator by how much more frequent each class has become.
 
     Args:
@@ -29,27 +30,13 @@ class PriorShift(Calibrator):
     title = "Prior shift"
     fitted_by = "nothing"
     in_paper = False
+    inner: Calibrator
 
     def __init__(self, num_classes: int, inner: Calibrator) -> None:
-        super().__init__(num_classes, inner=inner)
-        self.inner = inner
-        self.translation_invariant, self.pointwise, self.wants = (
-            inner.translation_invariant,
-            inner.pointwise,
-            inner.wants,
-        )
-        self.sees_members, self.sees_image = inner.sees_members, inner.sees_image
+        super().__init__(num_classes, [inner], inner=inner)
+        self.inner, self.wants = inner, inner.wants
         self.preserves = "argmax" if inner.preserves else None
         self.log_ratio = nn.Parameter(torch.zeros(num_classes, dtype=torch.float64))
-
-    @property
-    def surroundings(self) -> str:
-        """What the inner calibrator sees, in words."""
-        return self.inner.surroundings
-
-    def reach(self, axes: int) -> tuple[int, ...] | None:
-        """Return how far the inner calibrator sees."""
-        return self.inner.reach(axes)
 
     def scores(self, logits: Logits, context: Context | None = None) -> Tensor:
         """Return weighed log-probabilities, none above that of the old winner."""
@@ -65,10 +52,6 @@ class PriorShift(Calibrator):
         if self.preserves is None:
             return weighed
         return torch.minimum(weighed, weighed.gather(1, winner(logits).unsqueeze(1)))
-
-    def evidence(self) -> dict[str, Evidence]:
-        """Return what the promises of the inner calibrator rest on."""
-        return self.inner.evidence()
 
     def num_identifiable(self) -> int:
         """Return those of the inner calibrator, and one ratio less than classes."""

@@ -37,6 +37,7 @@ import torch
 from torch import Tensor, nn
 
 from segcal.calibrators.base import Calibrator, Evidence
+from segcal.calibrators.holder import Holder
 from segcal.calibrators.tie_break import with_lead
 from segcal.errors import InputError
 from segcal.numerics import canonical_logits, winner
@@ -47,15 +48,6 @@ RULES = ("nll", "ece", "paper")
 PLACES = ("unflagged", "before")
 # log of what the published code adds to a probability before it takes the logarithm.
 LOG_FLOOR = math.log(1e-16)
-
-
-def widths(num_classes: int) -> tuple[int, ...]:
-    """Return the number of values before, between and after the layers.
-
-    >>> widths(3)
-    (3, 3, 6, 3, 2)
-    """
-    return num_classes, num_classes, 2 * num_classes, num_classes, 2
 
 
 def selector_input(logits: Tensor, axis: int = 1) -> Tensor:
@@ -69,7 +61,7 @@ class Selector(nn.Module):
 
     def __init__(self, num_classes: int) -> None:
         super().__init__()
-        self.widths = widths(num_classes)
+        self.widths = (num_classes, num_classes, 2 * num_classes, num_classes, 2)  # before, between, after the layers
         for layer, (before, after) in enumerate(pairwise(self.widths)):
             weight = torch.zeros(after, before, dtype=torch.float64)
             if layer == 0:
@@ -103,7 +95,7 @@ class Selector(nn.Module):
         self.set_layers(layers)
 
 
-class Selective(Calibrator):
+class Selective(Holder):
     """Separate temperatures for voxels that a selector flags and for all others.
 
     Args:
@@ -117,6 +109,8 @@ class Selective(Calibrator):
     name = "selective"
     title = "Selective scaling"
     fitted_by = "selector"
+    rests_on = "the inverse temperatures are positive"
+    inner: Calibrator | None
 
     def __init__(
         self,
@@ -126,11 +120,12 @@ class Selective(Calibrator):
         inner: Calibrator | None = None,
         place: Literal["unflagged", "before"] = "unflagged",
     ) -> None:
-        super().__init__(num_classes, temperatures=temperatures, repeats=repeats, inner=inner, place=place)
-        _check(temperatures, repeats, inner, place, self.num_classes)
+        options = {"temperatures": temperatures, "repeats": repeats, "inner": inner, "place": place}
+        _check(temperatures, repeats, inner, place, num_classes)
+        super().__init__(num_classes, [] if inner is None else [inner], **options)
         self.temperatures, self.repeats, self.inner, self.place = temperatures, float(repeats), inner, place
-        self.translation_invariant = inner is None or inner.translation_invariant
         self.preserves = "order" if inner is None else inner.preserves
+        self.positives = ("inverse_temperature_wrong", "inverse_temperature_right")[: 2 if inner is None else 1]
         self.selector = Selector(self.num_classes)
         self.inverse_temperature_wrong = nn.Parameter(torch.ones((), dtype=torch.float64))
         if inner is None:
@@ -155,14 +150,10 @@ class Selective(Calibrator):
 
     def evidence(self) -> dict[str, Evidence]:
         """The order is kept because both factors are positive, and because the inner calibrator keeps it."""
-        found = {} if self.inner is None else self.inner.evidence()
-        factors = [self.inverse_temperature_wrong]
-        factors += [self.inverse_temperature_right] if self.inner is None else []
-        violation = max(0.0, *(-float(factor.detach()) for factor in factors))
-        inside = found.get("decision")
-        text = "the inverse temperatures are positive" + ("" if inside is None else f" and {inside.property}")
-        worst = violation if inside is None else max(violation, inside.violation)
-        return {**found, "decision": Evidence(text, worst)}
+        found, own = super().evidence(), Calibrator.evidence(self)["decision"]
+        inside = found.get("decision", Evidence("", 0.0))
+        text = f"{own.property} and {inside.property}" if inside.property else own.property
+        return {**found, "decision": Evidence(text, max(own.violation, inside.violation))}
 
     def num_identifiable(self) -> int:
         """Return the temperatures, or the temperature of flagged voxels and what the inner calibrator has."""

@@ -1,4 +1,8 @@
-r"""Temperature scaling (TS): one number for all voxels and classes.
+r"""No calibration, temperature scaling (TS), and ensemble temperature scaling (ETS).
+
+*No calibration* is :math:`q = S(z)`: the row of every comparison that shows what happens if nothing is done.
+
+*TS* has one number for all voxels and classes,
 
 .. math:: q = S(\beta z), \qquad \beta = 1 / T \in [10^{-3}, 10^3] \quad\text{(Eq. 3)}
 
@@ -6,15 +10,49 @@ r"""Temperature scaling (TS): one number for all voxels and classes.
 becomes a constant in the scores: translation-invariant. Multiplication by a positive number keeps every order, and
 its rounding is monotone, so no two classes change places in floating point either; the winner is moved to zero
 first, so that near ties are not lost to a large offset. 1 parameter, 1 identifiable.
+
+*ETS* is a mixture of tempered, original and uniform probabilities,
+
+.. math:: q = w_1 S(\beta z) + w_2 S(z) + w_3 / C, \qquad w \ge 0,\ \textstyle\sum_k w_k = 1 \quad\text{(Eq. 6)}
+
+`inverse_temperature` is :math:`\beta`, `mixture` is w. Each term keeps the order of the classes and does not see an
+offset: translation-invariant, order-preserving. The sum is taken in the log domain. Rounding of exponentials
+need not be monotone, so tensor operations compute in descending order of the logits and cut by a running minimum,
+and kernels by steps that are monotone: no two classes change places in floating point. 4 parameters, 3 identifiable
+(the scale of w is lost).
 """
+
+import math
 
 import torch
 from torch import Tensor, nn
 
-from segcal.calibrators.base import Evidence
-from segcal.calibrators.convex import LARGEST, SMALLEST_SCALE, ConvexCalibrator, Frame
+from segcal.calibrators.base import Calibrator
+from segcal.calibrators.convex import ConvexCalibrator, Frame
 from segcal.kernels.plan import FusedPlan
+from segcal.numerics import descending, running_minimum
 from segcal.types import Context, Logits
+
+# Of what is left of a mixture where the rest is far below: kernels compute in float32.
+SMALLEST_WEIGHT = 1e-30
+
+
+class Identity(Calibrator):
+    """Return the softmax of the logits, unchanged."""
+
+    name = "identity"
+    title = "No calibration"
+    translation_invariant = True
+    preserves = "order"
+    fitted_by = "nothing"
+
+    def scores(self, logits: Logits, context: Context | None = None) -> Tensor:
+        """Return the logits."""
+        return logits
+
+    def plan(self) -> FusedPlan:
+        """Return the logits as they are."""
+        return FusedPlan.scaled(torch.ones((), dtype=torch.float64), self.num_classes, "nothing")
 
 
 class TemperatureScaling(ConvexCalibrator):
@@ -24,7 +62,8 @@ class TemperatureScaling(ConvexCalibrator):
     title = "Temperature scaling"
     translation_invariant = True
     preserves = "order"
-    variables = ("inverse_temperature",)
+    variables = positives = ("inverse_temperature",)
+    rests_on = "the inverse temperature is positive"
     one_temperature = True
 
     def __init__(self, num_classes: int) -> None:
@@ -37,22 +76,50 @@ class TemperatureScaling(ConvexCalibrator):
 
     def plan(self) -> FusedPlan:
         """Return one factor for all distances to the winner."""
-        scale = self.inverse_temperature.expand(self.num_classes)
-        return FusedPlan("affine", (scale, torch.zeros_like(scale)[None]), keeps=True)
+        return FusedPlan.scaled(self.inverse_temperature, self.num_classes)
 
     def frame(self, logits: Tensor, context: Tensor | None = None) -> Frame:
         """Return the distances to the winner."""
         return Frame(logits - logits.amax(dim=1, keepdim=True))
 
-    def bounds(self) -> tuple[Tensor, Tensor]:
-        """Return the widest range of a temperature."""
-        return torch.tensor([SMALLEST_SCALE], dtype=torch.float64), torch.tensor([LARGEST], dtype=torch.float64)
 
-    def positive(self) -> dict[str, float]:
-        """Return the inverse temperature."""
-        return {"inverse_temperature": SMALLEST_SCALE}
+class EnsembleTemperatureScaling(Calibrator):
+    """Mix tempered probabilities with the original and the uniform ones."""
 
-    def evidence(self) -> dict[str, Evidence]:
-        """The order is kept because the inverse temperature is positive."""
-        beta = float(self.inverse_temperature.detach())
-        return {"decision": Evidence("the inverse temperature is positive", max(0.0, -beta))}
+    name = "ets"
+    title = "Ensemble temperature scaling"
+    translation_invariant = True
+    preserves = "order"
+    fitted_by = "mixture"
+    positives, mixtures = ("inverse_temperature",), ("mixture",)
+    rests_on = "inverse temperature and mixture weights are not negative"
+    redundant = 1  # the scale of the weights
+
+    def __init__(self, num_classes: int) -> None:
+        super().__init__(num_classes)
+        self.inverse_temperature = nn.Parameter(torch.ones((), dtype=torch.float64))
+        self.mixture = nn.Parameter(torch.tensor([1.0, 0.0, 0.0], dtype=torch.float64))
+
+    def scores(self, logits: Logits, context: Context | None = None) -> Tensor:
+        """Return the log of the mixture."""
+        ordered, order = descending(logits)
+        gaps = ordered - ordered[:, :1]
+        tempered = torch.log_softmax(gaps * self.inverse_temperature.to(logits.dtype), dim=1)
+        original = torch.log_softmax(gaps, dim=1)
+        log_w = self.mixture.to(logits.dtype).log()
+        log_q = torch.logaddexp(tempered + log_w[0], original + log_w[1])
+        log_q = torch.logaddexp(log_q, (log_w[2] - math.log(self.num_classes)).expand_as(log_q))
+        return torch.zeros_like(log_q).scatter(1, order, running_minimum(log_q))
+
+    def plan(self) -> FusedPlan | None:
+        """Return inverse temperature and weights; one factor where only one of the first two is there, as often."""
+        tempered, original, uniform = self.mixture.tolist()
+        if min(tempered, original, uniform, float(self.inverse_temperature)) < 0:  # no fit gives it: no order to keep
+            return None
+        if uniform == 0 and 0 in (tempered, original):
+            factor = self.inverse_temperature if tempered else torch.ones_like(self.inverse_temperature)
+            return FusedPlan.scaled(factor, self.num_classes)
+        if (uniform or min(tempered, original)) < SMALLEST_WEIGHT:
+            return None
+        tables = (torch.cat([self.inverse_temperature[None], self.mixture]),)
+        return FusedPlan("mixture", tables, keeps=True, bounded=uniform > 0)

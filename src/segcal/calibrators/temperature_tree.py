@@ -25,6 +25,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from segcal.checks import check_count
 from segcal.errors import InputError
 
 SMALLEST_TEMPERATURE = 1e-3
@@ -53,14 +54,9 @@ def before_positive(temperature: float) -> float:
 
 
 class TemperatureTree(nn.Module):
-    """Maps features with a margin to the t of every voxel inside it.
+    """Maps features of so many channels, with a margin, to the t of every voxel inside it.
 
-    Args:
-        channels: of the features.
-        image_channels: of the image; 0 for none.
-        full_3d: kernels over three axes of space instead of the last two.
-        gate_init: "random", or "zeros" for the published, degenerate start.
-        seed: of the random gates.
+    The options are those of :class:`segcal.calibrators.local_temperature.LocalTemperatureScaling`.
     """
 
     def __init__(
@@ -69,10 +65,7 @@ class TemperatureTree(nn.Module):
         super().__init__()
         if gate_init not in ("random", "zeros"):
             raise InputError(f"gate_init is {gate_init!r}, but it must be 'random' or 'zeros'. Choose one of the two.")
-        if isinstance(image_channels, bool) or not isinstance(image_channels, int) or image_channels < 0:
-            raise InputError(
-                f"image_channels is {image_channels!r}, but a whole number of at least 0 is needed. Use 3 for RGB."
-            )
+        check_count(image_channels, "image_channels", 0, "Use 3 for RGB.", what="whole number")
         self.axes = 3 if full_3d else 2
         kernel = (KERNEL,) * self.axes
         rows = LEAVES + GATES + (image_channels > 0)

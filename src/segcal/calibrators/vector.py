@@ -14,11 +14,13 @@ With :math:`p = S(s)` and per-class features :math:`(z_c, 1)`, gradient and Hess
 up the rows and columns of its class.
 """
 
+import math
+
 import torch
 from torch import Tensor, nn
 
 from segcal.calibrators.base import Evidence
-from segcal.calibrators.convex import LARGEST, SMALLEST_SCALE, Block, ConvexCalibrator, Frame
+from segcal.calibrators.convex import Block, ConvexCalibrator, Frame
 from segcal.kernels.plan import FusedPlan
 from segcal.types import Context, Logits
 
@@ -32,14 +34,15 @@ class VectorScaling(ConvexCalibrator):
 
     preserves = None
     variables = ("scale", "bias")
+    positives = ("scale",)
     first_sample = 1 << 16
+    redundant = 1
 
     def __init__(self, num_classes: int, common_scale: bool = False) -> None:
         super().__init__(num_classes, common_scale=common_scale)
         self.name = "vs_ti" if common_scale else "vs"
         self.title = "Vector scaling, offset-free" if common_scale else "Vector scaling"
         self.translation_invariant = common_scale
-        self.has_penalty = (not common_scale, True)
         self.scale = nn.Parameter(torch.ones(1 if common_scale else num_classes, dtype=torch.float64))
         self.bias = nn.Parameter(torch.zeros(num_classes, dtype=torch.float64))
 
@@ -58,20 +61,15 @@ class VectorScaling(ConvexCalibrator):
         """Return the logits, with the winner at zero where the offset must not matter."""
         return Frame(logits - logits.amax(dim=1, keepdim=True) if self.translation_invariant else logits)
 
-    def bounds(self) -> tuple[Tensor, Tensor]:
-        """Return wide bounds; scales stay positive."""
-        scales, size = self.scale.numel(), self.scale.numel() + self.num_classes
-        low = torch.full((size,), -LARGEST, dtype=torch.float64)
-        low[:scales] = torch.full((scales,), SMALLEST_SCALE).double()
-        return low, torch.full((size,), LARGEST, dtype=torch.float64)
-
-    def squares(self) -> list[tuple[Tensor, int]]:
-        """Return how far scales are from their mean, squared, and the biases, squared."""
-        scales, classes = self.scale.numel(), self.num_classes
-        centre = torch.eye(scales, dtype=torch.float64) - 1 / scales
-        spread = torch.block_diag(centre, torch.zeros(classes, classes, dtype=torch.float64))
-        biases = torch.block_diag(torch.zeros_like(centre), torch.eye(classes, dtype=torch.float64))
-        return [(spread, scales), (biases, classes), (torch.zeros_like(spread), 1)]
+    def penalised(self, theta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return how far scales are from their mean, and the biases, each over the root of how many there are."""
+        scale, bias = theta.split([self.scale.numel(), self.num_classes], dim=-1)
+        spread = (scale - scale.mean(-1, keepdim=True)) / math.sqrt(scale.shape[-1])
+        return (
+            spread[..., : 0 if self.translation_invariant else None],
+            bias / math.sqrt(self.num_classes),
+            bias[..., :0],
+        )
 
     def anchor(self, inverse_temperature: float) -> Tensor:
         """Return zero: the penalty is the same at every common scale."""
@@ -81,11 +79,6 @@ class VectorScaling(ConvexCalibrator):
         """Return the class of each bias."""
         labels = torch.cat([torch.full((self.scale.numel(),), -1), torch.arange(self.num_classes)])
         return torch.stack([torch.full_like(labels, -1), labels], dim=-1)[None]
-
-    def penalty(self, lam: float, mu: float) -> Tensor:
-        """Return Eq. 15 on the bias, and the spread of the scales."""
-        spread = (self.scale - self.scale.mean()).square().mean()
-        return lam * spread + mu * self.bias.square().mean()
 
     def likelihood(self, block: Block, theta: Tensor) -> tuple[float, Tensor]:
         """Return the summed NLL and its gradient."""
@@ -119,15 +112,7 @@ class VectorScaling(ConvexCalibrator):
             return rows
         return torch.cat([rows[: self.num_classes].sum(0, keepdim=True), rows[self.num_classes :]])
 
-    def positive(self) -> dict[str, float]:
-        """Return the scales."""
-        return {"scale": SMALLEST_SCALE}
-
     def evidence(self) -> dict[str, Evidence]:
         """The offset cancels if and only if all scales are equal."""
         spread = float((self.scale.max() - self.scale.min()).detach())
         return {} if self.translation_invariant else {"offset": Evidence("all classes have the same scale", spread)}
-
-    def num_identifiable(self) -> int:
-        """Return all but the constant of the bias."""
-        return self.scale.numel() + self.num_classes - 1

@@ -10,7 +10,7 @@ from segcal.cli.progress import step_bar
 from segcal.cli.reading import json_option
 from segcal.demo.story import full_plan, quick_plan, tell_story
 from segcal.errors import InputError
-from segcal.kernels.jit import was_compiled
+from segcal.kernels.loops import was_compiled
 from segcal.kernels.reliability_numba import count_block
 from segcal.target import claim
 

@@ -19,7 +19,7 @@ from segcal.cases.parallel import map_ids
 from segcal.demo.embedded import open_embedded
 from segcal.documents import write_json
 from segcal.fitting import FitConfig
-from segcal.kernels.threads import one_thread
+from segcal.kernels.loops import one_thread
 from segcal.report.paper_tables import BINS, FLIPS, SHOWN
 from segcal.report.table import Cell, Group, Row, Table
 from segcal.report.verdict import Facts, Honesty

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from segcal.calibrators.base import Calibrator
-from segcal.calibrators.look_around import LookAround
+from segcal.calibrators.local_temperature import LookAround
 from segcal.fitting.crops import Tiles, TileSource, Window
 from segcal.fitting.division import divide, group_names
 from segcal.fitting.request import Request, read_data

@@ -33,7 +33,7 @@ from segcal.fitting.outliers import weigh
 from segcal.fitting.progress import Progress, Report, silent
 from segcal.fitting.request import FitData, read_data, take_parts
 from segcal.fitting.rivals import Rivals
-from segcal.kernels.threads import one_thread
+from segcal.kernels.loops import one_thread
 
 
 class Choice(NamedTuple):

@@ -27,7 +27,7 @@ from segcal.fitting.request import Request
 from segcal.fitting.sample import Voxels
 from segcal.fitting.trust_region import ProductProblem, Products, damped_factors
 from segcal.fitting.voxels import VoxelSource
-from segcal.kernels.affine_temperature import temperature_terms
+from segcal.kernels.affine_numba import temperature_terms
 
 # A first approach on few voxels need not be exact.
 COARSE_TOL = 1e-4

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from segcal.calibrators.look_around import LookAround, with_margin
+from segcal.calibrators.local_temperature import LookAround, with_margin
 from segcal.cases.base import Case, CaseError, Cases
 from segcal.cases.parallel import Failures
 from segcal.checks import check_planes, check_volume

@@ -33,7 +33,7 @@ from segcal.cases.base import Cases
 from segcal.fitting.division import by_case, group_names
 from segcal.fitting.sample import Voxels
 from segcal.fitting.voxels import VoxelSource
-from segcal.kernels.affine_temperature import temperature_terms
+from segcal.kernels.affine_numba import temperature_terms
 from segcal.numerics import winner
 
 # What a variable of a class weighs at least, times the groups behind it. Set on cardiac patients of one or two diseases

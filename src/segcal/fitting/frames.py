@@ -15,8 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from segcal.calibrators.centre import find_centre, take_out
-from segcal.calibrators.convex import Block, ConvexCalibrator
+from segcal.calibrators.convex import Block, ConvexCalibrator, find_centre, take_out
 from segcal.fitting.sample import Voxels, hardness, inclusion, systematic
 from segcal.fitting.voxels import VoxelSource
 

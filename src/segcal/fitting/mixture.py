@@ -21,7 +21,7 @@ from torch import Tensor
 
 from segcal.calibrators.base import Calibrator
 from segcal.calibrators.convex import LARGEST, SMALLEST_SCALE
-from segcal.calibrators.ensemble_temperature import EnsembleTemperatureScaling
+from segcal.calibrators.temperature import EnsembleTemperatureScaling
 from segcal.fitting.certificate import Certificate
 from segcal.fitting.convex_problem import coarse_stride, solve_temperature
 from segcal.fitting.newton import BlockProblem, Curvature, minimise

@@ -18,8 +18,7 @@ import scipy
 import torch
 from numpy.typing import NDArray
 
-from segcal.calibrators.histogram import Histogram
-from segcal.calibrators.isotonic import Isotonic
+from segcal.calibrators.tables import Histogram, Isotonic
 from segcal.fitting.certificate import Certificate
 from segcal.fitting.request import Request
 from segcal.fitting.sample import Voxels

@@ -1,8 +1,7 @@
-"""Likelihood of affine scores and its derivatives, fused, on the CPU.
+r"""Likelihoods of affine scores and of a temperature, with their derivatives, fused, on the CPU.
 
 The same numbers as :mod:`segcal.kernels.affine_torch`, in one pass: voxels go through in tiles that stay in the
-first-level cache, with the voxel as the innermost axis, so that every step runs on several voxels at once. The
-result does not depend on the number of threads (:mod:`segcal.kernels.threads`).
+first-level cache, with the voxel as the innermost axis, so that every step runs on several voxels at once.
 
 A tile holds one row per class. With drops the winner has score zero and no output of its own: it is row 0, and the
 outputs are rows 1 to K; with plain scores they are rows 0 to K - 1.
@@ -14,9 +13,9 @@ import numpy as np
 from numba import njit
 from torch import Tensor
 
-from segcal.kernels.affine_exponential import SUMS, fast_exp, fast_log
-from segcal.kernels.jit import compiled
-from segcal.kernels.threads import cut, in_threads
+from segcal.kernels import affine_torch
+from segcal.kernels.exponential import SUMS, fast_exp, fast_log
+from segcal.kernels.loops import compiled, in_parts
 
 TILE = 64
 SCORES, DROPS, STACKED_DROPS = 0, 1, 2
@@ -27,20 +26,29 @@ LARGEST_OUTPUTS = 40
 
 def likelihood(features: Tensor, target: Tensor, weight: Tensor, theta: Tensor, outputs: str) -> tuple[float, Tensor]:
     """Return the summed negative log-likelihood and its gradient in `theta`; see the torch version."""
-    ends = cut(features.shape[1], TILE)
-    gradients = np.zeros((len(ends) - 1, *theta.shape))
     voxels = features.numpy(), target.numpy(), weight.numpy()
     own, mode = theta.contiguous().numpy(), MODES[outputs]
 
-    def add(part: int) -> float:
-        return _likelihood(*voxels, own, mode, ends[part], ends[part + 1], gradients[part])
+    def add(begin: int, end: int) -> tuple[float, np.ndarray]:
+        gradient = np.zeros(theta.shape)
+        return _likelihood(*voxels, own, mode, begin, end, gradient), gradient
 
-    totals = in_threads(add, len(gradients))
-    return sum(totals), theta.new_tensor(gradients.sum(0))
+    values, gradients = zip(*in_parts(add, features.shape[1], TILE), strict=True)
+    return sum(values), theta.new_tensor(sum(gradients))
+
+
+def temperature_terms(logits: Tensor, target: Tensor, weight: Tensor, beta: float) -> tuple[float, float, float]:
+    """Return the weighted sums of f, f' and f'' of a temperature on any device; see the torch version."""
+    if logits.device.type != "cpu":
+        return affine_torch.temperature_terms(logits, target, weight, beta)
+    voxels = logits.numpy(), target.numpy(), weight.numpy()
+    parts = in_parts(lambda begin, end: _temperature(*voxels, beta, begin, end), logits.shape[1], TILE)
+    value, first, second = (sum(column) for column in zip(*parts, strict=True))
+    return value, first, second
 
 
 @njit(fastmath=SUMS, inline="always")
-def load_tile(features, weight, start, size, x, w):  # type: ignore[no-untyped-def]
+def _load_tile(features, weight, start, size, x, w):  # type: ignore[no-untyped-def]
     """Copy a tile, with zeros where it is not full."""
     for v in range(size):
         w[v] = weight[start + v]
@@ -141,7 +149,7 @@ def _likelihood(features, target, weight, theta, mode, begin, end, gradient):  #
     total = 0.0
     for start in range(begin, end, TILE):
         size = min(TILE, end - start)
-        load_tile(features, weight, start, size, x, w)
+        _load_tile(features, weight, start, size, x, w)
         _outputs(theta, x, first, s)
         _drop(mode, rows, s)
         for v in range(size):
@@ -156,3 +164,52 @@ def _likelihood(features, target, weight, theta, mode, begin, end, gradient):  #
         _residuals(target, start, size, rows, mode, s, norm, w)
         _add_gradient(x, s, first, sign, gradient)
     return total
+
+
+@njit(fastmath=SUMS, inline="always")
+def _gaps(target, start, size, z, own):  # type: ignore[no-untyped-def]
+    """Turn logits into gaps to the winner; `own` is the gap of the label, 0 where the tile is not full."""
+    top = own  # its place serves twice
+    for v in range(TILE):
+        top[v] = z[0, v]
+    for c in range(1, z.shape[0]):
+        for v in range(TILE):
+            top[v] = max(top[v], z[c, v])
+    for c in range(z.shape[0]):
+        for v in range(TILE):
+            z[c, v] -= top[v]
+    for v in range(size):
+        own[v] = z[target[start + v], v]
+
+
+@njit(fastmath=SUMS, inline="always")
+def _moments(z, beta, s0, s1, s2):  # type: ignore[no-untyped-def]
+    """Set the sums of e, e g and e g^2 over classes."""
+    for v in range(TILE):
+        s0[v] = s1[v] = s2[v] = 0.0
+    for c in range(z.shape[0]):
+        for v in range(TILE):
+            gap = z[c, v]
+            e = fast_exp(beta * gap)
+            s0[v] += e
+            s1[v] += e * gap
+            s2[v] += e * gap * gap
+
+
+@partial(compiled, fastmath=SUMS)
+def _temperature(logits, target, weight, beta, begin, end):  # type: ignore[no-untyped-def]
+    """Return the three sums over voxels from `begin` to `end`."""
+    z, w, own = np.empty((logits.shape[0], TILE)), np.empty(TILE), np.empty(TILE)
+    s0, s1, s2 = np.empty(TILE), np.empty(TILE), np.empty(TILE)
+    value, first, second = 0.0, 0.0, 0.0
+    for start in range(begin, end, TILE):
+        size = min(TILE, end - start)
+        _load_tile(logits, weight, start, size, z, w)
+        _gaps(target, start, size, z, own)
+        _moments(z, beta, s0, s1, s2)
+        for v in range(TILE):
+            mean = s1[v] / s0[v]
+            value += w[v] * (fast_log(s0[v]) - beta * own[v])
+            first += w[v] * (mean - own[v])
+            second += w[v] * (s2[v] / s0[v] - mean * mean)
+    return value, first, second

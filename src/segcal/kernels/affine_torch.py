@@ -1,4 +1,4 @@
-r"""Likelihood of affine scores and its derivatives: the reference, in torch, for any device.
+r"""Likelihoods of affine scores and of a temperature, with their derivatives: the reference, in torch, for any device.
 
 For voxels with features x, target position t and weight w, scores :math:`s = \mathrm{outputs}(W x + b)` and
 :math:`p = S(s)`, one call returns
@@ -7,6 +7,13 @@ For voxels with features x, target position t and weight w, scores :math:`s = \m
 
 where J is the constant Jacobian of `outputs`: the identity, minus the identity without the winner ("drops"), or
 minus the running sum ("stacked_drops"). All in float64, whatever the features are stored in.
+
+Of temperature scaling, with gaps :math:`g_c = z_c - \max_k z_k` and :math:`E[\cdot]` the mean under
+:math:`S(\beta z)`, it is the sums of
+
+.. math::
+    f = \log\textstyle\sum_c e^{\beta g_c} - \beta g_y, \qquad
+    f' = E[g] - g_y, \qquad f'' = E[g^2] - E[g]^2 .
 """
 
 from collections.abc import Callable
@@ -134,3 +141,27 @@ def hessian(features: Tensor, weight: Tensor, theta: Tensor, outputs: str) -> Te
     else:
         found[index, :, index, :] += blocks
     return found.reshape(size, size)
+
+
+def temperature_terms(logits: Tensor, target: Tensor, weight: Tensor, beta: float) -> tuple[float, float, float]:
+    """Return the weighted sums of f, f' and f''.
+
+    Args:
+        logits: ``(C, n)`` float32 or float64.
+        target: ``(n,)`` int32 labels.
+        weight: ``(n,)`` of the type of the logits.
+        beta: the inverse temperature.
+    """
+    sums = torch.zeros(3, dtype=torch.float64, device=logits.device)
+    step = at_once(STEP_VALUES, logits.shape[0], logits.device)
+    for start in range(0, logits.shape[1], step):
+        part = slice(start, start + step)
+        z, w = logits[:, part].double(), weight[part].double()
+        gaps = z - z.amax(0)
+        probs = torch.softmax(beta * gaps, dim=0)
+        own = gaps.gather(0, target[None, part].long())[0]
+        mean = (probs * gaps).sum(0)
+        sums[0] += (w * (torch.logsumexp(beta * gaps, 0) - beta * own)).sum()
+        sums[1] += (w * (mean - own)).sum()
+        sums[2] += (w * ((probs * gaps.square()).sum(0) - mean.square())).sum()
+    return float(sums[0]), float(sums[1]), float(sums[2])

@@ -78,7 +78,7 @@ def writes_into(out: Tensor, logits: Tensor) -> bool:
     """Return whether a kernel may write there: all axes of space in a row, over the logits themselves or apart."""
     same = out.data_ptr() == logits.data_ptr() and out.stride() == logits.stride() and out.dtype == logits.dtype
     apart = out.untyped_storage().data_ptr() != logits.untyped_storage().data_ptr()
-    return (same or apart) and _images(out).data_ptr() == out.data_ptr()
+    return (same or apart) and as_images(out).data_ptr() == out.data_ptr()
 
 
 @functools.cache
@@ -107,11 +107,11 @@ def apply_plan(
     """
     kind = compute_dtype(logits.dtype)
     result = torch.empty(logits.shape, dtype=kind, device=logits.device) if out is None else out
-    context = None if around is None else _images(around)
+    context = None if around is None else as_images(around)
     if by == "triton":
         from segcal.kernels import apply_triton
 
-        if not apply_triton.apply_plan(plan, _images(logits.detach()), _images(result), context, normalises):
+        if not apply_triton.apply_plan(plan, as_images(logits.detach()), as_images(result), context, normalises):
             check_finite(logits, "logits")
             raise InputError(
                 "logits has values that are NaN, infinite or above 1e10 in size, but all must be finite. The result "
@@ -121,10 +121,10 @@ def apply_plan(
     check_finite(logits, "logits")
     from segcal.kernels import apply_numba
 
-    apply_numba.apply_plan(plan, _images(logits.detach().to(kind)), _images(result), context, normalises)
+    apply_numba.apply_plan(plan, as_images(logits.detach().to(kind)), as_images(result), context, normalises)
     return result
 
 
-def _images(values: Tensor) -> Tensor:
+def as_images(values: Tensor) -> Tensor:
     """Return ``(images, classes, n)``, the same memory where possible; voxels without space are one image."""
     return values.T[None] if values.ndim == 2 else values.flatten(2)

@@ -6,9 +6,9 @@ their winner, each is taken alone, with its classes in a row.
 
 import numpy as np
 
-from segcal.kernels.apply_tables import FIRST, PLACES, SHIFT
 from segcal.kernels.exponential import FLOOR_32, ONE_32, bits_of_single, exp_below_zero, log1p_above_zero
-from segcal.kernels.jit import part
+from segcal.kernels.loops import part
+from segcal.kernels.plan import FIRST, PLACES, SHIFT
 from segcal.kernels.reliability_tile import find_winner
 
 ZERO = np.float32(0)

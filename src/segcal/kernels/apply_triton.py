@@ -20,16 +20,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from segcal.kernels.apply_tables import (
-    affine_tables,
-    curve_tables,
-    drop_tables,
-    function_tables,
-    searched,
-    sorting_network,
-)
-from segcal.kernels.curves_triton import curves
-from segcal.kernels.function_triton import mixture, table_of_function
+from segcal.kernels import plan as forms
+from segcal.kernels.function_triton import curves, mixture, table_of_function
 from segcal.kernels.plan import CENTRES, LEAD_UNITS, FusedPlan
 from segcal.kernels.triton_classes import (
     MOST_UNROLLED,
@@ -180,17 +172,17 @@ def prepare(plan: FusedPlan, logits: Tensor, around: Tensor | None) -> Prepared:
         assert around is not None
         by_winner = len(tables[-1]) > 0 and classes <= MOST_UNROLLED.value
         registers = max(72, 8 * triton.cdiv(5 * classes, 8)) if by_winner else None
-        return Prepared(curves, *curve_tables(plan, tables, around), plan.keeps, registers=registers)
+        return Prepared(curves, *forms.curve_tables(plan, tables, around), plan.keeps, registers=registers)
     if plan.form == "drops":
-        return Prepared(_drops, (drop_tables(tables),), (sorting_network(classes),), plan.keeps)
+        return Prepared(_drops, (forms.drop_tables(tables),), (forms.sorting_network(classes),), plan.keeps)
     if plan.form == "affine":
-        weights, maps = affine_tables(tables)
+        weights, maps = forms.affine_tables(tables)
         return Prepared(_affine, (weights,), (CENTRES.index(plan.centre), maps), plan.keeps, one_map=maps < 2)
-    (table, guesses, numbers), knots = function_tables(plan.form, tables, classes)
+    (table, guesses, numbers), knots = forms.function_tables(plan.form, tables, classes)
     if plan.form == "mixture":
         numbers = torch.cat([numbers[:1], numbers[1:] / tables[0][1:].sum().float()])  # weights need not sum to one
         return Prepared(mixture, (numbers,), (), plan.keeps, fused=False)
-    return Prepared(table_of_function, (*searched(table, knots), guesses, numbers), (), plan.keeps, fused=False)
+    return Prepared(table_of_function, (*forms.searched(table, knots), guesses, numbers), (), plan.keeps, fused=False)
 
 
 def launch(prepared: Prepared, logits: Tensor, out: Tensor, bad: Tensor, normalises: bool) -> None:

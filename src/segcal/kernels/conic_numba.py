@@ -16,8 +16,7 @@ import numpy as np
 from numba import njit
 from torch import Tensor, from_numpy
 
-from segcal.kernels.jit import compiled
-from segcal.kernels.threads import cut, in_threads
+from segcal.kernels.loops import compiled, in_parts
 
 # Classes with a probability below this have no curvature that a step could use.
 NO_CURVATURE = 1e-5
@@ -38,16 +37,15 @@ def likelihood(
         classes: C.
         hats: how many each context has.
     """
-    ends = cut(positions.shape[1])
-    gradients = np.zeros((len(ends) - 1, *rows.shape))
     voxels = positions.numpy(), target.numpy(), weight.numpy()
     own, counts = rows.contiguous().numpy(), np.array(hats, np.int64)
 
-    def add(part: int) -> float:
-        return _likelihood(*voxels, own, classes, counts, ends[part], ends[part + 1], gradients[part])
+    def add(begin: int, end: int) -> tuple[float, np.ndarray]:
+        gradient = np.zeros(rows.shape)
+        return _likelihood(*voxels, own, classes, counts, begin, end, gradient), gradient
 
-    totals = in_threads(add, len(gradients))
-    return sum(totals), from_numpy(gradients.sum(0))
+    values, gradients = zip(*in_parts(add, positions.shape[1]), strict=True)
+    return sum(values), from_numpy(sum(gradients))
 
 
 def hessian(
@@ -58,22 +56,24 @@ def hessian(
     With `spread` ``(nodes, groups)``, the rows of classes are that times numbers of theirs, so many for each, and the
     Hessian is in these numbers: where there are many rows, it is much smaller.
     """
-    ends, nodes = cut(positions.shape[1]), rows.shape[1]
-    own, counts = rows.contiguous().numpy(), np.array(hats, np.int64)
+    own, counts, nodes = rows.contiguous().numpy(), np.array(hats, np.int64), rows.shape[1]
     made = np.eye(nodes) if spread is None else spread.contiguous().numpy()
     shared = (1 + int(counts.sum())) * nodes
     size = shared + (len(rows) - shared // nodes) * made.shape[1]
-    found = np.zeros((len(ends) - 1, size, size))
     voxels = positions.numpy(), weight.numpy()
 
-    def add(part: int) -> None:
-        _hessian(*voxels, own, made, classes, counts, ends[part], ends[part + 1], found[part])
+    def add(begin: int, end: int) -> np.ndarray:
+        part = np.zeros((size, size))
+        _hessian(*voxels, own, made, classes, counts, begin, end, part)
+        return part
 
-    in_threads(add, len(found))
-    for more in found[1:]:
-        found[0] += more
-    _mirror(found[0], shared)
-    return from_numpy(found[0])
+    first, *others = in_parts(add, positions.shape[1])
+    for part in others:
+        first += part
+    first[:shared, shared:] = first[shared:, :shared].T
+    lower = np.tril_indices(size, -1)
+    first[lower] = first.T[lower]
+    return from_numpy(first)
 
 
 @njit(inline="always")
@@ -142,6 +142,7 @@ def _exponentials(drop, classes):  # type: ignore[no-untyped-def]
     return total
 
 
+@compiled
 def _likelihood(x, target, weight, rows, classes, hats, start, stop, gradient):  # type: ignore[no-untyped-def]
     nodes, base = rows.shape[1], 1 + hats.sum()
     index, share = np.zeros(2 * len(hats) + 1, np.int64), np.zeros(2 * len(hats) + 1)
@@ -251,6 +252,7 @@ def _add_own(mass, k, place, starts, slopes, classes, node, probs, hessian):  # 
                     hessian[place, starts[j] + h] += change * slopes[j, h]
 
 
+@compiled
 def _hessian(x, weight, rows, spread, classes, hats, start, stop, hessian):  # type: ignore[no-untyped-def]
     """Add to the upper triangle; between numbers of classes, which come last, and shared rows, to the lower one."""
     nodes, base, groups = rows.shape[1], 1 + hats.sum(), spread.shape[1]
@@ -274,18 +276,3 @@ def _hessian(x, weight, rows, spread, classes, hats, start, stop, hessian):  # t
                         mass, place = weight[v] * probs[k] * slopes[k, g], starts[k] + g
                         _add_mixed(mass, found, index, share, node[k], rest[k], mean, touched, count, place, hessian)
                         _add_own(mass, k, place, starts, slopes, classes, node, probs, hessian)
-
-
-def _mirror(hessian, shared):  # type: ignore[no-untyped-def]
-    """Fill the other triangle of what was added."""
-    for m in range(len(hessian)):
-        for n in range(m):
-            if m >= shared > n:
-                hessian[n, m] = hessian[m, n]
-            else:
-                hessian[m, n] = hessian[n, m]
-
-
-_likelihood = compiled(_likelihood)
-_hessian = compiled(_hessian)
-_mirror = compiled(_mirror)

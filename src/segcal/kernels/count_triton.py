@@ -17,12 +17,13 @@ import triton
 import triton.language as tl
 
 from segcal.kernels.raw_tables import DOUBT_BASE, DOUBT_BINS, ZONES
-from segcal.kernels.sums_triton import SUMS, add_lanes, exchanged, nothing
-from segcal.kernels.triton_arithmetic import exp_below_zero, log1p_fused
-from segcal.kernels.triton_classes import PTX, load
+from segcal.kernels.triton_arithmetic import PTX, add_lanes, exchanged, exp_below_zero, log1p_fused, nothing
+from segcal.kernels.triton_classes import load
 
 # So many small probabilities are added in float32 before they are added in float64.
 MOST_SMALL = 16
+# Sums of a program: NLL, Brier score, entropy, ignored, voxels; mean of the free energy, squared deviations, largest.
+SUMS = 8
 # Where a search among edges begins is said for so many parts of [0, 1].
 PLACES = 1024
 

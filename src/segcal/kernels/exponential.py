@@ -17,6 +17,9 @@ For :math:`u \ge 0`, with :math:`2^k` such that :math:`1 + f = (1 + u) 2^{-k}` i
 .. math:: \log(1 + u) = k \ln 2 + 2 \sum_{j=0}^{11} \frac{w^{2j+1}}{2j+1}, \qquad |w| \le 0.172,
 
 which keeps every digit of a small :math:`u`. :math:`k = 0` below :math:`u = \sqrt2 - 1`.
+
+The loops of the likelihoods let the compiler reassociate sums, and have an exponential and a logarithm of float64 of
+their own, which stay right under it: relative error below 3e-14 for t in [-708, 708], and 0 below.
 """
 
 import math
@@ -24,10 +27,10 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import float32, float64, int32, int64, types
+from numba import float32, float64, int32, int64, njit, types
 from numba.extending import intrinsic, overload
 
-from segcal.kernels.jit import OPTIONS, part
+from segcal.kernels.loops import OPTIONS, part
 
 F = np.float32
 
@@ -49,6 +52,13 @@ TAYLOR = tuple(1.0 / math.factorial(k) for k in range(13, 1, -1))
 ODD = tuple(1.0 / (2 * j + 1) for j in range(11, -1, -1))
 SQRT_2 = math.sqrt(2.0)
 LN2 = math.log(2.0)
+# What the compiler may do in loops of likelihoods: reorder sums and fuse products, so that reductions run on several
+# voxels at once. NaN and infinity keep their meaning.
+SUMS = {"reassoc", "contract", "nsz", "arcp"}
+SERIES = (*TAYLOR[1:], 1.0, 1.0)
+FAST_HIGH, FAST_LOW = 6.93145751953125e-1, 1.42860682030941723212e-6  # ln 2
+# Truncation rounds towards zero; with this added it rounds down.
+OFFSET = 1100
 
 
 def _same_bits(given: Any, made: Any, machine: Any) -> Any:
@@ -122,3 +132,30 @@ def log1p_above_zero(u):  # type: ignore[no-untyped-def]
     for coefficient in ODD[1:]:
         total = total * square + coefficient
     return k * LN2 + 2.0 * w * total
+
+
+@njit(inline="always")
+def fast_exp(x: float) -> float:
+    """Return e to the power of `x` for x <= 708; 0 for x < -708."""
+    clipped = max(x, -708.0)
+    power = np.int32(clipped * LOG2_E + (OFFSET + 0.5)) - np.int32(OFFSET)
+    n = np.float64(power)
+    r = (clipped - n * FAST_HIGH) - n * FAST_LOW
+    y = SERIES[0]  # to r^12: |r| <= 0.347, so the rest is below 2e-16
+    for coefficient in SERIES[1:]:
+        y = y * r + coefficient
+    value = y * double_of_bits((np.int64(power) + 1023) << 52)
+    return value if x >= -708.0 else 0.0
+
+
+@njit(inline="always")
+def fast_log(x: float) -> float:
+    """Return the logarithm of a normal positive number, to 3e-16 of its size or of 1, whichever is larger."""
+    power = (bits_of_double(x * SQRT_2) >> 52) - 1023
+    f = x * double_of_bits((1023 - power) << 52) - 1.0
+    w = f / (2.0 + f)
+    square = w * w
+    y = ODD[0]
+    for coefficient in ODD[1:]:
+        y = y * square + coefficient
+    return np.float64(power) * LN2 + 2.0 * w * y

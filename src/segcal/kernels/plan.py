@@ -16,11 +16,14 @@ logit, the scores are, by form,
 ``drops`` are computed in descending order of the logits and cut by a running minimum, since rounding need not be
 monotone; ``mixture`` and ``table`` by steps of which each is monotone in float32. The log-probabilities are
 :math:`s - \log \sum e^s`, with the winner's lead of :mod:`segcal.calibrators.tie_break`. Tables are float64, and are
-used in the type that is computed in.
+used in the type that is computed in. Below them are the tables in the order in which kernels read them: those of a CUDA
+device, and of functions the CPU's.
 """
 
-from typing import Literal, NamedTuple, TypeAlias
+import functools
+from typing import Any, Literal, NamedTuple, TypeAlias
 
+import torch
 from torch import Tensor
 
 Form: TypeAlias = Literal["affine", "drops", "mixture", "table", "curves"]
@@ -29,6 +32,9 @@ CENTRES: tuple[Centre, ...] = ("nothing", "top", "energy", "last")
 
 # The winner's lead, in units of the rounding of the result: see segcal.calibrators.tie_break.
 LEAD_UNITS = 8
+# A table is searched from where the leading bits of a probability say: eight after the exponent, from 2^-32 to 2^-1.
+SHIFT, FIRST, PLACES = 15, (127 - 32) << 8, 31 << 8
+LARGEST_SLOPE = 1e30  # times nothing, it is nothing
 
 
 class FusedPlan(NamedTuple):
@@ -51,3 +57,128 @@ class FusedPlan(NamedTuple):
     spans: tuple[int, ...] = ()
     group: int = 1
     bounded: bool = True
+
+    @classmethod
+    def scaled(cls, factor: Tensor, num_classes: int, centre: Centre = "top") -> "FusedPlan":
+        """Return one factor for all classes."""
+        scale = factor.expand(num_classes)
+        return cls("affine", (scale, torch.zeros_like(scale)[None]), centre, keeps=True)
+
+
+def _fours(numbers: Tensor) -> Tensor:
+    """Return float32 numbers four by four, the fours of the second axis: ``(a, b, c)`` as ``(a, b / 4, c, 4)``."""
+    filled = torch.nn.functional.pad(numbers.float(), (0, 0, 0, -numbers.shape[1] % 4))
+    return filled.unflatten(1, (-1, 4)).movedim(2, -1).contiguous()
+
+
+def affine_tables(tables: list[Tensor]) -> tuple[Tensor, int]:
+    """Return weights, and how many maps there are: 0 for a diagonal, of which there are factors and then biases.
+
+    Maps of winners lie next to each other, within fours of columns, within rows; the first column is the bias.
+    """
+    weight, bias = tables
+    if weight.ndim == 1:
+        return torch.cat([weight, bias[0]]).float(), 0
+    return _fours(torch.cat([bias[..., None], weight], -1).permute(1, 2, 0)), len(weight)
+
+
+@functools.cache
+def sorting_network(size: int) -> tuple[int, ...]:
+    """Return places to compare, two by two, that sort (Batcher's merging of odd and even)."""
+    found = []
+    p = 1
+    while p < size:
+        k = p
+        while k >= 1:
+            for start in range(k % p, size - k, 2 * k):
+                for i in range(start, min(start + k, size - k)):
+                    if i // (2 * p) == (i + k) // (2 * p):
+                        found += [i, i + k]
+            k //= 2
+        p *= 2
+    return tuple(found)
+
+
+def drop_tables(tables: list[Tensor]) -> Tensor:
+    """Return weights by rank, sorted gap (in fours) and winner, with biases in place of the first gap, which is 0.
+
+    A rank is lower than the first by the sum of the drops above it, of which each is a map of the differences of
+    sorted gaps; what a gap adds is the difference of what the steps to it and from it add.
+    """
+    weight = tables[0].cumsum(1)  # (winner, rank, step)
+    of_gap = weight - torch.nn.functional.pad(weight[..., 1:], (0, 1))
+    return _fours(torch.cat([tables[1].cumsum(1)[..., None], of_gap], -1).permute(1, 2, 0))
+
+
+def function_tables(form: str, tables: list[Tensor], classes: int) -> tuple[tuple[Tensor, Tensor, Tensor], int]:
+    """Return points with slopes and heights, first guesses, and numbers; then how many points there are."""
+    if form == "mixture":
+        beta, tempered, original, uniform = tables[0].unbind()
+        numbers = torch.stack([beta, tempered, original, uniform / classes]).float()
+        return (numbers, numbers.new_zeros(1, dtype=torch.int32), numbers), 0
+    points, heights, numbers = (table.float() for table in tables)
+    widths = points.diff()
+    # Where points coincide, whatever is above has the higher value.
+    slopes = torch.where(widths > 0, heights.diff() / widths, LARGEST_SLOPE).clamp(max=LARGEST_SLOPE)
+    return (torch.cat([points, points.new_zeros(1), slopes, heights]), first_guesses(points), numbers), len(points)
+
+
+def searched(table: Tensor, knots: int) -> tuple[Tensor, Tensor]:
+    """Return the points of a table, with more that no probability reaches, and the piece below each number of points.
+
+    A piece is four numbers: start, slope, height of the start, height of the end. Before the first point and after the
+    last it is the next one.
+    """
+    points, slopes, heights = table[:knots], table[knots + 1 : 2 * knots], table[2 * knots :]
+    pieces = torch.stack([points[:-1], slopes, heights[:-1], heights[1:]], 1)
+    return torch.cat([points, torch.full_like(points, torch.inf)]), torch.cat([pieces[:1], pieces, pieces[-1:]])
+
+
+def first_guesses(points: Tensor) -> Tensor:
+    """Return how many points lie below each of many small intervals of [0, 1], and the first step of the search.
+
+    Intervals are those of the leading bits of p below a half, and of 1 - p above it: narrow at both ends.
+    """
+    edges = _intervals(points.device)
+    below = torch.searchsorted(points.contiguous(), edges, right=False)
+    most = torch.cat(
+        [torch.searchsorted(points.contiguous(), edges[1:], right=True) - below[:-1], below.new_ones(1)]
+    ).max()
+    step = 2 ** most.log2().floor().long()
+    return torch.cat([below[:-1], step[None]]).int()
+
+
+@functools.cache
+def _intervals(device: torch.device) -> Tensor:
+    """Return where these intervals begin, and the end of the last."""
+    ends = torch.arange(FIRST, FIRST + PLACES + 1, dtype=torch.int32, device=device).mul(1 << SHIFT)
+    edges = ends.view(torch.float32).contiguous()
+    edges[0] = 0
+    return torch.cat([edges[:-1], 1 - edges.flip(0)])
+
+
+def curve_tables(plan: FusedPlan, tables: list[Tensor], around: Tensor) -> tuple[tuple[Tensor, ...], tuple[Any, ...]]:
+    """Return contexts, ramps ``(J, 4)``, slopes ``(1 + T, J, filled to fours)``, pieces of hats ``(T, 2)``, and pairs.
+
+    What is behind of a ramp or of a piece is a share, from 0 to 1: of a number times a rate, plus a start. A ramp is
+    start, rate and width; the last one has no end, and its width is one. Slopes are those of the ramps where all pieces
+    are ahead, and what each piece adds, times the widths. Then how many ramps and contexts there are, the context of
+    each piece, and how many winners with curves of their own, ramps in a group, and groups.
+    """
+    knots, base, hats, hat_knots, pairs = tables
+    ramps, pieces = len(base), [span - 1 for span in plan.spans]
+    widths = torch.cat([knots.diff(), knots.new_ones(1)])
+    begins = [sum(plan.spans[:number]) for number in range(len(plan.spans))]
+    parts = [slice(begin, begin + count) for begin, count in zip(begins, pieces, strict=True)]
+    slopes = torch.cat(
+        [sum([hats[begin] for begin in begins], base)[None], *(hats[1:][part] - hats[part] for part in parts)]
+    )
+    slopes = torch.nn.functional.pad(slopes * widths, (0, -ramps % 4))
+    lows = torch.cat([knots[:0], *(hat_knots[part] for part in parts)])
+    rates = 1 / (torch.cat([knots[:0], *(hat_knots[1:][part] for part in parts)]) - lows)
+    rows = torch.stack([-knots / widths, 1 / widths, widths, widths], 1)
+    flat = torch.cat([rows.flatten(), slopes.flatten(), torch.stack([-lows * rates, rates], 1).flatten()]).float()
+    given = (around.float().contiguous(), *flat.split([rows.numel(), slopes.numel(), 2 * len(lows)]))
+    owners = tuple(number for number, count in enumerate(pieces) for _ in range(count))
+    sizes = (ramps, len(pieces), owners, len(pairs), plan.group, -(-ramps // plan.group))
+    return (*given, _fours(pairs.clamp(min=0).permute(1, 2, 0)) if len(pairs) else flat), sizes

@@ -1,7 +1,9 @@
 """The tables that one pass over the voxels fills (:mod:`segcal.kernels.reliability` says with what)."""
 
-from dataclasses import dataclass, fields
-from typing import Self, TypeAlias
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import reduce
+from typing import NamedTuple, Self, TypeAlias
 
 import numpy as np
 
@@ -32,9 +34,8 @@ class Layout:
     bands: int = 1
 
 
-@dataclass
-class RawTables:
-    """What one pass counted; tables of several passes add.
+class RawTables(NamedTuple):
+    """What one pass counted; compiled loops take it as it is.
 
     Attributes:
         cells: ``(bands, zones, wrong/right, bins)`` int64, the binnings one after another on the last axis.
@@ -65,38 +66,31 @@ class RawTables:
     offset: np.ndarray
 
     @classmethod
-    def zeros(cls, layout: Layout, lead: tuple[int, ...] = ()) -> Self:
-        """Return empty tables, `lead` of them."""
+    def zeros(cls, layout: Layout) -> Self:
+        """Return empty tables."""
         c, top = layout.num_classes, (layout.bands, ZONES, 2, sum(layout.bins))
         by_class = (ZONES, c, layout.class_bins)
         whole = {"cells": top, "class_count": by_class, "class_hits": by_class, "confusion": (c, c)}
         whole |= {"flips": (c, c, 3), "doubt": (DOUBT_BINS, 2), "ignored": (1,)}
         real: dict[str, tuple[int, ...]] = {"confidence": top, "class_prob": by_class}
         real |= {"sums": (3,), "energy": (2,), "offset": (1,)}
-        arrays = {name: np.zeros(lead + shape, np.int64) for name, shape in whole.items()}
-        return cls(**arrays, **{name: np.zeros(lead + shape) for name, shape in real.items()})
+        arrays = {name: np.zeros(shape, np.int64) for name, shape in whole.items()}
+        return cls(**arrays, **{name: np.zeros(shape) for name, shape in real.items()})
 
     def voxels(self) -> int:
         """Return how many voxels counted."""
         return int(self.confusion.sum())
 
-    def __add__(self, other: Self) -> Self:
-        """Return the tables of both; the moments of the free energy are merged, the offset is the larger one."""
-        total = type(self)(**{f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)})
-        total.offset = np.maximum(self.offset, other.offset)
-        total.energy = _merge(self.voxels(), self.energy, other.voxels(), other.energy)
-        return total
+
+def add_tables(parts: Iterable[RawTables]) -> RawTables:
+    """Return the tables of all; the moments of the free energy are merged, the offset is the largest one."""
+    return reduce(_add, parts)
 
 
-def merge_blocks(blocks: RawTables) -> RawTables:
-    """Add tables that are stacked along a first axis, in their order."""
-    parts = [
-        RawTables(**{f.name: getattr(blocks, f.name)[i] for f in fields(blocks)}) for i in range(len(blocks.ignored))
-    ]
-    total = parts[0]
-    for piece in parts[1:]:
-        total = total + piece
-    return total
+def _add(one: RawTables, other: RawTables) -> RawTables:
+    total = RawTables(*(mine + its for mine, its in zip(one, other, strict=True)))
+    energy = _merge(one.voxels(), one.energy, other.voxels(), other.energy)
+    return total._replace(offset=np.maximum(one.offset, other.offset), energy=energy)
 
 
 def fill_first_class_bin(tables: RawTables) -> None:

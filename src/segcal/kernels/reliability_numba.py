@@ -3,29 +3,36 @@
 Voxels lie side by side in memory (classes are the first axis of a case), so the inner loops run along voxels, over
 tiles that stay in the first-level cache; the map of probabilities is never written. A case is divided into blocks
 that have tables of their own, so that the result does not depend on the number of threads
-(:mod:`segcal.kernels.threads`).
+(:mod:`segcal.kernels.loops`).
 """
 
 from collections.abc import Iterator
-from dataclasses import fields
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from segcal.checks import check_finite
-from segcal.kernels.jit import SOURCES, compiled, part
-from segcal.kernels.raw_tables import Layout, Map, RawTables, fill_first_class_bin, merge_blocks
-from segcal.kernels.reliability_tile import TILE, Scratch, find_winner, load_row, read_labels, softmax_tile
-from segcal.kernels.reliability_voxels import Out, add_sums, add_tile, class_tile, find_pivot
-from segcal.kernels.threads import cut, in_threads
+from segcal.kernels import reliability_tile as tile
+from segcal.kernels.loops import SOURCES, compiled, in_parts, part
+from segcal.kernels.raw_tables import Layout, Map, RawTables, add_tables, fill_first_class_bin
+from segcal.kernels.reliability_tile import TILE
 
 # A case that is not contiguous is copied in pieces of about this many voxels.
 PIECE_VOXELS = 1 << 18
 
 
 @part
-def finish_block(low, pivot, out):  # type: ignore[no-untyped-def]
+def _find_pivot(zone, top, log, n):  # type: ignore[no-untyped-def]
+    """Return whether a voxel of the tile counts, and the free energy of the first that does."""
+    for v in range(n):
+        if zone[v] != tile.NO_ZONE:
+            return True, np.float64(top[v]) + log[v]
+    return False, 0.0
+
+
+@part
+def _finish_block(low, pivot, out):  # type: ignore[no-untyped-def]
     """Add up the lanes of the first bins; turn sums about the pivot into mean and squared deviations."""
     if out.class_prob.size:
         for z in range(low.shape[0]):
@@ -49,19 +56,19 @@ def _make_count_block(sources):  # type: ignore[no-untyped-def]
         for start in range(begin, end, TILE):
             n = min(TILE, end - start)
             for c in range(s.x.shape[0]):
-                bad += load_row(raw[c], bfloat, start, s.x[c], n)
+                bad += tile.load_row(raw[c], bfloat, start, s.x[c], n)
             if bad:
                 return bad
-            find_winner(s.x, s.top, s.winner, n)
-            read_labels(s, labels, reference, start, n)
-            softmax_tile(s, n)
+            tile.find_winner(s.x, s.top, s.winner, n)
+            tile.read_labels(s, labels, reference, start, n)
+            tile.softmax_tile(s, n)
             if not started:
-                started, pivot = find_pivot(s.zone, s.top, s.log, n)
-            add_tile(s, labels, bands, reference, prediction, start, n, bins, out)
-            add_sums(s, labels, start, n, out, pivot)
+                started, pivot = _find_pivot(s.zone, s.top, s.log, n)
+            tile.add_tile(s, labels, bands, reference, prediction, start, n, bins, out)
+            tile.add_sums(s, labels, start, n, out, pivot)
             if class_bins:
-                class_tile(s, labels, start, n, out.class_count, out.class_hits, out.class_prob)
-        finish_block(s.low, pivot, out)
+                tile.class_tile(s, labels, start, n, out.class_count, out.class_hits, out.class_prob)
+        _finish_block(s.low, pivot, out)
         return bad
 
     return count_block
@@ -75,19 +82,15 @@ def count_voxels(
 ) -> RawTables:
     """Count one case; the arguments are those of :func:`segcal.kernels.reliability.count_voxels`."""
     flat_labels = labels.reshape(-1).contiguous().numpy()
-    no_bands, none = np.empty(0, np.uint8), np.empty(0, np.int16)
-    total: RawTables | None = None
-    for begin, end, piece in _pieces(scores, flat_labels.size):
-        voxels = slice(begin, end)
-        maps = (
-            flat_labels[voxels],
-            no_bands if bands is None else bands[voxels],
-            none if reference is None else reference[voxels],
-            none if prediction is None else prediction[voxels],
-        )
-        counted = _count_piece(piece, maps, layout)
-        total = counted if total is None else total + counted
-    assert total is not None
+    maps = (
+        flat_labels,
+        np.empty(0, np.uint8) if bands is None else bands,
+        *(np.empty(0, np.int16) if each is None else each for each in (reference, prediction)),
+    )
+    total = add_tables(
+        _count_piece(piece, [each[begin:end] for each in maps], layout)
+        for begin, end, piece in _pieces(scores, flat_labels.size)
+    )
     if layout.class_bins:
         fill_first_class_bin(total)
     return total
@@ -107,22 +110,16 @@ def _pieces(scores: Tensor, voxels: int) -> Iterator[tuple[int, int, Tensor]]:
         yield begin * row, begin * row + piece.shape[1], piece
 
 
-def _count_piece(scores: Tensor, maps: tuple[np.ndarray, ...], layout: Layout) -> RawTables:
-    num_classes, voxels = scores.shape
+def _count_piece(scores: Tensor, maps: list[np.ndarray], layout: Layout) -> RawTables:
     half = scores.dtype in (torch.float16, torch.bfloat16)
     raw = (scores.view(torch.uint16) if half else scores).detach().numpy()
-    ends = cut(voxels)
-    tables = RawTables.zeros(layout, (len(ends) - 1,))
-    bins = np.array(layout.bins)
+    bins, wide = np.array(layout.bins), np.dtype(np.float64 if raw.dtype == np.float64 else np.float32)
 
-    def count(i: int) -> int:
-        scratch = Scratch.make(num_classes, np.dtype(np.float64 if raw.dtype == np.float64 else np.float32))
-        out = Out(*(getattr(tables, f.name)[i] for f in fields(tables)))
-        bfloat = scores.dtype == torch.bfloat16
-        labels, bands, reference, prediction = maps
-        ends_here = ends[i], ends[i + 1]
-        return count_block(raw, bfloat, labels, bands, reference, prediction, *ends_here, bins, scratch, out)
+    def count(begin: int, end: int) -> tuple[int, RawTables]:
+        scratch, out = tile.Scratch.make(len(raw), wide), RawTables.zeros(layout)
+        return count_block(raw, scores.dtype == torch.bfloat16, *maps, begin, end, bins, scratch, out), out
 
-    if any(in_threads(count, len(ends) - 1)):
+    bad, tables = zip(*in_parts(count, raw.shape[1]), strict=True)
+    if any(bad):
         check_finite(scores, "scores")
-    return merge_blocks(tables)
+    return add_tables(tables)

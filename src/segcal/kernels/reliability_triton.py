@@ -12,12 +12,12 @@ from typing import NamedTuple
 import numpy as np
 import torch
 import triton
+import triton.language as tl
 from torch import Tensor
 
 from segcal.checks import check_finite
-from segcal.kernels.count_triton import PLACES, count_blocks
+from segcal.kernels.count_triton import PLACES, SUMS, count_blocks
 from segcal.kernels.raw_tables import DOUBT_BINS, ZONES, Layout, Map, RawTables, fill_first_class_bin
-from segcal.kernels.sums_triton import SUMS, add_programs
 
 BLOCK, HELD_BLOCK, ROW_BLOCK = 64, 32, 128
 MOST_HELD = 24
@@ -26,6 +26,8 @@ MOST_PROGRAMS = 8192  # the device is filled some times over
 # Programs that share a table are few, so that they seldom wait for each other, and that a count and a sum of
 # probabilities, to 2^-29 or so, fit into one number.
 FEWEST_TABLES, TABLE_VOXELS, MOST_CELLS = 64, 1 << 16, 1 << 23
+
+_SUMS = tl.constexpr(SUMS)
 
 
 def count_voxels(
@@ -69,7 +71,7 @@ def _count(scores: Tensor, labels: Tensor, layout: Layout, bands: Map, reference
     )  # fmt: skip
     row = torch.empty(2 * packed_size + whole_size + low_size + SUMS, dtype=torch.float64, device=device)
     parts = triton.cdiv(packed_size, ROW_BLOCK) + triton.cdiv(whole_size, ROW_BLOCK) + low_size + 1
-    add_programs[(parts,)](
+    _add_programs[(parts,)](
         packed, whole, low, sums, bad, row, tables, programs, packed_size, whole_size, low_size, shift, ROW_BLOCK
     )
     empty = RawTables.zeros(layout)  # while the device counts
@@ -113,7 +115,7 @@ def _fill_bins(
     if held:
         more, units = (np.add.reduceat(each.sum(0), bins.class_starts, axis=-1) for each in cells)
         counts, probs = counts + more, probs + units
-        tables.confusion += np.diag(more[:, 1].sum((0, 2)).astype(np.int64))
+        tables.confusion[...] += np.diag(more[:, 1].sum((0, 2)).astype(np.int64))
     # In first bins nothing is counted, and what is small is summed.
     tables.class_count[..., 1:], tables.class_hits[..., 1:] = counts.sum(1)[..., 1:], counts[:, 1, :, 1:]
     tables.class_prob[..., 1:] = probs.sum(1)[..., 1:]
@@ -154,3 +156,71 @@ def _bins(layout: Layout, device: torch.device) -> _Bins:
     ends_there, guess, of_class = on_device
     steps = int(np.diff(below).max())
     return _Bins(len(ends), ends_there, guess, steps, of_class, starts[:-1], starts[-1])
+
+
+@triton.jit
+def _add_programs(
+    packed_ptr, whole_ptr, low_ptr, sums_ptr, bad_ptr, row_ptr, tables, programs, packed_size, whole_size, low_size,
+    shift, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Add the tables and sums of all programs, in their order, to one row: a part of it each.
+
+    Counts, sums that were packed with them, other counts, sums of small probabilities; then NLL, Brier score, entropy,
+    how many voxels were ignored, mean of the free energy, squared deviations from it, its largest, and whether there
+    were numbers that cannot be computed with.
+    """
+    part, lane = tl.program_id(0), tl.arange(0, BLOCK)
+    packed_parts, whole_parts = tl.cdiv(packed_size, BLOCK), tl.cdiv(whole_size, BLOCK)
+    if part < packed_parts:
+        column = part * BLOCK + lane
+        inside = column < packed_size
+        counts, units = tl.zeros([BLOCK], tl.int64), tl.zeros([BLOCK], tl.int64)
+        for table in range(tables):
+            value = tl.load(packed_ptr + tl.cast(table, tl.int64) * packed_size + column, mask=inside, other=0)
+            count = value >> shift
+            counts += count
+            units += value - (count << shift)
+        tl.store(row_ptr + column, counts.to(tl.float64), mask=inside)
+        tl.store(row_ptr + packed_size + column, units.to(tl.float64), mask=inside)
+    elif part < packed_parts + whole_parts:
+        column = (part - packed_parts) * BLOCK + lane
+        inside = column < whole_size
+        counts = tl.zeros([BLOCK], tl.int64)
+        for table in range(tables):
+            counts += tl.load(whole_ptr + tl.cast(table, tl.int64) * whole_size + column, mask=inside, other=0)
+        tl.store(row_ptr + 2 * packed_size + column, counts.to(tl.float64), mask=inside)
+    elif part < packed_parts + whole_parts + low_size:
+        column = part - packed_parts - whole_parts
+        total = tl.zeros([BLOCK], tl.float64)
+        for start in range(0, programs, BLOCK):
+            own = start + lane
+            total += tl.load(low_ptr + own * low_size + column, mask=own < programs, other=0.0)
+        tl.store(row_ptr + 2 * packed_size + whole_size + column, tl.sum(total, 0))
+    else:
+        out = row_ptr + 2 * packed_size + whole_size + low_size
+        for place in tl.static_range(4):
+            total = tl.zeros([BLOCK], tl.float64)
+            for start in range(0, programs, BLOCK):
+                own = start + lane
+                total += tl.load(sums_ptr + own * _SUMS + place, mask=own < programs, other=0.0)
+            tl.store(out + place, tl.sum(total, 0))
+        seen, centre, largest = (
+            tl.zeros([BLOCK], tl.float64),
+            tl.zeros([BLOCK], tl.float64),
+            tl.zeros([BLOCK], tl.float64),
+        )
+        for start in range(0, programs, BLOCK):
+            own, inside = sums_ptr + (start + lane) * _SUMS, start + lane < programs
+            count = tl.load(own + 4, mask=inside, other=0.0)
+            seen += count
+            centre += count * tl.load(own + 5, mask=inside, other=0.0)
+            largest = tl.maximum(largest, tl.load(own + 7, mask=inside, other=0.0))
+        middle, spread = tl.sum(centre, 0) / tl.maximum(tl.sum(seen, 0), 1.0), tl.zeros([BLOCK], tl.float64)
+        for start in range(0, programs, BLOCK):
+            own, inside = sums_ptr + (start + lane) * _SUMS, start + lane < programs
+            away = tl.load(own + 5, mask=inside, other=0.0) - middle
+            spread += tl.load(own + 4, mask=inside, other=0.0) * away * away + tl.load(own + 6, mask=inside, other=0.0)
+        tl.store(out + 4, middle)
+        tl.store(out + 5, tl.sum(spread, 0))
+        tl.store(out + 6, tl.max(largest, 0))
+        tl.store(out + 7, tl.load(bad_ptr).to(tl.float64))

@@ -1,15 +1,25 @@
-"""Exponential and logarithm for kernels of CUDA devices.
+"""Exponential and logarithm for kernels of CUDA devices, and sums over the lanes of a warp, in a fixed order.
 
 The exponential is operation by operation that of the CPU: if the compiler fuses no more than what is written
 (``enable_fp_fusion=False``), every bit is that of :mod:`segcal.kernels.exponential`. It is monotone for all float32
 values, which sums of them inherit.
+
+Some steps are said in the language of the device, which Triton's interpreter does not know.
 """
+# ruff: noqa: RUF005 - of tuples, Triton knows sums only
+# mypy: disable-error-code="assignment"
+# A tuple grows in loops that are unrolled.
+
+import os
 
 import triton
 import triton.language as tl
 
 from segcal.kernels import exponential as cpu
+from segcal.kernels.raw_tables import ZONES
 
+PTX = tl.constexpr(os.environ.get("TRITON_INTERPRET", "0") in ("", "0", "false"))
+_ZONES = tl.constexpr(ZONES)
 _FLOOR, _ROUND = tl.constexpr(float(cpu.FLOOR_32)), tl.constexpr(float(cpu.ROUND_32))
 _LOG2_E, _LN2, _SQRT_2 = tl.constexpr(float(cpu.LOG2_E_32)), tl.constexpr(cpu.LN2), tl.constexpr(cpu.SQRT_2)
 _HIGH, _LOW = tl.constexpr(float(cpu.LN2_HIGH_32)), tl.constexpr(float(cpu.LN2_LOW_32))
@@ -63,3 +73,49 @@ def log1p_fused(u):
     for j in tl.static_range(1, 12):  # plain numbers would be of float32
         total = tl.fma(total, square, tl.full(u.shape, _ODD[j], tl.float64))
     return tl.fma(k.to(tl.float64), tl.full(u.shape, _LN2, tl.float64), 2.0 * w * total)
+
+
+@triton.jit
+def exchanged(value, distance: tl.constexpr):
+    """Return to each of 32 lanes the float32 of another: the one whose number differs in one bit."""
+    if PTX:
+        return tl.inline_asm_elementwise(
+            "shfl.sync.bfly.b32 $0, $1, $2, 0x1f, 0xffffffff;", "=f,f,r", [value, distance], dtype=tl.float32,
+            is_pure=True, pack=1,
+        )  # fmt: skip
+    return tl.gather(value, tl.arange(0, 32) ^ distance, 0)
+
+
+@triton.jit
+def _folded(values, bit, distance: tl.constexpr, N: tl.constexpr):
+    """Return half as many values, each of two lanes: this lane's and another's, of every two one or the other."""
+    found = ()
+    for i in tl.static_range(N // 2):
+        own = tl.where(bit, values[2 * i + 1], values[2 * i])
+        found = found + (own + exchanged(tl.where(bit, values[2 * i], values[2 * i + 1]), distance),)
+    if N % 2 == 1:
+        found = found + (values[N - 1] + exchanged(values[N - 1], distance),)
+    return found
+
+
+@triton.jit
+def nothing(zero, N: tl.constexpr):
+    """Return so many zeros."""
+    found = ()
+    for _ in tl.static_range(N):
+        found = found + (zero,)
+    return found
+
+
+@triton.jit
+def add_lanes(by_zone, code, values, lane, N: tl.constexpr):
+    """Add sums over all lanes to those of a zone: each lane has that of one value, its own number in reversed bits."""
+    found = _folded(values, (lane & 16) != 0, 16, N)
+    found = _folded(found, (lane & 8) != 0, 8, (N + 1) // 2)
+    found = _folded(found, (lane & 4) != 0, 4, (N + 3) // 4)
+    found = _folded(found, (lane & 2) != 0, 2, (N + 7) // 8)
+    total = _folded(found, (lane & 1) != 0, 1, (N + 15) // 16)[0].to(tl.float64)
+    sums = ()
+    for z in tl.static_range(_ZONES):
+        sums = sums + (by_zone[z] + tl.where(code == z, total, 0.0),)
+    return sums

@@ -11,14 +11,13 @@ for a sorted one. Triton's interpreter has its own.
 # mypy: disable-error-code="assignment"
 # A tuple grows in loops that are unrolled.
 
-import os
-
 import triton
 import triton.language as tl
 
+from segcal.kernels.triton_arithmetic import PTX
+
 MOST_UNROLLED = tl.constexpr(32)  # rows of a matrix, and curves; where there are more, a loop goes through them
 LARGEST_LOGIT = tl.constexpr(1e10)
-PTX = tl.constexpr(os.environ.get("TRITON_INTERPRET", "0") in ("", "0", "false"))
 _LOAD_32, _LOAD_16 = (
     tl.constexpr(f"{{ .reg .pred p; setp.ne.b32 p, $2, 0; mov.{kind} $0, 0; @p ld.global.{kind} $0, [$1]; }}")
     for kind in ("b32", "b16")

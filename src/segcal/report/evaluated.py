@@ -17,8 +17,8 @@ from msgspec import UNSET, UnsetType
 
 from segcal.arguments import typed
 from segcal.calibrators import make_per_region
-from segcal.calibrators.identity import Identity
 from segcal.calibrators.per_region import PerRegion
+from segcal.calibrators.temperature import Identity
 from segcal.cases import Cases, as_cases
 from segcal.evaluation import Evaluation
 from segcal.evaluation.audit import audit

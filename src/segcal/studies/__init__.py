@@ -16,7 +16,7 @@ from segcal.benchmark.protocol import digest as make_digest
 from segcal.checks import check_choice
 from segcal.documents import parse_json
 from segcal.errors import ArtifactError
-from segcal.kernels.threads import one_thread
+from segcal.kernels.loops import one_thread
 from segcal.studies import calibration_size, detection, failure_detection, flips, offsets, padding, regions, worst_cases
 from segcal.studies.binning import BINNING, RELIABILITY
 from segcal.studies.factor import CROP_SIZE, ENSEMBLE_SIZE, MODEL_SIZE, TEST_SCALES

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from segcal.benchmark.tasks import Task
 from segcal.calibrators.base import Calibrator
-from segcal.calibrators.identity import Identity
+from segcal.calibrators.temperature import Identity
 from segcal.cases.base import Cases
 from segcal.report.table import Cell, Column, Table
 from segcal.resample import Draws, defined_mean, percentile_interval

@@ -19,7 +19,7 @@ from segcal.benchmark.protocol import Protocol
 from segcal.benchmark.results import Results, Unit, UnitResult
 from segcal.benchmark.tasks import Task
 from segcal.calibrators.base import Calibrator
-from segcal.calibrators.identity import Identity
+from segcal.calibrators.temperature import Identity
 from segcal.cases.base import Case, Cases, Split
 from segcal.documents import parse_json, write_json
 from segcal.evaluation.case_counter import Counter, Stage

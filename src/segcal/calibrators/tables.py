@@ -1,4 +1,6 @@
-r"""Isotonic calibration (IRM of Mix-n-Match, Zhang et al., ICML 2020): one monotone function for all classes.
+r"""Calibrators that are tables, not trained by gradient: isotonic calibration and histogram binning.
+
+**Isotonic calibration** (IRM of Mix-n-Match, Zhang et al., ICML 2020): one monotone function for all classes.
 
 .. math:: q_c \propto \max\bigl(f(p_c) + 10^{-9} p_c,\ 10^{-12}\bigr), \qquad p = S(z),
 
@@ -14,6 +16,19 @@ numbers, of which the scale of f is lost.
 
 With `foreground` it is the usual map of two classes instead: f maps the probability of class 1, and class 0 has the
 rest (Zadrozny & Elkan, KDD 2002). It may move the decision.
+
+**Histogram binning** of the top label (Zadrozny and Elkan; the classical baseline).
+
+The confidence :math:`m = \max_c S(z)_c` falls into one of B bins, and the winner gets the accuracy :math:`a_b` that its
+bin had on the calibration set; the rest is spread over the other classes in proportion:
+
+.. math:: q_{\hat y} = a_b, \qquad q_c = (1 - a_b) \frac{p_c}{1 - m} \quad (c \ne \hat y).
+
+`edges` are the B - 1 inner edges of bins with equal mass, :math:`(e_{b-1}, e_b]`; `accuracy` is a. A bin whose accuracy
+is below that of another class's share gives the voxel away: nothing is kept. The sum over the other classes is taken
+in the log domain, so that saturated voxels lose nothing. `known` is 1 for bins in which the fit had voxels; in others,
+and in a new calibrator, a voxel keeps its confidence. Translation-invariant. Tables are not trained by gradient:
+2 B - 1 numbers, of which the edges move the result in jumps: B identifiable.
 """
 
 import torch
@@ -21,14 +36,16 @@ from torch import Tensor
 
 from segcal.calibrators.base import Calibrator, Evidence
 from segcal.calibrators.tie_break import with_lead
+from segcal.checks import check_count
 from segcal.errors import InputError
 from segcal.kernels.plan import FusedPlan
-from segcal.numerics import count_below, descending, running_minimum
+from segcal.numerics import canonical_logits, count_below, descending, running_minimum, winner
 from segcal.types import Context, Logits, Preserves
 
 SLOPE = 1e-9
 FLOOR = 1e-12
 KNOTS = 1024
+BINS = 15
 
 
 class Isotonic(Calibrator):
@@ -44,14 +61,15 @@ class Isotonic(Calibrator):
     translation_invariant = True
     preserves: Preserves = "order"
     fitted_by = "isotonic"
+    fitted_tables = ("points", "values")
+    redundant = 1  # the scale of the function
     points: Tensor
     values: Tensor
     used: Tensor
 
     def __init__(self, num_classes: int, knots: int = KNOTS, foreground: bool = False) -> None:
         super().__init__(num_classes, knots=knots, foreground=foreground)
-        if isinstance(knots, bool) or not isinstance(knots, int) or knots < 4:
-            raise InputError(f"knots is {knots!r}, but a count of at least 4 is needed. The default is {KNOTS}.")
+        check_count(knots, "knots", 4, f"The default is {KNOTS}.")
         if foreground and num_classes != 2:
             raise InputError(
                 f"foreground is asked for {num_classes} classes, but it is a map of two. Leave foreground out."
@@ -81,8 +99,7 @@ class Isotonic(Calibrator):
         if self.foreground:
             return None
         if not bool(self.used > 0):
-            ones = self.points.new_ones(self.num_classes)
-            return FusedPlan("affine", (ones, torch.zeros_like(ones)[None]), keeps=True)
+            return FusedPlan.scaled(self.points.new_ones(()), self.num_classes)
         return FusedPlan("table", (self.points, self.values, self.points.new_tensor([SLOPE, FLOOR])), keeps=True)
 
     def function(self, probs: Tensor) -> Tensor:
@@ -100,10 +117,41 @@ class Isotonic(Calibrator):
         fall = float((self.values[:-1] - self.values[1:]).max())
         return {"decision": Evidence("the fitted function does not fall", max(0.0, fall))}
 
-    def num_parameters(self) -> int:
-        """Return the entries of the table."""
-        return 2 * self.knots
 
-    def num_identifiable(self) -> int:
-        """Return the entries of the table without the scale of its values."""
-        return 2 * self.knots - 1
+class Histogram(Calibrator):
+    """Give each voxel the accuracy of the bin of its confidence.
+
+    Args:
+        bins: how many bins.
+    """
+
+    name = "histogram"
+    title = "Histogram binning"
+    translation_invariant = True
+    preserves = None
+    fitted_by = "histogram"
+    fitted_tables = ("edges", "accuracy")
+    edges: Tensor
+    accuracy: Tensor
+    known: Tensor
+
+    def __init__(self, num_classes: int, bins: int = BINS) -> None:
+        super().__init__(num_classes, bins=bins)
+        check_count(bins, "bins", 1, f"The default is {BINS}.")
+        self.bins, self.redundant = bins, bins - 1
+        self.register_buffer("edges", torch.linspace(0, 1, bins + 1, dtype=torch.float64)[1:-1].clone())
+        self.register_buffer("accuracy", torch.full((bins,), 0.5, dtype=torch.float64))
+        self.register_buffer("known", torch.zeros(bins, dtype=torch.float64))
+
+    def scores(self, logits: Logits, context: Context | None = None) -> Tensor:
+        """Return log q."""
+        log_probs = canonical_logits(logits)
+        first = winner(log_probs).unsqueeze(1)
+        top = log_probs.gather(1, first)
+        others = torch.logsumexp(log_probs.scatter(1, first, -torch.inf), dim=1, keepdim=True)
+        bin_of = count_below(self.edges.to(logits.dtype), top.exp().detach())
+        known = self.known.to(logits.dtype)[bin_of] > 0
+        # Logarithms before the cast: an accuracy of 1 - 1e-9 is 1 in float32.
+        new_top = torch.where(known, self.accuracy.log().to(logits.dtype)[bin_of], top)
+        rest = torch.where(known, torch.log1p(-self.accuracy).to(logits.dtype)[bin_of], others)
+        return (log_probs - others + rest).scatter(1, first, new_top)

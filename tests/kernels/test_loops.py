@@ -1,15 +1,24 @@
-"""Parts that depend on the number of voxels alone, and fits whose bytes do not depend on who compiled their loops."""
+"""Machine code is kept, parts depend on the number of voxels alone, and no fit on who compiled its loops."""
 
 import os
 import subprocess
 import sys
+from itertools import pairwise
 
 import pytest
 import torch
 
-from segcal.kernels.threads import cut, in_threads
+from segcal.kernels.loops import cut, in_parts, in_threads
 
-CODE = """
+KEPT = """
+import sys
+from segcal.kernels.loops import was_compiled
+sys.path.insert(0, sys.argv[1])
+from doubled import double
+before = was_compiled(double)
+print(before, double(21), was_compiled(double), sum(double.stats.cache_misses.values()))
+"""
+FITS = """
 import numpy as np, torch
 torch.set_num_threads(2)
 from segcal import ArrayCases, FitConfig, fit
@@ -24,6 +33,18 @@ print(torch.get_num_threads())
 """
 
 
+def run(code, *arguments, **environment):
+    command, env = [sys.executable, "-c", code, *map(str, arguments)], os.environ | environment
+    return subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout
+
+
+def test_what_was_compiled_once_is_kept_for_the_next_process(tmp_path):
+    text = "from segcal.kernels.loops import compiled\n\n@compiled\ndef double(x):\n    return 2 * x\n"
+    (tmp_path / "doubled.py").write_text(text)
+    assert run(KEPT, tmp_path).split() == ["False", "42", "True", "1"]
+    assert run(KEPT, tmp_path).split() == ["True", "42", "True", "0"]
+
+
 def test_parts_cover_all_voxels_and_end_with_whole_tiles():
     for voxels in (0, 1, 63, 8192, 16_383, 16_384, 1_000_003):
         ends = cut(voxels, 64)
@@ -31,6 +52,7 @@ def test_parts_cover_all_voxels_and_end_with_whole_tiles():
         assert ends == sorted(ends)
         assert all(end % 64 == 0 for end in ends[:-1])
         assert len(ends) - 1 == max(1, min(32, voxels // 8192))
+        assert in_parts(lambda begin, end: (begin, end), voxels, 64) == list(pairwise(ends))
 
 
 @pytest.mark.parametrize("threads", [1, 3])
@@ -43,17 +65,9 @@ def test_who_compiled_changes_not_one_byte_of_a_fit(tmp_path):
     """The first process compiles, the second reads what was stored, the third has nowhere to store it."""
     blocked = tmp_path / "file"
     blocked.touch()
-    found = []
-    for cache in (tmp_path / "cache", tmp_path / "cache", blocked / "cache"):
-        done = subprocess.run(
-            [sys.executable, "-c", CODE],
-            env={**os.environ, "NUMBA_CACHE_DIR": str(cache)},
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        *lines, threads = done.stdout.splitlines()
-        assert (len(lines), threads) == (5, "2")
-        found.append(lines)
+    places = (tmp_path / "cache", tmp_path / "cache", blocked / "cache")
+    first, second, third = (run(FITS, NUMBA_CACHE_DIR=str(place)) for place in places)
+    assert len(first.splitlines()) == 6
+    assert first.splitlines()[-1] == "2"
     assert list((tmp_path / "cache").rglob("*.nbc"))
-    assert found[0] == found[1] == found[2]
+    assert first == second == third

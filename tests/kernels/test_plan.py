@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from segcal import make_calibrator
-from segcal.kernels.apply_tables import (
+from segcal.kernels.plan import (
     FIRST,
     PLACES,
     SHIFT,
