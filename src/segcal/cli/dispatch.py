@@ -1,43 +1,67 @@
-"""How a command is started: here, or as the jobs of a cluster, whose parts are put together."""
+"""How a command is started: here, as the jobs of a cluster whose parts are put together, or with results for a URL."""
 
 import argparse
+import sys
+import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import Any, TextIO
 
-from segcal.cases.parallel import Engine
-from segcal.cases.remote import url_of
-from segcal.cli.codes import DONE, SOME_FAILED
-from segcal.cli.engine import engine_of
+from segcal.cases.remote import check_new, upload, url_of
+from segcal.cli.call import Call
+from segcal.cli.commands import Role, command_of
+from segcal.cli.console import step_bar
+from segcal.cli.parsing import DONE, SOME_FAILED
 from segcal.cli.paths import check_paths
-from segcal.cli.progress import step_bar
-from segcal.cli.recorded import check_parts_options
-from segcal.cli.to_url import run_to_url
 from segcal.errors import InputError
-from segcal.scale.part import FACTS, FOLDER
-from segcal.scale.served import LOGS, remove_parts
+from segcal.scale.part import FACTS, FOLDER, LOGS, remove_parts
 from segcal.scale.slurm import run_array
 from segcal.target import entries
-
-if TYPE_CHECKING:  # of other commands none is imported
-    from segcal.benchmark.run import JobEngine
-    from segcal.benchmark.runner import Jobs
 
 
 def dispatch(args: argparse.Namespace) -> int:
     """Run a command, as its options say."""
     check_paths(args)
     if getattr(args, "engine", None) is not None:
-        check_parts_options(args)
+        _check_engine(args)
         if args.engine == "slurm":
             return _on_slurm(args)
     url = url_of(getattr(args, "output", None) or "")
-    return _run(args) if url is None else run_to_url(args, url)
+    return run(args) if url is None else _run_to_url(args, url)
 
 
-def _run(args: argparse.Namespace) -> int:
-    code: int = args.run(args)
-    return code
+def run(args: argparse.Namespace) -> int:
+    """Run a command here."""
+    return command_of(args.command).run(Call(args))
+
+
+def _check_engine(args: argparse.Namespace) -> None:
+    """Refuse options of parts and engines that do not go together."""
+    if (args.num_parts is None) != (args.part_id is None) and args.engine != "slurm":
+        given, other = ("--part-id", "--num-parts") if args.num_parts is None else ("--num-parts", "--part-id")
+        raise InputError(f"{given} is given without {other}, but a part needs both. Give both, or neither.")
+    if args.engine == "slurm" and (args.num_parts is None or args.part_id is not None or args.output is None):
+        raise InputError("--engine is slurm, but it needs --num-parts and -o, and no --part-id. Give the former alone.")
+    if any("=" not in text for text in args.slurm):
+        raise InputError(f"--slurm is {args.slurm[-1]!r}, but KEY=VALUE is needed. Write partition=gpu or time=60.")
+    if args.part_id is not None:
+        _check_part(args)
+
+
+def _check_part(args: argparse.Namespace) -> None:
+    if args.engine == "dask":
+        raise InputError(
+            "--part-id is given with --engine dask, but one process does a part. Leave one of the two out; --workers "
+            "helps with a part."
+        )
+    if args.output is None:
+        raise InputError("--part-id is given without -o, but a part is a folder. Name one with -o.")
+    for one in command_of(args.command).all_arguments:
+        if one.role is Role.FILE and getattr(args, one.dest) is not None:
+            raise InputError(
+                f"--{one.dest} is given with --part-id, but a part has no such file. Leave it out: RESULT has."
+            )
 
 
 def _on_slurm(args: argparse.Namespace) -> int:
@@ -50,24 +74,48 @@ def _on_slurm(args: argparse.Namespace) -> int:
     folders = [place / f"part{number}" for number in range(args.num_parts)]
     parts = [argparse.Namespace(**{**each, "part_id": i, "output": folder}) for i, folder in enumerate(folders)]
     options = dict(text.split("=", 1) for text in args.slurm)
-    from segcal.benchmark.run import Step
+    from segcal.benchmark.run import Step  # of other commands none is imported
 
     with step_bar("parts", args.quiet) as show:
-        codes = run_array(_run, parts, place / LOGS, options, lambda done, of: show(Step(done, of, "parts")))
+        codes = run_array(run, parts, place / LOGS, options, lambda done, of: show(Step(done, of, "parts")))
     assert {*codes} <= {DONE, SOME_FAILED}
     args.merged, args.num_parts = folders, None
-    code = _run(args)
+    code = run(args)
     remove_parts(place, args.output)
     return code
 
 
-def job_engine(args: argparse.Namespace) -> "JobEngine | None":
-    """Return what runs the jobs of a benchmark; None where this machine does."""
+def _run_to_url(args: argparse.Namespace, url: str) -> int:
+    """Have the results of a command made here, and bring them to a URL when all are there."""
+    check_new(url)
+    with tempfile.TemporaryDirectory(prefix="segcal-") as place:
+        args.output = Path(place) / "results"
+        with naming(str(args.output), url.rstrip("/")):
+            code = run(args)
+        upload(args.output, url)
+    return code
 
-    @contextmanager
-    def gives(jobs: "Jobs") -> Iterator[Engine]:
-        with engine_of(args, jobs) as work:
-            assert isinstance(work.workers, Engine)
-            yield work.workers
 
-    return gives if args.merged or args.part_id is not None or args.engine != "local" else None
+@contextmanager
+def naming(place: str, url: str) -> Iterator[None]:
+    """Let whatever is printed, or raised for a user, name a URL instead of a place."""
+    with redirect_stdout(_Naming(sys.stdout, place, url)), redirect_stderr(_Naming(sys.stderr, place, url)):
+        try:
+            yield
+        except InputError as error:
+            if place in str(error):
+                raise InputError(str(error).replace(place, url)) from None
+            raise
+
+
+class _Naming:
+    """A stream in which every text has another name for a place; all else is the stream's."""
+
+    def __init__(self, stream: TextIO, place: str, url: str) -> None:
+        self._stream, self._place, self._url = stream, place, url
+
+    def write(self, text: str) -> int:
+        return self._stream.write(text.replace(self._place, self._url))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)

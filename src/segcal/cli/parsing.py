@@ -1,4 +1,4 @@
-"""How arguments are declared, explained and refused, alike in every command."""
+"""How arguments are explained and refused, alike in every command; the texts that they are made from; exit codes."""
 
 import argparse
 import shutil
@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, NoReturn
 
-from segcal.cli.codes import USER_ERROR
 from segcal.errors import InputError
 from segcal.names import clean
 
+# ALARM: the command did its work, and what it found is bad news: a promise is broken, a calibrator no longer applies.
+DONE, USER_ERROR, SOME_FAILED, ALARM, INTERRUPTED = 0, 2, 3, 4, 130
 WIDTH = 100
 
 
@@ -64,6 +65,11 @@ def at_least_one(text: str) -> int:
     return int(text)
 
 
+def texts(text: str) -> list[str]:
+    """Return what commas divide."""
+    return text.split(",")
+
+
 def numbers(text: str, between: str = ",") -> list[int]:
     """Return labels."""
     if not all(part.isdecimal() for part in text.split(between)):
@@ -101,10 +107,10 @@ def named(text: str) -> tuple[str, str]:
     return name.strip(), expression
 
 
-def taus(texts: Sequence[str], titles: Sequence[str]) -> float | dict[str, float]:
+def taus(given: Sequence[str], titles: Sequence[str]) -> float | dict[str, float]:
     """Return the Dice below which masks are bad, of ["0.8"], of ["liver=0.9"], or of both."""
     found: dict[str, float] = {}
-    for text in sorted(texts, key=lambda text: "=" in text):  # a number for all comes before exceptions
+    for text in sorted(given, key=lambda text: "=" in text):  # a number for all comes before exceptions
         name, equals, number = text.rpartition("=")
         try:
             found |= {name: float(number)} if equals else dict.fromkeys(titles, float(number))
@@ -112,4 +118,4 @@ def taus(texts: Sequence[str], titles: Sequence[str]) -> float | dict[str, float
             raise InputError(
                 f"--tau is {text!r}, but a number or STRUCTURE=NUMBER is needed. Write 0.8 or liver=0.8."
             ) from None
-    return found if any("=" in text for text in texts) else float(texts[-1])
+    return found if any("=" in text for text in given) else float(given[-1])
