@@ -6,7 +6,7 @@ A test compares the page with what the commands say, so that it cannot fall behi
 import argparse
 
 from segcal.cli import make_parser
-from segcal.cli.parsing import WIDTH
+from segcal.cli.commands import WIDTH
 
 INTRODUCTION = """\
 # Commands

@@ -177,7 +177,7 @@ def test_predictions_are_calibrated_once_also_in_a_store(call, store, run, tmp_p
     refused(run(*store, "-o", tmp_path / "first"), "holds a store with another calibration")
 
 
-def test_files_of_something_else_are_not_taken_for_results(folders, make_folders, hot, call, store, run, files_of):
+def test_files_of_something_else_are_not_taken_for_results(folders, make_folders, hot, call, run, files_of):
     other = make_folders(folder="other", ids=("b1", "x1"))
     done = run(*call, "-o", other.predictions)
     refused(done, "holds b1.npy, which segcal apply did not write")
@@ -187,7 +187,7 @@ def test_files_of_something_else_are_not_taken_for_results(folders, make_folders
         done = run("apply", hot, named.predictions, "-o", named.labels, *more)
         assert refused(done, "which segcal apply did not write, but results would be mixed with it")
     for place in (folders.labels, folders.labels.parent):
-        done = run(*store, "-o", place, "--overwrite")
+        done = run("convert", folders.predictions, *folders.options, "-o", place, "--overwrite")
         refused(done, "has files that are no store, but they would be mixed. Name a new folder.")
     assert {name: content for name, content in files_of(folders.labels).items() if "z1" not in name} == before
 

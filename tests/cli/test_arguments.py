@@ -13,10 +13,11 @@ import pytest
 
 from segcal import ReadOptions
 from segcal.cli.call import Call, settings
-from segcal.cli.commands import COMMANDS, Role, command_of, make_parser
+from segcal.cli.commands import COMMANDS, Parser, Role, at_least_one, command_of, device, make_parser
 from segcal.cli.console import option
-from segcal.cli.parsing import Parser, at_least_one, device, taus, voxels
+from segcal.cli.fit import _voxels
 from segcal.cli.paths import check_paths
+from segcal.cli.trust import _taus
 from segcal.errors import InputError
 
 
@@ -25,10 +26,10 @@ def parsed(*words):
 
 
 def test_counts_and_devices(monkeypatch):
-    assert (at_least_one("12"), voxels("all"), voxels("300"), device("cpu")) == (12, "all", 300, "cpu")
+    assert (at_least_one("12"), _voxels("all"), _voxels("300"), device("cpu")) == (12, "all", 300, "cpu")
     for text in ("0", "-1", "1.5", "many", ""):
         with pytest.raises(argparse.ArgumentTypeError, match=re.escape(f"{text!r} is no count, but a whole number")):
-            voxels(text)
+            _voxels(text)
     with pytest.raises(argparse.ArgumentTypeError, match="'gpu' names no device, but cpu or cuda is needed"):
         device("gpu")
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
@@ -38,12 +39,12 @@ def test_counts_and_devices(monkeypatch):
 
 def test_tau_is_one_number_or_one_a_structure():
     titles = ("none", "liver", "a=b")
-    assert taus(["0.7"], titles) == 0.7
-    assert taus(["liver=0.9", "0.8"], titles) == {"none": 0.8, "liver": 0.9, "a=b": 0.8}
-    assert taus(["a=b=0.6"], titles) == {"a=b": 0.6}
+    assert _taus(["0.7"], titles) == 0.7
+    assert _taus(["liver=0.9", "0.8"], titles) == {"none": 0.8, "liver": 0.9, "a=b": 0.8}
+    assert _taus(["a=b=0.6"], titles) == {"a=b": 0.6}
     for wrong in ("liver", "liver=", "liver=high"):
         with pytest.raises(InputError, match=r"but a number or STRUCTURE=NUMBER is needed. Write 0.8 or liver=0.8."):
-            taus(["0.5", wrong], titles)
+            _taus(["0.5", wrong], titles)
 
 
 def test_a_refusal_is_one_sentence_and_quotes_nothing_that_a_terminal_obeys(capsys):

@@ -4,8 +4,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
-from segcal.cli.commands import COMMANDS, make_parser
-from segcal.cli.parsing import DONE, INTERRUPTED, USER_ERROR
+from segcal.cli.commands import COMMANDS, DONE, INTERRUPTED, USER_ERROR, make_parser
 from segcal.errors import SegcalError
 from segcal.names import clean_lines
 

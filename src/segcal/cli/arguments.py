@@ -5,9 +5,8 @@ from dataclasses import fields
 from typing import Any
 
 from segcal.cases import ReadOptions
-from segcal.cli.commands import Argument, Names, Role, argument, flag
+from segcal.cli.commands import Argument, Names, Role, argument, at_least_one, device, flag, numbers, regions, texts
 from segcal.cli.console import option
-from segcal.cli.parsing import at_least_one, device, numbers, regions, texts
 
 POOLING = "how several member folders are pooled; default: as the calibrator says, and for fit the better one"
 # How a text becomes what is declared.

@@ -16,9 +16,8 @@ from segcal.benchmark.tasks import FolderTask
 from segcal.cases.parallel import Engine
 from segcal.cli import arguments as shared
 from segcal.cli.call import Call
-from segcal.cli.commands import Command, Role, argument, flag
+from segcal.cli.commands import Command, Role, argument, at_least_one, device, flag
 from segcal.cli.console import step_bar
-from segcal.cli.parsing import at_least_one, device
 from segcal.cli.paths import check_output
 from segcal.demo.embedded import open_embedded
 from segcal.demo.plan import full_plan, quick_plan

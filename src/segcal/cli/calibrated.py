@@ -7,9 +7,8 @@ import msgspec
 import segcal
 from segcal.cli import arguments as shared
 from segcal.cli.call import Call
-from segcal.cli.commands import Command, Role, argument, flag
+from segcal.cli.commands import ALARM, DONE, Command, Role, argument, flag
 from segcal.cli.console import plural, table
-from segcal.cli.parsing import ALARM, DONE
 from segcal.fitting.artifact import check_vacant
 from segcal.integrations.viewers import FORMS, LEVELS
 from segcal.target import claim_beside

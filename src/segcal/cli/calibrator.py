@@ -8,9 +8,8 @@ from pathlib import Path
 import segcal
 from segcal.cli import arguments as shared
 from segcal.cli.call import Call
-from segcal.cli.commands import Command, Role, argument
+from segcal.cli.commands import ALARM, DONE, Command, Role, argument
 from segcal.cli.console import plural
-from segcal.cli.parsing import ALARM, DONE
 from segcal.documents import read_text, reading
 from segcal.errors import InputError
 

@@ -18,9 +18,8 @@ from segcal.cases.parallel import Workers
 from segcal.cases.records import content_digest
 from segcal.cases.remote import url_of
 from segcal.cli.arguments import RESULTS
-from segcal.cli.commands import Role, command_of
+from segcal.cli.commands import DONE, Role, command_of
 from segcal.cli.console import RENAMED, Output, case_bar, plural
-from segcal.cli.parsing import DONE
 from segcal.errors import InputError, SegcalError
 from segcal.fitting.artifact import load
 from segcal.fitting.certificate import Fitted

@@ -7,9 +7,8 @@ import segcal
 from segcal.cases import CheckResult
 from segcal.cli import arguments as shared
 from segcal.cli.call import Call
-from segcal.cli.commands import Command, Role, argument, flag
+from segcal.cli.commands import DONE, SOME_FAILED, USER_ERROR, Command, Role, argument, flag
 from segcal.cli.console import in_options, plural, table
-from segcal.cli.parsing import DONE, SOME_FAILED, USER_ERROR
 
 LISTED = 5
 FACTS = ("cases", "format", "kind", "pooling", "members", "num_classes", "usable")

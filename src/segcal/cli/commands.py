@@ -1,21 +1,24 @@
-"""Commands as data: which there are, the records that declare one, and their parser.
+"""Commands as data: which there are, the records that declare one, and the parser, alike for all of them.
 
 No library is imported here: the file of a command, and all that it needs, is imported when the command is called.
 """
 
 import argparse
+import shutil
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
+from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, NoReturn, TypeAlias
 
-from segcal.cli.parsing import Parser
+from segcal.names import clean
 from segcal.version import __version__
 
-if TYPE_CHECKING:
-    from segcal.cli.call import Call
-
+# ALARM: the command did its work, and what it found is bad news: a promise is broken, a calibrator no longer applies.
+DONE, USER_ERROR, SOME_FAILED, ALARM, INTERRUPTED = 0, 2, 3, 4, 130
+WIDTH = 100
 # The file of each command, which has its record under its name in capitals; and one line about it.
 COMMANDS = {
     "demo": ("benchmark", "the whole story on embedded data, in minutes"),
@@ -91,7 +94,7 @@ class Command:
     """A command: what runs it and returns the exit code, its texts in the help, and its arguments.
 
     Args:
-        run: does it.
+        run: takes a :class:`segcal.cli.call.Call`.
         usage: None to have it made of the arguments.
         groups: more arguments, by the heading that they have in the help.
         files: patterns of the files that it puts into its folder, each with the option that names it elsewhere.
@@ -100,7 +103,7 @@ class Command:
 
     def __init__(
         self,
-        run: "Callable[[Call], int]",
+        run: Callable[..., int],
         usage: str | None,
         description: str,
         epilog: str,
@@ -119,6 +122,36 @@ def command_of(name: str) -> Command:
     """Return a command; what it needs is imported."""
     found: Command = getattr(import_module(f"segcal.cli.{COMMANDS[name][0]}"), name.upper())
     return found
+
+
+class Formatter(argparse.RawDescriptionHelpFormatter):
+    """Help that looks the same in every version of Python."""
+
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        if not action.option_strings:
+            return str(action.metavar or action.dest)
+        names = ", ".join(action.option_strings)
+        return names if action.nargs == 0 else f"{names} {self._format_args(action, self._value(action))}"
+
+    def _value(self, action: argparse.Action) -> str:
+        if action.choices is not None and action.metavar is None:
+            return "|".join(str(choice) for choice in action.choices)
+        return str(action.metavar or action.dest.upper())
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose refusals are one sentence."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        width = min(shutil.get_terminal_size((WIDTH, 24)).columns, WIDTH)
+        self.formatter_class = partial(Formatter, max_help_position=28, width=width)
+        self.allow_abbrev = False  # a script would break when an option with the same beginning is added
+
+    def error(self, message: str) -> NoReturn:
+        """Print the sentence and stop."""
+        print(f"error: {clean(message)[:1000]}. See {self.prog} --help.", file=sys.stderr)
+        sys.exit(USER_ERROR)
 
 
 class _CommandParser(Parser):
@@ -167,3 +200,43 @@ def make_parser() -> argparse.ArgumentParser:
     for name, (_, about) in COMMANDS.items():
         commands.add_parser(name, help=about)
     return parser
+
+
+def device(text: str) -> str:
+    """Return the name of a device that is there."""
+    import torch  # takes seconds, and mistakes in other options should not
+
+    try:
+        kind = torch.device(text).type
+    except RuntimeError:
+        raise argparse.ArgumentTypeError(f"{text!r} names no device, but cpu or cuda is needed") from None
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise argparse.ArgumentTypeError(f"{text!r} is not available on this machine, but cpu is")
+    return text
+
+
+def at_least_one(text: str) -> int:
+    """Return a count."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no count, but a whole number of at least 1 is needed")
+    return int(text)
+
+
+def texts(text: str) -> list[str]:
+    """Return what commas divide."""
+    return text.split(",")
+
+
+def numbers(text: str, between: str = ",") -> list[int]:
+    """Return labels."""
+    if not all(part.isdecimal() for part in text.split(between)):
+        raise argparse.ArgumentTypeError(f"{text!r} are no labels, but whole numbers are needed, such as 1{between}2")
+    return [int(part) for part in text.split(between)]
+
+
+def regions(text: str) -> dict[str, list[int]]:
+    """Return the labels of regions, such as of "whole=1+2+3,core=2+3"."""
+    parts = [part.partition("=") for part in text.split(",")]
+    if len({name for name, _, _ in parts}) < len(parts):
+        raise argparse.ArgumentTypeError(f"{text!r} names a region twice, but each has one set of labels")
+    return {name: numbers(own, "+") for name, _, own in parts}

@@ -24,7 +24,7 @@ from rich.text import Text
 
 from segcal.cases import ReadOptions
 from segcal.cases.base import CaseError
-from segcal.cli.parsing import DONE, SOME_FAILED
+from segcal.cli.commands import DONE, SOME_FAILED
 from segcal.documents import json_text, write_json
 from segcal.errors import SegcalError, SuspicionWarning
 from segcal.names import clean, clean_lines

@@ -10,9 +10,8 @@ from typing import Any, TextIO
 
 from segcal.cases.remote import check_new, upload, url_of
 from segcal.cli.call import Call
-from segcal.cli.commands import Role, command_of
+from segcal.cli.commands import DONE, SOME_FAILED, Role, command_of
 from segcal.cli.console import step_bar
-from segcal.cli.parsing import DONE, SOME_FAILED
 from segcal.cli.paths import check_paths
 from segcal.errors import InputError
 from segcal.scale.part import FACTS, FOLDER, LOGS, remove_parts

@@ -1,5 +1,6 @@
 """``segcal fit``: the best calibrator that keeps the mask, or the one that is named."""
 
+import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -8,10 +9,9 @@ from segcal.calibrators import CALIBRATORS, PEERS
 from segcal.cases import Cases, FileCases, load_split, save_split, split_folders
 from segcal.cli import arguments as shared
 from segcal.cli.call import Call
-from segcal.cli.commands import Command, Role, argument, flag
+from segcal.cli.commands import Command, Role, argument, at_least_one, flag
 from segcal.cli.console import fit_line, plural
 from segcal.cli.fit_result import show_fit
-from segcal.cli.parsing import at_least_one, object_rule, voxels
 from segcal.errors import InputError
 from segcal.fitting import Fitted
 from segcal.fitting.artifact import check_vacant
@@ -124,6 +124,20 @@ def _judges(call: Call, fitted: Fitted) -> Cases | None:
     return learned if len(set(group_names(learned, learned.ids))) > 1 else None
 
 
+def _voxels(text: str) -> int | str:
+    """Return a count of voxels, or "all"."""
+    return text if text == "all" else at_least_one(text)
+
+
+def _object_rule(text: str) -> tuple[str, float]:
+    """Return the measure and the share of "iou=0.1"."""
+    name, _, share = text.partition("=")
+    try:
+        return name, float(share)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no rule, but iou=SHARE or overlap=SHARE is needed") from None
+
+
 FIT = Command(
     _fit,
     "segcal fit PREDICTIONS... LABELS -o CAL [options]",
@@ -168,12 +182,12 @@ FIT = Command(
                      "(a,b,...) alone", nargs="?", const="", metavar="NAMES"),
             argument("--object-rule",
                      "an object is real if its iou or overlap with one of the labels is at least this (default "
-                     "iou=0.1)", type=object_rule, default=("iou", 0.1), metavar="MEASURE=SHARE"),
+                     "iou=0.1)", type=_object_rule, default=("iou", 0.1), metavar="MEASURE=SHARE"),
             argument("--smallest-object", "components of fewer voxels are no objects (default 1)", type=at_least_one,
                      default=1, metavar="VOXELS"),
         ),
         "how to fit": (
-            argument("--voxels", "of each case (default 20000)", type=voxels, default=20_000, metavar="N|all"),
+            argument("--voxels", "of each case (default 20000)", type=_voxels, default=20_000, metavar="N|all"),
             argument("--lam", "strength on off-diagonal weights; default: chosen on held-out cases", type=float),
             argument("--mu", "strength on biases; default: chosen on held-out cases", type=float),
             argument("--method", "paper: Adam and a search", choices=["exact", "paper"], default="exact"),

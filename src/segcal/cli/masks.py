@@ -8,9 +8,8 @@ import msgspec
 import segcal
 from segcal.cli import arguments as shared
 from segcal.cli.call import Call
-from segcal.cli.commands import Command, Role, argument, flag
+from segcal.cli.commands import Command, Role, argument, flag, texts
 from segcal.cli.console import plural, table
-from segcal.cli.parsing import texts
 from segcal.decisions import RULES
 from segcal.errors import InputError
 from segcal.target import check_file

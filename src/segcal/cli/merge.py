@@ -2,8 +2,7 @@
 
 from segcal.cli import arguments as shared
 from segcal.cli.call import Call, settings
-from segcal.cli.commands import COMMANDS, Command, Role, argument, command_of, make_parser
-from segcal.cli.parsing import at_least_one
+from segcal.cli.commands import COMMANDS, Command, Role, argument, at_least_one, command_of, make_parser
 from segcal.cli.paths import check_paths
 from segcal.errors import InputError
 from segcal.scale.merge import check_parts

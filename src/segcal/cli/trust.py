@@ -1,7 +1,7 @@
 """``segcal trust`` and ``segcal objects``: how far structures, and objects, of new cases can be trusted."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import segcal
@@ -10,7 +10,6 @@ from segcal.cli import arguments as shared
 from segcal.cli.call import Call
 from segcal.cli.commands import Command, Role, argument, flag
 from segcal.cli.console import plural
-from segcal.cli.parsing import named, taus
 from segcal.errors import InputError
 from segcal.integrations.calibrated import need
 from segcal.integrations.dicom_sr import write_reports
@@ -31,6 +30,28 @@ TRUST_FILES = {
 OBJECT_FILES = {
     "objects.json": object_rows.JSON_SIGNATURE, "objects.csv": object_rows.CSV_SIGNATURE, "worklist.html": WORKLIST,
 }  # fmt: skip
+
+
+def _named(text: str) -> tuple[str, str]:
+    """Return the name and the expression of a biomarker."""
+    name, equals, expression = text.partition("=")
+    if not equals or not name.strip():
+        raise InputError(f"--biomarker is {text!r}, but NAME=EXPRESSION is needed. Write EF=({{a@1}}-{{a@2}})/{{a@1}}.")
+    return name.strip(), expression
+
+
+def _taus(given: Sequence[str], titles: Sequence[str]) -> float | dict[str, float]:
+    """Return the Dice below which masks are bad, of ["0.8"], of ["liver=0.9"], or of both."""
+    found: dict[str, float] = {}
+    for text in sorted(given, key=lambda text: "=" in text):  # a number for all comes before exceptions
+        name, equals, number = text.rpartition("=")
+        try:
+            found |= {name: float(number)} if equals else dict.fromkeys(titles, float(number))
+        except ValueError:
+            raise InputError(
+                f"--tau is {text!r}, but a number or STRUCTURE=NUMBER is needed. Write 0.8 or liver=0.8."
+            ) from None
+    return found if any("=" in text for text in given) else float(given[-1])
 
 
 def _check_files(call: Call, files: Mapping[str, re.Pattern[bytes]]) -> None:
@@ -57,7 +78,7 @@ def _trust(call: Call) -> int:
         need("highdicom", "dicom")
         read_segments(args.segments, titles[1:], args.description)
     expressions = args.biomarker if args.part_id is None else []  # a part has not all cases of a subject
-    given = {"tau": taus(args.tau or ["0.7"], titles), "biomarkers": dict(named(text) for text in expressions)}
+    given = {"tau": _taus(args.tau or ["0.7"], titles), "biomarkers": dict(_named(text) for text in expressions)}
     with claim(args.output), call.engine(cases):
         _check_files(call, TRUST_FILES)
         with call.bar("judging"):
