@@ -108,7 +108,7 @@ def test_one_of_two_parts_may_fail_as_a_whole(folders, calibrator, call, run):
     assert (done.code, done.document["part"], len(done.document["failed"])) == (3, "fitted on", 2)
 
 
-def test_neither_inputs_nor_files_of_others_are_overwritten(folders, calibrator, call, run, files_of, tmp_path):
+def test_files_of_others_are_not_overwritten(call, run, files_of, tmp_path):
     options = {"--csv": tmp_path / "my.csv", "--summary": tmp_path / "summary.json", "--report": tmp_path / "page.html"}
     for path in options.values():
         path.write_text("precious")
@@ -118,10 +118,6 @@ def test_neither_inputs_nor_files_of_others_are_overwritten(folders, calibrator,
         assert done.code == 2
         assert f"{mine} exists and was not written by this command, but it would be lost. Choose another" in done.err
         assert done.err.endswith("or pass --overwrite.\n")
-        for path in (folders.predictions / "a1.npy", folders.labels / "b1.npy", calibrator / "calibrator.json"):
-            done = run(*call, option, path, "--overwrite")
-            assert done.code == 2
-            assert f"{path.name} is one of the inputs, but they are never overwritten" in done.err
     assert files_of(tmp_path) == before
     for option, mine in options.items():
         assert run(*call, option, mine, "--overwrite").code == 0

@@ -108,14 +108,11 @@ REFUSED = {
         "invalid choice: 'magic'",
     ),
     "no calibrator": (["apply", "{labels}", "{predictions}", "--kind", "logits", "-o", "x"], "has no calibrator.json"),
-    "output is input": (
-        ["apply", "{cal}", "{predictions}", "--kind", "logits", "-o", "{predictions}"],
-        "is one of the inputs, but they are never overwritten",
-    ),
-    "store is input": (
-        ["convert", "{predictions}", "--kind", "logits", "-o", "{predictions}"],
-        "is one of the inputs, but they are never overwritten",
-    ),
+    "no class": (["audit", "{cal}", "--calibrator-class", "no:X"], "is no:X, but it cannot be imported"),
+    "nothing to merge": (["merge", "{cal}", "-o", "x"], "nothing is after --, but the command that made the parts is"),
+    "not to merge": (["merge", "{cal}", "-o", "x", "--", "demo"], "'demo' is after --, but the command"),
+    "labels": (["check", "{predictions}", "--regions", "a=x"], "'x' are no labels, but whole numbers are needed"),
+    "regions": (["check", "{predictions}", "--regions", "a=1,a=2"], "names a region twice, but each has one"),
     "members without pooling": (
         ["check", "{predictions}", "{labels}", "--no-labels", "--kind", "logits"],
         "Declare how members are pooled: --pool mean_logits or --pool mean_probs",
@@ -183,14 +180,20 @@ def test_a_disk_that_refuses_is_one_sentence(folders, calibrator, run, monkeypat
     )
 
 
-def test_an_interruption_has_its_own_exit_code(folders, run, monkeypatch):
-    def interrupt(*_, **__):
-        raise KeyboardInterrupt
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (KeyboardInterrupt, 130, "interrupted: what is written is complete; run the command again to go on\n"),
+        (MemoryError, 2, "error: the memory of this machine is not enough. Use a larger one, or smaller cases.\n"),
+    ],
+)
+def test_an_interruption_and_too_little_memory_are_one_line(error, code, said, folders, run, monkeypatch):
+    def stop(*_, **__):
+        raise error
 
-    monkeypatch.setattr("segcal.cases.files.FileCases.read_member", interrupt)
+    monkeypatch.setattr("segcal.check", stop)
     done = run("check", *folders.both)
-    assert done.code == 130
-    assert "run the command again to go on" in done.err
+    assert (done.code, done.err) == (code, said)
 
 
 def test_a_reader_that_has_seen_enough_is_no_error(folders):

@@ -248,6 +248,10 @@ class TestElsewhere:
         assert (one.code, array.code) == (0, 0), array
         assert files_of(tmp_path / "all") == files_of(tmp_path / "one")
         assert not (tmp_path / "all.parts").exists()
+        (tmp_path / "new.parts").mkdir()
+        (tmp_path / "new.parts" / "notes").touch()
+        foreign = run(*command, "-o", tmp_path / "new", "--engine", "slurm", "--num-parts", 2)
+        assert "new.parts holds notes, but the parts need a folder of their own. Move it away." in foreign.err
 
     @pytest.mark.parametrize("options", [[], ["--slurm", "cluster=slurm"]])
     def test_where_there_is_no_slurm_nothing_is_run_and_said_why(self, options, folders, run, tmp_path, monkeypatch):

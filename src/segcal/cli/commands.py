@@ -40,7 +40,7 @@ COMMANDS = {
     "benchmark": ("benchmark", "the paper's protocol on your own cases"),
     "report": ("evaluate", "one offline page: verdict, tables, diagrams, cases"),
     "card": ("calibrator", "a calibration card: data, promises, numbers by subgroup, limits"),
-    "merge": ("merge", "put the parts of a command together"),
+    "merge": ("dispatch", "put the parts of a command together"),
 }
 
 

@@ -1,4 +1,4 @@
-"""How a command is started: here, as the jobs of a cluster whose parts are put together, or with results for a URL."""
+"""How a command is started: here, as the jobs of a cluster, or with results for a URL; and ``segcal merge``."""
 
 import argparse
 import sys
@@ -9,11 +9,23 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from segcal.cases.remote import check_new, upload, url_of
-from segcal.cli.call import Call
-from segcal.cli.commands import DONE, SOME_FAILED, Role, command_of
+from segcal.cli import arguments as shared
+from segcal.cli.call import Call, settings
+from segcal.cli.commands import (
+    COMMANDS,
+    DONE,
+    SOME_FAILED,
+    Command,
+    Role,
+    argument,
+    at_least_one,
+    command_of,
+    make_parser,
+)
 from segcal.cli.console import step_bar
 from segcal.cli.paths import check_paths
 from segcal.errors import InputError
+from segcal.scale.merge import check_parts
 from segcal.scale.part import FACTS, FOLDER, LOGS, remove_parts
 from segcal.scale.slurm import run_array
 from segcal.target import entries
@@ -118,3 +130,44 @@ class _Naming:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
+
+
+def _divided(name: str) -> bool:
+    return name in COMMANDS and shared.IN_PARTS.keys() <= command_of(name).groups.keys()
+
+
+def _merge(call: Call) -> int:
+    """Check the parts against the command, and end what they began."""
+    args = call.args
+    if any(args.output.resolve().is_relative_to(part.resolve()) for part in args.parts):
+        raise InputError(f"{args.output} is one of the parts, but the result needs a folder of its own. Name another.")
+    if not args.made_by or not _divided(args.made_by[0]):
+        given = f"{args.made_by[0]!r} is" if args.made_by else "nothing is"
+        raise InputError(
+            f"{given} after --, but the command that made the parts is needed there, one of "
+            f"{', '.join(filter(_divided, COMMANDS))}. Write it as it was given: segcal merge PART... -o RESULT -- "
+            "COMMAND ..."
+        )
+    again = make_parser().parse_args([*args.made_by, f"--output={args.output}"])
+    again.merged, again.num_parts, again.part_id, again.engine = args.parts, None, None, "local"
+    again.workers, again.json, again.overwrite = args.workers, args.json, args.overwrite
+    check_paths(again)
+    check_parts(args.parts, settings(again))
+    return run(again)
+
+
+MERGE = Command(
+    _merge,
+    "segcal merge PART... -o RESULT [options] -- COMMAND ...",
+    "Put together what a command with --num-parts and --part-id wrote: RESULT is what the command\n"
+    "writes in one process, byte for byte. The command stands after --, as it was given for any of the parts:\n"
+    "paths and options come from there, and of a part nothing is taken but its results. Parts that are\n"
+    "missing, doubled, unfinished, of other options or of cases that have changed since are refused.",
+    "example:\n  segcal merge part0/ part1/ -o result/ -- evaluate predictions/ labels/ --kind logits",
+    argument("parts", "the folders of all parts, in any order", Role.READ, nargs="+", metavar="PART"),
+    shared.target("RESULT", "where the result goes"),
+    argument("--workers", "processes for what remains to do", type=at_least_one, default=1, metavar="N"),
+    shared.overwrite("as for the command that made the parts"),
+    *shared.JSON,
+    before_another=True,
+)
