@@ -1,6 +1,7 @@
 """Arguments: how texts become values, how they are explained and refused, and what is known of each."""
 
 import argparse
+import inspect
 import json
 import re
 import subprocess
@@ -11,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import segcal
 from segcal import ReadOptions
 from segcal.cli.call import Call, settings
 from segcal.cli.commands import COMMANDS, Parser, Role, at_least_one, command_of, device, make_parser
@@ -158,6 +160,22 @@ def test_of_a_calibrator_the_content_decides(tmp_path):
     assert first == kept("-o", "b")
     (tmp_path / "cal").write_text("2")
     assert {name for name, text in kept().items() if text != first[name]} == {"calibrator content"}
+
+
+# Options that the file of a command takes care of; every other goes to the function of the command, by its name.
+HANDLED = {
+    "check": {"no_labels"}, "apply": set(), "audit": set(), "view": set(), "card": set(), "convert": {"labels"},
+    "decide": {"all_classes"}, "monitor": {"all_classes"}, "adapt": {"overwrite"}, "export": {"logits"},
+    "objects": {"labels", "maps", "series", "overwrite"},
+    "trust": {"all_classes", "biomarker", "masks", "series", "seg", "segments", "description", "overwrite"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("command", HANDLED)
+def test_every_option_reaches_the_function_of_its_command(command):
+    own = {one.dest for one in command_of(command).arguments}
+    own -= {"calibrator", "paths", "output", "calibrator_class", "json", "quiet"}
+    assert own - {*inspect.signature(getattr(segcal, command)).parameters} == HANDLED[command]
 
 
 @pytest.mark.parametrize("command", COMMANDS)

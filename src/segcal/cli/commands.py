@@ -87,7 +87,7 @@ def argument(names: str, about: str, role: Names | None = None, decides: bool = 
 
 def flag(name: str, about: str, decides: bool = True) -> Argument:
     """Return an option without a value."""
-    return argument(name, about, None, decides, action="store_true")
+    return argument(name, about, None, decides, action="store_true", default=False)
 
 
 class Command:

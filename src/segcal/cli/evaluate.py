@@ -73,20 +73,15 @@ EVALUATE = Command(
     files={"evaluate.json": "", "cases.csv": "csv", "summary.json": "summary"},
 )  # fmt: skip
 
-# What `segcal evaluate` takes beside the options of `segcal report`.
-OTHERWISE: dict[str, object] = {
-    **dict.fromkeys(("metrics", "csv", "summary", "output", "part_id", "num_parts")),
-    **{"seed": 0, "ignore_pooling": False, "convention": "paper", "engine": "local"},
-}
-
 
 def _report(call: Call) -> int:
     args = call.args
     if args.paths:
         if args.figures is not None:
             raise InputError("--figures are those of a folder of results, but a calibrator was named. Leave it out.")
-        page = {"calibrator": args.results, "report": args.output or Path("report.html")}
-        return _evaluate(Call(argparse.Namespace(**vars(args) | OTHERWISE | page)))
+        otherwise = {one.dest: one.declared.get("default") for one in EVALUATE.all_arguments}
+        page = {"calibrator": args.results, "report": args.output or Path("report.html"), "output": None}
+        return _evaluate(Call(argparse.Namespace(**otherwise | vars(args) | page)))
     from segcal.studies.page import write_report  # with all that draws
 
     path = write_report(args.results, args.output, args.figures, args.overwrite)
