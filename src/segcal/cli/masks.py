@@ -1,6 +1,5 @@
 """``segcal decide`` and ``margins``: masks by a rule; and masks grown and shrunk where there is nothing else."""
 
-import argparse
 import re
 
 import msgspec
@@ -72,10 +71,6 @@ def _margins(call: Call) -> int:
     call.say(table(("structure", f"outer, {found.unit}", f"inner, {found.unit}", "draws"), cells), str(found))
     call.say(f"written to {args.output}")
     return call.end(msgspec.to_builtins(found) | output)
-
-
-def _target(args: argparse.Namespace) -> Role:
-    return Role.FILE if args.action == "fit" else Role.FOLDER
 
 
 MARGINS = Command(
