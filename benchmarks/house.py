@@ -37,7 +37,7 @@ import sys
 import tempfile
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -277,14 +277,10 @@ def _visited(arguments: list[str]) -> set[str]:
     finally:
         sys.setprofile(None)
         threading.setprofile(None)  # type: ignore[arg-type]
-    declared = {f"cli/{name}.py" for name in _commands() if name != arguments[0]}  # the arguments of other commands
-    return seen - declared
-
-
-def _commands() -> Iterable[str]:
     from segcal.cli import COMMANDS
 
-    return COMMANDS
+    others = {f"cli/{file}.py" for file, _ in COMMANDS.values()} - {f"cli/{COMMANDS[arguments[0]][0]}.py"}
+    return seen - others
 
 
 def _member(name: str) -> str:

@@ -5,8 +5,8 @@ A test compares the page with what the commands say, so that it cannot fall behi
 
 import argparse
 
-from segcal.cli import COMMANDS, make_parser
-from segcal.cli.parsing import WIDTH
+from segcal.cli import make_parser
+from segcal.cli.commands import WIDTH
 
 INTRODUCTION = """\
 # Commands
@@ -31,10 +31,9 @@ def help_page() -> str:
     parser = make_parser()
     commands = next(action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
     parts = [INTRODUCTION, f"```\n{parser.format_help().rstrip()}\n```\n"]
-    parts += [
-        f"## segcal {name}\n\n```\n{commands.choices[name].declare().format_help().rstrip()}\n```\n"
-        for name in COMMANDS
-    ]
+    for name, command in commands.choices.items():
+        command.declare()
+        parts.append(f"## segcal {name}\n\n```\n{command.format_help().rstrip()}\n```\n")
     return "\n".join(parts)
 
 

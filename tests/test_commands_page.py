@@ -26,8 +26,10 @@ def test_every_command_and_every_option_has_help_and_every_command_an_example(na
     part = page.split(f"## segcal {name}\n")[1].split("\n## ")[0]
     assert re.search(rf"^examples?:\n?\s+segcal {name} \S", part, flags=re.MULTILINE)
     commands = next(action for action in make_parser()._actions if isinstance(action, argparse._SubParsersAction))
-    assert commands.choices[name].declare().description
-    for action in commands.choices[name]._actions:
+    command = commands.choices[name]
+    command.declare()
+    assert command.description
+    for action in command._actions:
         assert action.help, action
 
 

@@ -67,9 +67,8 @@ def warm() -> None:
 
     torch.set_num_threads(1)
     for name in [
-        *(f"segcal.cli.{command}" for command in COMMANDS),
+        *(f"segcal.cli.{file}" for file, _ in COMMANDS.values()),
         "segcal.cli.dispatch",
-        "segcal.cli.wording",
         *LIBRARIES,
     ]:
         import_module(name)

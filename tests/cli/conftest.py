@@ -4,8 +4,12 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+import torch
 
+import segcal
 from segcal.cli import main
+from segcal.fitting.certificate import Certificate, Fitted
+from segcal.fitting.config import FitConfig
 
 AFFINE = np.array([[-2, 0, 0, 5], [0, 3, 0, -7], [0, 0, 1.5, 1], [0, 0, 0, 1.0]])
 IDS = ("a1", "a2", "b1", "b2", "c1", "c2")
@@ -123,11 +127,40 @@ def calibrator(tmp_path, run, folders):
     return tmp_path / "cal"
 
 
-def content(folder):
-    """Return the bytes of every file of a folder, by its relative path."""
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+@pytest.fixture
+def learned(run, make_folders, tmp_path):
+    """A factory of calibrators whose fit remembers cases of two letters and more, and of folders of new ones."""
+
+    def make(*options, name="npy", letters="abcdef", each=2, new=("n1", "n2", "m1")):
+        old = make_folders(name, ids=[f"{letter}{k + 1}" for letter in letters for k in range(each)], folder="old")
+        done = run("fit", *old.both, "-o", tmp_path / "cal", "--calibrator", "ts", *options)
+        assert done.code == 0, done
+        folders = make_folders(name, ids=new, folder="new", seed=9)
+        return [tmp_path / "cal", folders.predictions, *folders.options], folders, done
+
+    return make
+
+
+@pytest.fixture
+def saved(tmp_path):
+    """Save a calibrator of a name and of parameters as a fit would have done."""
+
+    def save(name, classes=3, pooling="single", make=None, **parameters):
+        made = segcal.make_calibrator(name, classes) if make is None else make
+        with torch.no_grad():
+            for key, value in parameters.items():
+                getattr(made, key).copy_(torch.as_tensor(value))
+        certificate = Certificate("convex", 1.0, 1.0, 0.0, True, 1, 100, 100)
+        folder = tmp_path / f"saved-{len(list(tmp_path.glob('saved-*')))}"
+        segcal.save(Fitted(made, certificate, FitConfig(), pooling=pooling), folder)
+        return folder
+
+    return save
 
 
 @pytest.fixture
 def files_of():
-    return content
+    """Return the bytes of every file of a folder, by its relative path."""
+    return lambda folder: {
+        str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()
+    }

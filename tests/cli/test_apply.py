@@ -1,3 +1,5 @@
+"""``segcal apply`` and ``segcal convert``: what is written, what goes on, and what is never replaced."""
+
 import json
 import os
 import signal
@@ -7,27 +9,40 @@ import time
 
 import numpy as np
 import pytest
-import torch
 
 import segcal
-from segcal.fitting.certificate import Certificate, Fitted
-from segcal.fitting.config import FitConfig
+from segcal import open_cases
 from segcal.target import claim
 
 
-def saved(calibrator, folder, pooling="single"):
-    certificate = Certificate("convex", 1.0, 1.0, 0.0, True, 1, 100, 100)
-    segcal.save(Fitted(calibrator, certificate, FitConfig(), pooling=pooling), folder)
-    return folder
+@pytest.fixture
+def hot(saved):
+    """A temperature so high that rounding ties almost everything."""
+    return saved("ts", inverse_temperature=1e-3)
 
 
 @pytest.fixture
-def hot(tmp_path):
-    """A temperature so high that rounding ties almost everything."""
-    calibrator = segcal.make_calibrator("ts", 3)
-    with torch.no_grad():
-        calibrator.inverse_temperature.fill_(1e-3)
-    return saved(calibrator, tmp_path / "hot")
+def call(hot, folders, tmp_path):
+    return ["apply", hot, folders.predictions, *folders.options, "-o", tmp_path / "out", "--json"]
+
+
+@pytest.fixture
+def store(folders, tmp_path):
+    made = [folders.predictions, *folders.options, "--labels", folders.labels, "-o", tmp_path / "store", "--json"]
+    return ["convert", *made]
+
+
+def refused(done, text):
+    assert done.code == 2, done
+    assert text in done.err
+    return True
+
+
+def replace(path, scores, seconds):
+    """Put other scores in place, of a time before or after."""
+    when = path.stat().st_mtime_ns + seconds * 10**9
+    np.save(path, scores)
+    os.utime(path, ns=(when, when))
 
 
 def near_ties(dtype):
@@ -47,26 +62,29 @@ def near_ties(dtype):
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
 @pytest.mark.parametrize("kind", ["logits", "probs"])
-def test_near_ties_keep_their_argmax_in_the_files(dtype, kind, hot, run, randomise, tmp_path):
-    for name in ("in", "cap"):
-        (tmp_path / name).mkdir()
-    np.save(tmp_path / "in" / "case.npy", near_ties(dtype))
-    conditional = saved(randomise(segcal.make_calibrator("cms_ap", 3), 1, edge=True), tmp_path / "cms")
+def test_near_ties_keep_their_argmax_in_the_files(dtype, kind, hot, saved, run, randomise, tmp_path):
+    (tmp_path / "in").mkdir()
+    before = near_ties(dtype)
+    np.save(tmp_path / "in" / "case.npy", before)
+    conditional = saved("cms_ap", make=randomise(segcal.make_calibrator("cms_ap", 3), 1, edge=True))
     for number, calibrator in enumerate((hot, conditional)):
         out = tmp_path / f"out{number}"
         done = run("apply", calibrator, tmp_path / "in", "--kind", "logits", "-o", out, "--output-kind", kind)
         assert done.code == 0, done
-        before, after = np.load(tmp_path / "in" / "case.npy"), np.load(out / "case.npy")
+        after = np.load(out / "case.npy")
         assert after.dtype == dtype
         assert np.array_equal(np.argmax(after, 0), np.argmax(before, 0))
         assert not np.array_equal(after, before)
 
 
-def test_probabilities_are_those_of_the_temperature(folders, hot, run, tmp_path):
-    run("apply", hot, folders.predictions, *folders.options, "-o", tmp_path / "out", "--output-kind", "probs")
+def test_probabilities_are_those_of_the_temperature_and_the_folder_says_what_made_it(folders, call, run, tmp_path):
+    run(*call, "--output-kind", "probs")
     for name, scores in folders.scores.items():
         shifted = np.exp(1e-3 * scores.astype(float))
         np.testing.assert_allclose(np.load(tmp_path / "out" / f"{name}.npy"), shifted / shifted.sum(0), atol=1e-6)
+    record = json.loads((tmp_path / "out" / "calibration.json").read_text())
+    assert (record["format"], record["calibrator"], record["preserves"]) == ("segcal-applied", "ts", "order")
+    assert record["fitted_on"] == segcal.load(call[1]).fingerprint
 
 
 def test_an_nnunet_folder_keeps_names_dtype_properties_labels_and_jsons(make_folders, hot, run, tmp_path):
@@ -88,83 +106,114 @@ def test_an_nnunet_folder_keeps_names_dtype_properties_labels_and_jsons(make_fol
         assert (out / "confidence" / f"{case_id}.nii.gz").is_file()
 
 
-def test_what_is_there_is_left_and_what_is_older_than_its_input_is_made_again(folders, hot, run, tmp_path):
-    call = ["apply", hot, folders.predictions, *folders.options, "-o", tmp_path / "out"]
+@pytest.mark.parametrize("seconds", [-3600, 3600])
+@pytest.mark.parametrize("command", ["call", "store"])
+def test_what_is_there_is_left_and_what_changed_is_made_again(command, seconds, folders, run, files_of, request):
+    call = request.getfixturevalue(command)
+    out, ending = (call[-2], "npy") if command == "call" else (call[-2], "safetensors")
     run(*call)
-    np.save(folders.predictions / "b2.npy", folders.scores["a1"])
-    (tmp_path / "out" / "c1.npy").unlink()
-    later = time.time_ns() + 10**9
-    os.utime(folders.predictions / "b2.npy", ns=(later, later))
-    document = run(*call, "--json").document
-    assert set(document["written"]) == {"b2", "c1"}
-    assert document["already_there"] == 4
-    assert (tmp_path / "out" / "b2.npy").read_bytes() == (tmp_path / "out" / "a1.npy").read_bytes()
-    maps = run(*call, "--confidence-map", "--json").document
-    assert len(maps["written"]) == 6
+    before = files_of(out)
+    (out / f"c1.{ending}").unlink()
+    done = run(*call)
+    assert ([*done.document["written"]], done.document["already_there"]) == (["c1"], 5)
+    path = out / f"a2.{ending}"
+    path.write_bytes(path.read_bytes()[:-10])
+    assert [*run(*call).document["written"]] == ["a2"]
+    assert files_of(out) == before
+    replace(folders.predictions / "b2.npy", folders.scores["a1"], seconds)
+    assert [*run(*call).document["written"]] == ["b2"]
+    assert np.array_equal(
+        open_cases(out, kind="logits").read("b2").logits, open_cases(out, kind="logits").read("a1").logits
+    )
+    assert not run(*call).document["written"]
 
 
-def test_another_calibrator_does_not_share_the_folder(folders, hot, calibrator, run, tmp_path):
-    call = [folders.predictions, *folders.options, "-o", tmp_path / "out"]
-    run("apply", hot, *call)
-    done = run("apply", calibrator, *call)
-    assert done.code == 2
-    assert "was calibrated with another digest" in done.err
-    done = run("apply", hot, *call, "--output-kind", "probs")
-    assert done.code == 2
-    assert "was calibrated with another kind ('logits'), but 'probs' is to be written" in done.err
+@pytest.mark.parametrize("command", ["call", "store"])
+def test_results_without_an_input_are_named_and_go_when_that_is_meant(command, folders, run, request):
+    call = request.getfixturevalue(command)
+    run(*call)
+    mine, stale = call[-2] / "mine.txt", next(call[-2].glob("b1.*"))
+    if command == "call":  # a store has nothing else in it
+        mine.write_bytes(b"precious")
+    (folders.predictions / "b1.npy").unlink()
+    done = run(*call)
+    assert done.document["stale"] == ["b1"]
+    assert "holds results of b1, which have no input any more: --overwrite removes them" in done.err
+    assert stale.exists()
+    done = run(*call, "--overwrite")
+    assert (done.document["stale"], [*done.document["written"]], done.err) == ([], [], "")
+    assert not stale.exists()
+    assert command == "store" or mine.read_bytes() == b"precious"
 
 
-def test_files_of_something_else_are_not_taken_for_results(folders, make_folders, hot, run, tmp_path):
+@pytest.mark.parametrize("command", ["call", "store"])
+def test_two_at_once_are_one_too_many(command, run, request):
+    call = request.getfixturevalue(command)
+    with claim(call[-2]):
+        refused(run(*call), f"is being written to by another segcal (process {os.getpid()}), but two would mix")
+    assert run(*call).code == 0
+
+
+def test_another_calibrator_takes_a_folder_over_only_when_that_is_meant(call, calibrator, run, files_of, tmp_path):
+    run(*call)
+    other = ["apply", calibrator, *call[2:]]
+    refused(run(*other), "was calibrated with another digest")
+    probs = run(*call, "--output-kind", "probs")
+    refused(probs, "was calibrated with another kind ('logits'), but 'probs' is to be written")
+    assert len(run(*other, "--overwrite").document["written"]) == 6
+    run("apply", calibrator, *call[2:-2], tmp_path / "new")
+    assert files_of(tmp_path / "out") == files_of(tmp_path / "new")
+
+
+def test_predictions_are_calibrated_once_also_in_a_store(call, store, run, tmp_path):
+    run(*call)
+    assert run("convert", tmp_path / "out", "--kind", "logits", "-o", tmp_path / "first").code == 0
+    assert run("convert", tmp_path / "first", "-o", tmp_path / "again").code == 0
+    for name in ("out", "first", "again"):
+        declared = ["--kind", "logits"] if name == "out" else []
+        done = run("apply", call[1], tmp_path / name, *declared, "-o", tmp_path / "twice")
+        refused(done, "holds predictions that are calibrated already")
+        assert not (tmp_path / "twice").exists()
+    refused(run(*store, "-o", tmp_path / "first"), "holds a store with another calibration")
+
+
+def test_files_of_something_else_are_not_taken_for_results(folders, make_folders, hot, call, run, files_of):
     other = make_folders(folder="other", ids=("b1", "x1"))
-    done = run("apply", hot, folders.predictions, *folders.options, "-o", other.predictions)
-    assert done.code == 2
-    assert "holds b1.npy, which segcal apply did not write" in done.err
+    done = run(*call, "-o", other.predictions)
+    refused(done, "holds b1.npy, which segcal apply did not write")
+    before = files_of(folders.labels)
+    for more in ([], ["--overwrite"]):
+        named = make_folders("nnunet", folder=f"nnunet{len(more)}", ids=("z1",))  # labels of other names than scores
+        done = run("apply", hot, named.predictions, "-o", named.labels, *more)
+        assert refused(done, "which segcal apply did not write, but results would be mixed with it")
+    for place in (folders.labels, folders.labels.parent):
+        done = run("convert", folders.predictions, *folders.options, "-o", place, "--overwrite")
+        refused(done, "has files that are no store, but they would be mixed. Name a new folder.")
+    assert {name: content for name, content in files_of(folders.labels).items() if "z1" not in name} == before
 
 
-def test_predictions_are_calibrated_once(folders, hot, run, tmp_path):
-    run("apply", hot, folders.predictions, *folders.options, "-o", tmp_path / "out")
-    done = run("apply", hot, tmp_path / "out", *folders.options, "-o", tmp_path / "twice")
-    assert done.code == 2
-    assert "holds predictions that are calibrated already" in done.err
-    assert not (tmp_path / "twice").exists()
-
-
-def test_a_calibrator_for_another_model_is_refused_before_anything_is_written(folders, run, tmp_path):
-    more = saved(segcal.make_calibrator("ts", 5), tmp_path / "five")
-    pooled = saved(segcal.make_calibrator("ts", 3), tmp_path / "pooled", pooling="mean_logits")
-    shifted = saved(segcal.make_calibrator("vs", 3), tmp_path / "vs")
+def test_a_calibrator_for_another_model_is_refused_before_anything_is_written(folders, saved, run, tmp_path):
+    pooled = saved("ts", pooling="mean_logits")
     call = [folders.predictions, "-o", tmp_path / "out", "--kind"]
     for cal, kind, reason in (
-        (more, "logits", "the calibrator has 5 classes, but the predictions have 3"),
+        (saved("ts", 5), "logits", "the calibrator has 5 classes, but the predictions have 3"),
         (pooled, "logits", "pooled by 'single', but the calibrator was fitted for 'mean_logits'"),
-        (shifted, "probs", "'vs' depends on the offset of the logits, but kind is 'probs'"),
+        (saved("vs"), "probs", "'vs' depends on the offset of the logits, but kind is 'probs'"),
     ):
-        done = run("apply", cal, *call, kind)
-        assert done.code == 2
-        assert reason in done.err
+        refused(run("apply", cal, *call, kind), reason)
         assert not (tmp_path / "out").exists()
     assert run("apply", pooled, *call, "logits", "--ignore-pooling").code == 0
 
 
-def test_a_calibrator_that_may_change_the_mask_says_how_much_it_did(folders, run, tmp_path):
-    flipping = segcal.make_calibrator("vs", 3)
-    with torch.no_grad():
-        flipping.bias.copy_(torch.tensor([0.0, 0.0, 100.0]))
-    cal = saved(flipping, tmp_path / "vs")
-    document = run("apply", cal, folders.predictions, *folders.options, "-o", tmp_path / "out", "--json").document
-    expected = sum(int((scores.argmax(0) != 2).sum()) for scores in folders.scores.values())
-    assert document["flips"] == expected
+def test_what_becomes_of_masks_is_said_and_a_broken_promise_is_found_out(folders, saved, run, tmp_path):
+    call = [folders.predictions, *folders.options, "-o"]
+    document = run("apply", saved("vs", bias=[0.0, 0.0, 100.0]), *call, tmp_path / "out", "--json").document
+    assert document["flips"] == sum(int((scores.argmax(0) != 2).sum()) for scores in folders.scores.values())
     assert (np.load(tmp_path / "out" / "a1.npy").argmax(0) == 2).all()
-
-
-def test_a_broken_promise_is_found_out_and_nothing_is_written(folders, run, tmp_path):
-    broken = segcal.make_calibrator("ts", 3)
-    with torch.no_grad():
-        broken.inverse_temperature.fill_(-1.0)
-    done = run("apply", saved(broken, tmp_path / "bad"), folders.predictions, *folders.options, "-o", tmp_path / "out")
+    done = run("apply", saved("ts", inverse_temperature=-1.0), *call, tmp_path / "bad")
     assert done.code == 3
     assert "voxels changed their class, but the calibrator promises to keep it" in done.err
-    assert not list((tmp_path / "out").glob("*.npy"))
+    assert not list((tmp_path / "bad").glob("*.npy"))
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -200,26 +249,7 @@ def test_interrupted_in_the_middle_it_leaves_complete_files_and_goes_on(
     assert files_of(out) == files_of(tmp_path / "whole")
 
 
-def test_the_record_says_what_made_the_folder(folders, calibrator, run, tmp_path):
-    run("apply", calibrator, folders.predictions, *folders.options, "-o", tmp_path / "out")
-    record = json.loads((tmp_path / "out" / "calibration.json").read_text())
-    assert record["format"] == "segcal-applied"
-    assert record["calibrator"] == "ts"
-    assert record["preserves"] == "order"
-    assert record["fitted_on"] == segcal.load(calibrator).fingerprint
-
-
-def test_an_input_that_was_replaced_by_an_older_file_is_calibrated_again(folders, hot, run, tmp_path):
-    call = ["apply", hot, folders.predictions, *folders.options, "-o", tmp_path / "out", "--json"]
-    run(*call)
-    np.save(folders.predictions / "b2.npy", folders.scores["a1"])
-    os.utime(folders.predictions / "b2.npy", (1, 1))
-    assert list(run(*call).document["written"]) == ["b2"]
-    assert (tmp_path / "out" / "b2.npy").read_bytes() == (tmp_path / "out" / "a1.npy").read_bytes()
-    assert not run(*call).document["written"]
-
-
-def test_other_options_are_calibrated_again(folders, hot, run, tmp_path):
+def test_other_options_are_calibrated_again(hot, run, tmp_path):
     scores = np.arange(27, dtype=np.float32).reshape(3, 3, 3)
     (tmp_path / "in").mkdir()
     np.save(tmp_path / "in" / "a.npy", scores)
@@ -229,17 +259,15 @@ def test_other_options_are_calibrated_again(folders, hot, run, tmp_path):
     np.testing.assert_allclose(np.exp(np.load(tmp_path / "out" / "a.npy")).sum(2), 1, atol=1e-5)
 
 
-def test_damaged_results_are_repaired_and_maps_belong_to_their_scores(folders, hot, run, files_of, tmp_path):
-    call = ["apply", hot, folders.predictions, *folders.options, "-o", tmp_path / "out", "--json"]
+def test_damaged_records_are_not_trusted_and_maps_belong_to_their_scores(folders, call, run, files_of, tmp_path):
     run(*call, "--confidence-map")
     before = files_of(tmp_path / "out")
     maps = sorted((tmp_path / "out" / "confidence").iterdir())
     for path in (tmp_path / "out" / "a1.npy", maps[1]):
         path.write_bytes(path.read_bytes()[:-10])
     (tmp_path / "out" / ".segcal" / "b1.json").write_text("{")
-    done = run(*call, "--confidence-map")
-    assert done.code == 2  # nobody knows who wrote b1.npy
-    assert "holds b1.npy, of which segcal has no record, but a result would take its place" in done.err
+    done = run(*call, "--confidence-map")  # nobody knows who wrote b1.npy
+    refused(done, "holds b1.npy, of which segcal has no record, but a result would take its place")
     (tmp_path / "out" / "b1.npy").unlink()
     assert list(run(*call, "--confidence-map").document["written"]) == ["a1", "a2", "b1"]
     assert files_of(tmp_path / "out") == before
@@ -248,36 +276,13 @@ def test_damaged_results_are_repaired_and_maps_belong_to_their_scores(folders, h
     assert sorted((tmp_path / "out" / "confidence").iterdir()) == maps[:-1]  # the map of other scores went
 
 
-def test_results_without_an_input_are_named_and_go_when_that_is_meant(folders, hot, run, tmp_path):
-    call = ["apply", hot, folders.predictions, *folders.options, "-o", tmp_path / "out", "--json"]
-    run(*call)
-    (tmp_path / "out" / "mine.npy").write_bytes(b"precious")
-    (folders.predictions / "b1.npy").unlink()
-    done = run(*call)
-    assert done.document["stale"] == ["b1"]
-    assert "holds results of b1, which have no input any more: --overwrite removes them" in done.err
-    assert (tmp_path / "out" / "b1.npy").exists()
-    assert run(*call, "--overwrite").document["stale"] == []
-    assert not (tmp_path / "out" / "b1.npy").exists()
-    assert (tmp_path / "out" / "mine.npy").read_bytes() == b"precious"
-
-
-def test_another_calibrator_takes_over_a_folder_when_that_is_meant(folders, hot, calibrator, run, files_of, tmp_path):
-    call = [folders.predictions, *folders.options, "-o"]
-    run("apply", hot, *call, tmp_path / "out")
-    assert len(run("apply", calibrator, *call, tmp_path / "out", "--overwrite", "--json").document["written"]) == 6
-    run("apply", calibrator, *call, tmp_path / "new")
-    assert files_of(tmp_path / "out") == files_of(tmp_path / "new")
-
-
-def test_a_folder_of_labels_is_refused(make_folders, hot, run, files_of, tmp_path):
-    folders = make_folders("nnunet")  # whose labels have other names than the scores
-    before = files_of(folders.labels)
-    for more in ([], ["--overwrite"]):
-        done = run("apply", hot, folders.predictions, "-o", folders.labels, *more)
-        assert done.code == 2
-        assert "holds a1.nii.gz, which segcal apply did not write, but results would be mixed with it" in done.err
-    assert files_of(folders.labels) == before
+KILLED_WHILE_REMOVING = """
+import os
+from segcal import atomic
+atomic._remove = lambda beside: os.kill(os.getpid(), 9)
+from segcal.cli import main
+main()
+"""
 
 
 def test_a_changed_chunk_of_a_zarr_is_noticed_and_a_killed_run_keeps_a_result(hot, run, tmp_path):
@@ -293,32 +298,13 @@ def test_a_changed_chunk_of_a_zarr_is_noticed_and_a_killed_run_keeps_a_result(ho
     folder_time = (tmp_path / "in" / "a.zarr").stat().st_mtime_ns
     chunk.write_bytes(chunk.read_bytes())  # its folder does not change
     assert (tmp_path / "in" / "a.zarr").stat().st_mtime_ns == folder_time
-    killed = subprocess.run(
-        [sys.executable, "-c", KILLED_WHILE_REMOVING, *map(str, call)], capture_output=True, check=False
-    )
+    words = [sys.executable, "-c", KILLED_WHILE_REMOVING, *map(str, call)]
+    killed = subprocess.run(words, capture_output=True, check=False)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     assert np.array_equal(zarr.open_array(str(tmp_path / "out" / "a.zarr"), mode="r")[...], first)
     assert [path for path in (tmp_path / "out").iterdir() if path.name.startswith(".segcal-")]
     assert run(*call).code == 0
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [".segcal", "a.zarr", "calibration.json"]
-
-
-KILLED_WHILE_REMOVING = """
-import os
-from segcal import atomic
-atomic._remove = lambda beside: os.kill(os.getpid(), 9)
-from segcal.cli import main
-main()
-"""
-
-
-def test_two_at_once_are_one_too_many(folders, hot, run, tmp_path):
-    call = ["apply", hot, folders.predictions, *folders.options, "-o", tmp_path / "out"]
-    with claim(tmp_path / "out"):
-        done = run(*call)
-    assert done.code == 2
-    assert f"is being written to by another segcal (process {os.getpid()}), but two would mix" in done.err
-    assert run(*call).code == 0
 
 
 LIMITED = """
@@ -342,12 +328,51 @@ def test_a_full_disk_is_one_sentence_with_the_file_s_name(name, make_folders, ho
     assert not list((tmp_path / "out").glob("a*"))
 
 
-def test_probabilities_declared_as_logits_are_named_before_anything_is_calibrated(folders, hot, run, tmp_path):
+def test_probabilities_declared_as_logits_are_named_before_anything_is_calibrated(folders, call, run):
     for path in folders.predictions.iterdir():
         scores = np.exp(np.load(path) / 4)
         np.save(path, scores / scores.sum(0))
-    done = run("apply", hot, folders.predictions, "-o", tmp_path / "out", "--kind", "logits")
+    done = run(*call)
     assert done.code == 0
     assert done.err == (
         "warning: a1: scores are declared as logits, but all lie in 0 to 1 and sum to 1. Declare --kind probs if so.\n"
     )
+
+
+def test_a_store_holds_what_came_in_with_labels_and_groups_and_is_made_again_for_others(
+    folders, make_folders, store, run, tmp_path
+):
+    done = run(*store[:-1], "--groups", "([abc])\\d")
+    assert done.out == f"6 cases written to {tmp_path / 'store'}\n"
+    cases = open_cases(tmp_path / "store")
+    assert cases.groups == {name: name[0] for name in folders.scores}
+    for case in cases:
+        np.testing.assert_allclose(case.logits.numpy(), folders.scores[case.id], atol=0.02)
+        assert np.array_equal(case.logits.numpy().argmax(0), folders.scores[case.id].argmax(0))
+        assert np.array_equal(case.labels.numpy(), np.load(folders.labels / f"{case.id}.npy"))
+    everything = sorted(folders.scores)
+    for options in ([], ["--ignore", 0], []):
+        assert run(*store, *options).document["written"] == everything
+    np.save(folders.labels / "a1.npy", np.zeros((4, 5, 6), np.uint8))
+    assert run(*store).document["written"] == ["a1"]
+    assert not open_cases(tmp_path / "store").read("a1").labels.any()
+    without = ["convert", folders.predictions, *folders.options, "-o", tmp_path / "store", "--json"]
+    assert run(*without).document["written"] == everything
+    assert open_cases(tmp_path / "store").read("a1").labels is None
+    other = make_folders(folder="other", seed=6)
+    assert run("convert", other.predictions, *without[2:]).document["written"] == everything
+    np.testing.assert_allclose(open_cases(tmp_path / "store").read("c1").logits.numpy(), other.scores["c1"], atol=0.02)
+
+
+def test_members_are_pooled_in_a_store_and_another_kind_of_it_needs_to_be_meant(folders, make_folders, run, tmp_path):
+    other, out = make_folders(folder="second", seed=6), ["-o", tmp_path / "store", "--json"]
+    call = ["convert", folders.predictions, other.predictions, "--kind", "logits", "--pool", "mean_logits", *out]
+    assert run(*call).document["written"] == sorted(folders.scores)
+    cases = open_cases(tmp_path / "store")
+    assert cases.pooling == "mean_logits"
+    expected = (folders.scores["a1"] + other.scores["a1"]) / 2
+    np.testing.assert_allclose(cases.read("a1").logits.numpy(), expected, atol=0.02)
+    named = [*call, "--class-names", "x,y,z"]
+    refused(run(*named), "another class_names (None), but ['x', 'y', 'z'] is to be written. Name a new folder, or pass")
+    assert len(run(*named, "--overwrite").document["written"]) == 6
+    assert open_cases(tmp_path / "store").class_names == ("x", "y", "z")

@@ -1,21 +1,33 @@
+"""What commands say: results, documents, warnings, how far they are, and what a fit rests on."""
+
+import io
 import json
+import re
+import sys
+import warnings
+from types import SimpleNamespace
 
 import pytest
 
+from segcal.benchmark.run import Step
 from segcal.cases import CaseError
-from segcal.cli.console import Output
-from segcal.cli.wording import table
+from segcal.cli.console import Output, case_bar, fit_line, in_options, plural, step_bar, table, warnings_in_one_line
+from segcal.cli.fit_result import print_evidence
+from segcal.errors import SuspicionWarning
+from segcal.fitting.evidence import FitEvidence
 
 
 def test_for_a_person_texts_and_tables_go_to_stdout(capsys):
     output = Output(as_json=False)
     output.say("a [bold] word", table(["name", "value"], [["[x]", "1"]]))
     output.document({"never": "printed"})
-    printed = capsys.readouterr()
-    assert printed.out.splitlines()[0] == "a [bold] word"
-    assert "[x]" in printed.out
-    assert "never" not in printed.out
-    assert all(line == line.rstrip() for line in printed.out.splitlines())
+    output.say("word " * 100)  # in a pipe one line
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[0] == "a [bold] word"
+    assert "[x]" in "".join(printed)
+    assert "never" not in "".join(printed)
+    assert printed[-1].count("word") == 100
+    assert all(line == line.rstrip() for line in printed[:-1])
 
 
 def test_as_json_there_is_the_document_alone(capsys):
@@ -24,11 +36,8 @@ def test_as_json_there_is_the_document_alone(capsys):
     output.failed(CaseError("a", "broken, pass kind='probs'."))
     output.document({"value": 1.5})
     assert json.loads(capsys.readouterr().out) == {"value": 1.5, "failed": {"a": "broken, pass --kind probs."}}
-
-
-def test_a_number_that_json_does_not_know_is_never_printed():
     with pytest.raises(ValueError, match="not JSON compliant"):
-        Output(as_json=True).document({"value": float("nan")})
+        output.document({"value": float("nan")})
 
 
 def test_failed_cases_are_listed_on_stderr_and_decide_the_exit_code(capsys):
@@ -38,11 +47,99 @@ def test_failed_cases_are_listed_on_stderr_and_decide_the_exit_code(capsys):
         output.failed(CaseError(name, "is broken"))
     output.warn("try ignore=3")
     assert output.finish() == 3
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    assert printed.err == "warning: try --ignore 3\n2 cases failed:\n  a: is broken\n  b: is broken\n"
+    assert capsys.readouterr() == ("", "warning: try --ignore 3\n2 cases failed:\n  a: is broken\n  b: is broken\n")
 
 
-def test_a_long_sentence_in_a_pipe_is_one_line(capsys):
-    Output(as_json=False).say("word " * 100)
-    assert len(capsys.readouterr().out.splitlines()) == 1
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("pooling='mean_logits' or pooling='mean_probs'.", "--pool mean_logits or --pool mean_probs."),
+        ("Pass format= with one of them", "Pass --format with one of them"),
+        ("Choose it with label_key=.", "Choose it with --label-key."),
+        ("pass ignore=-1.", "pass --ignore -1."),
+        ("the monkey='x' stays", "the monkey='x' stays"),
+        ("cal=3 is not an option", "cal=3 is not an option"),
+    ],
+)
+def test_messages_of_the_library_are_put_in_the_words_of_the_command_line(text, expected):
+    assert in_options(text) == expected
+
+
+def test_counts_have_the_right_number():
+    assert [plural(number, "voxel") for number in (0, 1, 1234567)] == ["0 voxels", "1 voxel", "1,234,567 voxels"]
+
+
+def test_suspicions_are_one_line_and_other_warnings_stay_as_they_are(capsys, monkeypatch):
+    shown = []
+    monkeypatch.setattr(warnings, "showwarning", lambda *arguments: shown.append(arguments[:4]))
+    with warnings_in_one_line():
+        for _ in range(2):
+            warnings.warn("Declare kind='probs' if so.", SuspicionWarning, stacklevel=1)
+        warnings.showwarning("other", UserWarning, "file.py", 3)
+    assert capsys.readouterr().err == "warning: Declare --kind probs if so.\n" * 2
+    assert shown == [("other", UserWarning, "file.py", 3)]
+
+
+def test_a_pipe_is_told_now_and_then_and_at_the_end(capsys, monkeypatch):
+    monkeypatch.setattr("segcal.cli.console.PERIOD", 0.0)
+    with case_bar("measuring", 3) as step:
+        step("a")
+        step()
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.rpartition(", ")[0] for line in lines] == [f"measuring: {n} of 3 cases" for n in (1, 2, 2)]
+    assert re.fullmatch(r"measuring: 1 of 3 cases, \d+ s", lines[0])
+    with step_bar("benchmark") as show:
+        show(Step(1, 2, "reading"))
+        show(Step(2, 2, ""))
+    assert re.match(r"reading: 1 of 2, \d+ s\nbenchmark: 2 of 2, ", capsys.readouterr().err)
+    with fit_line("fitting") as report:
+        report("ts: step 3")
+    assert capsys.readouterr().err.startswith("fitting: ts: step 3, ")
+
+
+@pytest.mark.parametrize("quiet", [True, False], ids=["quiet", "short"])
+@pytest.mark.parametrize("make", [lambda quiet: case_bar("a", 2, quiet), lambda quiet: step_bar("a", quiet),
+                                  lambda quiet: fit_line("a", quiet)])  # fmt: skip
+def test_what_is_quiet_or_takes_no_time_says_nothing_in_a_pipe(make, quiet, capsys, monkeypatch):
+    monkeypatch.setattr("segcal.cli.console.PERIOD", 0.0 if quiet else 10.0)
+    with make(quiet) as show:
+        show(Step(1, 2, "reading"))
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_terminal_shows_what_is_done(monkeypatch):
+    screen = io.StringIO()
+    screen.isatty = lambda: True
+    monkeypatch.setattr(sys, "stderr", screen)
+    monkeypatch.setenv("TERM", "xterm")
+    with step_bar("demo") as show:
+        show(Step(1, 2, "predicting"))
+        show(Step(2, 2, ""))
+    assert "demo" in screen.getvalue()
+    assert "2/2" in screen.getvalue()
+
+
+def evidence(capsys, found, bounds=(), names=None):
+    certificate = SimpleNamespace(evidence=found, active_bounds=bounds)
+    print_evidence(Output(False), SimpleNamespace(certificate=certificate, class_names=names))
+    return capsys.readouterr()
+
+
+def test_a_fit_says_what_decides_and_what_should_not_be(capsys):
+    found = FitEvidence(
+        9, (9, 2), (1000, 3), sites={"a": 5, "b": 1}, declared=True, weights={"p3": 0.25}, influence={"p4": -0.3}
+    )
+    shown = evidence(capsys, found, ("weight[0, 1] = 20",), ("road", "sign"))
+    assert "groups with each class, of 9 (and voxels, about): road 9 (1,000), sign 2 (3)\n" in shown.out
+    assert "also held out, declared sites: a (5 groups), b (1 group)\n" in shown.out
+    assert "warning: p3 failed and counts 0.25 times: look at its labels and predictions\n" in shown.err
+    assert "warning: without p4 the temperature would be -30%: look at its labels and predictions\n" in shown.err
+    assert "warning: 1 parameter ended at a bound (weight[0, 1] = 20)" in shown.err
+    assert evidence(capsys, None) == ("", "")  # of an older calibrator
+
+
+def test_of_many_classes_those_in_the_fewest_groups_are_named(capsys):
+    shown = evidence(capsys, FitEvidence(30, (*[30] * 20, 1, *range(2, 13)), (5,) * 32)).out
+    assert "groups with each class, of 30 (and voxels, about): class 20 1 (5), class 21 2 (5)," in shown
+    assert "class 31 12 (5); all other classes in at least 12" in shown
+    assert "class 0 " not in shown

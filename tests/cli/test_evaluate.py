@@ -1,3 +1,5 @@
+"""``segcal evaluate`` and ``segcal report`` as a user calls them."""
+
 import csv
 import json
 
@@ -12,13 +14,16 @@ def mean_nll(scores, labels):
     return -np.take_along_axis(log_probs, labels[None].astype(int), 0).mean()
 
 
-def test_held_out_cases_are_reported_apart_from_those_fitted_on(folders, calibrator, run):
+@pytest.fixture
+def call(folders, calibrator):
+    return ["evaluate", *folders.both, "--calibrator", calibrator]
+
+
+def test_held_out_cases_are_reported_apart_from_those_fitted_on(folders, calibrator, call, run):
     fitted = segcal.load(calibrator)
     seen = {*fitted.calibration_ids, *fitted.validation_ids}
-    document = run("evaluate", *folders.both, "--calibrator", calibrator, "--json").document
-    assert document["part"] == "held out"
-    assert document["cases"] == 2
-    assert document["fitted_on"]["cases"] == 4
+    document = run(*call, "--json").document
+    assert (document["part"], document["cases"], document["fitted_on"]["cases"]) == ("held out", 2, 4)
     beta = float(fitted.calibrator.inverse_temperature.detach())
     for part, ids in ((document, set(folders.scores) - seen), (document["fitted_on"], seen)):
         for stage, factor in (("before", 1.0), ("after", beta)):
@@ -26,13 +31,13 @@ def test_held_out_cases_are_reported_apart_from_those_fitted_on(folders, calibra
                 mean_nll(factor * folders.scores[name].astype(float), np.load(folders.labels / f"{name}.npy"))
                 for name in ids
             ]
-            assert part[stage]["nll"]["value"] == pytest.approx(np.mean(values), abs=1e-6)
-            low, high = part[stage]["nll"]["low"], part[stage]["nll"]["high"]
+            found = part[stage]["nll"]
+            assert found["value"] == pytest.approx(np.mean(values), abs=1e-6)
             if part is document:  # two cases have no interval
-                assert low is high is None
+                assert found["low"] is found["high"] is None
             else:
-                assert low <= part[stage]["nll"]["value"] <= high
-    printed = run("evaluate", *folders.both, "--calibrator", calibrator)
+                assert found["low"] <= found["value"] <= found["high"]
+    printed = run(*call)
     assert printed.out.index("held-out cases:") < printed.out.index("cases that the calibrator was fitted or chosen on")
     assert "2 cases: mean (too few for an interval)" in printed.out
     assert printed.err == ""
@@ -40,100 +45,88 @@ def test_held_out_cases_are_reported_apart_from_those_fitted_on(folders, calibra
 
 def test_without_a_calibrator_there_is_no_after(folders, run):
     document = run("evaluate", *folders.both, "--json").document
-    assert document["after"] is None
-    assert document["cases"] == 6
+    assert (document["after"], document["cases"]) == (None, 6)
     assert set(document["before"]["ece"]) >= {"value", "low", "high"}
     assert "what it is" in run("evaluate", *folders.both).out
 
 
-def test_cases_fitted_on_alone_bring_a_warning(folders, run, tmp_path):
-    run("fit", *folders.both, "-o", tmp_path / "cal", "--calibrator", "ts")
-    done = run("evaluate", *folders.both, "--calibrator", tmp_path / "cal")
+def test_cases_fitted_on_alone_and_relatives_of_them_bring_a_warning(folders, call, run, tmp_path):
+    relatives = run(*call, "--groups", ".(\\d)")
+    assert "2 held-out cases belong to groups of which other cases were fitted on" in relatives.err
+    run("fit", *folders.both, "-o", tmp_path / "all", "--calibrator", "ts")
+    done = run("evaluate", *folders.both, "--calibrator", tmp_path / "all", "--report", tmp_path / "page.html")
     assert done.code == 0
     assert "warning: no case was held out" in done.err
+    assert "No case was held out" in (tmp_path / "page.html").read_text("utf-8")
 
 
-def test_relatives_of_cases_fitted_on_bring_a_warning(folders, calibrator, run):
-    done = run("evaluate", *folders.both, "--calibrator", calibrator, "--groups", ".(\\d)")
-    assert "2 held-out cases belong to groups of which other cases were fitted on" in done.err
-
-
-def test_rows_of_all_cases_are_written_with_their_part(folders, calibrator, run, tmp_path):
-    run("evaluate", *folders.both, "--calibrator", calibrator, "--csv", tmp_path / "cases.csv", "--metrics", "nll,dice")
-    rows = list(csv.DictReader((tmp_path / "cases.csv").read_text().splitlines()))
+def test_rows_summary_and_page_are_written(folders, call, run, tmp_path):
+    files = {option: tmp_path / f"{option}.txt" for option in ("csv", "summary", "report")}
+    given = [word for option, path in files.items() for word in (f"--{option}", path)]
+    assert run(*call, *given, "--metrics", "nll,dice").code == 0
+    rows = list(csv.DictReader(files["csv"].read_text().splitlines()))
     assert {(row["case"], row["stage"]) for row in rows} == {
         (name, stage) for name in folders.scores for stage in ("before", "after")
     }
     assert sum(row["part"] == "held out" for row in rows) == 4
-    for row in rows:
-        if row["stage"] == "before":
-            labels = np.load(folders.labels / f"{row['case']}.npy")
-            assert float(row["nll"]) == pytest.approx(mean_nll(folders.scores[row["case"]].astype(float), labels))
-
-
-def test_the_summary_has_the_shape_of_nnunets(folders, calibrator, run, tmp_path):
-    run("evaluate", *folders.both, "--calibrator", calibrator, "--summary", tmp_path / "summary.json")
-    summary = json.loads((tmp_path / "summary.json").read_text())
+    for row in (row for row in rows if row["stage"] == "before"):
+        labels = np.load(folders.labels / f"{row['case']}.npy")
+        assert float(row["nll"]) == pytest.approx(mean_nll(folders.scores[row["case"]].astype(float), labels))
+    summary = json.loads(files["summary"].read_text())  # as nnU-Net's
     assert set(summary["mean"]) >= {"nll", "dice"}
     assert len(summary["metric_per_case"]) == 2
     assert set(summary["metric_per_case"][0]["metrics"]) == set(summary["mean"])
+    document = json.loads(files["report"].read_text("utf-8").split('id="data">')[1].split("</script>")[0])
+    assert document["kind"] == "evaluation"
+    assert document["places"][0]["division"] == {"cal": 4, "val": 0, "test": 2, "repeats": 1, "seen": 0}
 
 
-def test_a_narrow_terminal_gets_a_narrow_table(folders, calibrator, run, monkeypatch):
+def test_a_narrow_terminal_gets_a_narrow_table(call, run, monkeypatch):
     monkeypatch.setenv("COLUMNS", "140")
-    wide = run("evaluate", *folders.both, "--calibrator", calibrator).out
-    assert "better/equal/worse" in wide
+    assert "better/equal/worse" in run(*call).out
     monkeypatch.setenv("COLUMNS", "80")
-    narrow = run("evaluate", *folders.both, "--calibrator", calibrator).out
+    narrow = run(*call).out
     assert "better/equal/worse" not in narrow
     assert "…" not in narrow
     assert max(map(len, narrow.splitlines())) <= 90
 
 
-def test_a_calibrator_of_another_pooling_or_class_count_is_refused(folders, calibrator, make_folders, run):
+def test_a_calibrator_of_another_pooling_is_refused(folders, calibrator, make_folders, run):
     other = make_folders(folder="second", seed=6)
-    call = [folders.predictions, other.predictions, folders.labels, "--kind", "logits", "--pool", "mean_logits"]
-    done = run("evaluate", *call, "--calibrator", calibrator)
+    both = [folders.predictions, other.predictions, folders.labels, "--kind", "logits", "--pool", "mean_logits"]
+    done = run("evaluate", *both, "--calibrator", calibrator)
     assert done.code == 2
     assert "pooled by 'mean_logits', but the calibrator was fitted for 'single'" in done.err
-    assert run("evaluate", *call, "--calibrator", calibrator, "--ignore-pooling").code == 0
+    assert run("evaluate", *both, "--calibrator", calibrator, "--ignore-pooling").code == 0
 
 
-def test_one_of_two_parts_may_fail_as_a_whole(folders, calibrator, run):
+def test_one_of_two_parts_may_fail_as_a_whole(folders, calibrator, call, run):
     fitted = segcal.load(calibrator)
     for name in set(folders.scores) - {*fitted.calibration_ids, *fitted.validation_ids}:
         (folders.predictions / f"{name}.npy").write_bytes(b"nothing")
-    done = run("evaluate", *folders.both, "--calibrator", calibrator, "--json")
-    assert done.code == 3
-    assert done.document["part"] == "fitted on"
-    assert len(done.document["failed"]) == 2
+    done = run(*call, "--json")
+    assert (done.code, done.document["part"], len(done.document["failed"])) == (3, "fitted on", 2)
 
 
-def test_neither_inputs_nor_files_of_others_are_overwritten(folders, calibrator, run, files_of, tmp_path):
-    call = ["evaluate", *folders.both, "--calibrator", calibrator]
-    mine = {name: tmp_path / name for name in ("my.csv", "summary.json", "page.html")}
-    for path in mine.values():
+def test_files_of_others_are_not_overwritten(call, run, files_of, tmp_path):
+    options = {"--csv": tmp_path / "my.csv", "--summary": tmp_path / "summary.json", "--report": tmp_path / "page.html"}
+    for path in options.values():
         path.write_text("precious")
     before = files_of(tmp_path)
-    options = {"--csv": "my.csv", "--summary": "summary.json", "--report": "page.html"}
-    for option, name in options.items():
-        done = run(*call, option, mine[name])
+    for option, mine in options.items():
+        done = run(*call, option, mine)
         assert done.code == 2
-        assert f"{name} exists and was not written by this command, but it would be lost. Choose another" in done.err
+        assert f"{mine} exists and was not written by this command, but it would be lost. Choose another" in done.err
         assert done.err.endswith("or pass --overwrite.\n")
-        for path in (folders.predictions / "a1.npy", folders.labels / "b1.npy", calibrator / "calibrator.json"):
-            done = run(*call, option, path, "--overwrite")
-            assert done.code == 2
-            assert f"{path.name} is one of the inputs, but they are never overwritten" in done.err
     assert files_of(tmp_path) == before
-    for option, name in options.items():
-        assert run(*call, option, mine[name], "--overwrite").code == 0
-        assert run(*call, option, mine[name]).code == 0  # its own earlier output
+    for option, mine in options.items():
+        assert run(*call, option, mine, "--overwrite").code == 0
+        assert run(*call, option, mine).code == 0  # its own earlier output
 
 
-def test_a_file_that_cannot_be_written_is_known_before_the_work(folders, run, tmp_path, monkeypatch):
-    monkeypatch.setattr(segcal, "evaluate", None)
-    done = run("evaluate", *folders.both, "--csv", tmp_path / "none" / "cases.csv")
+def test_a_file_that_cannot_be_written_is_known_before_the_work(call, run, tmp_path, monkeypatch):
+    monkeypatch.setattr("segcal.cli.evaluate.evaluate_by_part", None)
+    done = run(*call, "--csv", tmp_path / "none" / "cases.csv")
     assert done.code == 2
     assert "cases.csv is in a folder that does not exist, but results go there. Make the folder first." in done.err
 
@@ -148,3 +141,49 @@ def test_probabilities_declared_as_logits_are_named(folders, run):
         "warning: a1, a2, b1, b2, c1 and 1 more: scores are declared as logits, but all lie in 0 to 1 and sum to 1. "
         "Declare --kind probs if so.\n"
     )
+
+
+def test_a_report_of_a_calibrator_and_predictions_is_an_evaluation_with_a_page(
+    folders, calibrator, call, run, tmp_path, monkeypatch
+):
+    expected = run(*call, "--report", tmp_path / "expected.html", "--json").out
+    report = ["report", calibrator, *folders.both]
+    assert run(*report, "-o", tmp_path / "page.html", "--json").out == expected
+    assert (tmp_path / "page.html").read_bytes() == (tmp_path / "expected.html").read_bytes()
+    monkeypatch.chdir(tmp_path)
+    assert run(*report).code == 0
+    assert (tmp_path / "report.html").is_file()
+    refused = run(*report, "--figures", tmp_path / "f")
+    assert refused.code == 2
+    assert "--figures are those of a folder of results, but a calibrator was named" in refused.err
+
+
+def test_a_report_of_results_is_a_page_and_its_figures(folders, run, tmp_path):
+    none = run("report", tmp_path)
+    said = f"error: {tmp_path} has no protocol.json, but a folder written by segcal benchmark is needed"
+    assert (none.code, none.err.count("\n")) == (2, 1)
+    assert none.err.startswith(said)
+    protocol, results = tmp_path / "protocol.toml", tmp_path / "results"
+    protocol.write_text(
+        'repeats = 1\nstudies = ["worst_cases"]\nsplit = {cal = 3, val = 1}\n'
+        'pipelines = [{pooling = "single", calibrator = "identity"}, {pooling = "single", calibrator = "ts"}]\n'
+        "bootstrap = {replicates = 20}\n"
+        '[[tasks]]\nname = "blobs"\nkind = "logits"\n'
+        f'members = ["{folders.predictions}"]\nlabels = "{folders.labels}"\n'
+    )
+    assert run("benchmark", protocol, "-o", results).code == 0
+    assert (results / "report.html").is_file()
+    page, figure = tmp_path / "r.html", tmp_path / "f" / "inputs_blobs.svg"
+    done = run("report", results, "-o", page, "--figures", tmp_path / "f", "--json")
+    assert done.document["report"] == str(page)
+    for path in (page, figure):
+        path.write_text("precious")
+    for options in (["-o", page], ["-o", tmp_path / "s.html", "--figures", tmp_path / "f"]):
+        refused = run("report", results, *options)
+        assert refused.code == 2
+        assert "exists and was not written by this command, but it would be lost" in refused.err
+        assert run("report", results, *options, "--overwrite").code == 0
+        assert run("report", results, *options).code == 0
+    refused = run("report", results, "-o", results / "summary.json", "--overwrite")
+    assert refused.code == 2
+    assert "summary.json is one of the inputs, but they are never overwritten" in refused.err

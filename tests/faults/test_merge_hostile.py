@@ -13,9 +13,8 @@ import segcal
 from segcal.cases.records import FOLDER as RECORDS
 from segcal.cli import main
 from segcal.errors import InputError
-from segcal.scale.ledger import HEAD, Ledger, Line
+from segcal.scale.cache import HEAD, CaseCache, Line, UnknownResultError, pack, unpack
 from segcal.scale.part import FACTS, FOLDER, Part
-from segcal.scale.plain import UnknownResultError, pack, unpack
 from segcal.statistics.reliability import Curve
 
 CHECK = "check predictions labels --kind logits"
@@ -85,7 +84,7 @@ def change_facts(part, **changes):
 
 def change_block(part, change):
     """Change the results in all blocks, and keep them well-formed."""
-    entries = Ledger(part / FOLDER).entries.values()
+    entries = CaseCache(part / FOLDER).entries.values()
     for path in (part / FOLDER).glob("*.results"):
         whole, blocks = path.read_bytes(), []
         for line, start in ((entry.line, entry.start) for entry in entries if entry.path == path):
@@ -145,7 +144,7 @@ def test_a_moved_part_is_the_same(part, work, run):
 def test_names_of_files_lead_nowhere_else(folder, name, part, work, run):
     made = part(TRUST)
     folder, name = (text.format(part=made, work=work) for text in (folder, name))
-    masks = [entry.line.about for entry in Ledger(made / FOLDER).entries.values() if "Mask" in entry.line.about]
+    masks = [entry.line.about for entry in CaseCache(made / FOLDER).entries.values() if "Mask" in entry.line.about]
     assert masks
     forged = zlib.compress(msgspec.msgpack.encode({"": "path", "of": name}), 1)
     change_block(made, lambda line, content: forged if line.about in masks else content)
@@ -251,7 +250,7 @@ def test_a_result_as_it_is_declared_comes_back():
 
 
 def test_a_small_block_cannot_ask_for_much_memory(monkeypatch, part, work, run):
-    monkeypatch.setattr("segcal.scale.plain.memory_limit", lambda: 1 << 20)
+    monkeypatch.setattr("segcal.scale.cache.memory_limit", lambda: 1 << 20)
     bomb = zlib.compress(msgspec.msgpack.encode(bytes(1 << 24)), 9)
     with pytest.raises(UnknownResultError, match="larger than the memory of this machine"):
         unpack(bomb)

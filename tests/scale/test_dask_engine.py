@@ -14,7 +14,6 @@ import pytest
 
 import segcal
 from segcal.cases import CaseError
-from segcal.errors import InputError
 
 distributed = pytest.importorskip("distributed", reason="needs the extra cluster")
 from segcal.scale.dask_engine import DaskEngine  # noqa: E402
@@ -162,11 +161,3 @@ def test_an_interruption_of_all_processes_is_one_line_and_leaves_none(cases, tmp
     assert errors == "interrupted: what is written is complete; run the command again to go on\n"
     assert running.returncode == 130
     assert not psutil.wait_procs(forks, timeout=30)[1]
-
-
-def test_a_scheduler_that_is_not_there_is_one_sentence(monkeypatch):
-    monkeypatch.setattr("segcal.scale.dask_engine.SECONDS", 1)
-    with pytest.raises(
-        InputError, match=r"^scheduler tcp://127.0.0.1:9 does not answer \(.*\), but a Dask scheduler is"
-    ):
-        DaskEngine("tcp://127.0.0.1:9").__enter__()

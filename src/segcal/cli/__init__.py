@@ -1,11 +1,10 @@
-"""The command line: one file per command, listed in :mod:`segcal.cli.commands`."""
+"""The command line; :mod:`segcal.cli.commands` lists the commands and says in which file each one is."""
 
 import os
 import sys
 from collections.abc import Callable, Sequence
 
-from segcal.cli.codes import DONE, INTERRUPTED, USER_ERROR
-from segcal.cli.commands import COMMANDS, make_parser
+from segcal.cli.commands import COMMANDS, DONE, INTERRUPTED, USER_ERROR, make_parser
 from segcal.errors import SegcalError
 from segcal.names import clean_lines
 
@@ -20,8 +19,8 @@ def main(argv: Sequence[str] | None = None, ready: Callable[[], object] = lambda
     code = USER_ERROR
     try:
         args = make_parser().parse_args(argv)
+        from segcal.cli.console import warnings_in_one_line  # with the libraries, which help and mistakes do without
         from segcal.cli.dispatch import dispatch
-        from segcal.cli.wording import warnings_in_one_line  # with the libraries, which help and mistakes do without
 
         ready()
         with warnings_in_one_line():
@@ -32,7 +31,7 @@ def main(argv: Sequence[str] | None = None, ready: Callable[[], object] = lambda
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = DONE
     except (SegcalError, OSError) as error:  # the latter: a full disk, a folder that may not be written
-        from segcal.cli.wording import in_options, sentence
+        from segcal.cli.console import in_options, sentence
 
         print(f"error: {in_options(clean_lines(sentence(error)))}", file=sys.stderr)
     except RuntimeError as error:

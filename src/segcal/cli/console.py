@@ -1,17 +1,43 @@
-"""How commands speak: results on stdout, everything else on stderr, one JSON document if asked for one."""
+"""How commands speak: results on stdout, everything else on stderr, one JSON document if asked for one.
 
+Messages of the library are put in the words of the command line. How far a command is, is a bar on a terminal, and in a
+pipe or a log a line now and then: with the first step after :data:`PERIOD` seconds of silence, and at the end of a
+stage that had one. No thread writes it: a process that has one starts its workers more slowly.
+"""
+
+import re
 import sys
-from collections.abc import Sequence
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import fields
+from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from rich import box
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
 
+from segcal.cases import ReadOptions
 from segcal.cases.base import CaseError
-from segcal.cli.codes import DONE, SOME_FAILED
-from segcal.cli.wording import in_options, plural
+from segcal.cli.commands import DONE, SOME_FAILED
 from segcal.documents import json_text, write_json
+from segcal.errors import SegcalError, SuspicionWarning
 from segcal.names import clean, clean_lines
+
+if TYPE_CHECKING:  # a benchmark is much to import for a bar
+    from segcal.benchmark.run import Step
+
+PERIOD = 10.0
+# Options of another name than the argument of the library.
+RENAMED = {"pooling": "pool"}
+# Arguments of the library that are options as well, with "-" for "_".
+OPTIONS = (*(field.name for field in fields(ReadOptions)), "device", "workers", "overwrite")
+_ARGUMENT = re.compile(rf"\b({'|'.join(OPTIONS)})=(?:'([^']*)'|(-?\d+)|True\b)?")
 
 
 class _Console(Console):
@@ -51,11 +77,10 @@ class Output:
         """Print a warning."""
         print(f"warning: {in_options(clean(text))}", file=sys.stderr)
 
-    def written(self, count: int, folder: Path, already: int, stale: Sequence[str]) -> None:
+    def written(self, number: int, folder: Path, already: int, stale: Sequence[str]) -> None:
         """Say how many cases were written; of results whose inputs are gone nothing is removed unless asked for."""
-        self.say(
-            f"{plural(count, 'case')} written to {folder}" + (f", {already:,} were there already" if already else "")
-        )
+        there = f", {already:,} were there already" if already else ""
+        self.say(f"{plural(number, 'case')} written to {folder}{there}")
         if stale:
             shown = ", ".join(stale[:5]) + (f" and {len(stale) - 5:,} more" if len(stale) > 5 else "")
             self.warn(f"{folder} holds results of {shown}, which have no input any more: --overwrite removes them")
@@ -72,3 +97,119 @@ class Output:
         for failure in self.failures:
             print(f"  {clean(failure.case_id)}: {in_options(failure.reason)}", file=sys.stderr)
         return SOME_FAILED
+
+
+def option(name: str) -> str:
+    """Return the option of an argument."""
+    return f"--{RENAMED.get(name, name).replace('_', '-')}"
+
+
+def in_options(text: str) -> str:
+    """Return a message of the library in the words of the command line."""
+    return _ARGUMENT.sub(lambda found: f"{option(found[1])} {found[2] or found[3] or ''}".rstrip(), text)
+
+
+def sentence(error: SegcalError | OSError) -> str:
+    """Return what a failure says; of one of the system's, a sentence about the file.
+
+    >>> sentence(FileExistsError(17, "File exists", "notes.txt"))
+    'notes.txt cannot be used (File exists), but the command needs it. Check the path and the disk, and run it again.'
+    """
+    if isinstance(error, SegcalError) or not error.strerror:
+        return str(error)
+    what = f"{str(error.filename or 'a file')[:200]} cannot be used ({error.strerror})"
+    return f"{what}, but the command needs it. Check the path and the disk, and run it again."
+
+
+@contextmanager
+def warnings_in_one_line() -> Iterator[None]:
+    """Print suspicions of the library as a command's own warnings; other warnings stay as they are."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", SuspicionWarning)
+        other = warnings.showwarning
+
+        def show(message: Warning | str, category: type[Warning], *place: Any, **options: Any) -> None:
+            if issubclass(category, SuspicionWarning):
+                print(f"warning: {in_options(str(message))}", file=sys.stderr)
+            else:
+                other(message, category, *place, **options)
+
+        warnings.showwarning = show
+        yield
+
+
+def table(headings: Sequence[str], rows: Sequence[Sequence[str]], text: bool = False) -> Table:
+    """Return a plain table; the first column is text, the others are numbers unless `text` says otherwise.
+
+    Where there is no room, texts go on in the next line, and numbers stay whole.
+    """
+    made = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for number, heading in enumerate(headings):
+        plain = text or not number or not heading
+        made.add_column(heading, justify="left" if plain else "right", overflow="fold", no_wrap=not plain)
+    for row in rows:
+        made.add_row(*(Text(clean_lines(cell)) for cell in row))  # a name in brackets is no markup
+    return made
+
+
+def plural(number: int, noun: str) -> str:
+    """Return a count with its noun."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+@contextmanager
+def case_bar(title: str, total: int, quiet: bool = False) -> Iterator[Callable[..., None]]:
+    """Show how many of so many cases are done, and give what counts one."""
+    done = count(1)
+    with _bar(title, quiet, TimeRemainingColumn(), total) as show:
+        yield lambda *_: show(title, next(done), total, " cases")
+
+
+@contextmanager
+def step_bar(title: str, quiet: bool = False) -> Iterator[Callable[["Step"], None]]:
+    """Show steps of several kinds, and give what takes them; `title` is shown where one has no message."""
+    with _bar(title, quiet, TimeElapsedColumn()) as show:
+        yield lambda step: show(step.message or title, step.done, step.total)
+
+
+@contextmanager
+def fit_line(title: str, quiet: bool = False) -> Iterator[Callable[[str], None] | None]:
+    """Give what takes short texts on how far a fit is; None on a terminal, where the fit shows them itself."""
+    with _lines(quiet) as say:
+        yield None if sys.stderr.isatty() and not quiet else lambda message: say(f"{title}: {message}")
+
+
+@contextmanager
+def _bar(title: str, quiet: bool, clock: Any, total: int | None = None) -> Iterator[Callable[..., None]]:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), clock)
+    shown = Progress(*columns, console=Console(stderr=True), transient=True, disable=quiet or not sys.stderr.isatty())
+    with shown, _lines(quiet) as say:
+        task = shown.add_task(title, total=total)
+
+        def show(what: str, done: int, of: int, unit: str = "") -> None:
+            shown.update(task, completed=done, total=of, description=what)
+            say(f"{what}: {done} of {of}{unit}")
+
+        yield show
+
+
+@contextmanager
+def _lines(quiet: bool) -> Iterator[Callable[[str], None]]:
+    """Give what takes texts and prints one from time to time, and the last, where there is no terminal."""
+    start = last = time.monotonic()
+    text = ""
+
+    def show() -> None:
+        nonlocal last
+        last = time.monotonic()
+        print(f"{text}, {last - start:.0f} s", file=sys.stderr, flush=True)
+
+    def say(now: str) -> None:
+        nonlocal text
+        text = now
+        if time.monotonic() - last >= PERIOD:
+            show()
+
+    yield (lambda _: None) if quiet or sys.stderr.isatty() else say
+    if last > start:
+        show()

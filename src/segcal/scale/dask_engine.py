@@ -9,7 +9,7 @@ import logging
 import pickle
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache, partial
+from functools import partial
 from importlib.metadata import version
 from typing import Any, Self
 
@@ -137,27 +137,21 @@ def _guarded(function: Callable[[str], Any], ids: Sequence[str]) -> list[Any]:
 
 
 def _outcomes(ids: Sequence[str], future: Any) -> Iterator[Outcome]:
-    together = lru_cache(lambda: _results(ids[0], future))  # one answer for all of them
-    for number, case_id in enumerate(ids):
-        yield case_id, partial(_one_of, together, number)
-
-
-def _one_of(together: Callable[[], list[Any]], number: int) -> Any:
-    result = together()[number]
-    if isinstance(result, CaseError):
-        raise result
-    return result
-
-
-def _results(case_id: str, future: Any) -> list[Any]:
     try:
-        found: list[Any] = future.result()
+        found = future.result()  # of all of them
     except InputError:
         raise
     except Exception as error:  # whatever a worker raised, or its end
         reason = (str(error).splitlines() or [""])[0][:200]
         raise InputError(
-            f"case {case_id!r} could not be worked on ({type(error).__name__}: {reason}), though it was tried "
+            f"case {ids[0]!r} could not be worked on ({type(error).__name__}: {reason}), though it was tried "
             f"{RETRIES + 1} times, but all cases are needed. Look at the logs of the workers, and run it again."
         ) from None
-    return found
+    for case_id, result in zip(ids, found, strict=True):
+        yield case_id, partial(_value, result)
+
+
+def _value(result: Any) -> Any:
+    if isinstance(result, CaseError):
+        raise result
+    return result

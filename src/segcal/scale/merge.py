@@ -24,8 +24,8 @@ from segcal.cases.records import FOLDER as RECORDS
 from segcal.cases.records import Records
 from segcal.errors import InputError
 from segcal.evaluation.apply import AppliedCase
-from segcal.scale.ledger import Ledger
-from segcal.scale.part import FOLDER, Identified, Keys, PartFacts, differing, digest_of, inside, read_facts
+from segcal.scale.cache import CaseCache
+from segcal.scale.part import FOLDER, Identified, Keys, PartFacts, differing, inside, read_facts
 from segcal.version import __version__
 
 
@@ -34,24 +34,23 @@ class Merged(Engine):
 
     Files that belong to a result are copied from its part to `folder`. What no part has anything of is done by
     `workers`: such as what comes after a fit, for which parts keep voxels.
-
-    Attributes:
-        facts: what the first part says.
     """
 
     def __init__(
         self, parts: Sequence[Path], collections: Sequence[Identified], folder: Path | None = None, workers: Workers = 1
     ) -> None:
-        found = check_parts(parts)
-        self.facts = next(iter(found.values()))
-        self._folder, self._workers = folder, workers
-        keys = Keys(collections)
-        _check_ids(parts[0], self.facts, keys.ids)
-        self._ledgers = {part: Ledger(part / FOLDER) for part in found}
-        self._places = {path: PurePath(facts.folder) for path, facts in found.items()}
-        for part, ledger in self._ledgers.items():
-            _check_fresh(part, ledger, keys)
-        self._of = {key: part for part, ledger in self._ledgers.items() for key in ledger.entries}
+        self._folder, self._workers, self._facts, keys = folder, workers, check_parts(parts), Keys(collections)
+        first = self._facts[parts[0]]
+        if first.ids != keys.digest:
+            now = f"{len(keys.ids)} cases" if len(keys.ids) != first.cases else "others of the same number"
+            raise InputError(
+                f"{parts[0]} is stale: it is a part of {first.cases} cases, but there are {now} now. Run the parts "
+                "again."
+            )
+        self._caches = {part: CaseCache(part / FOLDER) for part in self._facts}
+        for part, cache in self._caches.items():
+            _check_fresh(part, cache, keys)
+        self._of = {key: part for part, cache in self._caches.items() for key in cache.entries}
         self._known = {about for about, _ in self._of}
 
     def outcomes(self, ids: Sequence[str], function: Callable[[str], Any], about: str) -> Iterator[Outcome]:
@@ -69,11 +68,11 @@ class Merged(Engine):
     def _read(self, about: str, case_id: str, places: Callable[[str], Collection[Path]]) -> Any:
         if (about, case_id) not in self._of:
             raise InputError(
-                f"case {case_id!r} is in none of the {len(self._ledgers)} parts, but all cases are needed. "
+                f"case {case_id!r} is in none of the {len(self._caches)} parts, but all cases are needed. "
                 "Run the parts again."
             )
         part = self._of[about, case_id]
-        return self._here(part, case_id, self._ledgers[part].read(about, case_id), places(case_id))
+        return self._here(part, case_id, self._caches[part].read(about, case_id), places(case_id))
 
     def _here(self, part: Path, case_id: str, result: Any, places: Collection[Path]) -> Any:
         """Return a result whose files, if it has any, are in the folder that results go to."""
@@ -82,7 +81,12 @@ class Merged(Engine):
         if type(result) is tuple:
             return tuple(self._here(part, case_id, each, places) for each in result)
         if isinstance(result, Path):
-            return _copied(part, self._folder, _name_of(result, self._places[part], part), places)
+            lay = PurePath(self._facts[part].folder)  # when it was made
+            if not result.is_relative_to(lay):
+                raise InputError(
+                    f"{part} names a result {result} outside of itself, but it must be in it. Run the part again."
+                )
+            return _copied(part, self._folder, result.relative_to(lay), places)
         if isinstance(result, AppliedCase):
             return AppliedCase(result.voxels, result.flips, _taken_over(part, self._folder, case_id))
         return result
@@ -162,30 +166,15 @@ def _check_numbers(parts: Sequence[Path], numbers: Sequence[int], of: int) -> No
         )
 
 
-def _check_ids(part: Path, facts: PartFacts, ids: Sequence[str]) -> None:
-    if facts.ids != digest_of(ids):
-        now = f"{len(ids)} cases" if len(ids) != facts.cases else "others of the same number"
-        raise InputError(
-            f"{part} is stale: it is a part of {facts.cases} cases, but there are {now} now. Run the parts again."
-        )
-
-
-def _check_fresh(part: Path, ledger: Ledger, keys: Keys) -> None:
+def _check_fresh(part: Path, cache: CaseCache, keys: Keys) -> None:
     known: dict[str, str] = {}
-    for (_, case_id), entry in ledger.entries.items():
+    for (_, case_id), entry in cache.entries.items():
         now = known.setdefault(case_id, keys.of(case_id))
         if entry.line.key != now:
             raise InputError(
                 f"{part} is stale: case {case_id!r} has changed since, its files or how they are read, but results "
                 "must be of what is there. Run the part again."
             )
-
-
-def _name_of(result: PurePath, place: PurePath, part: Path) -> PurePath:
-    """Return the name of a result in its part, of where it lay when it was made."""
-    if not result.is_relative_to(place):
-        raise InputError(f"{part} names a result {result} outside of itself, but it must be in it. Run the part again.")
-    return result.relative_to(place)
 
 
 def _copied(part: Path, folder: Path, name: PurePath, places: Collection[Path]) -> Path:
@@ -199,16 +188,13 @@ def _copied(part: Path, folder: Path, name: PurePath, places: Collection[Path]) 
         return put(_copy(source, beside / name.name), target)
 
 
-def _hidden(name: str) -> bool:
-    return any(each.startswith(".") for each in PurePath(name).parts)
-
-
 def _taken_over(part: Path, folder: Path, case_id: str) -> tuple[str, ...]:
     """Copy what segcal apply wrote of a case, with its record, and return the files."""
     inside(part, RECORDS, f"{case_id}.json")
     record = Records(part).find(case_id)
     sources = {} if record is None else {name: inside(part, *PurePath(name).parts) for name in record.files}
-    if record is None or any(map(_hidden, sources)) or Records(part).done(case_id, record.made_from) is None:
+    hidden = any(each.startswith(".") for name in sources for each in PurePath(name).parts)
+    if record is None or hidden or Records(part).done(case_id, record.made_from) is None:
         raise InputError(f"{part} has no complete files of case {case_id!r}, but a record of it. Run the part again.")
     Records(folder).require_own(case_id, sources)
     with temporary(folder) as beside:

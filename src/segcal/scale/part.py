@@ -1,12 +1,17 @@
 """A part of a run over cases: every N-th case, worked on by itself, its results kept for :func:`segcal.merge`.
 
-``OUT/.part/part.json`` says which part of what it is; blocks of results lie beside it (:mod:`segcal.scale.ledger`).
-Run again, a part goes on with the cases that are missing, that failed, or whose files have changed since.
+``OUT/.part/part.json`` says which part of what it is; blocks of results lie beside it (:mod:`segcal.scale.cache`). Run
+again, a part goes on with the cases that are missing, that failed, or whose files have changed since.
+
+Of a part that has served, what segcal keeps in it goes: facts, blocks of results and records, what submitit writes, and
+files that the result has too, under the same name and with the same content. If there is nothing else, the folder goes
+at once or not at all; otherwise what is known goes one by one, and a user's files stay where they are.
 """
 
 import hashlib
+import re
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Protocol, Self, TypeVar, runtime_checkable
@@ -14,18 +19,23 @@ from typing import Annotated, Any, Protocol, Self, TypeVar, runtime_checkable
 import msgspec
 
 from segcal.arguments import typed
-from segcal.atomic import write_text
-from segcal.cases.base import CaseError, Cases
+from segcal.atomic import put, temporary, write_text
+from segcal.cases.base import Cases
 from segcal.cases.parallel import Engine, Outcome, Workers, outcomes_of
+from segcal.cases.records import FOLDER as RECORDS
+from segcal.cases.records import content_digest
 from segcal.documents import json_text, read_json
 from segcal.errors import InputError
-from segcal.scale.ledger import Ledger
+from segcal.scale.cache import ENDING, CaseCache
 from segcal.target import claim, entries
 from segcal.version import __version__
 
 FOLDER = ".part"
 FACTS = "part.json"
 FORMAT, VERSION = "segcal-part", 1
+# Where jobs write, and the names of what submitit writes there.
+LOGS = "logs"
+_LOG = re.compile(r"\d+(_\d+)*_.+|[0-9a-f]{32}\.pkl|submission_file_[0-9a-f]{32}\.sh")
 
 Some = TypeVar("Some", bound=Cases)
 Count = Annotated[int, msgspec.Meta(ge=0)]
@@ -86,6 +96,7 @@ class Keys:
                         f"case {case_id!r} is in two folders, but parts know cases by their names. Rename one of them."
                     )
         self.ids = sorted(self._cases)
+        self.digest = hashlib.sha256("\n".join(self.ids).encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
     def of(self, case_id: str) -> str:
         """Return the digest of a case."""
@@ -123,25 +134,36 @@ class Part(Engine):
         alone: bool = True,
     ) -> None:
         self.folder, self._keys, self._workers, self._alone = Path(folder), Keys(collections), workers, alone
-        ids = self._keys.ids
-        check_part(number, of, len(ids))
+        ids, place = self._keys.ids, str(self.folder.absolute())
+        if of < 1 or not 0 <= number < of:
+            raise InputError(
+                f"part_id is {number} and num_parts {of}, but parts are numbered from 0 to num_parts - 1. "
+                "Name a part that is there."
+            )
+        if of > len(ids):
+            raise InputError(f"num_parts is {of}, but there are {len(ids)} cases. Use at most {len(ids)} parts.")
         self.ids, self.partial = frozenset(ids[number::of]), of > 1
-        place = str(self.folder.absolute())
-        self.facts = PartFacts(
-            FORMAT, VERSION, __version__, number, of, len(ids), digest_of(ids), settings or {}, place, False
+        self._facts = PartFacts(
+            FORMAT, VERSION, __version__, number, of, len(ids), self._keys.digest, settings or {}, place, False
         )
 
     def __enter__(self) -> Self:
         place = self.folder / FOLDER
         if (place / FACTS).exists():
-            self._check_same(read_facts(self.folder))
-        elif self._alone and (other := [name for name in entries(self.folder) if name != FOLDER]):
+            found = read_facts(self.folder)
+            other = differing(found, self._facts)
+            if other is not None:
+                raise InputError(
+                    f"{self.folder} holds {found.name} with another {other}, but results would be mixed. Name a new "
+                    "folder."
+                )
+        elif self._alone and (others := [name for name in entries(self.folder) if name != FOLDER]):
             raise InputError(
-                f"{self.folder} holds {other[0]}, but a part needs a folder of its own. Name a new folder."
+                f"{self.folder} holds {others[0]}, but a part needs a folder of its own. Name a new folder."
             )
         with ExitStack() as held:
             held.enter_context(claim(place))
-            self._ledger = Ledger(place)
+            self._cache = CaseCache(place)
             self._write(finished=False)
             self._held = held.pop_all()
         return self
@@ -158,57 +180,26 @@ class Part(Engine):
     def outcomes(self, ids: Sequence[str], function: Callable[[str], Any], about: str) -> Iterator[Outcome]:
         """Yield what is known, and work on the rest of what belongs to the part."""
         own = [case_id for case_id in ids if case_id in self.ids]
-        keys = {case_id: self._keys.of(case_id) for case_id in own if (about, case_id) in self._ledger.entries}
-        known = {case_id for case_id, key in keys.items() if self._is_known(about, case_id, key)}
+        known = {name for name in own if self._cache.has(about, name, self._keys.of)}
         rest = iter(outcomes_of([case_id for case_id in own if case_id not in known], function, self._workers, about))
         try:
             for case_id in own:
                 if case_id in known:
-                    yield case_id, partial(self._ledger.read, about, case_id)
+                    yield case_id, partial(self._cache.read, about, case_id)
                     continue
                 key = self._keys.of(case_id)
                 _, outcome = next(rest)
-                yield case_id, partial(self._keep, about, case_id, key, outcome)
+                yield case_id, partial(self._cache.keep, about, case_id, key, outcome)
         finally:
-            self._ledger.flush()
+            self._cache.flush()
 
     def fresh(self) -> Workers:
         """Return what works on the cases of the part."""
         return self._workers.fresh() if isinstance(self._workers, Engine) else self._workers
 
-    def _is_known(self, about: str, case_id: str, key: str) -> bool:
-        line = self._ledger.entries[about, case_id].line
-        return line.key == key and not line.failed
-
-    def _keep(self, about: str, case_id: str, key: str, outcome: Callable[[], Any]) -> Any:
-        try:
-            result = outcome()
-        except CaseError as error:
-            self._ledger.add(about, case_id, key, error)
-            raise
-        self._ledger.add(about, case_id, key, result)
-        return result
-
     def _write(self, finished: bool) -> None:
-        write_facts(self.folder, msgspec.structs.replace(self.facts, finished=finished))
-
-    def _check_same(self, found: PartFacts) -> None:
-        other = differing(found, self.facts)
-        if other is not None:
-            raise InputError(
-                f"{self.folder} holds {found.name} with another {other}, but results would be mixed. Name a new folder."
-            )
-
-
-def check_part(number: int, of: int, cases: int) -> None:
-    """Refuse a part that is not there, or that would be empty."""
-    if of < 1 or not 0 <= number < of:
-        raise InputError(
-            f"part_id is {number} and num_parts {of}, but parts are numbered from 0 to num_parts - 1. "
-            "Name a part that is there."
-        )
-    if of > cases:
-        raise InputError(f"num_parts is {of}, but there are {cases} cases. Use at most {cases} parts.")
+        facts = msgspec.structs.replace(self._facts, finished=finished)
+        write_text(self.folder / FOLDER / FACTS, json_text(msgspec.to_builtins(facts), indent=1) + "\n")
 
 
 def differing(one: PartFacts, other: PartFacts) -> str | None:
@@ -252,11 +243,41 @@ def inside(part: Path, *names: str) -> Path:
     return path
 
 
-def write_facts(folder: Path, facts: PartFacts) -> None:
-    """Write what a part says of itself."""
-    write_text(folder / FOLDER / FACTS, json_text(msgspec.to_builtins(facts), indent=1) + "\n")
+@contextmanager
+def kept_beside(
+    output: Path, collections: Sequence[Identified], settings: dict[str, str], engine: Engine
+) -> Iterator[Part]:
+    """Give an engine whose results are kept beside an output until all are there: the same command goes on."""
+    place = output.absolute().with_name(f"{output.name}.parts")
+    with Part(place, collections, 0, 1, settings, engine) as part:
+        yield part
+    remove_parts(place, None)
 
 
-def digest_of(ids: Sequence[str]) -> str:
-    """Return a digest of names, whatever their order."""
-    return hashlib.sha256("\n".join(sorted(ids)).encode("utf-8", "surrogatepass")).hexdigest()[:32]
+def remove_parts(place: Path, result: Path | None) -> None:
+    """Remove a folder of parts, or a part by itself, of which `result` was made."""
+    files = [path for path in place.rglob("*") if path.is_symlink() or not path.is_dir()]
+    known = [path for path in files if _is_known(place, path, result)]
+    if len(known) == len(files):
+        with temporary(place.parent) as beside:
+            put(place, beside / place.name)
+        return
+    for path in known:
+        path.unlink()
+    folders = [path for path in place.rglob("*") if path.is_dir() and not path.is_symlink()]
+    for folder in sorted(folders, key=lambda path: -len(path.parts)):
+        with suppress(OSError):  # something is in it
+            folder.rmdir()
+
+
+def _is_known(place: Path, path: Path, result: Path | None) -> bool:
+    names, own = path.relative_to(place).parts, path.parent.name
+    if path.is_symlink() or not path.is_file():
+        return False
+    if own == FOLDER:
+        return path.name == FACTS or path.suffix == ENDING
+    if names[0] == LOGS:
+        return _LOG.fullmatch(path.name) is not None
+    if own == RECORDS:
+        return path.suffix == ".json"
+    return result is not None and content_digest(path) == content_digest(result.joinpath(*names[1:]))

@@ -7,8 +7,6 @@ import sys
 import numpy as np
 import pytest
 
-from segcal.cli import main
-
 ON_CASES = ("check", "fit", "apply", "evaluate", "audit", "convert")
 
 
@@ -110,14 +108,11 @@ REFUSED = {
         "invalid choice: 'magic'",
     ),
     "no calibrator": (["apply", "{labels}", "{predictions}", "--kind", "logits", "-o", "x"], "has no calibrator.json"),
-    "output is input": (
-        ["apply", "{cal}", "{predictions}", "--kind", "logits", "-o", "{predictions}"],
-        "is one of the inputs, but they are never overwritten",
-    ),
-    "store is input": (
-        ["convert", "{predictions}", "--kind", "logits", "-o", "{predictions}"],
-        "is one of the inputs, but they are never overwritten",
-    ),
+    "no class": (["audit", "{cal}", "--calibrator-class", "no:X"], "is no:X, but it cannot be imported"),
+    "nothing to merge": (["merge", "{cal}", "-o", "x"], "nothing is after --, but the command that made the parts is"),
+    "not to merge": (["merge", "{cal}", "-o", "x", "--", "demo"], "'demo' is after --, but the command"),
+    "labels": (["check", "{predictions}", "--regions", "a=x"], "'x' are no labels, but whole numbers are needed"),
+    "regions": (["check", "{predictions}", "--regions", "a=1,a=2"], "names a region twice, but each has one"),
     "members without pooling": (
         ["check", "{predictions}", "{labels}", "--no-labels", "--kind", "logits"],
         "Declare how members are pooled: --pool mean_logits or --pool mean_probs",
@@ -161,20 +156,15 @@ def test_folders_with_nothing_in_common_are_one_sentence(make_folders, run, tmp_
     assert run("evaluate", other.predictions, folders.labels, *folders.options).code == 0
 
 
-def test_labels_of_another_shape_fail_their_case_alone(folders, run):
+def test_cases_with_labels_of_another_shape_or_none_fail_alone(folders, run):
     np.save(folders.labels / "a2.npy", np.zeros((4, 5, 7), np.uint8))
-    done = run("evaluate", *folders.both)
-    assert done.code == 3
-    assert "a2: " in done.err
-    assert "has space (4, 5, 7), but its logits have (4, 5, 6)" in done.err
-
-
-def test_cases_without_a_label_map_fail_alone(folders, run):
     (folders.labels / "c2.npy").unlink()
     done = run("evaluate", *folders.both, "--metrics", "nll", "--json")
-    assert done.code == 3
-    assert list(done.document["failed"]) == ["c2"]
-    assert done.document["cases"] == 5
+    assert (done.code, done.document["cases"], [*done.document["failed"]]) == (3, 4, ["a2", "c2"])
+    assert "has space (4, 5, 7), but its logits have (4, 5, 6)" in done.err
+    strict = run("evaluate", *folders.both, "--strict")
+    assert strict.code == 2
+    assert "lacks case c2" in strict.err
 
 
 def test_a_disk_that_refuses_is_one_sentence(folders, calibrator, run, monkeypatch, tmp_path):
@@ -190,14 +180,20 @@ def test_a_disk_that_refuses_is_one_sentence(folders, calibrator, run, monkeypat
     )
 
 
-def test_an_interruption_has_its_own_exit_code(folders, run, monkeypatch):
-    def interrupt(*_, **__):
-        raise KeyboardInterrupt
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (KeyboardInterrupt, 130, "interrupted: what is written is complete; run the command again to go on\n"),
+        (MemoryError, 2, "error: the memory of this machine is not enough. Use a larger one, or smaller cases.\n"),
+    ],
+)
+def test_an_interruption_and_too_little_memory_are_one_line(error, code, said, folders, run, monkeypatch):
+    def stop(*_, **__):
+        raise error
 
-    monkeypatch.setattr("segcal.cases.files.FileCases.read_member", interrupt)
+    monkeypatch.setattr("segcal.check", stop)
     done = run("check", *folders.both)
-    assert done.code == 130
-    assert "run the command again to go on" in done.err
+    assert (done.code, done.err) == (code, said)
 
 
 def test_a_reader_that_has_seen_enough_is_no_error(folders):
@@ -208,13 +204,6 @@ def test_a_reader_that_has_seen_enough_is_no_error(folders):
     process.stderr.close()
     assert process.wait(timeout=120) == 0
     assert err == ""
-
-
-def test_the_version_is_printed(capsys):
-    with pytest.raises(SystemExit) as stopped:
-        main(["--version"])
-    assert stopped.value.code == 0
-    assert capsys.readouterr().out.startswith("segcal 0.")
 
 
 def test_two_processes_give_the_same_bytes_as_one(folders, calibrator, run, files_of, tmp_path):

@@ -1,0 +1,195 @@
+"""One call of a command: what it reads, who works on its cases (see docs/scale.md), and how it ends."""
+
+import argparse
+import importlib
+import inspect
+import json
+import re
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import fields
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeVar
+
+from segcal.cases import FileCases, ReadOptions, open_cases
+from segcal.cases.parallel import Workers
+from segcal.cases.records import content_digest
+from segcal.cases.remote import url_of
+from segcal.cli.arguments import RESULTS
+from segcal.cli.commands import DONE, Role, command_of
+from segcal.cli.console import RENAMED, Output, case_bar, plural
+from segcal.errors import InputError, SegcalError
+from segcal.fitting.artifact import load
+from segcal.fitting.certificate import Fitted
+from segcal.memory import Footprint
+from segcal.scale.dask_engine import DaskEngine
+from segcal.scale.merge import Merged
+from segcal.scale.part import Identified, Part, kept_beside
+from segcal.target import check_file, make_folder
+
+Found = TypeVar("Found")
+
+
+class Call:
+    """One call of a command.
+
+    Attributes:
+        say: prints for a person.
+        failed: takes the error of a case, and the others go on; None where the first one ends the command.
+        workers: who works on cases.
+        part: the part, if the command is to end with one.
+        progress: counts a case that is done.
+    """
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self.args, self.output = args, Output(args.json)
+        self.say = self.output.say
+        self.failed = None if getattr(args, "strict", False) else self.output.failed
+        self.workers: Workers = getattr(args, "workers", None) or 1
+        self.part: Part | None = None
+        self.progress: Callable[..., None] = lambda *_: None
+        self._path: Path | None = None
+
+    @cached_property
+    def fitted(self) -> Fitted:
+        """The calibrator; a class is imported if the command line names it, never because a file does."""
+        given = self.args.calibrator_class
+        if given is None:
+            return load(self.args.calibrator)
+        module, _, name = given.partition(":")
+        sys.path[:0] = [str(Path.cwd())] if str(Path.cwd()) not in sys.path else []
+        try:
+            kind = getattr(importlib.import_module(module), name)
+        except (ImportError, AttributeError, ValueError) as error:
+            raise InputError(
+                f"--calibrator-class is {given}, but it cannot be imported ({error}). Name it as MODULE:CLASS, and run "
+                "the command where the module is."
+            ) from None
+        return load(self.args.calibrator, [kind])
+
+    @cached_property
+    def cases(self) -> FileCases:
+        """The cases in the folders that are named."""
+        pooling = self.fitted.pooling if hasattr(self.args, "calibrator_class") else None
+        return self.open(self.args.paths, getattr(self.args, "labels", None), pooling)
+
+    @property
+    def own(self) -> FileCases:
+        """The cases to work on: all, or those of the part."""
+        return self.cases if self.part is None else self.part.take(self.cases)
+
+    def open(
+        self, folders: list[Path], labels: Path | None, pooling: str | None = None, matching: bool = True
+    ) -> FileCases:
+        """Open cases as the options say; unless strict, incomplete ones fail one by one when they are read.
+
+        Args:
+            folders: one per member.
+            labels: the folder of labels.
+            pooling: how several folders are pooled where the options do not say.
+            matching: refuse folders of which no case has labels.
+        """
+        names = [field.name for field in fields(ReadOptions)]
+        declared = {name: getattr(self.args, RENAMED.get(name, name)) for name in names}
+        given = {name: value for name, value in declared.items() if value is not None}
+        if pooling is not None and len(folders) > 1:
+            given = {"pooling": pooling} | given
+        cases = open_cases(folders, labels, strict=self.args.strict, **given)
+        known = cases.label_folder
+        if matching and labels is not None and known is not None and not set(cases.ids) & set(known.files):
+            raise InputError(
+                f"{folders[0]} and {labels} have no case in common (such as {cases.ids[0]} and {min(known.files)}), "
+                "but files of one case must have one stem. Rename the files, or name other folders."
+            )
+        cases.footprint = Footprint.of(self.args.command, self.args.workers)
+        return cases
+
+    @contextmanager
+    def engine(self, *collections: Identified) -> Iterator[None]:
+        """Have these cases, or a part of them, worked on as the options say."""
+        args = self.args
+        if RESULTS in command_of(args.command).arguments:
+            self._path = result_path(args, f"{args.command}.json")
+        with ExitStack() as held:
+            if args.merged is not None:
+                held.enter_context(_of_parts(args.merged))
+                self.workers = Merged(args.merged, collections, args.output, args.workers)
+            elif args.part_id is not None:
+                alone = args.command != "benchmark"  # whose folder has been looked at
+                part = Part(args.output, collections, args.part_id, args.num_parts, settings(args), args.workers, alone)
+                self.workers = self.part = held.enter_context(part)
+            elif args.engine == "dask":
+                self.workers = dask = held.enter_context(DaskEngine(args.scheduler, args.workers))
+                if args.output is not None:
+                    kept = kept_beside(args.output, collections, settings(args), dask)
+                    self.workers = held.enter_context(kept)
+            yield
+
+    @contextmanager
+    def bar(self, title: str, total: int | None = None) -> Iterator[None]:
+        """Show how many cases are done, of so many or of all."""
+        with case_bar(title, len(self.own) if total is None else total, self.args.quiet) as self.progress:
+            yield
+
+    def do(self, function: Callable[..., Found], *given: Any, **more: Any) -> Found:
+        """Call a function of the library: every option goes to the argument of its name."""
+        known = vars(self.args) | {"workers": self.workers, "failed": self.failed, "progress": self.progress} | more
+        names = list(inspect.signature(function).parameters)[len(given) :]
+        return function(*given, **{name: known[name] for name in names if name in known})
+
+    def end(self, document: dict[str, Any], code: int = DONE) -> int:
+        """Print and write the document, list the cases that failed, and return the exit code."""
+        self.output.document(document, self._path)
+        finished = self.output.finish()
+        return code or finished
+
+    def end_of_part(self, counted: bool = True) -> int:
+        """Say that a part is done, with its number of cases, and return the exit code."""
+        number, of, folder = self.args.part_id, self.args.num_parts, self.args.output
+        cases = len(self.part.ids) if self.part is not None and counted else None
+        count = "" if cases is None else f", {plural(cases, 'case')}"
+        self.say(f"part {number} of {of}{count}, written to {folder}: next comes segcal merge")
+        return self.end({"part": number, "of": of, "cases": cases, "output": str(folder)})
+
+
+def result_path(args: argparse.Namespace, name: str, signature: re.Pattern[bytes] | None = None) -> Path | None:
+    """Return where a result goes, in a folder that is made for it; None without one. See :func:`check_file`."""
+    if args.output is None or args.part_id is not None:
+        return None
+    make_folder(args.output)
+    own = re.compile(rb'\{\n "made_by": "segcal ' + Path(name).stem.encode())
+    check_file(args.output / name, signature or own, (), bool(getattr(args, "overwrite", False)))
+    return Path(args.output / name)
+
+
+@contextmanager
+def _of_parts(parts: list[Path]) -> Iterator[None]:
+    """Say in one sentence what results of parts that do not fit together led to: nobody vouches for them."""
+    try:
+        yield
+    except (ArithmeticError, AttributeError, LookupError, TypeError, RuntimeError, AssertionError, ValueError) as error:
+        if isinstance(error, SegcalError):
+            raise
+        reason = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:160]}"
+        raise InputError(
+            f"{parts[0]} and the other parts hold results that cannot be put together ({reason}), but they must be as "
+            "segcal wrote them. Run the parts again."
+        ) from error
+
+
+def settings(args: argparse.Namespace) -> dict[str, str]:
+    """Return what decides the results of a command, as JSON texts by name: paths are complete, and content is read."""
+    found = {"command": _text(args.command)}
+    for one in command_of(args.command).all_arguments:
+        value = getattr(args, one.dest)
+        if one.decides and one.role not in (Role.FILE, Role.FOLDER):
+            found[one.dest] = _text(value)
+        if one.role in (Role.CALIBRATOR, Role.READ) and value is not None:
+            found[f"{one.dest} content"] = _text(content_digest(value))
+    return found
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, default=lambda path: {"path": url_of(path) or str(Path(path).absolute())})
