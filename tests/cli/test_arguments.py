@@ -146,7 +146,19 @@ def test_a_part_keeps_what_decides_results_with_complete_paths(tmp_path, monkeyp
     found = settings(parsed(*call))
     assert json.loads(found["paths"]) == [{"path": str(tmp_path / "p")}, {"path": "/l"}]
     assert (found["command"], found["seed"]) == ('"evaluate"', "3")
-    free = {"output", "workers", "json", "csv", "summary", "report", "overwrite", "num_parts", "part_id", "engine"}
+    free = {
+        "output",
+        "workers",
+        "json",
+        "quiet",
+        "csv",
+        "summary",
+        "report",
+        "overwrite",
+        "num_parts",
+        "part_id",
+        "engine",
+    }
     assert not free & {*found}
     assert {"strict", "device", "metrics", "kind", "sites", "calibrator_class"} <= {*found}
 

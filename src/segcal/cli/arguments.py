@@ -66,7 +66,7 @@ WORKERS = argument("--workers", "processes to use (default 1)", None, False, typ
 STRICT = flag("--strict", "stop at the first case that fails, with exit code 2")
 JSON = (
     flag("--json", "print one JSON document on stdout and nothing else there", decides=False),
-    flag("--quiet", "say nothing of how far it is"),
+    flag("--quiet", "say nothing of how far it is", decides=False),
 )
 DEVICE = argument("--device", "where to calibrate: cpu (default) or cuda", type=device, default="cpu")
 # Of commands that read predictions.
