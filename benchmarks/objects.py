@@ -13,6 +13,8 @@ import argparse
 import math
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -216,7 +218,7 @@ def table(headings: list[str], rows: list[list[str]]) -> None:
     print()
 
 
-def tables(cache: Path, repeats: int, few: int) -> None:
+def tables(cache: Path, repeats: int, few: int, workers: int) -> None:
     """Print all tables."""
     tasks = []
     for name in TASKS:
@@ -232,7 +234,11 @@ def tables(cache: Path, repeats: int, few: int) -> None:
         [[t.title, f"{len(t.groups)} ({len(set(t.groups))})", str(len(t.rows)), str(int(t.rows[:, 7].sum())),
           str(int(t.counts[:, 0].sum())), str(int(t.counts[:, 1].sum()))] for t in tasks],
     )  # fmt: skip
-    honest = {task.title: honesty(task, few) for task in tasks}
+    with ProcessPoolExecutor(workers) as pool:  # one structure per process; divisions are the same for all
+        titles = [task.title for task in tasks]
+        pending = [pool.map(partial(lists, repeats=repeats), tasks)]
+        pending += [pool.map(partial(measure, repeats=few), tasks) for measure in (honesty, intervals)]
+        listed, honest, sizes = (dict(zip(titles, found, strict=True)) for found in pending)
     rows = [
         [title, name, *(cell(found[name][:, k]) for k in range(6))]
         for title, found in honest.items()
@@ -244,14 +250,14 @@ def tables(cache: Path, repeats: int, few: int) -> None:
         [[title, *(cell(found["pq"][:, k]) for k in range(2))] for title, found in honest.items()],
     )
     rows = []
-    for task in tasks:
-        for (name, fdr), values in lists(task, repeats).items():
+    for title, found in listed.items():
+        for (name, fdr), values in found.items():
             error = 2 * np.nanstd(values[:, 0]) / math.sqrt(len(values))
             rows.append(
-                [task.title, name, f"{fdr:g}", f"{np.nanmean(values[:, 0]):.3f} ± {error:.3f}", cell(values[:, 1], 2)]
+                [title, name, f"{fdr:g}", f"{np.nanmean(values[:, 0]):.3f} ± {error:.3f}", cell(values[:, 1], 2)]
             )
     table(["Structure", "List", "Bound", "False share ± 2 errors", "Real objects listed"], rows)
-    rows = [[task.title, *(cell(column) for column in intervals(task, few).T)] for task in tasks]
+    rows = [[title, *(cell(column) for column in found.T)] for title, found in sizes.items()]
     table(
         [
             "Structure",
@@ -270,8 +276,9 @@ if __name__ == "__main__":
     parser.add_argument("folders", nargs="+", type=Path)
     parser.add_argument("--repeats", type=int, default=1000, help="divisions for lists")
     parser.add_argument("--few", type=int, default=200, help="divisions for everything else")
+    parser.add_argument("--workers", type=int, default=2, help="processes for tables")
     given = parser.parse_args()
     if given.what == "find":
         find(*given.folders)
     else:
-        tables(given.folders[0], given.repeats, given.few)
+        tables(given.folders[0], given.repeats, given.few, given.workers)
