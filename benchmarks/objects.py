@@ -263,7 +263,6 @@ def tables(cache: Path, repeats: int, few: int, workers: int) -> None:
             "Structure",
             "Sizes in their interval (0.9)",
             "Error of missed: mean",
-            "a line in p outside",
             "Missed at most (0.9)",
         ],
         rows,
