@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from segcal.errors import InputError
-from segcal.losses import neighbours
+from segcal.losses import spatial as neighbours
 from segcal.types import IGNORED
 
 
