@@ -383,7 +383,7 @@ def test_steps_of_functions_are_monotone_for_all_numbers():
     import triton
     import triton.language as tl
 
-    from segcal.kernels.triton_arithmetic import exp_below_zero, log_normal
+    from segcal.kernels.triton_classes import exp_below_zero, log_normal
 
     @triton.jit
     def falls(first, found_ptr, KIND: tl.constexpr, BLOCK: tl.constexpr):

@@ -13,7 +13,7 @@ from segcal.kernels import reliability, reliability_numba
 from segcal.kernels.apply import has_triton
 from segcal.kernels.raw_tables import Layout, add_tables
 from segcal.kernels.reliability import count_voxels
-from segcal.kernels.reliability_tile import find_bins
+from segcal.kernels.reliability_numba import find_bins
 
 BINS, CLASS_BINS = (10, 7), 6
 no_kernels = pytest.mark.skipif(not (torch.cuda.is_available() and has_triton()), reason="no CUDA device")
