@@ -92,10 +92,6 @@ def _network():
     return torch.nn.Conv2d(2, 3, 1)
 
 
-def _tensors(w):
-    return {"logits": torch.from_numpy(w.logits), "labels": torch.from_numpy(w.labels)}
-
-
 def _masks(w, labels):
     return segcal.MaskCases(w.folder / "labels", labels)
 
@@ -187,7 +183,10 @@ METHODS: dict[str, Callable[[World], tuple[Callable[..., Any], dict[str, Any]]]]
     "metrics.meter": lambda w: (lambda name, **g: metrics.meter(name, **g), {"name": "ece"}),
     "metrics.Meter": lambda w: (metrics.Meter, {"metrics": {"ece": segcal.METRICS["ece"]}}),
     "metrics.with_bins": lambda w: (segcal.METRICS["ece"].with_bins, {"bins": 5}),
-    "loss ce": lambda w: (segcal.make_loss("ce").forward, _tensors(w)),  # which all losses inherit
+    "loss": lambda w: (  # all of them inherit it
+        segcal.make_loss("ce").forward,
+        {"logits": torch.from_numpy(w.logits), "labels": torch.from_numpy(w.labels)},
+    ),
     **{f"options of loss {name}": (lambda w, make=make: (make, {})) for name, make in losses.LOSSES.items()},
     **{
         f"options of {name}": (lambda w, name=name: (_made(name), {}))
