@@ -22,7 +22,7 @@ from segcal.errors import SegcalError
 from segcal.evaluation.case_counter import Counter
 from segcal.fitting import fit
 from segcal.metrics import METRICS, Metric
-from segcal.metrics import readers as parts
+from segcal.metrics.base import CurveReader, Reader
 from segcal.metrics.reliability import classwise_calibration_error, expected_calibration_error
 from segcal.statistics import BandCache, CaseTables
 from segcal.statistics.reliability import Curve
@@ -38,10 +38,8 @@ def study_metrics(background: bool, surface: bool) -> dict[str, Metric]:
     found = {name: METRICS[name] for name in ("dice", "nll", "brier", "ece", "ba_ece")}
     found["dice"] = METRICS["dice"].with_options(include_background=not background)
     for name, region in (("foreground", truth), ("union", union)):
-        found[f"ece_{name}"] = Metric("ECE", parts.CurveReader(region, BINS), expected_calibration_error, bins=BINS)
-        found[f"cece_{name}"] = Metric(
-            "CECE", parts.class_curves(region), classwise_calibration_error, needs=("classwise",)
-        )
+        found[f"ece_{name}"] = Metric("ECE", CurveReader(region, BINS), expected_calibration_error, bins=BINS)
+        found[f"cece_{name}"] = Metric("CECE", Reader("classwise", region), classwise_calibration_error)
     return found | ({"hd95": METRICS["hd95"]} if surface else {})
 
 
@@ -105,7 +103,7 @@ class Measurer:
         curves = []
         for case in cases:
             counted = self._count(case, calibrators, surface)
-            curve = parts.CurveReader("foreground" if self.task.background else "all", BINS)(counted[NONE])
+            curve = CurveReader("foreground" if self.task.background else "all", BINS)(counted[NONE])
             assert curve is not None  # the region is always counted
             curves.append(curve)
             for name, tables in counted.items():

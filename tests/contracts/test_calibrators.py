@@ -9,10 +9,12 @@ from segcal import CALIBRATORS, make_calibrator
 from segcal.errors import InputError
 
 NAMES = list(CALIBRATORS)
-CLASSES = (2, 3, 5, 20)
+CLASSES = (2, 5)
 PRESERVING = [name for name in NAMES if make_calibrator(name, 3).preserves]
 INVARIANT = [name for name in NAMES if make_calibrator(name, 3).translation_invariant]
 POINTWISE = [name for name in NAMES if make_calibrator(name, 3).pointwise]
+# One name of each class: what is traced is its code, whatever its options.
+OF_EACH_CLASS = list({type(make_calibrator(name, 3)): name for name in POINTWISE}.values())
 
 
 def logits_of(*shape, seed=0, scale=4.0, dtype=torch.float64):
@@ -41,7 +43,7 @@ def classes(request):
 @pytest.mark.parametrize("name", POINTWISE)
 def test_any_number_of_space_axes_gives_what_single_voxels_give(name, classes, randomise):
     calibrator = randomise(make_calibrator(name, classes))
-    for space in [(), (7,), (7, 6), (7, 6, 8)]:
+    for space in [(), (7,), (7, 6), (3, 4, 5)]:
         logits = logits_of(4, classes, *space)
         out = calibrator(logits)
         assert out.shape == logits.shape
@@ -49,67 +51,39 @@ def test_any_number_of_space_axes_gives_what_single_voxels_give(name, classes, r
         torch.testing.assert_close(out.movedim(1, -1).reshape(-1, classes), calibrator(voxels), rtol=0, atol=1e-10)
 
 
-def test_log_probabilities_sum_to_one(name, classes, randomise):
-    out = randomise(make_calibrator(name, classes))(logits_of(4, classes, 7, 6))
+def test_half_types_are_computed_in_float32_and_others_in_their_own_and_all_sum_to_one(name, classes, randomise):
+    calibrator = randomise(make_calibrator(name, classes))
+    for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
+        logits = logits_of(4, classes, 7, 6, dtype=dtype)
+        out, result = calibrator(logits), torch.float64 if dtype == torch.float64 else torch.float32
+        assert out.dtype == result
+        assert torch.equal(out, calibrator(logits.to(result)))
+        torch.testing.assert_close(out.double(), calibrator(logits.double()), rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(out.exp().sum(1), torch.ones(4, 7, 6, dtype=torch.float64), rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("dtype", "result"),
-    [
-        (torch.float16, torch.float32),
-        (torch.bfloat16, torch.float32),
-        (torch.float32, torch.float32),
-        (torch.float64, torch.float64),
-    ],
-)
-def test_half_types_are_computed_in_float32_and_others_in_their_own(name, dtype, result, randomise):
-    calibrator = randomise(make_calibrator(name, 5))
-    logits = logits_of(4, 5, 7, 6, dtype=dtype)
-    out = calibrator(logits)
-    assert out.dtype == result
-    assert torch.equal(out, calibrator(logits.to(result)))
-    exact = calibrator(logits.double())
-    torch.testing.assert_close(out.double(), exact, rtol=1e-4, atol=1e-4)
-
-
-def shifted(logits, dtype):
-    generator = torch.Generator().manual_seed(5)
-    shift = 2000 * torch.rand(logits[:, :1].shape, generator=generator, dtype=torch.float64) - 1000
-    shift = shift.to(dtype)
-    return logits + shift, shift
-
-
-@pytest.mark.parametrize("name", INVARIANT)
 def test_an_offset_per_voxel_changes_nothing_where_that_is_promised(name, classes, randomise):
     calibrator = randomise(make_calibrator(name, classes))
+    if name not in INVARIANT:
+        logits = as_taken(calibrator, logits_of(40, classes))
+        with torch.no_grad():
+            change = calibrator(logits + 10).exp() - calibrator(logits).exp()
+        assert float(change.abs().max()) > 0.05
+        return
+    generator = torch.Generator().manual_seed(5)
+    shift = 2000 * torch.rand(4, 1, 7, 6, generator=generator, dtype=torch.float64) - 1000
     logits = logits_of(4, classes, 7, 6)
-    moved, _ = shifted(logits, torch.float64)
-    torch.testing.assert_close(calibrator(moved), calibrator(logits), rtol=0, atol=1e-6)
-
-
-@pytest.mark.parametrize("name", INVARIANT)
-def test_in_float32_an_offset_costs_no_more_than_the_rounding_of_the_sum(name, classes, randomise):
-    calibrator = randomise(make_calibrator(name, classes))
-    moved, shift = shifted(logits_of(4, classes, 7, 6, dtype=torch.float32), torch.float32)
+    torch.testing.assert_close(calibrator(logits + shift), calibrator(logits), rtol=0, atol=1e-6)
     # What float32 keeps of z + c, taken back exactly: the calibrator may add only its own rounding to that.
-    kept = calibrator(moved.double() - shift.double())
+    moved = logits.float() + shift.float()
+    kept = calibrator(moved.double() - shift.float().double())
     torch.testing.assert_close(calibrator(moved).double(), kept, rtol=2e-5, atol=2e-4)
-
-
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in INVARIANT])
-def test_a_calibrator_without_the_promise_does_change_with_the_offset(name, classes, randomise):
-    calibrator = randomise(make_calibrator(name, classes))
-    logits = as_taken(calibrator, logits_of(40, classes))
-    with torch.no_grad():
-        change = calibrator(logits + 10).exp() - calibrator(logits).exp()
-    assert float(change.abs().max()) > 0.05
 
 
 def near_ties(classes, magnitude, seed):
     """Float32 voxels whose classes stand on three levels, 0 to 3 units in the last place apart on each."""
     generator = torch.Generator().manual_seed(seed)
-    count = 4000
+    count = 1000
     top = magnitude * (1 + torch.rand(count, 1, generator=generator))
     top = top * (torch.randint(0, 2, (count, 1), generator=generator) * 2 - 1)
     level = torch.randint(0, 3, (count, classes), generator=generator)
@@ -120,10 +94,10 @@ def near_ties(classes, magnitude, seed):
     return logits
 
 
-@pytest.mark.parametrize("magnitude", [1e-30, 1.0, 5.0, 30.0, 1e3])
+@pytest.mark.parametrize("classes", [2, 5, 20])
 @pytest.mark.parametrize("name", PRESERVING)
-def test_near_ties_in_float32_are_never_reversed(name, classes, magnitude, randomise):
-    for seed in range(3):
+def test_near_ties_in_float32_are_never_reversed(name, classes, randomise):
+    for seed, magnitude in enumerate([1e-30, 1.0, 5.0, 30.0, 1e3]):
         calibrator = randomise(make_calibrator(name, classes), seed, edge=True)
         logits = near_ties(classes, magnitude, seed)
         with torch.no_grad():
@@ -148,7 +122,7 @@ def test_a_new_calibrator_is_the_identity(name, classes):
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if make_calibrator(name, 3).fitted_by != "gradient"])
-@pytest.mark.parametrize("classes", [2, 3, 5])
+@pytest.mark.parametrize("classes", [2, 3])
 def test_the_identifiable_count_is_the_rank_of_the_jacobian(name, classes, randomise):
     calibrator = randomise(make_calibrator(name, classes))
     logits = logits_of(40 * classes, classes, scale=2.0)
@@ -216,7 +190,7 @@ def test_mode_and_gradient_switch_change_nothing_and_the_input_stays(name, rando
     assert not evaluated.requires_grad
 
 
-@pytest.mark.parametrize("name", POINTWISE)
+@pytest.mark.parametrize("name", OF_EACH_CLASS)
 def test_an_exported_calibrator_gives_the_same_on_another_shape(name, randomise, tmp_path):
     calibrator = randomise(make_calibrator(name, 5))
     dynamic = {0: torch.export.Dim("batch"), 2: torch.export.Dim("height"), 3: torch.export.Dim("width")}
@@ -251,17 +225,15 @@ def test_the_options_make_the_same_calibrator_again(name):
         ([[0.0] * 5], r"logits is list, but a tensor is needed. Convert with torch.as_tensor\(logits\)"),
     ],
 )
-def test_what_is_not_a_batch_of_logits_is_refused(name, logits, text):
-    with pytest.raises(InputError, match=text):
-        make_calibrator(name, 5)(logits)
+def test_what_is_not_a_batch_of_logits_is_refused(logits, text):
+    for name in NAMES:
+        with pytest.raises(InputError, match=text):
+            make_calibrator(name, 5)(logits)
 
 
-@pytest.mark.parametrize("count", [1, 0, -3, 2.0, True, "5", None])
-def test_a_count_of_classes_that_is_none_is_refused(name, count):
-    with pytest.raises(InputError, match=r"num_classes is .*, but a whole number (of at least 2 )?is needed"):
-        make_calibrator(name, count)
-
-
-def test_unknown_options_are_refused(name):
+def test_a_count_of_classes_that_is_none_is_refused_and_so_are_unknown_options(name):
+    for count in (1, 0, -3, 2.0, True, "5", None):
+        with pytest.raises(InputError, match=r"num_classes is .*, but a whole number (of at least 2 )?is needed"):
+            make_calibrator(name, count)
     with pytest.raises(InputError, match=f"{name} has no option 'temprature'. It"):
         make_calibrator(name, 3, temprature=2)

@@ -36,7 +36,7 @@ def as_taken(calibrator, voxels):
 
 
 @pytest.mark.parametrize("name", KEEPERS)
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     classes=st.integers(2, 20),
     dtype=st.sampled_from(DTYPES),
@@ -77,17 +77,12 @@ def test_it_is_on_a_gpu_too(name, dtype, randomise):
 
 
 @pytest.mark.parametrize("name", KEEPERS)
-def test_a_tie_of_the_input_falls_to_the_first_class_and_stays_there(name, randomise):
+def test_a_tie_falls_to_the_first_class_and_voxels_without_are_what_the_normalised_scores_are(name, randomise):
     calibrator = randomise(make_calibrator(name, 4))
     voxels = torch.tensor([[1.0, 2.0, 2.0, 0.5], [2.0, 2.0, 2.0, 2.0], [0.0, -3.0, -3.0, 0.0]]).repeat(15, 1)
     logits = as_taken(calibrator, voxels)
     assert torch.equal(calibrator(logits).argmax(1), logits.argmax(1))
-
-
-@pytest.mark.parametrize("name", KEEPERS)
-def test_voxels_without_ties_are_what_the_normalised_scores_are(name, randomise):
-    calibrator = randomise(make_calibrator(name, 5))
-    voxels = 4 * torch.randn(300, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    voxels = 4 * torch.randn(90, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     logits = as_taken(calibrator, voxels)
     torch.testing.assert_close(calibrator(logits), calibrator.scores(logits).log_softmax(1), rtol=1e-14, atol=1e-14)
 

@@ -11,7 +11,7 @@ from segcal.types import IGNORED
 
 # Sums of a term per voxel and terms per class.
 SUMS = ["ce_dice", "ml1_ace", "ml1_ace_soft"]
-SPACES = [(5, 7), (3, 4, 6)]
+SPACES = [(3, 5), (3, 4, 3)]
 # Those that hold back a network which is right and sure already. (focal and ecp only lose interest in it.)
 SOFT = ["label_smoothing", "svls", "mbls", "nacl"]
 # Those whose neighbourhood gains the slices above and below in a volume.
@@ -81,21 +81,10 @@ def test_a_right_answer_costs_less_than_a_wrong_one(name):
     truth = torch.nn.functional.one_hot(labels.clamp(min=0), 4).movedim(-1, 1).double()
     loss = make_loss(name)
     assert loss(3 * truth, labels) < loss(3 * truth.roll(1, dims=1), labels) - 0.3
-
-
-@pytest.mark.parametrize("name", [name for name in LOSSES if name not in SOFT])
-def test_a_confident_right_answer_costs_next_to_nothing(name):
-    _, labels = draw((5, 7))
-    truth = torch.nn.functional.one_hot(labels.clamp(min=0), 4).movedim(-1, 1).double()
-    assert make_loss(name)(60 * truth, labels) < 1e-4
-
-
-@pytest.mark.parametrize("name", SOFT)
-def test_a_loss_that_calibrates_punishes_boundless_confidence(name):
-    _, labels = draw((5, 7))
-    truth = torch.nn.functional.one_hot(labels.clamp(min=0), 4).movedim(-1, 1).double()
-    loss = make_loss(name)
-    assert loss(600 * truth, labels) > loss(60 * truth, labels) + 1
+    if name in SOFT:  # boundless confidence is punished
+        assert loss(600 * truth, labels) > loss(60 * truth, labels) + 1
+    else:
+        assert loss(60 * truth, labels) < 1e-4
 
 
 @pytest.mark.parametrize("name", [name for name in LOSSES if name not in MORE_NEIGHBOURS])
@@ -131,11 +120,11 @@ def test_class_weights_of_one_change_nothing_and_others_do(name):
 
 
 @pytest.mark.parametrize("name", LOSSES)
-@pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.int32])
-def test_labels_of_any_whole_type_are_the_same_labels(name, dtype):
+def test_labels_of_any_whole_type_are_the_same_labels(name):
     logits, labels = draw((5, 7))
-    labels = labels.clamp(min=0)
-    assert make_loss(name)(logits, labels.to(dtype)) == make_loss(name)(logits, labels)
+    expected = make_loss(name)(logits, labels.clamp(min=0))
+    for dtype in (torch.uint8, torch.int16):
+        assert make_loss(name)(logits, labels.clamp(min=0).to(dtype)) == expected
 
 
 @pytest.mark.parametrize("name", LOSSES)
@@ -187,18 +176,22 @@ def test_large_logits_stay_finite(name):
 def test_bad_batches_are_refused_with_a_repair(name):
     loss = make_loss(name)
     logits, labels = draw((5, 7))
-    with pytest.raises(InputError, match=r"logits has shape \(2, 1, 5, 7\), but .* at least 2 classes"):
-        loss(logits[:, :1], labels)
-    with pytest.raises(InputError, match=r"labels has shape \(2, 4, 5, 7\), but .* need \(2, 5, 7\)"):
-        loss(logits, logits.long())
-    with pytest.raises(InputError, match=r"labels has dtype float64.*labels\.long\(\)"):
-        loss(logits, labels.double())
-    with pytest.raises(InputError, match=r"labels contains 9, .*0 to 3.*ignore_index=9"):
-        loss(logits, torch.where(labels == 2, 9, labels))
     broken = logits.clone()
     broken[1, 2, 3, 4:] = torch.nan
-    with pytest.raises(InputError, match="logits has 3 values that are NaN or infinite"):
-        loss(broken, labels)
+    for wrong_logits, wrong_labels, text in (
+        (logits[:, :1], labels, r"logits has shape \(2, 1, 5, 7\), but .* at least 2 classes"),
+        (logits, logits.long(), r"labels has shape \(2, 4, 5, 7\), but .* need \(2, 5, 7\)"),
+        (logits, labels.double(), r"labels has dtype float64.*labels\.long\(\)"),
+        (logits, torch.where(labels == 2, 9, labels), r"labels contains 9, .*0 to 3.*ignore_index=9"),
+        (broken, labels, "logits has 3 values that are NaN or infinite"),
+        (logits.numpy(), labels, "logits is ndarray, but a tensor is needed"),
+        (logits, labels.tolist(), "labels is list, but a tensor is needed"),
+        (logits.long(), labels, "logits has dtype int64, but floating-point numbers are needed"),
+        (logits, labels.to("meta"), "logits is on cpu and labels on meta, but one device is needed"),
+        (logits[:0], labels[:0], r"logits has shape \(0, 4, 5, 7\), but at least one voxel is needed"),
+    ):
+        with pytest.raises(InputError, match=text):
+            loss(wrong_logits, wrong_labels)
 
 
 def test_an_unknown_name_lists_the_known_ones():

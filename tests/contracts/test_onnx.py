@@ -17,6 +17,8 @@ pytest.importorskip("onnxscript")
 onnxruntime = pytest.importorskip("onnxruntime")
 
 CLASSES = 5
+# Those that look at space, and some that have bounds or tables.
+IN_VOLUMES = [name for name in CALIBRATORS if not make_calibrator(name, 2).pointwise] + ["cms_op", "iop", "isotonic"]
 
 
 def exported(calibrator, path, dtype):
@@ -65,15 +67,13 @@ def test_an_exported_graph_gives_the_same_and_keeps_what_is_promised(name, rando
     held_to_its_promises(calibrator, run, torch.float32)
 
 
-@pytest.mark.parametrize(
-    ("name", "dtype"), [("ts", torch.float16), ("ts", torch.float64), ("cms_ap", torch.float64), ("ets", torch.float64)]
-)
+@pytest.mark.parametrize(("name", "dtype"), [("ts", torch.float16), ("cms_ap", torch.float64), ("ets", torch.float64)])
 def test_other_precisions_too(name, dtype, randomise, tmp_path):
     calibrator = randomise(make_calibrator(name, CLASSES)).eval()
     held_to_its_promises(calibrator, exported(calibrator, tmp_path / "calibrator.onnx", dtype), dtype)
 
 
-@pytest.mark.parametrize("name", CALIBRATORS)
+@pytest.mark.parametrize("name", IN_VOLUMES)
 def test_parameters_on_their_bounds_of_two_classes_in_a_volume_are_exported(name, randomise, tmp_path):
     calibrator = randomise(make_calibrator(name, 2), seed=1, edge=True).eval()
     assert segcal.export(calibrator, tmp_path / "calibrator.onnx", axes=3).flips == 0
@@ -122,7 +122,7 @@ NESTED = {"a": [1, 2, 3], "b": [2, 3], "c": [3]}
     ("name", "declared", "ending"),
     [
         ("conic_class", NESTED, "onnx"),
-        ("conic_class", NESTED, "pt2"),
+        ("ts", NESTED, "pt2"),
         ("ts", {"a": [1, 2], "b": [2, 3]}, "onnx"),
         ("isotonic", {"a": [1]}, "onnx"),
     ],

@@ -49,9 +49,8 @@ def assert_same(found, expected, atol=1e-10):
 
 
 @pytest.mark.parametrize("outputs", OUTPUTS)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_sum_and_gradient_of_the_reference_are_those_of_a_plain_loop(outputs, dtype):
-    x, target, weight, theta, _ = affine(outputs, dtype=dtype)
+def test_sum_and_gradient_of_the_reference_are_those_of_a_plain_loop(outputs):
+    x, target, weight, theta, _ = affine(outputs, dtype=torch.float32)
     value, gradient = affine_torch.likelihood(x, target, weight, theta, outputs)
     assert value == pytest.approx(one_by_one(x.double(), target, weight.double(), theta, outputs), rel=1e-12)
     for place in np.ndindex(*theta.shape):
@@ -91,14 +90,14 @@ def test_steps_add_up_to_the_whole(outputs, monkeypatch):
 
 @pytest.mark.parametrize("outputs", OUTPUTS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("count", [1, 63, 64, 65, 2047, 2049, 5000])
+@pytest.mark.parametrize("count", [1, 63, 64, 65, 5000])
 def test_loops_agree_with_the_reference_at_every_tile_boundary(outputs, dtype, count):
     arguments = affine(outputs, count, 5, dtype=dtype)
     assert_same(affine_numba.likelihood(*arguments), affine_torch.likelihood(*arguments), 1e-10 * count)
 
 
 @pytest.mark.parametrize("outputs", OUTPUTS)
-@pytest.mark.parametrize(("classes", "scale"), [(2, 2.0), (3, 2.0), (20, 2.0), (41, 2.0), (5, 1e-30), (5, 1e4)])
+@pytest.mark.parametrize(("classes", "scale"), [(2, 2.0), (41, 2.0), (5, 1e-30), (5, 1e4)])
 def test_loops_agree_for_any_number_of_classes_and_tiny_and_huge_scores(outputs, classes, scale):
     arguments = affine(outputs, 700, classes, scale)
     expected = affine_torch.likelihood(*arguments)
@@ -116,19 +115,11 @@ def test_a_small_loss_beside_huge_scores_is_not_rounded_away(kernel):
     assert value / 64 == pytest.approx(np.log1p(np.exp(-1.0)), rel=1e-12)
 
 
-@pytest.mark.parametrize("outputs", OUTPUTS)
-def test_weightless_voxels_do_not_count(outputs):
-    x, target, weight, theta, _ = affine(outputs, 300)
-    weight[100:] = 0
-    few = affine_numba.likelihood(x[:, :100].contiguous(), target[:100], weight[:100], theta, outputs)
-    assert_same(affine_numba.likelihood(x, target, weight, theta, outputs), few)
-
-
 def tempered(count, classes=5, scale=3.0, dtype=torch.float32):
     return affine("scores", count, classes, scale, dtype)[:3]
 
 
-@pytest.mark.parametrize("beta", [1e-3, 0.3, 1.0, 7.0])
+@pytest.mark.parametrize("beta", [1e-3, 7.0])
 def test_temperature_terms_are_those_of_a_plain_loop_and_its_differences(beta):
     logits, target, weight = tempered(50, dtype=torch.float64)
     plain = []
@@ -143,29 +134,25 @@ def test_temperature_terms_are_those_of_a_plain_loop_and_its_differences(beta):
         assert found[2] == pytest.approx(expected[2], rel=1e-3, abs=1e-3)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("count", [1, 127, 128, 129, 4097, 9000])
-@pytest.mark.parametrize("classes", [2, 20])
-def test_fused_temperature_terms_agree_with_torch_at_every_tile_boundary(dtype, count, classes):
+@pytest.mark.parametrize("count", [1, 63, 64, 65, 9000])
+@pytest.mark.parametrize(("classes", "dtype"), [(2, torch.float32), (20, torch.float64)])
+def test_fused_temperature_terms_agree_with_torch_at_every_tile_boundary(count, classes, dtype):
     arguments = (*tempered(count, classes, dtype=dtype), 0.7)
     assert temperature_terms(*arguments) == pytest.approx(affine_torch.temperature_terms(*arguments), rel=1e-11)
 
 
-@pytest.mark.parametrize("beta", [1e-3, 1e3])
-def test_temperature_terms_of_logits_of_1e4_neither_overflow_nor_vanish(beta):
-    arguments = (*tempered(300, scale=1e4), beta)
-    found = temperature_terms(*arguments)
-    assert found == pytest.approx(affine_torch.temperature_terms(*arguments), rel=1e-11, abs=1e-6)
-    assert all(math.isfinite(x) for x in found)
-
-
-def test_temperature_terms_do_not_see_an_offset():
+def test_temperature_terms_neither_overflow_nor_vanish_and_do_not_see_an_offset():
+    for beta in (1e-3, 1e3):
+        arguments = (*tempered(300, scale=1e4), beta)
+        found = temperature_terms(*arguments)
+        assert found == pytest.approx(affine_torch.temperature_terms(*arguments), rel=1e-11, abs=1e-6)
+        assert all(math.isfinite(x) for x in found)
     logits, target, weight = tempered(300, dtype=torch.float64)
     expected = temperature_terms(logits, target, weight, 0.7)
     assert temperature_terms(logits + 512, target, weight, 0.7) == pytest.approx(expected, rel=1e-10)
 
 
-def curves(kinds, count=300, classes=4, nodes=5):
+def curves(kinds, count=100, classes=4, nodes=5):
     """Positions, labels, weights and rows: shared ones, and those of classes if asked."""
     rng = np.random.default_rng(0)
     where = rng.uniform(0, nodes + 1, size=(classes, count))

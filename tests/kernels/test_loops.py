@@ -1,4 +1,4 @@
-"""Machine code is kept, parts depend on the number of voxels alone, and no fit on who compiled its loops."""
+"""Machine code is kept, parts depend on the number of voxels alone, and no result on who compiled its loop."""
 
 import os
 import subprocess
@@ -10,39 +10,26 @@ import torch
 
 from segcal.kernels.loops import cut, in_parts, in_threads
 
-KEPT = """
-import sys
-from segcal.kernels.loops import was_compiled
-sys.path.insert(0, sys.argv[1])
-from doubled import double
-before = was_compiled(double)
-print(before, double(21), was_compiled(double), sum(double.stats.cache_misses.values()))
-"""
-FITS = """
+LOOPS = """
 import numpy as np, torch
+from segcal.kernels import affine_numba, conic_numba
+from segcal.kernels.loops import was_compiled
+loop = affine_numba._likelihood
+before = was_compiled(loop)
 torch.set_num_threads(2)
-from segcal import ArrayCases, FitConfig, fit
 rng = np.random.default_rng(0)
-logits = 3 * rng.normal(size=(4, 100, 200))
-labels = (0.5 * logits + rng.gumbel(size=logits.shape)).argmax(0)
-cases = ArrayCases(logits=[logits.astype("float32")], labels=[labels])
-for name in ("ts", "ms", "cms_ap", "conic", "conic_class"):
-    fitted = fit(name, cases, config=FitConfig(lam=1e-4, mu=1e-4, voxels="all"))
-    print(name, *(p.numpy().tobytes().hex() for p in fitted.calibrator.parameters()))
-print(torch.get_num_threads())
+x, theta = (torch.from_numpy(rng.random(size)) for size in ((4, 20_000), (4, 5)))
+target, weight = torch.from_numpy(rng.integers(0, 4, 20_000, dtype=np.int32)), torch.from_numpy(rng.random(20_000))
+place = 6 * x
+place[target.long(), torch.arange(20_000)] = -1
+rows = torch.from_numpy(rng.random((5, 8)).cumsum(1))
+found = [*affine_numba.likelihood(x, target, weight, theta, "scores")]
+found += affine_numba.temperature_terms(x.float(), target, weight.float(), 0.7)
+found += conic_numba.likelihood(place, target, weight, rows, 4, [])
+found.append(conic_numba.hessian(place, weight, rows, 4, []))
+print(before, was_compiled(loop), sum(loop.stats.cache_misses.values()), torch.get_num_threads())
+print(*(torch.as_tensor(each).double().numpy().tobytes().hex() for each in found))
 """
-
-
-def run(code, *arguments, **environment):
-    command, env = [sys.executable, "-c", code, *map(str, arguments)], os.environ | environment
-    return subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout
-
-
-def test_what_was_compiled_once_is_kept_for_the_next_process(tmp_path):
-    text = "from segcal.kernels.loops import compiled\n\n@compiled\ndef double(x):\n    return 2 * x\n"
-    (tmp_path / "doubled.py").write_text(text)
-    assert run(KEPT, tmp_path).split() == ["False", "42", "True", "1"]
-    assert run(KEPT, tmp_path).split() == ["True", "42", "True", "0"]
 
 
 def test_parts_cover_all_voxels_and_end_with_whole_tiles():
@@ -61,13 +48,19 @@ def test_results_come_in_the_order_of_the_parts(threads, monkeypatch):
     assert in_threads(lambda part: part * part, 5) == [0, 1, 4, 9, 16]
 
 
-def test_who_compiled_changes_not_one_byte_of_a_fit(tmp_path):
+def run_loops(cache):
+    """Return how a process found and left the machine code of a loop, and what it computed."""
+    command, env = [sys.executable, "-c", LOOPS], os.environ | {"NUMBA_CACHE_DIR": str(cache)}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
+    return done.stdout.splitlines()
+
+
+def test_machine_code_is_kept_for_the_next_process_and_who_compiled_changes_not_one_byte(tmp_path):
     """The first process compiles, the second reads what was stored, the third has nowhere to store it."""
-    blocked = tmp_path / "file"
-    blocked.touch()
-    places = (tmp_path / "cache", tmp_path / "cache", blocked / "cache")
-    first, second, third = (run(FITS, NUMBA_CACHE_DIR=str(place)) for place in places)
-    assert len(first.splitlines()) == 6
-    assert first.splitlines()[-1] == "2"
-    assert list((tmp_path / "cache").rglob("*.nbc"))
-    assert first == second == third
+    (tmp_path / "file").touch()
+    first, second, third = (run_loops(tmp_path / place) for place in ("cache", "cache", "file/cache"))
+    assert first[0] == "False True 1 2"
+    assert second[0] == "True True 0 2"
+    assert third[0].startswith("False False")
+    assert len(first[1].split()) == 8
+    assert first[1] == second[1] == third[1]

@@ -23,7 +23,7 @@ from segcal.kernels.plan import (
 )
 
 
-@pytest.mark.parametrize("size", range(1, 14))
+@pytest.mark.parametrize("size", [1, 2, 5, 11])
 def test_a_network_sorts_all_zeros_and_ones_and_so_everything(size):
     network = sorting_network(size)
     for values in itertools.product((0, 1), repeat=size):
@@ -34,7 +34,7 @@ def test_a_network_sorts_all_zeros_and_ones_and_so_everything(size):
         assert row == sorted(values)
 
 
-@pytest.mark.parametrize("size", [20, 33, 64])
+@pytest.mark.parametrize("size", [20, 33])
 def test_a_network_sorts_many_numbers(size):
     values = np.random.default_rng(size).normal(size=(size, 500)).round(1)
     rows = list(values)

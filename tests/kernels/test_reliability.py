@@ -13,7 +13,7 @@ from segcal.kernels import reliability, reliability_numba
 from segcal.kernels.apply import has_triton
 from segcal.kernels.raw_tables import Layout, add_tables
 from segcal.kernels.reliability import count_voxels
-from segcal.kernels.reliability_tile import find_bins
+from segcal.kernels.reliability_numba import find_bins
 
 BINS, CLASS_BINS = (10, 7), 6
 no_kernels = pytest.mark.skipif(not (torch.cuda.is_available() and has_triton()), reason="no CUDA device")
@@ -43,7 +43,7 @@ def fill(table, like):
     return array
 
 
-@pytest.mark.parametrize(("num_classes", "voxels"), [(2, 1), (2, 300), (3, 257), (5, 64), (20, 517)])
+@pytest.mark.parametrize(("num_classes", "voxels"), [(2, 1), (3, 257), (20, 300)])
 def test_every_table_is_what_counting_one_by_one_gives(plain_count, num_classes, voxels):
     scores, labels, bands, reference = make_case(num_classes, num_classes, voxels)
     prediction = np.empty(voxels, np.int16)
@@ -62,8 +62,7 @@ def test_every_table_is_what_counting_one_by_one_gives(plain_count, num_classes,
         np.testing.assert_allclose(found.offset[0], np.abs(energies).max(), rtol=1e-13)
 
 
-@pytest.mark.parametrize("num_classes", [2, 3, 7])
-@pytest.mark.parametrize("chunk", [100, 1 << 18])
+@pytest.mark.parametrize(("num_classes", "chunk"), [(2, 100), (7, 1 << 18)])
 def test_the_reference_agrees_with_the_loops(monkeypatch, num_classes, chunk):
     monkeypatch.setattr(reliability, "CHUNK", chunk)
     scores, labels, bands, reference = make_case(num_classes, num_classes, 279, scale=4.0)
@@ -74,12 +73,11 @@ def test_the_reference_agrees_with_the_loops(monkeypatch, num_classes, chunk):
     np.testing.assert_array_equal(*predictions)
 
 
-@pytest.mark.parametrize("num_classes", [2, 5, 19])
-def test_half_types_are_read_as_they_are_and_computed_in_float32(num_classes):
+def test_half_types_are_read_as_they_are_and_computed_in_float32():
     for dtype in (torch.float16, torch.bfloat16):
-        scores, labels, _, _ = make_case(1, num_classes, 1234, dtype=dtype)
+        scores, labels, _, _ = make_case(1, 5, 1234, dtype=dtype)
         scores[0, :5] = torch.tensor([0.0, -0.0, 6e-5, 1e-7, -30.0]).to(dtype)  # zeros and numbers that are not normal
-        layout = Layout(num_classes, BINS, CLASS_BINS)
+        layout = Layout(5, BINS, CLASS_BINS)
         assert_same(count_voxels(scores, labels, layout), count_voxels(scores.float(), labels, layout))
 
 
@@ -102,7 +100,7 @@ def test_the_result_does_not_depend_on_the_number_of_threads(by_threads):
         assert [table.tobytes() for table in other] == [table.tobytes() for table in first]
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(seed=st.integers(0, 10**6), num_classes=st.integers(2, 6), voxels=st.integers(2, 700), data=st.data())
 def test_cutting_a_case_anywhere_gives_the_same_counts_and_sums(seed, num_classes, voxels, data):
     scores, labels, bands, reference = make_case(seed, num_classes, voxels, dtype=torch.float32)
@@ -125,14 +123,14 @@ def test_an_array_that_is_not_contiguous_is_counted_in_pieces_and_the_same(monke
     assert_same(count_voxels(scores, labels, layout, bands), whole, 1e-12, 1e-12)
 
 
-@pytest.mark.parametrize("bins", [1, 2, 10, 15, 50, 997])
-def test_values_on_an_edge_are_in_the_bin_below_it(bins):
-    edges = np.arange(bins + 1) / bins
-    values = np.unique(np.concatenate([edges, np.nextafter(edges, 0), np.nextafter(edges, 1)]))
-    values = values[(values > 0) & (values <= 1)]
-    slot = np.zeros(values.size, np.int64)
-    find_bins(values, bins, slot, values.size)
-    np.testing.assert_array_equal(slot, np.clip(np.searchsorted(edges, values, side="left") - 1, 0, bins - 1))
+def test_values_on_an_edge_are_in_the_bin_below_it():
+    for bins in (1, 2, 10, 15, 50, 997):
+        edges = np.arange(bins + 1) / bins
+        values = np.unique(np.concatenate([edges, np.nextafter(edges, 0), np.nextafter(edges, 1)]))
+        values = values[(values > 0) & (values <= 1)]
+        slot = np.zeros(values.size, np.int64)
+        find_bins(values, bins, slot, values.size)
+        np.testing.assert_array_equal(slot, np.clip(np.searchsorted(edges, values, side="left") - 1, 0, bins - 1))
 
 
 def test_a_uniform_voxel_has_confidence_one_over_the_number_of_classes_whatever_the_type():
@@ -172,10 +170,11 @@ def test_scores_that_are_not_finite_are_refused(count, dtype, value):
 
 
 def test_more_voxels_in_one_bin_than_float32_can_count_are_counted():
-    scores = torch.tensor([[8.0], [0.0]], dtype=torch.float16).expand(2, 20_000_000).contiguous()
-    found = count_voxels(scores, torch.zeros(1, dtype=torch.int64).expand(20_000_000), Layout(2, (50,), 0))
-    assert found.cells.sum((0, 1, 2))[-1] == 20_000_000
-    assert found.confidence.sum() / 20_000_000 == pytest.approx(1 / (1 + math.exp(-8.0)), rel=1e-7)
+    voxels = 2**24 + 1
+    scores = torch.tensor([[8.0], [0.0]], dtype=torch.float16).expand(2, voxels).contiguous()
+    found = count_voxels(scores, torch.zeros(1, dtype=torch.int64).expand(voxels), Layout(2, (50,), 0))
+    assert found.cells.sum((0, 1, 2))[-1] == voxels
+    assert found.confidence.sum() / voxels == pytest.approx(1 / (1 + math.exp(-8.0)), rel=1e-7)
 
 
 def on_device(scores, labels, *rest):

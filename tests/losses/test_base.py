@@ -29,22 +29,6 @@ LOGITS, LABELS = torch.zeros(2, 3, 4, 5), torch.zeros(2, 4, 5, dtype=torch.int64
 
 
 @pytest.mark.parametrize("name", LOSSES)
-@pytest.mark.parametrize(
-    ("logits", "labels", "text"),
-    [
-        (LOGITS.numpy(), LABELS, "logits is ndarray, but a tensor is needed"),
-        (LOGITS, LABELS.tolist(), "labels is list, but a tensor is needed"),
-        (LOGITS.long(), LABELS, "logits has dtype int64, but floating-point numbers are needed"),
-        (LOGITS, LABELS.to("meta"), "logits is on cpu and labels on meta, but one device is needed"),
-        (LOGITS[:0], LABELS[:0], r"logits has shape \(0, 3, 4, 5\), but at least one voxel is needed"),
-    ],
-)
-def test_what_is_no_batch_is_refused_alike_by_every_loss(name, logits, labels, text):
-    with pytest.raises(InputError, match=text):
-        make_loss(name)(logits, labels)
-
-
-@pytest.mark.parametrize("name", LOSSES)
 def test_where_all_labels_have_weight_zero_nothing_counts(name):
     logits = torch.randn(2, 3, 4, 5, generator=torch.Generator().manual_seed(0))
     alone = make_loss(name, class_weights=[0.0, 1.0, 1.0])(logits, LABELS)
@@ -63,12 +47,6 @@ def test_a_loss_shows_its_options():
 def test_options_that_a_loss_does_not_have_are_refused_by_name():
     with pytest.raises(InputError, match=r"nacl has no option 'lam'\. Choose from: weight, prior, kernel_size"):
         make_loss("nacl", lam=0.1)
-
-
-def test_weights_are_no_parameters_and_move_with_the_module():
-    loss = CrossEntropy(class_weights=torch.ones(3)).to(torch.float64)
-    assert not list(loss.parameters())
-    assert loss.class_weights.dtype == torch.float64
 
 
 @pytest.mark.parametrize(

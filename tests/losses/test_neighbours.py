@@ -1,12 +1,10 @@
-import itertools
-
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from segcal.errors import InputError
-from segcal.losses import neighbours
+from segcal.losses import spatial as neighbours
 from segcal.types import IGNORED
 
 
@@ -85,11 +83,6 @@ def test_a_tiny_sigma_leaves_the_nearest_neighbours_alone(sigma):
     assert float(response[3, 4]) == pytest.approx(0.125, rel=1e-4)
 
 
-def test_a_huge_sigma_is_the_mean_of_the_neighbours():
-    response = gaussian_prior(impulse(2), 2, 3, 1e9, torch.float64)[0, 1]
-    assert float(response[4, 4]) == pytest.approx(1 / 16, rel=1e-12)
-
-
 @settings(max_examples=30)
 @given(st.integers(0, 10**6), st.sampled_from([3, 5]), st.floats(0.1, 10))
 def test_proportions_are_a_distribution_where_a_voxel_counts(seed, size, sigma):
@@ -114,44 +107,6 @@ def test_a_voxel_whose_neighbours_are_all_ignored_keeps_its_label():
     for shares in (mean_prior(labels, 3, 3, torch.float64), gaussian_prior(labels, 3, 3, 1.0, torch.float64)):
         assert shares[0, :, 1, 1].tolist() == [0, 0, 1]
     assert plain_gaussian_prior(labels, 3, 1.0, torch.float64)[0, 2, 1, 1] > 0
-
-
-@pytest.mark.parametrize("axes", [2, 3])
-@pytest.mark.parametrize("kind", ["mean", "gaussian"])
-def test_monais_priors(axes, kind):
-    """MONAI filters one-hot maps and lets them end in zeros."""
-    filters = pytest.importorskip("monai.networks.layers")
-    labels = torch.randint(0, 3, (2, *(7, 11, 9)[:axes]), generator=torch.Generator().manual_seed(1))
-    hot = torch.nn.functional.one_hot(labels, 3).movedim(-1, 1).float()
-    layer = filters.MeanFilter(axes, 3) if kind == "mean" else filters.GaussianFilter(axes, 1.5)
-    if kind == "mean":
-        layer.filter = layer.filter / layer.filter.sum()
-        weight = layer.filter.expand(3, 1, *(3,) * axes)
-        convolve = torch.nn.functional.conv2d if axes == 2 else torch.nn.functional.conv3d
-        expected, found = convolve(hot, weight, padding=1, groups=3), mean_prior(labels, 3, 3, hot.dtype, "nothing")
-    else:
-        expected, found = layer(hot), plain_gaussian_prior(labels, 3, 1.5, hot.dtype)
-    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
-
-
-def test_slices_that_repeat_leave_the_mean_as_it_is():
-    labels = torch.randint(-1, 3, (2, 6, 5), generator=torch.Generator().manual_seed(9))
-    deep = mean_prior(labels[:, None].expand(-1, 4, -1, -1), 3, 3, torch.float64)
-    flat = mean_prior(labels, 3, 3, torch.float64)
-    for depth in range(4):
-        torch.testing.assert_close(deep[:, :, depth], flat, rtol=0, atol=1e-15)
-
-
-@pytest.mark.parametrize("flip", list(itertools.product([False, True], repeat=2)))
-def test_priors_turn_with_the_image(flip):
-    labels = torch.randint(-1, 3, (2, 6, 5), generator=torch.Generator().manual_seed(9))
-    axes = [axis + 1 for axis in range(2) if flip[axis]]
-    for shares in (
-        lambda maps: mean_prior(maps, 3, 3, torch.float64),
-        lambda m: gaussian_prior(m, 3, 3, 1.0, torch.float64),
-    ):
-        turned = shares(labels.flip(axes))
-        torch.testing.assert_close(turned, shares(labels).flip([axis + 1 for axis in axes]), rtol=0, atol=1e-15)
 
 
 @pytest.mark.parametrize("space", [(5, 2), (2, 7, 7), ()])

@@ -83,13 +83,6 @@ def test_it_is_the_sum_of_both_and_ignoring_half_a_picture_is_cropping_it(pair):
     torch.testing.assert_close(CrossEntropyDice()(logits, masked), entropy + overlap)
 
 
-def test_it_is_monais_dice_ce(pair):
-    losses = pytest.importorskip("monai.losses")
-    logits, labels = pair
-    expected = losses.DiceCELoss(softmax=True, to_onehot_y=True)(logits, labels[:, None])
-    torch.testing.assert_close(CrossEntropyDice()(logits, labels), expected)
-
-
 NAMES = ["ml1_ace", "ml1_ace_soft"]
 
 

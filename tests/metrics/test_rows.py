@@ -23,7 +23,7 @@ def test_rows_add_up_to_the_metric(name):
     assert found == pytest.approx(np.nan if expected is None else expected, rel=1e-12, nan_ok=True)
 
 
-@pytest.mark.parametrize("name", ["ece", "nll", "accuracy", "aurc", "cece"])
+@pytest.mark.parametrize("name", ["ece", "nll", "accuracy", "aurc"])
 def test_one_number_of_all_voxels(name):
     reader = CaseRows(name, 3, "probs", average="voxels", ignore=2)
     rows = reader.rows(LOGITS.softmax(1), LABELS)

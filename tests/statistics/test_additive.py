@@ -4,10 +4,8 @@ from typing import Annotated
 
 import numpy as np
 import pytest
-import torch
 
 from segcal.errors import InputError
-from segcal.statistics import count_logits
 from segcal.statistics.additive import FIXED, PER_CASE, AdditiveTable, FreeEnergy, total_of
 
 
@@ -78,11 +76,3 @@ def test_moments_of_parts_merge_to_those_of_the_whole():
     total = parts[0] + FreeEnergy(0, 0.0, 0.0) + parts[1] + parts[2]
     assert total.voxels == 90
     assert total.deviation / 90 == pytest.approx(values.var(), rel=1e-6)
-
-
-def test_the_free_energy_is_that_of_the_raw_logits():
-    logits = torch.randn(4, 30, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) + 12
-    found = count_logits(logits, torch.zeros(30, 7, dtype=torch.int64)).tables.free_energy
-    energy = torch.logsumexp(logits, 0)
-    assert found.mean == pytest.approx(float(energy.mean()))
-    assert found.deviation == pytest.approx(float((energy - energy.mean()).square().sum()))

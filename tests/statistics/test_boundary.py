@@ -35,12 +35,6 @@ def test_the_boundary_of_the_hand_drawn_map():
     assert ["".join(map(str, row)) for row in found] == expected
 
 
-def test_distances_of_the_hand_drawn_map():
-    distance = np.sqrt(squared_distances(find_boundary(draw_6x6())))
-    assert distance[0, 5] == pytest.approx(1.414214, abs=1e-6)
-    assert distance[2, 2] == 1
-
-
 def boundary_one_by_one(labels):
     found = np.zeros(labels.shape, bool)
     for place in np.ndindex(labels.shape):
@@ -71,19 +65,13 @@ def test_boundary_and_bands_against_loops_and_scipy(shape):
         assert bands.distance[k] == pytest.approx(distance[valid & (code == k)].sum())
 
 
-def test_unsigned_labels_have_the_same_boundary():
-    labels = np.array([[0, 255, 1]], np.uint8)
-    assert find_boundary(labels).all()
-
-
-def test_a_constant_map_has_no_bands():
+def test_maps_without_a_boundary_have_no_bands():
     bands = find_bands(np.zeros((4, 5), np.int64))
     assert (bands.code == 4).all()
     assert bands.count.sum() == 0
-
-
-def test_a_pair_with_an_ignored_voxel_is_no_boundary():
-    assert find_bands(np.array([0, 0, -1, 1, 1])).count.sum() == 0
+    assert find_bands(np.array([0, 0, -1, 1, 1])).count.sum() == 0  # a pair with an ignored voxel is none
+    assert find_boundary(np.array([[0, 255, 1]], np.uint8)).all()
+    assert np.isposinf(squared_distances(np.zeros((2, 3), bool))).all()
 
 
 @pytest.mark.parametrize("edges", [(1, 3), (0, 3, 3), (), (0, -1)])
@@ -104,15 +92,9 @@ def test_the_cache_computes_each_case_once_and_stays_within_its_size():
     assert list(cache._kept) == ["c", "a"]
 
 
-def test_four_axes_are_measured_too():
-    labels = np.zeros((3, 3, 3, 4), np.int64)
-    labels[..., 2:] = 1
-    assert find_bands(labels).distance.sum() == pytest.approx(2 * 27)
-
-
 def test_memory_follows_the_voxels_and_not_the_square_of_a_side():
-    """A strip of two million voxels has squared distances up to 4e12: one counter for each would be 32 terabytes."""
-    length = 2_000_000
+    """A strip of 200,000 voxels has squared distances up to 4e10: one counter for each would be 320 gigabytes."""
+    length = 200_000
     labels = np.zeros((1, length), np.int8)
     labels[0, :2] = 1
     found = find_bands(labels)
@@ -143,10 +125,10 @@ def test_both_ways_of_counting_distances_agree_to_the_last_bit(ignored, monkeypa
 
 
 def test_counting_distances_takes_the_same_memory_whatever_the_size(monkeypatch):
-    """One counter for each squared distance of a side of 4000 would be 256 megabytes, and five arrays of it."""
+    """One counter for each squared distance of a side of 2000 would be 64 megabytes, and five arrays of it."""
     monkeypatch.setattr(boundary, "COUNTERS", 1 << 14)
     peaks = []
-    for side in (500, 1000, 4000):
+    for side in (500, 2000):
         square = (np.arange(side, dtype=np.float32)[:, None] ** 2 + np.arange(side, dtype=np.float32) ** 2).reshape(-1)
         tracemalloc.start()
         voxels = sum(int(often.sum()) for _, often in boundary._count_distances(square))
@@ -173,7 +155,7 @@ def targets(draw):
 sizes = st.lists(st.floats(0.1, 10), min_size=4, max_size=4)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(target=targets(), spacing=sizes)
 def test_squared_distances_are_those_of_loops(target, spacing):
     square = squared_distances(target)
@@ -203,7 +185,3 @@ def test_squared_distances_take_at_most_25_bytes_a_voxel():
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 25 * target.size
-
-
-def test_no_target_is_infinitely_far():
-    assert np.isposinf(squared_distances(np.zeros((2, 3), bool))).all()

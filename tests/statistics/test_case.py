@@ -4,8 +4,6 @@ from dataclasses import fields, is_dataclass
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from segcal.errors import InputError
 from segcal.statistics import CaseTables, count_logits, find_bands
@@ -36,16 +34,6 @@ def assert_same(mine, its, rtol=1e-12):
             np.testing.assert_array_equal(a, b, err_msg=path)
 
 
-@settings(max_examples=25)
-@given(seed=st.integers(0, 10**6), num_classes=st.integers(2, 5), length=st.integers(2, 60), data=st.data())
-def test_two_parts_of_a_case_add_up_to_the_whole(seed, num_classes, length, data):
-    logits, labels = make_case(seed, num_classes, (length, 3))
-    cut = data.draw(st.integers(1, length - 1))
-    whole = count_logits(logits, labels).tables
-    parts = [count_logits(logits[:, p], labels[p]).tables for p in (slice(0, cut), slice(cut, length))]
-    assert_same(whole, parts[0] + parts[1])
-
-
 def test_ignored_voxels_do_not_matter_but_are_counted():
     logits, labels = make_case(1, 3, (50,))
     kept = labels >= 0
@@ -55,8 +43,7 @@ def test_ignored_voxels_do_not_matter_but_are_counted():
     changed[:, ~kept] = 7.0
     for mine, its in ((whole, alone), (whole, count_logits(changed, labels).tables)):
         for name in ("likelihood", "reliability", "classwise", "ranking", "free_energy"):
-            for (path, a), (_, b) in zip(leaves(getattr(mine, name)), leaves(getattr(its, name)), strict=True):
-                np.testing.assert_allclose(a, b, rtol=1e-12, err_msg=f"{name}{path}")
+            assert_same(getattr(mine, name), getattr(its, name))
 
 
 @pytest.mark.parametrize("space", [(), (40,), (5, 8), (2, 4, 5), (2, 2, 2, 5)])
@@ -74,10 +61,7 @@ def test_log_probs_and_logits_give_the_same_tables_but_for_the_offset():
     from_log_probs = count_logits(torch.log_softmax(logits, 0), labels, normalised=True).tables
     assert from_log_probs.free_energy is None
     for name in ("likelihood", "confusion", "reliability", "classwise"):
-        for (path, a), (_, b) in zip(
-            leaves(getattr(from_logits, name)), leaves(getattr(from_log_probs, name)), strict=True
-        ):
-            np.testing.assert_allclose(a, b, rtol=1e-10, err_msg=f"{name}{path}")
+        assert_same(getattr(from_logits, name), getattr(from_log_probs, name), rtol=1e-10)
 
 
 def test_log_probs_that_are_not_normalised_are_refused():
@@ -106,24 +90,20 @@ def test_tables_survive_json():
     for (path, a), (_, b) in zip(leaves(tables), leaves(again), strict=True):
         assert a.dtype == b.dtype, path
         np.testing.assert_array_equal(a, b, err_msg=path)
-    assert_same(tables + again, again + tables)
 
 
 def test_bad_input_is_refused_in_full_sentences():
     logits, labels = make_case()
-    with pytest.raises(InputError, match=r"labels contains 9, but there are 3 classes"):
-        count_logits(logits, torch.full((6, 11), 9))
-    with pytest.raises(InputError, match=r"labels has space \(11, 6\), but its logits have \(6, 11\)"):
-        count_logits(logits, labels.T)
-    with pytest.raises(InputError, match=r"logits has dtype int64, but floating-point values are needed"):
-        count_logits(logits.long(), labels)
-    with pytest.raises(InputError, match=r"logits has shape \(1, 6, 11\), but \(classes, \*space\) with at least 2"):
-        count_logits(logits[:1], labels)
-    with pytest.raises(InputError, match="bins contains 0, but whole numbers from 1 to 100000 are needed"):
-        count_logits(logits, labels, bins=(0,))
-    with pytest.raises(InputError, match=r"bins is \(\) and class_bins is 15, but at least one number of bins"):
-        count_logits(logits, labels, bins=())
-    with pytest.raises(InputError, match=r"reference contains -1, but there are 3 classes"):
-        count_logits(logits, labels, reference=np.full((6, 11), -1))
-    with pytest.raises(InputError, match=r"reference has space \(3,\), but its logits have \(6, 11\)"):
-        count_logits(logits, labels, reference=np.zeros(3, np.int16))
+    usual = {"logits": logits, "labels": labels}
+    for wrong, text in (
+        ({"labels": torch.full((6, 11), 9)}, "labels contains 9, but there are 3 classes"),
+        ({"labels": labels.T}, r"labels has space \(11, 6\), but its logits have \(6, 11\)"),
+        ({"logits": logits.long()}, "logits has dtype int64, but floating-point values are needed"),
+        ({"logits": logits[:1]}, r"logits has shape \(1, 6, 11\), but \(classes, \*space\) with at least 2"),
+        ({"bins": (0,)}, "bins contains 0, but whole numbers from 1 to 100000 are needed"),
+        ({"bins": ()}, r"bins is \(\) and class_bins is 15, but at least one number of bins"),
+        ({"reference": np.full((6, 11), -1)}, "reference contains -1, but there are 3 classes"),
+        ({"reference": np.zeros(3, np.int16)}, r"reference has space \(3,\), but its logits have \(6, 11\)"),
+    ):
+        with pytest.raises(InputError, match=text):
+            count_logits(**(usual | wrong))

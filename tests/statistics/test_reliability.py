@@ -62,13 +62,6 @@ def test_the_error_is_that_of_a_ratio_over_cases(seed, cases):
         assert found[place] == pytest.approx(expected, abs=1e-7)
 
 
-def test_it_agrees_with_drawing_cases_again_and_again():
-    listed = curves(3, 60)
-    n, r = (np.stack([getattr(curve, name) for curve in listed]) for name in ("count", "right"))
-    drawn = np.random.default_rng(0).integers(0, 60, (4000, 60))
-    assert accuracy_error(*summed(listed)) == pytest.approx((r[drawn].sum(1) / n[drawn].sum(1)).std(0), rel=0.1)
-
-
 def test_a_bin_of_one_case_or_none_has_no_error():
     one = Curve(np.array([5, 0]), np.array([3, 0]), np.array([3.0, 0.0]))
     assert np.isnan(accuracy_error(one, CurveSpread.of(one))).all()

@@ -37,7 +37,7 @@ from segcal.fitting.fit import fit_to
 from segcal.fitting.request import read_data
 from segcal.kernels.loops import one_thread
 from segcal.metrics import METRICS, Metric, find_metrics
-from segcal.metrics.readers import CurveReader
+from segcal.metrics.base import CurveReader
 from segcal.metrics.reliability import average_calibration_error, expected_calibration_error
 from segcal.report.curves import curves_of, thinned
 from segcal.statistics import BandCache, CaseTables

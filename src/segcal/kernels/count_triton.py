@@ -1,13 +1,14 @@
 """The kernels of :mod:`segcal.kernels.reliability_triton`: blocks of voxels, read once, counted in tables.
 
 A program of one warp takes blocks of voxels, with the exponential of the loops for the CPU
-(:mod:`segcal.kernels.reliability_tile`) and sums in their order wherever a bin depends on them: all counts are the
+(:mod:`segcal.kernels.reliability_numba`) and sums in their order wherever a bin depends on them: all counts are the
 same. Where there are few classes, a thread holds those of its voxel; where there are more, they are read one after
 another, three times. What a voxel adds to the tables of its winner is added once, to a table by band, zone, whether it
 is right, winner and bin, where bins are those that the edges of all binnings make; tables are made of it afterwards.
 
 A processor adds and multiplies floats at twice the rate at which it compares and chooses. So a comparison decides
-whether an instruction is carried out, in the language of the device, not which of two results is taken.
+whether an instruction is carried out, in the language of the device, not which of two results is taken. Sums over the
+lanes of a warp are in a fixed order.
 """
 # ruff: noqa: RUF005 - of tuples, Triton knows sums only
 # mypy: disable-error-code="assignment, misc"
@@ -17,8 +18,7 @@ import triton
 import triton.language as tl
 
 from segcal.kernels.raw_tables import DOUBT_BASE, DOUBT_BINS, ZONES
-from segcal.kernels.triton_arithmetic import PTX, add_lanes, exchanged, exp_below_zero, log1p_fused, nothing
-from segcal.kernels.triton_classes import load
+from segcal.kernels.triton_classes import PTX, exp_below_zero, load, log1p_fused
 
 # So many small probabilities are added in float32 before they are added in float64.
 MOST_SMALL = 16
@@ -106,6 +106,52 @@ def _lowest(bits):
 
 
 @triton.jit
+def _exchanged(value, distance: tl.constexpr):
+    """Return to each of 32 lanes the float32 of another: the one whose number differs in one bit."""
+    if PTX:
+        return tl.inline_asm_elementwise(
+            "shfl.sync.bfly.b32 $0, $1, $2, 0x1f, 0xffffffff;", "=f,f,r", [value, distance], dtype=tl.float32,
+            is_pure=True, pack=1,
+        )  # fmt: skip
+    return tl.gather(value, tl.arange(0, 32) ^ distance, 0)
+
+
+@triton.jit
+def _folded(values, bit, distance: tl.constexpr, N: tl.constexpr):
+    """Return half as many values, each of two lanes: this lane's and another's, of every two one or the other."""
+    found = ()
+    for i in tl.static_range(N // 2):
+        own = tl.where(bit, values[2 * i + 1], values[2 * i])
+        found = found + (own + _exchanged(tl.where(bit, values[2 * i], values[2 * i + 1]), distance),)
+    if N % 2 == 1:
+        found = found + (values[N - 1] + _exchanged(values[N - 1], distance),)
+    return found
+
+
+@triton.jit
+def _nothing(zero, N: tl.constexpr):
+    """Return so many zeros."""
+    found = ()
+    for _ in tl.static_range(N):
+        found = found + (zero,)
+    return found
+
+
+@triton.jit
+def _add_lanes(by_zone, code, values, lane, N: tl.constexpr):
+    """Add sums over all lanes to those of a zone: each lane has that of one value, its own number in reversed bits."""
+    found = _folded(values, (lane & 16) != 0, 16, N)
+    found = _folded(found, (lane & 8) != 0, 8, (N + 1) // 2)
+    found = _folded(found, (lane & 4) != 0, 4, (N + 3) // 4)
+    found = _folded(found, (lane & 2) != 0, 2, (N + 7) // 8)
+    total = _folded(found, (lane & 1) != 0, 1, (N + 15) // 16)[0].to(tl.float64)
+    sums = ()
+    for z in tl.static_range(_ZONES):
+        sums = sums + (by_zone[z] + tl.where(code == z, total, 0.0),)
+    return sums
+
+
+@triton.jit
 def count_blocks(
     z_ptr, labels_ptr, bands_ptr, reference_ptr, prediction_ptr, edges_ptr, guess_ptr, fine_ptr, packed_ptr, whole_ptr,
     low_ptr, sums_ptr, bad_ptr, n, stride, unit, scale, C, fine, class_bins, tables, packed_size, whole_size,
@@ -121,7 +167,7 @@ def count_blocks(
     nll, brier, entropy, first, second, largest = none, none, none, none, none, none
     seen, ignored, pivot = 0, 0 * one, tl.sum(none, 0)
     # Small probabilities of a zone, summed by lane for some blocks, then over lanes.
-    by_zone, small, current, kept = (none, none, none), nothing(zero, HELD if BY_CLASS else 0), 0, 0
+    by_zone, small, current, kept = (none, none, none), _nothing(zero, HELD if BY_CLASS else 0), 0, 0
     for start in range(program * BLOCK, n, tl.num_programs(0).to(tl.int64) * BLOCK):
         inside = start + lane < n
         at = tl.minimum(start + lane, n - 1)
@@ -216,21 +262,21 @@ def count_blocks(
                 least = tl.where(least.to(tl.float64) * inverse > edge, least, after)
                 lowest, highest = tl.min(tl.where(valid, zone, 3), 0), tl.max(tl.where(valid, zone, -1), 0)
                 if (lowest != current) | (kept == _MOST_SMALL):
-                    by_zone = add_lanes(by_zone, current, small, lane, HELD)
-                    small = nothing(zero, HELD)
+                    by_zone = _add_lanes(by_zone, current, small, lane, HELD)
+                    small = _nothing(zero, HELD)
                     current, kept = lowest, 0
                 kept += 1
                 part = inverse.to(tl.float32)
                 of_code = tl.where(valid & (zone == lowest), part, 0.0)
                 small, pending = _add_all_small(exponentials, least, of_code, small, 0 * one, HELD)
                 if highest > lowest:  # seldom; there and back, or the compiler would keep all comparisons for it
-                    least = exchanged(exchanged(least, 1), 1)
-                    by_zone = add_lanes(by_zone, lowest, small, lane, HELD)
-                    small = nothing(zero, HELD)
+                    least = _exchanged(_exchanged(least, 1), 1)
+                    by_zone = _add_lanes(by_zone, lowest, small, lane, HELD)
+                    small = _nothing(zero, HELD)
                     for code in range(lowest + 1, highest + 1):
                         of_code = tl.where(valid & (zone == code), part, 0.0)
                         more, _ = _add_all_small(exponentials, least, of_code, small, 0 * one, HELD)
-                        by_zone = add_lanes(by_zone, code, more, lane, HELD)
+                        by_zone = _add_lanes(by_zone, code, more, lane, HELD)
                 pending = tl.where(valid, pending & ~(one << winner), 0)
                 while tl.max(pending, 0) > 0:  # one class of each voxel after another, few at most
                     rival, left = _lowest(pending), pending > 0
@@ -252,7 +298,7 @@ def count_blocks(
                     if tl.max(above.to(tl.int32), 0) > 0:
                         _add_class(packed, classes_at, zone, truth, c, q, above, unit, scale, C, class_bins, edges_ptr)
     if HELD > 0 and BY_CLASS:
-        by_zone = add_lanes(by_zone, current, small, lane, HELD)
+        by_zone = _add_lanes(by_zone, current, small, lane, HELD)
         own_class = (lane >> 4) + (lane >> 2 & 2) + (lane & 4) + (lane << 2 & 8) + (lane << 4 & 16)
         for z in tl.static_range(_ZONES):
             tl.store(low + z * C + own_class, by_zone[z], mask=own_class < C)

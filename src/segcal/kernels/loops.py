@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numba
+import numpy as np
 import torch
 
 Loop = TypeVar("Loop", bound=Callable[..., Any])
@@ -31,11 +32,26 @@ SOURCES = zlib.crc32(b"".join(path.read_bytes() for path in sorted(Path(__file__
 OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
 MOST_PARTS = 32
 PART_VOXELS = 8192
+# Voxels that a loop takes at a time: their rows stay in the first-level cache.
+TILE = 256
 
 
 def part(function: Loop) -> Loop:
     """Compile a loop that other loops call; it becomes part of them."""
     return numba.njit(**OPTIONS)(function)
+
+
+@part
+def find_winner(x, top, winner, n):  # type: ignore[no-untyped-def]
+    """Set the largest score of every voxel and its class; of equal ones, the lowest."""
+    top[:n] = x[0, :n]
+    winner[:n] = 0
+    for c in range(1, x.shape[0]):
+        row, code = x[c], np.int32(c)
+        for v in range(n):
+            above = row[v] > top[v]
+            top[v] = row[v] if above else top[v]
+            winner[v] = code if above else winner[v]
 
 
 def compiled(function: Loop, fastmath: set[str] | bool = False) -> Loop:

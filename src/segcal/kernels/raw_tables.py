@@ -81,6 +81,16 @@ class RawTables(NamedTuple):
         """Return how many voxels counted."""
         return int(self.confusion.sum())
 
+    def fill_first_class_bin(self) -> None:
+        """Set count and hits of the first bin of every class from what the other bins left over."""
+        confusion = self.confusion
+        size = np.array([confusion[0, 0], confusion[0, 1:].sum(), confusion[1:].sum()])
+        truth = np.zeros((ZONES, len(confusion)), np.int64)
+        truth[0, 0], truth[1, 0] = size[0], size[1]
+        truth[2, 1:] = confusion[1:].sum(1)
+        self.class_count[:, :, 0] = size[:, None] - self.class_count[:, :, 1:].sum(-1)
+        self.class_hits[:, :, 0] = truth - self.class_hits[:, :, 1:].sum(-1)
+
 
 def add_tables(parts: Iterable[RawTables]) -> RawTables:
     """Return the tables of all; the moments of the free energy are merged, the offset is the largest one."""
@@ -91,17 +101,6 @@ def _add(one: RawTables, other: RawTables) -> RawTables:
     total = RawTables(*(mine + its for mine, its in zip(one, other, strict=True)))
     energy = _merge(one.voxels(), one.energy, other.voxels(), other.energy)
     return total._replace(offset=np.maximum(one.offset, other.offset), energy=energy)
-
-
-def fill_first_class_bin(tables: RawTables) -> None:
-    """Set count and hits of the first bin of every class from what the other bins left over."""
-    confusion = tables.confusion
-    size = np.array([confusion[0, 0], confusion[0, 1:].sum(), confusion[1:].sum()])
-    truth = np.zeros((ZONES, len(confusion)), np.int64)
-    truth[0, 0], truth[1, 0] = size[0], size[1]
-    truth[2, 1:] = confusion[1:].sum(1)
-    tables.class_count[:, :, 0] = size[:, None] - tables.class_count[:, :, 1:].sum(-1)
-    tables.class_hits[:, :, 0] = truth - tables.class_hits[:, :, 1:].sum(-1)
 
 
 def _merge(n: int, first: np.ndarray, m: int, second: np.ndarray) -> np.ndarray:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from segcal.checks import check_finite
 from segcal.kernels.count_triton import PLACES, SUMS, count_blocks
-from segcal.kernels.raw_tables import DOUBT_BINS, ZONES, Layout, Map, RawTables, fill_first_class_bin
+from segcal.kernels.raw_tables import DOUBT_BINS, ZONES, Layout, Map, RawTables
 
 BLOCK, HELD_BLOCK, ROW_BLOCK = 64, 32, 128
 MOST_HELD = 24
@@ -120,7 +120,7 @@ def _fill_bins(
     tables.class_count[..., 1:], tables.class_hits[..., 1:] = counts.sum(1)[..., 1:], counts[:, 1, :, 1:]
     tables.class_prob[..., 1:] = probs.sum(1)[..., 1:]
     tables.class_prob[..., 0] = small.reshape(ZONES, classes)
-    fill_first_class_bin(tables)
+    tables.fill_first_class_bin()
 
 
 class _Bins(NamedTuple):

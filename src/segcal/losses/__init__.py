@@ -7,10 +7,8 @@ from segcal.arguments import typed
 from segcal.checks import check_choice
 from segcal.errors import InputError
 from segcal.losses.base import Loss
-from segcal.losses.ce import CrossEntropy, Focal, LabelSmoothing
-from segcal.losses.dice import CrossEntropyDice, Dice
-from segcal.losses.l1_ace import HardL1ACE, SoftL1ACE
-from segcal.losses.penalised import ConfidencePenalty, MarginLabelSmoothing
+from segcal.losses.ce import ConfidencePenalty, CrossEntropy, Focal, LabelSmoothing, MarginLabelSmoothing
+from segcal.losses.dice import CrossEntropyDice, Dice, HardL1ACE, SoftL1ACE
 from segcal.losses.spatial import NeighbourAware, SpatialLabelSmoothing
 
 LOSSES: dict[str, Callable[..., Loss]] = {

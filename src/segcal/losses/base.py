@@ -44,13 +44,10 @@ class Loss(nn.Module, ABC):
     ) -> None:
         super().__init__()
         self.register_buffer("class_weights", None if class_weights is None else _check_class_weights(class_weights))
-        if isinstance(ignore_index, bool) or not isinstance(ignore_index, int):
-            raise InputError(
-                f"ignore_index is {ignore_index!r}, but a whole number is needed. Choose one that is no class, such as "
-                "255."
-            )
-        if not fits(reduction, Reduction):
-            raise InputError(f"reduction is {reduction!r}, but mean, sum or none is needed. Choose one of these.")
+        whole = isinstance(ignore_index, int) and not isinstance(ignore_index, bool)
+        check(whole, "ignore_index", ignore_index, "a whole number is needed. Choose one that is no class, such as 255")
+        known = fits(reduction, Reduction)
+        check(known, "reduction", reduction, "mean, sum or none is needed. Choose one of these")
         self.ignore_index, self.reduction = ignore_index, reduction
 
     @abstractmethod
@@ -124,17 +121,23 @@ def reduced(terms: Tensor, total: Tensor, reduction: Reduction) -> Tensor:
     return terms.sum() if reduction == "sum" else terms.sum() / total
 
 
+def check(holds: bool, name: str, value: object, needed: str) -> None:
+    """Refuse the value of an option for which something does not hold."""
+    if not holds:
+        raise InputError(f"{name} is {value!r}, but {needed}.")
+
+
 def check_choice(name: str, value: object, known: tuple[object, ...]) -> None:
     """Refuse a value that is none of the known ones."""
-    if not isinstance(value, str | int | None) or value not in known:
-        needed = " or ".join(str(choice) for choice in known)
-        raise InputError(f"{name} is {value!r}, but {needed} is needed. Choose one of these.")
+    needed = " or ".join(str(choice) for choice in known)
+    fitting = isinstance(value, str | int | None) and value in known
+    check(fitting, name, value, f"{needed} is needed. Choose one of these")
 
 
 def check_positive(value: float, name: str) -> float:
     """Return `value` if it is a number of at least zero."""
-    if not fits(value, float) or value < 0:
-        raise InputError(f"{name} is {value!r}, but a number of at least 0 is needed. Choose 0 to switch it off.")
+    positive = fits(value, float) and not value < 0
+    check(positive, name, value, "a number of at least 0 is needed. Choose 0 to switch it off")
     return float(value)
 
 

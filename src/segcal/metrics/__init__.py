@@ -20,9 +20,8 @@ from functools import partial
 from segcal.checks import check_choice
 from segcal.errors import InputError
 from segcal.kernels.raw_tables import BENEFICIAL, HARMFUL, NEUTRAL
-from segcal.metrics import masks, readers, reliability, sampled, scores
-from segcal.metrics.base import Metric
-from segcal.metrics.readers import CurveReader
+from segcal.metrics import masks, reliability, sampled, scores
+from segcal.metrics.base import CurveReader, Metric, Reader
 from segcal.metrics.tensors import Meter, on_tensors
 
 __all__ = ["CONVENTIONS", "METRICS", "Meter", "Metric", "find_metrics", "meter", "with_convention"]
@@ -37,13 +36,13 @@ CONVENTIONS = ("paper", "field")
 # statistics; a metric without words is not shown there.
 METRICS: dict[str, Metric] = {
     "nll": Metric(
-        "negative log-likelihood", readers.likelihood, partial(scores.voxel_mean, of="nll"), unit="nat"
+        "negative log-likelihood", Reader("likelihood"), partial(scores.voxel_mean, of="nll"), unit="nat"
     ).in_words(
         "Loss",
         "A strict score of the probabilities: confident mistakes cost most (negative log-likelihood, NLL). Lower "
         "is better; it has no upper end.",
     ),
-    "dice": Metric("Dice score, foreground classes", readers.confusion, masks.dice_score, better="higher").in_words(
+    "dice": Metric("Dice score, foreground classes", Reader("confusion"), masks.dice_score, better="higher").in_words(
         "Dice",
         "How well the mask overlaps the truth; 100 % is a perfect mask. A calibrator that keeps the mask cannot "
         "change it.",
@@ -54,7 +53,7 @@ METRICS: dict[str, Metric] = {
         "be perfect.",
     ),
     "ba_ece": Metric(
-        "boundary-aware calibration error", readers.bands, reliability.boundary_calibration_error
+        "boundary-aware calibration error", Reader("bands"), reliability.boundary_calibration_error
     ).in_words(
         "Error by distance",
         "The same gap, weighted towards voxels near the edges of structures, where it matters most (BA-ECE).",
@@ -63,37 +62,37 @@ METRICS: dict[str, Metric] = {
         "Error by level",
         "The same gap, with every level of confidence counting the same, however few voxels it has (ACE).",
     ),
-    "flip_rate": Metric("voxels whose class changed", readers.flips, masks.flip_rate).in_words(
+    "flip_rate": Metric("voxels whose class changed", Reader("flips"), masks.flip_rate).in_words(
         "Mask changed", "Share of voxels whose predicted class the calibrator changed."
     ),
     "harmful_flips": Metric(
-        "flips from right to wrong", readers.flips, partial(masks.flip_share, kind=HARMFUL)
+        "flips from right to wrong", Reader("flips"), partial(masks.flip_share, kind=HARMFUL)
     ).in_words("Harmful changes", "Of the changed voxels, the share that was right and became wrong."),
     "beneficial_flips": Metric(
-        "flips from wrong to right", readers.flips, partial(masks.flip_share, kind=BENEFICIAL), better="higher"
+        "flips from wrong to right", Reader("flips"), partial(masks.flip_share, kind=BENEFICIAL), better="higher"
     ).in_words("Useful changes", "Of the changed voxels, the share that was wrong and became right."),
     "neutral_flips": Metric(
-        "flips from wrong to wrong", readers.flips, partial(masks.flip_share, kind=NEUTRAL), better=None
+        "flips from wrong to wrong", Reader("flips"), partial(masks.flip_share, kind=NEUTRAL), better=None
     ),
-    "brier": Metric("Brier score", readers.likelihood, partial(scores.voxel_mean, of="brier"), unit="").in_words(
+    "brier": Metric("Brier score", Reader("likelihood"), partial(scores.voxel_mean, of="brier"), unit="").in_words(
         "Brier score", "Mean squared distance between probabilities and truth, 0 to 2; lower is better."
     ),
-    "accuracy": Metric("right voxels", readers.confusion, masks.pixel_accuracy, better="higher").in_words(
+    "accuracy": Metric("right voxels", Reader("confusion"), masks.pixel_accuracy, better="higher").in_words(
         "Voxels right", "Share of voxels whose predicted class is the true one."
     ),
     "miou": Metric(
-        "mean intersection over union", readers.confusion, masks.mean_iou, better="higher", pooled=True
+        "mean intersection over union", Reader("confusion"), masks.mean_iou, better="higher", pooled=True
     ).in_words("Mean IoU", "Overlap of mask and truth, mean over classes, all voxels together."),
     "mce": Metric("largest calibration gap", CurveReader("all", 15), _MCE),
-    "cece": Metric("class-wise calibration error", readers.class_curves("all"), _CECE).in_words(
+    "cece": Metric("class-wise calibration error", Reader("classwise", "all"), _CECE).in_words(
         "Error by class", "Calibration error of every class's own probability, averaged over classes."
     ),
     "ece_foreground": Metric("ECE where truth is foreground", CurveReader("foreground", 15), _ECE).in_words(
         "Error in structures", "Calibration error of voxels that truly belong to a structure."
     ),
     "ece_union": Metric("ECE where truth or prediction is foreground", CurveReader("union", 15), _ECE),
-    "cece_foreground": Metric("CECE where truth is foreground", readers.class_curves("foreground"), _CECE),
-    "cece_union": Metric("CECE where truth or prediction is foreground", readers.class_curves("union"), _CECE),
+    "cece_foreground": Metric("CECE where truth is foreground", Reader("classwise", "foreground"), _CECE),
+    "cece_union": Metric("CECE where truth or prediction is foreground", Reader("classwise", "union"), _CECE),
     "ece_correct": Metric("ECE of right predictions", CurveReader("right", 50), _ECE),
     "ece_wrong": Metric("ECE of wrong predictions", CurveReader("wrong", 50), _ECE).in_words(
         "Confidence when wrong", "How sure the model is where it is wrong; lower is better."
@@ -103,30 +102,34 @@ METRICS: dict[str, Metric] = {
     ),
     "ece_interior": Metric("ECE away from the boundary", CurveReader("interior", 50), _ECE),
     "entropy": Metric(
-        "mean predictive entropy", readers.likelihood, partial(scores.voxel_mean, of="entropy"), unit="nat", better=None
+        "mean predictive entropy",
+        Reader("likelihood"),
+        partial(scores.voxel_mean, of="entropy"),
+        unit="nat",
+        better=None,
     ),
     "free_energy_std": Metric(
-        "spread of the logits' offset", readers.free_energy, scores.free_energy_std, unit="nat", better=None
+        "spread of the logits' offset", Reader("free_energy"), scores.free_energy_std, unit="nat", better=None
     ),
-    "aurc": Metric("area under risk-coverage curve", readers.ranking, scores.area_under_risk_coverage),
-    "root_brier": Metric("root Brier score", readers.likelihood, scores.root_brier_score, unit=""),
+    "aurc": Metric("area under risk-coverage curve", Reader("ranking"), scores.area_under_risk_coverage),
+    "root_brier": Metric("root Brier score", Reader("likelihood"), scores.root_brier_score, unit=""),
     "ece_debiased": Metric("calibration error less what chance adds", CurveReader("all", 15), _DEBIASED),
-    "ece_equal_mass": Metric("ECE, equal-mass bins", readers.sample, reliability.equal_mass_calibration_error),
+    "ece_equal_mass": Metric("ECE, equal-mass bins", Reader("sample"), reliability.equal_mass_calibration_error),
     "smooth_ece": Metric("smooth calibration error", CurveReader("all", 1000), reliability.smooth_calibration_error),
     "ece_kde": Metric(
-        "calibration of all classes, by kernel density", readers.sample, sampled.kernel_density_error, unit=""
+        "calibration of all classes, by kernel density", Reader("sample"), sampled.kernel_density_error, unit=""
     ),
-    "kce": Metric("squared kernel calibration error", readers.sample, sampled.kernel_calibration_error, unit=""),
-    "error_auroc": Metric("AUROC of errors by doubt", readers.ranking, scores.area_under_error_roc, better="higher"),
-    "cox_slope": Metric("Cox slope, 1 if calibrated", readers.sample, sampled.cox_slope, unit="", better=None),
+    "kce": Metric("squared kernel calibration error", Reader("sample"), sampled.kernel_calibration_error, unit=""),
+    "error_auroc": Metric("AUROC of errors by doubt", Reader("ranking"), scores.area_under_error_roc, better="higher"),
+    "cox_slope": Metric("Cox slope, 1 if calibrated", Reader("sample"), sampled.cox_slope, unit="", better=None),
     "cox_intercept": Metric(
-        "Cox intercept, 0 if calibrated", readers.sample, sampled.cox_intercept, unit="", better=None
+        "Cox intercept, 0 if calibrated", Reader("sample"), sampled.cox_intercept, unit="", better=None
     ),
     "spiegelhalter_z": Metric(
-        "Spiegelhalter's Z, 0 if calibrated", readers.sample, sampled.spiegelhalter_z, unit="", better=None
+        "Spiegelhalter's Z, 0 if calibrated", Reader("sample"), sampled.spiegelhalter_z, unit="", better=None
     ),
-    "hd": Metric("Hausdorff distance", readers.surface, masks.hausdorff_distance, unit="distance"),
-    "hd95": Metric("95 % Hausdorff distance", readers.surface, masks.hausdorff_95, unit="distance"),
+    "hd": Metric("Hausdorff distance", Reader("surface"), masks.hausdorff_distance, unit="distance"),
+    "hd95": Metric("95 % Hausdorff distance", Reader("surface"), masks.hausdorff_95, unit="distance"),
 }
 
 

@@ -1,4 +1,4 @@
-"""What a metric is: a pure function of tables, with its facts as data; and the tables that some metrics need."""
+"""A metric: a pure function of tables, with its facts as data. The table that it reads, and what is counted for it."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -11,10 +11,71 @@ from torch import Tensor
 
 from segcal.arguments import typed
 from segcal.errors import InputError
-from segcal.metrics.readers import CurveReader, Need
 from segcal.statistics import BandCache, CaseTables, Counted, LabelBands, count_logits, find_bands, surface_distances
 from segcal.statistics.case import CLASS_BINS
+from segcal.statistics.reliability import Curve
 from segcal.statistics.voxel_sample import sample_voxels
+
+Need = Literal["bands", "classwise", "surface", "reference", "sample"]
+# Tables that are only made when asked for, and what to ask for.
+ASKED: dict[str, Need] = {
+    "bands": "bands",
+    "classwise": "classwise",
+    "surface": "surface",
+    "sample": "sample",
+    "flips": "reference",
+}
+
+
+@dataclass(frozen=True)
+class Reader:
+    """Reads a table of a case, or that of one of its regions; None where a case has none."""
+
+    table: str
+    region: str | None = None
+
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        """What must be counted for it."""
+        return (ASKED[self.table],) if self.table in ASKED else ()
+
+    def __call__(self, tables: CaseTables) -> Any:
+        """Return the table."""
+        found = getattr(tables, self.table)
+        return found if found is None or self.region is None else found[self.region]
+
+
+@dataclass(frozen=True)
+class CurveReader:
+    """Reads a curve of the top label's reliability.
+
+    Attributes:
+        place: a region of :data:`segcal.statistics.reliability.REGIONS`; "boundary", the first band; "interior", all
+            voxels beyond it, and maps without a boundary.
+        bins: the number of bins.
+    """
+
+    place: str
+    bins: int
+
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        """What must be counted for it."""
+        return ("bands",) if self.place in ("boundary", "interior") else ()
+
+    def __call__(self, tables: CaseTables) -> Curve | None:
+        """Return the curve; None without bands where it is one of them."""
+        if self.bins not in tables.reliability:
+            raise InputError(
+                f"bins is {self.bins}, but the tables have {sorted(tables.reliability)} bins. "
+                f"Count the cases with bins={self.bins} too."
+            )
+        if not self.needs:
+            return tables.reliability[self.bins][self.place]
+        if tables.bands is None:
+            return None
+        curves = tables.bands.curves[self.bins]
+        return curves[0] if self.place == "boundary" else curves[1:].summed(0)
 
 
 @dataclass(frozen=True)
@@ -23,7 +84,7 @@ class Metric:
 
     Attributes:
         title: what it is, in a few words.
-        part: which table it reads, of :mod:`segcal.metrics.readers`; None where a case has no such table.
+        part: which table it reads, by a :class:`Reader` or :class:`CurveReader`; None where a case has no such table.
         value: the number, from that table; NaN where it is not defined.
         unit: "nat", "fraction", "distance" (of the spacing, or voxels), or "" for a plain number.
         better: "lower", "higher", or None if neither is better as such.
