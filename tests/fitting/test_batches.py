@@ -5,7 +5,7 @@ import torch
 from segcal import ArrayCases, FitConfig, fit, make_calibrator
 from segcal.fitting.batches import TileBatches, VoxelBatches
 from segcal.fitting.crops import TileSource, Window
-from segcal.fitting.sample import Voxels
+from segcal.fitting.voxels import Voxels
 
 CPU = torch.device("cpu")
 

@@ -1,6 +1,6 @@
 import pytest
 
-from segcal.fitting.candidate import Candidate, Tried
+from segcal.fitting.choice import Candidate, Tried
 from segcal.fitting.scores import Worth
 
 

@@ -10,7 +10,7 @@ import scipy.stats
 
 from segcal import make_calibrator
 from segcal.errors import InputError
-from segcal.fitting.choice import ENOUGH_GROUPS, Candidate, Tried, candidates, decide
+from segcal.fitting.choice import ENOUGH_GROUPS, Candidate, ChoiceRule, Tried, candidates
 from segcal.fitting.scores import Worth, noise
 
 PARAMETERS = {"identity": 0, "ts": 1, "cms_ap": 40, "isotonic": 2047, "iop": 1200}
@@ -21,6 +21,10 @@ def tried(name, nll, ece=None, pooling=None, ba_ece=None):
     near = [None] * len(nll) if ba_ece is None else map(float, ba_ece)
     worth = {f"c{k}": Worth(float(a), float(b), c) for k, (a, b, c) in enumerate(zip(nll, ece, near, strict=True))}
     return Tried(Candidate(name, pooling, PARAMETERS[name]), worth)
+
+
+def decide(rows, *how):
+    return ChoiceRule(*how).decide(rows)
 
 
 def alone(count):

@@ -8,7 +8,7 @@ from sklearn.linear_model import LogisticRegression
 
 from segcal import ArrayCases, FitConfig, fit, make_calibrator
 from segcal.fitting.config import DEFAULT_STRENGTH, STRENGTHS
-from segcal.fitting.exact import _rises
+from segcal.fitting.strengths import _rises
 
 CONVEX = ["ts", "vs", "vs_ti", "ms", "ms_c", "dc", "cdc", "cms_ap", "cms_op"]
 LAM, MU = 0.02, 0.05

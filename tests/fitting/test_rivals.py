@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from segcal import ArrayCases, FitConfig
-from segcal.fitting.contest import compare, read_poolings
+from segcal.fitting.comparison import compare, read_poolings
 
 NAMES = ["identity", "ts", "dc"]
 
@@ -32,7 +32,7 @@ def nll(calibrator, cases):
     return np.mean(losses)
 
 
-def contest(cases, **options):
+def compared(cases, **options):
     config = FitConfig(**options)
     return compare(NAMES, read_poolings(cases, None, config), config)
 
@@ -46,12 +46,12 @@ def home():
 def test_what_learns_the_frequencies_of_a_site_does_no_harm_at_another(home, declared, monkeypatch):
     cases, other = cases_of(home, declared), cases_of([("c", 6, 1.0)], seed=52)
     simple = nll(compare(["ts"], read_poolings(cases, None, FitConfig()), FitConfig()).fitted.calibrator, other)
-    fitted, decision = contest(cases)
+    fitted, decision = compared(cases)
     assert decision.chosen.name == "ts"
     assert nll(fitted.calibrator, other) == pytest.approx(simple)
     assert decision.reason.endswith("Where cases that differ are held out, harm was done by dc.")
-    monkeypatch.setattr("segcal.fitting.rivals.find_sites", lambda *_: None)  # as it was
-    before = contest(cases)
+    monkeypatch.setattr("segcal.fitting.comparison.find_sites", lambda *_: None)  # as it was
+    before = compared(cases)
     assert before.decision.chosen.name == "dc"
     assert nll(before.fitted.calibrator, other) > simple + 0.1
 
@@ -59,7 +59,7 @@ def test_what_learns_the_frequencies_of_a_site_does_no_harm_at_another(home, dec
 def test_what_is_true_everywhere_is_taken(home):
     """Sites that lean alike: held out, each says the same."""
     cases = cases_of([(name, count, -1.2) for name, count, _ in home])
-    fitted, decision = contest(cases)
+    fitted, decision = compared(cases)
     assert decision.chosen.name == "dc"
     assert fitted.certificate.evidence.sites == {"a": 18, "b": 4}
     assert fitted.certificate.evidence.declared
@@ -80,14 +80,14 @@ def test_biases_are_tried_without_where_they_do_harm(home, monkeypatch):
     """Versions of a candidate: at its strength, at stronger ones, and then the same with biases held at zero."""
     seen = []
     monkeypatch.setattr("segcal.fitting.choice.harm", lambda *a: "harm")
-    own = compare.__globals__["Rivals"]._versions
+    own = compare.__globals__["HeldOutFits"]._versions
 
     def versions(self, candidate, request, fixed, path, found):
         seen.append((fixed, tuple(path)))
         return own(self, candidate, request, fixed, path, found)
 
-    monkeypatch.setattr("segcal.fitting.rivals.Rivals._versions", versions)
-    contest(cases_of(home))
+    monkeypatch.setattr("segcal.fitting.comparison.HeldOutFits._versions", versions)
+    compared(cases_of(home))
     (first, path), (second, same) = seen
     assert first == (None, None, None)
     assert second == (None, 1e5, None)

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from segcal.fitting.sample import Voxels, draw, hardness, systematic
+from segcal.fitting.voxels import Voxels, draw, hardness, systematic
 
 
 def voxels_of(classes, count, seed=0):

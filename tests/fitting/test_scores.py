@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 import segcal
 from segcal import ArrayCases, make_calibrator
-from segcal.fitting.sample import Voxels
 from segcal.fitting.scores import (
     Noise,
     both_nlls,
@@ -21,7 +20,7 @@ from segcal.fitting.scores import (
     noise,
     weighted_auroc,
 )
-from segcal.fitting.voxels import SampledVoxels, StreamedVoxels
+from segcal.fitting.voxels import SampledVoxels, StreamedVoxels, Voxels
 
 CPU = torch.device("cpu")
 

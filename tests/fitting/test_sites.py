@@ -7,8 +7,8 @@ import torch
 from segcal import ArrayCases
 from segcal.errors import InputError
 from segcal.fitting.config import FitConfig
+from segcal.fitting.division import composition, find_sites
 from segcal.fitting.request import read_data
-from segcal.fitting.sites import composition, find_sites
 
 
 def make(shares, groups=None, sites=None, seed=0, voxels=400):

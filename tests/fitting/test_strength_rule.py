@@ -8,7 +8,7 @@ import pytest
 from segcal import ArrayCases
 from segcal.cases.region_view import region_view
 from segcal.fitting.scores import Worth
-from segcal.fitting.strength_rule import lowest, mean_over_cases, strongest_as_good, without_harm
+from segcal.fitting.strengths import lowest, mean_over_cases, strongest_as_good, without_harm
 
 IDS = [f"c{number}" for number in range(8)]
 
@@ -37,7 +37,7 @@ def asked(kind, guarded):
     regions = {"a": [1, 2], "b": [2]} if kind == "region" else None
     cases = ArrayCases(scores, labels, ids=IDS, kind="logits", regions=regions)
     cases = region_view(cases, 0) if kind == "region" else cases
-    return SimpleNamespace(cases=cases, validation_cases=None, calibrator=SimpleNamespace(guarded=guarded))
+    return SimpleNamespace(judges=cases, calibrator=SimpleNamespace(guarded=guarded))
 
 
 # One case alone makes the whole difference in NLL: its mean is its standard error, which five folds raise by half. In

@@ -4,8 +4,8 @@ import math
 
 import pytest
 
+from segcal.fitting.choice import harm, worst_mean
 from segcal.fitting.scores import Worth
-from segcal.fitting.travel import harm, worst_mean
 
 PARTS = {"here": [f"c{k}" for k in range(6)], "there": [f"c{k}" for k in range(6, 12)]}
 GROUPS = {f"c{k}": f"c{k}" for k in range(12)}

@@ -9,9 +9,8 @@ from torch.utils._pytree import tree_leaves
 from segcal import ArrayCases, FitConfig, fit
 from segcal.cases.base import Case, Cases
 from segcal.errors import InputError
-from segcal.fitting.sample import Voxels, join
 from segcal.fitting.selective import KeptVoxels
-from segcal.fitting.voxels import HeldVoxels, SampledVoxels, StreamedVoxels, gather
+from segcal.fitting.voxels import HeldVoxels, SampledVoxels, StreamedVoxels, Voxels, gather, join
 
 
 def silent():

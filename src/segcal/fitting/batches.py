@@ -23,8 +23,7 @@ from segcal.calibrators.local_temperature import LookAround
 from segcal.fitting.crops import Tiles, TileSource, Window
 from segcal.fitting.division import divide, group_names
 from segcal.fitting.request import Request, read_data
-from segcal.fitting.sample import Voxels
-from segcal.fitting.voxels import VoxelSource
+from segcal.fitting.voxels import Voxels, VoxelSource
 from segcal.types import Context
 
 # Voxels of one step on voxels; tiles of one step on tiles, and cases where the tiles of a case stand together.

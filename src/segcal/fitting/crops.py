@@ -24,8 +24,7 @@ from segcal.cases.parallel import Failures
 from segcal.checks import check_planes, check_volume
 from segcal.fitting.config import FitConfig
 from segcal.fitting.progress import Report, silent
-from segcal.fitting.sample import hardness, inclusion, systematic
-from segcal.fitting.voxels import refuse_nothing, require_labels
+from segcal.fitting.voxels import hardness, inclusion, refuse_nothing, require_labels, systematic
 from segcal.types import IGNORED
 
 # Side of a tile, by the number of axes that kernels run over: small tiles show more different places.

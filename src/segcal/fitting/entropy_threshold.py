@@ -24,10 +24,9 @@ from segcal.fitting.certificate import Certificate
 from segcal.fitting.convex_problem import solve_temperature
 from segcal.fitting.newton import Solution
 from segcal.fitting.request import Request
-from segcal.fitting.sample import Voxels
 from segcal.fitting.scores import certify, mean_nll
 from segcal.fitting.selective import WRONG_TEMPERATURES
-from segcal.fitting.voxels import HeldVoxels, gather
+from segcal.fitting.voxels import HeldVoxels, Voxels, gather
 from segcal.numerics import winner
 
 MOST_VOXELS = 1 << 22

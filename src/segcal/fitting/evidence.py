@@ -31,8 +31,7 @@ from torch import Tensor
 from segcal.calibrators.convex import SMALLEST_SCALE, ConvexCalibrator
 from segcal.cases.base import Cases
 from segcal.fitting.division import by_case, group_names
-from segcal.fitting.sample import Voxels
-from segcal.fitting.voxels import VoxelSource
+from segcal.fitting.voxels import Voxels, VoxelSource
 from segcal.kernels.affine_numba import temperature_terms
 from segcal.numerics import winner
 

@@ -16,8 +16,7 @@ import torch
 from torch import Tensor
 
 from segcal.calibrators.convex import Block, ConvexCalibrator, find_centre, take_out
-from segcal.fitting.sample import Voxels, hardness, inclusion, systematic
-from segcal.fitting.voxels import VoxelSource
+from segcal.fitting.voxels import Voxels, VoxelSource, hardness, inclusion, systematic
 
 # Values in one step of making frames, which is done in float64.
 STEP_VALUES = 1 << 20

@@ -26,8 +26,7 @@ from segcal.fitting.certificate import Certificate
 from segcal.fitting.convex_problem import coarse_stride, solve_temperature
 from segcal.fitting.newton import BlockProblem, Curvature, minimise
 from segcal.fitting.request import Request
-from segcal.fitting.sample import Voxels
-from segcal.fitting.voxels import VoxelSource
+from segcal.fitting.voxels import Voxels, VoxelSource
 
 STEP_VALUES = 1 << 19
 # Factors of the exact inverse temperature from which the search starts.
@@ -111,10 +110,6 @@ class MixtureProblem(BlockProblem):
             hessian[0, 1:] = hessian[1:, 0] = 0
         values, vectors = torch.linalg.eigh(hessian)
         return Curvature((vectors * values.abs().clamp(min=1e-10)) @ vectors.T)
-
-    def refine(self, block: int) -> bool:
-        """It is exact already."""
-        return False
 
 
 def _terms(z: Tensor, labels: Tensor, weight: Tensor, theta: Tensor) -> tuple[float, Tensor, Tensor]:

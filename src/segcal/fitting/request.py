@@ -36,6 +36,11 @@ class FitData:
     validation: VoxelSource | None
     weights: dict[str, float] | None = field(default=None, kw_only=True)
 
+    @property
+    def judges(self) -> Cases:
+        """The cases that are held out: those for validation or, where there are none, the calibration cases in turn."""
+        return self.cases if self.validation_cases is None else self.validation_cases
+
 
 @dataclass(frozen=True)
 class Request(FitData):

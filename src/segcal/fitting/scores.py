@@ -25,8 +25,7 @@ from torch import Tensor
 from segcal.calibrators.base import Calibrator
 from segcal.fitting.certificate import Certificate
 from segcal.fitting.request import Request
-from segcal.fitting.sample import Voxels
-from segcal.fitting.voxels import StreamedVoxels, VoxelSource
+from segcal.fitting.voxels import StreamedVoxels, Voxels, VoxelSource
 from segcal.statistics.boundary import BAND_EDGES
 
 STEP_VALUES = 1 << 21
@@ -187,13 +186,29 @@ def noise(values: Sequence[float], groups: Sequence[str], folds: int) -> Noise:
 
 def paired(first: Mapping[str, Worth], second: Mapping[str, Worth], what: str = "nll") -> tuple[list[str], list[float]]:
     """Return the cases in which both are known, and first minus second in each."""
-    both = {
-        case_id: (getattr(first[case_id], what), getattr(second[case_id], what))
-        for case_id in first
-        if case_id in second
-    }
-    known = {case_id: pair for case_id, pair in both.items() if None not in pair}
-    return list(known), [one - other for one, other in known.values()]
+    found = {}
+    for case_id in (each for each in first if each in second):
+        pair = getattr(first[case_id], what), getattr(second[case_id], what)
+        if None not in pair:
+            found[case_id] = pair[0] - pair[1]
+    return list(found), list(found.values())
+
+
+def difference(
+    first: Mapping[str, Worth],
+    second: Mapping[str, Worth],
+    groups: Mapping[str, str],
+    folds: int = 1,
+    what: str = "nll",
+) -> Noise:
+    """Return the mean over cases of what the first has more than the second, with its noise; zero of no cases."""
+    ids, values = paired(first, second, what)
+    return noise(values, [groups[case_id] for case_id in ids], folds) if ids else Noise(0.0, 0.0)
+
+
+def mean_over_cases(found: Mapping[str, Worth]) -> float:
+    """Return the mean NLL over held-out cases."""
+    return sum(worth.nll for worth in found.values()) / len(found)
 
 
 def detection_quality(margin: NDArray[np.float64], wrong: NDArray[np.bool_], weight: NDArray[np.float64]) -> Detection:

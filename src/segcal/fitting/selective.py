@@ -26,10 +26,9 @@ from segcal.calibrators.temperature import TemperatureScaling
 from segcal.fitting.certificate import Certificate
 from segcal.fitting.convex_problem import solve_temperature
 from segcal.fitting.request import Request
-from segcal.fitting.sample import Voxels
 from segcal.fitting.scores import Detection, certify, detection_quality, gap_sums, in_steps, mean_nll, nll_of
 from segcal.fitting.selector import RIGHT, WRONG, Examples, train_selector
-from segcal.fitting.voxels import VoxelSource, gather
+from segcal.fitting.voxels import Voxels, VoxelSource, gather
 from segcal.numerics import winner
 
 WRONG_TEMPERATURES = (1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 100.0, 1e4)

@@ -9,7 +9,7 @@ import segcal
 from segcal import ArrayCases, FitConfig, choose, make_calibrator
 from segcal.errors import InputError
 from segcal.fitting.choice import candidates
-from segcal.fitting.contest import compare, read_poolings
+from segcal.fitting.comparison import compare, read_poolings
 from segcal.fitting.fit import fit_declared
 
 
@@ -22,7 +22,7 @@ def draw(count, temperature, seed=1, classes=3, shape=(19, 23), groups=None, war
     return ArrayCases(logits, truth, ids=ids, groups=groups, **options)
 
 
-def contest(names, cases, validation=None, **options):
+def compared(names, cases, validation=None, **options):
     config = FitConfig(**options)
     return compare(names, read_poolings(cases, validation, config), config)
 
@@ -33,7 +33,7 @@ def nll(calibrator, case):
 
 
 def test_overconfident_logits_get_a_temperature():
-    fitted, decision = contest(["identity", "ts", "ets", "cms_ap"], draw(8, 3.0))
+    fitted, decision = compared(["identity", "ts", "ets", "cms_ap"], draw(8, 3.0))
     assert decision.chosen.name == "ts"
     assert 1 / float(fitted.calibrator.inverse_temperature) == pytest.approx(3.0, rel=0.1)
     assert fitted.calibration_ids == tuple(f"s1c{k}" for k in range(8))  # the winner saw all cases
@@ -47,14 +47,14 @@ def test_a_curve_that_no_temperature_has_is_found():
         gaps = z.max(0) - z
         return -np.minimum(gaps, 1 + 0.05 * (gaps - 1))
 
-    _, decision = contest(["identity", "ts", "isotonic"], draw(12, 1.0, warp=warp, shape=(40, 50)))
+    _, decision = compared(["identity", "ts", "isotonic"], draw(12, 1.0, warp=warp, shape=(40, 50)))
     assert decision.chosen.name == "isotonic"
 
 
 def test_the_table_is_that_of_cases_that_a_fit_did_not_see():
     """Held-out NLLs of ts, computed here: fold by fold, fitted by segcal.fit on the rest."""
     cases = draw(4, 2.0)
-    _, decision = contest(["identity", "ts"], cases, folds=4)
+    _, decision = compared(["identity", "ts"], cases, folds=4)
     found = {row.name: row for row in decision.candidates}
     by_hand = []
     for case_id in cases.ids:
@@ -71,7 +71,7 @@ def test_the_table_is_that_of_cases_that_a_fit_did_not_see():
 
 def test_validation_cases_are_the_only_ones_that_judge():
     """The labels of the calibration cases say T = 3, those for validation T = 1: doing nothing is right."""
-    fitted, decision = contest(["identity", "ts"], draw(6, 3.0), draw(7, 1.0, seed=2))
+    fitted, decision = compared(["identity", "ts"], draw(6, 3.0), draw(7, 1.0, seed=2))
     assert decision.chosen.name == "identity"
     assert (decision.cases, decision.groups, decision.folds) == (7, 7, 1)
     assert fitted.validation_ids == tuple(f"s2c{k}" for k in range(7))
@@ -83,7 +83,7 @@ def test_groups_are_held_out_whole():
     every = [part.read(case_id) for part in parts for case_id in part.ids]
     arrays = [case.logits for case in every], [case.labels for case in every]
     grouped = ArrayCases(*arrays, groups=[case.group for case in every])
-    _, decision = contest(["identity", "ts"], grouped, folds=4)
+    _, decision = compared(["identity", "ts"], grouped, folds=4)
     assert (decision.cases, decision.groups, decision.folds) == (12, 4, 4)
     by_hand = []
     for group in sorted(set(grouped.groups.values())):
@@ -97,7 +97,7 @@ def test_groups_are_held_out_whole():
 @pytest.mark.parametrize("groups", [None, ["one"] * 3])
 def test_of_one_group_nothing_is_known_and_nothing_is_changed(groups):
     cases = draw(1 if groups is None else 3, 2.0, groups=groups)
-    fitted, decision = contest(candidates(3), cases)
+    fitted, decision = compared(candidates(3), cases)
     assert decision.chosen.name == "identity"
     assert decision.reason.startswith("The cases are one group, so that none can be held out")
     assert type(fitted.calibrator).__name__ == "Identity"
@@ -105,7 +105,7 @@ def test_of_one_group_nothing_is_known_and_nothing_is_changed(groups):
 
 def test_many_cases_of_one_group_decide_on_a_temperature_and_on_no_more():
     cases = draw(12, 3.0, groups=["one"] * 12)
-    fitted, decision = contest(candidates(3), cases)
+    fitted, decision = compared(candidates(3), cases)
     assert decision.chosen.name == "ts"
     assert [row.name for row in decision.candidates] == ["identity", "ts"]
     assert (decision.cases, decision.groups) == (12, 1)
@@ -124,22 +124,22 @@ def test_both_poolings_compete_where_none_is_declared():
     cases = ArrayCases(members, labels, pooling="best")
     with pytest.raises(InputError, match="pooling is 'best', but only a comparison on labelled cases can tell"):
         cases.read("0")
-    fitted, decision = contest(["identity", "ts"], cases)
+    fitted, decision = compared(["identity", "ts"], cases)
     values = {row.title: row.nll for row in decision.candidates}
     assert set(values) == {f"{n} ({p})" for n in ("identity", "ts") for p in ("mean_probs", "mean_logits")}
     assert fitted.pooling == decision.chosen.pooling == "mean_logits"  # the sum of independent evidence, scaled
     for pooling in ("mean_logits", "mean_probs"):
-        _, own = contest(["ts"], ArrayCases(members, labels, pooling=pooling))
+        _, own = compared(["ts"], ArrayCases(members, labels, pooling=pooling))
         assert own.chosen.nll == pytest.approx(values[f"ts ({pooling})"], rel=1e-9)
 
 
 def test_all_candidates_of_a_pooling_share_its_folds(monkeypatch):
     made = []
-    own = segcal.fitting.rivals.folds_of
-    monkeypatch.setattr("segcal.fitting.rivals.folds_of", lambda *a: (made.append(1), own(*a))[1])
+    own = segcal.fitting.comparison.folds_of
+    monkeypatch.setattr("segcal.fitting.comparison.folds_of", lambda *a: (made.append(1), own(*a))[1])
     rng = np.random.default_rng(0)
     logits = 3 * rng.normal(size=(8, 3, 400)).astype("float32")
-    contest(["identity", "ts", "ets", "isotonic"], ArrayCases(list(logits), list(logits.argmax(1))))
+    compared(["identity", "ts", "ets", "isotonic"], ArrayCases(list(logits), list(logits.argmax(1))))
     assert len(made) == 1
 
 
@@ -153,7 +153,7 @@ def test_a_declared_pooling_is_kept():
 
 
 def test_what_is_too_large_for_the_voxels_is_not_tried():
-    _, decision = contest(["identity", "ts", "cms_ap"], draw(12, 2.0, shape=(10, 10)), voxels=20)
+    _, decision = compared(["identity", "ts", "cms_ap"], draw(12, 2.0, shape=(10, 10)), voxels=20)
     assert decision.candidates[-1].name == "cms_ap"
     assert decision.candidates[-1].verdict == "not tried: too many parameters for the voxels"
 
@@ -169,8 +169,8 @@ def test_what_the_first_folds_show_to_be_worse_is_left_early(monkeypatch):
             return None
         return fit_declared(request)
 
-    monkeypatch.setattr("segcal.fitting.rivals.fit_declared", fit)
-    _, decision = contest(["identity", "ts", "iop"], draw(20, 2.0, shape=(40, 50)))
+    monkeypatch.setattr("segcal.fitting.comparison.fit_declared", fit)
+    _, decision = compared(["identity", "ts", "iop"], draw(20, 2.0, shape=(40, 50)))
     assert decision.candidates[-1].verdict == "left early: not better than ts"
     assert seen.count("OrderPreservingNetwork") == 1
 
