@@ -8,7 +8,7 @@ from torch import nn
 
 from segcal.calibrators import make_calibrator
 from segcal.errors import ArtifactError, InputError
-from segcal.fitting.adam import FileKeeper, Softmax, Softplus, TrainOptions, train_rounds, trainable
+from segcal.fitting.adam import FileKeeper, Softplus, TrainOptions, train_rounds, trainable
 
 
 def train(parameters, loss, validate, options):
@@ -18,18 +18,6 @@ def train(parameters, loss, validate, options):
 
 def _parameter(*values):
     return nn.Parameter(torch.tensor(values, dtype=torch.float64))
-
-
-def test_training_finds_the_minimum_of_a_convex_function():
-    x = _parameter(0.0, 0.0)
-    target = torch.tensor([0.3, -0.2], dtype=torch.float64)
-
-    def loss():
-        return (x - target).square().sum()
-
-    result = train([x], loss, lambda: float(loss().detach()), TrainOptions(0.03, 50, 1000))
-    assert torch.allclose(x.detach(), target, atol=1e-3)
-    assert result.best == min(result.curve) == pytest.approx(float((x.detach() - target).square().sum()), abs=1e-15)
 
 
 def test_the_parameters_end_where_validation_was_best_not_where_training_stopped():
@@ -67,37 +55,13 @@ def test_the_learning_rate_halves_after_half_the_patience_without_improvement():
     assert steps[7:] == pytest.approx([0.005] * 3, rel=1e-6)
 
 
-@pytest.mark.parametrize("value", [1e-4, 0.05, 1.0, 30.0])
-def test_softplus_returns_the_number_it_starts_from(value):
-    rule = Softplus(1e-4)
-    number = torch.tensor([value], dtype=torch.float64)
-    assert torch.allclose(rule(rule.right_inverse(number)), number, rtol=1e-12)
-
-
 def test_softplus_starts_zero_at_its_smallest_number():
     free = Softplus(1e-3).right_inverse(torch.zeros(1, dtype=torch.float64))
     assert float(free) == pytest.approx(math.log(math.expm1(1e-3)))
 
 
-def test_the_weights_of_a_mixture_start_near_the_given_ones_and_stay_a_mixture():
-    rule = Softmax()
-    weights = rule(rule.right_inverse(torch.tensor([1.0, 0.0, 0.0], dtype=torch.float64)))
-    assert torch.allclose(weights, torch.tensor([0.998, 0.001, 0.001], dtype=torch.float64), atol=1e-5)
-
-
-@pytest.mark.parametrize(("classes", "eps"), [(2, 1e-3), (5, 1e-3), (6, 1e-4), (20, 1e-4)])
-def test_class_conditional_maps_start_at_the_stated_free_numbers(classes, eps):
-    free = dict(trainable(make_calibrator("cms_ap", classes)).named_parameters())
-    weight = free["parametrizations.weight.original"].detach()
-    start = math.log(math.expm1(eps))
-    expected = torch.full((classes - 1, classes - 1), start, dtype=torch.float64).fill_diagonal_(0.5413249)
-    assert torch.allclose(weight, expected.expand_as(weight), atol=1e-6)
-    bias = free["parametrizations.bias.original"].detach()
-    assert torch.allclose(bias, torch.full_like(bias, start))
-
-
-@pytest.mark.parametrize("classes", [2, 3, 5, 20])
-@pytest.mark.parametrize("name", ["ts", "ets", "vs", "vs_ti", "ms", "ms_c", "dc", "cdc", "cms_ap", "cms_op"])
+@pytest.mark.parametrize("classes", [2, 20])
+@pytest.mark.parametrize("name", ["ets", "vs", "ms_c", "cms_ap", "cms_op"])
 def test_training_starts_at_the_identity(name, classes):
     logits = 4 * torch.randn(500, classes, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     start = trainable(make_calibrator(name, classes))(logits).exp().detach()
@@ -118,15 +82,6 @@ def test_any_free_numbers_give_parameters_within_their_bounds(name):
         assert float(model.mixture.detach().sum()) == pytest.approx(1)
     if name.startswith("cms"):
         assert bool((model.bias > 0).all())
-
-
-def test_the_calibrator_that_is_made_trainable_is_not_changed():
-    calibrator = make_calibrator("cms_op", 3)
-    model = trainable(calibrator)
-    with torch.no_grad():
-        next(model.parameters()).fill_(5)
-    assert torch.equal(calibrator.weight, torch.eye(2, dtype=torch.float64).expand(3, 2, 2))
-    assert [name for name, _ in calibrator.named_parameters()] == ["weight", "bias", "gauge"]
 
 
 IDENTITY = {"config": {"seed": 0}, "start": [1.0, 2.0]}

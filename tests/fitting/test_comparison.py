@@ -32,14 +32,6 @@ def nll(calibrator, case):
     return -np.take_along_axis(log_probs, case.labels.numpy()[None], 0).mean()
 
 
-def test_overconfident_logits_get_a_temperature():
-    fitted, decision = compared(["identity", "ts", "ets", "cms_ap"], draw(8, 3.0))
-    assert decision.chosen.name == "ts"
-    assert 1 / float(fitted.calibrator.inverse_temperature) == pytest.approx(3.0, rel=0.1)
-    assert fitted.calibration_ids == tuple(f"s1c{k}" for k in range(8))  # the winner saw all cases
-    assert fitted.validation_ids == ()
-
-
 def test_a_curve_that_no_temperature_has_is_found():
     """Confidences that are right up to a gap of one and then far too high: isotonic has the curve, ts has not."""
 
@@ -133,25 +125,6 @@ def test_both_poolings_compete_where_none_is_declared():
         assert own.chosen.nll == pytest.approx(values[f"ts ({pooling})"], rel=1e-9)
 
 
-def test_all_candidates_of_a_pooling_share_its_folds(monkeypatch):
-    made = []
-    own = segcal.fitting.comparison.folds_of
-    monkeypatch.setattr("segcal.fitting.comparison.folds_of", lambda *a: (made.append(1), own(*a))[1])
-    rng = np.random.default_rng(0)
-    logits = 3 * rng.normal(size=(8, 3, 400)).astype("float32")
-    compared(["identity", "ts", "ets", "isotonic"], ArrayCases(list(logits), list(logits.argmax(1))))
-    assert len(made) == 1
-
-
-def test_a_declared_pooling_is_kept():
-    members = [[np.random.default_rng(k).normal(size=(3, 50)).astype("float32") for k in range(2)] for _ in range(3)]
-    labels = [np.zeros(50, int)] * 3
-    cases = ArrayCases(members, labels, pooling="mean_probs")
-    assert cases.poolings == ("mean_probs",)
-    with pytest.raises(InputError, match="pooling is 'mean_logits', but these cases are pooled by 'mean_probs'"):
-        cases.pooled("mean_logits")
-
-
 def test_what_is_too_large_for_the_voxels_is_not_tried():
     _, decision = compared(["identity", "ts", "cms_ap"], draw(12, 2.0, shape=(10, 10)), voxels=20)
     assert decision.candidates[-1].name == "cms_ap"
@@ -175,11 +148,6 @@ def test_what_the_first_folds_show_to_be_worse_is_left_early(monkeypatch):
     assert seen.count("OrderPreservingNetwork") == 1
 
 
-def test_the_answer_is_the_same_every_time():
-    first, second = (choose(draw(11, 2.0, shape=(9, 11))) for _ in range(2))
-    assert first.certificate == second.certificate
-
-
 def test_the_fit_tells_of_the_comparison():
     details = choose(draw(11, 3.0), config=FitConfig(voxels=200)).certificate.details
     assert details["chosen"] == "ts"
@@ -187,3 +155,92 @@ def test_the_fit_tells_of_the_comparison():
     names = [row["name"] for row in details["candidates"]]
     assert set(names) == set(candidates(3))
     assert (details["cases"], details["groups"], details["folds"]) == (11, 11, 5)
+
+
+AT_SITES = ["identity", "ts", "dc"]
+
+
+def cases_of_sites(sites, declared=True, seed=2, classes=3, voxels=600):
+    """Cases of sites, each with so many: at some the second class is less often right than its logits say."""
+    rng = np.random.default_rng(seed)
+    logits, labels, names = [], [], []
+    for name, count, lean in sites:
+        for _ in range(count):
+            z = 3 * rng.normal(size=(classes, voxels)) + lean * np.eye(classes)[:, 1:2]
+            logits.append(z.astype("float32"))
+            labels.append((0.4 * z + lean * np.eye(classes)[:, 1:2] + rng.gumbel(size=z.shape)).argmax(0))
+            names.append(name)
+    return ArrayCases(
+        logits, labels, ids=[f"s{seed}c{k:02d}" for k in range(len(names))], sites=names if declared else None
+    )
+
+
+def mean_nll(calibrator, cases):
+    losses = []
+    for case in cases:
+        log_probs = calibrator(case.logits[None].double())[0].numpy()
+        losses.append(-np.take_along_axis(log_probs, case.labels.numpy()[None], 0).mean())
+    return np.mean(losses)
+
+
+def compared_at_sites(cases, **options):
+    config = FitConfig(**options)
+    return compare(AT_SITES, read_poolings(cases, None, config), config)
+
+
+@pytest.fixture(scope="module")
+def home():
+    return [("a", 18, -1.2), ("b", 4, 0.2)]
+
+
+@pytest.mark.parametrize("declared", [True, False])
+def test_what_learns_the_frequencies_of_a_site_does_no_harm_at_another(home, declared, monkeypatch):
+    cases, other = cases_of_sites(home, declared), cases_of_sites([("c", 6, 1.0)], seed=52)
+    simple = mean_nll(compare(["ts"], read_poolings(cases, None, FitConfig()), FitConfig()).fitted.calibrator, other)
+    fitted, decision = compared_at_sites(cases)
+    assert decision.chosen.name == "ts"
+    assert mean_nll(fitted.calibrator, other) == pytest.approx(simple)
+    assert decision.reason.endswith("Where cases that differ are held out, harm was done by dc.")
+    monkeypatch.setattr("segcal.fitting.comparison.find_sites", lambda *_: None)  # as it was
+    before = compared_at_sites(cases)
+    assert before.decision.chosen.name == "dc"
+    assert mean_nll(before.fitted.calibrator, other) > simple + 0.1
+
+
+def test_what_is_true_everywhere_is_taken(home):
+    """Sites that lean alike: held out, each says the same."""
+    cases = cases_of_sites([(name, count, -1.2) for name, count, _ in home])
+    fitted, decision = compared_at_sites(cases)
+    assert decision.chosen.name == "dc"
+    assert fitted.certificate.evidence.sites == {"a": 18, "b": 4}
+    assert fitted.certificate.evidence.declared
+    assert fitted.certificate.lam == decision.chosen.strengths.lam
+    assert {row["strength"] for row in fitted.certificate.path} >= {fitted.certificate.lam}
+
+
+def test_parts_are_of_the_calibration_cases_where_others_validate(home):
+    cases, validation = cases_of_sites(home), cases_of_sites([("a", 12, -1.2)], seed=9)
+    config = FitConfig()
+    decision = compare(AT_SITES, read_poolings(cases, validation, config), config).decision
+    assert decision.folds == 1
+    assert decision.chosen.name == "ts"  # validation cases of site a alone praise dc
+    assert next(row for row in decision.candidates if row.name == "dc").against.mean < 0
+
+
+def test_biases_are_tried_without_where_they_do_harm(home, monkeypatch):
+    """Versions of a candidate: at its strength, at stronger ones, and then the same with biases held at zero."""
+    seen = []
+    monkeypatch.setattr("segcal.fitting.choice.harm", lambda *a: "harm")
+    own = compare.__globals__["HeldOutFits"]._versions
+
+    def versions(self, candidate, request, fixed, path, found):
+        seen.append((fixed, tuple(path)))
+        return own(self, candidate, request, fixed, path, found)
+
+    monkeypatch.setattr("segcal.fitting.comparison.HeldOutFits._versions", versions)
+    compared_at_sites(cases_of_sites(home))
+    (first, path), (second, same) = seen
+    assert first == (None, None, None)
+    assert second == (None, 1e5, None)
+    assert path == same
+    assert max(path) < 1e5

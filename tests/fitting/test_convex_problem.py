@@ -7,7 +7,7 @@ from segcal import ArrayCases, FitConfig, fit, make_calibrator
 from segcal.calibrators import convex
 from segcal.calibrators.convex import ConvexCalibrator, Frame, Strengths
 from segcal.fitting import convex_problem
-from segcal.fitting.convex_problem import LinearProblem, Solver, TemperatureProblem, coarse_stride, solve_temperature
+from segcal.fitting.convex_problem import LinearProblem, Solver, TemperatureProblem, coarse_stride
 from segcal.fitting.frames import Frames
 from segcal.fitting.request import FitData, Request, silent
 from segcal.fitting.voxels import StreamedVoxels
@@ -48,28 +48,6 @@ def test_the_first_approach_keeps_a_bounded_number_of_voxels(voxels, stride):
     assert coarse_stride(voxels) == stride
     if voxels >= 16_000:
         assert voxels / coarse_stride(voxels) <= 1 << 18
-
-
-def test_a_coarse_problem_is_close_to_the_whole(make_cases):
-    _, problem = build(make_cases(4, 20_000, parts=2))
-    theta = torch.full((1, 1), 0.5, dtype=torch.float64)
-    whole, few = float(problem.evaluate(theta, [0])[0]), float(problem.coarse().evaluate(theta, [0])[0])
-    assert few != whole
-    assert few == pytest.approx(whole, rel=0.1)
-
-
-def test_there_is_no_penalty(make_cases):
-    _, problem = build(make_cases(3, 50))
-    problem.set_strengths(Strengths(1.0, 1.0))
-    assert problem.penalty(torch.ones(1)) == (0, torch.zeros(1))
-
-
-@pytest.mark.parametrize("approach", [True, False])
-def test_the_temperature_of_voxels_is_that_of_temperature_scaling(approach, make_cases):
-    cases = make_cases(3, 40_000, dtype="float32")
-    found = solve_temperature(StreamedVoxels(cases, lambda: None), CPU, 1e-6, approach)
-    expected = fit("ts", cases, config=FitConfig(voxels="all")).calibrator.inverse_temperature
-    assert float(found.theta) == pytest.approx(float(expected), rel=1e-6)
 
 
 def build_linear(name, cases, randomise=None, cache=1 << 30):
@@ -186,19 +164,6 @@ def test_the_preconditioner_is_symmetric_and_positive_and_kept_until_a_fresh_one
     assert not torch.allclose(problem.products(0, 3 * theta[0], fresh=True).precondition(u), old(u))
 
 
-def test_variables_are_named_by_their_place(make_cases):
-    _, problem = build_linear("cms_ap", make_cases(3, 100))
-    assert problem.names[:4] == ["weight[0, 0]", "weight[0, 1]", "bias[0]", "weight[1, 0]"]
-    assert problem.names[-1] == "gauge[3]"
-    assert len(problem.names) == len(problem.low) == len(problem.high) == make_calibrator("cms_ap", 3).theta().shape[1]
-
-
-def test_the_gauge_is_free_and_the_rest_has_the_bounds_of_the_calibrator(make_cases):
-    _, problem = build_linear("cms_ap", make_cases(3, 100))
-    assert problem.low.tolist() == [1e-3, 0, 0, 0, 1e-3, 0] + [-torch.inf] * 4
-    assert problem.high.tolist() == [1e3] * 6 + [torch.inf] * 4
-
-
 @pytest.mark.parametrize("name", ["dc", "cms_ap"])
 def test_at_the_same_point_only_the_penalty_is_computed_again(name, make_cases, randomise, monkeypatch):
     cases = make_cases(4, 600)
@@ -223,29 +188,6 @@ def test_at_the_same_point_only_the_penalty_is_computed_again(name, make_cases, 
     problem.evaluate(theta + 0.1, problem.blocks)
     problem.curvature(block, theta[block] + 0.1)
     assert counted == ["likelihood"] * len(problem.blocks) + ["hessian"]
-
-
-def test_a_larger_sample_has_a_hessian_of_its_own(make_cases, monkeypatch):
-    monkeypatch.setattr(convex_problem, "HESSIAN_WORK", 1)
-    monkeypatch.setattr(convex_problem, "SMALLEST_SAMPLE_PER_VARIABLE", 1)
-    calibrator, problem = build_linear("dc", make_cases(3, 2000))
-    theta = calibrator.theta().detach()[0]
-    first = problem.curvature(0, theta).product(torch.ones_like(theta))
-    assert problem.refine(0)
-    assert not torch.equal(problem.curvature(0, theta).product(torch.ones_like(theta)), first)
-
-
-def test_what_the_first_approach_refines_stays_its_own(make_cases, monkeypatch):
-    monkeypatch.setattr(convex_problem, "HESSIAN_WORK", 1)
-    monkeypatch.setattr(convex_problem, "SMALLEST_SAMPLE_PER_VARIABLE", 1)
-    _, problem = build_linear("dc", make_cases(3, 2000))
-    before = dict(problem._quotas), len(problem._samples[0].target)
-    coarse = problem.coarse()
-    coarse._quotas[0] = 1
-    assert coarse.refine(0)
-    assert (dict(problem._quotas), len(problem._samples[0].target)) == before
-    assert problem.refine(0)
-    assert len(problem._samples[0].target) > before[1]
 
 
 def test_refining_ends_when_all_voxels_are_in_the_sample(make_cases, monkeypatch):
@@ -275,12 +217,6 @@ def test_solutions_do_not_depend_on_the_one_before(name, make_cases):
     torch.testing.assert_close(first.values, second.values, rtol=0, atol=1e-8)
     assert after.passes > first.evaluations
     assert first.converged
-
-
-def test_the_temperature_that_a_penalty_leads_to_is_that_of_temperature_scaling(make_cases):
-    cases = make_cases(4, 900)
-    expected = fit("ts", cases).calibrator.inverse_temperature
-    assert make("cms_ap", cases).inverse_temperature() == pytest.approx(float(expected), abs=1e-6)
 
 
 class Ramps(ConvexCalibrator):

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from segcal import ArrayCases, make_calibrator
+from segcal import make_calibrator
 from segcal.fitting.frames import Frames
 from segcal.fitting.voxels import SampledVoxels, StreamedVoxels
 
@@ -55,26 +55,12 @@ def test_a_drawn_sample_is_an_unbiased_estimate(cache, make_cases):
     _, frames = make("dc", make_cases(3, 2000, parts=4), cache)
     exact = sum(float((block.weight * block.features[0]).sum()) for _, block in frames.blocks([0]))
     estimates = []
-    for seed in range(300):
+    for seed in range(100):
         sample = frames.draw({0: 150}, seed)[0]
         assert len(sample.target) <= 160
         estimates.append(float((sample.weight * sample.features[0]).sum()))
     error = np.std(estimates) / np.sqrt(len(estimates))
     assert abs(np.mean(estimates) - exact) < 4 * error
-
-
-def test_drawing_more_than_there_is_gives_everything(make_cases):
-    _, frames = make("cms_ap", make_cases(3, 200))
-    sample = frames.draw({0: 10**6}, 0)[0]
-    assert len(sample.target) == frames.counts[0]
-    assert sample.weight.unique().tolist() == [1.0]
-
-
-def test_weights_of_a_sample_of_cases_are_kept(make_cases):
-    _, frames = make("cms_ap", make_cases(3, 3000), sample=200)
-    total = sum(float(block.weight.sum()) for _, block in frames.blocks([0, 1, 2]))
-    assert total == pytest.approx(frames.total_weight)
-    assert float(frames.shares.sum()) == pytest.approx(1)
 
 
 def test_beside_a_stream_the_sample_of_a_hessian_is_bounded(make_cases):
@@ -92,11 +78,3 @@ def test_restricted_frames_offer_only_what_they_were_given(make_cases):
     assert [expert for expert, _ in small.blocks([0, 1, 2])] == [0, 2]
     assert small.counts == [len(samples[0].target), 0, len(samples[2].target)]
     assert frames.counts[1] > 0
-
-
-def test_labels_that_no_voxel_predicts_are_targets_like_others():
-    logits = np.array([[3.0, 2.0], [1.0, 0.0], [0.0, 1.0]])
-    _, frames = make("cms_op", ArrayCases(logits=[logits], labels=[np.array([2, 2])]))
-    ((expert, block),) = frames.blocks([0, 1, 2])
-    assert expert == 0
-    assert block.target.tolist() == [2, 1]

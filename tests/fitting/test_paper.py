@@ -40,8 +40,7 @@ def _moved(name, classes):
     return calibrator
 
 
-@pytest.mark.parametrize("streamed", [False, True])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("name", "streamed"), [*((name, False) for name in NAMES), ("ets", True), ("cms_ap", True)])
 def test_value_and_gradient_are_those_of_the_calibrator_itself(name, streamed):
     logits, labels = _problem(4)
     calibrator = _moved(name, 4)
@@ -59,17 +58,6 @@ def test_value_and_gradient_are_those_of_the_calibrator_itself(name, streamed):
     for (key, own), reference in zip(found.items(), gradients, strict=True):
         reference = torch.zeros_like(own) if reference is None else reference
         assert torch.allclose(own, reference, atol=1e-9), key
-
-
-def test_experts_without_voxels_are_named_and_do_not_count():
-    logits, labels = _problem(4, never_predicted=2)
-    calibrator = _moved("cms_ap", 4)
-    likelihood = _likelihood(calibrator, logits, labels)
-    assert likelihood.untouched == (2,)
-    before = float(likelihood(calibrator).detach())
-    with torch.no_grad():
-        calibrator.weight[2] += 5
-    assert float(likelihood(calibrator).detach()) == before
 
 
 FAST = {"trials": 4, "max_steps": 60}
@@ -110,7 +98,7 @@ def test_temperature_comes_close_to_the_optimum_found_by_scipy():
     assert fitted.certificate.objective == pytest.approx(objective(fitted.calibrator.inverse_temperature.item()))
 
 
-@pytest.mark.parametrize("name", ["vs", "ms_c", "dc", "cms_ap", "cms_op"])
+@pytest.mark.parametrize("name", ["dc", "cms_op"])
 def test_it_approaches_the_exact_optimum_from_above(name):
     cases = _cases(1)
     start = fit("identity", cases).certificate.objective
@@ -118,14 +106,6 @@ def test_it_approaches_the_exact_optimum_from_above(name):
     config = FitConfig.paper(lam=1e-3, mu=1e-3, learning_rate=0.03, patience=50)
     found = fit(name, cases, cases, config).certificate.objective
     assert exact - 1e-9 <= found <= exact + 0.1 * (start - exact)
-
-
-def test_ets_is_no_worse_than_the_identity_and_no_better_than_the_exact_fit():
-    cases = _cases(2)
-    exact = fit("ets", cases).certificate.objective
-    fitted = fit("ets", cases, cases, FitConfig.paper(learning_rate=0.03, patience=20))
-    assert exact - 1e-9 <= fitted.certificate.objective <= fit("identity", cases).certificate.objective
-    assert fitted.calibrator.mixture.sum().item() == pytest.approx(1)
 
 
 def test_the_certificate_describes_the_calibrator_that_is_returned():

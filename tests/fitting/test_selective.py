@@ -104,13 +104,6 @@ def test_the_temperatures_are_the_best_pair_of_the_lists(rule):
     assert score(*chosen) < scores[(1, 1)]
 
 
-def test_a_model_that_is_under_confident_where_it_is_right_is_sharpened():
-    rng = np.random.default_rng(0)
-    z = rng.normal(size=(3, 60, 40))
-    cases = ArrayCases([z], [(4 * z + rng.gumbel(size=z.shape)).argmax(0)])
-    assert fit("selective", cases).certificate.details["temperature_right"] < 1
-
-
 @pytest.mark.parametrize("place", ["unflagged", "before"])
 def test_an_inner_calibrator_is_fitted_too(place):
     cal, val, test = make_cases(0), make_cases(1), make_cases(2)
@@ -154,19 +147,6 @@ def test_predictions_that_are_all_wrong_are_all_smoothed():
     fitted = fit("selective", ArrayCases([z], [z.argmin(0)]))
     assert fitted.certificate.details["selector"]["recall"] == 1.0
     assert fitted.certificate.details["temperature_wrong"] == 1e4
-
-
-def test_ignored_voxels_have_no_part():
-    details = fit("selective", make_cases(0, ignored=True)).certificate.details
-    whole = make_cases(0)
-    wrong = sum(int((case.logits.argmax(0) != case.labels)[7:].sum()) for case in whole)
-    assert details["mispredictions"] == wrong
-
-
-def test_a_single_small_image_is_enough():
-    fitted = fit("selective", make_cases(3, cases=1, space=(5, 6)))
-    assert np.isfinite(fitted.certificate.nll)
-    assert fitted.certificate.voxels == 30
 
 
 def test_volumes_and_streams_are_fitted_alike():

@@ -53,14 +53,6 @@ def test_it_learns_which_voxels_are_wrong():
     assert min(curve) < curve[0]
 
 
-def test_repeated_mispredictions_are_flagged_more_often():
-    logits, known = examples(seed=2)
-    wrong = known.right.numpy() == 0
-    few, many = (margins(trained(repeats=repeats)[0], logits) > 0 for repeats in (0, 8))
-    assert many[wrong].mean() > few[wrong].mean() + 0.1
-    assert many.mean() > few.mean() + 0.1
-
-
 def test_weights_count_like_copies():
     """Repeats weigh a misprediction as a weight on it would."""
     logits, known = examples()

@@ -60,7 +60,8 @@ def fit_entropy_threshold(request: Request) -> Certificate:
     passes = 3 if solution is None else solution.evaluations + 3
     details = _details(calibrator, len(chosen), weight, below, right, solution)
     done = solution is None or solution.converged
-    return certify(request, "entropy_threshold", voxels, passes, details, converged=done)
+    used = voxels.labels.numel()
+    return certify(request, "entropy_threshold", voxels=used, passes=passes, details=details, converged=done)
 
 
 def higher_quantile(values: NDArray[np.float64], weight: NDArray[np.float64], share: float) -> float:

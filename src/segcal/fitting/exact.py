@@ -15,7 +15,7 @@ from segcal.fitting.convex_problem import Solver, make_problem
 from segcal.fitting.division import folds_of
 from segcal.fitting.newton import ConvexProblem, projected_gradient
 from segcal.fitting.request import Request
-from segcal.fitting.scores import both_nlls
+from segcal.fitting.scores import both_nlls, certify
 from segcal.fitting.strengths import Fixed, Walk, at, given, walk
 from segcal.fitting.voxels import StreamedVoxels
 
@@ -34,15 +34,14 @@ def fit_convex(request: Request) -> Certificate:
     solver.calibrator.set_theta(solution.theta)
     nll = solution.values - problem.penalties(solution.theta)
     own = float(solution.theta) if solver.calibrator.one_temperature else None
-    return Certificate(
-        method="convex",
+    return certify(
+        request,
+        "convex",
+        float(nll[problem.blocks].sum()),
         objective=float(solution.values[problem.blocks].sum()),
-        nll=float(nll[problem.blocks].sum()),
         kkt_residual=float(solution.residuals[problem.blocks].max()),
         converged=solution.converged,
         passes=solver.passes,
-        voxels=request.source.used,
-        voxels_available=request.source.available,
         lam=strengths.lam,
         mu=strengths.mu,
         nu=strengths.nu,

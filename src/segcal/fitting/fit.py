@@ -26,6 +26,7 @@ from segcal.fitting.outliers import weigh
 from segcal.fitting.paper import fit_as_in_paper
 from segcal.fitting.progress import Progress, Report, silent
 from segcal.fitting.request import FitData, Request, check_cases, read_data, take_parts
+from segcal.fitting.scores import certify
 from segcal.fitting.selective import fit_selective
 from segcal.fitting.table_fit import fit_histogram, fit_isotonic
 from segcal.types import Preserves
@@ -39,16 +40,7 @@ def _fit_nothing(request: Request) -> Certificate:
         own = log_probs.gather(1, voxels.labels.long()[:, None])[:, 0]
         total -= float((voxels.weight.double() * own).sum())
         weight += float(voxels.weight.double().sum())
-    return Certificate(
-        method="nothing",
-        objective=total / weight,
-        nll=total / weight,
-        kkt_residual=0.0,
-        converged=True,
-        passes=1,
-        voxels=request.source.used,
-        voxels_available=request.source.available,
-    )
+    return certify(request, "nothing", total / weight, kkt_residual=0.0)
 
 
 def _fit_selector(request: Request) -> Certificate:

@@ -29,6 +29,7 @@ from segcal.fitting.config import FitConfig
 from segcal.fitting.convex_problem import solve_temperature
 from segcal.fitting.paper import Found, Search, Trial, search
 from segcal.fitting.request import Request
+from segcal.fitting.scores import certify
 
 # Without a search: learning rates on tiles and on voxels, rounds without improvement, and weight decay.
 TILE_RATE, VOXEL_RATE = 1e-3, 1e-2
@@ -63,11 +64,11 @@ def fit_by_gradient(request: Request) -> Certificate:
     nll = data.train.mean(model)
     options = found.trial.train
     squares = sum(float(p.detach().square().sum()) for p in calibrator.parameters() if p.ndim > 1)
-    return Certificate(
-        method="gradient",
+    return certify(
+        request,
+        "gradient",
+        nll,
         objective=nll + options.weight_decay / 2 * squares,
-        nll=nll,
-        kkt_residual=None,
         converged=found.training.ran_out_of_patience,
         passes=found.steps,
         voxels=data.train.used,

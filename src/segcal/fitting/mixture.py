@@ -26,6 +26,7 @@ from segcal.fitting.certificate import Certificate
 from segcal.fitting.convex_problem import coarse_stride, solve_temperature
 from segcal.fitting.newton import BlockProblem, Curvature, minimise
 from segcal.fitting.request import Request
+from segcal.fitting.scores import certify
 from segcal.fitting.voxels import Voxels, VoxelSource
 
 STEP_VALUES = 1 << 19
@@ -57,15 +58,13 @@ def fit_mixture(request: Request) -> Certificate:
     with torch.no_grad():
         calibrator.inverse_temperature.copy_(beta)
         calibrator.mixture.copy_(weights / weights.sum())
-    return Certificate(
-        method="mixture",
-        objective=objective,
-        nll=objective,
+    return certify(
+        request,
+        "mixture",
+        objective,
         kkt_residual=float(solution.residuals[0]),
         converged=solution.converged,
         passes=temperature.evaluations + solution.evaluations,
-        voxels=source.used,
-        voxels_available=source.available,
         validation_nll=_validation_nll(request, beta, weights),
         details={"starts": len(starts), "convex": False},
     )

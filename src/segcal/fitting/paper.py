@@ -41,6 +41,7 @@ from segcal.fitting.convex_problem import make_problem
 from segcal.fitting.mixture import MeanNLL, MixtureLikelihood
 from segcal.fitting.progress import Report
 from segcal.fitting.request import Request
+from segcal.fitting.scores import certify
 from segcal.fitting.voxels import VoxelSource
 
 LEARNING_RATES = (1e-4, 3e-2)
@@ -250,15 +251,13 @@ def fit_as_in_paper(request: Request) -> Certificate:
     with torch.no_grad():
         nll, penalty = float(likelihood(calibrator)), float(_penalty(calibrator, trial))
         validation_nll = float(validation(calibrator))
-    return Certificate(
-        method="gradient",
+    return certify(
+        request,
+        "gradient",
+        nll,
         objective=nll + penalty,
-        nll=nll,
-        kkt_residual=None,
         converged=training.ran_out_of_patience,
         passes=found.steps + 1,
-        voxels=request.source.used,
-        voxels_available=request.source.available,
         lam=trial.lam,
         mu=trial.mu,
         validation_nll=validation_nll,

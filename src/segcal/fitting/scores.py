@@ -79,24 +79,16 @@ def both_nlls(request: Request) -> tuple[float, float | None]:
     return own, validation
 
 
-def certify(
-    request: Request, method: str, voxels: Voxels, passes: int, details: dict[str, Any], **more: Any
-) -> Certificate:
-    """Return the certificate of a fit without a residual: what its calibrator is worth, on how many voxels."""
-    nll, validation = both_nlls(request)
-    return Certificate(
-        method=method,
-        objective=nll,
-        nll=nll,
-        kkt_residual=None,
-        converged=more.pop("converged", True),
-        passes=passes,
-        voxels=voxels.labels.numel(),
-        voxels_available=request.source.available,
-        validation_nll=validation,
-        details=details,
-        **more,
-    )
+def certify(request: Request, method: str, nll: float | None = None, **known: Any) -> Certificate:
+    """Return the certificate of a fit from what is `known` of it.
+
+    Without a mean NLL, that is measured, on the validation voxels too. Without a penalty it is the objective.
+    """
+    if nll is None:
+        nll, known["validation_nll"] = both_nlls(request)
+    usual = {"objective": nll, "kkt_residual": None, "converged": True, "passes": 1}
+    counts = {"voxels": request.source.used, "voxels_available": request.source.available}
+    return Certificate(method=method, nll=nll, **(usual | counts | known))
 
 
 def nll_of(scores: Tensor, labels: Tensor) -> Tensor:

@@ -104,7 +104,8 @@ def fit_selective(request: Request, fit_inner: InnerFit) -> Certificate:
     _set_temperatures(calibrator, looked_at, quality, request.device)
     returned = _better_of(request, calibrator)
     details = _details(calibrator, quality, examples, request.validation is not None, inside) | returned
-    return certify(request, "selector", voxels, len(curve) + 2, details, curve=curve)
+    used = voxels.labels.numel()
+    return certify(request, "selector", voxels=used, passes=len(curve) + 2, details=details, curve=curve)
 
 
 @torch.no_grad()

@@ -51,11 +51,10 @@ VISIBLE = 0.02
 
 @dataclass(frozen=True)
 class Walk:
-    """The path: by strength, strongest first, what every held-out case says; the one that is taken, and the best."""
+    """The path: by strength, strongest first, what every held-out case says; and the one that is taken."""
 
     worth: Measured
     chosen: float
-    best: float
 
     @property
     def edge(self) -> str | None:
@@ -111,8 +110,7 @@ def walk(request: Request, fixed: Fixed, parts: Iterable[Fold]) -> Walk | None:
         judges = {} if request.validation is None else measured(request, fixed, own, list(worth))
         kept = without_harm({strength: judges.get(strength, {}) | found for strength, found in worth.items()})
         harmless = {strength: worth[strength] for strength in kept}
-    best = lowest(harmless)
-    return Walk(worth, strongest_as_good(request, harmless, best, len(folds)), best)
+    return Walk(worth, strongest_as_good(request, harmless, lowest(harmless), len(folds)))
 
 
 def measured(request: Request, fixed: Fixed, parts: Iterable[Fold], path: Sequence[float]) -> Measured:

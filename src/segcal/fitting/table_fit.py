@@ -51,7 +51,8 @@ def fit_histogram(request: Request) -> Certificate:
         calibrator.edges.copy_(torch.from_numpy(edges))
         calibrator.accuracy.copy_(torch.from_numpy(np.where(known, accuracy, 0.5)))
         calibrator.known.copy_(torch.from_numpy(known.astype(float)))
-    return certify(request, "histogram", voxels, 2, {"bins_filled": int(known.sum())})
+    details = {"bins_filled": int(known.sum())}
+    return certify(request, "histogram", voxels=voxels.labels.numel(), passes=2, details=details)
 
 
 def equal_mass_edges(values: np.ndarray, weight: np.ndarray, bins: int) -> np.ndarray:
@@ -81,7 +82,8 @@ def fit_isotonic(request: Request) -> Certificate:
         value = np.clip(value, 0.5 / np.maximum(mass, 1.0), 1 - 0.5 / np.maximum(mass, 1.0))
     low, high, value = join_lightest(low, high, value, mass, calibrator.knots // 2)
     _write(calibrator, low, high, value)
-    return certify(request, "isotonic", voxels, 2, {"pieces": pieces, "pieces_kept": len(value)})
+    details = {"pieces": pieces, "pieces_kept": len(value)}
+    return certify(request, "isotonic", voxels=voxels.labels.numel(), passes=2, details=details)
 
 
 Numbers = NDArray[np.float64]

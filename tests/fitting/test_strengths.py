@@ -8,7 +8,7 @@ import pytest
 from segcal import ArrayCases
 from segcal.cases.region_view import region_view
 from segcal.fitting.scores import Worth
-from segcal.fitting.strengths import lowest, mean_over_cases, strongest_as_good, without_harm
+from segcal.fitting.strengths import _rises, lowest, mean_over_cases, strongest_as_good, without_harm
 
 IDS = [f"c{number}" for number in range(8)]
 
@@ -60,3 +60,20 @@ def test_what_the_likelihood_cannot_tell_apart_is_told_by_the_errors_of_a_region
 def test_an_error_that_is_nowhere_defined_decides_nothing():
     strong = {case_id: worth._replace(ba_ece=None) for case_id, worth in STRONG.items()}
     assert strongest_as_good(asked("region", True), {1e5: strong, 1e-3: WEAK}, 1e-3, 5) == 1e5
+
+
+@pytest.mark.parametrize(
+    ("means", "ends"),
+    [
+        ([1.0], False),
+        ([1.0, 0.9, 0.8], False),
+        ([1.0, 0.8, 0.89], False),  # less than half of what was gained
+        ([1.0, 0.8, 0.91], True),
+        ([1.0, 0.8, 0.81, 0.82], True),
+        ([1.0, 0.8, 0.81, 0.805], False),
+        ([1.0, 1.1], False),  # nothing was gained yet
+        ([1.0, 1.1, 1.2], True),
+    ],
+)
+def test_the_path_ends_where_the_likelihood_rises_twice_or_by_half_of_the_gain(means, ends):
+    assert _rises(means) is ends
