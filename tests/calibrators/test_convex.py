@@ -59,7 +59,7 @@ def test_the_squares_are_the_penalty(name, randomise):
     calibrator = randomise(make_calibrator(name, 4))
     theta, squares = calibrator.theta().detach(), calibrator.squares()
     for lam, mu in ((0.3, 0.0), (0.0, 0.7)):
-        parts = [s * float(one @ q @ one) / n for one in theta for s, (q, n) in zip((lam, mu), squares, strict=False)]
+        parts = [s * float(one @ q @ one) for one in theta for s, q in zip((lam, mu), squares, strict=False)]
         assert sum(parts) / len(theta) == pytest.approx(float(calibrator.penalty(lam, mu).detach()), rel=1e-9)
 
 

@@ -185,7 +185,7 @@ class LinearProblem(ConvexProblem):
                 self.high = torch.where(self.inner, STEEPER * inverse_temperature, self.high)
             self.low, self.high = (torch.where(self._shrink.frozen, self.anchor, x) for x in (self.low, self.high))
         if self._squares is not None:
-            weighted = [s / n * square for s, (square, n) in zip(strengths, self._squares, strict=True)]
+            weighted = [s * square for s, square in zip(strengths, self._squares, strict=True)]
             self._penalty = torch.stack(weighted).sum(0) * (2 / self._frames.num_experts)
 
     def penalty(self, theta: Tensor, block: int = 0) -> tuple[float, Tensor]:

@@ -27,7 +27,7 @@ from segcal.fitting.batches import LearningData, read_tiles, read_voxels
 from segcal.fitting.certificate import Certificate
 from segcal.fitting.config import FitConfig
 from segcal.fitting.convex_problem import solve_temperature
-from segcal.fitting.paper import Found, Search, Trial, search
+from segcal.fitting.paper import Found, Search, Trial
 from segcal.fitting.request import Request
 from segcal.fitting.scores import certify
 
@@ -113,7 +113,7 @@ def _search(request: Request, calibrator: Calibrator, data: LearningData) -> Fou
 
     if config.method == "paper":
         name = f"{calibrator.name}, {request.cases.fingerprint()}"
-        return search(Search(config, (False, False), decays=True, name=name), run, request.report)
+        return Search(config, (False, False), decays=True, name=name).best(run, request.report)
     trial = Trial(_defaults(config, tiles=not calibrator.pointwise), 0.0, 0.0)
     training, model = run(trial, 0)
     return Found(training, trial, model, (), training.steps)
