@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 
 from segcal import ArrayCases, Context, FitConfig, audit, evaluate, fit, make_calibrator
-from segcal.calibrators.conic import Conic
+from segcal.calibrators.conic import Conic, hat_shares, positions, quantile_knots, some_voxels
 from segcal.calibrators.convex import Block, ConvexCalibrator
-from segcal.calibrators.knots import hat_shares, positions, quantile_knots, some_voxels
 from segcal.calibrators.surroundings import CONTEXTS, surroundings
 from segcal.errors import InputError
 

@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from segcal import make_calibrator
-from segcal.calibrators.local_temperature import with_margin
-from segcal.calibrators.temperature_tree import SMALLEST_TEMPERATURE, positive
+from segcal.calibrators.local_temperature import SMALLEST_TEMPERATURE, positive, with_margin
 from segcal.errors import InputError
 from segcal.types import Context
 
@@ -44,20 +43,6 @@ def test_a_new_temperature_is_exactly_one(options, dtype):
     logits = normal(2, 5, 12, 14, 13).to(dtype)
     found = calibrator.scores(logits, context).detach()
     assert torch.equal(found, logits - logits.amax(1, keepdim=True))
-
-
-def test_slices_of_a_volume_do_not_see_each_other(randomise):
-    calibrator = randomise(make_calibrator("lts_ti", 5))
-    logits = normal(2, 5, 6, 9, 8)
-    order = torch.tensor([3, 0, 5, 1, 4, 2])
-    with torch.no_grad():
-        torch.testing.assert_close(calibrator(logits[:, :, order]), calibrator(logits)[:, :, order], rtol=0, atol=1e-12)
-        torch.testing.assert_close(calibrator(logits)[:, :, 3], calibrator(logits[:, :, 3]), rtol=0, atol=1e-12)
-
-
-def test_full_3d_kernels_need_a_volume():
-    with pytest.raises(InputError, match="logits has 2 axes of space, but with full_3d the calibrator needs 3"):
-        make_calibrator("lts_ti", 5, full_3d=True)(normal(2, 5, 9, 8))
 
 
 def test_a_voxel_sees_four_voxels_far_and_no_further(randomise):

@@ -77,12 +77,3 @@ def test_what_is_not_wanted_or_not_known_is_nan():
     assert [name for name, row in zip(CONTEXTS, some, strict=True) if not row.isnan().any()] == ["share_far"]
     line = each_context(logits_of(1, 3, 7), Context(), CONTEXTS)
     assert [name for name, row in zip(CONTEXTS, line, strict=True) if not row.isnan().any()] == ["gap_image"]
-
-
-def test_what_members_disagree_on_may_have_a_gradient():
-    logits, disagreement = torch.randn(1, 3, 6, 7), torch.rand(1, 6, 7).requires_grad_()
-    found = surroundings(logits, Context(disagreement=disagreement), ["disagreement", "gap_near"], "conic")
-    plain = surroundings(logits, Context(disagreement=disagreement.detach()), ["disagreement", "gap_near"], "conic")
-    assert torch.equal(found.detach(), plain)
-    found[:, 0].sum().backward()
-    torch.testing.assert_close(disagreement.grad, 1 / disagreement.detach())

@@ -40,18 +40,6 @@ def test_all_tiles_give_the_mean_nll_of_the_cases(name, randomise):
     assert (batches.count, batches.used) == (1, sum(int((case.labels >= 0).sum()) for case in cases))
 
 
-def test_all_voxels_give_the_weighted_mean_nll(make_data, randomise):
-    logits, labels = make_data(4, 70_000, dtype="float32")
-    weight = np.random.default_rng(0).random(70_000).astype("float32")
-    voxels = Voxels(*(torch.from_numpy(x) for x in (logits, labels.astype("int32"), weight)))
-    calibrator = randomise(make_calibrator("pts", 4))
-    batches = VoxelBatches([voxels], 70_000, CPU, 0)
-    with torch.no_grad():
-        own = calibrator(voxels.logits.T).gather(1, voxels.labels.long()[:, None])[:, 0].numpy()
-    assert batches.mean(calibrator) == pytest.approx(float(-np.average(own, weights=weight)), rel=1e-5)
-    assert batches.count == 3
-
-
 def test_a_round_visits_everything_once_in_an_order_of_its_own(make_data):
     logits, labels = make_data(3, 70_000, dtype="float32")
     logits[0] = np.arange(70_000)
@@ -103,14 +91,6 @@ def test_without_validation_a_fifth_of_the_cases_is_held_back(name):
     assert certificate.voxels_available == 8 * 40 * 34
     assert certificate.validation_nll == min(certificate.curve)
     assert fit(name, grouped_images(10), config=CONFIG).certificate == certificate
-
-
-@pytest.mark.parametrize("name", ["lts_ti", "pts"])
-def test_groups_are_held_back_whole(name):
-    groups = ["a", "a", "b", "b", "c", "c", "d", "d", "e", "e"]
-    held = fit(name, grouped_images(10, groups), config=CONFIG).certificate.details["held_back"]
-    assert len(held) == 2
-    assert len({groups[int(case_id)] for case_id in held}) == 1
 
 
 @pytest.mark.parametrize("name", ["ibts", "pts"])

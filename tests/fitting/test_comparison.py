@@ -69,23 +69,6 @@ def test_validation_cases_are_the_only_ones_that_judge():
     assert fitted.validation_ids == tuple(f"s2c{k}" for k in range(7))
 
 
-def test_groups_are_held_out_whole():
-    """Each group has a temperature of its own; within a group a fit knows it, across groups it does not."""
-    parts = [draw(3, t, seed=k, groups=[f"g{k}"] * 3) for k, t in enumerate((0.5, 1.0, 2.0, 4.0))]
-    every = [part.read(case_id) for part in parts for case_id in part.ids]
-    arrays = [case.logits for case in every], [case.labels for case in every]
-    grouped = ArrayCases(*arrays, groups=[case.group for case in every])
-    _, decision = compared(["identity", "ts"], grouped, folds=4)
-    assert (decision.cases, decision.groups, decision.folds) == (12, 4, 4)
-    by_hand = []
-    for group in sorted(set(grouped.groups.values())):
-        inside = [i for i in grouped.ids if grouped.groups[i] == group]
-        rest = grouped.subset([i for i in grouped.ids if i not in inside])
-        calibrator = segcal.fit("ts", rest).calibrator
-        by_hand += [nll(calibrator, grouped.read(i)) for i in inside]
-    assert next(r for r in decision.candidates if r.name == "ts").nll == pytest.approx(np.mean(by_hand), rel=1e-5)
-
-
 @pytest.mark.parametrize("groups", [None, ["one"] * 3])
 def test_of_one_group_nothing_is_known_and_nothing_is_changed(groups):
     cases = draw(1 if groups is None else 3, 2.0, groups=groups)
@@ -225,22 +208,3 @@ def test_parts_are_of_the_calibration_cases_where_others_validate(home):
     assert decision.folds == 1
     assert decision.chosen.name == "ts"  # validation cases of site a alone praise dc
     assert next(row for row in decision.candidates if row.name == "dc").against.mean < 0
-
-
-def test_biases_are_tried_without_where_they_do_harm(home, monkeypatch):
-    """Versions of a candidate: at its strength, at stronger ones, and then the same with biases held at zero."""
-    seen = []
-    monkeypatch.setattr("segcal.fitting.choice.harm", lambda *a: "harm")
-    own = compare.__globals__["HeldOutFits"]._versions
-
-    def versions(self, candidate, request, fixed, path, found):
-        seen.append((fixed, tuple(path)))
-        return own(self, candidate, request, fixed, path, found)
-
-    monkeypatch.setattr("segcal.fitting.comparison.HeldOutFits._versions", versions)
-    compared_at_sites(cases_of_sites(home))
-    (first, path), (second, same) = seen
-    assert first == (None, None, None)
-    assert second == (None, 1e5, None)
-    assert path == same
-    assert max(path) < 1e5

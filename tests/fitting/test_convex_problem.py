@@ -1,11 +1,10 @@
 import numpy as np
 import pytest
-import scipy.optimize
 import torch
 
-from segcal import ArrayCases, FitConfig, fit, make_calibrator
+from segcal import ArrayCases, FitConfig, make_calibrator
 from segcal.calibrators import convex
-from segcal.calibrators.convex import ConvexCalibrator, Frame, Strengths
+from segcal.calibrators.convex import Strengths
 from segcal.fitting import convex_problem
 from segcal.fitting.convex_problem import LinearProblem, Solver, TemperatureProblem, coarse_stride
 from segcal.fitting.frames import Frames
@@ -164,32 +163,6 @@ def test_the_preconditioner_is_symmetric_and_positive_and_kept_until_a_fresh_one
     assert not torch.allclose(problem.products(0, 3 * theta[0], fresh=True).precondition(u), old(u))
 
 
-@pytest.mark.parametrize("name", ["dc", "cms_ap"])
-def test_at_the_same_point_only_the_penalty_is_computed_again(name, make_cases, randomise, monkeypatch):
-    cases = make_cases(4, 600)
-    calibrator, problem = build_linear(name, cases, randomise)
-    fresh = build_linear(name, cases, randomise)[1]
-    theta, counted = calibrator.theta().detach(), []
-    problem.evaluate(theta, problem.blocks)
-    problem.curvature(problem.blocks[0], theta[problem.blocks[0]])
-    for part in ("likelihood", "hessian"):
-        own = getattr(calibrator, part)
-        monkeypatch.setattr(calibrator, part, lambda *a, own=own, part=part: (counted.append(part), own(*a))[1])
-    for one in (problem, fresh):
-        one.set_strengths(Strengths(7.0, 5.0, 3.0), 0.8)
-    for found, expected in zip(
-        problem.evaluate(theta, problem.blocks), fresh.evaluate(theta, problem.blocks), strict=True
-    ):
-        assert torch.equal(found, expected)
-    unit = torch.ones(theta.shape[1], dtype=torch.float64)
-    block = problem.blocks[0]
-    assert torch.equal(*(one.curvature(block, theta[block]).product(unit) for one in (problem, fresh)))
-    assert counted == []
-    problem.evaluate(theta + 0.1, problem.blocks)
-    problem.curvature(block, theta[block] + 0.1)
-    assert counted == ["likelihood"] * len(problem.blocks) + ["hessian"]
-
-
 def test_refining_ends_when_all_voxels_are_in_the_sample(make_cases, monkeypatch):
     monkeypatch.setattr(convex_problem, "HESSIAN_WORK", 1)
     monkeypatch.setattr(convex_problem, "SMALLEST_SAMPLE_PER_VARIABLE", 1)
@@ -217,80 +190,3 @@ def test_solutions_do_not_depend_on_the_one_before(name, make_cases):
     torch.testing.assert_close(first.values, second.values, rtol=0, atol=1e-8)
     assert after.passes > first.evaluations
     assert first.converged
-
-
-class Ramps(ConvexCalibrator):
-    """A calibrator that is convex but not affine, as a user might write it: one non-decreasing curve of all gaps."""
-
-    translation_invariant = True
-    preserves = "order"
-    variables = ("slopes",)
-    has_penalty = (True, False)
-
-    def __init__(self, num_classes, pieces=4):
-        super().__init__(num_classes, pieces=pieces)
-        self.slopes = torch.nn.Parameter(torch.ones(pieces, dtype=torch.float64))
-        self.register_buffer("knots", torch.arange(pieces, dtype=torch.float64))
-
-    @property
-    def num_features(self):
-        return self.num_classes * len(self.slopes)
-
-    def prepare(self, voxels):
-        gaps = torch.cat([(logits.amax(0) - logits).flatten() for logits, _ in voxels])
-        shares = torch.arange(1, len(self.slopes), dtype=gaps.dtype) / len(self.slopes)
-        self.knots[1:] = gaps[gaps > 0].quantile(shares)
-
-    def ramps(self, logits):
-        gaps = (logits.amax(1, keepdim=True) - logits).unsqueeze(-1)
-        ends = torch.cat([self.knots[1:], torch.full((1,), torch.inf, dtype=torch.float64)])
-        return torch.minimum((gaps - self.knots.to(gaps)).clamp(min=0), (ends - self.knots).to(gaps))
-
-    def frame(self, logits, context=None):
-        return Frame(-self.ramps(logits).flatten(1))
-
-    def bounds(self):
-        return torch.full((len(self.slopes),), 1e-3).double(), torch.full((len(self.slopes),), 1e3).double()
-
-    def penalised(self, theta):
-        return theta.diff(dim=-1), theta[..., :0], theta[..., :0]
-
-    def penalty(self, lam, mu):
-        return lam * self.slopes.diff().square().sum()
-
-    def scores(self, logits, context=None):
-        return -self.ramps(logits) @ self.slopes.to(logits.dtype)
-
-    def num_identifiable(self):
-        return len(self.slopes)
-
-
-def test_a_convex_calibrator_that_is_not_affine_needs_nothing_of_the_solver(make_cases):
-    cases, lam = make_cases(4, 3000, parts=3, scale=4.0), 0.02
-    fitted = fit(Ramps(4), cases, config=FitConfig(lam=lam, tol=1e-9))
-    assert fitted.certificate.converged
-    assert fitted.certificate.kkt_residual <= 1e-9
-    logits = torch.cat([case.logits for case in cases], 1).T
-    labels = torch.cat([case.labels for case in cases])
-    gaps, knots = (logits.amax(1, keepdim=True) - logits).numpy(), fitted.calibrator.knots.numpy()
-    ends = np.append(knots[1:], np.inf)
-    ramps = np.clip(gaps[..., None] - knots, 0, ends - knots)
-
-    def both(slopes):
-        scores = -ramps @ slopes
-        top = scores.max(1, keepdims=True)
-        log_probs = scores - top - np.log(np.exp(scores - top).sum(1, keepdims=True))
-        error = np.exp(log_probs)
-        error[np.arange(len(labels)), labels] -= 1
-        value = -log_probs[np.arange(len(labels)), labels].mean() + lam * (np.diff(slopes) ** 2).sum()
-        push = np.convolve(np.diff(slopes), [-1, 1])
-        return value, -(error[..., None] * ramps).sum((0, 1)) / len(labels) + 2 * lam * push
-
-    options = {"ftol": 1e-15, "gtol": 1e-10}
-    found = scipy.optimize.minimize(
-        both, np.ones(4), jac=True, bounds=[(1e-3, 1e3)] * 4, method="L-BFGS-B", options=options
-    )
-    np.testing.assert_allclose(fitted.calibrator.slopes, found.x, rtol=1e-5)
-    assert fitted.certificate.objective == pytest.approx(found.fun, rel=1e-10)
-    assert len(set(fitted.calibrator.slopes.tolist())) == 4
-    assert fit(Ramps(4), cases).certificate.path  # strengths are chosen along the same path

@@ -84,15 +84,6 @@ def test_weighted_tiles_estimate_the_sums_of_the_case_without_bias():
     assert errors[1] < 0.02 * truth[1]
 
 
-def test_tiles_without_a_labelled_voxel_are_not_drawn():
-    case = case_of((30, 30))
-    case.labels[:, 6:] = IGNORED
-    tiles = source_of(collection(case), WINDOW, voxels=100_000).draw(0).at(0)
-    used = tiles.weight > 0
-    assert bool((tiles.labels[used] >= 0).flatten(1).any(1).all())
-    assert int(used.sum()) <= 12
-
-
 def test_the_same_number_draws_the_same_tiles_and_another_others():
     cases = collection(case_of((40, 30)), case_of((35, 50), seed=1))
     source = source_of(cases, WINDOW, voxels=200)

@@ -8,7 +8,6 @@ from segcal import ArrayCases
 from segcal.errors import InputError
 from segcal.fitting.config import FitConfig
 from segcal.fitting.division import (
-    HELD_VOXELS,
     composition,
     divide,
     divide_folds,
@@ -129,12 +128,6 @@ def test_thinning_cases_keeps_small_ones_whole_and_the_weight(make_cases, stream
     assert thinned_cases(source, 2000, 0) is source
 
 
-def test_of_a_held_out_case_a_bounded_number_of_voxels_is_measured(make_cases):
-    cases = make_cases(3, 3 * (HELD_VOXELS + 3000), parts=3)
-    for fold in each_fold(cases, SampledVoxels(cases, 20_000, 0, silent), None, 3, 0):
-        assert abs(fold.held.used - HELD_VOXELS) < 0.01 * HELD_VOXELS
-
-
 def predicting(shares, groups=None, sites=None, seed=0, voxels=400):
     """Cases of two classes in which a share of the voxels is predicted to be the second."""
     rng = np.random.default_rng(seed)
@@ -201,9 +194,3 @@ def test_a_group_in_two_sites_is_refused():
         InputError, match=r"group 'p' has cases of the sites 'a' and 'b', but a group lies in one site\."
     ):
         predicting([0.5] * 2, groups=["p", "p"], sites=["a", "b"])
-
-
-def test_a_subset_and_a_region_keep_their_sites():
-    data = predicting([0.5] * 4, sites=list("aabb"))
-    assert find_sites(data).parts.keys() == {"a", "b"}
-    assert data.cases.subset(["c00", "c02"]).sites["c02"] == "b"

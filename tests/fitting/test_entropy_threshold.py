@@ -35,19 +35,6 @@ def test_a_share_alpha_of_right_voxels_is_above_the_threshold(name, make_cases, 
     assert fitted.certificate.method == "entropy_threshold"
 
 
-def test_the_temperature_is_that_of_the_voxels_below(make_cases, make_data):
-    logits, labels = make_data(4, 20_000)
-    height, _ = facts(logits, labels)
-    fitted = fit(make_calibrator("meta_cal", 4, n1_max=500), make_cases(4, 20_000))
-    assert fitted.certificate.details["n1"] == 500
-    below = height < fitted.calibrator.threshold.item()
-    alone = fit("ts", ArrayCases([logits[:, below]], [labels[below]]))
-    # The 500 voxels that set the threshold have no part in the temperature, so the two differ a little.
-    found, expected = (x.calibrator.inverse_temperature.detach().item() for x in (fitted, alone))
-    assert found == pytest.approx(expected, rel=0.05)
-    assert found != expected
-
-
 def test_the_accuracy_threshold_of_a_small_example():
     height, right = np.arange(20.0), np.arange(20) < 10
     # One voxel a bin: the accuracy of the first k voxels is 1 up to k = 10, then 10 / k; 0.5 is met at the end.

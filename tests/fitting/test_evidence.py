@@ -50,15 +50,6 @@ def test_groups_are_counted_that_have_a_winner_and_a_label(streamed):
     assert table[-1, 3] == 1
 
 
-def test_that_two_classes_never_meet_is_evidence_too():
-    """Both occur in every group, and one is never the label where the other wins: that may be learned."""
-    rng = np.random.default_rng(0)
-    logits = [3 * rng.normal(size=(3, 90)) for _ in range(5)]
-    labels = [z.argmax(0) for z in logits]
-    cases = ArrayCases(logits, labels)
-    assert not shrinkage(make_calibrator("cms_ap", 3), source_of(cases), cases, 3).frozen.any()
-
-
 @pytest.mark.parametrize("name", ["cms_ap", "conic_class", "dc", "cdc", "vs"])
 def test_what_concerns_a_pair_is_weighted_by_its_groups(name):
     cases = make()

@@ -275,15 +275,6 @@ def test_without_a_matrix_the_optimum_is_the_same(name, make_cases, monkeypatch)
     assert free.objective == pytest.approx(dense.objective, abs=1e-7)
 
 
-@pytest.mark.parametrize("name", ["dc", "cdc"])
-def test_fewer_voxels_than_variables_are_no_reason_to_fail(name):
-    rng = np.random.default_rng(0)
-    logits = rng.normal(size=(60, 6, 12)).astype(np.float32)
-    labels = rng.integers(0, 60, (6, 12))
-    fitted = fit(name, ArrayCases([logits], [labels]), config=FitConfig(lam=0.0, mu=0.0, tol=1e-2))
-    assert np.isfinite(fitted.certificate.nll)
-
-
 def nll(calibrator, case):
     log_probs = calibrator(case.logits.T).numpy()
     return -log_probs[np.arange(len(log_probs)), case.labels.numpy()].mean()
@@ -327,12 +318,3 @@ def test_a_choice_at_the_end_of_the_path_is_said(make_data):
     certificate = fit("dc", ArrayCases(logits, labels)).certificate
     assert certificate.lam == max(STRENGTHS)
     assert certificate.details["edge"] == "the strongest: temperature scaling in all but name"
-
-
-def test_a_given_strength_is_kept_and_only_the_other_is_chosen(make_cases):
-    certificate = fit(
-        "dc", make_cases(3, 200), validation=make_cases(3, 500, seed=1), config=FitConfig(mu=0.5)
-    ).certificate
-    assert certificate.mu == 0.5
-    assert {row["mu"] for row in certificate.path} == {0.5}
-    assert len({row["lam"] for row in certificate.path}) > 2

@@ -6,7 +6,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 import segcal
-from segcal import CALIBRATORS, ArrayCases, Calibrator, FitConfig, choose, fit, make_calibrator
+from segcal import CALIBRATORS, ArrayCases, FitConfig, choose, fit, make_calibrator
 from segcal.errors import InputError, SuspicionWarning
 from segcal.fitting.request import read_data
 
@@ -171,57 +171,6 @@ LOGITS = np.zeros((3, 4, 5), np.float32)
 LABELS = np.zeros((4, 5), int)
 
 
-def with_value(array, value, dtype=None):
-    changed = array.astype(dtype or array.dtype)
-    changed[(0,) * array.ndim] = value
-    return changed
-
-
-@pytest.mark.parametrize(
-    ("logits", "labels", "text"),
-    [
-        (
-            with_value(LOGITS, np.nan),
-            LABELS,
-            "logits of case '0' has 1 values that are NaN or infinite, but all must be",
-        ),
-        (with_value(LOGITS, np.inf), LABELS, "logits of case '0' has 1 values that are NaN or infinite"),
-        (with_value(LOGITS, -np.inf), LABELS, "Zero probabilities give -inf: declare kind='probs' instead of taking"),
-        (LOGITS.astype(int), LABELS, "logits of case '0' has dtype int64, but floating-point values are needed"),
-        (LOGITS, with_value(LABELS, 3), r"labels of case '0' contains 3, but there are 3 classes \(0 to 2\)"),
-        (LOGITS, with_value(LABELS, -1), r"labels of case '0' contains -1, but there are 3 classes \(0 to 2\)"),
-        (LOGITS, LABELS.astype(np.float32), "labels of case '0' has dtype float32, but whole numbers are needed"),
-        (
-            LOGITS,
-            LABELS[:3],
-            r"labels of case '0' has space \(3, 5\), but its logits have \(4, 5\). Save logits at label",
-        ),
-        (LOGITS, LABELS.T, r"has space \(5, 4\), but its logits have \(4, 5\). The axes are in another order"),
-        (
-            np.moveaxis(LOGITS, 0, -1),
-            LABELS,
-            r"labels of case '0' has space \(4, 5\), .* If classes are the last axis, move",
-        ),
-        (
-            LOGITS[:1],
-            LABELS,
-            r"logits of case '0' has shape \(1, 4, 5\), but \(classes, \*space\) with at least 2 classes",
-        ),
-    ],
-)
-def test_cases_that_cannot_be_fitted_to_are_refused(logits, labels, text):
-    with pytest.raises(InputError, match=text):
-        fit("ts", ArrayCases(logits=[logits], labels=[labels]))
-
-
-def test_cases_with_other_classes_are_refused_by_name():
-    cases = ArrayCases(logits=[LOGITS, LOGITS[:2]], labels=[LABELS, LABELS])
-    with pytest.raises(
-        InputError, match=r"logits of case '1' has shape \(2, 4, 5\), but \(3, \*space\) like the cases"
-    ):
-        fit("ts", cases)
-
-
 class Unreadable(ArrayCases):
     """Fails the test if anything is read."""
 
@@ -266,19 +215,6 @@ def test_a_calibrator_that_needs_the_offset_is_refused_where_it_is_lost(name):
         InputError, match=f"calibrator '{name}' depends on the offset of the logits, but kind is 'probs'"
     ):
         fit(name, ArrayCases(logits=[probs], labels=[np.arange(20) % 3], kind="probs"))
-
-
-def test_a_users_own_calibrator_is_fitted_as_it_declares(make_cases):
-    class Half(Calibrator):
-        translation_invariant, preserves, fitted_by = True, "order", "nothing"
-
-        def scores(self, logits, context=None):
-            return logits / 2
-
-        def num_identifiable(self):
-            return 0
-
-    assert fit(Half(3), make_cases(3, 100)).certificate.method == "nothing"
 
 
 def test_a_fit_warns_at_the_line_that_called_it(scenes):
@@ -396,15 +332,6 @@ def test_validation_is_a_pair_a_loader_or_cases_also_in_the_place_of_labels():
     assert choose(logits, labels, validation=held).validation_ids == ("0", "1", "2")
     with pytest.raises(InputError, match=r"labels is a collection of cases, but validation is given too"):
         fit("ts", cases, own, validation=own)
-
-
-def test_a_kind_is_declared_for_validation_too():
-    (logits, labels), held = drawn(), drawn(3, seed=1)
-    probs, own = (torch.softmax(torch.tensor(z).double(), 1) for z in (logits, held[0]))
-    fitted = fit("ts", probs, labels, validation=(own, held[1]), kind="probs")
-    expected = fit("ts", logits, labels, validation=held)
-    assert fitted.kind == "probs"
-    assert fitted.certificate.validation_nll == pytest.approx(expected.certificate.validation_nll, rel=1e-5)
 
 
 def test_what_holds_no_scores_is_refused():

@@ -1,10 +1,7 @@
-import json
-
 import numpy as np
 import pytest
 import torch
 
-import segcal
 from segcal import ArrayCases, FitConfig, InputError, fit, make_calibrator
 from segcal.fitting.gradient_fit import is_new
 
@@ -149,12 +146,6 @@ def test_a_fit_that_was_killed_goes_on_to_the_identical_result(name, tmp_path, m
         assert torch.equal(value, resumed.calibrator.state_dict()[key])
     with pytest.raises(InputError, match="belongs to a fit with another set of calibration cases"):
         fit(name, images(5, ids=list("abcde")), validation=val, config=config)
-
-
-def test_where_the_state_is_kept_is_not_written_to_the_artefact(tmp_path):
-    config = FitConfig(max_steps=1, voxels=300, checkpoint=str(tmp_path / "state"))
-    segcal.save(fit("pts", images(2), validation=images(1, seed=1), config=config), tmp_path / "calibrator")
-    assert "checkpoint" not in json.loads((tmp_path / "calibrator" / "calibrator.json").read_text())["config"]
 
 
 @pytest.mark.parametrize("name", ["pts"])

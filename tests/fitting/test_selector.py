@@ -53,16 +53,6 @@ def test_it_learns_which_voxels_are_wrong():
     assert min(curve) < curve[0]
 
 
-def test_weights_count_like_copies():
-    """Repeats weigh a misprediction as a weight on it would."""
-    logits, known = examples()
-    doubled = Examples(known.features, known.right, torch.where(known.right == 0, 2.0, 1.0))
-    one, other = Selector(3), Selector(3)
-    train_selector(one, known, None, 1.0, FitConfig(), silent)
-    train_selector(other, doubled, None, 0.0, FitConfig(), silent)
-    np.testing.assert_allclose(margins(one, logits), margins(other, logits), rtol=1e-4, atol=1e-4)
-
-
 def test_the_seed_decides_everything_and_global_randomness_nothing():
     torch.manual_seed(1)
     first, _ = trained()
@@ -114,12 +104,6 @@ def test_the_best_start_goes_on(monkeypatch):
     monkeypatch.setattr(training, "LEAST_STARTS", 3)
     monkeypatch.setattr(training, "_loss_of", lambda *args: next(losses))
     assert trained()[1] == (1.0, 0.9, 0.8)
-
-
-def test_the_papers_epochs_are_forty(monkeypatch):
-    monkeypatch.setattr(training, "LEAST_STEPS", 1)
-    selector, config = Selector(3), FitConfig.paper()
-    assert len(train_selector(selector, examples(400)[1], None, 1.0, config, silent)) == 40
 
 
 @pytest.mark.parametrize("kind", [0, 1])

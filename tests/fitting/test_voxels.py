@@ -9,8 +9,9 @@ from torch.utils._pytree import tree_leaves
 from segcal import ArrayCases, FitConfig, fit
 from segcal.cases.base import Case, Cases
 from segcal.errors import InputError
+from segcal.fitting.division import gather
 from segcal.fitting.selective import KeptVoxels
-from segcal.fitting.voxels import HeldVoxels, SampledVoxels, StreamedVoxels, Voxels, draw, gather, join, systematic
+from segcal.fitting.voxels import HeldVoxels, SampledVoxels, StreamedVoxels, Voxels, draw, join, systematic
 
 
 def silent():

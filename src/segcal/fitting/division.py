@@ -14,7 +14,7 @@ then have class frequencies that the others have not seen.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -23,7 +23,7 @@ from segcal.cases.base import Cases, Split
 from segcal.errors import InputError
 from segcal.fitting.config import FitConfig
 from segcal.fitting.request import FitData
-from segcal.fitting.voxels import CaseWork, HeldVoxels, StreamedVoxels, Voxels, VoxelSource, gather, join
+from segcal.fitting.voxels import HeldVoxels, Voxels, VoxelSource, draw, join, systematic
 
 # Voxels of all cases together that a fit to a fold sees: what is compared are settings, not last digits.
 FOLD_VOXELS = 1 << 15
@@ -35,8 +35,6 @@ CLUSTERS = 3
 # A part of fewer groups says nothing of its own.
 LEAST_GROUPS = 3
 MOST_PARTS = 5
-
-Result = TypeVar("Result")
 
 
 class Fold(NamedTuple):
@@ -154,26 +152,32 @@ def thinned(source: VoxelSource, most: int, seed: int) -> VoxelSource:
     """Return about `most` voxels of a source, as many of each case as its share; all if it holds no more."""
     if source.used <= most:
         return source
-    return _gathered(_cases_of(source), lambda used: max(1, round(most * used / source.used)), seed)
+    return _gathered(source.single_cases(), lambda used: max(1, round(most * used / source.used)), seed)
 
 
 def thinned_cases(source: VoxelSource, most: int, seed: int) -> VoxelSource:
     """Return about `most` voxels of every case; all of those that have no more."""
-    parts = _cases_of(source)
+    parts = source.single_cases()
     return source if all(part.used <= most for part in parts) else _gathered(parts, lambda used: most, seed)
 
 
-def by_case(source: VoxelSource, function: CaseWork[Result]) -> Iterator[tuple[str, Result]]:
-    """Yield what a function makes of the voxels of each case that has some, with its id."""
-    if isinstance(source, StreamedVoxels):
-        yield from zip(source.ids, source.each_case(function), strict=True)
-        return
-    for part in _cases_of(source):
-        yield part.ids[0], function(part.ids[0], part)
+def gather(source: VoxelSource, most: int, seed: int) -> Voxels:
+    """Return about `most` voxels of a source, or all of them if it holds no more.
 
-
-def _cases_of(source: VoxelSource) -> list[VoxelSource]:
-    return [part for part in (source.subset([case_id]) for case_id in source.ids) if part.used]
+    Of a sample, each is taken with the same probability; of a stream, hard ones more often. Weights undo either.
+    """
+    rng = np.random.default_rng([seed, most])
+    parts = []
+    for voxels in source:
+        count = voxels.labels.numel()
+        quota = max(1, round(most * count / source.used))
+        if source.used > most and source.streamed:
+            voxels = draw(voxels, quota, rng)
+        elif source.used > most:
+            part = voxels.take(systematic(torch.full(voxels.labels.shape, quota / count), rng))
+            voxels = part._replace(weight=part.weight / (quota / count))
+        parts.append(voxels)
+    return join(parts)
 
 
 def _gathered(parts: list[VoxelSource], quota: Callable[[int], int], seed: int) -> VoxelSource:
@@ -249,7 +253,7 @@ def find_sites(data: FitData, seed: int = 0) -> Sites | None:
     count = min(CLUSTERS, len(names) // LEAST_GROUPS)
     if count < 2:
         return None
-    found = dict(by_case(thinned(data.source, FOLD_VOXELS, seed), composition))
+    found = dict(thinned(data.source, FOLD_VOXELS, seed).by_case(composition))
     rows = []
     for name in names:
         own = [found[case_id] for case_id, group in groups.items() if group == name]

@@ -22,11 +22,12 @@ from segcal.calibrators.meta_cal import MetaCal, entropy
 from segcal.errors import InputError
 from segcal.fitting.certificate import Certificate
 from segcal.fitting.convex_problem import solve_temperature
+from segcal.fitting.division import gather
 from segcal.fitting.newton import Solution
 from segcal.fitting.request import Request
 from segcal.fitting.scores import certify, mean_nll
 from segcal.fitting.selective import WRONG_TEMPERATURES
-from segcal.fitting.voxels import HeldVoxels, Voxels, gather
+from segcal.fitting.voxels import HeldVoxels, Voxels
 from segcal.numerics import winner
 
 MOST_VOXELS = 1 << 22

@@ -14,7 +14,6 @@ component of the projected gradient there.
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -155,16 +154,6 @@ class MeanNLL(ABC):
         """Return the mean NLL in float64, in one pass."""
 
 
-class _Ready(NamedTuple):
-    """Voxels with what does not change from pass to pass: gaps to the winner, and the original probability."""
-
-    gaps: Tensor
-    labels: Tensor
-    weight: Tensor
-    own: Tensor
-    original: Tensor
-
-
 class MixtureLikelihood(MeanNLL):
     r"""The likelihood of ensemble temperature scaling, in the precision of the logits.
 
@@ -179,30 +168,23 @@ class MixtureLikelihood(MeanNLL):
     def __call__(self, calibrator: Calibrator) -> Tensor:
         """Return the mean NLL."""
         assert isinstance(calibrator, EnsembleTemperatureScaling)
-        beta, mixture = calibrator.inverse_temperature, calibrator.mixture
-        total, weight = torch.zeros((), dtype=torch.float64), 0.0
-        for voxels in self._prepare() if self._kept is None else self._kept:
-            tempered, slope = _tempered(voxels, float(beta.detach()))
-            change = (beta - beta.detach()).to(self._device)
-            w1, w2, w3 = mixture.to(self._device)
-            probability = w1 * (tempered.double() + slope.double() * change) + w2 * voxels.original.double()
-            probability = probability + w3 / len(voxels.gaps)
-            total = total - (voxels.weight * probability.log()).sum().cpu()
-            weight += float(voxels.weight.sum())
-        return total / weight
+        beta, (w1, w2, w3) = calibrator.inverse_temperature, calibrator.mixture.to(self._device)
+        change = (beta - beta.detach()).to(self._device)
+        total, mass = torch.zeros((), dtype=torch.float64), 0.0
+        for gaps, labels, weight, own, original in self._prepare() if self._kept is None else self._kept:
+            probs = torch.softmax(float(beta.detach()) * gaps, dim=0)
+            tempered = probs.gather(0, labels[None])[0]
+            slope = tempered * (own - torch.einsum("cn,cn->n", probs, gaps))
+            probability = w1 * (tempered.double() + slope.double() * change) + w2 * original.double()
+            probability = probability + w3 / len(gaps)
+            total = total - (weight * probability.log()).sum().cpu()
+            mass += float(weight.sum())
+        return total / mass
 
-    def _prepare(self) -> Iterable[_Ready]:
+    def _prepare(self) -> Iterable[tuple[Tensor, Tensor, Tensor, Tensor, Tensor]]:
+        """Yield what does not change: gaps to the winner, labels, weights, and gap and probability of the labels."""
         for voxels in self._source:
             logits, labels, weight, *_ = voxels.each(lambda x: x.to(self._device))
             gaps = logits - logits.amax(0)
             own = gaps.gather(0, labels.long()[None])[0]
-            original = (own - gaps.logsumexp(0)).exp()
-            yield _Ready(gaps, labels.long(), weight.double(), own, original)
-
-
-def _tempered(voxels: _Ready, beta: float) -> tuple[Tensor, Tensor]:
-    """Return the tempered probability of each label and its derivative in beta."""
-    probs = torch.softmax(beta * voxels.gaps, dim=0)
-    mean = torch.einsum("cn,cn->n", probs, voxels.gaps)
-    tempered = probs.gather(0, voxels.labels[None])[0]
-    return tempered, tempered * (voxels.own - mean)
+            yield gaps, labels.long(), weight.double(), own, (own - gaps.logsumexp(0)).exp()

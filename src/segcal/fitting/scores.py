@@ -25,7 +25,7 @@ from torch import Tensor
 from segcal.calibrators.base import Calibrator
 from segcal.fitting.certificate import Certificate
 from segcal.fitting.request import Request
-from segcal.fitting.voxels import StreamedVoxels, Voxels, VoxelSource
+from segcal.fitting.voxels import Voxels, VoxelSource
 from segcal.statistics.boundary import BAND_EDGES
 
 STEP_VALUES = 1 << 21
@@ -106,30 +106,18 @@ def gap_sums(confidence: Tensor, right: Tensor, weight: Tensor, bins: int = BINS
 
 def measure(calibrator: Calibrator, held: VoxelSource, device: torch.device) -> dict[str, Worth]:
     """Return what a calibrator is worth on every case of a source that has labelled voxels."""
-    if isinstance(held, StreamedVoxels):
-        worths = held.each_case(partial(_case_worth, calibrator.cpu(), device))
-        return {case_id: worth for case_id, worth in zip(held.ids, worths, strict=True) if worth is not None}
-    calibrator.to(device)
-    found = {}
-    for case_id in held.ids:
-        one = held.subset([case_id])
-        worth = _worth(calibrator, one, device) if one.used else None
-        if worth is not None:
-            found[case_id] = worth
+    worths = dict(held.by_case(partial(_worth, calibrator.cpu(), device)))
     calibrator.cpu()
-    return found
-
-
-def _case_worth(calibrator: Calibrator, device: torch.device, case_id: str, batches: Iterable[Voxels]) -> Worth | None:
-    return _worth(calibrator.to(device), batches, device)
+    return {case_id: worth for case_id, worth in worths.items() if worth is not None}
 
 
 @torch.no_grad()
-def _worth(calibrator: Calibrator, source: Iterable[Voxels], device: torch.device) -> Worth | None:
+def _worth(calibrator: Calibrator, device: torch.device, case_id: str, batches: Iterable[Voxels]) -> Worth | None:
+    calibrator = calibrator.to(device)
     total = weight = 0.0
     gaps = torch.zeros(CASE_BINS, dtype=torch.float64)
     bands = torch.zeros(3, len(BAND_EDGES) + 1, dtype=torch.float64)  # gap, distance, weight; the last is no band
-    for voxels in in_steps(source, device):
+    for voxels in in_steps(batches, device):
         log_probs = torch.log_softmax(calibrator.scores_at(voxels.logits, voxels.context), 0)
         total += float((voxels.weight.double() * nll_of(log_probs, voxels.labels).double()).sum())
         weight += float(voxels.weight.sum(dtype=torch.float64))

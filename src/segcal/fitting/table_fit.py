@@ -20,9 +20,10 @@ from numpy.typing import NDArray
 
 from segcal.calibrators.tables import Histogram, Isotonic
 from segcal.fitting.certificate import Certificate
+from segcal.fitting.division import gather
 from segcal.fitting.request import Request
 from segcal.fitting.scores import certify, in_steps
-from segcal.fitting.voxels import Voxels, gather
+from segcal.fitting.voxels import Voxels
 from segcal.numerics import winner
 
 MOST_VOXELS = 1 << 23

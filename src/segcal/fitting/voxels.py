@@ -117,6 +117,7 @@ class VoxelSource(ABC):
         ids: the cases they come from; those that could not be read are left out.
         used: how many voxels it holds.
         available: how many labelled voxels the cases have; also the sum of the weights, in expectation.
+        total_weight: the sum of the weights; the ratio to it has less variance than the ratio to its expectation.
         streamed: whether a pass reads the cases again.
     """
 
@@ -124,6 +125,7 @@ class VoxelSource(ABC):
     ids: tuple[str, ...]
     used: int
     available: int
+    total_weight: float
     streamed: bool
 
     @abstractmethod
@@ -141,11 +143,6 @@ class VoxelSource(ABC):
         """Return voxels that are on a device, if they are held: what is streamed gets there in every pass."""
         return self
 
-    @property
-    def total_weight(self) -> float:
-        """Return what a mean divides by."""
-        return float(self.available)
-
     def each_case(self, function: CaseWork[Result]) -> Iterator[Result]:
         """Yield what a function makes of the voxels of one case after the other, or of all at once where they are held.
 
@@ -153,6 +150,15 @@ class VoxelSource(ABC):
         machines go through them. The order is that of the cases, so that sums over them are the same to the last bit.
         """
         yield function("", iter(self))
+
+    def single_cases(self) -> list["VoxelSource"]:
+        """Return the voxels of each case that has some."""
+        return [part for part in (self.subset([case_id]) for case_id in self.ids) if part.used]
+
+    def by_case(self, function: CaseWork[Result]) -> Iterator[tuple[str, Result]]:
+        """Yield what a function makes of the voxels of each case, held or streamed, with its id."""
+        for part in self.single_cases():
+            yield part.ids[0], function(part.ids[0], part)
 
 
 class HeldVoxels(VoxelSource):
@@ -166,8 +172,8 @@ class HeldVoxels(VoxelSource):
     def __init__(self, voxels: Voxels, counts: Mapping[str, int], available: int | None = None) -> None:
         self._voxels, self._counts, self.ids = voxels, dict(counts), tuple(counts)
         self.num_classes, self.used = len(voxels.logits), voxels.labels.numel()
-        self._weight = float(voxels.weight.sum(dtype=torch.float64))
-        self.available = round(self._weight) if available is None else available
+        self.total_weight = float(voxels.weight.sum(dtype=torch.float64))
+        self.available = round(self.total_weight) if available is None else available
 
     def __iter__(self) -> Iterator[Voxels]:
         yield self._voxels
@@ -180,25 +186,19 @@ class HeldVoxels(VoxelSource):
 
     def subset(self, ids: Collection[str]) -> "HeldVoxels":
         """Return copies of the voxels of these cases."""
-        sizes = list(self._counts.values())
-        ends = np.cumsum(sizes)
-        kept = {
-            case_id: self._voxels.take(slice(int(end) - size, int(end)))
-            for case_id, size, end in zip(self._counts, sizes, ends, strict=True)
-            if case_id in ids
-        }
-        return HeldVoxels(join(list(kept.values())), {case_id: self._counts[case_id] for case_id in kept})
+        kept, parts, end = {}, [], 0
+        for case_id, size in self._counts.items():
+            end += size
+            if case_id in ids:
+                kept[case_id] = size
+                parts.append(self._voxels.take(slice(end - size, end)))
+        return HeldVoxels(join(parts), kept)
 
     def weighted(self, factors: Mapping[str, float]) -> "HeldVoxels":
         """Return the voxels with other weights."""
         each = torch.tensor([factors.get(case_id, 1.0) for case_id in self._counts], dtype=torch.float64)
         times = each.repeat_interleave(torch.tensor(list(self._counts.values()))).to(self._voxels.weight)
         return HeldVoxels(self._voxels._replace(weight=self._voxels.weight * times), self._counts, self.available)
-
-    @property
-    def total_weight(self) -> float:
-        """Return the sum of the weights; the ratio to it has less variance than the ratio to its expectation."""
-        return self._weight
 
 
 class SampledVoxels(HeldVoxels):
@@ -245,35 +245,30 @@ class StreamedVoxels(VoxelSource):
         contexts: Collection[str] = (),
     ) -> None:
         self.num_classes, self._contexts, self._workers = cases.num_classes, contexts, workers
-        self._factors: Mapping[str, float] = {}
         found: dict[str, int] = {}
         failures = Failures(failed)
         for case_id, count in map_cases(cases, _count_labelled, workers, failures.take, seen):
             found[case_id] = count
             tick()
-        self.ids, self._counts = tuple(found), found
-        self._cases = cases.subset(found)
-        self.used = self.available = sum(found.values())
+        self._take(cases.subset(found), found, {})
         refuse_nothing(self.used, len(cases), len(found), failures)
+
+    def _take(self, cases: Cases, counts: dict[str, int], factors: Mapping[str, float]) -> None:
+        self._cases, self._counts, self._factors, self.ids = cases, counts, factors, tuple(counts)
+        self.used = self.available = sum(counts.values())
+        self.total_weight = sum(count * factors.get(case_id, 1.0) for case_id, count in counts.items())
 
     def subset(self, ids: Collection[str]) -> "StreamedVoxels":
         """Return a stream of these cases."""
-        chosen = copy.copy(self)
-        chosen._counts = {case_id: count for case_id, count in self._counts.items() if case_id in ids}
-        chosen._cases, chosen.ids = self._cases.subset(chosen._counts), tuple(chosen._counts)
-        chosen.used = chosen.available = sum(chosen._counts.values())
+        chosen, counts = copy.copy(self), {i: count for i, count in self._counts.items() if i in ids}
+        chosen._take(self._cases.subset(counts), counts, self._factors)
         return chosen
 
     def weighted(self, factors: Mapping[str, float]) -> "StreamedVoxels":
         """Return the stream with other weights."""
         chosen = copy.copy(self)
-        chosen._factors = factors
+        chosen._take(self._cases, self._counts, factors)
         return chosen
-
-    @property
-    def total_weight(self) -> float:
-        """Return the sum of the weights."""
-        return sum(count * self._factors.get(case_id, 1.0) for case_id, count in self._counts.items())
 
     def __iter__(self) -> Iterator[Voxels]:
         for case in self._cases:
@@ -285,6 +280,10 @@ class StreamedVoxels(VoxelSource):
         workers = self._workers.fresh() if isinstance(self._workers, Engine) else 1
         for _, result in map_cases(self._cases, partial(_on_batches, self._contexts, self._factors, function), workers):
             yield result
+
+    def by_case(self, function: CaseWork[Result]) -> Iterator[tuple[str, Result]]:
+        """Yield what a function makes of the voxels of each case, read one after the other."""
+        yield from zip(self.ids, self.each_case(function), strict=True)
 
 
 def _batches(case: Case, contexts: Collection[str], factors: Mapping[str, float]) -> Iterator[Voxels]:
@@ -301,25 +300,6 @@ def _on_batches(
     contexts: Collection[str], factors: Mapping[str, float], function: CaseWork[Result], case: Case
 ) -> Result:
     return function(case.id, _batches(case, contexts, factors))
-
-
-def gather(source: VoxelSource, most: int, seed: int) -> Voxels:
-    """Return about `most` voxels of a source, or all of them if it holds no more.
-
-    Of a sample, each is taken with the same probability; of a stream, hard ones more often. Weights undo either.
-    """
-    rng = np.random.default_rng([seed, most])
-    parts = []
-    for voxels in source:
-        count = voxels.labels.numel()
-        quota = max(1, round(most * count / source.used))
-        if source.used > most and source.streamed:
-            voxels = draw(voxels, quota, rng)
-        elif source.used > most:
-            part = voxels.take(systematic(torch.full(voxels.labels.shape, quota / count), rng))
-            voxels = part._replace(weight=part.weight / (quota / count))
-        parts.append(voxels)
-    return join(parts)
 
 
 def _around(case: Case, contexts: Collection[str]) -> tuple[Tensor | None, Tensor | None]:
