@@ -8,7 +8,7 @@ from segcal import FitConfig, choose, fit
 from segcal.errors import InputError
 from segcal.fitting import Certificate
 from segcal.fitting.config import check_config
-from segcal.fitting.progress import Progress
+from segcal.fitting.progress import reporting
 
 
 def test_a_certificate_is_plain_data(make_cases):
@@ -86,19 +86,13 @@ def test_settings_of_another_kind_are_refused():
     assert check_config(None) == FitConfig()
 
 
-def test_in_a_pipe_nothing_is_shown(capsys):
-    with Progress("fitting") as progress:
-        progress("step 1")
+def test_in_a_pipe_nothing_is_shown_and_on_a_terminal_standard_output_stays_clean(capsys, monkeypatch):
+    with reporting("fitting") as report:
+        report("step 1")
     assert capsys.readouterr() == ("", "")
-
-
-def test_on_a_terminal_the_messages_appear_and_standard_output_stays_clean(capsys, monkeypatch):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
-    with Progress("fitting", show=True) as progress:
-        progress("step 1")
+    with reporting("fitting") as report:
+        report("step 1")
     assert capsys.readouterr().out == ""
-
-
-def test_an_interruption_goes_through():
-    with pytest.raises(KeyboardInterrupt), Progress("fitting", show=True):
+    with pytest.raises(KeyboardInterrupt), reporting("fitting"):
         raise KeyboardInterrupt

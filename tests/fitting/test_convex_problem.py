@@ -3,41 +3,17 @@ import pytest
 import torch
 
 from segcal import ArrayCases, FitConfig, make_calibrator
-from segcal.calibrators import convex
 from segcal.calibrators.convex import Strengths
 from segcal.fitting import convex_problem
-from segcal.fitting.convex_problem import LinearProblem, Solver, TemperatureProblem, coarse_stride
+from segcal.fitting.convex_problem import LinearProblem, Solver, coarse_stride
 from segcal.fitting.frames import Frames
 from segcal.fitting.request import FitData, Request, silent
-from segcal.fitting.voxels import StreamedVoxels
+from segcal.fitting.voxels import SampledVoxels, StreamedVoxels
 
 AFFINE = ["ms", "ms_c", "dc", "cdc", "cms_ap", "cms_op"]
 NAMES = [*AFFINE, "vs", "vs_ti"]
 LAM, MU = 0.03, 0.2
 CPU = torch.device("cpu")
-
-
-def build(cases, beta=1.0):
-    calibrator = make_calibrator("ts", cases.num_classes)
-    with torch.no_grad():
-        calibrator.inverse_temperature.fill_(beta)
-    return calibrator, TemperatureProblem(StreamedVoxels(cases, lambda: None), CPU)
-
-
-@pytest.mark.parametrize("beta", [0.1, 1.0, 3.0])
-def test_objective_slope_and_curvature_are_those_of_the_calibrator(beta, make_cases):
-    cases = make_cases(4, 500, parts=3)
-    calibrator, problem = build(cases, beta)
-    values, gradients = problem.evaluate(calibrator.theta().detach(), [0])
-    logits = torch.cat([case.logits for case in cases], 1).T
-    labels = torch.cat([case.labels for case in cases])
-    value = -calibrator(logits).gather(1, labels[:, None]).mean()
-    (slope,) = torch.autograd.grad(value, calibrator.inverse_temperature, create_graph=True)
-    (curvature,) = torch.autograd.grad(slope, calibrator.inverse_temperature)
-    assert float(values[0]) == pytest.approx(value.item(), rel=1e-10)
-    assert float(gradients[0, 0]) == pytest.approx(slope.item(), rel=1e-9)
-    one = torch.ones(1, dtype=torch.float64)
-    assert float(problem.curvature(0, one).product(one)) == pytest.approx(curvature.item(), rel=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -57,30 +33,6 @@ def build_linear(name, cases, randomise=None, cache=1 << 30):
     problem = LinearProblem(calibrator, Frames(source, calibrator, cache, torch.device("cpu")), seed=0)
     problem.set_strengths(Strengths(LAM, MU))
     return calibrator, problem
-
-
-def objective(calibrator, cases):
-    """Mean NLL plus Eq. 15, through the calibrator itself."""
-    logits = torch.cat([case.logits for case in cases], 1).T
-    labels = torch.cat([case.labels for case in cases])
-    return -calibrator(logits).gather(1, labels[:, None]).mean() + calibrator.penalty(LAM, MU)
-
-
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("cache", [1 << 30, 100])
-def test_objective_and_gradient_are_those_of_the_calibrator(name, cache, make_cases, randomise, monkeypatch):
-    monkeypatch.setattr(convex, "STEP_VALUES", 1)  # 256 voxels a step
-    cases = make_cases(4, 600, parts=3)
-    calibrator, problem = build_linear(name, cases, randomise, cache)
-    values, gradients = problem.evaluate(calibrator.theta().detach(), problem.blocks)
-    value = objective(calibrator, cases)
-    value.backward()
-    assert float(values.sum()) == pytest.approx(value.item(), rel=1e-12)
-    expected = make_calibrator(name, 4)  # holds the gradients, in the places of the parameters
-    with torch.no_grad():
-        for place, own in zip(expected.parameters(), calibrator.parameters(), strict=True):
-            place.copy_(torch.zeros_like(own) if own.grad is None else own.grad)
-    torch.testing.assert_close(gradients, expected.theta().detach(), rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -190,3 +142,46 @@ def test_solutions_do_not_depend_on_the_one_before(name, make_cases):
     torch.testing.assert_close(first.values, second.values, rtol=0, atol=1e-8)
     assert after.passes > first.evaluations
     assert first.converged
+
+
+CPU = torch.device("cpu")
+
+
+def nobody():
+    pass
+
+
+def frames_of(name, cases, cache=1 << 30, sample=None):
+    calibrator = make_calibrator(name, cases.num_classes)
+    source = StreamedVoxels(cases, nobody) if sample is None else SampledVoxels(cases, sample, 0, nobody)
+    return calibrator, Frames(source, calibrator, cache, CPU)
+
+
+@pytest.mark.parametrize("cache", [1 << 30, 100])
+def test_a_drawn_sample_is_an_unbiased_estimate(cache, make_cases):
+    _, frames = frames_of("dc", make_cases(3, 2000, parts=4), cache)
+    exact = sum(float((block.weight * block.features[0]).sum()) for _, block in frames.blocks([0]))
+    estimates = []
+    for seed in range(100):
+        sample = frames.draw({0: 150}, seed)[0]
+        assert len(sample.target) <= 160
+        estimates.append(float((sample.weight * sample.features[0]).sum()))
+    error = np.std(estimates) / np.sqrt(len(estimates))
+    assert abs(np.mean(estimates) - exact) < 4 * error
+
+
+def test_beside_a_stream_the_sample_of_a_hessian_is_bounded(make_cases):
+    cases = make_cases(3, 2000)
+    _, kept = frames_of("cms_ap", cases)
+    _, streamed = frames_of("cms_ap", cases, cache=4 * 24 * 3 * 100)
+    assert kept.largest_sample == 2000
+    assert streamed.largest_sample == 100
+
+
+def test_restricted_frames_offer_only_what_they_were_given(make_cases):
+    _, frames = frames_of("cms_ap", make_cases(3, 900))
+    samples = frames.draw({0: 50, 2: 50}, 0)
+    small = frames.restricted_to(samples)
+    assert [expert for expert, _ in small.blocks([0, 1, 2])] == [0, 2]
+    assert small.counts == [len(samples[0].target), 0, len(samples[2].target)]
+    assert frames.counts[1] > 0

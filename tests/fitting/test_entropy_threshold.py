@@ -4,7 +4,8 @@ import torch
 
 from segcal import ArrayCases, fit, make_calibrator
 from segcal.errors import InputError
-from segcal.fitting.entropy_threshold import accuracy_threshold, higher_quantile
+from segcal.fitting.entropy_threshold import accuracy_threshold
+from segcal.fitting.scores import higher_quantiles
 
 
 def facts(logits, labels):
@@ -20,7 +21,7 @@ def test_the_quantile_is_numpys_higher_one_for_equal_weights():
         for share in (0.05, 0.5, 0.95):
             # numpy places the q-quantile at q (n - 1); by weight it is the first value that q n voxels do not exceed.
             expected = np.sort(values)[int(np.ceil(share * count)) - 1]
-            assert higher_quantile(values, np.ones(count), share) == expected
+            assert higher_quantiles(values, np.ones(count), share) == expected
 
 
 @pytest.mark.parametrize("name", ["meta_cal", "meta_cal_large_t"])

@@ -11,7 +11,6 @@ that differ (:class:`segcal.fitting.division.Sites`).
 import copy
 import itertools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import asdict, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -43,7 +42,7 @@ from segcal.fitting.config import FitConfig, check_config
 from segcal.fitting.division import Fold, Sites, count_folds, divide, find_sites, folds_of, groups_of
 from segcal.fitting.fit import check_device, fit_declared, fit_to
 from segcal.fitting.outliers import weigh
-from segcal.fitting.progress import Progress, Report, silent
+from segcal.fitting.progress import Report, reporting, silent
 from segcal.fitting.request import FitData, Request, read_data, take_parts
 from segcal.fitting.scores import Worth, difference, measure
 from segcal.fitting.strengths import Fixed, Measured, Walk, at, given, measured, walk
@@ -115,7 +114,7 @@ def choose(
         cases.pooled(pooling).require_offset(name, make_calibrator(name, cases.num_classes).translation_invariant)
     config = check_config(config)
     check_device(device)
-    with Progress("choosing") if progress is None else nullcontext(progress) as report, kept_processes(workers) as kept:
+    with reporting("choosing", progress) as report, kept_processes(workers) as kept:
         data = read_poolings(cases, validation, config, report, kept, failed, contexts=_wanted(names))
         return compare(names, data, config, device, report).fitted
 

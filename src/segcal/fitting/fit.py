@@ -2,7 +2,6 @@
 
 import copy
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -24,7 +23,7 @@ from segcal.fitting.gradient_fit import fit_by_gradient
 from segcal.fitting.mixture import fit_mixture
 from segcal.fitting.outliers import weigh
 from segcal.fitting.paper import fit_as_in_paper
-from segcal.fitting.progress import Progress, Report, silent
+from segcal.fitting.progress import Report, reporting, silent
 from segcal.fitting.request import FitData, Request, check_cases, read_data, take_parts
 from segcal.fitting.scores import certify
 from segcal.fitting.selective import fit_selective
@@ -127,7 +126,7 @@ def fit(
     calibrator = _fresh(name_or_calibrator, cases)
     cases.require_offset(calibrator.name, calibrator.translation_invariant)
     check_device(device)
-    with Progress("fitting") if progress is None else nullcontext(progress) as report, kept_processes(workers) as kept:
+    with reporting("fitting", progress) as report, kept_processes(workers) as kept:
         data = read_data(cases, validation, config, report, kept, failed, suspect=True, contexts=calibrator.wants)
         return fit_to(name_or_calibrator, data, config, device, report)
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from segcal.calibrators.convex import Block, ConvexCalibrator, find_centre, take_out
-from segcal.fitting.voxels import Voxels, VoxelSource, hardness, inclusion, systematic
+from segcal.fitting.voxels import Voxels, VoxelSource, draw_hard, hardness
 
 # Values in one step of making frames, which is done in float64.
 STEP_VALUES = 1 << 20
@@ -46,11 +46,10 @@ class _Draw(NamedTuple):
         for expert, block in blocks:
             count, weight, hard = (float(total) for total in self.totals[:, expert])
             if count > self.quotas[expert]:
-                probability = inclusion((block.weight * block.hard).cpu(), self.quotas[expert], weight, hard)
-                index = systematic(probability, rngs[expert])
-                there = block.weight.device
+                own, there = (block.weight * block.hard).cpu(), block.weight.device
+                index, probability = draw_hard(own, self.quotas[expert], weight, hard, rngs[expert])
                 block = block.take(index.to(there))
-                block = block._replace(weight=block.weight / probability[index].to(there))
+                block = block._replace(weight=block.weight / probability.to(there))
             drawn.append((expert, block))
         return drawn
 

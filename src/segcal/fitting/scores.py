@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from segcal.calibrators.base import Calibrator
@@ -223,3 +223,16 @@ def weighted_auroc(
     pairs = up.sum() * down.sum()
     below = np.cumsum(down) - down
     return float((up * (below + down / 2)).sum() / pairs) if pairs else None
+
+
+def higher_quantiles(
+    values: NDArray[np.float64], weight: NDArray[np.float64], shares: ArrayLike
+) -> NDArray[np.float64]:
+    """Return the smallest value that at least each share of the weight does not exceed.
+
+    >>> higher_quantiles(np.array([4.0, 1.0, 3.0, 2.0]), np.ones(4), [0.25, 0.5])
+    array([1., 2.])
+    """
+    order = np.argsort(values, kind="stable")
+    reached = np.cumsum(weight[order])
+    return np.asarray(values[order][np.searchsorted(reached, np.asarray(shares) * reached[-1] * (1 - 1e-12))])

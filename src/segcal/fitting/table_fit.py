@@ -22,7 +22,7 @@ from segcal.calibrators.tables import Histogram, Isotonic
 from segcal.fitting.certificate import Certificate
 from segcal.fitting.division import gather
 from segcal.fitting.request import Request
-from segcal.fitting.scores import certify, in_steps
+from segcal.fitting.scores import certify, higher_quantiles, in_steps
 from segcal.fitting.voxels import Voxels
 from segcal.numerics import winner
 
@@ -41,7 +41,7 @@ def fit_histogram(request: Request) -> Certificate:
     confidence = torch.cat([part[0] for part in parts]).double().numpy()
     right = torch.cat([part[1] for part in parts]).numpy()
     weight = voxels.weight.double().numpy()
-    edges = equal_mass_edges(confidence, weight, calibrator.bins)
+    edges = higher_quantiles(confidence, weight, np.arange(1, calibrator.bins) / calibrator.bins)
     number = np.searchsorted(edges, confidence)
     mass = np.bincount(number, weights=weight, minlength=calibrator.bins)
     hits = np.bincount(number, weights=weight * right, minlength=calibrator.bins)
@@ -54,18 +54,6 @@ def fit_histogram(request: Request) -> Certificate:
         calibrator.known.copy_(torch.from_numpy(known.astype(float)))
     details = {"bins_filled": int(known.sum())}
     return certify(request, "histogram", voxels=voxels.labels.numel(), passes=2, details=details)
-
-
-def equal_mass_edges(values: np.ndarray, weight: np.ndarray, bins: int) -> np.ndarray:
-    """Return the inner edges of bins (lo, hi] that hold the same weight, as far as equal values allow.
-
-    >>> equal_mass_edges(np.array([0.1, 0.2, 0.3, 0.4]), np.ones(4), 2)
-    array([0.2])
-    """
-    order = np.argsort(values, kind="stable")
-    reached = np.cumsum(weight[order])
-    wanted = np.arange(1, bins) / bins * reached[-1] * (1 - 1e-12)
-    return values[order][np.searchsorted(reached, wanted)]
 
 
 # Pairs that are sorted at once; a few hundred megabytes.

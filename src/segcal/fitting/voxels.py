@@ -85,9 +85,8 @@ def draw(voxels: Voxels, quota: int, rng: np.random.Generator) -> Voxels:
     if voxels.labels.numel() <= quota:
         return voxels
     hard = hardness(voxels.logits).double()
-    probability = inclusion(hard, quota, float(voxels.labels.numel()), float(hard.sum()))
-    index = systematic(probability, rng)
-    return voxels.take(index)._replace(weight=(1 / probability[index]).to(voxels.weight.dtype))
+    index, probability = draw_hard(hard, quota, float(voxels.labels.numel()), float(hard.sum()), rng)
+    return voxels.take(index)._replace(weight=(1 / probability).to(voxels.weight.dtype))
 
 
 def hardness(logits: Tensor) -> Tensor:
@@ -95,9 +94,13 @@ def hardness(logits: Tensor) -> Tensor:
     return 1 - torch.softmax(logits, dim=0).amax(0) + 1e-9
 
 
-def inclusion(hard: Tensor, quota: int, total: float, total_hard: float) -> Tensor:
-    """Return the probability with which each voxel is drawn, given the sums over all voxels."""
-    return (quota * (0.5 / total + 0.5 / total_hard * hard)).clamp(max=1.0)
+def draw_hard(
+    hard: Tensor, quota: int, total: float, total_hard: float, rng: np.random.Generator
+) -> tuple[Tensor, Tensor]:
+    """Return the indices of what is drawn, hard ones more often, and its probability, given the sums over all."""
+    probability = (quota * (0.5 / total + 0.5 / total_hard * hard)).clamp(max=1.0)
+    index = systematic(probability, rng)
+    return index, probability[index]
 
 
 def systematic(probability: Tensor, rng: np.random.Generator) -> Tensor:
