@@ -11,7 +11,6 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import segcal
-from segcal.calibrators.base import Calibrator
 from segcal.fitting.artifact import check_vacant
 from segcal.fitting.certificate import Fitted
 
@@ -90,23 +89,6 @@ def test_a_failure_while_writing_leaves_the_old_artefact_and_nothing_else(fitted
 def test_what_is_not_a_fit_cannot_be_saved(fitted, tmp_path):
     with pytest.raises(segcal.InputError, match=r"fitted is ConditionalAffine, but the result of segcal.fit is needed"):
         segcal.save(fitted.calibrator, tmp_path / "calibrator")
-
-
-def test_a_class_outside_the_registry_is_loaded_with_the_class(cases, fitted, tmp_path):
-    class Own(Calibrator):
-        translation_invariant, preserves, fitted_by = True, "order", "nothing"
-
-        def scores(self, logits, context=None):
-            return logits
-
-        def num_identifiable(self):
-            return 0
-
-    own = segcal.fit(Own(3), cases)
-    segcal.save(own, tmp_path / "calibrator")
-    with pytest.raises(segcal.ArtifactError, match=r"Own, but what a file names is not imported. Pass the class: "):
-        segcal.load(tmp_path / "calibrator")
-    assert type(segcal.load(tmp_path / "calibrator", [Own]).calibrator) is Own
 
 
 def _edit(folder: Path, change) -> None:

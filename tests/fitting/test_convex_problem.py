@@ -99,22 +99,6 @@ def test_about_a_centre_everything_is_the_same_in_the_same_variables(cache, make
         torch.testing.assert_close(found(vector), expected @ vector, rtol=1e-4, atol=1e-3)
 
 
-@pytest.mark.parametrize("name", ["dc", "cms_ap"])
-def test_the_preconditioner_is_symmetric_and_positive_and_kept_until_a_fresh_one_is_asked_for(
-    name, make_cases, randomise, monkeypatch
-):
-    monkeypatch.setattr(convex_problem, "LARGEST_MATRIX", 0)
-    calibrator, problem = build_linear(name, make_cases(4, 300), randomise)
-    theta = calibrator.theta().detach()
-    u, v = torch.as_tensor(np.random.default_rng(0).normal(size=(2, theta.shape[1])))
-    old = problem.products(0, theta[0], fresh=False).precondition
-    assert float(u @ old(v)) == pytest.approx(float(v @ old(u)), rel=1e-8)
-    assert float(u @ old(u)) > 0
-    kept = problem.products(0, 3 * theta[0], fresh=False).precondition
-    torch.testing.assert_close(kept(u), old(u))
-    assert not torch.allclose(problem.products(0, 3 * theta[0], fresh=True).precondition(u), old(u))
-
-
 def test_refining_ends_when_all_voxels_are_in_the_sample(make_cases, monkeypatch):
     monkeypatch.setattr(convex_problem, "HESSIAN_WORK", 1)
     monkeypatch.setattr(convex_problem, "SMALLEST_SAMPLE_PER_VARIABLE", 1)

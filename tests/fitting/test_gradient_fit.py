@@ -10,10 +10,9 @@ from torch import nn
 from segcal import ArrayCases, FitConfig, fit, make_calibrator
 from segcal.errors import ArtifactError, InputError
 from segcal.fitting.adam import FileKeeper, Softplus, TrainOptions, train_rounds, trainable
-from segcal.fitting.batches import TileBatches, VoxelBatches
+from segcal.fitting.batches import TileBatches
 from segcal.fitting.crops import TileSource, Window
 from segcal.fitting.gradient_fit import is_new
-from segcal.fitting.voxels import Voxels
 
 NAMES = ["lts", "lts_ti", "ibts", "pts", "iop"]
 SHORT = FitConfig(max_steps=3, voxels=2000, learning_rate=3e-3)
@@ -226,27 +225,6 @@ def test_all_tiles_give_the_mean_nll_of_the_cases(name, randomise):
     assert (batches.count, batches.used) == (1, sum(int((case.labels >= 0).sum()) for case in cases))
 
 
-def test_a_round_visits_everything_once_in_an_order_of_its_own(make_data):
-    logits, labels = make_data(3, 70_000, dtype="float32")
-    logits[0] = np.arange(70_000)
-    voxels = Voxels(torch.from_numpy(logits), torch.from_numpy(labels.astype("int32")), torch.ones(70_000))
-    batches = VoxelBatches([voxels], 70_000, CPU, 0)
-    seen = []
-
-    class Watching(type(make_calibrator("identity", 3))):
-        def scores(self, logits, context=None):
-            seen[-1].append(logits[:, 0])
-            return logits
-
-    for number in (1, 2, 1):
-        seen.append([])
-        list(batches.losses(Watching(3), number))
-    first, second, again = (torch.cat(parts) for parts in seen)
-    assert torch.equal(first.sort().values, torch.from_numpy(logits[0]))
-    assert torch.equal(first, again)
-    assert not torch.equal(first, second)
-
-
 def test_a_batch_without_a_labelled_voxel_is_passed_over(randomise):
     cases = ignoring(9)
     tiles = TileSource(cases, Window(2, 8, 4), FitConfig(voxels=100_000)).draw(0)
@@ -350,22 +328,6 @@ def test_training_starts_at_the_identity(name, classes):
     logits = 4 * torch.randn(500, classes, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     start = trainable(make_calibrator(name, classes))(logits).exp().detach()
     assert float((start - torch.softmax(logits, 1)).abs().max()) < 1e-2
-
-
-@pytest.mark.parametrize("name", ["ts", "ets", "vs", "cms_ap", "cms_op"])
-def test_any_free_numbers_give_parameters_within_their_bounds(name):
-    model = trainable(make_calibrator(name, 4))
-    generator = torch.Generator().manual_seed(1)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.copy_(10 * torch.randn(parameter.shape, generator=generator))
-    for bounded in ("inverse_temperature", "mixture", "scale", "weight"):
-        if hasattr(model, bounded):
-            assert bool((getattr(model, bounded) > 0).all())
-    if name == "ets":
-        assert float(model.mixture.detach().sum()) == pytest.approx(1)
-    if name.startswith("cms"):
-        assert bool((model.bias > 0).all())
 
 
 IDENTITY = {"config": {"seed": 0}, "start": [1.0, 2.0]}
