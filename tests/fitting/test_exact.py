@@ -275,6 +275,15 @@ def test_without_a_matrix_the_optimum_is_the_same(name, make_cases, monkeypatch)
     assert free.objective == pytest.approx(dense.objective, abs=1e-7)
 
 
+@pytest.mark.parametrize("name", ["dc", "cdc"])
+def test_fewer_voxels_than_variables_are_no_reason_to_fail(name):
+    rng = np.random.default_rng(0)
+    logits = rng.normal(size=(60, 6, 12)).astype(np.float32)
+    labels = rng.integers(0, 60, (6, 12))
+    fitted = fit(name, ArrayCases([logits], [labels]), config=FitConfig(lam=0.0, mu=0.0, tol=1e-2))
+    assert np.isfinite(fitted.certificate.nll)
+
+
 def nll(calibrator, case):
     log_probs = calibrator(case.logits.T).numpy()
     return -log_probs[np.arange(len(log_probs)), case.labels.numpy()].mean()
