@@ -29,7 +29,7 @@ from segcal.calibrators.conic import USUAL
 from segcal.cases.base import Cases
 from segcal.fitting import FitConfig
 from segcal.fitting.choice import Decision, candidates
-from segcal.fitting.contest import compare
+from segcal.fitting.comparison import compare
 from segcal.fitting.division import group_names
 from segcal.fitting.fit import fit_to
 from segcal.fitting.scores import Worth, measure, noise, paired

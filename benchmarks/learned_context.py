@@ -51,8 +51,7 @@ from segcal.cases.split import Split
 from segcal.fitting.artifact import save
 from segcal.fitting.fit import fit_to
 from segcal.fitting.request import FitData
-from segcal.fitting.sample import Voxels, draw, join
-from segcal.fitting.voxels import HeldVoxels
+from segcal.fitting.voxels import HeldVoxels, Voxels, draw, join
 from segcal.statistics.boundary import find_boundary, squared_distances
 from segcal.types import Context
 

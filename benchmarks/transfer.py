@@ -40,15 +40,14 @@ from segcal.calibrators.convex import ConvexCalibrator
 from segcal.cases.base import Cases
 from segcal.fitting import FitConfig
 from segcal.fitting.certificate import Fitted
-from segcal.fitting.choice import candidates
+from segcal.fitting.choice import candidates, worst_mean
+from segcal.fitting.comparison import compare
 from segcal.fitting.config import STRENGTHS
-from segcal.fitting.contest import compare
-from segcal.fitting.division import by_case, group_names
+from segcal.fitting.division import group_names
 from segcal.fitting.evidence import _case_sums
 from segcal.fitting.fit import fit_to
 from segcal.fitting.request import FitData
 from segcal.fitting.scores import Worth, measure, noise, paired
-from segcal.fitting.travel import worst_mean
 from segcal.fitting.voxels import SampledVoxels, VoxelSource
 
 POOLINGS = ("mean_probs", "mean_logits")
@@ -56,11 +55,11 @@ CPU = torch.device("cpu")
 # How much of the distance from temperature scaling a mixture keeps.
 SHARE = 0.5
 OLD = {
-    "segcal.fitting.rivals.find_sites": lambda *_: None,
+    "segcal.fitting.comparison.find_sites": lambda *_: None,
     "segcal.fitting.choice.MATTERS": 0.0,
     "segcal.fitting.choice.NOTICED": 0.0,
     "segcal.fitting.choice.TELLS": 0.0,
-    "segcal.fitting.exact.STRENGTHS": (*STRENGTHS, 0.0),
+    "segcal.fitting.strengths.STRENGTHS": (*STRENGTHS, 0.0),
     "segcal.fitting.convex_problem.MOST_STEEP": 1e3,
 }
 
@@ -144,7 +143,7 @@ TASKS = {"cardiac": Task(disease, (1, 2, 3)), "camvid": Task(video, (2, 6, 7, 9,
 def divisions(task: Task, pool: Pool, least: int = 4) -> Iterator[Division]:
     """Yield the divisions by site, with all cases and starved of one class after the other."""
     cases, sites = pool.cases, task.sites(pool.cases)
-    sums = {i: own[:-2].numpy() for i, own in by_case(pool.voxels, partial(_case_sums, None))}
+    sums = {i: own[:-2].numpy() for i, own in pool.voxels.by_case(partial(_case_sums, None))}
     for count in (1, 2):
         for chosen in combinations(sorted(set(sites.values())), count):
             cal = [i for i in cases.ids if sites[i] in chosen]

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from segcal.fitting.travel import worst_mean
+from segcal.fitting.choice import worst_mean
 
 TASKS = {"cardiac": "cardiac, by disease", "camvid": "street scenes, by video", "roads": "roads, by area"}
 RULES = {

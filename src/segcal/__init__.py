@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from segcal.evaluation.result import Evaluation
     from segcal.fitting import FitConfig, Fitted, fit
     from segcal.fitting.artifact import load, save
-    from segcal.fitting.contest import choose
+    from segcal.fitting.comparison import choose
     from segcal.integrations.attach import attach
     from segcal.integrations.onnx import export
     from segcal.integrations.viewers import view
@@ -138,7 +138,7 @@ _NAMES = {
     "segcal.evaluation.result": ("Evaluation",),
     "segcal.fitting": ("FitConfig", "Fitted", "fit"),
     "segcal.fitting.artifact": ("load", "save"),
-    "segcal.fitting.contest": ("choose",),
+    "segcal.fitting.comparison": ("choose",),
     "segcal.integrations.attach": ("attach",),
     "segcal.integrations.onnx": ("export",),
     "segcal.integrations.viewers": ("view",),

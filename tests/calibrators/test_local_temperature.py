@@ -1,6 +1,5 @@
 """Local and image-based temperatures: the tree against plain loops, the margin, and what a voxel sees."""
 
-import copy
 import math
 import re
 
@@ -9,8 +8,7 @@ import pytest
 import torch
 
 from segcal import make_calibrator
-from segcal.calibrators.local_temperature import each_part, with_margin, without_margin
-from segcal.calibrators.temperature_tree import SMALLEST_TEMPERATURE, TemperatureTree, positive
+from segcal.calibrators.local_temperature import SMALLEST_TEMPERATURE, positive, with_margin
 from segcal.errors import InputError
 from segcal.types import Context
 
@@ -45,31 +43,6 @@ def test_a_new_temperature_is_exactly_one(options, dtype):
     logits = normal(2, 5, 12, 14, 13).to(dtype)
     found = calibrator.scores(logits, context).detach()
     assert torch.equal(found, logits - logits.amax(1, keepdim=True))
-
-
-def test_slices_of_a_volume_do_not_see_each_other(randomise):
-    calibrator = randomise(make_calibrator("lts_ti", 5))
-    logits = normal(2, 5, 6, 9, 8)
-    order = torch.tensor([3, 0, 5, 1, 4, 2])
-    with torch.no_grad():
-        torch.testing.assert_close(calibrator(logits[:, :, order]), calibrator(logits)[:, :, order], rtol=0, atol=1e-12)
-        torch.testing.assert_close(calibrator(logits)[:, :, 3], calibrator(logits[:, :, 3]), rtol=0, atol=1e-12)
-
-
-def test_with_full_3d_kernels_they_do(randomise):
-    calibrator = randomise(make_calibrator("lts_ti", 5, full_3d=True))
-    logits = normal(1, 5, 9, 6, 7)
-    moved = logits.clone()
-    moved[:, :, 2] += normal(1, 5, 6, 7, seed=1)
-    with torch.no_grad():
-        change = (calibrator(moved) - calibrator(logits)).abs().amax(dim=(0, 1, 3, 4))
-    assert bool((change[[0, 2, 4, 6]] > 1e-3).all())  # dilation 2 reaches every other slice, up to four away
-    assert bool((change[[7, 8]] == 0).all())  # reflection shows the first slices no others
-
-
-def test_full_3d_kernels_need_a_volume():
-    with pytest.raises(InputError, match="logits has 2 axes of space, but with full_3d the calibrator needs 3"):
-        make_calibrator("lts_ti", 5, full_3d=True)(normal(2, 5, 9, 8))
 
 
 def test_a_voxel_sees_four_voxels_far_and_no_further(randomise):
@@ -114,15 +87,6 @@ def test_gates_that_start_at_zero_never_learn_and_leaves_stay_equal():
     assert float(weight[4:].abs().max()) == float(bias[4:].abs().max()) == 0
 
 
-def test_gates_that_start_at_random_learn_and_fit_better():
-    random, zeros = make_calibrator("lts", 2), make_calibrator("lts", 2, gate_init="zeros")
-    start = copy.deepcopy(random.tree.weight.detach())
-    reached, published = trained(random)[-1], trained(zeros)[-1]
-    assert reached < published - 0.005
-    assert float((random.tree.weight.detach() - start)[4:].abs().max()) > 0.02
-    assert float((random.tree.weight[0] - random.tree.weight[1]).detach().abs().max()) > 0.02
-
-
 @torch.no_grad()
 def test_the_identifiable_count_is_the_rank_of_the_jacobian(randomise):
     calibrator = randomise(make_calibrator("lts_ti", 2))
@@ -146,20 +110,6 @@ def temperatures(calibrator, logits):
     with torch.no_grad():
         scores = calibrator.scores(logits)
     return (logits[:, 0] - logits[:, 1]) / (scores[:, 0] - scores[:, 1])
-
-
-@pytest.mark.parametrize("space", [(9, 8), (5, 9, 8)])
-def test_every_image_has_one_temperature_of_its_own(space, randomise):
-    calibrator = randomise(make_calibrator("ibts", 5))
-    found = temperatures(calibrator, normal(4, 5, *space)).flatten(1)
-    torch.testing.assert_close(found, found[:, :1].expand_as(found), rtol=1e-9, atol=0)
-    assert float(found[:, 0].std()) > 1e-3
-
-
-def test_the_others_in_the_batch_do_not_matter(randomise):
-    calibrator = randomise(make_calibrator("ibts", 5))
-    logits = normal(4, 5, 9, 8)
-    torch.testing.assert_close(calibrator(logits)[2:3], calibrator(logits[2:3]), rtol=0, atol=1e-12)
 
 
 def test_the_temperature_is_that_of_the_mean_of_the_tree(randomise):
@@ -203,21 +153,6 @@ def test_an_axis_that_is_too_short_is_continued_by_its_last_value(size):
     assert np.array_equal(with_margin(values, (4, 4)).numpy(), expected)
 
 
-def test_what_is_inside_the_margin_is_what_was_there():
-    values = normal(2, 3, 5, 6, 7)
-    assert torch.equal(without_margin(with_margin(values, (0, 4, 2)), (0, 4, 2)), values)
-
-
-def test_the_overlap_is_needed(randomise):
-    """Pieces without what their border voxels see give something else."""
-    calibrator = randomise(make_calibrator("lts_ti", 5))
-    logits = normal(1, 5, 40, 23)
-    with torch.no_grad():
-        whole = calibrator.scores(logits)
-        pieces = torch.cat([calibrator.scores(part) for part in logits.split(10, dim=2)], dim=2)
-    assert float((pieces - whole).abs().max()) > 0.1
-
-
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("shape", [(4, 5), (4, 5, 7), (4, 5, 2, 3, 2, 3)])
 def test_what_is_neither_image_nor_volume_is_refused(name, shape):
@@ -236,15 +171,6 @@ def test_images_smaller_than_the_kernel_and_single_slices_are_calibrated(name, s
     assert bool(torch.isfinite(out).all())
     assert torch.equal(out.argmax(1), logits.argmax(1))
     torch.testing.assert_close(make_calibrator(name, 5)(logits), logits.log_softmax(1), rtol=0, atol=1e-12)
-
-
-def test_all_parts_of_a_context_are_cut_and_continued_alike():
-    context = Context(image=torch.arange(12.0).reshape(1, 2, 2, 3), disagreement=torch.arange(6.0).reshape(1, 2, 3))
-    moved = each_part(context, lambda part: with_margin(part, (0, 1)))
-    assert moved.image.shape == (1, 2, 2, 5)
-    assert moved.disagreement.tolist() == [[[1, 0, 1, 2, 1], [4, 3, 4, 5, 4]]]
-    assert each_part(Context(), lambda part: part) == Context()
-    assert each_part(None, lambda part: part) is None
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -329,19 +255,3 @@ def test_the_temperature_is_exactly_one_at_zero_positive_everywhere_and_linear_f
     assert float(found[1]) == pytest.approx(SMALLEST_TEMPERATURE, rel=1e-3)
     assert float(found.min()) > 0
     torch.testing.assert_close(found[3:], values[3:] + 0.5397424 + 1e-3, rtol=1e-6, atol=1e-6)
-
-
-def test_the_temperature_is_softplus_with_the_constant_of_the_definitions():
-    values = torch.linspace(-6, 6, 50, dtype=torch.float64)
-    expected = 1e-3 + torch.log1p(torch.exp(values + math.log(math.exp(1 - 1e-3) - 1)))
-    torch.testing.assert_close(positive(values), expected, rtol=1e-13, atol=1e-13)
-
-
-def test_leaves_start_at_zero_and_gates_at_small_random_numbers_of_the_seed():
-    tree = TemperatureTree(5, 0, False, "random", 0).requires_grad_(False)
-    assert float(tree.weight[:4].abs().max()) == 0
-    assert float(tree.weight[4:].std()) == pytest.approx(0.1 / math.sqrt(125), rel=0.1)
-    assert float(tree.bias.abs().max()) == 0
-    assert torch.equal(tree.weight, TemperatureTree(5, 0, False, "random", 0).weight)
-    assert not torch.equal(tree.weight, TemperatureTree(5, 0, False, "random", 1).weight)
-    assert float(TemperatureTree(5, 0, False, "zeros", 0).weight.detach().abs().max()) == 0

@@ -6,9 +6,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import segcal
 from segcal.calibrators import CALIBRATORS, make_calibrator, make_per_region, registry_entry
 from segcal.calibrators.per_region import PerRegion
-from segcal.errors import InputError
+from segcal.calibrators.prior_shift import PriorShift
 from segcal.regions import Regions
 from segcal.types import Context
 
@@ -138,13 +139,48 @@ def test_it_is_made_again_from_plain_data(randomise):
     assert all(each.foreground for each in peer.inner)
 
 
-def test_another_number_of_outputs_is_refused():
-    with pytest.raises(InputError, match="logits has shape"):
-        make_per_region("ts", NESTED)(torch.zeros(1, 4, 5))
+RATIO = torch.tensor([3.0, -5.0, 0.5], dtype=torch.float64)
 
 
-def test_it_is_exported_with_its_nesting(randomise):
-    calibrator = drawn("ts", NESTED, randomise, 2)
-    logits = hard_logits(NESTED, 5, torch.float32)
-    program = torch.export.export(calibrator, (logits,))
-    torch.testing.assert_close(program.module()(logits), calibrator(logits), rtol=1e-6, atol=1e-7)
+def shifted(inner, ratio=RATIO):
+    found = PriorShift(inner.num_classes, inner)
+    found.log_ratio.data = ratio
+    return found.requires_grad_(False)
+
+
+@pytest.fixture
+def drawn_logits():
+    return torch.randn(2, 3, 7, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * 4
+
+
+def test_where_the_winner_stays_it_is_bayes_rule(drawn_logits):
+    found = shifted(segcal.make_calibrator("ts", 3))(drawn_logits).exp().numpy()
+    weighed = np.exp(drawn_logits.numpy()) * np.exp(RATIO.numpy())[:, None, None]
+    weighed /= weighed.sum(1, keepdims=True)
+    stays = weighed.argmax(1) == drawn_logits.numpy().argmax(1)
+    assert 10 < stays.sum() < stays.size
+    same = np.broadcast_to(stays[:, None], found.shape)
+    np.testing.assert_allclose(found[same], weighed[same], rtol=1e-9)
+
+
+@pytest.mark.parametrize("inner", ["identity", "ts", "cms_ap", "conic_class"])
+def test_the_mask_stays_and_the_offset_is_not_seen(drawn_logits, inner):
+    calibrator = shifted(segcal.make_calibrator(inner, 3))
+    assert calibrator.preserves == "argmax"
+    for dtype in (torch.float16, torch.float32, torch.float64):
+        own = drawn_logits.to(dtype)
+        assert torch.equal(calibrator(own).argmax(1), own.argmax(1))
+    torch.testing.assert_close(calibrator(drawn_logits + 100), calibrator(drawn_logits))
+
+
+def test_a_calibrator_that_may_change_masks_is_weighed_as_it_is(drawn_logits):
+    inner = segcal.make_calibrator("ms_c", 3)
+    found = shifted(inner)(drawn_logits).exp().numpy()
+    weighed = inner(drawn_logits).detach().exp().numpy() * np.exp(RATIO.numpy())[:, None, None]
+    np.testing.assert_allclose(found, weighed / weighed.sum(1, keepdims=True), rtol=1e-9)
+
+
+def test_without_a_change_it_is_the_inner_calibrator(drawn_logits):
+    inner = segcal.make_calibrator("ts", 3)
+    inner.inverse_temperature.data.fill_(0.4)
+    torch.testing.assert_close(PriorShift(3, inner)(drawn_logits), inner(drawn_logits))

@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from segcal import Context
-from segcal.calibrators.surroundings import CONTEXTS, WINDOWS, each_context, half_window, surroundings
+from segcal.calibrators.surroundings import CONTEXTS, WINDOWS, each_context, surroundings
 from segcal.errors import InputError
 
 
@@ -63,14 +63,6 @@ def test_windows_need_planes():
         surroundings(logits_of(1, 3, 4), None, ["share_far"], "conic")
 
 
-@pytest.mark.parametrize("offset", [1e3, -1e6])
-def test_no_context_depends_on_the_offset(offset):
-    logits = logits_of(2, 3, 8, 9)
-    names = [name for name in CONTEXTS if name != "disagreement"]
-    moved = surroundings(logits + offset, None, names, "conic")
-    torch.testing.assert_close(moved, surroundings(logits, None, names, "conic"), rtol=0, atol=1e-8)
-
-
 def test_a_part_of_an_image_is_told_what_the_whole_is_like():
     logits = logits_of(1, 3, 8, 9)
     whole = surroundings(logits, None, ["gap_image"], "conic")
@@ -85,17 +77,3 @@ def test_what_is_not_wanted_or_not_known_is_nan():
     assert [name for name, row in zip(CONTEXTS, some, strict=True) if not row.isnan().any()] == ["share_far"]
     line = each_context(logits_of(1, 3, 7), Context(), CONTEXTS)
     assert [name for name, row in zip(CONTEXTS, line, strict=True) if not row.isnan().any()] == ["gap_image"]
-
-
-def test_the_reach_is_half_the_largest_window():
-    assert half_window(["share_near", "gap_far"]) == 20
-    assert half_window(["gap_image"]) == half_window([]) == 0
-
-
-def test_what_members_disagree_on_may_have_a_gradient():
-    logits, disagreement = torch.randn(1, 3, 6, 7), torch.rand(1, 6, 7).requires_grad_()
-    found = surroundings(logits, Context(disagreement=disagreement), ["disagreement", "gap_near"], "conic")
-    plain = surroundings(logits, Context(disagreement=disagreement.detach()), ["disagreement", "gap_near"], "conic")
-    assert torch.equal(found.detach(), plain)
-    found[:, 0].sum().backward()
-    torch.testing.assert_close(disagreement.grad, 1 / disagreement.detach())

@@ -82,38 +82,6 @@ def test_gaps_stay_gaps_and_ties_stay_ties_in_float32(randomise):
     assert bool((after <= 0).all())
 
 
-@pytest.mark.parametrize("name", ["pts", "iop"])
-def test_the_names_of_the_classes_do_not_matter(name, voxels, randomise):
-    calibrator = randomise(make_calibrator(name, 5))
-    logits, order = voxels(5), torch.tensor([3, 0, 4, 2, 1])
-    torch.testing.assert_close(calibrator(logits[:, order]), calibrator(logits)[:, order], rtol=0, atol=1e-12)
-
-
-def test_a_constant_factor_is_a_temperature(voxels):
-    calibrator = with_factors(make_calibrator("iop", 5), [0.4] * 4)
-    torch.testing.assert_close(calibrator(voxels(5)), torch.log_softmax(0.4 * voxels(5), 1), rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize(("classes", "count"), [(2, 2 * 5 + 5 + 30 + 6), (20, 10 * 5 + 5 + 30 + 6)])
-def test_the_network_of_pts_has_two_layers_of_five_as_in_the_paper(classes, count):
-    calibrator = make_calibrator("pts", classes)
-    assert (calibrator.num_parameters(), calibrator.num_identifiable()) == (count, count - 10)
-
-
-def test_a_new_network_gives_zero_and_can_learn():
-    network = Perceptron(3, (4,), 1, seed=0)
-    values = torch.randn(50, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    assert float(network(values).detach().abs().max()) == 0
-    (network(values) - 1).square().mean().backward()
-    assert float(network.weights[-1].grad.abs().max()) > 0.1
-
-
-def test_the_seed_decides_the_start():
-    first, same, other = (Perceptron(3, (4,), 1, seed=seed) for seed in (0, 0, 1))
-    assert torch.equal(first.weights[0], same.weights[0])
-    assert not torch.equal(first.weights[0], other.weights[0])
-
-
 def test_one_scale_for_every_hidden_unit_is_not_identifiable():
     network = Perceptron(3, (4, 5), 2, seed=0).requires_grad_(False)
     assert network.redundant == 9

@@ -13,10 +13,9 @@ from segcal.cli import main
 from segcal.errors import InputError
 from segcal.fitting.config import STRENGTHS
 from segcal.fitting.convex_problem import MOST_STEEP, LinearProblem
-from segcal.fitting.exact import _FoldWalk, given
 from segcal.fitting.frames import Frames
 from segcal.fitting.scores import Worth
-from segcal.fitting.strength_rule import is_worse
+from segcal.fitting.strengths import _FoldWalk, given, is_worse
 from segcal.fitting.voxels import StreamedVoxels
 
 
@@ -75,14 +74,14 @@ def test_a_rise_within_noise_does_not_end_the_path(monkeypatch):
                 "1": Worth(1 + rise - 0.9 * noisy * (rise > 0), 0.1),
             }
 
-        monkeypatch.setattr("segcal.fitting.exact.measure", measured)
+        monkeypatch.setattr("segcal.fitting.strengths.measure", measured)
         walked = _FoldWalk(request, fold, given(request)).walk(STRENGTHS, may_end=True)
         assert len(walked) == (len(STRENGTHS) if noisy else 3)
 
 
 def test_of_one_group_no_strength_is_said_to_be_worse():
     cases = ArrayCases([np.zeros((2, 3))] * 2, [np.zeros(3, int)] * 2, ids=["a", "b"], groups=["g", "g"])
-    request = type("Asked", (), {"cases": cases, "validation_cases": None})()
+    request = type("Asked", (), {"judges": cases})()
     one, two = ({i: Worth(value, 0.1) for i in "ab"} for value in (1.0, 2.0))
     assert not is_worse(request, two, one)
 
@@ -96,7 +95,7 @@ def test_the_guard_of_conic_sees_the_calibration_cases_too(monkeypatch):
         labels = [(-np.minimum(g := z.max(0) - z, 1 + 0.05 * g) + rng.gumbel(size=z.shape)).argmax(0) for z in logits]
         return ArrayCases(logits, labels, ids=[f"{first}{k}" for k in range(count)])
 
-    own = segcal.fitting.exact.measure
+    own = segcal.fitting.strengths.measure
 
     def measured(calibrator, held, device):
         found = own(calibrator, held, device)
@@ -104,13 +103,13 @@ def test_the_guard_of_conic_sees_the_calibration_cases_too(monkeypatch):
         raised = {i: 1.2 if i.startswith("v") and bent else 1.0 for i in found}
         return {i: Worth(worth.nll, 0.1 * raised[i], 0.1 * raised[i]) for i, worth in found.items()}
 
-    monkeypatch.setattr("segcal.fitting.exact.measure", measured)
+    monkeypatch.setattr("segcal.fitting.strengths.measure", measured)
     cases, validation = make(10, "c"), make(2, "v")
     judged = fit("conic", cases, validation=validation).certificate
-    alone = segcal.fitting.strength_rule.without_harm
+    alone = segcal.fitting.strengths.without_harm
     counts = []
     monkeypatch.setattr(
-        "segcal.fitting.exact.without_harm", lambda worth: (counts.append(len(worth[1e5])), alone(worth))[1]
+        "segcal.fitting.strengths.without_harm", lambda worth: (counts.append(len(worth[1e5])), alone(worth))[1]
     )
     fit("conic", cases, validation=validation)
     assert counts == [12]

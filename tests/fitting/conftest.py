@@ -4,8 +4,7 @@ import scipy.optimize
 import torch
 
 from segcal import ArrayCases
-from segcal.fitting.newton import Curvature
-from segcal.fitting.trust_region import ProductProblem, Products
+from segcal.fitting.newton import BlockProblem, Curvature, Products
 
 
 def draw_data(classes, count, seed=0, scale=3.0, dtype="float64"):
@@ -34,7 +33,7 @@ def make_cases():
     return make
 
 
-class SmoothProblem(ProductProblem):
+class SmoothProblem(BlockProblem):
     """Independent problems log-sum-exp(A x) + quadratic; their Hessian, exact or bad, as a matrix and as products."""
 
     def __init__(self, blocks, size, hessian_factor=1.0):

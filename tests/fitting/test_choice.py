@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-import resource
 
 import numpy as np
 import pytest
@@ -10,7 +9,7 @@ import scipy.stats
 
 from segcal import make_calibrator
 from segcal.errors import InputError
-from segcal.fitting.choice import ENOUGH_GROUPS, Candidate, Tried, candidates, decide
+from segcal.fitting.choice import ENOUGH_GROUPS, Candidate, ChoiceRule, Tried, candidates, harm, worst_mean
 from segcal.fitting.scores import Worth, noise
 
 PARAMETERS = {"identity": 0, "ts": 1, "cms_ap": 40, "isotonic": 2047, "iop": 1200}
@@ -21,6 +20,10 @@ def tried(name, nll, ece=None, pooling=None, ba_ece=None):
     near = [None] * len(nll) if ba_ece is None else map(float, ba_ece)
     worth = {f"c{k}": Worth(float(a), float(b), c) for k, (a, b, c) in enumerate(zip(nll, ece, near, strict=True))}
     return Tried(Candidate(name, pooling, PARAMETERS[name]), worth)
+
+
+def decide(rows, *how):
+    return ChoiceRule(*how).decide(rows)
 
 
 def alone(count):
@@ -42,7 +45,7 @@ def test_what_is_better_beyond_noise_is_taken():
     assert decision.reason == "cms_ap has an NLL lower than ts by 0.1000 ± 0.0000 on 12 held-out cases."
 
 
-@pytest.mark.parametrize("count", [10, 17, 40])
+@pytest.mark.parametrize("count", [10, 40])
 @pytest.mark.parametrize("folds", [1, 5])
 def test_the_limit_is_the_one_sided_interval_of_student(count, folds):
     factor = 1 if folds == 1 else math.sqrt(1 + folds / (folds - 1))
@@ -157,7 +160,7 @@ def test_of_what_cannot_be_told_apart_the_one_with_fewer_parameters_is_taken():
     assert decide(rows, alone(20), 5).chosen.name == "isotonic"
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(15))
 def test_what_is_taken_is_not_worse_than_a_temperature_beyond_noise_whatever_the_numbers(seed):
     rng = np.random.default_rng(seed)
     count = int(rng.integers(2, 30))
@@ -191,15 +194,6 @@ def test_what_must_be_kept_decides_who_competes():
         assert make_calibrator(name, 4).translation_invariant
     with pytest.raises(InputError, match="preserve is 'mask', but it must be order, argmax or none"):
         candidates(4, "mask")
-
-
-def test_what_cannot_fit_in_memory_is_no_candidate():
-    """With 20,000 classes the parameters of cms_ap alone are 64 terabytes."""
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    assert not {"cms_ap", "cms_op"} & set(candidates(20_000))
-    assert {"identity", "ts", "ets"} <= set(candidates(20_000))
-    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
-    assert grown < 300_000  # kilobytes; torch loads some of its own for the first one that is built without values
 
 
 def test_memory_decides_who_competes(monkeypatch):
@@ -279,3 +273,74 @@ def test_a_temperature_that_harms_where_it_has_not_been_is_no_reference():
         decision = decide([plain, ts], alone(12), 5, lambda row, e=elsewhere: [away(row, e[row.candidate.name])], {})
         assert decision.chosen.name == name
         assert decision.chosen.verdict == "reference"
+
+
+TWO_PARTS = {"here": [f"c{k}" for k in range(6)], "there": [f"c{k}" for k in range(6, 12)]}
+GROUPS = {f"c{k}": f"c{k}" for k in range(12)}
+HOME = {f"c{k}": Worth(0.2, 0.1, 0.2) for k in range(12)}
+
+
+def elsewhere(differences, ece=0.0, ba_ece=0.0, nll=0.2):
+    return {f"c{k}": Worth(nll + d, 0.1 + ece, 0.2 + ba_ece) for k, d in enumerate(differences)}
+
+
+def harmful(own, reference, groups=GROUPS, parts=TWO_PARTS, errors=1.0):
+    return harm(own, reference, groups, parts, errors)
+
+
+def test_a_gain_everywhere_is_no_harm():
+    assert harmful(elsewhere([-0.1] * 12), HOME) == ""
+
+
+def test_a_part_that_loses_beyond_its_noise_is_named_though_the_mean_gains():
+    assert harmful(elsewhere([-0.1] * 6 + [0.01, 0.011] * 3), HOME) == "worse in there, when held out: +0.0105"
+
+
+@pytest.mark.parametrize(
+    ("loss", "errors", "is_harm"), [(0.9, 1, False), (1.1, 1, True), (1.9, 2, False), (2.1, 2, True)]
+)
+def test_noise_is_so_many_standard_errors_over_the_groups_of_the_part(loss, errors, is_harm):
+    spread = [-0.01, 0.01] * 3
+    error = math.sqrt(sum(d * d for d in spread) / 5 / 6)
+    found = harmful(
+        elsewhere([-0.1] * 6 + [d + loss * error for d in spread], nll=1.0),
+        elsewhere([0.0] * 12, nll=1.0),
+        GROUPS,
+        TWO_PARTS,
+        errors,
+    )
+    assert bool(found) == is_harm
+
+
+def test_cases_of_one_group_are_one():
+    one = GROUPS | {f"c{k}": "same" for k in range(6, 12)}
+    assert harmful(elsewhere([-0.1] * 6 + [-0.05, 0.06] * 3), HOME) == "worst cases elsewhere: +0.060 nats"
+    assert harmful(elsewhere([-0.1] * 6 + [-0.05, 0.06] * 3), HOME, one) == "worse in there, when held out: +0.0050"
+
+
+def test_the_worst_cases_are_bounded():
+    assert harmful(elsewhere([-0.1] * 11 + [0.019]), HOME) == ""
+    assert harmful(elsewhere([-0.1] * 11 + [0.021]), HOME) == "worst cases elsewhere: +0.021 nats"
+    assert harmful(elsewhere([-0.1] * 11 + [0.09], nll=1.0), elsewhere([0.0] * 12, nll=1.0)) == ""
+    assert harmful(elsewhere([-0.1] * 11 + [0.11], nll=1.0), elsewhere([0.0] * 12, nll=1.0)).startswith("worst cases")
+    assert worst_mean([0.0] * 36 + [1.0, 2.0, 3.0, -9.0]) == 2.5  # two of forty
+
+
+def test_calibration_errors_must_not_rise_elsewhere():
+    assert harmful(elsewhere([-0.1] * 12, ece=0.01), HOME) == "worse in ECE elsewhere"
+    assert harmful(elsewhere([-0.1] * 12, ba_ece=0.01), HOME) == "worse in BA-ECE elsewhere"
+
+
+def test_a_part_of_which_nothing_is_known_says_nothing():
+    assert harmful(elsewhere([-0.1] * 12), HOME, parts=TWO_PARTS | {"empty": ["c99"]}) == ""
+
+
+@pytest.mark.parametrize(("pooling", "title"), [(None, "ts"), ("single", "ts"), ("mean_probs", "ts (mean_probs)")])
+def test_a_pooling_that_was_chosen_is_part_of_the_title(pooling, title):
+    assert Candidate("ts", pooling, 1).title == title
+
+
+def test_its_loss_is_the_mean_over_cases():
+    row = Tried(Candidate("ts", None, 1), {"a": Worth(1.0, 0.1), "b": Worth(2.0, 0.3)})
+    assert row.nll == 1.5
+    assert row.away is None

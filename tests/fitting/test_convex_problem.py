@@ -1,45 +1,19 @@
 import numpy as np
 import pytest
-import scipy.optimize
 import torch
 
-from segcal import ArrayCases, FitConfig, fit, make_calibrator
-from segcal.calibrators import convex
-from segcal.calibrators.convex import ConvexCalibrator, Frame, Strengths
+from segcal import ArrayCases, FitConfig, make_calibrator
+from segcal.calibrators.convex import Strengths
 from segcal.fitting import convex_problem
-from segcal.fitting.convex_problem import LinearProblem, TemperatureProblem, coarse_stride, solve_temperature
-from segcal.fitting.exact import Solver
+from segcal.fitting.convex_problem import LinearProblem, Solver, coarse_stride
 from segcal.fitting.frames import Frames
 from segcal.fitting.request import FitData, Request, silent
-from segcal.fitting.voxels import StreamedVoxels
+from segcal.fitting.voxels import SampledVoxels, StreamedVoxels
 
 AFFINE = ["ms", "ms_c", "dc", "cdc", "cms_ap", "cms_op"]
 NAMES = [*AFFINE, "vs", "vs_ti"]
 LAM, MU = 0.03, 0.2
 CPU = torch.device("cpu")
-
-
-def build(cases, beta=1.0):
-    calibrator = make_calibrator("ts", cases.num_classes)
-    with torch.no_grad():
-        calibrator.inverse_temperature.fill_(beta)
-    return calibrator, TemperatureProblem(StreamedVoxels(cases, lambda: None), CPU)
-
-
-@pytest.mark.parametrize("beta", [0.1, 1.0, 3.0])
-def test_objective_slope_and_curvature_are_those_of_the_calibrator(beta, make_cases):
-    cases = make_cases(4, 500, parts=3)
-    calibrator, problem = build(cases, beta)
-    values, gradients = problem.evaluate(calibrator.theta().detach(), [0])
-    logits = torch.cat([case.logits for case in cases], 1).T
-    labels = torch.cat([case.labels for case in cases])
-    value = -calibrator(logits).gather(1, labels[:, None]).mean()
-    (slope,) = torch.autograd.grad(value, calibrator.inverse_temperature, create_graph=True)
-    (curvature,) = torch.autograd.grad(slope, calibrator.inverse_temperature)
-    assert float(values[0]) == pytest.approx(value.item(), rel=1e-10)
-    assert float(gradients[0, 0]) == pytest.approx(slope.item(), rel=1e-9)
-    one = torch.ones(1, dtype=torch.float64)
-    assert float(problem.curvature(0, one).product(one)) == pytest.approx(curvature.item(), rel=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -51,28 +25,6 @@ def test_the_first_approach_keeps_a_bounded_number_of_voxels(voxels, stride):
         assert voxels / coarse_stride(voxels) <= 1 << 18
 
 
-def test_a_coarse_problem_is_close_to_the_whole(make_cases):
-    _, problem = build(make_cases(4, 20_000, parts=2))
-    theta = torch.full((1, 1), 0.5, dtype=torch.float64)
-    whole, few = float(problem.evaluate(theta, [0])[0]), float(problem.coarse().evaluate(theta, [0])[0])
-    assert few != whole
-    assert few == pytest.approx(whole, rel=0.1)
-
-
-def test_there_is_no_penalty(make_cases):
-    _, problem = build(make_cases(3, 50))
-    problem.set_strengths(Strengths(1.0, 1.0))
-    assert float(problem.penalty_product(torch.ones(1))) == 0
-
-
-@pytest.mark.parametrize("approach", [True, False])
-def test_the_temperature_of_voxels_is_that_of_temperature_scaling(approach, make_cases):
-    cases = make_cases(3, 40_000, dtype="float32")
-    found = solve_temperature(StreamedVoxels(cases, lambda: None), CPU, 1e-6, approach)
-    expected = fit("ts", cases, config=FitConfig(voxels="all")).calibrator.inverse_temperature
-    assert float(found.theta) == pytest.approx(float(expected), rel=1e-6)
-
-
 def build_linear(name, cases, randomise=None, cache=1 << 30):
     calibrator = make_calibrator(name, cases.num_classes)
     if randomise is not None:
@@ -81,30 +33,6 @@ def build_linear(name, cases, randomise=None, cache=1 << 30):
     problem = LinearProblem(calibrator, Frames(source, calibrator, cache, torch.device("cpu")), seed=0)
     problem.set_strengths(Strengths(LAM, MU))
     return calibrator, problem
-
-
-def objective(calibrator, cases):
-    """Mean NLL plus Eq. 15, through the calibrator itself."""
-    logits = torch.cat([case.logits for case in cases], 1).T
-    labels = torch.cat([case.labels for case in cases])
-    return -calibrator(logits).gather(1, labels[:, None]).mean() + calibrator.penalty(LAM, MU)
-
-
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("cache", [1 << 30, 100])
-def test_objective_and_gradient_are_those_of_the_calibrator(name, cache, make_cases, randomise, monkeypatch):
-    monkeypatch.setattr(convex, "STEP_VALUES", 1)  # 256 voxels a step
-    cases = make_cases(4, 600, parts=3)
-    calibrator, problem = build_linear(name, cases, randomise, cache)
-    values, gradients = problem.evaluate(calibrator.theta().detach(), problem.blocks)
-    value = objective(calibrator, cases)
-    value.backward()
-    assert float(values.sum()) == pytest.approx(value.item(), rel=1e-12)
-    expected = make_calibrator(name, 4)  # holds the gradients, in the places of the parameters
-    with torch.no_grad():
-        for place, own in zip(expected.parameters(), calibrator.parameters(), strict=True):
-            place.copy_(torch.zeros_like(own) if own.grad is None else own.grad)
-    torch.testing.assert_close(gradients, expected.theta().detach(), rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -130,7 +58,9 @@ def test_products_and_matrices_are_the_same_curvature_and_penalty(name, make_cas
     _, free = build_linear(name, cases, randomise)
     theta = calibrator.theta().detach()
     vector = torch.as_tensor(np.random.default_rng(0).normal(size=theta.shape[1]))
-    torch.testing.assert_close(free.penalty_product(vector), dense.penalty_product(vector), rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(
+        free._penalty_product(vector, 0), dense._penalty_product(vector, 0), rtol=1e-10, atol=1e-12
+    )
     for block in dense.blocks:
         matrix, products = dense.curvature(block, theta[block]), free.products(block, theta[block], fresh=True)
         torch.testing.assert_close(matrix.product(vector), products.multiply(vector), rtol=1e-5, atol=1e-7)
@@ -169,84 +99,6 @@ def test_about_a_centre_everything_is_the_same_in_the_same_variables(cache, make
         torch.testing.assert_close(found(vector), expected @ vector, rtol=1e-4, atol=1e-3)
 
 
-@pytest.mark.parametrize("name", ["dc", "cms_ap"])
-def test_the_preconditioner_is_symmetric_and_positive_and_kept_until_a_fresh_one_is_asked_for(
-    name, make_cases, randomise, monkeypatch
-):
-    monkeypatch.setattr(convex_problem, "LARGEST_MATRIX", 0)
-    calibrator, problem = build_linear(name, make_cases(4, 300), randomise)
-    theta = calibrator.theta().detach()
-    u, v = torch.as_tensor(np.random.default_rng(0).normal(size=(2, theta.shape[1])))
-    old = problem.products(0, theta[0], fresh=False).precondition
-    assert float(u @ old(v)) == pytest.approx(float(v @ old(u)), rel=1e-8)
-    assert float(u @ old(u)) > 0
-    kept = problem.products(0, 3 * theta[0], fresh=False).precondition
-    torch.testing.assert_close(kept(u), old(u))
-    assert not torch.allclose(problem.products(0, 3 * theta[0], fresh=True).precondition(u), old(u))
-
-
-def test_variables_are_named_by_their_place(make_cases):
-    _, problem = build_linear("cms_ap", make_cases(3, 100))
-    assert problem.names[:4] == ["weight[0, 0]", "weight[0, 1]", "bias[0]", "weight[1, 0]"]
-    assert problem.names[-1] == "gauge[3]"
-    assert len(problem.names) == len(problem.low) == len(problem.high) == make_calibrator("cms_ap", 3).theta().shape[1]
-
-
-def test_the_gauge_is_free_and_the_rest_has_the_bounds_of_the_calibrator(make_cases):
-    _, problem = build_linear("cms_ap", make_cases(3, 100))
-    assert problem.low.tolist() == [1e-3, 0, 0, 0, 1e-3, 0] + [-torch.inf] * 4
-    assert problem.high.tolist() == [1e3] * 6 + [torch.inf] * 4
-
-
-@pytest.mark.parametrize("name", ["dc", "cms_ap"])
-def test_at_the_same_point_only_the_penalty_is_computed_again(name, make_cases, randomise, monkeypatch):
-    cases = make_cases(4, 600)
-    calibrator, problem = build_linear(name, cases, randomise)
-    fresh = build_linear(name, cases, randomise)[1]
-    theta, counted = calibrator.theta().detach(), []
-    problem.evaluate(theta, problem.blocks)
-    problem.curvature(problem.blocks[0], theta[problem.blocks[0]])
-    for part in ("likelihood", "hessian"):
-        own = getattr(calibrator, part)
-        monkeypatch.setattr(calibrator, part, lambda *a, own=own, part=part: (counted.append(part), own(*a))[1])
-    for one in (problem, fresh):
-        one.set_strengths(Strengths(7.0, 5.0, 3.0), 0.8)
-    for found, expected in zip(
-        problem.evaluate(theta, problem.blocks), fresh.evaluate(theta, problem.blocks), strict=True
-    ):
-        assert torch.equal(found, expected)
-    unit = torch.ones(theta.shape[1], dtype=torch.float64)
-    block = problem.blocks[0]
-    assert torch.equal(*(one.curvature(block, theta[block]).product(unit) for one in (problem, fresh)))
-    assert counted == []
-    problem.evaluate(theta + 0.1, problem.blocks)
-    problem.curvature(block, theta[block] + 0.1)
-    assert counted == ["likelihood"] * len(problem.blocks) + ["hessian"]
-
-
-def test_a_larger_sample_has_a_hessian_of_its_own(make_cases, monkeypatch):
-    monkeypatch.setattr(convex_problem, "HESSIAN_WORK", 1)
-    monkeypatch.setattr(convex_problem, "SMALLEST_SAMPLE_PER_VARIABLE", 1)
-    calibrator, problem = build_linear("dc", make_cases(3, 2000))
-    theta = calibrator.theta().detach()[0]
-    first = problem.curvature(0, theta).product(torch.ones_like(theta))
-    assert problem.refine(0)
-    assert not torch.equal(problem.curvature(0, theta).product(torch.ones_like(theta)), first)
-
-
-def test_what_the_first_approach_refines_stays_its_own(make_cases, monkeypatch):
-    monkeypatch.setattr(convex_problem, "HESSIAN_WORK", 1)
-    monkeypatch.setattr(convex_problem, "SMALLEST_SAMPLE_PER_VARIABLE", 1)
-    _, problem = build_linear("dc", make_cases(3, 2000))
-    before = dict(problem._quotas), len(problem._samples[0].target)
-    coarse = problem.coarse()
-    coarse._quotas[0] = 1
-    assert coarse.refine(0)
-    assert (dict(problem._quotas), len(problem._samples[0].target)) == before
-    assert problem.refine(0)
-    assert len(problem._samples[0].target) > before[1]
-
-
 def test_refining_ends_when_all_voxels_are_in_the_sample(make_cases, monkeypatch):
     monkeypatch.setattr(convex_problem, "HESSIAN_WORK", 1)
     monkeypatch.setattr(convex_problem, "SMALLEST_SAMPLE_PER_VARIABLE", 1)
@@ -276,84 +128,44 @@ def test_solutions_do_not_depend_on_the_one_before(name, make_cases):
     assert first.converged
 
 
-def test_the_temperature_that_a_penalty_leads_to_is_that_of_temperature_scaling(make_cases):
-    cases = make_cases(4, 900)
-    expected = fit("ts", cases).calibrator.inverse_temperature
-    assert make("cms_ap", cases).inverse_temperature() == pytest.approx(float(expected), abs=1e-6)
+CPU = torch.device("cpu")
 
 
-class Ramps(ConvexCalibrator):
-    """A calibrator that is convex but not affine, as a user might write it: one non-decreasing curve of all gaps."""
-
-    translation_invariant = True
-    preserves = "order"
-    variables = ("slopes",)
-    has_penalty = (True, False)
-
-    def __init__(self, num_classes, pieces=4):
-        super().__init__(num_classes, pieces=pieces)
-        self.slopes = torch.nn.Parameter(torch.ones(pieces, dtype=torch.float64))
-        self.register_buffer("knots", torch.arange(pieces, dtype=torch.float64))
-
-    @property
-    def num_features(self):
-        return self.num_classes * len(self.slopes)
-
-    def prepare(self, voxels):
-        gaps = torch.cat([(logits.amax(0) - logits).flatten() for logits, _ in voxels])
-        shares = torch.arange(1, len(self.slopes), dtype=gaps.dtype) / len(self.slopes)
-        self.knots[1:] = gaps[gaps > 0].quantile(shares)
-
-    def ramps(self, logits):
-        gaps = (logits.amax(1, keepdim=True) - logits).unsqueeze(-1)
-        ends = torch.cat([self.knots[1:], torch.full((1,), torch.inf, dtype=torch.float64)])
-        return torch.minimum((gaps - self.knots.to(gaps)).clamp(min=0), (ends - self.knots).to(gaps))
-
-    def frame(self, logits, context=None):
-        return Frame(-self.ramps(logits).flatten(1))
-
-    def bounds(self):
-        return torch.full((len(self.slopes),), 1e-3).double(), torch.full((len(self.slopes),), 1e3).double()
-
-    def penalised(self, theta):
-        return theta.diff(dim=-1), theta[..., :0], theta[..., :0]
-
-    def penalty(self, lam, mu):
-        return lam * self.slopes.diff().square().sum()
-
-    def scores(self, logits, context=None):
-        return -self.ramps(logits) @ self.slopes.to(logits.dtype)
-
-    def num_identifiable(self):
-        return len(self.slopes)
+def nobody():
+    pass
 
 
-def test_a_convex_calibrator_that_is_not_affine_needs_nothing_of_the_solver(make_cases):
-    cases, lam = make_cases(4, 3000, parts=3, scale=4.0), 0.02
-    fitted = fit(Ramps(4), cases, config=FitConfig(lam=lam, tol=1e-9))
-    assert fitted.certificate.converged
-    assert fitted.certificate.kkt_residual <= 1e-9
-    logits = torch.cat([case.logits for case in cases], 1).T
-    labels = torch.cat([case.labels for case in cases])
-    gaps, knots = (logits.amax(1, keepdim=True) - logits).numpy(), fitted.calibrator.knots.numpy()
-    ends = np.append(knots[1:], np.inf)
-    ramps = np.clip(gaps[..., None] - knots, 0, ends - knots)
+def frames_of(name, cases, cache=1 << 30, sample=None):
+    calibrator = make_calibrator(name, cases.num_classes)
+    source = StreamedVoxels(cases, nobody) if sample is None else SampledVoxels(cases, sample, 0, nobody)
+    return calibrator, Frames(source, calibrator, cache, CPU)
 
-    def both(slopes):
-        scores = -ramps @ slopes
-        top = scores.max(1, keepdims=True)
-        log_probs = scores - top - np.log(np.exp(scores - top).sum(1, keepdims=True))
-        error = np.exp(log_probs)
-        error[np.arange(len(labels)), labels] -= 1
-        value = -log_probs[np.arange(len(labels)), labels].mean() + lam * (np.diff(slopes) ** 2).sum()
-        push = np.convolve(np.diff(slopes), [-1, 1])
-        return value, -(error[..., None] * ramps).sum((0, 1)) / len(labels) + 2 * lam * push
 
-    options = {"ftol": 1e-15, "gtol": 1e-10}
-    found = scipy.optimize.minimize(
-        both, np.ones(4), jac=True, bounds=[(1e-3, 1e3)] * 4, method="L-BFGS-B", options=options
-    )
-    np.testing.assert_allclose(fitted.calibrator.slopes, found.x, rtol=1e-5)
-    assert fitted.certificate.objective == pytest.approx(found.fun, rel=1e-10)
-    assert len(set(fitted.calibrator.slopes.tolist())) == 4
-    assert fit(Ramps(4), cases).certificate.path  # strengths are chosen along the same path
+@pytest.mark.parametrize("cache", [1 << 30, 100])
+def test_a_drawn_sample_is_an_unbiased_estimate(cache, make_cases):
+    _, frames = frames_of("dc", make_cases(3, 2000, parts=4), cache)
+    exact = sum(float((block.weight * block.features[0]).sum()) for _, block in frames.blocks([0]))
+    estimates = []
+    for seed in range(100):
+        sample = frames.draw({0: 150}, seed)[0]
+        assert len(sample.target) <= 160
+        estimates.append(float((sample.weight * sample.features[0]).sum()))
+    error = np.std(estimates) / np.sqrt(len(estimates))
+    assert abs(np.mean(estimates) - exact) < 4 * error
+
+
+def test_beside_a_stream_the_sample_of_a_hessian_is_bounded(make_cases):
+    cases = make_cases(3, 2000)
+    _, kept = frames_of("cms_ap", cases)
+    _, streamed = frames_of("cms_ap", cases, cache=4 * 24 * 3 * 100)
+    assert kept.largest_sample == 2000
+    assert streamed.largest_sample == 100
+
+
+def test_restricted_frames_offer_only_what_they_were_given(make_cases):
+    _, frames = frames_of("cms_ap", make_cases(3, 900))
+    samples = frames.draw({0: 50, 2: 50}, 0)
+    small = frames.restricted_to(samples)
+    assert [expert for expert, _ in small.blocks([0, 1, 2])] == [0, 2]
+    assert small.counts == [len(samples[0].target), 0, len(samples[2].target)]
+    assert frames.counts[1] > 0

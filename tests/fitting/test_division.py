@@ -1,11 +1,22 @@
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from segcal import ArrayCases
 from segcal.errors import InputError
-from segcal.fitting.division import HELD_VOXELS, divide, divide_folds, each_fold, thinned, thinned_cases
+from segcal.fitting.config import FitConfig
+from segcal.fitting.division import (
+    composition,
+    divide,
+    divide_folds,
+    each_fold,
+    find_sites,
+    thinned,
+    thinned_cases,
+)
+from segcal.fitting.request import read_data
 from segcal.fitting.voxels import SampledVoxels, StreamedVoxels
 
 
@@ -41,23 +52,6 @@ def test_groups_stay_whole_every_case_has_one_part_and_none_of_the_three_is_empt
 def test_without_groups_the_share_is_met_to_the_nearest_case(count, val, expected):
     calibration, validation, rest = divide(make(["x"] * count, grouped=False), val)
     assert (len(calibration), len(validation), len(rest)) == (count - expected, expected, 0)
-
-
-def test_the_validation_share_is_of_what_the_test_leaves():
-    assert [len(part) for part in divide(make(["x"] * 100, grouped=False), 1 / 3, 0.4)] == [40, 20, 40]
-
-
-def test_another_seed_draws_others():
-    cases = make(["x"] * 30, grouped=False)
-    assert divide(cases, 0.3, seed=1).val.ids != divide(cases, 0.3, seed=2).val.ids
-
-
-def test_large_groups_do_not_starve_the_validation_part():
-    cases = make(["a"] * 10 + ["b"] * 6 + ["c"] * 4)
-    for seed in range(20):
-        calibration, validation, _ = divide(cases, 1 / 3, seed=seed)
-        assert len(validation) in (4, 6, 10)
-        assert len(calibration) >= 10
 
 
 def test_what_cannot_be_divided_is_refused():
@@ -134,7 +128,69 @@ def test_thinning_cases_keeps_small_ones_whole_and_the_weight(make_cases, stream
     assert thinned_cases(source, 2000, 0) is source
 
 
-def test_of_a_held_out_case_a_bounded_number_of_voxels_is_measured(make_cases):
-    cases = make_cases(3, 3 * (HELD_VOXELS + 3000), parts=3)
-    for fold in each_fold(cases, SampledVoxels(cases, 20_000, 0, silent), None, 3, 0):
-        assert abs(fold.held.used - HELD_VOXELS) < 0.01 * HELD_VOXELS
+def predicting(shares, groups=None, sites=None, seed=0, voxels=400):
+    """Cases of two classes in which a share of the voxels is predicted to be the second."""
+    rng = np.random.default_rng(seed)
+    logits = []
+    for share in shares:
+        second = rng.random(voxels) < share
+        logits.append(np.stack([np.where(second, 0.0, 6.0), np.where(second, 6.0, 0.0)]).astype("float32"))
+    labels = [z.argmax(0) for z in logits]
+    cases = ArrayCases(logits, labels, ids=[f"c{k:02d}" for k in range(len(shares))], groups=groups, sites=sites)
+    return read_data(cases, None, FitConfig(voxels=200))
+
+
+def test_clusters_are_thirds_along_what_is_predicted():
+    shares = [0.9, 0.1, 0.5, 0.12, 0.52, 0.88, 0.11, 0.48, 0.91]
+    found = find_sites(predicting(shares))
+    assert not found.declared
+    parts = [{round(shares[int(i[1:])], 1) for i in part} for part in found.parts.values()]
+    assert sorted(map(sorted, parts)) == [[0.1], [0.5], [0.9]]
+
+
+def test_a_composition_is_the_weighted_mean_of_the_softmax():
+    data = predicting([0.3])
+    (voxels,) = data.source
+    by_hand = np.average(torch.softmax(voxels.logits.double(), 0).numpy(), axis=1, weights=voxels.weight.numpy())
+    np.testing.assert_allclose(composition("", iter(data.source)), by_hand, rtol=1e-12)
+
+
+@pytest.mark.parametrize(("count", "parts"), [(5, None), (6, 2), (8, 2), (9, 3), (30, 3)])
+def test_a_part_has_at_least_three_groups(count, parts):
+    found = find_sites(predicting(np.linspace(0.1, 0.9, count)))
+    assert (found if parts is None else len(found.parts)) == parts
+
+
+def test_groups_stay_whole_in_clusters_and_folds():
+    groups = [f"g{k // 2}" for k in range(18)]
+    data = predicting(np.linspace(0.1, 0.9, 18)[::-1], groups=groups)
+    found = find_sites(data)
+    for part in found.parts.values():
+        assert len({groups[int(i[1:])] for i in part}) * 2 == len(part)
+    assert sum(found.groups(data.cases).values()) == 9
+    folds = found.folds(data, 0)
+    assert len(folds) == 3
+    for fold in folds:
+        held, learned = ({groups[int(i[1:])] for i in source.ids} for source in (fold.held, fold.learn))
+        assert not held & learned
+
+
+def test_declared_sites_come_first_and_of_many_five_are_made():
+    found = find_sites(predicting([0.5] * 6, sites=list("aabbcc")))
+    assert found.declared
+    assert found.parts == {"a": ("c00", "c01"), "b": ("c02", "c03"), "c": ("c04", "c05")}
+    many = find_sites(predicting([0.5] * 9, sites=list("aabcdefgh")))
+    assert len(many.parts) == 5
+    assert sorted(i for part in many.parts.values() for i in part) == [f"c{k:02d}" for k in range(9)]
+    assert sorted(map(len, many.parts.values())) == [1, 2, 2, 2, 2]
+
+
+def test_one_declared_site_is_none():
+    assert not find_sites(predicting(np.linspace(0.1, 0.9, 9), sites=["a"] * 9)).declared
+
+
+def test_a_group_in_two_sites_is_refused():
+    with pytest.raises(
+        InputError, match=r"group 'p' has cases of the sites 'a' and 'b', but a group lies in one site\."
+    ):
+        predicting([0.5] * 2, groups=["p", "p"], sites=["a", "b"])

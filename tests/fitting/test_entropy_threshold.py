@@ -4,7 +4,8 @@ import torch
 
 from segcal import ArrayCases, fit, make_calibrator
 from segcal.errors import InputError
-from segcal.fitting.entropy_threshold import accuracy_threshold, higher_quantile
+from segcal.fitting.entropy_threshold import accuracy_threshold
+from segcal.fitting.scores import higher_quantiles
 
 
 def facts(logits, labels):
@@ -20,14 +21,7 @@ def test_the_quantile_is_numpys_higher_one_for_equal_weights():
         for share in (0.05, 0.5, 0.95):
             # numpy places the q-quantile at q (n - 1); by weight it is the first value that q n voxels do not exceed.
             expected = np.sort(values)[int(np.ceil(share * count)) - 1]
-            assert higher_quantile(values, np.ones(count), share) == expected
-
-
-def test_weights_count_like_copies():
-    values, weight = np.array([0.3, 0.1, 0.2]), np.array([1.0, 4.0, 2.0])
-    copies = np.repeat(values, weight.astype(int))
-    for share in (0.2, 0.5, 0.6, 0.9):
-        assert higher_quantile(values, weight, share) == higher_quantile(copies, np.ones(7), share)
+            assert higher_quantiles(values, np.ones(count), share) == expected
 
 
 @pytest.mark.parametrize("name", ["meta_cal", "meta_cal_large_t"])
@@ -40,27 +34,6 @@ def test_a_share_alpha_of_right_voxels_is_above_the_threshold(name, make_cases, 
     assert fitted.certificate.details["n1"] == right.sum() // 10
     assert fitted.certificate.kkt_residual is None
     assert fitted.certificate.method == "entropy_threshold"
-
-
-def test_the_temperature_is_that_of_the_voxels_below(make_cases, make_data):
-    logits, labels = make_data(4, 20_000)
-    height, _ = facts(logits, labels)
-    fitted = fit(make_calibrator("meta_cal", 4, n1_max=500), make_cases(4, 20_000))
-    assert fitted.certificate.details["n1"] == 500
-    below = height < fitted.calibrator.threshold.item()
-    alone = fit("ts", ArrayCases([logits[:, below]], [labels[below]]))
-    # The 500 voxels that set the threshold have no part in the temperature, so the two differ a little.
-    found, expected = (x.calibrator.inverse_temperature.detach().item() for x in (fitted, alone))
-    assert found == pytest.approx(expected, rel=0.05)
-    assert found != expected
-
-
-def test_a_target_accuracy_is_met_below_the_threshold(make_cases, make_data):
-    logits, labels = make_data(4, 20_000)
-    height, right = facts(logits, labels)
-    fitted = fit(make_calibrator("meta_cal_large_t", 4, target_accuracy=0.75), make_cases(4, 20_000))
-    assert right.mean() < 0.7
-    assert right[height < fitted.calibrator.threshold.item()].mean() == pytest.approx(0.75, abs=0.05)
 
 
 def test_the_accuracy_threshold_of_a_small_example():

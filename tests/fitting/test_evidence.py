@@ -6,7 +6,7 @@ import torch
 
 from segcal import ArrayCases, FitConfig, fit, make_calibrator
 from segcal.fitting.convex_problem import STEEPER
-from segcal.fitting.evidence import PRIOR, collect, pair_table, shrinkage
+from segcal.fitting.evidence import collect, pair_table, shrinkage
 from segcal.fitting.voxels import SampledVoxels, StreamedVoxels
 from tests.fitting.test_exact import bounds_of, objective, three_terms
 
@@ -48,35 +48,6 @@ def test_groups_are_counted_that_have_a_winner_and_a_label(streamed):
         assert table[-1, winner] == sum(winner in k for k in labels)
     assert table[-1, -1] == 6
     assert table[-1, 3] == 1
-
-
-def test_that_two_classes_never_meet_is_evidence_too():
-    """Both occur in every group, and one is never the label where the other wins: that may be learned."""
-    rng = np.random.default_rng(0)
-    logits = [3 * rng.normal(size=(3, 90)) for _ in range(5)]
-    labels = [z.argmax(0) for z in logits]
-    cases = ArrayCases(logits, labels)
-    assert not shrinkage(make_calibrator("cms_ap", 3), source_of(cases), cases, 3).frozen.any()
-
-
-@pytest.mark.parametrize("name", ["cms_ap", "conic_class", "dc", "cdc", "vs"])
-def test_what_concerns_a_pair_is_weighted_by_its_groups(name):
-    cases = make()
-    calibrator = make_calibrator(name, 4)
-    table, groups = pair_table(source_of(cases), cases)
-    found = shrinkage(calibrator, source_of(cases), cases, 3)
-    concerns = calibrator.concerns()
-    weak, strong = found.factors(1e-5), found.factors(1.0)
-    assert weak.shape == strong.shape == calibrator.theta().shape
-    for expert, variable in np.ndindex(*weak.shape):
-        pair = concerns[expert, variable].tolist()
-        few = pair != [-1, -1]
-        behind = max(1, int(table[pair[0], pair[1]]))
-        assert strong[expert, variable] == pytest.approx(groups / behind if few else 1.0)
-        assert 1e-5 * weak[expert, variable] == pytest.approx(PRIOR / behind if few else 1e-5)
-        assert bool(found.frozen[expert, variable]) == (few and int(table[pair[0], pair[1]]) < 3)
-    assert found.frozen.any()
-    assert not found.frozen.all()
 
 
 def test_where_no_variable_is_about_a_class_nothing_changes():

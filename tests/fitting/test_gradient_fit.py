@@ -1,13 +1,18 @@
-import json
+import itertools
+import math
+import pickle
 
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
-import segcal
-from segcal import CALIBRATORS, ArrayCases, FitConfig, InputError, fit, make_calibrator
+from segcal import ArrayCases, FitConfig, fit, make_calibrator
+from segcal.errors import ArtifactError, InputError
+from segcal.fitting.adam import FileKeeper, Softplus, TrainOptions, train_rounds, trainable
+from segcal.fitting.batches import TileBatches
+from segcal.fitting.crops import TileSource, Window
 from segcal.fitting.gradient_fit import is_new
-from segcal.types import Context
 
 NAMES = ["lts", "lts_ti", "ibts", "pts", "iop"]
 SHORT = FitConfig(max_steps=3, voxels=2000, learning_rate=3e-3)
@@ -28,12 +33,13 @@ def images(count, seed=0, classes=3, space=(30, 26), ids=None, channels=0):
 
 
 def mean_nll(calibrator, cases):
+    """Mean over the labelled voxels, class by class."""
     total = count = 0.0
     with torch.no_grad():
         for case in cases:
             own = calibrator(case.logits[None], case.context)[0].double()
-            total -= float(own.gather(0, case.labels[None]).sum())
-            count += case.labels.numel()
+            total -= sum(float(own[label][case.labels == label].sum()) for label in range(len(own)))
+            count += int((case.labels >= 0).sum())
     return total / count
 
 
@@ -52,7 +58,7 @@ def test_a_fit_lowers_the_nll_of_cases_it_has_not_seen(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("temperature", [1.0, 0.05, 2.7, 900.0])
+@pytest.mark.parametrize("temperature", [0.05, 900.0])
 def test_each_can_be_temperature_scaling(name, temperature, randomise):
     calibrator, scaling = randomise(make_calibrator(name, 3)), make_calibrator("ts", 3)
     calibrator.become_temperature(temperature)
@@ -62,7 +68,7 @@ def test_each_can_be_temperature_scaling(name, temperature, randomise):
         torch.testing.assert_close(calibrator(logits), scaling(logits), rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ["ibts", "iop"])
 def test_a_fit_starts_at_temperature_scaling_and_never_ends_worse(name):
     """With a learning rate this large nothing is learned: the start is what comes back, and the certificate says so."""
     cal, val = images(3), images(2, seed=1)
@@ -90,20 +96,6 @@ def test_a_given_start_is_kept_unless_temperature_scaling_is_better():
     found = fit(bad, cal, validation=val, config=FitConfig(max_steps=1)).certificate
     assert (found.details["start"], found.details["returned"]) == ("given", "ts")
     assert found.validation_nll == found.details["ts_validation_nll"] < min(found.curve)
-
-
-def test_neighbours_tell_what_one_temperature_cannot():
-    cal, val, test = (images(count, seed) for count, seed in ((3, 0), (2, 1), (2, 2)))
-    local = fit("lts_ti", cal, validation=val, config=FitConfig(max_steps=60, learning_rate=1e-2))
-    assert mean_nll(local.calibrator, test) < mean_nll(fit("ts", cal).calibrator, test) - 0.03
-
-
-def test_the_curve_is_the_nll_of_the_validation_cases():
-    cal, val = images(5), images(2, seed=1)
-    certificate = fit("lts_ti", cal, validation=val, config=FitConfig(max_steps=1, voxels=100_000)).certificate
-    scaled = fit("ts", cal, config=FitConfig(voxels=100_000)).calibrator
-    assert certificate.curve[0] == pytest.approx(mean_nll(scaled, val), rel=1e-5)
-    assert certificate.voxels == certificate.voxels_available == 5 * 30 * 26
 
 
 def test_an_image_branch_sees_the_image():
@@ -166,13 +158,7 @@ def test_a_fit_that_was_killed_goes_on_to_the_identical_result(name, tmp_path, m
         fit(name, images(5, ids=list("abcde")), validation=val, config=config)
 
 
-def test_where_the_state_is_kept_is_not_written_to_the_artefact(tmp_path):
-    config = FitConfig(max_steps=1, voxels=300, checkpoint=str(tmp_path / "state"))
-    segcal.save(fit("pts", images(2), validation=images(1, seed=1), config=config), tmp_path / "calibrator")
-    assert "checkpoint" not in json.loads((tmp_path / "calibrator" / "calibrator.json").read_text())["config"]
-
-
-@pytest.mark.parametrize("name", ["lts_ti", "pts"])
+@pytest.mark.parametrize("name", ["pts"])
 def test_the_papers_search_tries_weight_decay(name):
     pytest.importorskip("optuna")
     config = FitConfig.paper(trials=3, max_steps=4, voxels=300)
@@ -197,38 +183,186 @@ def test_weight_decay_is_part_of_the_objective_and_shrinks_weights():
 
 
 def test_progress_tells_the_validation_nll():
-    from segcal.fitting.fit import fit_to
-    from segcal.fitting.request import read_data
-
     messages = []
     config = FitConfig(max_steps=2, voxels=300)
-    certificate = fit_to(
-        "lts_ti", read_data(images(2), images(1, 1), config), config, None, messages.append
-    ).certificate
+    certificate = fit("lts_ti", images(2), validation=images(1, 1), config=config, progress=messages.append).certificate
     assert f"lts_ti: round 1 of at most 2: validation NLL {certificate.curve[1]:.5f}" in messages
 
 
-@pytest.mark.parametrize("name", ["lts_ti", "ibts", "iop"])
+@pytest.mark.parametrize("name", ["lts_ti", "ibts"])
 def test_volumes_and_single_slices_are_fitted(name):
     for space in ((3, 20, 18), (1, 12, 14), (4, 3)):
         fitted = fit(name, images(3, space=space), validation=images(2, seed=1, space=space), config=SHORT)
         assert fitted.certificate.validation_nll <= fitted.certificate.curve[0]
 
 
-def test_an_artefact_with_options_answers_as_before(tmp_path):
-    calibrator = make_calibrator("lts_ti", 3, image_channels=2, seed=4)
-    cases, held = images(3, channels=2), images(2, seed=1, channels=2)
-    fitted = fit(calibrator, cases, validation=held, config=FitConfig(max_steps=3, voxels=900))
-    segcal.save(fitted, tmp_path / "calibrator")
-    loaded = segcal.load(tmp_path / "calibrator")
-    case = held.read("0")
-    logits, image = case.logits[None], case.image[None]
-    assert torch.equal(loaded.calibrator(logits, Context(image)), fitted.calibrator(logits, Context(image)))
-    assert loaded.certificate == fitted.certificate
-
-
-@pytest.mark.parametrize("name", CALIBRATORS)
+@pytest.mark.parametrize("name", ["identity", "ts", "conic", "lts_ti", "selective", "isotonic"])
 def test_what_was_made_is_new_until_it_is_changed(name, randomise):
     assert is_new(make_calibrator(name, 3))
     if make_calibrator(name, 3).num_parameters():
         assert not is_new(randomise(make_calibrator(name, 3)))
+
+
+CPU = torch.device("cpu")
+
+
+def ignoring(count, classes=3, space=(20, 17), seed=0, ignored=0.2):
+    rng = np.random.default_rng(seed)
+    logits = [3 * rng.normal(size=(classes, *space)).astype("float32") for _ in range(count)]
+    labels = [rng.integers(classes, size=space) for _ in range(count)]
+    for each in labels:
+        each[rng.random(space) < ignored] = 9
+    return ArrayCases(logits, labels, ignore=9)
+
+
+@pytest.mark.parametrize("name", ["lts", "lts_ti", "ibts"])
+def test_all_tiles_give_the_mean_nll_of_the_cases(name, randomise):
+    calibrator = randomise(make_calibrator(name, 3))
+    cases = ignoring(6)
+    tiles = TileSource(cases, Window(2, 8, 4), FitConfig(voxels=100_000)).draw(0)
+    batches = TileBatches(lambda number: tiles, CPU, 0, whole=name == "ibts")
+    assert batches.mean(calibrator) == pytest.approx(mean_nll(calibrator, cases), rel=1e-5)
+    assert (batches.count, batches.used) == (1, sum(int((case.labels >= 0).sum()) for case in cases))
+
+
+def test_a_batch_without_a_labelled_voxel_is_passed_over(randomise):
+    cases = ignoring(9)
+    tiles = TileSource(cases, Window(2, 8, 4), FitConfig(voxels=100_000)).draw(0)
+    tiles.labels[:8] = -1
+    calibrator = randomise(make_calibrator("ibts", 3))
+    batches = TileBatches(lambda number: tiles, CPU, 0, whole=True)
+    for number in range(1, 6):
+        losses = [float(loss.detach()) for loss in batches.losses(calibrator, number)]
+        assert len(losses) == 1
+        assert np.isfinite(losses).all()
+
+
+BRIEF = FitConfig(max_steps=3, voxels=5000)
+
+
+@pytest.mark.parametrize("name", ["lts_ti", "pts"])
+def test_without_validation_a_fifth_of_the_cases_is_held_back(name):
+    certificate = fit(name, images(10, space=(40, 34)), config=BRIEF).certificate
+    held = certificate.details["held_back"]
+    assert len(held) == 2
+    assert certificate.voxels_available == 8 * 40 * 34
+    assert certificate.validation_nll == min(certificate.curve)
+    assert fit(name, images(10, space=(40, 34)), config=BRIEF).certificate == certificate
+
+
+@pytest.mark.parametrize("name", ["ibts", "pts"])
+def test_a_single_case_holds_back_a_fifth_of_itself_and_says_so(name):
+    certificate = fit(name, images(1, space=(40, 34)), config=BRIEF).certificate
+    assert "a fifth of the" in certificate.details["held_back"]
+    assert certificate.validation_nll <= certificate.curve[0]
+    assert certificate.voxels_available == 40 * 34
+
+
+@pytest.mark.parametrize("name", ["lts_ti", "pts"])
+def test_a_single_tiny_case_is_fitted_on_all_it_has(name):
+    certificate = fit(name, images(1, space=(2, 2)), config=BRIEF).certificate
+    assert certificate.voxels == 4
+    assert np.isfinite(certificate.validation_nll)
+
+
+@pytest.mark.parametrize("name", ["lts_ti", "pts"])
+def test_all_voxels_means_other_tiles_in_every_round(name):
+    cases, held = images(4, space=(40, 34)), images(2, seed=1, space=(40, 34))
+    certificate = fit(name, cases, validation=held, config=FitConfig(max_steps=3, voxels="all")).certificate
+    assert certificate.voxels_available == 4 * 40 * 34
+    assert np.isfinite(certificate.curve).all()
+
+
+def trained(parameters, loss, validate, options):
+    """One step a round."""
+    return train_rounds(parameters, lambda number: [loss()], validate, options)
+
+
+def _parameter(*values):
+    return nn.Parameter(torch.tensor(values, dtype=torch.float64))
+
+
+def test_the_parameters_end_where_validation_was_best_not_where_training_stopped():
+    x = _parameter(0.0)
+    result = trained([x], lambda: -x.sum(), lambda: (float(x.detach()) - 0.5) ** 2, TrainOptions(0.01, 10, 1000))
+    assert float(x.detach()) == pytest.approx(0.5, abs=0.006)
+    assert result.ran_out_of_patience
+    assert result.steps == result.curve.index(min(result.curve)) + 10
+
+
+def test_training_that_never_helps_stops_after_the_patience_and_keeps_the_start():
+    x = _parameter(1.0)
+    result = trained([x], lambda: -x.sum(), lambda: float(x.detach()), TrainOptions(0.01, 7, 1000))
+    assert (result.steps, result.ran_out_of_patience, float(x.detach())) == (7, True, 1.0)
+
+
+def test_training_stops_at_the_largest_number_of_steps():
+    x = _parameter(0.0)
+    result = trained([x], lambda: -x.sum(), lambda: -float(x.detach()), TrainOptions(0.01, 5, 12))
+    assert (result.steps, result.ran_out_of_patience) == (12, False)
+
+
+def test_the_learning_rate_halves_after_half_the_patience_without_improvement():
+    # Under a constant gradient every step of Adam is as long as the learning rate.
+    x, seen = _parameter(0.0), []
+
+    def validate():
+        seen.append(float(x.detach()))
+        return 1.0
+
+    trained([x], lambda: x.sum(), validate, TrainOptions(0.01, 10, 1000))
+    steps = [before - after for before, after in itertools.pairwise(seen)]
+    # The first reading of the schedule is its reference; five more are tolerated.
+    assert steps[:7] == pytest.approx([0.01] * 7, rel=1e-6)
+    assert steps[7:] == pytest.approx([0.005] * 3, rel=1e-6)
+
+
+def test_softplus_starts_zero_at_its_smallest_number():
+    free = Softplus(1e-3).right_inverse(torch.zeros(1, dtype=torch.float64))
+    assert float(free) == pytest.approx(math.log(math.expm1(1e-3)))
+
+
+@pytest.mark.parametrize("classes", [2, 20])
+@pytest.mark.parametrize("name", ["ets", "vs", "ms_c", "cms_ap", "cms_op"])
+def test_training_starts_at_the_identity(name, classes):
+    logits = 4 * torch.randn(500, classes, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    start = trainable(make_calibrator(name, classes))(logits).exp().detach()
+    assert float((start - torch.softmax(logits, 1)).abs().max()) < 1e-2
+
+
+IDENTITY = {"config": {"seed": 0}, "start": [1.0, 2.0]}
+
+
+def test_what_was_saved_last_is_loaded(tmp_path):
+    keeper = FileKeeper(tmp_path / "deep" / "trial_0.pt", IDENTITY)
+    assert keeper.load() is None
+    for value in (1.0, 2.0):
+        keeper.save({"curve": [value], "kept": [torch.full((2,), value)]})
+    found = FileKeeper(tmp_path / "deep" / "trial_0.pt", IDENTITY).load()
+    assert found["curve"] == [2.0]
+    assert torch.equal(found["kept"][0], torch.full((2,), 2.0))
+    assert [path.name for path in (tmp_path / "deep").iterdir()] == ["trial_0.pt"]
+
+
+def test_a_state_of_another_fit_is_refused(tmp_path):
+    FileKeeper(tmp_path / "a.pt", IDENTITY).save({})
+    other = FileKeeper(tmp_path / "a.pt", IDENTITY | {"config": {"seed": 1}})
+    with pytest.raises(InputError, match=r"a.pt belongs to a fit with another config, but the fit goes on only with"):
+        other.load()
+
+
+def test_a_file_that_is_no_checkpoint_is_refused_and_not_run(tmp_path):
+    (tmp_path / "a.pt").write_bytes(b"hello")
+    with pytest.raises(ArtifactError, match=r"a.pt is not readable as a checkpoint"):
+        FileKeeper(tmp_path / "a.pt", IDENTITY).load()
+
+    class Evil:
+        def __reduce__(self):
+            return print, ("it ran",)
+
+    (tmp_path / "b.pt").write_bytes(pickle.dumps(Evil(), protocol=2))
+    with pytest.raises(ArtifactError, match=r"b.pt is not readable as a checkpoint"):
+        FileKeeper(tmp_path / "b.pt", IDENTITY).load()
+    torch.save({"version": 0}, tmp_path / "c.pt")
+    with pytest.raises(ArtifactError, match=r"c.pt is no checkpoint of version 1"):
+        FileKeeper(tmp_path / "c.pt", IDENTITY).load()

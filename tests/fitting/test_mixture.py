@@ -68,14 +68,12 @@ def test_weights_at_a_fixed_temperature_are_those_of_em_and_slsqp(beta):
     assert nll(found, parts) <= nll(weights_by_slsqp(parts), parts) + 1e-9
 
 
-@pytest.mark.parametrize(
-    ("uniform", "sharpness"), [(0.0, 0.3), (0.2, 0.6), (0.3, 5.0), (0.6, 50.0), (0.0, 1.0), (0.5, 0.0)]
-)
+@pytest.mark.parametrize(("uniform", "sharpness"), [(0.0, 0.3), (0.6, 50.0), (0.5, 0.0)])
 def test_the_fit_is_no_worse_than_a_fine_grid_of_temperatures(uniform, sharpness):
     z, labels = data(7, 3, 800, uniform, sharpness)
     fitted = fit("ets", cases_of(z, labels), config=FitConfig(tol=1e-8))
     best = min(
-        nll(weights_by_slsqp(parts), parts) for parts in (parts_of(z, labels, b) for b in np.geomspace(1e-3, 1e3, 60))
+        nll(weights_by_slsqp(parts), parts) for parts in (parts_of(z, labels, b) for b in np.geomspace(1e-3, 1e3, 30))
     )
     assert fitted.certificate.objective <= best + 1e-6
     beta, w = fitted.calibrator.inverse_temperature.item(), fitted.calibrator.mixture.detach().numpy()

@@ -4,11 +4,14 @@ import itertools
 
 import numpy as np
 import pytest
-import scipy.optimize
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from segcal.cases.arrays import ArrayCases
+from segcal.fitting import trust_region
+from segcal.fitting.config import FitConfig
+from segcal.fitting.fit import fit
 from segcal.fitting.newton import Curvature, box_step, minimise, projected_gradient
 
 
@@ -50,23 +53,6 @@ def test_the_step_minimises_the_quadratic_in_the_box_also_where_it_is_singular(s
     assert value_of(x, H, g) <= by_faces(H, g, low, high) + 2e-3 * scale
 
 
-@pytest.mark.parametrize("rank", [12, 20, 40])
-def test_larger_boxes_agree_with_scipy(rank):
-    for seed in range(10):
-        H, g, low, high = random_problem(20, rank, seed)
-        x = box_step(torch.as_tensor(g), Curvature(torch.as_tensor(H)), torch.as_tensor(low), torch.as_tensor(high))
-        peer = scipy.optimize.minimize(
-            value_of,
-            np.zeros(20),
-            (H, g),
-            jac=lambda x, H=H, g=g: g + H @ x,
-            bounds=list(zip(low, high, strict=True)),
-            method="L-BFGS-B",
-            options={"ftol": 1e-15, "gtol": 1e-10, "maxiter": 5000},
-        )
-        assert value_of(x.numpy(), H, g) <= peer.fun + 1e-2
-
-
 def test_every_block_reaches_the_minimum_that_scipy_finds(smooth, by_scipy):
     problem = smooth(4, 6)
     solution = minimise(problem, torch.zeros(4, 6, dtype=torch.float64), [0, 1, 2, 3], 1e-9)
@@ -79,31 +65,20 @@ def test_every_block_reaches_the_minimum_that_scipy_finds(smooth, by_scipy):
         np.testing.assert_allclose(solution.theta[block], peer.x, atol=1e-5)
 
 
-def test_only_the_blocks_asked_for_move_and_finished_ones_cost_nothing(smooth):
+@pytest.mark.parametrize("method", [minimise, trust_region.minimise])
+def test_only_the_blocks_asked_for_move_and_finished_ones_cost_nothing(method, smooth):
     problem = smooth(3, 5)
     start = torch.full((3, 5), 0.1, dtype=torch.float64)
-    solution = minimise(problem, start, [0, 2], 1e-9)
+    solution = method(problem, start, [0, 2], 1e-9)
     assert torch.equal(solution.theta[1], start[1])
     assert all(1 not in asked for asked in problem.asked)
     assert solution.evaluations == len(problem.asked)
-
-
-def test_a_start_outside_the_box_is_brought_into_it(smooth):
-    problem = smooth(1, 4)
-    solution = minimise(problem, torch.full((1, 4), 99.0, dtype=torch.float64), [0], 1e-9)
-    assert solution.converged
-    assert bool((solution.theta <= problem.high).all())
 
 
 def test_a_hessian_that_serves_badly_is_refined(smooth):
     problem = smooth(1, 6, hessian_factor=0.01)  # steps a hundred times too long
     assert minimise(problem, torch.zeros(1, 6, dtype=torch.float64), [0], 1e-9).converged
     assert problem.refined == 1
-
-
-def test_nothing_to_minimise_is_done(smooth):
-    solution = minimise(smooth(2, 3), torch.zeros(2, 3, dtype=torch.float64), [], 1e-9)
-    assert solution.converged
 
 
 def test_the_projected_gradient_leaves_out_what_pushes_against_a_bound():
@@ -128,30 +103,6 @@ def positive(size, rank, seed=0):
     return torch.as_tensor(root @ root.T)
 
 
-def test_a_matrix_is_solved_with_in_the_free_components_only():
-    matrix = positive(6, 6)
-    right = torch.arange(1.0, 7.0, dtype=torch.float64)
-    free = torch.tensor([True, False, True, True, False, True])
-    found = Curvature(matrix).solve(right, free)
-    assert found[~free].tolist() == [0, 0]
-    torch.testing.assert_close((matrix @ found)[free], right[free], rtol=1e-6, atol=1e-6)
-
-
-def test_a_singular_matrix_gives_a_finite_step_that_solves_where_it_can():
-    matrix = positive(8, 3)
-    right = matrix @ torch.ones(8, dtype=torch.float64)
-    found = Curvature(matrix).solve(right, torch.ones(8, dtype=torch.bool))
-    assert bool(torch.isfinite(found).all())
-    torch.testing.assert_close(matrix @ found, right, rtol=1e-2, atol=1e-2 * float(right.norm()))
-
-
-def test_zero_curvature_gives_a_step_downhill():
-    curvature = Curvature(torch.zeros(3, 3, dtype=torch.float64))
-    step = -curvature.solve(torch.tensor([1.0, -2.0, 0.0], dtype=torch.float64), torch.ones(3, dtype=torch.bool))
-    assert bool(torch.isfinite(step).all())
-    assert step[0] < 0 < step[1]
-
-
 def test_damping_is_small_beside_every_entry_of_the_diagonal():
     """Features of 1e4 and a bias differ by 1e8 in curvature; the bias must still be solved for exactly."""
     matrix = torch.diag(torch.tensor([1e9, 1e-4], dtype=torch.float64))
@@ -163,3 +114,48 @@ def test_a_matrix_that_rounding_made_indefinite_is_damped_until_it_is_not():
     matrix = positive(5, 2) - 1e-9 * torch.eye(5, dtype=torch.float64)
     found = Curvature(matrix).solve(torch.ones(5, dtype=torch.float64), torch.ones(5, dtype=torch.bool))
     assert bool(torch.isfinite(found).all())
+
+
+@pytest.mark.parametrize("factor", [1.0, 0.02, 30.0])
+def test_every_block_reaches_the_minimum_that_scipy_finds_even_with_a_bad_hessian(smooth, by_scipy, factor):
+    problem = smooth(4, 6, factor)
+    solution = trust_region.minimise(problem, torch.full((4, 6), 0.2, dtype=torch.float64), [0, 1, 2, 3], 1e-9)
+    assert solution.converged
+    assert float(solution.residuals.max()) <= 1e-9
+    assert bool((solution.theta == problem.low).any() | (solution.theta == problem.high).any())
+    for block in range(4):
+        peer = by_scipy(problem, block, 6)
+        assert float(solution.values[block]) == pytest.approx(peer.fun, abs=1e-9)
+        np.testing.assert_allclose(solution.theta[block], peer.x, atol=1e-5)
+
+
+def test_a_hessian_that_serves_badly_is_refined_and_its_preconditioner_made_anew(smooth):
+    problem = smooth(1, 6, 0.02)
+    trust_region.minimise(problem, torch.zeros(1, 6, dtype=torch.float64), [0], 1e-9)
+    assert problem.factor == 1.0
+    assert problem.fresh[0]
+    assert any(problem.fresh[1:])
+
+
+def test_150_classes_reach_the_tolerance_and_the_residual_is_true():
+    rng = np.random.default_rng(1)
+    classes, voxels = 150, 1500
+    labels = rng.integers(0, classes, voxels)
+    logits = rng.normal(size=(classes, voxels)).astype(np.float32)
+    logits[labels, np.arange(voxels)] += 3
+    fitted = fit(
+        "dc", ArrayCases(logits=[logits], labels=[labels]), config=FitConfig(lam=30.0, mu=1.0, voxels=voxels, tol=1e-5)
+    )
+    assert fitted.certificate.converged
+    weight = fitted.calibrator.weight.detach().clone().requires_grad_()
+    bias = fitted.calibrator.bias.detach().clone().requires_grad_()
+    x = torch.log_softmax(torch.from_numpy(logits).double(), 0).to(torch.float32).double()
+    nll = torch.nn.functional.cross_entropy((weight @ x + bias[:, None]).T, torch.from_numpy(labels))
+    off = weight - torch.diag(weight.diagonal())
+    objective = nll + 30 * off.square().sum() / (classes * (classes - 1)) + bias.square().sum() / classes
+    objective.backward()
+    assert objective.item() == pytest.approx(fitted.certificate.objective, abs=1e-9)
+    inside = (weight > 1e-3).detach() | (off.detach() != 0)
+    found = max(float((weight.grad * inside).abs().max()), float(bias.grad.abs().max()))
+    assert found <= 1.01e-5
+    assert found == pytest.approx(fitted.certificate.kkt_residual, rel=0.05)

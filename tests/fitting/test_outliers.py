@@ -32,12 +32,6 @@ def test_one_failed_case_does_not_decide_the_temperature():
     )
 
 
-def test_where_no_case_failed_nothing_changes():
-    with_rule, without = (fit("ts", make(failed=False), config=FitConfig(outliers=on)) for on in (True, False))
-    assert with_rule.calibrator.temperature == without.calibrator.temperature
-    assert with_rule.certificate.evidence.weights == {}
-
-
 def test_of_ten_groups_all_count_alike():
     assert weigh(read_data(make(count=9), None, FitConfig()), 0).weights
     data = read_data(make(count=10), None, FitConfig())

@@ -1,5 +1,4 @@
 import math
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,19 +8,16 @@ from hypothesis import strategies as st
 
 import segcal
 from segcal import ArrayCases, make_calibrator
-from segcal.fitting.sample import Voxels
 from segcal.fitting.scores import (
     Noise,
-    both_nlls,
     detection_quality,
     gap_sums,
-    in_steps,
     mean_nll,
     measure,
     noise,
     weighted_auroc,
 )
-from segcal.fitting.voxels import SampledVoxels, StreamedVoxels
+from segcal.fitting.voxels import SampledVoxels, StreamedVoxels, Voxels
 
 CPU = torch.device("cpu")
 
@@ -43,15 +39,6 @@ def test_the_nll_is_the_weighted_mean_over_all_batches(make_data):
     z = logits / 2
     expected = np.log(np.exp(z).sum(0)) - z[labels, np.arange(500)]
     assert mean_nll(calibrator, batches) == pytest.approx((weight * expected).sum() / weight.sum(), rel=1e-12)
-
-
-def test_long_batches_are_cut_and_lose_nothing():
-    count = 300_000
-    voxels = Voxels(torch.arange(8.0 * count).reshape(8, count), torch.arange(count).int(), torch.ones(count))
-    parts = list(in_steps([voxels]))
-    assert len(parts) == 2
-    assert torch.equal(torch.cat([part.logits for part in parts], 1), voxels.logits)
-    assert torch.equal(torch.cat([part.labels for part in parts]), voxels.labels)
 
 
 def test_gaps_are_summed_in_half_open_bins():
@@ -91,32 +78,6 @@ def test_the_auroc_is_the_share_of_pairs_in_the_right_order(rows):
         assert found == pytest.approx(sum(w * v for w, v in pairs) / sum(w for w, _ in pairs))
 
 
-def test_the_auroc_is_that_of_scikit_learn():
-    metrics = pytest.importorskip("sklearn.metrics")
-    rng = np.random.default_rng(0)
-    score, positive, weight = rng.normal(size=300).round(1), rng.random(300) < 0.3, rng.uniform(1, 5, 300)
-    expected = metrics.roc_auc_score(positive, score, sample_weight=weight)
-    assert weighted_auroc(score, positive, weight) == pytest.approx(expected, rel=1e-9)
-
-
-@pytest.mark.parametrize("with_validation", [True, False])
-def test_both_nlls_are_those_of_calibration_and_validation_voxels(make_cases, with_validation):
-    source, other = (SampledVoxels(make_cases(3, 400, seed=seed), 400, 0, lambda: None) for seed in (1, 2))
-    calibrator = make_calibrator("ts", 3)
-    with torch.no_grad():
-        calibrator.inverse_temperature.fill_(0.4)
-    request = SimpleNamespace(
-        calibrator=calibrator, source=source, validation=other if with_validation else None, device=torch.device("cpu")
-    )
-    own, validation = both_nlls(request)
-    expected = [
-        float(torch.nn.functional.cross_entropy(0.4 * v.logits.double().T, v.labels.long()))
-        for v in (next(iter(source)), next(iter(other)))
-    ]
-    assert own == pytest.approx(expected[0], rel=1e-6)
-    assert validation == (pytest.approx(expected[1], rel=1e-6) if with_validation else None)
-
-
 @pytest.mark.parametrize("streamed", [True, False])
 def test_what_a_case_says_is_its_nll_and_its_ece(make_cases, streamed):
     cases = make_cases(3, 900, parts=3, dtype="float32")
@@ -144,11 +105,6 @@ def test_noise_is_that_of_sums_over_groups(folds):
     found = noise(values, groups, folds)
     assert found.mean == pytest.approx(values.mean())
     assert found.error == pytest.approx(math.sqrt(variance))
-
-
-def test_without_groups_and_folds_noise_is_the_standard_error():
-    values = np.random.default_rng(1).normal(size=9)
-    assert noise(values, list("abcdefghi"), 1).error == pytest.approx(values.std(ddof=1) / 3)
 
 
 def test_the_noise_of_one_group_is_not_known():

@@ -1,10 +1,14 @@
+import copy
+
 import numpy as np
 import pytest
 import torch
 
 from segcal import ArrayCases, FitConfig, evaluate, fit, load, make_calibrator, save
+from segcal.calibrators.selective import Selector
 from segcal.fitting import selective
 from segcal.fitting import selector as training
+from segcal.fitting.selector import Examples, train_selector
 
 
 @pytest.fixture(autouse=True)
@@ -104,13 +108,6 @@ def test_the_temperatures_are_the_best_pair_of_the_lists(rule):
     assert score(*chosen) < scores[(1, 1)]
 
 
-def test_a_model_that_is_under_confident_where_it_is_right_is_sharpened():
-    rng = np.random.default_rng(0)
-    z = rng.normal(size=(3, 60, 40))
-    cases = ArrayCases([z], [(4 * z + rng.gumbel(size=z.shape)).argmax(0)])
-    assert fit("selective", cases).certificate.details["temperature_right"] < 1
-
-
 @pytest.mark.parametrize("place", ["unflagged", "before"])
 def test_an_inner_calibrator_is_fitted_too(place):
     cal, val, test = make_cases(0), make_cases(1), make_cases(2)
@@ -148,35 +145,6 @@ def test_without_a_single_misprediction_nothing_is_flagged():
     assert np.isfinite(fitted.certificate.nll)
 
 
-def test_predictions_that_are_all_wrong_are_all_smoothed():
-    rng = np.random.default_rng(0)
-    z = 5 * rng.normal(size=(3, 30, 20))
-    fitted = fit("selective", ArrayCases([z], [z.argmin(0)]))
-    assert fitted.certificate.details["selector"]["recall"] == 1.0
-    assert fitted.certificate.details["temperature_wrong"] == 1e4
-
-
-def test_ignored_voxels_have_no_part():
-    details = fit("selective", make_cases(0, ignored=True)).certificate.details
-    whole = make_cases(0)
-    wrong = sum(int((case.logits.argmax(0) != case.labels)[7:].sum()) for case in whole)
-    assert details["mispredictions"] == wrong
-
-
-def test_a_single_small_image_is_enough():
-    fitted = fit("selective", make_cases(3, cases=1, space=(5, 6)))
-    assert np.isfinite(fitted.certificate.nll)
-    assert fitted.certificate.voxels == 30
-
-
-def test_volumes_and_streams_are_fitted_alike():
-    volume = make_cases(0, cases=1, space=(4, 10, 15))
-    flat = fit("selective", volume)
-    streamed = fit("selective", volume, config=FitConfig(voxels="all"))
-    assert flat.certificate.nll == pytest.approx(streamed.certificate.nll, rel=1e-6)
-    assert flat.calibrator(volume.read(volume.ids[0]).logits[None]).shape == (1, 4, 4, 10, 15)
-
-
 def test_it_is_saved_and_loaded_with_what_it_holds(tmp_path):
     fitted = fit(make_calibrator("selective", 4, inner="ets", place="before", repeats=2), make_cases(0), make_cases(1))
     loaded = load(save(fitted, tmp_path / "calibrator"))
@@ -184,3 +152,96 @@ def test_it_is_saved_and_loaded_with_what_it_holds(tmp_path):
     assert torch.equal(loaded.calibrator(logits), fitted.calibrator(logits))
     assert loaded.calibrator.options["repeats"] == 2
     assert loaded.certificate.details["selector"] == fitted.certificate.details["selector"]
+
+
+def examples(count=3000, seed=0, classes=3):
+    """Voxels that are wrong where the second class is near the first."""
+    rng = np.random.default_rng(seed)
+    logits = torch.as_tensor(3 * rng.normal(size=(count, classes)))
+    leaders = logits.topk(2, dim=1).values
+    doubt = torch.sigmoid(2 - 2 * (leaders[:, 0] - leaders[:, 1]))
+    right = torch.as_tensor((rng.random(count) > doubt.numpy()).astype(int))
+    return logits, Examples(logits.log_softmax(1).float(), right, torch.ones(count))
+
+
+def margins(selector, logits):
+    with torch.no_grad():
+        return selector(logits).numpy()
+
+
+def trained(repeats=1.0, seed=0, validation=True, **options):
+    _, known = examples()
+    selector = Selector(3)
+    held_out = examples(seed=1)[1] if validation else None
+    curve = train_selector(selector, known, held_out, repeats, FitConfig(seed=seed, **options), lambda text: None)
+    return selector, curve
+
+
+def test_it_learns_which_voxels_are_wrong():
+    selector, curve = trained()
+    logits, known = examples(seed=2)
+    found, wrong = margins(selector, logits) > 0, known.right.numpy() == 0
+    assert (found == wrong).mean() > 0.8
+    assert min(curve) < curve[0]
+
+
+def test_the_seed_decides_everything_and_global_randomness_nothing():
+    torch.manual_seed(1)
+    first, _ = trained()
+    torch.manual_seed(2)
+    state = torch.random.get_rng_state()
+    second, _ = trained()
+    assert torch.equal(state, torch.random.get_rng_state())
+    assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
+    other, _ = trained(seed=5)
+    assert not torch.equal(first.weight_1, other.weight_1)
+
+
+def test_folding_changes_nothing(monkeypatch):
+    kept = {}
+    folded = training._Network.folded
+
+    def keep(network):
+        kept["network"] = copy.deepcopy(network).eval()
+        return folded(network)
+
+    monkeypatch.setattr(training._Network, "folded", keep)
+    selector, _ = trained(validation=False)
+    logits, known = examples(seed=3)
+    with torch.no_grad():
+        outputs = kept["network"](known.features)
+    np.testing.assert_allclose(margins(selector, logits), (outputs[:, 0] - outputs[:, 1]).numpy(), rtol=1e-3, atol=1e-4)
+
+
+def test_with_validation_the_best_epoch_is_kept(monkeypatch):
+    losses = iter([3.0, 1.0, 2.0])
+    monkeypatch.setattr(training, "EPOCHS", {"exact": 3})
+    monkeypatch.setattr(training, "LEAST_STEPS", 1)
+    monkeypatch.setattr(training, "LEAST_STARTS", 1)
+    monkeypatch.setattr(training, "_loss_of", lambda *args: next(losses))
+    folded, calls = training._Network.folded, []
+    monkeypatch.setattr(training._Network, "folded", lambda network: calls.append(folded(network)) or calls[-1])
+    selector, curve = trained()
+    assert curve == (3.0, 1.0, 2.0)
+    assert len(calls) == 2
+    assert torch.equal(selector.weight_1.detach(), calls[1][1][0])
+
+
+def test_the_best_start_goes_on(monkeypatch):
+    """Of three starts, the second has the lowest loss after its trial and is the one that is trained to the end."""
+    losses = iter([3.0, 1.0, 2.0, 0.9, 0.8])
+    monkeypatch.setattr(training, "EPOCHS", {"exact": 3})
+    monkeypatch.setattr(training, "LEAST_STEPS", 1)
+    monkeypatch.setattr(training, "TRIAL_STEPS", 1)
+    monkeypatch.setattr(training, "LEAST_STARTS", 3)
+    monkeypatch.setattr(training, "_loss_of", lambda *args: next(losses))
+    assert trained()[1] == (1.0, 0.9, 0.8)
+
+
+@pytest.mark.parametrize("kind", [0, 1])
+def test_with_one_kind_only_there_is_nothing_to_learn(kind):
+    logits, known = examples(50)
+    same = Examples(known.features, torch.full_like(known.right, kind), known.weight)
+    selector = Selector(3)
+    assert train_selector(selector, same, None, 1.0, FitConfig(), lambda text: None) == ()
+    assert (margins(selector, logits) > 0).all() == (kind == 0)

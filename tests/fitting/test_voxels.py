@@ -9,20 +9,13 @@ from torch.utils._pytree import tree_leaves
 from segcal import ArrayCases, FitConfig, fit
 from segcal.cases.base import Case, Cases
 from segcal.errors import InputError
-from segcal.fitting.sample import Voxels, join
+from segcal.fitting.division import gather
 from segcal.fitting.selective import KeptVoxels
-from segcal.fitting.voxels import HeldVoxels, SampledVoxels, StreamedVoxels, gather
+from segcal.fitting.voxels import HeldVoxels, SampledVoxels, StreamedVoxels, Voxels, draw, join, systematic
 
 
 def silent():
     pass
-
-
-def test_a_sample_is_the_same_for_the_same_seed_and_another_for_another(make_cases):
-    cases = make_cases(4, 3000, parts=3)
-    first, again, other = (next(iter(SampledVoxels(cases, 100, seed, silent))) for seed in (0, 0, 1))
-    assert torch.equal(first.logits, again.logits)
-    assert not torch.equal(first.logits, other.logits)
 
 
 def test_the_sample_of_a_case_does_not_depend_on_its_neighbours(make_cases):
@@ -133,24 +126,11 @@ def test_what_a_fit_holds_does_not_grow_with_the_number_of_cases(name, voxels, m
     assert many < 1.15 * few
 
 
-def test_the_memory_allowed_bounds_the_sample():
-    config = FitConfig(voxels=10**6, memory=1 << 20)
-    certificate = fit("ts", GeneratedCases(20), config=config).certificate
-    assert certificate.voxels * 4 * (8 + 2) <= 1 << 20
-    assert certificate.voxels_available == 20 * 64 * 64
-
-
 def held(classes=3, count=400, seed=0):
     rng = np.random.default_rng(seed)
     logits = torch.as_tensor(3 * rng.normal(size=(classes, count)))
     labels = torch.as_tensor(rng.integers(classes, size=count), dtype=torch.int32)
     return Voxels(logits, labels, torch.as_tensor(rng.uniform(1, 5, size=count)))
-
-
-def test_a_small_sample_is_taken_as_it_is():
-    voxels = held()
-    found = gather(HeldVoxels(voxels, {"a": 400}), 400, seed=0)
-    assert all(torch.equal(x, y) for x, y in zip(found[:3], voxels[:3], strict=True))
 
 
 def test_a_large_sample_is_thinned_and_its_weight_stays():
@@ -181,3 +161,50 @@ def test_a_rule_keeps_some_voxels_with_their_labels_and_weights(make_cases, stre
     for found, expected in zip(join(list(kept))[:3], together, strict=True):
         assert torch.equal(found, expected[..., stays])
     assert (kept.ids, kept.num_classes, kept.streamed) == (source.ids, 3, streamed)
+
+
+def voxels_of(classes, count, seed=0):
+    rng = np.random.default_rng(seed)
+    logits = torch.as_tensor(4 * rng.normal(size=(classes, count)))
+    labels = torch.as_tensor(rng.integers(0, classes, count).astype(np.int32))
+    return Voxels(logits, labels, torch.ones(count, dtype=torch.float64))
+
+
+def nll_sum(voxels):
+    own = voxels.logits.log_softmax(0).gather(0, voxels.labels.long()[None])[0]
+    return float(-(voxels.weight * own).sum())
+
+
+def test_weighted_sums_over_a_sample_are_unbiased():
+    """The mean over many seeds is the sum over all voxels, for the count and for the likelihood."""
+    voxels = voxels_of(4, 500)
+    drawn = [draw(voxels, 60, np.random.default_rng(seed)) for seed in range(1000)]
+    for quantity in (nll_sum, lambda sample: float(sample.weight.sum())):
+        estimates = np.array([quantity(sample) for sample in drawn])
+        error = estimates.std() / np.sqrt(len(estimates))
+        assert abs(estimates.mean() - quantity(voxels)) < 4 * error
+        assert estimates.std() > 0
+
+
+def test_whether_a_voxel_is_drawn_does_not_depend_on_its_label():
+    voxels = voxels_of(4, 500)
+    other = voxels._replace(labels=(voxels.labels + 1) % 4)
+    first, second = (draw(v, 60, np.random.default_rng(5)) for v in (voxels, other))
+    assert torch.equal(first.logits, second.logits)
+    assert torch.equal(first.weight, second.weight)
+
+
+@pytest.mark.parametrize("quota", [1, 499])
+def test_a_sample_never_exceeds_its_quota(quota):
+    voxels = voxels_of(4, 500)
+    sizes = [draw(voxels, quota, np.random.default_rng(seed)).labels.numel() for seed in range(50)]
+    assert max(sizes) <= quota
+    assert max(sizes) > 0
+
+
+def test_systematic_sampling_always_takes_what_is_certain():
+    probability = torch.tensor([1.0, 0.2, 1.0, 0.3, 0.5, 1.0])
+    for seed in range(20):
+        index = systematic(probability, np.random.default_rng(seed)).tolist()
+        assert {0, 2, 5} <= set(index)
+        assert len(index) == len(set(index)) == 4

@@ -13,7 +13,7 @@ from segcal.benchmark.protocol import parse_protocol
 from segcal.benchmark.tasks import OpenTask
 from segcal.cases import ArrayCases
 from segcal.errors import ArtifactError, InputError
-from segcal.fitting.contest import compare, read_poolings
+from segcal.fitting.comparison import compare, read_poolings
 from segcal.kernels.loops import one_thread
 from segcal.report.table import Cell, Column, Group, Row, Table
 from segcal.studies import STUDIES, USUAL, choose_studies, read_outcomes, run_studies

@@ -28,12 +28,12 @@ A new one has no contexts and is the identity; a fit takes :data:`USUAL`, as far
 import math
 from collections.abc import Iterable, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from segcal.calibrators.base import SMALLEST_SCALE, check_context
 from segcal.calibrators.convex import LARGEST, Block, ConvexCalibrator, Frame
-from segcal.calibrators.knots import hat_shares, positions, quantile_knots, some_voxels
 from segcal.calibrators.surroundings import CONTEXTS, WORDS, check_contexts, half_window, surroundings
 from segcal.checks import check_count
 from segcal.errors import InputError
@@ -55,6 +55,8 @@ RAMP_QUANTILES = (0.02, 0.08, 0.2, 0.4, 0.6, 0.8, 0.95)
 RIDGE = 1e-3
 # How much more differences between ramps weigh in the curves of an image.
 STRAIGHT = 1e3
+# Values behind a quantile.
+MOST_VALUES = 1 << 20
 
 
 class Conic(ConvexCalibrator):
@@ -298,3 +300,56 @@ class Conic(ConvexCalibrator):
         if context is None or not self.contexts:
             return torch.zeros(0, count, dtype=torch.float64, device=self.knots.device)
         return context[[CONTEXTS.index(name) for name in self.contexts]]
+
+
+def some_voxels(voxels: Iterable[tuple[Tensor, Tensor | None]]) -> tuple[Tensor, Tensor]:
+    """Return logits and contexts of every n-th voxel, such that they take little room, in float64."""
+    step, kept, size = 1, list[tuple[Tensor, Tensor]](), 0
+    for logits, context in voxels:
+        around = logits[:0] if context is None else context
+        kept.append((logits[:, ::step], around[:, ::step]))
+        size += kept[-1][0].numel()
+        while size > MOST_VALUES:
+            step, size = 2 * step, size // 2
+            kept = [(one[:, ::2], other[:, ::2]) for one, other in kept]
+        kept[-1] = kept[-1][0].double().cpu(), kept[-1][1].double().cpu()  # of the voxels themselves nothing stays
+    one, other = (torch.cat(parts, dim=1) for parts in zip(*kept, strict=True))
+    return one, other
+
+
+def quantile_knots(values: Tensor, shares: Sequence[float], above: float) -> Tensor:
+    """Return quantiles of values, each visibly larger than the one before, the first than `above`.
+
+    >>> quantile_knots(torch.tensor([0.0, 1.0, 1.0, 1.0]), [0.0, 0.5, 1.0], -1.0)
+    tensor([0.0000, 1.0000, 1.0010], dtype=torch.float64)
+    """
+    found = np.quantile(values.numpy() if len(values) else np.zeros(1), shares)
+    spread: list[float] = []
+    for value in found:
+        spread.append(max(float(value), (spread[-1] if spread else above) + 1e-3))
+    return torch.tensor(spread, dtype=torch.float64)
+
+
+def positions(values: Tensor, knots: Tensor) -> Tensor:
+    """Return knot number plus the share of the way to the next; beyond the last knot, plus the distance.
+
+    >>> positions(torch.tensor([0.5, 3.0, 9.0]), torch.tensor([0.0, 1.0, 5.0]))
+    tensor([0.5000, 1.5000, 6.0000])
+    """
+    left = torch.searchsorted(knots, values.contiguous(), right=True).clamp(1, len(knots)) - 1
+    widths = torch.cat([knots.diff(), knots.new_ones(1)])
+    return left + (values - knots[left]) / widths[left]
+
+
+def hat_shares(where: Tensor, count: int) -> Tensor:
+    """Return the share of each node in values at these positions, ``(count, *where)``; linear beyond the last.
+
+    >>> hat_shares(torch.tensor([0.5, 2.0]), 3)
+    tensor([[0.5000, 0.0000],
+            [0.5000, 0.0000],
+            [0.0000, 1.0000]])
+    """
+    left = where.floor().clamp(0, count - 2)
+    rest = where - left
+    number = torch.arange(count, device=where.device).reshape(-1, *[1] * where.ndim)
+    return (number == left) * (1 - rest) + (number == left + 1) * rest

@@ -181,10 +181,10 @@ class ConvexCalibrator(Calibrator):
         first, second, _ = self.penalised(self.theta())
         return (lam * first.square().sum(-1) + mu * second.square().sum(-1)).mean()
 
-    def squares(self) -> list[tuple[Tensor, int]]:
-        """Return Q ``(P, P)`` and n of each of the mean squares ``theta Q theta / n``: for lam, mu and nu."""
+    def squares(self) -> list[Tensor]:
+        """Return Q ``(P, P)`` of each of the squares ``theta Q theta``: for lam, mu and nu."""
         unit = torch.eye(self.theta().shape[1], dtype=torch.float64)
-        return [(rows @ rows.T, 1) for rows in self.penalised(unit)]
+        return [rows @ rows.T for rows in self.penalised(unit)]
 
     def anchor(self, inverse_temperature: float) -> Tensor:
         """Return one expert's variables ``(P,)`` where the penalty is zero: temperature scaling."""

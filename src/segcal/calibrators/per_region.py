@@ -27,8 +27,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import logsigmoid, softplus
 
-from segcal.calibrators.base import Calibrator, check_out
-from segcal.calibrators.holder import Holder
+from segcal.calibrators.base import Calibrator, Holder, check_out
 from segcal.checks import check_forward
 from segcal.numerics import compute_dtype
 from segcal.regions import Regions

@@ -13,8 +13,7 @@ to labels; :func:`segcal.adapt` estimates a.
 import torch
 from torch import Tensor, nn
 
-from segcal.calibrators.base import Calibrator
-from segcal.calibrators.holder import Holder
+from segcal.calibrators.base import Calibrator, Holder
 from segcal.numerics import winner
 from segcal.types import Context, Logits
 

@@ -36,8 +36,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from segcal.calibrators.base import Calibrator, Evidence
-from segcal.calibrators.holder import Holder
+from segcal.calibrators.base import Calibrator, Evidence, Holder
 from segcal.calibrators.tie_break import with_lead
 from segcal.errors import InputError
 from segcal.numerics import canonical_logits, winner

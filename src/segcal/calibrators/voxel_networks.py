@@ -11,7 +11,7 @@ hidden unit are identifiable.
 
 where f is a small network that sees the k largest log-probabilities of the voxel in descending order, whatever their
 classes. Log-probabilities do not see an offset of the logits: translation-invariant. One positive number divides all
-classes: every order is kept. c_0 and the form of T are those of :mod:`segcal.calibrators.temperature_tree`: a new
+classes: every order is kept. c_0 and the form of T are those of :mod:`segcal.calibrators.local_temperature`: a new
 calibrator has T = 1 exactly.
 
 Departures from the paper: it takes the absolute value of the network's output, which can reach zero, and logits; its
@@ -42,7 +42,7 @@ from torch import Tensor, nn
 
 from segcal.calibrators.affine import scores_from_outputs
 from segcal.calibrators.base import Calibrator
-from segcal.calibrators.temperature_tree import before_positive, positive
+from segcal.calibrators.local_temperature import before_positive, positive
 from segcal.checks import check_count
 from segcal.errors import InputError
 from segcal.numerics import canonical_logits, descending

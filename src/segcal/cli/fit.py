@@ -15,7 +15,7 @@ from segcal.cli.fit_result import show_fit
 from segcal.errors import InputError
 from segcal.fitting import Fitted
 from segcal.fitting.artifact import check_vacant
-from segcal.fitting.contest import read_part
+from segcal.fitting.comparison import read_part
 from segcal.fitting.division import divide, group_names
 from segcal.fitting.reference import OUT_OF_FOLD
 from segcal.pooling import BEST

@@ -20,11 +20,11 @@ from torch import Tensor
 
 from segcal.calibrators.base import Calibrator
 from segcal.calibrators.local_temperature import LookAround
+from segcal.cases.base import Split
 from segcal.fitting.crops import Tiles, TileSource, Window
-from segcal.fitting.division import divide, group_names
-from segcal.fitting.request import Request, read_data
-from segcal.fitting.sample import Voxels
-from segcal.fitting.voxels import VoxelSource
+from segcal.fitting.division import divide, groups_of
+from segcal.fitting.request import FitData, Request, read_data
+from segcal.fitting.voxels import Voxels, VoxelSource
 from segcal.types import Context
 
 # Voxels of one step on voxels; tiles of one step on tiles, and cases where the tiles of a case stand together.
@@ -154,16 +154,24 @@ class LearningData:
     details: dict[str, Any]
 
 
+def _held_back(request: Request, validation: object, parts: str) -> tuple[Split | None, dict[str, Any]]:
+    """Return the cases divided, if there is no validation and more than one group; and what the certificate says."""
+    cases = request.cases
+    if validation is not None:
+        return None, {}
+    if len(set(groups_of(cases).values())) < 2:
+        return None, {"held_back": f"a fifth of the {parts} of the only case or group"}
+    split = divide(cases, HELD_BACK, seed=request.config.seed)
+    return split, {"held_back": list(split.val.ids)}
+
+
 def read_tiles(request: Request) -> LearningData:
     """Draw tiles of the cases, for a calibrator that sees neighbours, and tell it where the values of images lie."""
     calibrator = request.calibrator
     assert isinstance(calibrator, LookAround)
     config, window = request.config, Window.of(calibrator)
-    cases, held = request.cases, request.validation_cases
-    details: dict[str, Any] = {}
-    if held is None and len(set(group_names(cases, cases.ids))) > 1:
-        cases, held, _ = divide(cases, HELD_BACK, seed=config.seed)
-        details = {"held_back": list(held.ids)}
+    split, details = _held_back(request, request.validation_cases, "tiles")
+    cases, held = (request.cases, request.validation_cases) if split is None else split[:2]
     source = TileSource(cases, window, config)
     tiles = source.draw(0, request.report)
     whole = calibrator.reach(2) is None
@@ -175,7 +183,6 @@ def read_tiles(request: Request) -> LearningData:
         chosen = TileSource(held, window, config).draw(0, request.report)
         train = batches(source.draw if config.voxels == "all" else lambda number: tiles)
     else:
-        details = {"held_back": "a fifth of the tiles of the only case or group"}
         kept, chosen = _fifth_of_tiles(tiles)
         train = batches(lambda number: kept)
     if tiles.image is not None:
@@ -202,21 +209,20 @@ def _centre_images(calibrator: LookAround, images: Tensor) -> None:
 
 def read_voxels(request: Request) -> LearningData:
     """Take the voxels of the fit, for a calibrator that works voxel by voxel."""
-    config, device, cases = request.config, request.device, request.cases
-    source, validation = request.source, request.validation
-    details: dict[str, Any] = {}
-    if validation is None and len(set(group_names(cases, cases.ids))) > 1:
-        split = divide(cases, HELD_BACK, seed=config.seed)
+    config = request.config
+    data: FitData = request
+    split, details = _held_back(request, request.validation, "voxels")
+    if split is not None:
         data = read_data(split.cal, split.val, config, request.report)
-        source, validation = data.source, data.validation
-        details = {"held_back": list(split.val.ids)}
+    source, validation = data.source, data.validation
+    shares: list[Iterable[Voxels]] = [source, source]
+    counts = [source.used, source.used]
     if validation is not None:
-        train = VoxelBatches(source, source.used, device, config.seed)
-        chosen = VoxelBatches(validation, validation.used, device, config.seed)
-    else:
-        details = {"held_back": "a fifth of the voxels of the only case or group"}
-        shares = [_Share(source, held) for held in (False, True)] if source.used >= 5 else [source, source]
-        train, chosen = (VoxelBatches(share, source.used, device, config.seed) for share in shares)
+        shares[1], counts[1] = validation, validation.used
+    elif source.used >= 5:
+        shares = [_Share(source, held) for held in (False, True)]
+    pairs = zip(shares, counts, strict=True)
+    train, chosen = (VoxelBatches(share, count, request.device, config.seed) for share, count in pairs)
     return LearningData(train, chosen, source.available, details)
 
 

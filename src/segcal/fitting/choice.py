@@ -2,10 +2,10 @@ r"""The rule by which a calibrator is chosen without doing harm, from what held-
 
 1. Temperature scaling is the reference, with the pooling in which its mean NLL over cases is lowest, unless that is
    more than one standard error above the mean without calibration, also where parts that differ are held out: then
-   doing nothing is. Of fewer than ten groups in
-   folds that is a coin, since what is held out is fitted to fewer still; where they disagree about the temperature, the
-   one fitted to all of them is their compromise, and is taken. Of so few, doing nothing is also the reference if a
-   failed case decides: the mean falls, while the NLL of the median group rises by more than a quarter.
+   doing nothing is. Of fewer than ten groups in folds that is a coin, since what is held out is fitted to fewer still;
+   where they disagree about the temperature, the one fitted to all of them is their compromise, and is taken. Of so
+   few, doing nothing is also the reference if a failed case decides: the mean falls, while the NLL of the median group
+   rises by more than a quarter.
 2. Another candidate is *clearly better* if its NLL is lower than the reference's by more than noise allows: the upper
    end of the one-sided 95 % interval of the paired difference (Student's t over groups,
    :func:`segcal.fitting.scores.noise`) is below zero, and neither its ECE nor, where it is known, its BA-ECE is higher
@@ -15,8 +15,18 @@ r"""The rule by which a calibrator is chosen without doing harm, from what held-
    the reference, and 3 % for a candidate that is trained by gradient, whose fit has no certificate.
 3. These are compared with each other: one *beats* another if its NLL is lower by more than one standard error and by
    more than a quarter percent of the reference's. Of those that nobody beats, the one with the fewest parameters must
-   show that it travels (:mod:`segcal.fitting.travel`): that it does no harm in parts of the cases that differ, when
-   they are held out. If it does not, it is out, and the others are compared again; without any, the reference is taken.
+   show that it *travels*: that it does no harm in parts of the cases that differ
+   (:class:`segcal.fitting.division.Sites`).
+   If it does not, it is out, and the others are compared again; without any, the reference is taken.
+
+Fitted without one part, in turn, a candidate is measured on it beside the reference, fitted without it too. It travels
+if in no part its NLL is higher than the reference's by more than noise over the groups of that part and by more than a
+quarter percent, which would not be seen; if the mean of the worst 5 % of the differences of single cases is at most
+:data:`WORST_RISE` nats, or a tenth of the reference's NLL where that is more; and if over all parts neither its ECE nor
+its BA-ECE is higher by more than noise. Noise is one standard error where the parts are declared sites. Clusters are
+made of whatever cases there are, and a calibrator is seldom used without what one of them holds: there it is two, which
+is harm and not only less of a gain. Of a candidate with a penalty, strengths are tried from the one that random folds
+chose upwards: the first at which it travels is taken.
 
 Cases of one group cannot hold each other out. Ten or more of them may decide between a temperature and none, as if they
 were groups; of fewer nothing is learned: a single image of roads set a temperature that was worse than none elsewhere.
@@ -27,18 +37,17 @@ voxel by voxel, keep what must be kept, and fit into memory (:func:`candidates`)
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from math import inf
-from statistics import median
+from statistics import fmean, median
 from typing import Literal, TypeAlias
 
 import scipy
 
 from segcal.calibrators import CALIBRATORS, fits_in_memory, make_calibrator
+from segcal.calibrators.convex import Strengths
 from segcal.errors import InputError
-from segcal.fitting.candidate import Candidate, Decision, Tried
-from segcal.fitting.scores import Noise, noise, paired
-from segcal.fitting.travel import UNSEEN, harm
+from segcal.fitting.scores import Noise, Worth, difference, mean_over_cases, paired
 
 # One-sided, of the interval that must exclude zero.
 LEVEL = 0.95
@@ -50,7 +59,7 @@ LARGEST_RISE = 0.25
 CLEARLY = "clearly better"
 ONE_GROUP = "The cases are one group, of which no more than a temperature is learned; others may want another one."
 # Shares of the reference's NLL: what a gain must be, what it must be without a certificate, what tells two apart.
-MATTERS, NOTICED, TELLS = 0.01, 0.03, UNSEEN
+MATTERS, NOTICED, TELLS = 0.01, 0.03, 0.0025
 
 Preserve = Literal["order", "argmax", "none"]
 # What keeps a promise of at least this kind.
@@ -58,6 +67,77 @@ ENOUGH = {"none": (None, "argmax", "order"), "argmax": ("argmax", "order"), "ord
 # Methods that lower the NLL of all voxels. Those that decide by a selector or a threshold are for those who name them.
 QUICK = ("nothing", "mixture", "isotonic")
 METHODS = (*QUICK, "convex", "gradient")
+# What the mean of the worst share of the cases may rise by where a candidate has not been: nats, or a share of the NLL.
+WORST_RISE, WORST_RISE_SHARE, WORST_SHARE = 0.02, 0.1, 0.05
+# A share of the reference's NLL that is too small to matter.
+UNSEEN = 0.0025
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One calibrator with one pooling, in a comparison.
+
+    Attributes:
+        pooling: how members were pooled, or None if that is not known.
+        parameters: how many it has that can be told apart.
+        nll: mean over held-out cases of the mean NLL of a case; None if it was not tried.
+        ece: the same of their ECE.
+        against: NLL minus that of the reference.
+        ece_against: ECE minus that of the reference.
+        verdict: what came of it, in words.
+    """
+
+    name: str
+    pooling: str | None
+    parameters: int
+    nll: float | None = None
+    ece: float | None = None
+    against: Noise | None = None
+    ece_against: Noise | None = None
+    strengths: Strengths | None = None
+    verdict: str = ""
+
+    @property
+    def title(self) -> str:
+        """Return the name with the pooling."""
+        return self.name if self.pooling in (None, "single") else f"{self.name} ({self.pooling})"
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A candidate with what each held-out case says of it; `away`, where a part that differs was held out with it."""
+
+    candidate: Candidate
+    worth: Mapping[str, Worth]
+    away: Mapping[str, Worth] | None = None
+
+    @property
+    def nll(self) -> float:
+        """Mean NLL over cases."""
+        return mean_over_cases(self.worth)
+
+    @property
+    def measured_away(self) -> Mapping[str, Worth]:
+        """`away`, which has been measured."""
+        assert self.away is not None
+        return self.away
+
+
+@dataclass(frozen=True)
+class Decision:
+    """The outcome of a comparison.
+
+    Attributes:
+        cases: how many cases were held out, of how many `groups`, in how many `folds`; 0 if none could be.
+        reason: why this one, in one or two sentences.
+    """
+
+    chosen: Candidate
+    candidates: tuple[Candidate, ...]
+    cases: int
+    groups: int
+    folds: int
+    reason: str
 
 
 def candidates(num_classes: int, preserve: Preserve = "argmax", allow_offset_dependent: bool = False) -> list[str]:
@@ -89,70 +169,124 @@ def is_quick(name: str) -> bool:
 Travel: TypeAlias = Callable[[Tried], Iterable[Tried]]
 
 
-def decide(
-    tried: Sequence[Tried],
-    groups: Mapping[str, str],
-    folds: int,
-    travel: Travel | None = None,
-    parts: Mapping[str, Collection[str]] | None = None,
-    errors: float = 1.0,
-) -> Decision:
-    """Choose among candidates, all measured on the same cases, whose groups are given; see the module docstring.
+@dataclass(frozen=True)
+class ChoiceRule:
+    """The rule for candidates that were all measured on the same cases; see the module docstring.
 
-    `folds` is of how many folds they were held out; 1 for validation cases. `travel` measures a candidate in `parts`
-    that differ, with so many standard `errors` for noise; without it none has to.
+    Attributes:
+        groups: of every case.
+        folds: of how many folds they were held out; 1 for validation cases.
+        travel: measures a candidate in `parts` that differ; without it none has to.
+        parts: the cases of each part.
+        errors: how many standard errors are noise there.
     """
-    reference = _reference(tried, groups, folds, travel, errors)
-    rows = [_judge(row, reference, groups, folds) for row in tried]
-    plain = next(row for row, given in zip(rows, tried, strict=True) if given.candidate is reference.candidate)
-    better = [number for number, row in enumerate(rows) if row.candidate.verdict == CLEARLY]
-    winner: Tried | None = None
-    settled: list[int] = []
-    while better:
-        winner = _unbeaten([rows[number] for number in better], reference.nll, groups, folds)
-        number = next(each for each in better if rows[each] is winner)
-        if travel is None or number in settled:
-            break
-        settled.append(number)
-        reference = _travelled(reference, travel)
-        rows[number], winner = _settle(winner, travel(winner), reference, groups, folds, parts or {}, errors), None
-        better = [each for each in better if rows[each].candidate.verdict == CLEARLY]
-    rows = [
-        row if winner is None or row is winner else _beaten(row, winner, reference.nll, groups, folds) for row in rows
-    ]
-    chosen = (plain if winner is None else winner).candidate
-    cases, number = len(reference.worth), len({groups[case_id] for case_id in reference.worth})
-    listed = tuple(row.candidate for row in rows)
-    reason = _reason(chosen, plain.candidate, cases, number)
-    if harmful := [rows[each].candidate.title for each in settled if rows[each].candidate.verdict != CLEARLY]:
-        reason += f" Where cases that differ are held out, harm was done by {', '.join(harmful)}."
-    return Decision(chosen, listed, cases, number, folds, reason)
 
+    groups: Mapping[str, str]
+    folds: int
+    travel: Travel | None = None
+    parts: Mapping[str, Collection[str]] = field(default_factory=dict)
+    errors: float = 1.0
 
-def _travelled(row: Tried, travel: Travel) -> Tried:
-    """Return a candidate without a penalty measured away too, once."""
-    return row if row.away is not None else replace(row, away=next(iter(travel(row))).away)
+    def decide(self, tried: Sequence[Tried]) -> Decision:
+        """Choose among candidates."""
+        reference = self._reference(tried)
+        rows = [self._judge(row, reference) for row in tried]
+        plain = next(row for row, given in zip(rows, tried, strict=True) if given.candidate is reference.candidate)
+        better = [number for number, row in enumerate(rows) if row.candidate.verdict == CLEARLY]
+        winner: Tried | None = None
+        settled: list[int] = []
+        while better:
+            winner = self._unbeaten([rows[number] for number in better], reference.nll)
+            number = next(each for each in better if rows[each] is winner)
+            if self.travel is None or number in settled:
+                break
+            settled.append(number)
+            reference = self._measured_away(reference)
+            rows[number], winner = self._settle(winner, self.travel(winner), reference), None
+            better = [each for each in better if rows[each].candidate.verdict == CLEARLY]
+        if winner is not None:
+            rows = [row if row is winner else self._beaten(row, winner, reference.nll) for row in rows]
+        chosen = (plain if winner is None else winner).candidate
+        cases, number = len(reference.worth), self._count(reference)
+        reason = _reason(chosen, plain.candidate, cases, number)
+        if harmful := [rows[each].candidate.title for each in settled if rows[each].candidate.verdict != CLEARLY]:
+            reason += f" Where cases that differ are held out, harm was done by {', '.join(harmful)}."
+        return Decision(chosen, tuple(row.candidate for row in rows), cases, number, self.folds, reason)
 
+    def _count(self, row: Tried) -> int:
+        return len({self.groups[case_id] for case_id in row.worth})
 
-def _settle(
-    row: Tried,
-    versions: Iterable[Tried],
-    reference: Tried,
-    groups: Mapping[str, str],
-    folds: int,
-    parts: Mapping[str, Collection[str]],
-    errors: float,
-) -> Tried:
-    """Return the first version that travels, if it is still clearly better; or the candidate with why not."""
-    why = ""
-    for version in versions:
-        assert version.away is not None
-        assert reference.away is not None
-        against = harm(version.away, reference.away, groups, parts, errors)
-        if not against:
-            return _judge(version, reference, groups, folds)
-        why = why or against
-    return replace(row, candidate=replace(row.candidate, verdict=why))
+    def _reference(self, tried: Sequence[Tried]) -> Tried:
+        """Return temperature scaling where it is best, or no calibration if that is better."""
+        scaled, plain = ([row for row in tried if row.candidate.name == name] for name in ("ts", "identity"))
+        best, nothing = (min(rows, key=lambda row: row.nll, default=None) for rows in (scaled or tried, plain))
+        assert best is not None
+        if nothing is None:
+            return best
+        mean, error = self._against(best, nothing)
+        few = self._count(best) < ENOUGH_GROUPS
+        failed = few and mean < 0 and self._median_rise(best, nothing) > LARGEST_RISE
+        worse = mean > (error or 0.0) and not (few and self.folds > 1)
+        if failed or worse or few or self.travel is None:
+            return nothing if failed or worse else best
+        best, nothing = self._measured_away(best), self._measured_away(nothing)
+        found = difference(best.measured_away, nothing.measured_away, self.groups)
+        return nothing if _above_noise(found, self.errors) else best
+
+    def _measured_away(self, row: Tried) -> Tried:
+        """Return a candidate without a penalty measured away too, once."""
+        assert self.travel is not None
+        return row if row.away is not None else replace(row, away=next(iter(self.travel(row))).away)
+
+    def _settle(self, row: Tried, versions: Iterable[Tried], reference: Tried) -> Tried:
+        """Return the first version that travels, if it is still clearly better; or the candidate with why not."""
+        why = ""
+        for version in versions:
+            against = harm(version.measured_away, reference.measured_away, self.groups, self.parts, self.errors)
+            if not against:
+                return self._judge(version, reference)
+            why = why or against
+        return replace(row, candidate=replace(row.candidate, verdict=why))
+
+    def _median_rise(self, row: Tried, other: Tried) -> float:
+        """Return the median over groups of how much higher the NLL is than that of the other, as a share of it."""
+        sums: dict[str, list[float]] = {}
+        for case_id in row.worth.keys() & other.worth.keys():
+            own = sums.setdefault(self.groups[case_id], [0.0, 0.0])
+            own[0] += row.worth[case_id].nll
+            own[1] += other.worth[case_id].nll
+        return median(
+            after / before - 1 if before else after * inf if after else 0.0 for after, before in sums.values()
+        )
+
+    def _against(self, row: Tried, other: Tried, what: str = "nll") -> Noise:
+        return difference(row.worth, other.worth, self.groups, self.folds, what)
+
+    def _judge(self, row: Tried, reference: Tried) -> Tried:
+        near = any(worth.ba_ece is not None for worth in row.worth.values())
+        found = {what: self._against(row, reference, what) for what in ("nll", "ece", *(("ba_ece",) if near else ()))}
+        trained = make_calibrator(row.candidate.name, 2).fitted_by == "gradient"
+        verdict = _verdict(found, self._count(row), reference.nll, NOTICED if trained else MATTERS)
+        verdict = "reference" if row.candidate is reference.candidate else verdict
+        ece = sum(worth.ece for worth in row.worth.values()) / len(row.worth)
+        judged = replace(row.candidate, nll=row.nll, ece=ece, against=found["nll"], ece_against=found["ece"])
+        return replace(row, candidate=replace(judged, verdict=verdict))
+
+    def _beats(self, one: Tried, other: Tried, scale: float) -> bool:
+        mean, error = self._against(one, other)
+        return mean < -max(error or 0.0, TELLS * scale)
+
+    def _unbeaten(self, rows: Sequence[Tried], scale: float) -> Tried:
+        """Return the candidate with the fewest parameters that no other beats."""
+        free = [row for row in rows if not any(self._beats(other, row, scale) for other in rows)]
+        return min(free, key=lambda row: (row.candidate.parameters, row.nll))
+
+    def _beaten(self, row: Tried, winner: Tried, scale: float) -> Tried:
+        """Return a candidate that was clearly better than the reference, with why another was taken."""
+        if row.candidate.verdict != CLEARLY:
+            return row
+        how = "beaten by" if self._beats(winner, row, scale) else "no better than"
+        return replace(row, candidate=replace(row.candidate, verdict=f"{how} {winner.candidate.title}"))
 
 
 def undecided(pooling: str | None) -> Decision:
@@ -163,59 +297,6 @@ def undecided(pooling: str | None) -> Decision:
         "known: confidences stay as they are. Add cases of other groups, or name a calibrator, such as ts."
     )
     return Decision(alone, (alone,), 0, 1, 0, reason)
-
-
-def _reference(
-    tried: Sequence[Tried], groups: Mapping[str, str], folds: int, travel: Travel | None, errors: float
-) -> Tried:
-    """Return temperature scaling where it is best, or no calibration if that is better."""
-    scaled, plain = ([row for row in tried if row.candidate.name == name] for name in ("ts", "identity"))
-    best, nothing = (min(rows, key=lambda row: row.nll, default=None) for rows in (scaled or tried, plain))
-    assert best is not None
-    if nothing is None:
-        return best
-    mean, error = _against(best, nothing, groups, folds)
-    few = len({groups[case_id] for case_id in best.worth}) < ENOUGH_GROUPS
-    failed = few and mean < 0 and _median_rise(best, nothing, groups) > LARGEST_RISE
-    worse = mean > (error or 0.0) and not (few and folds > 1)
-    if failed or worse or few or travel is None:
-        return nothing if failed or worse else best
-    best, nothing = _travelled(best, travel), _travelled(nothing, travel)
-    assert best.away is not None
-    assert nothing.away is not None
-    ids, differences = paired(best.away, nothing.away)
-    return nothing if _above_noise(noise(differences, [groups[i] for i in ids], folds=1), errors) else best
-
-
-def _median_rise(row: Tried, other: Tried, groups: Mapping[str, str]) -> float:
-    """Return the median over groups of how much higher the NLL is than that of the other, as a share of it."""
-    sums: dict[str, list[float]] = {}
-    for case_id in row.worth.keys() & other.worth.keys():
-        own = sums.setdefault(groups[case_id], [0.0, 0.0])
-        own[0] += row.worth[case_id].nll
-        own[1] += other.worth[case_id].nll
-    return median(after / before - 1 if before else after * inf if after else 0.0 for after, before in sums.values())
-
-
-def _against(
-    row: Tried, other: Tried, groups: Mapping[str, str], folds: int, what: Literal["nll", "ece", "ba_ece"] = "nll"
-) -> Noise:
-    """Return the mean over cases of what one has more than the other, with its noise."""
-    ids, differences = paired(row.worth, other.worth, what)
-    return noise(differences, [groups[case_id] for case_id in ids], folds)
-
-
-def _judge(row: Tried, reference: Tried, groups: Mapping[str, str], folds: int) -> Tried:
-    found = {what: _against(row, reference, groups, folds, what) for what in ("nll", "ece")}
-    if any(worth.ba_ece is not None for worth in row.worth.values()):
-        found["ba_ece"] = _against(row, reference, groups, folds, "ba_ece")
-    trained = make_calibrator(row.candidate.name, 2).fitted_by == "gradient"
-    number = len({groups[case_id] for case_id in row.worth})
-    verdict = _verdict(found, number, reference.nll, NOTICED if trained else MATTERS)
-    verdict = "reference" if row.candidate is reference.candidate else verdict
-    ece = sum(worth.ece for worth in row.worth.values()) / len(row.worth)
-    judged = replace(row.candidate, nll=row.nll, ece=ece, against=found["nll"], ece_against=found["ece"])
-    return replace(row, candidate=replace(judged, verdict=verdict))
 
 
 def _verdict(found: Mapping[str, Noise], groups: int, scale: float, share: float) -> str:
@@ -246,26 +327,42 @@ def _below_zero(found: Noise, groups: int) -> bool:
     return found.error is not None and found.mean + float(scipy.stats.t.ppf(LEVEL, groups - 1)) * found.error < 0
 
 
-def _beats(one: Tried, other: Tried, scale: float, groups: Mapping[str, str], folds: int) -> bool:
-    mean, error = _against(one, other, groups, folds)
-    return mean < -max(error or 0.0, TELLS * scale)
+def harm(
+    own: Mapping[str, Worth],
+    reference: Mapping[str, Worth],
+    groups: Mapping[str, str],
+    parts: Mapping[str, Collection[str]],
+    errors: float = 1.0,
+) -> str:
+    """Return what speaks against a candidate that was measured away, in a few words; nothing if it travels."""
+    losses = {}
+    for name, part in parts.items():
+        inside = {case_id: own[case_id] for case_id in part if case_id in own and case_id in reference}
+        mean, error = difference(inside, reference, groups)
+        scale = fmean(reference[case_id].nll for case_id in inside) if inside else 0.0
+        if mean > max(errors * (error or 0.0), UNSEEN * scale):
+            losses[name] = mean
+    if losses:
+        worst = max(losses, key=lambda name: losses[name])
+        return f"worse in {worst}, when held out: {losses[worst]:+.4f}"
+    ids, differences = paired(own, reference)
+    tail = worst_mean(differences)
+    if tail > max(WORST_RISE, WORST_RISE_SHARE * fmean(reference[case_id].nll for case_id in ids)):
+        return f"worst cases elsewhere: {tail:+.3f} nats"
+    for what, title in (("ece", "ECE"), ("ba_ece", "BA-ECE")):
+        if _above_noise(difference(own, reference, groups, what=what), errors):
+            return f"worse in {title} elsewhere"
+    return ""
 
 
-def _unbeaten(rows: Sequence[Tried], scale: float, groups: Mapping[str, str], folds: int) -> Tried:
-    """Return the candidate with the fewest parameters that no other beats."""
-    free = [row for row in rows if not any(_beats(other, row, scale, groups, folds) for other in rows)]
-    return min(free, key=lambda row: (row.candidate.parameters, row.nll))
+def worst_mean(differences: Collection[float]) -> float:
+    """Return the mean of the worst 5 % of differences, of one at least.
 
-
-def _beaten(row: Tried, winner: Tried, scale: float, groups: Mapping[str, str], folds: int) -> Tried:
-    """Return a candidate that was clearly better than the reference, with why another was taken."""
-    if row.candidate.verdict != CLEARLY:
-        return row
-    title = winner.candidate.title
-    lost = _beats(winner, row, scale, groups, folds)
-    return replace(
-        row, candidate=replace(row.candidate, verdict=f"{'beaten by' if lost else 'no better than'} {title}")
-    )
+    >>> worst_mean([0.0, 0.5, -1.0])
+    0.5
+    """
+    ranked = sorted(differences, reverse=True)
+    return fmean(ranked[: max(1, round(WORST_SHARE * len(ranked)))])
 
 
 def _reason(chosen: Candidate, reference: Candidate, cases: int, groups: int) -> str:

@@ -19,14 +19,14 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from segcal.calibrators.base import Calibrator
 from segcal.calibrators.convex import LARGEST, SMALLEST_SCALE, ConvexCalibrator, Strengths
-from segcal.fitting.evidence import Shrinkage
+from segcal.fitting import trust_region
+from segcal.fitting.evidence import Shrinkage, shrinkage
 from segcal.fitting.frames import Frames
-from segcal.fitting.newton import ConvexProblem, Curvature, Solution, minimise
+from segcal.fitting.newton import ConvexProblem, Curvature, Products, Solution, minimise
 from segcal.fitting.request import Request
-from segcal.fitting.sample import Voxels
-from segcal.fitting.trust_region import ProductProblem, Products, damped_factors
-from segcal.fitting.voxels import VoxelSource
+from segcal.fitting.voxels import Voxels, VoxelSource
 from segcal.kernels.affine_numba import temperature_terms
 
 # A first approach on few voxels need not be exact.
@@ -84,10 +84,6 @@ class TemperatureProblem(ConvexProblem):
         """Return the second derivative at the last point that was evaluated."""
         return Curvature(self._second.clone())
 
-    def refine(self, block: int) -> bool:
-        """It is exact already."""
-        return False
-
     def _streamed(self, beta: float) -> Iterator[Tensor]:
         return self._source.each_case(partial(_terms, beta, self._device))
 
@@ -137,7 +133,7 @@ def solve_temperature(source: VoxelSource, device: torch.device, tol: float, app
     return minimise(problem, start, [0], tol)
 
 
-class LinearProblem(ConvexProblem, ProductProblem):
+class LinearProblem(ConvexProblem):
     """Mean NLL plus penalty of every expert of a calibrator, on frames of its voxels.
 
     It is what the calibrator declares: its parameters have no part in it. The seed is that of the Hessians' samples,
@@ -189,11 +185,17 @@ class LinearProblem(ConvexProblem, ProductProblem):
                 self.high = torch.where(self.inner, STEEPER * inverse_temperature, self.high)
             self.low, self.high = (torch.where(self._shrink.frozen, self.anchor, x) for x in (self.low, self.high))
         if self._squares is not None:
-            weighted = [s / n * square for s, (square, n) in zip(strengths, self._squares, strict=True)]
+            weighted = [s * square for s, square in zip(strengths, self._squares, strict=True)]
             self._penalty = torch.stack(weighted).sum(0) * (2 / self._frames.num_experts)
 
-    def penalty_product(self, change: Tensor, block: int = 0) -> Tensor:
-        """Return the product of the Hessian of the penalty with ``change``."""
+    def penalty(self, theta: Tensor, block: int = 0) -> tuple[float, Tensor]:
+        """Return the penalty of one expert at ``theta`` ``(P,)`` and its gradient."""
+        change = theta - self.anchor
+        push = self._penalty_product(change, block)
+        return 0.5 * float(change @ push), push
+
+    def _penalty_product(self, change: Tensor, block: int) -> Tensor:
+        """Return the product of the (constant) Hessian of the penalty with ``change`` ``(P,)``."""
         if not any(self._strengths):
             return torch.zeros_like(change)
         roots = 1.0 if self._roots is None else self._roots[block]
@@ -260,13 +262,13 @@ class LinearProblem(ConvexProblem, ProductProblem):
         if self._roots is not None:
             diagonal = diagonal * self._roots[block].square().mean()
         if fresh or block not in self._preconditioners:
-            self._preconditioners[block] = damped_factors(bend.blocks(), diagonal)
+            self._preconditioners[block] = trust_region.damped_factors(bend.blocks(), diagonal)
         factors, damping = self._preconditioners[block]
         rest = float(diagonal.amax()) + damping
         split = factors.shape[0] * factors.shape[1]
 
         def multiply(vector: Tensor) -> Tensor:
-            return self.penalty_product(vector, block) + damping * vector + bend.multiply(vector)
+            return self._penalty_product(vector, block) + damping * vector + bend.multiply(vector)
 
         def precondition(vector: Tensor) -> Tensor:
             solved = torch.cholesky_solve(vector[:split].reshape(len(factors), -1, 1), factors)
@@ -283,3 +285,53 @@ def make_problem(
         return TemperatureProblem(source, request.device)
     frames = Frames(source, calibrator, request.config.memory, request.device)
     return LinearProblem(calibrator, frames, request.config.seed, shrink)
+
+
+class Solver:
+    """Solves the problem of a calibrator on given voxels, at one choice of strengths after another.
+
+    Attributes:
+        calibrator: what is fitted; a solution is left in it by who asks for it.
+        problem: the problem.
+        passes: how often the voxels were visited.
+        theta: where the next solution starts; the last one, unless told.
+    """
+
+    def __init__(self, calibrator: Calibrator, source: VoxelSource, request: Request) -> None:
+        assert isinstance(calibrator, ConvexCalibrator)
+        source = source.on(request.device)
+        calibrator.prepare((voxels.logits, voxels.context) for voxels in source)
+        self.shrink = shrinkage(calibrator, source, request.cases, request.config.evidence)
+        self.calibrator, self.problem = calibrator, make_problem(calibrator, source, request, self.shrink)
+        self.passes = 0
+        self.theta: Tensor | None = None
+        self._source, self._request = source, request
+        self._inverse_temperature: float | None = None
+
+    def solve(self, strengths: Strengths, tol: float) -> Solution:
+        """Go to the optimum at these strengths, from the last one."""
+        problem = self.problem
+        problem.set_strengths(strengths, self.inverse_temperature() if strengths.nu else 1.0)
+        if self.theta is None:
+            coarse, self.theta = problem.coarse(), self.calibrator.theta().detach().double().cpu()
+            if strengths.nu:  # where the penalty leads to
+                self.theta = problem.anchor.expand_as(self.theta).clone()
+            if coarse is not None:
+                self.theta = minimise(coarse, self.theta, problem.blocks, COARSE_TOL).theta
+        method = trust_region.minimise if problem.large else minimise
+        solution = method(problem, self.theta, problem.blocks, tol, self._report)
+        self.theta = solution.theta
+        self.passes += solution.evaluations
+        return solution
+
+    def inverse_temperature(self) -> float:
+        """Return the optimum of temperature scaling on the same voxels: where a strong penalty leads."""
+        if self._inverse_temperature is None:
+            request = self._request
+            solution = solve_temperature(self._source, request.device, request.config.tol, approach=False)
+            self.passes += solution.evaluations
+            self._inverse_temperature = float(solution.theta)
+        return self._inverse_temperature
+
+    def _report(self, residual: float) -> None:
+        self._request.report(f"residual {residual:.1e}")

@@ -24,8 +24,7 @@ from segcal.cases.parallel import Failures
 from segcal.checks import check_planes, check_volume
 from segcal.fitting.config import FitConfig
 from segcal.fitting.progress import Report, silent
-from segcal.fitting.sample import hardness, inclusion, systematic
-from segcal.fitting.voxels import refuse_nothing, require_labels
+from segcal.fitting.voxels import draw_hard, hardness, refuse_nothing, require_labels
 from segcal.types import IGNORED
 
 # Side of a tile, by the number of axes that kernels run over: small tiles show more different places.
@@ -159,9 +158,8 @@ def _draw(counted: Tensor, doubt: Tensor, quota: int, rng: np.random.Generator) 
     if len(usable) <= quota:
         return usable.tolist(), torch.ones(len(usable))
     own = doubt[usable].double()
-    probability = inclusion(own, quota, float(len(usable)), float(own.sum()))
-    chosen = systematic(probability, rng)
-    return usable[chosen].tolist(), 1 / probability[chosen]
+    chosen, probability = draw_hard(own, quota, float(len(usable)), float(own.sum()), rng)
+    return usable[chosen].tolist(), 1 / probability
 
 
 class _Grid:

@@ -1,22 +1,29 @@
-"""Dividing cases into those that a fit learns from, those it is chosen on, and those that are left for judging it.
+r"""Dividing cases into those that a fit learns from, those it is chosen on, and those that are left for judging it.
 
 The draw is seeded. Cases of one group (patient, video, site) stay together: groups are taken whole, in random order, as
 long as that brings the part closer to its share, and both the calibration and the validation part get at least one.
 Folds are parts of about the same size, each to be held out once. With validation cases there is one fold: fitted to the
 calibration cases, measured on those.
+
+**Sites** are parts that differ, each to be held out once: what a calibrator is worth where it has not been. They are
+declared (:attr:`segcal.cases.Cases.sites`); more than five are joined to five. Without them, *clusters* are made of the
+groups by what the model predicts in them, which needs no labels: with :math:`\bar p_g` the mean predicted class
+frequencies of group g, the groups are sorted along the direction in which :math:`\sqrt{\bar p_g}` (Hellinger's
+distance) varies most, and cut into three parts of equal size, or fewer of at least three groups. The parts at the ends
+then have class frequencies that the others have not seen.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
+import torch
 
 from segcal.cases.base import Cases, Split
 from segcal.errors import InputError
 from segcal.fitting.config import FitConfig
 from segcal.fitting.request import FitData
-from segcal.fitting.sample import join
-from segcal.fitting.voxels import CaseWork, HeldVoxels, StreamedVoxels, VoxelSource, gather
+from segcal.fitting.voxels import HeldVoxels, Voxels, VoxelSource, draw, join, systematic
 
 # Voxels of all cases together that a fit to a fold sees: what is compared are settings, not last digits.
 FOLD_VOXELS = 1 << 15
@@ -24,8 +31,10 @@ FOLD_VOXELS = 1 << 15
 HELD_VOXELS = 1 << 13
 # Folds that a reference may have: every new case is calibrated once for each.
 MOST_FOLDS = 10
-
-Result = TypeVar("Result")
+CLUSTERS = 3
+# A part of fewer groups says nothing of its own.
+LEAST_GROUPS = 3
+MOST_PARTS = 5
 
 
 class Fold(NamedTuple):
@@ -143,26 +152,32 @@ def thinned(source: VoxelSource, most: int, seed: int) -> VoxelSource:
     """Return about `most` voxels of a source, as many of each case as its share; all if it holds no more."""
     if source.used <= most:
         return source
-    return _gathered(_cases_of(source), lambda used: max(1, round(most * used / source.used)), seed)
+    return _gathered(source.single_cases(), lambda used: max(1, round(most * used / source.used)), seed)
 
 
 def thinned_cases(source: VoxelSource, most: int, seed: int) -> VoxelSource:
     """Return about `most` voxels of every case; all of those that have no more."""
-    parts = _cases_of(source)
+    parts = source.single_cases()
     return source if all(part.used <= most for part in parts) else _gathered(parts, lambda used: most, seed)
 
 
-def by_case(source: VoxelSource, function: CaseWork[Result]) -> Iterator[tuple[str, Result]]:
-    """Yield what a function makes of the voxels of each case that has some, with its id."""
-    if isinstance(source, StreamedVoxels):
-        yield from zip(source.ids, source.each_case(function), strict=True)
-        return
-    for part in _cases_of(source):
-        yield part.ids[0], function(part.ids[0], part)
+def gather(source: VoxelSource, most: int, seed: int) -> Voxels:
+    """Return about `most` voxels of a source, or all of them if it holds no more.
 
-
-def _cases_of(source: VoxelSource) -> list[VoxelSource]:
-    return [part for part in (source.subset([case_id]) for case_id in source.ids) if part.used]
+    Of a sample, each is taken with the same probability; of a stream, hard ones more often. Weights undo either.
+    """
+    rng = np.random.default_rng([seed, most])
+    parts = []
+    for voxels in source:
+        count = voxels.labels.numel()
+        quota = max(1, round(most * count / source.used))
+        if source.used > most and source.streamed:
+            voxels = draw(voxels, quota, rng)
+        elif source.used > most:
+            part = voxels.take(systematic(torch.full(voxels.labels.shape, quota / count), rng))
+            voxels = part._replace(weight=part.weight / (quota / count))
+        parts.append(voxels)
+    return join(parts)
 
 
 def _gathered(parts: list[VoxelSource], quota: Callable[[int], int], seed: int) -> VoxelSource:
@@ -176,9 +191,14 @@ def group_names(cases: Cases, ids: Sequence[str]) -> list[str]:
     return [cases.groups.get(case_id, f"\0{case_id}") for case_id in ids]
 
 
+def groups_of(cases: Cases) -> dict[str, str]:
+    """Return the group of every case."""
+    return dict(zip(cases.ids, group_names(cases, cases.ids), strict=True))
+
+
 def _shuffled(cases: Cases, seed: int) -> list[list[str]]:
     members: dict[str, list[str]] = {}
-    for case_id, group in zip(cases.ids, group_names(cases, cases.ids), strict=True):
+    for case_id, group in groups_of(cases).items():
         members.setdefault(group, []).append(case_id)
     groups = list(members.values())
     return [groups[index] for index in np.random.default_rng(seed).permutation(len(groups))]
@@ -200,3 +220,80 @@ def _take(groups: Sequence[list[str]], wanted: float, leave: int) -> tuple[list[
         rest.remove(smallest)
         taken = list(smallest)
     return taken, rest
+
+
+class Sites(NamedTuple):
+    """The parts: their names and cases; and whether they were declared, or found among the predictions."""
+
+    parts: dict[str, tuple[str, ...]]
+    declared: bool
+
+    @property
+    def errors(self) -> float:
+        """Return how many standard errors are noise."""
+        return 1.0 if self.declared else 2.0
+
+    def groups(self, cases: Cases) -> dict[str, int]:
+        """Return how many groups each part has."""
+        return {name: len(set(group_names(cases, part))) for name, part in self.parts.items()}
+
+    def folds(self, data: FitData, seed: int) -> list[Fold]:
+        """Return the folds of data: each part held out once."""
+        return list(folds_by(data.cases, data.source, self.parts.values(), seed))
+
+
+def find_sites(data: FitData, seed: int = 0) -> Sites | None:
+    """Return the parts of the calibration cases; None if they are too few groups to differ."""
+    cases = data.cases
+    declared = [cases.sites.get(case_id, "") for case_id in cases.ids]
+    if len(set(declared)) > 1:
+        return Sites(_collected(cases.ids, _joined(declared)), True)
+    groups = groups_of(cases)
+    names = list(dict.fromkeys(groups.values()))
+    count = min(CLUSTERS, len(names) // LEAST_GROUPS)
+    if count < 2:
+        return None
+    found = dict(thinned(data.source, FOLD_VOXELS, seed).by_case(composition))
+    rows = []
+    for name in names:
+        own = [found[case_id] for case_id, group in groups.items() if group == name]
+        rows.append(np.sqrt(np.mean(own, axis=0)))
+    cut = np.array_split(_along_main_axis(np.array(rows)), count)
+    cluster = {names[index]: f"cluster {number + 1}" for number, part in enumerate(cut) for index in part}
+    return Sites(_collected(cases.ids, [cluster[group] for group in groups.values()]), False)
+
+
+def composition(case_id: str, batches: Iterable[Voxels]) -> np.ndarray:
+    """Return the mean predicted class frequencies of the voxels of a case."""
+    total, weight = np.zeros(1), 0.0
+    for voxels in batches:
+        total = total + (torch.softmax(voxels.logits.double(), 0) @ voxels.weight.double()).numpy()
+        weight += float(voxels.weight.sum(dtype=torch.float64))
+    return total / max(weight, 1e-300)
+
+
+def _along_main_axis(rows: np.ndarray) -> np.ndarray:
+    """Return the order of rows along the direction in which they vary most; equal ones as they come."""
+    centred = rows - rows.mean(0)
+    axis = np.linalg.svd(centred, full_matrices=False)[2][0]
+    axis = axis * np.sign(axis[np.abs(axis).argmax()])  # a direction has two signs
+    return np.argsort(np.round(centred @ axis, 12), kind="stable")
+
+
+def _joined(names: Sequence[str]) -> list[str]:
+    """Return the part of each site: its own, or one of five that are about equally large."""
+    sizes = {name: names.count(name) for name in dict.fromkeys(names)}
+    if len(sizes) <= MOST_PARTS:
+        return list(names)
+    parts: list[list[str]] = [[] for _ in range(MOST_PARTS)]
+    for name in sorted(sizes, key=lambda name: (-sizes[name], name)):
+        min(parts, key=lambda part: sum(sizes[each] for each in part)).append(name)
+    of = {name: " + ".join(part) for part in parts for name in part}
+    return [of[name] for name in names]
+
+
+def _collected(ids: Sequence[str], names: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    parts: dict[str, list[str]] = {}
+    for case_id, name in sorted(zip(ids, names, strict=True), key=lambda pair: pair[1]):
+        parts.setdefault(name, []).append(case_id)
+    return {name: tuple(own) for name, own in parts.items()}

@@ -22,12 +22,12 @@ from segcal.calibrators.meta_cal import MetaCal, entropy
 from segcal.errors import InputError
 from segcal.fitting.certificate import Certificate
 from segcal.fitting.convex_problem import solve_temperature
+from segcal.fitting.division import gather
 from segcal.fitting.newton import Solution
 from segcal.fitting.request import Request
-from segcal.fitting.sample import Voxels
-from segcal.fitting.scores import certify, mean_nll
+from segcal.fitting.scores import certify, higher_quantiles, mean_nll
 from segcal.fitting.selective import WRONG_TEMPERATURES
-from segcal.fitting.voxels import HeldVoxels, gather
+from segcal.fitting.voxels import HeldVoxels, Voxels
 from segcal.numerics import winner
 
 MOST_VOXELS = 1 << 22
@@ -46,7 +46,7 @@ def fit_entropy_threshold(request: Request) -> Certificate:
     rng = np.random.default_rng(request.config.seed)
     chosen = _choose(calibrator, right, rng)
     if calibrator.target_accuracy is None:
-        threshold = higher_quantile(height[chosen], weight[chosen], 1 - calibrator.alpha)
+        threshold = float(higher_quantiles(height[chosen], weight[chosen], 1 - calibrator.alpha))
     else:
         threshold = accuracy_threshold(height[chosen], right[chosen], weight[chosen], calibrator.target_accuracy)
     below = height < threshold
@@ -61,18 +61,8 @@ def fit_entropy_threshold(request: Request) -> Certificate:
     passes = 3 if solution is None else solution.evaluations + 3
     details = _details(calibrator, len(chosen), weight, below, right, solution)
     done = solution is None or solution.converged
-    return certify(request, "entropy_threshold", voxels, passes, details, converged=done)
-
-
-def higher_quantile(values: NDArray[np.float64], weight: NDArray[np.float64], share: float) -> float:
-    """Return the smallest value that at least `share` of the weight does not exceed.
-
-    >>> higher_quantile(np.array([4.0, 1.0, 3.0, 2.0]), np.ones(4), 0.5)
-    2.0
-    """
-    order = np.argsort(values, kind="stable")
-    reached = np.cumsum(weight[order])
-    return float(values[order][np.searchsorted(reached, share * reached[-1] * (1 - 1e-12))])
+    used = voxels.labels.numel()
+    return certify(request, "entropy_threshold", voxels=used, passes=passes, details=details, converged=done)
 
 
 def accuracy_threshold(

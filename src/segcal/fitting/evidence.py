@@ -30,9 +30,8 @@ from torch import Tensor
 
 from segcal.calibrators.convex import SMALLEST_SCALE, ConvexCalibrator
 from segcal.cases.base import Cases
-from segcal.fitting.division import by_case, group_names
-from segcal.fitting.sample import Voxels
-from segcal.fitting.voxels import VoxelSource
+from segcal.fitting.division import group_names
+from segcal.fitting.voxels import Voxels, VoxelSource
 from segcal.kernels.affine_numba import temperature_terms
 from segcal.numerics import winner
 
@@ -100,7 +99,7 @@ def shrinkage(calibrator: ConvexCalibrator, source: VoxelSource, cases: Cases, l
 def pair_table(source: VoxelSource, cases: Cases) -> tuple[Tensor, int]:
     """Return how many groups have a winner and a label, ``(C + 1, C + 1)`` with any of them last; and of how many."""
     seen: dict[str, Tensor] = {}
-    for case_id, own in by_case(source, _present):
+    for case_id, own in source.by_case(_present):
         group = group_names(cases, [case_id])[0]
         seen[group] = seen[group] | own if group in seen else own
     winners, labels = torch.stack(list(seen.values()), dim=1).double()
@@ -127,7 +126,7 @@ def collect(
     """
     sums: dict[str, Tensor] = {}
     less: dict[str, float] = {}
-    for case_id, own in by_case(source, partial(_case_sums, inverse_temperature)):
+    for case_id, own in source.by_case(partial(_case_sums, inverse_temperature)):
         group = group_names(cases, [case_id])[0].lstrip("\0")
         if case_id in weights:
             less[group] = weights[case_id]

@@ -2,7 +2,6 @@
 
 import copy
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -24,8 +23,9 @@ from segcal.fitting.gradient_fit import fit_by_gradient
 from segcal.fitting.mixture import fit_mixture
 from segcal.fitting.outliers import weigh
 from segcal.fitting.paper import fit_as_in_paper
-from segcal.fitting.progress import Progress, Report, silent
+from segcal.fitting.progress import Report, reporting, silent
 from segcal.fitting.request import FitData, Request, check_cases, read_data, take_parts
+from segcal.fitting.scores import certify
 from segcal.fitting.selective import fit_selective
 from segcal.fitting.table_fit import fit_histogram, fit_isotonic
 from segcal.types import Preserves
@@ -39,16 +39,7 @@ def _fit_nothing(request: Request) -> Certificate:
         own = log_probs.gather(1, voxels.labels.long()[:, None])[:, 0]
         total -= float((voxels.weight.double() * own).sum())
         weight += float(voxels.weight.double().sum())
-    return Certificate(
-        method="nothing",
-        objective=total / weight,
-        nll=total / weight,
-        kkt_residual=0.0,
-        converged=True,
-        passes=1,
-        voxels=request.source.used,
-        voxels_available=request.source.available,
-    )
+    return certify(request, "nothing", total / weight, kkt_residual=0.0)
 
 
 def _fit_selector(request: Request) -> Certificate:
@@ -135,7 +126,7 @@ def fit(
     calibrator = _fresh(name_or_calibrator, cases)
     cases.require_offset(calibrator.name, calibrator.translation_invariant)
     check_device(device)
-    with Progress("fitting") if progress is None else nullcontext(progress) as report, kept_processes(workers) as kept:
+    with reporting("fitting", progress) as report, kept_processes(workers) as kept:
         data = read_data(cases, validation, config, report, kept, failed, suspect=True, contexts=calibrator.wants)
         return fit_to(name_or_calibrator, data, config, device, report)
 

@@ -27,8 +27,9 @@ from segcal.fitting.batches import LearningData, read_tiles, read_voxels
 from segcal.fitting.certificate import Certificate
 from segcal.fitting.config import FitConfig
 from segcal.fitting.convex_problem import solve_temperature
-from segcal.fitting.paper import Found, Search, Trial, search
+from segcal.fitting.paper import Found, Search, Trial
 from segcal.fitting.request import Request
+from segcal.fitting.scores import certify
 
 # Without a search: learning rates on tiles and on voxels, rounds without improvement, and weight decay.
 TILE_RATE, VOXEL_RATE = 1e-3, 1e-2
@@ -63,11 +64,11 @@ def fit_by_gradient(request: Request) -> Certificate:
     nll = data.train.mean(model)
     options = found.trial.train
     squares = sum(float(p.detach().square().sum()) for p in calibrator.parameters() if p.ndim > 1)
-    return Certificate(
-        method="gradient",
+    return certify(
+        request,
+        "gradient",
+        nll,
         objective=nll + options.weight_decay / 2 * squares,
-        nll=nll,
-        kkt_residual=None,
         converged=found.training.ran_out_of_patience,
         passes=found.steps,
         voxels=data.train.used,
@@ -112,7 +113,7 @@ def _search(request: Request, calibrator: Calibrator, data: LearningData) -> Fou
 
     if config.method == "paper":
         name = f"{calibrator.name}, {request.cases.fingerprint()}"
-        return search(Search(config, (False, False), decays=True, name=name), run, request.report)
+        return Search(config, (False, False), decays=True, name=name).best(run, request.report)
     trial = Trial(_defaults(config, tiles=not calibrator.pointwise), 0.0, 0.0)
     training, model = run(trial, 0)
     return Found(training, trial, model, (), training.steps)

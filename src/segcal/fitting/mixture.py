@@ -14,7 +14,6 @@ component of the projected gradient there.
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -26,8 +25,8 @@ from segcal.fitting.certificate import Certificate
 from segcal.fitting.convex_problem import coarse_stride, solve_temperature
 from segcal.fitting.newton import BlockProblem, Curvature, minimise
 from segcal.fitting.request import Request
-from segcal.fitting.sample import Voxels
-from segcal.fitting.voxels import VoxelSource
+from segcal.fitting.scores import certify
+from segcal.fitting.voxels import Voxels, VoxelSource
 
 STEP_VALUES = 1 << 19
 # Factors of the exact inverse temperature from which the search starts.
@@ -58,15 +57,13 @@ def fit_mixture(request: Request) -> Certificate:
     with torch.no_grad():
         calibrator.inverse_temperature.copy_(beta)
         calibrator.mixture.copy_(weights / weights.sum())
-    return Certificate(
-        method="mixture",
-        objective=objective,
-        nll=objective,
+    return certify(
+        request,
+        "mixture",
+        objective,
         kkt_residual=float(solution.residuals[0]),
         converged=solution.converged,
         passes=temperature.evaluations + solution.evaluations,
-        voxels=source.used,
-        voxels_available=source.available,
         validation_nll=_validation_nll(request, beta, weights),
         details={"starts": len(starts), "convex": False},
     )
@@ -111,10 +108,6 @@ class MixtureProblem(BlockProblem):
             hessian[0, 1:] = hessian[1:, 0] = 0
         values, vectors = torch.linalg.eigh(hessian)
         return Curvature((vectors * values.abs().clamp(min=1e-10)) @ vectors.T)
-
-    def refine(self, block: int) -> bool:
-        """It is exact already."""
-        return False
 
 
 def _terms(z: Tensor, labels: Tensor, weight: Tensor, theta: Tensor) -> tuple[float, Tensor, Tensor]:
@@ -161,16 +154,6 @@ class MeanNLL(ABC):
         """Return the mean NLL in float64, in one pass."""
 
 
-class _Ready(NamedTuple):
-    """Voxels with what does not change from pass to pass: gaps to the winner, and the original probability."""
-
-    gaps: Tensor
-    labels: Tensor
-    weight: Tensor
-    own: Tensor
-    original: Tensor
-
-
 class MixtureLikelihood(MeanNLL):
     r"""The likelihood of ensemble temperature scaling, in the precision of the logits.
 
@@ -185,30 +168,23 @@ class MixtureLikelihood(MeanNLL):
     def __call__(self, calibrator: Calibrator) -> Tensor:
         """Return the mean NLL."""
         assert isinstance(calibrator, EnsembleTemperatureScaling)
-        beta, mixture = calibrator.inverse_temperature, calibrator.mixture
-        total, weight = torch.zeros((), dtype=torch.float64), 0.0
-        for voxels in self._prepare() if self._kept is None else self._kept:
-            tempered, slope = _tempered(voxels, float(beta.detach()))
-            change = (beta - beta.detach()).to(self._device)
-            w1, w2, w3 = mixture.to(self._device)
-            probability = w1 * (tempered.double() + slope.double() * change) + w2 * voxels.original.double()
-            probability = probability + w3 / len(voxels.gaps)
-            total = total - (voxels.weight * probability.log()).sum().cpu()
-            weight += float(voxels.weight.sum())
-        return total / weight
+        beta, (w1, w2, w3) = calibrator.inverse_temperature, calibrator.mixture.to(self._device)
+        change = (beta - beta.detach()).to(self._device)
+        total, mass = torch.zeros((), dtype=torch.float64), 0.0
+        for gaps, labels, weight, own, original in self._prepare() if self._kept is None else self._kept:
+            probs = torch.softmax(float(beta.detach()) * gaps, dim=0)
+            tempered = probs.gather(0, labels[None])[0]
+            slope = tempered * (own - torch.einsum("cn,cn->n", probs, gaps))
+            probability = w1 * (tempered.double() + slope.double() * change) + w2 * original.double()
+            probability = probability + w3 / len(gaps)
+            total = total - (weight * probability.log()).sum().cpu()
+            mass += float(weight.sum())
+        return total / mass
 
-    def _prepare(self) -> Iterable[_Ready]:
+    def _prepare(self) -> Iterable[tuple[Tensor, Tensor, Tensor, Tensor, Tensor]]:
+        """Yield what does not change: gaps to the winner, labels, weights, and gap and probability of the labels."""
         for voxels in self._source:
             logits, labels, weight, *_ = voxels.each(lambda x: x.to(self._device))
             gaps = logits - logits.amax(0)
             own = gaps.gather(0, labels.long()[None])[0]
-            original = (own - gaps.logsumexp(0)).exp()
-            yield _Ready(gaps, labels.long(), weight.double(), own, original)
-
-
-def _tempered(voxels: _Ready, beta: float) -> tuple[Tensor, Tensor]:
-    """Return the tempered probability of each label and its derivative in beta."""
-    probs = torch.softmax(beta * voxels.gaps, dim=0)
-    mean = torch.einsum("cn,cn->n", probs, voxels.gaps)
-    tempered = probs.gather(0, voxels.labels[None])[0]
-    return tempered, tempered * (voxels.own - mean)
+            yield gaps, labels.long(), weight.double(), own, (own - gaps.logsumexp(0)).exp()

@@ -64,6 +64,14 @@ def _damping(matrix: Tensor) -> Tensor:
     return DAMPING * diagonal.clamp(min=1e-12 * max(float(diagonal.amax()), 1.0))
 
 
+@dataclass(frozen=True)
+class Products:
+    """A Hessian by its products v -> H v, and an approximate solution of H u = v: linear, symmetric, positive."""
+
+    multiply: Callable[[Tensor], Tensor]
+    precondition: Callable[[Tensor], Tensor]
+
+
 class BlockProblem(ABC):
     """Independent convex problems that share their passes over the data; bounds are ``(P,)``, or ``(E, P)``."""
 
@@ -78,13 +86,20 @@ class BlockProblem(ABC):
     def curvature(self, block: int, theta: Tensor) -> Curvature:
         """Return the (estimated) Hessian of one block at ``theta`` ``(P,)``."""
 
-    @abstractmethod
+    def products(self, block: int, theta: Tensor, fresh: bool) -> Products:
+        """Return the same by its products, for a Hessian that is too large for a matrix.
+
+        The preconditioner may be that of an earlier point, unless a `fresh` one is asked for.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no products")
+
     def refine(self, block: int) -> bool:
-        """Improve the estimate of the Hessian of a block; return False if it cannot be improved."""
+        """Improve the estimate of the Hessian of a block; return False if it cannot be improved, or is exact."""
+        return False
 
 
 class ConvexProblem(BlockProblem):
-    """An objective with one block of variables per expert.
+    """An objective with one block of variables per expert, without a penalty, unless a subclass has one.
 
     Attributes:
         num_blocks: E.
@@ -93,7 +108,7 @@ class ConvexProblem(BlockProblem):
         block_weights: ``(E,)`` share of the voxels that each expert has.
         anchor: ``(P,)``, where the penalty of a block is zero.
         inner: ``(E, P)``, whose upper bound is part of the model and not outer; None of none.
-        large: whether the Hessian of a block does not fit; it is then a :class:`ProductProblem`.
+        large: whether the Hessian of a block does not fit, and has products alone.
     """
 
     num_blocks: int = 1
@@ -109,17 +124,11 @@ class ConvexProblem(BlockProblem):
         """Return the same objective on few voxels, for a first approach; None where few would mislead it."""
 
     def set_strengths(self, strengths: Strengths, inverse_temperature: float = 1.0) -> None:
-        """Choose the strengths of the penalty, and the temperature that `nu` draws to; nothing without a penalty."""
-
-    def penalty_product(self, change: Tensor, block: int = 0) -> Tensor:
-        """Return the product of the (constant) Hessian of one block's penalty with ``change`` ``(P,)``."""
-        return torch.zeros_like(change)
+        """Choose the strengths of the penalty, and the temperature that `nu` draws to."""
 
     def penalty(self, theta: Tensor, block: int = 0) -> tuple[float, Tensor]:
         """Return the penalty of one block at ``theta`` ``(P,)`` and its gradient."""
-        change = theta - self.anchor
-        push = self.penalty_product(change, block)
-        return 0.5 * float(change @ push), push
+        return 0.0, torch.zeros_like(theta)
 
     def penalties(self, theta: Tensor) -> Tensor:
         """Return each block's penalty ``(E,)``; zero for blocks without voxels."""

@@ -20,7 +20,7 @@ import torch
 
 from segcal.fitting.choice import ENOUGH_GROUPS
 from segcal.fitting.convex_problem import COARSE_TOL, case_terms, solve_temperature
-from segcal.fitting.division import FOLD_VOXELS, by_case, group_names, thinned
+from segcal.fitting.division import FOLD_VOXELS, groups_of, thinned
 from segcal.fitting.request import FitData
 
 # Set on divisions of cardiac patients: see decision 256.
@@ -33,14 +33,14 @@ def weigh(data: FitData, seed: int) -> FitData:
     if data.weights is not None:
         return data
     cases, weights = data.cases, dict[str, float]()
-    groups = dict(zip(cases.ids, group_names(cases, cases.ids), strict=True))
+    groups = groups_of(cases)
     if len(set(groups.values())) >= ENOUGH_GROUPS:
         return replace(data, weights=weights)
     few = thinned(data.source, FOLD_VOXELS, seed)
     for _ in range(ROUNDS):
         own = few.weighted(weights) if weights else few
         beta = float(solve_temperature(own, CPU, COARSE_TOL, approach=False).theta)
-        found = weights_of({i: sums[0] for i, sums in by_case(few, partial(case_terms, beta))}, groups)
+        found = weights_of({i: sums[0] for i, sums in few.by_case(partial(case_terms, beta))}, groups)
         if found == weights:
             break
         weights = found

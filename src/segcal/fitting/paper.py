@@ -41,6 +41,7 @@ from segcal.fitting.convex_problem import make_problem
 from segcal.fitting.mixture import MeanNLL, MixtureLikelihood
 from segcal.fitting.progress import Report
 from segcal.fitting.request import Request
+from segcal.fitting.scores import certify
 from segcal.fitting.voxels import VoxelSource
 
 LEARNING_RATES = (1e-4, 3e-2)
@@ -100,18 +101,35 @@ class Search:
         finally:
             optuna.logging.set_verbosity(level)
 
-    def ask(self) -> Trial | None:
-        """Return the next proposal; None if all trials are done, or with another process."""
-        optuna, self._open = _import_optuna(), self._study.ask()
-        if self._open.number >= self.trials:
-            self._study.tell(self._open, state=optuna.trial.TrialState.FAIL)
-            return None
-        if self._config.journal is not None:
-            # Two processes must not draw the same numbers: each trial has its own, whoever does it.
-            self._study.sampler = optuna.samplers.TPESampler(seed=self._config.seed + self._open.number)
-        return self._propose(self._config)
+    def best(self, train: Callable[[Trial, int], tuple[Training, Calibrator]], report: Report) -> Found:
+        """Return the best of the trials, after all are done; `train` trains a model as the trial of a number says."""
+        optuna = _import_optuna()
+        best: tuple[Training, Trial, Calibrator] | None = None
+        own = -1
+        while (proposed := self._study.ask()).number < self.trials:
+            if self._config.journal is not None:
+                # Two processes must not draw the same numbers: each trial has its own, whoever does it.
+                self._study.sampler = optuna.samplers.TPESampler(seed=self._config.seed + proposed.number)
+            trial = self._trial(proposed)
+            training, model = train(trial, proposed.number)
+            proposed.set_user_attr("steps", training.steps)
+            self._study.tell(proposed, training.best)
+            report(f"trial {proposed.number + 1} of {self.trials}: validation NLL {training.best:.5f}")
+            if best is None or training.best < best[0].best:
+                best, own = (training, trial, model), proposed.number
+        self._study.tell(proposed, state=optuna.trial.TrialState.FAIL)  # all are done, or with another process
+        done = self._finished()
+        trials = [self._trial(optuna.trial.FixedTrial(each.params, each.number)) for each in done]
+        winner = min(range(len(done)), key=lambda place: (done[place].value, done[place].number))
+        if done[winner].number != own:  # another process has found it; what it did is done again, with the same result
+            training, model = train(trials[winner], done[winner].number)
+            best = training, trials[winner], model
+        assert best is not None
+        pairs = zip(trials, done, strict=True)
+        path = tuple({**self._searched(trial), "validation_nll": each.value} for trial, each in pairs)
+        return Found(*best, path, sum(int(each.user_attrs["steps"]) for each in done))
 
-    def finished(self) -> list[Any]:
+    def _finished(self) -> list[Any]:
         """Return all trials in their order, when all are done; wait for those that others do."""
         changed, before = time.monotonic(), -1
         while True:
@@ -122,67 +140,31 @@ class Search:
             changed, before = (time.monotonic(), len(done)) if len(done) != before else (changed, before)
             time.sleep(0.1)
 
-    def again(self, trial: Any) -> Trial:
-        """Return the proposal that a trial of another process was."""
-        self._open = _import_optuna().trial.FixedTrial(trial.params, trial.number)
-        return self._propose(self._config)
+    def _trial(self, proposed: Any) -> Trial:
+        """Return what a trial of Optuna proposes, beside what is fixed."""
+        config = self._config
 
-    @property
-    def number(self) -> int:
-        """The number of the last proposal."""
-        return int(self._open.number)
+        def strength(name: str, between: tuple[float, float]) -> float:
+            fixed = getattr(config, name) if self._used[name] else 0.0
+            if fixed is not None:
+                return float(fixed)
+            if proposed.suggest_categorical(f"{name} is zero", (True, False)):
+                return 0.0
+            return float(proposed.suggest_float(name, *between, log=True))
 
-    def _propose(self, config: FitConfig) -> Trial:
         rate, patience = config.learning_rate, config.patience
         if rate is None:
-            rate = self._open.suggest_float("learning_rate", *LEARNING_RATES, log=True)
+            rate = proposed.suggest_float("learning_rate", *LEARNING_RATES, log=True)
         if patience is None:
-            patience = self._open.suggest_categorical("patience", PATIENCES)
-        lam, mu = self._strength("lam", STRENGTHS), self._strength("mu", STRENGTHS)
-        decay = self._strength("weight_decay", WEIGHT_DECAYS)
+            patience = proposed.suggest_categorical("patience", PATIENCES)
+        lam, mu, decay = strength("lam", STRENGTHS), strength("mu", STRENGTHS), strength("weight_decay", WEIGHT_DECAYS)
         return Trial(TrainOptions(rate, patience, config.max_steps, decay), lam, mu)
 
-    def tell(self, validation_nll: float, steps: int) -> None:
-        """Give the result of the last proposal, and how many rounds it took."""
-        self._open.set_user_attr("steps", steps)
-        self._study.tell(self._open, validation_nll)
-
-    def chosen(self, trial: Trial) -> dict[str, float]:
+    def _searched(self, trial: Trial) -> dict[str, float]:
         """Return the strengths of a trial that mean something for this calibrator."""
         if self._used["weight_decay"]:
             return {"learning_rate": trial.train.learning_rate, "weight_decay": trial.train.weight_decay}
         return {"lam": trial.lam, "mu": trial.mu}
-
-    def _strength(self, name: str, between: tuple[float, float]) -> float:
-        if not self._used[name]:
-            return 0.0
-        fixed = getattr(self._config, name)
-        if fixed is not None:
-            return float(fixed)
-        if self._open.suggest_categorical(f"{name} is zero", (True, False)):
-            return 0.0
-        return float(self._open.suggest_float(name, *between, log=True))
-
-
-def search(proposals: Search, run: Callable[[Trial, int], tuple[Training, Calibrator]], report: Report) -> Found:
-    """Run the trials that are proposed and return the best; `run` trains a model as the trial of a number says."""
-    best: tuple[Training, Trial, Calibrator] | None = None
-    own = -1
-    while (trial := proposals.ask()) is not None:
-        training, model = run(trial, proposals.number)
-        proposals.tell(training.best, training.steps)
-        report(f"trial {proposals.number + 1} of {proposals.trials}: validation NLL {training.best:.5f}")
-        if best is None or training.best < best[0].best:
-            best, own = (training, trial, model), proposals.number
-    done = proposals.finished()
-    winner = min(done, key=lambda each: (each.value, each.number))
-    if winner.number != own:  # another process has found it; what it did is done again, with the same result
-        trial = proposals.again(winner)
-        training, model = run(trial, winner.number)
-        best = training, trial, model
-    assert best is not None
-    path = tuple({**proposals.chosen(proposals.again(each)), "validation_nll": each.value} for each in done)
-    return Found(*best, path, sum(int(each.user_attrs["steps"]) for each in done))
 
 
 def _journal(path: str) -> Any:
@@ -244,21 +226,19 @@ def fit_as_in_paper(request: Request) -> Certificate:
 
         return train_rounds(list(model.parameters()), lambda number: [loss()], validate, trial.train), model
 
-    found = search(proposals, run, request.report)
+    found = proposals.best(run, request.report)
     training, trial = found.training, found.trial
     _write(found.model, calibrator, likelihood.untouched)
     with torch.no_grad():
         nll, penalty = float(likelihood(calibrator)), float(_penalty(calibrator, trial))
         validation_nll = float(validation(calibrator))
-    return Certificate(
-        method="gradient",
+    return certify(
+        request,
+        "gradient",
+        nll,
         objective=nll + penalty,
-        nll=nll,
-        kkt_residual=None,
         converged=training.ran_out_of_patience,
         passes=found.steps + 1,
-        voxels=request.source.used,
-        voxels_available=request.source.available,
         lam=trial.lam,
         mu=trial.mu,
         validation_nll=validation_nll,

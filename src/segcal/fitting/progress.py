@@ -1,9 +1,9 @@
 """A line of progress on a terminal; in a pipe, what the caller makes of it."""
 
 import sys
-from collections.abc import Callable
-from types import TracebackType
-from typing import Self, TypeAlias
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeAlias
 
 from rich.console import Console
 from rich.status import Status
@@ -16,27 +16,11 @@ def silent(message: str) -> None:
     """Take a message of progress and show it to nobody."""
 
 
-class Progress:
-    """Shows what a fit is doing, after a title; cleared when it is done. `show` forces or forbids it."""
-
-    def __init__(self, title: str, show: bool | None = None) -> None:
-        self._title = title
-        self._status: Status | None = None
-        if sys.stderr.isatty() if show is None else show:
-            self._status = Status(title, console=Console(stderr=True))
-
-    def __call__(self, message: str) -> None:
-        """Show a message."""
-        if self._status is not None:
-            self._status.update(f"{self._title}: {message}")
-
-    def __enter__(self) -> Self:
-        if self._status is not None:
-            self._status.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if self._status is not None:
-            self._status.stop()
+@contextmanager
+def reporting(title: str, progress: Report | None = None) -> Iterator[Report]:
+    """Yield what takes the messages: the caller's own, or a line after a title on a terminal, cleared at the end."""
+    if progress is not None or not sys.stderr.isatty():
+        yield progress or silent
+        return
+    with Status(title, console=Console(stderr=True)) as status:
+        yield lambda message: status.update(f"{title}: {message}")

@@ -1,5 +1,6 @@
 """One fit: the voxels that are read for it, drawn from its cases and kept, or streamed; and what a method is given."""
 
+import itertools
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from functools import partial
@@ -35,6 +36,11 @@ class FitData:
     source: VoxelSource
     validation: VoxelSource | None
     weights: dict[str, float] | None = field(default=None, kw_only=True)
+
+    @property
+    def judges(self) -> Cases:
+        """The cases that are held out: those for validation or, where there are none, the calibration cases in turn."""
+        return self.cases if self.validation_cases is None else self.validation_cases
 
 
 @dataclass(frozen=True)
@@ -94,21 +100,27 @@ def read_data(
     if "disagreement" in contexts:
         cases, validation = cases.with_disagreement(), validation and validation.with_disagreement()
     watch = Watch(cases.num_classes) if suspect else None
-    source = _voxels(cases, config, report, workers, failed, watch, "calibration", contexts)
+    # Voxels that fit into the memory allowed: 4 bytes for each class and context, and label and weight.
+    each = 4 * (cases.num_classes + 2 + (len(CONTEXTS) if contexts else 0))
+
+    def voxels(own: Cases, part: str, watched: Watch | None) -> VoxelSource:
+        read = itertools.count(1)
+        seen = None if watched is None else partial(watched.add, part=part)
+        how = (lambda: report(f"read {next(read)} of {len(own)} cases"), workers, failed, seen, contexts)
+        if config.voxels == "all":
+            return StreamedVoxels(own, *how)
+        return SampledVoxels(own, max(1, min(config.voxels, config.memory // each // len(own))), config.seed, *how)
+
+    source = voxels(cases, "calibration", watch)
     # Who passes the same collection twice knows it.
-    other = None if validation is cases else watch
-    own = (
-        None
-        if validation is None
-        else _voxels(validation, config, report, workers, failed, other, "validation", contexts)
-    )
+    held = None if validation is None else voxels(validation, "validation", None if validation is cases else watch)
     if watch is not None:
         warn([*single_folds(cases.origin), *watch.found(), *look_at_members(cases)])
     return FitData(
         cases=cases.subset(source.ids),
-        validation_cases=None if validation is None or own is None else validation.subset(own.ids),
+        validation_cases=None if validation is None or held is None else validation.subset(held.ids),
         source=source,
-        validation=own,
+        validation=held,
     )
 
 
@@ -125,29 +137,3 @@ def check_cases(cases: Cases, validation: Cases | None) -> None:
             f"validation has {validation.num_classes} classes, but the calibration cases have {cases.num_classes}. "
             "Both must come from one model."
         )
-
-
-def _voxels(
-    cases: Cases,
-    config: FitConfig,
-    report: Report,
-    workers: Workers,
-    failed: Callable[[CaseError], None] | None,
-    watch: Watch | None,
-    part: str,
-    contexts: Collection[str],
-) -> VoxelSource:
-    read = 0
-
-    def tick() -> None:
-        nonlocal read
-        read += 1
-        report(f"read {read} of {len(cases)} cases")
-
-    seen = None if watch is None else partial(watch.add, part=part)
-    if config.voxels == "all":
-        return StreamedVoxels(cases, tick, workers, failed, seen, contexts)
-    # Voxels that fit into the memory allowed: 4 bytes for each class and context, and label and weight.
-    room = config.memory // (4 * (cases.num_classes + 2 + (len(CONTEXTS) if contexts else 0)))
-    quota = max(1, min(config.voxels, room // len(cases)))
-    return SampledVoxels(cases, quota, config.seed, tick, workers, failed, seen, contexts)

@@ -19,14 +19,13 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from segcal.calibrators.base import Calibrator
 from segcal.fitting.certificate import Certificate
 from segcal.fitting.request import Request
-from segcal.fitting.sample import Voxels
-from segcal.fitting.voxels import StreamedVoxels, VoxelSource
+from segcal.fitting.voxels import Voxels, VoxelSource
 from segcal.statistics.boundary import BAND_EDGES
 
 STEP_VALUES = 1 << 21
@@ -80,24 +79,16 @@ def both_nlls(request: Request) -> tuple[float, float | None]:
     return own, validation
 
 
-def certify(
-    request: Request, method: str, voxels: Voxels, passes: int, details: dict[str, Any], **more: Any
-) -> Certificate:
-    """Return the certificate of a fit without a residual: what its calibrator is worth, on how many voxels."""
-    nll, validation = both_nlls(request)
-    return Certificate(
-        method=method,
-        objective=nll,
-        nll=nll,
-        kkt_residual=None,
-        converged=more.pop("converged", True),
-        passes=passes,
-        voxels=voxels.labels.numel(),
-        voxels_available=request.source.available,
-        validation_nll=validation,
-        details=details,
-        **more,
-    )
+def certify(request: Request, method: str, nll: float | None = None, **known: Any) -> Certificate:
+    """Return the certificate of a fit from what is `known` of it.
+
+    Without a mean NLL, that is measured, on the validation voxels too. Without a penalty it is the objective.
+    """
+    if nll is None:
+        nll, known["validation_nll"] = both_nlls(request)
+    usual = {"objective": nll, "kkt_residual": None, "converged": True, "passes": 1}
+    counts = {"voxels": request.source.used, "voxels_available": request.source.available}
+    return Certificate(method=method, nll=nll, **(usual | counts | known))
 
 
 def nll_of(scores: Tensor, labels: Tensor) -> Tensor:
@@ -115,30 +106,18 @@ def gap_sums(confidence: Tensor, right: Tensor, weight: Tensor, bins: int = BINS
 
 def measure(calibrator: Calibrator, held: VoxelSource, device: torch.device) -> dict[str, Worth]:
     """Return what a calibrator is worth on every case of a source that has labelled voxels."""
-    if isinstance(held, StreamedVoxels):
-        worths = held.each_case(partial(_case_worth, calibrator.cpu(), device))
-        return {case_id: worth for case_id, worth in zip(held.ids, worths, strict=True) if worth is not None}
-    calibrator.to(device)
-    found = {}
-    for case_id in held.ids:
-        one = held.subset([case_id])
-        worth = _worth(calibrator, one, device) if one.used else None
-        if worth is not None:
-            found[case_id] = worth
+    worths = dict(held.by_case(partial(_worth, calibrator.cpu(), device)))
     calibrator.cpu()
-    return found
-
-
-def _case_worth(calibrator: Calibrator, device: torch.device, case_id: str, batches: Iterable[Voxels]) -> Worth | None:
-    return _worth(calibrator.to(device), batches, device)
+    return {case_id: worth for case_id, worth in worths.items() if worth is not None}
 
 
 @torch.no_grad()
-def _worth(calibrator: Calibrator, source: Iterable[Voxels], device: torch.device) -> Worth | None:
+def _worth(calibrator: Calibrator, device: torch.device, case_id: str, batches: Iterable[Voxels]) -> Worth | None:
+    calibrator = calibrator.to(device)
     total = weight = 0.0
     gaps = torch.zeros(CASE_BINS, dtype=torch.float64)
     bands = torch.zeros(3, len(BAND_EDGES) + 1, dtype=torch.float64)  # gap, distance, weight; the last is no band
-    for voxels in in_steps(source, device):
+    for voxels in in_steps(batches, device):
         log_probs = torch.log_softmax(calibrator.scores_at(voxels.logits, voxels.context), 0)
         total += float((voxels.weight.double() * nll_of(log_probs, voxels.labels).double()).sum())
         weight += float(voxels.weight.sum(dtype=torch.float64))
@@ -187,13 +166,29 @@ def noise(values: Sequence[float], groups: Sequence[str], folds: int) -> Noise:
 
 def paired(first: Mapping[str, Worth], second: Mapping[str, Worth], what: str = "nll") -> tuple[list[str], list[float]]:
     """Return the cases in which both are known, and first minus second in each."""
-    both = {
-        case_id: (getattr(first[case_id], what), getattr(second[case_id], what))
-        for case_id in first
-        if case_id in second
-    }
-    known = {case_id: pair for case_id, pair in both.items() if None not in pair}
-    return list(known), [one - other for one, other in known.values()]
+    found = {}
+    for case_id in (each for each in first if each in second):
+        pair = getattr(first[case_id], what), getattr(second[case_id], what)
+        if None not in pair:
+            found[case_id] = pair[0] - pair[1]
+    return list(found), list(found.values())
+
+
+def difference(
+    first: Mapping[str, Worth],
+    second: Mapping[str, Worth],
+    groups: Mapping[str, str],
+    folds: int = 1,
+    what: str = "nll",
+) -> Noise:
+    """Return the mean over cases of what the first has more than the second, with its noise; zero of no cases."""
+    ids, values = paired(first, second, what)
+    return noise(values, [groups[case_id] for case_id in ids], folds) if ids else Noise(0.0, 0.0)
+
+
+def mean_over_cases(found: Mapping[str, Worth]) -> float:
+    """Return the mean NLL over held-out cases."""
+    return sum(worth.nll for worth in found.values()) / len(found)
 
 
 def detection_quality(margin: NDArray[np.float64], wrong: NDArray[np.bool_], weight: NDArray[np.float64]) -> Detection:
@@ -228,3 +223,16 @@ def weighted_auroc(
     pairs = up.sum() * down.sum()
     below = np.cumsum(down) - down
     return float((up * (below + down / 2)).sum() / pairs) if pairs else None
+
+
+def higher_quantiles(
+    values: NDArray[np.float64], weight: NDArray[np.float64], shares: ArrayLike
+) -> NDArray[np.float64]:
+    """Return the smallest value that at least each share of the weight does not exceed.
+
+    >>> higher_quantiles(np.array([4.0, 1.0, 3.0, 2.0]), np.ones(4), [0.25, 0.5])
+    array([1., 2.])
+    """
+    order = np.argsort(values, kind="stable")
+    reached = np.cumsum(weight[order])
+    return np.asarray(values[order][np.searchsorted(reached, np.asarray(shares) * reached[-1] * (1 - 1e-12))])

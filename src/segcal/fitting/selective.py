@@ -25,11 +25,11 @@ from segcal.calibrators.selective import Selective, selector_input
 from segcal.calibrators.temperature import TemperatureScaling
 from segcal.fitting.certificate import Certificate
 from segcal.fitting.convex_problem import solve_temperature
+from segcal.fitting.division import gather
 from segcal.fitting.request import Request
-from segcal.fitting.sample import Voxels
 from segcal.fitting.scores import Detection, certify, detection_quality, gap_sums, in_steps, mean_nll, nll_of
 from segcal.fitting.selector import RIGHT, WRONG, Examples, train_selector
-from segcal.fitting.voxels import VoxelSource, gather
+from segcal.fitting.voxels import Voxels, VoxelSource
 from segcal.numerics import winner
 
 WRONG_TEMPERATURES = (1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 100.0, 1e4)
@@ -58,8 +58,8 @@ class KeptVoxels(VoxelSource):
         self.num_classes, self.ids, self.streamed = source.num_classes, source.ids, source.streamed
         self._kept = None if source.streamed else [self._filter(voxels) for voxels in source]
         counts = [(voxels.labels.numel(), float(voxels.weight.sum(dtype=torch.float64))) for voxels in self]
-        self.used, self._weight = sum(count for count, _ in counts), sum(weight for _, weight in counts)
-        self.available = round(self._weight)
+        self.used, self.total_weight = sum(count for count, _ in counts), sum(weight for _, weight in counts)
+        self.available = round(self.total_weight)
 
     def __iter__(self) -> Iterator[Voxels]:
         if self._kept is not None:
@@ -75,11 +75,6 @@ class KeptVoxels(VoxelSource):
     def weighted(self, factors: Mapping[str, float]) -> "KeptVoxels":
         """Return what the rule keeps, with other weights."""
         return KeptVoxels(self._source.weighted(factors), self._keep)
-
-    @property
-    def total_weight(self) -> float:
-        """Return the sum of the weights."""
-        return self._weight
 
     def _filter(self, voxels: Voxels) -> Voxels:
         return voxels.take(self._keep(voxels.logits)).each(Tensor.contiguous)
@@ -105,7 +100,8 @@ def fit_selective(request: Request, fit_inner: InnerFit) -> Certificate:
     _set_temperatures(calibrator, looked_at, quality, request.device)
     returned = _better_of(request, calibrator)
     details = _details(calibrator, quality, examples, request.validation is not None, inside) | returned
-    return certify(request, "selector", voxels, len(curve) + 2, details, curve=curve)
+    used = voxels.labels.numel()
+    return certify(request, "selector", voxels=used, passes=len(curve) + 2, details=details, curve=curve)
 
 
 @torch.no_grad()

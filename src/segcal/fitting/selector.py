@@ -15,7 +15,7 @@ After training the normalisations are folded into the layers. All random choices
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import torch
@@ -47,6 +47,10 @@ class Examples:
     right: Tensor
     weight: Tensor
 
+    def repeated(self, repeats: float) -> "Examples":
+        """Return the voxels with mispredictions that count 1 + `repeats` times."""
+        return replace(self, weight=self.weight * torch.where(self.right == WRONG, 1 + repeats, 1.0))
+
     def only_one_kind(self) -> bool:
         """Whether there is nothing to tell apart."""
         return self.right.numel() == 0 or int(self.right.min()) == int(self.right.max())
@@ -64,10 +68,11 @@ def train_selector(
     if examples.only_one_kind():
         selector.set_constant(flagged=examples.right.numel() > 0 and int(examples.right[0]) == WRONG)
         return ()
+    examples, validation = examples.repeated(repeats), validation and validation.repeated(repeats)
     steps = math.ceil(examples.right.numel() / _batch(examples))
     epochs = max(EPOCHS[config.method], math.ceil(min(LEAST_STEPS, config.max_steps) / steps))
     starts = [
-        _Run(selector.widths, examples, validation, repeats, config, epochs, start)
+        _Run(selector.widths, examples, validation, config, epochs, start)
         for start in range(1 if config.method == "paper" else max(LEAST_STARTS, STARTS // selector.widths[0]))
     ]
     for number, run in enumerate(starts if len(starts) > 1 else []):
@@ -94,12 +99,11 @@ class _Run:
         sizes: tuple[int, ...],
         examples: Examples,
         validation: Examples | None,
-        repeats: float,
         config: FitConfig,
         epochs: int,
         start: int,
     ) -> None:
-        self._examples, self._validation, self._repeats = examples, validation, repeats
+        self._examples, self._validation = examples, validation
         self._network = _Network(sizes, config.seed + start).to(examples.features.device)
         self._falls, self._epochs = config.method != "paper", epochs
         given, decay = config.learning_rate, config.weight_decay
@@ -118,11 +122,28 @@ class _Run:
                 done = len(self.curve) / self._epochs
                 for group in self._optimiser.param_groups:
                     group["lr"] = self._rate * 0.5 * (1 + math.cos(math.pi * done))
-            trained = _epoch(self._network, self._optimiser, self._examples, self._repeats, self._generator)
-            validation = self._validation
-            self.curve.append(trained if validation is None else _loss_of(self._network, validation, self._repeats))
+            trained, validation = self._epoch(), self._validation
+            self.curve.append(trained if validation is None else _loss_of(self._network, validation))
             if validation is None or self.curve[-1] <= min(self.curve):
                 self.kept = self._network.folded()
+
+    def _epoch(self) -> float:
+        """Make a step on every batch; return the mean loss."""
+        self._network.train()
+        features, right, weight = self._examples.features, self._examples.right, self._examples.weight
+        scale = weight.mean()
+        order = torch.randperm(right.numel(), generator=self._generator).to(right.device)
+        losses = []
+        for index in order.split(_batch(self._examples)):
+            if index.numel() < 2:  # a normalisation needs two
+                continue
+            self._optimiser.zero_grad()
+            entropies = _entropies(self._network, features[index], right[index])
+            loss = (weight[index] * entropies).mean() / scale
+            loss.backward()
+            self._optimiser.step()
+            losses.append(float(loss.detach()))
+        return sum(losses) / max(len(losses), 1)
 
 
 class _Network(nn.Module):
@@ -162,39 +183,16 @@ class _Network(nn.Module):
         return layers
 
 
-def _epoch(
-    network: _Network, optimiser: torch.optim.Optimizer, examples: Examples, repeats: float, generator: torch.Generator
-) -> float:
-    network.train()
-    scale = _factors(examples, repeats).mean()
-    order = torch.randperm(examples.right.numel(), generator=generator).to(examples.right.device)
-    losses = []
-    for index in order.split(_batch(examples)):
-        if index.numel() < 2:  # a normalisation needs two
-            continue
-        part = Examples(examples.features[index], examples.right[index], examples.weight[index])
-        optimiser.zero_grad()
-        loss = (_factors(part, repeats) * _entropies(network, part)).mean() / scale
-        loss.backward()
-        optimiser.step()
-        losses.append(float(loss.detach()))
-    return sum(losses) / max(len(losses), 1)
-
-
 @torch.no_grad()
-def _loss_of(network: _Network, examples: Examples, repeats: float) -> float:
+def _loss_of(network: _Network, examples: Examples) -> float:
     network.eval()
-    factors = _factors(examples, repeats)
-    return float((factors * _entropies(network, examples)).sum() / factors.sum())
+    entropies = _entropies(network, examples.features, examples.right)
+    return float((examples.weight * entropies).sum() / examples.weight.sum())
 
 
 def _batch(examples: Examples) -> int:
     return min(max(examples.right.numel() // STEPS, SMALLEST_BATCH), LARGEST_BATCH)
 
 
-def _factors(examples: Examples, repeats: float) -> Tensor:
-    return examples.weight * torch.where(examples.right == WRONG, 1 + repeats, 1.0)
-
-
-def _entropies(network: _Network, examples: Examples) -> Tensor:
-    return nn.functional.cross_entropy(network(examples.features), examples.right, reduction="none")
+def _entropies(network: _Network, features: Tensor, right: Tensor) -> Tensor:
+    return nn.functional.cross_entropy(network(features), right, reduction="none")

@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 
 from segcal.calibrators.tables import Histogram, Isotonic
 from segcal.fitting.certificate import Certificate
+from segcal.fitting.division import gather
 from segcal.fitting.request import Request
-from segcal.fitting.sample import Voxels
-from segcal.fitting.scores import certify, in_steps
-from segcal.fitting.voxels import gather
+from segcal.fitting.scores import certify, higher_quantiles, in_steps
+from segcal.fitting.voxels import Voxels
 from segcal.numerics import winner
 
 MOST_VOXELS = 1 << 23
@@ -41,7 +41,7 @@ def fit_histogram(request: Request) -> Certificate:
     confidence = torch.cat([part[0] for part in parts]).double().numpy()
     right = torch.cat([part[1] for part in parts]).numpy()
     weight = voxels.weight.double().numpy()
-    edges = equal_mass_edges(confidence, weight, calibrator.bins)
+    edges = higher_quantiles(confidence, weight, np.arange(1, calibrator.bins) / calibrator.bins)
     number = np.searchsorted(edges, confidence)
     mass = np.bincount(number, weights=weight, minlength=calibrator.bins)
     hits = np.bincount(number, weights=weight * right, minlength=calibrator.bins)
@@ -52,19 +52,8 @@ def fit_histogram(request: Request) -> Certificate:
         calibrator.edges.copy_(torch.from_numpy(edges))
         calibrator.accuracy.copy_(torch.from_numpy(np.where(known, accuracy, 0.5)))
         calibrator.known.copy_(torch.from_numpy(known.astype(float)))
-    return certify(request, "histogram", voxels, 2, {"bins_filled": int(known.sum())})
-
-
-def equal_mass_edges(values: np.ndarray, weight: np.ndarray, bins: int) -> np.ndarray:
-    """Return the inner edges of bins (lo, hi] that hold the same weight, as far as equal values allow.
-
-    >>> equal_mass_edges(np.array([0.1, 0.2, 0.3, 0.4]), np.ones(4), 2)
-    array([0.2])
-    """
-    order = np.argsort(values, kind="stable")
-    reached = np.cumsum(weight[order])
-    wanted = np.arange(1, bins) / bins * reached[-1] * (1 - 1e-12)
-    return values[order][np.searchsorted(reached, wanted)]
+    details = {"bins_filled": int(known.sum())}
+    return certify(request, "histogram", voxels=voxels.labels.numel(), passes=2, details=details)
 
 
 # Pairs that are sorted at once; a few hundred megabytes.
@@ -82,7 +71,8 @@ def fit_isotonic(request: Request) -> Certificate:
         value = np.clip(value, 0.5 / np.maximum(mass, 1.0), 1 - 0.5 / np.maximum(mass, 1.0))
     low, high, value = join_lightest(low, high, value, mass, calibrator.knots // 2)
     _write(calibrator, low, high, value)
-    return certify(request, "isotonic", voxels, 2, {"pieces": pieces, "pieces_kept": len(value)})
+    details = {"pieces": pieces, "pieces_kept": len(value)}
+    return certify(request, "isotonic", voxels=voxels.labels.numel(), passes=2, details=details)
 
 
 Numbers = NDArray[np.float64]

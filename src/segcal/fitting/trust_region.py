@@ -15,14 +15,13 @@ new calibrator is a common temperature.
 """
 
 import math
-from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from segcal.fitting.newton import BlockProblem, Solution, projected_gradient
+from segcal.fitting.newton import BlockProblem, Products, Solution, projected_gradient
 
 MAX_ITERATIONS = 300
 MAX_PRODUCTS = 300
@@ -35,25 +34,6 @@ STALE_AFTER = 30
 TAKEN, BAD, GOOD = 1e-4, 0.25, 0.75
 SMALLEST_REGION = 1e-10
 RAY_STEP = 0.7
-
-
-@dataclass(frozen=True)
-class Products:
-    """A Hessian by its products v -> H v, and an approximate solution of H u = v: linear, symmetric, positive."""
-
-    multiply: Callable[[Tensor], Tensor]
-    precondition: Callable[[Tensor], Tensor]
-
-
-class ProductProblem(BlockProblem):
-    """Independent convex problems whose Hessians can be multiplied with."""
-
-    @abstractmethod
-    def products(self, block: int, theta: Tensor, fresh: bool) -> Products:
-        """Return the (estimated) Hessian of one block at ``theta`` ``(P,)``.
-
-        The preconditioner may be that of an earlier point, unless a `fresh` one is asked for.
-        """
 
 
 @dataclass(frozen=True)
@@ -84,7 +64,7 @@ class _Proposal:
 
 
 def minimise(
-    problem: ProductProblem,
+    problem: BlockProblem,
     start: Tensor,
     blocks: list[int],
     tol: float,
@@ -122,7 +102,7 @@ def minimise(
     return Solution(theta, values, residuals, evaluations, bool((residuals[blocks] <= tol).all()))
 
 
-def _best_on_ray(problem: ProductProblem, start: Tensor, blocks: list[int]) -> tuple[Tensor, Tensor, Tensor, int]:
+def _best_on_ray(problem: BlockProblem, start: Tensor, blocks: list[int]) -> tuple[Tensor, Tensor, Tensor, int]:
     """Return the best multiple of the start, each block for itself, with values, gradients, and the passes made."""
     best = torch.clamp(start, problem.low, problem.high)
     values, gradients = problem.evaluate(best, blocks)
@@ -146,7 +126,7 @@ def _best_on_ray(problem: ProductProblem, start: Tensor, blocks: list[int]) -> t
     return best, values, gradients, passes
 
 
-def _propose(problem: ProductProblem, block: int, theta: Tensor, gradient: Tensor, region: Region) -> _Proposal:
+def _propose(problem: BlockProblem, block: int, theta: Tensor, gradient: Tensor, region: Region) -> _Proposal:
     """Return a step of one block that lowers its model, within the region and the bounds."""
     hessian = problem.products(block, theta, region.fresh)
     low, high = (bound if bound.ndim == 1 else bound[block] for bound in (problem.low, problem.high))

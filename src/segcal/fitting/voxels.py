@@ -1,7 +1,15 @@
-"""The voxels of a fit and how they reach it: a sample of every case that is kept, or a stream.
+r"""The voxels of a fit and how they reach it: a sample of every case that is kept, or a stream.
 
-A *sample* draws a bounded number of voxels from each case, once, and keeps them (:mod:`segcal.fitting.sample`). A
-*stream* reads all voxels of all cases again on every pass and keeps nothing.
+A *sample* draws a bounded number of voxels from each case, once, and keeps them. Hard ones are frequent in it, with
+weights that undo it: voxel i of n is drawn with probability
+
+.. math:: \pi_i = \min\bigl(1,\ m\,(\tfrac12 \tfrac1n + \tfrac12 \tfrac{h_i}{\sum_j h_j})\bigr), \qquad
+          h_i = 1 - \max_c S(z_i)_c,
+
+by systematic sampling, and gets the weight :math:`1 / \pi_i`. Whether a voxel is drawn depends on its logits alone,
+never on its label, so the weighted likelihood is an unbiased estimate of that of all voxels.
+
+A *stream* reads all voxels of all cases again on every pass and keeps nothing.
 """
 
 import copy
@@ -9,7 +17,7 @@ import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
-from typing import TypeAlias, TypeVar
+from typing import NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import torch
@@ -20,15 +28,88 @@ from segcal.cases.base import Case, CaseError, Cases, naming_case
 from segcal.cases.glance import Glance
 from segcal.cases.parallel import Engine, Failures, Workers, map_cases
 from segcal.errors import InputError
-from segcal.fitting.sample import Room, Voxels, draw, join, systematic
-from segcal.numerics import compute_dtype
+from segcal.numerics import at_once, compute_dtype
 from segcal.statistics.boundary import find_boundary, squared_distances
 
 # Values in one step of a stream: bounds its memory whatever the size of a case.
 STEP_VALUES = 1 << 21
 
 Result = TypeVar("Result")
-CaseWork: TypeAlias = Callable[[str, Iterable[Voxels]], Result]
+CaseWork: TypeAlias = Callable[[str, Iterable["Voxels"]], Result]
+
+
+class Voxels(NamedTuple):
+    """A batch of labelled voxels.
+
+    Attributes:
+        logits: ``(C, n)`` float32 or float64.
+        labels: ``(n,)`` int32.
+        weight: ``(n,)``, of the type of the logits.
+        context: ``(K, n)``, of :data:`segcal.calibrators.surroundings.CONTEXTS`, NaN where one is not known; None if it
+            was not asked for.
+        distance: ``(n,)``, from the boundary of the labels, infinite where there is none; None as for `context`.
+    """
+
+    logits: Tensor
+    labels: Tensor
+    weight: Tensor
+    context: Tensor | None = None
+    distance: Tensor | None = None
+
+    def each(self, change: Callable[[Tensor], Tensor]) -> "Voxels":
+        """Return voxels whose tensors were changed alike."""
+        return Voxels(*(None if values is None else change(values) for values in self))  # type: ignore[arg-type]
+
+    def take(self, index: Tensor | slice) -> "Voxels":
+        """Return the voxels at these indices, or those that a mask keeps."""
+        return self.each(lambda values: values[..., index])
+
+    def steps(self, values: int, device: torch.device | None = None) -> Iterator["Voxels"]:
+        """Yield parts of about so many values, on a device."""
+        step = at_once(values, len(self.logits), device)
+        for start in range(0, self.labels.numel(), step):
+            yield self.take(slice(start, start + step)).each(lambda values: values.to(device))
+
+
+def join(parts: list[Voxels]) -> Voxels:
+    """Return the voxels of all parts; those of a single one are not copied."""
+    if len(parts) == 1:
+        return parts[0]
+    columns = zip(*parts, strict=True)
+    joined = (None if values[0] is None else torch.cat(values, dim=-1) for values in columns)
+    return Voxels(*joined)  # type: ignore[arg-type]
+
+
+def draw(voxels: Voxels, quota: int, rng: np.random.Generator) -> Voxels:
+    """Draw about `quota` voxels, hard ones more often, with weights that undo it."""
+    if voxels.labels.numel() <= quota:
+        return voxels
+    hard = hardness(voxels.logits).double()
+    index, probability = draw_hard(hard, quota, float(voxels.labels.numel()), float(hard.sum()), rng)
+    return voxels.take(index)._replace(weight=(1 / probability).to(voxels.weight.dtype))
+
+
+def hardness(logits: Tensor) -> Tensor:
+    """Return one minus the confidence of logits ``(C, n)``, never quite zero."""
+    return 1 - torch.softmax(logits, dim=0).amax(0) + 1e-9
+
+
+def draw_hard(
+    hard: Tensor, quota: int, total: float, total_hard: float, rng: np.random.Generator
+) -> tuple[Tensor, Tensor]:
+    """Return the indices of what is drawn, hard ones more often, and its probability, given the sums over all."""
+    probability = (quota * (0.5 / total + 0.5 / total_hard * hard)).clamp(max=1.0)
+    index = systematic(probability, rng)
+    return index, probability[index]
+
+
+def systematic(probability: Tensor, rng: np.random.Generator) -> Tensor:
+    """Return the indices of voxels drawn with these probabilities."""
+    # Voxel i is drawn when the running sum passes a whole number minus a common random offset.
+    running, offset = probability.cumsum(0, dtype=torch.float64), float(rng.random())
+    whole = torch.arange(1, int(running[-1] + offset) + 1, dtype=torch.float64) - offset
+    # Rounding may let one step of size 1 pass two whole numbers.
+    return torch.searchsorted(running, whole).clamp(max=len(running) - 1).unique_consecutive()
 
 
 class VoxelSource(ABC):
@@ -39,6 +120,7 @@ class VoxelSource(ABC):
         ids: the cases they come from; those that could not be read are left out.
         used: how many voxels it holds.
         available: how many labelled voxels the cases have; also the sum of the weights, in expectation.
+        total_weight: the sum of the weights; the ratio to it has less variance than the ratio to its expectation.
         streamed: whether a pass reads the cases again.
     """
 
@@ -46,6 +128,7 @@ class VoxelSource(ABC):
     ids: tuple[str, ...]
     used: int
     available: int
+    total_weight: float
     streamed: bool
 
     @abstractmethod
@@ -63,11 +146,6 @@ class VoxelSource(ABC):
         """Return voxels that are on a device, if they are held: what is streamed gets there in every pass."""
         return self
 
-    @property
-    def total_weight(self) -> float:
-        """Return what a mean divides by."""
-        return float(self.available)
-
     def each_case(self, function: CaseWork[Result]) -> Iterator[Result]:
         """Yield what a function makes of the voxels of one case after the other, or of all at once where they are held.
 
@@ -75,6 +153,15 @@ class VoxelSource(ABC):
         machines go through them. The order is that of the cases, so that sums over them are the same to the last bit.
         """
         yield function("", iter(self))
+
+    def single_cases(self) -> list["VoxelSource"]:
+        """Return the voxels of each case that has some."""
+        return [part for part in (self.subset([case_id]) for case_id in self.ids) if part.used]
+
+    def by_case(self, function: CaseWork[Result]) -> Iterator[tuple[str, Result]]:
+        """Yield what a function makes of the voxels of each case, held or streamed, with its id."""
+        for part in self.single_cases():
+            yield part.ids[0], function(part.ids[0], part)
 
 
 class HeldVoxels(VoxelSource):
@@ -88,8 +175,8 @@ class HeldVoxels(VoxelSource):
     def __init__(self, voxels: Voxels, counts: Mapping[str, int], available: int | None = None) -> None:
         self._voxels, self._counts, self.ids = voxels, dict(counts), tuple(counts)
         self.num_classes, self.used = len(voxels.logits), voxels.labels.numel()
-        self._weight = float(voxels.weight.sum(dtype=torch.float64))
-        self.available = round(self._weight) if available is None else available
+        self.total_weight = float(voxels.weight.sum(dtype=torch.float64))
+        self.available = round(self.total_weight) if available is None else available
 
     def __iter__(self) -> Iterator[Voxels]:
         yield self._voxels
@@ -102,25 +189,19 @@ class HeldVoxels(VoxelSource):
 
     def subset(self, ids: Collection[str]) -> "HeldVoxels":
         """Return copies of the voxels of these cases."""
-        sizes = list(self._counts.values())
-        ends = np.cumsum(sizes)
-        kept = {
-            case_id: self._voxels.take(slice(int(end) - size, int(end)))
-            for case_id, size, end in zip(self._counts, sizes, ends, strict=True)
-            if case_id in ids
-        }
-        return HeldVoxels(join(list(kept.values())), {case_id: self._counts[case_id] for case_id in kept})
+        kept, parts, end = {}, [], 0
+        for case_id, size in self._counts.items():
+            end += size
+            if case_id in ids:
+                kept[case_id] = size
+                parts.append(self._voxels.take(slice(end - size, end)))
+        return HeldVoxels(join(parts), kept)
 
     def weighted(self, factors: Mapping[str, float]) -> "HeldVoxels":
         """Return the voxels with other weights."""
         each = torch.tensor([factors.get(case_id, 1.0) for case_id in self._counts], dtype=torch.float64)
         times = each.repeat_interleave(torch.tensor(list(self._counts.values()))).to(self._voxels.weight)
         return HeldVoxels(self._voxels._replace(weight=self._voxels.weight * times), self._counts, self.available)
-
-    @property
-    def total_weight(self) -> float:
-        """Return the sum of the weights; the ratio to it has less variance than the ratio to its expectation."""
-        return self._weight
 
 
 class SampledVoxels(HeldVoxels):
@@ -167,35 +248,30 @@ class StreamedVoxels(VoxelSource):
         contexts: Collection[str] = (),
     ) -> None:
         self.num_classes, self._contexts, self._workers = cases.num_classes, contexts, workers
-        self._factors: Mapping[str, float] = {}
         found: dict[str, int] = {}
         failures = Failures(failed)
         for case_id, count in map_cases(cases, _count_labelled, workers, failures.take, seen):
             found[case_id] = count
             tick()
-        self.ids, self._counts = tuple(found), found
-        self._cases = cases.subset(found)
-        self.used = self.available = sum(found.values())
+        self._take(cases.subset(found), found, {})
         refuse_nothing(self.used, len(cases), len(found), failures)
+
+    def _take(self, cases: Cases, counts: dict[str, int], factors: Mapping[str, float]) -> None:
+        self._cases, self._counts, self._factors, self.ids = cases, counts, factors, tuple(counts)
+        self.used = self.available = sum(counts.values())
+        self.total_weight = sum(count * factors.get(case_id, 1.0) for case_id, count in counts.items())
 
     def subset(self, ids: Collection[str]) -> "StreamedVoxels":
         """Return a stream of these cases."""
-        chosen = copy.copy(self)
-        chosen._counts = {case_id: count for case_id, count in self._counts.items() if case_id in ids}
-        chosen._cases, chosen.ids = self._cases.subset(chosen._counts), tuple(chosen._counts)
-        chosen.used = chosen.available = sum(chosen._counts.values())
+        chosen, counts = copy.copy(self), {i: count for i, count in self._counts.items() if i in ids}
+        chosen._take(self._cases.subset(counts), counts, self._factors)
         return chosen
 
     def weighted(self, factors: Mapping[str, float]) -> "StreamedVoxels":
         """Return the stream with other weights."""
         chosen = copy.copy(self)
-        chosen._factors = factors
+        chosen._take(self._cases, self._counts, factors)
         return chosen
-
-    @property
-    def total_weight(self) -> float:
-        """Return the sum of the weights."""
-        return sum(count * self._factors.get(case_id, 1.0) for case_id, count in self._counts.items())
 
     def __iter__(self) -> Iterator[Voxels]:
         for case in self._cases:
@@ -207,6 +283,10 @@ class StreamedVoxels(VoxelSource):
         workers = self._workers.fresh() if isinstance(self._workers, Engine) else 1
         for _, result in map_cases(self._cases, partial(_on_batches, self._contexts, self._factors, function), workers):
             yield result
+
+    def by_case(self, function: CaseWork[Result]) -> Iterator[tuple[str, Result]]:
+        """Yield what a function makes of the voxels of each case, read one after the other."""
+        yield from zip(self.ids, self.each_case(function), strict=True)
 
 
 def _batches(case: Case, contexts: Collection[str], factors: Mapping[str, float]) -> Iterator[Voxels]:
@@ -223,25 +303,6 @@ def _on_batches(
     contexts: Collection[str], factors: Mapping[str, float], function: CaseWork[Result], case: Case
 ) -> Result:
     return function(case.id, _batches(case, contexts, factors))
-
-
-def gather(source: VoxelSource, most: int, seed: int) -> Voxels:
-    """Return about `most` voxels of a source, or all of them if it holds no more.
-
-    Of a sample, each is taken with the same probability; of a stream, hard ones more often. Weights undo either.
-    """
-    rng = np.random.default_rng([seed, most])
-    parts = []
-    for voxels in source:
-        count = voxels.labels.numel()
-        quota = max(1, round(most * count / source.used))
-        if source.used > most and source.streamed:
-            voxels = draw(voxels, quota, rng)
-        elif source.used > most:
-            part = voxels.take(systematic(torch.full(voxels.labels.shape, quota / count), rng))
-            voxels = part._replace(weight=part.weight / (quota / count))
-        parts.append(voxels)
-    return join(parts)
 
 
 def _around(case: Case, contexts: Collection[str]) -> tuple[Tensor | None, Tensor | None]:
@@ -290,3 +351,45 @@ def refuse_nothing(used: int, num_cases: int, num_read: int, failures: Failures)
             f"labels of all {num_cases} cases are ignored everywhere, but at least one voxel must count. "
             "Check the ignore label and the masks."
         )
+
+
+class Room:
+    """Room for a number of voxels, reserved as a whole before any case is read.
+
+    Small pieces kept one by one would lie between the large arrays of the cases, and memory in between could not be
+    used again: the process would grow with every case, though it keeps little of each.
+    """
+
+    def __init__(self, num_classes: int, most: int, contexts: int | None) -> None:
+        around = (None, None) if contexts is None else (torch.empty(contexts, most), torch.empty(most))
+        labels = torch.empty(most, dtype=torch.int32)
+        self._voxels = Voxels(torch.empty(num_classes, most), labels, torch.empty(most), *around)
+        self._used = 0
+
+    def add(self, voxels: Voxels) -> None:
+        """Put the voxels of a case behind those that are there."""
+        mine = self._voxels
+        if voxels.logits.dtype == torch.float64 != mine.logits.dtype:
+            self._voxels = mine = mine._replace(logits=mine.logits.double(), weight=mine.weight.double())
+        part = slice(self._used, self._used + voxels.labels.numel())
+        for own, its in zip(mine, voxels, strict=True):
+            if own is not None and its is not None:
+                own[..., part] = its
+        if self._used and mine.context is not None and part.stop > self._used:
+            _same_known(mine.context[:, 0], mine.context[:, self._used])
+        self._used = part.stop
+
+    def content(self) -> Voxels:
+        """Return all of them."""
+        return self._voxels.take(slice(self._used)).each(Tensor.contiguous)
+
+
+def _same_known(first: Tensor, other: Tensor) -> None:
+    """Refuse a case of whose surroundings more or less is known than of the first one's."""
+    for name, had, has in zip(CONTEXTS, (~first.isnan()).tolist(), (~other.isnan()).tolist(), strict=True):
+        if had != has:
+            raise InputError(
+                f"its {name} is {'known' if has else 'not known'}, but that of the first case is "
+                f"{'known' if had else 'not known'}. "
+                "Give all cases the same members and the same number of axes, or leave this one out."
+            )

@@ -33,7 +33,7 @@ from segcal.cases.suspicion import other_origin, warn
 from segcal.errors import InputError
 from segcal.fitting.artifact import to_fitted
 from segcal.fitting.certificate import Fitted
-from segcal.fitting.contest import choose
+from segcal.fitting.comparison import choose
 from segcal.fitting.fit import fit
 from segcal.integrations.attach import Calibrating, calibrated_probs, check_classes, need, to_calibrator
 from segcal.target import entries

@@ -32,7 +32,7 @@ from segcal.errors import InputError
 from segcal.evaluation.apply import AppliedCase
 from segcal.evaluation.region_counter import RegionTables, Together
 from segcal.evaluation.violations import Measured
-from segcal.fitting.sample import Voxels
+from segcal.fitting.voxels import Voxels
 from segcal.statistics.additive import Confusion, Flips, FreeEnergy, Likelihood, Ranking
 from segcal.statistics.boundary import Bands
 from segcal.statistics.case import CaseTables

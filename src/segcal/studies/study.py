@@ -24,8 +24,8 @@ from segcal.cases.base import Case, Cases, Split
 from segcal.documents import parse_json, write_json
 from segcal.evaluation.case_counter import Counter, Stage
 from segcal.fitting.artifact import load
-from segcal.fitting.choice import Candidate, Tried, candidates, decide
-from segcal.fitting.division import group_names
+from segcal.fitting.choice import Candidate, ChoiceRule, Tried, candidates
+from segcal.fitting.division import groups_of
 from segcal.fitting.scores import measure
 from segcal.fitting.voxels import StreamedVoxels
 from segcal.metrics import METRICS, find_metrics
@@ -152,8 +152,7 @@ def choose_default(setting: Setting, task: Task, pooling: str = "mean_logits") -
             calibrator = setting.calibrator(task, each)
             candidate = Candidate(each.calibrator, each.pooling, calibrator.num_identifiable())
             tried[each] = Tried(candidate, measure(calibrator, voxels, torch.device("cpu")))
-    groups = dict(zip(validation.ids, group_names(validation, validation.ids), strict=True))
-    decision = decide(list(tried.values()), groups, folds=1)
+    decision = ChoiceRule(groups_of(validation), folds=1).decide(list(tried.values()))
     chosen = next(each for each in tried if each.calibrator == decision.chosen.name)
     return chosen, {each.title: row.nll for each, row in tried.items()}
 

@@ -1,7 +1,7 @@
 r"""How far cases are from all others by their composition, the class frequencies that the model predicts in them.
 
 The distance of two compositions is that of :math:`\sqrt{f}` (Hellinger's, as of the clusters of
-:mod:`segcal.fitting.sites`). The score of a draw is its distance from the k-th nearest other, where k is a quarter of
+:mod:`segcal.fitting.division`). The score of a draw is its distance from the k-th nearest other, with k a quarter of
 the reference, or five: what a quarter of the draws have in common is a cluster of its own, and a few new draws of one
 kind do not hide each other. Whichever draw is the new one, the scores are the same, so their ranks are p-values
 (:mod:`segcal.trust.atypical`). Draws of one group are no neighbours of each other.

@@ -8,7 +8,7 @@ import pytest
 from segcal import ArrayCases
 from segcal.cases.region_view import region_view
 from segcal.fitting.scores import Worth
-from segcal.fitting.strength_rule import lowest, mean_over_cases, strongest_as_good, without_harm
+from segcal.fitting.strengths import _rises, lowest, mean_over_cases, strongest_as_good, without_harm
 
 IDS = [f"c{number}" for number in range(8)]
 
@@ -37,7 +37,7 @@ def asked(kind, guarded):
     regions = {"a": [1, 2], "b": [2]} if kind == "region" else None
     cases = ArrayCases(scores, labels, ids=IDS, kind="logits", regions=regions)
     cases = region_view(cases, 0) if kind == "region" else cases
-    return SimpleNamespace(cases=cases, validation_cases=None, calibrator=SimpleNamespace(guarded=guarded))
+    return SimpleNamespace(judges=cases, calibrator=SimpleNamespace(guarded=guarded))
 
 
 # One case alone makes the whole difference in NLL: its mean is its standard error, which five folds raise by half. In
@@ -60,3 +60,20 @@ def test_what_the_likelihood_cannot_tell_apart_is_told_by_the_errors_of_a_region
 def test_an_error_that_is_nowhere_defined_decides_nothing():
     strong = {case_id: worth._replace(ba_ece=None) for case_id, worth in STRONG.items()}
     assert strongest_as_good(asked("region", True), {1e5: strong, 1e-3: WEAK}, 1e-3, 5) == 1e5
+
+
+@pytest.mark.parametrize(
+    ("means", "ends"),
+    [
+        ([1.0], False),
+        ([1.0, 0.9, 0.8], False),
+        ([1.0, 0.8, 0.89], False),  # less than half of what was gained
+        ([1.0, 0.8, 0.91], True),
+        ([1.0, 0.8, 0.81, 0.82], True),
+        ([1.0, 0.8, 0.81, 0.805], False),
+        ([1.0, 1.1], False),  # nothing was gained yet
+        ([1.0, 1.1, 1.2], True),
+    ],
+)
+def test_the_path_ends_where_the_likelihood_rises_twice_or_by_half_of_the_gain(means, ends):
+    assert _rises(means) is ends
