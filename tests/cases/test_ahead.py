@@ -8,9 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from segcal.cases import open_cases
-from segcal.cases.ahead import ahead, behind
 from segcal.cases.base import CaseError
-from segcal.cases.parallel import map_cases
+from segcal.cases.parallel import ahead, behind, map_cases
 
 
 def pair(name, read):

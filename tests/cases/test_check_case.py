@@ -1,8 +1,8 @@
 import numpy as np
 import torch
+from segcal.cases.check_case import check_member
 
 from segcal.cases import open_cases
-from segcal.cases.check_case import check_member
 from segcal.cases.glance import digest_of
 
 

@@ -6,6 +6,7 @@ import torch
 from sklearn.metrics import cohen_kappa_score
 
 from segcal.cases import ArrayCases, Case
+from segcal.cases.decision import decision_of
 from segcal.cases.glance import (
     FEWEST,
     GRID,
@@ -34,9 +35,13 @@ def test_a_grid_is_bounded_and_not_much_smaller_than_allowed(shape, most):
     assert count >= min(int(np.prod(shape)), most / 2)
 
 
+def look(case):
+    return glance_at(case, decision_of(None, len(case.logits)))
+
+
 def test_turned_labels_are_compared_voxel_by_voxel(scenes):
     ((logits, labels),) = scenes(1, (300, 301))  # more than the grid
-    found = glance_at(Case("a", torch.from_numpy(logits), torch.from_numpy(labels.astype(np.int64))))
+    found = look(Case("a", torch.from_numpy(logits), torch.from_numpy(labels.astype(np.int64))))
     steps = grid_of((300, 301), GRID)
     for axis in (0, 1):
         expected = agreement(np.flip(labels, axis)[steps].astype(int), logits.argmax(0)[steps], 3).kappa
@@ -49,7 +54,7 @@ def test_voxels_outside_the_mask_count_in_no_turn(scenes):
     mask = np.zeros(labels.shape, bool)
     mask[:12] = True
     case = next(iter(ArrayCases([logits], [labels], masks=[mask], kind="logits")))
-    found = glance_at(case)
+    found = look(case)
     assert found.counting == 12 * 30
     assert found.turned[Turn((0, 1), (1,))] == pytest.approx(
         agreement(np.flip(labels[:12], 1).astype(int), logits[:, :12].argmax(0), 3).kappa
@@ -59,7 +64,7 @@ def test_voxels_outside_the_mask_count_in_no_turn(scenes):
 
 def test_of_few_voxels_only_counts_are_kept(scenes):
     ((logits, labels),) = scenes(1, (FEWEST - 1,))
-    found = glance_at(next(iter(ArrayCases([logits], [labels]))))
+    found = look(next(iter(ArrayCases([logits], [labels]))))
     assert (found.turned, found.thumbnail) == ({}, None)
     assert found.agreement.voxels == FEWEST - 1
     assert found.confusion.sum() == FEWEST - 1
@@ -67,8 +72,8 @@ def test_of_few_voxels_only_counts_are_kept(scenes):
 
 def test_without_labels_or_voxels_that_count_there_is_little_to_keep(scenes):
     ((logits, labels),) = scenes(1)
-    assert glance_at(next(iter(ArrayCases([logits])))).counting is None
-    found = glance_at(next(iter(ArrayCases([logits], [np.full_like(labels, 9)], ignore=9))))
+    assert look(next(iter(ArrayCases([logits])))).counting is None
+    found = look(next(iter(ArrayCases([logits], [np.full_like(labels, 9)], ignore=9))))
     assert (found.counting, found.confusion) == (0, None)
 
 

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from segcal.cases.moves import Shift, turns_of
+from segcal.cases.glance import Shift, turns_of
 
 
 @pytest.mark.parametrize("shift", [Shift(0, 2), Shift(1, -3)])

@@ -3,6 +3,7 @@ import pytest
 
 from segcal.cases import ArrayCases
 from segcal.cases.base import SINGLE_FOLDS
+from segcal.cases.decision import decision_of
 from segcal.cases.glance import glance_at
 from segcal.cases.suspicion import (
     Suspicion,
@@ -19,6 +20,10 @@ from segcal.cases.suspicion import (
 from segcal.errors import SuspicionWarning
 
 PROBS = np.random.default_rng(0).dirichlet(np.ones(3), 20).T.astype(np.float32)
+
+
+def look(case):
+    return glance_at(case, decision_of(None, len(case.logits)))
 
 
 def test_a_few_cases_are_named_and_the_others_counted():
@@ -61,7 +66,7 @@ def test_single_folds_are_named_where_they_are_fitted_and_where_something_else_m
 
 def seen(drawn, change=lambda number, labels: labels):
     labels = [np.ascontiguousarray(change(number, labels)) for number, (_, labels) in enumerate(drawn)]
-    return [glance_at(case) for case in ArrayCases([logits for logits, _ in drawn], labels, kind="logits")]
+    return [look(case) for case in ArrayCases([logits for logits, _ in drawn], labels, kind="logits")]
 
 
 def judged(glances, classes=3):
@@ -163,4 +168,4 @@ def test_the_best_explanation_is_given_alone(scenes):
 def test_cases_without_labels_or_of_one_class_say_nothing(scenes):
     drawn = scenes(4)
     assert judged(seen([(logits, np.zeros_like(labels)) for logits, labels in drawn])) == []
-    assert misplaced([glance_at(case) for case in ArrayCases([logits for logits, _ in drawn])], None, 3) == ()
+    assert misplaced([look(case) for case in ArrayCases([logits for logits, _ in drawn])], None, 3) == ()

@@ -2,15 +2,20 @@ import numpy as np
 import pytest
 
 from segcal.cases import ArrayCases
+from segcal.cases.decision import decision_of
 from segcal.cases.glance import glance_at
 from segcal.cases.watch import FEW_CASES, Watch, look_at_members
+
+
+def look(case):
+    return glance_at(case, decision_of(None, len(case.logits)))
 
 
 def judged(drawn, parts=None, ids=None, **options):
     cases = ArrayCases([z for z, _ in drawn], [y for _, y in drawn], ids=ids, **{"kind": "logits", **options})
     watch = Watch(cases.num_classes)
     for number, case in enumerate(cases):
-        watch.add(glance_at(case), "" if parts is None else parts[number])
+        watch.add(look(case), "" if parts is None else parts[number])
     return [str(one) for one in watch.found()]
 
 
@@ -71,7 +76,7 @@ def test_one_name_in_two_parts_is_two_cases(scenes):
     drawn = scenes(2)
     watch = Watch(3)
     for number, part in enumerate(["calibration", "validation"]):
-        watch.add(glance_at(next(iter(ArrayCases([drawn[number][0]], [drawn[number][1]], ids=["a"])))), part)
+        watch.add(look(next(iter(ArrayCases([drawn[number][0]], [drawn[number][1]], ids=["a"])))), part)
     assert watch.found() == []
 
 
@@ -92,7 +97,7 @@ def test_probabilities_declared_as_logits_are_named(scenes):
 def test_what_is_kept_is_small_whatever_the_size_of_the_cases(scenes):
     watch = Watch(3)
     ((logits, labels),) = scenes(1, (1200, 1300))
-    watch.add(glance_at(next(iter(ArrayCases([logits], [labels])))))
+    watch.add(look(next(iter(ArrayCases([logits], [labels])))))
     (kept,) = watch._glances.values()
     assert kept.confusion is None
     assert sum(part.nbytes for part in kept.thumbnail) <= 4 * 4096

@@ -4,7 +4,7 @@ import pickle
 import numpy as np
 import pytest
 
-from segcal.cases.formats.nnunet_files import load_dataset, read_properties
+from segcal.cases.formats.nnunet import load_dataset, read_properties
 from segcal.errors import InputError
 
 
