@@ -6,7 +6,7 @@ import torch
 
 from segcal.cases import CaseError, CaseWriter, open_cases
 from segcal.cases.check import check
-from segcal.cases.formats import zarr as module
+from segcal.cases.formats import zarr_array as module
 from segcal.errors import InputError
 
 zarr = pytest.importorskip("zarr")
