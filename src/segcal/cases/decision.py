@@ -50,13 +50,13 @@ class MaskDecision(ABC):
     def pool(self, members: Iterable[Tensor], how: str, disagreement: bool) -> tuple[Tensor, Tensor | None]:
         """Pool the logits of members, and say where they disagree if that is asked for."""
 
-    @abstractmethod
     def doubt(self, logits: Tensor, kind: Kind) -> str:
         """Return why logits of one member hardly are of the declared kind; empty where nothing speaks against it."""
+        return ""
 
-    @abstractmethod
     def padding(self, values: np.ndarray, mask: np.ndarray | None, kind: Kind) -> Padding | None:
         """Return the vector that fills a large share of the scores, where that is no prediction."""
+        return None
 
     @abstractmethod
     def mask_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -191,12 +191,6 @@ class _Regions(MaskDecision):
 
     def pool(self, members: Iterable[Tensor], how: str, disagreement: bool) -> tuple[Tensor, Tensor | None]:
         return pool_regions(members, how, disagreement)
-
-    def doubt(self, logits: Tensor, kind: Kind) -> str:
-        return ""
-
-    def padding(self, values: np.ndarray, mask: np.ndarray | None, kind: Kind) -> Padding | None:
-        return None
 
     def mask_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         return shape

@@ -4,6 +4,8 @@ import hashlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import reduce
+from operator import and_
 from pathlib import Path
 
 import numpy as np
@@ -157,17 +159,8 @@ class FileCases(Cases):
             image = None
             if self.image_folder is not None:
                 image = torch.from_numpy(self.image_folder.read(case_id, space))
-        return Case(
-            case_id,
-            logits,
-            labels,
-            mask,
-            spacing,
-            image,
-            self.groups.get(case_id),
-            max(doubts, default=""),
-            disagreement,
-        )
+        group, doubt = self.groups.get(case_id), max(doubts, default="")
+        return Case(case_id, logits, labels, mask, spacing, image, group, doubt, disagreement)
 
     def member_logits(self, case_id: str) -> Iterator[Tensor]:
         """Yield the logits of one member after the other, before they are pooled."""
@@ -294,7 +287,4 @@ class FileCases(Cases):
         masks = [stored.mask for stored in facts if stored.mask is not None]
         if not masks:
             return None
-        combined = masks[0]
-        for mask in masks[1:]:
-            combined = combined & mask
-        return check_mask(as_tensor(combined, "mask"), f"mask of case {case_id!r}", space)
+        return check_mask(as_tensor(reduce(and_, masks), "mask"), f"mask of case {case_id!r}", space)
