@@ -163,17 +163,6 @@ def test_ordinary_extensions_are_let_through(kind, tmp_path):
 
 def test_a_voxel_size_that_cannot_be_computed_with_counts_as_unknown():
     bad = [(1, 0), (1.0, -1.0), (1.0, float("nan")), [1, float("inf")], [10**400, 1], (1e300, 1), ("1", 1), "12", 5]
-        (1, 0),
-        (1.0, -1.0),
-        (1.0, float("nan")),
-        [1, float("inf")],
-        [10**400, 1],
-        (1e300, 1),
-        ("1", 1),
-        "12",
-        None,
-        5,
-    ]
     assert [usable_spacing(values) for values in bad] == [None] * len(bad)
     assert usable_spacing((1, 0.5)) == usable_spacing([1.0, 0.5]) == usable_spacing(np.float32([1, 0.5])) == (1.0, 0.5)
     assert usable_spacing((1, 1), axes=3) is None
