@@ -30,12 +30,6 @@ def test_a_split_keeps_groups_together_those_that_are_given_or_those_of_the_coll
     assert {len(part) for part in cases.split(cal=3, val=2)} == {2}
 
 
-def test_the_seed_decides_the_split():
-    cases = make(20)
-    assert cases.split(cal=9, seed=1).cal.ids == cases.split(cal=9, seed=1).cal.ids
-    assert cases.split(cal=9, seed=1).cal.ids != cases.split(cal=9, seed=2).cal.ids
-
-
 @pytest.mark.parametrize(("cal", "val"), [(0, 1), (3, -1), (4, 2)])
 def test_impossible_sizes_are_refused(cal, val):
     with pytest.raises(InputError, match=rf"cal \+ val is {cal} \+ {val}, but there are 5 cases"):

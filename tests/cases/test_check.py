@@ -4,9 +4,8 @@ import nibabel
 import numpy as np
 import pytest
 
-from segcal.cases import ArrayCases, CaseError, CaseRow, CheckResult, Problem
+from segcal.cases import ArrayCases, CaseError, CaseRow, CheckResult
 from segcal.cases.check import check
-from segcal.errors import InputError
 
 
 def texts(result, case_id, severity=None):
@@ -113,11 +112,6 @@ def test_a_label_map_that_is_not_the_argmax_is_a_warning_and_the_crop_is_no_padd
     assert result.rows[0].labelled is None
 
 
-def test_a_folder_that_cannot_be_opened_at_all_raises(tmp_path):
-    with pytest.raises(InputError, match="is not a folder"):
-        check(tmp_path / "none", kind="logits")
-
-
 def test_cases_with_nothing_to_count_are_not_usable(npy_folder):
     predictions, labels, _ = npy_folder
     np.save(labels / "a1.npy", np.full((4, 5), 9, np.uint8))
@@ -175,13 +169,6 @@ def test_class_shares_are_of_all_voxels_together_and_absent_without_labels():
     assert [line["labels"] for line in found] == pytest.approx([5 / 8, 3 / 8])
     assert table([row((3, 1), None)])[0]["labels"] is None
     assert table([])[1] == {"class": 1, "name": None, "predicted": 0.0, "labels": None}
-
-
-def test_only_errors_make_a_folder_unusable():
-    found = CheckResult("npy", "logits", "single", 1, 2, None, 0, problems=[Problem("a", "warning", "x")])
-    assert found.usable
-    found.problems.append(Problem("a", "error", "y"))
-    assert not found.usable
 
 
 def test_cases_in_memory_are_checked_like_files(scenes, tmp_path):

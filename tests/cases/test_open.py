@@ -66,13 +66,6 @@ def test_groups_images_and_class_names_reach_the_cases(npy_folder, tmp_path):
     assert open_cases(predictions, options=ReadOptions(kind="probs"), kind="logits").kind == "logits"
 
 
-def test_a_sigmoid_folder_has_two_classes(tmp_path, rng):
-    np.save(tmp_path / "a.npy", rng.random((4, 5)).astype(np.float32))
-    cases = open_cases(tmp_path, kind="sigmoid")
-    assert cases.num_classes == 2
-    assert cases.read("a").logits.shape == (2, 4, 5)
-
-
 def test_a_broken_file_fails_its_case_and_not_the_folder_unless_all_are(tmp_path, rng):
     (tmp_path / "npy").mkdir()
     (tmp_path / "nifti").mkdir()
