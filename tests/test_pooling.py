@@ -22,13 +22,10 @@ def softmax(logits):
     return shifted / shifted.sum(0)
 
 
-def test_the_mean_of_logits_is_their_mean():
+def test_a_pooling_is_what_its_name_says():
     members = members_of(5)
+    assert np.array_equal(pool(members[:1], "single"), members[0])
     np.testing.assert_allclose(pool(members, "mean_logits"), np.mean(members, axis=0), rtol=1e-12)
-
-
-def test_the_mean_of_probabilities_is_the_mean_of_the_softmaxes():
-    members = members_of(5)
     expected = np.log(np.mean([softmax(member) for member in members], axis=0))
     np.testing.assert_allclose(pool(members, "mean_probs"), expected, rtol=1e-10)
 
@@ -36,11 +33,6 @@ def test_the_mean_of_probabilities_is_the_mean_of_the_softmaxes():
 def test_probabilities_that_underflow_are_not_clipped():
     members = [np.array([0.0, -200.0], np.float32), np.array([0.0, -150.0], np.float32)]
     assert pool(members, "mean_probs").tolist() == pytest.approx([0.0, -150.693147], abs=1e-5)
-
-
-def test_a_single_member_is_unchanged():
-    member = members_of(1)[0]
-    assert np.array_equal(pool([member], "single"), member)
 
 
 @pytest.mark.parametrize("how", POOLINGS)
@@ -70,14 +62,13 @@ def test_half_types_are_pooled_in_float32_and_members_stay_as_they_are(how, dtyp
     assert all(np.array_equal(a, b) for a, b in zip(members, copies, strict=True))
 
 
-@pytest.mark.parametrize("disagreement", [False, True])
-@pytest.mark.parametrize("how", ["mean_logits", "mean_probs"])
+@pytest.mark.parametrize(("how", "disagreement"), [("mean_logits", True), ("mean_probs", False)])
 def test_members_are_let_go_one_by_one(how, disagreement):
     alive, most = [], 0
 
     def produce():
         nonlocal most
-        for seed in range(12):
+        for seed in range(4):
             member = torch.as_tensor(members_of(1, seed=seed)[0])
             alive.append(weakref.ref(member))
             gc.collect()
@@ -89,26 +80,21 @@ def test_members_are_let_go_one_by_one(how, disagreement):
     assert most <= 2
 
 
-def test_a_member_of_another_shape_is_named():
-    members = members_of(2)
-    with pytest.raises(
-        InputError,
-        match=r"member 2 has shape \(3, 4, 6\), but member 0 has \(3, 4, 5\). Members .* must agree in shape",
-    ):
-        pool([*members, np.zeros((3, 4, 6))], "mean_logits")
-
-
-def test_a_member_with_other_classes_is_named():
-    with pytest.raises(InputError, match=r"member 1 has shape \(2, 4, 5\), but .* Members of .* must agree in classes"):
-        pool([np.zeros((3, 4, 5)), np.zeros((2, 4, 5))], "mean_probs")
+def zeros(*shapes):
+    return [np.zeros(shape) for shape in shapes]
 
 
 @pytest.mark.parametrize(
     ("members", "how", "text"),
     [
         ([], "mean_logits", "members is empty, but at least one member is needed. Pass the logits of each network"),
-        ([], "mean_probs", "members is empty"),
         ([], "single", "members is empty"),
+        (
+            zeros((3, 4), (3, 4), (3, 6)),
+            "mean_logits",
+            r"member 2 has shape \(3, 6\), but member 0 has \(3, 4\). Members .* must agree in shape",
+        ),
+        (zeros((3, 4), (2, 4)), "mean_probs", r"member 1 has shape \(2, 4\), but .* must agree in classes"),
         ([np.zeros((2, 3))] * 2, "single", "members has more than one member, but pooling 'single' takes one"),
         ([np.zeros((2, 3))], "median", "no pooling is named 'median'. Choose one of: single, mean_logits, mean_probs"),
         ([np.zeros((2, 3)), np.full((2, 3), np.nan)], "mean_logits", "member 1 has 6 values that are NaN or infinite"),
@@ -121,8 +107,7 @@ def test_what_cannot_be_pooled_is_refused(members, how, text):
         pool(members, how)
 
 
-@pytest.mark.parametrize("how", ["mean_logits", "mean_probs"])
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(("how", "dtype"), [("mean_logits", np.float64), ("mean_probs", np.float32)])
 def test_disagreement_is_the_mutual_information_of_class_and_member(how, dtype):
     members = members_of(4, dtype=dtype)
     logits, found = pool_members((member for member in members), how, disagreement=True)
@@ -135,19 +120,15 @@ def test_disagreement_is_the_mutual_information_of_class_and_member(how, dtype):
 
 
 def test_members_that_agree_do_not_disagree_and_certain_ones_disagree_by_log_two():
-    member = members_of(1)[0]
+    member, other = members_of(2)
+    assert pool_members([member], "single", disagreement=True)[1] is None  # nobody to disagree with
+    assert pool_members([member, other], "mean_probs")[1] is None  # nobody asked
     assert pool_members([member, member + 5], "mean_probs", disagreement=True)[1].abs().max() < 1e-6
     certain = [np.array([0.0, -1e4, -1e4]), np.array([-1e4, 0.0, -1e4])]
     assert float(pool_members(certain, "mean_logits", disagreement=True)[1]) == pytest.approx(np.log(2))
 
 
-def test_one_member_has_nobody_to_disagree_with_and_nothing_is_computed_unasked():
-    members = members_of(2)
-    assert pool_members(members[:1], "single", disagreement=True)[1] is None
-    assert pool_members(members, "mean_probs")[1] is None
-
-
-@pytest.mark.parametrize("shape", [(2,), (2, 5), (3, 1000), (3, 43, 1001), (11, 2, 90, 123), (150, 37, 41)])
+@pytest.mark.parametrize("shape", [(2,), (3, 1000), (11, 2, 90, 123), (150, 37, 41)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_tiles_of_probabilities_change_no_bit(shape, dtype, monkeypatch):
     monkeypatch.setattr(pooling, "TILE_VALUES", 1 << 12)

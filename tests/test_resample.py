@@ -14,7 +14,7 @@ UNITS = [list("abac"), list("cdd")]
 VALUES = [np.array([0.3, 0.5, 0.1, np.nan]), np.array([0.9, 0.4, 0.6])]
 
 
-@pytest.mark.parametrize(("times", "size"), [(0, 3), (1, 1), (7, 5), (50, 13)])
+@pytest.mark.parametrize(("times", "size"), [(0, 3), (1, 1), (50, 13)])
 def test_very_many_draws_are_the_same_draws_in_less_room(times, size, monkeypatch):
     plain = draw_counts(np.random.default_rng(3), times, size)
     assert plain.dtype == float
@@ -119,21 +119,22 @@ def test_nothing_defined_has_no_interval():
     assert studentised_interval(found) == percentile_interval(np.full(3, np.nan)) == (None, None)
 
 
-@pytest.mark.parametrize("units", [[], [3, 0], [["a"], []]])
-def test_draws_of_nothing_are_refused(units):
-    with pytest.raises(InputError, match="but at least one repeat and one case in each are needed"):
-        Draws(units, 10)
+@pytest.mark.parametrize(
+    ("arguments", "match"),
+    [
+        (([], 10), "but at least one repeat and one case in each are needed"),
+        (([["a"], []], 10), "but at least one repeat and one case in each are needed"),
+        (([3], 10, -1), "but a whole number of at least 0 is needed"),
+        (([3], 10, True), "but a whole number of at least 0 is needed"),
+        (([3], 0), "replicates is 0, but at least 1 is needed"),
+    ],
+)
+def test_draws_that_cannot_be_are_refused(arguments, match):
+    with pytest.raises(InputError, match=match):
+        Draws(*arguments)
 
 
-@pytest.mark.parametrize("seed", [-1, 0.5, True])
-def test_seeds_that_are_none_are_refused(seed):
-    with pytest.raises(InputError, match="but a whole number of at least 0 is needed"):
-        Draws([3], 10, seed)
-
-
-def test_no_replicates_and_levels_above_one_are_refused():
-    with pytest.raises(InputError, match="replicates is 0, but at least 1 is needed"):
-        Draws([3], 0)
+def test_levels_above_one_are_refused():
     with pytest.raises(InputError, match="level is 95, but a share between 0 and 1 is needed"):
         studentised_interval(Draws([3], 10).replicates([np.ones(3)]), 95)
     with pytest.raises(InputError, match="level is 95, but a share between 0 and 1 is needed"):

@@ -4,6 +4,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+
+from segcal.cases import CaseWriter
 
 
 def softmax(logits):
@@ -14,6 +17,20 @@ def softmax(logits):
 @pytest.fixture
 def rng():
     return np.random.default_rng(7)
+
+
+@pytest.fixture
+def calibrate():
+    """Write one case divided by a temperature, with its decision kept if it is positive; return the case."""
+
+    def write(cases, target, case_id="a", temperature=2.0, **options):
+        case = cases.read(case_id)
+        decision = case.logits.argmax(0) if temperature > 0 else None
+        log_probs = torch.log_softmax(case.logits / temperature, 0)
+        CaseWriter(cases, target, **options).write(case_id, log_probs, decision)
+        return case
+
+    return write
 
 
 @pytest.fixture

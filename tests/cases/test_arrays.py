@@ -14,16 +14,9 @@ def logits(rng):
 def test_a_case_has_everything_that_was_given(logits, rng):
     mask = np.ones((4, 5), bool)
     mask[0] = False
-    labels = rng.integers(0, 3, (4, 5))
-    cases = ArrayCases(
-        logits,
-        [labels, labels],
-        ids=["a", "b"],
-        masks=[mask, mask],
-        spacing=[(1, 2)] * 2,
-        images=[np.zeros((1, 4, 5))] * 2,
-    )
-    case = cases.read("b")
+    labels, images = rng.integers(0, 3, (4, 5)), [np.zeros((1, 4, 5))] * 2
+    more = {"masks": [mask, mask], "spacing": [(1, 2)] * 2, "images": images}
+    case = ArrayCases(logits, [labels, labels], ids=["a", "b"], **more).read("b")
     assert torch.equal(case.logits, torch.from_numpy(logits[1]))
     assert (case.labels[0] == -1).all()
     assert np.array_equal(case.labels[1:].numpy(), labels[1:])
@@ -31,9 +24,13 @@ def test_a_case_has_everything_that_was_given(logits, rng):
     assert case.image.shape == (1, 4, 5)
 
 
-def test_members_are_pooled_as_declared(logits):
+def test_members_are_pooled_as_declared_and_can_be_read_one_by_one(logits):
     cases = ArrayCases([logits], pooling="mean_logits")
     np.testing.assert_allclose(cases.read("0").logits, (logits[0] + logits[1]) / 2, rtol=1e-6)
+    assert cases.member_names == ("member 0", "member 1")
+    for found, given in zip(cases.member_logits("0"), logits, strict=True):
+        assert np.array_equal(found, given)
+    assert ArrayCases(logits).member_names == ()
 
 
 @pytest.mark.parametrize(
@@ -52,15 +49,11 @@ def test_columns_that_do_not_fit_are_refused(options, match, logits):
         ArrayCases(**({"logits": logits} | options))
 
 
-def test_a_list_of_members_needs_a_pooling(logits):
+def test_members_need_a_pooling_and_classes_must_agree_between_cases(logits):
     with pytest.raises(InputError, match="logits of case '0' is a list of 2 members, but no pooling is declared"):
         ArrayCases([logits]).read("0")
-
-
-def test_classes_must_agree_between_cases(logits):
-    with pytest.raises(
-        InputError, match=r"logits of case '1' has shape \(2, 4, 5\), but \(3, \*space\) like the cases"
-    ):
+    match = r"logits of case '1' has shape \(2, 4, 5\), but \(3, \*space\) like the cases"
+    with pytest.raises(InputError, match=match):
         ArrayCases([logits[0], logits[1][:2]]).read("1")
 
 
@@ -75,11 +68,3 @@ def test_probabilities_must_be_declared_and_may_be_declared_as_logits(rng):
             ArrayCases(given, pooling=pooling)
     assert next(iter(ArrayCases([probs], kind="logits"))).doubt
     assert not next(iter(ArrayCases([probs], kind="probs"))).doubt
-
-
-def test_members_can_be_read_one_by_one(logits):
-    cases = ArrayCases([logits], pooling="mean_logits")
-    assert cases.member_names == ("member 0", "member 1")
-    for found, given in zip(cases.member_logits("0"), logits, strict=True):
-        assert np.array_equal(found, given)
-    assert ArrayCases(logits).member_names == ()

@@ -4,14 +4,17 @@ import nibabel
 import numpy as np
 import pytest
 
-from segcal.cases import ArrayCases, CaseError, CaseRow, CheckResult, Problem
+from segcal.cases import ArrayCases, CaseError, CaseRow, CheckResult
 from segcal.cases.check import check
-from segcal.errors import InputError
 
 
 def texts(result, case_id, severity=None):
     found = [problem for problem in result.problems if problem.case_id == case_id]
     return " | ".join(problem.text for problem in found if severity in (None, problem.severity))
+
+
+def suspected(result):
+    return [(problem.text, problem.case_ids) for problem in result.problems if problem.severity == "warning"][:-1]
 
 
 def test_a_good_folder_has_rows_and_only_the_hint_that_cases_are_few(npy_folder):
@@ -45,40 +48,44 @@ def test_every_problem_of_every_file_is_reported_in_one_go(npy_folder):
     assert "1 label maps have no prediction and are left out: extra" in texts(result, None, "note")
 
 
-def test_all_members_are_looked_at(npy_folder, tmp_path):
+@pytest.mark.parametrize(
+    ("part", "match"),
+    [
+        (lambda array: array[:2], "other/b1.npy has shape (2, 4, 5)"),
+        (lambda array: array[:, :3], "has space (3, 5), but the first member has (4, 5)"),
+    ],
+)
+def test_all_members_are_looked_at(part, match, npy_folder, tmp_path):
     predictions, labels, arrays = npy_folder
-    other = tmp_path / "other"
-    other.mkdir()
+    (tmp_path / "other").mkdir()
     for case_id, array in arrays.items():
-        np.save(other / f"{case_id}.npy", array[:2] if case_id == "b1" else array)
-    result = check([predictions, other], labels, kind="logits", pooling="mean_logits")
-    assert r"other/b1.npy has shape (2, 4, 5)" in texts(result, "b1", "error").replace("\\", "/")
+        np.save(tmp_path / "other" / f"{case_id}.npy", part(array) if case_id == "b1" else array + 1)
+    result = check([predictions, tmp_path / "other"], labels, kind="logits", pooling="mean_logits")
+    assert match in texts(result, "b1", "error").replace("\\", "/")
+    assert result.broken == {"b1"}
     assert len(result.rows) == 4
 
 
-def test_padded_logits_are_an_error_with_share_and_vector(npy_folder):
+def fill(array, vector):
+    array[:, :2] = np.array(vector, np.float32)[:, None, None]
+    return array
+
+
+@pytest.mark.parametrize(
+    ("change", "case_id", "severity", "text"),
+    [
+        (lambda z: fill(z, (1, 0, 0)), "a1", "error", "holds exactly (1, 0, 0) in 50.0% of its voxels: suspected pad"),
+        (lambda z: fill(z, (2, 0.5, 0)), "a1", "warning", "holds exactly (2, 0.5, 0) in 50.0%"),
+        (lambda z: np.exp(z) / np.exp(z).sum(0), "a1", "warning", "all lie in 0 to 1 and sum to 1"),
+        (lambda z: z.astype(np.float16), None, "warning", "scores have the dtypes float16, float32"),
+    ],
+)
+def test_what_is_seldom_meant_is_said(change, case_id, severity, text, npy_folder):
     predictions, labels, arrays = npy_folder
-    arrays["a1"][:, :2] = np.array([1, 0, 0], np.float32)[:, None, None]
-    np.save(predictions / "a1.npy", arrays["a1"])
+    np.save(predictions / "a1.npy", change(arrays["a1"]))
     result = check(predictions, labels, kind="logits")
-    assert "holds exactly (1, 0, 0) in 50.0% of its voxels: suspected padding" in texts(result, "a1", "error")
-
-
-def test_another_constant_is_a_warning(npy_folder):
-    predictions, labels, arrays = npy_folder
-    arrays["a1"][:, :2] = np.array([2, 0.5, 0], np.float32)[:, None, None]
-    np.save(predictions / "a1.npy", arrays["a1"])
-    result = check(predictions, labels, kind="logits")
-    assert "holds exactly (2, 0.5, 0) in 50.0%" in texts(result, "a1", "warning")
-    assert result.usable
-
-
-def test_probabilities_declared_as_logits_are_a_warning(npy_folder):
-    predictions, labels, arrays = npy_folder
-    probs = np.exp(arrays["a1"]) / np.exp(arrays["a1"]).sum(0)
-    np.save(predictions / "a1.npy", probs)
-    result = check(predictions, labels, kind="logits")
-    assert "all lie in 0 to 1 and sum to 1" in texts(result, "a1", "warning")
+    assert text in texts(result, case_id, severity)
+    assert result.usable is (severity == "warning")
 
 
 def test_classes_that_are_never_there_are_named(tmp_path, rng):
@@ -105,29 +112,6 @@ def test_a_label_map_that_is_not_the_argmax_is_a_warning_and_the_crop_is_no_padd
     assert result.rows[0].labelled is None
 
 
-def test_files_of_different_precision_are_a_warning(npy_folder):
-    predictions, labels, arrays = npy_folder
-    np.save(predictions / "a1.npy", arrays["a1"].astype(np.float16))
-    result = check(predictions, labels, kind="logits")
-    assert "scores have the dtypes float16, float32" in texts(result, None, "warning")
-
-
-def test_a_folder_that_cannot_be_opened_at_all_raises(tmp_path):
-    with pytest.raises(InputError, match="is not a folder"):
-        check(tmp_path / "none", kind="logits")
-
-
-def test_members_of_different_sizes_are_not_usable(npy_folder, tmp_path):
-    predictions, labels, arrays = npy_folder
-    other = tmp_path / "other"
-    other.mkdir()
-    for case_id, array in arrays.items():
-        np.save(other / f"{case_id}.npy", array[:, :3] if case_id == "b1" else array + 1)
-    result = check([predictions, other], labels, kind="logits", pooling="mean_logits")
-    assert result.broken == {"b1"}
-    assert "has space (3, 5), but the first member has (4, 5)" in texts(result, "b1", "error")
-
-
 def test_cases_with_nothing_to_count_are_not_usable(npy_folder):
     predictions, labels, _ = npy_folder
     np.save(labels / "a1.npy", np.full((4, 5), 9, np.uint8))
@@ -145,19 +129,16 @@ def test_cases_with_nothing_to_count_are_not_usable(npy_folder):
     assert check(predictions, kind="logits").broken == {"a2"}
 
 
-def suspected(result):
-    return [(problem.text, problem.case_ids) for problem in result.problems if problem.severity == "warning"][:-1]
-
-
-def test_what_all_cases_together_show_is_one_line_with_its_cases(scene_folder):
+def test_what_all_cases_together_show_is_one_line_with_its_cases_whatever_is_broken(scene_folder):
     assert suspected(check(*scene_folder(), kind="logits")) == []
-    mirrored = check(*scene_folder(change=lambda number, labels: labels[:, ::-1], name="m"), kind="logits")
+    predictions, labels = scene_folder(change=lambda number, labels: labels[:, ::-1], name="m")
+    (predictions / "c2.npy").write_bytes(b"broken")
+    mirrored = check(predictions, labels, kind="logits")
     ((text, ids),) = suspected(mirrored)
     assert text.startswith("labels fit clearly better as numpy.flip(labels, 1)")
-    assert ids == ("c0", "c1", "c2", "c3", "c4", "c5")
-    (shown,) = [ids for problem, ids in mirrored.digest() if problem.text == text]
-    assert shown == ids
-    assert mirrored.usable
+    assert ids == ("c0", "c1", "c3", "c4", "c5")
+    assert [shown for problem, shown in mirrored.digest() if problem.text == text] == [ids]
+    assert mirrored.broken == {"c2"}
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -174,52 +155,20 @@ def test_copies_are_found_among_cases_and_among_members(scene_folder, tmp_path, 
     ]
 
 
-def test_a_member_with_its_classes_in_another_order_is_named(scene_folder, tmp_path):
-    predictions, labels = scene_folder()
-    (tmp_path / "other").mkdir()
-    for path in predictions.iterdir():
-        np.save(tmp_path / "other" / path.name, np.load(path)[[1, 0, 2]] + np.float32(0.1))
-    result = check([predictions, tmp_path / "other"], labels, kind="logits", pooling="mean_logits")
-    ((text, _),) = suspected(result)
-    assert text.startswith(
-        f"{tmp_path / 'other'} has its classes in another order than {predictions} (0 for 1, 1 for 0)"
-    )
-
-
-def test_broken_cases_do_not_hide_what_the_others_show(scene_folder):
-    predictions, labels = scene_folder(change=lambda number, labels: labels[::-1])
-    (predictions / "c2.npy").write_bytes(b"broken")
-    result = check(predictions, labels, kind="logits")
-    assert result.broken == {"c2"}
-    assert "numpy.flip(labels, 0)" in suspected(result)[0][0]
-
-
-def result(rows, names=None):
-    return CheckResult("npy", "logits", "single", 1, 2, names, len(rows), rows)
-
-
 def row(predicted, labels):
     return CaseRow("a", (2, 4), "float32", 1.0, 1.0, 0.5, predicted, labels)
 
 
-def test_class_shares_are_of_all_voxels_together():
-    table = result([row((3, 1), (4, 0)), row((0, 4), (1, 3))], ("x", "y")).class_table()
-    assert [line["name"] for line in table] == ["x", "y"]
-    assert [line["predicted"] for line in table] == pytest.approx([3 / 8, 5 / 8])
-    assert [line["labels"] for line in table] == pytest.approx([5 / 8, 3 / 8])
+def test_class_shares_are_of_all_voxels_together_and_absent_without_labels():
+    def table(rows, names=None):
+        return CheckResult("npy", "logits", "single", 1, 2, names, len(rows), rows).class_table()
 
-
-def test_without_labels_or_rows_shares_are_absent():
-    assert result([row((3, 1), None)]).class_table()[0]["labels"] is None
-    assert result([]).class_table()[1] == {"class": 1, "name": None, "predicted": 0.0, "labels": None}
-
-
-def test_only_errors_make_a_folder_unusable():
-    found = result([])
-    found.problems.append(Problem("a", "warning", "x"))
-    assert found.usable
-    found.problems.append(Problem("a", "error", "y"))
-    assert not found.usable
+    found = table([row((3, 1), (4, 0)), row((0, 4), (1, 3))], ("x", "y"))
+    assert [line["name"] for line in found] == ["x", "y"]
+    assert [line["predicted"] for line in found] == pytest.approx([3 / 8, 5 / 8])
+    assert [line["labels"] for line in found] == pytest.approx([5 / 8, 3 / 8])
+    assert table([row((3, 1), None)])[0]["labels"] is None
+    assert table([])[1] == {"class": 1, "name": None, "predicted": 0.0, "labels": None}
 
 
 def test_cases_in_memory_are_checked_like_files(scenes, tmp_path):
@@ -242,14 +191,16 @@ def test_what_is_wrong_in_memory_is_a_line_too(scenes):
     logits[0] = np.where(np.arange(30) < 20, np.array([1, 0, 0], np.float32)[:, None, None], logits[0])
     labels[1] = labels[1] + 7
     labels[2] = np.full_like(labels[2], 255)
-    seen = []
-    result = check(ArrayCases(logits, labels, ignore=255), progress=seen.append)
-    assert seen == ["0", "1", "2", "3"]
+    result = check(ArrayCases(logits, labels, ignore=255))
     assert result.broken == {"0", "1", "2"}
     assert "it holds exactly (1, 0, 0) in 66.7% of its voxels" in texts(result, "0", "error")
     assert "contains 7, 8, 9" in texts(result, "1", "error")
     assert "labels are ignored everywhere" in texts(result, "2", "error")
-    twice = ArrayCases([[one, one] for one in logits], pooling="mean_logits")
-    assert "members hold the same scores (member 0 = member 1)" in texts(check(twice), None, "warning")
     with pytest.raises(CaseError, match=r"case '1': .*contains 7"):
         check(ArrayCases(logits[1:], labels[1:], ids=["1", "2", "3"], ignore=255), strict=True)
+
+
+@pytest.mark.parametrize("regions", [None, {"whole": [1, 2], "core": [2], "rim": [1]}])
+def test_copies_of_members_are_found_in_memory_of_classes_and_of_regions(regions, scenes):
+    twice = ArrayCases([[one, one] for one, _ in scenes(4)], pooling="mean_logits", kind="logits", regions=regions)
+    assert "members hold the same scores (member 0 = member 1)" in texts(check(twice), None, "warning")

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from segcal.cases.geometry import TOLERANCE, Geometry, check_alike, nifti_geometry, nnunet_geometry, written
+from segcal.cases.geometry import TOLERANCE, Geometry, check_alike, nifti_geometry, nnunet_geometry
 from segcal.errors import InputError
 
 nibabel = pytest.importorskip("nibabel")
@@ -33,16 +33,14 @@ def test_corners_are_those_of_a_plain_loop():
     assert np.allclose(placed(affine, reverses=True).corners(affine), np.array(reversed_order)[:, :3])
 
 
-@pytest.mark.parametrize("axis", [0, 1, 2])
+@pytest.mark.parametrize("axis", [0, 2])
 def test_a_shift_of_a_quarter_of_the_smallest_voxel_is_the_limit(axis):
-    for share, refused in ((0.99, False), (1.01, True)):
-        other = turned()
-        other[axis, 3] += share * TOLERANCE * 1.5
-        if refused:
-            with pytest.raises(InputError, match=r"^b has the affine \[.*\], but a has \[.*\]: corners lie up to"):
-                check_alike([placed(turned()), placed(other, "b")])
-        else:
-            check_alike([placed(turned()), placed(other, "b")])
+    near, far = turned(), turned()
+    near[axis, 3] += 0.99 * TOLERANCE * 1.5
+    far[axis, 3] += 1.01 * TOLERANCE * 1.5
+    check_alike([placed(turned()), placed(near, "b")])
+    with pytest.raises(InputError, match=r"^b has the affine \[.*\], but a has \[.*\]: corners lie up to"):
+        check_alike([placed(turned()), placed(far, "b")])
 
 
 def test_a_small_change_of_direction_or_size_shows_at_the_far_corner():
@@ -54,14 +52,11 @@ def test_a_small_change_of_direction_or_size_shows_at_the_far_corner():
         check_alike([placed(turned(), shape=(200, 3, 3)), placed(larger, shape=(200, 3, 3))])
 
 
-def test_axes_of_length_one_have_no_direction():
+def test_axes_of_length_one_have_no_direction_and_other_shapes_are_left_to_those_who_compare_them():
     flat = turned()
     flat[:3, 2] = 0, 0, 1
     check_alike([placed(turned(), shape=(5, 6, 1)), placed(flat, shape=(5, 6))])
     check_alike([placed(turned(), shape=(1, 1, 1)), placed(turned(), shape=(1,))])
-
-
-def test_other_shapes_are_left_to_those_who_compare_shapes():
     check_alike([placed(turned()), placed(np.eye(4), shape=(7, 6, 5))])
     check_alike([])
 
@@ -81,12 +76,11 @@ def test_a_header_without_position_says_nothing(tmp_path):
     image.set_sform(turned(), code=0)
     image.set_qform(turned(), code=0)
     nibabel.save(image, tmp_path / "a.nii")
-    assert nifti_geometry(tmp_path / "a.nii") == []
-    for axes in ("xyz", "zyx", "zyx_ras"):
+    for axes in (None, "zyx", "zyx_ras"):
         assert nifti_geometry(tmp_path / "a.nii", axes) == []
 
 
-@pytest.mark.parametrize(("unit", "factor"), [("meter", 1e-3), ("mm", 1.0), ("micron", 1e3), ("unknown", 1.0)])
+@pytest.mark.parametrize(("unit", "factor"), [("meter", 1e-3), ("micron", 1e3), ("unknown", 1.0)])
 def test_lengths_are_brought_to_millimetres(tmp_path, unit, factor):
     scaled = np.diag([factor] * 3 + [1]) @ turned()
     image = nibabel.Nifti1Image(np.zeros((5, 6, 7), np.uint8), scaled)
@@ -153,7 +147,3 @@ def test_simpleitk_may_have_read_either_form(tmp_path):
 )
 def test_properties_without_a_usable_geometry_say_nothing(properties):
     assert nnunet_geometry(Path("a.pkl"), properties, (7, 6, 5)) == []
-
-
-def test_an_affine_is_one_line():
-    assert written(np.diag([-1.25, -0.0, 1 / 3, 1])) == "[-1.25 0 0 0; 0 0 0 0; 0 0 0.333333 0]"

@@ -8,14 +8,9 @@ from segcal.cases.kinds import check_kind, find_padding, like_probabilities, to_
 from segcal.errors import InputError
 
 
-def test_logits_are_taken_as_they_are():
-    values = np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32)
-    assert np.array_equal(to_log_domain(values, "logits", "x").numpy(), values)
-
-
-def test_logits_that_look_like_probabilities_are_still_logits():
-    values = np.full((2, 3), 0.5, np.float32)
-    assert np.array_equal(to_log_domain(values, "logits", "x").numpy(), values)
+def test_logits_are_taken_as_they_are_also_if_they_look_like_probabilities():
+    for values in (np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32), np.full((2, 3), 0.5, np.float32)):
+        assert np.array_equal(to_log_domain(values, "logits", "x").numpy(), values)
 
 
 def test_zero_probabilities_are_clipped_and_the_rest_is_the_log():
@@ -72,11 +67,8 @@ def test_an_unknown_kind_lists_the_choices():
         check_kind("probabilities")
 
 
-def test_float64_probabilities_stay_float64():
+def test_tensors_of_any_floating_type_are_taken_and_float64_stays():
     assert to_log_domain(np.full((2, 3), 0.5), "probs", "x").dtype == torch.float64
-
-
-def test_tensors_of_any_floating_type_are_taken():
     probs = torch.tensor([[0.25, 0.75], [0.75, 0.25]], dtype=torch.bfloat16)
     assert to_log_domain(probs, "probs", "x").argmax(0).tolist() == [1, 0]
 
@@ -104,25 +96,13 @@ def padded(rng, share, vector, voxels=20_000):
     return scores[:, rng.permutation(voxels)].reshape(len(vector), 100, -1)
 
 
-@pytest.mark.parametrize("share", [0.12, 0.571, 1.0])
-def test_padding_is_found_with_its_share_and_vector(share, rng):
-    found = find_padding(padded(rng, share, (1, 0, 0, 0, 0)))
+@pytest.mark.parametrize(("share", "vector"), [(0.12, (1, 0, 0, 0, 0)), (1.0, (0, 1, 0)), (0.3, (-2.5, 4.0))])
+def test_padding_is_found_with_its_share_and_vector_unless_it_is_small(share, vector, rng):
+    found = find_padding(padded(rng, share, vector))
     assert found.share == pytest.approx(share, abs=1e-4)
-    assert found.vector == (1, 0, 0, 0, 0)
-    assert found.one_hot
-
-
-def test_another_constant_is_found_and_is_not_one_hot(rng):
-    found = find_padding(padded(rng, 0.3, (-2.5, 4.0)))
-    assert found.vector == (-2.5, 4.0)
-    assert not found.one_hot
-
-
-def test_a_small_share_is_not_worth_a_word(rng):
-    assert find_padding(padded(rng, 0.05, (1, 0, 0))) is None
-
-
-def test_ordinary_logits_have_no_padding(rng):
+    assert found.vector == vector
+    assert found.one_hot is (sum(vector) == 1)
+    assert find_padding(padded(rng, 0.05, vector)) is None
     assert find_padding(rng.normal(size=(3, 50, 60))) is None
 
 

@@ -26,31 +26,29 @@ def png(path, depth, colour, rows):
     return path
 
 
+def read(path, space=(2, 3), **options):
+    return read_label_file(path, space, **options).values.tolist()
+
+
 @pytest.mark.parametrize("colour", [0, 3])
 @pytest.mark.parametrize(
     ("depth", "rows"),
     [(2, [b"\x18", b"\xe4"]), (4, [b"\x01\x20", b"\x32\x10"]), (8, [b"\0\1\2", b"\3\2\1"])],
 )
 def test_grey_and_palette_pictures_hold_class_indices_at_any_depth(depth, colour, rows, tmp_path):
-    found = read_label_file(png(tmp_path / "a.png", depth, colour, rows), (2, 3))
-    assert found.values.tolist() == LABELS.tolist()
+    assert read(png(tmp_path / "a.png", depth, colour, rows)) == LABELS.tolist()
 
 
-def test_sixteen_bit_pictures_hold_class_indices(tmp_path):
-    values = LABELS.astype(np.uint16) * 1000
+@pytest.mark.parametrize("values", [LABELS.astype(np.uint16) * 1000, LABELS > 1], ids=["sixteen bits", "one bit"])
+def test_pictures_of_sixteen_bits_and_of_one_hold_class_indices(values, tmp_path):
     Image.fromarray(values).save(tmp_path / "a.png")
-    assert read_label_file(tmp_path / "a.png", (2, 3)).values.tolist() == values.tolist()
-
-
-def test_one_bit_pictures_are_two_classes(tmp_path):
-    Image.fromarray(LABELS > 1).save(tmp_path / "a.png")
-    assert read_label_file(tmp_path / "a.png", (2, 3)).values.tolist() == (LABELS > 1).astype(int).tolist()
+    assert read(tmp_path / "a.png") == values.astype(int).tolist()
 
 
 def test_colour_pictures_are_refused(tmp_path):
     Image.fromarray(np.zeros((2, 3, 3), np.uint8)).save(tmp_path / "a.png")
     with pytest.raises(InputError, match=r"a\.png is a colour picture \(RGB\), but one class index a pixel is needed"):
-        read_label_file(tmp_path / "a.png", (2, 3))
+        read(tmp_path / "a.png")
 
 
 def test_a_picture_that_declares_more_pixels_than_it_can_hold_is_refused(tmp_path):
@@ -60,29 +58,29 @@ def test_a_picture_that_declares_more_pixels_than_it_can_hold_is_refused(tmp_pat
     content[29:33] = struct.pack(">I", zlib.crc32(bytes(content[12:29])))
     path.write_bytes(bytes(content))
     with pytest.raises(InputError, match=r"a\.png declares 676000000 bytes of values, but holds"):
-        read_label_file(path, (2, 3))
+        read(path)
 
 
 @pytest.mark.parametrize("content", [b"", b"\x89PNG\r\n\x1a\n", b"GIF89a" + b"\0" * 50])
 def test_a_damaged_picture_is_named(content, tmp_path):
     (tmp_path / "a.png").write_bytes(content)
     with pytest.raises(InputError, match=r"a\.png cannot be read"):
-        read_label_file(tmp_path / "a.png", (2, 3))
+        read(tmp_path / "a.png")
 
 
 def test_arrays_are_read_from_npy_and_npz(tmp_path):
     np.save(tmp_path / "a.npy", LABELS)
     np.savez(tmp_path / "b.npz", x=LABELS, y=LABELS + 1)
-    assert read_label_file(tmp_path / "a.npy", (2, 3)).values.tolist() == LABELS.tolist()
-    assert read_label_file(tmp_path / "b.npz", (2, 3), key="y").values.tolist() == (LABELS + 1).tolist()
+    assert read(tmp_path / "a.npy") == LABELS.tolist()
+    assert read(tmp_path / "b.npz", key="y") == (LABELS + 1).tolist()
 
 
-def save_nifti(path, values, spacing=(1.0, 2.0, 3.0)):
-    nibabel.save(nibabel.Nifti1Image(values, np.diag([*spacing, 1])), path)
+def save_nifti(path, values):
+    nibabel.save(nibabel.Nifti1Image(values, np.diag([1.0, 2.0, 3.0, 1])), path)
     return path
 
 
-def test_nifti_labels_are_as_stored_or_reversed_as_declared(tmp_path):
+def test_nifti_labels_are_as_stored_or_reversed_as_declared_and_never_assumed(tmp_path):
     values = np.arange(24).reshape(2, 3, 4).astype(np.int16)
     path = save_nifti(tmp_path / "a.nii.gz", values)
     plain = read_label_file(path, (2, 3, 4))
@@ -91,69 +89,48 @@ def test_nifti_labels_are_as_stored_or_reversed_as_declared(tmp_path):
     turned = read_label_file(path, (4, 3, 2), "zyx")
     assert np.array_equal(turned.values, values.transpose(2, 1, 0))
     assert turned.spacing == (3.0, 2.0, 1.0)
-
-
-def test_reversed_axes_are_never_assumed(tmp_path):
-    path = save_nifti(tmp_path / "a.nii", np.zeros((2, 3, 4), np.uint8))
     with pytest.raises(InputError, match=r"has shape \(2, 3, 4\) and its scores have \(4, 3, 2\): reversed they fit"):
         read_label_file(path, (4, 3, 2))
-
-
-def test_a_shape_that_reads_the_same_both_ways_must_be_declared(tmp_path):
-    path = save_nifti(tmp_path / "a.nii", np.zeros((3, 2, 3), np.uint8))
+    path = save_nifti(tmp_path / "b.nii", np.zeros((3, 2, 3), np.uint8))
     with pytest.raises(InputError, match="both axis orders fit, but which one is right must be declared"):
         read_label_file(path, (3, 2, 3))
     assert read_label_file(path, (3, 2, 3), "xyz").values.shape == (3, 2, 3)
 
 
-def test_whole_numbers_stored_as_floats_are_labels(tmp_path):
-    path = save_nifti(tmp_path / "a.nii", np.array([[[0.0, 2.0]]], np.float32))
-    found = read_label_file(path, (1, 1, 2)).values
+def test_whole_numbers_stored_as_floats_are_labels_and_others_are_not(tmp_path):
+    found = read_label_file(save_nifti(tmp_path / "a.nii", np.array([[[0.0, 2.0]]], np.float32)), (1, 1, 2)).values
     assert found.dtype == np.int64
     assert found.tolist() == [[[0, 2]]]
+    for value in (0.5, np.nan, np.inf, 1e20):
+        np.save(tmp_path / "a.npy", np.array([0.0, value]))
+        with pytest.raises(InputError, match=r"a\.npy has values that are not whole numbers"):
+            read(tmp_path / "a.npy", (2,))
 
 
-@pytest.mark.parametrize("value", [0.5, np.nan, np.inf, 1e20])
-def test_fractions_are_not_labels(value, tmp_path):
-    np.save(tmp_path / "a.npy", np.array([0.0, value]))
-    with pytest.raises(InputError, match=r"a\.npy has values that are not whole numbers"):
-        read_label_file(tmp_path / "a.npy", (2,))
-
-
-def test_a_folder_without_label_maps_is_refused(tmp_path):
+def test_folders_that_lack_a_file_or_have_two_of_one_stem_are_refused(tmp_path):
     with pytest.raises(InputError, match="is not a folder"):
         LabelFolder(tmp_path / "none")
     (tmp_path / "a.jpg").write_bytes(b"")
     with pytest.raises(InputError, match="has no label maps, but files ending in"):
         LabelFolder(tmp_path)
-
-
-def test_two_files_of_one_stem_are_refused(tmp_path):
-    for name in ("a.npy", "a.png"):
-        (tmp_path / name).write_bytes(b"")
+    np.save(tmp_path / "a.npy", LABELS)
+    with pytest.raises(InputError, match=r"has no label map for it, but one is needed. Add b\.\*"):
+        LabelFolder(tmp_path).read("b", (2, 3))
+    (tmp_path / "a.png").write_bytes(b"")
     with pytest.raises(InputError, match=r"has both a\.npy and a\.png, but a case needs one file"):
         LabelFolder(tmp_path)
 
 
-def test_a_case_without_a_label_map_is_named(tmp_path):
-    np.save(tmp_path / "a.npy", LABELS)
-    with pytest.raises(InputError, match=r"has no label map for it, but one is needed. Add b\.\*"):
-        LabelFolder(tmp_path).read("b", (2, 3))
-
-
-def test_colour_pictures_become_three_channels(tmp_path, rng):
+def test_pictures_become_three_channels_or_one_and_a_slice_where_scores_have_it(tmp_path, rng):
     values = rng.integers(0, 255, (4, 5, 3)).astype(np.uint8)
     Image.fromarray(values).save(tmp_path / "a.png")
-    found = ImageFolder(tmp_path).read("a", (4, 5))
+    Image.fromarray(values[..., 0]).save(tmp_path / "grey.png")
+    folder = ImageFolder(tmp_path)
+    found = folder.read("a", (4, 5))
     assert found.dtype == np.float32
     assert np.array_equal(found, values.transpose(2, 0, 1))
-
-
-def test_grey_pictures_become_one_channel_and_one_slice_where_scores_have_it(tmp_path):
-    Image.fromarray(np.arange(20, dtype=np.uint8).reshape(4, 5)).save(tmp_path / "a.png")
-    folder = ImageFolder(tmp_path)
-    assert folder.read("a", (4, 5)).shape == (1, 4, 5)
-    assert folder.read("a", (1, 4, 5)).shape == (1, 1, 4, 5)
+    assert folder.read("grey", (4, 5)).shape == (1, 4, 5)
+    assert folder.read("grey", (1, 4, 5)).shape == (1, 1, 4, 5)
 
 
 def test_channels_in_files_of_their_own_are_stacked(tmp_path, rng):
@@ -164,19 +141,15 @@ def test_channels_in_files_of_their_own_are_stacked(tmp_path, rng):
     assert np.array_equal(found, np.stack([volume.transpose(2, 1, 0) for volume in volumes]))
 
 
-def test_arrays_with_and_without_a_channel_axis_are_read(tmp_path):
-    np.save(tmp_path / "a.npy", np.ones((4, 5)))
-    np.save(tmp_path / "b.npy", np.ones((2, 4, 5)))
+def test_arrays_have_a_channel_axis_or_not_and_the_space_of_the_scores(tmp_path):
+    for name, shape in (("a", (4, 5)), ("b", (2, 4, 5)), ("c", (3, 4, 6))):
+        np.save(tmp_path / f"{name}.npy", np.ones(shape))
     folder = ImageFolder(tmp_path)
     assert folder.read("a", (4, 5)).shape == (1, 4, 5)
     assert folder.read("b", (4, 5)).shape == (2, 4, 5)
-
-
-def test_images_that_do_not_fit_are_named(tmp_path):
-    np.save(tmp_path / "a.npy", np.ones((3, 4, 6)))
-    with pytest.raises(InputError, match=r"a\.npy has space \(4, 6\), but its scores have \(4, 5\)"):
-        ImageFolder(tmp_path).read("a", (4, 5))
+    with pytest.raises(InputError, match=r"c\.npy has space \(4, 6\), but its scores have \(4, 5\)"):
+        folder.read("c", (4, 5))
     with pytest.raises(InputError, match="has no image for it"):
-        ImageFolder(tmp_path).read("b", (4, 5))
+        folder.read("d", (4, 5))
     with pytest.raises(InputError, match="is not a folder"):
         ImageFolder(tmp_path / "none")

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from segcal.cases.base import CaseError
 from segcal.cases.masks import MaskCases
@@ -23,8 +22,6 @@ def save(tmp_path):
             path = folder / f"{case_id}{ending}"
             if ending == ".npy":
                 np.save(path, values)
-            elif ending == ".png":
-                Image.fromarray(values).save(path)
             else:
                 nibabel = pytest.importorskip("nibabel")
                 nibabel.save(nibabel.Nifti1Image(values, affine), path)
@@ -55,12 +52,6 @@ def test_the_label_that_does_not_count_is_marked(save, maps):
     case = MaskCases(save("p", maps, ".npy"), save("l", labels, ".npy"), ignore=255).read("a1")
     np.testing.assert_array_equal(case.truth == -1, maps["a1"] == 2)
     assert case.spacing is None
-
-
-def test_pictures_are_read(save, rng):
-    pictures = {"x": rng.integers(0, 2, (6, 7), dtype=np.uint8)}
-    case = MaskCases(save("p", pictures, ".png"), save("l", pictures, ".png")).read("x")
-    np.testing.assert_array_equal(case.runs[0], pictures["x"])
 
 
 def test_arrays_beside_nifti_labels_must_say_how_axes_follow(save, maps):

@@ -6,10 +6,9 @@ import nibabel
 import numpy as np
 import pytest
 
-from segcal import evaluate, fit
+from segcal import evaluate, make_calibrator
 from segcal.cases import ArrayCases, CaseError, ReadOptions, convert, open_cases, split_folders
-from segcal.cases.formats import Options
-from segcal.cases.open import detect_format, open_format
+from segcal.cases.open import detect_format
 from segcal.errors import InputError
 
 
@@ -36,12 +35,9 @@ def test_incomplete_cases_fail_one_by_one_when_that_is_asked_for(npy_folder):
     cases.read("a1")
     with pytest.raises(CaseError, match=r"case 'b2': .*labels has no label map for it"):
         cases.read("b2")
-
-
-def test_labels_without_predictions_are_left_alone(npy_folder):
-    predictions, labels, _ = npy_folder
     (predictions / "b2.npy").unlink()
-    assert len(open_cases(predictions, labels, kind="logits")) == 3
+    (predictions / "b1.npy").unlink()  # labels without predictions are left alone
+    assert len(open_cases(predictions, labels, kind="logits")) == 2
 
 
 def test_the_class_axis_is_moved_to_the_front(tmp_path, rng):
@@ -60,33 +56,32 @@ def test_groups_images_and_class_names_reach_the_cases(npy_folder, tmp_path):
     images.mkdir()
     for case_id in ("a1", "a2", "b1", "b2"):
         np.save(images / f"{case_id}.npy", np.ones((2, 4, 5), np.float32))
-    cases = open_cases(
-        predictions, labels, kind="logits", groups=r"([a-z])\d", images=images, class_names=["x", "y", "z"]
-    )
+    declared = {"kind": "logits", "groups": r"([a-z])\d", "images": images, "class_names": ["x", "y", "z"]}
+    cases = open_cases(predictions, labels, **declared)
     case = cases.read("b1")
-    assert case.group == "b"
-    assert case.image.shape == (2, 4, 5)
-    assert cases.class_names == ("x", "y", "z")
+    assert (case.group, case.image.shape, cases.class_names) == ("b", (2, 4, 5), ("x", "y", "z"))
     assert {frozenset(case_id[0] for case_id in part.ids) for part in cases.split(cal=2)} >= {frozenset("a")}
+    options = ReadOptions(**declared)  # in one piece they mean the same
+    assert open_cases(predictions, labels, options=options).identity("a1") == cases.identity("a1")
+    assert open_cases(predictions, options=ReadOptions(kind="probs"), kind="logits").kind == "logits"
 
 
-def test_a_sigmoid_folder_has_two_classes(tmp_path, rng):
-    np.save(tmp_path / "a.npy", rng.random((4, 5)).astype(np.float32))
-    cases = open_cases(tmp_path, kind="sigmoid")
-    assert cases.num_classes == 2
-    assert cases.read("a").logits.shape == (2, 4, 5)
-
-
-def test_one_broken_file_does_not_hide_the_class_count(npy_folder):
-    predictions, _, _ = npy_folder
-    (predictions / "a1.npy").write_bytes(b"")
-    assert open_cases(predictions, kind="logits").num_classes == 3
-
-
-def test_when_no_file_can_be_read_the_first_reason_is_given(tmp_path):
-    (tmp_path / "a.npy").write_bytes(b"")
-    with pytest.raises(InputError, match=r"a\.npy cannot be read"):
-        open_cases(tmp_path, kind="logits")
+def test_a_broken_file_fails_its_case_and_not_the_folder_unless_all_are(tmp_path, rng):
+    (tmp_path / "npy").mkdir()
+    (tmp_path / "nifti").mkdir()
+    scores = rng.normal(size=(3, 4, 5, 2)).astype(np.float32)
+    for name in ("a", "b"):
+        nibabel.save(nibabel.Nifti1Image(scores, np.eye(4)), tmp_path / "nifti" / f"{name}.nii.gz")
+        np.save(tmp_path / "npy" / f"{name}.npy", np.moveaxis(scores, -1, 0))
+    for first, last in (("npy/a.npy", "npy/b.npy"), ("nifti/a.nii.gz", "nifti/b.nii.gz")):
+        (tmp_path / first).write_bytes((tmp_path / first).read_bytes()[:60])
+        cases = open_cases((tmp_path / first).parent, kind="logits")
+        assert cases.read("b").logits.shape == (2, 3, 4, 5)
+        with pytest.raises(CaseError, match=r"a\.n.* cannot be read"):
+            cases.read("a")
+        (tmp_path / last).write_bytes(b"")
+        with pytest.raises(InputError, match=r"a\.n.* cannot be read"):
+            open_cases((tmp_path / first).parent, kind="logits")
 
 
 @pytest.mark.parametrize(
@@ -97,6 +92,8 @@ def test_when_no_file_can_be_read_the_first_reason_is_given(tmp_path):
         ({"label_axes": "yxz"}, "label_axes is 'yxz', but 'xyz' or 'zyx' is needed"),
         ({"class_names": ["a"]}, "class_names has 1 names, but the scores have 3 classes"),
         ({"groups": "x"}, "has 0 groups"),
+        ({"format": "tiff"}, r"no format is named 'tiff'\. Choose one of: npy, npz"),
+        ({"format": "npz"}, r"has no npz files, but files ending in \.npz are needed"),
     ],
 )
 def test_declarations_that_cannot_be_are_refused(options, match, npy_folder):
@@ -104,11 +101,13 @@ def test_declarations_that_cannot_be_are_refused(options, match, npy_folder):
         open_cases(npy_folder[0], **({"kind": "logits"} | options))
 
 
-def test_predictions_must_be_folders_each_named_once(npy_folder):
+def test_predictions_must_be_folders_each_named_once(npy_folder, tmp_path):
     with pytest.raises(InputError, match="predictions is empty"):
         open_cases([], kind="logits")
     with pytest.raises(InputError, match="predictions names one folder twice"):
         open_cases([npy_folder[0], npy_folder[0]], kind="logits", pooling="mean_probs")
+    with pytest.raises(InputError, match=r"predictions .*none is not a folder"):
+        open_cases(tmp_path / "none", kind="logits")
 
 
 def test_one_class_is_a_question_about_axis_or_kind(tmp_path):
@@ -117,27 +116,22 @@ def test_one_class_is_a_question_about_axis_or_kind(tmp_path):
         open_cases(tmp_path, kind="logits")
 
 
-@pytest.mark.parametrize(("name", "expected"), [("a.npy", "npy"), ("a.npz", "npz"), ("a.safetensors", "safetensors")])
-def test_one_ending_decides(name, expected, tmp_path):
-    (tmp_path / name).write_bytes(b"")
-    (tmp_path / "readme.txt").write_text("x")
-    assert detect_format(tmp_path) == expected
-
-
-def test_two_endings_are_a_question(tmp_path):
-    for name in ("a.npy", "a.npz"):
+@pytest.mark.parametrize(
+    ("names", "match"),
+    [
+        (["a.npy", "readme.txt"], "npy"),
+        (["a.safetensors"], "safetensors"),
+        (["a.npy", "a.npz"], r"has files of 2 formats \(npy, npz\), but which holds the scores must be known"),
+        (["a.jpg"], r"has no files that segcal reads.*Formats: npy, npz, nifti, nifti_classes, zarr"),
+    ],
+)
+def test_one_ending_decides_and_anything_else_is_a_question(names, match, tmp_path):
+    for name in names:
         (tmp_path / name).write_bytes(b"")
-    with pytest.raises(
-        InputError, match=r"has files of 2 formats \(npy, npz\), but which holds the scores must be known"
-    ):
-        detect_format(tmp_path)
-
-
-def test_nothing_readable_lists_the_formats(tmp_path):
-    (tmp_path / "a.jpg").write_bytes(b"")
-    with pytest.raises(
-        InputError, match=r"has no files that segcal reads.*Formats: npy, npz, nifti, nifti_classes, zarr"
-    ):
+    if " " not in match:
+        assert detect_format(tmp_path) == match
+        return
+    with pytest.raises(InputError, match=match):
         detect_format(tmp_path)
 
 
@@ -147,53 +141,16 @@ def test_a_nifti_file_of_three_axes_is_a_question(tmp_path):
         detect_format(tmp_path)
 
 
-def test_npz_beside_a_foreign_dataset_json_is_not_nnunet(tmp_path):
-    (tmp_path / "a.npz").write_bytes(b"")
-    (tmp_path / "dataset.json").write_text(json.dumps({"name": "x"}))
-    assert detect_format(tmp_path) == "npz"
-
-
-def test_wrong_paths_and_names_are_refused(tmp_path):
-    with pytest.raises(InputError, match=r"predictions .*none is not a folder"):
-        open_format(tmp_path / "none", None, Options())
-    with pytest.raises(InputError, match=r"no format is named 'tiff'\. Choose one of: npy, npz"):
-        open_format(tmp_path, "tiff", Options())
-    with pytest.raises(InputError, match=r"has no npy files, but files ending in \.npy are needed"):
-        open_format(tmp_path, "npy", Options())
-
-
-def test_npz_below_somebody_elses_dataset_json_is_not_nnunet(tmp_path):
+def test_npz_beside_or_below_somebody_elses_dataset_json_is_not_nnunet(tmp_path):
     (tmp_path / "p").mkdir()
     (tmp_path / "p" / "a.npz").write_bytes(b"")
+    (tmp_path / "p" / "dataset.json").write_text(json.dumps({"name": "x"}))
+    assert detect_format(tmp_path / "p") == "npz"
+    (tmp_path / "p" / "dataset.json").rename(tmp_path / "dataset.json")
     (tmp_path / "dataset.json").write_text(json.dumps({"labels": {"background": 0, "a": 1}}))
     assert detect_format(tmp_path / "p") == "npz"
     (tmp_path / "p" / "a.pkl").write_bytes(b"")
     assert detect_format(tmp_path / "p") == "nnunet"
-
-
-def test_a_damaged_first_file_fails_its_case_and_not_the_folder(tmp_path, rng):
-    image = nibabel.Nifti1Image(rng.normal(size=(3, 4, 5, 2)).astype(np.float32), np.eye(4))
-    for name in ("a", "b"):
-        nibabel.save(image, tmp_path / f"{name}.nii.gz")
-    (tmp_path / "a.nii.gz").write_bytes((tmp_path / "a.nii.gz").read_bytes()[:60])
-    cases = open_cases(tmp_path, kind="logits")
-    assert cases.read("b").logits.shape == (2, 3, 4, 5)
-    with pytest.raises(CaseError, match=r"a\.nii\.gz cannot be read"):
-        cases.read("a")
-    (tmp_path / "b.nii.gz").write_bytes(b"")
-    with pytest.raises(InputError, match=r"a\.nii\.gz cannot be read"):
-        open_cases(tmp_path, kind="logits")
-
-
-def test_options_in_one_piece_mean_the_same_as_one_by_one(npy_folder):
-    predictions, labels, _ = npy_folder
-    declared = {"kind": "logits", "ignore": 2, "class_names": ["x", "y", "z"]}
-    one, other = (
-        open_cases(predictions, labels, **declared),
-        open_cases(predictions, labels, options=ReadOptions(**declared)),
-    )
-    assert one.identity("a1") == other.identity("a1")
-    assert open_cases(predictions, options=ReadOptions(kind="probs"), kind="logits").kind == "logits"
 
 
 def test_the_signature_names_every_declaration():
@@ -211,7 +168,7 @@ def test_a_store_that_holds_labels_suffices_alone(npy_folder, tmp_path, scenes):
     cases = open_cases(*split_folders([tmp_path / "labelled"]))
     assert cases.has_labels
     assert not open_cases(tmp_path / "bare").has_labels
-    assert evaluate(cases, fit("ts", cases).calibrator) is not None
+    assert evaluate(cases, make_calibrator("ts", 3), replicates=5) is not None
     members = [npy_folder[0], tmp_path / "labelled"]
     assert split_folders(members) == (members, None)
     assert split_folders([tmp_path / "bare", npy_folder[1]]) == ([tmp_path / "bare"], npy_folder[1])

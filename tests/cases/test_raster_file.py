@@ -81,8 +81,14 @@ def write_like(source, target, values, blank, tile=(16, 40)):
                 put(where, values[(slice(None), *where)])
 
 
-@pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("layout", ["strips", "tiles", "COG"])
+@pytest.mark.parametrize(
+    ("place", "layout"),
+    [
+        *((place, "COG") for place in PLACES),
+        *((place, "strips") for place in ("utm", "gcps", "rpcs")),
+        *((place, "tiles") for place in ("rotated", "nowhere")),
+    ],
+)
 @pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")
 def test_what_places_a_file_in_the_world_is_the_same_bytes(place, layout, values, tmp_path):
     tiled = {} if layout == "strips" else {"tiled": True, "blockxsize": 32, "blockysize": 16}
@@ -113,20 +119,15 @@ def test_what_places_a_file_in_the_world_is_the_same_bytes(place, layout, values
     assert sorted(path.name for path in tmp_path.iterdir() if path.name.startswith(("out", ".out"))) == ["out.tif"]
 
 
-def test_pixels_of_an_overview_are_pixels_of_the_scene(values, tmp_path):
-    make(tmp_path / "a.tif", values, levels=(2,))
+def test_pixels_of_an_overview_are_pixels_of_the_scene_and_points_stay_points(values, tmp_path):
+    make(tmp_path / "a.tif", values, levels=(2,), tags={"AREA_OR_POINT": "Point"})
     write_like(tmp_path / "a.tif", tmp_path / "out.tif", values, -9999.0)
+    assert raw_tags(tmp_path / "a.tif") == raw_tags(tmp_path / "out.tif")
     with rasterio.open(tmp_path / "out.tif", overview_level=0) as small:
         found = small.read()
     blocks = values.reshape(3, 35, 2, 55, 2)
     assert found.shape == (3, 35, 55)
     assert (blocks == found[:, :, None, :, None]).any(axis=(2, 4)).all()
-
-
-def test_point_rasters_stay_point_rasters(values, tmp_path):
-    make(tmp_path / "a.tif", values, tags={"AREA_OR_POINT": "Point"})
-    write_like(tmp_path / "a.tif", tmp_path / "out.tif", values, -9999.0)
-    assert raw_tags(tmp_path / "a.tif") == raw_tags(tmp_path / "out.tif")
 
 
 @pytest.mark.parametrize("nodata", [-9999.0, float("nan"), 0.0])
@@ -184,14 +185,11 @@ def test_lossy_compression_does_not_come_back(values, tmp_path):
         assert np.array_equal(file.read(), values)
 
 
-@pytest.mark.parametrize(("dtype", "match"), [("complex64", "bands of complex64, complex64, complex64, but one type")])
-def test_what_is_no_number_is_refused(dtype, match, values, tmp_path):
-    make(tmp_path / "a.tif", values.astype(dtype), nodata=None)
+def test_what_is_no_number_or_does_not_fit_in_memory_is_refused(values, tmp_path, monkeypatch):
+    make(tmp_path / "a.tif", values.astype("complex64"), nodata=None)
+    match = "bands of complex64, complex64, complex64, but one type"
     with pytest.raises(InputError, match=match), open_raster(tmp_path / "a.tif"):
         pass
-
-
-def test_a_block_that_does_not_fit_in_memory_is_refused(values, tmp_path, monkeypatch):
     make(tmp_path / "a.tif", values, compress="deflate", blockysize=SPACE[0])
     monkeypatch.setattr("segcal.cases.safe_io.memory_limit", lambda: 50_000)
     with pytest.raises(InputError, match=r"a\.tif needs .* GiB, but at most"), open_raster(tmp_path / "a.tif"):

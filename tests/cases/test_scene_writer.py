@@ -1,4 +1,5 @@
 from contextlib import contextmanager
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -6,8 +7,7 @@ import torch
 
 from segcal.cases import CaseError, CaseWriter, open_cases
 from segcal.cases.formats.geotiff import GeoTiff
-from segcal.cases.formats.scene import whole
-from segcal.cases.qgis_style import raster_style
+from segcal.cases.qgis_style import STEPS, polygon_style, raster_style
 from segcal.cases.scene_writer import ScenePart, write_scene
 
 rasterio = pytest.importorskip("rasterio")
@@ -21,14 +21,7 @@ def made(tmp_path, rng):
     """Return a writer of one case of three classes, its log-probabilities and its confidence."""
     logits = rng.normal(size=(3, *SPACE)).astype(np.float32)
     (tmp_path / "in").mkdir()
-    about = {
-        "driver": "GTiff",
-        "dtype": "float32",
-        "count": 3,
-        "height": SPACE[0],
-        "width": SPACE[1],
-        "crs": "EPSG:3857",
-    }
+    about = {"driver": "GTiff", "dtype": "float32", "count": 3, "height": 12, "width": 17, "crs": "EPSG:3857"}
     place = rasterio.Affine(2, 0, 7e5, 0, -2, 6e6)
     with rasterio.open(tmp_path / "in" / "a.tif", "w", transform=place, **about) as file:
         file.write(logits)
@@ -84,5 +77,26 @@ def test_a_scene_that_fails_on_its_way_leaves_nothing(made):
     assert [path.name for path in writer.folder.iterdir()] == []
 
 
-def test_all_of_space_is_a_window():
-    assert whole(SPACE) == (slice(0, 12), slice(0, 17))
+def test_a_raster_has_one_colour_per_step_up_to_infinity():
+    root = ElementTree.fromstring(raster_style().split("\n", 1)[1])
+    renderer = root.find("pipe/rasterrenderer")
+    assert (root.tag, renderer.get("type"), renderer.get("band")) == ("qgis", "singlebandpseudocolor", "1")
+    shader = renderer.find("rastershader/colorrampshader")
+    assert shader.get("colorRampType") == "DISCRETE"
+    ends = [float(item.get("value")) for item in shader.findall("item")]
+    assert ends == [*(upper for upper, _ in STEPS[:-1]), float("inf")]
+    assert [item.get("color") for item in shader] == [colour for _, colour in STEPS]
+
+
+def test_polygons_have_one_symbol_per_range_and_no_gap():
+    root = ElementTree.fromstring(polygon_style("probability").split("\n", 1)[1])
+    renderer = root.find("renderer-v2")
+    assert (renderer.get("type"), renderer.get("attr")) == ("graduatedSymbol", "probability")
+    ranges = renderer.findall("ranges/range")
+    assert [float(each.get("lower")) for each in ranges] == [0.0, *(float(each.get("upper")) for each in ranges[:-1])]
+    assert float(ranges[-1].get("upper")) == 1
+    symbols = {each.get("name"): each for each in renderer.findall("symbols/symbol")}
+    for each, (_, colour) in zip(ranges, STEPS, strict=True):
+        (layer,) = symbols[each.get("symbol")].findall("layer")
+        rgb = next(prop.get("v") for prop in layer.findall("prop") if prop.get("k") == "color").split(",")
+        assert "#" + "".join(f"{int(part):02x}" for part in rgb[:3]) == colour

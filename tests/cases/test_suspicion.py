@@ -1,8 +1,11 @@
+"""Suspicions about labels, about cases together, and about the members of an ensemble."""
+
 import numpy as np
 import pytest
 
 from segcal.cases import ArrayCases
 from segcal.cases.base import SINGLE_FOLDS
+from segcal.cases.decision import decision_of
 from segcal.cases.glance import glance_at
 from segcal.cases.suspicion import (
     Suspicion,
@@ -16,6 +19,7 @@ from segcal.cases.suspicion import (
     turned,
     warn,
 )
+from segcal.cases.watch import FEW_CASES, Watch, look_at_members
 from segcal.errors import SuspicionWarning
 
 PROBS = np.random.default_rng(0).dirichlet(np.ones(3), 20).T.astype(np.float32)
@@ -43,32 +47,29 @@ def test_probabilities_declared_as_logits_are_seen_in_the_first_case_that_can_be
     assert doubtful_kind(ArrayCases([PROBS], kind="probs")) == []
     assert doubtful_kind(ArrayCases([5 * PROBS])) == []
     assert like_probabilities([]) == []
-
-
-@pytest.mark.parametrize("pooling", ["mean_logits", "mean_probs"])
-def test_they_are_seen_before_members_are_pooled(pooling):
-    assert doubtful_kind(ArrayCases([[PROBS, PROBS[::-1]]], pooling=pooling, kind="logits"))[0].ids == ("0",)
+    for pooling in ("mean_logits", "mean_probs"):  # before members are pooled
+        assert doubtful_kind(ArrayCases([[PROBS, PROBS[::-1]]], pooling=pooling, kind="logits"))[0].ids == ("0",)
 
 
 def test_single_folds_are_named_where_they_are_fitted_and_where_something_else_meets_them():
     assert "the ensemble of all folds has other confidences" in str(*single_folds(SINGLE_FOLDS))
     assert single_folds("") == []
-    assert "fitted on predictions of single folds, and these come from elsewhere" in str(
-        *other_origin(SINGLE_FOLDS, "")
-    )
+    (found,) = other_origin(SINGLE_FOLDS, "")
+    assert "fitted on predictions of single folds, and these come from elsewhere" in found.text
     assert other_origin(SINGLE_FOLDS, SINGLE_FOLDS) == other_origin("", "") == other_origin("", SINGLE_FOLDS) == []
 
 
-def seen(drawn, change=lambda number, labels: labels):
+def seen(drawn, change=lambda number, labels: labels, **options):
     labels = [np.ascontiguousarray(change(number, labels)) for number, (_, labels) in enumerate(drawn)]
-    return [glance_at(case) for case in ArrayCases([logits for logits, _ in drawn], labels, kind="logits")]
+    cases = ArrayCases([logits for logits, _ in drawn], labels, **{"kind": "logits", **options})
+    return [glance_at(case, decision_of(None, len(case.logits))) for case in cases]
 
 
 def judged(glances, classes=3):
     return [str(one) for one in misplaced(glances, sum(one.confusion for one in glances), classes)]
 
 
-@pytest.mark.parametrize("space", [(24, 30), (24, 24), (12, 10, 8), (9, 9, 9)])
+@pytest.mark.parametrize("space", [(24, 30), (9, 9, 9)])
 def test_labels_that_fit_are_not_suspected(scenes, space):
     assert judged(seen(scenes(6, space))) == []
 
@@ -77,10 +78,8 @@ def test_labels_that_fit_are_not_suspected(scenes, space):
     ("space", "turn", "expected"),
     [
         ((24, 30), lambda labels: labels[::-1], "numpy.flip(labels, 0)"),
-        ((24, 30), lambda labels: labels[:, ::-1], "numpy.flip(labels, 1)"),
         ((24, 30), lambda labels: labels[::-1, ::-1], "numpy.flip(labels, (0, 1))"),
         ((24, 24), lambda labels: labels.T, "labels.transpose(1, 0)"),
-        ((12, 10, 8), lambda labels: labels[:, :, ::-1], "numpy.flip(labels, 2)"),
         ((10, 12, 12), lambda labels: labels.transpose(0, 2, 1), "labels.transpose(0, 2, 1)"),
     ],
 )
@@ -91,12 +90,9 @@ def test_turned_labels_are_turned_back_by_the_code_that_is_named(scenes, space, 
     assert text.endswith(f"): {what}. Bring scores and labels into one orientation.")
 
 
-def test_a_single_case_that_is_turned_is_named(scenes):
+def test_a_single_case_that_is_turned_is_named_and_symmetric_labels_are_not(scenes):
     (text,) = judged(seen(scenes(8), lambda number, labels: labels[::-1] if number == 3 else labels))
     assert text.startswith("3: labels fit clearly better as numpy.flip(labels, 0)")
-
-
-def test_symmetric_labels_are_not_suspected(scenes):
     drawn = [(np.concatenate([z, z[:, ::-1]], 1), np.concatenate([y, y[::-1]])) for z, y in scenes(6)]
     assert judged(seen(drawn)) == []
 
@@ -118,10 +114,7 @@ def test_a_network_that_fails_on_a_case_is_not_a_pairing(scenes):
     wrong = drawn[0][0] * 0.1 + drawn[3][0]  # it saw something like case 3 in cases 0 and 1
     drawn[0], drawn[1] = (wrong, drawn[0][1]), (wrong + 0.1, drawn[1][1])
     assert paired(seen(drawn), 3) is None
-
-
-def test_one_case_alone_has_not_changed_places(scenes):
-    drawn = scenes(4)
+    drawn = scenes(4)  # one case alone has not changed places
     noise = np.random.default_rng(5).normal(size=drawn[0][0].shape).astype(np.float32)
     drawn[0], drawn[1] = (drawn[1][0], drawn[0][1]), (noise, drawn[1][1])
     assert paired(seen(drawn), 3) is None
@@ -134,8 +127,7 @@ def test_cases_of_other_shapes_are_not_compared(scenes):
 
 def test_classes_in_another_order_are_named(scenes):
     order = np.array([0, 2, 1])
-    glances = seen(scenes(6), lambda number, labels: order[labels])
-    (text,) = judged(glances)
+    (text,) = judged(seen(scenes(6), lambda number, labels: order[labels]))
     assert text == (
         "labels fit clearly better with their classes renumbered (label 1 is predicted as 2, label 2 is predicted as 1)"
         ". Map one of the two numberings."
@@ -143,7 +135,7 @@ def test_classes_in_another_order_are_named(scenes):
     assert renumbered(np.array([[0, 30], [30, 0]])) is None  # of few voxels nothing is said
 
 
-def test_the_best_explanation_is_given_alone(scenes):
+def test_the_best_explanation_is_given_alone():
     """Mirrored stripes also look renumbered: what is above is class 0, what is below class 1."""
     rng = np.random.default_rng(0)
     drawn = []
@@ -154,13 +146,125 @@ def test_the_best_explanation_is_given_alone(scenes):
         drawn.append(((own + rng.normal(size=own.shape)).astype(np.float32), labels))
     glances = seen(drawn, lambda number, labels: labels[::-1])
     table = sum(one.confusion for one in glances)
-    assert renumbered(table) is not None
     assert turned(glances).fit > renumbered(table).fit
     (text,) = judged(glances, 2)
     assert "numpy.flip(labels, 0)" in text
 
 
-def test_cases_without_labels_or_of_one_class_say_nothing(scenes):
+def watched(drawn, parts=None, classes=3, **options):
+    watch = Watch(classes)
+    for number, glance in enumerate(seen(drawn, **options)):
+        watch.add(glance, "" if parts is None else parts[number])
+    return [str(one) for one in watch.found()]
+
+
+def test_accuracy_near_chance_is_said_with_what_chance_gives(scenes):
+    rng = np.random.default_rng(1)
+    drawn = [(logits, rng.permutation(labels.reshape(-1)).reshape(labels.shape)) for logits, labels in scenes(6)]
+    (text,) = watched(drawn)
+    shares = [[np.bincount(x.reshape(-1), minlength=3) / x.size for x in (z.argmax(0), y)] for z, y in drawn]
+    right = np.mean([(z.argmax(0) == y).mean() for z, y in drawn])
+    assert text == (
+        f"the predicted class is right in {right:.1%} of the voxels, and labels strewn at random would be right in "
+        f"{np.mean([p @ q for p, q in shares]):.1%}: scores and labels hardly belong together. "
+        "Look at one case of both."
+    )
+
+
+def test_good_cases_mostly_background_few_voxels_and_one_class_give_no_suspicion(scenes):
+    assert watched(scenes(6)) == []
+    rng = np.random.default_rng(2)
+    labels = np.zeros((30, 40), np.uint8)
+    labels[5:9, 6:12] = 1
+    own = 2.5 * np.stack([labels == 0, labels == 1])
+    assert watched([((own + rng.normal(size=own.shape)).astype(np.float32), labels) for _ in range(4)], classes=2) == []
+    for truth in (rng.integers(0, 3, 100), np.zeros(2000, int)):
+        assert watched([(rng.normal(size=(3, truth.size)).astype(np.float32), truth)]) == []
+
+
+def test_the_same_scores_under_two_names_or_in_two_parts(scenes):
     drawn = scenes(4)
-    assert judged(seen([(logits, np.zeros_like(labels)) for logits, labels in drawn])) == []
-    assert misplaced([glance_at(case) for case in ArrayCases([logits for logits, _ in drawn])], None, 3) == ()
+    drawn[2] = (drawn[0][0].copy(), drawn[2][1])
+    text = "the same scores have several names (a = c) and count several times. Remove the copies."
+    assert text in watched(drawn, ids=["a", "b", "c", "d"])
+    drawn = scenes(3)
+    (text,) = watched([*drawn, drawn[1]], ["calibration"] * 3 + ["validation"], ids=["a", "b", "c", "d"])
+    assert text == (
+        "the same scores are in calibration and in validation (b = d), so what is learned is judged on itself. "
+        "Remove one of each, or declare both as one group."
+    )
+
+
+def test_one_name_in_two_parts_is_two_cases(scenes):
+    watch = Watch(3)
+    for drawn, part in zip(scenes(2), ["calibration", "validation"], strict=True):
+        watch.add(*seen([drawn], ids=["a"]), part)
+    assert watch.found() == []
+
+
+def test_cases_without_a_voxel_that_counts_are_named(scenes):
+    drawn = scenes(4)
+    drawn[1] = (drawn[1][0], np.full_like(drawn[1][1], 9))
+    assert watched(drawn, ignore=9) == [
+        "1: no voxel counts. Check the ignore label and the mask, or leave the case out."
+    ]
+
+
+def test_what_is_kept_is_small_whatever_the_size_of_the_cases(scenes):
+    watch = Watch(3)
+    watch.add(*seen(scenes(1, (400, 500))))
+    (kept,) = watch._glances.values()
+    assert kept.confusion is None
+    assert sum(part.nbytes for part in kept.thumbnail) <= 4 * 4096
+
+
+def ensemble(scenes, members, count=5):
+    """Cases of several members: each is a function of scores and of a number that makes them its own."""
+    noise = np.random.default_rng(0).normal(size=(len(members), 3, 24, 30)).astype(np.float32)
+    logits = [[make(z, noise[number]) for number, make in enumerate(members)] for z, _ in scenes(count)]
+    return ArrayCases(logits, pooling="mean_logits", kind="logits")
+
+
+def own(scores, noise):
+    return scores + 0.3 * noise
+
+
+def reordered(scores, noise):
+    return own(scores, noise)[[0, 2, 1]]
+
+
+def copied(scores, noise):
+    return scores
+
+
+def test_good_members_give_no_suspicion_and_one_that_is_there_twice_is_named(scenes):
+    assert look_at_members(ensemble(scenes, [own, own, own])) == []
+    assert look_at_members(ArrayCases([z for z, _ in scenes(2)])) == []
+    (found,) = look_at_members(ensemble(scenes, [copied, own, copied]))
+    assert str(found) == (
+        "members hold the same scores (member 0 = member 2) and count several times. Leave the copies out."
+    )
+
+
+@pytest.mark.parametrize(
+    ("members", "which"),
+    [
+        ([own, own, reordered], "member 2 has its classes in another order than member 0"),
+        ([reordered, own, own], "member 0 has its classes in another order than all others"),
+        ([own, reordered], "member 1 has its classes in another order than member 0"),
+    ],
+)
+def test_a_member_with_other_numbers_is_named(scenes, members, which):
+    (found,) = look_at_members(ensemble(scenes, members))
+    assert str(found) == f"{which} (1 for 2, 2 for 1). Export all members alike."
+
+
+def test_a_few_cases_are_read_and_those_that_cannot_be_are_left_out(scenes, monkeypatch):
+    cases = ensemble(scenes, [copied, copied], count=9)
+    cases.raw("4").logits[1] = cases.raw("4").logits[1][:, :5, :5]
+    cases.raw("8").logits[1] = np.full((3, 24, 30), np.nan, np.float32)
+    read, original = [], ArrayCases.member_logits
+    monkeypatch.setattr(ArrayCases, "member_logits", lambda self, key: read.append(key) or original(self, key))
+    (found,) = look_at_members(cases.subset(["0", "1", "2", "3", "8"]))
+    assert "member 0 = member 1" in str(found)
+    assert len(read) == FEW_CASES

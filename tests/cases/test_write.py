@@ -7,52 +7,36 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from segcal.cases import CaseError, CaseWriter, open_cases
-from segcal.cases.write import _to_dtype, write_confidence
+from segcal.cases.decision import decision_of
+from segcal.cases.write import write_confidence
 from segcal.errors import InputError
 
 
-def save(folder, **arrays):
+def save(folder, array, **options):
     folder.mkdir()
-    for case_id, array in arrays.items():
-        np.save(folder / f"{case_id}.npy", array)
-    return folder
+    np.save(folder / "a.npy", array)
+    return open_cases(folder, **{"kind": "logits", **options})
 
 
 @pytest.mark.parametrize("shape", [(4, 5), (1, 4, 5)])
-def test_a_sigmoid_output_keeps_its_shape_and_its_side_of_one_half(shape, tmp_path, rng):
+def test_a_sigmoid_output_keeps_its_shape_and_its_side_of_one_half(shape, tmp_path, rng, calibrate):
     foreground = rng.random(shape).astype(np.float16)
     foreground.reshape(-1)[:3] = [0.5, np.nextafter(np.float16(0.5), np.float16(1)), 1]
-    cases = open_cases(save(tmp_path / "p", a=foreground), kind="sigmoid")
-    case = cases.read("a")
-    flat = torch.log_softmax(case.logits / 1e4, dim=0)
-    CaseWriter(cases, tmp_path / "out").write("a", flat, case.logits.argmax(0))
+    calibrate(save(tmp_path / "p", foreground, kind="sigmoid"), tmp_path / "out", temperature=1e4)
     written = np.load(tmp_path / "out" / "a.npy")
     assert written.shape == shape
     assert written.dtype == np.float16
     assert np.array_equal(written > 0.5, foreground > 0.5)
 
 
-def test_logits_can_be_written_as_probabilities(npy_folder, tmp_path):
-    cases = open_cases(npy_folder[0], kind="logits")
-    case = cases.read("a1")
-    CaseWriter(cases, tmp_path / "out", kind="probs").write(
-        "a1", torch.log_softmax(case.logits, 0), case.logits.argmax(0)
-    )
+def test_logits_can_be_written_as_probabilities(npy_folder, tmp_path, calibrate):
+    calibrate(open_cases(npy_folder[0], kind="logits"), tmp_path / "out", "a1", kind="probs")
     np.testing.assert_allclose(np.load(tmp_path / "out" / "a1.npy").sum(0), 1, atol=1e-6)
 
 
-def test_log_probabilities_below_the_range_of_half_precision_stay_finite(tmp_path):
-    cases = open_cases(save(tmp_path / "p", a=np.zeros((2, 3), np.float16)), kind="logits")
-    extreme = torch.tensor([[0.0] * 3, [-1e6] * 3])
-    CaseWriter(cases, tmp_path / "out").write("a", extreme, torch.zeros(3, dtype=torch.int64))
-    assert np.isfinite(np.load(tmp_path / "out" / "a.npy")).all()
-
-
-def test_axis_order_byte_order_and_memory_order_are_those_of_the_input(tmp_path, rng):
+def test_axis_order_byte_order_and_memory_order_are_those_of_the_input(tmp_path, rng, calibrate):
     array = np.asfortranarray(rng.normal(size=(4, 5, 3)).astype(">f4"))
-    cases = open_cases(save(tmp_path / "p", a=array), kind="logits", class_axis=2)
-    case = cases.read("a")
-    CaseWriter(cases, tmp_path / "out").write("a", torch.log_softmax(case.logits, 0), case.logits.argmax(0))
+    calibrate(save(tmp_path / "p", array, class_axis=2), tmp_path / "out")
     written = np.load(tmp_path / "out" / "a.npy")
     assert written.dtype == array.dtype
     assert written.flags.f_contiguous
@@ -60,37 +44,29 @@ def test_axis_order_byte_order_and_memory_order_are_those_of_the_input(tmp_path,
 
 
 def test_the_shape_must_stay(npy_folder, tmp_path):
-    writer = CaseWriter(open_cases(npy_folder[0], kind="logits"), tmp_path / "out")
-    with pytest.raises(
-        CaseError, match=r"case 'a1': calibrated scores .* have shape \(3, 4\), but the input has \(3, 4, 5\)"
-    ):
-        writer.write("a1", torch.zeros(3, 4))
-
-
-def test_a_kind_of_another_shape_is_refused(npy_folder, tmp_path):
-    with pytest.raises(InputError, match="kind is 'sigmoid', but 'logits' came in and has another shape"):
-        CaseWriter(open_cases(npy_folder[0], kind="logits"), tmp_path / "out", kind="sigmoid")
-
-
-def test_a_file_that_reads_back_differently_is_not_put_in_place(npy_folder, tmp_path, monkeypatch):
     cases = open_cases(npy_folder[0], kind="logits")
-    case = cases.read("a1")
-    writer = CaseWriter(cases, tmp_path / "out")
+    match = r"case 'a1': calibrated scores .* have shape \(3, 4\), but the input has \(3, 4, 5\)"
+    with pytest.raises(CaseError, match=match):
+        CaseWriter(cases, tmp_path / "out").write("a1", torch.zeros(3, 4))
+    with pytest.raises(InputError, match="kind is 'sigmoid', but 'logits' came in and has another shape"):
+        CaseWriter(cases, tmp_path / "out", kind="sigmoid")
+
+
+def test_a_file_that_reads_back_differently_is_not_put_in_place(npy_folder, tmp_path, monkeypatch, calibrate):
+    cases = open_cases(npy_folder[0], kind="logits")
     monkeypatch.setattr(np, "save", lambda file, array: file.write((npy_folder[0] / "b1.npy").read_bytes()))
     with pytest.raises(CaseError, match="read back has another winning class in some voxels"):
-        writer.write("a1", torch.log_softmax(case.logits, 0), case.logits.argmax(0))
+        calibrate(cases, tmp_path / "out", "a1")
     assert list((tmp_path / "out").iterdir()) == []
 
 
-def test_what_an_interrupted_run_left_does_not_disturb(npy_folder, tmp_path):
+def test_what_an_interrupted_run_left_does_not_disturb(npy_folder, tmp_path, calibrate):
     cases = open_cases(npy_folder[0], kind="logits")
     left = tmp_path / "out" / ".segcal-0123456789abcdef"
     left.mkdir(parents=True)
     (left / "a1.npy").write_bytes(b"half")
-    case = cases.read("a1")
-    writer = CaseWriter(cases, tmp_path / "out")
-    assert not writer.done("a1")
-    assert writer.write("a1", torch.log_softmax(case.logits, 0)) == (tmp_path / "out" / "a1.npy",)
+    assert not CaseWriter(cases, tmp_path / "out").done("a1")
+    calibrate(cases, tmp_path / "out", "a1")
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [".segcal", left.name, "a1.npy"]
 
 
@@ -104,10 +80,8 @@ def confidence(rng):
 
 
 def test_pictures_become_grey_png_in_a_folder_of_their_own(npy_folder, rng, tmp_path):
-    predictions, _, _ = npy_folder
-    cases = open_cases(predictions, kind="logits")
     values = rng.random((4, 5))
-    path = write_confidence(cases, "a1", values, tmp_path / "out")
+    path = write_confidence(open_cases(npy_folder[0], kind="logits"), "a1", values, tmp_path / "out")
     assert path == tmp_path / "out" / "confidence" / "a1.png"
     with Image.open(path) as picture:
         assert picture.mode == "L"
@@ -116,9 +90,7 @@ def test_pictures_become_grey_png_in_a_folder_of_their_own(npy_folder, rng, tmp_
 
 
 def test_volumes_of_arrays_become_nifti_with_the_voxel_size_that_is_known(confidence, tmp_path):
-    (tmp_path / "in").mkdir()
-    np.save(tmp_path / "in" / "a.npy", np.zeros((2, 4, 5, 6), np.float32))
-    cases = open_cases(tmp_path / "in", kind="logits")
+    cases = save(tmp_path / "in", np.zeros((2, 4, 5, 6), np.float32))
     for spacing, zooms in (((3.0, 2.0, 0.5), (0.5, 2.0, 3.0)), (None, (1.0, 1.0, 1.0))):
         image = nibabel.load(write_confidence(cases, "a", confidence, tmp_path / "out", spacing))
         assert image.header.get_zooms() == zooms
@@ -129,8 +101,7 @@ def test_volumes_of_arrays_become_nifti_with_the_voxel_size_that_is_known(confid
 @pytest.mark.parametrize("axis", [-1, 0])
 def test_maps_of_nifti_scores_lie_on_them(axis, confidence, tmp_path):
     (tmp_path / "in").mkdir()
-    scores = np.moveaxis(np.zeros((3, 4, 5, 6), np.float32), 0, axis)
-    image = nibabel.Nifti1Image(scores, TURNED)
+    image = nibabel.Nifti1Image(np.moveaxis(np.zeros((3, 4, 5, 6), np.float32), 0, axis), TURNED)
     image.header.set_xyzt_units("mm")
     nibabel.save(image, tmp_path / "in" / "a.nii.gz")
     cases = open_cases(tmp_path / "in", kind="logits", class_axis=axis)
@@ -149,13 +120,12 @@ def test_maps_of_nnunet_lie_on_its_label_maps(reader, make_nnunet, confidence, t
     # What nnU-Net would have written: the array in its own axes, stored in the geometry of the image.
     values = confidence.transpose(2, 1, 0)
     if reader == "NibabelIOWithReorient":
-        turn = nibabel.orientations.ornt_transform(
-            nibabel.orientations.axcodes2ornt("RAS"), nibabel.io_orientation(TURNED)
+        turns = nibabel.orientations
+        values = turns.apply_orientation(
+            values, turns.ornt_transform(turns.axcodes2ornt("RAS"), nibabel.io_orientation(TURNED))
         )
-        values = nibabel.orientations.apply_orientation(values, turn)
     nibabel.save(nibabel.Nifti1Image((10 * values).astype(np.uint8), TURNED), folder / "c1.nii.gz")
-    cases = open_cases(folder)
-    written = nibabel.load(write_confidence(cases, "c1", confidence, tmp_path / "out"))
+    written = nibabel.load(write_confidence(open_cases(folder), "c1", confidence, tmp_path / "out"))
     np.testing.assert_allclose(written.affine, TURNED, atol=1e-6)
     assert np.array_equal(written.get_fdata(dtype=np.float32), values)
     if reader == "NibabelIOWithReorient":  # as the reader itself turns it
@@ -173,8 +143,8 @@ def test_without_its_label_map_an_nnunet_case_has_its_voxel_size(make_nnunet, co
 
 @given(st.lists(st.floats(-1e5, 0, width=32), min_size=1, max_size=50))
 def test_half_numbers_are_rounded_as_numpy_rounds_and_stay_finite(values):
-    scores = np.array(values, np.float32)
-    found = _to_dtype(torch.from_numpy(scores), "logits", np.dtype(np.float16))
-    assert found.tobytes() == np.maximum(scores, np.finfo(np.float16).min).astype(np.float16).tobytes()
-    expected = torch.from_numpy(scores).exp().numpy().astype(np.float16)
-    assert _to_dtype(torch.from_numpy(scores), "probs", np.dtype(np.float16)).tobytes() == expected.tobytes()
+    scores, half = np.array(values, np.float32), np.dtype(np.float16)
+    found = decision_of(None).encode(torch.from_numpy(scores), "logits", half)
+    assert found.tobytes() == np.maximum(scores, np.finfo(half).min).astype(half).tobytes()
+    found = decision_of(None).encode(torch.from_numpy(scores), "probs", half)
+    assert found.tobytes() == torch.from_numpy(scores).exp().numpy().astype(half).tobytes()

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import segcal
+from segcal.cases.glance import Shift
 from segcal.cases.kinds import LIKE_BYTES, LIKE_MASKS, LIKE_PARTS, LIKE_PROBS, LIKE_SQUASHED, doubt_about
-from segcal.cases.moves import Shift
 from segcal.errors import InputError, SuspicionWarning
 
 REAL = Path(os.environ.get("SEGCAL_REAL", Path(__file__).parents[3] / "real"))

@@ -2,8 +2,7 @@
 
 from segcal.cases.arrays import ArrayCases
 from segcal.cases.base import Case, CaseError, Cases
-from segcal.cases.check import CheckResult
-from segcal.cases.check_case import CaseRow, Problem
+from segcal.cases.check import CaseRow, CheckResult, Problem
 from segcal.cases.files import FileCases
 from segcal.cases.formats import FORMATS
 from segcal.cases.kinds import find_padding

@@ -9,11 +9,12 @@ from torch import Tensor
 
 from segcal.arguments import typed
 from segcal.cases.base import Case, Cases
-from segcal.cases.kinds import check_kind, doubt_about, like_probabilities, region_logits, to_log_domain
+from segcal.cases.decision import decision_of
+from segcal.cases.kinds import check_kind, like_probabilities
 from segcal.cases.region_view import declare_regions
 from segcal.checks import as_tensor, check_labels, check_mask
 from segcal.errors import InputError
-from segcal.pooling import check_pooling, pool_members, pool_regions
+from segcal.pooling import check_pooling
 from segcal.types import IGNORED
 
 
@@ -51,11 +52,8 @@ class HeldCases(Cases):
         member = first[0] if isinstance(first, list | tuple) and first else first
         name = f"logits of case {ids[0]!r}"
         self.regions = declare_regions(regions, regions_class_order, check_kind(kind), ignore, class_names)
-        if self.regions is not None:
-            class_names, classes = self.regions.names, len(self.regions)
-            region_logits(_on_cpu(member, name), check_kind(kind), name, classes)
-        else:
-            classes = len(to_log_domain(_on_cpu(member, name), check_kind(kind), name))
+        class_names = class_names if self.regions is None else self.regions.names
+        classes = len(decision_of(self.regions).logits(_on_cpu(member, name), check_kind(kind), name))
         if class_names is not None and len(class_names) != classes:
             raise InputError(
                 f"class_names has {len(class_names)} names, but the logits have {classes} classes. "
@@ -76,8 +74,7 @@ class HeldCases(Cases):
         members = self._members(raw, case_id, doubts)
         disagreement = None
         if self._pooling_rule is not None and isinstance(raw.logits, list | tuple):
-            pool = pool_members if self.regions is None else pool_regions
-            logits, disagreement = pool(members, self._pooling_rule, self.wants_disagreement)
+            logits, disagreement = self.decision.pool(members, self._pooling_rule, self.wants_disagreement)
         else:
             logits = next(members)
         space = tuple(logits.shape[1:])
@@ -108,12 +105,8 @@ class HeldCases(Cases):
             )
         for number, member in enumerate(raw.logits if several else [raw.logits]):
             called = f"member {number} of case {case_id!r}" if several else name
-            given = _on_cpu(member, called)
-            if self.regions is None:
-                logits = to_log_domain(given, self.kind, called, self.num_classes)
-                doubts.append(doubt_about(logits, self.kind))
-            else:
-                logits = region_logits(given, self.kind, called, self.num_classes)
+            logits = self.decision.logits(_on_cpu(member, called), self.kind, called)
+            doubts.append(self.decision.doubt(logits, self.kind))
             yield logits
 
     @property

@@ -20,15 +20,9 @@ import torch
 from torch import Tensor
 
 from segcal.arguments import typed
+from segcal.cases.decision import MaskDecision, decision_of
 from segcal.cases.split import Grouping, Split, check_nested, draw_groups, resolve_groups
-from segcal.checks import (
-    MAX_CLASSES,
-    as_tensor,
-    check_case_logits,
-    check_image,
-    check_labels,
-    check_spacing,
-)
+from segcal.checks import as_tensor, check_case_logits, check_image, check_labels, check_spacing
 from segcal.errors import InputError
 from segcal.names import clean, clean_message
 from segcal.pooling import BEST, POOLED
@@ -152,14 +146,14 @@ class Cases(ABC):
         case = self.read(case_id)
         with naming_case(case_id):
             logits = as_tensor(case.logits, "logits").detach()
-            check_case_logits(logits, "logits", self.num_classes, least=2 if self.regions is None else 1)
+            check_case_logits(logits, "logits", self.num_classes, least=self.decision.fewest)
             space, labels = tuple(logits.shape[1:]), case.labels
             if labels is not None:
                 labels = check_labels(as_tensor(labels, "labels"), "labels", space, self.num_labels, IGNORED)
             if case.image is not None:
                 check_image(as_tensor(case.image, "image"), "image", space)
             check_spacing(case.spacing, len(space))
-            needed = space if self.regions is None else tuple(logits.shape)
+            needed = self.decision.mask_shape(tuple(logits.shape))
             if case.disagreement is not None and tuple(case.disagreement.shape) != needed:
                 raise InputError(
                     f"disagreement has shape {tuple(case.disagreement.shape)}, but {needed} is needed, like its "
@@ -178,8 +172,8 @@ class Cases(ABC):
 
     def __repr__(self) -> str:
         pooled = "" if self.pooling in (None, "single") else f", pooled by {self.pooling}"
-        what = "classes" if self.regions is None else "regions"
-        return f"{type(self).__name__}: {len(self)} cases of {self.num_classes} {what}, {self.kind}{pooled}"
+        what = f"{self.num_classes} {self.decision.titles}"
+        return f"{type(self).__name__}: {len(self)} cases of {what}, {self.kind}{pooled}"
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -222,14 +216,19 @@ class Cases(ABC):
         return chosen
 
     @property
+    def decision(self) -> MaskDecision:
+        """What is decided for each voxel, and all that follows from it."""
+        return decision_of(self.regions, self.num_classes)
+
+    @property
     def num_labels(self) -> int:
         """How many labels there can be; those that belong to no region are where none is."""
-        return self.num_classes if self.regions is None else MAX_CLASSES
+        return self.decision.num_labels
 
     @property
     def has_offset(self) -> bool:
         """Whether `Case.logits` still carry the network's offset; a softmax, or a mean of softmaxes, removes it."""
-        return self.kind == "logits" and self.pooling != "mean_probs" and self.regions is None
+        return self.kind == "logits" and self.pooling != "mean_probs" and self.decision.has_offset
 
     def require_offset(self, calibrator: str, translation_invariant: bool) -> None:
         r"""Refuse a calibrator that needs the offset of the logits where these cases have lost it.
@@ -274,8 +273,7 @@ class Cases(ABC):
     def fingerprint(self) -> str:
         """Return a short digest of the ids, the class count and the files' sizes: how an artefact names its data."""
         lines = [f"{case_id}{self.size_note(case_id)}" for case_id in sorted(self.ids)]
-        task = str(self.num_classes if self.regions is None else self.regions.to_plain())
-        text = "\n".join([task, self.kind, str(self.pooling), *lines])
+        text = "\n".join([str(self.decision.task), self.kind, str(self.pooling), *lines])
         return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
     def folders(self) -> set[Path]:
@@ -285,8 +283,8 @@ class Cases(ABC):
     def identity(self, case_id: str) -> str:
         """Return a digest of everything that a case depends on: another one means another case of the same name."""
         case = self.read(case_id)
-        facts = (self.num_classes, self.kind, self.pooling, self.class_names, case.spacing, case.group)
-        facts = facts if self.regions is None else (*facts, self.regions)  # type: ignore[assignment]
+        facts: tuple[object, ...] = (self.num_classes, self.kind, self.pooling, self.class_names, case.spacing)
+        facts = (*facts, case.group, *filter(None, [self.regions]))
         digest = hashlib.sha256(repr(facts).encode())
         for values in (case.logits, case.labels, case.mask, case.image):
             digest.update(repr(None if values is None else (values.shape, values.dtype)).encode())

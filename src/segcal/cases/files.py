@@ -4,6 +4,8 @@ import hashlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import reduce
+from operator import and_
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +18,7 @@ from segcal.cases.formats import Format, Stored
 from segcal.cases.formats.base import check_folder, find_files
 from segcal.cases.formats.ome_zarr import read_ome_labels
 from segcal.cases.geometry import Geometry, check_alike, file_geometry
-from segcal.cases.kinds import doubt_about, filled, region_logits, to_log_domain
+from segcal.cases.kinds import filled
 from segcal.cases.labels import Axes, LabelMap, read_channels, read_label_file
 from segcal.cases.nifti_file import EXTENSIONS
 from segcal.cases.raster_file import EXTENSIONS as MAPS
@@ -25,7 +27,7 @@ from segcal.cases.remote import Remote
 from segcal.checks import as_tensor, check_labels, check_mask
 from segcal.errors import InputError
 from segcal.memory import Footprint
-from segcal.pooling import check_pooling, pool_members, pool_regions
+from segcal.pooling import check_pooling
 from segcal.regions import Regions
 from segcal.types import IGNORED, Kind
 
@@ -149,8 +151,7 @@ class FileCases(Cases):
             doubts: list[str] = []
             members = self._member_logits(case_id, facts, doubts)
             rule = check_pooling(self._pooling_rule or "single")
-            pool = pool_members if self.regions is None else pool_regions
-            logits, disagreement = pool(members, rule, self.wants_disagreement)
+            logits, disagreement = self.decision.pool(members, rule, self.wants_disagreement)
             space = tuple(logits.shape[1:])
             mask = self._mask(facts, case_id, space)
             labels, spacing = self.read_labels(case_id, space, facts[0], mask)
@@ -158,17 +159,8 @@ class FileCases(Cases):
             image = None
             if self.image_folder is not None:
                 image = torch.from_numpy(self.image_folder.read(case_id, space))
-        return Case(
-            case_id,
-            logits,
-            labels,
-            mask,
-            spacing,
-            image,
-            self.groups.get(case_id),
-            max(doubts, default=""),
-            disagreement,
-        )
+        group, doubt = self.groups.get(case_id), max(doubts, default="")
+        return Case(case_id, logits, labels, mask, spacing, image, group, doubt, disagreement)
 
     def member_logits(self, case_id: str) -> Iterator[Tensor]:
         """Yield the logits of one member after the other, before they are pooled."""
@@ -198,8 +190,11 @@ class FileCases(Cases):
         """Return what one member has stored in the log domain; `name` is for messages."""
         kind = member.values_kind or self.kind
         values = filled(np.asarray(stored.values), stored.mask, kind) if member.blanks else stored.values
-        to_log = to_log_domain if self.regions is None else region_logits
-        return to_log(values, kind, name, self.num_classes)
+        return self.decision.logits(values, kind, name)
+
+    def doubt(self, logits: Tensor, member: Format) -> str:
+        """Return why one member's logits hardly are of the declared kind; nothing of a format that knows its own."""
+        return "" if member.values_kind is not None else self.decision.doubt(logits, self.kind)
 
     def read_labels(
         self, case_id: str, space: tuple[int, ...], stored: Stored, mask: Tensor | None = None
@@ -247,8 +242,7 @@ class FileCases(Cases):
         folders = [None if each is None else each.axes for each in (self.label_folder, self.image_folder)]
         key = None if self.label_folder is None else self.label_folder.key
         meaning = (self.num_classes, self.kind, self.pooling, self._pooling_rule, self.class_names, self.ignore)
-        facts = (members, folders, key, meaning, self.groups.get(case_id))
-        facts = facts if self.regions is None else (*facts, self.regions)  # type: ignore[assignment]
+        facts = (members, folders, key, meaning, self.groups.get(case_id), *filter(None, [self.regions]))
         digest = hashlib.sha256(repr(facts).encode("utf-8", "surrogateescape"))
         for path in self.sources(case_id):
             remote = self._remote_of(path)
@@ -278,8 +272,7 @@ class FileCases(Cases):
             stored = self.read_member(case_id, number)
             name = str(member.path(case_id))
             logits = self.to_logits(stored, member, name)
-            asked = member.values_kind is None and self.regions is None
-            doubts.append(doubt_about(logits, self.kind) if asked else "")
+            doubts.append(self.doubt(logits, member))
             shape = shape or tuple(logits.shape)
             if tuple(logits.shape) != shape:
                 raise InputError(
@@ -294,7 +287,4 @@ class FileCases(Cases):
         masks = [stored.mask for stored in facts if stored.mask is not None]
         if not masks:
             return None
-        combined = masks[0]
-        for mask in masks[1:]:
-            combined = combined & mask
-        return check_mask(as_tensor(combined, "mask"), f"mask of case {case_id!r}", space)
+        return check_mask(as_tensor(reduce(and_, masks), "mask"), f"mask of case {case_id!r}", space)

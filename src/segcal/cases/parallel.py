@@ -4,6 +4,10 @@ Results come in the order of the ids, whatever finishes first; at most two cases
 not grow with the number of cases. A case that cannot be read fails alone. An interruption (Ctrl-C) lets the cases that
 are under way finish and starts no other.
 
+In one process, threads work one case ahead and one behind: while a case is worked on, one reads the next case and
+another writes the last one, so that at most one case more is in memory for each. Cases are read, and written, one after
+the other, and what goes wrong is raised when it is the turn of the case, so that nothing shows but the time.
+
 Where something else than processes of this machine works on cases, or results are already there, an :class:`Engine`
 takes the place of the number of workers.
 """
@@ -17,7 +21,7 @@ import tempfile
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, contextmanager
 from functools import lru_cache, partial
@@ -26,12 +30,12 @@ from typing import Any, Generic, Self, TypeAlias, TypeVar
 
 import torch
 
-from segcal.cases.ahead import ahead
 from segcal.cases.base import Case, CaseError, Cases, naming_case
 from segcal.cases.glance import Glance, glance_at
 from segcal.errors import InputError
 from segcal.parent import follow_parent
 
+Read = TypeVar("Read")
 Result = TypeVar("Result")
 # The id of a case, and what gives its result or raises what went wrong.
 Outcome: TypeAlias = tuple[str, Callable[[], Any]]
@@ -281,7 +285,7 @@ class _ReadAnd(Generic[Result]):
     def work(self, case: Case) -> tuple[Result, Glance | None]:
         """Do what is done to a case that was read."""
         result = self._function(case)  # first: it refuses what cannot be looked at
-        return result, glance_at(case) if self._look else None
+        return result, glance_at(case, self.cases.decision) if self._look else None
 
 
 def _on_read(function: _ReadAnd[Result], case_id: str, case: Case) -> tuple[Result, Glance | None]:
@@ -297,3 +301,53 @@ def on_case(function: Callable[[str], Result], case_id: str) -> Result:
         raise CaseError(
             case_id, "it needs more memory than there is, but a case is worked on as a whole. Use a larger machine."
         ) from None
+
+
+def ahead(
+    ids: Sequence[str], read: Callable[[str], Read], work: Callable[[str, Read], Result]
+) -> Iterator[tuple[str, Callable[[], Result]]]:
+    """Yield every id with what gives its result, to be called once, in this order.
+
+    >>> [outcome() for _, outcome in ahead(["a", "b"], str.upper, lambda name, read: name + read)]
+    ['aA', 'bB']
+    """
+    coming: list[Future[Read]] = []
+    with ThreadPoolExecutor(1, thread_name_prefix="segcal-reader") as reader:
+
+        def outcome(number: int) -> Result:
+            own = coming.pop() if coming else reader.submit(read, ids[number])
+            wait([own])
+            if number + 1 < len(ids):
+                coming.append(reader.submit(read, ids[number + 1]))
+            return work(ids[number], own.result())
+
+        try:
+            for number, name in enumerate(ids):
+                yield name, lambda number=number: outcome(number)  # type: ignore[misc]
+        finally:
+            for each in coming:
+                each.cancel()
+
+
+def behind(begun: Iterable[tuple[str, Callable[[], Result]]]) -> Iterator[tuple[str, Callable[[], Result]]]:
+    """Have a thread finish every case while the next one is begun; yield every id with what gives its result.
+
+    >>> [outcome() for _, outcome in behind((name, name.upper) for name in "ab")]
+    ['A', 'B']
+    """
+    last: tuple[str, Future[Result]] | None = None
+    with ThreadPoolExecutor(1, thread_name_prefix="segcal-writer") as writer:
+        cases = iter(begun)
+        while True:
+            try:
+                case = next(cases, None)
+            except Exception:
+                if last is not None:
+                    last[1].result()  # what went wrong before is told before
+                raise
+            own = None if case is None else (case[0], writer.submit(case[1]))
+            if last is not None:
+                yield last[0], last[1].result
+            if own is None:
+                return
+            last = own

@@ -1,6 +1,7 @@
 """Cases of regions: how they are declared, and one region of them as cases of two classes, off and on."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
@@ -127,14 +128,11 @@ def region_view(cases: Cases, number: int) -> RegionView:
 
 def region_case(case: Case, regions: Regions, number: int) -> Case:
     """Return one region of a case."""
-    return Case(
-        id=case.id,
+    return replace(
+        case,
         logits=two_classes(case.logits[number]),
         labels=None if case.labels is None else regions.truth(case.labels, number),
-        mask=case.mask,
-        spacing=case.spacing,
-        image=case.image,
-        group=case.group,
+        doubt="",
         disagreement=None if case.disagreement is None else case.disagreement[number],
     )
 

@@ -16,6 +16,7 @@ import tempfile
 from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from multiprocessing.util import Finalize
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
@@ -116,7 +117,7 @@ class Remote:
         """Return a cache in which files have the names that they have there."""
         if self._cached is None:
             make = load_extra("fsspec", "cloud", "URLs need").filesystem
-            place, inside = str(_own_folder()), _Inside(fs._strip_protocol(self.url).rstrip("/"))
+            place, inside = str(_own_folder()), partial(_inside, fs._strip_protocol(self.url).rstrip("/"))
             self._cached = make(
                 "simplecache", fs=fs, cache_storage=place, cache_mapper=inside, skip_instance_cache=True
             )
@@ -148,24 +149,23 @@ class Remote:
             except ImportError as error:
                 raise InputError(f"{url} needs a library ({error}), but it is not installed. Install it.") from None
             except Exception as error:  # whatever a network or a library for it raises
-                reason = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:160]}"
+                reason = _reason(error)
         raise InputError(
             f"{url} could not be read in {TRIES} attempts ({reason}), but it is needed. Try again later, or copy the "
             "folder to this machine."
         )
 
 
-class _Inside:
-    """Gives what is in a folder its place in the cache: the same, and never another one."""
+def _inside(root: str, path: str) -> str:
+    """Return the place of a file in the cache: the one that it has in its folder, and never another one."""
+    name = PurePosixPath(path.removeprefix(f"{root}/"))
+    if name.is_absolute() or ".." in name.parts or str(name) == path:
+        raise InputError(f"{path} has a name that leads out of {root}, but a plain one is needed. Rename it.")
+    return str(name)
 
-    def __init__(self, root: str) -> None:
-        self._root = root
 
-    def __call__(self, path: str) -> str:
-        name = PurePosixPath(path.removeprefix(f"{self._root}/"))
-        if name.is_absolute() or ".." in name.parts or str(name) == path:
-            raise InputError(f"{path} has a name that leads out of {self._root}, but a plain one is needed. Rename it.")
-        return str(name)
+def _reason(error: Exception) -> str:
+    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:160]}"
 
 
 def _fetch(cache: Any, url: str) -> Path:
@@ -228,10 +228,9 @@ def upload(folder: Path, url: str) -> None:
                 fs.rm_file(target)
             except Exception:  # the first failure is the one to tell
                 continue
-        reason = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:160]}"
         raise InputError(
-            f"{url} could not be written ({reason}), but results go there, and nothing was left there. Check it, and "
-            "run the command again."
+            f"{url} could not be written ({_reason(error)}), but results go there, and nothing was left there. Check "
+            "it, and run the command again."
         ) from None
 
 
@@ -242,8 +241,7 @@ def check_new(url: str) -> None:
         fs, root = fsspec.core.url_to_fs(url.rstrip("/"))
         there = _names(fs, root)
     except Exception as error:  # whatever a network or a library for it raises
-        reason = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:160]}"
-        raise InputError(f"{url} does not answer ({reason}), but results go there. Check the URL.") from None
+        raise InputError(f"{url} does not answer ({_reason(error)}), but results go there. Check the URL.") from None
     if there and UNFINISHED not in there:
         raise InputError(f"{url} holds results already, but nothing there is overwritten. Name a new place.")
 

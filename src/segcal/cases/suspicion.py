@@ -33,9 +33,8 @@ import numpy as np
 from torch import Tensor
 
 from segcal.cases.base import SINGLE_FOLDS, Cases
-from segcal.cases.glance import Glance, agreement, better_numbers, pair_agreement, table_agreement
+from segcal.cases.glance import Glance, Shift, Turn, agreement, better_numbers, pair_agreement, table_agreement
 from segcal.cases.kinds import LIKE_PROBS, share_of_ones
-from segcal.cases.moves import Shift, Turn
 from segcal.errors import InputError, SuspicionWarning
 
 NEAR_CHANCE = 0.1

@@ -32,7 +32,6 @@ from segcal.cases.suspicion import (
     wrong_kinds,
 )
 from segcal.errors import InputError
-from segcal.numerics import winner
 
 FEW_CASES = 3
 
@@ -200,9 +199,9 @@ def look_at_case(cases: Cases, case_id: str) -> tuple[Member, ...]:
     members: list[Member] = []
     first: Tensor | None = None
     for logits in cases.member_logits(case_id):
-        decision = winner(logits, axis=0)
-        first = decision if first is None else first
-        members.append(look_at(digest_of(logits), decision, first, cases.num_classes))
+        decided = cases.decision.map(cases.decision.mask(logits))
+        first = decided if first is None else first
+        members.append(look_at(digest_of(logits), decided, first, cases.decision.values))
     return tuple(members)
 
 

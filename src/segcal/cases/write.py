@@ -14,7 +14,6 @@ import hashlib
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -25,7 +24,6 @@ from segcal.atomic import naming, temporary, write_text
 from segcal.cases.base import naming_case
 from segcal.cases.files import FileCases
 from segcal.cases.formats import Format
-from segcal.cases.keep_argmax import keep_binary_decision, keep_decision, keep_side, lowest_argmax
 from segcal.cases.kinds import check_kind
 from segcal.cases.nifti_file import EXTENSIONS, open_nifti, save_like, turned_back
 from segcal.cases.records import Records
@@ -66,8 +64,7 @@ class CaseWriter:
             raise InputError(
                 f"{folder} holds the predictions themselves, but they are never overwritten. Name a new folder."
             )
-        regions = cases.regions is not None and self.kind != "probs"
-        if not regions and (self.kind == "sigmoid") != (cases.kind == "sigmoid") and self.format.values_kind is None:
+        if self.format.values_kind is None and not cases.decision.may_become(self.kind, cases.kind):
             raise InputError(
                 f"kind is {self.kind!r}, but {cases.kind!r} came in and has another shape. Leave kind out."
             )
@@ -140,61 +137,27 @@ class CaseWriter:
         header = (part or self.format).header(case_id)
         dtype = header.dtype if header.dtype.kind == "f" else np.dtype(np.float32)
         name = f"calibrated scores of case {case_id!r}"
-        if self.cases.regions is not None:
-            return self._encode_regions(case_id, log_probs, decision, dtype, name)
-        if self.kind == "sigmoid":
-            foreground = log_probs[1].exp().cpu().numpy().astype(dtype)
-            if decision is not None:
-                keep_binary_decision(foreground, decision, name)
-            return foreground.reshape(header.shape)
-        values = _to_dtype(log_probs, self.kind, dtype)
-        if values.shape != header.shape:
+        rule = self.cases.decision
+        values = rule.encode(log_probs, self.kind, dtype)
+        if self.kind != "sigmoid" and values.shape != header.shape:
             raise InputError(f"{name} have shape {values.shape}, but the input has {header.shape}. Keep the shape.")
         stored = self.format.read(case_id) if self.format.has_mask else None
         mask = None if stored is None else stored.mask
         if decision is not None:
-            keep_decision(values, decision if mask is None else np.where(mask, decision, values.argmax(axis=0)), name)
-        if stored is not None and mask is not None and self.format.values_kind is None:
+            rule.keep(values, decision, mask, self.kind, name)
+        values = values.reshape(header.shape)  # a foreground probability may have an axis of channels
+        known = self.format.values_kind is None and rule.keeps_padding(self.kind, self.cases.kind)
+        if stored is not None and mask is not None and known:
             np.copyto(values, np.asarray(stored.values), where=~mask)
-        return values
-
-    def _encode_regions(
-        self, case_id: str, odds: Tensor, decision: np.ndarray | None, dtype: np.dtype[Any], name: str
-    ) -> np.ndarray:
-        """Return the log-odds or probabilities of regions; rounding is monotone, so that nesting stays."""
-        exact = odds.detach().cpu().double()
-        limit = np.finfo(dtype).max
-        sigmoid = self.kind == "sigmoid"
-        values = np.array((exact.sigmoid() if sigmoid else exact.clamp(-limit, limit)).numpy(), dtype)
-        if decision is not None:
-            keep_side(values, decision, 0.5 if sigmoid else 0.0, name)
-        stored = self.format.read(case_id) if self.format.has_mask else None
-        if stored is not None and stored.mask is not None and self.kind == self.cases.kind:
-            np.copyto(values, np.asarray(stored.values), where=~stored.mask)
         return values
 
     def _shown(self, values: np.ndarray) -> np.ndarray:
         """Return the label map of what is to be stored."""
-        winner, regions = self.winner_of(values), self.cases.regions
-        return winner if regions is None else regions.label_map(torch.from_numpy(winner)).numpy()
+        return self.cases.decision.label_map(torch.from_numpy(self.winner_of(values))).numpy()
 
     def winner_of(self, values: np.ndarray) -> np.ndarray:
         """Return the decisions of what is to be stored."""
-        if self.cases.regions is not None:
-            return values > (0.5 if self.kind == "sigmoid" else 0.0)
-        if self.kind == "sigmoid":
-            return (values > 0.5).astype(np.int64)
-        return lowest_argmax(values)
-
-
-def _to_dtype(log_probs: Tensor, kind: Kind, dtype: np.dtype[Any]) -> np.ndarray:
-    """Return a new array of the kind and type."""
-    scores = log_probs.detach().cpu().to(torch.float64 if dtype == np.float64 else torch.float32)
-    # A log-probability below the range of the type stays finite.
-    scores = scores.exp() if kind == "probs" else scores.clamp(min=float(np.finfo(dtype).min))
-    if dtype == np.float16:
-        scores = scores.half()  # rounds as numpy does, many times faster
-    return scores.numpy().astype(dtype, copy=False)
+        return self.cases.decision.stored_mask(values, self.kind)
 
 
 def _same_bytes(one: np.ndarray, other: np.ndarray) -> bool:

@@ -20,10 +20,9 @@ from torch import Tensor
 from segcal.arguments import typed
 from segcal.calibrators.base import Calibrator
 from segcal.calibrators.per_region import PerRegion
-from segcal.cases.ahead import behind
 from segcal.cases.base import Case, CaseError, Cases
 from segcal.cases.files import FileCases
-from segcal.cases.parallel import Workers, map_cases, map_ids, on_case
+from segcal.cases.parallel import Workers, behind, map_cases, map_ids, on_case
 from segcal.cases.records import APPLIED as FORMAT
 from segcal.cases.records import MARKER, Records, read_marker
 from segcal.cases.scene_writer import ScenePart, write_scene

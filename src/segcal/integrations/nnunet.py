@@ -25,7 +25,7 @@ from segcal.atomic import write_text
 from segcal.calibrators.base import Calibrator
 from segcal.calibrators.per_region import PerRegion
 from segcal.cases.base import SINGLE_FOLDS
-from segcal.cases.formats.nnunet_files import dataset_regions
+from segcal.cases.formats.nnunet import dataset_regions
 from segcal.cases.kinds import region_logits, to_log_domain
 from segcal.cases.open import open_cases
 from segcal.cases.records import APPLIED, MARKER

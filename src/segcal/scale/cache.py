@@ -23,9 +23,8 @@ import torch
 
 from segcal.atomic import write_bytes
 from segcal.cases.base import CaseError
-from segcal.cases.check_case import CaseRow, Problem, Seen
-from segcal.cases.glance import Agreement, Glance, Thumbnail
-from segcal.cases.moves import Shift, Turn
+from segcal.cases.check import CaseRow, Problem, Seen
+from segcal.cases.glance import Agreement, Glance, Shift, Thumbnail, Turn
 from segcal.cases.watch import Member
 from segcal.checks import check_memory, memory_limit
 from segcal.errors import InputError

@@ -126,14 +126,13 @@ class NiftiClasses(Format):
 
     def read(self, case_id: str) -> Stored:
         """Read one class after the other into one array."""
-        header = self.header(case_id)
-        paths = self._paths(case_id)
-        first = nifti_values(open_nifti(paths[0]), paths[0])
-        values = np.empty(header.shape, first.dtype)
+        shape, paths = self.header(case_id).shape, self._paths(case_id)
+        image = open_nifti(paths[0])
+        first = nifti_values(image, paths[0])
+        values = np.empty(shape, first.dtype)
         values[0] = first
         for number, path in enumerate(paths[1:], 1):
             values[number] = nifti_values(open_nifti(path), path)
-        image = open_nifti(paths[0])
         return Stored(values, spacing=spacing(image, values.ndim - 1))
 
     def geometry(self, case_id: str) -> list[Geometry]:

@@ -8,7 +8,7 @@ prediction. Voxel sizes are in millimetres where all axes of space have a unit.
 
 import math
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import pairwise, product
 from pathlib import Path
@@ -19,9 +19,8 @@ import numpy as np
 
 from segcal.atomic import naming
 from segcal.cases.formats.base import Header, Stored, find_files
-from segcal.cases.formats.scene import Scene, sizes, whole
-from segcal.cases.formats.zarr import absent_chunk, check_metadata, chunk_keys, plain_files
-from segcal.cases.formats.zarr_chunks import check_chunk
+from segcal.cases.formats.scene import Scene, sizes
+from segcal.cases.formats.zarr_array import ZarrArray, open_array, plain_files
 from segcal.cases.labels import LabelMap
 from segcal.cases.nifti_file import usable_spacing
 from segcal.cases.raster_file import Put, Where
@@ -65,38 +64,38 @@ class Multiscale(msgspec.Struct):
 
 
 class _Level(NamedTuple):
-    """An array of an image, the names of its axes, and what its metadata says of chunks."""
+    """An array of an image, and the names of its axes."""
 
-    array: Any
-    path: Path
+    stored: ZarrArray
     axes: str
-    metadata: dict[str, Any]
 
     @property
     def space(self) -> tuple[int, ...]:
-        return tuple(size for name, size in zip(self.axes, self.array.shape, strict=True) if name in "zyx")
+        return self.in_space(self.stored.array.shape)
 
-    def located(self, where: Where) -> tuple[slice, ...]:
-        """Return a window of space as an index of the array."""
-        space, named = iter(where), zip(self.axes, self.array.shape, strict=True)
-        return tuple(next(space) if name in "zyx" else slice(0, size) for name, size in named)
+    def in_space(self, sizes: Sequence[int]) -> tuple[int, ...]:
+        return tuple(size for name, size in zip(self.axes, sizes, strict=True) if name in "zyx")
 
-    def read(self, where: Where) -> np.ndarray:
+    def located(self, where: Where | None) -> tuple[slice, ...]:
+        """Return a window of space, or all of it, as an index of the array."""
+        whole = self.stored.whole
+        if where is None:
+            return whole
+        space = iter(where)
+        return tuple(next(space) if name in "zyx" else each for name, each in zip(self.axes, whole, strict=True))
+
+    def read(self, where: Where | None) -> np.ndarray:
         """Read a window ``(channels, *space)``, after a look at its chunks."""
-        index, shape = self.located(where), self.metadata["chunk_grid"]["configuration"]["chunk_shape"]
-        with reading(self.path):
-            for file in (self.path / key for key in chunk_keys(self.array, index)):
-                if file.is_file():
-                    check_chunk(file, self.metadata["codecs"], shape, np.dtype(self.array.dtype).itemsize)
-            values = np.asarray(self.array[index])
+        index = self.located(where)
+        values = self.stored.read(index)
         values = np.moveaxis(values, self.axes.index("c"), 0) if "c" in self.axes else values
-        return values.reshape(-1, *sizes(where))
+        return values.reshape(-1, *self.in_space(sizes(index)))
 
     def write(self, where: Where, values: np.ndarray) -> None:
         """Write a window ``(channels, *space)``."""
         index = self.located(where)
         values = np.moveaxis(values, 0, self.axes.replace("t", "").index("c")) if "c" in self.axes else values
-        self.array[index] = values.reshape(sizes(index))
+        self.stored.array[index] = values.reshape(sizes(index))
 
 
 class OmeZarr(Scene):
@@ -121,26 +120,24 @@ class OmeZarr(Scene):
     def header(self, case_id: str) -> Header:
         """Look at the metadata."""
         level = _level(self.path(case_id))
-        channels = level.array.shape[level.axes.index("c")] if "c" in level.axes else 1
-        return Header((channels, *sizes(self.window or whole(level.space))), np.dtype(level.array.dtype))
+        channels = level.stored.array.shape[level.axes.index("c")] if "c" in level.axes else 1
+        space = level.space if self.window is None else sizes(self.window)
+        return Header((channels, *space), np.dtype(level.stored.array.dtype))
 
     def read(self, case_id: str) -> Stored:
         """Read the finest level."""
-        level = _level(self.path(case_id))
-        return Stored(level.read(self.window or whole(level.space)), spacing=_image(self.path(case_id)).spacing())
+        path = self.path(case_id)
+        return Stored(_level(path).read(self.window), spacing=_image(path).spacing())
 
     def lacking(self, case_id: str) -> str:
         """Name the first chunk (or shard) of the window that has no file."""
         level = _level(self.path(case_id))
-        with reading(level.path):
-            index = level.located(self.window or whole(level.space))
-            return absent_chunk(chunk_keys(level.array, index), level.path)
+        return level.stored.lacking(level.located(self.window))
 
     def tile(self, case_id: str) -> tuple[int, ...]:
         """Return the size of a chunk or shard."""
         level = _level(self.path(case_id))
-        steps = zip(level.axes, level.array.shards or level.array.chunks, strict=True)
-        return tuple(step for name, step in steps if name in "zyx")
+        return level.in_space(level.stored.tile)
 
     @contextmanager
     def canvas(
@@ -150,7 +147,7 @@ class OmeZarr(Scene):
         source, zarr = self.path(case_id), load_extra("zarr", "zarr")
         alike = self.header(case_id).shape[0] == channels
         levels = {each.path: _level(source, number) for number, each in enumerate(_image(source).datasets)}
-        arrays = {str(level.path) for level in levels.values()}
+        arrays = {str(level.stored.path) for level in levels.values()}
 
         def passed(folder: str, names: list[str]) -> list[str]:
             inside = {name: Path(folder, name) for name in names}
@@ -159,19 +156,18 @@ class OmeZarr(Scene):
         shutil.copytree(source, path, ignore=passed)
         _describe(path, alike)
         with naming(path), zarr.config.set({"array.write_empty_chunks": True}):
-            made = [
-                level._replace(array=_array_like(level, path / name, channels, dtype)) for name, level in levels.items()
-            ]
-            yield made[0].write
+            made = [_array_like(level, path / name, channels, dtype) for name, level in levels.items()]
+            first = next(iter(levels.values()))
+            yield first._replace(stored=first.stored._replace(array=made[0])).write
             for above, below in pairwise(made):
-                _shrink(above.array, below.array)
+                _shrink(above, below)
 
 
 def read_ome_labels(path: Path) -> LabelMap:
     """Read a label map that is an image of whole numbers."""
     level = _level(path)
-    check_used(path, used_bytes(level.array.shape, np.dtype(level.array.dtype)))
-    values = level.read(whole(level.space))
+    check_used(path, used_bytes(level.stored.array.shape, np.dtype(level.stored.array.dtype)))
+    values = level.read(None)
     if len(values) > 1 or values.dtype.kind not in "iub":
         raise InputError(f"{path} has {len(values)} channels of {values.dtype}, but one of class indices is needed.")
     return LabelMap(values[0], path, _image(path).spacing())
@@ -205,31 +201,16 @@ def _image(path: Path) -> Multiscale:
 
 
 def _level(path: Path, number: int = 0) -> _Level:
-    image, zarr = _image(path), load_extra("zarr", "zarr")
+    image = _image(path)
     inner, axes = path / image.datasets[number].path, "".join(axis.name for axis in image.axes)
-    third = (inner / "zarr.json").is_file()
-    metadata = read_json(inner / ("zarr.json" if third else ".zarray"))
-    with reading(inner):
-        metadata = metadata if third else _as_third(metadata)
-        check_metadata(metadata, inner, scene=True)
-        array = zarr.open_array(str(inner), mode="r", zarr_format=3 if third else 2)
-        if array.ndim != len(axes) or ("t" in axes and array.shape[axes.index("t")] != 1):
-            raise InputError(
-                f"{inner} has shape {array.shape} and the axes {', '.join(axes)}, but one size per axis is needed, and "
-                "one point in time. Write one image per case."
-            )
-    return _Level(array, inner, axes, metadata)
-
-
-def _as_third(content: dict[str, Any]) -> dict[str, Any]:
-    """Return the metadata of an array of zarr's second format as the third would say it, as far as it is checked."""
-    packed = [each["id"] for each in (content.get("compressor"), *(content.get("filters") or ())) if each is not None]
-    return {
-        "shape": content["shape"],
-        "chunk_grid": {"configuration": {"chunk_shape": content["chunks"]}},
-        "data_type": np.dtype(content["dtype"]).name,
-        "codecs": [{"name": "gzip" if name == "zlib" else name} for name in packed],
-    }
+    stored = open_array(inner, scene=True)
+    shape = stored.array.shape
+    if len(shape) != len(axes) or ("t" in axes and shape[axes.index("t")] != 1):
+        raise InputError(
+            f"{inner} has shape {shape} and the axes {', '.join(axes)}, but one size per axis is needed, and one point "
+            "in time. Write one image per case."
+        )
+    return _Level(stored, axes)
 
 
 def _describe(path: Path, alike: bool) -> None:
@@ -245,7 +226,8 @@ def _describe(path: Path, alike: bool) -> None:
 
 def _array_like(level: _Level, path: Path, channels: int, dtype: np.dtype[Any]) -> Any:
     """Make an array that is stored like another one."""
-    like, version = level.array, level.array.metadata.zarr_format
+    like = level.stored.array
+    version = like.metadata.zarr_format
     grids = {"shape": like.shape, "chunks": like.chunks, "shards": like.shards}
     if "c" in level.axes and like.shape[level.axes.index("c")] != channels:
         grids = {
