@@ -9,7 +9,7 @@ from PIL import Image
 
 import segcal
 from segcal.decisions.decide import MaskFiles
-from segcal.decisions.result import DecisionRow
+from segcal.decisions.masks import DecisionRow
 
 
 @pytest.fixture

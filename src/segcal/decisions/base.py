@@ -1,4 +1,30 @@
-"""What a rule is: a way from calibrated probabilities to masks, one threshold per structure."""
+r"""Rules: ways from calibrated probabilities to masks, one threshold per structure.
+
+**Recall**: a mask that misses at most a stated share of its structure, on average; conformal risk control. Of a
+labelled case with the structure, the mask :math:`\{p \ge t\}` misses the share
+:math:`\ell(t) = \#\{y = 1, p < t\} / \#\{y = 1\}`, which does not grow as t falls. With its mean :math:`\bar\ell(t)`
+over K draws (groups, or cases of none) that have the structure, t is the largest threshold with
+
+.. math:: \frac{K \bar\ell(t) + 1}{K + 1} \le 1 - R .
+
+Then the next draw misses at most 1 - R on average (Angelopoulos et al., 2024), if the labelled draws had no part in
+the fit; nothing is promised for a single case. The labelled cases are those that ``segcal fit`` keeps for ``segcal
+trust`` (:class:`segcal.fitting.reference.LossCurves`); other than the outer mask there, t may lie above 0.5.
+
+**Precision**: a mask of which at most a stated share is something else, on average. Of a labelled case, the share
+:math:`w(t) = \#\{y = 0, p \ge t\} / \#\{p \ge t\}` of the mask is wrong, 0 for an empty one. It may grow with t, so
+that it is replaced by :math:`\ell(t) = \max_{s \ge t} w(s)` over the thresholds of the grid, case by case, which does
+not. With its mean over K draws, t is the smallest threshold that meets the same bound, with P in place of R: at most
+1 - P of the mask of the next draw is wrong on average, because :math:`w \le \ell`. Masks are a little smaller than they
+need to be. Other than the inner mask of ``segcal trust``, the mask may be larger than the preserved one.
+
+**Volume**: the mask as large as its structure is expected to be. Calibrated probabilities say how large that is on
+average, :math:`\mu = \sum_v p_v` voxels. Of the masks :math:`\{p \ge t\}`, the empty one among them, that of the size
+nearest to :math:`\mu` is taken, of two the smaller. Such volumes are unbiased where each case is calibrated
+(Popordanoska et al., MICCAI 2021, for sums of p), other than those of masks at 0.5.
+
+:mod:`segcal.decisions.dice` has the mask with the highest expected Dice.
+"""
 
 import math
 from typing import ClassVar, NamedTuple
@@ -105,3 +131,41 @@ class Rule:
         if all(one.threshold is None for one in found):
             raise InputError(f"rule is '{self}', but labelled cases support it for no structure. Ask for less.")
         return found
+
+
+class Argmax(Rule):
+    """Of classes, the one with the highest score; of a region, whether its logit is above 0. Nothing changes."""
+
+    name = "argmax"
+    about = "the preserved mask (the default everywhere)"
+
+
+class Recall(Rule):
+    """The smallest threshold mask whose false-negative share is bounded."""
+
+    name = "recall"
+    about = "the smallest mask that misses at most 1 - R of its structure, on average over cases"
+    promise = "a mask holds at least {:g} % of its structure, where that is there"
+    losses = "missed"
+
+
+class Precision(Rule):
+    """The largest threshold mask whose false-discovery share is bounded."""
+
+    name = "precision"
+    about = "the largest mask of which at most 1 - P is wrong, on average over cases"
+    promise = "at least {:g} % of a mask is its structure; an empty mask counts as right"
+    losses = "wrong"
+    falling = True
+
+
+class Volume(Rule):
+    """The threshold at which the size of the mask is the sum of the probabilities."""
+
+    name = "volume"
+    about = "the mask as large as its structure is expected to be"
+    ranks = True
+
+    def of_case(self, ranked: Ranked) -> float:
+        """Return the threshold of the mask whose size is nearest to the expected one."""
+        return ranked.threshold(int(ranked.sizes[np.argmin(np.abs(ranked.sizes - ranked.total))]))

@@ -26,8 +26,7 @@ from segcal.cases.parallel import Failures, Workers, map_cases
 from segcal.cases.records import MARKER, Records
 from segcal.cases.write import write_map
 from segcal.decisions import make_rule
-from segcal.decisions.masks import DecidedCase, Decider
-from segcal.decisions.result import SIGNATURES, DecisionRow, Decisions
+from segcal.decisions.masks import SIGNATURES, DecidedCase, Decider, DecisionRow, Decisions
 from segcal.documents import json_text, read_json
 from segcal.errors import InputError
 from segcal.evaluation.apply import check_folder, record_of
@@ -39,7 +38,8 @@ from segcal.fitting.fit import check_device
 from segcal.fitting.reference import HELD_OUT
 from segcal.names import file_names
 from segcal.target import check_file, claim
-from segcal.trust.structures import CASES, GROUPS, known_reference
+from segcal.trust.entry import known_reference
+from segcal.trust.structures import CASES, GROUPS
 
 ROWS = "rows"
 NOTHING = "Nothing is guaranteed: what is expected is so if voxels are calibrated and independent."
