@@ -64,12 +64,9 @@ class Ranked(NamedTuple):
 
 
 class Limit(NamedTuple):
-    """What was chosen for one structure.
+    """One structure is where its probability is at least the threshold; None: where the preserved mask has it.
 
-    Attributes:
-        threshold: the structure is where its probability is at least this; None: where the preserved mask has it.
-        guaranteed: the recall or precision that is promised on average; None for none.
-        note: why there is no promise.
+    `guaranteed` is the recall or precision that is promised on average, if any, and `note` says why there is none.
     """
 
     threshold: float | None = None
@@ -80,15 +77,10 @@ class Limit(NamedTuple):
 class Rule:
     """A rule; as it is, it keeps the preserved mask.
 
-    Attributes:
-        name: in :data:`segcal.decisions.RULES`.
-        about: in a few words.
-        ranks: whether it looks at the probabilities of a whole case first.
-        promise: in words, of a rule that is learned on labelled cases: it has a `value`, what is asked of it; its
-            thresholds are known before any case is read; and its masks may overlap, because it promises something of
-            each structure by itself.
-        losses: of such a rule, the curve of :class:`segcal.fitting.reference.LossCurves` that it bounds.
-        falling: whether that falls with the threshold, so that the lowest is looked for.
+    A rule that `ranks` looks at the probabilities of a whole case first. One with a `promise`, in words, is learned on
+    labelled cases: it has a `value`, what is asked of it; its thresholds are known before any case is read; and its
+    masks may overlap, because it promises something of each structure by itself. It bounds the curve `losses` of
+    :class:`segcal.fitting.reference.LossCurves`, which is `falling` where the lowest threshold is looked for.
     """
 
     name: ClassVar[str]

@@ -104,20 +104,14 @@ class Decisions:
 
 
 class DecidedCase(NamedTuple):
-    """The masks of a case, a label map ``(*space)`` or ``(structures, *space)``, and one row per structure."""
+    """The masks of a case as :class:`Decisions` has them, None where they are in files; and a row per structure."""
 
-    masks: NDArray[np.integer]
+    masks: NDArray[np.integer] | None
     rows: list[DecisionRow]
 
 
 class Decider:
-    """Decides on one case after the other; picklable, for several processes.
-
-    Args:
-        fitted: the calibrator, with its reference where the rule is learned.
-        rule: which.
-        background: whether class 0 is background, and no structure; of regions all are structures.
-    """
+    """Decides on one case after the other; picklable, for several processes. Of regions, all are structures."""
 
     def __init__(self, fitted: Fitted, rule: Rule, background: bool = True) -> None:
         self.calibrator, self.rule = fitted.calibrator, rule
