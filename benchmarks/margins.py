@@ -34,8 +34,7 @@ from segcal.benchmark.tasks import open_task
 from segcal.evaluation.slabs import calibrated_scores
 from segcal.fitting.artifact import load, save
 from segcal.trust.conformal import mean_over_draws, quantile
-from segcal.trust.margins import controlled, volume_scale
-from segcal.trust.mask_errors import LossSteps, distance_from, missed_by, wrong_in
+from segcal.trust.margins import LossSteps, controlled, distance_from, missed_by, volume_scale, wrong_in
 from segcal.trust.sums import THRESHOLDS
 
 REPEATS, REFERENCE, LEVEL, SHARE = 1000, 0.6, 0.9, 0.95

@@ -16,15 +16,13 @@ from numpy.typing import NDArray
 
 from segcal.resample import percentile_interval
 from segcal.studies.failure_detection import rankings, risk_area, risk_of
-from segcal.trust.atypical import atypical_p, column_p, rank_p, size_columns, statistics_of
+from segcal.trust.atypical import Compositions, atypical_p, column_p, rank_p, size_columns, statistics_of
 from segcal.trust.biomarkers import biomarker_errors, link_cases, parse_biomarker, volumes_of
-from segcal.trust.composition import Compositions
 from segcal.trust.conformal import SLACK, first_controlled, mean_over_draws, quantile, weights
 from segcal.trust.drift import weigh
-from segcal.trust.estimates import dice_errors, dice_scale, expected_dice, volume_scale
+from segcal.trust.estimates import SumTable, dice_errors, dice_scale, expected_dice, volume_scale
 from segcal.trust.guarantees import MIDDLE
 from segcal.trust.judge import Judge
-from segcal.trust.table import SumTable
 
 Floats = NDArray[np.float64]
 REPEATS, SHARE, LEVEL, STREAMS = 1000, 0.6, 0.9, 500
@@ -272,7 +270,7 @@ def reviews(tasks: Sequence[Task], tau: float = 0.7) -> None:
         passed, both, empty, seen, against = [], [], [], [], 0
         for known, new in task.divisions(repeats=300):
             judge = Judge.on(table.rows(known), titles, LEVEL, tau, task.classes[0] == 1)
-            rows = iter(judge.rows([table.rows(new)], ["voxels"] * len(new)))
+            rows = iter(judge.rows([table.rows(new)], "voxels"))
             for i, c in ((i, c) for i in new for c in judge.structures):
                 found, bad = next(rows), bool(table.dice[i, c] < tau)
                 through = not found["review"]

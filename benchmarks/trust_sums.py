@@ -27,8 +27,8 @@ from segcal.cases.base import Case, Cases
 from segcal.evaluation.slabs import calibrated_scores
 from segcal.fitting.artifact import load, save
 from segcal.pooling import pool_members
+from segcal.trust.estimates import SumTable
 from segcal.trust.sums import sum_case
-from segcal.trust.table import SumTable
 
 
 def peers(case: Case, calibrator: Calibrator) -> dict[str, float]:
@@ -84,9 +84,10 @@ def collect(cases: Cases, calibrators: dict[str, Calibrator], how: str | None) -
     for stage, found in sums.items():
         table = SumTable.of(found)
         out |= {f"{stage}/{field.name}": np.array(getattr(table, field.name)) for field in fields(table)}
-        if found[0].truth is not None:
-            for name in ("by_prob", "by_rank", "all_by_prob"):
-                out[f"{stage}/{name}"] = np.stack([getattr(each.truth, name) for each in found])
+        tables = [each.histograms for each in found if each.histograms is not None]
+        if tables:
+            names = (f"{stage}/{name}" for name in ("by_prob", "by_rank", "all_by_prob"))
+            out |= dict(zip(names, np.stack(tables, 1), strict=True))
         for name in rated[stage][0]:
             out[f"{stage}/peer/{name}"] = np.array([each[name] for each in rated[stage]])
     return out

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from segcal.cases.check import check
     from segcal.cases.masks import MaskCases
     from segcal.decisions.decide import decide
-    from segcal.decisions.result import Decisions
+    from segcal.decisions.masks import Decisions
     from segcal.errors import ArtifactError, InputError, SegcalError, SuspicionWarning
     from segcal.evaluation.apply import Applied, apply
     from segcal.evaluation.audit import Audit, audit
@@ -39,14 +39,11 @@ if TYPE_CHECKING:
     from segcal.scale.part import Part
     from segcal.trust.adapt import Adapted, adapt
     from segcal.trust.grown import apply_margins
-    from segcal.trust.learn import learn_trust
+    from segcal.trust.learn import learn_objects, learn_trust
     from segcal.trust.margins import Margins, fit_margins
-    from segcal.trust.monitored import Monitored
-    from segcal.trust.object_learn import learn_objects
-    from segcal.trust.object_rows import Objects
-    from segcal.trust.objects import objects
+    from segcal.trust.objects import Objects, objects
     from segcal.trust.result import Trust
-    from segcal.trust.stream import monitor
+    from segcal.trust.stream import Monitored, monitor
     from segcal.trust.structures import trust
     from segcal.types import Context
 
@@ -130,7 +127,7 @@ _NAMES = {
     "segcal.cases.check": ("check",),
     "segcal.cases.masks": ("MaskCases",),
     "segcal.decisions.decide": ("decide",),
-    "segcal.decisions.result": ("Decisions",),
+    "segcal.decisions.masks": ("Decisions",),
     "segcal.errors": ("ArtifactError", "InputError", "SegcalError", "SuspicionWarning"),
     "segcal.evaluation.apply": ("Applied", "apply"),
     "segcal.evaluation.audit": ("Audit", "audit"),
@@ -152,14 +149,11 @@ _NAMES = {
     "segcal.scale.part": ("Part",),
     "segcal.trust.adapt": ("Adapted", "adapt"),
     "segcal.trust.grown": ("apply_margins",),
-    "segcal.trust.learn": ("learn_trust",),
+    "segcal.trust.learn": ("learn_objects", "learn_trust"),
     "segcal.trust.margins": ("Margins", "fit_margins"),
-    "segcal.trust.monitored": ("Monitored",),
-    "segcal.trust.object_learn": ("learn_objects",),
-    "segcal.trust.object_rows": ("Objects",),
-    "segcal.trust.objects": ("objects",),
+    "segcal.trust.objects": ("Objects", "objects"),
     "segcal.trust.result": ("Trust",),
-    "segcal.trust.stream": ("monitor",),
+    "segcal.trust.stream": ("Monitored", "monitor"),
     "segcal.trust.structures": ("trust",),
     "segcal.types": ("Context",),
 }

@@ -14,14 +14,6 @@ from segcal.trust.sums import THRESHOLDS
 LEARNED = [name for name, rule in RULES.items() if rule.promise]
 
 
-@pytest.mark.parametrize("name", RULES)
-def test_a_rule_is_named_by_its_text(name):
-    text = f"{name}=0.95" if name in LEARNED else name
-    rule = make_rule(text)
-    assert (rule.name, str(rule), rule.value) == (name, text, 0.95 if name in LEARNED else None)
-    assert rule.about
-
-
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -52,17 +44,6 @@ def test_the_volume_is_the_nearest_there_is(values):
     size = (np.array(values) >= threshold).sum()
     sizes = [0, *((np.array(values) >= t).sum() for t in values)]
     assert abs(size - sum(values)) <= min(abs(each - sum(values)) for each in sizes) + 1e-9
-
-
-@pytest.mark.parametrize("name", LEARNED)
-def test_more_that_is_asked_for_moves_the_threshold_one_way(name, fitted):
-    """Masks are nested: a higher recall has a lower threshold, a higher precision a higher one."""
-    sign = -1 if name == "recall" else 1
-    for number in range(3):
-        found = [make_rule(f"{name}={level}").limits(fitted.reference)[number] for level in (0.5, 0.7, 0.8, 0.9)]
-        thresholds = [one.threshold for one in found if one.threshold is not None]
-        assert len(thresholds) > 1
-        assert thresholds == sorted(thresholds, key=lambda t: sign * t)
 
 
 @pytest.mark.parametrize("name", LEARNED)

@@ -9,7 +9,7 @@ from PIL import Image
 
 import segcal
 from segcal.decisions.decide import MaskFiles
-from segcal.decisions.result import DecisionRow
+from segcal.decisions.masks import DecisionRow
 
 
 @pytest.fixture
@@ -52,10 +52,11 @@ def test_a_folder_has_label_maps_and_tables(fitted, folder, tmp_path):
 
 
 def test_masks_that_may_overlap_are_one_file_each(fitted, folder, tmp_path):
-    found = segcal.decide(fitted, open_folder(folder), "recall=0.9", tmp_path / "out")
+    found = segcal.decide(fitted, open_folder(folder), "recall=0.9", tmp_path / "out", workers=2)
     memory = segcal.decide(fitted, open_folder(folder), "recall=0.9").masks["case02"]
     for name, mask in zip(("wall", "core"), memory, strict=True):
         assert (np.asarray(Image.open(tmp_path / "out" / name / "case02.png")) == mask).all()
+    assert found.rows == segcal.decide(fitted, open_folder(folder), "recall=0.9").rows  # by two processes as by one
     assert found.promise == (
         "On average over cases like the reference, a mask holds at least 90 % of its structure, where that is there."
     )
@@ -117,16 +118,8 @@ def test_two_rules_do_not_share_a_folder(fitted, folder, tmp_path):
     (tmp_path / "mine" / "case00.png").write_text("a picture of mine")
     with pytest.raises(segcal.InputError, match=r"holds case00.png, which segcal decide did not write"):
         segcal.decide(fitted, open_folder(folder), "dice", tmp_path / "mine")
-    (tmp_path / "notes").mkdir()
     with pytest.raises(segcal.InputError, match="cases is ArrayCases, but files are written in the geometry of files"):
         segcal.decide(fitted, segcal.as_cases(np.zeros((2, 3, 4, 5), "float32"), kind="logits"), "dice", tmp_path / "x")
-
-
-def test_several_processes_write_the_same(fitted, folder, tmp_path):
-    one = segcal.decide(fitted, open_folder(folder), "precision=0.8", tmp_path / "one")
-    two = segcal.decide(fitted, open_folder(folder), "precision=0.8", tmp_path / "two", workers=2)
-    assert one.rows == two.rows
-    assert (tmp_path / "one" / "decide.csv").read_bytes() == (tmp_path / "two" / "decide.csv").read_bytes()
 
 
 def test_a_case_that_fails_is_left_out(fitted, folder, tmp_path):
@@ -141,9 +134,9 @@ def test_a_case_that_fails_is_left_out(fitted, folder, tmp_path):
 
 @pytest.mark.parametrize("name", ["recall", "precision"])
 def test_what_is_promised_is_kept_on_average(name, make_cases):
-    """A hundred references of 20 cases, 400 new cases: the mean share of errors is at most what was asked for."""
+    """References of 20 cases, new cases: the mean share of errors is at most what was asked for."""
     plain = segcal.fit("identity", make_cases(2, prefix="fit"))
-    pool, fresh = make_cases(300, seed=11, prefix="ref"), make_cases(60, seed=12, prefix="new")
+    pool, fresh = make_cases(150, seed=11, prefix="ref"), make_cases(40, seed=12, prefix="new")
     rng, shares = np.random.default_rng(0), []
     for _ in range(12):
         known = pool.subset(rng.choice(pool.ids, 20, replace=False).tolist())

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from segcal.decisions.base import Ranked
 from segcal.decisions.dice import EXACT, BestDice, dice_bound, exact_curve
 
-PROBS = st.lists(st.floats(0, 1).map(lambda p: round(p, 3)), min_size=1, max_size=8)
+PROBS = st.lists(st.floats(0, 1).map(lambda p: round(p, 3)), min_size=1, max_size=6)
 
 
 def every_truth(probs):
@@ -36,7 +36,7 @@ def ranked(probs, rest=()):
     return Ranked(-np.sort(-np.array(probs, float)), float(every.sum()), log_none)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30)
 @given(PROBS)
 def test_the_exact_curve_is_the_mean_over_all_truths(probs):
     down = sorted(probs, reverse=True)
@@ -44,8 +44,8 @@ def test_the_exact_curve_is_the_mean_over_all_truths(probs):
         assert value == pytest.approx(brute(down, np.arange(len(down)) < k), abs=1e-12)
 
 
-@settings(max_examples=60, deadline=None)
-@given(PROBS, st.integers(1, 255))
+@settings(max_examples=30)
+@given(PROBS, st.integers(1, 63))
 def test_the_quotient_is_as_near_as_the_bound_says_for_any_mask(probs, chosen):
     p = np.array(probs)
     mask = np.array([chosen >> k & 1 for k in range(len(p))])
@@ -55,7 +55,7 @@ def test_the_quotient_is_as_near_as_the_bound_says_for_any_mask(probs, chosen):
         assert abs(brute(probs, mask) - quotient) <= bound + 1e-12
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30)
 @given(PROBS)
 def test_no_mask_of_all_there_are_has_a_higher_expected_dice(probs):
     threshold = BestDice().of_case(ranked(probs))
@@ -65,7 +65,7 @@ def test_no_mask_of_all_there_are_has_a_higher_expected_dice(probs):
     assert own <= best + 1e-12
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=30)
 @given(st.lists(st.floats(0.01, 1), min_size=1, max_size=5), st.lists(st.floats(0, 0.01), max_size=4))
 def test_the_number_of_truths_elsewhere_may_be_taken_as_its_mean(probs, rest):
     down = np.array(sorted(probs, reverse=True))

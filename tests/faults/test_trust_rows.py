@@ -11,10 +11,9 @@ import segcal
 from segcal.errors import ArtifactError
 from segcal.fitting.division import equal_folds
 from segcal.fitting.reference import fold_calibrators
+from segcal.trust.estimates import SumTable
 from segcal.trust.judge import Judge
 from segcal.trust.learn import Summer
-from segcal.trust.sums import CaseSums, TruthSums
-from segcal.trust.table import SumTable
 
 TITLES = ("background", "organ", "vessel")
 SPACE = (7, 6)
@@ -22,17 +21,17 @@ SPACE = (7, 6)
 
 def table_of(rng, groups, good, empty=0.2):
     """Return labelled cases of three classes; `good` is about the Dice of their masks, whatever is expected."""
-    found = []
-    for number, group in enumerate(groups):
-        mask = 40.0 * (rng.random(3) > empty) * rng.uniform(0.2, 1, 3)
-        soft = np.clip(rng.normal(0.8, 0.15, 3), 0.05, 0.99)
-        dice = np.clip(rng.normal(good, 0.2, 3), 0, 1)
-        truth = np.where(mask > 0, mask, 30.0 * (rng.random(3) < 0.3))
-        sums = CaseSums(f"c{number}", group, 99, 1.0, "voxels", mask, mask + 1, mask * soft, mask + 1, mask, mask)
-        sums.agreement = rng.uniform(0.5, 1, 3)
-        sums.truth = TruthSums(truth, dice * mask, mask, *[np.zeros((3, 66))] * 3)
-        found.append(sums)
-    return SumTable.of(found)
+    count = len(groups)
+    shape = (count, 3)
+    mask = 40.0 * (rng.random(shape) > empty) * rng.uniform(0.2, 1, shape)
+    soft, dice = np.clip(rng.normal(0.8, 0.15, shape), 0.05, 0.99), np.clip(rng.normal(good, 0.2, shape), 0, 1)
+    truth = np.where(mask > 0, mask, 30.0 * (rng.random(shape) < 0.3))
+    return SumTable(
+        ids=tuple(f"c{number}" for number in range(count)), groups=tuple(groups), voxels=np.full(count, 99.0),
+        size=np.ones(count), entropy=np.zeros(count), disagreement=np.full(count, np.nan), mask=mask, prob=mask + 1,
+        hit=mask * soft, spread=mask + 1, edge=mask, edge_prob=mask, agreement=rng.uniform(0.5, 1, shape), truth=truth,
+        found=dice * mask, counted=mask, beside=np.full(shape, np.nan),
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -46,7 +45,7 @@ def test_no_verdict_contradicts_its_own_chance(seed):
     for place, each in enumerate(new[:3]):  # calibrators of folds differ
         each.hit[:] *= 1 - 0.1 * place
     judge = Judge.on(reference, TITLES, level, float(rng.uniform(0.3, 0.9)), True, folds)
-    rows = judge.rows(new if folds else new[3:], ["voxels"] * 12)
+    rows = judge.rows(new if folds else new[3:], "voxels")
     passed = [row for row in rows if not row["review"]]
     assert all(row["dice_below_tau"] is not None and row["dice_below_tau"] <= 1 - level + 1e-9 for row in passed)
     for row in rows:
@@ -130,10 +129,10 @@ def test_a_structure_whose_labelled_masks_were_all_bad_is_reviewed(plain):
 def test_an_interval_that_says_nothing_is_said_to():
     rng = np.random.default_rng(7)
     known, new = (table_of(rng, [f"g{k}" for k in range(count)], 0.6, 0.0) for count in (25, 5))
-    reasons = [row["reason"] for row in Judge.on(known, TITLES, 0.9, 0.3).rows([new], ["voxels"] * 5)]
+    reasons = [row["reason"] for row in Judge.on(known, TITLES, 0.9, 0.3).rows([new], "voxels")]
     assert any("uninformative interval (0.0" in reason for reason in reasons)
     alike = replace(known, found=rng.uniform(0.85, 0.9, known.mask.shape) * known.mask)
-    rows = Judge.on(alike, TITLES, 0.9, 0.3).rows([new], ["voxels"] * 5)
+    rows = Judge.on(alike, TITLES, 0.9, 0.3).rows([new], "voxels")
     text = "uninformative interval (no narrower than 0.8"
     assert any(text in row["reason"] and row["reason"].endswith(", that of all reference masks of it)") for row in rows)
     passed = [row for row in rows if not row["review"] and row["reason"]]
@@ -193,7 +192,7 @@ def test_its_interval_is_that_of_cv_plus(out_of_fold):
     found = segcal.trust(fitted, new, level=0.8)
     table, level = SumTable.read(fitted.reference), 0.8
     folds = fold_calibrators(fitted.reference, fitted.calibrator)
-    by = [SumTable.of([Summer(each, new)("n00")]) for each in folds]
+    by = [SumTable.of([sums]) for sums in Summer(new, folds)("n00")]
     low, high = [], []
     for place, case in enumerate(fitted.reference.cases):
         one = by[case.fold]

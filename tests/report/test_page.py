@@ -23,7 +23,7 @@ from segcal.report.page import (
 )
 from segcal.report.pictures import SeenCase
 from segcal.report.verdict import PartCounts, Verdict
-from segcal.trust.object_rows import ObjectCaseRow, ObjectRow, Objects
+from segcal.trust.objects import ObjectCaseRow, ObjectRow, Objects
 
 HARM = "</title><script>harm()</script>"
 EVIL = "<script>alert('x')</script>&\""

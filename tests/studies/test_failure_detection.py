@@ -20,8 +20,8 @@ from segcal.studies.failure_detection import (
     risk_of,
 )
 from segcal.summary import Bootstrap
+from segcal.trust.estimates import SumTable
 from segcal.trust.learn import Summer
-from segcal.trust.table import SumTable
 
 
 def test_a_better_ranking_has_a_smaller_area_and_the_difference_is_paired():
@@ -92,7 +92,7 @@ def table():
     members = [[(mean + 0.4 * rng.normal(size=mean.shape)).astype("float32") for _ in range(3)] for mean in means]
     labels = [(mean + rng.gumbel(size=mean.shape)).argmax(0) for mean in means]
     cases = ArrayCases(members, labels, pooling="mean_logits").with_disagreement()
-    return SumTable.of([Summer(make_calibrator("ts", 3), cases)(case_id) for case_id in cases.ids])
+    return SumTable.of([Summer(cases, [make_calibrator("ts", 3)])(case_id)[0] for case_id in cases.ids])
 
 
 def test_risk_is_the_mean_over_structures_that_are_there_or_found(table):

@@ -4,13 +4,10 @@ import numpy as np
 import pytest
 
 import segcal
+from segcal.fitting.reference import OF_CLASS
+from segcal.trust.estimates import SumTable
 
 SPACE = (9, 11)
-
-
-def softmax(logits):
-    shifted = np.exp(logits - logits.max(0))
-    return shifted / shifted.sum(0)
 
 
 @pytest.fixture(scope="session")
@@ -43,3 +40,20 @@ def fitted(make_cases):
     """A temperature that was fitted to some cases and learned trust on others."""
     plain = segcal.fit("ts", make_cases(8, seed=1, prefix="fit"))
     return segcal.learn_trust(plain, make_cases(30, seed=2, prefix="ref"))
+
+
+@pytest.fixture(scope="session")
+def make_table():
+    """Return a table of columns ``(cases, classes)``; what is not given is 0, and not known of members and labels."""
+
+    def make(ids=None, groups=None, size=1.0, **given):
+        shape = np.shape(given["mask"])
+        unknown = dict.fromkeys(("agreement", "truth", "found", "counted", "beside"), np.nan)
+        columns = {name: np.full(shape, unknown.get(name, 0.0)) for name in OF_CLASS}
+        columns |= {name: np.asarray(values, float) for name, values in given.items()}
+        names = tuple(ids or (f"c{number:02d}" for number in range(shape[0])))
+        alone = {"voxels": 99.0, "size": size, "entropy": 0.0, "disagreement": np.nan}
+        alone = {name: np.full(shape[0], value) for name, value in alone.items()}
+        return SumTable(ids=names, groups=tuple(groups or names), **alone, **columns)
+
+    return make

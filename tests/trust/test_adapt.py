@@ -63,8 +63,8 @@ def test_a_prior_shift_is_found_and_helps_and_no_label_changes(known, method):
 
 
 def test_places_like_home_are_left_alone_at_the_stated_rate(known):
-    changed = [segcal.adapt(known, place(seed, 6, HOME)[0]).adapted for seed in range(100, 160)]
-    assert sum(changed) <= 8  # 5 % of 60; a sum above 8 has a chance below 1 %
+    changed = [segcal.adapt(known, place(seed, 6, HOME)[0]).adapted for seed in range(100, 130)]
+    assert sum(changed) <= 5  # 5 % of 30; a sum above 5 has a chance below 1 %
 
 
 @pytest.mark.parametrize("scale", [0.4, 2.5])

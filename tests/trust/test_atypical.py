@@ -1,17 +1,27 @@
-"""Statistics of cases, and p-values that are never too small."""
+"""Statistics and compositions of cases, and p-values that are never too small."""
 
 import numpy as np
 import pytest
 
-from segcal.trust.atypical import atypical_p, column_p, deviations, most_unusual, oddness, rarity, statistics_of
+from segcal.trust.atypical import (
+    Compositions,
+    atypical_p,
+    column_p,
+    deviations,
+    most_unusual,
+    oddness,
+    rank_p,
+    rarity,
+    statistics_of,
+)
+from segcal.trust.estimates import SumTable
 from segcal.trust.learn import Summer
-from segcal.trust.table import SumTable
 
 
 @pytest.fixture(scope="module")
 def table(make_cases, fitted):
     cases = make_cases(6, seed=3, groups=list("aabbcd")).with_disagreement()
-    return SumTable.of([Summer(fitted.calibrator, cases)(case_id) for case_id in cases.ids])
+    return SumTable.of([Summer(cases, [fitted.calibrator])(case_id)[0] for case_id in cases.ids])
 
 
 def test_a_group_is_one_row_the_mean_of_its_cases(table):
@@ -45,16 +55,6 @@ def test_oddness_is_the_root_of_the_mean_square_and_odd_ones_do_not_hide_each_ot
     assert oddness(crowd)[19:].min() > oddness(crowd)[:19].max()
 
 
-def test_a_case_like_the_others_is_rare_as_often_as_stated():
-    rng = np.random.default_rng(1)
-    found = []
-    for _ in range(600):
-        rows = rng.standard_t(3, size=(20, 4)) @ np.diag([1, 2, 3, 0.1])
-        found.append(atypical_p(rows[:-1], rows[-1]))
-    assert np.mean(np.array(found) <= 0.05) == pytest.approx(0.05, abs=0.025)
-    assert np.mean(np.array(found) <= 0.5) == pytest.approx(0.5, abs=0.06)
-
-
 def test_a_group_counts_once_in_the_rarity_of_a_case():
     rows = np.array([[5.0], [5.1], [0.0], [0.1], [-0.1], [0.2], [-0.2]])
     found = rarity(rows, list("aabcdef"), np.array([5.05]))
@@ -84,3 +84,57 @@ def test_a_jitter_is_no_deviation():
     rows[-1] += 1e-6
     assert abs(deviations(rows)).max() < 0.02
     assert deviations(np.vstack([rows[:-1], [[4.0]]]))[-1, 0] == 20
+
+
+def by_hand(rows, near, groups):
+    points = np.sqrt(rows / rows.sum(1, keepdims=True))
+    off = np.sqrt(((points[:, None] - points) ** 2).sum(2))
+    found = []
+    for place, own in enumerate(off):
+        others = [one for other, one in enumerate(own) if other != place and groups[other] != groups[place]]
+        found.append(sorted(others)[near - 1])
+    return found
+
+
+def test_a_score_is_the_distance_from_the_kth_nearest_of_another_group():
+    rng = np.random.default_rng(0)
+    rows, groups = rng.random((13, 4)), tuple("aabbccddeefg")
+    seen = Compositions(rows[:12], groups)
+    assert seen.scores(rows[12]) == pytest.approx(by_hand(rows, 5, [*groups, "new"]), abs=1e-9)
+    for first, near in ((4, 3), (24, 6), (29, 7)):
+        rows = rng.random((first + 2, 3))
+        single = Compositions(rows[:first])
+        single.scores(rows[first], keep=True)
+        assert single.scores(rows[-1]) == pytest.approx(by_hand(rows, near, range(first + 2)), abs=1e-9)
+        assert len(single.scores(rows[0])) == first + 2  # the one before was not kept
+
+
+def test_scores_do_not_depend_on_which_draw_is_the_new_one():
+    rows = np.random.default_rng(1).random((21, 3))
+    whole = sorted(Compositions(rows[:20]).scores(rows[20]))
+    assert sorted(Compositions(rows[1:]).scores(rows[0])) == whole
+
+
+def test_one_reference_draw_is_no_error_and_says_nothing():
+    assert rank_p(Compositions(np.ones((1, 3))).scores(np.array([1.0, 2, 3]))) == 1
+
+
+def clusters(rng, count):
+    """Return compositions of three clusters of equal size, none of which is in the middle."""
+    middle = np.array([[0.9, 0.05, 0.05], [0.05, 0.9, 0.05], [0.05, 0.05, 0.9]])
+    return np.array([rng.dirichlet(60 * middle[one]) for one in rng.permutation(count) % 3])
+
+
+def test_a_draw_of_a_cluster_is_rare_as_often_as_stated_and_one_between_clusters_always():
+    rng = np.random.default_rng(2)
+    found = []
+    for _ in range(400):
+        rows = clusters(rng, 40)
+        found.append(rank_p(Compositions(rows[:-1]).scores(rows[-1])))
+    assert np.mean(np.array(found) <= 0.05) == pytest.approx(0.05, abs=0.025)
+    assert np.mean(np.array(found) <= 0.5) == pytest.approx(0.5, abs=0.06)
+    for seed in range(10):
+        seen = Compositions(clusters(np.random.default_rng(seed), 39))
+        # The middle is the mean of the reference: usual by every number alone.
+        for _ in range(6):
+            assert rank_p(seen.scores(rng.dirichlet([20, 20, 20]), keep=True)) <= 6 / 45

@@ -33,19 +33,8 @@ def test_evidence_is_the_capital_of_all_bets_with_what_is_kept(p_values, referen
     assert weigh(p_values, reference, 0.01).logs[-1] == pytest.approx(math.log(by_hand(p_values, reference)), abs=1e-9)
 
 
-@pytest.mark.parametrize("c", [0.05, 0.3, 1.0])
-@pytest.mark.parametrize("stake", [0.5, 0.9])
-def test_a_bet_is_fair(c, stake):
-    assert c * (1 - stake + stake / c) + (1 - c) * (1 - stake) == pytest.approx(1)
-
-
-def test_false_alarms_come_no_more_often_than_stated():
-    rng = np.random.default_rng(0)
-    alarms = [weigh(rng.random(60), 30, 0.1).reached is not None for _ in range(300)]
-    assert 0 < np.mean(alarms) <= 0.1 + 0.03
-
-
 def test_a_drift_is_found_and_dated():
+    assert weigh([], 20, 0.01) == ([], None, None, None, {})
     rng = np.random.default_rng(1)
     dates = []
     for _ in range(20):
@@ -55,21 +44,6 @@ def test_a_drift_is_found_and_dated():
         assert 30 <= found.reached <= 37
         dates.append(found.since)
     assert abs(np.median(dates) - 30) <= 1
-
-
-def test_nothing_says_nothing():
-    assert weigh([], 20, 0.01) == ([], None, None, None, {})
-
-
-def test_kinds_of_p_values_share_the_capital_and_the_best_is_named():
-    rng = np.random.default_rng(3)
-    rows = rng.random((10, 5))
-    rows[4:, 3] = 0.001
-    found = weigh(rows, 20, 0.01)
-    alone = [weigh(rows[:, kind], 20, 0.01).logs for kind in range(5)]
-    shares = np.log([0.5, 0.125, 0.125, 0.125, 0.125])
-    assert found.logs == pytest.approx((np.array(alone).T + shares).max(1).tolist())
-    assert (found.kind, found.since, found.each) == (3, 4, {3: 4})
 
 
 def test_tiers_of_leading_kinds_divide_half_of_the_capital_and_each_kind_is_dated():

@@ -3,51 +3,43 @@
 import numpy as np
 import pytest
 
-from segcal.trust import estimates
-from segcal.trust.estimates import Errors, bad_masks, dice_errors, expected_dice, review_limit, volume_errors
-from segcal.trust.sums import CaseSums, TruthSums
-from segcal.trust.table import SumTable
+from segcal.trust.estimates import Errors, bad_masks, dice_errors, expected_dice, volume_errors
 
 
-def labelled(count=30, seed=0, agreement=True):
-    rng = np.random.default_rng(seed)
-    found = []
-    for number in range(count):
-        mask, hit = rng.integers(0, 7) * 4, rng.uniform(0.3, 1)
-        prob = mask * hit + rng.uniform(0, 5)
-        own = [np.array([float(each)]) for each in (mask, prob, mask * hit, rng.uniform(1, 9), 0, 0)]
-        truth = [np.array([float(each)]) for each in (rng.integers(0, 30), 0, mask)]
-        truth[1] = np.minimum(truth[0], mask) * rng.uniform(0.2, 1)
-        agree = np.array([rng.uniform(0.3, 1)]) if agreement else None
-        sums = CaseSums(f"c{number:02d}", f"g{number}", 99, 1.0, "voxels", *own, agreement=agree)
-        sums.truth = TruthSums(*truth, *[np.zeros((1, 66))] * 3)
-        found.append(sums)
-    return SumTable.of(found)
+@pytest.fixture
+def labelled(make_table):
+    """Tables of one class, of which some masks are empty."""
+
+    def make(count=30, agreement=True):
+        rng = np.random.default_rng(0)
+        mask, right = rng.integers(0, 7, count) * 4.0, rng.uniform(0.3, 1, count)
+        truth, agree = rng.integers(0, 30, count) * 1.0, rng.uniform(0.3, 1, count)
+        columns = {
+            "mask": mask, "prob": mask * right + rng.uniform(0, 5, count), "hit": mask * right,
+            "spread": rng.uniform(1, 9, count), "truth": truth, "counted": mask,
+            "found": np.minimum(truth, mask) * rng.uniform(0.2, 1, count),
+        }  # fmt: skip
+        columns |= {"agreement": agree} if agreement else {}
+        return make_table(**{name: values[:, None] for name, values in columns.items()})
+
+    return make
 
 
-def test_dice_errors_are_of_cases_with_a_mask_in_units_of_their_scale():
+def test_errors_are_in_units_of_their_scale_and_those_of_dice_of_cases_with_a_mask(labelled):
     table = labelled()
-    errors = dice_errors(table, 0)
+    columns = (table.mask, table.prob, table.hit, table.agreement, table.dice)
     expected = []
-    for m, p, h, a, d in zip(
-        *(column[:, 0] for column in (table.mask, table.prob, table.hit, table.agreement, table.dice)), strict=True
-    ):
+    for m, p, h, a, d in zip(*(column[:, 0] for column in columns), strict=True):
         if m > 0:
             soft = 2 * h / (m + p)
             expected.append((d - min(soft, a)) / (1 - soft * a + 0.02))
+    errors = dice_errors(table, 0)
     assert errors.signed == pytest.approx(expected)
     assert errors.draws == len(expected) < 30
-
-
-def test_without_members_it_is_the_soft_dice_alone():
-    table = labelled(agreement=False)
-    assert expected_dice(table) == pytest.approx(table.expected_dice)
-
-
-def test_volume_errors_are_of_all_cases():
-    table = labelled()
     off = (table.truth - table.prob)[:, 0] / np.sqrt(1 + table.spread[:, 0])
     assert volume_errors(table, 0).signed == pytest.approx(off)
+    alone = labelled(agreement=False)
+    assert expected_dice(alone) == pytest.approx(alone.expected_dice)  # without members, the soft Dice
 
 
 def test_an_interval_is_cut_where_no_value_can_be():
@@ -64,7 +56,7 @@ def test_the_chance_of_less_is_the_share_of_errors_that_lead_there():
     assert Errors(np.array([]), ()).chance_below(0.5, 1.0, 0.7) is None
 
 
-def test_the_limit_lets_few_bad_masks_pass():
+def test_the_limit_lets_few_bad_masks_pass(labelled):
     table = labelled(60)
     bad = sorted(
         float(e) for e, d, m in zip(expected_dice(table)[:, 0], table.dice[:, 0], table.mask[:, 0], strict=True)
@@ -72,12 +64,11 @@ def test_the_limit_lets_few_bad_masks_pass():
     )  # fmt: skip
     rank = int(np.ceil((len(bad) + 1) * 0.8))
     own = bad_masks(table, 0, 0.6)
-    assert review_limit(own, 0.8) == pytest.approx(bad[rank - 1])
+    assert own.review_limit(0.8) == pytest.approx(bad[rank - 1])
     for value in (*bad, 0.2, 0.99):
         assert (own.p_value(value, 0.8) <= 0.2) == (value > bad[rank - 1])
-    assert review_limit(bad_masks(table, 0, 0.01), 0.9) is None
+    assert bad_masks(table, 0, 0.01).review_limit(0.9) is None
     assert bad_masks(table, 0, 0.01).p_value(0.5, 0.9) is None
-    assert estimates.SMALLEST == 0.02
 
 
 def test_with_folds_each_labelled_case_is_compared_by_its_own_calibrator():

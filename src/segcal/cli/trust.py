@@ -19,7 +19,7 @@ from segcal.names import class_titles
 from segcal.report.evaluated import write_trust_page
 from segcal.report.page import TRUST_PAGE, WORKLIST, write_worklist
 from segcal.target import check_file, claim
-from segcal.trust import object_rows, result
+from segcal.trust import objects, result
 from segcal.trust.guarantees import MaskWriter, masks_folder
 
 TRUST_FILES = {
@@ -27,7 +27,7 @@ TRUST_FILES = {
     "worklist.csv": result.WORKLIST_SIGNATURE, "report.html": TRUST_PAGE,
 }  # fmt: skip
 OBJECT_FILES = {
-    "objects.json": object_rows.JSON_SIGNATURE, "objects.csv": object_rows.CSV_SIGNATURE, "worklist.html": WORKLIST,
+    "objects.json": objects.JSON_SIGNATURE, "objects.csv": objects.CSV_SIGNATURE, "worklist.html": WORKLIST,
 }  # fmt: skip
 
 
@@ -141,7 +141,7 @@ def _objects(call: Call) -> int:
         with call.bar("finding objects"):
             found = call.do(segcal.objects, fitted, call.own)
         if call.part is None:
-            object_rows.write_objects(found, args.output)
+            objects.write_objects(found, args.output)
             write_worklist(args.output / "worklist.html", found)
         if args.maps is not None:
             _write_each(call, "maps", lambda folder: ObjectMaps(fitted, cases, found.rows, folder, args.series))

@@ -1,12 +1,8 @@
-"""From calibrated probabilities to masks: rules, one idea a file, and :func:`segcal.decide`, which follows one."""
+"""From calibrated probabilities to masks: rules, and :func:`segcal.decide`, which follows one."""
 
 from segcal.checks import check_choice
-from segcal.decisions.argmax import Argmax
-from segcal.decisions.base import Rule
+from segcal.decisions.base import Argmax, Precision, Recall, Rule, Volume
 from segcal.decisions.dice import BestDice
-from segcal.decisions.precision import Precision
-from segcal.decisions.recall import Recall
-from segcal.decisions.volume import Volume
 from segcal.errors import InputError
 
 RULES: dict[str, type[Rule]] = {

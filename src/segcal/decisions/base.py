@@ -1,4 +1,30 @@
-"""What a rule is: a way from calibrated probabilities to masks, one threshold per structure."""
+r"""Rules: ways from calibrated probabilities to masks, one threshold per structure.
+
+**Recall**: a mask that misses at most a stated share of its structure, on average; conformal risk control. Of a
+labelled case with the structure, the mask :math:`\{p \ge t\}` misses the share
+:math:`\ell(t) = \#\{y = 1, p < t\} / \#\{y = 1\}`, which does not grow as t falls. With its mean :math:`\bar\ell(t)`
+over K draws (groups, or cases of none) that have the structure, t is the largest threshold with
+
+.. math:: \frac{K \bar\ell(t) + 1}{K + 1} \le 1 - R .
+
+Then the next draw misses at most 1 - R on average (Angelopoulos et al., 2024), if the labelled draws had no part in
+the fit; nothing is promised for a single case. The labelled cases are those that ``segcal fit`` keeps for ``segcal
+trust`` (:class:`segcal.fitting.reference.LossCurves`); other than the outer mask there, t may lie above 0.5.
+
+**Precision**: a mask of which at most a stated share is something else, on average. Of a labelled case, the share
+:math:`w(t) = \#\{y = 0, p \ge t\} / \#\{p \ge t\}` of the mask is wrong, 0 for an empty one. It may grow with t, so
+that it is replaced by :math:`\ell(t) = \max_{s \ge t} w(s)` over the thresholds of the grid, case by case, which does
+not. With its mean over K draws, t is the smallest threshold that meets the same bound, with P in place of R: at most
+1 - P of the mask of the next draw is wrong on average, because :math:`w \le \ell`. Masks are a little smaller than they
+need to be. Other than the inner mask of ``segcal trust``, the mask may be larger than the preserved one.
+
+**Volume**: the mask as large as its structure is expected to be. Calibrated probabilities say how large that is on
+average, :math:`\mu = \sum_v p_v` voxels. Of the masks :math:`\{p \ge t\}`, the empty one among them, that of the size
+nearest to :math:`\mu` is taken, of two the smaller. Such volumes are unbiased where each case is calibrated
+(Popordanoska et al., MICCAI 2021, for sums of p), other than those of masks at 0.5.
+
+:mod:`segcal.decisions.dice` has the mask with the highest expected Dice.
+"""
 
 import math
 from typing import ClassVar, NamedTuple
@@ -38,12 +64,9 @@ class Ranked(NamedTuple):
 
 
 class Limit(NamedTuple):
-    """What was chosen for one structure.
+    """One structure is where its probability is at least the threshold; None: where the preserved mask has it.
 
-    Attributes:
-        threshold: the structure is where its probability is at least this; None: where the preserved mask has it.
-        guaranteed: the recall or precision that is promised on average; None for none.
-        note: why there is no promise.
+    `guaranteed` is the recall or precision that is promised on average, if any, and `note` says why there is none.
     """
 
     threshold: float | None = None
@@ -54,15 +77,10 @@ class Limit(NamedTuple):
 class Rule:
     """A rule; as it is, it keeps the preserved mask.
 
-    Attributes:
-        name: in :data:`segcal.decisions.RULES`.
-        about: in a few words.
-        ranks: whether it looks at the probabilities of a whole case first.
-        promise: in words, of a rule that is learned on labelled cases: it has a `value`, what is asked of it; its
-            thresholds are known before any case is read; and its masks may overlap, because it promises something of
-            each structure by itself.
-        losses: of such a rule, the curve of :class:`segcal.fitting.reference.LossCurves` that it bounds.
-        falling: whether that falls with the threshold, so that the lowest is looked for.
+    A rule that `ranks` looks at the probabilities of a whole case first. One with a `promise`, in words, is learned on
+    labelled cases: it has a `value`, what is asked of it; its thresholds are known before any case is read; and its
+    masks may overlap, because it promises something of each structure by itself. It bounds the curve `losses` of
+    :class:`segcal.fitting.reference.LossCurves`, which is `falling` where the lowest threshold is looked for.
     """
 
     name: ClassVar[str]
@@ -105,3 +123,41 @@ class Rule:
         if all(one.threshold is None for one in found):
             raise InputError(f"rule is '{self}', but labelled cases support it for no structure. Ask for less.")
         return found
+
+
+class Argmax(Rule):
+    """Of classes, the one with the highest score; of a region, whether its logit is above 0. Nothing changes."""
+
+    name = "argmax"
+    about = "the preserved mask (the default everywhere)"
+
+
+class Recall(Rule):
+    """The smallest threshold mask whose false-negative share is bounded."""
+
+    name = "recall"
+    about = "the smallest mask that misses at most 1 - R of its structure, on average over cases"
+    promise = "a mask holds at least {:g} % of its structure, where that is there"
+    losses = "missed"
+
+
+class Precision(Rule):
+    """The largest threshold mask whose false-discovery share is bounded."""
+
+    name = "precision"
+    about = "the largest mask of which at most 1 - P is wrong, on average over cases"
+    promise = "at least {:g} % of a mask is its structure; an empty mask counts as right"
+    losses = "wrong"
+    falling = True
+
+
+class Volume(Rule):
+    """The threshold at which the size of the mask is the sum of the probabilities."""
+
+    name = "volume"
+    about = "the mask as large as its structure is expected to be"
+    ranks = True
+
+    def of_case(self, ranked: Ranked) -> float:
+        """Return the threshold of the mask whose size is nearest to the expected one."""
+        return ranked.threshold(int(ranked.sizes[np.argmin(np.abs(ranked.sizes - ranked.total))]))

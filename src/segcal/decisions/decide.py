@@ -14,7 +14,6 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from segcal.arguments import typed
@@ -26,8 +25,7 @@ from segcal.cases.parallel import Failures, Workers, map_cases
 from segcal.cases.records import MARKER, Records
 from segcal.cases.write import write_map
 from segcal.decisions import make_rule
-from segcal.decisions.masks import DecidedCase, Decider
-from segcal.decisions.result import SIGNATURES, DecisionRow, Decisions
+from segcal.decisions.masks import SIGNATURES, DecidedCase, Decider, Decisions
 from segcal.documents import json_text, read_json
 from segcal.errors import InputError
 from segcal.evaluation.apply import check_folder, record_of
@@ -39,7 +37,8 @@ from segcal.fitting.fit import check_device
 from segcal.fitting.reference import HELD_OUT
 from segcal.names import file_names
 from segcal.target import check_file, claim
-from segcal.trust.structures import CASES, GROUPS, known_reference
+from segcal.trust.entry import known_reference
+from segcal.trust.structures import CASES, GROUPS
 
 ROWS = "rows"
 NOTHING = "Nothing is guaranteed: what is expected is so if voxels are calibrated and independent."
@@ -81,6 +80,7 @@ def decide(
         progress: called with the id of each case when it is done, or found complete.
         declared: what is known of arrays, such as `kind`.
 
+    >>> import numpy as np
     >>> import segcal
     >>> rng = np.random.default_rng(0)
     >>> logits = 2 * rng.normal(size=(8, 3, 9, 7))
@@ -120,7 +120,7 @@ def decide(
             written=0 if writer is None else len(found) - there,
             already_there=there,
             stale=[] if writer is None else writer.records.others(seen.ids),
-            masks={} if writer is not None else {name: one.masks for name, one in found.items()},
+            masks={name: one.masks for name, one in found.items() if one.masks is not None},
         )
         if writer is not None:
             result.write(writer.folder)
@@ -157,28 +157,24 @@ class MaskFiles:
     def there(self) -> dict[str, DecidedCase]:
         """Return the rows of the cases whose masks are there, whole and made from what is there now."""
         ids = [each for each in self._cases.ids if self.records.done(each, self._made_from(each)) is not None]
-        return {each: _without_masks(read_json(self.folder / ROWS / f"{each}.json")["rows"]) for each in ids}
+        return {each: DecidedCase(None, read_json(self.folder / ROWS / f"{each}.json")["rows"]) for each in ids}
 
     def __call__(self, case: Case) -> DecidedCase:
         """Decide on one case, write it, and return its rows."""
         made_from, (masks, rows) = self._made_from(case.id), self._decide(case)
+        assert masks is not None
         several = dict(zip(self._names, masks, strict=True)) if self._decide.overlapping else {"": masks}
         with naming_case(case.id), naming(self.folder / case.id), temporary(self.folder) as beside:
             path = beside / ROWS / f"{case.id}.json"
             path.parent.mkdir()
             path.write_text(json_text({"rows": rows}, indent=1) + "\n", encoding="utf-8")
             paths = [
-                path,
-                *(write_map(self._cases, case.id, mask, beside / name, case.spacing) for name, mask in several.items()),
+                write_map(self._cases, case.id, mask, beside / name, case.spacing) for name, mask in several.items()
             ]
-            own = [path.relative_to(beside).as_posix() for path in paths]
+            own = [each.relative_to(beside).as_posix() for each in (path, *paths)]
             self.records.require_own(case.id, own)
             self.records.place(case.id, made_from, beside, own)
-        return _without_masks(rows)
+        return DecidedCase(None, rows)
 
     def _made_from(self, case_id: str) -> str:
         return hashlib.sha256(f"{self._made_by} {self._cases.identity(case_id)}".encode()).hexdigest()
-
-
-def _without_masks(rows: list[DecisionRow]) -> DecidedCase:
-    return DecidedCase(np.zeros(0, int), rows)

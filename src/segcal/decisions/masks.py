@@ -1,4 +1,4 @@
-"""The masks of one case by a rule, and what is expected of them; slab by slab.
+"""The masks of cases by a rule, and what is expected of them; slab by slab.
 
 A structure is where its probability reaches its threshold, or where the preserved mask has it. A promise is made for
 each structure by itself: masks of rules that promise something may overlap, and so may those of regions. All others are
@@ -9,8 +9,11 @@ A rule that ranks voxels goes through a case twice and holds the probabilities o
 """
 
 import math
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 import torch
@@ -21,33 +24,94 @@ from segcal.calibrators.per_region import PerRegion
 from segcal.cases.base import Case
 from segcal.decisions.base import Floats, Limit, Ranked, Rule
 from segcal.decisions.dice import dice_bound
-from segcal.decisions.result import DecisionRow
+from segcal.documents import write_csv, write_json
 from segcal.evaluation.slabs import score_slabs
 from segcal.fitting.certificate import Fitted
 from segcal.names import class_titles
 from segcal.numerics import winner
-from segcal.trust.structures import known_reference
+from segcal.trust.entry import known_reference
 from segcal.trust.sums import STEP_VALUES, voxel_size
 
 # Voxels that are less probable are in no mask of a rule that ranks them; their sums count.
 LEAST = 1e-6
+# How the files begin: what begins otherwise was written by something else.
+SIGNATURES = {
+    "decide.csv": re.compile(rb"case,structure,rule,threshold,"),
+    "decide.json": re.compile(rb'\{\n "schema": \d+,\n "made_by": "segcal decide"'),
+}
+
+
+class DecisionRow(TypedDict):
+    """One structure of one case; None is not defined.
+
+    Without `threshold` the mask is the preserved one, or empty. `guaranteed` is the recall or the precision that is
+    promised on average over cases. What is expected is so for calibrated, independent voxels, and `expected_dice` at
+    most `dice_bound` off then. `overlap_voxels` reach the threshold and went to another structure.
+    """
+
+    case: str
+    structure: str
+    rule: str
+    threshold: float | None
+    guaranteed: float | None
+    expected_dice: float
+    dice_bound: float
+    expected_recall: float | None
+    expected_precision: float | None
+    preserved_dice: float
+    voxels: int
+    preserved_voxels: int
+    changed_voxels: int
+    overlap_voxels: int
+    volume: float
+    expected_volume: float
+    unit: str
+    note: str
+
+
+@dataclass(frozen=True)
+class Decisions:
+    """The masks of cases by a rule.
+
+    Attributes:
+        rows: one per case and structure.
+        rule: which.
+        promise: in words, what is guaranteed.
+        written: how many cases this run wrote.
+        already_there: how many were complete before.
+        stale: the cases that have masks in the folder but no predictions any more.
+        masks: by case, where no folder was named: a label map ``(*space)``, or ``(structures, *space)`` where the masks
+            of structures may overlap.
+    """
+
+    rows: list[DecisionRow]
+    rule: str
+    promise: str
+    written: int = 0
+    already_there: int = 0
+    stale: list[str] = field(default_factory=list)
+    masks: Mapping[str, NDArray[np.integer]] = field(default_factory=dict, repr=False)
+
+    def to_plain(self) -> dict[str, Any]:
+        """Return everything but the masks as dicts, lists and numbers."""
+        facts = {"rule": self.rule, "promise": self.promise}
+        return {"schema": 1, "made_by": "segcal decide", **facts, "rows": self.rows}
+
+    def write(self, folder: Path) -> None:
+        """Write ``decide.json`` and ``decide.csv``; what is not defined is null, and an empty cell."""
+        write_csv(folder / "decide.csv", list(DecisionRow.__annotations__), self.rows)
+        write_json(folder / "decide.json", self.to_plain())
 
 
 class DecidedCase(NamedTuple):
-    """The masks of a case, a label map ``(*space)`` or ``(structures, *space)``, and one row per structure."""
+    """The masks of a case as :class:`Decisions` has them, None where they are in files; and a row per structure."""
 
-    masks: NDArray[np.integer]
+    masks: NDArray[np.integer] | None
     rows: list[DecisionRow]
 
 
 class Decider:
-    """Decides on one case after the other; picklable, for several processes.
-
-    Args:
-        fitted: the calibrator, with its reference where the rule is learned.
-        rule: which.
-        background: whether class 0 is background, and no structure; of regions all are structures.
-    """
+    """Decides on one case after the other; picklable, for several processes. Of regions, all are structures."""
 
     def __init__(self, fitted: Fitted, rule: Rule, background: bool = True) -> None:
         self.calibrator, self.rule = fitted.calibrator, rule

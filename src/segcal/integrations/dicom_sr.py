@@ -21,8 +21,7 @@ from segcal.cases.parallel import map_ids
 from segcal.integrations.attach import need
 from segcal.integrations.dicom import Code, Segment, Segments, described, read_segments, read_series, stack_affine
 from segcal.trust.guarantees import masks_folder
-from segcal.trust.result import Trust
-from segcal.trust.rows import CaseVerdict, TrustRow
+from segcal.trust.result import CaseVerdict, Trust, TrustRow
 from segcal.version import __version__
 
 SCHEME = "99SEGCAL"

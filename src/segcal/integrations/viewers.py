@@ -49,8 +49,8 @@ from segcal.integrations.dicom import read_segments, write_dicom_seg
 from segcal.names import class_titles, file_names
 from segcal.target import claim
 from segcal.trust.components import components
-from segcal.trust.object_rows import ObjectRow
-from segcal.trust.objects import known_objects
+from segcal.trust.entry import known_objects
+from segcal.trust.objects import ObjectRow
 
 FORMS = ("nifti", "bids", "contours", "geojson", "dicom-seg")
 LEVELS = (0.05, 0.5, 0.95)

@@ -15,7 +15,7 @@ from segcal.metrics import Metric
 from segcal.report.pictures import Encoded, SeenCase
 from segcal.report.verdict import PartCounts, Verdict
 from segcal.summary import Bootstrap, Estimate, Interval
-from segcal.trust.rows import BiomarkerRow, CaseVerdict, TrustRow
+from segcal.trust.result import BiomarkerRow, CaseVerdict, TrustRow
 from segcal.types import Preserves
 
 SCHEMA = 1

@@ -37,8 +37,7 @@ from segcal.statistics.reliability import Curve, CurveSpread
 from segcal.target import check_file
 from segcal.trust.conformal import count_draws, draws_needed
 from segcal.trust.guarantees import MASK, OUTER, bounds_of, nested_masks
-from segcal.trust.result import Trust
-from segcal.trust.rows import TrustRow
+from segcal.trust.result import Trust, TrustRow
 from segcal.trust.structures import LEVEL, trust
 
 # How an evaluation is done; its other options are declarations about arrays.

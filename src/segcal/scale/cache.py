@@ -39,7 +39,7 @@ from segcal.statistics.reliability import Curve
 from segcal.statistics.surface import Surface
 from segcal.statistics.voxel_sample import VoxelSample
 from segcal.trust.components import CaseObjects
-from segcal.trust.sums import CaseSums, TruthSums
+from segcal.trust.sums import CaseSums
 
 HEAD = b"segcal results 1\n"
 ENDING = ".results"
@@ -52,7 +52,7 @@ KNOWN: dict[str, type] = {
     for kind in (
         AppliedCase, Agreement, Bands, CaseObjects, CaseRow, CaseSums, CaseTables, Confusion, Curve, Flips, FreeEnergy,
         Glance, Likelihood, Measured, Member, Problem, Ranking, RegionTables, Seen, Shift, Surface, Thumbnail, Together,
-        TruthSums, Turn, Voxels, VoxelSample,
+        Turn, Voxels, VoxelSample,
     )
 }  # fmt: skip
 # The name of what a container stands for; no class has these.

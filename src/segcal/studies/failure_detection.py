@@ -25,9 +25,8 @@ from segcal.report.table import Cell, Column, Table
 from segcal.resample import Draws, defined_mean, percentile_interval
 from segcal.studies.study import NothingToStudyError, Setting, Study, choose_default, interval_cell, task_table
 from segcal.summary import Bootstrap, Interval
-from segcal.trust.estimates import expected_dice
+from segcal.trust.estimates import Floats, SumTable, expected_dice
 from segcal.trust.learn import Summer
-from segcal.trust.table import Floats, SumTable
 
 TAU = 0.7
 OURS = "expected Dice, after"
@@ -139,7 +138,8 @@ def rank(cases: Cases, calibrator: Calibrator, background: bool, bootstrap: Boot
     """Return how well each way ranks labelled cases; None if there are too few."""
     own = cases.with_disagreement()
     stages = {"before": Identity(cases.num_classes), "after": calibrator}
-    tables = {name: SumTable.of([Summer(each, own)(case_id) for case_id in own.ids]) for name, each in stages.items()}
+    sums = [Summer(own, list(stages.values()))(case_id) for case_id in own.ids]
+    tables = {name: SumTable.of(column) for name, column in zip(stages, zip(*sums, strict=True), strict=True)}
     classes = range(1 if background else 0, cases.num_classes)
     risk = risk_of(tables["after"], classes)
     kept = np.flatnonzero(~np.isnan(risk))

@@ -41,21 +41,18 @@ import torch
 
 from segcal.arguments import typed
 from segcal.calibrators.prior_shift import PriorShift
-from segcal.cases import as_cases
 from segcal.cases.base import CaseError
-from segcal.cases.parallel import Workers, map_ids
+from segcal.cases.parallel import Workers
 from segcal.errors import InputError
-from segcal.evaluation.evaluate import check_match
-from segcal.fitting.artifact import to_fitted
 from segcal.fitting.certificate import Fitted
 from segcal.fitting.fit import check_device
 from segcal.fitting.reference import Reference, read_sparse
 from segcal.names import class_titles
 from segcal.trust.conformal import mean_over_draws
+from segcal.trust.entry import enter, known_reference, walk
+from segcal.trust.estimates import SumTable
 from segcal.trust.learn import Summer
-from segcal.trust.structures import known_reference
-from segcal.trust.sums import CONFIDENT, Floats
-from segcal.trust.table import SumTable
+from segcal.trust.sums import CONFIDENT, VOXELS, Floats
 
 # Labelled draws that are needed at all, new ones, and labelled draws that must have a class.
 HOME, NEW, ENOUGH = 10, 3, 3
@@ -137,18 +134,13 @@ def adapt(
     >>> adapt(known, logits[:6]).verdict
     'class frequencies differ by no more than between labelled cases (p = 0.73): nothing is changed'
     """
-    known = to_fitted(fitted)
-    reference = known_reference(known)
-    opened = as_cases(cases, **declared)
-    check_match(known, opened, ignore_pooling)
+    known, reference, opened = enter(fitted, known_reference, cases, declared, ignore_pooling)
     home = _remembered(reference)
-    calibrator = known.calibrator.to(check_device(device))
+    summer = Summer(opened.with_disagreement(), [known.calibrator.to(check_device(device))])
     rows, groups = [], []
-    for case_id, sums in map_ids(opened.ids, Summer(calibrator, opened.with_disagreement()), workers, failed):
-        rows.append(sums.decided / max(sums.voxels, 1))
+    for _, (sums,) in walk(opened.ids, summer, workers, failed, progress):
+        rows.append(sums.decided / max(sums.alone[VOXELS], 1))
         groups.append(sums.group)
-        if progress is not None:
-            progress(case_id)
     new = _by_draw(np.array(rows), groups) if rows else np.zeros((0, 0))
     if len(home) < HOME or len(new) < NEW:
         raise InputError(

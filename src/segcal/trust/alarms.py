@@ -4,7 +4,7 @@ A class has *little evidence* if fewer groups of the fit have it than `FitConfig
 (:mod:`segcal.fitting.evidence`). That it becomes more frequent is known by the p-values of its expected size; it also
 has to matter: since then it takes at least :data:`FREQUENT` of the voxels, and :data:`TIMES` what it took in the
 reference, as means over draws (within a group, geometric ones). That cases leave is known by the p-values of their
-composition (:mod:`segcal.trust.composition`).
+composition (:class:`segcal.trust.atypical.Compositions`).
 
 Both are kinds of p-values beside the others of a stream (:mod:`segcal.trust.drift`) with a share of its capital, so the
 chance that any alarm is ever raised without a change is at most the rate. The cases of :func:`segcal.trust` are such a
@@ -22,10 +22,9 @@ from segcal.fitting.certificate import Fitted
 from segcal.fitting.config import FitConfig
 from segcal.fitting.reference import Reference
 from segcal.names import class_titles
-from segcal.trust.atypical import Statistics, column_p, rank_p, size_columns, statistics_of
-from segcal.trust.composition import Compositions
+from segcal.trust.atypical import Compositions, Statistics, column_p, rank_p, size_columns, statistics_of
 from segcal.trust.drift import weigh
-from segcal.trust.table import Floats, SumTable
+from segcal.trust.estimates import Floats, SumTable
 
 # The chance that a stream is ever called another one though it is not.
 STREAM_RATE = 0.01

@@ -10,6 +10,13 @@ for each of them, and only if the reference had no part in the fit.
 
 A row has such p-values for each of its numbers as well, by how many rows have a larger one (:func:`column_p`): a shift
 of one number in one direction, the same in all new rows, makes none of them odd as a whole.
+
+Cases also have a *composition*, the class frequencies that the model predicts in them (:class:`Compositions`). The
+distance of two compositions is that of :math:`\sqrt{f}` (Hellinger's, as of the clusters of
+:mod:`segcal.fitting.sites`). The score of a draw is its distance from the k-th nearest other, where k is a quarter of
+the reference, or five: what a quarter of the draws have in common is a cluster of its own, and a few new draws of one
+kind do not hide each other. Whichever draw is the new one, the scores are the same, so their ranks are p-values too.
+Draws of one group are no neighbours of each other.
 """
 
 from collections.abc import Sequence
@@ -20,12 +27,16 @@ import numpy as np
 from segcal.fitting.reference import read_numbers, written_numbers
 from segcal.resample import defined_mean
 from segcal.trust.conformal import p_value
-from segcal.trust.table import Floats, SumTable
+from segcal.trust.estimates import Floats, SumTable
 
 # Deviations beyond this say no more.
 FARTHEST = 20.0
 # Numbers are shares or logarithms: what differs by less differs by its arithmetic.
 LEAST = 1e-4
+# Of few draws so many are neighbours: the first new draws of one kind must not hide each other.
+FEWEST = 5
+# Beyond these digits distances differ by their arithmetic.
+DIGITS = 9
 
 
 class Statistics(NamedTuple):
@@ -134,3 +145,30 @@ def most_unusual(reference: Floats, rows: Floats, names: Sequence[str], among: i
     shift = together[len(reference) :].mean(0) - together[: len(reference)].mean(0)
     worst = int(np.abs(shift).argmax()) if among is None else among
     return names[worst], float(shift[worst])
+
+
+class Compositions:
+    """Class frequencies of draws, to which others are added one after the other."""
+
+    def __init__(self, rows: Floats, groups: tuple[str, ...] | None = None) -> None:
+        """Take the reference: frequencies ``(draws, classes)``, and the group of each; its own if not given."""
+        self._near = max(1, min(len(rows) - 1, max(FEWEST, len(rows) // 4)))
+        self._points, self._nearest = np.zeros((0, rows.shape[1])), np.zeros((0, self._near))
+        self._groups: list[str | None] = []
+        for place, row in enumerate(rows):
+            self.scores(row, None if groups is None else groups[place], keep=True)
+
+    def scores(self, row: Floats, group: str | None = None, keep: bool = False) -> Floats:
+        """Return the scores of all draws with a new one, which is the last; `keep` it among them."""
+        point = np.sqrt(row / row.sum())
+        off = np.round(np.sqrt(((self._points - point) ** 2).sum(1)), DIGITS)
+        if group is not None:
+            off[[own == group for own in self._groups]] = np.inf
+        last = np.sort(np.append(off, np.full(self._near, np.inf)))[: self._near]
+        others = np.partition(np.column_stack([self._nearest, off]), self._near - 1)[:, : self._near]
+        nearest = np.vstack([others, last])
+        if keep:
+            self._points, self._nearest = np.vstack([self._points, point]), nearest
+            self._groups.append(group)
+        found: Floats = nearest.max(1)
+        return found

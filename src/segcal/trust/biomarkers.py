@@ -23,9 +23,10 @@ import numpy as np
 from segcal.errors import InputError
 from segcal.fitting.reference import ITSELF
 from segcal.trust.conformal import draws_needed
-from segcal.trust.estimates import Errors, Span, volume, volume_scale
-from segcal.trust.table import SumTable
+from segcal.trust.estimates import Errors, SumTable, volume_scale
+from segcal.trust.result import BiomarkerRow
 
+Formula = Callable[[Sequence[float]], float]
 OPERATIONS: dict[type[ast.operator], Callable[[float, float], float]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -46,22 +47,16 @@ class Term(NamedTuple):
 
 @dataclass(frozen=True)
 class Biomarker:
-    """An expression of volumes.
-
-    Attributes:
-        name: what it is called.
-        terms: the volumes it needs; ``v0``, ``v1``, ... in the tree.
-        tree: what is computed.
-    """
+    """An expression of volumes: its name, the volumes it needs, and what is computed of these in their order."""
 
     name: str
     terms: tuple[Term, ...]
-    tree: ast.expr
+    formula: Formula
 
     def value(self, volumes: Sequence[float]) -> float:
-        """Return the number of so many volumes, in the order of the terms; NaN where it is not defined."""
+        """Return the number of so many volumes; NaN where it is not defined."""
         try:
-            return _evaluate(self.tree, volumes)
+            return self.formula(volumes)
         except (ZeroDivisionError, OverflowError):
             return math.nan
 
@@ -93,15 +88,14 @@ def parse_biomarker(name: str, text: str, titles: Sequence[str]) -> Biomarker:
         return terms.setdefault(Term(list(titles).index(title), phase), f"v{len(terms)}")
 
     try:
-        tree = ast.parse(_BRACES.sub(replaced, text).strip(), mode="eval").body
-        _check(tree)
+        formula = _formula(ast.parse(_BRACES.sub(replaced, text).strip(), mode="eval").body)
     except InputError:
         raise
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise _refusal(name, text) from None
     if not terms or len({bool(term.phase) for term in terms}) > 1:
         raise _refusal(name, text)
-    return Biomarker(name, tuple(terms), tree)
+    return Biomarker(name, tuple(terms), formula)
 
 
 def _refusal(name: str, text: str) -> InputError:
@@ -111,27 +105,21 @@ def _refusal(name: str, text: str) -> InputError:
     )
 
 
-def _check(node: ast.expr) -> None:
+def _formula(node: ast.expr) -> Formula:
+    """Return the function of volumes of an expression in which these are ``v0``, ``v1``, ..."""
     if isinstance(node, ast.BinOp) and type(node.op) in OPERATIONS:
-        _check(node.left)
-        _check(node.right)
-    elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-        _check(node.operand)
-    elif isinstance(node, ast.Name) and re.fullmatch(r"v\d+", node.id):
-        return
-    elif not (isinstance(node, ast.Constant) and type(node.value) in (int, float)):
-        raise ValueError(ast.dump(node))
-
-
-def _evaluate(node: ast.expr, volumes: Sequence[float]) -> float:
-    if isinstance(node, ast.BinOp):
-        return OPERATIONS[type(node.op)](_evaluate(node.left, volumes), _evaluate(node.right, volumes))
-    if isinstance(node, ast.UnaryOp):
-        return -_evaluate(node.operand, volumes)
-    if isinstance(node, ast.Name):
-        return float(volumes[int(node.id[1:])])
-    assert isinstance(node, ast.Constant)
-    return float(node.value)  # type: ignore[arg-type]
+        apply, left, right = OPERATIONS[type(node.op)], _formula(node.left), _formula(node.right)
+        return lambda volumes: apply(left(volumes), right(volumes))
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        inner = _formula(node.operand)
+        return lambda volumes: -inner(volumes)
+    if isinstance(node, ast.Name) and re.fullmatch(r"v\d+", node.id):
+        place = int(node.id[1:])
+        return lambda volumes: float(volumes[place])
+    value = node.value if isinstance(node, ast.Constant) else None
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return lambda volumes: float(value)
+    raise ValueError(ast.dump(node))
 
 
 def link_cases(ids: Sequence[str], link: str | None) -> dict[str, dict[str, int]]:
@@ -166,16 +154,6 @@ def link_cases(ids: Sequence[str], link: str | None) -> dict[str, dict[str, int]
     return subjects
 
 
-class Derived(NamedTuple):
-    """A biomarker of one subject; `why` says what is missing where it has no value."""
-
-    subject: str
-    name: str
-    span: Span | None
-    mask_value: float | None
-    why: str
-
-
 def derive(
     biomarkers: Sequence[Biomarker],
     link: str | None,
@@ -183,7 +161,7 @@ def derive(
     new: Sequence[SumTable],
     level: float,
     folds: Sequence[int] = (),
-) -> list[Derived]:
+) -> list[BiomarkerRow]:
     """Return every biomarker of every subject among new cases, with intervals from the labelled ones.
 
     `new` are the new cases by each calibrator that judged labelled ones, and by the calibrator itself last; `folds`
@@ -205,8 +183,7 @@ def derive(
                 f"biomarker {biomarker.name!r} has {errors.draws} labelled subjects with all its phases, but level "
                 f"{level:g} needs {draws_needed(level)}. Use a lower level, or learn from more cases."
             )
-        for subject, phases in subjects.items():
-            found.append(_derived(biomarker, subject, phases, new, errors, level))
+        found += [_derived(biomarker, subject, phases, new, errors, level) for subject, phases in subjects.items()]
     return found
 
 
@@ -219,15 +196,16 @@ def biomarker_errors(
     """
     signed, groups, judges = [], [], []
     for phases in subjects.values():
+        if any(term.phase not in phases for term in biomarker.terms):
+            continue
         values = volumes_of(biomarker, phases, table)
-        if values is not None:
-            truth = biomarker.value(values.truths)
-            off = (truth - biomarker.value(values.volumes)) / biomarker.scale(values.volumes, values.scales)
-            if math.isfinite(off):
-                signed.append(off)
-                groups.append(table.groups[next(iter(phases.values()))])
-                own = {folds[place] for place in phases.values()} if folds else {ITSELF}
-                judges.append(own.pop() if len(own) == 1 else ITSELF)
+        truth = biomarker.value(values.truths)
+        off = (truth - biomarker.value(values.volumes)) / biomarker.scale(values.volumes, values.scales)
+        if math.isfinite(off):
+            signed.append(off)
+            groups.append(table.groups[next(iter(phases.values()))])
+            own = {folds[place] for place in phases.values()} if folds else {ITSELF}
+            judges.append(own.pop() if len(own) == 1 else ITSELF)
     return Errors(np.array(signed), tuple(groups), tuple(judges))
 
 
@@ -240,11 +218,9 @@ class TermValues(NamedTuple):
     truths: list[float]
 
 
-def volumes_of(biomarker: Biomarker, phases: Mapping[str, int], table: SumTable) -> TermValues | None:
-    """Return the volumes that a biomarker needs; None where a phase is missing."""
-    if any(term.phase not in phases for term in biomarker.terms):
-        return None
-    columns = (volume(table), volume_scale(table), table.mask, table.truth)
+def volumes_of(biomarker: Biomarker, phases: Mapping[str, int], table: SumTable) -> TermValues:
+    """Return the volumes that a biomarker needs."""
+    columns = (table.prob, volume_scale(table), table.mask, table.truth)
     places = [(phases[term.phase], term.number) for term in biomarker.terms]
     return TermValues(*([float(column[at] * table.size[at[0]]) for at in places] for column in columns))
 
@@ -256,16 +232,18 @@ def _derived(
     tables: Sequence[SumTable],
     errors: Errors,
     level: float,
-) -> Derived:
+) -> BiomarkerRow:
+    row = BiomarkerRow(
+        subject=subject, biomarker=biomarker.name, value=None, low=None, high=None, mask_value=None, reason=""
+    )
+    lacking = [term.phase for term in biomarker.terms if term.phase not in phases]
+    if lacking:
+        return row | {"reason": f"phase {lacking[0]} is missing"}
     every = [volumes_of(biomarker, phases, table) for table in tables]
-    if every[ITSELF] is None:
-        lacking = next(term.phase for term in biomarker.terms if term.phase not in phases)
-        return Derived(subject, biomarker.name, None, None, f"phase {lacking} is missing")
-    known = [each for each in every if each is not None]
-    values = [biomarker.value(each.volumes) for each in known]
-    scales = [biomarker.scale(each.volumes, each.scales) for each in known]
-    hard = biomarker.value(known[ITSELF].masks)
+    values = [biomarker.value(each.volumes) for each in every]
+    scales = [biomarker.scale(each.volumes, each.scales) for each in every]
     if not np.isfinite([values, scales]).all():
-        return Derived(subject, biomarker.name, None, None, "it divides by a volume of zero")
-    span = errors.span(values, scales, level, -math.inf)
-    return Derived(subject, biomarker.name, span, hard if math.isfinite(hard) else None, "")
+        return row | {"reason": "it divides by a volume of zero"}
+    value, low, high = errors.span(values, scales, level, -math.inf)
+    hard = biomarker.value(every[ITSELF].masks)
+    return row | {"value": value, "low": low, "high": high, "mask_value": hard if math.isfinite(hard) else None}

@@ -1,12 +1,23 @@
 r"""Expected Dice and volume of a structure with intervals, from how far they were off on labelled cases.
 
+The sums of many cases are columns (:class:`SumTable`), and these follow for each case and class without labels:
+
+- Expected Dice: :math:`2 \sum p m / (\sum m + \sum p)`, the soft Dice confidence (Borges et al., 2024,
+  arXiv 2402.10665). An empty mask is right if the structure is not there: one voxel is added above and below, so that
+  its expected Dice is :math:`1 / (1 + \sum p)`, 1 where nothing speaks for the structure.
+- Expected IoU: :math:`D / (2 - D)` of it; precision: :math:`\sum p m / \sum m`; recall:
+  :math:`\sum p m / \sum p`. Of an empty mask the precision is not defined, the recall is 0.
+- Volume: :math:`\sum p`, times the size of a voxel; that of the mask is :math:`\sum m`.
+
+With labels, Dice is that of the voxels that have one; an empty mask of an absent structure has Dice 1.
+
 A number of a new case is its estimate e, and labelled cases i say how far estimates are off in units of a scale that is
 known without labels: with :math:`r_i = |t_i - e_i| / s_i` and q the conformal quantile of r at the level
 (:func:`segcal.trust.conformal.quantile`), the interval is :math:`e \pm q s`. Structures are taken apart, and nothing is
 fitted, so the promise is exact whatever e and s are; good ones make it narrow:
 
-- Dice: e is the expected Dice D of :mod:`segcal.trust.table`, or the mean Dice A of the pairs of members if that is
-  lower: a mask is seldom better than its makers agree. :math:`s = 1 - D A + 0.02`. Draws are cases whose mask is not
+- Dice: e is the expected Dice D, or the mean Dice A of the pairs of members if that is lower: a mask is seldom better
+  than its makers agree. :math:`s = 1 - D A + 0.02`. Draws are cases whose mask is not
   empty. Of an empty mask nothing is said: it is right or wrong as a whole, and the interval is 0 to 1.
 - Volume: :math:`e = \sum p` and :math:`s = \sqrt{1 + \sum p (1 - p)}`, the spread of independent voxels; how much wider
   their dependence makes it is what the quantile measures. It does not go below 0.
@@ -21,19 +32,112 @@ tau, half a draw added for what was not seen. The interval stays that of e, whic
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from segcal.errors import InputError
-from segcal.fitting.reference import ITSELF
+from segcal.fitting.reference import ITSELF, OF_CASE, OF_CLASS, Reference, ReferenceCase, read_numbers
 from segcal.trust.conformal import SLACK, count_draws, draws_needed, mean_over_draws, quantile, weights
-from segcal.trust.table import Floats, SumTable
+from segcal.trust.sums import CaseSums, Floats, reference_case
 
 SMALLEST = 0.02
 TAU = 0.7
+
+
+@dataclass(frozen=True)
+class SumTable:
+    """Columns ``(cases,)`` and ``(cases, classes)`` of :class:`segcal.trust.sums.CaseSums`; NaN is not known."""
+
+    ids: tuple[str, ...]
+    groups: tuple[str, ...]
+    voxels: Floats
+    size: Floats
+    entropy: Floats
+    disagreement: Floats
+    mask: Floats
+    prob: Floats
+    hit: Floats
+    spread: Floats
+    edge: Floats
+    edge_prob: Floats
+    agreement: Floats
+    truth: Floats
+    found: Floats
+    counted: Floats
+    beside: Floats
+
+    @classmethod
+    def of(cls, sums: Sequence[CaseSums]) -> "SumTable":
+        """Return the table of cases."""
+        return cls.of_kept([reference_case(each) for each in sums], len(sums[0].joint))
+
+    @classmethod
+    def read(cls, reference: Reference) -> "SumTable":
+        """Return the table of what a calibrator remembers."""
+        return cls.of_kept(reference.cases, len(reference.curves)).in_unit(reference.unit)
+
+    @classmethod
+    def of_kept(cls, cases: Sequence[ReferenceCase], classes: int) -> "SumTable":
+        """Return the table of what is kept of cases."""
+        width = len(OF_CLASS) - (len(cases[0].numbers.split()) < len(OF_CASE) + classes * len(OF_CLASS))
+        rows = np.stack([read_numbers(each.numbers, len(OF_CASE) + classes * width) for each in cases])
+        alone, per_class = rows[:, : len(OF_CASE)], rows[:, len(OF_CASE) :].reshape(len(cases), classes, -1)
+        columns = [*alone.T, *np.moveaxis(per_class, 2, 0)]
+        columns += [np.full((len(cases), classes), np.nan)] * (len(OF_CLASS) - width)  # older ones lack the last
+        return cls(tuple(each.id for each in cases), tuple(each.group for each in cases), *columns)
+
+    def in_unit(self, unit: str) -> "SumTable":
+        """Return the table with volumes in one unit, "ml" or voxels."""
+        return self if unit == "ml" else replace(self, size=np.ones_like(self.size))
+
+    def rows(self, chosen: Sequence[int] | NDArray[np.integer]) -> "SumTable":
+        """Return some of the cases, in this order."""
+        ids, groups = (tuple(column[i] for i in chosen) for column in (self.ids, self.groups))
+        return SumTable(ids, groups, *(getattr(self, field.name)[chosen] for field in fields(self)[2:]))
+
+    @property
+    def empty(self) -> NDArray[np.bool_]:
+        """Where the mask of a class has no voxel."""
+        return self.mask == 0
+
+    @property
+    def expected_dice(self) -> Floats:
+        """Expected Dice."""
+        return (2 * self.hit + self.empty) / (self.mask + self.prob + self.empty)
+
+    @property
+    def expected_iou(self) -> Floats:
+        """Expected intersection over union."""
+        return self.expected_dice / (2 - self.expected_dice)
+
+    @property
+    def precision(self) -> Floats:
+        """Expected share of the mask that is right; NaN where it is empty."""
+        return _share(self.hit, self.mask)
+
+    @property
+    def recall(self) -> Floats:
+        """Expected share of the structure that is in the mask."""
+        return _share(self.hit, self.prob)
+
+    @property
+    def dice(self) -> Floats:
+        """Dice against the labels; NaN without labels."""
+        absent = (self.counted + self.truth) == 0
+        return (2 * self.found + absent) / (self.counted + self.truth + absent)
+
+    @property
+    def edge_confidence(self) -> Floats:
+        """Mean probability where a mask touches another class; NaN where it touches none."""
+        return _share(self.edge_prob, self.edge)
+
+    @property
+    def outside(self) -> Floats:
+        """Probability outside the mask, as a share of all of it."""
+        return _share(self.prob - self.hit, self.prob)
 
 
 class Span(NamedTuple):
@@ -68,7 +172,7 @@ class Errors:
 
     def span(self, value: ArrayLike, scale: ArrayLike, level: float, least: float, most: float = np.inf) -> Span:
         """Return the interval of an estimate, cut where no value can be."""
-        middle, reach = self._own(value), np.abs(self.signed) * self._own(scale)
+        middle, reach = _judged(value, self), np.abs(self.signed) * _judged(scale, self)
         low, high = -quantile(reach - middle, self.groups, level), quantile(reach + middle, self.groups, level)
         return Span(float(np.atleast_1d(value)[ITSELF]), max(low, least), min(high, most))
 
@@ -87,11 +191,7 @@ class Errors:
         return chance_of(self._places(value, scale) < limit, self.groups)
 
     def _places(self, value: ArrayLike, scale: ArrayLike) -> Floats:
-        places: Floats = self._own(value) + self._own(scale) * self.signed
-        return places
-
-    def _own(self, values: ArrayLike) -> Floats:
-        return _judged(values, self.folds, len(self.signed))
+        return _judged(value, self) + _judged(scale, self) * self.signed
 
 
 @dataclass(frozen=True)
@@ -110,14 +210,19 @@ class BadMasks:
         """
         if count_draws(self.groups) < draws_needed(level):
             return None
-        above = self.values >= _judged(value, self.folds, len(self.values))
+        above = self.values >= _judged(value, self)
         return float(weights(self.groups)[above].sum() + 1 / (count_draws(self.groups) + 1))
 
+    def review_limit(self, level: float) -> float | None:
+        """Return the expected Dice up to which masks are reviewed, so that few bad ones pass; None where unknown."""
+        enough = count_draws(self.groups) >= draws_needed(level)
+        return quantile(self.values, self.groups, level) if enough else None
 
-def _judged(values: ArrayLike, folds: Sequence[int], count: int) -> Floats:
+
+def _judged(values: ArrayLike, labelled: Errors | BadMasks) -> Floats:
     """Return a number of the new case for each labelled case: that by the calibrator that judged it."""
     every = np.atleast_1d(np.asarray(values, np.float64))
-    return every[list(folds) or [ITSELF] * count]
+    return every[list(labelled.folds) or [ITSELF] * len(labelled.groups)]
 
 
 def chance_of(found: NDArray[np.bool_], groups: Sequence[str]) -> float:
@@ -136,13 +241,8 @@ def dice_scale(table: SumTable) -> Floats:
     return 1 - table.expected_dice * agreement + SMALLEST
 
 
-def volume(table: SumTable) -> Floats:
-    """Return the expected volume in voxels."""
-    return table.prob
-
-
 def volume_scale(table: SumTable) -> Floats:
-    """Return the scale of its error."""
+    """Return the scale of the error of the expected volume, which is `prob`."""
     return np.sqrt(1 + table.spread)
 
 
@@ -164,7 +264,7 @@ def structure_dice(table: SumTable, number: int, level: float) -> Span:
 
 def volume_errors(table: SumTable, number: int, folds: Sequence[int] = ()) -> Errors:
     """Return how far the expected volume of a class was off in labelled cases."""
-    off = (table.truth - volume(table)) / volume_scale(table)
+    off = (table.truth - table.prob) / volume_scale(table)
     return Errors(off[:, number], table.groups, tuple(folds))
 
 
@@ -190,10 +290,9 @@ def taus_of(tau: float | Mapping[str, float], titles: Sequence[str]) -> tuple[fl
     return tuple(float(given.get(title, TAU)) for title in titles)
 
 
-def review_limit(bad: BadMasks, level: float) -> float | None:
-    """Return the expected Dice at or below which masks are reviewed, so that few bad ones pass; None where unknown."""
-    return quantile(bad.values, bad.groups, level) if count_draws(bad.groups) >= draws_needed(level) else None
-
-
 def _named(table: SumTable, own: NDArray[np.intp], folds: Sequence[int]) -> tuple[tuple[str, ...], tuple[int, ...]]:
     return tuple(table.groups[i] for i in own), tuple(folds[i] for i in own) if folds else ()
+
+
+def _share(part: Floats, whole: Floats) -> Floats:
+    return np.divide(part, whole, out=np.full_like(part, np.nan), where=whole > 0)

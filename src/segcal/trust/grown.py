@@ -29,8 +29,7 @@ from segcal.names import file_names
 from segcal.statistics.surface import box_of
 from segcal.target import check_apart, claim
 from segcal.trust.guarantees import INNER, MASK, OUTER
-from segcal.trust.margins import Margin, Margins, volume_scale
-from segcal.trust.mask_errors import Spacing, distance_from
+from segcal.trust.margins import Margin, Margins, Spacing, distance_from, volume_scale
 
 # Distances of one length differ by rounding between files and between libraries: on the safe side.
 REACH = 1 + 1e-5

@@ -29,28 +29,26 @@ from segcal.errors import InputError
 from segcal.fitting.certificate import Fitted
 from segcal.fitting.reference import ITSELF, Reference
 from segcal.names import class_titles
-from segcal.trust.atypical import rarity, size_columns, statistics_of
-from segcal.trust.composition import Compositions
+from segcal.trust.atypical import Compositions, rarity, size_columns, statistics_of
 from segcal.trust.conformal import SLACK, check_level, count_draws, draws_needed, p_value, weights
 from segcal.trust.estimates import (
     BadMasks,
     Errors,
+    Floats,
     Span,
+    SumTable,
     bad_masks,
     chance_of,
     dice_errors,
     dice_scale,
     expected_dice,
-    review_limit,
     structure_dice,
     taus_of,
-    volume,
     volume_errors,
     volume_scale,
 )
 from segcal.trust.guarantees import Bounds, bounds_of
-from segcal.trust.rows import BoundRow, TrustRow
-from segcal.trust.table import Floats, SumTable
+from segcal.trust.result import BoundRow, TrustRow
 
 # A case or a disagreement that is rarer than this among labelled cases is worth a look.
 RARE = 0.05
@@ -61,20 +59,11 @@ UNCORRECTED = "its expected Dice could not be corrected"
 
 @dataclass(frozen=True)
 class Judge:
-    """The reference, made ready to judge new cases.
+    """The reference, made ready to judge new cases at a level; tuples have one entry per class.
 
-    Attributes:
-        reference: its table.
-        titles: names of the classes.
-        structures: the classes that are structures.
-        level: of the intervals.
-        tau: the Dice below which a mask of each class is bad.
-        dice: how far the expected Dice of each class was off.
-        volume: the same of its volume.
-        bad: the expected Dice of the masks of each class that were bad.
-        alone: the interval of the Dice of each class for who knows nothing of the case.
-        bounds: the thresholds of each class.
-        folds: which calibrator judged each case of the reference; none where all were judged by the calibrator itself.
+    A mask whose Dice is below `tau` is bad; `dice` and `volume` are how far these were off, `alone` is the interval of
+    the Dice for who knows nothing of the case, and `folds` tells which calibrator judged each case of the reference
+    (none where all were judged by the calibrator itself).
     """
 
     reference: SumTable
@@ -143,13 +132,13 @@ class Judge:
         found = [self.dice[number].draws for number in self.structures if self.dice[number].supports(self.level)]
         return min([self.draws, *found])
 
-    def rows(self, tables: Sequence[SumTable], units: Sequence[str]) -> list[TrustRow]:
+    def rows(self, tables: Sequence[SumTable], unit: str) -> list[TrustRow]:
         """Return one row per case and structure, from the cases by each calibrator of `folds` and by itself last."""
         table = tables[ITSELF]
         labelled, new = (statistics_of(each, self.titles, together=False).rows for each in (self.reference, table))
         sizes, groups = size_columns(len(self.titles)), self.reference.groups
         seen, found = Compositions(np.exp(labelled[:, sizes]), groups), []
-        for place, unit in enumerate(units):
+        for place in range(len(table.ids)):
             every = [each.rows([place]) for each in tables]
             odd = rarity(labelled, groups, new[place])
             *others, own = seen.scores(np.exp(new[place, sizes]))
@@ -164,7 +153,7 @@ class Judge:
                 "structure": self.titles[number],
                 "outer_threshold": self.bounds[number].outer,
                 "inner_threshold": self.bounds[number].inner,
-                "reviewed_at_most": review_limit(self.bad[number], self.level),
+                "reviewed_at_most": self.bad[number].review_limit(self.level),
                 "reference_draws": self.dice[number].draws,
             }
             for number in self.structures
@@ -172,10 +161,10 @@ class Judge:
 
     def _row(self, every: Sequence[SumTable], number: int, unit: str, odd: float, apart: float) -> TrustRow:
         one, size = every[ITSELF], float(every[ITSELF].size[0])
-        values, scales, sizes, spreads = (
-            np.array([each(table)[0, number] for table in every])
-            for each in (expected_dice, dice_scale, volume, volume_scale)
+        values, scales, spreads = (
+            np.array([each(table)[0, number] for table in every]) for each in (expected_dice, dice_scale, volume_scale)
         )
+        sizes = [table.prob[0, number] for table in every]
         found = self._empty(one, number) if one.empty[0, number] else self._mask(values, scales, number)
         size_span = self.volume[number].span(sizes, spreads, self.level, 0.0, float(one.voxels[0]))
         reasons = found.reasons

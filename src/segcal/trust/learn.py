@@ -1,4 +1,4 @@
-"""What a calibrator learns of labelled cases, so that :func:`segcal.trust` can judge new ones.
+"""What a calibrator learns of labelled cases, so that :func:`segcal.trust` and :func:`segcal.objects` can judge others.
 
 Only numbers that the calibrator had no part in making say how far it can be trusted. Cases that it has not seen are
 taken as they are: every promise is then exact. Cases that it was compared on keep its parameters honest, not its name,
@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from segcal.arguments import typed
 from segcal.calibrators import make_calibrator, registry_entry
@@ -22,61 +23,70 @@ from segcal.calibrators.base import Calibrator
 from segcal.calibrators.per_region import PerRegion
 from segcal.cases import as_cases
 from segcal.cases.base import CaseError, Cases
-from segcal.cases.parallel import Workers, map_ids
+from segcal.cases.files import FileCases
+from segcal.cases.geometry import nifti_geometry
+from segcal.cases.parallel import Failures, Workers
 from segcal.cases.region_view import region_view
+from segcal.cases.write import nifti_of
+from segcal.checks import check_choice
 from segcal.errors import InputError
 from segcal.evaluation.evaluate import check_match
+from segcal.fitting import object_reference, reference
 from segcal.fitting.certificate import Certificate, Fitted
 from segcal.fitting.division import equal_folds
 from segcal.fitting.fit import check_device, fit_to
+from segcal.fitting.object_reference import ObjectCase, ObjectReference, ObjectRule
 from segcal.fitting.reference import (
     HELD_OUT,
     ITSELF,
     OUT_OF_FOLD,
     VALIDATION,
-    VERSION,
     LossCurves,
     Reference,
     ReferenceCase,
     Source,
     calibrator_digest,
-    packed,
     written_numbers,
 )
 from segcal.fitting.request import FitData, read_data
+from segcal.names import class_titles
+from segcal.trust.components import CaseObjects, find_objects
 from segcal.trust.conformal import count_draws, mean_over_draws
-from segcal.trust.region_sums import sum_regions
-from segcal.trust.sums import THRESHOLDS, CaseSums, Floats, one_unit, reference_case, sum_case
+from segcal.trust.entry import Progress, walk
+from segcal.trust.sums import AGREEMENT, THRESHOLDS, CaseSums, Floats, one_unit, reference_case, sum_case
 
-Step = Callable[[str], None]
+# Objects that are remembered; each takes about 60 bytes of the artefact.
+MOST_OBJECTS = 200_000
 
 
 class Summer:
-    """Sums one case after the other; picklable, for several processes."""
+    """Sums one case after the other by each of some calibrators; the case is read once. Picklable, for processes."""
 
-    def __init__(self, calibrator: Calibrator, cases: Cases) -> None:
-        self._every = FoldSummer([calibrator], cases)
-
-    def __call__(self, case_id: str) -> CaseSums:
-        """Read and sum a case."""
-        return self._every(case_id)[0]
-
-
-class FoldSummer:
-    """Sums one case after the other by each of some calibrators; the case is read once."""
-
-    def __init__(self, calibrators: Sequence[Calibrator], cases: Cases) -> None:
-        self._calibrators, self._cases = calibrators, cases
-        self._several = len(cases.member_names) > 1
+    def __init__(self, cases: Cases, calibrators: Sequence[Calibrator]) -> None:
+        self._cases, self._calibrators = cases, calibrators
 
     def __call__(self, case_id: str) -> list[CaseSums]:
-        """Read and sum a case."""
+        """Read and sum a case; what members agree on is the same by every calibrator."""
         case = self._cases.checked(case_id)
-        if isinstance(self._calibrators[0], PerRegion):
-            return [sum_regions(each, case) for each in self._calibrators if isinstance(each, PerRegion)]
-        members = self._cases.member_logits(case_id) if self._several else ()
+        members = self._cases.member_logits(case_id) if len(self._cases.member_names) > 1 else ()
         first = sum_case(self._calibrators[0], case, members)
-        return [first, *(replace(sum_case(each, case), agreement=first.agreement) for each in self._calibrators[1:])]
+        others = [sum_case(each, case) for each in self._calibrators[1:]]
+        for each in others:
+            each.columns[AGREEMENT] = first.columns[AGREEMENT]
+        return [first, *others]
+
+
+class Finder:
+    """Finds the objects of one case after the other; picklable, for several processes."""
+
+    def __init__(self, calibrator: Calibrator, cases: Cases, structures: Sequence[int], rule: ObjectRule) -> None:
+        self._calibrator, self._cases, self._structures, self._rule = calibrator, cases, structures, rule
+
+    def __call__(self, case_id: str) -> CaseObjects:
+        """Read a case and find its objects."""
+        case = self._cases.checked(case_id)
+        found = find_objects(self._calibrator, case, self._structures, self._rule)
+        return replace(found, affine=_affine(self._cases, case_id, case.logits.ndim - 1))
 
 
 @typed
@@ -89,7 +99,7 @@ def learn_trust(
     device: str | torch.device | None = None,
     workers: Workers = 1,
     failed: Callable[[CaseError], None] | None = None,
-    progress: Step | None = None,
+    progress: Progress = None,
     **declared: Any,
 ) -> Fitted:
     """Return the fitted calibrator with what it needs to say how far new cases can be trusted.
@@ -116,93 +126,132 @@ def learn_trust(
     >>> learn_trust(fitted, logits, labels).reference.source
     'out of fold'
     """
-    known = as_cases(cases, labels, **declared)
-    check_match(fitted, known)
-    if not len(known):
-        raise InputError("cases is empty, but labelled cases are needed to learn from. Check the folder or the split.")
-    chosen, source = (known, HELD_OUT) if held_out else judges_of(fitted, known)
-    chosen = chosen.with_disagreement()
-    target = check_device(device)
+    chosen, source = judges_among(fitted, as_cases(cases, labels, **declared), held_out)
+    target, classes = check_device(device), fitted.calibrator.num_classes
     parts = fold_fits(fitted, chosen, target) if source == OUT_OF_FOLD else [(fitted.calibrator.to(target), chosen)]
-    memory = Memory(len(chosen), fitted.calibrator.num_classes)
+    # One array that is there from the start: small arrays that are kept, between large ones that are not, would keep
+    # the memory of the large ones.
+    losses = np.full((len(chosen), classes, 3, len(THRESHOLDS)), np.nan, np.float32)
+    kept: list[ReferenceCase] = []
+    units: set[str] = set()
     for number, (calibrator, part) in enumerate(parts):
         fold = number if source == OUT_OF_FOLD else ITSELF
-        for case_id, found in map_ids(part.ids, Summer(calibrator, part), workers, failed):
-            memory.add(found, fold)
-            if progress is not None:
-                progress(case_id)
-    reference = memory.reference(fitted.calibrator, source, len(known.member_names))
-    if source == OUT_OF_FOLD:
-        reference = msgspec.structs.replace(
-            reference,
-            folds=tuple(packed(calibrator) for calibrator, _ in parts),
-            chosen=any(bool(one.path) or "chosen" in one.details for one in _certificates(fitted)),
-        )
-    return replace(fitted, reference=reference)
+        for case_id, (sums,) in walk(part.ids, Summer(part, [calibrator]), workers, failed, progress):
+            if sums.histograms is None:
+                raise InputError(
+                    f"labels of case {case_id!r} is missing, but trust is learned from labelled cases. "
+                    "Open the cases with labels, or leave this one out."
+                )
+            losses[len(kept)] = losses_of(sums.histograms)
+            kept.append(reference_case(sums, fold))
+            units.add(sums.unit)
+    if not kept:
+        raise InputError("all cases failed, but at least one is needed to learn from. Check their files.")
+    groups = [each.group for each in kept]
+    folded = source == OUT_OF_FOLD
+    known = Reference(
+        version=reference.VERSION,
+        source=source,
+        calibrator=calibrator_digest(fitted.calibrator),
+        members=max(len(chosen.member_names), 1),
+        unit=one_unit(units),
+        cases=tuple(sorted(kept, key=lambda each: each.id)),
+        curves=tuple(_curves(losses[: len(kept), number], groups) for number in range(classes)),
+        folds=tuple(reference.packed(calibrator) for calibrator, _ in parts) if folded else (),
+        chosen=folded and any(bool(one.path) or "chosen" in one.details for one in _certificates(fitted)),
+    )
+    return replace(fitted, reference=known)
 
 
-class Memory:
-    """What is remembered of so many labelled cases, one after the other.
+@typed
+def learn_objects(
+    fitted: Fitted,
+    cases: Any,
+    labels: Any = None,
+    *,
+    structures: Sequence[str] | None = None,
+    measure: str = "iou",
+    at: float = 0.1,
+    smallest: int = 1,
+    held_out: bool = False,
+    device: str | torch.device | None = None,
+    workers: Workers = 1,
+    failed: Callable[[CaseError], None] | None = None,
+    progress: Progress = None,
+    **declared: Any,
+) -> Fitted:
+    """Return the fitted calibrator with what it needs to say which objects of new cases are real.
 
-    Losses go into one array that is there from the start: small arrays that are kept, between large ones that are not,
-    would keep the memory of the large ones.
+    Args:
+        fitted: what :func:`segcal.fit`, :func:`segcal.choose`, :func:`segcal.learn_trust` or :func:`segcal.load`
+            returned.
+        cases: labelled cases; which of them are used is decided as by :func:`segcal.learn_trust`.
+        labels: of arrays.
+        structures: names of classes or regions; all if None, without class 0, which is background.
+        measure: "iou", or "overlap": the share of an object that lies in one object of the labels.
+        at: an object is real if its best measure is at least this.
+        smallest: components of fewer voxels are no objects.
+        held_out: no case had a part in the fit, whatever its name.
+        device: where to compute; the CPU if not given.
+        workers: how many processes read cases.
+        failed: takes the error of a case that is not usable, which is then left out; without it the error is raised.
+        progress: called with the id of each case when it is done.
+        declared: what else is known of arrays, such as `kind`.
     """
-
-    def __init__(self, most: int, classes: int) -> None:
-        self._losses = np.full((most, classes, 3, len(THRESHOLDS)), np.nan, np.float32)
-        self._cases: list[ReferenceCase] = []
-        self._units: set[str] = set()
-
-    def add(self, sums: CaseSums, fold: int = ITSELF) -> None:
-        """Remember a case, and the place of the calibrator of a fold that judged it."""
-        if sums.truth is None:
-            raise InputError(
-                f"labels of case {sums.case!r} is missing, but trust is learned from labelled cases. "
-                "Open the cases with labels, or leave this one out."
-            )
-        for number in range(len(sums.mask)):
-            self._losses[len(self._cases), number] = losses_of(sums, number)
-        self._cases.append(msgspec.structs.replace(reference_case(sums), fold=fold))
-        self._units.add(sums.unit)
-
-    def reference(self, calibrator: Calibrator, source: Source, members: int) -> Reference:
-        """Return it all."""
-        if not self._cases:
-            raise InputError("all cases failed, but at least one is needed to learn from. Check their files.")
-        return Reference(
-            version=VERSION,
-            source=source,
-            calibrator=calibrator_digest(calibrator),
-            members=max(members, 1),
-            unit=one_unit(self._units),
-            cases=tuple(sorted(self._cases, key=lambda each: each.id)),
-            curves=tuple(self._curves(number) for number in range(calibrator.num_classes)),
+    check_choice(measure, "measure", ("iou", "overlap"))
+    if not 0 < at <= 1 or smallest < 1:
+        raise InputError(
+            f"at is {at:g} and smallest is {smallest}, but a share above 0 and at least 1 voxel are needed. Use 0.1 "
+            "and 1 if in doubt."
         )
+    rule = ObjectRule("iou" if measure == "iou" else "overlap", at, smallest)
+    own = numbers_of(fitted, structures)
+    chosen, source = judges_among(fitted, as_cases(cases, labels, **declared), held_out)
+    failures, kept, total = Failures(failed), [], 0
+    for calibrator, part in _parts(fitted, chosen, source, check_device(device)):
+        finder = Finder(calibrator, part, own, rule)
+        for case_id, found in walk(part.ids, finder, workers, failures.take, progress):
+            total += len(found.table)
+            if np.isnan(found.structures).any() or total > MOST_OBJECTS:
+                unlabelled = "it has no labels, but objects are learned from them. Open the cases with labels"
+                many = f"objects are {total} with its own, but {MOST_OBJECTS} can be kept. Pass a larger `smallest`"
+                raise CaseError(case_id, f"{many if total > MOST_OBJECTS else unlabelled}, or leave cases out.")
+            kept.append(ObjectCase(found.case, found.group, *map(written_numbers, (found.table, found.structures))))
+    if not kept:
+        raise failures.refuse_all(len(chosen))
+    digest, ordered = calibrator_digest(fitted.calibrator), tuple(sorted(kept, key=lambda each: each.id))
+    return replace(fitted, objects=ObjectReference(object_reference.VERSION, source, digest, own, rule, ordered))
 
-    def _curves(self, number: int) -> LossCurves:
-        losses, groups = self._losses[: len(self._cases), number], [each.group for each in self._cases]
-        there = np.flatnonzero(~np.isnan(losses[:, 0, 0]))
-        own = [groups[place] for place in there]
-        missed, outranked = (written_numbers(mean_over_draws(losses[there, k], own)) if own else "" for k in (0, 1))
-        return LossCurves(count_draws(own), missed, outranked, written_numbers(mean_over_draws(losses[:, 2], groups)))
 
-
-def losses_of(sums: CaseSums, number: int) -> Floats:
-    """Return the losses ``(3, thresholds)`` of a case and class, in the order in which :class:`LossCurves` names them.
+def losses_of(histograms: Floats) -> Floats:
+    """Return the losses ``(classes, 3, thresholds)`` of a case, in the order in which :class:`LossCurves` names them.
 
     The first two are NaN where the structure is not there.
     """
-    assert sums.truth is not None
-    own, rank, every = (table[number] for table in (sums.truth.by_prob, sums.truth.by_rank, sums.truth.all_by_prob))
-    total = own.sum() or np.nan
-    missed, outranked = np.cumsum(own)[:-1] / total, 1 - np.cumsum(rank)[:-1] / total
-    above, right = (table.sum() - np.cumsum(table)[:-1] for table in (every, own))
+    own, rank, every = np.cumsum(histograms, -1)
+    total = np.where(own[:, -1:] > 0, own[:, -1:], np.nan)
+    missed, outranked = own[:, :-1] / total, 1 - rank[:, :-1] / total
+    above, right = (table[:, -1:] - table[:, :-1] for table in (every, own))
     wrong = np.divide(above - right, above, out=np.zeros_like(above), where=above > 0)
-    return np.stack([missed, outranked, np.maximum.accumulate(wrong[::-1])[::-1]])
+    return np.stack([missed, outranked, np.maximum.accumulate(wrong[:, ::-1], 1)[:, ::-1]], 1)
 
 
-def judges_of(fitted: Fitted, cases: Cases) -> tuple[Cases, Source]:
-    """Return the cases that may judge a fit, and how they stand to it."""
+def _curves(losses: NDArray[np.float32], groups: list[str]) -> LossCurves:
+    """Return the mean losses of one class over draws, from those ``(cases, 3, thresholds)`` of its cases."""
+    there = np.flatnonzero(~np.isnan(losses[:, 0, 0]))
+    own = [groups[place] for place in there]
+    missed, outranked = (written_numbers(mean_over_draws(losses[there, k], own)) if own else "" for k in (0, 1))
+    return LossCurves(count_draws(own), missed, outranked, written_numbers(mean_over_draws(losses[:, 2], groups)))
+
+
+def judges_among(fitted: Fitted, cases: Cases, held_out: bool) -> tuple[Cases, Source]:
+    """Return the cases that may judge a fit, and how they stand to it; `held_out`: none had a part in it."""
+    check_match(fitted, cases)
+    if not len(cases):
+        raise InputError("cases is empty, but labelled cases are needed to learn from. Check the folder or the split.")
+    cases = cases.with_disagreement()
+    if held_out:
+        return cases, HELD_OUT
     seen = {*fitted.calibration_ids, *fitted.validation_ids}
     touched = {cases.groups[case_id] for case_id in cases.ids if case_id in seen and case_id in cases.groups}
     unseen = [case_id for case_id in cases.ids if case_id not in seen and cases.groups.get(case_id) not in touched]
@@ -258,3 +307,38 @@ def fold_fits(fitted: Fitted, cases: Cases, device: torch.device) -> list[tuple[
         one = fit_to(fresh, FitData(learned, None, source, None), config, device)
         fits.append((one.calibrator.to(device), cases.subset([each for each in cases.ids if each in part])))
     return fits
+
+
+def numbers_of(fitted: Fitted, names: Sequence[str] | None) -> tuple[int, ...]:
+    """Return the numbers of structures by name; without names, of all but the background."""
+    calibrator = fitted.calibrator
+    titles = class_titles(fitted.class_names, calibrator.num_classes)
+    if names is None:
+        return tuple(range(0 if isinstance(calibrator, PerRegion) else 1, len(titles)))
+    for name in names:
+        check_choice(name, "structure", titles)
+    return tuple(sorted({titles.index(name) for name in names}))
+
+
+def _parts(fitted: Fitted, cases: Cases, source: str, device: torch.device) -> list[tuple[Calibrator, Cases]]:
+    """Return parts of the cases, each with a calibrator that has not seen them, or that they were compared by."""
+    known = fitted.reference
+    if source != OUT_OF_FOLD:
+        return [(fitted.calibrator.to(device), cases)]
+    if known is None or not known.folds or not {case.id for case in known.cases} <= {*cases.ids}:
+        return fold_fits(fitted, cases, device)
+    fits = reference.fold_calibrators(known, fitted.calibrator)
+    own = [[case.id for case in known.cases if case.fold == fold] for fold in range(len(fits))]
+    return [(each.to(device), cases.subset(ids)) for each, ids in zip(fits, own, strict=True)]
+
+
+def _affine(cases: Cases, case_id: str, axes: int) -> Floats | None:
+    """Return the matrix from an index of the array to millimetres, ``(3, axes + 1)``; None where no header has it."""
+    if not isinstance(cases, FileCases) or axes > 3:
+        return None
+    member, like = cases.members[0], nifti_of(cases, case_id)
+    found = member.geometry(case_id) or ([] if like is None else nifti_geometry(like, member.facts().label_axes))
+    if not found:
+        return None
+    order = list(range(axes))[:: -1 if found[0].reverses else 1]
+    return np.asarray(found[0].affines[0][:3][:, [*order, 3]], np.float64)

@@ -1,7 +1,15 @@
 r"""Margins around masks, learned from labelled masks alone: no probabilities are needed.
 
-Each labelled case has, for a structure, losses that fall with the margin (:mod:`segcal.trust.mask_errors`), and draws
-(groups, or cases that belong to none) are exchangeable with new ones (:mod:`segcal.trust.conformal`). For a share s:
+For a structure with the mask P and the truth T of one case, and Euclidean distances d between voxel centres in mm, or
+in voxels where no size is known, two losses fall with the margin, as steps from one distance that occurs to the next:
+
+- *missed*: the share of T outside the outer mask :math:`\{v : d(v, P) \le m\}` of the margin m. Without T nothing is;
+  of an empty P, which no margin makes larger, all is.
+- *wrong*: the share of the inner mask :math:`\{v \in P : d(v, P^c) > m\}` that is not T, the largest over this and all
+  larger margins, so that it falls. An empty inner mask has no error. The border of the array is no border of P.
+
+Draws (groups, or cases that belong to none) are exchangeable with new ones (:mod:`segcal.trust.conformal`). For a
+share s:
 
 - *outer margin*: the conformal quantile, at the level, of the smallest margin with which a case misses at most 1 - s.
   Draws are those that have the structure. A case whose mask is empty is covered by no margin, and counts so.
@@ -22,24 +30,35 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 import msgspec
 import numpy as np
 
 from segcal.arguments import typed
 from segcal.cases.base import CaseError
-from segcal.cases.masks import MaskCases
-from segcal.cases.parallel import Failures, Workers, map_ids
+from segcal.cases.masks import MaskCase, MaskCases
+from segcal.cases.parallel import Workers
 from segcal.documents import read_struct, write_json
 from segcal.errors import ArtifactError, InputError
 from segcal.names import class_titles
-from segcal.trust.conformal import check_level, count_draws, draws_needed, first_controlled, mean_over_draws, quantile
-from segcal.trust.mask_errors import LossSteps, MaskErrors, Spacing, mask_errors
+from segcal.statistics.boundary import squared_distances
+from segcal.statistics.surface import box_of
+from segcal.trust.conformal import (
+    SLACK,
+    check_level,
+    count_draws,
+    draws_needed,
+    first_controlled,
+    mean_over_draws,
+    quantile,
+)
+from segcal.trust.entry import walk
+from segcal.trust.sums import Floats
 
 VERSION = 1
 SMALLEST = 0.05
-Measured = tuple[Spacing, dict[int, MaskErrors]]
+Spacing = Sequence[float] | None
 Above = Annotated[float, msgspec.Meta(ge=0, lt=1e30)]
 Count = Annotated[int, msgspec.Meta(ge=1)]
 
@@ -104,6 +123,31 @@ class Margins(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
+class LossSteps(NamedTuple):
+    """A loss that falls with the margin: ``losses[k]`` from ``places[k]`` on; the first place is 0."""
+
+    places: Floats
+    losses: Floats
+
+    def at(self, margin: float) -> float:
+        """Return the loss at a margin."""
+        return float(self.losses[np.searchsorted(self.places, margin, side="right") - 1])
+
+    def first(self, most: float) -> float:
+        """Return the smallest margin whose loss is at most this; infinite if there is none."""
+        enough = np.flatnonzero(self.losses <= most + SLACK)
+        return float(self.places[enough[0]]) if len(enough) else np.inf
+
+
+class MaskErrors(NamedTuple):
+    """One structure of one case: losses, None where there is no truth or no mask, and volumes in voxels."""
+
+    missed: LossSteps | None
+    wrong: LossSteps | None
+    volumes: list[int]
+    truth: int
+
+
 @typed
 def fit_margins(
     masks: MaskCases,
@@ -130,12 +174,7 @@ def fit_margins(
     if masks.labels is None:
         raise InputError("masks has no labels, but margins are learned from labelled cases. Name their folder.")
     needed = draws_needed(share if on_average else check_level(level))
-    failures, found = Failures(failed), dict[str, Measured]()
-    for case_id, measured in map_ids(masks.ids, partial(_measured, masks), workers, failures.take):
-        found[case_id] = measured
-        progress(case_id)
-    if not found:
-        raise failures.refuse_all(len(masks.ids))
+    found = dict(walk(masks.ids, partial(_measured, masks), workers, failed, progress, needed=True))
     bare = [case_id for case_id, (spacing, _) in found.items() if spacing is None]
     if 0 < len(bare) < len(found):
         raise InputError(
@@ -160,7 +199,7 @@ def fit_margins(
     )  # fmt: skip
 
 
-def _measured(masks: MaskCases, case_id: str) -> Measured:
+def _measured(masks: MaskCases, case_id: str) -> tuple[Spacing, dict[int, MaskErrors]]:
     case = masks.read(case_id)
     return case.spacing, mask_errors(case)
 
@@ -202,3 +241,43 @@ def volume_scale(volumes: Sequence[float]) -> float:
     (5.0, 19.1)
     """
     return float((np.std(volumes, ddof=1) if len(volumes) > 1 else 0.0) + SMALLEST * np.mean(volumes))
+
+
+def mask_errors(case: MaskCase) -> dict[int, MaskErrors]:
+    """Return the errors of the structures that occur in a case."""
+    assert case.truth is not None
+    sizes = [dict(zip(*np.unique(each, return_counts=True), strict=True)) for each in (case.truth, *case.runs)]
+    found = {}
+    for number in sorted({int(number) for each in sizes for number in each if number > 0}):
+        truth, *volumes = (int(each.get(number, 0)) for each in sizes)
+        mask, right = case.runs[0] == number, case.truth == number
+        missed = missed_by(mask, right, case.spacing) if truth else None
+        wrong = wrong_in(mask, right | (case.truth < 0), case.spacing) if volumes[0] else None
+        found[number] = MaskErrors(missed, wrong, volumes, truth)
+    return found
+
+
+def missed_by(mask: np.ndarray, truth: np.ndarray, spacing: Spacing) -> LossSteps:
+    """Return which share of the truth the outer mask misses, by its margin."""
+    box = box_of(mask | truth)
+    far = distance_from(mask[box], spacing)[truth[box]]
+    places = np.unique(np.append(far[np.isfinite(far)], 0.0))
+    return LossSteps(places, _above(far, places) / far.size)
+
+
+def wrong_in(mask: np.ndarray, right: np.ndarray, spacing: Spacing) -> LossSteps:
+    """Return which share of the inner mask is not right, at most, at this margin or a larger one."""
+    box = box_of(mask, [1] * mask.ndim)
+    deep, inside = distance_from(~mask[box], spacing), mask[box]
+    places = np.unique(np.append(deep[inside & np.isfinite(deep)], 0.0))
+    share = _above(deep[inside & ~right[box]], places) / np.maximum(_above(deep[inside], places), 1)
+    return LossSteps(places, np.maximum.accumulate(share[::-1])[::-1])
+
+
+def distance_from(target: np.ndarray, spacing: Spacing) -> Floats:
+    """Return the distance of every voxel from the nearest one of a mask; infinite if there is none."""
+    return np.sqrt(squared_distances(target, spacing).astype(np.float64))
+
+
+def _above(distances: Floats, places: Floats) -> Floats:
+    return (len(distances) - np.searchsorted(np.sort(distances), places, side="right")).astype(np.float64)

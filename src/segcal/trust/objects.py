@@ -1,31 +1,37 @@
-"""Which objects of new cases are real: a probability for each, lists with few false ones, and how many are missed."""
+"""Objects of new cases: a probability that each is real, lists with few false ones, and how many are missed."""
 
+import csv
+import io
 import math
 import os
+import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import product
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from rich.table import Table
 
 from segcal.arguments import typed
-from segcal.cases import as_cases
+from segcal.atomic import write_text
 from segcal.cases.base import CaseError
-from segcal.cases.parallel import Failures, Workers, map_ids
+from segcal.cases.parallel import Workers
+from segcal.documents import write_json
 from segcal.errors import InputError
-from segcal.evaluation.evaluate import check_match
-from segcal.fitting.artifact import to_fitted
 from segcal.fitting.certificate import Fitted
 from segcal.fitting.fit import check_device
 from segcal.fitting.object_reference import ObjectReference
-from segcal.fitting.reference import HELD_OUT, calibrator_digest
-from segcal.names import class_titles
+from segcal.fitting.reference import HELD_OUT
+from segcal.names import class_titles, csv_cell
 from segcal.trust.components import CaseObjects
 from segcal.trust.conformal import check_level
-from segcal.trust.object_learn import Finder
+from segcal.trust.entry import enter, known_objects, walk
+from segcal.trust.learn import Finder
 from segcal.trust.object_model import StructureModel, features_of, structure_models
-from segcal.trust.object_rows import ObjectCaseRow, ObjectRow, Objects, StructureRow
+from segcal.trust.result import MOST_SHOWN, Printed, number_cell, plain_table, span_cell
 from segcal.trust.sums import Floats, one_unit
 
 LEVEL, FDR = 0.9, 0.1
@@ -36,6 +42,133 @@ PROMISE = (
 )
 PROVED = "This is proved: neither the calibrator nor the model of objects has seen the cases that it rests on."
 ABOUT = "Both hold about so and are not proved: {why}."
+# How the files begin: what begins otherwise was written by something else.
+CSV_SIGNATURE = re.compile(rb"case,structure,object,p_real,")
+JSON_SIGNATURE = re.compile(rb'\{\n "schema": \d+,\n "made_by": "segcal objects"')
+
+
+class ObjectRow(NamedTuple):
+    """One object, its number from 1 among those of its structure in the case; None is not known.
+
+    Indices follow the axes of the array as it is read; `box` has the first voxel and the one behind the last. World
+    coordinates are millimetres to the right, to the front and upwards (RAS), of centres of voxels; `world_box` has the
+    smallest and the largest. `real` and `dice` are what labels say.
+    """
+
+    case: str
+    structure: str
+    object: int
+    p_real: float | None
+    listed: bool | None
+    expected_dice: float | None
+    size: float
+    size_low: float | None
+    size_high: float | None
+    unit: str
+    voxels: int
+    mean_prob: float
+    peak_prob: float
+    disagreement: float | None
+    centroid: list[float]
+    box: list[int]
+    world: list[float] | None
+    world_box: list[float] | None
+    real: bool | None
+    dice: float | None
+
+
+class ObjectCaseRow(NamedTuple):
+    """One structure of one case; `truths` and `missed` are what labels say."""
+
+    case: str
+    structure: str
+    objects: int
+    expected_real: float | None
+    listed: int | None
+    expected_missed: float
+    missed_at_most: float | None
+    truths: int | None
+    missed: int | None
+
+
+class StructureRow(NamedTuple):
+    """What one structure was judged by; `listed_from` is None where nothing is listed."""
+
+    structure: str
+    model: str
+    reference_objects: int
+    reference_real: int
+    reference_draws: int
+    listed_from: float | None
+
+
+@dataclass(frozen=True)
+class Objects(Printed):
+    """The objects of some cases.
+
+    Attributes:
+        rows: one per object, in the order of the cases.
+        cases: one per case and structure.
+        structures: one per structure.
+        level: of the intervals.
+        fdr: the bound of the false share of a case's list.
+        measure: by which an object is real, "iou" or "overlap".
+        at: the least measure of a real object.
+        source: how the labelled cases stand to the fit.
+        promise: in words, what is promised.
+    """
+
+    rows: list[ObjectRow]
+    cases: list[ObjectCaseRow]
+    structures: list[StructureRow]
+    level: float
+    fdr: float
+    measure: str
+    at: float
+    source: str
+    promise: str
+
+    def first(self) -> list[ObjectRow]:
+        """Return the rows, what to look at first: where it is least sure whether the object is real, large ones."""
+        return sorted(self.rows, key=lambda row: (abs((0.5 if row.p_real is None else row.p_real) - 0.5), -row.voxels))
+
+    @typed
+    def to_csv(self, path: str | os.PathLike[str]) -> None:
+        """Write the rows; several numbers stand in one cell with spaces between, what is not known is empty."""
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerows(
+            [ObjectRow._fields, *(list(map(_cell, row)) for row in self.rows)]
+        )
+        write_text(path, text.getvalue())
+
+    @typed
+    def to_json(self, path: str | os.PathLike[str]) -> None:
+        """Write everything; what is not known is null."""
+        write_json(path, self.to_plain())
+
+    def to_plain(self) -> dict[str, Any]:
+        """Return everything as dicts, lists and numbers."""
+        tables = {name: [row._asdict() for row in getattr(self, name)] for name in ("rows", "cases", "structures")}
+        return {"schema": 1, "made_by": "segcal objects", **vars(self), **tables}
+
+    def parts(self) -> "list[Table | str]":
+        """Return the table that is printed, and what it promises."""
+        headings = ("case", "structure", "object", "real", "listed", "size", f"{100 * self.level:g} %", "Dice", "at")
+        rows = []
+        for row in self.first()[:MOST_SHOWN]:
+            cells = [row.case, row.structure, str(row.object), number_cell(row.p_real, ".2f"), yes_no(row.listed)]
+            cells += [f"{row.size:.4g} {row.unit}", span_cell(row.size_low, row.size_high, ".4g")]
+            rows.append([*cells, number_cell(row.expected_dice, ".2f"), " ".join(f"{x:.0f}" for x in row.centroid)])
+        more = [f"... and {len(self.rows) - MOST_SHOWN} more objects"] if len(self.rows) > MOST_SHOWN else []
+        return [plain_table(headings, rows), *more, self.summary(), self.promise]
+
+    def summary(self) -> str:
+        """Return the counts in one sentence."""
+        real, missed = (sum(x or 0 for x in each) for each in zip(*((r[3], r[5]) for r in self.cases), strict=True))
+        return (
+            f"{len(self.rows)} objects, {sum(bool(row.listed) for row in self.rows)} listed; about {real:.1f} are real "
+            f"and {missed / len({row.case for row in self.cases}):.2f} are missed in a case."
+        )
 
 
 @typed
@@ -76,31 +209,20 @@ def objects(
     >>> objects(fitted, logits[20:]).rows[0].structure
     'class 1'
     """
-    known = to_fitted(fitted)
-    reference = known_objects(known)
-    opened = as_cases(cases, **declared)
-    check_match(known, opened, ignore_pooling)
+    known, reference, opened = enter(fitted, known_objects, cases, declared, ignore_pooling)
     check_level(level)
     if not 0 < fdr < 1:
         raise InputError(f"fdr is {fdr:g}, but a share between 0 and 1 is needed. Use 0.1 for 10 %.")
-    if not len(opened):
-        raise InputError("cases is empty, but at least one case is needed. Check the folder.")
     models, members = structure_models(reference, level, fdr, proved)
-    finder = Finder(
-        known.calibrator.to(check_device(device)), opened.with_disagreement(), reference.structures, reference.rule
-    )
-    found, failures = [], Failures(failed)
-    for case_id, one in map_ids(opened.ids, finder, workers, failures.take):
+    calibrator = known.calibrator.to(check_device(device))
+    finder, found = Finder(calibrator, opened.with_disagreement(), reference.structures, reference.rule), []
+    for case_id, one in walk(opened.ids, finder, workers, failed, progress, needed=True):
         if members and np.isnan(one.table[:, 6]).any():
             raise InputError(
                 f"case {case_id!r} has no members that could disagree, but the objects were learned from an ensemble. "
                 "Name the folders of all members."
             )
         found.append(one)
-        if progress is not None:
-            progress(case_id)
-    if not found:
-        raise failures.refuse_all(len(opened))
     every = class_titles(known.class_names, known.calibrator.num_classes)
     named = [(number, every[number], model) for number, model in zip(reference.structures, models, strict=True)]
     unit = one_unit([each.unit for each in found])
@@ -119,24 +241,19 @@ def objects(
     )
 
 
-def known_objects(fitted: Fitted) -> ObjectReference:
-    """Return what a fitted calibrator remembers of objects, or say how to get it."""
-    if not isinstance(fitted, Fitted):
-        raise InputError(
-            f"fitted is {type(fitted).__name__}, but what fit, choose or load returned is needed. Pass that, not its "
-            ".calibrator."
-        )
-    if fitted.objects is None:
-        raise InputError(
-            "the calibrator remembers no objects, but new ones are compared with labelled ones. Fit again with segcal "
-            "fit --objects, or pass labelled cases to segcal.learn_objects."
-        )
-    if fitted.objects.calibrator != calibrator_digest(fitted.calibrator):
-        raise InputError(
-            "the objects belong to another calibrator, but their numbers are those of that one's probabilities. Pass "
-            "labelled cases to segcal.learn_objects again."
-        )
-    return fitted.objects
+def write_objects(result: Objects, folder: str | os.PathLike[str]) -> None:
+    """Write ``objects.json`` and ``objects.csv`` into a folder."""
+    result.to_json(Path(folder) / "objects.json")
+    result.to_csv(Path(folder) / "objects.csv")
+
+
+def yes_no(value: bool | None) -> str:
+    """Return what is printed of an answer."""
+    return "–" if value is None else "yes" if value else "no"
+
+
+def _cell(value: object) -> object:
+    return " ".join(f"{each:.6g}" for each in value) if isinstance(value, list) else csv_cell(value)
 
 
 def _judged(

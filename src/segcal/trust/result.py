@@ -3,10 +3,11 @@
 import io
 import os
 import re
-from collections.abc import Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from rich import box
 from rich.console import Console, Group
@@ -16,8 +17,6 @@ from rich.text import Text
 from segcal.arguments import typed
 from segcal.documents import write_csv, write_json
 from segcal.names import clean
-from segcal.trust.rows import BiomarkerRow, BoundRow, CaseVerdict, TrustRow
-from segcal.trust.worklist import case_rows
 
 SCHEMA = 1
 WIDTH = 140
@@ -30,8 +29,95 @@ WORKLIST_SIGNATURE = re.compile(rb"case,image,score,review,")
 JSON_SIGNATURE = re.compile(rb'\{\n "schema": \d+,\n "made_by": "segcal trust"')
 
 
+class TrustRow(TypedDict):
+    """One structure of one case; None is not defined.
+
+    `expected_dice` is without the error that it usually has in the reference where it is `corrected`, else as it is
+    computed, like `uncorrected_dice`. `reason` also has what should be known of a mask that passes.
+    """
+
+    case: str
+    structure: str
+    expected_dice: float
+    dice_low: float | None
+    dice_high: float | None
+    dice_below_tau: float | None
+    tau: float
+    expected_iou: float
+    expected_precision: float | None
+    expected_recall: float | None
+    volume: float
+    volume_low: float | None
+    volume_high: float | None
+    mask_volume: float
+    unit: str
+    agreement: float | None
+    atypical_p: float
+    review: bool
+    reason: str
+    corrected: bool
+    uncorrected_dice: float
+
+
+class CaseVerdict(TypedDict):
+    """One case: it is to be reviewed if any of its structures is, and its reasons are theirs.
+
+    `dice_below_tau` is the largest of its structures, None where one is not defined; `expected_dice` is the lowest.
+    With c the first, 1 where it is None, the `score` is (review + c) / 2: cases to review have at least 0.5, the others
+    at most that, and within both the chance decides.
+    """
+
+    case: str
+    score: float
+    review: bool
+    reason: str
+    structures: int
+    to_review: int
+    dice_below_tau: float | None
+    expected_dice: float
+
+
+class BiomarkerRow(TypedDict):
+    """One biomarker of one subject."""
+
+    subject: str
+    biomarker: str
+    value: float | None
+    low: float | None
+    high: float | None
+    mask_value: float | None
+    reason: str
+
+
+class BoundRow(TypedDict):
+    """The thresholds of one structure: None where the labelled cases support none."""
+
+    structure: str
+    outer_threshold: float | None
+    inner_threshold: float | None
+    reviewed_at_most: float | None
+    reference_draws: int
+
+
+class Printed(ABC):
+    """What is printed as tables and sentences."""
+
+    @abstractmethod
+    def parts(self) -> "list[Table | str]":
+        """Return the tables that are printed, and what they promise."""
+
+    def __rich__(self) -> Group:
+        """Return what is printed."""
+        return Group(*(Text(each) if isinstance(each, str) else each for each in self.parts()))
+
+    def __str__(self) -> str:
+        text = io.StringIO()
+        Console(file=text, width=WIDTH, color_system=None).print(self.__rich__())
+        return "\n".join(line.rstrip() for line in text.getvalue().rstrip().splitlines())
+
+
 @dataclass(frozen=True)
-class Trust:
+class Trust(Printed):
     """How far each structure of each case can be trusted.
 
     Attributes:
@@ -87,15 +173,6 @@ class Trust:
         tables = {name: getattr(self, name) for name in ("rows", "biomarkers", "bounds")}
         return {"schema": SCHEMA, "made_by": "segcal trust", **facts, "cases": self.cases(), **tables}
 
-    def __str__(self) -> str:
-        text = io.StringIO()
-        Console(file=text, width=WIDTH, color_system=None).print(self.__rich__())
-        return "\n".join(line.rstrip() for line in text.getvalue().rstrip().splitlines())
-
-    def __rich__(self) -> Group:
-        """Return what is printed."""
-        return Group(*(Text(each) if isinstance(each, str) else each for each in self.parts()))
-
     def parts(self) -> "list[Table | str]":
         """Return the tables that are printed, and what they promise."""
         flagged, cases = sum(row["review"] for row in self.rows), self.cases()
@@ -133,6 +210,31 @@ class Trust:
             for row in self.biomarkers
         ]  # fmt: skip
         return plain_table(headings, rows)
+
+
+def case_rows(rows: Iterable[TrustRow]) -> list[CaseVerdict]:
+    """Return one row per case, what to look at, or to annotate, first."""
+    by_case: dict[str, list[TrustRow]] = {}
+    for row in rows:
+        by_case.setdefault(row["case"], []).append(row)
+    found = [_case_row(case, own) for case, own in by_case.items()]
+    return sorted(found, key=lambda one: (not one["review"], -one["score"], one["expected_dice"], one["case"]))
+
+
+def _case_row(case: str, rows: list[TrustRow]) -> CaseVerdict:
+    flagged, chances = [row for row in rows if row["review"]], [row["dice_below_tau"] for row in rows]
+    known = [chance for chance in chances if chance is not None]
+    most = max(known) if len(known) == len(chances) else None
+    return {
+        "case": case,
+        "score": (bool(flagged) + (1.0 if most is None else most)) / 2,
+        "review": bool(flagged),
+        "reason": " | ".join(f"{row['structure']}: {row['reason']}" for row in flagged),
+        "structures": len(rows),
+        "to_review": len(flagged),
+        "dice_below_tau": most,
+        "expected_dice": min(row["expected_dice"] for row in rows),
+    }
 
 
 def write_trust(result: Trust, folder: str | os.PathLike[str], images: Mapping[str, str] | None = None) -> list[Path]:

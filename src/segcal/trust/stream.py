@@ -10,20 +10,21 @@ import math
 import os
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import msgspec
 import numpy as np
 import torch
 
 from segcal.arguments import typed
-from segcal.cases import as_cases
+from segcal.calibrators.base import Calibrator
 from segcal.cases.base import CaseError, Cases
-from segcal.cases.parallel import Workers, map_ids
-from segcal.errors import InputError
-from segcal.evaluation.evaluate import check_match
-from segcal.fitting.artifact import to_fitted
+from segcal.cases.parallel import Workers
+from segcal.documents import read_json, write_json
+from segcal.errors import ArtifactError, InputError
 from segcal.fitting.certificate import Fitted
 from segcal.fitting.division import group_names
 from segcal.fitting.fit import check_device
@@ -31,17 +32,103 @@ from segcal.fitting.reference import Reference, read_numbers, written_numbers
 from segcal.names import class_titles
 from segcal.target import claim_beside
 from segcal.trust.alarms import STREAM_RATE, Alarms, reference_digest, smoothing
-from segcal.trust.atypical import Statistics, atypical_p, column_p, most_unusual, rank_p, statistics_of
-from segcal.trust.composition import Compositions
+from segcal.trust.atypical import Compositions, atypical_p, column_p, most_unusual, rank_p, statistics_of
 from segcal.trust.drift import StreamEvidence, weigh
-from segcal.trust.estimates import expected_dice
+from segcal.trust.entry import Failed, Progress, enter, known_reference, walk
+from segcal.trust.estimates import Floats, SumTable, expected_dice
 from segcal.trust.learn import Summer
-from segcal.trust.monitored import Monitored, StreamDraw, read_state, write_state
-from segcal.trust.structures import known_reference
 from segcal.trust.sums import CaseSums
-from segcal.trust.table import Floats, SumTable
 
 RATE = 0.05
+# 1 had numbers with other digits than the reference, which made clean draws look odd.
+VERSION = 2
+
+
+class StreamDraw(msgspec.Struct):
+    """One draw of the stream.
+
+    Attributes:
+        name: of its group, or of its case.
+        cases: its cases.
+        numbers: its statistics.
+        p: its p-value among the reference and the draws before it, ties broken by a digest of its name.
+        each_p: such p-values of its statistics one by one.
+        rarity: its p-value among the reference alone, never too small.
+        unusual: the statistic in which it differs most from the reference, and by how many deviations.
+        deviation: see `unusual`.
+        expected_dice: the mean over its structures that have a mask; None without any.
+        apart_p: as `p`, of its composition alone; 1, which says nothing, in a file of an older segcal.
+    """
+
+    name: str
+    cases: list[str]
+    numbers: str
+    p: float
+    each_p: str
+    rarity: float
+    unusual: str
+    deviation: float
+    expected_dice: float | None
+    apart_p: float = 1.0
+
+
+class StreamState(msgspec.Struct, kw_only=True):
+    """The file: which reference it belongs to, and all draws so far."""
+
+    format: Literal["segcal-monitor"] = "segcal-monitor"
+    version: int = VERSION
+    reference: str
+    draws: list[StreamDraw]
+
+
+@dataclass(frozen=True)
+class Monitored:
+    """What a stream says.
+
+    Attributes:
+        draws: all draws so far, in their order.
+        new: how many of them this call added.
+        evidence: of a drift, after each draw, as a logarithm.
+        drifted_at: the draw at which the evidence was enough; None if it is not.
+        since: the draw with which the drift began.
+        statistic: in which the stream differs most since then.
+        deviation: by how many deviations of the reference.
+        expected_dice: the mean over the stream since then, or over all of it without a drift.
+        reference_dice: the same of the reference.
+        reference_draws: how many draws the reference has.
+        rate: of unusual cases that is stated for single draws.
+        stream_rate: the chance of a false alarm, ever.
+        verdict: all this in words.
+        alarms: in words, classes with little evidence that became frequent, and cases that left what was seen.
+    """
+
+    draws: list[StreamDraw]
+    new: int
+    evidence: list[float]
+    drifted_at: str | None
+    since: str | None
+    statistic: str | None
+    deviation: float | None
+    expected_dice: float | None
+    reference_dice: float | None
+    reference_draws: int
+    rate: float
+    stream_rate: float
+    verdict: str
+    alarms: list[str] = field(default_factory=list)
+
+    @property
+    def unusual(self) -> list[StreamDraw]:
+        """The draws that are rarer than the rate."""
+        return [draw for draw in self.draws if draw.rarity <= self.rate]
+
+    @property
+    def applies(self) -> bool:
+        """Whether the calibrator still applies, as far as the stream says."""
+        return self.drifted_at is None
+
+    def __str__(self) -> str:
+        return self.verdict
 
 
 @typed
@@ -78,10 +165,7 @@ def monitor(
     for name, value in (("rate", rate), ("stream_rate", stream_rate)):
         if not 0 < value < 1:
             raise InputError(f"{name} is {value:g}, but a chance between 0 and 1 is needed. Use 0.01 for 1 in 100.")
-    known = to_fitted(fitted)
-    reference = known_reference(known)
-    opened = as_cases(cases, **declared)
-    check_match(known, opened)
+    known, reference, opened = enter(fitted, known_reference, cases, declared)
     if len({each.group for each in reference.cases}) < len(reference.cases) and not opened.groups:
         raise InputError(
             f"the reference has {len(reference.cases)} cases in groups, which are compared as one, but the new cases "
@@ -100,7 +184,7 @@ def monitor(
 
 
 def _draws(
-    cases: Cases, seen: set[str], calibrator: Any, workers: Workers, failed: Any, progress: Any
+    cases: Cases, seen: set[str], calibrator: Calibrator, workers: Workers, failed: Failed, progress: Progress
 ) -> Iterator[tuple[str, list[CaseSums]]]:
     """Yield the sums of one draw after the other, of which no case was seen before; the first case gives its place."""
     groups = dict(zip(cases.ids, group_names(cases, cases.ids), strict=True))
@@ -108,20 +192,10 @@ def _draws(
     for case_id, group in groups.items():
         if case_id not in seen and group not in seen:
             members.setdefault(group, []).append(case_id)
-    own = cases.with_disagreement()
-    ids = [case_id for found in members.values() for case_id in found]
-    waiting: list[CaseSums] = []
-    current: str | None = None
-    for case_id, sums in map_ids(ids, Summer(calibrator, own), workers, failed):
-        if waiting and groups[case_id] != current:
-            yield str(current), waiting
-            waiting = []
-        current = groups[case_id]
-        waiting.append(sums)
-        if progress is not None:
-            progress(case_id)
-    if waiting:
-        yield str(current), waiting
+    ids = [case_id for own in members.values() for case_id in own]
+    found = walk(ids, Summer(cases.with_disagreement(), [calibrator]), workers, failed, progress)
+    for group, draw in groupby(found, key=lambda each: groups[each[0]]):
+        yield group, [sums for _, (sums,) in draw]
 
 
 class _Watch:
@@ -131,7 +205,7 @@ class _Watch:
         self._titles = class_titles(fitted.class_names, len(reference.curves))
         self._first, self._path = 1 if background else 0, path
         table = SumTable.read(reference)
-        self._known: Statistics = statistics_of(table, self._titles)
+        self._known = statistics_of(table, self._titles)
         self._touching = not np.isnan(table.beside).all()  # older references do not know which classes touch
         self._dice = _mean_dice(table, self._first)
         self._digest = reference_digest(reference)
@@ -148,7 +222,7 @@ class _Watch:
 
     def add(self, name: str, sums: list[CaseSums]) -> None:
         """Weigh a draw and keep it."""
-        table = SumTable.of([_grouped(each, name) for each in sums])
+        table = SumTable.of([replace(each, group=name) for each in sums])
         table = table if self._touching else replace(table, beside=np.full_like(table.beside, np.nan))
         row = statistics_of(table, self._titles).rows[0]
         smooth = smoothing(self._digest, name)
@@ -223,11 +297,6 @@ class _Watch:
         )
 
 
-def _grouped(sums: CaseSums, name: str) -> CaseSums:
-    sums.group = name
-    return sums
-
-
 def _title(draw: StreamDraw) -> str:
     return draw.name.removeprefix("\0")
 
@@ -235,3 +304,32 @@ def _title(draw: StreamDraw) -> str:
 def _mean_dice(table: SumTable, first: int) -> float | None:
     found = expected_dice(table)[:, first:][~table.empty[:, first:]]
     return float(found.mean()) if found.size else None
+
+
+def read_state(path: Path, reference: str) -> list[StreamDraw]:
+    """Return the draws of a file that belongs to the reference of this digest."""
+    plain = read_json(path)
+    if isinstance(plain, dict) and plain.get("format") == "segcal-monitor" and plain.get("version") == 1:
+        raise ArtifactError(
+            f"{path} has version 1, whose p-values are not right where a structure is missing, but this segcal goes on "
+            f"with {VERSION}. Name a new file."
+        )
+    try:
+        state = msgspec.convert(plain, StreamState)
+    except ValueError as error:  # also of lone surrogates
+        raise ArtifactError(
+            f"{path} is not readable as a stream ({error}), but it must be as segcal wrote it. Name another file."
+        ) from None
+    if state.version > VERSION:
+        raise ArtifactError(f"{path} has version {state.version}, but this segcal reads {VERSION}. Update segcal.")
+    if state.reference != reference:
+        raise InputError(
+            f"{path} belongs to another calibrator or its reference, but a stream is compared with one alone. "
+            "Name a new file."
+        )
+    return state.draws
+
+
+def write_state(path: Path, reference: str, draws: list[StreamDraw]) -> None:
+    """Write the file anew, as a whole."""
+    write_json(path, msgspec.to_builtins(StreamState(reference=reference, draws=draws)))

@@ -8,13 +8,9 @@ from typing import Any
 import torch
 
 from segcal.arguments import typed
-from segcal.calibrators.per_region import PerRegion
-from segcal.cases import as_cases
 from segcal.cases.base import CaseError, Cases
-from segcal.cases.parallel import Failures, Workers, map_ids
+from segcal.cases.parallel import Workers
 from segcal.errors import InputError
-from segcal.evaluation.evaluate import check_match
-from segcal.fitting.artifact import to_fitted
 from segcal.fitting.certificate import Fitted
 from segcal.fitting.fit import check_device
 from segcal.fitting.reference import (
@@ -24,19 +20,17 @@ from segcal.fitting.reference import (
     VALIDATION,
     Reference,
     ReferenceCase,
-    calibrator_digest,
     fold_calibrators,
 )
 from segcal.trust.alarms import alarms_of
-from segcal.trust.biomarkers import Derived, derive, parse_biomarker
+from segcal.trust.biomarkers import derive, parse_biomarker
 from segcal.trust.conformal import proved_level
-from segcal.trust.estimates import TAU
+from segcal.trust.entry import Failed, Progress, enter, known_reference, walk
+from segcal.trust.estimates import TAU, SumTable
 from segcal.trust.judge import Judge
-from segcal.trust.learn import FoldSummer
+from segcal.trust.learn import Summer
 from segcal.trust.result import Trust
-from segcal.trust.rows import BiomarkerRow
 from segcal.trust.sums import one_unit, reference_case
-from segcal.trust.table import SumTable
 
 LEVEL = 0.9
 PROMISES = {
@@ -92,24 +86,20 @@ def trust(
     >>> [row["case"] for row in trust(fitted, logits[20:]).rows]
     ['0', '1', '2', '3']
     """
-    known = to_fitted(fitted)
-    reference = known_reference(known)
-    opened = as_cases(cases, **declared)
-    check_match(known, opened, ignore_pooling)
+    known, reference, opened = enter(fitted, known_reference, cases, declared, ignore_pooling)
     judge = Judge.of(known, reference, level, tau, background)
     made = [parse_biomarker(name, text, judge.titles) for name, text in (biomarkers or {}).items()]
-    sums, units = sum_cases(known, reference, opened, device, workers, failed, progress)
+    kept, units = sum_cases(known, reference, opened, device, workers, failed, progress)
     unit = one_unit(units)
-    tables = [SumTable.of_kept(column, opened.num_classes).in_unit(unit) for column in zip(*sums, strict=True)]
+    tables = [SumTable.of_kept(column, opened.num_classes).in_unit(unit) for column in zip(*kept, strict=True)]
     if made and unit != one_unit([reference.unit]):
         raise InputError(
             f"volumes of these cases are in {unit}, but the reference has them in {one_unit([reference.unit])}, and a "
             "biomarker needs one unit. Give all cases their voxel size, or none."
         )
-    derived = derive(made, link, judge.reference, tables, level, judge.folds) if made else []
     return Trust(
-        rows=judge.rows(tables, [unit] * len(units)),
-        biomarkers=[_biomarker_row(each) for each in derived],
+        rows=judge.rows(tables, unit),
+        biomarkers=derive(made, link, judge.reference, tables, level, judge.folds) if made else [],
         bounds=judge.bound_rows(),
         level=level,
         tau=tau if not isinstance(tau, Mapping) else {judge.titles[n]: judge.tau[n] for n in judge.structures},
@@ -135,68 +125,24 @@ def promise_of(reference: Reference, judge: Judge) -> str:
     return words.format(level=100 * judge.level, draws=draws, proved=proved)
 
 
-def known_reference(fitted: Fitted, regions: bool = False) -> Reference:
-    """Return the reference of a fitted calibrator, or say how to get one; `regions`: also of one for regions."""
-    if not isinstance(fitted, Fitted):
-        raise InputError(
-            f"fitted is {type(fitted).__name__}, but what fit, choose or load returned is needed. Pass that, not its "
-            ".calibrator."
-        )
-    if isinstance(fitted.calibrator, PerRegion) and not regions:
-        raise InputError(
-            "the calibrator is for regions, but trust and monitor are for classes that exclude each other. Look at "
-            "segcal evaluate and report on labelled cases of regions."
-        )
-    if fitted.reference is None:
-        raise InputError(
-            "the calibrator has no reference cases, but what is promised is learned on labelled ones. Fit again with "
-            "segcal fit, or pass labelled cases to segcal.learn_trust."
-        )
-    if fitted.reference.calibrator != calibrator_digest(fitted.calibrator):
-        raise InputError(
-            "the reference belongs to another calibrator, but its numbers are those of that one's probabilities. "
-            "Pass labelled cases to segcal.learn_trust again."
-        )
-    return fitted.reference
-
-
 def sum_cases(
     fitted: Fitted,
     reference: Reference,
     cases: Cases,
     device: str | torch.device | None,
     workers: Workers,
-    failed: Callable[[CaseError], None] | None,
-    progress: Callable[[str], None] | None,
-) -> tuple[list[list[ReferenceCase]], list[str]]:
+    failed: Failed,
+    progress: Progress,
+) -> tuple[list[list[ReferenceCase]], set[str]]:
     """Return what is kept of all cases that can be used, and their units.
 
     What is kept of a case is by each calibrator that judged a fold of the reference, and by the calibrator itself last.
     """
-    if not len(cases):
-        raise InputError("cases is empty, but at least one case is needed. Check the folder.")
-    own = cases.with_disagreement()
     target = check_device(device)
     every = [each.to(target) for each in (*fold_calibrators(reference, fitted.calibrator), fitted.calibrator)]
-    sums, units, failures = [], [], Failures(failed)
-    for case_id, found in map_ids(own.ids, FoldSummer(every, own), workers, failures.take):
-        sums.append([reference_case(each) for each in found])
-        units.append(found[0].unit)
-        if progress is not None:
-            progress(case_id)
-    if not sums:
-        raise failures.refuse_all(len(cases))
-    return sums, units
-
-
-def _biomarker_row(one: Derived) -> BiomarkerRow:
-    value, low, high = (None, None, None) if one.span is None else one.span
-    return {
-        "subject": one.subject,
-        "biomarker": one.name,
-        "value": value,
-        "low": low,
-        "high": high,
-        "mask_value": one.mask_value,
-        "reason": one.why,
-    }
+    kept, units = [], set()
+    summer = Summer(cases.with_disagreement(), every)
+    for _, sums in walk(cases.ids, summer, workers, failed, progress, needed=True):
+        kept.append([reference_case(each) for each in sums])
+        units.add(sums[ITSELF].unit)
+    return kept, units

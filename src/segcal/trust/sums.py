@@ -11,11 +11,14 @@ voxel that was predicted, so that a labelled case and a new one are the same dra
 thresholds of :data:`THRESHOLDS`: of the voxels of a structure by its probability and by the probability of all classes
 above it and its own, and of all voxels by its probability. Every promise of :mod:`segcal.trust.guarantees` is read from
 these. No image content is kept.
+
+A region has the probability :math:`\sigma(s)` and the mask :math:`s > 0`, where s are its calibrated log-odds after
+nesting. It excludes no other: there is no rank among them, no kind of decision, no edge and no class beside it.
 """
 
 import math
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
@@ -24,9 +27,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from segcal.calibrators.base import Calibrator
+from segcal.calibrators.per_region import PerRegion
 from segcal.cases.base import Case
 from segcal.evaluation.slabs import Slab, score_slabs
-from segcal.fitting.reference import ReferenceCase, written_numbers, written_sparse
+from segcal.fitting.reference import ITSELF, OF_CASE, OF_CLASS, ReferenceCase, written_numbers, written_sparse
 from segcal.numerics import decided, winner
 from segcal.resample import defined_mean
 from segcal.types import IGNORED
@@ -42,37 +46,13 @@ CONFIDENT = (0.7, 0.95)
 STEP_VALUES = 1 << 22
 # Cubic millimetres in a millilitre.
 ML = 1000.0
-
-
-@dataclass
-class TruthSums:
-    """What labels say of each class: arrays ``(classes,)``, and histograms ``(classes, BINS)``.
-
-    Attributes:
-        truth: voxels of the class.
-        found: those of them in its mask.
-        counted: voxels of its mask that have a label.
-        by_prob: voxels of the class, by how many thresholds its probability reaches.
-        by_rank: voxels of the class, by how many thresholds the probability of it and all above it exceeds.
-        all_by_prob: all voxels that have a label, by how many thresholds the probability of the class reaches.
-        joint: voxels of the class, by :attr:`CaseSums.decided`.
-    """
-
-    truth: Floats
-    found: Floats
-    counted: Floats
-    by_prob: Floats
-    by_rank: Floats
-    all_by_prob: Floats
-    joint: Floats = field(default_factory=lambda: np.zeros((0, 0)))
-
-    @classmethod
-    def none(cls, classes: int) -> "TruthSums":
-        """Return zeros."""
-        truth, found, counted = np.zeros((3, classes))
-        by_prob, by_rank, every = np.zeros((3, classes, BINS))
-        joint = np.zeros((classes, classes * (len(CONFIDENT) + 1)))
-        return cls(truth, found, counted, by_prob, by_rank, every, joint)
+VOXELS, ENTROPY, DISAGREEMENT = (OF_CASE.index(name) for name in ("voxels", "entropy", "disagreement"))
+AGREEMENT, BESIDE = (OF_CLASS.index(name) for name in ("agreement", "beside"))
+# Rows of :attr:`CaseSums.columns`: sums without labels, those of a region among them, and sums with labels.
+OF_VOXELS, OF_REGIONS, OF_LABELS = (
+    slice(OF_CLASS.index(first), OF_CLASS.index(last) + 1)
+    for first, last in (("mask", "edge_prob"), ("mask", "spread"), ("truth", "counted"))
+)
 
 
 @dataclass
@@ -82,40 +62,31 @@ class CaseSums:
     Attributes:
         case: its id.
         group: what it belongs to; a group is one draw.
-        voxels: how many were predicted.
-        size: of one voxel in `unit`; 1 where the spacing is not known.
-        unit: "ml", or "voxels" where the spacing is not known and of pictures, which have no volume.
-        mask: voxels of each class in the mask, ``(classes,)`` like the following.
-        prob: the sum of its probability.
-        hit: that of the voxels in its mask.
-        spread: the sum of p (1 - p).
-        edge: voxels of its mask that touch another class.
-        edge_prob: the sum of its probability over these.
-        entropy: the sum over voxels, in nats.
-        disagreement: the sum over voxels, in nats; None where members are not known.
-        agreement: the mean Dice of all pairs of members, by class; NaN where no two members have it; None for one.
-        truth: what labels say; None without labels.
+        unit: of the size of a voxel: "ml", or "voxels" where the spacing is not known and of pictures, which have no
+            volume.
+        alone: the numbers of the case, :data:`segcal.fitting.reference.OF_CASE`. Entropy and disagreement are sums over
+            voxels, in nats; NaN is not known.
+        columns: one row of ``(classes,)`` for each of :data:`segcal.fitting.reference.OF_CLASS`: voxels of the `mask`,
+            the sum of the probability (`prob`) and that over the mask (`hit`), the sum of p (1 - p) (`spread`), voxels
+            of the mask that touch another class (`edge`) and the sum of the probability over these, the mean Dice of
+            all pairs of members (`agreement`); voxels that have the label (`truth`), those of them in the mask
+            (`found`), voxels of the mask that have a label (`counted`); the mean number of the classes that touch the
+            mask (`beside`). NaN is not known.
         decided: voxels of each mask by confidence (:data:`CONFIDENT`), ``(classes * 3,)``.
-        beside: the mean number of the classes that touch its mask; NaN where none does; None where it is not known.
+        joint: voxels of each label by the same, ``(classes, classes * 3)``.
+        histograms: three of ``(classes, BINS)``; None without labels. Voxels of the class, by how many thresholds its
+            probability reaches; voxels of the class, by how many thresholds the probability of it and all above it
+            exceeds; all voxels that have a label, by how many thresholds the probability of the class reaches.
     """
 
     case: str
     group: str
-    voxels: int
-    size: float
     unit: str
-    mask: Floats
-    prob: Floats
-    hit: Floats
-    spread: Floats
-    edge: Floats
-    edge_prob: Floats
-    entropy: float = 0.0
-    disagreement: float | None = None
-    agreement: Floats | None = None
-    truth: TruthSums | None = None
-    decided: Floats = field(default_factory=lambda: np.zeros(0))
-    beside: Floats | None = None
+    alone: Floats
+    columns: Floats
+    decided: Floats
+    joint: Floats
+    histograms: Floats | None
 
 
 def sum_case(calibrator: Calibrator, case: Case, members: Iterable[Tensor] = ()) -> CaseSums:
@@ -126,35 +97,38 @@ def sum_case(calibrator: Calibrator, case: Case, members: Iterable[Tensor] = ())
         case: as it was read, with what the calibrator sees beside logits.
         members: the logits of one member after the other; none where they are not known.
     """
-    classes = calibrator.num_classes
+    classes, kinds = calibrator.num_classes, len(CONFIDENT) + 1
     size, unit = voxel_size(case.spacing)
-    a, b, c, d, e, f = np.zeros((6, classes))
+    columns = np.full((len(OF_CLASS), classes), np.nan)
+    columns[OF_VOXELS] = 0
+    joint, histograms = np.zeros((classes, classes * kinds)), None
+    if case.labels is not None:
+        columns[OF_LABELS], histograms = 0, np.zeros((3, classes, BINS))
+    sums = CaseSums(
+        case.id, case.group or f"\0{case.id}", unit, np.array([0, size, 0, np.nan]), columns,
+        np.zeros(classes * kinds), joint, histograms,
+    )  # fmt: skip
+    slabs = score_slabs(calibrator, case, values=STEP_VALUES)
+    if isinstance(calibrator, PerRegion):
+        for slab in slabs:
+            _add_regions(sums, slab, case, calibrator)
+        return sums
     found = winner(case.logits, axis=0)
-    sums = CaseSums(case.id, case.group or f"\0{case.id}", 0, size, unit, a, b, c, d, e, f)
-    sums.decided = np.zeros(classes * (len(CONFIDENT) + 1))
-    sums.beside = classes_beside(found, classes, case.mask)
-    sums.truth = None if case.labels is None else TruthSums.none(classes)
     edge = touching(found)
-    for slab in score_slabs(calibrator, case, values=STEP_VALUES):
+    for slab in slabs:
         _add(sums, slab, case, edge)
     if case.disagreement is not None:
         kept = case.disagreement if case.mask is None else case.disagreement[case.mask]
-        sums.disagreement = float(kept.double().sum())
-    sums.agreement = agreement_of(_decided(members, case.mask), classes)
+        sums.alone[DISAGREEMENT] = float(kept.double().sum())
+    columns[AGREEMENT] = agreement_of(_decided(members, case.mask), classes)
+    columns[BESIDE] = classes_beside(found, classes, case.mask)
     return sums
 
 
-def reference_case(sums: CaseSums) -> ReferenceCase:
+def reference_case(sums: CaseSums, fold: int = ITSELF) -> ReferenceCase:
     """Return what is kept of a case; `SumTable` reads the same digits of a new case as of a remembered one."""
-    nothing = np.full_like(sums.mask, np.nan)
-    truth = sums.truth
-    labelled = [nothing] * 3 if truth is None else [truth.truth, truth.found, truth.counted]
-    agreement, beside = (nothing if each is None else each for each in (sums.agreement, sums.beside))
-    columns = [sums.mask, sums.prob, sums.hit, sums.spread, sums.edge, sums.edge_prob, agreement, *labelled, beside]
-    disagreement = np.nan if sums.disagreement is None else sums.disagreement
-    alone = written_numbers([sums.voxels, sums.size, sums.entropy, disagreement])
-    numbers = f"{alone} {written_numbers(np.stack(columns, 1))}"
-    return ReferenceCase(sums.case, sums.group, numbers, "" if truth is None else written_sparse(truth.joint))
+    numbers = written_numbers(np.concatenate([sums.alone, sums.columns.T.ravel()]))
+    return ReferenceCase(sums.case, sums.group, numbers, written_sparse(sums.joint), fold)
 
 
 def voxel_size(spacing: tuple[float, ...] | None) -> tuple[float, str]:
@@ -207,13 +181,10 @@ def classes_beside(found: Tensor, classes: int, mask: Tensor | None = None) -> F
     return mean
 
 
-def agreement_of(masks: Iterable[Tensor], classes: int) -> Floats | None:
-    """Return the mean Dice of all pairs of maps of classes, by class; NaN where no map has it, None for one map."""
-    maps = list(masks)
-    if len(maps) < 2:
-        return None
-    found = []
-    for one, other in combinations(maps, 2):
+def agreement_of(masks: Iterable[Tensor], classes: int) -> Floats:
+    """Return the mean Dice of all pairs of maps of classes, by class; NaN where no map has it, and for one map."""
+    found = [np.full(classes, np.nan)]
+    for one, other in combinations(masks, 2):
         both = torch.bincount(one.long() * classes + other.long(), minlength=classes * classes).reshape(classes, -1)
         total = (both.sum(0) + both.sum(1)).double().numpy()
         with np.errstate(invalid="ignore"):
@@ -229,49 +200,59 @@ def _decided(members: Iterable[Tensor], mask: Tensor | None) -> Iterator[Tensor]
 
 
 def _add(sums: CaseSums, slab: Slab, case: Case, edge: Tensor) -> None:
-    """Add a slab to the sums of its case."""
+    """Add a slab of classes to the sums of its case."""
     classes = slab.scores.shape[1]
-    logits, scores = (each[0].reshape(classes, -1) for each in (slab.logits, slab.scores))
-    labels = None if case.labels is None else case.labels[slab.where].reshape(-1)
-    on_edge = edge[slab.where].reshape(-1)
-    if case.mask is not None:
-        kept = case.mask[slab.where].reshape(-1)
-        logits, scores, on_edge = logits[:, kept], scores[:, kept], on_edge[kept]
-        labels = None if labels is None else labels[kept]
+    inside = slice(None) if case.mask is None else case.mask[slab.where].reshape(-1)
+    logits, scores = (each[0].reshape(classes, -1)[:, inside] for each in (slab.logits, slab.scores))
     probs, mask = torch.softmax(scores, dim=0), decided(winner(logits, axis=0), scores)
     own = probs.gather(0, mask[None])[0].double()
-    on_edge = on_edge.to(mask.device)
-    sums.voxels += mask.numel()
-    sums.mask += _counts(mask, classes)
-    sums.prob += probs.sum(1, dtype=torch.float64).cpu().numpy()
-    sums.hit += _counts(mask, classes, own)
-    sums.spread += (probs * (1 - probs)).sum(1, dtype=torch.float64).cpu().numpy()
-    sums.edge += _counts(mask[on_edge], classes)
-    sums.edge_prob += _counts(mask[on_edge], classes, own[on_edge])
+    on_edge = edge[slab.where].reshape(-1)[inside].to(mask.device)
     kind = mask * (len(CONFIDENT) + 1) + torch.bucketize(own, own.new_tensor(CONFIDENT))
+    sums.alone[VOXELS] += mask.numel()
+    sums.alone[ENTROPY] += float(torch.special.entr(probs).sum(dtype=torch.float64))
+    sums.columns[OF_VOXELS] += [
+        _counts(mask, classes),
+        _totals(probs),
+        _counts(mask, classes, own),
+        _totals(probs * (1 - probs)),
+        _counts(mask[on_edge], classes),
+        _counts(mask[on_edge], classes, own[on_edge]),
+    ]
     sums.decided += _counts(kind, len(sums.decided))
-    sums.entropy += float(torch.special.entr(probs).sum(dtype=torch.float64))
-    if labels is not None and sums.truth is not None:
-        _add_truth(sums.truth, probs, mask, kind, labels.to(mask.device))
-
-
-def _add_truth(sums: TruthSums, probs: Tensor, mask: Tensor, kind: Tensor, labels: Tensor) -> None:
+    if case.labels is None or sums.histograms is None:
+        return
+    labels = case.labels[slab.where].reshape(-1)[inside].to(mask.device)
     known = labels != IGNORED
     if not bool(known.all()):
         probs, mask, kind, labels = probs[:, known], mask[known], kind[known], labels[known]
-    classes = len(probs)
     kinds = sums.joint.shape[1]
     sums.joint += _counts(labels * kinds + kind, classes * kinds).reshape(classes, kinds)
+    right = labels[mask == labels]
+    sums.columns[OF_LABELS] += [_counts(each, classes) for each in (labels, right, mask)]
     edges = torch.from_numpy(THRESHOLDS).to(probs)
-    own = probs.gather(0, labels[None])
-    above = torch.where(probs > own, probs, torch.zeros((), dtype=probs.dtype, device=probs.device)).sum(0) + own[0]
-    sums.truth += _counts(labels, classes)
-    sums.found += _counts(labels[mask == labels], classes)
-    sums.counted += _counts(mask, classes)
-    for table, reached in ((sums.by_prob, _reached(own[0], edges)), (sums.by_rank, torch.bucketize(above, edges))):
-        table += _counts(labels * BINS + reached, classes * BINS).reshape(classes, BINS)
+    likely = probs.gather(0, labels[None])
+    above = torch.where(probs > likely, probs, torch.zeros((), dtype=probs.dtype, device=probs.device)).sum(0)
+    for table, reached in enumerate((_reached(likely[0], edges), torch.bucketize(above + likely[0], edges))):
+        sums.histograms[table] += _counts(labels * BINS + reached, classes * BINS).reshape(classes, BINS)
     for number, each in enumerate(probs):
-        sums.all_by_prob[number] += _counts(_reached(each, edges), BINS)
+        sums.histograms[2, number] += _counts(_reached(each, edges), BINS)
+
+
+def _add_regions(sums: CaseSums, slab: Slab, case: Case, calibrator: PerRegion) -> None:
+    """Add a slab of regions to the sums of its case."""
+    odds = slab.scores[0].cpu()
+    inside = torch.ones(odds.shape[1:], dtype=torch.bool) if case.mask is None else case.mask[slab.where]
+    probs, masks = torch.sigmoid(odds)[:, inside], (odds > 0)[:, inside]
+    sums.alone[VOXELS] += int(inside.sum())
+    sums.columns[OF_REGIONS] += [_totals(each) for each in (masks, probs, probs * masks, probs * (1 - probs))]
+    if case.labels is None or sums.histograms is None:
+        return
+    truths = calibrator.regions.truths(case.labels[slab.where][inside])
+    known, there = truths != IGNORED, truths == 1
+    sums.columns[OF_LABELS] += [_totals(each) for each in (there, there & masks, known & masks)]
+    reached = _reached(probs, torch.from_numpy(THRESHOLDS).to(probs)) + BINS * torch.arange(len(probs))[:, None]
+    for table, where in ((0, there), (2, known)):
+        sums.histograms[table] += _counts(reached[where], reached.shape[0] * BINS).reshape(-1, BINS)
 
 
 def _reached(probs: Tensor, edges: Tensor) -> Tensor:
@@ -281,3 +262,7 @@ def _reached(probs: Tensor, edges: Tensor) -> Tensor:
 
 def _counts(numbers: Tensor, size: int, weights: Tensor | None = None) -> Floats:
     return torch.bincount(numbers, weights, minlength=size).double().cpu().numpy()
+
+
+def _totals(values: Tensor) -> Floats:
+    return values.sum(1, dtype=torch.float64).cpu().numpy()

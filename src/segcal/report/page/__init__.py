@@ -22,7 +22,7 @@ from segcal import documents
 from segcal.atomic import write_text
 from segcal.report.document import CaseExamples, Document
 from segcal.report.figures import PageFigure
-from segcal.trust.object_rows import ObjectRow, Objects, yes_no
+from segcal.trust.objects import ObjectRow, Objects, yes_no
 from segcal.trust.result import number_cell, span_cell
 
 # How the file of each command begins: what begins otherwise was written by something else.
