@@ -8,7 +8,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "segcal"
-MOST_LINES = 300
+MOST_LINES = 400
 
 # A part may import parts of earlier levels and itself, never its own level or a later one.
 LEVELS = (

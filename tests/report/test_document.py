@@ -11,9 +11,9 @@ from segcal.cases import ArrayCases
 from segcal.evaluation.case_counter import Counter
 from segcal.metrics import METRICS, find_metrics
 from segcal.pooling import POOLINGS
-from segcal.report import curves as module
 from segcal.report import document as doc
-from segcal.report.curves import band_rows, class_rows, pipeline_curves, shown_classes
+from segcal.report import document as module
+from segcal.report.document import band_rows, class_rows, pipeline_curves, shown_classes
 from segcal.statistics.additive import total_of
 from segcal.statistics.boundary import find_boundary
 from segcal.statistics.reliability import CurveSpread
