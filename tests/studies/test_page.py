@@ -75,14 +75,12 @@ def test_the_page_is_one_file_that_asks_for_nothing(page_file):
     assert "default-src &#x27;none&#x27;" in text
 
 
-def test_figures_are_written_as_files_and_the_same_bytes_every_time(page_folder, page_file, tmp_path):
+def test_figures_are_written_as_files(page_file):
     names = {path.stem for path in (page_file.parent / "figures").iterdir()}
     assert {"inputs_heart", "reliability_heart", "flips_heart", "binning_heart", "energy_heart"} <= names
     assert any(name.startswith("shift_heart_") for name in names)
     parts = ("all", "foreground", "band0", "class2")
     assert {"reliability_panel", "scatter_heart", *(f"before_after_heart_{part}" for part in parts)} <= names
-    again = write_report(page_folder, tmp_path / "again.html")
-    assert again.read_bytes() == page_file.read_bytes()
 
 
 def test_without_a_path_the_page_lies_in_the_folder(page_folder, tmp_path, monkeypatch):
@@ -98,7 +96,9 @@ def test_without_a_path_the_page_lies_in_the_folder(page_folder, tmp_path, monke
         write_report(copy, figures=tmp_path / "figures")
 
 
-def test_what_has_just_run_has_the_page_that_is_read_from_its_folder(page_setting, page_folder, page_file, tmp_path):
+def test_what_has_just_run_has_the_bytes_of_the_page_that_is_read_from_its_folder(
+    page_setting, page_folder, page_file, tmp_path
+):
     copy = shutil.copytree(page_folder, tmp_path / "copy")
     setting = replace(page_setting, results=with_other(page_setting.results, folder=copy))
     path = write_page_of(Finished(setting, read_outcomes(page_folder), {}))

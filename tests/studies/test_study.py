@@ -174,16 +174,6 @@ def test_divisions_and_calibrators_are_those_of_the_results(setting):
     assert setting.calibrator(task, Pipeline("mean_logits", "identity")).num_parameters() == 0
 
 
-def test_fewer_members_and_cases_are_read_when_asked_for(setting):
-    task = setting.tasks[0]
-    one = setting.protocol.open(task, "mean_logits", members=1).cases.read("case00")
-    alone = setting.protocol.open(task, "single").cases.read("case00")
-    every = setting.protocol.open(task, "mean_logits").cases
-    assert (one.logits == alone.logits).all()
-    assert not (one.logits == every.read("case00").logits).all()
-    assert setting.some(every).ids == ("case00", "case01")
-
-
 def test_the_choice_is_the_one_that_a_fit_would_make(setting):
     # The choice is the one of `segcal fit` with the validation cases of the benchmark.
     task = setting.tasks[0]
