@@ -1,9 +1,7 @@
 """Running a protocol: the same bytes whatever happens on the way."""
 
 import json
-import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -91,7 +89,7 @@ def test_a_second_run_does_nothing(whole, data, monkeypatch):
     assert (steps[0].done, steps[0].total) == (10, 10)
 
 
-def test_broken_off_in_the_middle_it_resumes_to_the_same_bytes(whole, data, tmp_path, monkeypatch):
+def test_broken_off_in_the_middle_it_resumes_in_two_processes_to_the_same_bytes(whole, data, tmp_path, monkeypatch):
     written = []
     original = jobs.write_unit
 
@@ -106,7 +104,7 @@ def test_broken_off_in_the_middle_it_resumes_to_the_same_bytes(whole, data, tmp_
     assert len(list(tmp_path.rglob("*.jsonl"))) == 4
     written[0].write_bytes(b"".join(written[0].read_bytes().splitlines(keepends=True)[:-1]))  # cut short
     monkeypatch.setattr(jobs, "write_unit", original)
-    run_benchmark(protocol(data), tmp_path)
+    run_benchmark(protocol(data, workers=2), tmp_path)
     assert contents(tmp_path) == contents(whole[1])
 
 
@@ -179,39 +177,6 @@ def test_workers_end_with_the_process_that_started_them(tmp_path):
         each.kill()
     assert len(workers) == 2
     assert not alive
-
-
-SCRIPT = """
-import json, sys
-from segcal.benchmark.protocol import parse_protocol
-from segcal.benchmark.run import run_benchmark
-if __name__ == "__main__":
-    run_benchmark(parse_protocol(json.loads(sys.argv[1]), sys.argv[2]), sys.argv[3])
-"""
-
-
-def units_of(folder):
-    """Return the files of units; temporary folders may come and go meanwhile."""
-    return list((folder / "units" / "blobs").glob("repeat_?/*.jsonl"))
-
-
-def test_killed_from_outside_it_resumes_in_two_processes_to_the_same_bytes(whole, data, tmp_path):
-    (tmp_path / "run.py").write_text(SCRIPT, encoding="utf-8")
-    out = tmp_path / "out"
-    one, two = (
-        [sys.executable, "run.py", json.dumps(DOCUMENT | {"tasks": [data[1]], "workers": n}), str(data[0]), str(out)]
-        for n in (1, 2)
-    )
-    process = subprocess.Popen(one, cwd=tmp_path, start_new_session=True)
-    deadline = time.monotonic() + 120
-    while not units_of(out) and process.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.02)
-    if process.poll() is None:
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-    assert units_of(out)
-    subprocess.run(two, cwd=tmp_path, check=True, timeout=200)
-    assert contents(out) == contents(whole[1])
 
 
 def test_a_new_pipeline_leaves_finished_units_alone(whole, data, tmp_path):

@@ -94,13 +94,13 @@ class Pipeline(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=Tr
 
     @property
     def title(self) -> str:
-        """How it is shown."""
+        """Its title in tables."""
         options = "".join(f", {key}={value}" for key, value in self.options.items())
         return f"{self.calibrator}({self.pooling}{options})"
 
     @property
     def latex(self) -> str:
-        """How the paper writes it, for LaTeX."""
+        """Its title in the paper, as LaTeX."""
         symbol = SYMBOLS[self.pooling]
         if self.calibrator == "identity":
             return f"${symbol}$"
@@ -116,7 +116,7 @@ class Pipeline(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=Tr
 
     @property
     def preserves(self) -> Preserves:
-        """What the calibrator promises to keep."""
+        """The promise of the calibrator: order, argmax or nothing."""
         return self.make(2).preserves
 
     def make(self, num_classes: int) -> Calibrator:
@@ -173,7 +173,7 @@ def in_row_groups(pipelines: Sequence[Pipeline]) -> dict[str, list[Pipeline]]:
 
 
 class StudyOptions(Struct, frozen=True, forbid_unknown_fields=True):
-    """How much of the studies that read cases or fit again is done; the defaults are everything."""
+    """The extent of studies that read cases or fit again; the defaults are everything."""
 
     cases: AtLeastOne | None = None
     sizes: Annotated[tuple[AtLeastOne, ...], Meta(min_length=1)] | None = None
@@ -204,7 +204,7 @@ class ProtocolFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class Protocol(ProtocolFile, frozen=True, kw_only=True):
-    """What a benchmark does: the document, read, and where and how.
+    """The plan of a benchmark: the document, read, and where and how.
 
     Attributes:
         paper: whether the pipelines are a list of ours; then a pipeline that a task cannot have is left out, and not

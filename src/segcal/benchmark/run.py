@@ -40,7 +40,7 @@ FILES = ("summary.json", "report.html", "verdict.json")
 
 
 class Step(NamedTuple):
-    """How far a run is: units (or others) that are done, all of them, and what is being done."""
+    """The progress of a run: units (or others) that are done, all of them, and what is being done."""
 
     done: int
     total: int

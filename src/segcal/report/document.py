@@ -187,7 +187,7 @@ class CaseNames(Struct):
 
 
 class ClassEvidence(Struct, frozen=True):
-    """What the fit rests on in one class: how many groups (patients, videos) have it, and about how many voxels."""
+    """The evidence of a fit in one class: how many groups (patients, videos) have it, and about how many voxels."""
 
     name: str
     groups: int
@@ -201,7 +201,7 @@ class ClassEvidence(Struct, frozen=True):
 
 
 class CalibratorFacts(Struct, omit_defaults=True):
-    """Where a task's chosen calibrator comes from, and the evidence per class of its fit to so many groups."""
+    """The origin of a task's chosen calibrator, and the evidence per class of its fit to so many groups."""
 
     pipeline: str
     pooling: str
@@ -213,7 +213,7 @@ class CalibratorFacts(Struct, omit_defaults=True):
 
 
 class Provenance(Struct, omit_defaults=True, kw_only=True):
-    """Where the numbers come from: data, divisions, seeds, versions."""
+    """The origin of the numbers: data, divisions, seeds, versions."""
 
     segcal: str
     fingerprints: dict[str, str]
@@ -239,7 +239,7 @@ class TrustPicture(Struct, omit_defaults=True):
 
 
 class TrustSection(Struct):
-    """How far structures can be trusted: rows with what to look at first, and pictures of the first of them."""
+    """Trust in structures: rows with what to look at first, and pictures of the first of them."""
 
     level: float
     tau: float | dict[str, float]

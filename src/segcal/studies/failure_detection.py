@@ -1,4 +1,4 @@
-"""Which cases failed, found without labels: by calibrated and uncalibrated estimates, in distribution and under shift.
+"""Failed cases, found without labels: by calibrated and uncalibrated estimates, in distribution and under shift.
 
 Cases are ranked by what is known without labels, before calibration and with the pipeline that ``segcal fit`` would
 choose, on the test cases of the first repeat and on those of every `test_on`. The table has the area under the

@@ -64,7 +64,7 @@ class SeenTask(Struct):
 
 
 class WorstCasesData(Struct):
-    """How the cases were chosen, and by task the cases."""
+    """The rule by which cases were chosen, and by task the cases."""
 
     rule: str
     tasks: dict[str, SeenTask]
