@@ -26,8 +26,7 @@ from msgspec.structs import replace
 
 from segcal.atomic import temporary, write_text
 from segcal.benchmark.job import Job, run_job
-from segcal.benchmark.pipelines import Pipeline
-from segcal.benchmark.protocol import Protocol, load_protocol
+from segcal.benchmark.protocol import Pipeline, Protocol, load_protocol
 from segcal.benchmark.results import Unit, finished, read_results
 from segcal.benchmark.run import JobRunner, run_benchmark
 from segcal.benchmark.summaries import write_summary
@@ -36,9 +35,9 @@ from segcal.demo.embedded import open_embedded
 from segcal.errors import SegcalError
 from segcal.parent import follow_parent
 from segcal.report.paper_tables import write_tables
-from segcal.studies import run_studies
 from segcal.studies.calibration_size import NAME as SIZES
 from segcal.studies.calibration_size import size_runs
+from segcal.studies.run import run_studies
 from segcal.studies.study import Setting
 from stamp import STAMP, write_stamp
 

@@ -20,6 +20,7 @@ import argparse
 import runpy
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -30,7 +31,7 @@ from segcal.benchmark.protocol import Protocol, load_protocol
 from segcal.cases.base import Cases
 from segcal.errors import InputError, SegcalError
 from segcal.pooling import pool
-from segcal.studies.factor import CROP_SIZE, TEST_SCALES, Model, Runnable, crop_ways, run_models, scale_ways
+from segcal.studies.factor import CROP_SIZE, TEST_SCALES, Model, Ways, crop_ways, run_models, scale_ways
 
 POOLING = "mean_logits"
 STUDIES = {"crop_size": (CROP_SIZE, crop_ways), "test_scales": (TEST_SCALES, scale_ways)}
@@ -66,8 +67,9 @@ def run(args: argparse.Namespace) -> None:
             f"tasks has {unknown[0]!r}, but a task of the protocol is needed. Choose from: {', '.join(names)}."
         )
     for name, (study, ways) in STUDIES.items():
-        runnables = runnable_tasks(protocol, load, args.tasks or names, args.cases, args.in_plane, args.device)
-        for path in study.write(args.output, name, run_models(ways, runnables)):
+        runnables = runnable_tasks(protocol, load, args.tasks or names, args.cases, args.device)
+        found = run_models(partial(in_plane, ways) if args.in_plane else ways, runnables)
+        for path in study.write(args.output, name, found):
             print(path)
 
 
@@ -81,15 +83,31 @@ def load_function(path: Path) -> Loader:
     return found
 
 
+def in_plane(ways: Ways, cases: Cases) -> dict[str, Callable[[Model], Model]]:
+    """Return ways to run a model that sees one slice of a volume at a time, and so do crops and scales."""
+    return {name: lambda model, way=way: slice_by_slice(way(model)) for name, way in ways(cases).items()}
+
+
+def slice_by_slice(model: Model) -> Model:
+    """Return a model of volumes ``(channels, slices, height, width)`` that sees one slice at a time; pictures pass."""
+
+    def predict(image: Tensor) -> Tensor:
+        if image.ndim < 4:
+            return model(image)
+        return torch.stack([model(image[:, number]) for number in range(image.shape[1])], dim=1)
+
+    return predict
+
+
 def runnable_tasks(
-    protocol: Protocol, load: Loader, wanted: list[str], most: int, in_plane: bool, device: str
-) -> Iterator[Runnable]:
+    protocol: Protocol, load: Loader, wanted: list[str], most: int, device: str
+) -> Iterator[tuple[str, Cases, Model]]:
     """Yield the tasks of a protocol with their cases, evenly spread, and the pooled prediction of their networks."""
     for task in protocol.tasks:
         if task.name in wanted:
             print(task.name, flush=True)
             cases = spread(protocol.open(task, POOLING).cases, most)
-            yield Runnable(task.name, cases, pooled(load(task.name, device), device), in_plane)
+            yield task.name, cases, pooled(load(task.name, device), device)
 
 
 def spread(cases: Cases, most: int) -> Cases:

@@ -15,7 +15,7 @@ from pathlib import Path
 from ensemble import Settings, predict_member, train_member
 from layout import Dataset, Record
 
-from segcal.benchmark.pipelines import LISTS
+from segcal.benchmark.protocol import LISTS
 from segcal.benchmark.results import write_text
 from segcal.cli import main as segcal
 from segcal.errors import InputError, SegcalError

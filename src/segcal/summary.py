@@ -71,7 +71,7 @@ class Difference(Interval, frozen=True):
 
 
 class Bootstrap(Struct, frozen=True, forbid_unknown_fields=True):
-    """How intervals are drawn: it decides how results are summed up, not the results."""
+    """The draws of intervals: it decides how results are summed up, not the results."""
 
     replicates: Annotated[int, Meta(ge=1, le=1_000_000)] = REPLICATES
     seed: Annotated[int, Meta(ge=0, le=1 << 32)] = 0

@@ -2,15 +2,13 @@
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import convert, to_builtins
 
 from segcal import evaluate, fit
 from segcal.benchmark.job import CaseCounter, benchmark_metrics, cases_elsewhere, plan, run_job
-from segcal.benchmark.pipelines import Pipeline
-from segcal.benchmark.protocol import Protocol, parse_protocol
+from segcal.benchmark.protocol import Pipeline, Protocol, parse_protocol
 from segcal.benchmark.results import Unit, read_unit
 from segcal.benchmark.tasks import Division, EmbeddedTask
 from segcal.calibrators import make_calibrator
@@ -40,17 +38,10 @@ def test_a_unit_has_the_numbers_of_fit_and_evaluate(data, tmp_path):
         wanted = [row[name] for row in sorted(result.rows, key=lambda row: row["case"]) if row["stage"] == "after"]
         assert found.numbers(name) == wanted
     pooled = result.after["ace"].value
-    curve = found.tables.reliability[15]["all"]
+    curve = found.total.tables.reliability[15]["all"]
     full = curve.count > 0
     gaps = np.abs(curve.right - curve.confidence)[full] / curve.count[full]
     assert np.isclose(gaps.mean(), pooled, rtol=1e-12)
-
-
-def test_threads_are_as_before_after_a_job():
-    before = torch.get_num_threads()
-    with one_thread():
-        assert torch.get_num_threads() == 1
-    assert torch.get_num_threads() == before
 
 
 def swapped():
@@ -85,37 +76,30 @@ def test_flips_are_counted_in_the_band_and_kind_where_they_lie():
     assert (row.voxels, row.ignored) == (9, 1)
 
 
-def test_a_calibrator_that_changes_nothing_flips_nothing_and_keeps_the_input_s_free_energy():
+def test_free_energy_is_that_of_the_input_and_dice_counts_class_0_where_it_is_no_background():
     kept = counted()
     same = kept.rows["same"][0].metrics
     assert same["flip_rate"] == 0
     energy = np.log(1 + np.exp(np.array([-3, -0.5, -3, -0.5, -0.5, 2, -3, 2, 2])))
     assert np.isclose(same["free_energy_std"], energy.std())
     assert same["free_energy_std"] == kept.rows["swapped"][0].metrics["free_energy_std"]
-
-
-def test_dice_counts_class_0_where_it_is_no_background():
     # Truth 0 x 4, 1 x 5; predicted as class 1: pixels 5, 7, 8.
-    assert np.isclose(counted().rows["same"][0].metrics["dice"], 2 * 3 / (5 + 3))
+    assert np.isclose(same["dice"], 2 * 3 / (5 + 3))
     both = counted(background=False).rows["same"][0].metrics["dice"]
     assert np.isclose(both, (2 * 4 / (4 + 6) + 2 * 3 / (5 + 3)) / 2)
 
 
-def test_totals_have_the_tables_of_figures_whatever_was_asked_for():
-    total = counted(metrics=("nll",)).totals["same"].tables
+def test_totals_have_the_tables_and_spreads_of_figures_whatever_was_asked_for():
+    kept = counted(metrics=("nll",)).totals["same"]
+    total = kept.tables
     assert {15, 20, 30, 40, 50} == set(total.reliability)
     assert set(total.reliability[15]) == {"all", "foreground"}
     assert set(total.reliability[50]) == {"all"}
     assert total.classwise is not None
     assert total.bands is not None
     assert total.flips is not None
-
-
-def test_the_spread_between_cases_is_summed_for_every_curve_of_a_diagram():
-    kept = counted().totals["same"]
     assert set(kept.spread) == {"all", "foreground", "classes", "bands"}
-    count = kept.tables.reliability[15]["all"].count
-    assert (kept.spread["all"].counts == count**2).all()
+    assert (kept.spread["all"].counts == total.reliability[15]["all"].count ** 2).all()
     assert kept.spread["classes"].cases.shape == (2, 15)
 
 
@@ -144,17 +128,13 @@ def test_parts_are_disjoint_whole_groups_and_reproducible(seed, repeat, size):
     assert sum(map(len, groups)) == len(set.union(*groups))
 
 
-def test_repeats_and_seeds_divide_differently():
+def test_repeats_and_seeds_divide_differently_and_a_test_count_takes_a_random_part_of_the_rest():
     found = {divide(cases(30), Division(10, 5), seed, repeat).test.ids for seed in (0, 1) for repeat in (0, 1, 2)}
     assert len(found) == 6
-
-
-def test_a_test_count_takes_a_random_part_of_the_rest():
-    split = divide(cases(30), Division(10, 5, 6))
-    rest = divide(cases(30), Division(10, 5)).test
-    assert len(split.test) == 6
-    assert set(split.test.ids) < set(rest.ids)
-    assert split.test.ids != rest.ids[:6]
+    some, rest = (divide(cases(30), Division(10, 5, test)).test.ids for test in (6, None))
+    assert len(some) == 6
+    assert set(some) < set(rest)
+    assert some != rest[:6]
 
 
 @pytest.mark.parametrize(

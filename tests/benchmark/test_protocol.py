@@ -6,8 +6,16 @@ import pytest
 from msgspec import convert, to_builtins
 from msgspec.structs import replace
 
-from segcal.benchmark.pipelines import LISTS, OTHER_ROWS, Pipeline, in_row_groups, paper_pipelines
-from segcal.benchmark.protocol import StudyOptions, load_protocol, parse_protocol
+from segcal.benchmark.protocol import (
+    LISTS,
+    OTHER_ROWS,
+    Pipeline,
+    StudyOptions,
+    in_row_groups,
+    load_protocol,
+    paper_pipelines,
+    parse_protocol,
+)
 from segcal.benchmark.tasks import Division, EmbeddedTask, FolderTask
 from segcal.calibrators import CALIBRATORS
 from segcal.cases import ReadOptions
@@ -110,27 +118,16 @@ def test_the_hash_sees_numbers_and_not_places_or_processes():
     [
         ({"repeat": 3}, r"the key repeat, which is unknown. Known keys: tasks, split, repeats"),
         ({"fit": {"patiance": 3}}, r"the key fit.patiance, which is unknown. Known keys: lam, mu, nu, folds, voxels"),
-        ({"split": {"train": 3}}, r"the key split.train, which is unknown. Known keys: cal, val, test"),
         ({"tasks": [{**EMBEDDED, "labels": "x"}]}, r"the key tasks\[0\].labels, which is unknown. Known keys: name"),
         ({"tasks": [{**FOLDERS, "cases": 3}]}, r"the key tasks\[0\].cases, which is unknown"),
-        ({"bootstrap": {"draws": 3}}, r"the key bootstrap.draws, which is unknown"),
         ({"pipelines": [{"pool": "x"}]}, r"the key pipelines\[0\].pool, which is unknown"),
         ({"repeats": "3"}, r"repeats = '3', but a whole number is needed"),
         ({"repeats": 0}, r"repeats = 0, but at least 1 is needed"),
-        ({"split": {"cal": 0}}, r"split.cal = 0, but at least 1 is needed"),
         ({"repeats": 10**12}, r"repeats = 1000000000000, but at most 1000 is possible. Lower it"),
-        (
-            {"bootstrap": {"replicates": 10**12}},
-            r"bootstrap.replicates = 1000000000000, but at most 1e\+06 is possible",
-        ),
         ({"bootstrap": {"level": float("nan")}}, r"bootstrap.level = nan, but a share between 0 and 1 is needed"),
-        ({"seed": 10**18}, r"seed = 1000000000000000000, but at most"),
-        ({"workers": 10**9}, r"workers = 1000000000, but at most 1024 is possible"),
         ({"fit": {"trials": 10**15}}, r"fit.trials = 1000000000000000, but at most 100000 is possible"),
-        ({"fit": {"seed": 10**18}}, r"fit.seed = 1000000000000000000, but at most"),
         ({"studies": "flips"}, r"studies = 'flips', but 'all' or a list of names is needed"),
         ({"study_options": {"cases": 0}}, r"study_options\.cases = 0, but at least 1 is needed"),
-        ({"study_options": {"size": 3}}, r"the key study_options\.size, which is unknown"),
         *(
             ({"study_options": {"sizes": wrong}}, r"sizes = .*, but whole numbers of at least 1 are needed")
             for wrong in ([], [0], ["2"], 3, [True])
@@ -140,13 +137,10 @@ def test_the_hash_sees_numbers_and_not_places_or_processes():
             {"tasks": [{**EMBEDDED, "cases": 10**12}]},
             r"cases = 1000000000000, but at most 1e\+06 is possible",
         ),
-        ({"tasks": [{**EMBEDDED, "members": 0}]}, r"tasks\[0\].members = 0, but at least 1 is needed"),
         *(
             ({"pipelines": [{"pooling": "single", "calibrator": name, "options": options}]}, match)
             for name, options, match in [
                 ("isotonic", {"knots": 10**12}, r"isotonic for 2 classes needs 14901.2 GiB, but at most"),
-                ("histogram", {"bins": 10**15}, r"histogram for 2 classes needs .* GiB, but at most"),
-                ("lts", {"seed": "x"}, r"lts has the options \{'seed': 'x'\}, but it cannot be made with them"),
                 ("pts", {"hidden": [10**9, 10**9]}, r"pts for 2 classes needs more memory than any machine has"),
                 ("pts", {"hidden": 5}, r"pts has the options \{'hidden': 5\}, but it cannot be made with them"),
             ]
@@ -156,11 +150,10 @@ def test_the_hash_sees_numbers_and_not_places_or_processes():
         ({"fit": {"method": "adam"}}, r"method is 'adam', but 'exact' or 'paper' is needed"),
         ({"metrics": ["nnl"]}, r"no metric is named 'nnl'"),
         ({"metrics": "nll"}, r"metrics = 'nll', but a list of texts is needed"),
-        ({"metrics": ["nll", 1]}, r"metrics = \['nll', 1\], but a list of texts is needed"),
         *(({"seed": wrong}, r"seed = .*, but a whole number is needed") for wrong in (1.5, True, None)),
         *(
             ({"tasks": [{**FOLDERS, key: value}]}, rf"tasks\[0\].{key} = .*, but a text of one line is needed")
-            for text in ("a\0b", "a\nb", "\x1b[31m", "\u2028", "a\n", "caf\udce9")
+            for text in ("a\0b", "\u2028", "a\n", "caf\udce9")
             for key, value in (("labels", text), ("test_on", ["a", text]))
         ),
         ({"tasks": []}, r"has no tasks, but at least one is needed"),
@@ -170,7 +163,6 @@ def test_the_hash_sees_numbers_and_not_places_or_processes():
         ({"tasks": [{**EMBEDDED, "name": "a/b"}]}, r"name = 'a/b', but letters, digits"),
         ({"tasks": [{**EMBEDDED, "test_on": ["x"]}]}, r"test_on = 'x', but another task is needed"),
         ({"tasks": [{**EMBEDDED, "test_only": True}]}, r"test_only tasks alone, but one must be fitted on"),
-        ({"tasks": [{**EMBEDDED, "cases": 0}]}, r"tasks\[0\].cases = 0, but at least 1 is needed"),
         ({"pipelines": "few"}, r"pipelines = 'few', but one of 'paper', 'more', 'all', or a list of tables, is needed"),
         ({"pipelines": [{"pooling": "single"}]}, r"no pipelines\[0\].calibrator, but it is needed"),
         ({"pipelines": ["ts(mean_probs)"]}, r"pipelines\[0\] = 'ts\(mean_probs\)', but a table is needed"),
@@ -180,17 +172,11 @@ def test_the_hash_sees_numbers_and_not_places_or_processes():
             {"pipelines": [{"pooling": "single", "calibrator": "ts", "options": {"x": 1}}]},
             r"ts has no option 'x'",
         ),
-        ({"bootstrap": {"level": 2}}, r"bootstrap.level = 2, but a share between 0 and 1 is needed"),
-        ({"bootstrap": {"replicates": 0}}, r"bootstrap.replicates = 0, but at least 1 is needed"),
     ],
 )
 def test_what_is_wrong_is_named(changes, match):
     with pytest.raises(InputError, match=match):
         protocol(**changes)
-
-
-def test_a_whole_number_is_a_number_and_stays_one():
-    assert type(protocol(fit={"lam": 1}).fit.lam) is int
 
 
 def test_a_missing_or_broken_file_is_named(tmp_path):
@@ -202,17 +188,14 @@ def test_a_missing_or_broken_file_is_named(tmp_path):
             load_protocol(tmp_path / "bad.toml")
 
 
-def test_options_of_a_pipeline_may_be_lists():
-    entry = {"pooling": "single", "calibrator": "pts", "options": {"hidden": [4, 4]}}
-    protocol = parse_protocol({"tasks": [EMBEDDED], "pipelines": [entry, entry]})
-    assert list(to_builtins(protocol.pipelines)) == [entry]
-
-
-def test_studies_and_their_options_do_not_change_the_hash():
+def test_studies_and_options_are_read_and_do_not_change_the_hash():
     plain, other = protocol(), protocol(studies=["flips"], study_options={"cases": 2, "sizes": [2, 5]})
     assert (plain.studies, protocol(studies="all").studies, other.studies) == (None, ("all",), ("flips",))
     assert other.study_options == StudyOptions(cases=2, sizes=(2, 5))
     assert plain.hash() == other.hash()
+    entry = {"pooling": "single", "calibrator": "pts", "options": {"hidden": [4, 4]}}  # of a pipeline
+    assert list(to_builtins(protocol(pipelines=[entry, entry]).pipelines)) == [entry]
+    assert type(protocol(fit={"lam": 1}).fit.lam) is int  # a whole number stays one
 
 
 def test_pairs_to_compare_are_titles_and_do_not_change_the_hash():
@@ -243,16 +226,13 @@ def test_every_declaration_about_files_can_be_made_but_the_pooling():
         protocol(tasks=[FOLDERS | {"pooling": "single"}])
 
 
-def test_titles_are_readable_in_text_and_as_in_the_paper_in_latex():
+def test_titles_are_readable_and_as_in_the_paper_in_latex_and_promises_are_the_calibrator_s():
     assert Pipeline("mean_logits", "cms_ap").title == "cms_ap(mean_logits)"
     assert Pipeline("mean_logits", "cms_ap").latex == r"CMS$_\mathrm{ap}$($\bar{z}$)"
     assert Pipeline("single", "identity").latex == "$p_0$"
     pipeline = Pipeline("mean_logits", "ms", {"canonical": True})
     assert convert(to_builtins(pipeline), Pipeline) == pipeline
     assert pipeline.title == "ms(mean_logits, canonical=True)"
-
-
-def test_promises_come_from_the_calibrator():
     assert [Pipeline("mean_logits", name).translation_invariant for name in ("ms", "dc")] == [False, True]
     assert [Pipeline("mean_probs", name).preserves for name in ("cdc", "cms_ap", "cms_op")] == [None, "argmax", "order"]
 

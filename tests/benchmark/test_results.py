@@ -8,7 +8,7 @@ import torch
 from msgspec import to_builtins
 from msgspec.structs import replace
 
-from segcal.benchmark.pipelines import Pipeline
+from segcal.benchmark.protocol import Pipeline
 from segcal.benchmark.results import (
     CaseResult,
     FlipBands,
@@ -51,7 +51,7 @@ def test_a_unit_is_read_as_it_was_written(tmp_path):
     path = write_unit(tmp_path, HEADER, [ROW], TOTAL)
     found = read_unit(path)
     assert (found.header, found.rows) == (HEADER, (ROW,))
-    assert Totals(found.tables, found.flip_bands, found.spread).to_plain() == TOTAL.to_plain()
+    assert found.total.to_plain() == TOTAL.to_plain()
     assert found.unit == UNIT
     assert found.numbers("nll") == [0.5]
     assert found.numbers("dice") == [None]
@@ -65,23 +65,18 @@ def test_a_unit_is_finished_only_with_its_digest(tmp_path):
     path = write_unit(tmp_path, HEADER, [ROW], TOTAL)
     assert finished(tmp_path, UNIT, "d1")
     assert not finished(tmp_path, UNIT, "d2")
-    path.write_text("{", encoding="utf-8")
-    assert not finished(tmp_path, UNIT, "d1")
+    whole = path.read_bytes()
+    for content in (b"{", whole[:-1], whole[:-40]):
+        path.write_bytes(content)
+        assert not finished(tmp_path, UNIT, "d1")
 
 
-@pytest.mark.parametrize("end", ["\u2028", "\u2029", "\x85", "\x0b", "\x0c", "\x1e", "\r"])
+@pytest.mark.parametrize("end", ["\u2028", "\x85", "\r"])
 def test_a_name_may_hold_what_others_take_for_the_end_of_a_line(end, tmp_path):
     row = replace(ROW, case=f"a{end}b")
     path = write_unit(tmp_path, HEADER, [row], TOTAL)
     assert read_unit(path).rows == (row,)
     assert finished(tmp_path, UNIT, "d1")
-
-
-@pytest.mark.parametrize("cut", [1, 20, 40])
-def test_a_unit_that_is_cut_short_is_not_finished(cut, tmp_path):
-    path = write_unit(tmp_path, HEADER, [ROW], TOTAL)
-    path.write_bytes(path.read_bytes()[:-cut])
-    assert not finished(tmp_path, UNIT, "d1")
 
 
 def test_a_file_that_is_not_ours_is_not_replaced_unasked(tmp_path):

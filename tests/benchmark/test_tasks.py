@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from segcal.benchmark.tasks import FolderTask, OpenTask, by_region, open_task, read_task, task_plain
+from segcal.benchmark.tasks import OpenTask, by_region, open_task, read_task, task_plain
 from segcal.errors import InputError
 
 
@@ -18,15 +18,10 @@ def test_single_is_the_first_member_and_means_are_means(data):
     assert np.array_equal(found["single"].read("p0_v0").logits.numpy(), first)
     assert np.allclose(found["mean_logits"].read("p0_v0").logits.numpy(), (first + second) / 2)
     assert found["single"].groups["p0_v1"] == "p0"
-
-
-def test_paths_begin_at_the_root_and_background_is_on_unless_declared(data):
-    root, blobs, _ = data
-    task = read_task({**blobs, "background": False}, "t")
-    assert isinstance(task, FolderTask)
-    assert task.labels == "blobs/labels"
-    assert open_task(task, "single", root).background is False
-    assert open_task(read_task(blobs, "t"), "single", root).background is True
+    one = open_task(task, "mean_logits", root, members=1).cases.read("p0_v0").logits
+    assert np.array_equal(one, first)
+    bare = read_task({**blobs, "background": False}, "t")
+    assert [open_task(each, "single", root).background for each in (bare, task)] == [False, True]
 
 
 def test_an_embedded_task_is_opened_by_the_function_that_was_given(data):
@@ -40,13 +35,6 @@ def test_an_embedded_task_is_opened_by_the_function_that_was_given(data):
     open_task(task, "mean_probs", data[0], opener)
     open_task(task, "mean_probs", data[0], opener, members=2)
     assert asked == [("roads", 3, "mean_probs", False), ("roads", 2, "mean_probs", True)]
-
-
-def test_fewer_members_are_the_first_ones(data):
-    root, blobs, _ = data
-    task = read_task(blobs, "t")
-    one, first = (open_task(task, how, root, members=1).cases.read("p0_v0").logits for how in ("mean_logits", "single"))
-    assert np.array_equal(one, first)
 
 
 def test_excluded_cases_are_not_there_and_must_exist(data):

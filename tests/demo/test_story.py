@@ -6,8 +6,7 @@ from dataclasses import replace
 import pytest
 from msgspec import convert, structs
 
-from segcal.benchmark.pipelines import Pipeline, paper_pipelines
-from segcal.benchmark.protocol import Protocol, StudyOptions
+from segcal.benchmark.protocol import Pipeline, Protocol, StudyOptions, paper_pipelines
 from segcal.benchmark.tasks import Division, EmbeddedTask
 from segcal.demo.story import (
     QUICK_STUDIES,

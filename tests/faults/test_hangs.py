@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from segcal.benchmark import run as benchmark
-from segcal.benchmark.pipelines import Pipeline
+from segcal.benchmark.protocol import Pipeline
 from segcal.benchmark.results import Unit, finished
 from segcal.cases.parallel import Processes, map_ids
 from segcal.errors import InputError

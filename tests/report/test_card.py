@@ -31,7 +31,7 @@ def result(fitted):
     return segcal.evaluate(make_cases(1, 7, "new "), fitted, metrics=["nll", "ece", "ace", "dice"])
 
 
-def test_its_numbers_are_those_of_the_evaluation(fitted, result):
+def test_its_numbers_are_those_of_the_evaluation_and_its_cases_are_hashes(fitted, result):
     card = segcal.card(fitted, result)
     (group,) = card.performance
     assert (group.subgroup, group.cases) == ("all held-out cases", 7)
@@ -40,10 +40,7 @@ def test_its_numbers_are_those_of_the_evaluation(fitted, result):
         numbers = result.before[one.type], result.after[one.type], result.change[one.type]
         assert (one.before, one.after, one.change) == numbers
     assert card.level == result.level
-
-
-def test_cases_are_hashes_and_their_names_stand_nowhere(fitted, result):
-    card = segcal.card(fitted, result)
+    # Cases are hashes, and their names stand nowhere.
     expected = {hashlib.sha256(f"{fitted.fingerprint}/fit {n}".encode()).hexdigest()[:16] for n in range(10)}
     assert set(card.calibration_data.case_sha256) == expected
     assert (card.calibration_data.cases, card.tuning_data.cases, card.evaluation_data.cases) == (10, 0, 7)
@@ -62,6 +59,10 @@ def test_subgroups_are_measured_apart_and_a_small_one_has_no_interval(fitted, re
     assert "Means (too few for an interval)." in rare
     assert "[" not in rare.split("## ")[0]
     assert "too few" not in whole
+    with pytest.raises(InputError, match=r"subgroups names none of the 7 cases .* The first of them is 'new 0': use"):
+        segcal.card(fitted, result, subgroups={"old 1": "rare"})
+    with pytest.raises(InputError, match=r"subgroups is given, but no case was measured that had no part in the fit\."):
+        segcal.card(fitted, subgroups={"new 1": "rare"})
 
 
 def test_cases_of_the_fit_are_left_out_and_then_nothing_is_claimed(fitted):
@@ -174,10 +175,3 @@ def test_numbers_without_a_digest_are_taken_with_a_note(fitted, result, tmp_path
     assert card.performance == segcal.card(fitted, tmp_path / "new.csv").performance
     note = "The numbers do not say which calibrator made them: an older segcal wrote them, or somebody else."
     assert f"## Notes\n\n- {note}\n" in as_markdown(card)
-
-
-def test_subgroups_without_a_match_are_refused(fitted, result):
-    with pytest.raises(InputError, match=r"subgroups names none of the 7 cases .* The first of them is 'new 0': use"):
-        segcal.card(fitted, result, subgroups={"old 1": "rare"})
-    with pytest.raises(InputError, match=r"subgroups is given, but no case was measured that had no part in the fit\."):
-        segcal.card(fitted, subgroups={"new 1": "rare"})

@@ -11,9 +11,8 @@ from segcal.cases import ArrayCases
 from segcal.evaluation.case_counter import Counter
 from segcal.metrics import METRICS, find_metrics
 from segcal.pooling import POOLINGS
-from segcal.report import curves as module
 from segcal.report import document as doc
-from segcal.report.curves import band_rows, class_rows, pipeline_curves, shown_classes
+from segcal.report.document import band_rows, class_rows, pipeline_curves, shown_classes
 from segcal.statistics.additive import total_of
 from segcal.statistics.boundary import find_boundary
 from segcal.statistics.reliability import CurveSpread
@@ -73,10 +72,10 @@ def voxels(cases, repeats):
 
 
 def curves_of(repeats, level=0.95, classes=(0, 1, 2), spread=True):
-    totals = [module.curves_of(total_of(own)) for own in repeats]
+    totals = [doc.curves_of(total_of(own)) for own in repeats]
     spreads = [
         {
-            name: total_of({key: CurveSpread.of(module.curves_of(each)[name]) for key, each in own.items()})
+            name: total_of({key: CurveSpread.of(doc.curves_of(each)[name]) for key, each in own.items()})
             for name in ("all", "foreground", "classes", "bands")
         }
         for own in repeats
@@ -113,7 +112,7 @@ def test_every_kind_of_curve_is_there_and_thinned_tables_have_the_same(repeats):
     assert (len(found.classes), len(found.bands)) == (2, 4)
     assert sum(sum(band.count) for band in found.bands) == sum(found.all.count)
     assert sum(found.foreground.count) < sum(found.all.count)
-    thin = [{key: module.thinned(each) for key, each in own.items()} for own in repeats]
+    thin = [{key: doc.thinned(each) for key, each in own.items()} for own in repeats]
     assert curves_of(thin, classes=[0, 2]) == found
 
 
@@ -140,5 +139,5 @@ def test_the_rows_of_bands_are_those_of_voxels_near_a_boundary(cases, repeats, t
 
 def test_of_many_classes_those_with_most_voxels_are_shown(tables, voxels, monkeypatch):
     assert shown_classes(tables) == [0, 1, 2]
-    monkeypatch.setattr(module, "MOST_CLASSES", 1)
+    monkeypatch.setattr(doc, "MOST_CLASSES", 1)
     assert shown_classes(tables) == [np.bincount(voxels[1]).argmax()]

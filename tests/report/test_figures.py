@@ -92,13 +92,6 @@ def test_intervals_are_drawn_where_they_are_known():
     assert not reliability_figure({"a": bare}).axes[0].collections
 
 
-def test_a_panel_has_one_diagram_a_task_and_its_rule(texts):
-    figure = figures.reliability_panel({"roads": {"a": CURVE}, "heart": {"b": CURVE}}, "Lowest ACE of all. " * 12)
-    assert len(figure.axes) == 4
-    assert {"roads", "heart"} <= set(texts(figure))
-    assert "Lowest ACE" in " ".join(texts(figure))
-
-
 @pytest.fixture
 def learned():
     """Half the slope where few neighbours have the voxel's class, and twice it where all do."""

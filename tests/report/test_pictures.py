@@ -157,8 +157,9 @@ def test_reasons_are_given_and_cases_are_few(rng):
     assert "most gain" in chosen[max(losses, key=lambda name: losses[name][0] - losses[name][1])]
 
 
-def test_pictures_are_bounded_and_lines_have_none():
+def test_pictures_are_bounded_and_lines_have_none(monkeypatch):
     assert [each.case for each in seen(cases_of((9, 6), 4))] == ["3", "2", "1", "0"]
-    (first,) = seen(cases_of((9, 6), 4), budget=1)
+    monkeypatch.setattr(pictures, "BUDGET", 1)
+    (first,) = seen(cases_of((9, 6), 4))
     assert (first.case, first.why, first.nll) == ("3", ["worst", "least gain"], [0.5, 3.0])
     assert seen(cases_of((9,), 4)) == []

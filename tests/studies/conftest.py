@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 from msgspec import convert, structs
 
-from segcal.benchmark.pipelines import Pipeline
-from segcal.benchmark.protocol import Protocol, StudyOptions
+from segcal.benchmark.protocol import Pipeline, Protocol, StudyOptions
 from segcal.benchmark.run import run_benchmark
 from segcal.benchmark.summaries import write_summary
 from segcal.benchmark.tasks import Division, EmbeddedTask, OpenTask
 from segcal.cases import ArrayCases
 from segcal.fitting import FitConfig
-from segcal.studies import STUDIES, run_studies
+from segcal.studies import STUDIES
 from segcal.studies.page import write_report
+from segcal.studies.run import run_studies
 from segcal.studies.study import Setting
 from segcal.summary import Bootstrap
 

@@ -13,7 +13,7 @@ from segcal import evaluate
 from segcal.cases import ArrayCases
 from segcal.errors import InputError
 from segcal.studies import STUDIES
-from segcal.studies.factor import Runnable, in_crops, over_scales, predicted_again, run_models, slice_by_slice
+from segcal.studies.factor import in_crops, over_scales, predicted_again, run_models
 from segcal.studies.study import ChangedCases, NothingToStudyError
 
 RNG = np.random.default_rng(0)
@@ -64,31 +64,10 @@ def test_models_are_compared_on_the_same_cases():
     labels = [image.argmax(0) for image in images]
     cases = ArrayCases([np.zeros((2, 6, 7), "float32")] * 3, labels, images=images)
     ways = {"good": lambda model: model, "bad": lambda model: lambda image: -model(image)}
-    found = run_models(lambda cases: ways, [Runnable("toy", cases, lambda image: 9 * image)]).tasks["toy"]
+    found = run_models(lambda cases: ways, [("toy", cases, lambda image: 9 * image)]).tasks["toy"]
     assert (found["good"]["miou"].value, found["bad"]["miou"].value) == (1.0, 0.0)
     expected = torch.softmax(9 * torch.as_tensor(np.stack(images)), 1).amax(1)
     assert found["good"]["ece"].value == pytest.approx(float((1 - expected).mean()), rel=1e-5)
-
-
-def test_a_model_of_slices_sees_each_slice_in_its_own_way_and_pictures_pass():
-    seen = []
-
-    def shapes(image):
-        seen.append(tuple(image.shape))
-        return image[:1] * 2
-
-    volume = torch.rand(2, 3, 8, 12)
-    found = slice_by_slice(over_scales(shapes, [1.0, 0.5], "mean_logits"))(volume)
-    assert found.shape == (1, 3, 8, 12)
-    assert seen == [(2, 8, 12), (2, 4, 6)] * 3
-    assert torch.equal(slice_by_slice(shapes)(volume), volume[:1] * 2)
-    assert torch.equal(slice_by_slice(shapes)(volume[:, 0]), volume[:1, 0] * 2)
-    seen.clear()
-    labels = [np.zeros((3, 8, 12), int)]
-    cases = ArrayCases([np.zeros((2, 3, 8, 12), "float32")], labels, images=[volume.numpy()])
-    both = {"same": lambda model: lambda image: torch.cat([model(image)] * 2)}
-    run_models(lambda cases: both, [Runnable("toy", cases, shapes, in_plane=True)])
-    assert set(seen) == {(2, 8, 12)}
 
 
 def test_logits_come_from_the_model_and_the_rest_from_the_case():

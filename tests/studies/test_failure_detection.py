@@ -24,7 +24,7 @@ from segcal.trust.estimates import SumTable
 from segcal.trust.learn import Summer
 
 
-def test_a_better_ranking_has_a_smaller_area_and_the_difference_is_paired():
+def test_a_better_ranking_has_a_smaller_area_and_the_difference_is_paired(tables):
     rng = np.random.default_rng(0)
     risk = rng.random(30)
     ways = {"best": -risk, OURS: -risk + 0.2 * rng.normal(size=30), "chance": rng.random(30)}
@@ -34,6 +34,8 @@ def test_a_better_ranking_has_a_smaller_area_and_the_difference_is_paired():
     assert found[OURS].against.value == found[OURS].against.low == found[OURS].against.high == 0
     assert found["chance"].against.low > 0
     assert found["best"].auroc == 1
+    none = judge_ways({OURS: np.arange(3.0)}, np.zeros(3), Draws([3], 10), 0.95)
+    assert "—" in tables("failure_detection", FailureData(0.7, {"a": FailurePlace(3, 0, none)}))
 
 
 def test_a_benchmark_has_its_tasks_and_the_places_they_were_tested_on(changed, tables):
@@ -49,11 +51,6 @@ def test_a_benchmark_has_its_tasks_and_the_places_they_were_tested_on(changed, t
 def test_too_few_cases_are_nothing_to_rank(masked_cases):
     cases, _ = masked_cases(1)
     assert rank(cases, make_calibrator("ts", 5), True, Bootstrap(replicates=10)) is None
-
-
-def test_what_is_not_defined_is_a_dash(tables):
-    found = judge_ways({OURS: np.arange(3.0)}, np.zeros(3), Draws([3], 10), 0.95)
-    assert "—" in tables("failure_detection", FailureData(0.7, {"a": FailurePlace(3, 0, found)}))
 
 
 # On a machine that is busy an example may take long.

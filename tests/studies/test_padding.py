@@ -9,7 +9,6 @@ import torch
 
 from segcal import fit
 from segcal.cases import ArrayCases
-from segcal.cases.check import check
 from segcal.errors import InputError
 from segcal.fitting import FitConfig
 from segcal.studies.padding import padded, study_padding
@@ -77,26 +76,8 @@ def test_padded_cases_hold_a_unit_vector_outside_and_are_untouched_inside(masked
     assert (whole.labels[mask] == real.labels[mask]).all()
     assert (kept.logits == whole.logits).all()
     assert (kept.labels == real.labels).all()  # with the mask, padding is harmless
-
-
-def test_cases_without_a_mask_or_without_labels_are_refused():
     logits = [np.zeros((2, 3, 4), "float32")]
     with pytest.raises(InputError, match="case '0' has no mask, but the padding study needs both"):
         pad(ArrayCases(logits, [np.zeros((3, 4), int)]), True).read("0")
     with pytest.raises(InputError, match="case '0' has no labels"):
         pad(ArrayCases(logits, masks=[np.ones((3, 4), bool)]), True).read("0")
-
-
-def test_the_folder_check_calls_padded_logits_an_error(masked_cases, tmp_path):
-    cases, _ = masked_cases(2)
-    for folder in ("clean", "padded", "labels"):
-        (tmp_path / folder).mkdir()
-    for real, whole in zip(cases, pad(cases, False), strict=True):
-        np.save(tmp_path / "clean" / f"{real.id}.npy", real.logits.numpy())
-        np.save(tmp_path / "padded" / f"{real.id}.npy", whole.logits.numpy())
-        np.save(tmp_path / "labels" / f"{real.id}.npy", whole.labels.numpy())
-    assert check(tmp_path / "clean", tmp_path / "labels", kind="logits").usable
-    found = check(tmp_path / "padded", tmp_path / "labels", kind="logits")
-    errors = [problem for problem in found.problems if problem.severity == "error"]
-    assert [problem.case_id for problem in errors] == ["0", "1"]
-    assert "suspected padding" in errors[0].text

@@ -11,7 +11,7 @@ from segcal.studies.shift import COVARIATE_SHIFT, DOMAIN_SHIFT, compare_shift, c
 from segcal.summary import Bootstrap, Estimate, ResultRow
 
 
-def test_rows_and_columns_of_domains_are_those_of_hand_made_results(setting, tables):
+def test_rows_and_columns_of_domains_are_those_of_hand_made_results(setting, studied, tables):
     def result(task, target, pipeline, ece, miou):
         metrics = {"ece": Estimate(ece, None, None), "miou": Estimate(miou, None, None)}
         return ResultRow(task, target, pipeline, metrics, converged=True)
@@ -29,21 +29,10 @@ def test_rows_and_columns_of_domains_are_those_of_hand_made_results(setting, tab
     assert "| *toy* | | | |\n| mean_logits | 50.00 | 0.200 | 0.100 |" in text
     there = "| *toy to elsewhere* | | | |\n| single | 25.00 | 0.500 | — |\n| mean_logits | 30.00 | 0.400 | 0.300 |"
     assert there in text
-
-
-def test_every_pair_of_a_benchmark_has_its_rows(studied):
-    rows = studied["domain_shift"].domain_shift
-    places = [(row.InD, row.SD, row.model) for row in rows]
-    assert sorted(places) == sorted(
+    places = {(row.InD, row.SD, row.model) for row in studied["domain_shift"].domain_shift}
+    assert places == {
         ("toy", target, pooling) for target in ("toy_strong", "elsewhere") for pooling in ("single", "mean_logits")
-    )
-    assert set(rows[-1].ece) == {"identity", "ts", "ms", "cms_ap"}
-
-
-def test_the_settings_are_those_of_table_6(studied, tables):
-    text = tables("covariate_shift", studied["covariate_shift"])
-    assert "| Gaussian blur (taps, sigma) | 5, 1 | 13, 3 |" in text
-    assert "| JPEG compression (quality) | 60 | 10 |" in text
+    }
 
 
 def test_the_change_is_the_mean_of_paired_differences_of_copies_alone(setting, studied, tables):
@@ -63,8 +52,10 @@ def test_the_change_is_the_mean_of_paired_differences_of_copies_alone(setting, s
     assert change.value == pytest.approx(np.mean(means))
     assert change.low > 0
     assert change.worse == change.cases == 8
-    heading = "| Pipeline | clean NLL ↓ | clean ECE ↓ | toy_strong ΔNLL ↓ | toy_strong ΔECE ↓ |"
-    assert heading in tables("covariate_shift", data)
+    text = tables("covariate_shift", data)
+    assert "| Pipeline | clean NLL ↓ | clean ECE ↓ | toy_strong ΔNLL ↓ | toy_strong ΔECE ↓ |" in text
+    assert "| Gaussian blur (taps, sigma) | 5, 1 | 13, 3 |" in text  # Table 6
+    assert "| JPEG compression (quality) | 60 | 10 |" in text
 
 
 def test_a_copy_of_some_cases_is_compared_on_those(setting):

@@ -8,18 +8,16 @@ import pytest
 import torch
 from msgspec import Struct
 
-from segcal.benchmark.pipelines import Pipeline
-from segcal.benchmark.protocol import parse_protocol
+from segcal.benchmark.protocol import Pipeline, parse_protocol
 from segcal.benchmark.tasks import OpenTask
 from segcal.cases import ArrayCases
 from segcal.errors import ArtifactError, InputError
 from segcal.fitting.comparison import compare, read_poolings
 from segcal.kernels.loops import one_thread
 from segcal.report.table import Cell, Column, Group, Row, Table
-from segcal.studies import STUDIES, USUAL, choose_studies, read_outcomes, run_studies
-from segcal.studies.run import run
-from segcal.studies.study import NothingToStudyError, Study, choose_default, interval_cell
-from segcal.summary import Interval
+from segcal.studies import STUDIES, USUAL, choose_studies
+from segcal.studies.run import read_outcomes, run, run_studies
+from segcal.studies.study import NothingToStudyError, Study, choose_default
 
 TASK = {"name": "x", "embedded": "roads"}
 
@@ -53,12 +51,6 @@ def test_it_is_read_back_only_whole_and_with_its_digest(tmp_path):
     for damaged in ("{}", "["):
         paths[0].write_text(damaged)
         assert STUDY.read(tmp_path, "toy", "abc") is None
-
-
-def test_an_interval_of_no_width_is_not_shown():
-    assert interval_cell(Interval(0.2, 0.1, 0.3)) == Cell(0.2, 0.1, 0.3)
-    assert interval_cell(Interval(0.2, 0.2, 0.2)) == Cell(0.2)
-    assert interval_cell(Interval(None, None, None)) == interval_cell(None) == Cell(None)
 
 
 def test_a_protocol_has_the_usual_studies_unless_it_names_others():
@@ -164,19 +156,15 @@ def test_a_benchmark_that_a_study_has_nothing_to_do_with_is_told_why(setting, ch
         STUDIES[name].run(changed(**change(setting)))
 
 
-def test_the_division_is_that_of_the_results(setting):
-    for repeat in (0, 1):
-        unit = setting.results.repeats("toy", "ts(mean_logits)")[repeat]
-        split = setting.split(setting.tasks[0], "mean_logits", repeat)
-        assert [sorted(part.ids) for part in split] == [
-            list(getattr(unit.header, part)) for part in ("cal", "val", "test")
-        ]
-
-
-def test_a_loaded_calibrator_gives_the_numbers_of_the_results(setting):
+def test_divisions_and_calibrators_are_those_of_the_results(setting):
+    assert [task.name for task in setting.tasks] == ["toy", "plain"]  # that were fitted on
     task, pipeline = setting.tasks[0], Pipeline("mean_logits", "ms")
+    for repeat, unit in enumerate(setting.results.repeats("toy", pipeline.title)):
+        split = setting.split(task, "mean_logits", repeat)
+        parts = [getattr(unit.header, part) for part in ("cal", "val", "test")]
+        assert [sorted(part.ids) for part in split] == list(map(list, parts))
     calibrator = setting.calibrator(task, pipeline, repeat=1)
-    for row in setting.results.repeats("toy", pipeline.title)[1].rows[:2]:
+    for row in unit.rows[:2]:
         case = setting.protocol.open(task, "mean_logits").cases.read(row.case)
         with torch.no_grad():
             log_probs = calibrator(case.logits[None])[0].numpy()
@@ -184,21 +172,6 @@ def test_a_loaded_calibrator_gives_the_numbers_of_the_results(setting):
         own = [-log_probs[labels[i, j], i, j] for i, j in zip(*np.nonzero(labels >= 0), strict=True)]
         assert row.metrics["nll"] == pytest.approx(np.mean(own), rel=1e-5)
     assert setting.calibrator(task, Pipeline("mean_logits", "identity")).num_parameters() == 0
-
-
-def test_fewer_members_and_cases_are_read_when_asked_for(setting):
-    task = setting.tasks[0]
-    one = setting.protocol.open(task, "mean_logits", members=1).cases.read("case00")
-    alone = setting.protocol.open(task, "single").cases.read("case00")
-    every = setting.protocol.open(task, "mean_logits").cases
-    assert (one.logits == alone.logits).all()
-    assert not (one.logits == every.read("case00").logits).all()
-    assert setting.some(every).ids == ("case00", "case01")
-
-
-def test_tasks_that_are_only_tested_on_are_no_tasks_of_studies(setting):
-    assert [task.name for task in setting.tasks] == ["toy", "plain"]
-    assert setting.summary.numbers("toy", "nothing") == {}
 
 
 def test_the_choice_is_the_one_that_a_fit_would_make(setting):

@@ -23,8 +23,7 @@ from typing import Any, NamedTuple
 
 from msgspec import to_builtins
 
-from segcal.benchmark.pipelines import Pipeline
-from segcal.benchmark.protocol import Protocol, digest
+from segcal.benchmark.protocol import Pipeline, Protocol, digest
 from segcal.benchmark.results import SCHEMA, CaseResult, FlipBands, Totals, Unit, UnitHeader, write_unit
 from segcal.benchmark.tasks import FolderTask, Task, task_plain
 from segcal.calibrators import Calibrator
@@ -39,7 +38,7 @@ from segcal.kernels.loops import one_thread
 from segcal.metrics import METRICS, Metric, find_metrics
 from segcal.metrics.base import CurveReader
 from segcal.metrics.reliability import average_calibration_error, expected_calibration_error
-from segcal.report.curves import curves_of, thinned
+from segcal.report.document import curves_of, thinned
 from segcal.statistics import BandCache, CaseTables
 from segcal.statistics.reliability import Curve, CurveSpread
 

@@ -17,8 +17,7 @@ import numpy as np
 from msgspec import Struct, convert, to_builtins
 
 from segcal.atomic import write_text
-from segcal.benchmark.pipelines import Pipeline
-from segcal.benchmark.protocol import digest
+from segcal.benchmark.protocol import Pipeline, digest
 from segcal.documents import check_plain_file, json_text, parse_json, read_struct
 from segcal.errors import ArtifactError, InputError
 from segcal.kernels.raw_tables import BENEFICIAL, HARMFUL, NEUTRAL
@@ -139,13 +138,11 @@ class Totals(AdditiveTable):
 
 
 class UnitResult(Struct, frozen=True):
-    """The results of one unit: `rows` in the order of the cases' ids, and what :class:`Totals` has of all of them."""
+    """The results of one unit: `rows` in the order of the cases' ids, and the tables of all of them together."""
 
     header: UnitHeader
     rows: tuple[CaseResult, ...]
-    tables: CaseTables
-    flip_bands: FlipBands
-    spread: dict[str, CurveSpread]
+    total: Totals
 
     @property
     def unit(self) -> Unit:
@@ -207,12 +204,12 @@ class Results(Struct, frozen=True):
 
 def total_tables(units: Sequence[UnitResult]) -> CaseTables:
     """Return the tables of the test cases of all repeats together."""
-    return total_of({str(unit.unit.repeat): unit.tables for unit in units})
+    return total_of({str(unit.unit.repeat): unit.total.tables for unit in units})
 
 
 def total_flips(units: Sequence[UnitResult]) -> FlipBands:
     """Return where the flips of the test cases of all repeats lie."""
-    return total_of({str(unit.unit.repeat): unit.flip_bands for unit in units})
+    return total_of({str(unit.unit.repeat): unit.total.flip_bands for unit in units})
 
 
 def write_unit(folder: Path, header: UnitHeader, rows: Sequence[CaseResult], total: Totals) -> Path:
@@ -254,9 +251,8 @@ def read_unit(path: Path) -> UnitResult:
             raise ArtifactError(
                 f"{path} has schema {header['schema']}, but this segcal reads {SCHEMA}. Run the benchmark again."
             )
-        total = Totals.from_plain(lines[-1]["total"])
         rows = convert(lines[:-1], tuple[CaseResult, ...])
-        return UnitResult(convert(header, UnitHeader), rows, total.tables, total.flip_bands, total.spread)
+        return UnitResult(convert(header, UnitHeader), rows, Totals.from_plain(lines[-1]["total"]))
     except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
         raise ArtifactError(
             f"{path} is not readable as results ({error}), but it must be as segcal wrote it. "

@@ -24,8 +24,7 @@ from msgspec.structs import replace
 
 from segcal.atomic import sweep
 from segcal.benchmark.job import Job, plan, run_job
-from segcal.benchmark.pipelines import Pipeline
-from segcal.benchmark.protocol import Protocol, digest
+from segcal.benchmark.protocol import Pipeline, Protocol, digest
 from segcal.benchmark.results import PROTOCOL, SCHEMA, Results, finished, read_protocol, read_results
 from segcal.benchmark.tasks import FolderTask
 from segcal.cases.base import Case, CaseError, Cases
@@ -41,7 +40,7 @@ FILES = ("summary.json", "report.html", "verdict.json")
 
 
 class Step(NamedTuple):
-    """How far a run is: units (or others) that are done, all of them, and what is being done."""
+    """The progress of a run: units (or others) that are done, all of them, and what is being done."""
 
     done: int
     total: int

@@ -25,7 +25,7 @@ import numpy as np
 from msgspec import to_builtins
 
 from segcal.benchmark.job import benchmark_metrics
-from segcal.benchmark.pipelines import Pipeline, in_row_groups
+from segcal.benchmark.protocol import Pipeline, in_row_groups
 from segcal.benchmark.results import ProtocolRecord, Results, UnitResult
 from segcal.documents import write_json
 from segcal.errors import ArtifactError, InputError
@@ -137,7 +137,9 @@ def _summarise_task(
     single = [name for name, metric in metrics.items() if not metric.pooled]
     values = {title: {name: [unit.column(name) for unit in units] for name in single} for title, units in own.items()}
     pooled = {
-        title: {name: [metric(unit.tables) for unit in units] for name, metric in metrics.items() if metric.pooled}
+        title: {
+            name: [metric(unit.total.tables) for unit in units] for name, metric in metrics.items() if metric.pooled
+        }
         for title, units in own.items()
     }
     known: dict[bytes, Estimate] = {}  # many pipelines have equal numbers, which are drawn from once

@@ -20,7 +20,7 @@ from segcal.names import clean
 
 
 class Division(Struct, frozen=True, forbid_unknown_fields=True):
-    """How many cases are for calibration, validation and test.
+    """The numbers of cases for calibration, validation and test.
 
     Attributes:
         test: None is all the rest.
@@ -39,7 +39,7 @@ class _Named(Struct, frozen=True):
 
 
 class _Shared(_Named, frozen=True, kw_only=True):
-    """What tasks share.
+    """The keys that all tasks have.
 
     Attributes:
         background: class 0 is background, and Dice leaves it out; None: as the task says.

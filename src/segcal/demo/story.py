@@ -11,8 +11,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from segcal.atomic import temporary
-from segcal.benchmark.pipelines import Pipeline, paper_pipelines
-from segcal.benchmark.protocol import Protocol, StudyOptions
+from segcal.benchmark.protocol import Pipeline, Protocol, StudyOptions, paper_pipelines
 from segcal.benchmark.run import Step, check_folder
 from segcal.benchmark.tasks import Division, EmbeddedTask
 from segcal.cases.parallel import map_ids

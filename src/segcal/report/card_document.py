@@ -40,7 +40,7 @@ class CaseSet(Struct, frozen=True):
 
 
 class CardDescription(Struct, frozen=True):
-    """What was calibrated, and how.
+    """The calibrator and its fit.
 
     Attributes:
         options: what the calibrator was made with, as Python writes it.

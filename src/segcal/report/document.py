@@ -1,19 +1,28 @@
 """The document that the report page shows and offers for download; ``docs/report.md`` describes its keys.
 
 One type, whether it is about an evaluation (:mod:`segcal.report.evaluated`) or a benchmark
-(:mod:`segcal.studies.document`).
+(:mod:`segcal.studies.document`), and what it has of tables: reliability curves, classes and bands of a pipeline, from
+the sums over its test cases. Voxels of all repeats are counted together. The standard error of a bin's accuracy is that
+over the cases of one repeat, averaged over repeats: repeats share cases, so more of them do not make it smaller.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from importlib.metadata import version
 from typing import Literal, TypeAlias
 
+import numpy as np
 from msgspec import UNSET, Struct, UnsetType, field
+from numpy.typing import NDArray
 
 from segcal.fitting.evidence import FitEvidence
 from segcal.metrics import Metric
 from segcal.report.pictures import Encoded, SeenCase
 from segcal.report.verdict import PartCounts, Verdict
+from segcal.resample import defined_mean
+from segcal.statistics import CaseTables
+from segcal.statistics.additive import total_of
+from segcal.statistics.reliability import Curve, CurveSpread, accuracy_error, accuracy_interval
 from segcal.summary import Bootstrap, Estimate, Interval
 from segcal.trust.result import BiomarkerRow, CaseVerdict, TrustRow
 from segcal.types import Preserves
@@ -31,6 +40,12 @@ CERTIFIED = (
     "method", "converged", "kkt_residual", "nll", "validation_nll", "voxels", "voxels_available", "lam", "mu",
     "active_bounds",
 )  # fmt: skip
+# Curves of so many classes are kept, those with most true voxels.
+MOST_CLASSES = 24
+# Bins of reliability diagrams, and what they are drawn of.
+BINS = 15
+REGIONS = ("all", "foreground")
+DIGITS = 5
 Certified: TypeAlias = dict[str, str | float | list[str] | None]
 
 
@@ -172,7 +187,7 @@ class CaseNames(Struct):
 
 
 class ClassEvidence(Struct, frozen=True):
-    """What the fit rests on in one class: how many groups (patients, videos) have it, and about how many voxels."""
+    """The evidence of a fit in one class: how many groups (patients, videos) have it, and about how many voxels."""
 
     name: str
     groups: int
@@ -186,7 +201,7 @@ class ClassEvidence(Struct, frozen=True):
 
 
 class CalibratorFacts(Struct, omit_defaults=True):
-    """Where a task's chosen calibrator comes from, and the evidence per class of its fit to so many groups."""
+    """The origin of a task's chosen calibrator, and the evidence per class of its fit to so many groups."""
 
     pipeline: str
     pooling: str
@@ -198,7 +213,7 @@ class CalibratorFacts(Struct, omit_defaults=True):
 
 
 class Provenance(Struct, omit_defaults=True, kw_only=True):
-    """Where the numbers come from: data, divisions, seeds, versions."""
+    """The origin of the numbers: data, divisions, seeds, versions."""
 
     segcal: str
     fingerprints: dict[str, str]
@@ -224,7 +239,7 @@ class TrustPicture(Struct, omit_defaults=True):
 
 
 class TrustSection(Struct):
-    """How far structures can be trusted: rows with what to look at first, and pictures of the first of them."""
+    """Trust in structures: rows with what to look at first, and pictures of the first of them."""
 
     level: float
     tau: float | dict[str, float]
@@ -269,3 +284,103 @@ def metric_words(metrics: Mapping[str, Metric]) -> dict[str, MetricWords]:
             shown, percent = name in FIRST_COLUMNS, m.unit == "fraction"
             words[name] = MetricWords(m.plain, explained, shown, percent, m.better, m.pooled, name)
     return words
+
+
+def thinned(tables: CaseTables) -> CaseTables:
+    """Return the tables that figures need: reliability of all voxels and of foreground, one binning of the bands."""
+    bands = tables.bands
+    return replace(
+        tables,
+        reliability={
+            bins: {name: regions[name] for name in (REGIONS if bins == BINS else REGIONS[:1])}
+            for bins, regions in tables.reliability.items()
+        },
+        classwise=None if tables.classwise is None else {"all": tables.classwise["all"]},
+        bands=None if bands is None else replace(bands, curves={BINS: bands.curves[BINS]}),
+        surface=None,
+    )
+
+
+def curves_of(tables: CaseTables) -> dict[str, Curve]:
+    """Return the curves of reliability diagrams that are there: "all", "foreground", "classes" and "bands"."""
+    found = {name: curve for name, curve in tables.reliability[BINS].items() if name in REGIONS}
+    if tables.classwise is not None:
+        found["classes"] = tables.classwise["all"]
+    if tables.bands is not None:
+        found["bands"] = tables.bands.curves[BINS]
+    return found
+
+
+def pipeline_curves(
+    repeats: Sequence[Mapping[str, Curve]],
+    spreads: Sequence[Mapping[str, CurveSpread]],
+    level: float,
+    classes: Sequence[int] = (),
+) -> Curves:
+    """Return the curves of a pipeline, with intervals of this level.
+
+    `repeats` has the curves of each repeat, named as in :class:`Curves`, those of "classes" and "bands" stacked, of
+    which these `classes` are kept; `spreads` their spread over cases, without which there is no interval.
+    """
+    found: dict[str, CurveLists | list[CurveLists]] = {}
+    for name in repeats[0]:
+        own = [curves[name] for curves in repeats]
+        total = total_of({str(number): curve for number, curve in enumerate(own)})
+        known = [(curve, spread[name]) for curve, spread in zip(own, spreads, strict=True) if name in spread]
+        errors = [accuracy_error(curve, spread) for curve, spread in known]  # an older version did not keep them
+        error = defined_mean(np.stack(errors), axis=0) if errors else np.full(total.count.shape, np.nan)
+        low, high = accuracy_interval(total, error, level)
+        if total.count.ndim == 1:
+            found[name] = _lists(total, low, high)
+        else:  # of bands the last holds voxels without a boundary
+            kept = classes if name == "classes" else range(len(total.count) - 1)
+            found[name] = [_lists(total[number], low[number], high[number]) for number in kept]
+    return Curves(**found)  # type: ignore[arg-type]
+
+
+def shown_classes(tables: CaseTables) -> list[int]:
+    """Return the classes whose curves are kept: all, or of many those with most true voxels, in their own order."""
+    voxels = tables.confusion.count.sum(axis=1)
+    return sorted(np.argsort(-voxels, kind="stable")[:MOST_CLASSES].tolist())
+
+
+def class_rows(tables: CaseTables) -> list[ClassRow]:
+    """Return a row for every class."""
+    count = tables.confusion.count
+    truth, predicted, both = count.sum(axis=1), count.sum(axis=0), np.diag(count)
+    rows = []
+    for number in range(tables.num_classes):
+        either = int(truth[number] + predicted[number])
+        row = ClassRow(int(truth[number]), round(2 * int(both[number]) / either, DIGITS) if either else None)
+        if tables.classwise is not None:
+            curve = tables.classwise["all"][number]
+            total = max(int(curve.count.sum()), 1)
+            row.error = round(float(np.abs(curve.right - curve.confidence).sum() / total), 7)
+            row.mean_probability = round(float(curve.confidence.sum() / total), 7)
+            row.frequency = round(int(curve.right.sum()) / total, 7)
+        rows.append(row)
+    return rows
+
+
+def band_rows(tables: CaseTables, flips: NDArray[np.int64]) -> list[BandRow]:
+    """Return a row for every band of distance from a boundary; `flips` ``(bands, kinds)`` counts them."""
+    if tables.bands is None:
+        return []
+    curves = tables.bands.curves[BINS]
+    rows = []
+    for number, edge in enumerate(tables.bands.edges):
+        voxels = int(curves.count[number].sum())
+        confidence = round(float(curves.confidence[number].sum()) / voxels, 7) if voxels else None
+        accuracy = round(int(curves.right[number].sum()) / voxels, 7) if voxels else None
+        rows.append(BandRow(edge, voxels, confidence, accuracy, int(flips[number].sum())))
+    return rows
+
+
+def _lists(curve: Curve, low: NDArray[np.float64], high: NDArray[np.float64]) -> CurveLists:
+    share = np.maximum(curve.count, 1)
+    columns = [
+        [round(float(value), DIGITS) if filled and not np.isnan(value) else None
+         for value, filled in zip(column, curve.count > 0, strict=True)]
+        for column in (curve.confidence / share, curve.right / share, low, high)
+    ]  # fmt: skip
+    return CurveLists(curve.count.tolist(), *columns)

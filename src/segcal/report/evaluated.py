@@ -29,7 +29,7 @@ from segcal.names import class_titles
 from segcal.report import document as doc
 from segcal.report import pictures
 from segcal.report import verdict as said
-from segcal.report.curves import pipeline_curves
+from segcal.report.document import pipeline_curves
 from segcal.report.figures import page_figures
 from segcal.report.page import EVALUATION_PAGE, write_page
 from segcal.statistics.additive import total_of

@@ -228,14 +228,13 @@ def see_cases(
     calibrator: Calibrator,
     background: bool,
     local: Calibrator | None = None,
-    budget: int | None = None,
 ) -> list[SeenCase]:
     """Return the cases to look at with their maps, within the budget; what is no picture and no volume has none.
 
     `background` says whether foreground means something.
     """
     seen: list[SeenCase] = []
-    left = BUDGET if budget is None else budget
+    left = BUDGET
     cases = as_seen(cases, calibrator)
     hidden = set() if cases.has_offset else {"energy"}
     hidden |= set() if background else {"foreground_before", "foreground_after"}

@@ -9,11 +9,11 @@ import io
 import math
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 from rich import box
 from rich.console import Console, ConsoleOptions
@@ -27,6 +27,7 @@ DASH = "—"
 ARROWS = {"lower": "↓", "higher": "↑", None: ""}
 # Between two columns on a terminal.
 GAP = 3
+One = TypeVar("One")
 LATEX_CHARACTERS = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "×": r"$\times$", "—": "---", "±": r"$\pm$", "<": r"$<$",
@@ -150,6 +151,24 @@ class Table:
     groups: tuple[Group, ...]
     notes: tuple[str, ...] = ()
     apart: bool = False
+
+    @classmethod
+    def of(
+        cls,
+        title: str,
+        columns: Iterable[Column],
+        groups: Mapping[str, Mapping[str, One]],
+        cells: Callable[[One], Iterable[Cell]],
+        *notes: str,
+        first: str = "Pipeline",
+        apart: bool = False,
+    ) -> "Table":
+        """Return the table of what stands in groups, by their title and that of the row; `cells` makes its cells."""
+        made = (
+            Group(group, tuple(Row(name, tuple(cells(one))) for name, one in rows.items()))
+            for group, rows in groups.items()
+        )
+        return cls(title, first, tuple(columns), tuple(made), notes, apart)
 
     @property
     def rows(self) -> list[Row]:

@@ -57,7 +57,7 @@ class Honesty:
 
     @property
     def judged(self) -> str:
-        """How far the two are apart, as "overconfident by 3.1 points"; "" if they agree."""
+        """The gap between the two, as "overconfident by 3.1 points"; "" if they agree."""
         gap = self.confidence - self.accuracy
         word = "overconfident" if gap > 0 else "underconfident"
         return "" if abs(gap) < NEGLIGIBLE else f"{word} by {100 * abs(gap):.1f} points"
@@ -98,7 +98,7 @@ class FlipCount:
 
 
 class PartCounts(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How many cases had which part, in how many repeats; `seen` tested ones had a part in the fit (None: never)."""
+    """The numbers of cases with each part, and of repeats; `seen` tested ones had a part in the fit (None: never)."""
 
     cal: int
     val: int

@@ -6,22 +6,14 @@ unless the protocol says otherwise. The others fit again, and run when they are 
 """
 
 from collections.abc import Sequence
-from hashlib import sha256
-from importlib.metadata import version
-from pathlib import Path
 
-from msgspec import Struct, convert, to_builtins
-
-from segcal.benchmark.protocol import digest as make_digest
 from segcal.checks import check_choice
-from segcal.documents import parse_json
-from segcal.errors import ArtifactError
-from segcal.kernels.loops import one_thread
-from segcal.studies import calibration_size, detection, failure_detection, flips, offsets, padding, regions, worst_cases
+from segcal.studies import calibration_size, failure_detection, flips, offsets, padding, worst_cases
 from segcal.studies.binning import BINNING, RELIABILITY
 from segcal.studies.factor import CROP_SIZE, ENSEMBLE_SIZE, MODEL_SIZE, TEST_SCALES
+from segcal.studies.selective import DETECTION, REGIONS
 from segcal.studies.shift import COVARIATE_SHIFT, DOMAIN_SHIFT
-from segcal.studies.study import FOLDER, NothingToStudyError, Setting, Study
+from segcal.studies.study import Study
 
 STUDIES: dict[str, Study] = {
     "offsets": offsets.STUDY,
@@ -33,8 +25,8 @@ STUDIES: dict[str, Study] = {
     "reliability": RELIABILITY,
     "padding": padding.STUDY,
     "worst_cases": worst_cases.STUDY,
-    "regions": regions.STUDY,
-    "detection": detection.STUDY,
+    "regions": REGIONS,
+    "detection": DETECTION,
     "failure_detection": failure_detection.STUDY,
     "ensemble_size": ENSEMBLE_SIZE,
     "crop_size": CROP_SIZE,
@@ -58,54 +50,3 @@ def choose_studies(names: Sequence[str] | None) -> tuple[str, ...]:
     for name in names:
         check_choice(name, "study", STUDIES)
     return tuple(dict.fromkeys(names))
-
-
-def run_studies(setting: Setting, names: Sequence[str] | None = None) -> tuple[dict[str, Struct], dict[str, str]]:
-    """Run studies, those of the protocol if `names` is None, and write them into the folder of the results.
-
-    A study that is there is read back. Returned are the data by name, and the reason for each study that this
-    benchmark has nothing for.
-    """
-    found: dict[str, Struct] = {}
-    left_out = {}
-    folder = setting.results.folder
-    for name in choose_studies(setting.protocol.studies if names is None else names):
-        setting.progress(name)
-        study, digest = STUDIES[name], _study_digest(setting, name)
-        data = study.read(folder, name, digest)
-        try:
-            if data is None:
-                with one_thread():  # as the benchmark itself: the same bytes on every machine
-                    data = study.run(setting)
-                study.write(folder, name, data, digest)
-            found[name] = data
-        except NothingToStudyError as reason:
-            left_out[name] = str(reason)
-    return found, left_out
-
-
-def _study_digest(setting: Setting, name: str) -> str:
-    """Return the digest of what decides a study: the units it reads, the bootstrap, and how much of it is done.
-
-    Units are known by what is in them: one that was computed anew may have other numbers and the same digest.
-    """
-    paths = sorted(each.unit.path for each in setting.results.units)
-    units = [(str(path), sha256((setting.results.folder / path).read_bytes()).hexdigest()) for path in paths]
-    decides = {"options": setting.protocol.study_options, "bootstrap": setting.summary.bootstrap}
-    return make_digest({"study": name, "units": units, "segcal": version("segcal")} | to_builtins(decides))
-
-
-def read_outcomes(folder: str | Path) -> dict[str, Struct]:
-    """Return the data of the studies of a folder of results, by name; what cannot be read is refused."""
-    found: dict[str, Struct] = {}
-    for path in sorted((Path(folder) / FOLDER).glob("*.json")):
-        try:
-            document = parse_json(path.read_text("utf-8"))
-            if document["study"] in STUDIES:
-                found[document["study"]] = convert(document, STUDIES[document["study"]].data)
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise ArtifactError(
-                f"{path} is not readable ({error}), but it must be as segcal wrote it. Delete it and run the "
-                "benchmark again."
-            ) from None
-    return found

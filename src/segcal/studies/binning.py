@@ -18,9 +18,8 @@ from operator import ne
 
 from msgspec import Struct, to_builtins
 
-from segcal.benchmark.pipelines import Pipeline
-from segcal.report.curves import BINS
-from segcal.report.document import TaskSection
+from segcal.benchmark.protocol import Pipeline
+from segcal.report.document import BINS, TaskSection
 from segcal.report.figures import CurveData, Drawn, reliability_figure, reliability_panel
 from segcal.report.table import Cell, Column, Table
 from segcal.statistics.reliability import Curve
@@ -32,7 +31,6 @@ from segcal.studies.study import (
     compared_first,
     drawn_of,
     interval_cell,
-    task_table,
 )
 from segcal.summary import Estimate, Summary
 
@@ -110,7 +108,7 @@ def binning_tables(data: BinningData) -> dict[str, Table]:
     def cells(own: Numbers) -> list[Cell]:
         return [interval_cell(one) for metric in NAMES for one in own[metric].values()]
 
-    table = task_table("Sensitivity of ECE and ACE to binning", columns, tasks, cells, *notes, apart=True)
+    table = Table.of("Sensitivity of ECE and ACE to binning", columns, tasks, cells, *notes, apart=True)
     return {"figure6_binning": table}
 
 
@@ -162,7 +160,9 @@ def _run_reliability(setting: Setting) -> ReliabilityData:
     for task in (task.name for task in setting.tasks):
         tasks[task] = own = {}
         for role, pipeline in choose_pipelines(setting, task).items():
-            curves = [unit.tables.reliability[BINS]["all"] for unit in setting.results.repeats(task, pipeline.title)]
+            curves = [
+                unit.total.tables.reliability[BINS]["all"] for unit in setting.results.repeats(task, pipeline.title)
+            ]
             total, *apart = map(_binned, (sum(curves[1:], curves[0]), *curves))
             ace = setting.summary.numbers(task, pipeline.title)["ace"]
             own[role] = ChosenCurves(pipeline.title, pipeline.preserves, ace, total, apart)
@@ -202,7 +202,7 @@ def _reliability_tables(data: ReliabilityData) -> dict[str, Table]:
         means = (one.curve.mean_confidence, one.curve.mean_accuracy)
         return (Cell(one.pipeline), interval_cell(one.ace), *map(Cell, means))
 
-    table = task_table("Reliability of chosen pipelines, 15 bins", columns, tasks, cells, data.rule, first="")
+    table = Table.of("Reliability of chosen pipelines, 15 bins", columns, tasks, cells, data.rule, first="")
     return {"figure8_reliability": table}
 
 

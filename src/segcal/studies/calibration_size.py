@@ -14,8 +14,7 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from segcal.benchmark.pipelines import Pipeline
-from segcal.benchmark.protocol import Protocol
+from segcal.benchmark.protocol import Pipeline, Protocol
 from segcal.benchmark.results import Results, UnitResult
 from segcal.benchmark.run import run_benchmark
 from segcal.benchmark.tasks import Task
@@ -24,7 +23,7 @@ from segcal.metrics import METRICS
 from segcal.report.document import TaskSection
 from segcal.report.figures import Drawn
 from segcal.report.table import Cell, Column, Table
-from segcal.studies.study import FOLDER, Setting, Study, band_figure, drawn_of, interval_cell, task_table
+from segcal.studies.study import FOLDER, Setting, Study, band_figure, drawn_of, interval_cell, per_task
 from segcal.summary import Bootstrap, Estimate, Interval, difference, estimate, over_repeats
 
 NAME = "calibration_size"
@@ -57,24 +56,16 @@ class CalibrationSizeData(Struct):
     tasks: dict[str, SizedTask]
 
 
-def _run(setting: Setting) -> CalibrationSizeData:
+def _size(setting: Setting, task: Task) -> SizedTask | None:
     """Fit again with fewer and with more calibration cases, and compare."""
-    wanted = setting.protocol.study_options.size_tasks
-
-    def sized(task: Task) -> SizedTask | None:
-        division = setting.protocol.division(task)
-        asked = wanted is None or task.name in wanted
-        if not asked or division.cal + division.val < 2 or not any(map(_has_part, setting.pipelines(task.name))):
-            return None
-        by_size = {division.cal: setting.results}
-        for size, protocol, folder in size_runs(setting.protocol, task, setting.results.folder):
-            setting.progress(f"{task.name} with {size} calibration cases")
-            by_size[size] = run_benchmark(protocol, folder)
-        return compare_sizes(task.name, by_size, division.cal, setting.summary.bootstrap)
-
-    return CalibrationSizeData(
-        setting.each_task(sized, "no task has calibrators of this study and two cases beside the test")
-    )
+    wanted, division = setting.protocol.study_options.size_tasks, setting.protocol.division(task)
+    asked = wanted is None or task.name in wanted
+    if not asked or division.cal + division.val < 2 or not any(map(_has_part, setting.pipelines(task.name))):
+        return None
+    by_size = {division.cal: setting.results}
+    for size, protocol, folder in size_runs(setting.protocol, task, setting.results.folder):
+        by_size[size] = run_benchmark(protocol, folder)
+    return compare_sizes(task.name, by_size, division.cal, setting.summary.bootstrap)
 
 
 def size_runs(protocol: Protocol, task: Task, folder: Path) -> Iterator[tuple[int, Protocol, Path]]:
@@ -125,7 +116,7 @@ def _curves(
         metric = METRICS[name]
         for size, own in units.items():
             if metric.pooled:
-                first, second = ([metric(unit.tables) for unit in each] for each in (usual, own))
+                first, second = ([metric(unit.total.tables) for unit in each] for each in (usual, own))
                 gaps = [None if a is None or b is None else b - a for a, b in zip(first, second, strict=True)]
                 point = SizePoint(size, over_repeats(second), over_repeats(gaps))
             else:
@@ -146,7 +137,7 @@ def _tables(data: CalibrationSizeData) -> dict[str, Table]:
         }
         note = f"Change against n = {found.reference}, with 95 % intervals of paired differences (ACE: min, max)."
         title = f"Number of calibration cases: {task}"
-        tables[f"figure5_size_{task}"] = task_table(title, columns, rows, _changes, note)
+        tables[f"figure5_size_{task}"] = Table.of(title, columns, rows, _changes, note)
     return tables
 
 
@@ -172,5 +163,6 @@ def _figures(data: CalibrationSizeData, section: TaskSection) -> Iterator[Drawn]
 
 STUDY = Study(
     "Fig. 5: fewer and more calibration cases", "", "fits and tests up to seven pipelines again, for five sizes", False,
-    _run, CalibrationSizeData, _tables, _figures,
+    per_task(_size, CalibrationSizeData, "no task has calibrators of this study and two cases beside the test"),
+    CalibrationSizeData, _tables, _figures,
 )  # fmt: skip

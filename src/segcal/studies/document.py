@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from msgspec import Struct
 
-from segcal.benchmark.pipelines import Pipeline
+from segcal.benchmark.protocol import Pipeline
 from segcal.benchmark.results import Results, Unit, UnitResult, total_flips, total_tables
 from segcal.calibrators import make_calibrator
 from segcal.errors import SegcalError
@@ -17,7 +17,7 @@ from segcal.fitting.artifact import load
 from segcal.metrics import METRICS
 from segcal.names import class_titles
 from segcal.report import document as doc
-from segcal.report.curves import BINS, band_rows, class_rows, curves_of, pipeline_curves, shown_classes
+from segcal.report.document import BINS, band_rows, class_rows, curves_of, pipeline_curves, shown_classes
 from segcal.report.verdict import Change, Facts, FlipCount, Honesty, PartCounts, Verdict, make_verdict
 from segcal.statistics import CaseTables
 from segcal.studies.study import paired_differences
@@ -126,7 +126,9 @@ def task_section(
         division=_counts(first),
         rows=shown,
         curves={
-            title: pipeline_curves([curves_of(u.tables) for u in own], [u.spread for u in own], level, classes)
+            title: pipeline_curves(
+                [curves_of(u.total.tables) for u in own], [u.total.spread for u in own], level, classes
+            )
             for title, own in units.items()
         },
         per_class={title: class_rows(own) for title, own in tables.items()},
@@ -211,7 +213,7 @@ def find_facts(results: Results, summary: Summary, task: str, chosen: Pipeline, 
     matrix = matrix if len(matrix) == len(before) else []  # not finished
     tables, calibrated = total_tables(before), total_tables(after)
     spread = [number for unit in before for number in unit.numbers("free_energy_std") if number is not None]
-    aces = [over_repeats([METRICS["ace"](unit.tables) for unit in units]).value for units in (before, after)]
+    aces = [over_repeats([METRICS["ace"](unit.total.tables) for unit in units]).value for units in (before, after)]
     return Facts(
         task=test_on or task,
         calibrator=chosen.calibrator,

@@ -7,13 +7,12 @@ side, and on several scales of it, pooled. A model is any function from an image
 ``(classes, *space)``.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import product
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
-import torch
 from msgspec import Struct
 from torch import Tensor
 from torch.nn import functional
@@ -31,7 +30,7 @@ from segcal.studies.study import (
     Study,
     interval_cell,
     member_count,
-    task_table,
+    per_task,
 )
 from segcal.summary import Estimate
 
@@ -66,7 +65,7 @@ def _tables(stem: str, first: str, title: str, data: FactorData) -> dict[str, Ta
     def cells(numbers: dict[str, Estimate]) -> list[Cell]:
         return [interval_cell(numbers.get(metric)) for metric in COLUMNS]
 
-    return {stem: task_table(title, COLUMNS.values(), data.tasks, cells, NOTE, first=first, apart=True)}
+    return {stem: Table.of(title, COLUMNS.values(), data.tasks, cells, NOTE, first=first, apart=True)}
 
 
 def measure(cases: Cases) -> dict[str, Estimate]:
@@ -74,14 +73,10 @@ def measure(cases: Cases) -> dict[str, Estimate]:
     return dict(evaluate(cases, metrics=tuple(COLUMNS)).before)
 
 
-def _run_ensemble_size(setting: Setting) -> FactorData:
-    """Measure the tasks of a benchmark with their first 1, 2, ... members."""
-
-    def by_size(task: Task) -> FactorCurve | None:
-        sizes = setting.by_members(task) if member_count(task) > 1 else ()
-        return {str(size): measure(cases) for size, cases in sizes} or None
-
-    return FactorData(setting.each_task(by_size, "no task has two members"))
+def _by_members(setting: Setting, task: Task) -> FactorCurve | None:
+    """Measure a task with its first 1, 2, ... members."""
+    sizes = setting.by_members(task) if member_count(task) > 1 else ()
+    return {str(size): measure(cases) for size, cases in sizes} or None
 
 
 def _run_model_size(setting: Setting) -> FactorData:
@@ -100,19 +95,6 @@ def _run_model_size(setting: Setting) -> FactorData:
     return FactorData(found)
 
 
-class Runnable(NamedTuple):
-    """A task with images and labels whose model can be run.
-
-    With `in_plane` the model sees one slice ``(channels, height, width)`` of a volume at a time, and so do crops and
-    scales.
-    """
-
-    task: str
-    cases: Cases
-    model: Model
-    in_plane: bool = False
-
-
 def predicted_again(model: Model, case: Case) -> Case:
     """Return a case with an image as a model predicts it."""
     if case.image is None:
@@ -126,36 +108,26 @@ def predicted_again(model: Model, case: Case) -> Case:
     return replace(case, logits=logits)
 
 
-def run_models(ways: Ways, runnables: Iterable[Runnable]) -> FactorData:
-    """Run models in every way of a study, and measure them on the same cases."""
-    found: dict[str, FactorCurve] = {}
-    for task, cases, model, in_plane in runnables:
-        found[task] = {}
-        for name, way in ways(cases).items():
-            changed = slice_by_slice(way(model)) if in_plane else way(model)
-            found[task][name] = measure(ChangedCases(cases, partial(predicted_again, changed)))
+def run_models(ways: Ways, runnables: Iterable[tuple[str, Cases, Model]]) -> FactorData:
+    """Run the models of tasks, whose cases have images and labels, in every way of a study, and measure them."""
+    found = {
+        task: {
+            name: measure(ChangedCases(cases, partial(predicted_again, way(model))))
+            for name, way in ways(cases).items()
+        }
+        for task, cases, model in runnables
+    }
     if not found:
         raise NothingToStudyError("no task has a model that can be run; embedded tasks have one")
     return FactorData(found)
 
 
-def _embedded_models(setting: Setting) -> Iterator[Runnable]:
-    for task in setting.tasks:
-        cases, _, model = setting.protocol.open(task, "mean_logits")
-        if model is not None:
-            setting.progress(f"models of {task.name}")
-            yield Runnable(task.name, setting.some(cases), model)
-
-
-def slice_by_slice(model: Model) -> Model:
-    """Return a model of volumes ``(channels, slices, height, width)`` that sees one slice at a time; pictures pass."""
-
-    def predict(image: Tensor) -> Tensor:
-        if image.ndim < 4:
-            return model(image)
-        return torch.stack([model(image[:, number]) for number in range(image.shape[1])], dim=1)
-
-    return predict
+def _run_embedded(ways: Ways, setting: Setting) -> FactorData:
+    """Run the models of embedded tasks."""
+    opened = ((task.name, setting.protocol.open(task, "mean_logits")) for task in setting.tasks)
+    return run_models(
+        ways, ((name, setting.some(one.cases), one.model) for name, one in opened if one.model is not None)
+    )
 
 
 def crop_ways(cases: Cases) -> dict[str, Callable[[Model], Model]]:
@@ -193,11 +165,11 @@ def scale_ways(cases: Cases) -> dict[str, Callable[[Model], Model]]:
     return {", ".join(f"{scale:g}" for scale in scales): partial(over_scales, scales=scales) for scales in SCALE_SETS}
 
 
-def over_scales(model: Model, scales: Sequence[float], pooling: str = "mean_probs") -> Model:
+def over_scales(model: Model, scales: Sequence[float]) -> Model:
     """Return a model that sees an image at several scales, brings back what it predicts to its size, and pools it."""
 
     def predict(image: Tensor) -> Tensor:
-        return pool((_at_scale(model, image, scale) for scale in scales), pooling)
+        return pool((_at_scale(model, image, scale) for scale in scales), "mean_probs")
 
     return predict
 
@@ -214,7 +186,8 @@ def _at_scale(model: Model, image: Tensor, scale: float) -> Tensor:
 
 ENSEMBLE_SIZE = Study(
     "ECE and mIoU by number of members", "two members", "reads every case once for each ensemble size", False,
-    _run_ensemble_size, FactorData, partial(_tables, "ensemble_size", "Members", "Ensemble size"),
+    per_task(_by_members, FactorData, "no task has two members"), FactorData,
+    partial(_tables, "ensemble_size", "Members", "Ensemble size"),
 )  # fmt: skip
 MODEL_SIZE = Study(
     "ECE and mIoU by model size: tasks that are models of one data set", "`study_options.model_sizes`", "nothing",
@@ -222,11 +195,11 @@ MODEL_SIZE = Study(
 )  # fmt: skip
 CROP_SIZE = Study(
     "ECE and mIoU by crop size of the input", "embedded tasks, or networks of yours", "predicts every case four times",
-    False, lambda setting: run_models(crop_ways, _embedded_models(setting)), FactorData,
+    False, partial(_run_embedded, crop_ways), FactorData,
     partial(_tables, "crop_size", "Crop", "Crop size of the input"),
 )  # fmt: skip
 TEST_SCALES = Study(
     "ECE and mIoU with averaging over test-time scales", "embedded tasks, or networks of yours",
-    "predicts every case ten times", False, lambda setting: run_models(scale_ways, _embedded_models(setting)),
+    "predicts every case ten times", False, partial(_run_embedded, scale_ways),
     FactorData, partial(_tables, "test_scales", "Scales", "Averaging over test-time scales"),
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Which cases failed, found without labels: by calibrated and uncalibrated estimates, in distribution and under shift.
+"""Failed cases, found without labels: by calibrated and uncalibrated estimates, in distribution and under shift.
 
 Cases are ranked by what is known without labels, before calibration and with the pipeline that ``segcal fit`` would
 choose, on the test cases of the first repeat and on those of every `test_on`. The table has the area under the
@@ -23,7 +23,7 @@ from segcal.calibrators.temperature import Identity
 from segcal.cases.base import Cases
 from segcal.report.table import Cell, Column, Table
 from segcal.resample import Draws, defined_mean, percentile_interval
-from segcal.studies.study import NothingToStudyError, Setting, Study, choose_default, interval_cell, task_table
+from segcal.studies.study import NothingToStudyError, Setting, Study, choose_default, interval_cell
 from segcal.summary import Bootstrap, Interval
 from segcal.trust.estimates import Floats, SumTable, expected_dice
 from segcal.trust.learn import Summer
@@ -116,7 +116,6 @@ def _run(setting: Setting) -> FailureData:
             continue
         chosen = setting.calibrator(task, choose_default(setting, task)[0])
         for title, cases, background in _places(setting, task):
-            setting.progress(f"failures of {title}")
             if found := rank(cases, chosen, background, setting.summary.bootstrap):
                 places[title] = found
     if not places:
@@ -178,7 +177,7 @@ def _tables(data: FailureData) -> dict[str, Table]:
     titled = {f"{place} ({one.cases} cases, {one.bad} bad)": one.ways for place, one in data.places.items()}
     note = "Cases ranked without labels; risk is 1 - Dice, the mean over structures. Paired over groups."
     title = "Finding cases that failed"
-    return {"failure_detection": task_table(title, columns, titled, _cells, note, first="Ranked by", apart=True)}
+    return {"failure_detection": Table.of(title, columns, titled, _cells, note, first="Ranked by", apart=True)}
 
 
 def _cells(row: FailureRow) -> tuple[Cell, ...]:

@@ -16,7 +16,7 @@ from msgspec import Struct
 from msgspec import field as json_field
 from numpy.typing import NDArray
 
-from segcal.benchmark.pipelines import Pipeline
+from segcal.benchmark.protocol import Pipeline
 from segcal.benchmark.results import FlipBands, total_flips
 from segcal.benchmark.tasks import Task
 from segcal.calibrators.base import Calibrator
@@ -29,7 +29,7 @@ from segcal.report.pictures import Encoded, decode_map, encode_indices, picture_
 from segcal.report.table import Cell, Column, Table
 from segcal.statistics.additive import total_of
 from segcal.statistics.boundary import BAND_EDGES, find_boundary, squared_distances
-from segcal.studies.study import Setting, Study, drawn_of, task_table
+from segcal.studies.study import Setting, Study, both, drawn_of, per_task
 from segcal.types import IGNORED
 
 KINDS = {"harmful": "right to wrong", "beneficial": "wrong to right", "neutral": "wrong to wrong"}
@@ -96,27 +96,19 @@ class FlipsData(Struct):
     closer: dict[str, CloserLook] = {}
 
 
-def _run(setting: Setting) -> FlipsData:
-    """Share out the flips of a benchmark, and look at one pipeline per task more closely."""
-    closer = {}
-
-    def shares(task: Task) -> dict[str, FlipShares] | None:
-        free = {each.title: each for each in setting.pipelines(task.name) if each.preserves is None}
-        if not free:
-            return None
-        own = {title: share_bands(total_flips(setting.results.repeats(task.name, title))) for title in free}
-        most = max(own, key=lambda title: sum(getattr(own[title], kind) for kind in KINDS))
-        setting.progress(f"flips of {task.name}")
-        closer[task.name] = _look_closer(setting, task, free.get(SHOWN, free[most]))
-        return own
-
-    return FlipsData(setting.each_task(shares, "no pipeline may flip a label"), closer)
+def _find(setting: Setting, task: Task) -> tuple[dict[str, FlipShares], CloserLook] | None:
+    """Share out the flips of a task, and look at one pipeline more closely."""
+    free = {each.title: each for each in setting.pipelines(task.name) if each.preserves is None}
+    if not free:
+        return None
+    own = {title: share_bands(total_flips(setting.results.repeats(task.name, title))) for title in free}
+    most = max(own, key=lambda title: sum(getattr(own[title], kind) for kind in KINDS))
+    return own, _look_closer(setting, task, free.get(SHOWN, free[most]))
 
 
 def _look_closer(setting: Setting, task: Task, pipeline: Pipeline) -> CloserLook:
     """Return flips by distance in steps of one voxel, and an example, from the test cases of the first repeat."""
-    calibrator = setting.calibrator(task, pipeline)
-    cases = setting.some(setting.split(task, pipeline.pooling).test)
+    calibrator, cases = setting.calibrator(task, pipeline), setting.some_tested(task, pipeline.pooling)
     found = {case.id: count_places(case, calibrator) for case in cases}
     most = max(sorted(found), key=lambda case_id: int(found[case_id].flips.sum()))
     example = example_flips(cases.read(most), calibrator)
@@ -178,7 +170,7 @@ def _tables(data: FlipsData) -> dict[str, Table]:
     bands = [Column(edge, "share of flips (of voxels), % at distance") for edge in edges]
     note = "Distances in voxels. Flips that lay anywhere alike would have the shares of the voxels."
     title, columns = "Where flips lie: distance from the label boundary", (Column("Flip", "", 2, 100), *bands)
-    return {"figure4_flips": task_table(title, columns, data.tasks, _cells, note)}
+    return {"figure4_flips": Table.of(title, columns, data.tasks, _cells, note)}
 
 
 def _cells(one: FlipShares) -> Iterator[Cell]:
@@ -227,5 +219,6 @@ def _figures(data: FlipsData, section: TaskSection) -> Iterator[Drawn]:
 
 STUDY = Study(
     "Fig. 4: where flips lie", "a pipeline that may flip", "reads the test cases of a repeat", True,
-    _run, FlipsData, _tables, _figures,
+    per_task(_find, lambda found: FlipsData(*both(found)), "no pipeline may flip a label"),
+    FlipsData, _tables, _figures,
 )  # fmt: skip

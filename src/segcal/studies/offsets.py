@@ -19,7 +19,7 @@ from segcal.report.document import TaskSection
 from segcal.report.figures import CONFIDENCE_MAP, Drawn, new_figure, shorten, show_picture, styled
 from segcal.report.pictures import Encoded, decode_map, encode_indices, encode_values, picture_of, slice_of
 from segcal.report.table import Cell, Column, Table, quartiles
-from segcal.studies.study import Setting, Study, drawn_of, task_table
+from segcal.studies.study import Setting, Study, both, drawn_of, per_task
 from segcal.types import IGNORED
 
 # By number of members and case, the spread.
@@ -42,21 +42,15 @@ class OffsetsData(Struct):
     examples: dict[str, EnergyExample] = {}
 
 
-def _run(setting: Setting) -> OffsetsData:
-    """Measure the tasks of a benchmark with their first 1, 2, ... members."""
-    examples = {}
-
-    def spreads(task: Task) -> Spreads | None:
-        if not setting.protocol.open(task, "mean_logits").cases.has_offset:
-            return None
-        found = {}
-        for size, cases in setting.by_members(task):
-            rows = evaluate(cases, metrics=["free_energy_std"], replicates=1).rows
-            found[str(size)] = {row["case"]: row["free_energy_std"] for row in rows}
-        examples[task.name] = example_map(cases)
-        return found
-
-    return OffsetsData(setting.each_task(spreads, "no task has logits with their offset"), examples)
+def _measure(setting: Setting, task: Task) -> tuple[Spreads, EnergyExample] | None:
+    """Measure a task with its first 1, 2, ... members."""
+    if not setting.protocol.open(task, "mean_logits").cases.has_offset:
+        return None
+    found = {}
+    for size, cases in setting.by_members(task):
+        rows = evaluate(cases, metrics=["free_energy_std"], replicates=1).rows
+        found[str(size)] = {row["case"]: row["free_energy_std"] for row in rows}
+    return found, example_map(cases)
 
 
 def example_map(cases: Cases) -> EnergyExample:
@@ -82,7 +76,7 @@ def offset_tables(data: OffsetsData) -> dict[str, Table]:
 
     title = "Spatial variability of the pooled logits' offset, by ensemble size"
     note = "Mean over cases of the standard deviation of the free energy over voxels [lower quartile, median, upper]."
-    return {"table5_offsets": task_table(title, columns, {"": data.tasks}, cells, note, first="Dataset")}
+    return {"table5_offsets": Table.of(title, columns, {"": data.tasks}, cells, note, first="Dataset")}
 
 
 @styled()
@@ -110,5 +104,7 @@ def _figures(data: OffsetsData, section: TaskSection) -> Iterator[Drawn]:
 
 STUDY = Study(
     "Tables 3 and 5, Fig. 3: spread of the offset by ensemble size", "logits",
-    "reads every case once for each ensemble size", True, _run, OffsetsData, offset_tables, _figures,
+    "reads every case once for each ensemble size", True,
+    per_task(_measure, lambda found: OffsetsData(*both(found)), "no task has logits with their offset"),
+    OffsetsData, offset_tables, _figures,
 )  # fmt: skip

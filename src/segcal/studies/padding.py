@@ -12,7 +12,7 @@ Every calibrator is fitted and judged three ways, on the same cases:
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -31,7 +31,7 @@ from segcal.fitting.fit import fit_to
 from segcal.fitting.request import read_data
 from segcal.report.table import Cell, Column, Table
 from segcal.resample import LEVEL, Draws
-from segcal.studies.study import ChangedCases, NothingToStudyError, Setting, Study, count_stages, task_table, value_cell
+from segcal.studies.study import ChangedCases, NothingToStudyError, Setting, Study, count_stages, value_cell
 from segcal.summary import Estimate
 from segcal.types import IGNORED
 
@@ -98,24 +98,15 @@ def _run(setting: Setting) -> PaddingData:
             # Inside the mask the padded cases are the benchmark's own: what it fitted need not be fitted again.
             names = [name for name in pipelines if wanted is None or name in wanted]
             known = {name: setting.calibrator(task, pipelines[name]) for name in names}
-            return study_padding(split, known, setting.protocol.fit, setting.progress)
+            return study_padding(split, known, setting.protocol.fit)
     raise NothingToStudyError("no task has logits with their offset and a mask")
 
 
-def study_padding(
-    split: Split,
-    masked: Mapping[str, Calibrator],
-    config: FitConfig,
-    progress: Callable[[str], None] = lambda text: None,
-) -> PaddingData:
+def study_padding(split: Split, masked: Mapping[str, Calibrator], config: FitConfig) -> PaddingData:
     """Judge calibrators, by name, the three ways; `masked` are fitted with the mask, and are fitted without it here."""
     cal, val, whole = (ChangedCases(part, partial(padded, masked=False)) for part in split)
     data = read_data(cal, val if len(val) else None, config)
-    unmasked: dict[str, Calibrator] = {}
-    for name in masked:
-        progress(f"padding: fitting {name}")
-        unmasked[name] = fit_to(name, data, config).calibrator
-    progress("judging with and without the mask")
+    unmasked: dict[str, Calibrator] = {name: fit_to(name, data, config).calibrator for name in masked}
     inside = ChangedCases(split.test, partial(padded, masked=True))
     judged = (_judge(inside, masked), _judge(whole, unmasked), _judge(inside, unmasked))
     temperatures = {
@@ -162,7 +153,7 @@ def _tables(data: PaddingData) -> dict[str, Table]:
         return [value_cell(ways[way][key]) for way in WAYS for key in COLUMNS]
 
     title = "What padded logits do to every calibrator"
-    return {"padding": task_table(title, columns, {"": data.calibrators}, cells, *notes, first="Calibrator")}
+    return {"padding": Table.of(title, columns, {"": data.calibrators}, cells, *notes, first="Calibrator")}
 
 
 STUDY = Study(

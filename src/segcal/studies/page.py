@@ -18,7 +18,7 @@ from msgspec import Struct, convert
 from numpy.typing import NDArray
 
 from segcal.atomic import write_text
-from segcal.benchmark.pipelines import Pipeline
+from segcal.benchmark.protocol import Pipeline
 from segcal.benchmark.results import Unit, read_results
 from segcal.benchmark.summaries import summarise
 from segcal.calibrators.base import Calibrator
@@ -39,10 +39,10 @@ from segcal.report.figures import (
     to_svg,
 )
 from segcal.report.page import BENCHMARK_PAGE, PageFigure, write_page
-from segcal.studies import STUDIES, read_outcomes
+from segcal.studies import STUDIES
 from segcal.studies.binning import ReliabilityData, panel_figure
 from segcal.studies.document import make_document
-from segcal.studies.run import Finished
+from segcal.studies.run import Finished, read_outcomes
 from segcal.studies.study import drawn_of
 from segcal.target import check_file, make_folder
 

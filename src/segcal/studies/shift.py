@@ -30,7 +30,7 @@ from segcal.studies.study import (
     drawn_of,
     interval_cell,
     paired_differences,
-    task_table,
+    per_task,
     value_cell,
 )
 from segcal.summary import Bootstrap, Difference, Estimate
@@ -93,7 +93,7 @@ def _domain_tables(data: DomainShiftData) -> dict[str, Table]:
         for row in rows:
             numbers = [row.miou, *(row.ece.get(name) for name in names)]
             groups.setdefault(f"{row.InD} to {row.SD}" if row.SD else row.InD, {})[row.model] = numbers
-        tables[stem] = task_table(title, columns, groups, lambda own: map(value_cell, own), note, first="Model")
+        tables[stem] = Table.of(title, columns, groups, lambda own: map(value_cell, own), note, first="Model")
     return tables
 
 
@@ -125,18 +125,13 @@ class CovariateShiftData(Struct):
     settings: dict[str, dict[str, float]]
 
 
-def _run_covariate_shift(setting: Setting) -> CovariateShiftData:
-    """Compare clean and corrupted test cases of all tasks that have corrupted copies."""
-
-    def compared(task: Task) -> ShiftedTask | None:
-        copies = [target for target in task.test_on if _same_cases(setting, task.name, target)]
-        if not copies:
-            return None
-        places = {each.title: _compare(setting, task.name, each.title, copies) for each in setting.pipelines(task.name)}
-        return ShiftedTask(places, _example_corruptions(setting, task))
-
-    tasks = setting.each_task(compared, "no task has a corrupted copy of its cases in test_on")
-    return CovariateShiftData(tasks, SETTINGS)
+def _compare_copies(setting: Setting, task: Task) -> ShiftedTask | None:
+    """Compare clean and corrupted test cases of a task that has corrupted copies."""
+    copies = [target for target in task.test_on if _same_cases(setting, task.name, target)]
+    if not copies:
+        return None
+    places = {each.title: _compare(setting, task.name, each.title, copies) for each in setting.pipelines(task.name)}
+    return ShiftedTask(places, _example_corruptions(setting, task))
 
 
 def _same_cases(setting: Setting, task: str, target: str) -> bool:
@@ -200,7 +195,7 @@ def _covariate_tables(data: CovariateShiftData) -> dict[str, Table]:
     settings = {TITLES[kind][0]: [shown(kind, own[each]) for each in STRENGTHS] for kind, own in data.settings.items()}
     note = "A picture gets one of them, chosen by a digest of its name; labels stay."
     strengths, title = map(Column, STRENGTHS), "Photometric corruptions"
-    table6 = task_table(title, strengths, {"": settings}, lambda own: map(Cell, own), note, first="Corruption")
+    table6 = Table.of(title, strengths, {"": settings}, lambda own: map(Cell, own), note, first="Corruption")
     tasks = {name: one.pipelines for name, one in data.tasks.items()}
     targets = list(dict.fromkeys(place for own in tasks.values() for by in own.values() for place in by if place))
     columns = (
@@ -219,7 +214,7 @@ def _covariate_tables(data: CovariateShiftData) -> dict[str, Table]:
     note = "Δ: change against the clean cases, paired, with its interval. The values themselves: tables shift_*."
     return {
         "table6_corruptions": table6,
-        "covariate_shift": task_table(title, columns, tasks, cells, note, apart=True),
+        "covariate_shift": Table.of(title, columns, tasks, cells, note, apart=True),
     }
 
 
@@ -249,5 +244,8 @@ DOMAIN_SHIFT = Study(
 )  # fmt: skip
 COVARIATE_SHIFT = Study(
     "Tables 6 and 7: corrupted copies, paired", "a corrupted copy in `test_on`", "reads one case", True,
-    _run_covariate_shift, CovariateShiftData, _covariate_tables, _covariate_figures,
+    per_task(
+        _compare_copies, lambda tasks: CovariateShiftData(tasks, SETTINGS),
+        "no task has a corrupted copy of its cases in test_on",
+    ), CovariateShiftData, _covariate_tables, _covariate_figures,
 )  # fmt: skip

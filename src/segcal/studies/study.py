@@ -14,8 +14,7 @@ import numpy as np
 import torch
 from msgspec import Struct, convert, to_builtins
 
-from segcal.benchmark.pipelines import Pipeline
-from segcal.benchmark.protocol import Protocol
+from segcal.benchmark.protocol import Pipeline, Protocol
 from segcal.benchmark.results import Results, Unit, UnitResult
 from segcal.benchmark.tasks import Task
 from segcal.calibrators.base import Calibrator
@@ -32,7 +31,7 @@ from segcal.metrics import METRICS, find_metrics
 from segcal.report.document import TaskSection
 from segcal.report.figures import Drawn, line_style, new_figure, shorten, styled
 from segcal.report.paper_tables import FOLDER as TABLES
-from segcal.report.table import Cell, Column, Group, Row, Table
+from segcal.report.table import Cell, Table
 from segcal.report.verdict import COMPARED
 from segcal.summary import Bootstrap, Difference, Interval, Summary, difference
 
@@ -42,6 +41,7 @@ FOLDER = "studies"
 MOST_LINES = 8
 
 One = TypeVar("One")
+Other = TypeVar("Other")
 
 
 class NothingToStudyError(Exception):
@@ -50,30 +50,25 @@ class NothingToStudyError(Exception):
 
 @dataclass(frozen=True)
 class Setting:
-    """A finished benchmark: its protocol, its units, the summary of these; `progress` is told what is done next."""
+    """A finished benchmark: its protocol, its units, and the summary of these."""
 
     protocol: Protocol
     results: Results
     summary: Summary = field(repr=False)
-    progress: Callable[[str], None] = lambda text: None
 
     @property
     def tasks(self) -> list[Task]:
         """The tasks that calibrators were fitted on."""
         return [task for task in self.protocol.tasks if not task.test_only]
 
-    def each_task(self, study: Callable[[Task], One | None], nothing: str) -> dict[str, One]:
-        """Return what is found in each task, without those that have nothing; `nothing` says that none has."""
-        found = {task.name: one for task in self.tasks if (one := study(task)) is not None}
-        if not found:
-            raise NothingToStudyError(nothing)
-        return found
-
     def by_members(self, task: Task) -> Iterator[tuple[int, Cases]]:
         """Yield 1, 2, ... and some cases with the mean logits of so many members."""
         for size in range(1, member_count(task) + 1):
-            self.progress(f"{task.name} with {size} of {member_count(task)} members")
             yield size, self.some(self.protocol.open(task, "mean_logits", size).cases)
+
+    def some_tested(self, task: Task, pooling: str = "mean_logits") -> Cases:
+        """Return the first test cases of the first repeat."""
+        return self.some(self.split(task, pooling).test)
 
     def split(self, task: Task, pooling: str, repeat: int = 0) -> Split:
         """Return the cases of a task as a repeat divided them."""
@@ -95,6 +90,25 @@ class Setting:
         """Return the pipelines that were fitted on a task."""
         found = dict.fromkeys(each.unit.pipeline for each in self.results.units if each.unit.task == task)
         return [each for each in found if pooling in (None, each.pooling)]
+
+
+def per_task(
+    find: Callable[[Setting, Task], One | None], data: Callable[[dict[str, One]], Struct], nothing: str
+) -> Callable[[Setting], Struct]:
+    """Return the run of a study whose data is made of what it finds in each task; `nothing` says that none has any."""
+
+    def run(setting: Setting) -> Struct:
+        found = {task.name: one for task in setting.tasks if (one := find(setting, task)) is not None}
+        if not found:
+            raise NothingToStudyError(nothing)
+        return data(found)
+
+    return run
+
+
+def both(found: Mapping[str, tuple[One, Other]]) -> tuple[dict[str, One], dict[str, Other]]:
+    """Return the two things that were found in each task apart."""
+    return {task: one for task, (one, _) in found.items()}, {task: other for task, (_, other) in found.items()}
 
 
 def member_count(task: Task) -> int:
@@ -223,22 +237,6 @@ def interval_cell(one: Interval | None) -> Cell:
 def value_cell(one: Interval | None) -> Cell:
     """Return a number as a cell without its interval."""
     return Cell(None if one is None else one.value)
-
-
-def task_table(
-    title: str,
-    columns: Iterable[Column],
-    tasks: Mapping[str, Mapping[str, One]],
-    cells: Callable[[One], Iterable[Cell]],
-    *notes: str,
-    first: str = "Pipeline",
-    apart: bool = False,
-) -> Table:
-    """Return a table with one group per task, one row per entry of it; the other arguments are those of a table."""
-    groups = (
-        Group(task, tuple(Row(name, tuple(cells(one))) for name, one in rows.items())) for task, rows in tasks.items()
-    )
-    return Table(title, first, tuple(columns), tuple(groups), notes, apart)
 
 
 def drawn_of(

@@ -7,12 +7,13 @@ large their pictures, is bounded, however many cases were tested.
 """
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 from msgspec import Struct
 
-from segcal.benchmark.pipelines import Pipeline
+from segcal.benchmark.protocol import Pipeline
 from segcal.benchmark.tasks import Task
 from segcal.report.document import TaskSection
 from segcal.report.figures import (
@@ -27,7 +28,7 @@ from segcal.report.figures import (
 )
 from segcal.report.pictures import SeenCase, SliceMaps, decode_map, see_cases
 from segcal.report.table import Cell, Column, Table
-from segcal.studies.study import Setting, Study, choose_default, drawn_of, task_table
+from segcal.studies.study import Setting, Study, choose_default, drawn_of, per_task
 
 # Of local temperatures, those of the first that was fitted are shown.
 LOCAL = ("lts_ti", "lts")
@@ -63,20 +64,14 @@ class SeenTask(Struct):
 
 
 class WorstCasesData(Struct):
-    """How the cases were chosen, and by task the cases."""
+    """The rule by which cases were chosen, and by task the cases."""
 
     rule: str
     tasks: dict[str, SeenTask]
 
 
-def _run(setting: Setting) -> WorstCasesData:
-    """Choose a pipeline and a few cases of each task, and keep their maps."""
-    return WorstCasesData(RULE, setting.each_task(lambda task: look_at(setting, task), "no task was fitted"))
-
-
-def look_at(setting: Setting, task: Task, budget: int | None = None) -> SeenTask:
+def look_at(setting: Setting, task: Task) -> SeenTask:
     """Return the chosen pipeline of a task, and its cases with their maps."""
-    setting.progress(f"worst cases of {task.name}")
     chosen, validation = choose_pipeline(setting, task)
     fitted = {each.calibrator: each for each in setting.pipelines(task.name, chosen.pooling)}
     local = next((fitted[name] for name in LOCAL if name in fitted), None)
@@ -87,7 +82,6 @@ def look_at(setting: Setting, task: Task, budget: int | None = None) -> SeenTask
         setting.calibrator(task, chosen),
         setting.protocol.open(task, chosen.pooling).background,
         None if local is None else setting.calibrator(task, local),
-        budget,
     )
     named = ChosenPipeline(chosen.title, chosen.pooling, chosen.calibrator, chosen.options)
     return SeenTask(named, validation, seen, len(numbers), None if local is None else local.title)
@@ -127,7 +121,7 @@ def _tables(data: WorstCasesData) -> dict[str, Table]:
         yield from map(Cell, (", ".join(one.why), *one.nll, *one.ece, one.dice[1]))
 
     title, columns = "Cases to look at, the worst first", (Column("why"), *numbers, Column("Dice"))
-    return {"worst_cases": task_table(title, columns, rows, cells, data.rule, first="Case")}
+    return {"worst_cases": Table.of(title, columns, rows, cells, data.rule, first="Case")}
 
 
 @styled()
@@ -183,5 +177,5 @@ def _figures(data: WorstCasesData, section: TaskSection) -> Iterator[Drawn]:
 
 STUDY = Study(
     "a few test cases to look at, the worst first", "", "reads the validation cases and six test cases", True,
-    _run, WorstCasesData, _tables, _figures,
+    per_task(look_at, partial(WorstCasesData, RULE), "no task was fitted"), WorstCasesData, _tables, _figures,
 )  # fmt: skip
