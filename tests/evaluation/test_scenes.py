@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 import segcal
 from segcal.cases import CaseError
-from segcal.evaluation import scenes
-from segcal.evaluation.scenes import window_size
+from segcal.evaluation import slabs
+from segcal.evaluation.slabs import window_size
 
 rasterio = pytest.importorskip("rasterio")
 
@@ -94,8 +94,8 @@ def test_windows_change_no_value(name, made, monkeypatch):
     fitted, cases = segcal.fit(name, opened(made)), opened(made, labels=False)
     assert (max(fitted.calibrator.reach(2)) > 8) == (name == "conic")
     one = segcal.apply(fitted, cases, made / "one", confidence_map=True)
-    monkeypatch.setattr(scenes, "WINDOW_VALUES", 3 * 40 * 70)
-    assert len(list(scenes.windows(cases, "a"))) > 6
+    monkeypatch.setattr(slabs, "WINDOW_VALUES", 3 * 40 * 70)
+    assert len(list(slabs.windows(cases, "a"))) > 6
     many = segcal.apply(fitted, cases, made / "many", confidence_map=True)
     assert (
         (one.voxels, one.flips) == (many.voxels, many.flips) == (sum(int((~lacking(made, n)).sum()) for n in "abc"), 0)
@@ -186,9 +186,9 @@ def test_a_window_is_whole_tiles_within_the_bound(data):
 SCRIPT = """
 import ctypes, json, pathlib, sys
 import segcal
-from segcal.evaluation import scenes
+from segcal.evaluation import slabs
 
-scenes.WINDOW_VALUES = 1 << 16
+slabs.WINDOW_VALUES = 1 << 16
 
 def kilobytes(name):
     lines = pathlib.Path("/proc/self/status").read_text().splitlines()

@@ -4,8 +4,7 @@ import torch
 
 from segcal import make_calibrator
 from segcal.cases import Case
-from segcal.evaluation import violations
-from segcal.evaluation.violations import Measured, adversarial, measure, rise_of, shift_change
+from segcal.evaluation.audit import Measured, adversarial, measure, rise_of, shift_change
 
 
 @pytest.fixture
@@ -40,7 +39,7 @@ def test_one_that_keeps_everything_has_no_violation():
 def test_a_case_of_several_steps_is_counted_whole(flipping, monkeypatch):
     logits = torch.zeros(3, 90, 11)
     logits[1, 40:] = 9
-    monkeypatch.setattr(violations, "STEP_VALUES", 300)
+    monkeypatch.setattr("segcal.evaluation.audit.STEP_VALUES", 300)
     found = measure(flipping, Case("a", logits))
     assert (found.voxels, found.flips) == (990, 440)
 
@@ -49,7 +48,7 @@ def test_voxels_that_see_each_other_are_shifted_apart_and_in_slabs_as_in_one(ran
     calibrator = randomise(make_calibrator("lts_ti", 3))
     case = Case("a", 3 * torch.randn(3, 40, 17, generator=torch.Generator().manual_seed(0)))
     whole = measure(calibrator, case)
-    monkeypatch.setattr(violations, "STEP_VALUES", 300)
+    monkeypatch.setattr("segcal.evaluation.audit.STEP_VALUES", 300)
     assert (whole.voxels, whole.flips, whole.rise) == (680, 0, 0.0)
     assert whole.change < 1e-6
     assert measure(calibrator, case).voxels == 680
