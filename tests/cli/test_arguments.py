@@ -14,11 +14,10 @@ import pytest
 
 import segcal
 from segcal import ReadOptions
-from segcal.cli.call import Call, settings
+from segcal.cli.call import Call, check_paths, settings
 from segcal.cli.commands import COMMANDS, Parser, Role, at_least_one, command_of, device, make_parser
 from segcal.cli.console import option
 from segcal.cli.fit import _voxels
-from segcal.cli.paths import check_paths
 from segcal.cli.trust import _taus
 from segcal.errors import InputError
 

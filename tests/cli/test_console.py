@@ -12,7 +12,7 @@ import pytest
 from segcal.benchmark.run import Step
 from segcal.cases import CaseError
 from segcal.cli.console import Output, case_bar, fit_line, in_options, plural, step_bar, table, warnings_in_one_line
-from segcal.cli.fit_result import print_evidence
+from segcal.cli.fit import print_evidence
 from segcal.errors import SuspicionWarning
 from segcal.fitting.evidence import FitEvidence
 
