@@ -151,8 +151,6 @@ def _choose(
 ) -> dict[str, Metric]:
     if isinstance(metrics, Mapping):
         return dict(metrics)
-    if isinstance(metrics, str):
-        raise InputError(f"metrics is {metrics!r}, but a list of names is needed. Pass metrics=[{metrics!r}].")
     chosen = find_metrics(tuple(usual if metrics is None else metrics))
     if metrics is None and not compared:
         return {name: metric for name, metric in chosen.items() if "reference" not in metric.needs}
