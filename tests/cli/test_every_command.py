@@ -21,7 +21,7 @@ def arguments(command, folders, calibrator, out):
     }[command]
 
 
-@pytest.mark.parametrize("name", ["npy", "nifti", "nnunet", "store"])
+@pytest.mark.parametrize("name", ["nifti", "nnunet", "store"])
 def test_the_whole_path_from_a_folder_to_a_calibrated_one(name, make_folders, run, tmp_path):
     folders = make_folders("npy" if name == "store" else name)
     if name == "store":
