@@ -26,7 +26,7 @@ from segcal.demo.tasks.scene import (
     clouds,
     displaced,
     smooth,
-)  # fmt: skip
+)
 from segcal.types import IGNORED
 
 HEIGHT, WIDTH = 160, 256
