@@ -14,7 +14,6 @@ from segcal.target import LOCK, check_file, claim, claim_beside, entries
 CSV = re.compile(b"case,")
 HOLDER = """
 import sys, time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from segcal.target import claim
 with claim(Path(sys.argv[1])):

@@ -26,21 +26,9 @@ import numpy as np
 from segcal.errors import InputError
 
 # How many times a command holds the scores of one case at its peak.
-FACTORS = {
-    "check": 4.0,
-    "fit": 9.0,
-    "evaluate": 6.0,
-    "apply": 9.0,
-    "trust": 9.0,
-    "decide": 9.0,
-    "objects": 9.0,
-    "adapt": 9.0,
-    "monitor": 9.0,
-    "audit": 6.0,
-    "convert": 7.0,
-    "view": 9.0,
-    "report": 9.0,
-}
+FACTORS = {"check": 4.0, "evaluate": 6.0, "audit": 6.0, "convert": 7.0} | dict.fromkeys(
+    ("fit", "apply", "trust", "decide", "objects", "adapt", "monitor", "view", "report"), 9.0
+)
 # Bytes a voxel beside the scores: labels, decisions and the like, eight numbers of eight bytes.
 VOXEL = 64
 _UNKNOWN = 32 << 30

@@ -1,5 +1,6 @@
 import json
 import pickle
+import shutil
 from typing import NamedTuple
 
 import numpy as np
@@ -119,24 +120,45 @@ def folders(make_folders):
     return make_folders()
 
 
+@pytest.fixture(scope="session")
+def fits(tmp_path_factory):
+    """Calibrators that were fitted before, by what they were fitted to: the cases of a name are always the same."""
+    return tmp_path_factory.mktemp("fits"), {}
+
+
 @pytest.fixture
-def calibrator(tmp_path, run, folders):
+def fit_once(fits, run, tmp_path):
+    """Fit a temperature into `cal`, or copy one that was fitted to the same cases with the same options."""
+
+    def fit(folders, *options):
+        place, known = fits
+        key = (folders.predictions.name, *folders.scores, *folders.options, *options)
+        if key not in known:
+            done = run("fit", *folders.both, "-o", tmp_path / "cal", "--calibrator", "ts", *options)
+            assert done.code == 0, done
+            known[key] = shutil.copytree(tmp_path / "cal", place / str(len(known))), done
+        else:
+            shutil.copytree(known[key][0], tmp_path / "cal")
+        return tmp_path / "cal", known[key][1]
+
+    return fit
+
+
+@pytest.fixture
+def calibrator(folders, fit_once):
     """A temperature fitted to four of the six cases of `folders`; two are held out."""
-    done = run("fit", *folders.both, "-o", tmp_path / "cal", "--calibrator", "ts", "--test-share", "0.34")
-    assert done.code == 0, done
-    return tmp_path / "cal"
+    return fit_once(folders, "--test-share", "0.34")[0]
 
 
 @pytest.fixture
-def learned(run, make_folders, tmp_path):
+def learned(make_folders, fit_once):
     """A factory of calibrators whose fit remembers cases of two letters and more, and of folders of new ones."""
 
     def make(*options, name="npy", letters="abcdef", each=2, new=("n1", "n2", "m1")):
         old = make_folders(name, ids=[f"{letter}{k + 1}" for letter in letters for k in range(each)], folder="old")
-        done = run("fit", *old.both, "-o", tmp_path / "cal", "--calibrator", "ts", *options)
-        assert done.code == 0, done
+        calibrator, done = fit_once(old, *options)
         folders = make_folders(name, ids=new, folder="new", seed=9)
-        return [tmp_path / "cal", folders.predictions, *folders.options], folders, done
+        return [calibrator, folders.predictions, *folders.options], folders, done
 
     return make
 

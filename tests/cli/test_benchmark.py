@@ -21,6 +21,7 @@ pipelines = [
 ]
 split = {cal = 3, val = 2}
 fit = {lam = 1e-3, mu = 1e-3}
+studies = ["offsets", "flips", "binning", "reliability", "covariate_shift"]
 bootstrap = {replicates = 50}
 
 [[tasks]]

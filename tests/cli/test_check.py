@@ -55,16 +55,6 @@ def test_more_cases_than_fit_are_counted(make_folders, run):
     assert "and 4 more" in done.out
 
 
-def test_padding_that_pretends_to_be_a_prediction_is_named(folders, run):
-    for path in folders.predictions.iterdir():
-        scores = np.load(path)
-        scores[:, 1:3] = np.array([1, 0, 0])[:, None, None, None]
-        np.save(path, scores)
-    done = run("check", *folders.both, "--json")
-    assert done.code == 2
-    assert "exactly (1, 0, 0) in 50.0% of its voxels: suspected padding" in done.document["problems"][0]["text"]
-
-
 def test_predictions_alone_can_be_checked(folders, run):
     assert run("check", folders.predictions, *folders.options).code == 0
     done = run("check", folders.predictions, folders.labels, "--no-labels", "--kind", "logits", "--pool", "mean_probs")

@@ -11,8 +11,8 @@ import pytest
 
 from segcal.benchmark.run import Step
 from segcal.cases import CaseError
-from segcal.cli.console import Output, case_bar, fit_line, in_options, plural, step_bar, table, warnings_in_one_line
-from segcal.cli.fit_result import print_evidence
+from segcal.cli.console import Output, case_bar, fit_line, in_options, step_bar, table, warnings_in_one_line
+from segcal.cli.fit import print_evidence
 from segcal.errors import SuspicionWarning
 from segcal.fitting.evidence import FitEvidence
 
@@ -63,10 +63,6 @@ def test_failed_cases_are_listed_on_stderr_and_decide_the_exit_code(capsys):
 )
 def test_messages_of_the_library_are_put_in_the_words_of_the_command_line(text, expected):
     assert in_options(text) == expected
-
-
-def test_counts_have_the_right_number():
-    assert [plural(number, "voxel") for number in (0, 1, 1234567)] == ["0 voxels", "1 voxel", "1,234,567 voxels"]
 
 
 def test_suspicions_are_one_line_and_other_warnings_stay_as_they_are(capsys, monkeypatch):

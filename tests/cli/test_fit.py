@@ -97,21 +97,6 @@ def test_the_comparison_of_every_region_is_printed(run, tmp_path, monkeypatch):
     assert "* is taken" not in named.out
 
 
-def test_the_temperature_is_that_of_a_search_over_one_variable(folders, fit, tmp_path):
-    scipy_optimize = pytest.importorskip("scipy.optimize")
-    fit("--voxels", "all")
-    logits = np.concatenate([folders.scores[name].reshape(3, -1) for name in sorted(folders.scores)], 1).astype(float)
-    labels = np.concatenate([np.load(path).reshape(-1) for path in sorted(folders.labels.iterdir())])
-
-    def nll(beta):
-        scores = beta * logits
-        return (np.log(np.exp(scores).sum(0)) - scores[labels, np.arange(len(labels))]).mean()
-
-    best = scipy_optimize.minimize_scalar(nll, bounds=(1e-3, 10), method="bounded", options={"xatol": 1e-10})
-    found = segcal.load(tmp_path / "cal").calibrator.inverse_temperature.detach()
-    assert float(found) == pytest.approx(best.x, abs=1e-5)
-
-
 def test_the_split_is_written_and_reused_and_the_artefact_knows_it(fit, tmp_path):
     splits = ["--splits", tmp_path / "splits.json", "--json"]
     first = fit(*splits, "--seed", 3, "--val-share", 0.3, "--test-share", 0.2).document
@@ -257,12 +242,3 @@ def test_what_is_seldom_meant_is_a_line_before_the_fit(scene_folder, run, tmp_pa
         "warning: c0, c1, c2, c3, c4 and 1 more: labels fit clearly better as numpy.flip(labels, 0) ("
     )
     assert done.document["certificate"]["converged"]
-
-
-def test_where_all_cases_failed_the_first_reason_is_said(folders, fit):
-    for path in folders.predictions.iterdir():
-        np.save(path, np.full_like(np.load(path), np.nan))
-    done = fit()
-    assert done.code == 2
-    assert "all 6 cases failed, but at least one is needed. First: case 'a1'" in done.err
-    assert "finite" in done.err

@@ -97,7 +97,7 @@ def test_segmentations_and_reports_for_a_pacs(learned, run, tmp_path):
     assert "sr holds p.dcm, but results would be mixed with it." in again.err
 
 
-@pytest.mark.parametrize("name", ["npy", "nifti", "nnunet"])
+@pytest.mark.parametrize("name", ["npy", "nnunet"])
 def test_objects_are_rows_a_worklist_and_maps_in_the_geometry_of_the_input(name, learned, run, tmp_path):
     nibabel = pytest.importorskip("nibabel")
     given, new, fit = learned("--objects", name=name, new=("n1", "n2"))

@@ -15,7 +15,7 @@ from segcal.benchmark.tasks import EmbeddedTask
 from segcal.demo.embedded import EmbeddedCases, open_embedded
 from segcal.demo.ensembles import MEMBERS, WEIGHTS, load_ensemble, load_member, predict
 from segcal.demo.tasks import TASKS
-from segcal.demo.unet import SmallNetwork, UNet, make_level
+from segcal.demo.unet import UNet, make_level
 from segcal.errors import ArtifactError, InputError
 from segcal.types import IGNORED
 
@@ -28,26 +28,6 @@ def test_logits_have_the_size_of_the_image_whatever_it_is(dims, space):
     assert network(torch.rand(2, 3, *space)).shape == (2, 5, *space)
 
 
-@pytest.mark.parametrize("dims", [2, 3])
-def test_parameters_are_as_many_as_counted_by_hand(dims):
-    taps = 3**dims
-    # Down: 2->4->4, 4->6->6. Up: (6+4)->4->4. Each convolution has a scale and a shift a feature. Head: 4->3 with bias.
-    convolutions = taps * (2 * 4 + 4 * 4 + 4 * 6 + 6 * 6 + 10 * 4 + 4 * 4)
-    expected = convolutions + 2 * (4 + 4 + 6 + 6 + 4 + 4) + 4 * 3 + 3
-    network = UNet(channels=2, num_classes=3, dims=dims, widths=(4, 6))
-    assert sum(parameter.numel() for parameter in network.parameters()) == expected
-
-
-def test_every_level_contributes_and_a_pixel_sees_far_away_pixels():
-    network = UNet(channels=2, num_classes=3, widths=(4, 6, 8))
-    network(torch.rand(2, 2, 12, 20)).square().sum().backward()
-    assert all(parameter.grad.abs().max() > 0 for parameter in network.parameters())
-    network = UNet(channels=1, num_classes=2, widths=(4, 4, 4)).eval()
-    image = torch.rand(1, 1, 32, 48, generator=torch.Generator().manual_seed(0)).requires_grad_()
-    network(image)[0, :, 16, 24].sum().backward()
-    assert image.grad[0, 0, 16, 24 + 9] != 0
-
-
 def test_wrong_arguments_are_refused():
     with pytest.raises(InputError, match="dims is 4, but 2 or 3 is needed"):
         UNet(1, 2, dims=4)
@@ -57,26 +37,6 @@ def test_wrong_arguments_are_refused():
         UNet(1, 1)
     with pytest.raises(InputError, match=r"image has shape \(1, 8, 8\).*2 axes of space.*image\[None\]"):
         UNet(1, 2)(torch.rand(1, 8, 8))
-
-
-class Nothing(SmallNetwork):
-    """Reads logits from the finest level of the encoder."""
-
-    def build(self, dims, widths):
-        self.built_with = (dims, tuple(widths))
-        self.scale = nn.Parameter(torch.ones(()))
-
-    def decode(self, levels):
-        return self.scale * levels[0]
-
-
-def test_what_is_built_between_encoder_and_head_is_used():
-    network = Nothing(3, 4, dims=3, widths=(5, 6)).eval()
-    assert network.built_with == (3, (5, 6))
-    image = torch.rand(2, 3, 7, 9, 11)
-    with torch.no_grad():
-        network.scale.zero_()
-        torch.testing.assert_close(network(image), network.head.bias.reshape(1, 4, 1, 1, 1).expand(2, 4, 7, 9, 11))
 
 
 def test_weights_are_drawn_in_the_order_encoder_own_head():
@@ -177,12 +137,6 @@ def test_a_corrupted_copy_has_the_same_labels_and_other_logits():
     found = open_embedded(strong, "single").cases.read("roads_0003")
     assert torch.equal(found.labels, clean.labels)
     assert not torch.equal(found.logits, clean.logits)
-
-
-def test_background_is_what_the_task_says_unless_declared():
-    assert open_embedded(TASK, "single").background is True
-    assert open_embedded(EmbeddedTask("s", "streets"), "single").background is False
-    assert open_embedded(EmbeddedTask("s", "streets", background=True), "single").background is True
 
 
 def test_what_is_not_there_is_named():

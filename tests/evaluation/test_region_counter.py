@@ -1,7 +1,5 @@
 """What is measured of regions, against numbers counted by hand; and apply, audit and evaluate from end to end."""
 
-import json
-
 import numpy as np
 import pytest
 import torch
@@ -152,31 +150,3 @@ def test_a_broken_promise_is_found(randomise):
     found = segcal.audit(fitted)
     assert not found.passed
     assert [finding.holds for finding in found.findings] == [True, True, True, False]
-
-
-def test_the_command_line_declares_regions(tmp_path, capsys):
-    z, y = data(cases=4)
-    for folder, values in (("p", z), ("l", y.astype(np.uint8))):
-        (tmp_path / folder).mkdir()
-        for number, one in enumerate(values):
-            np.save(tmp_path / folder / f"c{number}.npy", one)
-    how = ["--kind", "logits", "--regions", "whole=1+2+3,core=2+3,edge=1+2", "--ignore", "255", "--json"]
-    folders = [str(tmp_path / "p"), str(tmp_path / "l")]
-
-    def run(*words):
-        with pytest.raises(SystemExit) as stopped:
-            segcal.cli.main([*words, *how])
-        return stopped.value.code, capsys.readouterr()
-
-    import segcal.cli
-
-    assert run("check", *folders)[0] == 0
-    assert run("fit", *folders, "-o", str(tmp_path / "cal"), "--calibrator", "ts", "--trust-on", "none")[0] == 0
-    code, said = run("evaluate", *folders, "--calibrator", str(tmp_path / "cal"), "--metrics", "nll,flip_rate")
-    assert code == 0
-    assert json.loads(said.out)["after"]["label_map_flips"]["value"] == 0
-    assert run("audit", str(tmp_path / "cal"), folders[0])[0] == 0
-    assert run("apply", str(tmp_path / "cal"), folders[0], "-o", str(tmp_path / "out"))[0] == 0
-    code, said = run("check", *folders, "--regions", "whole=x")
-    assert code == 2
-    assert "argument --regions: 'x' are no labels, but whole numbers are needed, such as 1+2" in said.err

@@ -12,8 +12,7 @@ def normal(*shape, seed=0, dtype=torch.float64):
 
 
 @pytest.mark.parametrize("name", ["ts", "cms_ap", "lts", "lts_ti"])
-@pytest.mark.parametrize("space", [(41, 23), (9, 37), (3, 31, 12), (13, 6, 7)])
-@pytest.mark.parametrize("values", [60, 700, 2500])
+@pytest.mark.parametrize(("space", "values"), [((41, 23), 60), ((9, 37), 700), ((3, 31, 12), 2500), ((13, 6, 7), 60)])
 def test_slabs_give_what_the_whole_gives(name, space, values, randomise):
     calibrator = randomise(make_calibrator(name, 5))
     case = Case("a", normal(5, *space))
@@ -80,8 +79,7 @@ def test_logits_that_do_not_fit_are_refused():
         calibrated_scores(make_calibrator("ts", 3), Case("a", normal(4, 6)))
 
 
-@pytest.mark.parametrize("by_class", [False, True])
-@pytest.mark.parametrize("space", [(61, 47), (5, 50, 43)])
+@pytest.mark.parametrize(("by_class", "space"), [(False, (61, 47)), (True, (5, 50, 43))])
 def test_slabs_are_told_of_the_whole_image_and_of_the_members(by_class, space, randomise):
     calibrator = randomise(Conic(3, by_class, contexts=["disagreement", "gap_near", "share_near", "gap_image"]))
     generator = torch.Generator().manual_seed(0)

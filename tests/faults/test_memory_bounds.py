@@ -27,10 +27,10 @@ COMMANDS = ("check", "fit", "evaluate", "apply", "trust", "decide", "monitor", "
 SCRIPT = """
 import contextlib, ctypes, gc, io, json, pathlib, sys
 from segcal.cli import main
-from segcal.evaluation import slabs, violations
+from segcal.evaluation import audit, slabs
 from segcal.trust import sums
 
-slabs.STEP_VALUES = violations.STEP_VALUES = sums.STEP_VALUES = 1 << 16  # cut into slabs, as large cases are
+slabs.STEP_VALUES = audit.STEP_VALUES = sums.STEP_VALUES = 1 << 16  # cut into slabs, as large cases are
 
 def kilobytes(name):
     lines = pathlib.Path("/proc/self/status").read_text().splitlines()

@@ -1,7 +1,7 @@
 """The losses with the arguments of nnU-Net; nnU-Net finds the trainers and trains with them, where it is installed."""
 
 import importlib.util
-import subprocess
+import runpy
 import sys
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
@@ -71,15 +71,11 @@ def test_regions_are_refused():
         NnunetLoss("nacl")(torch.zeros(1, 3, 4, 5), torch.zeros(1, 3, 4, 5))
 
 
-def test_the_folder_of_the_trainers_is_printed():
+@pytest.mark.filterwarnings("ignore")  # it is imported already
+def test_the_folder_of_the_trainers_is_printed(capsys):
     assert (trainer_folder() / "segcal_trainers.py").exists()
-    printed = subprocess.run(
-        [sys.executable, "-W", "ignore", "-m", "segcal.integrations.nnunet_loss"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert printed.stdout.strip() == str(trainer_folder())
+    runpy.run_module("segcal.integrations.nnunet_loss", run_name="__main__")
+    assert capsys.readouterr().out.strip() == str(trainer_folder())
 
 
 class Anything(ModuleType):

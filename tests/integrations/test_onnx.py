@@ -119,9 +119,7 @@ def test_regions_behind_a_network_keep_their_masks(randomise, tmp_path):
     weight = torch.randn(2, 2, 1, 1, generator=torch.Generator().manual_seed(3))
     write_network(tmp_path / "network.onnx", weight)
     regions = Regions.declared({"whole": [1, 2], "core": [2]})
-    calibrator = PerRegion(
-        regions, [randomise(segcal.make_calibrator("conic_class", 2), seed=n) for n in (0, 1)]
-    ).eval()
+    calibrator = PerRegion(regions, [randomise(segcal.make_calibrator("cms_op", 2), seed=n) for n in (0, 1)]).eval()
     assert segcal.export(calibrator, tmp_path / "joined.onnx", model=tmp_path / "network.onnx").flips == 0
     session = onnxruntime.InferenceSession(tmp_path / "joined.onnx", providers=["CPUExecutionProvider"])
     scores, log_probs = (torch.from_numpy(x) for x in session.run(None, {"picture": IMAGE.numpy()}))

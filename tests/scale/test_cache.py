@@ -14,7 +14,7 @@ from hypothesis.extra import numpy as arrays
 
 from segcal.cases.base import CaseError
 from segcal.errors import InputError
-from segcal.evaluation.violations import Measured
+from segcal.evaluation.audit import Measured
 from segcal.fitting.voxels import Voxels
 from segcal.scale import cache as caches
 from segcal.scale.cache import KNOWN, CaseCache, UnknownResultError, pack, unpack

@@ -15,10 +15,9 @@ from segcal.benchmark.run import JobRunner
 from segcal.benchmark.tasks import FolderTask
 from segcal.cases.parallel import Engine
 from segcal.cli import arguments as shared
-from segcal.cli.call import Call
+from segcal.cli.call import Call, check_output
 from segcal.cli.commands import Command, Role, argument, at_least_one, device, flag
 from segcal.cli.console import step_bar
-from segcal.cli.paths import check_output
 from segcal.demo.embedded import open_embedded
 from segcal.demo.story import full_plan, quick_plan, tell_story
 from segcal.errors import InputError

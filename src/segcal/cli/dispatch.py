@@ -10,7 +10,7 @@ from typing import Any, TextIO
 
 from segcal.cases.remote import check_new, upload, url_of
 from segcal.cli import arguments as shared
-from segcal.cli.call import Call, settings
+from segcal.cli.call import Call, check_paths, settings
 from segcal.cli.commands import (
     COMMANDS,
     DONE,
@@ -23,7 +23,6 @@ from segcal.cli.commands import (
     make_parser,
 )
 from segcal.cli.console import step_bar
-from segcal.cli.paths import check_paths
 from segcal.errors import InputError
 from segcal.scale.merge import check_parts
 from segcal.scale.part import FACTS, FOLDER, LOGS, remove_parts

@@ -30,8 +30,7 @@ from segcal.cases.suspicion import doubtful_kind, warn
 from segcal.cases.write import CaseWriter
 from segcal.errors import InputError
 from segcal.evaluation.evaluate import check_match
-from segcal.evaluation.scenes import is_scene, part_of, scene_parts, windows
-from segcal.evaluation.slabs import as_seen, calibrated_scores
+from segcal.evaluation.slabs import as_seen, calibrated_scores, is_scene, part_of, scene_parts, windows
 from segcal.fitting.certificate import Fitted
 from segcal.fitting.fit import check_device
 from segcal.fitting.reference import calibrator_digest

@@ -1,7 +1,13 @@
-"""From a case to numbers: its tables before and after calibration, and the running sums of each of the two stages."""
+"""From a case to numbers: its tables before and after calibration, and the running sums of each of the two stages.
+
+Metrics of regions are the metrics of classes, read from the tables of two classes of one region, or from those of all
+regions added up (every voxel counts once for each region). Two more are about regions together: the share of voxels
+whose label changed in the label map, and the share at which an inner region is above the one it lies in.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import Any, TypeAlias
 
 import msgspec
@@ -10,29 +16,118 @@ import torch
 from torch import Tensor
 
 from segcal.calibrators.base import Calibrator
+from segcal.calibrators.per_region import PerRegion
 from segcal.cases.base import Case
+from segcal.cases.region_view import two_classes
 from segcal.errors import InputError
 from segcal.evaluation.slabs import calibrated_scores
 from segcal.metrics import Metric
 from segcal.metrics.base import Needs
+from segcal.regions import Regions
 from segcal.resample import Draws, percentile_interval, row_blocks
 from segcal.statistics import BandCache, CaseTables, Counted, total_of
+from segcal.statistics.additive import Confusion, Likelihood
 from segcal.summary import Difference, Estimate, difference, estimate
-from segcal.types import Context
+from segcal.types import IGNORED, Context
 
 # A calibrator, or any function from logits (1, classes, *space) and a context to log-probabilities of that shape.
 Map: TypeAlias = Calibrator | Callable[[Tensor, Context], Tensor]
+LABEL_MAP = "label_map_flips"
+NESTING = "nesting"
+
+
+@dataclass(frozen=True)
+class Together:
+    """Voxels that count: all, those whose label changed in the label map, and pairs of regions, right and wrong."""
+
+    voxels: int
+    changed: int | None
+    pairs: int
+    turned: int
+
+
+@dataclass(frozen=True)
+class RegionTables:
+    """The tables of a case of regions, by name, and what they say together."""
+
+    each: dict[str, CaseTables]
+    together: Together
+
+    @property
+    def all(self) -> CaseTables:
+        """The tables of all regions, added up."""
+        first, *others = self.each.values()
+        return sum(others, start=first)
+
+    @property
+    def likelihood(self) -> Likelihood:
+        """That of the first region; all have the same voxels."""
+        return next(iter(self.each.values())).likelihood
+
+    @property
+    def confusion(self) -> Confusion:
+        """That of the first region; all ignore the same voxels."""
+        return next(iter(self.each.values())).confusion
+
+
+@dataclass(frozen=True)
+class RegionReader:
+    """Reads the table of a metric from one region, or from all."""
+
+    metric: Metric
+    region: str | None
+
+    def __call__(self, tables: RegionTables) -> Any:
+        """Return the table that the metric reads."""
+        return self.metric.part(tables.all if self.region is None else tables.each[self.region])
+
+
+def region_metrics(metrics: Mapping[str, Metric], regions: Regions) -> dict[str, Metric]:
+    """Return the metrics of all regions together, of the label map and of nesting, and of each region by its name."""
+    found = {name: replace(metric, part=RegionReader(metric, None)) for name, metric in metrics.items()}  # type: ignore[arg-type]
+    if any("reference" in metric.needs for metric in metrics.values()):
+        title = "voxels whose label changed in the label map"
+        found[LABEL_MAP] = Metric(title, _together, _changed_share, needs=("reference",))
+    if regions.nested:
+        found[NESTING] = Metric("pairs of regions of which the inner one is above the outer", _together, _turned_share)
+    for region in regions.names:
+        for name, metric in metrics.items():
+            words = {"title": f"{metric.title}, {region}", "plain": metric.plain and f"{metric.plain}: {region}"}
+            found[f"{name} ({region})"] = replace(metric, part=RegionReader(metric, region), **words)  # type: ignore[arg-type]
+    return found
+
+
+def _together(tables: Any) -> Together:
+    found: Together = tables.together
+    return found
+
+
+def _changed_share(together: Together) -> float:
+    return float("nan") if together.changed is None or not together.voxels else together.changed / together.voxels
+
+
+def _turned_share(together: Together) -> float:
+    return together.turned / together.pairs if together.pairs else float("nan")
 
 
 class Counter:
-    """Counts cases, making only the tables that the metrics need; a cache keeps bands of label maps between runs."""
+    """Counts cases, making only the tables that the metrics need.
 
-    def __init__(self, metrics: Mapping[str, Metric], cache: BandCache | None = None) -> None:
-        self._needs = Needs.of(metrics.values())
-        self._cache = cache
+    Args:
+        metrics: read from the tables of classes, or of each region.
+        cache: keeps bands of label maps between runs.
+        regions: those of the cases, if they have any.
+    """
 
-    def count(self, case: Case, calibrator: Map | None) -> list[CaseTables]:
-        """Return the tables before and, with a calibrator, after calibration."""
+    def __init__(
+        self, metrics: Mapping[str, Metric], cache: BandCache | None = None, regions: Regions | None = None
+    ) -> None:
+        self._needs, self._cache, self._regions = Needs.of(metrics.values()), cache, regions
+
+    def count(self, case: Case, calibrator: Map | None) -> list[Any]:
+        """Return the tables, of regions :class:`RegionTables`, before and, with a calibrator, after calibration."""
+        if self._regions is not None:
+            return self._count_regions(case, self._regions, calibrator)
         before, after = self.count_each(case, {} if calibrator is None else {"": calibrator})
         return [before.tables, *(one.tables for one in after.values())]
 
@@ -40,23 +135,60 @@ class Counter:
         self, case: Case, calibrators: Mapping[str, Map], predict: bool = False
     ) -> tuple[Counted, dict[str, Counted]]:
         """Return what was counted before, and after each of several calibrators; with predictions, if asked for."""
-        labels, needs = case.labels, self._needs
-        if labels is None:
-            raise InputError(
-                f"labels of case {case.id!r} is missing, but every case needs labels to be measured. "
-                "Open the cases with labels, or leave this one out."
-            )
-        bands, size = needs.bands(labels, case.id, self._cache), case.spacing
-        before = needs.count(case.logits, labels, bands, None, predict or bool(calibrators), size)
+        count = self._counting(case.id, _labels(case), case.spacing)
+        before = count(case.logits, predict=predict or bool(calibrators))
         after = {}
         for name, calibrator in calibrators.items():
             # Decisions are compared in the scores, and counting normalises them: no log-probabilities are written.
-            scores = _scores(calibrator, case)
             foreign = not isinstance(calibrator, Calibrator)
-            counted = needs.count(scores, labels, bands, before.prediction, predict, size, normalised=foreign)
-            # The free energy is that of the input; what a calibrator returns has none of its own.
-            after[name] = counted._replace(tables=replace(counted.tables, free_energy=None))
-        return before, after
+            scores = _scores(calibrator, case)
+            after[name] = count(scores, reference=before.prediction, predict=predict, normalised=foreign)
+        return before, {name: _calibrated(counted) for name, counted in after.items()}
+
+    def _counting(self, name: str, labels: Tensor, spacing: tuple[float, ...] | None) -> Callable[..., Counted]:
+        """Return what counts scores against a label map."""
+        bands = self._needs.bands(labels, name, self._cache)
+        return partial(self._needs.count, labels=labels, bands=bands, spacing=spacing)
+
+    def _count_regions(self, case: Case, regions: Regions, calibrator: Map | None) -> list[RegionTables]:
+        labels = _labels(case)
+        odds = None if calibrator is None else log_odds(calibrator, case)
+        before: dict[str, CaseTables] = {}
+        after: dict[str, CaseTables] = {}
+        for number, region in enumerate(regions.names):
+            count = self._counting(f"{case.id} {region}", regions.truth(labels, number), case.spacing)
+            plain = count(two_classes(case.logits[number]), predict=odds is not None)
+            before[region] = plain.tables
+            if odds is not None:
+                own = count(two_classes(odds[number]), reference=plain.prediction)
+                after[region] = _calibrated(own).tables
+        counts = labels != IGNORED
+        found = [RegionTables(before, _together_of(regions, case.logits, None, counts))]
+        if odds is not None:
+            found.append(RegionTables(after, _together_of(regions, odds, case.logits, counts)))
+        return found
+
+
+def _labels(case: Case) -> Tensor:
+    if case.labels is None:
+        raise InputError(
+            f"labels of case {case.id!r} is missing, but every case needs labels to be measured. "
+            "Open the cases with labels, or leave this one out."
+        )
+    return case.labels
+
+
+def _calibrated(counted: Counted) -> Counted:
+    """Return what was counted after a calibrator: the free energy is that of the input, and it has none of its own."""
+    return counted._replace(tables=replace(counted.tables, free_energy=None))
+
+
+def _together_of(regions: Regions, odds: Tensor, reference: Tensor | None, counts: Tensor) -> Together:
+    voxels, changed = int(counts.sum()), None
+    if reference is not None:
+        maps = [regions.label_map(each > 0) for each in (odds, reference)]
+        changed = int(((maps[0] != maps[1]) & counts).sum())
+    return Together(voxels, changed, voxels * len(regions.nested), regions.violations(odds[:, counts]))
 
 
 def _scores(calibrator: Map, case: Case) -> Tensor:
@@ -71,6 +203,20 @@ def _scores(calibrator: Map, case: Case) -> Tensor:
             "are needed. Correct the function."
         )
     return found[0]
+
+
+def log_odds(calibrator: Map, case: Case) -> Tensor:
+    """Return the log-odds ``(regions, *space)`` that a calibrator gives a case, on the processor."""
+    if isinstance(calibrator, PerRegion):
+        return calibrated_scores(calibrator, case, device="cpu")
+    if isinstance(calibrator, Calibrator):
+        raise InputError(
+            f"calibrator is a {calibrator.name} for {calibrator.num_classes} classes, but the cases have regions. Fit "
+            "one to cases with these regions."
+        )
+    with torch.no_grad():
+        log_probs = calibrator(case.logits[None], case.context)[0].double()
+    return log_probs - torch.log(-torch.expm1(log_probs)).clamp(min=-1e3)
 
 
 class Stage:

@@ -27,8 +27,7 @@ from segcal.cases.parallel import Failures, Workers, map_cases
 from segcal.cases.records import read_marker
 from segcal.cases.suspicion import Suspicion, doubtful_kind, other_origin, warn, wrong_kinds
 from segcal.errors import InputError
-from segcal.evaluation.case_counter import Counter, Map, Stage, summarise
-from segcal.evaluation.region_counter import RegionCounter, region_metrics
+from segcal.evaluation.case_counter import Counter, Map, Stage, region_metrics, summarise
 from segcal.evaluation.result import Evaluation
 from segcal.evaluation.slabs import as_seen
 from segcal.fitting.certificate import Fitted
@@ -105,9 +104,8 @@ def evaluate(
     chosen = with_convention(chosen, convention)
     if len(cases) == 0:
         raise InputError("cases is empty, but at least one case is needed. Check the folder or the split.")
-    counter = Counter(chosen, bands)
+    counter = Counter(chosen, bands, cases.regions)
     if cases.regions is not None:
-        counter = RegionCounter(chosen, cases.regions, bands)
         chosen = region_metrics(chosen, cases.regions)
         warn(doubtful_kind(cases))
     measure = partial(_measure, counter, calibrator)
@@ -153,8 +151,6 @@ def _choose(
 ) -> dict[str, Metric]:
     if isinstance(metrics, Mapping):
         return dict(metrics)
-    if isinstance(metrics, str):
-        raise InputError(f"metrics is {metrics!r}, but a list of names is needed. Pass metrics=[{metrics!r}].")
     chosen = find_metrics(tuple(usual if metrics is None else metrics))
     if metrics is None and not compared:
         return {name: metric for name, metric in chosen.items() if "reference" not in metric.needs}

@@ -27,7 +27,7 @@ from segcal.atomic import sweep, written
 from segcal.calibrators.base import Calibrator
 from segcal.calibrators.per_region import PerRegion
 from segcal.errors import InputError
-from segcal.evaluation.violations import adversarial
+from segcal.evaluation.audit import adversarial
 from segcal.integrations.attach import Calibrating, attach, check_classes, folder_of, need, to_calibrator
 from segcal.target import check_apart
 from segcal.types import Context

@@ -29,8 +29,8 @@ from segcal.cases.watch import Member
 from segcal.checks import check_memory, memory_limit
 from segcal.errors import InputError
 from segcal.evaluation.apply import AppliedCase
-from segcal.evaluation.region_counter import RegionTables, Together
-from segcal.evaluation.violations import Measured
+from segcal.evaluation.audit import Measured
+from segcal.evaluation.case_counter import RegionTables, Together
 from segcal.fitting.voxels import Voxels
 from segcal.statistics.additive import Confusion, Flips, FreeEnergy, Likelihood, Ranking
 from segcal.statistics.boundary import Bands

@@ -24,7 +24,7 @@ from segcal.benchmark.summaries import summarise
 from segcal.calibrators.base import Calibrator
 from segcal.documents import parse_json, read_text
 from segcal.errors import ArtifactError, InputError, SegcalError
-from segcal.evaluation.violations import adversarial, shift_change
+from segcal.evaluation.audit import adversarial, shift_change
 from segcal.fitting.artifact import load
 from segcal.report.document import Document, TaskSection
 from segcal.report.figures import (

@@ -8,7 +8,7 @@ import pytest
 import segcal
 from segcal.cases import CaseError, open_cases
 from segcal.errors import InputError
-from segcal.evaluation import scenes
+from segcal.evaluation import slabs
 
 zarr = pytest.importorskip("zarr")
 AXES = {"t": "time", "c": "channel"}
@@ -76,7 +76,7 @@ def test_scores_are_read_and_written_in_any_order_of_axes(version, axes, fitted,
     assert (cases.members[0].name, cases.ids) == ("ome-zarr", ("a",))
     assert np.array_equal(case.logits.reshape(values.shape), values)
     assert case.spacing == pytest.approx(((0.25e-3,) if "z" in axes else ()) + (0.5e-3, 0.25e-3))
-    monkeypatch.setattr(scenes, "WINDOW_VALUES", 3 * 20 * 40)
+    monkeypatch.setattr(slabs, "WINDOW_VALUES", 3 * 20 * 40)
     segcal.apply(fitted(3), cases, tmp_path / "out", confidence_map=True)
     monkeypatch.undo()
     segcal.apply(fitted(3), cases, tmp_path / "one")
