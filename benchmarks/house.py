@@ -1,6 +1,6 @@
 """Measure the shape of the package: the table of the design's house.md, today's values beside the goals.
 
-    python benchmarks/house.py [--list] [--no-walks]
+    python -m benchmarks.house [--list] [--no-walks]
 
 What is counted:
 

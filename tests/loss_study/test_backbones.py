@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch.nn.functional import interpolate, max_pool2d
 
-from benchmarks.loss_study.backbones import BACKBONES, AttentionUNet, Gate, UNetPlusPlus
+from paper.loss_study.backbones import BACKBONES, AttentionUNet, Gate, UNetPlusPlus
 from segcal.demo.unet import UNet, upsample
 from segcal.errors import InputError
 

@@ -3,7 +3,7 @@ import hashlib
 import numpy as np
 import pytest
 
-from benchmarks.loss_study.data import FULL, SMALL, Chunk, Sizes, all_chunks, chunks, degrade, read_part, write_chunk
+from paper.loss_study.data import FULL, SMALL, Chunk, Sizes, all_chunks, chunks, degrade, read_part, write_chunk
 from segcal.demo.tasks import HELD_OUT, TRAINING, get_task
 from segcal.studies.corruptions import corrupt
 

@@ -1,6 +1,6 @@
 import numpy as np
 
-from benchmarks.loss_study.draws import shared_draws
+from paper.loss_study.draws import shared_draws
 
 
 def test_all_seeds_have_the_same_groups():

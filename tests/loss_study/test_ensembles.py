@@ -5,7 +5,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from benchmarks.loss_study.ensembles import RECIPES, main, mean_scores, measure_case, scores
+from paper.loss_study.ensembles import RECIPES, main, mean_scores, measure_case, scores
 from segcal.demo.ensembles import MEMBERS, WEIGHTS, load_ensemble, load_member
 from segcal.demo.tasks import TASKS
 from segcal.types import IGNORED

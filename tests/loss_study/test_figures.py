@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from benchmarks.loss_study.plan import MAIN, SHARES, Unit
-from benchmarks.loss_study.results import Key, Results
-from benchmarks.loss_study.rows import pack, write_arrays
+from paper.loss_study.plan import MAIN, SHARES, Unit
+from paper.loss_study.results import Key, Results
+from paper.loss_study.rows import pack, write_arrays
 
 pytest.importorskip("matplotlib", reason="matplotlib is not installed")
-from benchmarks.loss_study import figures
+from paper.loss_study import figures
 
 
 def shown_lines(axis):

@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch import nn
 
-from benchmarks.loss_study import trainer
-from benchmarks.loss_study.together import take_turns
-from benchmarks.loss_study.trainer import train, train_steps
-from benchmarks.loss_study.training import TrainConfig
+from paper.loss_study import trainer
+from paper.loss_study.together import take_turns
+from paper.loss_study.trainer import train, train_steps
+from paper.loss_study.training import TrainConfig
 from segcal.demo.unet import UNet
 from segcal.errors import InputError
 from segcal.losses import LOSSES, make_loss

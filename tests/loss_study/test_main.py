@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from benchmarks.loss_study import __main__ as command
+from paper.loss_study import __main__ as command
 
 
 @pytest.fixture

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.loss_study import measure
-from benchmarks.loss_study.data import Stored
-from benchmarks.loss_study.measure import Measurer, fit_post_hoc, logit_profile, plain_curve, rounded, study_metrics
+from paper.loss_study import measure
+from paper.loss_study.data import Stored
+from paper.loss_study.measure import Measurer, fit_post_hoc, logit_profile, plain_curve, rounded, study_metrics
 from segcal.demo.tasks import get_task
 from segcal.fitting import fit
 

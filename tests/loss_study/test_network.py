@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.loss_study.backbones import AttentionUNet
-from benchmarks.loss_study.data import Stored
-from benchmarks.loss_study.network import LOGIT_EDGES, Data, Effort, logit_histogram, make_network, unit_steps
-from benchmarks.loss_study.plan import CONFIGS, Unit
-from benchmarks.loss_study.together import take_turns
-from benchmarks.loss_study.trainer import train
+from paper.loss_study.backbones import AttentionUNet
+from paper.loss_study.data import Stored
+from paper.loss_study.network import LOGIT_EDGES, Data, Effort, logit_histogram, make_network, unit_steps
+from paper.loss_study.plan import CONFIGS, Unit
+from paper.loss_study.together import take_turns
+from paper.loss_study.trainer import train
 from segcal.losses import make_loss
 
 

@@ -4,11 +4,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.loss_study import page
-from benchmarks.loss_study.page import facts_text, sections, write_page
-from benchmarks.loss_study.plan import MAIN, Unit, plan_units
-from benchmarks.loss_study.results import Results
-from benchmarks.loss_study.rows import pack, read_rows, write_arrays, write_row
+from paper.loss_study import page
+from paper.loss_study.page import facts_text, sections, write_page
+from paper.loss_study.plan import MAIN, Unit, plan_units
+from paper.loss_study.results import Results
+from paper.loss_study.rows import pack, read_rows, write_arrays, write_row
 
 
 @pytest.fixture

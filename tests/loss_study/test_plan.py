@@ -1,5 +1,5 @@
-from benchmarks.loss_study.backbones import BACKBONES
-from benchmarks.loss_study.plan import (
+from paper.loss_study.backbones import BACKBONES
+from paper.loss_study.plan import (
     BACKBONE_LOSSES,
     BACKBONE_TASK,
     MAIN,

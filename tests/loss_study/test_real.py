@@ -1,6 +1,6 @@
 import torch
 
-from benchmarks.loss_study.real import CORE, LOSSES, loss_of, plan_real
+from paper.loss_study.real import CORE, LOSSES, loss_of, plan_real
 from segcal.losses import Dice
 
 

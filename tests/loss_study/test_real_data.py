@@ -3,8 +3,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from benchmarks.loss_study import real_data
-from benchmarks.loss_study.real_data import PARTS, find_parts, groups, pack_root, pictures, read_case
+from paper.loss_study import real_data
+from paper.loss_study.real_data import PARTS, find_parts, groups, pack_root, pictures, read_case
 from segcal.errors import InputError
 
 

@@ -5,9 +5,9 @@ import msgspec
 import numpy as np
 import pytest
 
-from benchmarks.loss_study.__main__ import main
-from benchmarks.loss_study.real import RealRow, RealUnit
-from benchmarks.loss_study.real_page import Facts, is_clear, real_page, tables_of
+from paper.loss_study.__main__ import main
+from paper.loss_study.real import RealRow, RealUnit
+from paper.loss_study.real_page import Facts, is_clear, real_page, tables_of
 from segcal.summary import Interval
 
 pytestmark = pytest.mark.usefixtures("few_draws")

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from benchmarks.loss_study import real_run
-from benchmarks.loss_study.__main__ import main
-from benchmarks.loss_study.real import RealStudy, RealUnit
-from benchmarks.loss_study.real_page import read_archive
-from benchmarks.loss_study.real_run import RealRun, measure_networks, run_real, train_networks
+from paper.loss_study import real_run
+from paper.loss_study.__main__ import main
+from paper.loss_study.real import RealStudy, RealUnit
+from paper.loss_study.real_page import read_archive
+from paper.loss_study.real_run import RealRun, measure_networks, run_real, train_networks
 
 pytestmark = pytest.mark.filterwarnings("ignore::segcal.errors.SuspicionWarning")
 

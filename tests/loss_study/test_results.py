@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from benchmarks.loss_study.plan import MAIN, Unit
-from benchmarks.loss_study.results import Key, Results
+from paper.loss_study.plan import MAIN, Unit
+from paper.loss_study.results import Key, Results
 
 
 def test_a_mean_is_over_cases_then_seeds(rows):

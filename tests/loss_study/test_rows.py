@@ -7,9 +7,9 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from benchmarks.loss_study.network import make_network
-from benchmarks.loss_study.plan import Unit
-from benchmarks.loss_study.rows import (
+from paper.loss_study.network import make_network
+from paper.loss_study.plan import Unit
+from paper.loss_study.rows import (
     pack,
     read_arrays,
     read_rows,

@@ -6,15 +6,15 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from benchmarks.loss_study import run
-from benchmarks.loss_study.data import SMALL, Chunk, all_chunks
-from benchmarks.loss_study.network import make_network
-from benchmarks.loss_study.plan import CONFIGS, MAIN, Unit
-from benchmarks.loss_study.rows import read_rows, read_weights, write_row
-from benchmarks.loss_study.run import TRAINED, Study, measure_networks, run_study, train_networks
-from benchmarks.loss_study.study import train_unit
-from benchmarks.loss_study.together import take_turns
-from benchmarks.loss_study.trial import FINDING
+from paper.loss_study import run
+from paper.loss_study.data import SMALL, Chunk, all_chunks
+from paper.loss_study.network import make_network
+from paper.loss_study.plan import CONFIGS, MAIN, Unit
+from paper.loss_study.rows import read_rows, read_weights, write_row
+from paper.loss_study.run import TRAINED, Study, measure_networks, run_study, train_networks
+from paper.loss_study.study import train_unit
+from paper.loss_study.together import take_turns
+from paper.loss_study.trial import FINDING
 from segcal.errors import ArtifactError, InputError
 
 UNITS = ("ce", "ce_dice", "focal", "ecp", "label_smoothing")

@@ -8,13 +8,13 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from benchmarks.loss_study.data import FULL, SMALL, Sizes, all_chunks
-from benchmarks.loss_study.measure import fit_post_hoc
-from benchmarks.loss_study.network import Effort, make_network
-from benchmarks.loss_study.plan import MAIN, Unit
-from benchmarks.loss_study.rows import write_weights
-from benchmarks.loss_study.study import Desk, Study, measure_unit, slice_shown, train_unit
-from benchmarks.loss_study.together import take_turns
+from paper.loss_study.data import FULL, SMALL, Sizes, all_chunks
+from paper.loss_study.measure import fit_post_hoc
+from paper.loss_study.network import Effort, make_network
+from paper.loss_study.plan import MAIN, Unit
+from paper.loss_study.rows import write_weights
+from paper.loss_study.study import Desk, Study, measure_unit, slice_shown, train_unit
+from paper.loss_study.together import take_turns
 from segcal.demo.tasks import get_task
 
 # Networks of a test are hardly trained, and that is noticed.
@@ -26,7 +26,7 @@ SPACE = {"roads": (16, 24), "tumour": (16, 17, 9)}
 @pytest.fixture
 def desk(tmp_path, monkeypatch):
     """A place to work at with small made-up cases, where one calibrator is fitted."""
-    monkeypatch.setattr("benchmarks.loss_study.study.fit_post_hoc", partial(fit_post_hoc, names=("ts",)))
+    monkeypatch.setattr("paper.loss_study.study.fit_post_hoc", partial(fit_post_hoc, names=("ts",)))
     desk = Desk(tmp_path, TINY, Effort(epochs=2))
     rng = np.random.default_rng(0)
     for chunk in all_chunks(tuple(SPACE), TINY):

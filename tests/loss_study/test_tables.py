@@ -1,6 +1,6 @@
-from benchmarks.loss_study import tables
-from benchmarks.loss_study.plan import MAIN, Unit
-from benchmarks.loss_study.results import Results
+from paper.loss_study import tables
+from paper.loss_study.plan import MAIN, Unit
+from paper.loss_study.results import Results
 
 
 def test_every_table_has_a_row_for_every_loss(rows):

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from benchmarks.loss_study.trainer import case_dice, train, train_steps, validation_dice
-from benchmarks.loss_study.training import TrainConfig
+from paper.loss_study.trainer import case_dice, train, train_steps, validation_dice
+from paper.loss_study.training import TrainConfig
 from segcal.demo.unet import UNet
 from segcal.errors import InputError
 from segcal.losses import make_loss

@@ -3,7 +3,7 @@ import pickle
 import pytest
 import torch
 
-from benchmarks.loss_study.training import TrainConfig, Training, load_checkpoint, save_checkpoint
+from paper.loss_study.training import TrainConfig, Training, load_checkpoint, save_checkpoint
 from segcal.errors import ArtifactError, InputError
 
 

@@ -3,12 +3,12 @@ import json
 import numpy as np
 import pytest
 
-from benchmarks.loss_study import trial
-from benchmarks.loss_study.data import Stored
-from benchmarks.loss_study.plan import CONFIGS
-from benchmarks.loss_study.together import take_turns
-from benchmarks.loss_study.trainer import Epoch, Trained
-from benchmarks.loss_study.trial import EPOCHS, FINDING, TRIED, compare, made_up_cases, read_finding, try_graphs
+from paper.loss_study import trial
+from paper.loss_study.data import Stored
+from paper.loss_study.plan import CONFIGS
+from paper.loss_study.together import take_turns
+from paper.loss_study.trainer import Epoch, Trained
+from paper.loss_study.trial import EPOCHS, FINDING, TRIED, compare, made_up_cases, read_finding, try_graphs
 
 
 class Trainings:

@@ -1,8 +1,8 @@
 import pytest
 
-from benchmarks.loss_study.plan import MAIN, Unit
-from benchmarks.loss_study.results import Key, Results
-from benchmarks.loss_study.verdict import (
+from paper.loss_study.plan import MAIN, Unit
+from paper.loss_study.results import Key, Results
+from paper.loss_study.verdict import (
     Counts,
     best_pair,
     calibrated,

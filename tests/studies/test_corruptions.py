@@ -21,7 +21,7 @@ from segcal.studies.corruptions import (
     gaussian_kernel,
 )
 
-SCRIPT = Path(__file__).parents[2] / "benchmarks" / "corrupt.py"
+SCRIPT = Path(__file__).parents[2] / "paper" / "corrupt.py"
 
 
 @pytest.fixture
