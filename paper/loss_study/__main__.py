@@ -1,14 +1,14 @@
 """The study of training losses, with and without calibration afterwards, on the embedded tasks.
 
     python -m paper.loss_study run --out study --main --tasks roads --seeds 1
-    python -m paper.loss_study docs paper/results/losses.zip --docs docs
+    python -m paper.loss_study docs paper/results/losses.jsonl --docs docs
     python -m paper.loss_study real ROOT --out real --device cuda
-    python -m paper.loss_study real-page paper/results/real_losses.zip --docs docs
+    python -m paper.loss_study real-page paper/results/real_losses.jsonl --docs docs
 
 The first trains small networks with every loss, measures them without and with calibration, and writes a page of
 tables and figures; the same command goes on from where it was stopped. Everything takes half an hour on a large GPU
 with 16 cores, and days on two cores: there, use --main or --small. The second writes the study into docs/losses.md
-again, from its archive. The third asks the same of real data (:mod:`paper.loss_study.real`), which `pack` makes
+again, from its lines. The third asks the same of real data (:mod:`paper.loss_study.real`), which `pack` makes
 small enough to travel, and the fourth writes its page, docs/losses_real.md.
 Exit codes: 0 done; 2 a mistake, in one sentence; 3 networks are missing; 130 interrupted.
 """
@@ -34,7 +34,7 @@ from segcal.demo.tasks import TASKS
 from segcal.errors import InputError, SegcalError
 from segcal.target import claim
 
-ARCHIVE = "losses.zip"
+LINES = "losses.jsonl"
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -46,7 +46,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(dest="command", required=True)
     docs = commands.add_parser("docs", help="write the study into docs/losses.md again")
-    docs.add_argument("archives", nargs="+", type=Path, metavar="ARCHIVE")
+    docs.add_argument("lines", nargs="+", type=Path, metavar="LINES")
     docs.add_argument("--docs", type=Path, required=True, metavar="DIR")
     run = commands.add_parser("run", help="train, measure and write a page, or go on with it")
     run.add_argument("--out", type=Path, required=True, metavar="DIR", help="cases, weights, results and the page")
@@ -62,7 +62,7 @@ def make_parser() -> argparse.ArgumentParser:
     run.add_argument("--json", action="store_true", help="print one JSON document on stdout and nothing else there")
     real = commands.add_parser("real", help="the same question on real data; see paper/loss_study/real.py")
     real.add_argument("root", type=Path, metavar="ROOT", help="the folder with cardiac/ and camvid/")
-    real.add_argument("--out", type=Path, required=True, metavar="DIR", help="weights, results and their archive")
+    real.add_argument("--out", type=Path, required=True, metavar="DIR", help="weights, results and the lines of a page")
     real.add_argument("--device", default="cpu", metavar="NAME", help="where to train; default: cpu")
     real.add_argument("--seeds", type=_count, default=3, metavar="N", help="networks of each kind; default: 3")
     real.add_argument("--steps", type=_count, default=1000, metavar="N", help="of a training; default: 1000")
@@ -74,8 +74,8 @@ def make_parser() -> argparse.ArgumentParser:
     small = commands.add_parser("pack", help="write the folder of the real data again, small enough to travel")
     small.add_argument("root", type=Path, metavar="ROOT")
     small.add_argument("--out", type=Path, required=True, metavar="DIR")
-    page = commands.add_parser("real-page", help="write docs/losses_real.md from the archive of `real`")
-    page.add_argument("archives", nargs="+", type=Path, metavar="ARCHIVE")
+    page = commands.add_parser("real-page", help="write docs/losses_real.md from the lines of `real`")
+    page.add_argument("lines", nargs="+", type=Path, metavar="LINES")
     page.add_argument("--docs", type=Path, required=True, metavar="DIR")
     return parser
 
@@ -93,7 +93,7 @@ def run(options: argparse.Namespace) -> int:
     """Run the study, say what is missing and where the page is, and return the exit code."""
     study = Study(
         folder=options.out,
-        archive=options.out / ARCHIVE,
+        lines=options.out / LINES,
         device=options.device,
         trainers=options.trainers,
         at_once=options.at_once,
@@ -107,12 +107,12 @@ def run(options: argparse.Namespace) -> int:
     total = len(study.units())
     with claim(options.out):
         missing = run_study(study, lambda text: print(text, file=sys.stderr, flush=True))
-        page = write_page([study.archive], options.out, options.small, missing) if missing < total else None
+        page = write_page([study.lines], options.out, options.small, missing) if missing < total else None
     if options.json:
-        found = {"page": str(page) if page else None, "archive": str(study.archive), "missing": missing}
+        found = {"page": str(page) if page else None, "lines": str(study.lines), "missing": missing}
         print(json.dumps(found, indent=1))
         return 3 if missing else 0
-    print(f"Written: {page}, {study.archive}" if page else "No network is measured yet, so there is no page.")
+    print(f"Written: {page}, {study.lines}" if page else "No network is measured yet, so there is no page.")
     if missing:
         noun = "network" if missing == 1 else "networks"
         print(f"{missing} {noun} of {total} missing: run the command again to go on.")
@@ -152,9 +152,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             pack_root(options.root, options.out)
             return 0
         if options.command == "real-page":
-            write_real_page(options.archives, options.docs)
+            write_real_page(options.lines, options.docs)
             return 0
-        write_docs(options.archives, options.docs)
+        write_docs(options.lines, options.docs)
     except (SegcalError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -10,7 +10,7 @@ from paper.loss_study import tables
 from paper.loss_study.network import LOGIT_EDGES
 from paper.loss_study.plan import MAIN, SENSITIVITY, SHARE_TASKS, SHARES, Unit
 from paper.loss_study.results import Key, Results
-from paper.loss_study.rows import read_arrays
+from paper.loss_study.rows import read_picture
 from segcal.atomic import written
 from segcal.demo.tasks import get_task
 from segcal.report.figures import COLOURS, CONFIDENCE_MAP, MARKERS, new_figure, styled
@@ -129,29 +129,31 @@ def logit_growth(results: Results) -> Any:
 
 
 @styled()
-def case_figure(results: Results, archives: Sequence[Path], task: str) -> Any:
+def case_figure(results: Results, sources: Sequence[Path], task: str) -> Any:
     """Return Fig. 11: masks, confidence and reliability of one case, or None if no case was kept."""
     from matplotlib.colors import ListedColormap
 
-    shown = read_arrays(archives, f"{task}-shown")
-    if shown is None:
+    image, labels = (read_picture(sources, f"{task}-shown-{what}") for what in ("image", "labels"))
+    if image is None or labels is None:
         return None
     palette = ListedColormap(np.array(list(get_task(task).palette.values())) / 255)
     classes = {"cmap": palette, "vmin": 0, "vmax": palette.N - 1}
     figure, axes = new_figure(3, len(MAIN) + 1, 15, 4.6)
-    image, ignored = shown["image"], shown["labels"] < 0
-    axes[0, 0].imshow(np.moveaxis(image, 0, 2) if len(image) == 3 else image[-1], cmap="gray")
+    labels = labels.view(np.int8)
+    ignored = labels < 0
+    axes[0, 0].imshow(image, cmap="gray")
     axes[0, 0].set_title("image", fontsize=8)
-    axes[1, 0].imshow(np.ma.masked_where(ignored, shown["labels"]), **classes)
+    axes[1, 0].imshow(np.ma.masked_where(ignored, labels), **classes)
     axes[1, 0].set_title("truth", fontsize=8)
     for column, variant in enumerate(MAIN, start=1):
-        arrays, own = read_arrays(archives, Unit(task, variant, 0).name), _first(results, task, variant)
-        if arrays is None or own is None:
+        unit, own = Unit(task, variant, 0).name, _first(results, task, variant)
+        mask, confidence = (read_picture(sources, f"{unit}-{what}") for what in ("prediction", "confidence"))
+        if mask is None or confidence is None or own is None:
             continue
-        axes[0, column].imshow(np.ma.masked_where(ignored, arrays["prediction"]), **classes)
+        axes[0, column].imshow(np.ma.masked_where(ignored, mask), **classes)
         axes[0, column].set_title(tables.TITLES[variant], fontsize=8)
-        confidence = np.ma.masked_where(ignored, arrays["confidence"] / 255)
-        axes[1, column].imshow(confidence, cmap=CONFIDENCE_MAP, vmin=0.3, vmax=1)
+        seen = np.ma.masked_where(ignored, confidence / 255)
+        axes[1, column].imshow(seen, cmap=CONFIDENCE_MAP, vmin=0.3, vmax=1)
         count, right, sure = (np.array(own["shown_curve"][key]) for key in ("count", "right", "confidence"))
         used = count >= FEWEST
         axes[2, column].plot([0, 1], [0, 1], color="grey", linewidth=0.8)
@@ -200,7 +202,7 @@ FIGURES: dict[str, Callable[[Results], Any]] = {
 }
 
 
-def write_figures(results: Results, archives: Sequence[Path], folder: Path) -> list[str]:
+def write_figures(results: Results, sources: Sequence[Path], folder: Path) -> list[str]:
     """Write every figure for which there are networks as PNG, and return their names."""
     settings = {variant for three in SENSITIVITY.values() for variant in three} - set(MAIN)
     beyond = {
@@ -208,7 +210,7 @@ def write_figures(results: Results, archives: Sequence[Path], folder: Path) -> l
         "shares": any(key.share != 100 for key in results.rows),
     }
     made = {name: draw(results) for name, draw in FIGURES.items() if beyond.get(name, True)}
-    made |= {f"case_{task}": case_figure(results, archives, task) for task in results.tasks}
+    made |= {f"case_{task}": case_figure(results, sources, task) for task in results.tasks}
     drawn = {name: figure for name, figure in made.items() if figure is not None}
     for name, figure in drawn.items():
         with written(folder / f"{name}.png") as beside:

@@ -8,7 +8,7 @@ from paper.loss_study import tables
 from paper.loss_study.figures import write_figures
 from paper.loss_study.plan import MAIN, SENSITIVITY, SIGMAS
 from paper.loss_study.results import Results
-from paper.loss_study.rows import read_rows
+from paper.loss_study.rows import read_lines
 from paper.loss_study.verdict import STAGES, spread_table, unchanged, verdict
 from segcal.atomic import write_text
 
@@ -40,27 +40,27 @@ QUESTION = (
 )
 
 
-def write_page(archives: Sequence[Path], folder: Path, small: bool = False, missing: int = 0) -> Path:
+def write_page(sources: Sequence[Path], folder: Path, small: bool = False, missing: int = 0) -> Path:
     """Write the page and its figures, and return its path.
 
     Args:
-        archives: of the study.
+        sources: lines of the study, each with its pictures beside it.
         folder: where to.
         small: the study is small; the page says that its numbers mean nothing.
         missing: networks that are still to come; the page says so.
     """
-    results = Results(read_rows(archives))
-    drawn = write_figures(results, archives, folder / IMAGES)
+    results = Results(read_lines(sources)[0])
+    drawn = write_figures(results, sources, folder / IMAGES)
     notes = [SMALL_NOTE] if small else []
     notes += [f"Not complete: of what was asked for, {missing} more are to come."] if missing else []
     parts = ["# Losses that calibrate while training", ABOUT, *notes, sections(results, drawn, IMAGES)]
     return write_text(folder / PAGE, "\n\n".join(parts))
 
 
-def write_docs(archives: Sequence[Path], docs: Path) -> None:
+def write_docs(sources: Sequence[Path], docs: Path) -> None:
     """Write the study into docs/losses.md again: what stands between the marks, and the pictures."""
-    results = Results(read_rows(archives))
-    text = sections(results, write_figures(results, archives, docs / DOCS_IMAGES), DOCS_IMAGES)
+    results = Results(read_lines(sources)[0])
+    text = sections(results, write_figures(results, sources, docs / DOCS_IMAGES), DOCS_IMAGES)
     write_text(docs / PAGE, replaced((docs / PAGE).read_text(encoding="utf-8"), text))
 
 

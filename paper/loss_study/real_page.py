@@ -1,4 +1,4 @@
-"""The page of the study of losses on real data: ``docs/losses_real.md``, from the archive and nothing else.
+"""The page of the study of losses on real data: ``docs/losses_real.md``, from the lines of the study and nothing else.
 
 Values of one patient, or of neighbouring frames, are averaged first; means have intervals over seeds and these groups,
 which are the same for all seeds and are drawn so (:class:`paper.loss_study.draws.SharedDraws`).
@@ -6,9 +6,8 @@ A difference is clear where its interval leaves out zero. What losses differ by 
 means, and a calibrator takes a share of it away.
 """
 
-import zipfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
@@ -18,12 +17,12 @@ import numpy as np
 from paper.loss_study.draws import shared_draws
 from paper.loss_study.measure import NONE
 from paper.loss_study.real import LOSSES, POST_HOC, SHOWN, SIZES, WITH_DICE, RealRow
-from paper.loss_study.rows import FACTS
+from paper.loss_study.rows import read_lines
 from segcal.atomic import write_text
 from segcal.metrics import METRICS
 from segcal.summary import Interval, difference, estimate
 
-ARCHIVE = "real_losses.zip"
+LINES = "real_losses.jsonl"
 PAGE = "losses_real.md"
 BASELINE = "ce_dice"
 CALIBRATION = ("nll", "ece", "ba_ece")
@@ -55,6 +54,8 @@ class Table:
     task: str
     size: str
     rows: Mapping[tuple[str, int], RealRow]
+    _columns: dict[tuple[str, ...], list[np.ndarray]] = field(default_factory=dict, repr=False)
+    _intervals: dict[tuple[str, ...], Interval] = field(default_factory=dict, repr=False)
 
     @property
     def title(self) -> str:
@@ -75,21 +76,27 @@ class Table:
 
     def columns(self, loss: str, pipeline: str, metric: str) -> list[np.ndarray]:
         """Return the means of the groups, one array per seed."""
-        found = []
-        for seed in self.seeds:
-            row = self.rows[loss, seed]
-            values = np.array(row.values.get(pipeline, row.values[NONE])[metric], float)
-            found.append(np.array([_mean(values[np.array(row.groups) == group]) for group in sorted(set(row.groups))]))
-        return found
+        key = (loss, pipeline, metric)
+        if key not in self._columns:
+            rows = [self.rows[loss, seed] for seed in self.seeds]
+            self._columns[key] = [_group_means(row, pipeline, metric) for row in rows]
+        return self._columns[key]
 
     def mean(self, loss: str, pipeline: str, metric: str) -> Interval:
         """Return the mean of a loss."""
-        values = self.columns(loss, pipeline, metric)
-        return estimate(values, shared_draws(values))
+        key = (loss, pipeline, metric)
+        if key not in self._intervals:
+            values = self.columns(*key)
+            self._intervals[key] = estimate(values, shared_draws(values))
+        return self._intervals[key]
 
     def gap(self, loss: str, base: str, pipeline: str, metric: str) -> Interval:
         """Return the paired difference of two losses."""
-        return _gap(self.columns(base, pipeline, metric), self.columns(loss, pipeline, metric), metric)
+        key = (loss, base, pipeline, metric)
+        if key not in self._intervals:
+            first, second = (self.columns(each, pipeline, metric) for each in (base, loss))
+            self._intervals[key] = _gap(first, second, metric)
+        return self._intervals[key]
 
     def spread(self, pipeline: str, metric: str) -> float:
         """Return the standard deviation of the losses' means."""
@@ -97,18 +104,10 @@ class Table:
         return float(np.std([value for value in means if value is not None]))
 
 
-def read_archive(archives: Sequence[Path]) -> tuple[list[RealRow], list[Facts]]:
-    """Return the networks of archives and what made them; the first of equal names counts."""
-    rows: dict[str, RealRow] = {}
-    facts = []
-    for archive in archives:
-        with zipfile.ZipFile(archive) as source:
-            for name in sorted(source.namelist()):
-                if name == f"{FACTS}.json":
-                    facts.append(msgspec.json.decode(source.read(name), type=Facts))
-                elif name.endswith(".json"):
-                    rows.setdefault(name, msgspec.json.decode(source.read(name), type=RealRow))
-    return list(rows.values()), facts
+def read_real(sources: Sequence[Path]) -> tuple[list[RealRow], list[Facts]]:
+    """Return the networks of files of lines and what made them; the first of equal names counts."""
+    rows, facts = read_lines(sources)
+    return msgspec.convert(rows, list[RealRow]), msgspec.convert(facts, list[Facts])
 
 
 def tables_of(rows: Sequence[RealRow]) -> list[Table]:
@@ -129,10 +128,10 @@ def _complete(rows: dict[tuple[str, int], RealRow]) -> dict[tuple[str, int], Rea
     return {key: row for key, row in rows.items() if key[0] in full and key[1] in seeds}
 
 
-def write_real_page(archives: Sequence[Path], docs: Path) -> Path:
-    """Write the page; what its numbers say in words stands beside the first archive, with the end .md."""
-    rows, facts = read_archive(archives)
-    path, words = docs / PAGE, archives[0].with_suffix(".md")
+def write_real_page(sources: Sequence[Path], docs: Path) -> Path:
+    """Write the page; what its numbers say in words stands beside the first file, with the end .md."""
+    rows, facts = read_real(sources)
+    path, words = docs / PAGE, sources[0].with_suffix(".md")
     write_text(path, real_page(rows, facts, words.read_text("utf-8").strip() if words.exists() else ""))
     return path
 
@@ -374,6 +373,11 @@ def _text(one: Interval) -> str:
 
 def _named(losses: Sequence[str]) -> str:
     return ", ".join(f"`{loss}`" for loss in losses) or "none"
+
+
+def _group_means(row: RealRow, pipeline: str, metric: str) -> np.ndarray:
+    values, groups = np.array(row.values.get(pipeline, row.values[NONE])[metric], float), np.array(row.groups)
+    return np.array([_mean(values[groups == group]) for group in sorted(set(row.groups))])
 
 
 def _mean(values: np.ndarray) -> float:

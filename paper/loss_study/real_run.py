@@ -16,8 +16,8 @@ import msgspec
 import torch
 
 from paper.loss_study.real import POST_HOC, RealStudy, RealUnit
-from paper.loss_study.real_page import ARCHIVE
-from paper.loss_study.rows import FACTS, pack, read_weights, write_failure, write_row, write_weights
+from paper.loss_study.real_page import LINES
+from paper.loss_study.rows import FACTS, collect, read_weights, write_failure, write_row, write_weights
 from paper.loss_study.run import TRAINED, claimed, measure_as_they_come, warm_up
 from paper.loss_study.together import Ended, take_turns
 from paper.loss_study.trainer import Steps
@@ -26,7 +26,7 @@ from segcal.parent import follow_parent
 # Seconds that measuring takes: what would end later is not begun. A size that was not seen takes GROWTH times as long.
 LAST = 25.0
 GROWTH = 2.5
-PACK_EVERY = 15.0
+COLLECT_EVERY = 15.0
 MOST_FAILURES = 3
 # Says that steps are not recorded any more.
 PLAIN = "plain"
@@ -40,7 +40,7 @@ class RealRun:
 
     Attributes:
         study: what trains and measures.
-        out: weights, rows, claims, and the archive.
+        out: weights, rows, claims, and the lines that pages read.
         units: the networks, the most valuable first.
         trainers: how many processes train.
         at_once: how many networks each of them trains side by side.
@@ -70,7 +70,7 @@ class RealRun:
 
 
 def run_real(run: RealRun, say: Callable[[str], None] = print) -> int:
-    """Run, pack what is there, and return how many networks are missing."""
+    """Run, collect what is there, and return how many networks are missing."""
     started = time.time()
     for name in FOLDERS:
         (run.out / name).mkdir(parents=True, exist_ok=True)
@@ -93,7 +93,7 @@ def run_real(run: RealRun, say: Callable[[str], None] = print) -> int:
         "recorded": on_gpu and not run.claim(PLAIN).exists(),
     }
     write_row(run.out / "rows", FACTS, facts)
-    pack(run.out / "rows", run.out / ARCHIVE)
+    collect(run.out / "rows", run.out / LINES)
     return missing
 
 
@@ -179,7 +179,7 @@ def _run_processes(run: RealRun, until: float, say: Callable[[str], None]) -> No
                 trainers[number].start()
             if not any(process.is_alive() for process in trainers):
                 run.claim(TRAINED).touch()
-            if time.time() - said > PACK_EVERY:
+            if time.time() - said > COLLECT_EVERY:
                 said = time.time()
                 _report(run, say)
     finally:
@@ -191,5 +191,5 @@ def _run_processes(run: RealRun, until: float, say: Callable[[str], None]) -> No
 
 def _report(run: RealRun, say: Callable[[str], None]) -> None:
     measured, trained = (sum(find(unit).exists() for unit in run.units) for find in (run.row, run.weights))
-    pack(run.out / "rows", run.out / ARCHIVE)
+    collect(run.out / "rows", run.out / LINES)
     say(f"{measured} measured, {trained} trained, of {len(run.units)}")

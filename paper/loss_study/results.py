@@ -5,18 +5,43 @@ The test cases of a task are the same for all seeds, and intervals draw them so.
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from scipy.stats import rankdata
 
 from paper.loss_study.draws import shared_draws
-from paper.loss_study.plan import MAIN
+from paper.loss_study.plan import MAIN, Unit
 from segcal.report.table import Cell
 from segcal.summary import Difference, Estimate, difference, estimate
 
+Better: TypeAlias = Literal["higher", "lower"]
 # How the main metrics are ranked.
 DIRECTIONS = {"dice": "higher", "hd95": "lower", "ece_foreground": "lower", "cece_foreground": "lower"}
+
+
+# The metrics that pages show of a network as trained, and of one that is calibrated or sees corrupted cases.
+AS_TRAINED = ("dice", "hd95", "ece_foreground", "cece_foreground", "ece_union", "cece_union", "nll", "ece")
+CALIBRATED = ("nll", "ece")
+# What figures show of the networks of the main table.
+DRAWN = ("shown_curve", "logit_profile", "logit_histograms")
+
+
+def read_by_pages(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the part of a row that pages are made from."""
+    values = {
+        stage: {
+            pipeline: {name: own[name] for name in _shown(stage, pipeline) if name in own}
+            for pipeline, own in pipelines.items()
+        }
+        for stage, pipelines in row["values"].items()
+    }
+    drawn = DRAWN if Unit(**row["unit"]).main else ()
+    return {name: row[name] for name in ("schema", "unit", *drawn)} | {"values": values}
+
+
+def _shown(stage: str, pipeline: str) -> Sequence[str]:
+    return AS_TRAINED if (stage, pipeline) == ("clean", "none") else CALIBRATED
 
 
 class Key(NamedTuple):
@@ -32,11 +57,13 @@ class Results:
     """All rows of the study.
 
     Args:
-        rows: as :func:`paper.loss_study.rows.read_rows` returns them.
+        rows: as :func:`paper.loss_study.rows.read_lines` returns them.
     """
 
     def __init__(self, rows: Iterable[Mapping[str, Any]]) -> None:
         self.rows: dict[Key, dict[int, Mapping[str, Any]]] = {}
+        self._differences: dict[tuple[object, ...], Difference | None] = {}
+        self._estimates: dict[tuple[object, ...], Estimate | None] = {}
         for row in rows:
             unit = row["unit"]
             key = Key(unit["task"], unit["variant"], unit["backbone"], unit["share"])
@@ -76,24 +103,32 @@ class Results:
         self, key: Key, metric: str, stage: str = "clean", pipeline: str = "none", seeds: Sequence[int] | None = None
     ) -> Estimate | None:
         """Return the mean over seeds and cases with its interval."""
-        column = self.column(key, metric, stage, pipeline, seeds)
-        return estimate(column, shared_draws(column)) if column else None
+        asked = (key, metric, stage, pipeline, seeds if seeds is None else tuple(seeds))
+        if asked not in self._estimates:
+            column = self.column(key, metric, stage, pipeline, seeds)
+            self._estimates[asked] = estimate(column, shared_draws(column)) if column else None
+        return self._estimates[asked]
 
     def difference(
         self, first: Key, second: Key, metric: str, stage: str = "clean", pipeline: str = "none"
     ) -> Difference | None:
         """Return the paired difference second - first, over the seeds that both have."""
         seeds = self.seeds(first, second)
-        one, two = (self.column(key, metric, stage, pipeline, seeds) for key in (first, second))
-        if not one or not two:
-            return None
-        better = "higher" if metric == "dice" else "lower"
-        return difference(one, two, shared_draws(one), better)  # type: ignore[arg-type]
+        better: Better = "higher" if metric == "dice" else "lower"
+        return self._paired((first, metric, stage, pipeline, seeds), (second, metric, stage, pipeline, seeds), better)
 
     def change(self, key: Key, metric: str, stage: str, pipeline: str) -> Difference | None:
         """Return the paired difference that a calibration makes."""
-        before, after = (self.column(key, metric, stage, name) for name in ("none", pipeline))
-        return difference(before, after, shared_draws(before), "lower") if before and after else None
+        return self._paired((key, metric, stage, "none"), (key, metric, stage, pipeline), "lower")
+
+    def _paired(self, first: tuple[Any, ...], second: tuple[Any, ...], better: Better) -> Difference | None:
+        """Return the paired difference of two columns, computed once."""
+        asked = (*first[:4], *second[:4])
+        if asked not in self._differences:
+            one, two = self.column(*first), self.column(*second)
+            found = difference(one, two, shared_draws(one), better) if one and two else None
+            self._differences[asked] = found
+        return self._differences[asked]
 
     def cell(
         self, key: Key, metric: str, stage: str = "clean", pipeline: str = "none", seeds: Sequence[int] | None = None

@@ -1,28 +1,31 @@
-"""The results of the study on disk: one JSON file per network, small arrays beside it, and one archive of them all.
+"""The results of the study on disk: one JSON file per network and pictures, and lines that pages read.
 
 A trained network stands here between the process that trains it and the one that measures it. Weights are float16, as
 those of the shipped networks, and the statistics of normalisation float32; the record of the training is JSON in the
 same file.
 """
 
+import io
 import json
 import sys
 import traceback
-import zipfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
+from PIL import Image
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from segcal.atomic import write_bytes, write_text, written
+from segcal.atomic import write_bytes, write_text
 from segcal.documents import parse_json
 from segcal.errors import ArtifactError
 
+# What is kept of the row of a network.
+Keep: TypeAlias = Callable[[dict[str, Any]], dict[str, Any]]
 SCHEMA = 1
 FACTS = "facts"
 
@@ -40,60 +43,56 @@ def write_failure(folder: Path, name: str, error: Exception) -> None:
     print(f"{name} failed: {error!r}", file=sys.stderr, flush=True)
 
 
-def write_arrays(folder: Path, name: str, arrays: dict[str, Any]) -> None:
-    """Write small arrays."""
-    with written(folder / f"{name}.npz") as beside:
-        np.savez_compressed(beside, **arrays)
+def write_picture(folder: Path, name: str, picture: np.ndarray) -> None:
+    """Write numbers of 8 bits, ``(rows, columns)`` or with three colours, as a PNG; signs come back by ``view``."""
+    content = io.BytesIO()
+    Image.fromarray(np.ascontiguousarray(picture).view(np.uint8)).save(content, "PNG")
+    write_bytes(folder / f"{name}.png", content.getvalue())
 
 
-def pack(folder: Path, archive: Path) -> int:
-    """Put all finished files of a folder into one archive and return how many."""
-    files = sorted(
-        path for path in folder.iterdir() if path.suffix in (".json", ".npz", ".txt") and path.name[0] != "."
-    )
-    packed = 0
-    with written(archive) as beside, zipfile.ZipFile(beside, "w", zipfile.ZIP_DEFLATED) as target:
-        for path in files:
-            try:
-                data = path.read_bytes()
-            except FileNotFoundError:  # a failure, and another process has just written the row
-                continue
-            # A fixed date: the same results are the same bytes.
-            target.writestr(zipfile.ZipInfo(path.name), data, zipfile.ZIP_DEFLATED)
-            packed += 1
-    return packed
+def collect(folder: Path, lines: Path, keep: Keep = dict) -> int:
+    """Write what pages are made from beside each other: rows as lines of JSON, pictures in a folder of the same name.
+
+    Args:
+        folder: one JSON file per network, and pictures.
+        lines: the file of lines; the same results are the same bytes.
+        keep: returns what is kept of a row.
+
+    Returns:
+        How many networks there are.
+    """
+    rows = {path.stem: parse_json(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("[!.]*.json"))}
+    kept = ({"name": name, **(row if name == FACTS else keep(row))} for name, row in rows.items())
+    write_text(lines, "".join(json.dumps(row, separators=(",", ":")) + "\n" for row in kept))
+    for path in sorted(folder.glob("[!.]*.png")):
+        write_bytes(lines.with_suffix("") / path.name, path.read_bytes())
+    return len(rows.keys() - {FACTS})
 
 
-def unpack(archive: Path, folder: Path) -> None:
-    """Take the files of an archive out, so that a study can go on from them; what is there already stays."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with zipfile.ZipFile(archive) as source:
-        for name in source.namelist():
-            if Path(name).name == name and not (folder / name).exists():
-                (folder / name).write_bytes(source.read(name))
-
-
-def read_rows(archives: Iterable[Path]) -> list[dict[str, Any]]:
-    """Read the results of all networks from archives, in the order of their names; the first of equal names counts."""
+def read_lines(sources: Iterable[Path]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return the rows of all networks in the order of their names, the first of equal names, and the facts of runs."""
     rows: dict[str, dict[str, Any]] = {}
-    for archive in archives:
-        with zipfile.ZipFile(archive) as source:
-            for name in source.namelist():
-                if name.endswith(".json") and name != f"{FACTS}.json":
-                    row = parse_json(source.read(name))
-                    if row.get("schema") != SCHEMA:
-                        raise ArtifactError(f"{name} in {archive} is not of schema {SCHEMA}. Run the study again.")
-                    rows.setdefault(name, row)
-    return [rows[name] for name in sorted(rows)]
+    facts = []
+    for source in sources:
+        for line in source.read_text(encoding="utf-8").splitlines():
+            row = parse_json(line)
+            name = row.pop("name", "a line")
+            if row.get("schema") != SCHEMA:
+                raise ArtifactError(f"{name} in {source} is not of schema {SCHEMA}. Run the study again.")
+            if name == FACTS:
+                facts.append(row)
+            else:
+                rows.setdefault(name, row)
+    return [rows[name] for name in sorted(rows)], facts
 
 
-def read_arrays(archives: Iterable[Path], name: str) -> dict[str, np.ndarray] | None:
-    """Read the arrays of one name, or None where there are none."""
-    for archive in archives:
-        with zipfile.ZipFile(archive) as source:
-            if f"{name}.npz" in source.namelist():
-                with source.open(f"{name}.npz") as file, np.load(file) as arrays:
-                    return dict(arrays)
+def read_picture(sources: Iterable[Path], name: str) -> np.ndarray | None:
+    """Read the picture of one name, or None where there is none."""
+    for source in sources:
+        path = source.with_suffix("") / f"{name}.png"
+        if path.exists():
+            with Image.open(path) as picture:
+                return np.asarray(picture)
     return None
 
 

@@ -20,7 +20,8 @@ import torch
 from paper.loss_study.data import all_chunks, write_chunk
 from paper.loss_study.measure import fit_post_hoc, study_metrics
 from paper.loss_study.plan import Unit
-from paper.loss_study.rows import FACTS, pack, write_failure, write_row
+from paper.loss_study.results import read_by_pages
+from paper.loss_study.rows import FACTS, collect, write_failure, write_row
 from paper.loss_study.study import Study, measure_unit, train_unit
 from paper.loss_study.together import take_turns
 from paper.loss_study.trainer import Steps
@@ -33,9 +34,9 @@ from segcal.evaluation.case_counter import Counter
 from segcal.parent import follow_parent
 from segcal.target import entries
 
-# How long after the deadline a network may still be worked on, and how often the archive is written anew.
+# How long after the deadline a network may still be worked on, and how often results are collected anew.
 GRACE = 30.0
-PACK_EVERY = 30.0
+COLLECT_EVERY = 30.0
 # A process waits so long for cases that another one draws before it draws them itself.
 PATIENCE = 60.0
 # A process with so many failures one after the other has lost its device, and leaves the rest to others.
@@ -48,7 +49,7 @@ SIZES = "study.json"
 
 
 def run_study(study: Study, say: Callable[[str], None] = print) -> int:
-    """Run a study, write its archive, and return how many networks are still missing."""
+    """Run a study, collect its results, and return how many networks are still missing."""
     started = time.time()
     _check_folder(study)
     study.desk()  # makes the folders
@@ -58,8 +59,8 @@ def run_study(study: Study, say: Callable[[str], None] = print) -> int:
         _run_processes(study, started + study.deadline, lambda text: say(f"{time.time() - started:5.0f} s {text}"))
     total, missing = len(study.units()), _missing(study)
     write_row(study.folder / "rows", FACTS, _facts(study, time.time() - started, missing))
-    pack(study.folder / "rows", study.archive)
-    say(f"{total - missing} of {total} networks are in {study.archive.name}")
+    collect(study.folder / "rows", study.lines, read_by_pages)
+    say(f"{total - missing} of {total} networks are in {study.lines.name}")
     return missing
 
 
@@ -204,7 +205,7 @@ def _watch(
     study: Study, trainers: list[BaseProcess], measurers: list[BaseProcess], last: float, say: Callable[[str], None]
 ) -> None:
     desk = study.desk()
-    packed = time.time()
+    collected = time.time()
     while any(process.is_alive() for process in [*trainers, *measurers]):
         time.sleep(0.5)
         if not any(process.is_alive() for process in trainers):
@@ -212,12 +213,12 @@ def _watch(
         if time.time() > last:
             say("out of time: giving up what is not finished")
             return
-        if time.time() - packed > PACK_EVERY:
-            packed = time.time()
+        if time.time() - collected > COLLECT_EVERY:
+            collected = time.time()
             units = study.units()
             done = sum(desk.row(unit).exists() for unit in units)
             kept = sum(desk.weights(unit).exists() for unit in units)
-            pack(study.folder / "rows", study.archive)
+            collect(study.folder / "rows", study.lines, read_by_pages)
             say(f"{done} of {len(units)} networks measured, {kept} trained here")
 
 

@@ -13,7 +13,7 @@ from paper.loss_study.data import FULL, SMALL, Sizes, Stored, read_part
 from paper.loss_study.measure import Measurer, fit_post_hoc, logit_profile, plain_curve, predict, rounded
 from paper.loss_study.network import Data, Effort, Histograms, make_network, unit_steps
 from paper.loss_study.plan import Unit, plan_units
-from paper.loss_study.rows import read_weights, write_arrays, write_row, write_weights
+from paper.loss_study.rows import read_weights, write_picture, write_row, write_weights
 from paper.loss_study.trainer import Steps, Trained
 from segcal.calibrators import Calibrator
 from segcal.demo.tasks import TASKS, get_task
@@ -125,15 +125,14 @@ def _write_picture(unit: Unit, case: Stored, logits: Tensor, folder: Path) -> No
     """Keep prediction and confidence of the shown case, of a volume the slice with the most foreground."""
     confidence, prediction = torch.softmax(logits, dim=0).max(dim=0)
     place = slice_shown(case.labels)
-    arrays = {
-        "prediction": prediction.numpy()[place].astype(np.uint8),
-        "confidence": np.rint(255 * confidence.numpy()[place]).astype(np.uint8),
-    }
-    write_arrays(folder, unit.name, arrays)
+    write_picture(folder, f"{unit.name}-prediction", prediction.numpy()[place].astype(np.uint8))
+    write_picture(folder, f"{unit.name}-confidence", np.rint(255 * confidence.numpy()[place]).astype(np.uint8))
     scaled = case.image[(slice(None), *place)]
     low, high = scaled.min(), scaled.max()
     picture = np.rint(255 * (scaled - low) / max(high - low, 1e-9)).astype(np.uint8)
-    write_arrays(folder, f"{unit.task}-shown", {"image": picture, "labels": case.labels[place].astype(np.int8)})
+    colours = np.moveaxis(picture, 0, 2) if len(picture) == 3 else picture[-1]
+    write_picture(folder, f"{unit.task}-shown-image", colours)
+    write_picture(folder, f"{unit.task}-shown-labels", case.labels[place].astype(np.int8))
 
 
 def slice_shown(labels: np.ndarray) -> tuple[slice | int, ...]:
@@ -149,7 +148,7 @@ class Study:
 
     Attributes:
         folder: cases, weights, results and claims; a study goes on from what is there.
-        archive: the file that all results are packed into.
+        lines: the file that results are collected in.
         device: where to train.
         trainers: how many processes train.
         at_once: how many networks each of them trains side by side.
@@ -163,7 +162,7 @@ class Study:
     """
 
     folder: Path
-    archive: Path
+    lines: Path
     device: str = "cpu"
     trainers: int = 1
     at_once: int = 1
