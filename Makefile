@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup setup-frameworks test-frameworks test test-gpu demo docs pages tables format clean
+.PHONY: setup setup-frameworks test-frameworks test test-gpu demo docs listings pages tables format clean
 
 setup: $(VENV)/.ready
 
@@ -50,10 +50,12 @@ $(DOCS)/.ready: pyproject.toml constraints.txt
 docs: $(DOCS)/.ready
 	$(DOCS)/bin/properdocs build --strict
 
-# What is made from the code: tables, the page of commands, figures of the guide, outputs of the notebooks.
-pages: setup
+# What lists the code, in seconds: tables of registries, the page of commands.
+listings: setup
 	$(BIN)/python docs/tables.py
-	COLUMNS=100 $(BIN)/python docs/commands.py > build/cli.md && mv build/cli.md docs/cli.md
+
+# Everything that is made from the code: also figures of the guide and outputs of the notebooks.
+pages: listings
 	$(BIN)/python docs/figures.py
 	$(BIN)/python docs/notebooks.py
 

@@ -1,6 +1,6 @@
 """Applying calibrators on the CPU, beside a copy of the logits and `torch.log_softmax`: one run, ratios.
 
-    python benchmarks/apply.py [--classes 20] [--height 512] [--width 1024] [--threads 2]
+    python -m benchmarks.apply [--classes 20] [--height 512] [--width 1024] [--threads 2]
 
 Columns: multiples of a copy and of ``torch.log_softmax`` for the fused loops, the same for the tensor operations that
 they replace, and, with ``--noise``, logits that are independent from voxel to voxel, the worst case of maps by winner.

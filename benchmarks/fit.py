@@ -1,6 +1,6 @@
-"""How fast and how far fitting goes, beside what a user would pick instead.
+"""Speed and reach of fitting, beside what a user would pick instead.
 
-    python benchmarks/fit.py PREDICTIONS DATA [--limit SECONDS] [--trials N] [--parts ...] [--calibrators ...]
+    python -m benchmarks.fit PREDICTIONS DATA [--limit SECONDS] [--trials N] [--parts ...] [--calibrators ...]
 
 PREDICTIONS holds ``TASK/member_M/CASE.npy`` (logits), DATA ``TASK/labels/CASE.png``, for the tasks camvid and roads.
 Everybody gets the same voxels: mean logits of all members, drawn uniformly once. All NLLs are computed here, in
@@ -32,11 +32,11 @@ import numpy as np
 import torch
 
 import segcal
-from memory import measure_memory
-from peers import Map, Peer, peers
+from benchmarks.memory import measure_memory
+from benchmarks.peers import Map, Peer, peers
+from benchmarks.voxels import IGNORE, Voxels, draw
 from segcal.fitting.fit import fit_to
 from segcal.fitting.request import read_data
-from voxels import IGNORE, Voxels, draw
 
 TASKS = {"camvid": "street scenes", "roads": "aerial roads"}
 CALIBRATORS = ("ts", "dc", "cdc", "cms_ap", "cms_op")

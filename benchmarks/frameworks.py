@@ -1,6 +1,6 @@
 """Measure what one line in each framework costs, and that it changes no label: the table of docs/howto/README.md.
 
-    python benchmarks/frameworks.py [--write] [--nnunet MODEL IMAGES CALIBRATOR]
+    python -m benchmarks.frameworks [--write] [--nnunet MODEL IMAGES CALIBRATOR]
 
 For each framework there are three functions: `plain`, the framework's own way to probabilities; `by_hand`, what a user
 writes today to have them calibrated by a temperature; `now`, the same with segcal and any calibrator. All are run.
@@ -27,7 +27,7 @@ import torch
 from torch import Tensor, nn
 
 import segcal
-from tables import Section, stamp
+from benchmarks.tables import Section, stamp
 
 PAGE = Path(__file__).parents[1] / "docs" / "howto" / "README.md"
 MARK = "<!-- table: frameworks -->"
@@ -297,7 +297,7 @@ def table(lines: list[Line], kept: list[str]) -> str:
         "| stack | lines by hand | lines now | time | labels changed | probabilities apart |",
         "|---|---|---|---|---|---|",
     ]
-    made = f"*{stamp(Section(('frameworks.py',)))}{'; nnU-Net: an earlier run' if kept else ''}*"
+    made = f"*{stamp(Section(('benchmarks.frameworks',)))}{'; nnU-Net: an earlier run' if kept else ''}*"
     return "\n".join([MARK, *head, *rows, *kept, "", made, "", MARK])
 
 

@@ -1,6 +1,6 @@
 """Applying and counting on a GPU, beside a copy of the logits: one run, ratios to the copy, two tables in Markdown.
 
-    python benchmarks/gpu.py [--images 8] [--classes 20] [--height 1024] [--width 2048] [--compiled NAME ...]
+    python -m benchmarks.gpu [--images 8] [--classes 20] [--height 1024] [--width 2048] [--compiled NAME ...]
 
 *On the device* is the launch of the fused kernel with its tables ready, and of `conic` what looks around before. It is
 timed as the copy and `torch.log_softmax` are: by events of the device around launches back to back, so that no time of

@@ -1,25 +1,35 @@
-"""Measure the shape of the package: the table of the design's house.md, today's values beside the goals.
+"""Measure the shape of the package: today's values beside the bounds that tests hold them to.
 
-    python benchmarks/house.py [--list] [--no-walks]
+    python -m benchmarks.house [--list] [--no-runs] [--write]
 
-What is counted:
+Bounds stand in ``benchmarks/house.toml``; no number may be larger. With ``--write`` today's values become the bounds.
 
-- **lines, files**: all Python files in src.
-- **one importer**: modules (not packages) that exactly one other module of the package imports; the second number
+Counted of every folder of ``src/segcal`` (and of the files beside them, as `modules`):
+
+- **lines, files**: of Python.
+- **untyped**: ``dict[str, Any]`` and ``Mapping[str, Any]``.
+- **kinds**: where code asks for the kind of a model or a task: ``isinstance`` of :data:`KINDS`, ``regions is None``.
+- **public**: functions and classes of modules that do not begin with an underscore; **classes**: all of them.
+
+Counted of the whole package:
+
+- **importers**: modules (not packages) that exactly one other module of the package imports; the second number
   leaves out those that only the `__init__` of their own folder imports: a registry is meant to be the only one.
-- **untyped**: ``dict[str, Any]`` and ``Mapping[str, Any]`` in benchmark, report and studies.
-- **walks**: files that a reader of a command comes through. Of all functions that are actually called
-  (`sys.setprofile`) in a small run on made-up files, those count that call on into another file. The lowest layers,
-  kernels and the other commands are left out, and members of one registry count as one file. It is the second run in
-  one process, so that what happens once on import does not count.
-- **files for a new member**: its own, its test, the changelog, every file of src that names all members of its registry
-  (the registry itself among them), and its page of the documentation unless the table there is made from the registry
-  (what else is written about a member there is not counted).
-- **class names**: defined more than once; **public names**: functions and classes of modules that do not begin with an
-  underscore.
-- **write beside, rename**: calls of ``Path.replace``, ``Path.rename`` and ``os.replace``.
+- **touched**: files for a new member of each registry: its own, its test, the changelog, every file of src that names
+  all members of its registry (the registry itself among them), and its page of the documentation unless the table there
+  is made from the registry (what else is written about a member there is not counted).
+- **names_twice**: class names defined more than once.
+- **renames**: calls of ``Path.replace``, ``Path.rename`` and ``os.replace``: what writes beside and renames.
 - **ladders**: ``isinstance`` with a class of calibrators in fitting, where it decides something: an ``assert`` that
   tells the type checker what the registry has decided is none.
+
+Counted in small runs on made-up files:
+
+- **walks**: files that a reader of a command comes through. Of all functions that are actually called
+  (`sys.setprofile`), those count that call on into another file. The lowest layers, kernels and the other commands are
+  left out, and members of one registry count as one file. It is the second run in one process, so that what happens
+  once on import does not count.
+- **opens**: how often a command opens a file of a case, at most; once is enough.
 
 `--list` names what was counted.
 """
@@ -36,18 +46,23 @@ import shutil
 import sys
 import tempfile
 import threading
+import tomllib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "segcal"
-OUTER = ("benchmark", "report", "studies")
+BOUNDS = Path(__file__).with_name("house.toml")
+COLUMNS = ("lines", "files", "untyped", "kinds", "public", "classes")
+# The files of src that lie in no folder of the package.
+LOOSE = "modules"
+# Classes of models and of tasks that are told apart by branches.
+KINDS = {"PerRegion", "RegionView", "FolderTask", "EmbeddedTask"}
 # Where a member is listed: module and name of the registry, page of the documentation and mark of its table.
 REGISTRIES = {
     "calibrator": ("segcal.calibrators", "CALIBRATORS", "calibrators.md", "calibrators"),
@@ -56,23 +71,54 @@ REGISTRIES = {
     "loss": ("segcal.losses", "LOSSES", "losses.md", "losses"),
     "study": ("segcal.studies", "STUDIES", "protocol.md", "studies"),
 }
-COMMANDS = ("benchmark", "fit", "evaluate")
+READ = ("predictions", "--kind", "logits")
+LABELLED = ("predictions", "labels", "--kind", "logits")
+CALLS = {
+    "fit": ("fit", *LABELLED, "-o", "calibrator"),
+    "evaluate": ("evaluate", *LABELLED, "--calibrator", "calibrator"),
+    "apply": ("apply", "calibrator", *READ, "-o", "calibrated"),
+    "trust": ("trust", "calibrator", *READ, "--level", "0.8", "-o", "trusted"),
+    "benchmark": ("benchmark", "protocol.toml", "-o", "results"),
+}
+WALKED = ("benchmark", "fit", "evaluate")
+OPENED = ("fit", "evaluate", "apply", "trust")
 # Looked up on a walk, and not walked through.
 LOWEST = re.compile(r"(names|version|errors|types|atomic|parent|checks|numerics|target|documents)\.py|kernels/")
 
 
-@dataclass(frozen=True)
-class Measured:
-    """One line of the table: a value, or several, what was counted, and the goal."""
+class Counted(NamedTuple):
+    """Some numbers of the whole package, and what was counted."""
 
-    title: str
     values: tuple[int, ...]
-    goal: str
     found: tuple[str, ...] = ()
 
-    def row(self) -> str:
-        """Return the line in Markdown."""
-        return f"| {self.title} | {', '.join(f'{value:,}' for value in self.values)} | {self.goal} |"
+
+def packages() -> dict[str, dict[str, int]]:
+    """Return the numbers of every folder of the package."""
+    table: dict[str, dict[str, int]] = {}
+    for path in sorted(SOURCE.parent.rglob("*.py")):
+        inside = path.is_relative_to(SOURCE) and len(path.relative_to(SOURCE).parts) > 1
+        folder = path.relative_to(SOURCE).parts[0] if inside else LOOSE
+        own = table.setdefault(folder, dict.fromkeys(COLUMNS, 0))
+        text = path.read_text(encoding="utf-8")
+        tree = ast.parse(text)
+        defined = [node for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
+        own["lines"] += len(text.splitlines())
+        own["files"] += 1
+        own["untyped"] += len(re.findall(r"\b(?:dict|Mapping)\[str, Any\]", text))
+        own["kinds"] += sum(map(_asks_for_kind, ast.walk(tree)))
+        own["public"] += sum(not node.name.startswith("_") for node in defined)
+        own["classes"] += sum(isinstance(node, ast.ClassDef) for node in ast.walk(tree))
+    return table
+
+
+def _asks_for_kind(node: ast.AST) -> bool:
+    if isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.Is | ast.IsNot):
+        name = node.left.attr if isinstance(node.left, ast.Attribute) else getattr(node.left, "id", "")
+        return name == "regions" and ast.unparse(node.comparators[0]) == "None"
+    if isinstance(node, ast.Call) and ast.unparse(node.func) == "isinstance":
+        return bool({part.id for part in ast.walk(node.args[1]) if isinstance(part, ast.Name)} & KINDS)
+    return False
 
 
 def trees() -> dict[str, ast.Module]:
@@ -96,17 +142,7 @@ def imported(tree: ast.Module, known: Mapping[str, Any]) -> set[str]:
     return names & set(known)
 
 
-def size() -> Iterator[Measured]:
-    """Measure lines and files."""
-    files = sorted(SOURCE.parent.rglob("*.py"))
-    counts = [len(path.read_text(encoding="utf-8").splitlines()) for path in files]
-    longest = sorted(zip(counts, files, strict=True), reverse=True)[:20]
-    shown = tuple(f"{count} {path.relative_to(SOURCE.parent)}" for count, path in longest)
-    yield Measured("lines in src (Python)", (sum(counts),), "at most 22,000", shown)
-    yield Measured("files in src", (len(files),), "about 220")
-
-
-def importers() -> Iterator[Measured]:
+def importers() -> Counted:
     """Count the modules with one importer."""
     modules = trees()
     packages = {path.parent for path in SOURCE.rglob("__init__.py")}
@@ -118,36 +154,19 @@ def importers() -> Iterator[Measured]:
         if folder not in packages and len(users) == 1:
             found.append((name, users[0]))
     beyond = tuple(f"{name} <- {user}" for name, user in found if user != name.rpartition(".")[0])
-    title = "modules with exactly one importer, without members of registries"
-    yield Measured(title, (len(found), len(beyond)), "at most 50", beyond)
+    return Counted((len(found), len(beyond)), beyond)
 
 
-def untyped() -> Iterator[Measured]:
-    """Count untyped dictionaries in the outer half."""
-    found = {}
-    for path in (path for part in OUTER for path in (SOURCE / part).rglob("*.py")):
-        count = len(re.findall(r"\b(?:dict|Mapping)\[str, Any\]", path.read_text(encoding="utf-8")))
-        if count:
-            found[str(path.relative_to(SOURCE))] = count
-    shown = tuple(f"{count} {name}" for name, count in found.items())
-    title = "`dict[str, Any]`, `Mapping[str, Any]` in benchmark, report, studies"
-    yield Measured(title, (sum(found.values()),), "at most 20", shown)
-
-
-def names() -> Iterator[Measured]:
-    """Count class names used twice, and public names."""
-    classes: Counter[str] = Counter()
-    public = []
-    for module, tree in trees().items():
-        classes.update(node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
-        defined = (node for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef))
-        public += [f"{module}.{node.name}" for node in defined if not node.name.startswith("_")]
+def names_twice() -> Counted:
+    """Count class names that are used twice."""
+    classes = Counter(
+        node.name for tree in trees().values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)
+    )
     twice = tuple(f"{name} {count}" for name, count in classes.items() if count > 1)
-    yield Measured("class names used twice or more", (len(twice),), "0", twice)
-    yield Measured("public functions and classes of modules", (len(public),), "what `__all__` lists; the rest private")
+    return Counted((len(twice),), twice)
 
 
-def renames() -> Iterator[Measured]:
+def renames() -> Counted:
     """Count what writes beside and renames."""
     found = []
     for module, tree in trees().items():
@@ -159,10 +178,10 @@ def renames() -> Iterator[Measured]:
             path = node.func.attr in ("replace", "rename") and len(node.args) == 1 and not node.keywords
             if path or (owner == "os" and node.func.attr in ("replace", "rename")):
                 found.append(f"{module}:{node.lineno}")
-    yield Measured('hand-written "write beside, rename" blocks', (len(found),), "1", tuple(found))
+    return Counted((len(found),), tuple(found))
 
 
-def ladders() -> Iterator[Measured]:
+def ladders() -> Counted:
     """Count where fitting asks which calibrator it has."""
     from segcal.calibrators import Calibrator
 
@@ -185,10 +204,10 @@ def ladders() -> Iterator[Measured]:
                     inspect.isclass(kind) and issubclass(kind, Calibrator) for kind in kinds if kind is not Calibrator
                 ):
                     found.append(f"{module}:{node.lineno}")
-    yield Measured("isinstance of a calibrator in fitting", (len(found),), "0", tuple(found))
+    return Counted((len(found),), tuple(found))
 
 
-def touched() -> Iterator[Measured]:
+def touched() -> Counted:
     """Count the files that a new member of each registry touches."""
     named = {
         path: {value for node in ast.walk(ast.parse(path.read_text("utf-8"))) for value in _names_in(node)}
@@ -206,7 +225,7 @@ def touched() -> Iterator[Measured]:
             listing.append(f"docs/{page}")
         values.append(3 + len(listing))
         shown.append(f"{kind}: its own, its test, CHANGELOG.md, {', '.join(listing)}")
-    yield Measured(f"files for a new {', '.join(REGISTRIES)}", tuple(values), "4 each", tuple(shown))
+    return Counted(tuple(values), tuple(shown))
 
 
 def _names_in(node: ast.AST) -> Iterator[str]:
@@ -216,21 +235,52 @@ def _names_in(node: ast.AST) -> Iterator[str]:
         yield node.id
 
 
-def walks() -> Iterator[Measured]:
-    """Count the files that three commands visit."""
-    visited = {}
+def walks() -> Counted:
+    """Count the files that a reader of some commands comes through."""
+    with _small_world():
+        visited = {command: _visited(CALLS[command]) for command in ("fit", "evaluate", "benchmark")}
+    shown = tuple(f"{command}: {', '.join(sorted(visited[command]))}" for command in WALKED)
+    return Counted(tuple(len(visited[command]) for command in WALKED), shown)
+
+
+def opens() -> Counted:
+    """Count how often some commands open a file of a case."""
+    with _small_world():
+        found = {command: _opened(CALLS[command]) for command in OPENED}
+    shown = tuple(f"{command}: {count} times {name}" for command in OPENED for name, count in found[command].items())
+    return Counted(tuple(max(found[command].values(), default=0) for command in OPENED), shown)
+
+
+# The files that are opened while somebody looks: an audit hook stays for ever, so there is one, and it seldom looks.
+_SEEN: list[str] | None = None
+
+
+def _listen(event: str, arguments: tuple[Any, ...]) -> None:
+    if event == "open" and _SEEN is not None and isinstance(arguments[0], str | os.PathLike):
+        _SEEN.append(os.fspath(arguments[0]))
+
+
+def _opened(arguments: Sequence[str]) -> Counter[str]:
+    """Return how often a command opens each file of a case."""
+    global _SEEN
+    if not hasattr(_listen, "added"):
+        sys.addaudithook(_listen)
+        _listen.added = True  # type: ignore[attr-defined]
+    _SEEN = []
+    try:
+        _run(arguments)
+        names = ["/".join(Path(path).parts[-2:]) for path in _SEEN]
+    finally:
+        _SEEN = None
+    return Counter(name for name in names if re.fullmatch(r"(predictions|labels)/case_\d+\.npy", name))
+
+
+@contextlib.contextmanager
+def _small_world() -> Iterator[None]:
+    """Work in a new folder with small cases and a protocol."""
     with tempfile.TemporaryDirectory() as place, contextlib.chdir(place):
         _make_files()
-        calls = {
-            "benchmark": ["benchmark", "protocol.toml", "-o", "results"],
-            "fit": ["fit", "predictions", "labels", "--kind", "logits", "-o", "calibrator"],
-            "evaluate": ["evaluate", "predictions", "labels", "--kind", "logits", "--calibrator", "calibrator"],
-        }
-        for command in ("fit", "evaluate", "benchmark"):
-            visited[command] = _visited(calls[command])
-    shown = tuple(f"{command}: {', '.join(sorted(visited[command]))}" for command in COMMANDS)
-    title = f"files visited by segcal {', '.join(COMMANDS)}"
-    yield Measured(title, tuple(len(visited[command]) for command in COMMANDS), "35, 28, 20", shown)
+        yield
 
 
 def _make_files() -> None:
@@ -251,7 +301,7 @@ def _make_files() -> None:
     )
 
 
-def _visited(arguments: list[str]) -> set[str]:
+def _visited(arguments: Sequence[str]) -> set[str]:
     """Return the files of the package that a command comes through, on its second run."""
     _run(arguments)
     if "-o" in arguments:
@@ -290,31 +340,67 @@ def _member(name: str) -> str:
     return f"{folder}/MEMBER" if registry and file not in ("__init__.py", "base.py") else name
 
 
-def _run(arguments: list[str]) -> None:
+def _run(arguments: Sequence[str]) -> None:
     from segcal.cli import main
 
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
         try:
-            main(arguments)
+            main(list(arguments))
         except SystemExit as stopped:
             if stopped.code:
                 raise RuntimeError(f"{' '.join(arguments)} ended with {stopped.code}: {printed.getvalue()}") from None
 
 
-STATIC: tuple[Callable[[], Iterator[Measured]], ...] = (size, importers, untyped, touched, names, renames, ladders)
+# What is counted of the whole package, without a run and with one.
+STATIC: tuple[Callable[[], Counted], ...] = (importers, touched, names_twice, renames, ladders)
+RUNS: tuple[Callable[[], Counted], ...] = (walks, opens)
+
+
+def read_bounds() -> dict[str, Any]:
+    """Return the bounds: `packages` by folder and column, `whole` by what is counted."""
+    return tomllib.loads(BOUNDS.read_text(encoding="utf-8"))
+
+
+def write_bounds(table: Mapping[str, Mapping[str, int]], whole: Mapping[str, Sequence[int]]) -> None:
+    """Write a new file of bounds."""
+    lines = ["# Bounds of `python -m benchmarks.house`, which says what is counted; --write takes the values of today."]
+    lines += ["", "[packages]"]
+    for folder, own in table.items():
+        lines.append(f"{folder} = {{ {', '.join(f'{name} = {value}' for name, value in own.items())} }}")
+    lines += ["", "[whole]", *(f"{name} = {list(values)}" for name, values in whole.items())]
+    BOUNDS.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def print_tables(table: Mapping[str, Mapping[str, int]], whole: Mapping[str, Counted]) -> None:
+    """Print today's values beside the bounds, as two tables in Markdown."""
+    bounds = read_bounds()
+    print(f"| today (bound) | {' | '.join(COLUMNS)} |\n|--{'|--:' * len(COLUMNS)}|")
+    for folder, own in table.items():
+        known = bounds["packages"].get(folder, {})
+        print(f"| {folder} | {' | '.join(f'{own[name]:,} ({known.get(name, 0):,})' for name in COLUMNS)} |")
+    sums = {name: sum(own[name] for own in table.values()) for name in COLUMNS}
+    known = {name: sum(own[name] for own in bounds["packages"].values()) for name in COLUMNS}
+    print(f"| **all** | {' | '.join(f'{sums[name]:,} ({known[name]:,})' for name in COLUMNS)} |")
+    print("\n| | today | bound |\n|--|--:|--:|")
+    for name, counted in whole.items():
+        now, bound = (", ".join(map(str, values)) for values in (counted.values, bounds["whole"].get(name, ())))
+        print(f"| {name} | {now} | {bound} |")
 
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--list", action="store_true", help="name what was counted")
-    parser.add_argument("--no-walks", action="store_true", help="leave out what needs a run of the commands")
+    parser.add_argument("--no-runs", action="store_true", help="leave out what needs a run of the commands")
+    parser.add_argument("--write", action="store_true", help="take the values of today as bounds")
     options = parser.parse_args(arguments)
-    measured = [one for measure in (*STATIC, *(() if options.no_walks else (walks,))) for one in measure()]
-    print("| | today | goal |\n|--|--:|--:|")
-    print(*(one.row() for one in measured), sep="\n")
-    for one in measured if options.list else ():
-        print(f"\n{one.title}:", *(f"  {line}" for line in one.found), sep="\n")
+    table = packages()
+    whole = {one.__name__: one() for one in (*STATIC, *(() if options.no_runs and not options.write else RUNS))}
+    if options.write:
+        write_bounds(table, {name: counted.values for name, counted in whole.items()})
+    print_tables(table, whole)
+    for name, counted in whole.items() if options.list else ():
+        print(f"\n{name}:", *(f"  {line}" for line in counted.found), sep="\n")
 
 
 if __name__ == "__main__":

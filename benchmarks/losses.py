@@ -1,6 +1,6 @@
 """Cost of each loss relative to plain cross-entropy, forward and backward, with MONAI's NACLLoss beside ours.
 
-Run ``python benchmarks/losses.py [--device cuda]``. Needs the `peers` extra. Every loss sees the same batch; times are
+Run ``python -m benchmarks.losses [--device cuda]``. Needs the `peers` extra. Every loss sees the same batch; times are
 the medians of rounds in which all losses take turns, and are printed as ratios. Memory is what a forward and backward
 pass needs at its peak beyond logits and labels, on the CPU in a process of its own for each loss.
 """
@@ -77,7 +77,7 @@ def measure_memory(name: str, shape: tuple[int, ...], device: str) -> float:
         return (torch.cuda.max_memory_allocated() - before) / 2**20
     # Freed memory goes back at once, so that the size of the process is what is in use.
     environment = os.environ | {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "0"}
-    arguments = [sys.executable, __file__, "--one", name, *map(str, shape)]
+    arguments = [sys.executable, "-m", "benchmarks.losses", "--one", name, *map(str, shape)]
     done = subprocess.run(arguments, env=environment, capture_output=True, text=True, check=True)
     return float(done.stdout.split()[-1])
 

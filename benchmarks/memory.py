@@ -19,8 +19,8 @@ import psutil
 import torch
 
 import segcal
-from peers import FIDUCIO
-from voxels import draw
+from benchmarks.peers import FIDUCIO
+from benchmarks.voxels import draw
 
 CALIBRATORS = ("ts", "dc", "cms_op")
 # Fiducio holds all voxels at once: beyond so many millions it is not tried.
@@ -60,7 +60,9 @@ def _in_process(
     predictions: Path, data: Path, who: str, name: str, millions: int, seconds: float
 ) -> tuple[float, bool]:
     arguments = [str(predictions), str(data), who, name, str(millions), str(seconds)]
-    done = subprocess.run([sys.executable, __file__, *arguments], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.memory", *arguments], capture_output=True, text=True, check=False
+    )
     if done.returncode:
         print(f"{who} {name} {millions} M: {done.stderr.strip().splitlines()[-1]}", file=sys.stderr)
         return float("nan"), True

@@ -1,6 +1,6 @@
 """Speed, memory and correctness of the calibration metrics, beside what a user would pick instead.
 
-Run ``python benchmarks/metrics.py``. Needs the `peers` extra. Every library sees the same map; times are the best of
+Run ``python -m benchmarks.metrics``. Needs the `peers` extra. Every library sees the same map; times are the best of
 several rounds in which all libraries take turns, and are printed as ratios. Peak memory is measured in a process of
 its own.
 """
@@ -90,7 +90,7 @@ def print_memory() -> None:
     print("| --- | ---: | ---: | ---: |")
     for title in SHAPES:
         for dtype in ("float32", "float16"):
-            run = [sys.executable, __file__, "--measure", title, dtype]
+            run = [sys.executable, "-m", "benchmarks.metrics", "--measure", title, dtype]
             size, peak = map(float, subprocess.run(run, check=True, capture_output=True, text=True).stdout.split())
             print(f"| {title} {dtype} | {size / 1e6:.0f} | {peak / 1e6:.1f} | {100 * peak / size:.1f} % |")
     print(flush=True)

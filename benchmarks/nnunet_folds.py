@@ -1,6 +1,6 @@
 """Train a small nnU-Net for real, two folds of a few iterations, for the last line of benchmarks/frameworks.py.
 
-    python benchmarks/nnunet_folds.py IMAGES LABELS WORK [--cases 6] [--held-out 4] [--iterations 200] [--regions]
+    python -m benchmarks.nnunet_folds IMAGES LABELS WORK [--cases 6] [--held-out 4] [--iterations 200] [--regions]
 
 IMAGES and LABELS hold NIfTI volumes of the same names. nnU-Net plans and preprocesses them (configuration 2d), the plan
 is cut to four stages and a small patch, and nnU-Net's own trainer runs on the CPU, each fold on one half of the cases;
@@ -97,7 +97,7 @@ def main() -> None:
         train(preprocessed, dataset, fold, args.iterations)
     model = args.work / "results" / NAME / "nnUNetTrainer__nnUNetPlans__2d"
     print(f"segcal nnunet fit -d 1 -c 2d --calibrator {args.work}/calibrator")
-    print(f"python benchmarks/frameworks.py --nnunet {model} {dataset}/imagesTs {args.work}/calibrator")
+    print(f"python -m benchmarks.frameworks --nnunet {model} {dataset}/imagesTs {args.work}/calibrator")
 
 
 if __name__ == "__main__":

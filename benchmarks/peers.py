@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from voxels import Voxels
+from benchmarks.voxels import Voxels
 
 Map = Callable[[np.ndarray], np.ndarray]
 

@@ -1,6 +1,6 @@
 """`segcal apply` of a folder beside `cp`, and `segcal evaluate` beside reading the files; which part bounds each.
 
-    python benchmarks/pipeline.py [--cases 6] [--calibrator ts] [--threads 1]
+    python -m benchmarks.pipeline [--cases 6] [--calibrator ts] [--threads 1]
 
 Made-up street scenes: five members of 11 classes, 360 x 480, float16, in the machine's temporary folder, so that the
 disk is its page cache and what is measured is what we add to it. One run for all rows; ratios to `cp` of what `apply`

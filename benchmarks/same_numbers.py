@@ -1,6 +1,6 @@
 """Compare two folders of results, of ``segcal demo`` or ``segcal benchmark``, to the last printed digit.
 
-    python benchmarks/same_numbers.py OLD NEW [--digits 12]
+    python -m benchmarks.same_numbers OLD NEW [--digits 12]
 
 Every table, verdict.json, summary.json and the document of every study is compared: tables as text, documents value by
 value. Left out are the fingerprints of settings and code, and where files were written: they are no numbers. With

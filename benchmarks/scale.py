@@ -1,10 +1,10 @@
 """Measure what many cases cost: the start, parts and merge by the number of cases, two workers beside one, a year.
 
-    python benchmarks/scale.py start
-    python benchmarks/scale.py parts [--cases 10,100,1000,10000]
-    python benchmarks/scale.py workers [--cases 40,160,400] [--side 1024]
-    python benchmarks/scale.py year [--cases 126000] [--parts 126]
-    python benchmarks/scale.py same [--cases 14] [--data PREDICTIONS LABELS]
+    python -m benchmarks.scale start
+    python -m benchmarks.scale parts [--cases 10,100,1000,10000]
+    python -m benchmarks.scale workers [--cases 40,160,400] [--side 1024]
+    python -m benchmarks.scale year [--cases 126000] [--parts 126]
+    python -m benchmarks.scale same [--cases 14] [--data PREDICTIONS LABELS]
 
 Wall time is that of the machine as it is: run `workers` where two cores are free. CPU time, which includes all
 processes that were started, says what the work costs on a machine that others use too. Every row is a fresh process
@@ -290,7 +290,7 @@ def year(number: int, of: int, folder: Path) -> None:
                 outcome()
     size = sum(path.stat().st_size for path in (folder / "parts").rglob("*.results"))
     print(f"{number:,} cases in {of} parts, {size / 1e6:.0f} MB, written in {time.perf_counter() - start:.0f} s")
-    again = [sys.executable, __file__, "merge-year", "--cases", str(number), "--folder", str(folder)]
+    again = [sys.executable, "-m", "benchmarks.scale", "merge-year", "--cases", str(number), "--folder", str(folder)]
     found = timed(again)
     print(json.dumps({name: round(value, 1) for name, value in found.items()}))
 

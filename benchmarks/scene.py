@@ -1,6 +1,6 @@
 """A scene of a thousand million pixels through ``segcal apply``: peak memory of the process, time, and the result.
 
-``python benchmarks/scene.py FOLDER`` makes GeoTIFF scenes of two sizes from one block of made-up probabilities (one
+``python -m benchmarks.scene FOLDER`` makes GeoTIFF scenes of two sizes from one block of made-up probabilities (one
 band, tiles of 512, zstd), calibrates each in a process of its own and looks at the results with rasterio alone: every
 window against a temperature in numpy where the calibrator is ``ts``; decisions and nodata for any. Peak memory should
 be that of a window, whatever the size of the scene. It takes some minutes and a few gigabytes, which are removed again.

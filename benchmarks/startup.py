@@ -1,6 +1,6 @@
-"""What starting costs: CPU time of importing the package and of its help, beside Python and beside torch.
+"""The cost of starting: CPU time of importing the package and of its help, beside Python and beside torch.
 
-    python benchmarks/startup.py
+    python -m benchmarks.startup
 
 Ratios to `python -c pass`, smallest of five runs each, all of one run of this script.
 """

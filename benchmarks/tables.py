@@ -9,7 +9,6 @@ takes about ten minutes on two quiet cores. Exit codes: 0 done; 2 a mistake; 3 a
 """
 
 import argparse
-import hashlib
 import importlib.util
 import os
 import re
@@ -20,12 +19,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from paper.stamp import code_digest
 from segcal.atomic import write_text
 from segcal.version import __version__
 
-HERE = Path(__file__).parent
-PAGE = HERE.parent / "docs" / "benchmarks.md"
-SOURCE = HERE.parent / "src" / "segcal"
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "benchmarks.md"
 # Where --data is put into a command.
 DATA = "ROOT"
 MARK = "(<!-- made: {name} -->\\n)(.*?)(<!-- end -->)"
@@ -36,7 +35,7 @@ class Section:
     """What makes one table.
 
     Attributes:
-        command: the script and its arguments.
+        command: the module and its arguments.
         needs: libraries that must be installed.
         cuda: whether it needs a CUDA device.
         fenced: whether its output is text and not Markdown.
@@ -60,9 +59,9 @@ class Section:
 
 
 _PEERS = ("fiducio", "monai", "netcal", "torchmetrics")
-_FIT = ("fit.py", f"{DATA}/predictions", DATA)
+_FIT = ("benchmarks.fit", f"{DATA}/predictions", DATA)
 SECTIONS = {
-    "metrics": Section(("metrics.py", "--rounds", "3"), _PEERS),
+    "metrics": Section(("benchmarks.metrics", "--rounds", "3"), _PEERS),
     "fitting": Section(
         (*_FIT, "--parts", "fit", "--trials", "1", "--limit", "12", "--voxels", "200000", "100000",
          "--calibrators", "ts,dc,cdc,cms_ap,cms_op"),
@@ -70,22 +69,24 @@ SECTIONS = {
     ),
     "around": Section((*_FIT, "--parts", "images", "--images", "10")),
     "memory": Section((*_FIT, "--parts", "memory", "--seconds", "10", "--millions", "1", "4", "8"), ("fiducio",)),
-    "ensembles": Section(("real_ensembles.py", DATA, "--cases", "40")),
-    "startup": Section(("startup.py",)),
-    "pipeline": Section(("pipeline.py",)),
-    "apply": Section(("apply.py",)),
-    "gpu": Section(("gpu.py",), cuda=True),
-    "frameworks": Section(("frameworks.py", "--write"), ("monai", "onnx", "torchmetrics", "transformers"), writes=True),
+    "ensembles": Section(("paper.real_ensembles", DATA, "--cases", "40")),
+    "startup": Section(("benchmarks.startup",)),
+    "pipeline": Section(("benchmarks.pipeline",)),
+    "apply": Section(("benchmarks.apply",)),
+    "gpu": Section(("benchmarks.gpu",), cuda=True),
+    "frameworks": Section(
+        ("benchmarks.frameworks", "--write"), ("monai", "onnx", "torchmetrics", "transformers"), writes=True
+    ),
 }  # fmt: skip
 
 
 def make_table(section: Section, root: Path | None, seconds: float = 600.0) -> str:
     """Run a script and return what it prints, with its stamp."""
     words = [word.replace(DATA, str(root)) for word in section.command]
-    path = os.pathsep.join(filter(None, (str(HERE.parent / "src"), os.environ.get("PYTHONPATH"))))
+    path = os.pathsep.join(filter(None, (str(ROOT / "src"), os.environ.get("PYTHONPATH"))))
     done = subprocess.run(
-        [sys.executable, str(HERE / words[0]), *words[1:]],
-        cwd=HERE.parent,
+        [sys.executable, "-m", *words],
+        cwd=ROOT,
         env={**os.environ, "PYTHONPATH": path},
         stdout=subprocess.PIPE,
         text=True,
@@ -100,16 +101,8 @@ def make_table(section: Section, root: Path | None, seconds: float = 600.0) -> s
 def stamp(section: Section, today: str | None = None) -> str:
     """Return what made a table, and when; paths of this machine are no part of it."""
     day = today or datetime.now(UTC).strftime("%Y-%m-%d")
-    command = " ".join(("python", f"benchmarks/{section.command[0]}", *section.command[1:]))
-    return f"segcal {__version__} (sources {digest_of_sources()}), {day}, {os.cpu_count()} cores: `{command}`"
-
-
-def digest_of_sources(folder: Path = SOURCE) -> str:
-    """Return eight digits that change with the package: of names and contents of its Python files."""
-    digest = hashlib.sha256()
-    for path in sorted(folder.rglob("*.py")):
-        digest.update(f"{path.relative_to(folder).as_posix()}\n".encode() + path.read_bytes())
-    return digest.hexdigest()[:8]
+    command = " ".join(("python -m", *section.command))
+    return f"segcal {__version__} (sources {code_digest()}), {day}, {os.cpu_count()} cores: `{command}`"
 
 
 def put(page: str, name: str, table: str) -> str:

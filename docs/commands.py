@@ -1,9 +1,11 @@
-"""The page of commands: ``python docs/commands.py > docs/cli.md`` writes the help of every command.
+"""The page of commands, docs/cli.md: the help of every command. ``make listings`` writes it.
 
 A test compares the page with what the commands say, so that it cannot fall behind.
 """
 
 import argparse
+import os
+from pathlib import Path
 
 from segcal.cli import make_parser
 from segcal.cli.commands import WIDTH
@@ -11,7 +13,7 @@ from segcal.cli.commands import WIDTH
 INTRODUCTION = """\
 # Commands
 
-The help of every command, as `segcal COMMAND --help` prints it. Written by `python docs/commands.py > docs/cli.md`.
+The help of every command, as `segcal COMMAND --help` prints it. Written by `make listings`.
 
 - Results go to stdout, everything else to stderr. With `--json`, stdout is one JSON document.
 - Exit codes: 0 done; 2 a mistake that you can repair, in one sentence; 3 done, but some cases failed and are listed;
@@ -37,8 +39,11 @@ def help_page() -> str:
     return "\n".join(parts)
 
 
-if __name__ == "__main__":
-    import os
-
+def write_page() -> None:
+    """Write docs/cli.md."""
     os.environ["COLUMNS"] = str(WIDTH)
-    print(help_page(), end="")
+    Path(__file__).with_name("cli.md").write_text(help_page(), "utf-8")
+
+
+if __name__ == "__main__":
+    write_page()

@@ -1,4 +1,4 @@
-"""Make the tables of the documentation that list the members of a registry: ``python docs/tables.py`` writes them anew.
+"""Make what lists the code: tables of the members of a registry, and the page of commands. ``make listings`` runs it.
 
 A table stands in a page after ``<!-- table: NAME -->`` and reaches to the next empty line.
 """
@@ -110,5 +110,8 @@ def _shown(value: object) -> str:
 
 
 if __name__ == "__main__":
+    from commands import write_page  # beside this file
+
+    write_page()
     for path in sorted(DOCS.glob("*.md")):
         path.write_text(renewed(path.read_text("utf-8")), "utf-8")

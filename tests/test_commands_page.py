@@ -18,7 +18,7 @@ def page(monkeypatch):
 
 
 def test_the_page_in_the_documentation_is_what_the_commands_say(page):
-    assert PAGE.read_text("utf-8") == page, "run: python docs/commands.py > docs/cli.md"
+    assert PAGE.read_text("utf-8") == page, "run: make listings"
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -150,7 +150,7 @@ def test_the_picture_of_the_readme_is_drawn_by_its_example(tmp_path):
 @pytest.mark.parametrize("page", sorted(DOCS.glob("*.md")), ids=lambda path: path.name)
 def test_tables_of_registries_are_what_the_registries_hold(page):
     text = page.read_text("utf-8")
-    assert load("tables", ROOT / "docs" / "tables.py").renewed(text) == text, "run: python docs/tables.py"
+    assert load("tables", ROOT / "docs" / "tables.py").renewed(text) == text, "run: make listings"
 
 
 # Pages whose tables are made from a registry.

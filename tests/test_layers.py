@@ -1,6 +1,7 @@
 """The shape of the package: imports point one way at two folder levels, names differ, files are short."""
 
 import ast
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -126,8 +127,7 @@ def test_the_wheel_holds_the_tool_alone():
     """Training, peers and the study of losses stand beside the package and use it, never the other way round."""
     for file in FILES:
         text = (SOURCE / file).read_text(encoding="utf-8")
-        assert "from benchmarks" not in text, file
-        assert "import benchmarks" not in text, file
+        assert not re.search(r"^\s*(from|import) (benchmarks|paper)\b", text, flags=re.MULTILINE), file
 
 
 def test_no_file_is_named_after_nothing():

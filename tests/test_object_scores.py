@@ -1,10 +1,10 @@
-"""Scores of `benchmarks/object_scores.py`: by hand, and as picai_eval and panoptica have them."""
+"""Scores of `paper/object_scores.py`: by hand, and as picai_eval and panoptica have them."""
 
 import numpy as np
 import pytest
 from scipy import ndimage
 
-from benchmarks.object_scores import (
+from paper.object_scores import (
     average_precision,
     calibration_error,
     free_response,

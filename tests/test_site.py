@@ -102,7 +102,7 @@ def test_a_notebook_runs_from_top_to_bottom(path, tmp_path, monkeypatch):
     done = load(DOCS / "notebooks.py").run_notebook(notebook, path.name)
     for old, new in zip(notebook["cells"], done["cells"], strict=True):
         kinds = [[output["output_type"] for output in cell.get("outputs", [])] for cell in (old, new)]
-        assert kinds[0] == kinds[1], "run: python docs/notebooks.py"
+        assert kinds[0] == kinds[1], "run: make pages"
 
 
 def test_the_figures_are_drawn(tmp_path, monkeypatch):

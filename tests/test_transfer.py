@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from benchmarks import transfer, transfer_page
+from paper import transfer, transfer_page
 from segcal import ArrayCases
 from segcal.fitting import choice
 from segcal.fitting.voxels import SampledVoxels

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from benchmarks.loss_study.ensembles import save_ensemble
+from paper.loss_study.ensembles import save_ensemble
 from segcal.benchmark.tasks import EmbeddedTask
 from segcal.demo.embedded import EmbeddedCases, open_embedded
 from segcal.demo.ensembles import MEMBERS, WEIGHTS, load_ensemble, load_member, predict

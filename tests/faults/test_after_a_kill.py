@@ -4,46 +4,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-import segcal
 from segcal.atomic import MARKER, SIGNATURE, sweep, temporary
 from segcal.cases.remote import check_new, upload
-from segcal.cli import main
 from segcal.errors import InputError
 
 CASES = ("a", "b", "c")
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    """Predictions, labels, and a calibrator."""
-    place, rng = tmp_path_factory.mktemp("made"), np.random.default_rng(0)
-    for name in ("predictions", "labels"):
-        (place / name).mkdir()
-    for case_id in CASES:
-        scores = (3 * rng.normal(size=(2, 6, 7))).astype(np.float32)
-        np.save(place / "predictions" / f"{case_id}.npy", scores)
-        np.save(place / "labels" / f"{case_id}.npy", scores.argmax(0).astype(np.uint8))
-    cases = segcal.open_cases(place / "predictions", place / "labels", kind="logits")
-    segcal.save(segcal.learn_trust(segcal.fit("ts", cases), cases), place / "cal")
-    return place
-
-
-@pytest.fixture
-def work(made, tmp_path, monkeypatch):
-    """A folder to work in, in which the names of these lead to them."""
-    for name in ("predictions", "labels", "cal"):
-        (tmp_path / name).symlink_to(made / name)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-def run(text):
-    with pytest.raises(SystemExit) as stopped:
-        main(text.split())
-    return stopped.value.code
 
 
 def left_by_a_kill(folder, moment):
@@ -77,11 +44,11 @@ def temporaries(folder):
         ("trust cal predictions --kind logits --level 0.6 -o new --masks --overwrite", "new/masks"),
     ],
 )
-def test_nothing_stays_beside_what_is_written(command, place, work):
+def test_nothing_stays_beside_what_is_written(command, place, work, run):
     (work / place).mkdir(parents=True, exist_ok=True)
     for moment in range(3):
         left_by_a_kill(work / place, moment)
-    assert run(command) == 0
+    assert run(command)[0] == 0
     assert temporaries(work) == []
 
 
@@ -120,9 +87,7 @@ def test_a_living_process_whose_folder_is_swept_in_the_first_moment_makes_anothe
 
 DIES = """
 import os, sys
-from segcal.cases.remote import check_new, upload
 from segcal.cli import main
-from segcal.errors import InputError
 {what}
 main(sys.argv[1:])
 """
@@ -148,21 +113,21 @@ def killed(work, what, command):
     assert done.returncode == -9
 
 
-def test_trust_goes_on_with_its_masks(work):
+def test_trust_goes_on_with_its_masks(work, run):
     command = "trust cal predictions --kind logits --level 0.6 --masks -o"
     killed(work, AT_THE_SECOND_MASK, f"{command} new")
     assert not (work / "new" / "masks").exists()
-    assert run(f"{command} new") == run(f"{command} whole") == 0
+    assert run(f"{command} new")[0] == run(f"{command} whole")[0] == 0
     assert temporaries(work / "new") == []
     for case_id in CASES:
         name = f"masks/{case_id}.npy"
         assert (work / "new" / name).read_bytes() == (work / "whole" / name).read_bytes()
 
 
-def test_apply_goes_on_where_the_folder_has_files_of_all_cases(work):
-    assert run("convert predictions --labels labels --kind logits -o store") == 0
+def test_apply_goes_on_where_the_folder_has_files_of_all_cases(work, run):
+    assert run("convert predictions --labels labels --kind logits -o store")[0] == 0
     killed(work, BEFORE_THE_MARKER, "apply cal store -o new")
-    assert run("apply cal store -o new") == 0
+    assert run("apply cal store -o new")[0] == 0
     made, given = ({path.name for path in (work / name).iterdir()} for name in ("new", "store"))
     assert made == given | {"calibration.json"}
 

@@ -64,8 +64,7 @@ def moved(folder, part, affine):
     save(folder / part / "b.nii.gz", np.asarray(image.dataobj), affine)
 
 
-@pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.parametrize("part", ["m1", "labels", "images"])
+@pytest.mark.parametrize(("fault", "part"), list(zip(FAULTS, ("m1", "labels", "images", "m1"), strict=True)))
 def test_a_file_that_lies_elsewhere_is_refused_with_both_affines(folder, part, fault):
     opened(folder).read("b")
     moved(folder, part, FAULTS[fault])

@@ -13,59 +13,9 @@ import pytest
 import segcal
 from segcal.atomic import MARKER, REPLACED, SIGNATURE, NotWrittenError, put, sweep, temporary, write_text
 from segcal.cases.base import CaseError
-from segcal.cli import main
 from segcal.errors import InputError
 from segcal.target import LOCK, claim, claim_beside
-
-PLACES = ("predictions", "labels", "cal")
-
-
-def files_of(folder):
-    """Return what every file holds, by name, and where every link leads."""
-    return {
-        str(path.relative_to(folder)): str(path.readlink()) if path.is_symlink() else path.read_bytes()
-        for path in Path(folder).rglob("*")
-        if path.is_symlink() or path.is_file()
-    }
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    """Predictions, labels, and a calibrator."""
-    place, rng = tmp_path_factory.mktemp("made"), np.random.default_rng(0)
-    for name in ("predictions", "labels"):
-        (place / name).mkdir()
-    for case_id in ("a", "b", "c"):
-        scores = (3 * rng.normal(size=(2, 6, 7))).astype(np.float32)
-        np.save(place / "predictions" / f"{case_id}.npy", scores)
-        np.save(place / "labels" / f"{case_id}.npy", scores.argmax(0).astype(np.uint8))
-    cases = segcal.open_cases(place / "predictions", place / "labels", kind="logits")
-    segcal.save(segcal.learn_trust(segcal.fit("ts", cases), cases), place / "cal")
-    return place
-
-
-@pytest.fixture
-def work(made, tmp_path, monkeypatch):
-    """A copy of it to work in."""
-    for name in PLACES:
-        (tmp_path / name).mkdir()
-        for path in (made / name).iterdir():
-            (tmp_path / name / path.name).write_bytes(path.read_bytes())
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-@pytest.fixture
-def run(capsys):
-    """Run a command that is given as one text; return its code and its complaint."""
-
-    def call(text):
-        with pytest.raises(SystemExit) as stopped:
-            main(text.split())
-        return stopped.value.code, capsys.readouterr().err
-
-    return call
-
+from tests.faults.places import files_of
 
 EVALUATE = "evaluate predictions labels --kind logits --overwrite"
 INPUT = "is one of the inputs, but they are never overwritten. Choose another name."

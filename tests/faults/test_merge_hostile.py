@@ -3,7 +3,6 @@
 import json
 import os
 import zlib
-from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -11,46 +10,23 @@ import pytest
 
 import segcal
 from segcal.cases.records import FOLDER as RECORDS
-from segcal.cli import main
 from segcal.errors import InputError
 from segcal.scale.cache import HEAD, CaseCache, Line, UnknownResultError, pack, unpack
 from segcal.scale.part import FACTS, FOLDER, Part
 from segcal.statistics.reliability import Curve
+from tests.faults.places import files_of
 
 CHECK = "check predictions labels --kind logits"
 APPLY = "apply cal predictions --kind logits"
 TRUST = "trust cal predictions --kind logits --level 0.6 --masks"
 
 
-def files_of(folder):
-    return {str(path.relative_to(folder)): path.read_bytes() for path in Path(folder).rglob("*") if path.is_file()}
-
-
 @pytest.fixture
-def work(tmp_path, monkeypatch):
-    """Predictions, labels, a calibrator, and a user's own files around them."""
-    rng = np.random.default_rng(0)
-    for name in ("predictions", "labels", "mine"):
-        (tmp_path / name).mkdir()
-    for case_id in ("a", "b", "c"):
-        scores = (3 * rng.normal(size=(2, 6, 7))).astype(np.float32)
-        np.save(tmp_path / "predictions" / f"{case_id}.npy", scores)
-        np.save(tmp_path / "labels" / f"{case_id}.npy", scores.argmax(0).astype(np.uint8))
-    (tmp_path / "mine" / "secret.npy").write_text("precious")
-    monkeypatch.chdir(tmp_path)
-    cases = segcal.open_cases("predictions", "labels", kind="logits")
-    segcal.save(segcal.learn_trust(segcal.fit("ts", cases), cases), "cal")
-    return tmp_path
-
-
-@pytest.fixture
-def run(capsys):
-    def call(text):
-        with pytest.raises(SystemExit) as stopped:
-            main(text.split())
-        return stopped.value.code, capsys.readouterr().err
-
-    return call
+def work(work):
+    """A user's own file beside the rest."""
+    (work / "mine").mkdir()
+    (work / "mine" / "secret.npy").write_text("precious")
+    return work
 
 
 @pytest.fixture
@@ -137,9 +113,14 @@ def test_a_moved_part_is_the_same(part, work, run):
     assert b"where it lay" not in files_of(work / "out").values()
 
 
-@pytest.mark.parametrize("folder", ["/", "{part}/../mine", "{work}/mine"])
 @pytest.mark.parametrize(
-    "name", ["{work}/mine/secret.npy", "{part}/../mine/secret.npy", "../mine/secret.npy", "/a.npy"]
+    ("folder", "name"),
+    [
+        ("/", "{work}/mine/secret.npy"),
+        ("{part}/../mine", "{part}/../mine/secret.npy"),
+        ("{work}/mine", "../mine/secret.npy"),
+        ("/", "/a.npy"),
+    ],
 )
 def test_names_of_files_lead_nowhere_else(folder, name, part, work, run):
     made = part(TRUST)
@@ -218,27 +199,28 @@ def of(kind, *values):
     return zlib.compress(msgspec.msgpack.encode({"": kind, "of": list(values)}), 1)
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        of("Curve", "a", "b", "c"),
-        of("Curve", 1, 2),
-        of("CaseRow", *[None] * 8),
-        of("Seen", 1, 2, 3, 4),
-        of("Popen", ["touch", "x"]),
-        of("array", "O", [1], "C", b"12345678"),
-        of("array", "<f8", [2**40], "C", b"12345678"),
-        zlib.compress(b"\x91" * 100_000),
-        pack({"a": 1})[:-3],
-        pack({"a": 1}) + b"more",
-        b"nothing",
-    ],
-)
-def test_results_of_another_type_are_no_results(content, part, work, run):
-    with pytest.raises(UnknownResultError):
-        unpack(content)
-    change_block(part(CHECK), lambda line, _: content)
-    refused(run, work, CHECK, "is damaged (")
+WRONG = [
+    of("Curve", "a", "b", "c"),
+    of("Curve", 1, 2),
+    of("CaseRow", *[None] * 8),
+    of("Seen", 1, 2, 3, 4),
+    of("Popen", ["touch", "x"]),
+    of("array", "O", [1], "C", b"12345678"),
+    of("array", "<f8", [2**40], "C", b"12345678"),
+    zlib.compress(b"\x91" * 100_000),
+    pack({"a": 1})[:-3],
+    pack({"a": 1}) + b"more",
+    b"nothing",
+]
+
+
+def test_results_of_another_type_are_no_results(part, work, run):
+    made = part(CHECK)
+    for content in WRONG:
+        with pytest.raises(UnknownResultError):
+            unpack(content)
+        change_block(made, lambda line, _, content=content: content)
+        refused(run, work, CHECK, "is damaged (")
 
 
 def test_a_result_as_it_is_declared_comes_back():

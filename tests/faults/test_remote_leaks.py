@@ -14,6 +14,7 @@ import pytest
 import segcal
 from segcal.cases import remote
 from segcal.errors import InputError
+from tests.faults.places import files_of
 
 fsspec = pytest.importorskip("fsspec", reason="needs the extra cloud")
 
@@ -27,10 +28,6 @@ def folder(tmp_path):
     for case_id, values in CASES.items():
         np.save(place / f"{case_id}.npy", values)
     return place
-
-
-def files_of(folder):
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 @pytest.mark.parametrize("name", [".segcal-remote.json", "remote.json"])

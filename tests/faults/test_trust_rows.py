@@ -34,7 +34,7 @@ def table_of(rng, groups, good, empty=0.2):
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(12))
 def test_no_verdict_contradicts_its_own_chance(seed):
     rng = np.random.default_rng(seed)
     draws, level = int(rng.integers(10, 40)), float(rng.choice([0.6, 0.8, 0.9]))

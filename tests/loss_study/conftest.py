@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from benchmarks.loss_study import draws, run, trial
-from benchmarks.loss_study.plan import MAIN, POST_HOC, plan_units
+from paper.loss_study import draws, run, trial
+from paper.loss_study.plan import MAIN, POST_HOC, plan_units
 
 METRICS = ("dice", "hd95", "nll", "ece", "ece_foreground", "cece_foreground", "ece_union", "cece_union")
 

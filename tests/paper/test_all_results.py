@@ -1,27 +1,18 @@
 """All folders of the page in one command: the bytes of ``segcal benchmark``, each unit once, and it goes on in time."""
 
-import importlib
 from concurrent.futures import Future
 from functools import partial
-from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
+from paper import all_results as script
+from paper import stamp
 from segcal.benchmark.protocol import parse_protocol
 from segcal.demo.embedded import open_embedded
 from segcal.studies.run import run as run_protocol
 
-SCRIPTS = Path(__file__).parents[2] / "benchmarks"
 SIZED = "studies/calibration_size/roads/n_2/units"
-
-
-@pytest.fixture(scope="module")
-def script():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(SCRIPTS))
-        # The processes of a pool find the module by the path that they are given.
-        yield importlib.import_module("all_results")
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +38,7 @@ def protocols(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def results(script, protocols, tmp_path_factory):
+def results(protocols, tmp_path_factory):
     folder = tmp_path_factory.mktemp("all")
     assert script.run_all(protocols, folder, 2, 600.0) == []
     return folder
@@ -69,7 +60,7 @@ def test_every_folder_has_the_bytes_of_a_benchmark(protocols, results, tmp_path)
         assert (results / "roads" / file).read_bytes() == (tmp_path / "roads" / file).read_bytes()
 
 
-def test_a_unit_of_two_protocols_is_computed_once(script, protocols, tmp_path):
+def test_a_unit_of_two_protocols_is_computed_once(protocols, tmp_path):
     todo, groups = script.plan(protocols, tmp_path)
     planned = [(piece.folder, unit.path) for piece in todo for unit in piece.job.units]
     shared = [folder.name for folder, path in planned if path.name == "ts-mean_logits.jsonl"]
@@ -79,7 +70,7 @@ def test_a_unit_of_two_protocols_is_computed_once(script, protocols, tmp_path):
     assert [piece.rank for piece in todo] == sorted(piece.rank for piece in todo)
 
 
-def test_it_goes_on_where_it_ended(script, protocols, results, tmp_path):
+def test_it_goes_on_where_it_ended(protocols, results, tmp_path):
     assert set(script.run_all(protocols, tmp_path, 1, 0.0)) == {"roads", "more", "roads calibration_size"}
     assert not list(tmp_path.rglob("*.jsonl"))
     for path in files_of(results / "roads"):
@@ -94,7 +85,7 @@ def test_it_goes_on_where_it_ended(script, protocols, results, tmp_path):
     assert (tmp_path / "roads" / "stamp.json").is_file()
 
 
-def test_what_fails_is_named_and_the_rest_goes_on(script, protocols, tmp_path, capsys):
+def test_what_fails_is_named_and_the_rest_goes_on(protocols, tmp_path, capsys):
     schedule = script.Schedule(protocols, tmp_path)
     total = len(schedule.todo)
     broken = Future()
@@ -113,8 +104,6 @@ def test_what_fails_is_named_and_the_rest_goes_on(script, protocols, tmp_path, c
 
 
 def test_a_stamp_is_of_the_source_files(monkeypatch, tmp_path):
-    monkeypatch.syspath_prepend(str(SCRIPTS))
-    stamp = importlib.import_module("stamp")
     (tmp_path / "one.py").write_text("a = 1\n")
     first = stamp.code_digest(tmp_path)
     (tmp_path / "notes.txt").write_text("not code")

@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from benchmarks import choice as study
-from benchmarks import choice_page
+from paper import choice as study
+from paper import choice_page
 from segcal import ArrayCases
 from segcal.fitting.voxels import SampledVoxels
 

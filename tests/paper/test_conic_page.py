@@ -1,21 +1,18 @@
 """The page of conic scaling: made from a folder of results alone."""
 
 import re
-import subprocess
 import sys
 from functools import partial
-from pathlib import Path
 
 from msgspec.structs import replace
 
+from paper import conic_page
 from segcal.benchmark.protocol import parse_protocol
 from segcal.demo.embedded import open_embedded
 from segcal.studies.run import run
 
-ROOT = Path(__file__).parents[2]
 
-
-def test_the_page_has_paired_differences_all_rows_and_what_was_learned(tmp_path):
+def test_the_page_has_paired_differences_all_rows_and_what_was_learned(tmp_path, monkeypatch):
     names = ("ts", "cms_ap", "conic", "conic_class")
     document = {
         "tasks": [{"name": "roads", "embedded": "roads", "cases": 7, "members": 2, "split": {"cal": 3, "val": 1}}],
@@ -29,8 +26,8 @@ def test_the_page_has_paired_differences_all_rows_and_what_was_learned(tmp_path)
     run(replace(parse_protocol(document), embedded=opener), tmp_path / "results")
     page = tmp_path / "docs" / "page.md"
     page.parent.mkdir()
-    command = [sys.executable, ROOT / "benchmarks" / "conic_page.py", tmp_path / "results", "-o", page]
-    subprocess.run(command, check=True, timeout=120)
+    monkeypatch.setattr(sys, "argv", ["conic_page", str(tmp_path / "results"), "-o", str(page)])
+    conic_page.main()
     text = page.read_text("utf-8")
     for second, first in (("conic", "ts"), ("conic", "cms_ap"), ("conic_class", "conic")):
         row = next(

@@ -1,34 +1,22 @@
 """From download to table: each public dataset in its published layout, on a few tiny cases."""
 
 import csv
-import importlib
 import re
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
+from paper.datasets import acdc, camvid, commands, ensemble, roads
 from segcal.errors import InputError
 from segcal.types import IGNORED
 
-SCRIPTS = Path(__file__).parents[2] / "benchmarks" / "datasets"
+DATASETS = {"camvid": camvid, "roads": roads, "acdc": acdc}
 QUICK = [
     "--members", "2", "--epochs", "1", "--crop", "16", "--widths", "4", "6", "--cal", "4", "--val", "0",
     "--repeats", "1", "--pipelines", "identity", "ts", "--studies",
 ]  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def scripts():
-    """Return the modules of the folder by name, imported as the scripts themselves import each other."""
-    sys.path.insert(0, str(SCRIPTS))
-    try:
-        yield lambda name: importlib.import_module(name)
-    finally:
-        sys.path.remove(str(SCRIPTS))
 
 
 def write_camvid(folder, rng):
@@ -84,9 +72,9 @@ def folder(request, tmp_path):
     return place
 
 
-def run(scripts, name, arguments):
+def run(name, arguments):
     with pytest.raises(SystemExit) as end:
-        scripts("commands").main(scripts(name).DATASET, "", [str(argument) for argument in arguments])
+        commands.main(DATASETS[name].DATASET, "", [str(argument) for argument in arguments])
     return end.value.code
 
 
@@ -99,11 +87,11 @@ EXPECTED = {
 
 
 @pytest.mark.parametrize(("folder", "name"), [(name, name) for name in WRITERS], indirect=["folder"])
-def test_a_download_becomes_a_table_and_a_second_run_trains_nothing(scripts, folder, name, tmp_path, capsys):
+def test_a_download_becomes_a_table_and_a_second_run_trains_nothing(folder, name, tmp_path, capsys):
     task, held_out, shape, group = EXPECTED[name]
     out = tmp_path / "out"
     arguments = [folder, "-o", out, *QUICK]
-    assert run(scripts, name, arguments) == 0
+    assert run(name, arguments) == 0
     for member in range(2):
         files = sorted((out / "predictions" / task / f"member_{member}").iterdir())
         logits = np.load(files[0])
@@ -113,37 +101,36 @@ def test_a_download_becomes_a_table_and_a_second_run_trains_nothing(scripts, fol
     assert "| ts(mean_logits) |" in (out / "results" / task / "tables" / f"table8_{task}.md").read_text()
     written = {path: path.stat().st_mtime_ns for path in (out / "predictions").rglob("*.npy")}
     capsys.readouterr()
-    assert run(scripts, name, arguments) == 0
+    assert run(name, arguments) == 0
     assert "epoch" not in capsys.readouterr().out
     assert written == {path: path.stat().st_mtime_ns for path in (out / "predictions").rglob("*.npy")}
-    assert run(scripts, name, [*arguments, "--epochs", "2"]) == 2
+    assert run(name, [*arguments, "--epochs", "2"]) == 2
     expected = f"{out / task} was made with epochs = 1, but it is now 2. Use the same settings, or another folder."
     assert expected in capsys.readouterr().err
 
 
-def test_a_member_that_is_lost_is_trained_again_and_the_others_are_not(scripts, tmp_path, capsys):
+def test_a_member_that_is_lost_is_trained_again_and_the_others_are_not(tmp_path, capsys):
     write_roads(tmp_path / "data", np.random.default_rng(0))
     arguments = [tmp_path / "data", "-o", tmp_path / "out", *QUICK]
-    assert run(scripts, "roads", arguments) == 0
+    assert run("roads", arguments) == 0
     (tmp_path / "out" / "networks" / "roads" / "member_1.pt").unlink()
     prediction = tmp_path / "out" / "predictions" / "roads" / "member_1" / "valid0_15_r0_c0.npy"
     before = prediction.read_bytes()
     prediction.unlink()
     capsys.readouterr()
-    assert run(scripts, "roads", arguments) == 0
+    assert run("roads", arguments) == 0
     assert prediction.read_bytes() == before
     trained = [line for line in capsys.readouterr().out.splitlines() if "epoch" in line]
     assert [line.split(",")[0] for line in trained] == ["member 1: epoch 1 of 1"]
 
 
-def test_a_training_that_was_killed_ends_with_the_weights_that_it_would_have_had(scripts, tmp_path):
+def test_a_training_that_was_killed_ends_with_the_weights_that_it_would_have_had(tmp_path):
     write_roads(tmp_path / "data", np.random.default_rng(0))
-    ensemble, roads = scripts("ensemble"), scripts("roads").DATASET
-    records = roads.records(tmp_path / "data")
+    records = roads.DATASET.records(tmp_path / "data")
     settings = ensemble.Settings(members=1, epochs=10, batch_size=2, crop=16, widths=(4, 6))
 
     def train(folder, say):
-        return ensemble.train_member(roads, records, settings, 0, tmp_path / folder, "cpu", say).state_dict()
+        return ensemble.train_member(roads.DATASET, records, settings, 0, tmp_path / folder, "cpu", say).state_dict()
 
     def kill(text):
         if "epoch 7" in text:
@@ -158,27 +145,27 @@ def test_a_training_that_was_killed_ends_with_the_weights_that_it_would_have_had
     assert all(torch.equal(whole[name], again[name]) for name in whole)
 
 
-def test_the_copy_of_the_roads_on_kaggle_has_the_same_cases(scripts, tmp_path):
+def test_the_copy_of_the_roads_on_kaggle_has_the_same_cases(tmp_path):
     first, other = tmp_path / "first", tmp_path / "tiff"
     write_roads(first, np.random.default_rng(0))
     for part, name in (("train", "train"), ("valid", "val"), ("test", "test")):
         other.mkdir(exist_ok=True)
         (first / part / "sat").rename(other / name)
         (first / part / "map").rename(other / f"{name}_labels")
-    records = scripts("roads").DATASET.records(tmp_path)
+    records = roads.DATASET.records(tmp_path)
     assert [record.id for record in records if record.part == "held_out"][:2] == ["valid0_15_r0_c0", "valid0_15_r0_c1"]
-    pairs = [scripts("roads").read(record) for record in records if record.group == "valid0_15"]
+    pairs = [roads.read(record) for record in records if record.group == "valid0_15"]
     whole = np.asarray(Image.open(other / "val" / "valid0_15.tiff"), np.float32).transpose(2, 0, 1) / 255
     top, bottom = (np.concatenate([pairs[k][0], pairs[k + 1][0]], axis=2) for k in (0, 2))
     assert np.array_equal(np.concatenate([top, bottom], axis=1), whole)
 
 
-def test_arrays_of_volumes_are_the_transposed_files_and_patients_are_not_divided(scripts, tmp_path):
+def test_arrays_of_volumes_are_the_transposed_files_and_patients_are_not_divided(tmp_path):
     write_acdc(tmp_path, np.random.default_rng(0))
     import nibabel
 
-    records = scripts("acdc").DATASET.records(tmp_path)
-    image, labels = scripts("acdc").read(records[0])
+    records = acdc.DATASET.records(tmp_path)
+    image, labels = acdc.read(records[0])
     stored = np.asarray(nibabel.load(records[0].labels).dataobj)
     assert np.array_equal(labels, stored.transpose())
     assert image.shape == (1, 3, 20, 18)
@@ -187,18 +174,17 @@ def test_arrays_of_volumes_are_the_transposed_files_and_patients_are_not_divided
     assert (len(trained), len(held_out), trained & held_out) == (4, 3, set())
 
 
-def test_crops_leave_out_void_and_what_lies_outside_the_image(scripts, tmp_path):
+def test_crops_leave_out_void_and_what_lies_outside_the_image(tmp_path):
     write_camvid(tmp_path, np.random.default_rng(0))
-    camvid = scripts("camvid").DATASET
-    records = [record for record in camvid.records(tmp_path) if record.part == "train"]
-    image, labels = scripts("ensemble").Crops(camvid, records, 30)[0]
-    _, stored = camvid.read(records[0])
+    records = [record for record in camvid.DATASET.records(tmp_path) if record.part == "train"]
+    image, labels = ensemble.Crops(camvid.DATASET, records, 30)[0]
+    _, stored = camvid.DATASET.read(records[0])
     assert (tuple(image.shape), tuple(labels.shape)) == ((3, 30, 30), (30, 30))
     assert np.array_equal(labels[:24, :25].numpy(), np.where(stored == 11, IGNORED, stored))
     assert (labels[24:] == IGNORED).all()
     assert (labels[:, 25:] == IGNORED).all()
     torch.manual_seed(0)
-    small = [scripts("ensemble").Crops(camvid, records, 8)[0][0] for _ in range(9)]
+    small = [ensemble.Crops(camvid.DATASET, records, 8)[0][0] for _ in range(9)]
     assert len({tuple(crop.flatten().tolist()) for crop in small}) > 1
 
 
@@ -214,16 +200,16 @@ def test_crops_leave_out_void_and_what_lies_outside_the_image(scripts, tmp_path)
         ("camvid", "", "lacks the folder itself, but CamVid"),
     ],
 )
-def test_what_is_missing_is_one_sentence(scripts, tmp_path, name, gone, message):
+def test_what_is_missing_is_one_sentence(tmp_path, name, gone, message):
     WRITERS[name](tmp_path / "data", np.random.default_rng(0))
     (tmp_path / "data" / gone).rename(tmp_path / "elsewhere")
     with pytest.raises(InputError, match=re.escape(message)):
-        scripts(name).DATASET.records(tmp_path / "data")
+        DATASETS[name].DATASET.records(tmp_path / "data")
 
 
-def test_a_part_without_cases_is_missing(scripts, tmp_path):
+def test_a_part_without_cases_is_missing(tmp_path):
     write_camvid(tmp_path, np.random.default_rng(0))
     for path in (tmp_path / "train").iterdir():
         path.unlink()
     with pytest.raises(InputError, match="lacks every case of the part train, but CamVid"):
-        scripts("camvid").DATASET.records(tmp_path)
+        camvid.DATASET.records(tmp_path)

@@ -2,18 +2,17 @@
 
 import json
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from torch.nn import functional
 
+from paper import inference_factors as script
 from segcal import evaluate
 from segcal.cases import ArrayCases
 from segcal.errors import InputError
 
-SCRIPTS = Path(__file__).parents[2] / "benchmarks"
 SPACE = (3, 10, 12)
 NETWORKS = """
 from torch.nn import functional
@@ -25,17 +24,6 @@ def load(task, device):
         return functional.avg_pool2d(image, 3, 1, 1, count_include_pad=False) * 4
     return [network, lambda image: network(image) + 1]
 """
-
-
-@pytest.fixture(scope="module")
-def script():
-    sys.path.insert(0, str(SCRIPTS))
-    try:
-        import inference_factors
-
-        yield inference_factors
-    finally:
-        sys.path.remove(str(SCRIPTS))
 
 
 @pytest.fixture
@@ -56,7 +44,7 @@ def root(tmp_path):
     return tmp_path
 
 
-def run(script, monkeypatch, root, *arguments):
+def run(monkeypatch, root, *arguments):
     command = ["inference_factors.py", root / "protocol.toml", root / "networks.py", "-o", root / "out", *arguments]
     monkeypatch.setattr(sys, "argv", [str(word) for word in command])
     script.main()
@@ -66,8 +54,8 @@ def smooth(image):
     return functional.avg_pool2d(image, 3, 1, 1, count_include_pad=False) * 4
 
 
-def test_each_way_is_measured_on_cases_that_are_evenly_spread(script, root, monkeypatch):
-    run(script, monkeypatch, root, "--cases", "3", "--in-plane")
+def test_each_way_is_measured_on_cases_that_are_evenly_spread(root, monkeypatch):
+    run(monkeypatch, root, "--cases", "3", "--in-plane")
     found = json.loads((root / "out" / "studies" / "crop_size.json").read_text())["tasks"]["toy"]
     assert list(found) == ["8", "10"]
     ids = ["case0", "case2", "case4"]
@@ -89,14 +77,14 @@ def test_each_way_is_measured_on_cases_that_are_evenly_spread(script, root, monk
     assert (root / "out" / "tables" / "test_scales.md").is_file()
 
 
-def test_a_task_that_is_not_in_the_protocol_is_one_sentence(script, root, monkeypatch, capsys):
+def test_a_task_that_is_not_in_the_protocol_is_one_sentence(root, monkeypatch, capsys):
     with pytest.raises(SystemExit, match="2"):
-        run(script, monkeypatch, root, "--tasks", "toys")
+        run(monkeypatch, root, "--tasks", "toys")
     message = "error: tasks has 'toys', but a task of the protocol is needed. Choose from: toy.\n"
     assert capsys.readouterr().err == message
 
 
-def test_a_file_without_networks_is_refused(script, root):
+def test_a_file_without_networks_is_refused(root):
     (root / "networks.py").write_text("networks = []")
     with pytest.raises(
         InputError, match=r"networks.py has no function `load`, but one that returns networks is needed"

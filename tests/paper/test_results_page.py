@@ -3,31 +3,19 @@
 import json
 import re
 import shutil
-import subprocess
 import sys
 from functools import partial
-from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
+from paper import results_page as script
+from paper import stamp
+from paper.paper_words import judge
 from segcal.benchmark.protocol import parse_protocol
 from segcal.demo.embedded import open_embedded
 from segcal.errors import InputError
 from segcal.studies.run import run as run_protocol
-
-SCRIPTS = Path(__file__).parents[2] / "benchmarks"
-
-
-@pytest.fixture(scope="module")
-def script():
-    sys.path.insert(0, str(SCRIPTS))
-    try:
-        import results_page
-
-        yield results_page
-    finally:
-        sys.path.remove(str(SCRIPTS))
 
 
 def run_roads(folder, name, pipelines, studies, **more):
@@ -54,7 +42,7 @@ def results(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def text(script, results):
+def text(results):
     return "\n".join(script.page(results))
 
 
@@ -71,9 +59,7 @@ def test_every_section_that_has_results_is_there_and_no_other(text):
     assert "flips of ms(mean_logits)" in text
 
 
-def test_every_section_names_the_code_that_made_it(script, text, results, tmp_path):
-    import stamp
-
+def test_every_section_names_the_code_that_made_it(text, results, tmp_path):
     sections = text.split("\n## ")[2:-1]  # after what was run, before regions, whose numbers lie in the repository
     assert len(sections) == 5
     assert all(section.count("*Made by a segcal that left no stamp.*\n") == 1 for section in sections)
@@ -84,7 +70,7 @@ def test_every_section_names_the_code_that_made_it(script, text, results, tmp_pa
     assert new.replace(words, "*Made by a segcal that left no stamp.*") == text != new
 
 
-def test_the_paper_s_word_is_that_of_its_printed_numbers(script, text):
+def test_the_paper_s_word_is_that_of_its_printed_numbers(text):
     rows = script.paper.RESULTS["RoadSeg"]
     words = [script.paper.verdict(rows, "ms(mean_logits)", "dc(mean_logits)", metric) for metric in script.TITLES]
     assert words == ["better", "better", "better", "better", "better"]
@@ -105,9 +91,7 @@ def test_the_paper_s_word_is_that_of_its_printed_numbers(script, text):
         ("better", "worse", "opposite"),
     ],
 )
-def test_agreement_is_judged_strictly(script, theirs, ours, outcome):
-    from paper_words import judge
-
+def test_agreement_is_judged_strictly(theirs, ours, outcome):
     assert judge(theirs, ours) == outcome
 
 
@@ -132,7 +116,7 @@ def change(path, keys, value):
     path.write_text(json.dumps(document), "utf-8")
 
 
-def test_two_runs_that_agree_make_a_page_whose_sentences_are_computed(script, twice):
+def test_two_runs_that_agree_make_a_page_whose_sentences_are_computed(twice):
     text = "\n".join(script.page(twice))
     rows = {row["pipeline"]: row["metrics"] for row in plain_summary(twice / "more")["results"]}
     kept = {name: rows[f"{name}(mean_logits)"] for name in ("identity", "ts")}
@@ -142,7 +126,7 @@ def test_two_runs_that_agree_make_a_page_whose_sentences_are_computed(script, tw
     assert "- roads, of those that keep the mask: lowest NLL " in text
 
 
-def test_two_runs_that_disagree_are_refused_and_named(script, twice, tmp_path):
+def test_two_runs_that_disagree_are_refused_and_named(twice, tmp_path, monkeypatch, capsys):
     change(twice / "more" / "summary.json", ["results", 1, "metrics", "nll", "value"], 0.125)
     row = plain_summary(twice / "more")["results"][1]
     message = f"says two things of one number (nll of {row['pipeline']} on roads: "
@@ -150,19 +134,19 @@ def test_two_runs_that_disagree_are_refused_and_named(script, twice, tmp_path):
         list(script.page(twice))
     assert " in roads, 0.125 in more), but a page needs one source. Run the older of the two" in str(refused.value)
     out = tmp_path / "page.md"
-    done = subprocess.run(
-        [sys.executable, SCRIPTS / "results_page.py", twice, "-o", out], capture_output=True, text=True
-    )
-    assert (done.returncode, done.stderr.count("\n"), out.exists()) == (2, 1, False)
+    monkeypatch.setattr(sys, "argv", ["results_page", str(twice), "-o", str(out)])
+    with pytest.raises(SystemExit, match="2"):
+        script.main()
+    assert (capsys.readouterr().err.count("\n"), out.exists()) == (1, False)
 
 
-def test_a_difference_in_the_last_digits_is_none(script, twice):
+def test_a_difference_in_the_last_digits_is_none(twice):
     value = plain_summary(twice / "more")["results"][1]["metrics"]["nll"]["value"]
     change(twice / "more" / "summary.json", ["results", 1, "metrics", "nll", "value"], value * (1 + 1e-9))
     assert list(script.page(twice))
 
 
-def test_tasks_that_are_divided_in_two_ways_are_refused(script, twice):
+def test_tasks_that_are_divided_in_two_ways_are_refused(twice):
     change(twice / "more" / "summary.json", ["tasks", 0, "cal"], [2, 2])
     with pytest.raises(
         InputError, match=r"divides roads in two ways \(roads has .*; more has .*\), but sections of one"
@@ -180,7 +164,7 @@ def test_tasks_that_are_divided_in_two_ways_are_refused(script, twice):
         ("covariate_shift", {"pipelines": {"ts(mean_logits)": {"": {"metrics": {"nll": {"value": 9.5}}}}}}),
     ],
 )
-def test_a_study_that_is_older_than_its_units_is_refused(script, results, tmp_path, study, data):
+def test_a_study_that_is_older_than_its_units_is_refused(results, tmp_path, study, data):
     shutil.copytree(results / "roads", tmp_path / "roads")
     (tmp_path / "roads" / "studies" / f"{study}.json").write_text(json.dumps({"tasks": {"roads": data}}), "utf-8")
     message = rf"nll of ts\(mean_logits\) on roads: .* in roads, 9.5 in roads/studies/{study}.json"
@@ -188,13 +172,13 @@ def test_a_study_that_is_older_than_its_units_is_refused(script, results, tmp_pa
         list(script.page(tmp_path))
 
 
-def test_the_table_of_bins_is_that_of_the_summary_and_not_of_an_old_file(script, results, tmp_path, text):
+def test_the_table_of_bins_is_that_of_the_summary_and_not_of_an_old_file(results, tmp_path, text):
     shutil.copytree(results / "roads", tmp_path / "roads")
     (tmp_path / "roads" / "tables" / "figure6_binning.md").write_text("old", "utf-8")
     assert "\n".join(script.page(tmp_path)) == text
 
 
-def test_the_analyses_of_selective_scaling_are_a_section_with_computed_sentences(script, tmp_path):
+def test_the_analyses_of_selective_scaling_are_a_section_with_computed_sentences(tmp_path):
     pipelines = [("mean_logits", name) for name in ("identity", "ts", "selective")]
     studies = ["regions", "detection", "ensemble_size", "crop_size", "test_scales"]
     options = {"study_options": {"cases": 2}, "repeats": 1}

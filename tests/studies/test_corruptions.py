@@ -14,7 +14,7 @@ from PIL import Image
 from segcal.errors import InputError
 from segcal.studies.corruptions import CORRUPTIONS, SETTINGS, choose_corruption, corrupt, gaussian_kernel
 
-SCRIPT = Path(__file__).parents[2] / "benchmarks" / "corrupt.py"
+SCRIPT = Path(__file__).parents[2] / "paper" / "corrupt.py"
 
 
 @pytest.fixture

@@ -1,0 +1,1 @@
+"""Public datasets from download to table, one file each."""

@@ -1,0 +1,1 @@
+"""Region models on real data: trained, measured, and through nnU-Net's own commands."""
