@@ -13,7 +13,7 @@ of one number in one direction, the same in all new rows, makes none of them odd
 
 Cases also have a *composition*, the class frequencies that the model predicts in them (:class:`Compositions`). The
 distance of two compositions is that of :math:`\sqrt{f}` (Hellinger's, as of the clusters of
-:mod:`segcal.fitting.sites`). The score of a draw is its distance from the k-th nearest other, where k is a quarter of
+:mod:`segcal.fitting.division`). The score of a draw is its distance from the k-th nearest other, with k a quarter of
 the reference, or five: what a quarter of the draws have in common is a cluster of its own, and a few new draws of one
 kind do not hide each other. Whichever draw is the new one, the scores are the same, so their ranks are p-values too.
 Draws of one group are no neighbours of each other.
