@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from segcal import Context, make_calibrator
 from segcal.errors import InputError
-from segcal.kernels import apply, apply_numba
+from segcal.kernels import apply
 
 FUSED = ["identity", "ts", "ets", "vs", "vs_ti", "ms", "ms_c", "dc", "cdc", "cms_ap", "cms_op", "conic", "conic_class"]
 FUSED += ["isotonic"]
@@ -148,14 +148,6 @@ def test_tables_at_their_ends(points, values, logits):
     calibrator, seen = table(3, points, values), torch.tensor(logits, dtype=torch.float32)
     assert calibrator.served(seen).by == "numba"
     torch.testing.assert_close(calibrator(seen).double(), calibrator(seen.double()), rtol=1e-6, atol=1e-6)
-
-
-def test_tables_are_made_once_for_all_images(monkeypatch):
-    made = []
-    original = apply_numba.function_tables
-    monkeypatch.setattr(apply_numba, "function_tables", lambda *given: made.append(given) or original(*given))
-    moved("isotonic", 3)(logits_of(3).repeat(4, 1, 1, 1))
-    assert len(made) == 1
 
 
 def test_where_a_table_is_flat_the_winner_has_a_lead(device):

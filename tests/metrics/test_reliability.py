@@ -37,11 +37,17 @@ def bin_them(confidence, right, bins):
     return Curve(count.astype(int), hits.astype(int), total)
 
 
-def test_the_worked_example():
+def test_the_worked_examples():
     curve = bin_them(CONF, RIGHT, 15)
     assert expected_calibration_error(curve) == pytest.approx(0.233, abs=1e-9)
     assert average_calibration_error(curve) == pytest.approx(0.3568333, abs=1e-7)
     assert expected_calibration_error(bin_them(CONF, RIGHT, 10)) == pytest.approx(0.233, abs=1e-9)
+    # The name of the bug: accuracy 0 when all voxels are right (gap .9467 instead of .0533).
+    right = bin_them((0.9, 0.95, 0.99), (1, 1, 1), 1)
+    assert average_calibration_error(right) == pytest.approx(0.0533333, abs=1e-6)
+    curve = Curve(np.array([2, 0, 4]), np.array([1, 0, 4]), np.array([0.4, 0.0, 3.0]))
+    assert maximum_calibration_error(curve) == pytest.approx(0.3)
+    assert average_calibration_error(curve) == pytest.approx((0.3 + 0.25) / 2)
 
 
 def logits_of(confidence, right):
@@ -49,18 +55,6 @@ def logits_of(confidence, right):
     p = torch.tensor(confidence, dtype=torch.float64)
     logits = torch.stack([p.log(), (1 - p).clamp(min=1e-300).log()])
     return logits, torch.tensor([1 - r for r in right])
-
-
-def test_all_right_voxels_have_accuracy_one():
-    # The name of the bug: accuracy 0 when all voxels are right (gap .9467 instead of .0533).
-    curve = bin_them((0.9, 0.95, 0.99), (1, 1, 1), 1)
-    assert average_calibration_error(curve) == pytest.approx(0.0533333, abs=1e-6)
-
-
-def test_mce_is_the_largest_gap():
-    curve = Curve(np.array([2, 0, 4]), np.array([1, 0, 4]), np.array([0.4, 0.0, 3.0]))
-    assert maximum_calibration_error(curve) == pytest.approx(0.3)
-    assert average_calibration_error(curve) == pytest.approx((0.3 + 0.25) / 2)
 
 
 def ece_one_by_one(q, labels, bins):
@@ -207,6 +201,10 @@ def count_bands(logits, labels):
 
 def test_the_boundary_example():
     tables = count_bands(*boundary_example())
+    # First band: index 1 to 6, confidence 0.7, four of six right; all in one bin.
+    assert METRICS["ece_boundary"](tables) == pytest.approx(abs(4 / 6 - 0.7), abs=1e-12)
+    interior = (abs(12 - 13 * 0.9) + abs(5 - 5 * 0.99)) / 18
+    assert METRICS["ece_interior"](tables) == pytest.approx(interior, abs=1e-12)
     assert METRICS["ba_ece"](tables) == pytest.approx(0.0540819, abs=1e-7)
     curve, bands = tables.bands.curves[50].summed(1), tables.bands
     doubt = 1 - curve.confidence[:4] / bands.count
@@ -235,11 +233,8 @@ def test_bins_within_a_band_are_the_other_reading():
         np.average(binned, weights=weights), abs=1e-12
     )
     assert np.average(binned, weights=weights) > np.average(one_gap, weights=weights) + 0.01
-
-
-def test_bins_within_a_band_that_were_not_counted_are_refused():
     with pytest.raises(InputError, match=r"bins_within_band is 20, but \[15, 50\] bins were counted"):
-        boundary_calibration_error(count_bands(*boundary_example()).bands, bins_within_band=20)
+        boundary_calibration_error(bands, bins_within_band=20)
 
 
 def test_a_map_without_boundary_has_none():
@@ -247,14 +242,6 @@ def test_a_map_without_boundary_has_none():
     assert METRICS["ba_ece"](tables) is None
     assert METRICS["ece_boundary"](tables) is None
     assert METRICS["ece_interior"](tables) == pytest.approx(0.5)
-
-
-def test_boundary_and_interior_are_the_first_band_and_the_rest():
-    tables = count_bands(*boundary_example())
-    # First band: index 1 to 6, confidence 0.7, four of six right; all in one bin.
-    assert METRICS["ece_boundary"](tables) == pytest.approx(abs(4 / 6 - 0.7), abs=1e-12)
-    interior = (abs(12 - 13 * 0.9) + abs(5 - 5 * 0.99)) / 18
-    assert METRICS["ece_interior"](tables) == pytest.approx(interior, abs=1e-12)
 
 
 def test_what_chance_adds_is_taken_off():

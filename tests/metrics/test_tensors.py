@@ -192,21 +192,18 @@ def test_where_nothing_counts_nothing_is_defined():
     assert segcal.metrics.miou(logits, np.full_like(labels, 255), ignore=255) is None
 
 
-@pytest.mark.parametrize(
-    ("logits", "labels", "text"),
-    [
-        (
-            np.zeros((3, 5, 6)),
-            np.zeros((5, 6), int),
-            r"labels \(5, 6\), but .*pass logits\[None\]",
-        ),
+def test_shapes_that_do_not_fit_and_voxel_sizes_that_are_none_are_refused():
+    for logits, labels, text in (
+        (np.zeros((3, 5, 6)), np.zeros((5, 6), int), r"labels \(5, 6\), but .*pass logits\[None\]"),
         (np.zeros((2, 3, 5)), np.zeros((2, 6), int), r"labels has space \(6,\), but its logits have \(5,\)"),
         (np.zeros(4), np.zeros(4, int), r"logits has shape \(4,\) and labels \(4,\)"),
-    ],
-)
-def test_shapes_that_do_not_fit_are_refused(logits, labels, text):
-    with pytest.raises(InputError, match=text):
-        segcal.metrics.ece(logits, labels)
+    ):
+        with pytest.raises(InputError, match=text):
+            segcal.metrics.ece(logits, labels)
+    logits, labels = np.zeros((1, 2, 5, 4)), np.zeros((1, 5, 4), int)
+    for spacing in ((1, 2, 3), (1, -2), 2, (1, float("nan")), ("a", 1)):
+        with pytest.raises(InputError, match=r"spacing is .*, but (one positive voxel size|a list, each entry a)"):
+            segcal.metrics.hd(logits, labels, spacing=spacing)
 
 
 def test_options_that_make_no_sense_are_refused():
@@ -216,6 +213,9 @@ def test_options_that_make_no_sense_are_refused():
         segcal.metrics.meter("hd", average="voxels")
     with pytest.raises(InputError, match="no metric is named 'eec'"):
         segcal.metrics.meter("eec")
+    for names in ((), (["ece"],)):
+        with pytest.raises(InputError, match=r"but names of metrics are needed. Write for example meter"):
+            segcal.metrics.meter(*names)
     with pytest.raises(AttributeError, match="has no attribute 'eec'"):
         segcal.metrics.eec  # noqa: B018
 
@@ -229,21 +229,8 @@ def test_tensors_on_a_gpu_give_the_same_numbers():
         assert function(logits.cuda(), labels.cuda()) == pytest.approx(function(logits, labels), rel=1e-9)
 
 
-@pytest.mark.parametrize("spacing", [(1, 2, 3), (1, -2), 2, (1, float("nan")), ("a", 1)])
-def test_voxel_sizes_that_are_none_are_refused(spacing):
-    logits, labels = np.zeros((1, 2, 5, 4)), np.zeros((1, 5, 4), int)
-    with pytest.raises(segcal.InputError, match=r"spacing is .*, but (one positive voxel size|a list, each entry a)"):
-        segcal.metrics.hd(logits, labels, spacing=spacing)
-
-
 def test_probabilities_that_nobody_declared_are_doubted():
     probs = np.full((1, 2, 3), 0.5)
     probs[:, 0, 0], probs[:, 1, 0] = 0.9, 0.1
     with pytest.warns(segcal.SuspicionWarning, match="declared as logits, but all lie in 0 to 1 and sum to 1"):
         segcal.metrics.nll(probs, np.zeros((1, 3), int))
-
-
-@pytest.mark.parametrize("names", [(), (["ece"],)])
-def test_a_meter_of_nothing_is_refused(names):
-    with pytest.raises(segcal.InputError, match=r"but names of metrics are needed. Write for example meter"):
-        segcal.metrics.meter(*names)
