@@ -48,17 +48,13 @@ class Geometry(NamedTuple):
 
     def corners(self, affine: np.ndarray) -> np.ndarray:
         """Return the corners of the volume in the order of the array, ``(corners, 3)``."""
-        ends = [affine[:3, axis] * (self.shape[axis] - 1) for axis in self.long]
-        steps = [sum((end for end, there in zip(ends, at, strict=True) if there), np.zeros(3)) for at in _at(ends)]
-        return affine[:3, 3] + np.stack(steps)
+        axes = list(self.long)
+        ends = affine[:3, axes] * (np.array(self.shape, int)[axes] - 1)
+        return affine[:3, 3] + np.array(list(product((0, 1), repeat=len(axes)))) @ ends.T
 
     def smallest(self, affine: np.ndarray) -> float:
         """Return the smallest voxel size along axes that are longer than one."""
         return float(min(np.linalg.norm(affine[:3, axis]) for axis in self.long or range(3)))
-
-
-def _at(ends: list[np.ndarray]) -> Iterable[tuple[int, ...]]:
-    return product((0, 1), repeat=len(ends))
 
 
 def nifti_geometry(path: Path, axes: Axes | None = None, space: int = 3) -> list[Geometry]:
