@@ -77,16 +77,6 @@ def test_members_that_disagree_and_unusual_cases_are_shown(judge, one):
     assert "unlike the reference cases (p = 0.032)" in row["reason"]
 
 
-def test_a_structure_with_too_few_labelled_cases_has_no_interval(judge, one):
-    few = replace(judge, dice=(*judge.dice[:2], replace(judge.dice[2], signed=np.zeros(4), groups=tuple("abcd"))))
-    row = reasons(few, one)
-    assert row["reason"].startswith("the structure is in 4 reference draws, 9 are needed")
-    assert "its expected Dice could not be corrected" in row["reason"]
-    assert row["dice_low"] is row["dice_high"] is None
-    assert row["expected_dice"] == row["uncorrected_dice"]
-    assert not row["corrected"]
-
-
 def test_rows_have_what_is_stated_of_them(fitted, make_cases):
     found = segcal.trust(fitted, make_cases(3, seed=40, labelled=False))
     assert len(found.rows) == 3 * 2

@@ -133,7 +133,7 @@ def alarms(rng, count=30, scarce=None):
 
 
 def test_clean_streams_raise_an_alarm_no_more_often_than_stated():
-    rng, raised, tries = np.random.default_rng(0), 0, 150
+    rng, raised, tries = np.random.default_rng(0), 0, 100
     for number in range(tries):
         known = alarms(rng, 20)
         raised += bool(known.raised(statistics(usual(rng, 40)), f"{number}", 0.2))
