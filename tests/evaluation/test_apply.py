@@ -61,6 +61,13 @@ def test_what_does_not_fit_is_refused(cases):
         check_match(fitted("ms"), probabilities)
 
 
+def test_predictions_are_never_written_to(cases, tmp_path):
+    before = (tmp_path / "in" / "a.npy").read_bytes()
+    with pytest.raises(InputError, match="holds the predictions themselves, but they are never overwritten"):
+        Applier(fitted(), cases, tmp_path / "in")
+    assert (tmp_path / "in" / "a.npy").read_bytes() == before
+
+
 def test_what_is_no_number_is_never_written(cases, tmp_path):
     applier = Applier(fitted(inverse_temperature=1e300), cases, tmp_path / "out")
     with pytest.raises(CaseError, match=r"105 calibrated values are not numbers, but all must be.* nothing was"):

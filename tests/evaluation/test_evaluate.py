@@ -194,6 +194,12 @@ def test_progress_and_a_shared_cache_of_bands():
     assert evaluate(cases, metrics=["ba_ece"], bands=cache).before == first.before
 
 
+def test_metrics_with_options_of_ones_own():
+    own = {"dice_with_background": METRICS["dice"].with_options(include_background=True), "dice": METRICS["dice"]}
+    result = evaluate(make_cases(), metrics=own)
+    assert result.before["dice_with_background"].value > result.before["dice"].value
+
+
 def test_bad_input_is_refused_in_full_sentences():
     cases = make_cases(2)
     with pytest.raises(InputError, match=r"no metric is named 'eec'. Choose one of: nll"):
