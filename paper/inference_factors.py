@@ -85,16 +85,17 @@ def load_function(path: Path) -> Loader:
 
 def in_plane(ways: Ways, cases: Cases) -> dict[str, Callable[[Model], Model]]:
     """Return ways to run a model that sees one slice of a volume at a time, and so do crops and scales."""
-    return {name: lambda model, way=way: slice_by_slice(way(model)) for name, way in ways(cases).items()}
+    return {name: partial(slice_by_slice, way) for name, way in ways(cases).items()}
 
 
-def slice_by_slice(model: Model) -> Model:
+def slice_by_slice(way: Callable[[Model], Model], model: Model) -> Model:
     """Return a model of volumes ``(channels, slices, height, width)`` that sees one slice at a time; pictures pass."""
+    changed = way(model)
 
     def predict(image: Tensor) -> Tensor:
         if image.ndim < 4:
-            return model(image)
-        return torch.stack([model(image[:, number]) for number in range(image.shape[1])], dim=1)
+            return changed(image)
+        return torch.stack([changed(image[:, number]) for number in range(image.shape[1])], dim=1)
 
     return predict
 
