@@ -117,3 +117,15 @@ def test_many_classes_have_room_in_a_label_map(fitted):
     whole = segcal.Fitted(segcal.make_calibrator("identity", 300), fitted.certificate, fitted.config)
     found = Decider(whole, make_rule("argmax"))(Case("a", logits)).masks
     assert (found.dtype, found.max()) == (np.uint16, 299)
+
+
+@pytest.mark.parametrize("threshold", [0.2, 0.9])
+def test_without_background_every_predicted_voxel_has_a_structure(threshold, fitted, make_cases, monkeypatch):
+    """With one threshold for all, the largest multiple of it is the largest probability."""
+    rule = make_rule("volume")
+    monkeypatch.setattr(type(rule), "of_case", lambda self, ranked: threshold)
+    case = make_cases(1, seed=7, space=(12, 5, 4)).checked("case00")
+    masked = Case(case.id, case.logits, mask=torch.arange(12)[:, None, None].expand(12, 5, 4) < 9)
+    found, rows = Decider(fitted, rule, background=False)(masked)
+    assert (found[:9] == case.logits[:, :9].argmax(0).numpy()).all()
+    assert [row["voxels"] for row in rows] == np.bincount(found[:9].ravel(), minlength=3).tolist()

@@ -3,7 +3,8 @@
 A structure is where its probability reaches its threshold, or where the preserved mask has it. A promise is made for
 each structure by itself: masks of rules that promise something may overlap, and so may those of regions. All others are
 made a label map: a voxel of several masks belongs to the structure whose probability is the largest multiple of its
-threshold, and one of none to the background. What is expected is computed of the masks as they are in the end.
+threshold, and one of none to the background; where class 0 is a structure too, to the one with the largest multiple.
+What is expected is computed of the masks as they are in the end.
 
 A rule that ranks voxels goes through a case twice and holds the probabilities of its structures in between.
 """
@@ -123,6 +124,7 @@ class Decider:
         self.limits = limits[self.structures.start :]
         # Masks of one structure are a label map whatever the rule is.
         self.overlapping = len(self.structures) > 1 and bool(rule.promise or self.regions is not None)
+        self.everywhere = self.regions is None and self.structures.start == 0
 
     def __call__(self, case: Case) -> DecidedCase:
         """Decide on a case."""
@@ -134,7 +136,8 @@ class Decider:
         sums = np.zeros((9, size))
         for where, probs, kept, inside in self._seen(case):
             reached = torch.stack([_mask(*each) for each in zip(chosen, probs, kept, strict=True)]) & inside
-            found = reached if self.overlapping else _apart(reached, probs, chosen)
+            open_voxels = inside & ~reached.any(0) if self.everywhere else torch.zeros_like(inside)
+            found = reached if self.overlapping else _apart(reached, open_voxels, probs, chosen)
             shown = found.cpu().numpy()  # a sum over masks that do not overlap, structure by structure
             masks[where] = (
                 shown if self.overlapping else sum(v * m.astype(kind) for v, m in zip(values, shown, strict=True))
@@ -201,15 +204,19 @@ def _mask(limit: Limit, probs: Tensor, kept: Tensor) -> Tensor:
     return probs >= torch.tensor(limit.threshold, dtype=torch.float64).to(probs)
 
 
-def _apart(masks: Tensor, probs: Tensor, chosen: Sequence[Limit]) -> Tensor:
-    """Return masks without overlap: a voxel goes where its probability is the largest multiple of the threshold."""
-    shared = masks.sum(0) > 1
-    if not bool(shared.any()):
+def _apart(masks: Tensor, open_voxels: Tensor, probs: Tensor, chosen: Sequence[Limit]) -> Tensor:
+    """Return masks without overlap: a voxel goes where its probability is the largest multiple of the threshold.
+
+    Voxels of several masks go to one of these, and `open_voxels`, which are in none, to any.
+    """
+    unclear = (masks.sum(0) > 1) | open_voxels
+    if not bool(unclear.any()):
         return masks
     limits = torch.tensor([limit.threshold for limit in chosen], dtype=torch.float64, device=probs.device)
-    ratios = torch.where(masks[:, shared], probs[:, shared].double() / limits[:, None], -1.0)
+    ratios = probs[:, unclear].double() / limits[:, None]
+    ratios = torch.where(masks[:, unclear] | open_voxels[unclear], ratios, -1.0)
     apart = masks.clone()
-    apart[:, shared] = torch.nn.functional.one_hot(winner(ratios, axis=0), len(masks)).T.bool()
+    apart[:, unclear] = torch.nn.functional.one_hot(winner(ratios, axis=0), len(masks)).T.bool()
     return apart
 
 
