@@ -9,6 +9,7 @@ from segcal.errors import InputError
 from segcal.evaluation import slabs
 from segcal.fitting.certificate import Certificate, Fitted
 from segcal.fitting.config import FitConfig
+from segcal.trust import sums
 from segcal.trust.structures import sum_cases
 
 CLASSES = 4
@@ -59,8 +60,8 @@ def audit(own, cases, tmp_path, device):
 
 def trust(own, cases, tmp_path, device):
     reference = segcal.learn_trust(own, cases).reference
-    sums, _ = sum_cases(own, reference, cases, device, 1, None, None)
-    return [[float(number) for number in one.numbers.split()] for (one,) in sums]
+    found, _ = sum_cases(own, reference, cases, device, 1, None, None)
+    return [[float(number) for number in one.numbers.split()] for (one,) in found]
 
 
 def choose(own, cases, tmp_path, device):
@@ -105,6 +106,7 @@ def test_a_case_takes_the_memory_of_a_slab_on_a_gpu(name, tmp_path, monkeypatch)
     if not torch.cuda.is_available():
         pytest.skip("no CUDA device")
     monkeypatch.setattr(slabs, "STEP_VALUES", 1 << 16)
+    monkeypatch.setattr(sums, "STEP_VALUES", 1 << 15)  # trust makes more of each value
     logits = torch.randn(CLASSES, 2048, 1024).numpy()
     for folder, values in (("in", logits), ("labels", logits.argmax(0))):
         (tmp_path / folder).mkdir()

@@ -112,7 +112,7 @@ def _present(case_id: str, batches: Iterable[Voxels]) -> Tensor:
     for voxels in batches:
         size = len(voxels.logits) + 1
         rows = [torch.bincount(each.long(), minlength=size) > 0 for each in (winner(voxels.logits, 0), voxels.labels)]
-        found = found | torch.stack(rows)
+        found = found | torch.stack(rows).cpu()
     found[:, -1] = True
     return found
 

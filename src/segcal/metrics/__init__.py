@@ -24,7 +24,7 @@ from segcal.metrics import masks, reliability, sampled, scores
 from segcal.metrics.base import CurveReader, Metric, Reader
 from segcal.metrics.tensors import Meter, on_tensors
 
-__all__ = ["CONVENTIONS", "METRICS", "Meter", "Metric", "find_metrics", "meter", "with_convention"]
+__all__ = ["CONVENTIONS", "METRICS", "Meter", "Metric", "Reader", "find_metrics", "meter", "with_convention"]
 
 _ECE, _ACE = reliability.expected_calibration_error, reliability.average_calibration_error
 _MCE, _DEBIASED = reliability.maximum_calibration_error, reliability.debiased_calibration_error
