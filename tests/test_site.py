@@ -1,6 +1,7 @@
 """The site is whole: every public name has a page and an example, every link leads somewhere, every notebook runs."""
 
 import ast
+import importlib
 import importlib.util
 import json
 import re
@@ -47,6 +48,20 @@ def test_every_public_name_has_a_place_in_the_reference_and_an_example_that_uses
 def test_the_reference_has_no_name_that_is_not_public():
     listed = [name for text in REFERENCE.values() for name in re.findall(r"^::: segcal\.(\S+)$", text, re.MULTILINE)]
     assert sorted(listed) == sorted(segcal.__all__)
+
+
+@pytest.mark.parametrize("page", sorted((DOCS / "internals").glob("*.md")), ids=lambda path: path.name)
+def test_names_and_paths_of_a_page_on_internals_are_there(page):
+    """A page for contributors is one screen, and whatever it names is found."""
+    text = page.read_text("utf-8")
+    assert len(text.splitlines()) <= 40
+    for dotted in re.findall(r"`(segcal(?:\.[a-zA-Z_]+)+)`", text):
+        module, _, name = dotted.rpartition(".")
+        if name != "NAME" and importlib.util.find_spec(module) is not None:
+            found = importlib.import_module(module)
+            assert hasattr(found, name) or importlib.util.find_spec(dotted) is not None, dotted
+    for path in re.findall(r"`((?:src|tests|docs|benchmarks)/[a-zA-Z_/.]+)`", text):
+        assert "NAME" in path or (ROOT / path).exists(), path
 
 
 def text_of(path):
