@@ -50,7 +50,7 @@ def test_what_must_be_kept_decides_who_competes(make_folders, run, tmp_path):
         call = ["fit", *folders.both, "-o", tmp_path / preserve, "--preserve", preserve, *SMALL, "--json"]
         details = run(*call).document["certificate"]["details"]
         names[preserve] = {row["name"] for row in details["candidates"]}
-    assert names["order"] == {"identity", "ts", "ets", "cms_op", "conic", "pts", "iop", "isotonic"}
+    assert names["order"] == {"identity", "ts", "ets", "cms_op", "conic", "pts", "isotonic"}
     assert {"dc", "cdc", "ms_c", "vs_ti"} <= names["none"]
     assert not {"vs", "ms"} & names["none"]
 

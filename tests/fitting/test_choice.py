@@ -185,9 +185,9 @@ def test_what_is_taken_is_not_worse_than_a_temperature_beyond_noise_whatever_the
 
 def test_what_must_be_kept_decides_who_competes():
     assert candidates(4) == [
-        "identity", "ts", "ets", "cms_ap", "cms_op", "conic", "conic_class", "pts", "iop", "isotonic",
+        "identity", "ts", "ets", "cms_ap", "cms_op", "conic", "conic_class", "pts", "isotonic",
     ]  # fmt: skip
-    assert candidates(4, "order") == ["identity", "ts", "ets", "cms_op", "conic", "pts", "iop", "isotonic"]
+    assert candidates(4, "order") == ["identity", "ts", "ets", "cms_op", "conic", "pts", "isotonic"]
     assert not {"vs", "ms"} & set(candidates(4, "none"))
     assert {"vs", "ms", "dc"} <= set(candidates(4, "none", allow_offset_dependent=True))
     for name in candidates(4, "none"):

@@ -53,6 +53,7 @@ class Calibrator(nn.Module, ABC):
         sees_image: of a part of an image it must be given what it sees of the whole.
         fitted_by: the method of :mod:`segcal.fitting` that fits it.
         in_paper: the papers have a procedure that fits it.
+        competes: `segcal fit` compares it without being told to.
         has_penalty: whether its penalty has a term on weights (lam) and one on biases (mu).
         copies: what a fit holds of its size besides the parameters: gradients, steps, the best so far.
         positives: parameters that a fit keeps positive.
@@ -74,6 +75,7 @@ class Calibrator(nn.Module, ABC):
     sees_image: bool = False
     fitted_by: str
     in_paper: bool = True
+    competes: bool = True
     has_penalty: tuple[bool, bool] = (False, False)
     copies: int = 8
     positives: tuple[str, ...] = ()

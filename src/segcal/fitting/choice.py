@@ -143,10 +143,10 @@ class Decision:
 def candidates(num_classes: int, preserve: Preserve = "argmax", allow_offset_dependent: bool = False) -> list[str]:
     """Return the names of the calibrators that work voxel by voxel and keep at least `preserve`.
 
-    Those that decide by a selector, a threshold or bins, or see neighbours, are for those who name them.
+    Those that decide by a selector, a threshold or bins, see neighbours or do not compete are for those who name them.
 
     >>> candidates(3)
-    ['identity', 'ts', 'ets', 'cms_ap', 'cms_op', 'conic', 'conic_class', 'pts', 'iop', 'isotonic']
+    ['identity', 'ts', 'ets', 'cms_ap', 'cms_op', 'conic', 'conic_class', 'pts', 'isotonic']
     """
     if preserve not in ENOUGH:
         raise InputError(f"preserve is {preserve!r}, but it must be order, argmax or none. Choose one of the three.")
@@ -155,7 +155,8 @@ def candidates(num_classes: int, preserve: Preserve = "argmax", allow_offset_dep
         if not fits_in_memory(name, num_classes):
             continue
         calibrator = make_calibrator(name, 2)  # promises do not depend on the number of classes
-        fits = calibrator.fitted_by in METHODS and calibrator.pointwise and calibrator.preserves in ENOUGH[preserve]
+        able = calibrator.competes and calibrator.fitted_by in METHODS and calibrator.pointwise
+        fits = able and calibrator.preserves in ENOUGH[preserve]
         names += [name] if fits and (calibrator.translation_invariant or allow_offset_dependent) else []
     return names
 
