@@ -63,9 +63,11 @@ def test_the_squares_are_the_penalty(name, randomise):
         assert sum(parts) / len(theta) == pytest.approx(float(calibrator.penalty(lam, mu).detach()), rel=1e-9)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_what_is_penalised_says_which_strengths_there_are(name):
-    expected = {"ts": (False, False), "vs_ti": (False, True), "conic": (True, False)}.get(name, (True, True))
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("ts", (False, False)), ("vs_ti", (False, True)), ("conic", (True, False)), ("cms_ap", (True, True))],
+)
+def test_what_is_penalised_says_which_strengths_there_are(name, expected):
     assert make_calibrator(name, 3).has_penalty == expected
 
 

@@ -54,6 +54,7 @@ class AffineCalibrator(ConvexCalibrator):
     weight: nn.Parameter
     bias: nn.Parameter
     gauge: nn.Parameter
+    competes = True
 
     def set_parameters(self, weight: Tensor, gauge: Tensor | None = None) -> None:
         """Start from this W, without a bias, and without a gauge, unless it is given."""

@@ -75,7 +75,7 @@ class Calibrator(nn.Module, ABC):
     sees_image: bool = False
     fitted_by: str
     in_paper: bool = True
-    competes: bool = True
+    competes: bool = False
     has_penalty: tuple[bool, bool] = (False, False)
     copies: int = 8
     positives: tuple[str, ...] = ()

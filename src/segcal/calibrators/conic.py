@@ -77,6 +77,7 @@ class Conic(ConvexCalibrator):
     base: nn.Parameter
     hats: nn.Parameter
     of_pair: nn.Parameter
+    competes = True
 
     def __init__(
         self,

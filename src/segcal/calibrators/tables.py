@@ -66,6 +66,7 @@ class Isotonic(Calibrator):
     points: Tensor
     values: Tensor
     used: Tensor
+    competes = True
 
     def __init__(self, num_classes: int, knots: int = KNOTS, foreground: bool = False) -> None:
         super().__init__(num_classes, knots=knots, foreground=foreground)

@@ -45,6 +45,7 @@ class Identity(Calibrator):
     translation_invariant = True
     preserves = "order"
     fitted_by = "nothing"
+    competes = True
 
     def scores(self, logits: Logits, context: Context | None = None) -> Tensor:
         """Return the logits."""
@@ -65,6 +66,7 @@ class TemperatureScaling(ConvexCalibrator):
     variables = positives = ("inverse_temperature",)
     rests_on = "the inverse temperature is positive"
     one_temperature = True
+    competes = True
 
     def __init__(self, num_classes: int) -> None:
         super().__init__(num_classes)
@@ -94,6 +96,7 @@ class EnsembleTemperatureScaling(Calibrator):
     positives, mixtures = ("inverse_temperature",), ("mixture",)
     rests_on = "inverse temperature and mixture weights are not negative"
     redundant = 1  # the scale of the weights
+    competes = True
 
     def __init__(self, num_classes: int) -> None:
         super().__init__(num_classes)

@@ -37,6 +37,7 @@ class VectorScaling(ConvexCalibrator):
     positives = ("scale",)
     first_sample = 1 << 16
     redundant = 1
+    competes = True
 
     def __init__(self, num_classes: int, common_scale: bool = False) -> None:
         super().__init__(num_classes, common_scale=common_scale)

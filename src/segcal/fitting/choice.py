@@ -66,7 +66,6 @@ Preserve = Literal["order", "argmax", "none"]
 ENOUGH = {"none": (None, "argmax", "order"), "argmax": ("argmax", "order"), "order": ("order",)}
 # Methods that lower the NLL of all voxels. Those that decide by a selector or a threshold are for those who name them.
 QUICK = ("nothing", "mixture", "isotonic")
-METHODS = (*QUICK, "convex", "gradient")
 # What the mean of the worst share of the cases may rise by where a candidate has not been: nats, or a share of the NLL.
 WORST_RISE, WORST_RISE_SHARE, WORST_SHARE = 0.02, 0.1, 0.05
 # A share of the reference's NLL that is too small to matter.
@@ -141,9 +140,9 @@ class Decision:
 
 
 def candidates(num_classes: int, preserve: Preserve = "argmax", allow_offset_dependent: bool = False) -> list[str]:
-    """Return the names of the calibrators that work voxel by voxel and keep at least `preserve`.
+    """Return the names of the calibrators that compete and keep at least `preserve`.
 
-    Those that decide by a selector, a threshold or bins, see neighbours or do not compete are for those who name them.
+    Those that decide by a selector, a threshold or bins, or see neighbours, are for those who name them.
 
     >>> candidates(3)
     ['identity', 'ts', 'ets', 'cms_ap', 'cms_op', 'conic', 'conic_class', 'pts', 'isotonic']
@@ -155,8 +154,7 @@ def candidates(num_classes: int, preserve: Preserve = "argmax", allow_offset_dep
         if not fits_in_memory(name, num_classes):
             continue
         calibrator = make_calibrator(name, 2)  # promises do not depend on the number of classes
-        able = calibrator.competes and calibrator.fitted_by in METHODS and calibrator.pointwise
-        fits = able and calibrator.preserves in ENOUGH[preserve]
+        fits = calibrator.competes and calibrator.preserves in ENOUGH[preserve]
         names += [name] if fits and (calibrator.translation_invariant or allow_offset_dependent) else []
     return names
 
