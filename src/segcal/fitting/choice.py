@@ -64,7 +64,7 @@ MATTERS, NOTICED, TELLS = 0.01, 0.03, 0.0025
 Preserve = Literal["order", "argmax", "none"]
 # What keeps a promise of at least this kind.
 ENOUGH = {"none": (None, "argmax", "order"), "argmax": ("argmax", "order"), "order": ("order",)}
-# Methods that lower the NLL of all voxels. Those that decide by a selector or a threshold are for those who name them.
+# Methods that fit in no time.
 QUICK = ("nothing", "mixture", "isotonic")
 # What the mean of the worst share of the cases may rise by where a candidate has not been: nats, or a share of the NLL.
 WORST_RISE, WORST_RISE_SHARE, WORST_SHARE = 0.02, 0.1, 0.05
