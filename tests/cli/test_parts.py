@@ -16,6 +16,7 @@ COMMANDS = {
     "check": lambda f, cal: ["check", *f.both],
     "audit": lambda f, cal: ["audit", cal, f.predictions, *f.options],
     "apply": lambda f, cal: ["apply", cal, f.predictions, *f.options, "--confidence-map"],
+    "decide": lambda f, cal: ["decide", cal, f.predictions, *f.options, "--rule", "recall=0.6"],
     "trust": lambda f, cal: ["trust", cal, f.predictions, *f.options, "--level", "0.6", "--masks"],
     "fit": lambda f, cal: ["fit", *f.both, "--test-share", "0.2", "--trust-on", "none"],
 }
@@ -273,3 +274,21 @@ def test_what_is_printed_or_raised_names_the_url(capsys):
             raise InputError(text)
     with pytest.raises(KeyError), naming("/tmp/a", "s3://b/c"):
         raise KeyError
+
+
+@pytest.mark.parametrize("command", ["apply", "decide"])
+def test_a_part_without_a_result_or_without_a_file_does_the_case_again(
+    command, folders, run, tmp_path, learned, files_of
+):
+    call, part = COMMANDS[command](folders, learned), tmp_path / "part"
+    again = [*call, "-o", part, "--num-parts", 1, "--part-id", 0]
+    assert run(*again).code == 0
+    for kept in (part / FOLDER).glob("*.results"):
+        kept.unlink()  # files of cases are there, and what is known of them is not
+    assert run(*again).code == 0
+    written = next(path for path in part.rglob("a*") if path.is_file() and not path.name.endswith(".json"))
+    written.unlink()  # and the other way round
+    assert run(*again).code == 0
+    assert run("merge", part, "-o", tmp_path / "merged", "--", *call).code == 0
+    assert run(*call, "-o", tmp_path / "one").code == 0
+    assert files_of(tmp_path / "merged") == files_of(tmp_path / "one")

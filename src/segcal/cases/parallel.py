@@ -42,9 +42,15 @@ Outcome: TypeAlias = tuple[str, Callable[[], Any]]
 
 
 class Engine(ABC):
-    """What works on cases; `partial`: it yields only those that are its own, in the order of the ids."""
+    """What works on cases.
+
+    Attributes:
+        partial: whether it yields only those that are its own, in the order of the ids.
+        folder: where it keeps results that are put together later; None if it keeps none.
+    """
 
     partial: bool = False
+    folder: Path | None = None
 
     @abstractmethod
     def outcomes(self, ids: Sequence[str], function: Callable[[str], Any], about: str) -> Iterable[Outcome]:

@@ -17,9 +17,11 @@ SIGNATURE = re.compile(rb'\{\s*"format": "segcal-margins"')
 
 
 def _decide(call: Call) -> int:
-    with call.bar("deciding"):
+    with call.engine(call.cases), call.bar("deciding"):
         options = {"folder": call.args.output, "background": not call.args.all_classes}
-        found = call.do(segcal.decide, call.fitted, call.cases, **options)
+        found = call.do(segcal.decide, call.fitted, call.own, **options)
+    if call.part is not None:
+        return call.end_of_part()
     rows = []
     for name in dict.fromkeys(row["structure"] for row in found.rows):
         own = [row for row in found.rows if row["structure"] == name]
@@ -46,7 +48,7 @@ DECIDE = Command(
     shared.ALL_CLASSES,
     shared.overwrite("clear what another rule, calibrator or other cases made"),
     *shared.POOLED,
-    groups=shared.ON_CASES,
+    groups=shared.ON_CASES | shared.IN_PARTS,
 )
 
 

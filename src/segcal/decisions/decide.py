@@ -21,7 +21,7 @@ from segcal.atomic import naming, temporary, write_text
 from segcal.cases import as_cases
 from segcal.cases.base import Case, CaseError, naming_case
 from segcal.cases.files import FileCases
-from segcal.cases.parallel import Failures, Workers, map_cases
+from segcal.cases.parallel import Engine, Failures, Workers, map_cases
 from segcal.cases.records import MARKER, Records
 from segcal.cases.write import write_map
 from segcal.decisions import make_rule
@@ -75,7 +75,7 @@ def decide(
         overwrite: clear a folder that another rule or calibrator made, and remove masks that have no input any more.
         ignore_pooling: go on although the calibrator was fitted for another pooling.
         device: where to calibrate; the CPU if not given.
-        workers: how many processes work on cases.
+        workers: how many processes work on cases, or an engine of :mod:`segcal.scale`.
         failed: takes the error of a case that is not usable, which is then left out; without it the error is raised.
         progress: called with the id of each case when it is done, or found complete.
         declared: what is known of arrays, such as `kind`.
@@ -94,6 +94,8 @@ def decide(
     known.calibrator.to(check_device(device))
     decider, seen = Decider(known, make_rule(rule), background), as_seen(opened, known.calibrator)
     failures, tell = Failures(failed), progress or (lambda case_id: None)
+    # A part must give a result for all of its cases; it knows itself which of them are done.
+    is_part = isinstance(workers, Engine) and folder is not None and workers.folder == Path(folder)
     with ExitStack() as held:
         writer, found = None, {}
         if folder is not None:
@@ -104,7 +106,7 @@ def decide(
                 )
             held.enter_context(claim(Path(folder)))
             writer = MaskFiles(known, decider, seen, Path(folder), overwrite)
-            found = writer.there()
+            found = {} if is_part else writer.there()
         there, missing = len(found), seen.subset(case_id for case_id in seen.ids if case_id not in found)
         for case_id in found:
             tell(case_id)
@@ -122,7 +124,7 @@ def decide(
             stale=[] if writer is None else writer.records.others(seen.ids),
             masks={name: one.masks for name, one in found.items() if one.masks is not None},
         )
-        if writer is not None:
+        if writer is not None and not is_part:
             result.write(writer.folder)
     return result
 

@@ -22,7 +22,7 @@ from segcal.calibrators.base import Calibrator
 from segcal.calibrators.per_region import PerRegion
 from segcal.cases.base import Case, CaseError, Cases
 from segcal.cases.files import FileCases
-from segcal.cases.parallel import Workers, behind, map_cases, map_ids, on_case
+from segcal.cases.parallel import Engine, Workers, behind, map_cases, map_ids, on_case
 from segcal.cases.records import APPLIED as FORMAT
 from segcal.cases.records import MARKER, Records, read_marker
 from segcal.cases.scene_writer import ScenePart, write_scene
@@ -113,7 +113,9 @@ def apply(
     written: dict[str, AppliedCase] = {}
     with claim(Path(folder)):
         applier = Applier(fitted, cases, folder, output_kind, confidence_map, overwrite)
-        missing, stale = as_seen(applier.missing(), fitted.calibrator), applier.stale()
+        # A part must give a result for all of its cases; it knows itself which of them are done.
+        missing = cases if isinstance(workers, Engine) and workers.folder == Path(folder) else applier.missing()
+        missing, stale = as_seen(missing, fitted.calibrator), applier.stale()
         warn(doubtful_kind(_looked_at(missing)))
         tell = progress or (lambda case_id: None)
         for case_id in sorted({*cases.ids} - {*missing.ids}):

@@ -27,6 +27,7 @@ from segcal.cases.check import CaseRow, Problem, Seen
 from segcal.cases.glance import Agreement, Glance, Shift, Thumbnail, Turn
 from segcal.cases.watch import Member
 from segcal.checks import check_memory, memory_limit
+from segcal.decisions.masks import DecidedCase
 from segcal.errors import InputError
 from segcal.evaluation.apply import AppliedCase
 from segcal.evaluation.audit import Measured
@@ -50,9 +51,9 @@ MOST_TABLE = 64 << 20
 KNOWN: dict[str, type] = {
     kind.__name__: kind
     for kind in (
-        AppliedCase, Agreement, Bands, CaseObjects, CaseRow, CaseSums, CaseTables, Confusion, Curve, Flips, FreeEnergy,
-        Glance, Likelihood, Measured, Member, Problem, Ranking, RegionTables, Seen, Shift, Surface, Thumbnail, Together,
-        Turn, Voxels, VoxelSample,
+        AppliedCase, Agreement, Bands, CaseObjects, CaseRow, CaseSums, CaseTables, Confusion, Curve, DecidedCase, Flips,
+        FreeEnergy, Glance, Likelihood, Measured, Member, Problem, Ranking, RegionTables, Seen, Shift, Surface,
+        Thumbnail, Together, Turn, Voxels, VoxelSample,
     )
 }  # fmt: skip
 # The name of what a container stands for; no class has these.

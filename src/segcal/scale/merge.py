@@ -22,6 +22,7 @@ from segcal.atomic import put, temporary
 from segcal.cases.parallel import Engine, Outcome, Workers, outcomes_of
 from segcal.cases.records import FOLDER as RECORDS
 from segcal.cases.records import Records
+from segcal.decisions.masks import DecidedCase
 from segcal.errors import InputError
 from segcal.evaluation.apply import AppliedCase
 from segcal.scale.cache import CaseCache
@@ -89,6 +90,8 @@ class Merged(Engine):
             return _copied(part, self._folder, result.relative_to(lay), places)
         if isinstance(result, AppliedCase):
             return AppliedCase(result.voxels, result.flips, _taken_over(part, self._folder, case_id))
+        if isinstance(result, DecidedCase):
+            _taken_over(part, self._folder, case_id)
         return result
 
 

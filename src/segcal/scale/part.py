@@ -23,7 +23,7 @@ from segcal.atomic import put, temporary, write_text
 from segcal.cases.base import Cases
 from segcal.cases.parallel import Engine, Outcome, Workers, outcomes_of
 from segcal.cases.records import FOLDER as RECORDS
-from segcal.cases.records import content_digest
+from segcal.cases.records import Records, content_digest
 from segcal.documents import json_text, read_json
 from segcal.errors import InputError
 from segcal.scale.cache import ENDING, CaseCache
@@ -133,7 +133,8 @@ class Part(Engine):
         workers: Workers = 1,
         alone: bool = True,
     ) -> None:
-        self.folder, self._keys, self._workers, self._alone = Path(folder), Keys(collections), workers, alone
+        self.folder: Path = Path(folder)
+        self._keys, self._workers, self._alone = Keys(collections), workers, alone
         ids, place = self._keys.ids, str(self.folder.absolute())
         if of < 1 or not 0 <= number < of:
             raise InputError(
@@ -180,7 +181,7 @@ class Part(Engine):
     def outcomes(self, ids: Sequence[str], function: Callable[[str], Any], about: str) -> Iterator[Outcome]:
         """Yield what is known, and work on the rest of what belongs to the part."""
         own = [case_id for case_id in ids if case_id in self.ids]
-        known = {name for name in own if self._cache.has(about, name, self._keys.of)}
+        known = {name for name in own if self._cache.has(about, name, self._keys.of) and self._is_whole(name)}
         rest = iter(outcomes_of([case_id for case_id in own if case_id not in known], function, self._workers, about))
         try:
             for case_id in own:
@@ -196,6 +197,11 @@ class Part(Engine):
     def fresh(self) -> Workers:
         """Return what works on the cases of the part."""
         return self._workers.fresh() if isinstance(self._workers, Engine) else self._workers
+
+    def _is_whole(self, case_id: str) -> bool:
+        """Whether the files that were written of a case are as they were, if any were."""
+        record = Records(self.folder).find(case_id)
+        return record is None or Records(self.folder).done(case_id, record.made_from) is not None
 
     def _write(self, finished: bool) -> None:
         facts = msgspec.structs.replace(self._facts, finished=finished)
