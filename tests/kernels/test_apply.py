@@ -9,14 +9,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from segcal import Context, make_calibrator
+from segcal import CALIBRATORS, Calibrator, Context, make_calibrator
 from segcal.errors import InputError
 from segcal.kernels import apply
 
-FUSED = ["identity", "ts", "ets", "vs", "vs_ti", "ms", "ms_c", "dc", "cdc", "cms_ap", "cms_op", "conic", "conic_class"]
-FUSED += ["isotonic"]
+FUSED = [name for name in CALIBRATORS if type(make_calibrator(name, 3)).plan is not Calibrator.plan]
 KEEPING = [name for name in FUSED if make_calibrator(name, 3).preserves]
-INVARIANT = ["ts", "vs_ti", "dc", "cdc", "cms_ap", "cms_op", "conic", "conic_class", "ets", "isotonic"]
+INVARIANT = [name for name in FUSED if make_calibrator(name, 3).translation_invariant]
 MULTIPLIED = ("ms", "ms_c", "dc", "cdc", "cms_ap")
 BY = {"cpu": "numba", "cuda": "triton"}
 no_kernels = pytest.mark.skipif(not (torch.cuda.is_available() and apply.has_triton()), reason="no CUDA device")
@@ -315,6 +314,7 @@ def test_a_change_of_parameters_is_noticed():
 
 
 def test_who_serves_whom_can_be_read():
+    assert {"ts", "ets", "vs", "ms_c", "dc", "cdc", "cms_ap", "cms_op", "conic", "conic_class", "isotonic"} <= {*FUSED}
     logits = logits_of(3)
     assert make_calibrator("ts", 3).served(logits) == ("torch", "gradients are wanted")
     with torch.no_grad():

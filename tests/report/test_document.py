@@ -22,7 +22,7 @@ SPACE = (14, 17, 5)
 
 def test_everything_that_can_stand_in_a_table_has_words():
     assert set(doc.POOLING_TITLES) == set(POOLINGS)
-    assert {*doc.FIRST_COLUMNS, *doc.MORE_COLUMNS} == {name for name, metric in METRICS.items() if metric.plain}
+    assert {*doc.FIRST_COLUMNS, *doc.MORE_COLUMNS} <= {name for name, metric in METRICS.items() if metric.plain}
 
 
 def test_metrics_come_in_the_order_of_the_columns_with_unit_and_direction_those_of_ones_own_last():
