@@ -9,6 +9,7 @@ import torch
 import segcal
 from segcal import CALIBRATORS, make_calibrator
 from segcal.calibrators.per_region import PerRegion
+from segcal.calibrators.prior_shift import PriorShift
 from segcal.integrations import onnx
 from segcal.regions import Regions
 from segcal.types import Context
@@ -83,6 +84,13 @@ def test_parameters_on_their_bounds_of_two_classes_in_a_volume_are_exported(name
         (found,) = session.run(None, {"logits": logits.numpy()})
         expected = calibrator(logits).detach()
         torch.testing.assert_close(torch.from_numpy(found), expected, rtol=2e-3, atol=2e-3)
+
+
+def test_a_calibrator_adapted_to_another_place_is_exported_too(randomise, tmp_path):
+    calibrator = PriorShift(CLASSES, randomise(make_calibrator("ts", CLASSES))).eval()
+    calibrator.log_ratio.data = torch.linspace(-2, 3, CLASSES, dtype=torch.float64)
+    run = exported(calibrator, tmp_path / "calibrator.onnx", torch.float32)
+    held_to_its_promises(calibrator, run, torch.float32)
 
 
 def test_a_tie_is_no_other_winner_where_none_is_promised(tmp_path):

@@ -359,26 +359,6 @@ def test_a_study_that_was_interrupted_goes_on_from_the_checkpoint(tmp_path, monk
     assert found == expected
 
 
-def test_what_one_process_has_trained_another_one_measures(tmp_path, in_place, made_up):
-    study = Study(
-        tmp_path, tmp_path / "all.jsonl", tasks=("roads",), seeds=1, limit=len(MAIN) + 2, small=True, at_once=2
-    )
-    *main, first, second = study.units()
-    run._check_folder(study)
-    study.desk()
-    write_small_cases(tmp_path)
-    for one in main:  # which take longer to measure
-        write_row(tmp_path / "rows", one.name, made_up(one))
-    assert run_study(replace(study, measurers=0), print) == 2
-    assert {path.stem for path in (tmp_path / "weights").iterdir()} == {first.name, second.name}
-    (tmp_path / "claims" / TRAINED).touch()
-    measure_networks(study, soon())
-    assert run_study(replace(study, trainers=0, measurers=0), print) == 0
-    rows = {row["unit"]["variant"]: row for row in read_lines([study.lines])[0]}
-    for one in (first, second):
-        assert len(rows[one.variant]["values"]["clean"]["none"]["dice"]) == SMALL.test
-
-
 def test_a_folder_of_something_else_is_refused_and_left_alone(study, tmp_path_factory):
     nobody = replace(study, trainers=0, measurers=0)
     run_study(nobody, print)

@@ -63,8 +63,8 @@ def test_a_prior_shift_is_found_and_helps_and_no_label_changes(known, method):
 
 
 def test_places_like_home_are_left_alone_at_the_stated_rate(known):
-    changed = [segcal.adapt(known, place(seed, 6, HOME)[0]).adapted for seed in range(100, 130)]
-    assert sum(changed) <= 5  # 5 % of 30; a sum above 5 has a chance below 1 %
+    changed = [segcal.adapt(known, place(seed, 6, HOME)[0]).adapted for seed in range(100, 120)]
+    assert sum(changed) <= 4  # 5 % of 20; a sum above 4 has a chance below 1 %
 
 
 @pytest.mark.parametrize("scale", [0.4, 2.5])
@@ -94,14 +94,8 @@ def test_too_few_draws_and_references_of_older_versions_are_refused(known):
         segcal.adapt(old, place(5, 4, HOME)[0])
 
 
-def test_it_is_saved_loaded_and_exported(known, tmp_path):
+def test_it_is_saved_and_loaded(known, tmp_path):
     found = segcal.adapt(known, place(1, 10, ELSEWHERE)[0]).fitted
     loaded = segcal.load(segcal.save(found, tmp_path / "new"))
     logits = torch.from_numpy(place(6, 2, ELSEWHERE)[0])
     assert torch.equal(loaded.calibrator(logits), found.calibrator(logits))
-    onnxruntime = pytest.importorskip("onnxruntime")
-    path = tmp_path / "new.onnx"
-    segcal.export(loaded, path, axes=2)
-    session = onnxruntime.InferenceSession(path)
-    (result,) = session.run(None, {session.get_inputs()[0].name: logits.numpy()})
-    np.testing.assert_allclose(result, loaded.calibrator(logits).numpy(), atol=1e-5)

@@ -27,7 +27,7 @@ def drawn(rng, draws, hard=0.0):
 def test_intervals_cover_by_group_and_by_case_only_where_large_groups_are_no_harder(hard):
     rng, level, draws = np.random.default_rng(1), 0.8, 9
     by_group, hits, cases = [], 0, 0
-    for _ in range(3000):
+    for _ in range(1500):
         groups, scores = drawn(rng, draws, hard)
         new = drawn(rng, 1, hard)[1]
         span = Errors(scores, tuple(map(str, groups))).span(0.0, 1.0, level, -np.inf)
@@ -68,7 +68,7 @@ def test_intervals_of_folds_cover_what_is_proved_and_about_the_level_though_the_
 def test_few_bad_masks_pass(folds):
     rng, level, draws = np.random.default_rng(3), 0.8, 9
     passed = []
-    for _ in range(3000):
+    for _ in range(1500):
         groups, scores = drawn(rng, draws, 1.0)
         judges = tuple(int(group) // 3 for group in groups) if folds else ()
         shift = np.array([0.3, -0.3, 0.1])  # calibrators of folds differ by little
@@ -128,7 +128,7 @@ def largest_and_mean_losses(draws, share, at_once, seed):
     """Return the losses of new groups by kind: of the structure that loses most, and the mean over structures."""
     rng, classes = np.random.default_rng(seed), 3
     found = {kind: [] for kind in KINDS}
-    for _ in range(800):
+    for _ in range(500):
         groups, middle = drawn(rng, draws, 1.0)
         reference = reference_of(groups, simulated_losses(rng, groups, middle, classes))
         new_groups, new = drawn(rng, 1, 1.0)
@@ -166,8 +166,7 @@ def intervals(rng, middle, missing=0.005):
     return MaskErrors(missed_by(mask, truth, None), wrong, runs, int(truth.sum()))
 
 
-@pytest.mark.parametrize("grouped", [False, True])
-@pytest.mark.parametrize("on_average", [False, True])
+@pytest.mark.parametrize(("grouped", "on_average"), [(True, False), (False, True)])
 def test_grown_and_shrunk_masks_keep_what_is_promised(grouped, on_average):
     """Draws of 300 groups: a margin that is three voxels smaller breaks the promise, and is noticed."""
     rng, level, share, draws = np.random.default_rng(7), 0.8, 0.94 if on_average else 0.9, 39
@@ -176,7 +175,7 @@ def test_grown_and_shrunk_masks_keep_what_is_promised(grouped, on_average):
         [intervals(rng, middle) for _ in range(size)] for middle, size in zip(rng.normal(size=300), sizes, strict=True)
     ]
     kept = {name: [] for name in ("outer", "inner", "less outer", "less inner", "volume")}
-    for _ in range(800):
+    for _ in range(600):
         *old, last = rng.permutation(300)[: draws + 1]
         margin = _margin(1, "x", [(case, str(i)) for i in old for case in groups[i]], level, share, on_average)
         new = groups[last]
@@ -194,7 +193,7 @@ def test_grown_and_shrunk_masks_keep_what_is_promised(grouped, on_average):
             kept["volume"].append(np.mean(np.abs(new[0].truth - runs.mean(1)) <= reach + 1e-9))
     promised, means = share if on_average else level, {name: np.mean(values) for name, values in kept.items()}
     for name in ("outer", "inner"):
-        assert len(kept[name]) > 700
+        assert len(kept[name]) > 500
         for own, holds in ((name, True), (f"less {name}", False)):
             error = 2 * np.std(kept[own]) / np.sqrt(len(kept[own]))  # of counting
             assert (means[own] > promised - error) == holds, means
