@@ -17,8 +17,8 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 test: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/mypy & types=$$!; $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder; tests=$$?; \
+		wait $$types && exit $$tests
 
 # The frameworks of docs/howto, each in the version of constraints.txt, into the same .venv. nnU-Net comes without what
 # it wants of its own accord: timm and torchvision, which would have to match torch, and unittest2, which nothing uses.

@@ -1,12 +1,21 @@
 """The house keeps its shape: bounds that are reached are not given up again."""
 
 import ast
+from functools import cache
 
 import pytest
 
 from benchmarks import house
 
 HINT = "python -m benchmarks.house --list names what was counted; a bound that must move: benchmarks/house.toml"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def parsed_once():
+    """Every measure parses the package again; here they share the trees."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(house.ast, "parse", cache(ast.parse))
+        yield
 
 
 def test_no_number_of_a_package_grows():

@@ -19,7 +19,7 @@ from benchmarks.campaign.judge import in_form
 from benchmarks.campaign.trials import KINDS, plan
 
 ROOT = Path(__file__).parents[2]
-TRIALS, SEED = 36, 5
+TRIALS, SEED = 12, 5
 
 
 def python(*arguments):

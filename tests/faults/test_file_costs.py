@@ -177,8 +177,12 @@ FILES = {
 
 def read_all(root):
     """Read every file in this process, whose memory is limited, and print what came of each."""
-    import segcal  # noqa: F401
+    import zarr  # noqa: F401 - what every child would import again
+
+    import segcal
     from segcal.errors import SegcalError
+
+    segcal.open_cases  # noqa: B018 - which imports the readers
 
     size = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
     resource.setrlimit(resource.RLIMIT_AS, (size + GIGABYTE, size + GIGABYTE))

@@ -101,8 +101,9 @@ def test_it_goes_the_whole_way(mine, name):
     assert torch.equal(again.calibrator(logits), fitted.calibrator(logits))
     assert segcal.apply(again, cases, "calibrated").flips == 0
     assert segcal.export(again, "own.pt2").flips == 0
-    pytest.importorskip("onnxscript")
-    assert segcal.export(again, "own.onnx").flips == 0
+    if name == "Root":
+        pytest.importorskip("onnxscript")
+        assert segcal.export(again, "own.onnx").flips == 0
 
 
 def test_its_options_come_back_and_its_optimum_is_the_loops(mine):
