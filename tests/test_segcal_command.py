@@ -31,7 +31,7 @@ def run(module, ignored=""):
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize("module", ["segcal", "numpy", "segcal.cli.evaluate"])
+@pytest.mark.parametrize("module", ["segcal", "segcal.cli.evaluate"])
 def test_an_interruption_while_importing_is_one_line(module):
     done = run(module)
     assert done.returncode == 130

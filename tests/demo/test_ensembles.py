@@ -103,7 +103,7 @@ def test_wrong_members_and_damaged_files_are_named(tmp_path):
     assert load_member("tumour", 0, tmp_path).dims == 2  # a file describes itself
 
 
-@pytest.mark.parametrize("pooling", ["single", "mean_logits", "mean_probs"])
+@pytest.mark.parametrize("pooling", ["single", "mean_probs"])
 def test_cases_are_those_of_the_task_with_and_without_a_cache(pooling, tmp_path):
     wanted = EmbeddedCases("roads", [3, 4], pooling, members=2).read("roads_0003")
     for cache in (None, tmp_path, tmp_path):  # made, made and kept, read

@@ -20,7 +20,7 @@ def test_the_page_has_paired_differences_all_rows_and_what_was_learned(tmp_path,
         "fit": {"lam": 1e-3, "mu": 1e-3, "voxels": 500},
         "bootstrap": {"replicates": 20},
         "studies": [],
-        "repeats": 2,
+        "repeats": 1,
     }
     opener = partial(open_embedded, cache=tmp_path / "cache")
     run(replace(parse_protocol(document), embedded=opener), tmp_path / "results")
