@@ -20,7 +20,7 @@ from segcal.cases.base import CaseError
 from segcal.memory import Footprint
 
 TOLERANCE = 6 << 20  # bytes: what the allocator and the libraries may take more
-SPACES = {"few": (2, 4), "small": (3, 128), "large": (12, 128)}  # slices, and the side of each
+SPACES = {"few": (2, 4), "small": (5, 128), "large": (20, 128)}  # slices, and the side of each
 CLASSES, MEMBERS, CASES = 4, 2, 3
 COMMANDS = ("check", "fit", "evaluate", "apply", "trust", "decide", "monitor", "audit", "convert")
 
