@@ -12,7 +12,7 @@ from segcal.kernels.loops import cut, in_parts, in_threads
 
 LOOPS = """
 import numpy as np, torch
-from segcal.kernels import affine_numba
+from segcal.kernels import affine_numba, conic_numba
 from segcal.kernels.loops import was_compiled
 loop = affine_numba._likelihood
 before = was_compiled(loop)
@@ -20,7 +20,13 @@ torch.set_num_threads(2)
 rng = np.random.default_rng(0)
 x, theta = (torch.from_numpy(rng.random(size)) for size in ((4, 20_000), (4, 5)))
 target, weight = torch.from_numpy(rng.integers(0, 4, 20_000, dtype=np.int32)), torch.from_numpy(rng.random(20_000))
+place = 6 * x
+place[target.long(), torch.arange(20_000)] = -1
+rows = torch.from_numpy(rng.random((5, 8)).cumsum(1))
 found = [*affine_numba.likelihood(x, target, weight, theta, "scores")]
+found += affine_numba.temperature_terms(x.float(), target, weight.float(), 0.7)
+found += conic_numba.likelihood(place, target, weight, rows, 4, [])
+found.append(conic_numba.hessian(place, weight, rows, 4, []))
 print(before, was_compiled(loop), sum(loop.stats.cache_misses.values()), torch.get_num_threads())
 print(*(torch.as_tensor(each).double().numpy().tobytes().hex() for each in found))
 """
@@ -55,5 +61,5 @@ def test_machine_code_is_kept_for_the_next_process_and_who_compiled_changes_not_
     first, second, third = (run_loops(tmp_path / place) for place in ("cache", "cache", "file/cache"))
     assert first[0] == "False True 1 2"
     assert second[0] == "True True 0 2"
-    assert len(first[1].split()) == 3
+    assert len(first[1].split()) == 8
     assert first[1] == second[1] == third[1]
