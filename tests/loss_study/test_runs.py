@@ -18,7 +18,7 @@ from torch import nn
 
 from paper.loss_study import __main__ as command
 from paper.loss_study import measure, real_run, run, trial
-from paper.loss_study.data import FULL, SMALL, Sizes, Stored, all_chunks
+from paper.loss_study.data import FULL, SMALL, Chunk, Sizes, Stored, all_chunks
 from paper.loss_study.ensembles import RECIPES, mean_scores, measure_case, scores
 from paper.loss_study.ensembles import main as train_ensembles
 from paper.loss_study.measure import Measurer, fit_post_hoc, logit_profile, plain_curve, rounded, study_metrics
@@ -37,10 +37,10 @@ from paper.loss_study.rows import (
     write_weights,
 )
 from paper.loss_study.run import TRAINED, Study, measure_networks, run_study, train_networks
-from paper.loss_study.study import Desk, measure_unit, train_unit
+from paper.loss_study.study import Desk, measure_unit, slice_shown, train_unit
 from paper.loss_study.together import take_turns
 from paper.loss_study.trainer import Epoch, Trained
-from paper.loss_study.trial import FINDING, compare, made_up_cases, read_finding, try_graphs
+from paper.loss_study.trial import EPOCHS, FINDING, TRIED, compare, made_up_cases, read_finding, try_graphs
 from segcal.demo.ensembles import MEMBERS, WEIGHTS, load_ensemble, load_member
 from segcal.demo.tasks import TASKS, get_task
 from segcal.errors import ArtifactError, InputError
@@ -215,6 +215,21 @@ def test_networks_are_trained_in_the_order_of_the_plan_unless_measured_trained_o
     assert not work.measured
 
 
+@pytest.mark.parametrize("at_once", [1, 4])
+def test_so_many_networks_are_trained_side_by_side_and_none_is_claimed_before(study, work, monkeypatch, at_once):
+    in_hand = []
+
+    def watched(unit, desk):
+        claims, weights = (len(list((study.folder / name).iterdir())) for name in ("claims", "weights"))
+        in_hand.append(claims - weights)
+        yield from work.train(unit, desk)
+
+    monkeypatch.setattr(run, "train_unit", watched)
+    train_networks(replace(study, at_once=at_once), soon())
+    assert (work.most, max(in_hand)) == (at_once, at_once)
+    assert sorted(work.trained) == sorted(UNITS)
+
+
 def test_a_training_that_fails_leaves_its_reason_and_the_others(study, work, capfd):
     work.broken = ("ce", "ce_dice", "ecp", "label_smoothing")  # with a success between them
     train_networks(study, soon())
@@ -222,6 +237,41 @@ def test_a_training_that_fails_leaves_its_reason_and_the_others(study, work, cap
     assert "roads-ecp-unet-100-0 failed" in capfd.readouterr().err
     assert [v for v in UNITS if study.desk().weights(unit(v)).exists()] == ["focal"]
     assert work.trained == list(UNITS)
+
+
+def test_a_process_that_fails_again_and_again_leaves_the_rest_to_others(study, work):
+    work.broken = UNITS
+    train_networks(study, soon())
+    assert len(work.trained) == run.MOST_FAILURES < len(UNITS)
+
+
+def test_what_is_begun_before_the_deadline_is_finished_after_it(study, work, monkeypatch):
+    clock = [0.0]
+
+    def slow(unit, desk):
+        clock[0] += 40
+        yield from work.train(unit, desk)
+
+    monkeypatch.setattr(run, "train_unit", slow)
+    monkeypatch.setattr(run.time, "time", lambda: clock[0])
+    train_networks(study, 100)
+    assert work.trained == ["ce", "ce_dice", "focal"]
+    assert study.desk().weights(unit("focal")).exists()
+
+
+@pytest.mark.parametrize("works", ["true", "false"])
+def test_on_a_gpu_steps_are_recorded_if_the_trial_found_that_it_works(study, work, monkeypatch, works):
+    devices = []
+
+    def on_cpu(trainings, at_once, device):
+        devices.append(device)
+        return take_turns(trainings, at_once, "cpu")
+
+    monkeypatch.setattr(run, "take_turns", on_cpu)
+    (study.folder / "claims" / FINDING).write_text(f'{{"works": {works}}}')
+    train_networks(replace(study, device="cuda"), soon())
+    assert work.graph == {works == "true"}
+    assert devices == ["cuda"]
 
 
 @pytest.fixture
@@ -243,6 +293,15 @@ def test_what_is_trained_is_measured_unless_measured_or_claimed(kept, work):
     assert not work.measured
     measure_networks(kept, soon())
     assert work.measured == ["ce_dice", "label_smoothing"]
+
+
+def test_a_network_that_cannot_be_measured_leaves_its_reason_and_the_others(kept, work, capfd):
+    work.broken = UNITS[:4]
+    measure_networks(kept, soon())
+    assert work.measured == list(UNITS)
+    assert "not measurable" in (kept.folder / "rows" / "roads-ecp-unet-100-0.error.txt").read_text()
+    assert capfd.readouterr().err.count("failed") == 4
+    assert [variant for variant in UNITS if kept.desk().row(unit(variant)).exists()] == ["label_smoothing"]
 
 
 def test_measuring_waits_for_networks_until_all_are_trained(study, work, monkeypatch):
@@ -359,6 +418,26 @@ def test_a_study_that_was_interrupted_goes_on_from_the_checkpoint(tmp_path, monk
     assert found == expected
 
 
+def test_what_one_process_has_trained_another_one_measures(tmp_path, in_place, made_up):
+    study = Study(
+        tmp_path, tmp_path / "all.jsonl", tasks=("roads",), seeds=1, limit=len(MAIN) + 2, small=True, at_once=2
+    )
+    *main, first, second = study.units()
+    run._check_folder(study)
+    study.desk()
+    write_small_cases(tmp_path)
+    for one in main:  # which take longer to measure
+        write_row(tmp_path / "rows", one.name, made_up(one))
+    assert run_study(replace(study, measurers=0), print) == 2
+    assert {path.stem for path in (tmp_path / "weights").iterdir()} == {first.name, second.name}
+    (tmp_path / "claims" / TRAINED).touch()
+    measure_networks(study, soon())
+    assert run_study(replace(study, trainers=0, measurers=0), print) == 0
+    rows = {row["unit"]["variant"]: row for row in read_lines([study.lines])[0]}
+    for one in (first, second):
+        assert len(rows[one.variant]["values"]["clean"]["none"]["dice"]) == SMALL.test
+
+
 def test_a_folder_of_something_else_is_refused_and_left_alone(study, tmp_path_factory):
     nobody = replace(study, trainers=0, measurers=0)
     run_study(nobody, print)
@@ -373,6 +452,41 @@ def test_a_folder_of_something_else_is_refused_and_left_alone(study, tmp_path_fa
     with pytest.raises(InputError, match=r"holds files that are no study\. Choose a new or an empty folder"):
         run_study(Study(other, other / "all.jsonl", small=True), print)
     assert [path.name for path in other.rglob("*")] == ["claims", "precious.csv"]
+
+
+def test_processes_are_ended_when_the_study_is_interrupted(study, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    ended = []
+    monkeypatch.setattr(run, "_watch", interrupted)
+    monkeypatch.setattr(run, "_end", ended.append)
+    with pytest.raises(KeyboardInterrupt):
+        run_study(replace(study, trainers=0, measurers=0), print)
+    assert ended == [[]]
+
+
+def test_cases_are_drawn_by_whoever_claims_them_and_in_the_end_by_anybody(study, work, monkeypatch):
+    chunks = [Chunk("roads", "test", (number,)) for number in range(4)]
+    drawn = []
+
+    def draw(folder, chunk):
+        drawn.append(chunk)
+        (folder / chunk.name).touch()
+
+    monkeypatch.setattr(run, "all_chunks", lambda tasks, sizes: iter(chunks))
+    monkeypatch.setattr(run, "write_chunk", draw)
+    monkeypatch.setattr(run.time, "sleep", lambda _: (study.folder / "cases" / chunks[2].name).touch())
+    (study.folder / "cases" / chunks[0].name).touch()
+    (study.folder / "claims" / chunks[2].name).touch()
+    train_networks(study, soon())
+    assert drawn == [chunks[1], chunks[3]]
+    assert work.trained == list(UNITS)
+    chunks.append(Chunk("roads", "test", (9,)))
+    (study.folder / "claims" / chunks[-1].name).touch()
+    monkeypatch.setattr(run, "PATIENCE", -1.0)
+    train_networks(study, soon())
+    assert drawn[-1] == chunks[-1]
 
 
 TINY = Sizes({"roads": 2, "tumour": 2, "streets": 1}, valid=1, cal=2, val=1, test=2)
@@ -457,6 +571,16 @@ def test_a_unit_of_the_main_table_is_calibrated_measured_on_degraded_cases_and_p
     np.testing.assert_allclose(shown(f"{task}-shown-image"), expected, atol=0.51)
 
 
+@pytest.mark.parametrize("unit", [Unit("roads", "svls_1", 0), Unit("roads", "ce", 0, share=50)])
+def test_another_unit_is_measured_as_it_is(desk, unit):
+    written(unit, desk)
+    measure_unit(unit, desk)
+    row = row_of(unit, desk)
+    assert {stage: list(values) for stage, values in row["values"].items()} == {"clean": ["none"]}
+    assert row["fits"] == {}
+    assert not list((desk.folder / "rows").glob("*.png"))
+
+
 def test_the_network_with_weights_of_16_bits_is_measured(desk):
     unit = Unit("roads", "ce", 1)
     exact, narrow = written(unit, desk)
@@ -475,6 +599,14 @@ def test_the_network_with_weights_of_16_bits_is_measured(desk):
     assert values == pytest.approx(likelihoods(narrow), rel=1e-6)
     assert values != pytest.approx(likelihoods(exact), rel=1e-6)
     assert not list((desk.folder / "rows").glob("*.png"))  # pictures are of seed 0
+
+
+def test_of_a_volume_the_slice_with_most_foreground_is_shown():
+    labels = np.zeros((4, 5, 6), int)
+    labels[1:3, 1:3, 4] = 2
+    labels[0, 0, 1] = 1
+    assert slice_shown(labels) == (slice(None), slice(None), 4)
+    assert slice_shown(labels[..., 0]) == (slice(None), slice(None))
 
 
 def test_a_study_plans_its_networks_its_cases_and_its_cores(tmp_path, monkeypatch):
@@ -564,6 +696,26 @@ class Trainings:
         self.in_progress -= 1
         loss = self.recorded_loss(unit.variant) if effort.graph else 1.0
         return Trained(None, None, 1, (Epoch(1, loss, None),))
+
+
+def test_recorded_trainings_are_compared_with_plain_ones_and_timed(tmp_path, monkeypatch):
+    trainings, asked = Trainings(lambda variant: 1.01), []
+
+    def on_cpu(trainings, at_once, device):
+        asked.append((at_once, device))
+        return take_turns(trainings, at_once, "cpu")
+
+    monkeypatch.setattr(trial, "unit_steps", trainings)
+    monkeypatch.setattr(trial, "take_turns", on_cpu)
+    try_graphs(tmp_path, "cuda:1", ("roads",))
+    count = 3 * CONFIGS["roads"].batch_size
+    assert trainings.begun == [(variant, graph, EPOCHS, count) for graph in (False, True) for variant in TRIED]
+    assert trainings.most == {False: 1, True: len(TRIED)}  # one after the other, and side by side
+    assert asked == [(1, "cuda:1"), (len(TRIED), "cuda:1")]
+    assert read_finding(tmp_path, 0)
+    assert {task: len(both) for task, both in json.loads((tmp_path / FINDING).read_text())["seconds"].items()} == {
+        "roads": 2
+    }
 
 
 def test_trainings_that_differ_or_fail_are_said_and_believed(tmp_path, monkeypatch):
@@ -703,6 +855,20 @@ def test_the_command_says_where_the_page_is(call, asked, tmp_path, monkeypatch):
     assert made == [([Path("a.jsonl"), Path("b.jsonl")], tmp_path)]
 
 
+def test_what_is_missing_is_said_and_seen_in_the_code(call, asked, tmp_path):
+    asked[1][0] = 2
+    words = ("run", "--out", tmp_path, "--main", "--seeds", 1)
+    done = call(*words, "--json")
+    assert done.code == 3
+    document = json.loads(done.out)
+    assert (document["missing"], document["page"]) == (2, str(tmp_path / "False-2.md"))
+    assert "2 networks of 24 missing: run the command again" in call(*words).out
+    asked[1][0] = 24
+    done = call(*words)
+    assert done.code == 3
+    assert "No network is measured yet, so there is no page" in done.out
+
+
 def test_mistakes_are_one_sentence_and_begin_nothing(call, asked, tmp_path, monkeypatch):
     for wrong in (("--seeds", "0"), ("--tasks", "lungs"), ("--at-once", "x"), ("--hours", "0"), ("--hours", "nan")):
         done = call("run", "--out", tmp_path, *wrong)
@@ -767,3 +933,42 @@ def test_what_would_not_end_in_time_is_not_begun(root, tmp_path):
     assert [unit.size for unit, _ in real_run._trainings(own, now + 30.0, {}, took)] == ["small"]
     own.claim("camvid-ce-small-0").unlink()
     assert [unit.size for unit, _ in real_run._trainings(own, now + 70.0, {}, took)] == ["small", "large"]
+
+
+def test_what_another_process_works_on_is_left_to_it(root, tmp_path):
+    own = real_of(root, tmp_path)
+    own.claim("camvid-ce-small-0").touch()
+    assert real_run.train_networks(own, soon()) == 0
+    assert [path.stem for path in (tmp_path / "weights").iterdir()] == ["camvid-ce_dice-small-0"]
+    own.claim("measure-camvid-ce_dice-small-0").touch()
+    own.claim(real_run.TRAINED).touch()
+    real_run.measure_networks(own, soon())
+    assert not list((tmp_path / "rows").iterdir())
+
+
+def test_a_recording_that_fails_frees_its_networks_and_is_not_tried_again(root, tmp_path, monkeypatch, capsys):
+    own = real_of(root, tmp_path)
+    monkeypatch.setattr(real_run.torch, "device", lambda _: type("Device", (), {"type": "cuda"}))
+    tried = []
+
+    def fails(self, unit, graph):
+        tried.append((unit.loss, graph))
+        raise RuntimeError("capture failed")
+        yield
+
+    def turns(trainings, at_once, device):
+        """Take turns as on a CPU: here no stream can be made."""
+        for name, steps in trainings:
+            try:
+                next(steps)
+            except RuntimeError as error:
+                yield real_run.Ended(name, None, error)
+
+    monkeypatch.setattr(RealStudy, "train", fails)
+    monkeypatch.setattr(real_run, "take_turns", turns)
+    assert real_run.train_networks(own, soon()) == real_run.DEVICE_LOST
+    assert tried == [("ce", True)]
+    assert not own.claim("camvid-ce-small-0").exists()
+    assert real_run.train_networks(own, soon()) == 0
+    assert tried[1:] == [("ce", False), ("ce_dice", False)]
+    assert "camvid-ce-small-0 failed" in capsys.readouterr().err

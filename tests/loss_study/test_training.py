@@ -2,6 +2,7 @@
 
 import math
 import pickle
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import pairwise
 
@@ -11,12 +12,13 @@ import torch
 from torch import nn
 from torch.nn.functional import interpolate, max_pool2d, one_hot
 
+from paper.loss_study import together, trainer
 from paper.loss_study.backbones import BACKBONES, AttentionUNet, Gate, UNetPlusPlus
 from paper.loss_study.data import Stored
-from paper.loss_study.network import LOGIT_EDGES, Data, Effort, logit_histogram, unit_steps
+from paper.loss_study.network import LOGIT_EDGES, Data, Effort, logit_histogram, make_network, unit_steps
 from paper.loss_study.plan import CONFIGS, Unit
 from paper.loss_study.together import take_turns
-from paper.loss_study.trainer import case_dice, train, train_steps
+from paper.loss_study.trainer import case_dice, train, train_steps, validation_dice
 from paper.loss_study.training import TrainConfig, Training, load_checkpoint, save_checkpoint
 from segcal.demo.unet import UNet, upsample
 from segcal.errors import ArtifactError, InputError
@@ -94,6 +96,22 @@ def test_an_encoder_halves_the_space_and_an_upsampling_undoes_it():
         UNet(1, 2, dims=3)(torch.zeros(1, 1, 4, 4))
 
 
+@pytest.mark.parametrize(
+    ("option", "text"),
+    [
+        ({"epochs": 0}, "epochs is 0, but at least 1 is needed"),
+        ({"learning_rate": float("nan")}, "learning_rate is nan, but more than 0 is needed"),
+        ({"optimizer": "lion"}, "optimizer is 'lion', but adam or sgd is needed"),
+        ({"seed": -1}, "seed is -1"),
+        ({"device": "gpu"}, "device is 'gpu'"),
+        ({"graph": True}, "graph is True with device 'cpu', but graphs are recorded on a CUDA device"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused_by_name(option, text):
+    with pytest.raises(InputError, match=text):
+        TrainConfig(**option)
+
+
 def bright_squares(count, seed, space=(12, 17)):
     """Noise with a brighter rectangle whose pixels are class 1; the first row is void."""
     generator = torch.Generator().manual_seed(seed)
@@ -165,6 +183,11 @@ def test_it_learns_what_is_there_also_in_mixed_precision_and_of_volumes():
     volumes = UNet(2, 2, dims=3, widths=(4, 4)), make_loss("ce_dice"), [(image, (image[0] > 0.5).long())]
     history = train(*volumes, replace(CONFIG, epochs=40, flips=(2,))).history
     assert history[-1].loss < 0.7 * history[0].loss
+
+
+def test_a_seed_fixes_the_result_and_another_one_changes_it(whole):
+    assert_same(run(), whole)
+    assert not torch.equal(weights(run(replace(CONFIG, seed=5)).network), weights(whole.network))
 
 
 def with_dropout():
@@ -288,8 +311,33 @@ def test_dice_of_worked_cases():
             case_dice(torch.zeros(3, 2), torch.tensor([strange, 1]), ignore_index=-7)
 
 
+class Fixed(nn.Module):
+    """Predicts its image."""
+
+    def forward(self, image):
+        assert not self.training
+        return image
+
+
+def test_cases_are_averaged_and_the_mode_is_given_back():
+    truth = torch.tensor([0, 1, 1, 0])
+    good, bad = (scores_of(predicted, 2) for predicted in ([0, 1, 1, 0], [1, 0, 0, 1]))
+    empty = scores_of([0, 0], 2), torch.tensor([0, 0])
+    network = Fixed().train()
+    assert validation_dice(network, [(good, truth), (bad, truth), empty], "cpu") == pytest.approx(0.5)
+    assert network.training
+
+
 def training(loss="CrossEntropy()", cases=7, **options):
     return Training(TrainConfig(**options), loss, cases)
+
+
+def test_a_state_comes_back_and_nothing_is_left_beside_it(tmp_path):
+    path = tmp_path / "deep" / "state.pt"
+    save_checkpoint(path, {"done": 3, "network": {"w": torch.arange(4.0)}}, training(flips=(0, 1)))
+    state = load_checkpoint(path, training(flips=(0, 1)))
+    assert (state["done"], state["network"]["w"].tolist()) == (3, [0, 1, 2, 3])
+    assert [file.name for file in path.parent.iterdir()] == ["state.pt"]
 
 
 def test_other_settings_are_refused_but_another_device_is_not(tmp_path):
@@ -376,6 +424,15 @@ def test_steps_alternate_and_trainings_come_back_as_they_end(at_once, order):
     assert list(take_turns(iter([]), at_once, "cpu")) == []
 
 
+@pytest.mark.parametrize("at_once", [1, 3, 9])
+def test_the_next_training_is_asked_for_when_a_place_is_free(at_once):
+    log = Log()
+    running = take_turns(log.asked({"a": 3, "b": 5, "c": 1, "d": 2, "e": 4}), at_once, "cpu")
+    assert not log  # not before anybody wants a result
+    for ended, _ in enumerate(running):
+        assert sum(entry.endswith("asked for") for entry in log) == min(at_once + ended, 5)
+
+
 def test_a_training_that_fails_ends_alone_and_an_interruption_is_no_failure():
     log, broken = Log(), ArithmeticError("diverged")
     network = small_network()
@@ -388,6 +445,64 @@ def test_a_training_that_fails_ends_alone_and_an_interruption_is_no_failure():
     assert sorted(log) == ["a", "a", "a", "b", "c", "c"]
     with pytest.raises(KeyboardInterrupt):
         next(take_turns(iter([("a", Log().steps("a", 1, KeyboardInterrupt()))]), 1, "cpu"))
+
+
+class Stream:
+    """Stands in for a stream of a GPU: knows whose steps it has run, and what was still waiting when one came back."""
+
+    def __init__(self, device):
+        self.device, self.names, self.waiting = device, [], False
+
+    def synchronize(self):
+        self.waiting = False
+
+
+def test_on_a_gpu_each_place_has_a_stream_that_is_done_when_its_training_is(monkeypatch):
+    streams, current = [], []
+
+    def make(device):
+        streams.append(Stream(device))
+        return streams[-1]
+
+    @contextmanager
+    def turn(stream):
+        current.append(stream)
+        try:
+            yield
+        finally:
+            current.pop()
+
+    def steps(name, count):
+        for _ in range(count):
+            current[-1].names.append(name)
+            current[-1].waiting = True
+            yield
+        current[-1].waiting = True  # the best weights are put back
+
+    monkeypatch.setattr(together.torch.cuda, "Stream", make)
+    monkeypatch.setattr(together.torch.cuda, "stream", turn)
+    running = take_turns(((name, steps(name, count)) for name, count in (("a", 4), ("b", 2), ("c", 3))), 2, "cuda:1")
+    for one in running:
+        (mine,) = (stream for stream in streams if one.name in stream.names)
+        assert not mine.waiting
+    assert not current
+    assert [stream.device for stream in streams] == ["cuda:1"] * 2
+    assert sorted("".join(stream.names) for stream in streams) == ["aaaa", "bbccc"]
+
+
+def test_a_step_is_recorded_in_the_precision_of_the_training_unless_its_loss_is_scaled(monkeypatch):
+    def state_of(config):
+        return trainer._State(nn.Conv2d(1, 2, 1), nn.CrossEntropyLoss(), config, num_cases=1)
+
+    monkeypatch.setattr(trainer, "GraphedGradients", lambda *arguments: arguments)
+    assert TrainConfig(graph=True, device="cuda:0", amp=True).graph
+    for amp, half in ((False, None), (True, torch.bfloat16)):
+        state = state_of(TrainConfig(amp=amp))
+        assert state._recorded() == (state.network, state.loss, half)
+    monkeypatch.setattr(TrainConfig, "amp_dtype", lambda config: torch.float16)
+    with pytest.raises(InputError, match="graph is True with mixed precision in float16, but a recorded step cannot"):
+        state_of(TrainConfig(amp=True))._recorded()
+    assert state_of(TrainConfig(amp=False))._recorded()[2] is None
 
 
 @pytest.mark.gpu
@@ -489,3 +604,15 @@ def test_a_checkpoint_and_its_histograms_stand_where_they_are_wanted_until_they_
     data.forget()
     assert data.histograms() == {}
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("task", "shape", "layout"),
+    [("streets", (3, 3, 8, 9), torch.channels_last), ("tumour", (2, 4, 8, 9, 10), torch.channels_last_3d)],
+)
+def test_weights_lie_channels_last(task, shape, layout):
+    network = make_network(Unit(task, "ce", 0))
+    convolutions = [value for value in network.parameters() if value.ndim == len(shape) and value.shape[-1] == 3]
+    assert len(convolutions) > 10
+    assert all(value.is_contiguous(memory_format=layout) for value in convolutions)
+    assert network(torch.rand(shape)).shape[2:] == shape[2:]
