@@ -32,8 +32,6 @@ def facts(ece=(0.05, 0.02, -0.04, -0.02), nll=(0.3, 0.2, -0.2, -0.05), calibrato
         everywhere_after=Honesty(0.935, 0.931),
         boundary=Honesty(0.9, 0.8),
         boundary_after=Honesty(0.82, 0.8),
-        offset=1.0,
-        ace=(0.1, 0.05),
     )
 
 
