@@ -121,14 +121,15 @@ def listed_rows(found: Objects) -> list[ListedRow]:
         own = [row for row in found.rows if row.structure == one.structure]
         cases = [row for row in found.cases if row.structure == one.structure]
         wrong: dict[str, list[bool]] = {row.case: [] for row in cases}
-        for row in (row for row in own if row.listed):
-            wrong[row.case].append(not row.real)
+        for row in own:
+            if row.listed and row.real is not None:  # None: it touches what has no label
+                wrong[row.case].append(not row.real)
         shares = [float(np.mean(each)) if each else 0.0 for each in wrong.values()]
         rows.append(
             ListedRow(
                 structure=one.structure,
                 objects=len(own),
-                listed=sum(map(len, wrong.values())),
+                listed=sum(bool(row.listed) for row in own),
                 false_share=None if one.listed_from is None else _mean(shares),
                 expected=_mean([row.expected_real for row in cases if row.expected_real is not None]),
                 real=sum(bool(row.real) for row in own) / len(cases),

@@ -1,6 +1,6 @@
 // How far each structure can be trusted: a table with what to look at first, and the three masks of the first rows.
 const NESTED = [null, [86, 180, 233], [230, 159, 0], [0, 158, 115]];
-const nestedNames = (level) => [null, `outer mask: holds ${level} of the structure, on average over draws (groups, or cases without one)`, 'mask', `inner mask: ${level} of it is the structure, likewise`];
+const nestedNames = (level) => [null, `outer mask: holds ${level} of the structure, on average over cases, or groups of them`, 'mask', `inner mask: ${level} of it is the structure, likewise`];
 
 function spanText(low, high, text) {
   return low === null || high === null ? '–' : `${text(low)} to ${text(high)}`;
