@@ -191,7 +191,7 @@ def readme_table(results: Path) -> str:
             flips = f"{float(row['Flip']):.2%}".replace("%", " %") if row["Flip"] else "none"
             cells = [
                 name,
-                f"**{title}**" if "default" in title else title,
+                f"**{title}**" if "(default)" in title else title,
                 *errors,
                 f"{float(row['DSC']):.3f}".lstrip("0"),
             ]

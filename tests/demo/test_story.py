@@ -126,18 +126,20 @@ def test_the_verdict_speaks_of_confidence_default_changes_mask_and_shift(told):
 def test_the_short_table_sets_temperature_conic_and_matrix_scaling_beside_nothing(told):
     folder, story, _ = told
     default = story.chosen["roads"]
-    rows = {"uncalibrated": "identity", "ts": "ts", "conic": "conic", "ms": "ms"}
+    rows = {
+        "No calibration": "identity", "Temperature scaling": "ts", "Conic scaling": "conic", "Matrix scaling": "ms"
+    }  # fmt: skip
     marked = [f"{title} (default)" if name == default else title for title, name in rows.items()]
     assert [row.title for row in story.table.rows] == marked
     assert [column.title for column in story.table.columns] == ["NLL", "DSC", "ECE", "BA-ECE", "ACE", "Flip"]
     flips = [row.cells[-1].value for row in story.table.rows]
     assert flips[:3] == [None] * 3
     assert flips[3] > 0
-    # A terminal of 80 columns has it in one piece; the files have intervals.
+    # A terminal of 80 columns has it in one piece.
     with io.StringIO() as text:
         Console(file=text, width=80).print(story.table)
-        assert text.getvalue().count("uncalibrated") == 1
-    assert "NLL low" in (folder / "tables" / "demo.csv").read_text("utf-8")
+        assert text.getvalue().count("No calibration") == 1
+    assert "Conic scaling" in (folder / "tables" / "demo.csv").read_text("utf-8")
 
 
 def test_told_again_it_computes_no_unit_and_no_study_anew_and_leaves_what_is_the_user_s(told, plan):
@@ -237,12 +239,12 @@ def test_the_default_is_said_with_what_it_was_compared_to():
     nll = {"identity(mean_logits)": 0.2, "ts(mean_logits)": 0.15, "conic(mean_logits)": 0.1}
     pipelines = {name: Pipeline("mean_logits", name) for name in ("identity", "ts", "conic")}
     assert default_sentence("roads", pipelines["conic"], nll, 15, 1.84) == (
-        "roads: the default is conic, chosen on 15 validation cases: NLL 0.1000 "
-        "(0.1500 with temperature 1.84 (over-confident before), 0.2000 uncalibrated)."
+        "roads: the default is conic, chosen on 15 validation cases: NLL 0.1000, beside "
+        "0.1500 with temperature 1.84 (over-confident before) and 0.2000 uncalibrated."
     )
     assert default_sentence("roads", pipelines["ts"], nll, 15, 0.8) == (
-        "roads: the default is temperature 0.80 (under-confident before), chosen on 15 validation cases: NLL 0.1500 "
-        "(0.2000 uncalibrated)."
+        "roads: the default is temperature 0.80 (under-confident before), chosen on 15 validation cases: NLL 0.1500, "
+        "beside 0.2000 uncalibrated."
     )
     assert "the default is no calibration" in default_sentence("roads", pipelines["identity"], nll, 15, 0.8)
     alone = {"identity(mean_logits)": 0.2}

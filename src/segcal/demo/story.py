@@ -191,7 +191,7 @@ def default_sentence(
         others.append(f"{validation[SCALED.title]:.4f} with {temperature_words(temperature)}")
     if chosen != UNCALIBRATED:
         others.append(f"{validation[UNCALIBRATED.title]:.4f} uncalibrated")
-    beside = f" ({', '.join(others)})" if others else ""
+    beside = f", beside {' and '.join(others)}" if others else ""
     name = {SCALED: temperature_words(temperature or 1.0), UNCALIBRATED: "no calibration"}.get(
         chosen, chosen.calibrator
     )
@@ -287,7 +287,7 @@ def _short_table(setting: Setting, chosen: Mapping[str, Pipeline], intervals: bo
         rows = []
         for pipeline in dict.fromkeys((UNCALIBRATED, SCALED, CONIC, default, MATRIX)):
             if numbers := setting.summary.numbers(task, pipeline.title):
-                title = "uncalibrated" if pipeline == UNCALIBRATED else pipeline.calibrator
+                title = pipeline.make(2).title
                 keeps, cell = pipeline.preserves is not None, interval_cell if intervals else value_cell
                 cells = (Cell(None) if keeps and name == FLIPS else cell(numbers[name]) for name in names)
                 rows.append(Row(f"{title} (default)" if pipeline == default else title, tuple(cells)))
