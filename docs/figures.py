@@ -1,9 +1,13 @@
 """Draw the figures of the guide: ``python docs/figures.py`` writes them to docs/images, in some seconds.
 
 Two are read from the tables of the pages of results, so that they cannot say anything else; two are of made-up voxels.
+``python docs/figures.py demo-results`` reads what ``segcal demo`` wrote there, and makes of it the picture and the
+table of the README.
 """
 
+import csv
 import re
+import sys
 from pathlib import Path
 
 import matplotlib
@@ -15,6 +19,9 @@ import matplotlib.pyplot as plt
 
 import segcal
 from segcal.metrics.base import Needs
+from segcal.report.document import TaskSection
+from segcal.report.pictures import SliceMaps, decode_map
+from segcal.studies.page import read_document
 
 DOCS = Path(__file__).parent
 TASKS = ("roads", "cardiac", "camvid")
@@ -122,6 +129,83 @@ def draw_wrong() -> None:
     _save(figure, "guide_wrong")
 
 
+def draw_confidence(results: Path, picture: Path = DOCS / "images" / "confidence.png", task: str = "tumour") -> None:
+    """Draw the test case that calibration improved most, its confidence before and after, and the reliability."""
+    document, _ = read_document(results)
+    section = next(each for each in document.sections if each.task == task and not each.test_on)
+    case = next(each for each in document.examples[task].cases if "most gain" in each.why)
+    figure = confidence_figure(section, max(case.slices, key=lambda maps: (decode_map(maps.prediction) > 0).sum()))
+    figure.savefig(picture, dpi=110, metadata={"Software": None})
+    plt.close(figure)
+
+
+def confidence_figure(section: TaskSection, maps: SliceMaps) -> plt.Figure:
+    """Return the input with its errors, both maps of confidence on one scale, and both reliability curves."""
+    assert maps.image is not None
+    truth, mask = decode_map(maps.truth), decode_map(maps.prediction)
+    counted, image = truth != 255, decode_map(maps.image)
+    figure, axes = plt.subplots(1, 5, figsize=(10, 2.9), width_ratios=[1, 1, 1, 0.06, 1.1], layout="constrained")
+    axes[0].imshow(image.transpose(1, 2, 0) if image.ndim == 3 else image, cmap="gray")
+    axes[0].imshow(np.ma.masked_equal((mask != truth) & counted, False), cmap="autumn", interpolation="nearest")
+    axes[0].set_title("input, errors in red")
+    colours = matplotlib.colormaps["cividis"].with_extremes(bad="0.8")  # where nothing was predicted
+    levels = matplotlib.colors.BoundaryNorm([0, 0.5, 0.7, 0.8, 0.9, 0.95, 0.99, 1], 256)  # as on the report page
+    for axis, one, title in ((axes[1], maps.before, "confidence before"), (axes[2], maps.after, "after, same mask")):
+        shown = axis.imshow(np.ma.masked_array(decode_map(one), ~counted), norm=levels, cmap=colours)
+        axis.set_title(title)
+    bar = figure.colorbar(shown, cax=axes[3])
+    bar.set_ticks([0.5, 0.7, 0.8, 0.9, 0.95, 0.99], labels=["50 %", "70 %", "80 %", "90 %", "95 %", "99 %"])
+    rows, columns = np.nonzero(counted & ((truth > 0) | (mask > 0)))
+    centre, half = (
+        ((rows.min() + rows.max()) / 2, (columns.min() + columns.max()) / 2),
+        4 + max(np.ptp(rows), np.ptp(columns)) / 2,
+    )
+    for axis in axes[:3]:
+        axis.set(xlim=(centre[1] - half, centre[1] + half), ylim=(centre[0] + half, centre[0] - half))
+        axis.axis("off")
+    axes[4].plot([0, 1], [0, 1], color="0.6", lw=1)
+    for title, label, colour, mark in (
+        (section.baseline, "before", "#d55e00", "o"),
+        (section.chosen, "after", "#0072b2", "s"),
+    ):
+        curve = section.curves[title].all
+        pairs = [(x, y) for n, x, y in zip(curve.count, curve.confidence, curve.accuracy, strict=True) if n >= 50]
+        axes[4].plot(*zip(*pairs, strict=True), f"{mark}-", color=colour, ms=3, label=label)
+    axes[4].set(xlabel="confidence", ylabel="share of right voxels", xlim=(0.2, 1), ylim=(0.2, 1), aspect="equal")
+    axes[4].legend(frameon=False)
+    return figure
+
+
+def readme_table(results: Path) -> str:
+    """Return the table of the README: that of the demonstration without intervals."""
+    lines = [
+        "| task | calibrator | NLL | ECE | BA-ECE | ACE | Dice | labels changed |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    task = ""
+    with (results / "tables" / "demo.csv").open(newline="", encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            name = row["group"] if row["group"] != task else ""
+            task, title = row["group"], row[""]
+            errors = [f"{float(row[key]):.3f}".lstrip("0") for key in ("NLL", "ECE", "BA-ECE", "ACE")]
+            flips = f"{float(row['Flip']):.2%}".replace("%", " %") if row["Flip"] else "none"
+            cells = [
+                name,
+                f"**{title}**" if "(default)" in title else title,
+                *errors,
+                f"{float(row['DSC']):.3f}".lstrip("0"),
+            ]
+            lines.append(f"| {' | '.join([*cells, flips])} |")
+    return "\n".join(lines)
+
+
+def write_readme(results: Path, readme: Path = DOCS.parent / "README.md") -> None:
+    """Put the table in its place in the README."""
+    text = readme.read_text("utf-8")
+    found = re.sub(r"\| task \| calibrator \|.*?(?=\n\n)", lambda _: readme_table(results), text, flags=re.DOTALL)
+    readme.write_text(found, "utf-8")
+
+
 def _save(figure: plt.Figure, name: str) -> None:
     matplotlib.rcParams["svg.hashsalt"] = "segcal"  # the same bytes every time
     figure.savefig(DOCS / "images" / f"{name}.svg", metadata={"Date": None})
@@ -129,5 +213,9 @@ def _save(figure: plt.Figure, name: str) -> None:
 
 
 if __name__ == "__main__":
-    for draw in (draw_which, draw_how_many, draw_metrics, draw_wrong):
-        draw()
+    if len(sys.argv) > 1:
+        draw_confidence(Path(sys.argv[1]))
+        write_readme(Path(sys.argv[1]))
+    else:
+        for draw in (draw_which, draw_how_many, draw_metrics, draw_wrong):
+            draw()

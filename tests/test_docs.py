@@ -6,6 +6,7 @@ import shlex
 import shutil
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,6 +14,8 @@ import torch
 
 import segcal
 from segcal.cli import COMMANDS, main
+from segcal.report.document import CurveLists, Curves
+from segcal.report.pictures import SliceMaps, encode_indices, encode_jpeg, encode_values
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text("utf-8")
@@ -141,10 +144,50 @@ def test_members_of_one_network_are_members(folder):
     np.testing.assert_allclose(read("checkpoint")[1], image + 0.1, atol=1e-5)
 
 
-def test_the_picture_of_the_readme_is_drawn_by_its_example(tmp_path):
+def test_the_table_of_the_readme_is_that_of_a_demonstration(tmp_path):
     pytest.importorskip("matplotlib", reason="matplotlib is not installed")
-    load("readme_figure", ROOT / "examples" / "readme_figure.py").main(str(tmp_path / "a.png"), count=6, members=1)
-    assert (tmp_path / "a.png").stat().st_size > 10_000
+    figures = load("figures", DOCS / "figures.py")
+    (tmp_path / "tables").mkdir()
+    (tmp_path / "tables" / "demo.csv").write_text(
+        "group,,NLL,NLL low,NLL high,DSC,ECE,BA-ECE,ACE,Flip\n"
+        "roads,Conic scaling (default),0.1594,0.1,0.2,0.7176,0.018,0.035,0.026,\n"
+        "roads,Matrix scaling,0.1639,0.1,0.2,0.7017,0.022,0.046,0.025,0.0185\n"
+    )
+    rows = figures.readme_table(tmp_path).splitlines()[2:]
+    assert rows == [
+        "| roads | **Conic scaling (default)** | .159 | .018 | .035 | .026 | .718 | none |",
+        "|  | Matrix scaling | .164 | .022 | .046 | .025 | .702 | 1.85 % |",
+    ]
+    text = (ROOT / "README.md").read_text("utf-8")
+    (tmp_path / "README.md").write_text(text)
+    figures.write_readme(tmp_path, tmp_path / "README.md")
+    found = (tmp_path / "README.md").read_text("utf-8")
+    head = figures.readme_table(tmp_path)
+    assert head in found
+    before, after = found.split(head)
+    assert text.startswith(before)
+    assert text.endswith(after)
+    assert after.startswith("\n\n")
+
+
+def test_the_picture_of_the_readme_has_both_maps_on_one_scale(tmp_path):
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+    figures = load("figures", DOCS / "figures.py")
+    truth = np.zeros((20, 24), int)
+    truth[5:9, 6:15] = 1
+    mask, sure = np.roll(truth, 1), np.full((20, 24), 0.97)
+    maps = SliceMaps(
+        0, encode_indices(truth), encode_indices(mask), encode_values(sure, 0, 1), encode_values(sure / 2, 0, 1),
+        image=encode_jpeg(np.full((1, 20, 24), 90, np.uint8)),
+    )  # fmt: skip
+    curve = Curves(CurveLists([100, 10], [0.6, 0.9], [0.5, 0.9]))
+    section = SimpleNamespace(baseline="a", chosen="b", curves={"a": curve, "b": curve})
+    drawn = figures.confidence_figure(section, maps).axes
+    before, after = (axis.images[0] for axis in drawn[1:3])
+    assert before.norm is after.norm
+    assert [float(one.get_array().max()) for one in (before, after)] == pytest.approx([0.97, 0.485], abs=0.003)
+    assert drawn[0].get_xlim() == drawn[1].get_xlim() == drawn[2].get_xlim()
+    assert [len(line.get_xdata()) for line in drawn[4].lines] == [2, 1, 1]  # bins of fewer than 50 voxels are left out
 
 
 @pytest.mark.parametrize("page", sorted(DOCS.glob("*.md")), ids=lambda path: path.name)

@@ -1,16 +1,19 @@
 """The plans, and the story from nothing to its end on a plan as small as can be."""
 
+import io
 import json
 from dataclasses import replace
 
 import pytest
 from msgspec import convert, structs
+from rich.console import Console
 
 from segcal.benchmark.protocol import Pipeline, Protocol, StudyOptions, paper_pipelines
 from segcal.benchmark.tasks import Division, EmbeddedTask
 from segcal.demo.story import (
     QUICK_STUDIES,
     Plan,
+    default_sentence,
     full_plan,
     padding_sentence,
     predict_all,
@@ -73,7 +76,7 @@ def plan():
         ),
         pipelines=(
             Pipeline("single", "identity"),
-            *(Pipeline("mean_logits", name) for name in ("identity", "ts", "ms", "cms_ap")),
+            *(Pipeline("mean_logits", name) for name in ("identity", "ts", "ms", "conic")),
         ),
         repeats=1,
         fit=FitConfig(voxels=400, lam=1e-3, mu=1e-3),
@@ -110,23 +113,33 @@ def test_everything_is_written_and_predictions_are_cleared_away(told):
     assert predicted[-1].done == predicted[-1].total == 14
 
 
-def test_the_verdict_speaks_of_confidence_default_mask_flips_and_shift(told):
+def test_the_verdict_speaks_of_confidence_default_changes_mask_and_shift(told):
     _, story, _ = told
     heads = [sentence.split(":")[0] for sentence in story.verdict]
-    assert heads == ["roads"] * 4 + ["roads_mild"]
+    default = story.chosen["roads"]
+    assert heads == ["roads"] * (3 if default == "identity" else 4) + ["roads_mild"]
     assert "before calibration the ensemble was overconfident" in story.verdict[0]
-    assert story.verdict[2].startswith("roads: the mask did not change: 0 of 86,016 voxels")
-    assert "matrix scaling would have flipped" in story.verdict[3]
+    assert "chosen on 2 validation cases: NLL" in story.verdict[1]
+    assert "roads: the mask did not change: 0 of 86,016 voxels. Matrix scaling changes" in story.verdict[-2]
 
 
-def test_the_short_table_sets_the_default_beside_nothing_and_matrix_scaling(told):
-    _, story, _ = told
-    rows = [row.title for row in story.table.rows]
-    assert rows == ["uncalibrated", f"default: {story.chosen['roads']}", "matrix scaling: ms"]
+def test_the_short_table_sets_temperature_conic_and_matrix_scaling_beside_nothing(told):
+    folder, story, _ = told
+    default = story.chosen["roads"]
+    rows = {
+        "No calibration": "identity", "Temperature scaling": "ts", "Conic scaling": "conic", "Matrix scaling": "ms"
+    }  # fmt: skip
+    marked = [f"{title} (default)" if name == default else title for title, name in rows.items()]
+    assert [row.title for row in story.table.rows] == marked
     assert [column.title for column in story.table.columns] == ["NLL", "DSC", "ECE", "BA-ECE", "ACE", "Flip"]
     flips = [row.cells[-1].value for row in story.table.rows]
-    assert flips[:2] == [None, None]
-    assert flips[2] > 0
+    assert flips[:3] == [None] * 3
+    assert flips[3] > 0
+    # A terminal of 80 columns has it in one piece.
+    with io.StringIO() as text:
+        Console(file=text, width=80).print(story.table)
+        assert text.getvalue().count("No calibration") == 1
+    assert "Conic scaling" in (folder / "tables" / "demo.csv").read_text("utf-8")
 
 
 def test_told_again_it_computes_no_unit_and_no_study_anew_and_leaves_what_is_the_user_s(told, plan):
@@ -168,7 +181,7 @@ def test_padding_is_told_with_what_the_check_says():
     }
     text = padding_sentence(convert(plain, PaddingData))
     assert "(57 % of the voxels)" in text
-    assert "ECE of 0.0100 into 0.3000 and the fitted temperature from 1.50 to 0.17" in text
+    assert "ECE goes from 0.0100 to 0.3000 and the temperature from 1.50 to 0.17" in text
     assert text.endswith("segcal check reports it in 4 of 4 cases.")
     assert "temperature" not in padding_sentence(convert(plain | {"temperature": {}}, PaddingData))
 
@@ -188,55 +201,65 @@ def short():
         keeps=True,
         everywhere=Honesty(0.97, 0.94),
         boundary=Honesty(0.80, 0.85),
-        offset=1.25,
         change={"nll": better, "ece": better, "ba_ece": better, "dice": change(0.7, 0.7, 0, 0, 5, 6)},
-        ace=(0.1, 0.04),
         flips=FlipCount(5000, (0, 0, 0)),
-        matrix_flips=FlipCount(5000, (30, 15, 5), 0.9),
+        matrix_flips=FlipCount(5000, (30, 15, 5)),
         matrix_change={"dice": change(0.70, 0.68, -0.03, -0.01)},
     )
 
 
 def test_what_was_wrong_and_the_mask_are_said(short):
     text = short_verdict(short)[0]
-    assert "overconfident by 3.0 points (97.0 % sure and 94.0 % right)" in text
+    assert "overconfident by 3.0 points (mean confidence 97.0 %, accuracy 94.0 %)" in text
     assert "less than 3 voxels from a boundary it was underconfident by 5.0 points" in text
-    assert "varies by 1.25" in text
-    even = replace(short, everywhere=Honesty(0.94, 0.9395), boundary=None, offset=None)
+    even = replace(short, everywhere=Honesty(0.94, 0.9395), boundary=None)
     assert short_verdict(even)[0] == (
-        "roads: before calibration the ensemble was as sure as it was right on average (94.0 % sure and 94.0 % right)."
+        "roads: before calibration the ensemble was calibrated on average (mean confidence 94.0 %, accuracy 94.0 %)."
     )
-    assert short_verdict(short)[2] == "roads: the mask did not change: 0 of 5,000 voxels."
-    changed = replace(short, flips=FlipCount(5000, (1, 0, 1), 0.5))
+    plain = replace(short, matrix_flips=None)
+    assert short_verdict(plain)[2] == "roads: the mask did not change: 0 of 5,000 voxels."
+    changed = replace(plain, flips=FlipCount(5000, (1, 0, 1)))
     assert short_verdict(changed)[2] == "roads: the mask changed in 2 of 5,000 voxels."
 
 
 def test_better_worse_no_difference_and_no_calibrator_are_said(short):
     text = short_verdict(short)[1]
-    start = "roads: the default calibrator, cms_ap, improves NLL 0.2000 -> 0.1500 (-0.0500 [-0.0800, -0.0200]"
-    assert text.startswith(f"{start}, better in 5 of 6 cases), ECE")
-    assert text.endswith("ACE 0.1000 -> 0.0400.")
+    assert text.startswith("roads: on 6 test cases cms_ap improves NLL (-0.0500 [-0.0800, -0.0200]), ECE (")
     mixed = {"ece": change(0.1, 0.12, 0.01, 0.03), "ba_ece": change(0.1, 0.11, -0.01, 0.03)}
     text = short_verdict(replace(short, change=short.change | mixed))[1]
     assert "improves NLL" in text
-    assert "; worsens ECE 0.1000 -> 0.1200" in text
+    assert "; worsens ECE (+0.0200 [" in text
     assert "; does not measurably change BA-ECE" in text
     few = change(0.1, 0.12, None, None)
-    assert "ECE 0.1000 -> 0.1200 (undefined" in short_verdict(replace(short, change={"ece": few}))[1]
-    assert "no calibrator was better than none" in short_verdict(replace(short, calibrator="identity"))[1]
+    assert "ECE (undefined" in short_verdict(replace(short, change={"ece": few}))[1]
+    assert not any("improves NLL" in each for each in short_verdict(replace(short, calibrator="identity")))
+
+
+def test_the_default_is_said_with_what_it_was_compared_to():
+    nll = {"identity(mean_logits)": 0.2, "ts(mean_logits)": 0.15, "conic(mean_logits)": 0.1}
+    pipelines = {name: Pipeline("mean_logits", name) for name in ("identity", "ts", "conic")}
+    assert default_sentence("roads", pipelines["conic"], nll, 15, 1.84) == (
+        "roads: the default is conic, chosen on 15 validation cases: NLL 0.1000, beside "
+        "0.1500 with temperature 1.84 (over-confident before) and 0.2000 uncalibrated."
+    )
+    assert default_sentence("roads", pipelines["ts"], nll, 15, 0.8) == (
+        "roads: the default is temperature 0.80 (under-confident before), chosen on 15 validation cases: NLL 0.1500, "
+        "beside 0.2000 uncalibrated."
+    )
+    assert "the default is no calibration" in default_sentence("roads", pipelines["identity"], nll, 15, 0.8)
+    alone = {"identity(mean_logits)": 0.2}
+    assert default_sentence("roads", pipelines["identity"], alone, 15, None).endswith("validation cases: NLL 0.2000.")
 
 
 def test_what_matrix_scaling_flips_is_said_with_its_effect_on_dice(short):
-    assert short_verdict(short)[3] == (
-        "roads: matrix scaling would have flipped 50 labels (1.00 %): 60 % right to wrong, 30 % wrong to right, "
-        "10 % wrong to wrong; 90 % of them less than 3 voxels from a boundary. It worsens Dice "
-        "(-2.00 points [-3.00, -1.00])."
+    assert short_verdict(short)[2] == (
+        "roads: the mask did not change: 0 of 5,000 voxels. Matrix scaling changes 50 labels (1.00 %): "
+        "60 % right to wrong, 30 % wrong to right, 10 % wrong to wrong. It worsens Dice (-2.00 points [-3.00, -1.00])."
     )
     gain = replace(short, matrix_change={"dice": change(0.7, 0.71, 0.005, 0.02)})
-    assert "It improves Dice (+1.00 points [+0.50, +2.00])" in short_verdict(gain)[3]
-    none = replace(short, matrix_flips=FlipCount(5000, (0, 0, 0), None))
-    assert short_verdict(none)[3] == "roads: matrix scaling would have flipped no label."
-    assert len(short_verdict(replace(short, matrix_flips=None))) == 3
+    assert "It improves Dice (+1.00 points [+0.50, +2.00])" in short_verdict(gain)[2]
+    none = replace(short, matrix_flips=FlipCount(5000, (0, 0, 0)))
+    assert short_verdict(none)[2].endswith("Matrix scaling changes no label either.")
 
 
 def test_a_shift_is_set_beside_the_clean_cases(short):

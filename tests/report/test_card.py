@@ -1,5 +1,6 @@
 """The calibration card: its numbers, what it refuses, and that every form says the same."""
 
+import datetime
 import hashlib
 import json
 import re
@@ -93,7 +94,27 @@ def test_the_markdown_has_the_metadata_of_a_model_card(fitted, result, tmp_path)
     assert found["results"][0]["task"]["type"] == "image-segmentation"
     assert found["results"][0]["dataset"]["name"] == "street: scenes"
     values = {one["type"]: one["value"] for one in found["results"][0]["metrics"]}
-    assert values == {one.type: one.after.value for one in card.performance[0].metrics}
+    assert values == pytest.approx({one.type: one.after.value for one in card.performance[0].metrics}, rel=1e-3)
+    assert all(len(f"{value:.10g}") <= 7 for value in values.values())
+
+
+def test_what_it_is_of_and_when_it_was_made_come_first(fitted, result):
+    card = segcal.card(fitted, result, dataset="street scenes")
+    first = next(blocks(card))
+    facts = dict(first.rows)
+    assert list(facts)[1:6] == ["model", "classes", "calibrator", "data", "date"]
+    temperature = fitted.calibrator.temperature
+    assert facts["calibrator"] == (
+        f"Temperature scaling, temperature {temperature:.2f} (over-confident before) (ts), 1 parameter"
+    )
+    assert facts["data"] == "street scenes; 10 calibration, 0 tuning, 7 evaluation cases"
+    assert datetime.date.fromisoformat(facts["date"])
+    assert facts["version"] == f"segcal {segcal.__version__}"
+    dice = next(
+        one for one in next(block for block in blocks(card) if "Performance" in block.title).rows if "dice" in one[0]
+    )
+    assert dice[-1] == "0"
+    assert all(len(number) <= 7 for number in re.findall(r"[\d.]+", " ".join(dice[1:])))
 
 
 def test_every_form_has_every_block_and_escapes_what_names_hold(fitted, result):

@@ -279,8 +279,11 @@ def test_a_browser_draws_rows_and_three_masks(trusted, new, tmp_path):
         page.on("pageerror", lambda error: said.append(str(error)))
         page.goto(path.as_uri())
         page.wait_for_selector("#trust-maps[data-ready=yes]")
-        assert page.locator("#trust-cases tbody tr").count() == 8
-        assert page.locator("#trust tbody tr").count() == 16
+        assert page.locator("#trust-cases tbody th:not(.part)").count() == 8
+        assert page.locator("#trust tbody tr").count() == 16  # every case has its structure below it
+        assert page.locator("#about").inner_text().startswith("Made on 2")
+        boxes = [each.bounding_box() for each in page.locator("#trust-maps .map").all()]
+        assert len({(round(box["width"]), round(box["height"])) for box in boxes}) == 1
         assert page.locator("#trust tbody th").last.inner_text().endswith("<b>ball</b>")
         painted = """canvas => {
           const seen = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data;
@@ -294,7 +297,9 @@ def test_a_browser_draws_rows_and_three_masks(trusted, new, tmp_path):
 
 def test_trust_is_shown_where_the_calibrator_can(trusted, balls, new):
     result = segcal.evaluate(new, trusted, metrics=["nll", "dice", "ece"], replicates=20)
-    assert to_builtins(evaluation_document(result, new, trusted))["trust"]["of"] == 8
+    plain = to_builtins(evaluation_document(result, new, trusted))
+    assert plain["trust"]["of"] == 8
+    assert {row["rule"] for row in plain["decided"]["bounded"]} <= {"recall=0.9", "precision=0.9"}
     without = replace(trusted, reference=None)
     assert evaluation_document(result, new, without).trust is UNSET
     small = segcal.learn_trust(without, balls.subset(balls.ids[2:9]))

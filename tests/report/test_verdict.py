@@ -6,8 +6,19 @@ import numpy as np
 import pytest
 from msgspec.structs import replace as with_other
 
+from segcal.calibrators import make_calibrator
+from segcal.calibrators.temperature import TemperatureScaling
 from segcal.errors import InputError
-from segcal.report.verdict import Change, Facts, FlipCount, Honesty, PartCounts, make_verdict, measured_verdict
+from segcal.report.verdict import (
+    Change,
+    Facts,
+    FlipCount,
+    Honesty,
+    PartCounts,
+    calibrator_words,
+    make_verdict,
+    measured_verdict,
+)
 from segcal.statistics.reliability import Curve
 from segcal.summary import Difference
 
@@ -32,8 +43,6 @@ def facts(ece=(0.05, 0.02, -0.04, -0.02), nll=(0.3, 0.2, -0.2, -0.05), calibrato
         everywhere_after=Honesty(0.935, 0.931),
         boundary=Honesty(0.9, 0.8),
         boundary_after=Honesty(0.82, 0.8),
-        offset=1.0,
-        ace=(0.1, 0.05),
     )
 
 
@@ -49,6 +58,7 @@ def text_of(verdict):
 def test_an_improvement_is_told_with_its_interval_and_its_cases():
     verdict = verdict_of(facts())
     assert verdict.tone == "better"
+    assert verdict.effects == {"ece": "better", "nll": "better"}
     assert verdict.headline == "The confidences became more honest, and the mask did not change."
     text = text_of(verdict)
     assert "overconfident by 3.1 points" in text
@@ -132,3 +142,12 @@ def test_honesty_is_that_of_the_voxels_of_a_curve_and_a_gap_has_a_direction():
     assert Honesty(0.95, 0.92).judged == "overconfident by 3.0 points"
     assert Honesty(0.90, 0.92).judged == "underconfident by 2.0 points"
     assert Honesty(0.9205, 0.92).judged == ""
+
+
+def test_a_temperature_is_said_with_what_it_says_of_the_model():
+    calibrator = TemperatureScaling(3)
+    calibrator.inverse_temperature.data.fill_(0.5)
+    assert calibrator_words(calibrator) == "Temperature scaling, temperature 2.00 (over-confident before)"
+    calibrator.inverse_temperature.data.fill_(1.25)
+    assert calibrator_words(calibrator).endswith("temperature 0.80 (under-confident before)")
+    assert calibrator_words(make_calibrator("ets", 3)) == "Ensemble temperature scaling"

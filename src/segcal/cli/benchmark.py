@@ -102,7 +102,7 @@ def _demo(call: Call) -> int:
     plan = full_plan(workers) if args.full else quick_plan(workers)
     with claim(args.out), step_bar("demo", args.quiet) as show:
         story = tell_story(plan, args.out, show)
-    say(story.table, "What was found:", *(f"- {sentence}" for sentence in story.verdict))
+    say(story.table, "What was found [95 % intervals]:", *(f"- {sentence}" for sentence in story.verdict))
     if story.reduced:
         say("Reduced, to take minutes (segcal demo --full runs everything):", *(f"- {text}" for text in story.reduced))
     say(*(f"no {name} study: {reason}" for name, reason in story.left_out.items()))

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from segcal.atomic import temporary
 from segcal.benchmark.protocol import Pipeline, Protocol, StudyOptions, paper_pipelines
 from segcal.benchmark.run import Step, check_folder
-from segcal.benchmark.tasks import Division, EmbeddedTask
+from segcal.benchmark.tasks import Division, EmbeddedTask, Task
 from segcal.cases.parallel import map_ids
 from segcal.demo.embedded import open_embedded
 from segcal.documents import write_json
@@ -21,22 +21,24 @@ from segcal.fitting import FitConfig
 from segcal.kernels.loops import one_thread
 from segcal.report.paper_tables import BINS, FLIPS, SHOWN
 from segcal.report.table import Cell, Group, Row, Table
-from segcal.report.verdict import Facts, Honesty
+from segcal.report.verdict import Facts, Honesty, temperature_words
 from segcal.studies import STUDIES
 from segcal.studies.document import MATRIX, UNCALIBRATED, find_facts
 from segcal.studies.padding import PaddingData
 from segcal.studies.page import PAGE, write_page_of
 from segcal.studies.run import Finished, run
-from segcal.studies.study import Setting, choose_default, interval_cell
+from segcal.studies.study import Setting, choose_default, interval_cell, value_cell
 
 VERDICT = "verdict.json"
-QUICK_CALIBRATORS = ("ts", "ms", "dc", "cdc", "cms_ap", "cms_op")
+SCALED, CONIC = Pipeline("mean_logits", "ts"), Pipeline("mean_logits", "conic")
+QUICK_CALIBRATORS = ("ts", "ms", "dc", "cdc", "cms_ap", "cms_op", "conic")
 QUICK_STUDIES = (
     "offsets", "flips", "calibration_size", "binning", "domain_shift", "covariate_shift", "reliability", "padding",
     "worst_cases",
 )  # fmt: skip
-# Calibration, validation and test cases; the volumes of tumour take longest to predict.
-QUICK_SPLITS = {"roads": Division(10, 5, 15), "tumour": Division(10, 5, 10), "streets": Division(10, 5, 20)}
+# Calibration, validation and test cases; the volumes of tumour take longest to predict. Of fewer than ten validation
+# cases the default is never more than a temperature.
+QUICK_SPLITS = {"roads": Division(20, 15, 20), "tumour": Division(15, 12, 15), "streets": Division(20, 15, 20)}
 FULL_SPLIT = Division(50, 25, 45)
 # In the order in which they are said.
 SHORT_EFFECTS = {"better": "improves", "worse": "worsens", "same": "does not measurably change"}
@@ -52,7 +54,7 @@ class Plan:
 
 
 def quick_plan(workers: int = 1) -> Plan:
-    """Return a demonstration that two cores finish in under three minutes."""
+    """Return a demonstration that two cores finish in about two minutes."""
     plain = [Pipeline(pooling, "identity") for pooling in ("single", "mean_probs")]
     protocol = Protocol(
         tasks=_tasks(QUICK_SPLITS, ("streets",), ("strong",)),
@@ -61,13 +63,13 @@ def quick_plan(workers: int = 1) -> Plan:
         fit=FitConfig(voxels=3000),
         studies=QUICK_STUDIES,
         study_options=StudyOptions(
-            cases=3, sizes=(2,), size_tasks=("roads",), padding_calibrators=("identity", "ts", "ms", "cms_ap")
+            cases=3, sizes=(2,), size_tasks=("roads",), padding_calibrators=("identity", "ts", "ms", "conic")
         ),
         workers=workers,
     )
     reduced = (
         "one division of the cases into calibration, validation and test instead of three",
-        "10 calibration, 5 validation and 10 to 20 test cases per task instead of 50, 25 and 45",
+        "15 to 20 calibration, 12 to 15 validation and 15 to 20 test cases per task instead of 50, 25 and 45",
         "3,000 voxels per case in the fits instead of 20,000",
         f"calibrators on mean logits only, and of them {', '.join(QUICK_CALIBRATORS)}",
         "corrupted pictures of streets at one strength instead of roads and streets at two",
@@ -139,16 +141,17 @@ def tell_story(plan: Plan, folder: str | Path, progress: Callable[[Step], None] 
 
 def _tell(plan: Plan, folder: Path, finished: Finished) -> Story:
     setting = finished.setting
-    chosen = {task.name: choose_default(setting, task)[0] for task in setting.tasks}
-    verdict = _find_verdict(setting, chosen)
+    choices = {task.name: choose_default(setting, task) for task in setting.tasks}
+    chosen = {task: pipeline for task, (pipeline, _) in choices.items()}
+    verdict = [sentence for task in setting.tasks for sentence in _task_verdict(setting, task, *choices[task.name])]
     if isinstance(padding := finished.studies.get("padding"), PaddingData):
         verdict.append(padding_sentence(padding))
-    table = _short_table(setting, chosen)
-    table.write(folder / "tables", "demo")
+    _short_table(setting, chosen).write(folder / "tables", "demo")
     titles = {task: pipeline.calibrator for task, pipeline in chosen.items()}
     names = (PAGE, VERDICT, "tables", "studies", "summary.json", "units", "calibrators")
     written = tuple(folder / name for name in names)
-    story = Story(table, tuple(verdict), plan.reduced, finished.left_out, written, titles)
+    shown = _short_table(setting, chosen, intervals=False)
+    story = Story(shown, tuple(verdict), plan.reduced, finished.left_out, written, titles)
     write_json(folder / VERDICT, story.to_plain())
     write_page_of(finished, plan.reduced)
     return story
@@ -169,15 +172,31 @@ def _predict(tasks: Mapping[str, EmbeddedTask], cache: Path, key: str) -> None:
         open_embedded(tasks[name], "mean_logits", cache=cache).cases.read(case_id)
 
 
-def _find_verdict(setting: Setting, chosen: Mapping[str, Pipeline]) -> list[str]:
-    """Return the sentences on all tasks and their corrupted copies."""
-    sentences: list[str] = []
-    for task in setting.tasks:
-        judged = (setting.results, setting.summary, task.name, chosen[task.name])
-        facts = find_facts(*judged)
-        sentences += short_verdict(facts)
-        sentences += [shift_sentence(facts, find_facts(*judged, target)) for target in task.test_on]
-    return sentences
+def _task_verdict(setting: Setting, task: Task, chosen: Pipeline, validation: Mapping[str, float]) -> list[str]:
+    """Return the sentences on a task and its corrupted copies; `validation` has the NLL that the choice compared."""
+    judged = (setting.results, setting.summary, task.name, chosen)
+    facts = find_facts(*judged)
+    temperature = setting.calibrator(task, SCALED).temperature if SCALED.title in validation else None
+    wrong, *others = short_verdict(facts)
+    found = default_sentence(task.name, chosen, validation, len(setting.split(task, chosen.pooling).val), temperature)
+    return [wrong, found, *others, *(shift_sentence(facts, find_facts(*judged, target)) for target in task.test_on)]
+
+
+def default_sentence(
+    task: str, chosen: Pipeline, validation: Mapping[str, float], cases: int, temperature: float | None
+) -> str:
+    """Return what the default is, and what was compared on the validation cases."""
+    others = []
+    if chosen != SCALED and temperature is not None:
+        others.append(f"{validation[SCALED.title]:.4f} with {temperature_words(temperature)}")
+    if chosen != UNCALIBRATED:
+        others.append(f"{validation[UNCALIBRATED.title]:.4f} uncalibrated")
+    beside = f", beside {' and '.join(others)}" if others else ""
+    name = {SCALED: temperature_words(temperature or 1.0), UNCALIBRATED: "no calibration"}.get(
+        chosen, chosen.calibrator
+    )
+    nll = f"NLL {validation[chosen.title]:.4f}{beside}"
+    return f"{task}: the default is {name}, chosen on {cases} validation cases: {nll}."
 
 
 def short_verdict(facts: Facts) -> list[str]:
@@ -185,16 +204,14 @@ def short_verdict(facts: Facts) -> list[str]:
     text = f"before calibration the ensemble {_judged_shortly(facts.everywhere)}"
     if facts.boundary is not None:
         text += f"; less than 3 voxels from a boundary it {_judged_shortly(facts.boundary)}"
-    if facts.offset is not None:
-        text += f". The offset of its logits varies by {facts.offset:.2f} (standard deviation) within a case"
     flips = facts.flips
     mask = f"changed in {flips.total:,}" if flips.total else "did not change: 0"
-    sentences = [f"{text}.", _default(facts), f"the mask {mask} of {flips.voxels:,} voxels.", *_matrix(facts)]
+    sentences = [f"{text}.", *_changes(facts), f"the mask {mask} of {flips.voxels:,} voxels{_matrix(facts)}."]
     return [f"{facts.task}: {sentence}" for sentence in sentences]
 
 
 def shift_sentence(clean: Facts, shifted: Facts) -> str:
-    """Return what becomes of the same calibrator on corrupted copies of the cases."""
+    """Return the ECE of the same calibrator on corrupted copies of the cases."""
     name = clean.calibrator
     values = [facts.change["ece"] for facts in (clean, shifted)]
     parts = [f"{_short_number(one.before)} without and {_short_number(one.after)} with {name}" for one in values]
@@ -210,73 +227,74 @@ def _short_number(value: float | None) -> str:
 
 
 def _judged_shortly(honesty: Honesty) -> str:
-    pair = f"{100 * honesty.confidence:.1f} % sure and {100 * honesty.accuracy:.1f} % right"
-    return f"was {honesty.judged or 'as sure as it was right on average'} ({pair})"
+    pair = f"mean confidence {100 * honesty.confidence:.1f} %, accuracy {100 * honesty.accuracy:.1f} %"
+    return f"was {honesty.judged or 'calibrated on average'} ({pair})"
 
 
-def _default(facts: Facts) -> str:
+def _changes(facts: Facts) -> list[str]:
+    """Return what the default changes on the test cases, in one sentence; the table has the numbers themselves."""
     if facts.calibrator == "identity":
-        return "on the validation cases no calibrator was better than none, so none would be taken."
+        return []
     said: dict[str, list[str]] = {}
+    cases = 0
     for metric, change in facts.change.items():
+        gap, cases = change.difference, max(cases, change.difference.cases)
         if metric != "dice":
-            gap = change.difference
             interval = "undefined" if gap.low is None else gap.text("+.4f", "undefined")
-            pair = f"{_short_number(change.before)} -> {_short_number(change.after)}"
-            counts = f"better in {gap.better} of {gap.cases} cases"
-            said.setdefault(change.effect(), []).append(f"{SHORT_TITLES[metric]} {pair} ({interval}, {counts})")
+            said.setdefault(change.effect(), []).append(f"{SHORT_TITLES[metric]} ({interval})")
     parts = "; ".join(f"{words} {', '.join(said[effect])}" for effect, words in SHORT_EFFECTS.items() if effect in said)
-    ace = f"ACE {_short_number(facts.ace[0])} -> {_short_number(facts.ace[1])}"
-    return f"the default calibrator, {facts.calibrator}, {parts}. {ace}."
+    return [f"on {cases} test cases {facts.calibrator} {parts}."]
 
 
-def _matrix(facts: Facts) -> list[str]:
+def _matrix(facts: Facts) -> str:
+    """Return what matrix scaling does to the mask, as the end of a sentence; nothing where it was not fitted."""
     flips = facts.matrix_flips
     if flips is None:
-        return []
-    if flips.total == 0 or flips.near is None:
-        return ["matrix scaling would have flipped no label."]
+        return ""
+    if flips.total == 0:
+        return ". Matrix scaling changes no label either"
     harmful, beneficial, neutral = (100 * count / flips.total for count in flips.flips)
     dice = facts.matrix_change["dice"]
     gap = dice.difference
     points = "undefined" if gap.value is None else f"{100 * gap.value:+.2f} points"
     low, high = ("?" if end is None else f"{100 * end:+.2f}" for end in (gap.low, gap.high))
-    return [
-        f"matrix scaling would have flipped {flips.total:,} labels ({100 * flips.total / flips.voxels:.2f} %): "
-        f"{harmful:.0f} % right to wrong, {beneficial:.0f} % wrong to right, {neutral:.0f} % wrong to wrong; "
-        f"{100 * flips.near:.0f} % of them less than 3 voxels from a boundary. It "
-        f"{SHORT_EFFECTS[dice.effect('higher')]} Dice ({points} [{low}, {high}])."
-    ]
+    return (
+        f". Matrix scaling changes {flips.total:,} labels ({100 * flips.total / flips.voxels:.2f} %): "
+        f"{harmful:.0f} % right to wrong, {beneficial:.0f} % wrong to right, {neutral:.0f} % wrong to wrong. It "
+        f"{SHORT_EFFECTS[dice.effect('higher')]} Dice ({points} [{low}, {high}])"
+    )
 
 
 def padding_sentence(data: PaddingData) -> str:
-    """Return what padding does, if nobody looks."""
+    """Return the effect of padding that is counted."""
     plain, check = data.calibrators["identity"], data.check
     before, after = (_short_number(plain[way]["ece"].value) for way in ("masked", "unmasked"))
     text = (
-        f"padding: taking the filled outside of the crop ({100 * check.mean_share:.0f} % of the voxels) for "
-        f"logits turns an uncalibrated ECE of {before} into {after}"
+        f"padding: if the filled area outside of the crop ({100 * check.mean_share:.0f} % of the voxels) is counted, "
+        f"the uncalibrated ECE goes from {before} to {after}"
     )
     if {"masked", "unmasked"} <= set(data.temperature):
         low, high = data.temperature["unmasked"], data.temperature["masked"]
-        text += f" and the fitted temperature from {high:.2f} to {low:.2f}"
+        text += f" and the temperature from {high:.2f} to {low:.2f}"
     return f"{text}; segcal check reports it in {check.caught} of {check.cases} cases."
 
 
-def _short_table(setting: Setting, chosen: Mapping[str, Pipeline]) -> Table:
-    """Return uncalibrated, default and matrix scaling of each task, with intervals."""
+def _short_table(setting: Setting, chosen: Mapping[str, Pipeline], intervals: bool = True) -> Table:
+    """Return uncalibrated, temperature, conic and matrix scaling of each task, and what is the default there."""
     names = [name for name in SHOWN if name in setting.summary.metrics]
-    columns = tuple(SHOWN[name] for name in names)
     groups = []
     for task, default in chosen.items():
         rows = []
-        pipelines = {"uncalibrated": UNCALIBRATED, f"default: {default.calibrator}": default}
-        for title, pipeline in (pipelines | {"matrix scaling: ms": MATRIX}).items():
+        for pipeline in dict.fromkeys((UNCALIBRATED, SCALED, CONIC, default, MATRIX)):
             if numbers := setting.summary.numbers(task, pipeline.title):
-                keeps = pipeline.preserves is not None
-                cells = (Cell(None) if keeps and name == FLIPS else interval_cell(numbers[name]) for name in names)
-                rows.append(Row(title, tuple(cells)))
+                title = pipeline.make(2).title
+                keeps, cell = pipeline.preserves is not None, interval_cell if intervals else value_cell
+                cells = (Cell(None) if keeps and name == FLIPS else cell(numbers[name]) for name in names)
+                rows.append(Row(f"{title} (default)" if pipeline == default else title, tuple(cells)))
         groups.append(Group(task, tuple(rows)))
     level = 100 * setting.protocol.bootstrap.level
-    note = f"Mean [{level:g} % interval over cases; ACE: min, max over repeats]. DSC and Flip in %. — cannot flip."
-    return Table("Before and after calibration, mean logits of the ensemble", "", columns, tuple(groups), (note, *BINS))
+    means = f"Mean [{level:g} % interval over cases; ACE: min, max over repeats]. " if intervals else ""
+    note = f"{means}DSC (Dice) and Flip (changed labels) in %. — cannot change a label."
+    columns = tuple(SHOWN[name] for name in names)
+    title = "Test cases before and after calibration (mean logits of the ensemble)"
+    return Table(title, "", columns, tuple(groups), (note, *BINS))

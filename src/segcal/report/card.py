@@ -1,6 +1,7 @@
 """Making a calibration card from a calibrator, and from what was measured on cases that it has not seen."""
 
 import csv
+import datetime
 import hashlib
 import io
 import os
@@ -25,6 +26,7 @@ from segcal.fitting.reference import calibrator_digest
 from segcal.metrics import METRICS
 from segcal.report import card_document as doc
 from segcal.report.document import ClassEvidence
+from segcal.report.verdict import calibrator_words
 from segcal.resample import LEVEL, Draws
 from segcal.summary import difference, estimate
 from segcal.target import check_file
@@ -113,6 +115,7 @@ def card(
         performance=tuple(_measured(name, rows, own) for name, own in members),
         monitoring=_monitoring(known),
         notes=(UNSIGNED,) if measured and made_by is None else (),
+        date=datetime.date.today().isoformat(),
     )
     if target is not None:
         write_text(target, FORMS[target.suffix](made))
@@ -155,6 +158,7 @@ def _description(fitted: Fitted) -> doc.CardDescription:
         classes=() if rests is None else ClassEvidence.rows(rests, fitted.class_names),
         held_out_parts=() if rests is None else tuple(rests.sites.values()),
         sites_declared=rests is not None and rests.declared,
+        title=calibrator_words(calibrator),
     )
 
 

@@ -43,6 +43,7 @@ class CardDescription(Struct, frozen=True):
     """The calibrator and its fit.
 
     Attributes:
+        title: the calibrator in words.
         options: what the calibrator was made with, as Python writes it.
         input_kind: what its inputs are: "logits", "probs" or "sigmoid".
         pooling: how members were pooled before; None if that is not known.
@@ -74,6 +75,7 @@ class CardDescription(Struct, frozen=True):
     classes: tuple[ClassEvidence, ...] = ()
     held_out_parts: tuple[int, ...] = ()
     sites_declared: bool = False
+    title: str = ""
 
 
 class Promise(Struct, frozen=True):
@@ -140,6 +142,7 @@ class Card(Struct, frozen=True):
         performance: all held-out cases first, then subgroups.
         monitoring: what it remembers for trust and monitoring; None if it was not asked to.
         notes: what a reader should know of the numbers.
+        date: on which it was written, as year, month and day.
     """
 
     schema: int
@@ -156,6 +159,7 @@ class Card(Struct, frozen=True):
     performance: tuple[Performance, ...]
     monitoring: Monitoring | None
     notes: tuple[str, ...] = ()
+    date: str = ""
 
 
 class CardBlock(NamedTuple):
@@ -209,7 +213,7 @@ def _metadata(card: Card) -> str:
         lines += ["  - task: {type: image-segmentation}", f"    dataset: {{type: segcal, name: {dataset}}}"]
         lines.append("    metrics:")
         for one in group.metrics:
-            name, value = json_text(one.name), json_text(one.after.value)
+            name, value = json_text(one.name), json_text(_rounded(one.after.value))
             lines.append(f"    - {{type: {one.type}, name: {name}, value: {value}}}")
     return "\n".join([*lines, "---"])
 
@@ -218,19 +222,22 @@ def blocks(card: Card) -> Iterator[CardBlock]:
     """Yield the parts in the order in which they are read."""
     what = card.description
     optimum = "reached its tolerance" if what.converged else "did not reach its tolerance"
+    data = {"calibration": card.calibration_data, "tuning": card.tuning_data, "evaluation": card.evaluation_data}
+    many = "1 parameter" if what.parameters == 1 else f"{what.parameters:,} parameters"
     facts = {
         "fact": "value",
-        "calibrator": f"{what.calibrator}, parameters: {what.parameters:,}, classes: {what.num_classes}",
-        "classes": ", ".join(what.class_names or ()) or "not named",
-        "input": f"{what.input_kind}, pooling {what.pooling or 'not known'}",
+        "model": f"the one that made the {what.input_kind}; members pooled by {what.pooling or 'a way not known'}",
+        "classes": f"{what.num_classes}: {', '.join(what.class_names or ()) or 'not named'}",
+        "calibrator": f"{what.title} ({what.calibrator}), {many}",
+        "data": f"{card.dataset}; {', '.join(f'{own.cases} {role}' for role, own in data.items())} cases",
+        "date": card.date,
+        "version": f"segcal {card.segcal}",
         "fit": f"{what.fit_method}, {what.voxels:,} of {what.voxels_available:,} voxels",
         "optimum": optimum if what.kkt_residual is None else f"{optimum}, residual {what.kkt_residual:.1e}",
         "data fingerprint": what.data_fingerprint,
         "calibrator digest": what.digest,
-        "segcal": card.segcal,
     }
-    data = {"calibration": card.calibration_data, "tuning": card.tuning_data, "evaluation": card.evaluation_data}
-    hashes = [(role, str(own.cases), " ".join(own.case_sha256)) for role, own in data.items()]
+    hashes = [(role, " ".join(own.case_sha256)) for role, own in data.items() if own.cases]
     promises = [
         (one.promise, STATES[one.holds] if one.promised else "not made", one.evidence, one.statement)
         for one in card.promises
@@ -238,29 +245,31 @@ def blocks(card: Card) -> Iterator[CardBlock]:
     yield CardBlock("Description", rows=[*facts.items()])
     yield CardBlock("Intended use", [card.intended_use])
     yield CardBlock("Not valid for", card.not_valid_for)
-    yield CardBlock("Data", rows=[("role", "cases", "hashes of the cases"), *hashes])
+    yield from (_performance(each, card.level) for each in card.performance)
+    if card.notes:
+        yield CardBlock("Notes", card.notes)
+    yield CardBlock("Promises", rows=[("promise", "state", "known by", "finding"), *promises])
     if what.classes:
         rows = [(one.name, f"{one.groups:,} of {what.groups:,}", f"{one.voxels:,}") for one in what.classes]
         parts = ", ".join(map(str, what.held_out_parts))
         how = "declared sites" if what.sites_declared else "clusters of groups with like predictions"
         lines = [f"In the choice, {how} were held out in turn, of so many groups: {parts}."] if parts else []
         yield CardBlock("Evidence per class", lines, [("class", "groups that have it", "voxels, about"), *rows])
-    yield CardBlock("Promises", rows=[("promise", "state", "known by", "finding"), *promises])
-    yield from (_performance(each, card.level) for each in card.performance)
-    if card.notes:
-        yield CardBlock("Notes", card.notes)
     yield CardBlock("Trust and monitoring", _monitoring(card.monitoring))
+    yield CardBlock("Hashes of the cases", rows=[("cases", "first digits of SHA-256"), *hashes])
 
 
 def _performance(group: Performance, level: float) -> CardBlock:
-    head = ("metric", "before", "after", "change", "cases without a value")
+    head: tuple[str, ...] = ("metric", "before", "after", "change")
     groups = group.cases if group.groups is None else group.groups
     few = groups < FEWEST_GROUPS
+    undefined = any(one.after.undefined for one in group.metrics)
+    head += ("cases without a value",) if undefined else ()
     rows = [
         (
             f"{one.type}: {one.name}{BETTER[one.better]}",
             *(_text(each, sign, few) for each, sign in ((one.before, ""), (one.after, ""), (one.change, "+"))),
-            str(one.after.undefined),
+            *((str(one.after.undefined),) if undefined else ()),
         )
         for one in group.metrics
     ]
@@ -270,9 +279,15 @@ def _performance(group: Performance, level: float) -> CardBlock:
     return CardBlock(title, [said], [head, *rows])
 
 
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else float(f"{value:.4g}")
+
+
 def _text(one: Interval, sign: str, said: bool) -> str:
+    if (one.value, one.low, one.high) == (0, 0, 0):
+        return "0"
     note = "" if said or one.value is None or one.low is not None else f" ({TOO_FEW})"
-    return one.text(f"{sign}.4g", "not defined") + note
+    return one.text(f"{sign}.4f", "not defined") + note
 
 
 def _monitoring(found: Monitoring | None) -> list[str]:

@@ -8,6 +8,7 @@ over the cases of one repeat, averaged over repeats: repeats share cases, so mor
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import date
 from importlib.metadata import version
 from typing import Literal, TypeAlias
 
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 
 from segcal.fitting.evidence import FitEvidence
 from segcal.metrics import Metric
+from segcal.report.decided import DecidedSection
 from segcal.report.pictures import Encoded, SeenCase
 from segcal.report.verdict import PartCounts, Verdict
 from segcal.resample import defined_mean
@@ -273,6 +275,8 @@ class Document(Struct, kw_only=True):
     rule: str = ""
     provenance: Provenance
     trust: TrustSection | UnsetType = UNSET
+    decided: DecidedSection | UnsetType = UNSET
+    date: str = field(default_factory=lambda: date.today().isoformat())
 
 
 def metric_words(metrics: Mapping[str, Metric]) -> dict[str, MetricWords]:

@@ -29,6 +29,7 @@ from segcal.names import class_titles
 from segcal.report import document as doc
 from segcal.report import pictures
 from segcal.report import verdict as said
+from segcal.report.decided import decided_section
 from segcal.report.document import pipeline_curves
 from segcal.report.figures import page_figures
 from segcal.report.page import EVALUATION_PAGE, write_page
@@ -159,6 +160,7 @@ def evaluation_document(
         rule=RULE,
         provenance=_provenance(cases, fitted),
         trust=UNSET if fitted is None else trust_section(fitted, cases, background),
+        decided=UNSET if fitted is None else decided_section(fitted, cases, background),
     )
 
 
@@ -190,7 +192,7 @@ def _verdict(result: Evaluation, fitted: Fitted | None) -> said.Verdict:
     facts = said.Facts(
         task=TASK,
         calibrator=fitted.calibrator.name,
-        title=fitted.calibrator.title or fitted.calibrator.name,
+        title=said.calibrator_words(fitted.calibrator),
         keeps=fitted.calibrator.preserves is not None,
         everywhere=before,
         change={
@@ -282,6 +284,7 @@ def _pictures(rows: list[TrustRow], fitted: Fitted, cases: Cases, level: float) 
         if case.logits.ndim not in (3, 4):
             return []
         levels = nested_masks(fitted.calibrator, case, bounds)[titles.index(row["structure"])]
+        levels = levels if case.mask is None else levels * case.mask.numpy()
         axis, amounts = pictures.slice_amounts(levels >= (MASK if (levels >= MASK).any() else OUTER))
         place = int(amounts.argmax())
         index = pictures.slice_index(levels.ndim, axis, place, max(1, -(-max(levels.shape) // pictures.SIDES[2])))

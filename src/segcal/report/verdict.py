@@ -10,6 +10,8 @@ from typing import Literal
 
 import msgspec
 
+from segcal.calibrators.base import Calibrator
+from segcal.calibrators.temperature import TemperatureScaling
 from segcal.errors import InputError
 from segcal.statistics.reliability import Curve
 from segcal.summary import TOO_FEW, Difference
@@ -85,11 +87,10 @@ class Change:
 
 @dataclass(frozen=True)
 class FlipCount:
-    """Harmful, beneficial and neutral flips, of so many voxels, and the share of them near a boundary (3 voxels)."""
+    """Harmful, beneficial and neutral flips, of so many voxels."""
 
     voxels: int
     flips: tuple[int, int, int]
-    near: float | None = None
 
     @property
     def total(self) -> int:
@@ -117,8 +118,6 @@ class Facts:
         keeps: whether it promises to keep the mask.
         everywhere: all voxels; `boundary` those less than 3 voxels from a boundary of the labels.
         change: by metric, from uncalibrated to calibrated.
-        offset: mean over cases of the standard deviation of the free energy.
-        ace: before and after, mean over repeats.
         matrix_flips: those of matrix scaling, and `matrix_change` its changes; None and empty if it was not fitted.
     """
 
@@ -132,14 +131,12 @@ class Facts:
     everywhere_after: Honesty | None = None
     boundary: Honesty | None = None
     boundary_after: Honesty | None = None
-    offset: float | None = None
-    ace: tuple[float | None, float | None] = (None, None)
     matrix_flips: FlipCount | None = None
     matrix_change: Mapping[str, Change] = field(default_factory=dict)
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """The sentences on one task, in the order in which they are read.
+    """The sentences on one task, in the order in which they are read, and the effect on each measure they speak of.
 
     Its tone is "better", "worse", "mixed", "same", or "measured" if nothing was calibrated.
     """
@@ -151,6 +148,25 @@ class Verdict(msgspec.Struct, frozen=True):
     changed: list[str] = []
     mask: str = ""
     limits: list[str] = []
+    effects: dict[str, Effect] = {}
+
+
+def temperature_words(temperature: float) -> str:
+    """Return a temperature and what it says of the predictions.
+
+    >>> temperature_words(1.84)
+    'temperature 1.84 (over-confident before)'
+    """
+    before = "over-confident" if temperature > 1 else "under-confident"
+    return f"temperature {temperature:.2f} ({before} before)"
+
+
+def calibrator_words(calibrator: Calibrator) -> str:
+    """Return the title of a calibrator, with its temperature if it is no more than that."""
+    title = calibrator.title or calibrator.name
+    if isinstance(calibrator, TemperatureScaling) and calibrator.temperature is not None:
+        return f"{title}, {temperature_words(calibrator.temperature)}"
+    return title
 
 
 def make_verdict(
@@ -160,19 +176,20 @@ def make_verdict(
 
     `why` says how the calibrator was chosen; `shifted` are facts of the same calibrator on other tasks.
     """
-    effects = {change.effect() for name, change in facts.change.items() if name in MEASURED}
     found = facts.calibrator != "identity"
-    told = effects - {"same"} if found else set()
+    effects = {name: facts.change[name].effect() for name in MEASURED if found and name in facts.change}
+    told = {*effects.values()} - {"same"}
     tone = "mixed" if len(told) > 1 else next(iter(told), "same")
     near = f" Less than 3 voxels from the edge of a structure it {facts.boundary.told}" if facts.boundary else ""
     return Verdict(
-        headline=SEEN if division.seen else _headline(tone, facts, "same" in effects),
+        headline=SEEN if division.seen else _headline(tone, facts, "same" in effects.values()),
         tone="measured" if division.seen else tone,
         before=f"Before calibration the model {facts.everywhere.told}{near}",
         done=_done(facts, division, why),
         changed=_changed(facts, level, division.repeats) if found else [],
         mask=_mask(facts),
         limits=_limits(facts, division, shifted),
+        effects=effects,
     )
 
 

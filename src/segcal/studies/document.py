@@ -5,7 +5,6 @@ The numbers that the verdict on a task is written from are read from the units o
 
 from collections.abc import Mapping, Sequence
 
-import numpy as np
 from msgspec import Struct
 
 from segcal.benchmark.protocol import Pipeline
@@ -22,7 +21,7 @@ from segcal.report.verdict import Change, Facts, FlipCount, Honesty, PartCounts,
 from segcal.statistics import CaseTables
 from segcal.studies.study import paired_differences
 from segcal.studies.worst_cases import WorstCasesData
-from segcal.summary import Summary, over_repeats
+from segcal.summary import Summary
 
 UNCALIBRATED = Pipeline("mean_logits", "identity")
 MATRIX = Pipeline("mean_logits", "ms")
@@ -212,8 +211,6 @@ def find_facts(results: Results, summary: Summary, task: str, chosen: Pipeline, 
     matrix = results.repeats(task, MATRIX.title, test_on)
     matrix = matrix if len(matrix) == len(before) else []  # not finished
     tables, calibrated = total_tables(before), total_tables(after)
-    spread = [number for unit in before for number in unit.numbers("free_energy_std") if number is not None]
-    aces = [over_repeats([METRICS["ace"](unit.total.tables) for unit in units]).value for units in (before, after)]
     return Facts(
         task=test_on or task,
         calibrator=chosen.calibrator,
@@ -225,8 +222,6 @@ def find_facts(results: Results, summary: Summary, task: str, chosen: Pipeline, 
         everywhere_after=Honesty.of(calibrated.reliability[BINS]["all"]),
         boundary=_boundary(tables),
         boundary_after=_boundary(calibrated),
-        offset=float(np.mean(spread)) if spread else None,
-        ace=(aces[0], aces[1]),
         matrix_flips=_count_flips(matrix) if matrix else None,
         matrix_change=_compare_units(before, matrix, summary) if matrix else {},
     )
@@ -242,11 +237,10 @@ def _compare_units(before: Sequence[UnitResult], after: Sequence[UnitResult], su
 
 
 def _count_flips(units: Sequence[UnitResult]) -> FlipCount:
-    """Return what was flipped in the test cases of all repeats, and the share that lies in the first band."""
+    """Return what was flipped in the test cases of all repeats."""
     counted = total_flips(units)
     harmful, beneficial, neutral = counted.flips.sum(axis=0).tolist()
-    near, total = int(counted.flips[0].sum()), harmful + beneficial + neutral
-    return FlipCount(int(counted.voxels.sum()), (harmful, beneficial, neutral), near / total if total else None)
+    return FlipCount(int(counted.voxels.sum()), (harmful, beneficial, neutral))
 
 
 def _boundary(tables: CaseTables) -> Honesty | None:

@@ -94,8 +94,8 @@ async function paintCase(data, place, found, one, state, node, readout) {
     const ends = { energy: context.energy, temperature: context.temperature }[view.key];
     const range = ends ? ` (${ends.map((value) => value.toFixed(1)).join(' to ')})` : '';
     const move = (event) => { const box = canvas.getBoundingClientRect(); tell(Math.floor(((event.clientX - box.left) / box.width) * width), Math.floor(((event.clientY - box.top) / box.height) * height)); };
-    return el('figure', { 'data-view': view.key }, el('figcaption', {}, view.title, view.note || range ? el('span', {}, view.note || '', range) : null),
-      el('div', { class: 'map', onpointermove: move, onpointerdown: move }, fill(canvas, { role: 'img', 'aria-label': view.title }, []), cross));
+    return el('figure', { 'data-view': view.key }, el('div', { class: 'map', onpointermove: move, onpointerdown: move }, fill(canvas, { role: 'img', 'aria-label': view.title }, []), cross),
+      el('figcaption', {}, view.title, view.note || range ? el('span', {}, view.note || '', range) : null));
   }));
   node.onkeydown = (event) => {
     const by = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] }[event.key];

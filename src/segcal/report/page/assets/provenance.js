@@ -3,6 +3,8 @@ function facts(pairs) {
   return el('dl', { class: 'facts' }, pairs.filter(([, value]) => value !== null && value !== undefined && value !== '').map(([key, value]) => [el('dt', {}, key), el('dd', {}, value)]));
 }
 
+const lossText = (value) => (typeof value === 'number' ? value.toFixed(4) : null);
+
 function showProvenance(data, place) {
   const found = data.provenance;
   const own = (found.calibrators || {})[place.task];
@@ -21,7 +23,7 @@ function showProvenance(data, place) {
       ['Calibrator', el('code', {}, own.pipeline)], ['About it', (data.calibrators[own.pipeline.split('(')[0]] || {}).about], ['Method', fit.method],
       ['Reached its optimum', fit.converged ? `yes${fit.kkt_residual === null || fit.kkt_residual === undefined ? '' : `, residual ${fit.kkt_residual.toExponential(1)}`}` : 'no'],
       ['Voxels used', fit.voxels ? `${count(fit.voxels)} of ${count(fit.voxels_available)}` : null], ['Strength of the penalty', fit.lam === null || fit.lam === undefined ? null : `λ ${fit.lam}, μ ${fit.mu}`],
-      ['Loss when fitted', fit.nll], ['Loss on validation voxels', fit.validation_nll], ['At a bound', (fit.active_bounds || []).slice(0, 12).join('; ')],
+      ['Loss when fitted', lossText(fit.nll)], ['Loss on validation voxels', lossText(fit.validation_nll)], ['At a bound', (fit.active_bounds || []).slice(0, 12).join('; ')],
     ])) : null,
     own && own.evidence ? el('details', { id: 'evidence' }, el('summary', {}, 'The evidence behind each class'), el('p', { class: 'small soft' }, `Voxels of one patient or video say much the same: what counts is in how many of the ${count(own.groups)} groups of the fit a class is.`),
       el('div', { class: 'scroll' }, table(['Class', 'groups that have it', 'voxels, about'], own.evidence.map((row) => [name(row.name, 40), `${count(row.groups)} of ${count(own.groups)}`, count(row.voxels)]), { class: 'small' }))) : null,

@@ -1,8 +1,4 @@
-const TONES = {
-  better: ['▲', 'More honest than before'], worse: ['▼', 'Less honest than before'],
-  mixed: ['◆', 'Better by some measures, worse by others'], same: ['●', 'No measurable difference'],
-  measured: ['●', 'Measured, not calibrated'],
-};
+const EFFECTS = { better: '▲ improved', worse: '▼ worse', same: '● no measurable difference' };
 
 function showVerdict(data, place) {
   const found = place.verdict;
@@ -13,29 +9,39 @@ function showVerdict(data, place) {
       el('p', {}, 'These results have no uncalibrated row to compare with, so there is no verdict. The table below has the numbers.'));
     return;
   }
-  const [mark, tone] = TONES[found.tone];
   const list = (texts) => (texts.length === 1 ? el('p', {}, texts[0]) : el('ul', {}, texts.map((text) => el('li', {}, text))));
   const part = (title, content) => (content.length ? [el('dt', {}, title), el('dd', {}, list(content))] : null);
   show('verdict', el('p', { class: 'eyebrow' }, where),
     el('h1', { id: 'h-verdict' }, found.headline),
-    el('p', { class: 'tone tone-' + found.tone }, el('span', { 'aria-hidden': 'true' }, mark + ' '), tone),
+    facts(modelFacts(data, place)),
     el('div', { class: 'tiles' }, tiles(data, place)),
     el('dl', { class: 'findings' }, part('What was wrong', [found.before]), part('What was done', [found.done]),
       part('What it changed', found.changed), part('The mask', found.mask ? [found.mask] : []), part('What it cannot promise', found.limits)));
 }
 
+// Which predictions, which calibrator, which cases.
+function modelFacts(data, place) {
+  const row = place.rows.find((each) => each.pipeline === place.chosen);
+  const division = place.division;
+  return [['Model', `${data.kind === 'benchmark' ? `ensemble of ${plainName(place.task)}, ` : ''}${poolingText(data, row)} of ${place.classes.length} classes`],
+    ['Calibrator', row.calibrator === 'identity' ? 'none' : `${pipelineText(data, row)}, ${row.parameters === 1 ? '1 parameter' : `${count(row.parameters)} parameters`}`],
+    ['Data', `${division.cal} calibration, ${division.val} validation and ${division.test} test cases`]];
+}
+
+// The measures on which the headline rests, each with its own effect; then overlap and mask.
 function tiles(data, place) {
   const rows = Object.fromEntries(place.rows.map((row) => [row.pipeline, row]));
   const before = rows[place.baseline];
   const after = rows[place.chosen];
-  const tile = (value, text) => el('div', { class: 'card tile' }, el('div', { class: 'value' }, value), el('div', { class: 'label' }, text));
+  const tile = (value, text, effect) => el('div', { class: 'card tile' }, el('div', { class: 'value' }, value), el('div', { class: 'label' }, text),
+    effect ? el('div', { class: 'label tone tone-' + effect }, EFFECTS[effect]) : null);
   const made = [];
-  for (const key of ['ece', 'ece_boundary', 'dice']) {
+  for (const [key, text] of [['ece', 'calibration error (ECE)'], ['ba_ece', 'the same near edges (BA-ECE)'], ['nll', 'loss (NLL)'], ['dice', 'Dice, overlap of mask and truth']]) {
     const metric = data.metrics[key];
     if (!metric || !before.metrics[key] || before.metrics[key].value === null) continue;
     const [first, second] = [before, after].map((row) => metricText(metric, row.metrics[key].value));
-    const text = { ece: after === before ? 'calibration error' : 'calibration error, before → after', ece_boundary: after === before ? 'calibration error at edges' : 'calibration error at edges, before → after', dice: 'Dice, overlap of mask and truth' }[key];
-    made.push(tile(first === second ? `${first} %` : `${first} → ${second} %`, text));
+    const unit = metric.percent ? ' %' : '';
+    made.push(tile(first === second ? first + unit : `${first} → ${second}${unit}`, text, (place.verdict.effects || {})[key]));
   }
   const rate = after.metrics.flip_rate ? after.metrics.flip_rate.value : null;
   if (after !== before && rate !== null) {
