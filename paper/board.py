@@ -115,10 +115,12 @@ def write_rows(name: str, rows: Iterable[Row], folder: Path = FOLDER) -> Path:
 
 
 def write_code(name: str, code: str, folder: Path = FOLDER) -> None:
-    """Write which code made the rows of a study."""
-    studies = read_studies(folder)
+    """Write which code made the rows of a study; what a folder does not know of it is taken from the board."""
+    studies = read_studies(folder) if (folder / STUDIES).is_file() else []
     if name not in [study.name for study in studies]:
-        raise InputError(f"{name} is no study of {folder}, but its rows were written there. Add it to {STUDIES}.")
+        studies += [study for study in read_studies() if study.name == name]
+    if name not in [study.name for study in studies]:
+        raise InputError(f"{name} is no study, but its rows were written to {folder}. Add it to {STUDIES} there.")
     studies = [msgspec.structs.replace(one, code=code) if one.name == name else one for one in studies]
     write_text(folder / STUDIES, msgspec.json.format(msgspec.json.encode(studies), indent=1).decode() + "\n")
 

@@ -160,6 +160,13 @@ def regions() -> str:
     return table(("data", "regions", "lowest NLL", "`conic_class` better/worse than both"), lines)
 
 
+DATA = {
+    "streets, places": "streets, seen",
+    "streets, a place": "streets, new place",
+    "streets, unions": "streets, unions",
+}
+
+
 def all_regions() -> str:
     lines = []
     for data, region, own in _regions():
@@ -167,9 +174,10 @@ def all_regions() -> str:
         cells = []
         for name in REGION_COLUMNS:
             moved = own[where, name, "mask changed, %"].value
-            cells.append(value(own, where, name, "NLL") + (f" ({moved} %)" if moved else ""))
-        lines.append([data, region, *cells, shown(_mover(own))])
-    return table(("data", "region", *REGION_COLUMNS, "`conic_class` less the better of `platt` and `isotonic`"), lines)
+            cells.append(value(own, where, name, "NLL") + (f" ({moved:.2g})" if moved else ""))
+        short = next((words for start, words in DATA.items() if data.startswith(start)), data.split(",")[0])
+        lines.append([f"{short}: {region}", *cells, _mover(own).value])
+    return table(("region", *REGION_COLUMNS, "difference"), lines)
 
 
 def losses(chosen: Sequence[str] = ("ce", "ce_dice"), metrics: Sequence[str] = ("BA-ECE",)) -> str:
@@ -202,13 +210,10 @@ def loss_cost() -> str:
 
 
 def few() -> str:
-    found = rows_of("conic_few")
-    lines = [
-        [key[0], *(shown(found.get((key[0], key[1], m))) for m in METRICS)]
-        for key in found
-        if key[1:] == ("conic against ts", "NLL")
-    ]
-    return table(("`conic` against `ts`", *METRICS), lines)
+    found, metrics = rows_of("conic_few"), ("NLL", "ECE", "BA-ECE")
+    pairs = [key for key in found if key[1:] == ("conic against ts", "NLL")]
+    lines = [[key[0], *(shown(found.get((key[0], key[1], metric))) for metric in metrics)] for key in pairs]
+    return table(("`conic` against `ts`", *metrics), lines)
 
 
 def contexts() -> str:

@@ -111,7 +111,7 @@
         head.querySelector(`[data-field="${number}"]`).focus();
       };
       const arrow = active ? (state.down ? " ▼" : " ▲") : "";
-      return element("th", { scope: "col", "aria-sort": active ? (state.down ? "descending" : "ascending") : "none" },
+      return element("th", { scope: "col", class: field.number ? "board-number" : "", "aria-sort": active ? (state.down ? "descending" : "ascending") : "none" },
         element("button", { type: "button", "data-field": number, onclick: press }, field.title + arrow));
     })));
   }
@@ -129,7 +129,7 @@
       ...shown.map(field => element("td", field.number ? { class: "board-number" } : {}, field.text(row))))));
     const one = studies.find(each => each.name === state.study);
     caption.textContent = one ? one.title : "All studies";
-    about.replaceChildren(...(one ? [`${one.about} Intervals: ${one.interval}. Made by ${one.code}: `,
+    about.replaceChildren(...(one ? [`${one.about} ${one.interval === "none" ? "" : `Intervals: ${one.interval}. `}By ${one.code}: `,
       element("code", {}, one.command), " ", element("a", { href: `board/${one.name}.csv`, download: true }, "CSV")] : []));
     const count = found.length.toLocaleString("en"), every = rows.length.toLocaleString("en");
     status.textContent = `${count} of ${every} rows` + (first.length < found.length ? `, the first ${first.length} shown` : "");

@@ -1,7 +1,7 @@
 """The board: its page and its script, made of docs/board. The site has the standard library alone.
 
-``make listings`` writes docs/board.md. The rows, which a browser reads as a script so that the board works from a folder
-too, are made while the site is built and are no file of the repository.
+``make listings`` writes docs/board.md. The rows, which a browser reads as a script so that the board works from a
+folder too, are made while the site is built and are no file of the repository.
 """
 
 import csv
@@ -15,7 +15,8 @@ HEAD = """# The board
 
 Every measured number: {rows:,} rows of {studies} studies, as they were printed. Choose a study, filter and sort;
 verdicts are in [results](results.md). Below stands what each study is, which code and which command made it, and its
-CSV file, which is all that one needs without scripts.
+CSV file, which is all that one needs without scripts. A bootstrap over single cases gives narrower intervals than one
+over [whole groups](metrics.md#intervals).
 
 <div id="board" class="board"></div>
 <script src="{script}"></script>
@@ -28,8 +29,8 @@ To add a study, write `docs/board/NAME.csv` and its entry in `docs/board/studies
 """
 STUDY = """### {name}
 
-**{title}.** {about} Intervals: {interval}. Made by {code}:
-`{command}`. [{count:,} rows](board/{name}.csv).
+**{title}.** {about} {interval}By {code}: `{command}`.
+[{count:,} rows](board/{name}.csv).
 """
 
 
@@ -47,8 +48,12 @@ def page(folder: Path = DOCS / "board") -> str:
     """Return the page."""
     studies, rows, _ = read(folder)
     head = HEAD.format(rows=sum(map(len, rows.values())), studies=len(studies), script=ROWS)
-    parts = [STUDY.format(count=len(rows[study["name"]]), **study).replace("..", ".") for study in studies]
-    return "\n".join([head, *parts])
+    return "\n".join([head, *(_section(study, len(rows[study["name"]])) for study in studies)])
+
+
+def _section(study: dict[str, str], count: int) -> str:
+    interval = "" if study["interval"] == "none" else f"Intervals: {study['interval']}. "
+    return STUDY.format(**study | {"interval": interval}, count=count)
 
 
 def script(folder: Path = DOCS / "board") -> str:
