@@ -150,7 +150,7 @@ def test_two_runs_that_disagree_are_refused_and_named(twice, tmp_path, monkeypat
     message = f"says two things of one number (nll of {row['pipeline']} on roads: "
     with pytest.raises(InputError, match=re.escape(message)) as refused:
         script.studies(twice)
-    assert " in roads, 0.125 in more), but the board needs one source. Run the older of the two" in str(refused.value)
+    assert " in roads, 0.125 in more), but a row needs one source. Run the older of the two" in str(refused.value)
     monkeypatch.setattr(sys, "argv", ["results_rows", str(twice), "-o", str(tmp_path / "board")])
     with pytest.raises(SystemExit, match="2"):
         script.main()
