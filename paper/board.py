@@ -169,8 +169,9 @@ def measured(
 ) -> Iterator[Row]:
     """Yield the row of a mean or of a difference, times a scale; none where it is not defined."""
     if one.value is not None:
-        ends = (number(None if end is None else scale * end, form) for end in (one.value, one.low, one.high))
-        yield Row(task, method, metric, *ends, note=note)
+        ends = (one.value, one.low, one.high)
+        value, low, high = (number(None if end is None else scale * end, form) for end in ends)
+        yield Row(task, method, metric, value, low, high, note=note)
 
 
 def counted(task: str, method: str, counts: Mapping[str, int]) -> Iterator[Row]:

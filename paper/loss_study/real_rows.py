@@ -237,8 +237,8 @@ def _sizes(tables: Sequence[Table]) -> Iterator[Row]:
         losses = [loss for loss in large.losses if loss in small.losses]
         yield from counted(title, "large networks", {"losses": len(losses)})
         for metric, pipeline in COLUMNS:
-            columns = [[table.columns(loss, pipeline, metric) for loss in losses] for table in (small, large)]
-            gaps = [_gap(*both, metric) for both in zip(*columns, strict=True)]
+            both = [(small.columns(loss, pipeline, metric), large.columns(loss, pipeline, metric)) for loss in losses]
+            gaps = [_gap(first, second, metric) for first, second in both]
             for loss, gap in zip(losses, gaps, strict=True):
                 pair_title = f"{loss}, large against small networks"
                 yield from measured(title, pair_title, _title(metric, pipeline), gap, note=_clear(gap, metric))
